@@ -6,18 +6,17 @@ import io
 import os
 import sys
 
-from ddptop_runner.base import umask
-from ddptop_runner.base.start import search_safely
+from ddptop_runner.base import start
 
 INTERRUPTED = 130
 
 
 def main() -> int:
     """Run the command line; the process's exit status."""
-    search_safely()
+    start.search_safely()
     try:
         _open_standard_streams()
-        umask.keep_private()
+        start.keep_files_private()
         status = _run()
         sys.stdout.flush()
     except KeyboardInterrupt:  # it was still being loaded

@@ -13,8 +13,7 @@ from collections.abc import Callable, Iterable, Sequence
 from ddptop.output import number
 from ddptop.pause_words import in_words
 from ddptop.progress_words import BAR_CELLS, LIST_CELLS, place, share, shown_percent, text_bar
-from ddptop_runner.base.spans import name_gpus, name_ranks
-from ddptop_runner.base.units import NOT_AVAILABLE, duration, size
+from ddptop_runner.base.units import NOT_AVAILABLE, duration, name_gpus, name_ranks, size
 from ddptop_runner.job.registry import JobView
 from ddptop_runner.jobs.contract import JobStatus
 from ddptop_runner.judge.balance.imbalance import Figure, deviations

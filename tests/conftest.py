@@ -35,7 +35,7 @@ from typing import TypeVar
 
 import pytest
 
-from ddptop_runner.base import umask
+from ddptop_runner.base import start
 from ddptop_runner.host import procs
 
 T = TypeVar("T")
@@ -182,7 +182,7 @@ def ddptop_home(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 @pytest.fixture(autouse=True)
 def _umask_of_the_shell(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """The command line makes its process private; the next test begins like a shell again."""
-    monkeypatch.setattr(umask, "_shell", None)
+    monkeypatch.setattr(start, "_shell_umask", None)
     before = os.umask(0o022)
     os.umask(before)
     yield

@@ -18,8 +18,7 @@ from ddptop.rank_words import (
 )
 from ddptop.unguarded import taken_up
 from ddptop_runner.base.paths import LAUNCHER
-from ddptop_runner.base.spans import name_ranks
-from ddptop_runner.base.units import NOT_AVAILABLE, duration, percent, size, step_time
+from ddptop_runner.base.units import NOT_AVAILABLE, duration, name_ranks, percent, size, step_time
 from ddptop_runner.devices.words import devices_in_words
 from ddptop_runner.job.registry import JobView, resolve
 from ddptop_runner.jobs.contract import JobStatus, job_status

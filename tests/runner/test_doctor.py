@@ -17,7 +17,6 @@ import pytest
 
 from ddptop_runner.base import paths
 from ddptop_runner.base.clock import utc_now
-from ddptop_runner.base.machine import cgroup_limit, nearest, within
 from ddptop_runner.devices.report import DeviceReport
 from ddptop_runner.host import survival, tmux
 from ddptop_runner.launch import doctor
@@ -27,9 +26,12 @@ from ddptop_runner.launch.doctor import (
     Judgement,
     Place,
     Topic,
+    cgroup_limit,
     examine,
     judge_driver,
     judge_logout,
+    nearest,
+    within,
 )
 from ddptop_runner.model.devices import GpuSample
 

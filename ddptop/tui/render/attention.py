@@ -16,7 +16,7 @@ from ddptop.tui.render.launched import waiting_text
 from ddptop.tui.render.panels import elapsed_s
 from ddptop.tui.render.text import Span
 from ddptop_runner.base import units
-from ddptop_runner.base.spans import name_ranks
+from ddptop_runner.base.units import name_ranks
 from ddptop_runner.foreign.types import ForeignView
 from ddptop_runner.job.registry import AnyJob, pause_of
 from ddptop_runner.model import run_step

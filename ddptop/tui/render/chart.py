@@ -31,7 +31,7 @@ from ddptop.tui.render.chart_view import Area, View, visible
 from ddptop.tui.render.series import ChartData, Columns, across, bin_points, ratios
 from ddptop.tui.render.text import Line, line, wrap
 from ddptop.tui.render.text import width as cells_in
-from ddptop_runner.base.units import deviation, loss, rank_names
+from ddptop_runner.base.units import deviation, loss, name_ranks
 
 __all__ = ["GUTTER", "MODES", "Chart", "ChartMode", "ChartOptions", "draw_chart", "value_range"]
 
@@ -297,7 +297,7 @@ def _read(
         found.value(f"rank {options.rank}", one, _smooth(one, plot, options), "chosen")
     bad = [r for r, columns in plot.ranks.items() if found.bad(columns)]
     if bad:
-        found.say(f"{rank_names(bad)} ✕ NaN", "bad")
+        found.say(f"{name_ranks(bad, compact=True)} ✕ NaN", "bad")
     return found
 
 
@@ -306,7 +306,7 @@ def _note(plot: Plot, options: ChartOptions, peak: float | None, *, legend: bool
     spans: list[tuple[str, str]] = []
     bad = [rank for rank, found in plot.ranks.items() if found.not_finite]
     if bad:
-        spans += [(f"{rank_names(bad)} ✕ NaN", "bad"), ("  ", "")]
+        spans += [(f"{name_ranks(bad, compact=True)} ✕ NaN", "bad"), ("  ", "")]
     for rank, ratio in sorted(plot.apart.items(), key=lambda item: -abs(item[1]))[:3]:
         if rank not in bad:
             spans += [(f"rank {rank} {deviation(ratio)}", "bad"), ("  ", "")]

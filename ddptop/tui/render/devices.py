@@ -232,7 +232,7 @@ def holder_text(gpu: GpuSample, owners: Owners | None = None, *, brief: bool = F
 def _ranks(ranks: Sequence[int]) -> str:
     if not ranks:
         return ""
-    return f" {units.rank_names(list(ranks))}"
+    return f" {units.name_ranks(list(ranks), compact=True)}"
 
 
 def stranger(process: GpuProcess) -> str:
@@ -259,7 +259,7 @@ def rank_holder(view: AnyJob) -> Holder:
         parts: list[Line] = []
         own = [rank for rank in ranks if rank.gpu == gpu.index]
         if own:
-            parts.append(line((units.rank_names([rank.rank for rank in own]), "dim")))
+            parts.append(line((units.name_ranks([rank.rank for rank in own], compact=True), "dim")))
         names = {rank.cuda_device for rank in own if rank.cuda_device is not None}
         if len(names) == 1 and (name := names.pop()) != gpu.index:
             parts.append(line((f"cuda:{name}", "dim")))

@@ -61,7 +61,7 @@ def _heading(alert: Alert, now: dt.datetime) -> str:
     symbol, _ = words.severity(alert.severity)
     parts = [f"{symbol} {alert.severity}"]
     if alert.ranks:
-        parts.append(units.rank_names(alert.ranks))
+        parts.append(units.name_ranks(alert.ranks, compact=True))
     if alert.gpus:
         parts.append(f"{'GPU' if len(alert.gpus) == 1 else 'GPUs'} {units.ranks(alert.gpus)}")
     if alert.severity != "info":

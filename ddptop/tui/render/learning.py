@@ -112,7 +112,9 @@ def bad_loss(snapshot: NodeSnapshot) -> Span | None:
     first = min(told, key=lambda rank: rank.loss_bad_since or 0, default=None)
     since = "" if first is None else f" since {run_step.in_words(first, first.loss_bad_since)}"
     numbers = [rank.rank for rank in bad]
-    where = "" if len(bad) == len(snapshot.ranks) else f" on {units.rank_names(numbers)}"
+    where = (
+        "" if len(bad) == len(snapshot.ranks) else f" on {units.name_ranks(numbers, compact=True)}"
+    )
     good = next((rank.loss_last_good for rank in bad if rank.loss_last_good is not None), None)
     last = "" if good is None else f", last finite {units.loss(good)}"
     return f"✕ {name}{since}{where}{last}", "bad"

@@ -17,7 +17,7 @@ import msgspec
 
 from ddptop_runner.base import bounded
 from ddptop_runner.base.errors import UsageError
-from ddptop_runner.base.ownership import belongs
+from ddptop_runner.base.files import belongs
 
 SOCKET_PATH_LIMIT_BYTES = 100
 """sun_path holds 108 bytes; DESIGN.md leaves room for a suffix."""

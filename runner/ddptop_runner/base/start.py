@@ -1,4 +1,4 @@
-"""Starts ddptop's own processes, and sets where they search for modules.
+"""Starts ddptop's own processes, and sets where they search for modules and their umask.
 
 `own_command` is the command line of such a process. This file is run by path and Python with -E, so
 that neither the current folder nor PYTHONPATH is searched while the interpreter starts: whoever can
@@ -7,6 +7,8 @@ decide what ddptop imports. Afterwards PYTHONPATH's absolute folders are searche
 itself may lie there; its relative ones stand for the current folder, and never are.
 """
 
+from __future__ import annotations
+
 import os
 import sys
 
@@ -14,6 +16,9 @@ _HERE = os.path.dirname(os.path.abspath(__file__))  # noqa: PTH100, PTH120 - pat
 _FILE = os.path.join(_HERE, "start.py")  # noqa: PTH118
 _ENDINGS = ("/ddptop_runner/base/start.py", "/ddptop_runner/start.py")
 """The second is that of jobs started by an earlier version."""
+
+PRIVATE = 0o077
+_shell_umask: int | None = None
 
 
 def own_command(name: str, *arguments: str) -> list[str]:
@@ -79,6 +84,23 @@ def main() -> int:
     sys.argv[1:] = arguments
     runpy.run_module(name, run_name="__main__", alter_sys=True)
     return 0
+
+
+def keep_files_private() -> None:
+    """Make files that this process creates private, whatever the shell's umask."""
+    global _shell_umask
+    before = os.umask(PRIVATE)
+    if _shell_umask is None:
+        _shell_umask = before
+
+
+def shell_umask() -> int:
+    """The umask that this process was started with, which jobs get."""
+    if _shell_umask is not None:
+        return _shell_umask
+    umask = os.umask(PRIVATE)
+    os.umask(umask)
+    return umask
 
 
 if __name__ == "__main__":

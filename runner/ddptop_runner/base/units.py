@@ -1,4 +1,4 @@
-"""Numbers with their units, as text, for the engine, the commands, and the screens.
+"""Numbers as text: with their units, and lists of ranks and devices.
 
 Unknown is "n/a", never 0.
 """
@@ -7,8 +7,7 @@ from __future__ import annotations
 
 import math
 import re
-
-from ddptop_runner.base.spans import span
+from collections.abc import Iterable, Sequence
 
 NOT_AVAILABLE = "n/a"
 _BYTE_UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
@@ -155,11 +154,47 @@ def ranks(numbers: list[int]) -> str:
     return span(numbers, compact=True)
 
 
-def rank_names(numbers: list[int]) -> str:
-    """`rank 3`, `ranks 0-3,5`."""
-    return f"{'rank' if len(set(numbers)) == 1 else 'ranks'} {ranks(numbers)}"
-
-
 def plural(number: int, noun: str) -> str:
     """`1 restart`, `2 restarts`."""
     return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
+
+
+MOST_IN_WORDS = 100_000
+
+
+def span(numbers: Iterable[int], *, compact: bool = False) -> str:
+    """`0-2, 5, 6`: ascending, with runs of three and more drawn together.
+
+    With `compact`, for a table: `0-2,5-6`.
+    """
+    runs: list[list[int]] = []
+    for number in sorted(set(numbers)):
+        if runs and number == runs[-1][-1] + 1:
+            runs[-1].append(number)
+        else:
+            runs.append([number])
+    comma, shortest = (",", 2) if compact else (", ", 3)
+    return comma.join(
+        f"{run[0]}-{run[-1]}" if len(run) >= shortest else comma.join(map(str, run)) for run in runs
+    )
+
+
+def name_ranks(ranks: Sequence[int], *, compact: bool = False) -> str:
+    """`rank 1`, `ranks 1-3`; `compact` as in `span`."""
+    return f"rank{'s' if len(ranks) > 1 else ''} {span(ranks, compact=compact)}"
+
+
+def name_gpus(gpus: Sequence[int]) -> str:
+    """`GPU 1`, `GPUs 1-3`."""
+    return f"GPU{'s' if len(gpus) > 1 else ''} {span(gpus)}"
+
+
+def ranks_in(words: str) -> list[int]:
+    """The numbers of `0-2, 5, 6`, as `span` writes them."""
+    found: list[int] = []
+    for part in words.replace(" ", "").split(","):
+        first, _, last = part.partition("-")
+        if first.isdigit():
+            most = int(last) if last.isdigit() else int(first)
+            found += range(int(first), min(most, int(first) + MOST_IN_WORDS) + 1)
+    return found

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ddptop_runner.base.spans import name_gpus
+from ddptop_runner.base.units import name_gpus
 from ddptop_runner.model.spec import Device, DeviceQueue
 
 LIBRARY = "libnvidia-ml.so.1"

@@ -24,7 +24,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Literal
 
-from ddptop_runner.base.ownership import is_private_folder
+from ddptop_runner.base.files import is_private_folder
 from ddptop_runner.host import procs, tree
 from ddptop_runner.store.log_clean import sanitize
 

@@ -17,7 +17,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from ddptop_runner.base import bounded, umask
+from ddptop_runner.base import bounded, start
 from ddptop_runner.base.paths import RunFolder
 from ddptop_runner.model.spec import JobSpec
 
@@ -77,7 +77,7 @@ class Handover:
 def capture(job_env: dict[str, str], attempt: int) -> Handover:
     """This process's environment, umask and limits, with what the job adds."""
     limits = {name: resource.getrlimit(getattr(resource, name))[0] for name in _LIMITS}
-    return Handover(of_shell(os.environ), job_env, umask.of_shell(), limits, attempt)
+    return Handover(of_shell(os.environ), job_env, start.shell_umask(), limits, attempt)
 
 
 def of_shell(env: Mapping[str, str]) -> dict[str, str]:

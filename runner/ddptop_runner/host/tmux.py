@@ -18,7 +18,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from ddptop_runner.base.errors import DdptopError, UsageError
-from ddptop_runner.base.ownership import belongs, is_private_folder
+from ddptop_runner.base.files import belongs, is_private_folder
 from ddptop_runner.host.handover import OF_A_RANK
 
 DEFAULT_SOCKET = "ddptop"

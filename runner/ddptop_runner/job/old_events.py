@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from msgspec.structs import replace
 
 from ddptop_runner.base.exit_status import status_of
-from ddptop_runner.base.spans import ranks_in
+from ddptop_runner.base.units import ranks_in
 from ddptop_runner.model import events as ev
 from ddptop_runner.model.snapshot import Alert, Cause, Checkpoint, Event
 

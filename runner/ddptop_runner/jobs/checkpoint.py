@@ -10,7 +10,7 @@ import msgspec
 
 from ddptop_runner.base.clock import utc_now
 from ddptop_runner.base.errors import ControlError, UsageError, WaitTimeoutError
-from ddptop_runner.base.spans import name_ranks
+from ddptop_runner.base.units import name_ranks
 from ddptop_runner.job.registry import JobView, read_job
 from ddptop_runner.job.save_request import SaveAsked, is_taken
 from ddptop_runner.jobs import commands

@@ -21,7 +21,7 @@ from ddptop_runner.base.errors import (
     UsageError,
     WaitTimeoutError,
 )
-from ddptop_runner.base.ownership import belongs
+from ddptop_runner.base.files import belongs
 from ddptop_runner.base.paths import RunFolder
 from ddptop_runner.base.start import own_words
 from ddptop_runner.host import procs

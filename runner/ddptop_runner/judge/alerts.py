@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
-from ddptop_runner.base.spans import name_ranks
+from ddptop_runner.base.units import name_ranks
 from ddptop_runner.model import run_step
 from ddptop_runner.model.devices import GpuSample
 from ddptop_runner.model.snapshot import Alert, Pause, RankSample

@@ -37,8 +37,7 @@ from ddptop_runner.base.clock import boottime_s
 from ddptop_runner.base.errors import ControlError
 from ddptop_runner.base.files import lock
 from ddptop_runner.base.paths import RunFolder
-from ddptop_runner.base.start import own_command, own_words
-from ddptop_runner.base.umask import PRIVATE
+from ddptop_runner.base.start import PRIVATE, own_command, own_words
 from ddptop_runner.host import handover as handover_file
 from ddptop_runner.host import procs
 from ddptop_runner.host.handover import agent_command, agent_plan

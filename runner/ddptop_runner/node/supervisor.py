@@ -24,7 +24,7 @@ from ddptop_runner.base.clock import boottime_s
 from ddptop_runner.base.errors import ControlError, DdptopError
 from ddptop_runner.base.files import lock
 from ddptop_runner.base.paths import RunFolder, create_local_dir
-from ddptop_runner.base.umask import PRIVATE
+from ddptop_runner.base.start import PRIVATE
 from ddptop_runner.devices.report import DeviceReport
 from ddptop_runner.host import procs
 from ddptop_runner.host.exits import OrphanWatch

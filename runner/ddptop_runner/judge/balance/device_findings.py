@@ -5,8 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from ddptop_runner.base.spans import name_gpus, name_ranks
-from ddptop_runner.base.units import size
+from ddptop_runner.base.units import name_gpus, name_ranks, size
 from ddptop_runner.judge.alerts import Finding
 from ddptop_runner.judge.balance.placement import Device, Placement, median
 from ddptop_runner.model.devices import GpuProcess, GpuSample

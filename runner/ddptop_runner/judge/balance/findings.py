@@ -9,8 +9,7 @@ from __future__ import annotations
 import statistics
 from collections.abc import Sequence
 
-from ddptop_runner.base.spans import name_gpus, name_ranks, span
-from ddptop_runner.base.units import size
+from ddptop_runner.base.units import name_gpus, name_ranks, size, span
 from ddptop_runner.judge.alerts import Finding
 from ddptop_runner.judge.balance import device_findings
 from ddptop_runner.judge.balance.findings_help import explain

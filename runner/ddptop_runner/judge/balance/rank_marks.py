@@ -14,7 +14,7 @@ from collections.abc import Collection, Sequence
 
 import msgspec
 
-from ddptop_runner.base.spans import name_ranks
+from ddptop_runner.base.units import name_ranks
 from ddptop_runner.judge.alerts import Finding
 from ddptop_runner.judge.balance import straggler, uneven
 from ddptop_runner.judge.balance.imbalance import MARKED_BY, alone_s

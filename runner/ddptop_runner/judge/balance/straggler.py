@@ -11,8 +11,7 @@ from __future__ import annotations
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 
-from ddptop_runner.base.spans import name_ranks
-from ddptop_runner.base.units import step_time
+from ddptop_runner.base.units import name_ranks, step_time
 from ddptop_runner.judge.alerts import Finding
 from ddptop_runner.judge.balance.imbalance import alone_s
 from ddptop_runner.model.snapshot import RankSample

@@ -8,8 +8,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from ddptop_runner.base.spans import name_gpus, name_ranks
-from ddptop_runner.base.units import duration_in_words
+from ddptop_runner.base.units import duration_in_words, name_gpus, name_ranks
 from ddptop_runner.judge.alerts import Finding
 from ddptop_runner.judge.balance.placement import Device, Placement, median
 from ddptop_runner.model.devices import GpuSample

@@ -7,8 +7,7 @@ from collections.abc import Callable, Collection, Sequence
 
 import msgspec
 
-from ddptop_runner.base.spans import name_ranks
-from ddptop_runner.base.units import size
+from ddptop_runner.base.units import name_ranks, size
 from ddptop_runner.judge.alerts import Finding
 from ddptop_runner.model.snapshot import RankSample
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
-from ddptop_runner.base.spans import name_ranks
+from ddptop_runner.base.units import name_ranks
 from ddptop_runner.judge.hangs.types import Culprits, RankProgress, Standing
 from ddptop_runner.model.words import Phase
 

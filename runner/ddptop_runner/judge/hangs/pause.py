@@ -10,8 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ddptop_runner.base.spans import name_ranks
-from ddptop_runner.base.units import duration_in_words
+from ddptop_runner.base.units import duration_in_words, name_ranks
 from ddptop_runner.judge.hangs.types import Culprits, RankProgress, Standing
 from ddptop_runner.judge.hangs.verdict import UNEXPLAINED, Judgement
 from ddptop_runner.model.words import PauseState, Phase

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from ddptop_runner.base import bounded
-from ddptop_runner.base.spans import name_ranks
+from ddptop_runner.base.units import name_ranks
 from ddptop_runner.judge.hangs.types import HangVerdict
 from ddptop_runner.model.snapshot import Cause
 

@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Sequence
 from typing import Any
 
-from ddptop_runner.base.spans import name_ranks
+from ddptop_runner.base.units import name_ranks
 from ddptop_runner.host.tree import LoaderUsage
 from ddptop_runner.judge.hangs.pause import (
     DEAF,

@@ -139,7 +139,7 @@ def test_who_makes_a_device_busy(case):
 
 def test_what_leaves_in_doubt_whether_a_device_is_free():
     assert use_of(DEVICE, gpu()).doubt is None
-    assert "judging by the memory in use" in (use_of(DEVICE, gpu(processes=None)).doubt or "")
+    assert "judged by memory use" in (use_of(DEVICE, gpu(processes=None)).doubt or "")
     silent = use_of(DEVICE, gpu(processes=None, mem_used_bytes=None))
     assert "neither processes nor memory use" in (silent.doubt or "")
     assert not silent.busy

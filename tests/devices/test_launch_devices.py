@@ -129,7 +129,9 @@ def test_processes_that_the_driver_does_not_list(stub):
     with pytest.raises(UsageError, match=r"unknown process, 30\.0 GiB"):
         choose("0", {}, None)
     (note,) = choose("1-2", {}, None).notes
-    assert note == ("GPUs 1, 2: the driver lists no processes; judging by the memory in use")
+    assert note == (
+        "GPUs 1, 2: the driver lists no processes, so its state is judged by memory use"
+    )
 
 
 def test_memory_of_processes_that_cannot_be_seen(stub):

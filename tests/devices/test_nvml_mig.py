@@ -91,7 +91,7 @@ def test_instances_that_were_asked_for(stub, make_reader):
 
 def test_a_device_without_instances_says_that_nothing_can_run_on_it(make_stub, make_reader):
     gpu = make_reader(make_stub([StubGpu(0, mig_mode=1)])).sample(0)[0]
-    assert "MIG mode without instances" in gpu["note"]
+    assert "MIG mode with no instances" in gpu["note"]
 
 
 def test_instances_come_and_go_while_watching(stub, make_reader):

@@ -58,7 +58,7 @@ EVERY: list[tuple[ev.JobEvent, str, str]] = [
     (
         ev.CheckpointSaved(attempt=0, checkpoint=SAVED, more_before=2),
         "checkpoint",
-        "rank 0 saved /ck/a.pt at step 21 of attempt 0 (2.5 KiB in 0.1 s);"
+        "rank 0 saved /ck/a.pt at step 21 of attempt 0 (2 KiB in 0.1 s);"
         " 2 more since the last report",
     ),
     (

@@ -349,7 +349,7 @@ def create_local_dir(folder: RunFolder) -> Path:
     try:
         base.mkdir(mode=0o700, exist_ok=True)
         if base.is_symlink() or base.stat().st_uid != os.getuid():
-            raise UsageError(f"{base} is not owned by this user", "remove it or set DDPTOP_HOME")
+            raise UsageError(f"{base} is not owned by this user", "remove it, or set DDPTOP_HOME")
         local.mkdir(mode=0o700, exist_ok=True)
     except OSError as error:
         raise UsageError(

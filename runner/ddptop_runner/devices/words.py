@@ -64,7 +64,7 @@ OLDER_PYNVML = Why("not supported by this version of nvidia-ml-py")
 NOT_ASKED = Why("not requested: pass --links")
 NOT_READ = Why("not read yet")
 NOT_LISTENING = Why("not monitored: the driver was restarted")
-FIRST_READING = Why("a rate needs two readings")
+FIRST_READING = Why("needs two readings")
 COUNTER_RESET = Why("the counter was reset")
 OUT_OF_RANGE = Why("the driver returned an out-of-range value")
 NOT_TEXT = Why("the driver returned invalid text")
@@ -104,9 +104,11 @@ _RESET = (
     "check `dmesg | grep -i xid`, then reset it (`nvidia-smi --gpu-reset -i {index}`) or reboot"
 )
 
-NO_INSTANCES = "in MIG mode without instances: create one with `nvidia-smi mig -cgi`"
+NO_INSTANCES = "in MIG mode with no instances: create one with `nvidia-smi mig -cgi`"
 REMAP_FAILED = "a bad memory row could not be remapped: replace the device"
-REMAP_PENDING = "a bad memory row will be remapped at the next reset: reset the device when idle"
+REMAP_PENDING = (
+    "a bad memory row will be remapped at the next reset: reset the device when it is idle"
+)
 INSTANCE_GONE = "this MIG instance no longer exists: see `nvidia-smi -L`"
 
 

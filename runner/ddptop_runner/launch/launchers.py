@@ -175,7 +175,7 @@ def _deepspeed(wanted: Wanted, tools: Tools) -> Recipe:
     elif wanted.by_uuid or any(device.is_mig for device in wanted.devices):
         raise UsageError(
             "deepspeed accepts only GPU indices, but this job uses UUIDs",
-            "choose whole GPUs or remove --launcher",
+            "choose whole GPUs, or remove --launcher",
         )
     elif wanted.nproc > wanted.device_count:
         raise UsageError(

@@ -111,10 +111,10 @@ def folder_of(path: str | None) -> Path:
         folder = Path(path).expanduser().absolute() if path else Path.cwd()
     except FileNotFoundError:
         raise UsageError(
-            "the working directory was deleted", "change to another directory or pass --cwd DIR"
+            "the working directory was deleted", "change to another directory, or pass --cwd DIR"
         ) from None
     if not folder.is_dir():
-        raise UsageError(f"--cwd {path}: no such directory", "create it or pass another directory")
+        raise UsageError(f"--cwd {path}: no such directory", "create it, or pass another directory")
     return folder
 
 

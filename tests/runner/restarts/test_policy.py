@@ -86,7 +86,7 @@ CASES = {
         3,
         False,
         False,
-        "RuntimeError at the same place twice without further progress",
+        "RuntimeError raised at the same line twice without further progress",
     ),
     "a kill says nothing of the script": ([KILLED], 3, True, True, "first failure"),
     "a kill before the first step neither": ([KILLED_AT_START], 3, True, True, "without a step"),
@@ -161,7 +161,7 @@ CASES = {
         3,
         False,
         False,
-        "same place twice",
+        "same line twice",
     ),
     "at another place it is another": (
         [TRAINED, BUG, OTHER_BUG],
@@ -336,7 +336,7 @@ def test_a_script_that_saves_and_never_resumes_does_not_refill_for_ever():
     assert history.used == 1
     assert decide(history, 3, 0.5) == Decision(
         restart=False,
-        reason="RuntimeError at the same place twice without further progress",
+        reason="RuntimeError raised at the same line twice without further progress",
         requeue=False,
     )
 

@@ -19,7 +19,7 @@ Common causes: fp16 overflow (use a gradient scaler or bf16), a learning rate th
 sum instead of a mean.""",
     "loss-diverged": """\
 Ranks train on different batches, some of them harder, so their losses differ. But this rank's loss
-changed while the others did not: it rose from its own minimum, dropped away from the others, or
+changed while the others did not: it rose from its own minimum, fell away from the others, or
 stayed where it started while the others improved. Reported after 20 s if the change exceeds the
 usual noise in this job.
 
@@ -108,8 +108,8 @@ collective kernel that is waiting for another rank looks like this. The diagnosi
 certain: utilization means that a kernel is running, not that it is computing.
 
 Common causes: ranks that take different branches (one skips a batch or runs out of data first), a
-rank that failed or is stuck elsewhere, a network or NVLink fault. Suspect a rank whose device is at
-0% first. Compare the ranks' stacks; PyTorch's flight recorder, if enabled, shows which rank is
+rank that failed or is stuck elsewhere, a network or NVLink fault. First suspect a rank whose device
+is at 0%. Compare the ranks' stacks; PyTorch's flight recorder, if enabled, shows which rank is
 behind.
 
 Shown after at least a minute without progress and after three times the longest pause so far; if
@@ -158,13 +158,13 @@ checkpoints on the same disk will fail.
 
 Remove ended jobs (ddptop rm), or set [runs] keep_bytes in config.toml.""",
     "log-limit": """\
-These logs exceed their limit, and the file system of the run folder cannot drop the start of a
-file (hole punching), so they keep growing.
+These logs exceed their limit, and the run folder's file system cannot drop the start of a file
+(hole punching), so they keep growing.
 
-Print less, or set DDPTOP_HOME to a local disk.""",
+Print less, or set DDPTOP_HOME to a directory on a local disk.""",
     "damaged-file": """\
 A file in the run folder cannot be read, for example after a power failure or on a full disk. Its
-contents are missing from the screens; training does not need it.""",
+contents are missing from the screens; training is not affected.""",
     "history": """\
 Samples could not be written to the job's history, so charts have a gap. The alert shows the reason:
 usually a full disk or a file system that was unmounted.""",
@@ -178,7 +178,7 @@ A GPU that was set aside is responding again without errors. The job is continui
 Run `ddptop restart JOB` to use it again.""",
     "queued": """\
 The job is waiting for its GPUs to become free and will start automatically. The alert shows who is
-using them; launch --force uses busy GPUs.""",
+using them; to use busy GPUs, launch with --force.""",
 }
 
 

@@ -132,7 +132,7 @@ class Rule:
 
 
 RULES: dict[str, Rule] = {
-    "exception": Rule(2, at_step=False, requeue=False, again="{exception} at the same place"),
+    "exception": Rule(2, at_step=False, requeue=False, again="{exception} raised at the same line"),
     "exit_code": Rule(3, again="exit status {exit_code} at the same step"),
     "crash": Rule(3, again="{signal} at the same step"),
     "signal": Rule(),

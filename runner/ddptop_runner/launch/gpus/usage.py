@@ -89,7 +89,7 @@ def use_of(device: Device, gpu: GpuSample | None, claimed_by: Sequence[str] = ()
     if (unknown := unknown_holder(gpu)) is not None:
         holders.append(unknown)
     if gpu.processes is None:
-        doubt = "the driver lists no processes; judging by the memory in use"
+        doubt = "the driver lists no processes, so its state is judged by memory use"
         if gpu.mem_used_bytes is None:
             doubt = "the driver reports neither processes nor memory use, so its state is unknown"
     in_use = gpu.mem_used_bytes

@@ -26,8 +26,7 @@ TCP6 = (
 
 def test_listening_and_established_sockets_are_kept():
     table = parse_tables(TCP, TCP6)
-    assert table.listens == {111: 29656, 333: 22}
-    assert table.connected == {222: 29656}
+    assert table == {111: (True, 29656), 333: (True, 22), 222: (False, 29656)}
 
 
 def test_a_process_has_the_ports_of_its_inodes():
@@ -37,7 +36,7 @@ def test_a_process_has_the_ports_of_its_inodes():
 
 def test_lines_of_another_shape_are_left_out():
     table = parse_tables(HEAD + b"garbage\n   0: zz:zz yy:yy 0A 0 0 0 0 0 x 1\n", b"")
-    assert table.listens == table.connected == {}
+    assert table == {}
 
 
 def test_real_sockets_of_this_process():

@@ -10,13 +10,14 @@ listens on. The sockets of a network namespace are joined with the inodes of a p
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from ddptop_runner.foreign.arguments import is_python
+from ddptop_runner.foreign.arguments import FRAMEWORKS, is_python
 from ddptop_runner.foreign.environment import RANK_VARIABLES, kept_of
 from ddptop_runner.foreign.types import ProcessFacts
 from ddptop_runner.host import procs
@@ -32,16 +33,6 @@ _LISTEN = b"0A"
 
 
 @dataclass(frozen=True)
-class SocketTable:
-    """The TCP sockets of one network namespace."""
-
-    listens: Mapping[int, int]
-    """Local port of each listening socket, by its inode."""
-    connected: Mapping[int, int]
-    """Remote port of each established connection, by its inode."""
-
-
-@dataclass(frozen=True)
 class Ports:
     """The ports of one process."""
 
@@ -50,32 +41,33 @@ class Ports:
     """Remote ports of its established connections."""
 
 
+SocketTable = Mapping[int, tuple[bool, int]]
+"""The TCP sockets of a network namespace by inode: (whether it listens, its local port if so, else
+the remote port of an established connection)."""
+
+
 def parse_tables(*tables: bytes) -> SocketTable:
     """The sockets in what /proc/net/tcp and tcp6 hold; lines of another shape are left out."""
-    listens: dict[int, int] = {}
-    connected: dict[int, int] = {}
-    for table in tables:
-        for line in table.splitlines()[1:]:
-            fields = line.split(None, 10)
-            if len(fields) < 10 or fields[3] not in (_LISTEN, _ESTABLISHED):
-                continue
-            try:
-                inode = int(fields[9])
-                if fields[3] == _LISTEN:
-                    listens[inode] = int(fields[1].rpartition(b":")[2], 16)
-                else:
-                    connected[inode] = int(fields[2].rpartition(b":")[2], 16)
-            except ValueError:
-                continue
-    return SocketTable(listens=listens, connected=connected)
+    found: dict[int, tuple[bool, int]] = {}
+    for line in (line for table in tables for line in table.splitlines()[1:]):
+        fields = line.split(None, 10)
+        if len(fields) < 10 or fields[3] not in (_LISTEN, _ESTABLISHED):
+            continue
+        listens = fields[3] == _LISTEN
+        try:
+            port = int(fields[1 if listens else 2].rpartition(b":")[2], 16)
+            found[int(fields[9])] = (listens, port)
+        except ValueError:
+            continue
+    return found
 
 
 def ports_of(inodes: Iterable[int], table: SocketTable) -> Ports:
     """The ports of a process that has these socket inodes open."""
-    held = set(inodes)
+    held = [table[inode] for inode in inodes if inode in table]
     return Ports(
-        listens=frozenset(table.listens[inode] for inode in held & table.listens.keys()),
-        connected=frozenset(table.connected[inode] for inode in held & table.connected.keys()),
+        listens=frozenset(port for listens, port in held if listens),
+        connected=frozenset(port for listens, port in held if not listens),
     )
 
 
@@ -164,7 +156,6 @@ _LIBRARIES = {
     "jax": (b"/jaxlib/",),
     "cuda": (b"/libcuda.so",),
 }
-_FRAMEWORKS = frozenset({"torch", "tensorflow", "jax"})
 
 
 @dataclass(slots=True)
@@ -302,21 +293,21 @@ class ProcessTable:
                 unsure = known is not None and known.executed[1] == _UNSURE
                 return self._new(pid, stat, executed, now_s, again=unsure)
             known.executed = executed
-            known.facts = _replaced(known.facts, comm=stat.comm)
+            known.facts = dataclasses.replace(known.facts, comm=stat.comm)
         facts = known.facts
         mib = facts.resident_mib if ended else _resident_mib(stat)
         now = (stat.state, stat.ppid, stat.session, mib)
         if (facts.state, facts.ppid, facts.session, facts.resident_mib) != now:
-            known.facts = _replaced(
+            known.facts = dataclasses.replace(
                 facts, state=stat.state, ppid=stat.ppid, session=stat.session, resident_mib=mib
             )
         if now_s >= known.argv_due_s and not ended and self._may_read(facts.uid):
             known.argv_due_s = now_s + ARGV_EVERY_S
             argv, uid = self._argv(pid, facts.uid), _uid(f"{self._proc}/{pid}")
             if argv and argv != known.facts.argv:  # none has who ended since its state was read
-                known.facts = _replaced(known.facts, argv=argv)
+                known.facts = dataclasses.replace(known.facts, argv=argv)
             if uid not in (None, known.facts.uid):  # it gave up being root
-                known.facts = _replaced(known.facts, uid=uid)
+                known.facts = dataclasses.replace(known.facts, uid=uid)
         return known
 
     def _new(
@@ -374,14 +365,16 @@ class ProcessTable:
         if stat.threads != known.threads_then or now_s >= known.details_due_s:
             known.threads_then = stat.threads
             known.details_due_s = now_s + DETAILS_EVERY_S
-            threads = self._threads(facts.pid, facts.uid)
+            facts = dataclasses.replace(facts, threads=self._threads(facts.pid, facts.uid))
             ports = None
-            if threads is not None and _needs_sockets(facts, threads):
+            if is_distributed(facts) and "RANK" not in (facts.environ or {}):
                 ports, read_bytes = self._sockets.read(facts.pid)
                 self._spent[facts.uid] = self._spent.get(facts.uid, 0) + read_bytes
                 if not (ports and ports.listens | ports.connected):
                     known.details_due_s = now_s + 1.0  # not connected yet
-            known.facts = facts = _with_details(facts, threads, ports)
+            listens, connected = (ports.listens, ports.connected) if ports else (None, None)
+            facts = dataclasses.replace(facts, listens=listens, connected=connected)
+            known.facts = facts
         if now_s >= known.maps_due_s and self._maps_may_differ(known, stat):
             known.virtual_then = stat.virtual_bytes
             known.maps_due_s = now_s + known.maps_wait_s
@@ -389,14 +382,14 @@ class ProcessTable:
             libraries = self._libraries(facts.pid, facts.uid)
             if libraries is not None and libraries != facts.libraries:
                 known.maps_wait_s = 1.0
-                known.facts = _replaced(facts, libraries=libraries)
+                known.facts = dataclasses.replace(facts, libraries=libraries)
 
     @staticmethod
     def _maps_may_differ(known: _Known, stat: _Stat) -> bool:
         if known.virtual_then < 0:
             return True
         libraries = known.facts.libraries or frozenset()
-        if libraries & _FRAMEWORKS and "cuda" in libraries:
+        if libraries & FRAMEWORKS and "cuda" in libraries:
             return False
         return abs(stat.virtual_bytes - known.virtual_then) > MAPS_GROWTH_BYTES
 
@@ -426,9 +419,7 @@ def _is_ended(stat: _Stat, known: _Known | None) -> bool:
 
 def is_distributed(process: ProcessFacts) -> bool:
     """Whether its threads tell that torch.distributed is at work in it."""
-    return process.threads is not None and any(
-        name.startswith(DISTRIBUTED_THREADS) for name in process.threads
-    )
+    return any(name.startswith(DISTRIBUTED_THREADS) for name in process.threads or ())
 
 
 def _uid(folder: str) -> int | None:
@@ -453,26 +444,6 @@ def _may_train(facts: ProcessFacts) -> bool:
     if facts.environ and not RANK_VARIABLES.isdisjoint(facts.environ):
         return True
     return is_python(facts)
-
-
-def _needs_sockets(facts: ProcessFacts, threads: frozenset[str]) -> bool:
-    if facts.environ and "RANK" in facts.environ:
-        return False
-    return any(name.startswith(DISTRIBUTED_THREADS) for name in threads)
-
-
-def _with_details(
-    facts: ProcessFacts, threads: frozenset[str] | None, ports: Ports | None
-) -> ProcessFacts:
-    listens, connected = (None, None) if ports is None else (ports.listens, ports.connected)
-    if (facts.threads, facts.listens, facts.connected) == (threads, listens, connected):
-        return facts
-    return _replaced(facts, threads=threads, listens=listens, connected=connected)
-
-
-def _replaced(facts: ProcessFacts, **changes: object) -> ProcessFacts:
-    values = {name: getattr(facts, name) for name in ProcessFacts.__dataclass_fields__}
-    return ProcessFacts(**{**values, **changes})
 
 
 def _read(path: str, limit: int, *, at_once: bool = True) -> bytes | None:

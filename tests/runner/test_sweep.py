@@ -225,6 +225,20 @@ async def test_what_starts_during_the_grace_is_asked_too(start, monkeypatch):
     assert await ended == ()
 
 
+async def test_the_machine_is_searched_once_where_nothing_is_left_and_twice_where_all_exit(start):
+    looks: list[int] = []
+    process = start(POLITE)
+
+    def find() -> list[ProcessId]:
+        looks.append(1)
+        return ids(process) if process.poll() is None else []
+
+    assert await stopping.end(find, 30.0) == ()
+    assert len(looks) == 2
+    assert await stopping.end(find, 30.0) == ()
+    assert len(looks) == 3
+
+
 async def test_the_agent_goes_only_when_asked(start, job_id, story, monkeypatch):
     # the agent is the guardian's child, here it is ours
     monkeypatch.setattr(tree, "descendants_of", lambda pid: [])

@@ -117,24 +117,34 @@ async def end(
         grace_s: how long they may take; 0 kills at once.
         ranks: by pid, the frameworks of those among them that are ranks.
     """
-    known = list(everyone())
-    pids = {process.pid for process in known} - {os.getpid()}
+    known = [process for process in everyone() if process.pid != os.getpid()]
+    if not known:
+        return ()
+    pids = {process.pid for process in known}
     ranks = {pid: frameworks for pid, frameworks in (ranks or {}).items() if pid in pids}
     steps = plan(ranks, tree.launchers_of(ranks, known), grace_s)
-    return (await run(steps, everyone)).left
+    return (await run(steps, everyone, known=known)).left
 
 
-async def run(steps: Iterable[Step], everyone: Everyone, uid: int | None = None) -> Outcome:
-    """Carry out a plan.
+async def run(
+    steps: Iterable[Step],
+    everyone: Everyone,
+    uid: int | None = None,
+    known: Iterable[ProcessId] | None = None,
+) -> Outcome:
+    """Carry out a plan, until nobody is left.
 
     Args:
         steps: in this order.
         everyone: finds the processes that are to end; this process is never one of them.
-        uid: whose a process has to be when it is signalled; None where that does not matter.
+        uid: whose a process has to be when it is signaled; None where that does not matter.
+        known: what `everyone` has just found; None: ask it.
     """
     ending = _Ending(everyone, uid)
+    ending.look(known)
     for step in steps:
-        await ending.take(step)
+        if await ending.take(step):
+            break
     return Outcome(tuple(ending.alive(None)), ending.last)
 
 
@@ -146,15 +156,14 @@ class _Ending:
         self._known: dict[int, ProcessId] = {}
         self._look_at_s = 0.0
         self.last: signal.Signals | None = None
-        self._look()
 
-    def _look(self) -> list[ProcessId]:
+    def look(self, found: Iterable[ProcessId] | None = None) -> list[ProcessId]:
         """Those that were not known before."""
         self._look_at_s = asyncio.get_running_loop().time() + LOOK_EVERY_S
-        found = {process.pid: process for process in self._everyone()}
-        found.pop(os.getpid(), None)
-        new = [process for pid, process in found.items() if self._known.get(pid) != process]
-        self._known.update(found)
+        by_pid = {one.pid: one for one in (self._everyone() if found is None else found)}
+        by_pid.pop(os.getpid(), None)
+        new = [process for pid, process in by_pid.items() if self._known.get(pid) != process]
+        self._known.update(by_pid)
         return new
 
     def alive(self, pids: Iterable[int] | None) -> list[ProcessId]:
@@ -169,21 +178,22 @@ class _Ending:
             if reached and number not in (signal.SIGSTOP, signal.SIGCONT):
                 self.last = number
 
-    async def take(self, step: Step) -> None:
-        """Send the signals of a step, and wait for their effect."""
+    async def take(self, step: Step) -> bool:
+        """Send the signals of a step, and wait for their effect; whether nobody at all is left."""
         if step.until is not None and not self.alive(step.until):
-            return
-        if step.pids is None:
-            self._look()
+            return False
         self._send(self.alive(step.pids), step.signals)
         loop = asyncio.get_running_loop()
         deadline_s = loop.time() + step.wait_s
         while step.wait_s > 0:
             waiting = bool(self.alive(step.until))
             if step.until is None and (not waiting or loop.time() >= self._look_at_s):
-                new = self._look()
+                new = self.look()
                 self._send(new, step.signals if step.pids is None else ())
                 waiting = waiting or bool(new)
-            if not waiting or loop.time() >= deadline_s:
-                return
+            if not waiting:
+                return step.until is None
+            if loop.time() >= deadline_s:
+                return False
             await asyncio.sleep(POLL_S)
+        return False

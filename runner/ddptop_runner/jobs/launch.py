@@ -99,18 +99,14 @@ def prepare(request: LaunchRequest, env: Mapping[str, str]) -> LaunchPlan:
     notes += program.notes
     name = _name(request)
     survival_plan = survival.plan(survival.gather(env))
-    backing, why = ("tmux", tmux.why_unusable())
-    if why is not None:
-        backing = "daemon"
-        notes.append(f"{why}; the job runs as a daemon, without a tmux pane")
+    no_tmux = tmux.why_unusable()
+    if no_tmux is not None:
+        notes.append(f"{no_tmux}; the job runs as a daemon, without a tmux pane")
     if survival_plan.warning:
         notes.append(survival_plan.warning)
-    job_env = dict(overrides)
-    job_env |= choice.environment
-    if program.nproc > 1 and "OMP_NUM_THREADS" not in {**env, **overrides}:
-        job_env["OMP_NUM_THREADS"] = "1"  # as torchrun does
     job_id = f"{name}@{secrets.token_hex(8)}"
-    job_env["DDPTOP_JOB_ID"] = job_id
+    job_env = {**overrides, **choice.environment, "DDPTOP_JOB_ID": job_id}
+    job_env |= _few_threads(program.nproc, {**env, **overrides})
     spec = JobSpec(
         job=name,
         job_id=job_id,
@@ -134,8 +130,8 @@ def prepare(request: LaunchRequest, env: Mapping[str, str]) -> LaunchPlan:
         probe=request.probe,
         env_names=sorted(filter(is_text, set(handover.of_shell(env)) - SHELL_NOISE)),
         env_overrides=sorted(overrides),
-        backing="daemon" if backing == "daemon" else "tmux",
-        tmux_socket=tmux.socket_name() if backing == "tmux" else None,
+        backing="daemon" if no_tmux else "tmux",
+        tmux_socket=None if no_tmux else tmux.socket_name(),
         launcher=program.launcher,
         pty=program.pty,
     )
@@ -238,20 +234,18 @@ def restart_ended(
         )
     missing = sorted((set(spec.env_names) | set(spec.env_overrides)) - set(env))
     job_env = {name: env[name] for name in spec.env_overrides if name in env}
-    if spec.nproc > 1 and "OMP_NUM_THREADS" not in env:
-        job_env["OMP_NUM_THREADS"] = "1"
-    job_env["DDPTOP_JOB_ID"] = spec.job_id
+    job_env |= {"DDPTOP_JOB_ID": spec.job_id, **_few_threads(spec.nproc, env)}
     last = view.snapshot.attempt if view.snapshot and view.snapshot.attempt is not None else -1
-    why = tmux.why_unusable()
+    no_tmux = tmux.why_unusable()
     spec = msgspec.structs.replace(
         spec,
-        backing="daemon" if why else "tmux",
-        tmux_socket=None if why else tmux.socket_name(),
+        backing="daemon" if no_tmux else "tmux",
+        tmux_socket=None if no_tmux else tmux.socket_name(),
     )
     folder = RunFolder(view.folder.path)
     plan = survival.plan(survival.gather(env))
     uses_gpus = bool(spec.devices) or spec.queue is not None
-    # until the new supervisor shows that it lives, nobody sees that the devices are taken again
+    # the devices do not show as taken again until the new supervisor has published
     with usage.taking() if uses_gpus else nullcontext():
         choice = launch_devices.again(spec, env, force=force, wait=wait_gpus)
         spec = msgspec.structs.replace(spec, devices=choice.devices, queue=choice.queue)
@@ -269,6 +263,11 @@ def restart_ended(
             raise _unwritable(folder, error) from error
         started = _wait_for_attempt(folder, last + 1)
     return started, missing, "; ".join([*choice.notes, *filter(None, [note]), *closed]) or None
+
+
+def _few_threads(nproc: int, env: Mapping[str, str]) -> dict[str, str]:
+    """One thread for each of several ranks, as under torchrun; the shell may override it."""
+    return {"OMP_NUM_THREADS": "1"} if nproc > 1 and "OMP_NUM_THREADS" not in env else {}
 
 
 def _wait_for_attempt(folder: RunFolder, attempt: int) -> JobView:

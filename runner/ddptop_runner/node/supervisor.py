@@ -280,7 +280,7 @@ class Supervisor:
                 memory = past.snapshot.memory.get("alerts") or {}
                 self._alerts.recall(past.snapshot.alerts, memory)
             if self._queue is not None:
-                self._queue.is_told()
+                self._queue.skip_event()
         if hello["agent_pid"] is None and not (past.lives_on and self._group.was_started):
             self._group.enter_queue()
         if past.event is not None:

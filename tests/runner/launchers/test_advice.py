@@ -211,3 +211,28 @@ def test_a_bar_that_is_drawn_on_terminals_only(tmp_path, arguments, rich, live):
         (package / "__init__.py").touch()
     script = advice.read(request(), tmp_path, {})
     assert advice.is_live_on_terminals_only(script, str(tmp_path / "v/bin/python")) is live
+
+
+ROOT = Path(__file__).parents[3]
+QUESTIONS = {
+    "tests/frameworks/scripts/horovod_train.py": "gets its rank from horovodrun: hvd.init",
+    "tests/frameworks/scripts/mirrored_train.py": "tf.distribute.MirroredStrategy",
+    "tests/launched/scripts/parallel.py": "torch.nn.DataParallel",
+    "tests/launched/scripts/printing_spawn.py": "starts its own ranks: mp.spawn",
+    "tests/launched/scripts/spawn.py": "starts its own ranks: mp.spawn",
+    "tests/samples/progress_jobs.py": "lightning.Trainer(devices=2)",
+}
+"""Of all training scripts here, those that are wrong under four ranks; and why."""
+
+
+def test_of_all_scripts_here_only_wrong_ones_are_questioned():
+    scripts = [*ROOT.glob("tests/**/scripts/*.py"), *ROOT.glob("tests/samples/*.py")]
+    scripts += [*ROOT.glob("tests/e2e/*.py"), *ROOT.glob("ddptop/demo/*.py")]
+    found = {}
+    for path in scripts:
+        asked = request(target=path.name)
+        said = advise(asked, advice.read(asked, path.parent, {}), 4, 4)
+        if said is not None:
+            found[str(path.relative_to(ROOT))] = said.problem
+    assert len(scripts) > 40 and found.keys() == QUESTIONS.keys()
+    assert all(QUESTIONS[name] in problem for name, problem in found.items())

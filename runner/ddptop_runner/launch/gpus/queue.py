@@ -95,8 +95,8 @@ class QueueWatch:
         """Begin to look."""
         await self._feed.start()
 
-    def is_told(self) -> None:
-        """An earlier supervisor has recorded the beginning."""
+    def skip_event(self) -> None:
+        """Emit no event: an earlier supervisor has."""
         self._log = None
 
     async def stop(self) -> None:

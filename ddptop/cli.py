@@ -160,7 +160,7 @@ class LaunchCommand(click.Command):
     default=3,
     show_default=True,
     metavar="N",
-    help="maximum restarts without progress",
+    help="maximum number of restarts without progress",
 )
 @click.option(
     "--hang-timeout",
@@ -188,7 +188,7 @@ class LaunchCommand(click.Command):
 @click.option("--env", multiple=True, metavar="K=V", help="set an environment variable; repeatable")
 @click.option("--cwd", metavar="DIR", help="working directory for the job")
 @click.option("--python", metavar="PATH", help="Python interpreter  [default: active environment]")
-@click.option("-d", "--detach", is_flag=True, help="print the job name and exit")
+@click.option("-d", "--detach", is_flag=True, help="start the job, print its name, and exit")
 @click.option("--dry-run", is_flag=True, help="show what would run, then exit")
 @click.option("--no-probe", is_flag=True, help="do not load the probe into the ranks")
 @click.option("--pty", is_flag=True, help="run -- COMMAND in a pseudo-terminal")
@@ -381,7 +381,7 @@ def wait(job: str | None, timeout: float | None) -> int:
 @click.option(
     "--force",
     is_flag=True,
-    help="also delete jobs whose host or container is gone, or that a newer ddptop created",
+    help="also delete jobs whose host or container is gone, or that were created by a newer ddptop",
 )
 def rm(jobs: tuple[str, ...], force: bool) -> int:
     """Delete ended jobs with their logs and history."""
@@ -440,9 +440,11 @@ def doctor(as_json: bool, python: str | None) -> int:
     context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False},
     epilog="Example: ddptop demo --fault kill",
 )
-@click.option("-d", "--detach", is_flag=True, help="print the job name and exit")
+@click.option("-d", "--detach", is_flag=True, help="start the job, print its name, and exit")
 @click.option(
-    "--fault", metavar="KIND", help="inject a fault once training starts; `list` shows the kinds"
+    "--fault",
+    metavar="KIND",
+    help="inject a fault once training starts; pass `list` to see the kinds",
 )
 @click.option(
     "--rank", type=int, default=1, show_default=True, help="rank to inject the fault into"

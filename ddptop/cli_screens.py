@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
 
 READONLY_HELP = "disable all actions that change a job"
-ASCII_HELP = "use only ASCII characters  [default: from the locale and TERM]"
+ASCII_HELP = "use only ASCII characters  [default: based on locale and TERM]"
 SCREENS = ("attach", "compare", "replay", "watch")
 """Verbs that open a screen in this terminal."""
 

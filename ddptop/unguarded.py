@@ -37,7 +37,7 @@ def taken_up(view: JobView) -> JobView:
         return view
     if done is None:
         return read_job(view.folder)
-    say(f"ddptop: {view.job} lost its guardian; adopted it")
+    say(f"ddptop: adopted {view.job}, which had lost its guardian")
     if done.missing:
         say(f"ddptop: could not recover these environment variables: {', '.join(done.missing)}")
     return done.view

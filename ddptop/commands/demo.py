@@ -45,21 +45,21 @@ class Fault(NamedTuple):
 FAULTS = {
     "kill": Fault(
         "kill",
-        "SIGKILL to one rank",
-        "the group restarts once; the cause is that rank's SIGKILL",
+        "one rank is killed with SIGKILL",
+        "the group restarts once; the reported cause is SIGKILL on that rank",
         "failure",
     ),
     "hang": Fault(
         "hang-python",
         "one rank sleeps forever in Python",
-        "the group restarts once; the hang names that rank",
+        "the group restarts once; the reported hang names that rank",
         "hang",
         hang_timeout_s=8.0,
     ),
     "raise": Fault(
         "raise",
         "one rank raises an exception",
-        "the group restarts once; the cause is that rank's exception and its location",
+        "the group restarts once; the reported cause is that rank's exception, with its location",
         "failure",
     ),
 }
@@ -132,7 +132,8 @@ def request_of(arguments: list[str]) -> LaunchRequest:
 
 def _say_attach(view: JobView) -> None:
     say(
-        f"ddptop: {view.job} is running; attach from another terminal with ddptop attach {view.job}"
+        f"ddptop: {view.job} is running; to attach from another terminal, "
+        f"run ddptop attach {view.job}"
     )
 
 
@@ -154,9 +155,9 @@ def _report_fault(view: JobView, name: str, rank: int) -> int:
         sys.stdout.flush()
     attempt = None if view.snapshot is None else view.snapshot.attempt
     if reported and attempt == 1 and view.state == "finished":
-        put(f"{name}: as expected: {FAULTS[name].expected}")
+        put(f"{name}: OK ({FAULTS[name].expected})")
         return 0
-    put(f"{name}: NOT as expected: {view.state} in attempt {attempt}")
+    put(f"{name}: unexpected result ({view.state} in attempt {attempt})")
     return 1
 
 

@@ -60,7 +60,7 @@ def settings_check() -> Check | None:
         title="settings",
         status="warning" if problems else "ok",
         detail="; ".join(problems) or f"{file} is valid",
-        remedy=f"fix {file}; ddptop keys lists all actions" if problems else None,
+        remedy=f"fix {file}; run ddptop keys to list all actions" if problems else None,
     )
 
 
@@ -94,7 +94,7 @@ def _summary(checks: list[Check]) -> str:
     errors = sum(check.status == "error" for check in checks)
     others = sum(check.status in ("warning", "unknown") for check in checks)
     if errors:
-        return f"{errors} of {len(checks)} checks failed; fix them to run jobs reliably."
+        return f"{errors} of {len(checks)} checks failed; fix these problems to run jobs reliably."
     if others:
         return f"Jobs can run; {others} of {len(checks)} checks have warnings."
     return f"All {len(checks)} checks passed."

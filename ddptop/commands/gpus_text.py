@@ -208,7 +208,7 @@ def _remarks(gpu: GpuSample) -> Iterable[str]:
         meaning = meanings[place] if place < len(meanings) else ""
         yield f"XID {code}" + (f" ({meaning})" if meaning and meaning != f"XID {code}" else "")
     if gpu.throttle_reasons:
-        yield f"clocks lowered by {', '.join(gpu.throttle_reasons)}"
+        yield f"clocks throttled ({', '.join(gpu.throttle_reasons)})"
     if is_hot(gpu):
         threshold = gpu.temperature_slowdown_c
         yield f"{gpu.temperature_c:.0f} C; throttles at {threshold:.0f} C"

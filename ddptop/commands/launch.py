@@ -220,7 +220,7 @@ def start_plan(plan: LaunchPlan) -> JobView:
         say(f"ddptop: {trouble}")
     devices = view.spec.devices
     if view.spec.is_queued:
-        say(f"ddptop: {view.job} is queued; cancel with ddptop stop {view.job}")
+        say(f"ddptop: {view.job} is queued; to cancel, run ddptop stop {view.job}")
     elif devices and renumbered(devices):
         say(f"ddptop: {cuda_names(devices)} (CUDA_VISIBLE_DEVICES renumbers them)")
     return view
@@ -271,7 +271,8 @@ def describe(plan: LaunchPlan) -> str:
         "failures that would recur are not retried",
         f"hang timeout:  {hang}",
         f"on NaN:        {spec.on_nan}",
-        f"GPU failure:   {'the job continues without it' if spec.allow_shrink else 'ends the job'}",
+        "GPU failure:   the job "
+        + ("continues without the failed GPU" if spec.allow_shrink else "ends"),
         f"probe:         {probe}",
         f"runs in:       {backing}",
     ]

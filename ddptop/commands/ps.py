@@ -138,7 +138,7 @@ def _told(row: ForeignRow) -> tuple[str, str, str]:
 
 def unreadable_text(rows: Sequence[UnreadableRow], gpus: Sequence[GpuSample]) -> str:
     """Return one line per process that may be training, and why that is unknown."""
-    lines = ["possible training jobs that cannot be inspected:"]
+    lines = ["processes that may be training but cannot be inspected:"]
     for row in rows:
         held = span(gpu.index for gpu in gpus if gpu.uuid in row.gpus)
         on = f" GPU {held}" if row.gpus else ""

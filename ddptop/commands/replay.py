@@ -72,7 +72,7 @@ def span_of(view: JobView) -> tuple[float, float]:
     if span is None:
         raise DdptopError(
             f"{view.job} has no history",
-            f"ddptop logs {view.job} shows its output",
+            f"run ddptop logs {view.job} to show its output",
         )
     return span
 
@@ -99,7 +99,7 @@ def run(
     if not isinstance(view, JobView):
         raise DdptopError(
             f"{view.name} has no history: ddptop did not start it",
-            f"ddptop watch {view.name} shows it live",
+            f"run ddptop watch {view.name} to see it live",
         )
     span = span_of(view)
     moment_s = None if at is None else moment(at, *span)

@@ -61,7 +61,8 @@ def describe(view: JobView, status: JobStatus) -> str:
     if view.state == "lost" and view.is_abandoned:
         lines.append(
             f"  it ran on {view.host}, a host or container that no longer exists;"
-            f" ddptop restart {view.job} relaunches it here, and ddptop rm {view.job} deletes it"
+            f" run ddptop restart {view.job} to relaunch it here,"
+            f" or ddptop rm {view.job} to delete it"
         )
     if view.is_live and status.guarded is False:
         lines.append("  unguarded: its guardian is gone; the ranks are still running")

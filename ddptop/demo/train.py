@@ -338,7 +338,7 @@ def parse_arguments(argv: list[str] | None = None) -> tuple[argparse.Namespace, 
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--no-resume", dest="resume", action="store_false")
     parser.add_argument(
-        "--record", type=Path, help="record each rank's steps in this directory, as JSON lines"
+        "--record", type=Path, help="write each rank's steps to this directory as JSON Lines"
     )
     parser.add_argument("--pause", type=float, default=0.0, help="seconds to sleep after each step")
     parser.add_argument("--pg-timeout", type=float, help="timeout for collectives, in seconds")
@@ -347,7 +347,7 @@ def parse_arguments(argv: list[str] | None = None) -> tuple[argparse.Namespace, 
     faults.add_argument("--fault-step", type=int, default=20)
     faults.add_argument("--fault-rank", type=int, default=1)
     faults.add_argument(
-        "--fault-file", help="inject the fault named in FILE.<rank> as soon as it appears"
+        "--fault-file", help="inject the fault named in FILE.<rank> as soon as that file appears"
     )
     options = parser.parse_args(argv)
     default = GPU if torch.cuda.is_available() else CPU

@@ -173,7 +173,9 @@ class LogReader:
                 self._is_slow = True
                 ranks = units.plural(len(self._places.ranks), "rank")
                 words = f"reading the last lines from {ranks}..."
-                self._deliver(LogMissing(self._generation, words, "they appear here when ready"))
+                self._deliver(
+                    LogMissing(self._generation, words, "they will appear here when ready")
+                )
             while self._loading is not None and time.monotonic() < until:
                 if next(self._loading, self) is self:
                     self._loading = None
@@ -279,7 +281,7 @@ class LogReader:
             who = "the launcher" if whose == LAUNCHER else f"rank {whose}"
             self._miss(
                 f"{who} has no log for attempt {places.attempt}",
-                "[ and ] switch ranks, < and > switch attempts",
+                "press [ or ] for another rank, < or > for another attempt",
             )
 
     def _feed(self, read: LogRead) -> None:

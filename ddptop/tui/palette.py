@@ -119,7 +119,7 @@ class JobProvider(CommandProvider):
         yield Command(f"go to {job}", "open this job", post(messages.JobPicked(job, foreign)))
         yield Command(
             f"logs for {job}",
-            "show its ranks' output",
+            "show the ranks' output",
             post(messages.LogsWanted(job, foreign=foreign)),
             listed=False,
         )
@@ -132,7 +132,7 @@ class JobProvider(CommandProvider):
             )
             yield Command(
                 f"replay {job}",
-                "show it at any past moment",
+                "show the job at any past moment",
                 post(messages.ReplayWanted(job)),
                 listed=False,
             )

@@ -186,7 +186,7 @@ def chosen_theme(
         hint = (
             f'did you mean "{meant}"?'
             if meant
-            else "the command palette lists them (ctrl+p, Theme)"
+            else "for a list of themes, press ctrl+p and select Theme"
         )
         wrong = f'{where}: theme = "{asked}" is not a known theme; {hint}'
     for name in (remembered, asked):

@@ -40,7 +40,7 @@ def test_colours_only_dress_the_mark() -> None:
 def test_an_error_counts_in_the_last_line() -> None:
     bad = Check(id="d", title="Bad", status="error", detail="broken", remedy="mend it")
     assert render([bad], colours=False).endswith(
-        "1 of 1 checks failed; fix them to run jobs reliably."
+        "1 of 1 checks failed; fix these problems to run jobs reliably."
     )
 
 

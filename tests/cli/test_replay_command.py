@@ -101,7 +101,7 @@ def test_what_cannot_be_replayed_is_one_line(bad_input: Callable[..., str], monk
     assert "is outside the history" in bad_input(2, "replay", "cats", "--at", "13:00")
     assert "is not a valid time" in bad_input(2, "replay", "cats", "--at", "never")
     assert bad_input(1, "replay", "bare") == (
-        "ddptop: bare has no history; ddptop logs bare shows its output"
+        "ddptop: bare has no history; run ddptop logs bare to show its output"
     )
     assert bad_input(3, "replay", "nobody") == (
         "ddptop: no job named 'nobody'; list jobs with `ddptop ls --all`"
@@ -119,4 +119,4 @@ def test_of_a_foreign_job_nothing_is_recorded(ddptop_home, monkeypatch) -> None:
     monkeypatch.setattr(watch, "find", lambda target: stranger)
     with pytest.raises(DdptopError, match="ddptop did not start it") as refused:
         run("torchrun-77", None, readonly=False, terminal=True)
-    assert refused.value.hint == "ddptop watch torchrun-77 shows it live"
+    assert refused.value.hint == "run ddptop watch torchrun-77 to see it live"

@@ -20,7 +20,7 @@ from ddptop_runner.jobs import commands
 from ddptop_runner.node import adoption
 from ddptop_runner.store.history import HistoryWriter
 
-TAKEN_UP = "ddptop: train lost its guardian; adopted it\n"
+TAKEN_UP = "ddptop: adopted train, which had lost its guardian\n"
 
 
 @pytest.fixture

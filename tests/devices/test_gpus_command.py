@@ -106,7 +106,7 @@ def test_text_shows_devices_and_processes(make_stub, ddptop_home):
     assert lines[4].split() == ["GPU", "PID", "USER", "JOB", "RANK", "SM", "MEMORY", "COMMAND"]
     assert lines[5].split()[:2] == ["1", "1"] and "7.0 GiB" in lines[5]
     assert lines[7:] == [
-        "GPU 0: clocks lowered by thermal, by hardware; busy: unknown process, 40.0 GiB",
+        "GPU 0: clocks throttled (thermal, by hardware); busy: unknown process, 40.0 GiB",
         "GPU 1: busy: unknown process, 33.0 GiB",
         "n/a on GPU 0: POWER W (not supported)",
         "n/a on GPU 0-1: FAN (not supported)",
@@ -205,7 +205,7 @@ def test_what_is_wrong_is_said_in_words(lost):
     text = as_text(report(gpus=TROUBLED, note=f"devices not accessible: 1; {lost}"))
     assert "GPU 0: XID 94 (contained); XID 5\n" in text
     assert "GPU 1: LOST: it fell off the bus; reset it\n" in text
-    assert "GPU 2: clocks lowered by power cap; 83 C; throttles at 87 C" in text
+    assert "GPU 2: clocks throttled (power cap); 83 C; throttles at 87 C" in text
     assert "GPU 3: uncorrected memory errors since the driver was loaded: 2\n" in text
     assert "GPU 4: a bad row; remapped memory rows: 3\n" in text
     assert next(line for line in text.splitlines() if "MIG 1g.10gb" in line).startswith("5/0")

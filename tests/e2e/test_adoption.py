@@ -17,7 +17,7 @@ from ddptop_runner.host import procs
 
 pytestmark = [pytest.mark.torch, pytest.mark.tmux]
 BENCHMARK = Path(__file__).parents[2] / "benchmarks" / "guards_killed.py"
-TAKEN_UP = "lost its guardian; adopted it"
+TAKEN_UP = "which had lost its guardian"
 
 
 def commands_at_once(count: int) -> list[str]:
@@ -99,7 +99,7 @@ def test_an_unguarded_job_is_taken_up_once_and_restarts_with_its_own_variables(
     wait_until(lambda: job.status()["guarded"] is False, what="the guardian's end")
     answer = job.cli("status", job.name, "--json")
     assert json.loads(answer.stdout)["guarded"] is False
-    assert answer.stderr == f"ddptop: {job.name} {TAKEN_UP}\n"
+    assert answer.stderr == f"ddptop: adopted {job.name}, {TAKEN_UP}\n"
     wait_until(lambda: "agent" not in job.processes(), what="the agent's end to be seen")
     step = job.status()["step"]
     wait_until(lambda: job.status()["step"] > step, what="steps heard again")

@@ -73,7 +73,7 @@ def test_mp_spawn_is_cared_for(launch_command, tmp_path, wait_until):
     for role in ("guardian", "supervisor", "agent"):
         os.kill(guards[role], signal.SIGKILL)
     wait_until(lambda: gone(list(guards.values())), what="the guards' end")
-    assert "adopted it" in job.cli("ls").stderr
+    assert "ddptop: adopted " in job.cli("ls").stderr
     wait_until(lambda: job.processes().get("supervisor") != guards["supervisor"], what="a guard")
     before = job.status()["step"]
     wait_until(lambda: job.trains(step=before + 5), what="progress")

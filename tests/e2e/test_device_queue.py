@@ -60,7 +60,7 @@ def queue(tmp_path: Path, ddptop_cli) -> Callable[..., Job]:
         script = str(tmp_path / f"{name}.py")
         answer = ddptop_cli("launch", "-d", "--wait-gpus", *options, script)
         assert answer.returncode == 0, answer.stderr
-        assert f"{name} is queued; cancel with ddptop stop {name}" in answer.stderr
+        assert f"{name} is queued; to cancel, run ddptop stop {name}" in answer.stderr
         return Job(answer.stdout.strip(), ddptop_cli)
 
     return start
@@ -237,7 +237,7 @@ def test_a_queued_job_can_be_stopped_and_started_again(stub, queue, wait_until):
     seq = node_of(job)["seq"]
     wait_until(lambda: node_of(job)["seq"] > seq + LOOK_S + 2, what="another look")
     assert job.status()["state"] == "queued"
-    assert "waiting lost its guardian" in job.cli("ls").stderr
+    assert "adopted waiting, which had lost its guardian" in job.cli("ls").stderr
     wait_until(lambda: "sees 0" in job.cli("logs", job.name).stdout, what="the ranks")
     assert job.processes()["guardian"] != before
     assert job.cli("kill", job.name).returncode == 0

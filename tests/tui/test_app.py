@@ -319,7 +319,7 @@ class TestProgram:
         app = make_app("mlp-cpu")
         async with app.run_test() as pilot:
             await settle(pilot)
-            assert words is None or f"{words}   press i" in shown(app)
+            assert words is None or f"{words}   i: evidence" in shown(app)
             assert words is not None or "failed" not in shown(app)
 
     def test_signals_are_left_alone(self) -> None:

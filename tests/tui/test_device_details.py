@@ -147,7 +147,7 @@ class TestRows:
         held = view.snapshot.gpus[0]
         more = [*(held.processes or []), GpuProcess(pid=1, user="bob", mem_used_bytes=GIB)]
         crowded = msgspec.structs.replace(held, processes=more)
-        assert plain(rank_holder(view)(crowded)) == "rank 0 +1 not in this job"
+        assert plain(rank_holder(view)(crowded)) == "rank 0 +1 from outside this job"
 
 
 def test_the_cost_is_told_at_length_and_briefly() -> None:

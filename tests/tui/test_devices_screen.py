@@ -40,7 +40,7 @@ async def test_it_opens_on_the_wanted_device_with_its_history_and_processes(
         assert "GPU 5, last 15m" in text
         assert "temperature 88 °C" in text
         assert "▼ thermal, by hardware" in text
-        assert "it is too hot and runs much slower" in text
+        assert "the device is too hot and runs much slower" in text
         assert "52345 llama-ft" in text
         assert "⠉" in text, "the small curves"
         assert "GPU 0: memory 21% above the other GPUs in llama-ft" in text
@@ -58,11 +58,13 @@ async def test_enter_explains_a_device_and_opens_a_process_s_job(
     async with app.run_test(size=(120, 40)) as pilot:
         await settle(pilot)
         screen = screen_of(app)
-        assert dict(screen.explain())["slowed: thermal, by hardware"].startswith("It is too hot")
+        assert dict(screen.explain())["slowed: thermal, by hardware"].startswith(
+            "The device is too hot"
+        )
         await pilot.press("enter")
         await until(pilot, lambda: isinstance(app.screen, SectionsScreen))
         await pilot.pause()
-        assert "it is too hot" in said(app).lower()
+        assert "the device is too hot" in said(app).lower()
         await pilot.press("escape")
         await until(pilot, lambda: app.screen is screen)
         screen.processes.focus()

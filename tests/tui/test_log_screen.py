@@ -36,7 +36,7 @@ class TestOneRank:
             await until(pilot, lambda: view(screen)[-1] == "▸ and [bold]half")
             assert view(screen)[-2] == "  one more"
             await pilot.press("k")
-            assert "not following: press G" in title(screen)
+            assert "not following (G: end)" in title(screen)
             fake_logs.append(folder, 0, " a line\nlater\n")
             await until(pilot, lambda: screen.pager.buffer.texts[-1] == "later")
             await pilot.pause()
@@ -182,7 +182,7 @@ class TestOneRank:
             screen = await opened(pilot, 5)
             (_, whose), (_, level) = screen.explain()
             at = screen.pager.buffer.rows[-1].at
-            assert whose == f"printed by rank 5, attempt 1, byte {at:,} of {at + 169} B"
+            assert whose == f"printed by rank 5, attempt 1, at byte {at:,} of {at + 169} B"
             assert level == "an error, judging by its text"
             await pilot.press("k")
             assert "continues a message that starts above" in screen.explain()[1][1]
@@ -207,7 +207,7 @@ class TestAllRanks:
             assert "printed by rank 2" in screen.explain()[0][1]
             await pilot.press("k")
             assert "printed by ranks 0-7" in screen.explain()[0][1]
-            assert "identical lines; c shows" in screen.explain()[2][1]
+            assert "identical lines; press c to show" in screen.explain()[2][1]
 
     async def test_a_digit_chooses_a_rank_but_not_in_a_search(
         self, frozen: Path, make_app: MakeApp

@@ -32,7 +32,7 @@ class TestSearch:
             screen = await opened(pilot, 0)
             await search(pilot, screen, "epoch")
             assert cursor(screen).startswith("epoch 5"), "from the end the last one is the nearest"
-            assert "n next, N previous" in shown(app)
+            assert "n: next, N: previous" in shown(app)
             styles = [span for line in screen.pager._lines for span in line if span[1] == "match"]
             assert set(styles) == {("epoch", "match")}
             for nearest in ("epoch 4", "epoch 3"):  # each goes on from where the one before led
@@ -43,7 +43,7 @@ class TestSearch:
             await pilot.press("n")
             await until(pilot, lambda: cursor(screen).startswith("epoch 5"))
             await pilot.press("n")
-            await until(pilot, lambda: "no matches below; N searches up" in shown(app))
+            await until(pilot, lambda: "no matches below; press N to search up" in shown(app))
             await pilot.press("escape")
             await pilot.pause()
             assert screen.pager.pattern is None and isinstance(app.screen, LogsScreen)
@@ -63,7 +63,7 @@ class TestSearch:
             assert "step 10 loss" in cursor(screen) and "regex" in shown(app)
             await pilot.press("slash", *"(", "enter")
             await pilot.pause()
-            assert "invalid regex: matched literally" in shown(app)
+            assert "invalid regex; matching literally" in shown(app)
             await pilot.press("escape")
             await press(pilot, screen, "right_square_bracket", "L")
             await search(pilot, screen, "Batch")

@@ -186,7 +186,7 @@ class TestKeys:
         both = both_of(pilot)
         both.loss.show(losses(steps=False))
         await pilot.press("b")
-        assert both.said == ["by step: n/a (steps are unknown for these losses)"]
+        assert both.said == ["by step: n/a (these losses have no known steps)"]
         assert both.loss.view.axis == "time"
 
 

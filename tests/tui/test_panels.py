@@ -280,8 +280,8 @@ class TestAlertsAndCause:
         lines = panels.setback_lines(0, cause, 60, 2)
         assert all(width(line) == 60 for line in lines)
         assert [plain(line).rstrip() for line in lines] == [
-            "▌ attempt 0 failed: Rank 1 was killed, Rank 1",
-            "▌ was killed, Rank 1 was killed, so.   press i",
+            "▌ attempt 0 failed: Rank 1 was killed, Rank",
+            "▌ 1 was killed, Rank 1 was killed, so.   i: evidence",
         ]
         cut = plain(panels.setback_lines(None, cause, 40, 1)[0]).rstrip()
-        assert cut == "▌ the last attempt failed:…   press i"
+        assert cut == "▌ the last attempt…   i: evidence"

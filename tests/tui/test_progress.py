@@ -100,7 +100,7 @@ def test_without_a_share_there_is_no_bar() -> None:
         ),
         (
             Progress(step=930, total=900, source="api"),
-            "step 930 of 900; share of the run unknown: no bar or ETA",
+            "step 930 of 900; progress unknown: no bar or ETA",
         ),
     ):
         far = header(unknown, 140, step=30)[1]

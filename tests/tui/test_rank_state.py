@@ -39,7 +39,9 @@ ALERT = Alert(id="straggler", severity="warning", ranks=[3], message="m", since=
 
 def test_both_waits_are_told_where_one_is_worth_saying() -> None:
     both = running(step_time_s=0.2, data_wait_s=0.032, sync_s=0.096)
-    waits = "; spends 16% of its time waiting for data and 48% of its time waiting for other ranks"
+    waits = (
+        "; it spends 16% of its time waiting for data and 48% of its time waiting for other ranks"
+    )
     assert sentence(both, WELL)[0].endswith(waits)
     assert "waiting" not in sentence(running(data_wait_s=0.02, sync_s=0.02), WELL)[0]
 
@@ -48,7 +50,7 @@ def test_a_slow_rank_says_since_when_and_for_what_it_waits() -> None:
     known = replace(WELL, apart=SLOW, alerts=(ALERT,))
     text, style = sentence(running(data_wait_s=0.123), known)
     assert text == (
-        "rank 3 is 38% slower than the median since 11:55:00; spends 41% of its time waiting "
+        "rank 3 is 38% slower than the median since 11:55:00; it spends 41% of its time waiting "
         "for data"
     )
     assert style == "warn"
@@ -58,7 +60,7 @@ def test_where_all_steps_take_equally_long_its_own_time_tells() -> None:
     slow = RankDeviation(step_time=0.0, own_time=0.4, outliers=frozenset({"step_time"}))
     known = replace(WELL, apart=slow, alerts=(ALERT,))
     assert sentence(running(), known)[0] == (
-        "rank 3 is busy 40% longer than the median since 11:55:00"
+        "rank 3 is busy 40% longer per step than the median since 11:55:00"
     )
     unknown = replace(known, apart=RankDeviation(outliers=frozenset({"step_time"})))
     assert sentence(running(), unknown)[0] == "rank 3 is holding up the others since 11:55:00"
@@ -70,12 +72,12 @@ def test_where_all_steps_take_equally_long_its_own_time_tells() -> None:
         (running(), "rank 3 is close to the median of all 8 ranks"),
         (
             running(sync_s=0.15),
-            "rank 3 is close to the median of all 8 ranks; spends 50% of its time waiting for "
+            "rank 3 is close to the median of all 8 ranks; it spends 50% of its time waiting for "
             "other ranks",
         ),
         (
             running(loss=None, loss_state="nan", loss_bad_since=1200, loss_last_good=2.31),
-            "rank 3: its loss has been NaN since step 1,200; the last finite loss was 2.3100",
+            "rank 3's loss has been NaN since step 1,200; the last finite loss was 2.3100",
         ),
         (
             running(state="quiet", quiet_since=ago(90), stands_at="train.py:81 in step"),
@@ -83,7 +85,7 @@ def test_where_all_steps_take_equally_long_its_own_time_tells() -> None:
         ),
         (
             running(state="paused", pid=71),
-            "rank 3 is stopped by SIGSTOP; kill -CONT 71 resumes it",
+            "rank 3 is stopped by SIGSTOP; to resume it, run kill -CONT 71",
         ),
         (running(state="starting", step=None), "rank 3 has not taken a step yet"),
         (
@@ -116,7 +118,7 @@ def test_one_rank_has_nobody_to_be_compared_with() -> None:
 def test_a_memory_outlier_is_said_too() -> None:
     apart = RankDeviation(memory=0.27, outliers=frozenset({"memory"}))
     said = sentence(running(), replace(WELL, apart=apart))
-    assert said == ("rank 3: its memory is 27% above the median", "warn")
+    assert said == ("rank 3's memory is 27% above the median", "warn")
 
 
 class TestTrend:

@@ -34,7 +34,7 @@ JOB: tuple[Action, ...] = (
         "leave",
         "q",
         "Quit",
-        "go back, or quit if ddptop was started with this job; the job keeps running",
+        "go back, or quit if ddptop was opened on this job; the job keeps running",
         show=False,
     ),
     AGAIN,

@@ -35,7 +35,10 @@ def explain_loss(data: ChartData, options: ChartOptions) -> list[tuple[str, str]
         "loss in each column, and the dashed line is the median of all ranks",
     }
     found = [
-        ("loss", f"{curves[options.mode]}. a switches between median, all ranks, and one rank"),
+        (
+            "loss",
+            f"{curves[options.mode]}. Press a to switch between median, all ranks, and one rank",
+        ),
         ("✕", "a loss was NaN or infinite; shown at the bottom edge"),
         _MARKS,
         _GAPS,
@@ -45,18 +48,18 @@ def explain_loss(data: ChartData, options: ChartOptions) -> list[tuple[str, str]
             (
                 f"smoothing {options.smoothing:g}",
                 "each line is a moving average with this weight, as in TensorBoard; the band "
-                "still shows measured values. w changes the weight",
+                "still shows measured values. Press w to change the weight",
             )
         )
     if options.logarithmic:
-        found.append(("log axis", "equal distances represent equal ratios; y turns it off"))
+        found.append(("log axis", "equal distances represent equal ratios; press y to turn it off"))
     if data.by_step:
         found.append(
             (
                 "by step",
                 "optimizer steps since the job started. Attempts are shown end to end, "
-                "regardless of the step that each resumed from, so curves never overlap. b "
-                "switches to time",
+                "regardless of the step that each resumed from, so curves never overlap. "
+                "Press b to switch to time",
             )
         )
     return [*found, _KEYS, _ZOOM]
@@ -68,8 +71,8 @@ def explain_figures(data: FiguresData) -> list[tuple[str, str]]:
     return [
         (
             "metrics",
-            f"{names}. Metrics with the same unit share a plot; if the plots do not all fit, a "
-            "moves the next unit to the top. Curves are labeled at their right end",
+            f"{names}. Metrics with the same unit share a plot; if the plots do not all fit, "
+            "press a to move the next unit to the top. Curves are labeled at their right ends",
         ),
         _MARKS,
         _GAPS,
@@ -83,8 +86,8 @@ def explain_split(data: SplitData) -> list[tuple[str, str]]:
     return [
         (
             "step time",
-            "how long a step took: ▒ waiting for data, █ compute, ▓ waiting for other ranks. a "
-            "switches between seconds and percentages",
+            "how long a step took: ▒ waiting for data, █ compute, ▓ waiting for other ranks. "
+            "Press a to switch between seconds and percentages",
         ),
         ("░ other", "step time that could not be attributed"),
         _MARKS,

@@ -13,8 +13,8 @@ _SLOWED = {
     "sync boost": "clocks are limited to those of its sync boost group",
     "thermal, by software": "the driver lowered its clocks to prevent overheating; check fans, "
     "airflow, and neighboring cards",
-    "thermal, by hardware": "it is too hot and runs much slower until it cools; check fans, "
-    "airflow, and neighboring cards",
+    "thermal, by hardware": "the device is too hot and runs much slower until it cools; check "
+    "fans, airflow, and neighboring cards",
     "power brake": "requested by the power supply; check the supply and its cables",
     "display clocks": "clocks are limited by an attached display",
     "board limit": "limited by the board; not a problem if all devices are affected",
@@ -48,7 +48,7 @@ def explain_device(gpu: GpuSample) -> list[tuple[str, str]]:
     name = f"{gpu.name}{part}" if gpu.name else f"unnamed device{part}"
     found = [(f"GPU {gpu.index}", f"{name}. Devices are numbered in PCI order, as in nvidia-smi.")]
     if gpu.lost:
-        text = "The driver can no longer reach it. Only a reset or a reboot can recover it."
+        text = "The driver can no longer reach the device. Only a reset or a reboot can recover it."
         return [*found, ("lost", f"{gpu.note}. {text}" if gpu.note else text)]
     if gpu.note:
         found.append(("note", gpu.note))
@@ -63,9 +63,9 @@ def explain_device(gpu: GpuSample) -> list[tuple[str, str]]:
     found += [
         (
             f"util {units.percent(gpu.util_percent)}",
-            "Share of the last second in which a kernel was running. 100% means that the device "
-            "was never idle, not that it was used efficiently: waiting in a collective also "
-            "shows 100%.",
+            "Percentage of the last second during which a kernel was running. 100% means that "
+            "the device was never idle, not that it was used efficiently: waiting in a collective "
+            "also shows 100%.",
         ),
         (
             f"memory {units.size_of(gpu.mem_used_bytes, gpu.mem_total_bytes)}",

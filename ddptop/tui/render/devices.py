@@ -266,7 +266,7 @@ def rank_holder(view: AnyJob) -> Holder:
         parts.insert(0, device_trouble(gpu, brief=True))
         strangers = [p for p in gpu.processes or [] if p.job != view.job and p.pid not in mine]
         if strangers:
-            parts.append(line((f"+{len(strangers)} not in this job", "warn")))
+            parts.append(line((f"+{len(strangers)} from outside this job", "warn")))
         return fill(parts, 48, " ")
 
     return holder

@@ -14,30 +14,34 @@ Words: TypeAlias = tuple[tuple[str, str], ...]
 STATES: Words = (
     ("queued", "the job is waiting for free GPUs; none of its processes have started"),
     ("starting", "the processes have started, but this attempt has not taken a step yet"),
-    ("running", "it is taking steps or is in another known phase, such as evaluation"),
+    ("running", "taking steps, or in another known phase, such as evaluation"),
     ("restarting", "an attempt failed, and all ranks are restarting together"),
     (
         "hung",
         "no progress within the time learned for this phase, and evidence that the ranks "
         "are out of sync",
     ),
-    ("stopping", "it was asked to exit; after a grace period, remaining processes are killed"),
+    ("stopping", "the job was asked to exit; after a grace period, remaining processes are killed"),
     ("finished", "every rank exited with status 0"),
     ("failed", "a rank exited with an error, and the job will not restart"),
-    ("stopped", "someone ended it with stop or kill"),
-    ("lost", "the job's processes are gone and left no exit status, as after a reboot or kill -9"),
+    ("stopped", "someone ended the job with stop or kill"),
+    (
+        "lost",
+        "the job's processes are gone and left no exit status (for example, after a reboot "
+        "or kill -9)",
+    ),
     (
         "gone",
         "a job that ddptop did not start has exited; its exit status is unknown",
     ),
     (
         "no step 25 s",
-        "no rank has taken a step in longer than usual, which can happen during evaluation or "
-        "checkpointing",
+        "the ranks have gone longer than usual without a step, which can happen during "
+        "evaluation or checkpointing",
     ),
     (
         "stalled",
-        "no steps for longer than this job has ever paused, or waiting for an idle rank; not "
+        "no steps for longer than any earlier pause, or waiting for an idle rank; not "
         "considered hung yet",
     ),
     ("quiet", "no steps or collectives for longer than usual; not considered hung yet"),
@@ -53,11 +57,11 @@ STATES: Words = (
         "blocked",
         "in uninterruptible sleep (D) for a while, waiting for a disk, a mount, or a driver",
     ),
-    ("zombie", "it exited, but its parent has not collected its exit status"),
+    ("zombie", "the process exited, but its parent has not collected its exit status"),
     (
         "stuck",
-        "the device shows full utilization at idle power, as in a collective that is waiting "
-        "for another rank",
+        "the device shows full utilization at idle power (for example, while waiting for "
+        "another rank in a collective)",
     ),
     ("eval", "evaluation is running instead of training steps"),
     ("compile", "torch.compile is running"),
@@ -85,7 +89,7 @@ JOBS: Words = (
         "steps taken in that attempt, marked *",
     ),
     ("steps", "steps taken; with /s, /min, or /h, the group's pace over the last minute"),
-    ("done", "share of the run that is complete; n/a if the total is unknown"),
+    ("done", "percentage of the run completed; n/a if the total is unknown"),
     ("progress", "how far along the run is, if the total number of steps is known"),
     ("ETA", "time left at the current pace; requires a known total"),
     ("elapsed", "time since launch, including restarts; for this attempt only where noted"),
@@ -116,7 +120,7 @@ JOBS: Words = (
     ("result", "how an attempt ended; for a failure, the rank that failed first"),
     (
         "checkpoint",
-        "the last checkpoint detected, with its step in the run or in the attempt named",
+        "the last detected checkpoint, with its step in the run or in the named attempt",
     ),
     ("work lost", "steps between the last detected checkpoint and the end of the attempt"),
     ("duration", "how long an attempt ran"),
@@ -159,7 +163,11 @@ DEVICES: Words = (
         "cuda:1",
         "the device's name inside the rank's process; may differ from its index on the machine",
     ),
-    ("util", "share of the last second in which a kernel was running; not a measure of efficiency"),
+    (
+        "util",
+        "percentage of the last second during which a kernel was running; not a measure of "
+        "efficiency",
+    ),
     ("SM", "share of streaming multiprocessor (SM) time used by this process"),
     ("memory", "used and total device memory; processes can hold memory while idle"),
     ("power", "current draw and the limit set in the driver"),
@@ -169,7 +177,7 @@ DEVICES: Words = (
     ("ECC", "device memory errors; uncorrected errors corrupt results"),
     ("spare rows", "device memory rows that have replaced failing ones (remapped rows)"),
     ("XID", "an error that the driver reported for a device, identified by number"),
-    ("used by", "the job and rank using it, or the user and program"),
+    ("used by", "the job and rank using the device, or the user and program"),
     ("user", "owner of the process"),
     ("command", "command line of the process"),
     ("use", "whether the device is selected for the job"),

@@ -27,14 +27,14 @@ _STATES = {
     "hung": "Its ranks are running but have not taken a step within its hang timeout.",
     "stopping": "It was asked to exit; remaining processes are killed after the grace period.",
     "finished": "Every rank exited with status 0.",
-    "failed": "A rank failed, and the job did not restart. e shows its story.",
+    "failed": "A rank failed, and the job did not restart. Press e to show its story.",
     "stopped": "Someone stopped it.",
-    "lost": "Its processes are gone and left no exit status, as after a reboot.",
+    "lost": "Its processes are gone and left no exit status (for example, after a reboot).",
 }
 _PAUSES = {
-    "no_step": "Its ranks are running, but none has taken a step in longer than usual, which "
+    "no_step": "Its ranks are running, but have gone longer than usual without a step, which "
     "can happen during evaluation.",
-    "stalled": "It has not taken a step for longer than ever before, or is waiting for an "
+    "stalled": "It has gone longer without a step than ever before, or is waiting for an "
     "idle rank.",
 }
 _NEEDS = {
@@ -42,9 +42,10 @@ _NEEDS = {
     "enter to open it.",
     Need.HUNG: "It is listed first because it is not making progress.",
     Need.LOST: "It is listed first because its result is unknown.",
-    Need.ERROR: "It is listed near the top because of an error; f shows the error and what to do.",
-    Need.WARNING: "It is listed near the top because of a warning; f shows the warning and what "
-    "to do.",
+    Need.ERROR: "It is listed near the top because of an error; press f to show the error "
+    "and what to do.",
+    Need.WARNING: "It is listed near the top because of a warning; press f to show the warning "
+    "and what to do.",
     Need.UNEVEN: "It is listed near the top because one rank is lagging and the others are "
     "waiting for it.",
 }

@@ -6,8 +6,8 @@ FIELDS: tuple[tuple[str, str], ...] = (
     (
         "script",
         "The Python file that every rank runs, relative to ddptop's working directory; tab "
-        "completes it. To use another launcher or program, put it after --, as in -- torchrun "
-        "train.py.",
+        "completes it. To use another launcher or program, put it after --; for example, -- "
+        "torchrun train.py.",
     ),
     ("arguments", "Arguments passed to the script, quoted as in a shell."),
     (

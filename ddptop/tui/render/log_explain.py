@@ -36,7 +36,7 @@ def about_line(
     place = "" if attempt is None else f", attempt {attempt}"
     if bounds is not None:
         size = units.size(bounds[1] - bounds[0])
-        place += f", byte {row.at:,} of {size}"
+        place += f", at byte {row.at:,} of {size}"
     level = _LEVELS[row.level]
     if row.inside:
         level = f"{level}; continues a message that starts above"
@@ -46,9 +46,11 @@ def about_line(
             (
                 "~",
                 "these ranks printed similar lines that differ in rank numbers or "
-                "times; c shows each separately",
+                "times; press c to show each separately",
             )
         )
     elif "-" in row.label or "," in row.label:
-        texts.append((row.label, "these ranks printed identical lines; c shows each separately"))
+        texts.append(
+            (row.label, "these ranks printed identical lines; press c to show each separately")
+        )
     return texts

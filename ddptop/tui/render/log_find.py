@@ -92,11 +92,11 @@ def pattern_of(text: str) -> LogPattern:
             quick = flags & re.IGNORECASE and text.isascii() and text == text.lower()
             small = re.compile(text, re.MULTILINE) if quick else None
     except (re.error, RecursionError, OverflowError, Warning):
-        return _literal(text, flags, ", ".join(("invalid regex: matched literally", case)))
+        return _literal(text, flags, ", ".join(("invalid regex; matching literally", case)))
     reach = log_risk.reach(text)
     if reach == log_risk.REFUSED:
-        return _literal(text, flags, ", ".join(("regex is too slow: matched literally", case)))
-    part = "" if reach is None else f"first {reach} characters of each line"
+        return _literal(text, flags, ", ".join(("regex is too slow; matching literally", case)))
+    part = "" if reach is None else f"only the first {reach} characters of each line"
     note = ", ".join(part for part in ("regex", part, case) if part)
     return LogPattern(text, regex, is_literal=False, note=note, small=small, reach=reach)
 

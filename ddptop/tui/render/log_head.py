@@ -70,7 +70,7 @@ def state_words(facts: HeadFacts) -> Span:
     """Whether more lines are shown as they come."""
     if facts.following:
         return ("following", "ok") if facts.is_live else ("end", "dim")
-    return ("not following: press G", "warn") if facts.is_live else ("press G for the end", "dim")
+    return ("not following (G: end)", "warn") if facts.is_live else ("press G for the end", "dim")
 
 
 def head_rule(facts: HeadFacts, cells: int) -> Line:
@@ -179,7 +179,7 @@ def empty_lines(
         return _said(f"no {none} in this log", "press L to show all lines")
     if output is not None:
         return _said(
-            f"no output read yet; it goes to {output}",
+            f"no output read yet; the output goes to {output}",
             "ddptop can read files and terminals; ddptop launch saves a log for every rank",
         )
     if is_live:

@@ -136,7 +136,7 @@ def who_first(cause: Cause) -> str:
 def setback_lines(attempt: int | None, cause: Cause, cells: int, rows: int) -> list[Line]:
     """Why an attempt of a running job failed, in at most `rows` rows."""
     who = "the last attempt" if attempt is None else f"attempt {attempt}"
-    hint = "   press i" if cause.evidence else ""
+    hint = "   i: evidence" if cause.evidence else ""
     *texts, last = wrap(f"{who} failed: {cause.summary}", cells - 4 - len(hint), rows)
     lines = [line((text, "")) for text in texts]
     lines.append(line((last, ""), (hint, "dim")))
@@ -167,7 +167,8 @@ def cpu_rank_lines(ranks: Sequence[RankSample], cells: int) -> list[Line]:
     digits = max((len(str(rank.rank)) for rank in ranks), default=1)
     most = max([100.0, *(rank.cpu_percent for rank in ranks if rank.cpu_percent is not None)])
     bars = max(0, min(40, cells - 6 - digits - 26))
-    head = f"{'':{7 + digits}}{'CPU (% of core)':<{bars + 8}} {'RSS':>9}"
+    title = "CPU (% of one core)" if bars > 10 else "CPU %"
+    head = f"{'':{7 + digits}}{title:<{bars + 8}} {'RSS':>9}"
     lines = [fit(line((head, "dim")), cells)]
     for rank in ranks:
         share = None if rank.cpu_percent is None else rank.cpu_percent / most

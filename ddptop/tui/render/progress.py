@@ -55,4 +55,4 @@ def no_bar_words(progress: Progress | None, live: bool, young: bool = False) -> 
     if progress.step is None and progress.total:
         steps = units.count(progress.total)
         return f"of {steps} steps; this attempt's starting step is unknown{more}"
-    return f"{known}; share of the run unknown{more}"
+    return f"{known}; progress unknown{more}"

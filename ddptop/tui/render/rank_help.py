@@ -68,7 +68,7 @@ def _far(apart: RankDeviation) -> str:
     ]
     return (
         f"compared with the median of the job's ranks: {', '.join(parts)}. "
-        "Press enter for details, such as what it is waiting for"
+        "Press enter for details, such as what the rank is waiting for"
     )
 
 
@@ -77,7 +77,7 @@ def explain_heat(figure: str) -> list[tuple[str, str]]:
     return [
         (
             f"map: {figure}",
-            "each cell is a rank; a taller block means a higher value, as in the legend below. "
-            "A dot means unknown. m shows the next metric; T switches to cards or the table",
+            "each cell is a rank; a taller block means a higher value (see the legend below). "
+            "A dot means unknown. Press m for the next metric, or T for cards or the table",
         )
     ]

@@ -24,7 +24,7 @@ _DOING: dict[Phase, str] = {
     "checkpoint": "is saving or loading a checkpoint",
     "data": "is waiting for its data loader",
     "end": "is exiting: its script has finished",
-    "collective": "is waiting in a collective for other ranks",
+    "collective": "is waiting for other ranks in a collective",
 }
 
 
@@ -44,7 +44,7 @@ class Known:
 
 
 def sentence(rank: RankSample, known: Known) -> Span:
-    """`rank 3 is 38% slower than the median since 12:03:10; spends ...`."""
+    """`rank 3 is 38% slower than the median since 12:03:10; it spends ...`."""
     name = f"rank {rank.rank}"
     if rank.state in ("failed", "exited", "stopped") or not known.live:
         return _ended(rank, known, name)
@@ -82,7 +82,7 @@ def _odd(rank: RankSample, known: Known, name: str) -> str:
         if apart.slower is None:
             parts.append(f"is holding up the others{since}")
         elif apart.own_time is not None:
-            parts.append(f"is busy {_percent(apart.slower)} longer than the median{since}")
+            parts.append(f"is busy {_percent(apart.slower)} longer per step than the median{since}")
         else:
             parts.append(f"is {_percent(apart.slower)} slower than the median{since}")
     said: dict[Figure, str] = {
@@ -97,8 +97,9 @@ def _odd(rank: RankSample, known: Known, name: str) -> str:
             parts.append(f"{words} {_percent(ratio)} {side} the median")
     if not parts:
         return ""
-    colon = ":" if parts[0].startswith("its ") else ""
-    return f"{name}{colon} {'; '.join(parts)}{_waits(rank)}"
+    said_of = "; ".join(parts)
+    first = f"'s {said_of[4:]}" if said_of.startswith("its ") else f" {said_of}"
+    return f"{name}{first}{_waits(rank)}"
 
 
 def _since(known: Known, figure: Figure) -> str:
@@ -114,13 +115,13 @@ def _waits(rank: RankSample) -> str:
         for share, what in ((data_share(rank), "for data"), (sync_share(rank), "for other ranks"))
         if share is not None and share >= TELLING_WAIT
     ]
-    return f"; spends {' and '.join(parts)}" if parts else ""
+    return f"; it spends {' and '.join(parts)}" if parts else ""
 
 
 def _still(rank: RankSample, name: str) -> str:
     """For a rank that takes no steps: since when, and where it was last seen."""
     if rank.state == "paused":
-        go = "" if rank.pid is None else f"; kill -CONT {rank.pid} resumes it"
+        go = "" if rank.pid is None else f"; to resume it, run kill -CONT {rank.pid}"
         return f"{name} is stopped by SIGSTOP{go}"
     since = rank.quiet_since or rank.last_progress_at
     when = "" if since is None else f" since {_clock(since)}"
@@ -139,7 +140,7 @@ def _not_finite(rank: RankSample, name: str) -> str:
     since = "" if first is None else f" since {run_step.in_words(rank, first)}"
     last = rank.loss_last_good
     good = "" if last is None else f"; the last finite loss was {units.loss(last)}"
-    return f"{name}: its loss {'has been' if since else 'is'} {word}{since}{good}"
+    return f"{name}'s loss {'has been' if since else 'is'} {word}{since}{good}"
 
 
 def _ended(rank: RankSample, known: Known, name: str) -> Span:

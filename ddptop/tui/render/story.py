@@ -41,13 +41,14 @@ REFUSED = 2
 _REMEDIES = {
     "host_oom": "use fewer data loader workers, a smaller batch, or more memory for this job",
     "nan": "lower the learning rate or clip gradients, and resume from a checkpoint saved "
-    "before the first bad loss; launch --on-nan restart resumes automatically",
-    "hang": "stacks and flight records (i) show where each rank was and which one never arrived",
+    "before the first bad loss; to resume automatically, use launch --on-nan restart",
+    "hang": "stacks and flight records (press i) show where each rank was and which one never "
+    "arrived",
     "gpu": "exclude the device (launch --gpus), or let jobs continue without it "
-    "(--allow-shrink); ddptop gpus shows its status",
+    "(--allow-shrink); to see its status, run ddptop gpus",
     "early_exit": "give every rank the same number of batches: DistributedSampler(drop_last=True), "
     "or Join",
-    "launch": "ddptop launch --dry-run shows what would run",
+    "launch": "use ddptop launch --dry-run to see what would run",
 }
 
 
@@ -158,8 +159,9 @@ def sentence(attempt: Attempt) -> str:
     if attempt.ending == "finished":
         return "Every rank exited with status 0."
     if attempt.ending == "lost":
-        return "Its processes are gone and left no exit status, as after a reboot or kill -9. " + (
-            f"Last event: {last}." if last else ""
+        return (
+            "Its processes are gone and left no exit status (for example, after a reboot or "
+            "kill -9). " + (f"Last event: {last}." if last else "")
         )
     return f"{last}." if last else ""
 
@@ -180,7 +182,9 @@ def what_now(attempt: Attempt, state: JobState, *, is_last: bool) -> str:
             )
         parts.append(remedy)
     if again and cause is not None and cause.kind == "exit_code" and cause.exit_code == REFUSED:
-        return "launch with different arguments; the script rejected these, and R reuses them"
+        return (
+            "launch with different arguments; the script rejected these, and pressing R reuses them"
+        )
     if again:
         parts.append("press R to relaunch")
     known = [part for part in parts if part]

@@ -27,7 +27,7 @@ GLYPHS: dict[MarkKind, tuple[str, str]] = {
 }
 """By kind: letter and style, those that hide others first; an attempt shows its number."""
 MEANINGS: dict[MarkKind, str] = {
-    "attempt": "the start of that attempt",
+    "attempt": "the start of the attempt with that number",
     "failure": "a failure",
     "hang": "a hang",
     "end": "the job's end",

@@ -168,7 +168,7 @@ EVENT_MEANINGS = {
     "training": "every rank took its first optimizer step",
     "checkpoint": "files that look like a complete checkpoint were written",
     "checkpoint_asked": "someone asked the script to save a checkpoint now",
-    "hang_suspected": "no steps for longer than this job has ever paused; not considered hung yet",
+    "hang_suspected": "no steps for longer than any earlier pause; not considered hung yet",
     "hang": "no progress within the time learned for this phase, and evidence that the ranks "
     "are out of sync",
     "failure": "why the attempt failed, based on exit statuses, logs, and the kernel log",
@@ -177,7 +177,7 @@ EVENT_MEANINGS = {
     "finished": "every rank exited with status 0: the job is done",
     "stopping": "someone asked the job to stop",
     "stopped": "the job ended because someone asked it to stop",
-    "alert": "something you should know about; f lists current problems",
+    "alert": "something you should know about; press f to list current problems",
     "alert_over": "an alert was resolved, or the job ended while it was active",
     "gpu_lost": "a device fell off the bus",
     "supervisor_restarted": "ddptop's supervisor died and was restarted; the ranks kept running",

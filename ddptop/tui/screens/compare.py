@@ -189,7 +189,7 @@ class CompareScreen(ChartKeys):
         elif job in self._kept:
             self._kept.remove(job)
         elif len(self.given) + len(self._kept) >= MOST_JOBS:
-            self.notify(f"the chart shows at most {MOST_JOBS} jobs", severity="warning")
+            self.notify(f"the chart can show at most {MOST_JOBS} jobs", severity="warning")
         else:
             self._kept.append(job)
             self._companions.action_move(1)

@@ -79,7 +79,9 @@ class LogSearch(MonitorScreen):
             self._say_found()
         elif message.is_over:
             where, other = (
-                ("below", "N searches up") if self._step > 0 else ("above", "n searches down")
+                ("below", "press N to search up")
+                if self._step > 0
+                else ("above", "press n to search down")
             )
             self._bar.say(f"{self._note}no matches {where}; {other}", trouble=True)
         else:
@@ -87,7 +89,7 @@ class LogSearch(MonitorScreen):
             self._bar.say(f"searching {size}: {message.share:.0%} (esc cancels)")
 
     def _say_found(self) -> None:
-        self._bar.say(f"{self._note}n next, N previous")
+        self._bar.say(f"{self._note}n: next, N: previous")
 
     @property
     def _note(self) -> str:

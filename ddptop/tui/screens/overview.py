@@ -301,7 +301,7 @@ class OverviewScreen(MonitorScreen):
         unreadable = self.snapshot.unreadable if self.snapshot is not None else ()
         hint = "these may be training jobs, but ddptop cannot inspect them"
         if not unreadable:
-            hint = "all possible training processes could be inspected"
+            hint = "ddptop can inspect all processes that may be training"
         sections = unreadable_sections(unreadable)
         damaged = self.snapshot.damaged if self.snapshot is not None else ()
         sections += damaged_sections(damaged)

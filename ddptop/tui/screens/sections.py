@@ -18,7 +18,9 @@ from ddptop.tui.snapshot import Snapshot
 MORE = "; j and k scroll"
 """Shown when the text does not fit."""
 
-READING = "j, k, page up, page down, g, and G scroll; esc, q, or the key that opened it closes it"
+READING = (
+    "j, k, page up, page down, g, and G scroll; esc, q, or the key that opened the dialog closes it"
+)
 
 
 class SectionsScreen(PagerScreen):

@@ -23,13 +23,14 @@ COLUMNS = (
 )
 
 ENDINGS = {
-    "lives": "in progress: its ranks are running or starting",
+    "lives": "in progress: the ranks are running or starting",
     "failed": "a rank raised an exception, was killed, hung, or lost its device; the rank shown "
     "failed first, and the others were stopped as a result",
     "finished": "every rank exited with status 0",
-    "stopped": "it was stopped by a user, the batch system, or a signal to the guardian",
+    "stopped": "the attempt was stopped by a user, the batch system, or a signal to the guardian",
     "again": "a user restarted all ranks; nothing had failed",
-    "lost": "its processes are gone and left no exit status, as after a reboot or kill -9",
+    "lost": "the attempt's processes are gone and left no exit status (for example, after "
+    "a reboot or kill -9)",
     "unknown": "another attempt followed, and no event records how this one ended",
 }
 """What the words in the table mean."""

@@ -65,7 +65,7 @@ class CompareChart(FigureChart):
             (
                 "by step",
                 "steps since the job started; where attempts overlap, the later attempt's losses "
-                "are shown; b switches to the time since each job's start",
+                "are shown; press b to switch to the time since each job's start",
             ),
             ("A↻1", "attempt 1 of job A starts here; all of its ranks were restarted"),
             ("✕", "the loss was NaN or infinite here"),

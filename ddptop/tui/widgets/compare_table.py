@@ -93,5 +93,5 @@ class CompanionTable(Table):
                 "different options",
                 "options that differ; for a different script, its full command",
             ),
-            ("A B C D", "a job's letter on the chart; space keeps the job there"),
+            ("A B C D", "a job's letter on the chart; press space to keep the job there"),
         ]

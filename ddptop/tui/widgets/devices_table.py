@@ -130,5 +130,8 @@ class ProcessTable(Table):
             (f"process {process.pid}", process.command or process.note or "command: n/a"),
             ("job", "this process's job and rank; enter opens the job"),
             ("memory", "memory it uses on this device, including its CUDA context"),
-            ("SM", "share of the last few seconds during which its kernels ran on this device"),
+            (
+                "SM",
+                "percentage of the last few seconds during which its kernels ran on this device",
+            ),
         ]

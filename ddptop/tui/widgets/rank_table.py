@@ -151,7 +151,7 @@ class RankTable(Table):
         self.empty = NO_RANK if detail.only is None else NO_MATCH
         if self._worst_first:
             ranks = worst_first(ranks, detail.deviations, live)
-            note = (*note, ("  worst first; S sorts by rank", "dim"))
+            note = (*note, ("  worst first; S: sort by rank", "dim"))
         foreign = isinstance(detail.view, ForeignView)
         self._columns = _columns(ranks, foreign)
         if foreign and not live:

@@ -67,7 +67,7 @@ class ToldTable(Table):
             (event_words(one.type), meaning),
             (
                 "after",
-                "time since this attempt's ranks started; negative values are before that",
+                "time since this attempt's ranks started; negative before they started",
             ),
         ]
 

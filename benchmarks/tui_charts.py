@@ -26,7 +26,7 @@ from ddptop.tui.render.chart_view import View
 from ddptop.tui.render.series import ChartData, Points
 
 from ddptop_runner.store.history import HistoryReader
-from ddptop_runner.store.history_bands import BandReader
+from ddptop_runner.store.history_reader import BandReader
 from ddptop_runner.store.history_schema import ddl
 
 WIDTH, HEIGHT, SAMPLES, ALLOWED_MS = 120, 20, 2000, 8.0
@@ -116,7 +116,7 @@ def reading(ranks: int) -> None:
         def again() -> None:
             band = bands.read("loss", START, end + 1, 400)
             bands.recent("loss", end, band.bucket_s)
-            bands.few("loss", [5, 77], START, end, band.bucket_s)
+            reader.few_ranks("loss", [5, 77], START, end, band.bucket_s)
 
         print(f"an hour of {ranks:,} ranks: each rank {alone:.0f} ms of CPU, as a band")
         print(f"  at first {first:.0f} ms, then {cpu_ms(again):.0f} ms a look with two odd ranks")

@@ -13,8 +13,7 @@ from ddptop_runner.job.registry import JobView
 from ddptop_runner.model.run_step import is_printed
 from ddptop_runner.model.snapshot import NodeSnapshot, RankSample, decode_snapshot
 from ddptop_runner.store.history import HistoryReader
-from ddptop_runner.store.history_bands import Band, BandReader
-from ddptop_runner.store.history_steps import attempts_taken
+from ddptop_runner.store.history_reader import Band, BandReader, attempts_taken
 
 MOST_POINTS = 1000
 """Of a whole run; of a part of it as many."""

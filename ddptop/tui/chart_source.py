@@ -17,8 +17,14 @@ from ddptop_runner.judge.balance.imbalance import marked
 from ddptop_runner.model.run_step import is_printed
 from ddptop_runner.model.snapshot import Alert
 from ddptop_runner.store.history import HistoryReader
-from ddptop_runner.store.history_bands import BandReader, points_for, rows_read, width_of
-from ddptop_runner.store.history_steps import AttemptTaken, attempts_taken
+from ddptop_runner.store.history_reader import (
+    AttemptTaken,
+    BandReader,
+    attempts_taken,
+    points_for,
+    rows_read,
+    width_of,
+)
 
 BAND_RANKS = 64
 """Of more ranks the history adds up least, median and greatest; only odd ones are read alone."""
@@ -176,7 +182,7 @@ class ChartSource:
         shown = {*odd, *bands.not_finite_ranks(band)[:ODD_SHOWN]}
         if wish.log_rank is not None and wish.log_rank >= 0:
             shown.add(wish.log_rank)
-        alone = bands.few("loss", sorted(shown), since, until, width_s)
+        alone = reader.few_ranks("loss", sorted(shown), since, until, width_s)
         return replace(
             frame,
             series={rank: at_new_steps(points_of(one)) for rank, one in alone.items()},

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 
 from ddptop.tui.chart_source import redraw_pause_s
 from ddptop.tui.render.chart_figures import Curve, FiguresData
@@ -15,8 +14,7 @@ from ddptop.tui.series_points import points_of
 from ddptop.tui.snapshot import Wish
 from ddptop_runner.job.registry import JobView
 from ddptop_runner.model.devices import GpuSample
-from ddptop_runner.store.history import HistoryReader
-from ddptop_runner.store.history_bands import BandReader, width_of
+from ddptop_runner.store.history_reader import HistoryReader, width_of
 
 
 @dataclass(frozen=True)
@@ -38,7 +36,6 @@ class RankSource:
         self._key: object = None
         self._until = 0.0
         self._history: RankHistory | None = None
-        self._bands: tuple[Path, BandReader] | None = None
 
     def read(self, view: JobView, wish: Wish, now_s: float) -> RankHistory | None:
         """The rank that is wished for, over the span of the screen's charts; None without one.
@@ -74,7 +71,7 @@ class RankSource:
             whole=whole,
         )
         self._until = now_s + redraw_pause_s(frame, wish)
-        few = _Few(self._reader(reader), rank, since, until, wish.chart_columns)
+        few = _Few(reader, rank, since, until, wish.chart_columns)
         device = device_of(view.snapshot, rank)
         self._history = RankHistory(
             view.job,
@@ -85,24 +82,20 @@ class RankSource:
         self._key = key
         return self._history
 
-    def _reader(self, reader: HistoryReader) -> BandReader:
-        if self._bands is None or self._bands[0] != reader.path:
-            self._bands = reader.path, BandReader(reader)
-        return self._bands[1]
-
 
 class _Few:
     """Metrics of one rank over one span."""
 
     def __init__(
-        self, bands: BandReader, rank: int, since: float, until: float, columns: int
+        self, reader: HistoryReader, rank: int, since: float, until: float, columns: int
     ) -> None:
-        self._bands, self._rank = bands, rank
+        self._reader, self._rank = reader, rank
         self._span = since, until
         self._width_s = width_of(int(since), int(until), columns)
 
     def points(self, metric: str) -> Points | None:
-        series = self._bands.few(metric, [self._rank], *self._span, self._width_s).get(self._rank)
+        found = self._reader.few_ranks(metric, [self._rank], *self._span, self._width_s)
+        series = found.get(self._rank)
         return None if series is None or not series.t else points_of(series)
 
 

@@ -8,7 +8,7 @@ from msgspec.structs import replace
 
 from ddptop.tui.render.series import Points
 from ddptop_runner.store.history import Series
-from ddptop_runner.store.history_bands import Band
+from ddptop_runner.store.history_reader import Band
 
 
 def points_of(series: Series) -> Points:

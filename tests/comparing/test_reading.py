@@ -11,7 +11,7 @@ from tests.tui import fake_home, fake_story
 
 from ddptop_runner.job.registry import read_job
 from ddptop_runner.model.snapshot import RankSample, encode
-from ddptop_runner.store.history_bands import Band
+from ddptop_runner.store.history_reader import Band
 
 
 def band(median: list[float], step: list[int | None], attempt: list[int | None]) -> Band:

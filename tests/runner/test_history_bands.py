@@ -12,8 +12,7 @@ from ddptop_runner.base.clock import utc_from_unix
 from ddptop_runner.base.errors import DdptopError
 from ddptop_runner.model.snapshot import Event, RankSample
 from ddptop_runner.store.history import HistoryReader, HistoryWriter
-from ddptop_runner.store.history_bands import Band, BandReader, width_of
-from ddptop_runner.store.history_steps import attempts_taken
+from ddptop_runner.store.history_reader import Band, BandReader, attempts_taken, width_of
 
 START = 1_767_225_600
 """A multiple of every bucket's width."""
@@ -90,19 +89,19 @@ def test_a_band_says_what_the_samples_said(path: Path, most: int, without: tuple
 def test_what_is_new_is_added_and_what_is_over_is_not_read_again(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from ddptop_runner.store import history_bands
+    from ddptop_runner.store import history_reader
 
     losses = some_losses(200)
     writer = HistoryWriter(path, batch_s=0)
     bands = BandReader(HistoryReader(path))
     starts: list[int] = []
-    real = history_bands._source
+    real = history_reader._source
 
     def counted(db, metric, start, *rest):
         starts.append(start - START)
         return real(db, metric, start, *rest)
 
-    monkeypatch.setattr(history_bands, "_source", counted)
+    monkeypatch.setattr(history_reader, "_source", counted)
     for until in range(100, 200, 7):
         write(writer, range(0 if until == 100 else until - 7, until), losses)
         band = bands.read("loss", START, START + until - 1, 50)
@@ -129,7 +128,7 @@ def test_some_ranks_alone(path: Path) -> None:
     writer = HistoryWriter(path)
     write(writer, range(100), losses)
     writer.close()
-    few = BandReader(HistoryReader(path)).few("loss", [1, 5], START, START + 99, 10)
+    few = HistoryReader(path).few_ranks("loss", [1, 5], START, START + 99, 10)
     assert sorted(few) == [1, 5]
     assert few[5].t == [START + t for t in range(0, 100, 10)]
     first = [losses[s, 5] for s in range(10)]
@@ -176,7 +175,7 @@ def test_no_file_is_an_empty_band(path: Path) -> None:
     bands = BandReader(HistoryReader(path))
     assert bands.read("loss", 0, START, 100).t == []
     assert bands.recent("loss", START, 1) == {}
-    assert bands.few("loss", [0], 0, START, 10) == {}
+    assert HistoryReader(path).few_ranks("loss", [0], 0, START, 10) == {}
     assert attempts_taken(HistoryReader(path)) == []
 
 
@@ -210,18 +209,18 @@ class TestSteps:
     def test_attempts_that_had_ended_are_not_asked_again(
         self, path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        from ddptop_runner.store import history_steps
+        from ddptop_runner.store import history_reader
 
         reader = self.write(path, [(0, 0, range(1, 31)), (40, 0, range(1, 11)), (60, 0, range(5))])
         known = attempts_taken(reader)
         asked: list[int] = []
-        real = history_steps._last_step
+        real = history_reader._last_step
 
         def counted(db, attempt, end):
             asked.append(attempt)
             return real(db, attempt, end)
 
-        monkeypatch.setattr(history_steps, "_last_step", counted)
+        monkeypatch.setattr(history_reader, "_last_step", counted)
         assert attempts_taken(reader, known=known) == known
         assert asked == [2]
         assert attempts_taken(reader, known=known[:2]) == known
@@ -242,6 +241,6 @@ def test_an_old_history_has_no_band_of_what_came_later():
     old = Path(__file__).parents[1] / "samples" / "v1" / "history.db"
     bands = BandReader(HistoryReader(old))
     assert bands.read("sync_s", START, START + 100, 100).t == []
-    assert bands.few("compute_s", [0], START, START + 100, 1)[0].t == []
+    assert HistoryReader(old).few_ranks("compute_s", [0], START, START + 100, 1) == {}
     assert bands.recent("sync_s", START + 100, 10) == {}
     assert bands.read("loss", START, START + 100, 100).t

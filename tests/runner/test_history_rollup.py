@@ -6,7 +6,7 @@ import pytest
 
 from ddptop_runner.model.devices import GpuSample
 from ddptop_runner.model.snapshot import RankSample
-from ddptop_runner.store.history_schema import (
+from ddptop_runner.store.history import (
     GPU,
     RANK,
     TIERS,

@@ -8,7 +8,6 @@ not recorded is None: a process's threads, clocks, what a rank stood at.
 from __future__ import annotations
 
 import datetime as dt
-import sqlite3
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -40,36 +39,14 @@ from ddptop_runner.model.spec import JobSpec
 from ddptop_runner.model.words import LIVE_STATES, RankState
 from ddptop_runner.reading.progress.combine import of_moment
 from ddptop_runner.store import evidence_folder
-from ddptop_runner.store.history_reader import HistoryReader
-from ddptop_runner.store.history_schema import KINDS, RANK, TIERS, Kind, Tier, columns_of
-
-HELD_S = 3
-"""A second without a sample shows the one before, if that is no older than this."""
-RATE_OVER_S = 10
-"""Steps per second are counted over this time, where every second is recorded."""
-
-STOOD_S = 3600
-"""For so long the last step is looked for, of as many ranks as STOOD_RANKS."""
-STOOD_RANKS = 8
-
-_BUCKETS = """
-    WITH RECURSIVE bucket(t) AS (
-        SELECT min(t) FROM {table} WHERE t >= :since AND t < :until
-        UNION ALL
-        SELECT (SELECT min(t) FROM {table} WHERE t > bucket.t AND t < :until)
-            FROM bucket WHERE t IS NOT NULL)
-    SELECT t FROM bucket WHERE t IS NOT NULL"""
-"""Each bucket once, by as many looks into the key: of a thousand ranks one row is read."""
-
-Rows = Mapping[int, Mapping[str, Any]]
-"""By rank or device: the columns of its row."""
+from ddptop_runner.store.history_reader import Figures, HistoryReader, Rows, Stood
 
 
 class Moment(Base, frozen=True, kw_only=True):
     """A job as it was."""
 
     at: float
-    """Unix seconds: the moment asked for, kept within the histate."""
+    """Unix seconds: the moment asked for, kept within the history."""
     width_s: int | None
     """How exactly it is known: the length of the bucket in which the figures were sampled; None
     where nothing was recorded then."""
@@ -115,70 +92,22 @@ class MomentReader:
             last: the job's last snapshot, for what never changes: names, sizes, places.
 
         Raises:
-            DamagedFileError: when the file is not a histate.
+            DamagedFileError: when the file is not a history.
             DdptopError: when it stays locked.
         """
         self._read_events()
-        rows: dict[str, Rows] = {kind.name: {} for kind in KINDS}
-        earlier: Rows = {}
-        stood: Stood | None = None
-        width_s: int | None = None
-        with self._reader.open() as db:
-            if db is not None:
-                db.execute("BEGIN")
-                for kind in KINDS:
-                    tier, t, rows[kind.name] = _rows_at(db, kind, int(at))
-                    if tier is not None and kind is RANK:
-                        width_s = tier.width_s
-                        if tier is TIERS[0] and t is not None:
-                            earlier = _rows_of(db, kind, tier, t - RATE_OVER_S)
-                        if tier is not None and t is not None:
-                            stood = _stood(db, tier, t, rows[kind.name], earlier)
+        figures = self._reader.figures_at(int(at))
+        width_s = figures.width_s
         until = int(at) - int(at) % (width_s or 1) + (width_s or 1)
         end = utc_from_unix(until)
         before = [pair for pair in zip(self._events, self._typed, strict=True) if pair[0].ts < end]
         seen = fold((row.ts, event) for row, event in before)
-        snapshot = compose(
-            self._spec,
-            seen,
-            Figures(ranks=rows["rank"], gpus=rows["gpu"], earlier=earlier, stood=stood),
-            utc_from_unix(min(at, until)),
-            last,
-        )
+        snapshot = compose(self._spec, seen, figures, utc_from_unix(min(at, until)), last)
         return Moment(at=at, width_s=width_s, snapshot=snapshot, events=[row for row, _ in before])
 
     def recorded(self, points: int) -> list[tuple[int, int]]:
-        """Spans in which something was sampled, in unix seconds, as exactly as `points` can show.
-
-        Between two of them lies a gap.
-        """
-        span = self._reader.span()
-        if span is None:
-            return []
-        exact_s = max(1, (span[1] - span[0]) // max(1, points))
-        level = max(i for i, tier in enumerate(TIERS) if tier.width_s <= exact_s)
-        spans: list[tuple[int, int]] = []
-        start = 0
-        with self._reader.open() as db:
-            if db is None:
-                return []
-            db.execute("BEGIN")
-            for index, tier in reversed(list(enumerate(TIERS))):
-                held_s = HELD_S if tier is TIERS[0] else tier.width_s
-                until: int | None = span[1] + 1
-                if index > level:  # too coarse to show gaps: for what no finer one reaches back to
-                    until = _first(db, TIERS[index - 1])
-                    until = None if until is None else until - tier.width_s + 1
-                if until is None:
-                    continue
-                query = _BUCKETS.format(table=RANK.table(tier))
-                for (t,) in db.execute(query, {"since": start, "until": until}):
-                    if spans and t <= spans[-1][1]:
-                        spans[-1] = (spans[-1][0], t + held_s)
-                    else:
-                        spans.append((t, t + held_s))
-                    start = t + tier.width_s
-        return [(since, min(until, span[1] + 1)) for since, until in spans]
+        """Spans in which something was sampled; see `HistoryReader.recorded`."""
+        return self._reader.recorded(points)
 
     def _read_events(self) -> None:
         after = self._events[-1].seq if self._events else 0
@@ -196,26 +125,6 @@ class MomentReader:
                 kept = evidence_folder.kept_cause(folder)
             known = self._causes[event.seq] = kept or cause_told(event)
         return known
-
-
-class Stood(Base, frozen=True, kw_only=True):
-    """The last step before a moment."""
-
-    since: float
-    """Unix seconds."""
-    usual_s: float | None = None
-    """How long a step took then."""
-
-
-class Figures(Base, frozen=True, kw_only=True):
-    """What was sampled at a moment."""
-
-    ranks: Rows = {}
-    gpus: Rows = {}
-    earlier: Rows = {}
-    """Of ranks, RATE_OVER_S before; empty where that is not known."""
-    stood: Stood | None = None
-    """None where steps came, and where that is not known."""
 
 
 def compose(
@@ -435,56 +344,3 @@ def _with_device(
         gpu_mem_used_bytes=gpu.mem_used_bytes,
         gpu_power_w=gpu.power_w,
     )
-
-
-def _first(db: sqlite3.Connection, tier: Tier) -> int | None:
-    """Start of the first bucket of a tier."""
-    (first,) = db.execute(f"SELECT min(t) FROM {RANK.table(tier)}").fetchone()
-    return None if first is None else int(first)
-
-
-def _rows_at(db: sqlite3.Connection, kind: Kind, at: int) -> tuple[Tier | None, int | None, Rows]:
-    """The finest tier that reaches back to `at`, its bucket there, and the rows in that.
-
-    None and empty where nothing was recorded then.
-    """
-    for tier in TIERS:
-        table = kind.table(tier)
-        (first,) = db.execute(f"SELECT min(t) FROM {table}").fetchone()
-        if first is None or at < first:
-            continue
-        held_s = HELD_S if tier is TIERS[0] else tier.width_s
-        (t,) = db.execute(
-            f"SELECT max(t) FROM {table} WHERE t <= ? AND t > ?", (at, at - held_s)
-        ).fetchone()
-        return (None, None, {}) if t is None else (tier, t, _rows_of(db, kind, tier, t))
-    return None, None, {}
-
-
-def _stood(db: sqlite3.Connection, tier: Tier, t: int, rows: Rows, earlier: Rows) -> Stood | None:
-    """When the last step up to the bucket `t` was seen; None where one was taken lately."""
-    steps = {rank: row["step"] for rank, row in rows.items() if row["step"]}
-    moved = any(earlier.get(rank, {}).get("step") != step for rank, step in steps.items())
-    if not steps or (tier is TIERS[0] and moved):
-        return None
-    before = (
-        f"SELECT t, step_time_s_last FROM {RANK.table(tier)} WHERE {RANK.name} = ? AND t > ?"
-        " AND t < ? AND (step IS NOT ? OR attempt IS NOT ?) ORDER BY t DESC LIMIT 1"
-    )
-    found = []
-    for rank in sorted(steps)[:STOOD_RANKS]:
-        at = (rank, t - STOOD_S, t, steps[rank], rows[rank]["attempt"])
-        found.append(db.execute(before, at).fetchone())
-    known = [row for row in found if row is not None]
-    if not known:  # longer than is looked back, or as long as anything is recorded
-        return Stood(since=float(max(t - STOOD_S, _first(db, tier) or 0)))
-    last, usual_s = max(known, key=lambda row: row[0])
-    return Stood(since=float(last + tier.width_s), usual_s=usual_s)
-
-
-def _rows_of(db: sqlite3.Connection, kind: Kind, tier: Tier, t: int) -> Rows:
-    table = kind.table(tier)
-    columns = columns_of(db, table)
-    rows = db.execute(f"SELECT * FROM {table} WHERE t = ?", (t,)).fetchall()
-    named = [dict(zip(columns, row, strict=True)) for row in rows]
-    return {row[kind.name]: row for row in named}

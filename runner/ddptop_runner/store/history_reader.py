@@ -1,4 +1,9 @@
-"""Reads `history.db` beside a live writer, or long after: series of a metric, and events."""
+"""Reads `history.db` beside a live writer, or long after.
+
+`HistoryReader` gives series of a metric, events, attempts, and the rows of one moment. `BandReader`
+gives a metric of very many ranks as one band: least, median and greatest rank of each moment.
+SQLite does the adding up, and of a chart that goes on only what is new is read again.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +13,7 @@ import sqlite3
 import stat
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -45,6 +50,21 @@ MOST_POINTS = 1_000_000
 """Of all series of one metric."""
 BUSY_TIMEOUT_S = 2.0
 """How long a read waits for a writer that opens, recovers or closes the file."""
+WIDTHS_S = (1, 2, 5, 10, 30, 60, 120, 300, 600, 1200, 3600, 7200, 21600, 86400, 604800)
+"""Widths of a point of a band: few, so that a growing run seldom asks for all points anew."""
+UNSURE_S = 3
+"""A bucket is read again until it is over by this: a writer stores a second after it."""
+RECENT_POINTS = 12
+"""Newest points by which ranks are compared with the median."""
+_PACK = 10**12
+"""Attempt and step as one number, so that the greatest is the last step of the last attempt."""
+HELD_S = 3
+"""A second without a sample shows the one before, if that is no older than this."""
+RATE_OVER_S = 10
+"""Steps per second are counted over this time, where every second is recorded."""
+STOOD_S = 3600
+"""For so long the last step is looked for, of as many ranks as STOOD_RANKS."""
+STOOD_RANKS = 8
 
 
 class Series(msgspec.Struct, frozen=True, kw_only=True):
@@ -67,6 +87,46 @@ class Series(msgspec.Struct, frozen=True, kw_only=True):
     """Of ranks: the step then, counted from the start of that attempt."""
     nonfinite_t: list[int] = []
     """Of the loss: buckets in which it was NaN or infinite, whether they have a point or not."""
+
+
+class AttemptTaken(msgspec.Struct, frozen=True):
+    """One attempt, and the steps before and in it."""
+
+    attempt: int
+    started: float
+    """Unix seconds."""
+    before: int
+    """Steps that all attempts before it took."""
+    taken: int | None
+    """Steps that it took itself; None where no rank ever told one."""
+    first: int = 0
+    """The step that it counts its own from: 0, or the first that its output told."""
+
+
+Rows = Mapping[int, Mapping[str, Any]]
+"""By rank or device: the columns of its row."""
+
+
+class Stood(msgspec.Struct, frozen=True, kw_only=True):
+    """The last step before a moment."""
+
+    since: float
+    """Unix seconds."""
+    usual_s: float | None = None
+    """How long a step took then."""
+
+
+class Figures(msgspec.Struct, frozen=True, kw_only=True):
+    """What was sampled at a moment."""
+
+    width_s: int | None = None
+    """Length of the bucket of the ranks' figures; None where nothing was recorded then."""
+    ranks: Rows = {}
+    gpus: Rows = {}
+    earlier: Rows = {}
+    """Of ranks, RATE_OVER_S before; empty where that is not known."""
+    stood: Stood | None = None
+    """None where steps came, and where that is not known."""
 
 
 class HistoryReader:
@@ -140,21 +200,81 @@ class HistoryReader:
         with self.open() as db:
             return [] if db is None else db.execute(query).fetchall()
 
+    def few_ranks(
+        self, metric: str, ranks: Sequence[int], since_unix: float, until_unix: float, width_s: int
+    ) -> dict[int, Series]:
+        """A metric of some ranks, in buckets of a band's width."""
+        since, until = int(since_unix), int(until_unix)
+        with self.open() as db:
+            if db is None or not ranks:
+                return {}
+            db.execute("BEGIN")
+            parts = _parts(db, RANK, since - since % width_s, until + 1, width_s, ranks)
+            return _series(db, RANK, metric, parts, width_s)
+
+    def figures_at(self, at: int) -> Figures:
+        """What was sampled at a moment, from the finest tier that reaches back so far."""
+        with self.open() as db:
+            if db is None:
+                return Figures()
+            db.execute("BEGIN")
+            tier, t, ranks = _rows_at(db, RANK, at)
+            gpus = _rows_at(db, GPU, at)[2]
+            if tier is None or t is None:
+                return Figures(gpus=gpus)
+            earlier = _rows_of(db, RANK, tier, t - RATE_OVER_S) if tier is TIERS[0] else {}
+            stood = _stood(db, tier, t, ranks, earlier)
+            return Figures(
+                width_s=tier.width_s, ranks=ranks, gpus=gpus, earlier=earlier, stood=stood
+            )
+
+    def recorded(self, points: int) -> list[tuple[int, int]]:
+        """Spans in which something was sampled, in unix seconds, as exactly as `points` can show.
+
+        Between two of them lies a gap.
+        """
+        spans: list[tuple[int, int]] = []
+        start = 0
+        with self.open() as db:
+            if db is None or (span := _span(db, KINDS)) is None:
+                return []
+            exact_s = max(1, (span[1] - span[0]) // max(1, points))
+            level = max(i for i, tier in enumerate(TIERS) if tier.width_s <= exact_s)
+            db.execute("BEGIN")
+            for index, tier in reversed(list(enumerate(TIERS))):
+                held_s = HELD_S if tier is TIERS[0] else tier.width_s
+                until = span[1] + 1
+                if index > level:  # too coarse to show gaps: for what no finer one reaches back to
+                    finer = _edges(db, RANK, TIERS[index - 1])
+                    if finer is None:
+                        continue
+                    until = finer[0] - tier.width_s + 1
+                query = _BUCKETS.format(table=RANK.table(tier))
+                for (t,) in db.execute(query, {"since": start, "until": until}):
+                    if spans and t <= spans[-1][1]:
+                        spans[-1] = (spans[-1][0], t + held_s)
+                    else:
+                        spans.append((t, t + held_s))
+                    start = t + tier.width_s
+        return [(since, min(until, span[1] + 1)) for since, until in spans]
+
     def _series(
         self, kind: Kind, metric: str, since_unix: float, until_unix: float, max_points: int
     ) -> dict[int, Series]:
-        last = kind.metric(metric).column("last")
+        kind.metric(metric)
         with self.open() as db:
             span = _span(db, (kind,)) if db is not None else None
-            if db is None or span is None or last not in columns_of(db, kind.table(TIERS[0])):
+            if db is None or span is None:
                 return {}
             since, until = max(int(since_unix), span[0]), min(int(until_unix), span[1])
             if since > until:
                 return {}
             # one view of all tiers: without it a row could move up a tier between two queries
             db.execute("BEGIN")
-            points = _Points(kind, metric, *_choose(db, kind, since, until, max(2, max_points)))
-            return points.read(db, since, until)
+            level, width_s = _choose(db, kind, since, until, max(2, max_points))
+            start, tiers = since - since % width_s, TIERS[: level + 1]
+            parts = _parts(db, kind, start, until + 1, width_s, tiers=tiers)
+            return _series(db, kind, metric, parts, width_s)
 
     @contextlib.contextmanager
     def open(self) -> Iterator[sqlite3.Connection | None]:
@@ -376,84 +496,452 @@ def bucket_width(since: int, until: int, max_points: int, step_s: int) -> int:
     return max(1, steps) * step_s
 
 
+class _Part(msgspec.Struct, frozen=True):
+    """Rows of one tier."""
+
+    tier: Tier
+    rows: str
+    """What follows FROM; the table is `r`."""
+
+
+def _parts(
+    db: sqlite3.Connection,
+    kind: Kind,
+    start: int,
+    end: int,
+    width_s: int,
+    subjects: Sequence[int] = (),
+    tiers: Sequence[Tier] = TIERS,
+) -> list[_Part]:
+    """Every row in a span: of the coarsest tier that will do, then of finer ones.
+
+    Of some subjects each moment is looked up by itself: the key begins with the moment.
+    """
+    parts = []
+    for tier in reversed(tiers):
+        edges = _edges(db, kind, tier)
+        if width_s % tier.width_s or edges is None or edges[1] + tier.width_s <= start:
+            continue
+        table = kind.table(tier)
+        rows = f"{table} AS r WHERE r.t >= {start} AND r.t < {end}"
+        if subjects:
+            rows = (
+                f"(WITH RECURSIVE moments(t) AS (SELECT {start} UNION ALL"
+                f" SELECT t + {tier.width_s} FROM moments WHERE t + {tier.width_s} < {end})"
+                f" SELECT t FROM moments) AS m CROSS JOIN {table} AS r"
+                f" ON r.t = m.t AND r.{kind.name} IN ({', '.join(map(str, subjects))})"
+            )
+        parts.append(_Part(tier, rows))
+        start = edges[1] + tier.width_s
+    return parts
+
+
+def _columns(db: sqlite3.Connection, kind: Kind, metric: str) -> tuple[str, ...]:
+    """The columns of SPREAD; NULLs where the history is too old to have the metric."""
+    columns = [kind.metric(metric).column(aggregate) for aggregate in SPREAD]
+    known = columns_of(db, kind.table(TIERS[0]))
+    return tuple(column if column in known else "NULL" for column in columns)
+
+
+def _series(
+    db: sqlite3.Connection, kind: Kind, metric: str, parts: Sequence[_Part], width_s: int
+) -> dict[int, Series]:
+    """A series of each subject."""
+    low, mean, high, last = _columns(db, kind, metric)
+    step = "l.step" if kind is RANK else "NULL"
+    bad = "sum(r.loss_nonfinite)" if metric == "loss" else "0"
+    points: dict[tuple[int, int], list[Any]] = {}
+    for part in parts:
+        table, subject, tier_s = kind.table(part.tier), kind.name, part.tier.width_s
+        query = f"""
+            WITH points AS (
+                SELECT r.{subject} AS who, r.t / {width_s} AS bucket, min(r.{low}) AS low,
+                    total(r.{mean}) * {tier_s} AS total, count(r.{mean}) * {tier_s} AS weight,
+                    max(r.{high}) AS high, {bad} AS bad,
+                    max(CASE WHEN r.{last} IS NOT NULL THEN r.t END) AS last_t
+                FROM {part.rows} GROUP BY bucket, who)
+            SELECT who, bucket, bad, low, total, weight, high, l.{last}, l.attempt, {step}
+            FROM points LEFT JOIN {table} AS l ON l.t = last_t AND l.{subject} = who
+            """.replace("r.NULL", "NULL").replace("l.NULL", "NULL")
+        for who, bucket, *new in db.execute(query):
+            known = points.setdefault((who, bucket), new)
+            if known is not new:
+                points[who, bucket] = _merged(known, new)
+            elif len(points) > MOST_POINTS:
+                raise sqlite3.DatabaseError("it contains more ranks than exist")
+    rows: dict[int, list[tuple[Any, ...]]] = {}
+    nonfinite_t: dict[int, list[int]] = {}
+    for (who, bucket), (bad_sum, lowest, total, weight, *others) in sorted(points.items()):
+        if bad_sum:
+            nonfinite_t.setdefault(who, []).append(bucket * width_s)
+        if weight:
+            row = (bucket * width_s, lowest, total / weight, *others)
+            rows.setdefault(who, []).append(row)
+    found = {}
+    for who in sorted({*rows, *nonfinite_t}):
+        columns = map(list, zip(*rows.get(who, ()), strict=True))
+        named: dict[str, Any] = dict(zip(_COLUMNS, columns, strict=False))  # none without a row
+        found[who] = Series(bucket_s=width_s, nonfinite_t=nonfinite_t.get(who, []), **named)
+    return found
+
+
 _COLUMNS = ("t", "min", "mean", "max", "last", "attempt", "step")
 """Of a series, as rows are gathered."""
 
 
-class _Points:
-    """Gathers the points of one metric from a tier, and from finer ones where it ends."""
+def _merged(old: list[Any], new: list[Any]) -> list[Any]:
+    """A bucket of which a coarser tier has the beginning, and a finer one what follows."""
+    bad = (old[0] or 0) + (new[0] or 0)
+    if not (old[3] and new[3]):
+        return [bad, *(new if new[3] else old)[1:]]
+    low, total, weight, high = (
+        min(old[1], new[1]),
+        old[2] + new[2],
+        old[3] + new[3],
+        max(old[4], new[4]),
+    )
+    return [bad, low, total, weight, high, *new[5:]]
 
-    def __init__(self, kind: Kind, metric: str, level: int, bucket_s: int) -> None:
-        self._kind = kind
-        self._level = level
-        self._bucket_s = bucket_s
-        chosen = kind.metric(metric)
-        self._low, self._mean, self._high, self._last = (chosen.column(a) for a in SPREAD)
-        self._nonfinite = "sum(loss_nonfinite)" if metric == "loss" else "NULL"
-        self._step = "step" if kind.name == "rank" else "NULL"
-        self._points: dict[tuple[int, int], list[Any]] = {}
-        """(subject, bucket) → [min, sum of means, weight, max, last, attempt, nonfinite, step]."""
 
-    def read(self, db: sqlite3.Connection, since: int, until: int) -> dict[int, Series]:
-        """The series from the start of the bucket that holds `since` to `until`."""
-        start, end = since - since % self._bucket_s, until + 1
-        for level in range(self._level, -1, -1):
-            tier = TIERS[level]
-            self._gather(db, tier, start, end)
-            if (edges := _edges(db, self._kind, tier)) is not None:
-                start = max(start, edges[1] + tier.width_s)
-        return self._series()
+_BUCKETS = """
+    WITH RECURSIVE bucket(t) AS (
+        SELECT min(t) FROM {table} WHERE t >= :since AND t < :until
+        UNION ALL
+        SELECT (SELECT min(t) FROM {table} WHERE t > bucket.t AND t < :until)
+            FROM bucket WHERE t IS NOT NULL)
+    SELECT t FROM bucket WHERE t IS NOT NULL"""
+"""Each bucket once, by as many looks into the key: of a thousand ranks one row is read."""
 
-    def _gather(self, db: sqlite3.Connection, tier: Tier, start: int, end: int) -> None:
-        table, subject = self._kind.table(tier), self._kind.name
-        query = f"""
-            WITH points AS (
-                SELECT {subject} AS subject, t / {self._bucket_s} AS bucket,
-                    min({self._low}) AS low, avg({self._mean}) AS mean,
-                    count({self._mean}) AS n, max({self._high}) AS high,
-                    max(CASE WHEN {self._last} IS NOT NULL THEN t END) AS last_t,
-                    {self._nonfinite} AS nonfinite
-                FROM {table} WHERE t >= ? AND t < ? GROUP BY bucket, subject)
-            SELECT subject, bucket, low, mean, n, high, {self._last}, attempt, nonfinite,
-                {self._step}
-            FROM points LEFT JOIN {table} ON {table}.t = last_t AND {table}.{subject} = subject
-            """
-        for who, bucket, low, mean, n, high, last, attempt, nonfinite, step in db.execute(
-            query, (start, end)
-        ):
-            point = self._points.get((who, bucket))
-            weight = n * tier.width_s
-            if point is None:
-                if len(self._points) >= MOST_POINTS:
-                    raise sqlite3.DatabaseError("too many ranks")
-                total = mean * weight if n else 0.0
-                self._points[who, bucket] = [
-                    *(low, total, weight, high, last, attempt, nonfinite or 0, step),
-                ]
+
+def _rows_at(db: sqlite3.Connection, kind: Kind, at: int) -> tuple[Tier | None, int | None, Rows]:
+    """The finest tier that reaches back to `at`, its bucket there, and the rows in that.
+
+    None and empty where nothing was recorded then.
+    """
+    for tier in TIERS:
+        edges = _edges(db, kind, tier)
+        if edges is None or at < edges[0]:
+            continue
+        held_s = HELD_S if tier is TIERS[0] else tier.width_s
+        (t,) = db.execute(
+            f"SELECT max(t) FROM {kind.table(tier)} WHERE t <= ? AND t > ?", (at, at - held_s)
+        ).fetchone()
+        return (None, None, {}) if t is None else (tier, t, _rows_of(db, kind, tier, t))
+    return None, None, {}
+
+
+def _rows_of(db: sqlite3.Connection, kind: Kind, tier: Tier, t: int) -> Rows:
+    table = kind.table(tier)
+    columns = columns_of(db, table)
+    rows = db.execute(f"SELECT * FROM {table} WHERE t = ?", (t,)).fetchall()
+    named = [dict(zip(columns, row, strict=True)) for row in rows]
+    return {row[kind.name]: row for row in named}
+
+
+def _stood(db: sqlite3.Connection, tier: Tier, t: int, rows: Rows, earlier: Rows) -> Stood | None:
+    """When the last step up to the bucket `t` was seen; None where one was taken lately."""
+    steps = {rank: row["step"] for rank, row in rows.items() if row["step"]}
+    moved = any(earlier.get(rank, {}).get("step") != step for rank, step in steps.items())
+    if not steps or (tier is TIERS[0] and moved):
+        return None
+    before = (
+        f"SELECT t, step_time_s_last FROM {RANK.table(tier)} WHERE {RANK.name} = ? AND t > ?"
+        " AND t < ? AND (step IS NOT ? OR attempt IS NOT ?) ORDER BY t DESC LIMIT 1"
+    )
+    found = []
+    for rank in sorted(steps)[:STOOD_RANKS]:
+        at = (rank, t - STOOD_S, t, steps[rank], rows[rank]["attempt"])
+        found.append(db.execute(before, at).fetchone())
+    known = [row for row in found if row is not None]
+    if not known:  # longer than is looked back, or as long as anything is recorded
+        edges = _edges(db, RANK, tier)
+        return Stood(since=float(max(t - STOOD_S, edges[0] if edges else 0)))
+    last, usual_s = max(known, key=lambda row: row[0])
+    return Stood(since=float(last + tier.width_s), usual_s=usual_s)
+
+
+# -- attempts --------------------------------------------------------------------------------------
+
+
+def attempts_taken(
+    reader: HistoryReader, *, printed: bool = False, known: Sequence[AttemptTaken] = ()
+) -> list[AttemptTaken]:
+    """Every attempt in order.
+
+    Args:
+        reader: of the job's history.
+        printed: whether steps are those of the job's output, which may go on where a checkpoint
+            was; otherwise they count from the start of each attempt.
+        known: what was read before: of attempts that had ended by then it is still so.
+
+    Raises:
+        DamagedFileError: when the file is no history.
+        DdptopError: when it stays locked.
+    """
+    starts = reader.attempt_starts()
+    found: list[AttemptTaken] = []
+    before = 0
+    with reader.open() as db:
+        if db is None:
+            return found
+        for place, (attempt, started) in enumerate(starts):
+            if place + 1 < len(known) and known[place].started == started:
+                found.append(known[place])
+                before += known[place].taken or 0
                 continue
-            if n:
-                point[0] = low if point[0] is None else min(point[0], low)
-                point[1] += mean * weight
-                point[2] += weight
-                point[3] = high if point[3] is None else max(point[3], high)
-                point[4], point[5], point[7] = last, attempt, step
-            point[6] += nonfinite or 0
+            end = int(starts[place + 1][1]) + 1 if place + 1 < len(starts) else None
+            last = _last_step(db, attempt, end)
+            first = (_first_step(db, attempt, started) or 0) if printed else 0
+            taken = None if last is None else max(0, last - first)
+            found.append(AttemptTaken(attempt, started, before, taken, first))
+            before += taken or 0
+    return found
 
-    def _series(self) -> dict[int, Series]:
-        rows: dict[int, list[tuple[Any, ...]]] = {}
-        nonfinite_t: dict[int, list[int]] = {}
-        width_s = self._bucket_s
-        for (who, bucket), point in sorted(self._points.items()):
-            low, total, weight, high, last, attempt, nonfinite, step = point
-            if nonfinite:
-                nonfinite_t.setdefault(who, []).append(bucket * width_s)
-            if weight:
-                row = (bucket * width_s, low, total / weight, high, last, attempt, step)
-                rows.setdefault(who, []).append(row)
-        series = {}
-        for who in sorted({*rows, *nonfinite_t}):
-            columns = map(list, zip(*rows.get(who, ()), strict=True))
-            named = dict(zip(_COLUMNS, columns, strict=False))  # none where there is no row
-            bad = nonfinite_t.get(who, [])
-            series[who] = Series(bucket_s=width_s, nonfinite_t=bad, **named)
-        return series
+
+def _last_step(db: sqlite3.Connection, attempt: int, end: int | None) -> int | None:
+    """The greatest step of an attempt's last samples before `end`."""
+    for tier in TIERS:
+        table = RANK.table(tier)
+        limit = "" if end is None else f" WHERE t < {end}"
+        (last,) = db.execute(f"SELECT max(t) FROM {table}{limit}").fetchone()
+        if last is None:
+            continue
+        # a bucket in which the next attempt begins already belongs to that one
+        (step,) = db.execute(
+            f"SELECT max(step) FROM {table} WHERE t > ? AND t <= ? AND attempt = ?",
+            (last - 5 * tier.width_s, last, attempt),
+        ).fetchone()
+        if step is not None:
+            return int(step)
+    return None
+
+
+def _first_step(db: sqlite3.Connection, attempt: int, started: float) -> int | None:
+    """The first step that an attempt told."""
+    told: list[tuple[int, int]] = []
+    for tier in TIERS:
+        row = db.execute(
+            f"SELECT t, step FROM {RANK.table(tier)} WHERE t >= ? AND attempt = ?"
+            " AND step IS NOT NULL ORDER BY t LIMIT 1",
+            (int(started) - tier.width_s, attempt),
+        ).fetchone()
+        if row is not None:
+            told.append((row[0] + tier.width_s, row[1]))
+    # a bucket tells its last step: the one that ends soonest tells the earliest
+    return min(told)[1] if told else None
+
+
+# -- very many ranks -------------------------------------------------------------------------------
+
+
+class Band(msgspec.Struct, frozen=True, kw_only=True):
+    """All ranks over time, as parallel lists, oldest first; no point where no rank has a value."""
+
+    bucket_s: int
+    """Length of a point's bucket."""
+    t: list[int] = []
+    """Unix seconds at which each bucket starts."""
+    low: list[float] = []
+    """Of the ranks' means: the least."""
+    median: list[float] = []
+    high: list[float] = []
+    ranks: list[int] = []
+    """How many ranks have a value."""
+    step: list[int | None] = []
+    """The last step of the attempt that the bucket ends in."""
+    attempt: list[int | None] = []
+    nonfinite_t: list[int] = []
+    """Buckets in which some rank's loss was NaN or infinite."""
+    nonfinite_step: list[int | None] = []
+    """The last step of each of those."""
+    nonfinite_attempt: list[int | None] = []
+
+
+class _Key(msgspec.Struct, frozen=True):
+    """What the remembered buckets are of."""
+
+    metric: str
+    width_s: int
+    without: tuple[int, ...]
+    inode: int
+    """Of the file: one that was begun anew shares nothing with the one before."""
+
+
+_Bucket = tuple[float | None, float | None, float | None, int, int | None, int | None, int]
+"""Least, median, greatest, number of ranks, step, attempt, values that were not finite."""
+
+
+def width_of(since: int, until: int, max_points: int) -> int:
+    """The narrowest of WIDTHS_S with which a span has at most `max_points` points."""
+    return next(
+        (one for one in WIDTHS_S if (until - since) / one <= max(2, max_points) - 1), WIDTHS_S[-1]
+    )
+
+
+def rows_read(since: int, until: int, width_s: int, ranks: int) -> int:
+    """About how many rows have to be added up for a band that is read for the first time."""
+    tier_s = max(tier.width_s for tier in TIERS if width_s % tier.width_s == 0)
+    return ranks * -(-(until - since) // tier_s)
+
+
+def points_for(since: int, until: int, ranks: int, rows: int) -> int:
+    """As many points as can be read from at most so many rows."""
+    widths = (one for one in WIDTHS_S if rows_read(since, until, one, ranks) <= rows)
+    return (until - since) // next(widths, WIDTHS_S[-1]) + 2
+
+
+class BandReader:
+    """Reads bands of one history, and remembers the buckets that are over. For one thread."""
+
+    def __init__(self, reader: HistoryReader) -> None:
+        self.reader = reader
+        self._key: _Key | None = None
+        self._buckets: dict[int, _Bucket] = {}
+        self._from = 0
+        self._sure_until = 0
+        self._bad_ranks: tuple[tuple[int, int, int], tuple[int, ...]] | None = None
+
+    def read(
+        self,
+        metric: str,
+        since_unix: float,
+        until_unix: float,
+        max_points: int,
+        without: tuple[int, ...] = (),
+    ) -> Band:
+        """The band of a metric between two moments, both included.
+
+        Args:
+            metric: as in HistoryReader.rank_series.
+            since_unix: start of the span, unix seconds.
+            until_unix: end of it.
+            max_points: at most so many points, 2 or more.
+            without: ranks that are left out.
+
+        Raises:
+            DamagedFileError: when the file is no history.
+            DdptopError: when it stays locked.
+            ValueError: when there is no such metric.
+        """
+        RANK.metric(metric)
+        since, until = int(since_unix), int(until_unix)
+        width_s = width_of(since, until, max_points)
+        start = since - since % width_s
+        with self.reader.open() as db:
+            if db is None:
+                return Band(bucket_s=width_s)
+            self._remember(_Key(metric, width_s, without, self.reader.path.stat().st_ino), start)
+            begin = max(start, self._sure_until)
+            if begin <= until:
+                db.execute("BEGIN")
+                source = _source(db, metric, begin, until + 1, width_s)
+                self._buckets.update(_read(db, source, width_s, without))
+                self._sure_until = max(start, until - UNSURE_S - (until - UNSURE_S) % width_s)
+        return self._band(width_s, start, until)
+
+    def recent(
+        self, metric: str, until_unix: float, width_s: int, points: int = RECENT_POINTS
+    ) -> dict[int, dict[int, float]]:
+        """Each rank's mean in each of the newest buckets: bucket start → rank → value."""
+        until = int(until_unix)
+        begin = until - until % width_s - (points - 1) * width_s
+        found: dict[int, dict[int, float]] = {}
+        with self.reader.open() as db:
+            if db is None:
+                return found
+            db.execute("BEGIN")
+            source = _source(db, metric, begin, until + 1, width_s)
+            query = f"""SELECT t / {width_s} AS b, rank, sum(v * w) / sum(w) FROM ({source})
+                WHERE v IS NOT NULL GROUP BY b, rank"""
+            for bucket, rank, value in db.execute(query):
+                found.setdefault(bucket * width_s, {})[rank] = value
+        return found
+
+    def not_finite_ranks(self, band: Band) -> tuple[int, ...]:
+        """Ranks whose loss was NaN or infinite in a band's span."""
+        if not band.nonfinite_t:
+            return ()
+        since, until = band.nonfinite_t[0], band.nonfinite_t[-1] + band.bucket_s
+        key = (len(band.nonfinite_t), since, until)
+        if self._bad_ranks is not None and self._bad_ranks[0] == key:
+            return self._bad_ranks[1]
+        found: set[int] = set()
+        with self.reader.open() as db:
+            if db is None:
+                return ()
+            for tier in TIERS:
+                found.update(
+                    rank
+                    for (rank,) in db.execute(
+                        f"SELECT DISTINCT rank FROM {RANK.table(tier)}"
+                        " WHERE t >= ? AND t < ? AND loss_nonfinite > 0",
+                        (since, until),
+                    )
+                )
+        self._bad_ranks = key, tuple(sorted(found))
+        return self._bad_ranks[1]
+
+    def _remember(self, key: _Key, start: int) -> None:
+        """Forget what is of no use for what is asked now."""
+        if key != self._key or start < self._from:
+            self._key, self._buckets, self._from, self._sure_until = key, {}, start, start
+
+    def _band(self, width_s: int, start: int, until: int) -> Band:
+        band = Band(bucket_s=width_s)
+        for t in sorted(t for t in self._buckets if start <= t <= until):
+            low, median, high, ranks, step, attempt, bad = self._buckets[t]
+            if bad:
+                band.nonfinite_t.append(t)
+                band.nonfinite_step.append(step)
+                band.nonfinite_attempt.append(attempt)
+            if low is None or median is None or high is None:
+                continue
+            band.t.append(t)
+            band.low.append(low)
+            band.median.append(median)
+            band.high.append(high)
+            band.ranks.append(ranks)
+            band.step.append(step)
+            band.attempt.append(attempt)
+        return band
+
+
+def _source(db: sqlite3.Connection, metric: str, start: int, end: int, width_s: int) -> str:
+    """A query of every rank's rows in a span."""
+    mean = _columns(db, RANK, metric)[1]
+    parts = [
+        f"SELECT t, rank, {mean} AS v, {part.tier.width_s} AS w, step, attempt,"
+        f" loss_nonfinite AS bad FROM {part.rows}"
+        for part in _parts(db, RANK, start, end, width_s)
+    ]
+    return " UNION ALL ".join(parts) or (
+        "SELECT 0 AS t, 0 AS rank, NULL AS v, 1 AS w, NULL AS step, NULL AS attempt, 0 AS bad"
+        " WHERE 0"
+    )
+
+
+def _read(
+    db: sqlite3.Connection, source: str, width_s: int, without: tuple[int, ...]
+) -> dict[int, _Bucket]:
+    """Every bucket of the rows that `source` selects, by its start."""
+    left_out = f"WHERE rank NOT IN ({', '.join(map(str, without))})" if without else ""
+    query = f"""
+        WITH each AS (
+            SELECT t / {width_s} AS b, rank, sum(v * w) / sum(CASE WHEN v IS NOT NULL THEN w END)
+                AS v, sum(bad) AS bad, max(t), step, attempt
+            FROM ({source}) {left_out} GROUP BY b, rank),
+        placed AS (
+            SELECT b, v, bad, attempt, step,
+                row_number() OVER (PARTITION BY b ORDER BY v IS NULL, v) AS place,
+                count(v) OVER (PARTITION BY b) AS n
+            FROM each)
+        SELECT b, min(v),
+            avg(CASE WHEN place IN ((n + 1) / 2, n / 2 + 1) AND n > 0 THEN v END), max(v), n,
+            max(coalesce(attempt, 0) * {_PACK} + step), max(attempt), sum(bad)
+        FROM placed GROUP BY b
+        """
+    found: dict[int, _Bucket] = {}
+    for bucket, low, median, high, n, packed, attempt, bad in db.execute(query):
+        step = None if packed is None else packed % _PACK
+        found[bucket * width_s] = (low, median, high, n, step, attempt, bad or 0)
+    return found

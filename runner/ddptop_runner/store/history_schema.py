@@ -1,4 +1,4 @@
-"""The tables of `history.db` and the arithmetic that fills them.
+"""The tables of `history.db`.
 
 Two kinds of subjects, ranks and devices, and one table per kind and tier: `rank_1s`, `gpu_60s`, ...
 A row holds every metric of one subject in one bucket. Buckets start at multiples of their width,
@@ -10,14 +10,11 @@ from __future__ import annotations
 
 import operator
 import sqlite3
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
 from typing import Any, Literal
 
 import msgspec
-
-from ddptop_runner.model.devices import GpuSample
-from ddptop_runner.model.snapshot import RankSample
 
 HISTORY_SCHEMA = 1
 """Version of the tables, kept in `meta` under the key `schema`."""
@@ -198,148 +195,3 @@ _MERGE: dict[Aggregate, Callable[[Sequence[Any]], Any]] = {
     "last": operator.itemgetter(-1),
     "sum": sum,
 }
-
-
-def merge_rows(kind: Kind, t: int, rows: Sequence[Row]) -> Row:
-    """One row of a coarser bucket that starts at `t`, from its finer rows in order of time.
-
-    Unknown values are left out; a mean is the mean of the finer rows' means.
-    """
-    columns = iter(zip(*rows, strict=True))
-    next(columns)  # t
-    merged: list[Any] = [t, next(columns)[0]]
-    for merge, column in zip(kind.mergers, columns, strict=True):
-        known = tuple(v for v in column if v is not None) if None in column else column
-        merged.append(merge(known) if known else None)
-    return tuple(merged)
-
-
-_NOTHING = (None,) * len(SPREAD)
-_rank_spreads = operator.attrgetter(*(m.name for m in RANK.metrics if m.aggregates == SPREAD))
-_gpu_spreads = operator.attrgetter(*(m.name for m in GPU.metrics if m.aggregates == SPREAD))
-_LOSS_MIN = RANK.columns.index("loss_min")
-_LOSS_MAX = RANK.columns.index("loss_max")
-
-
-def _is_finite(value: float | None) -> bool:
-    """Whether `value` is a number; faster here than math.isfinite, which takes no None."""
-    return value is not None and value - value == 0
-
-
-def _finite(value: float | None) -> float | None:
-    return value if _is_finite(value) else None
-
-
-def _spread(values: Iterable[float | None], row: list[Any]) -> None:
-    """Append each value as the min, mean, max and last of a single sample."""
-    for value in values:
-        if value is None or value - value != 0:
-            row += _NOTHING
-        else:
-            row += (value, value, value, value)
-
-
-def rank_row(t: int, attempt: int | None, sample: RankSample) -> Row:
-    """The row of one sample of a rank. A loss that is not finite is counted and left out."""
-    loss = sample.loss
-    bad = sample.loss_state in ("nan", "inf") or (loss is not None and not _is_finite(loss))
-    row: list[Any] = [t, sample.rank, attempt, sample.step, int(bad)]
-    _spread(_rank_spreads(sample), row)
-    row += (_finite(sample.sync_s), _finite(sample.compute_s), sample.log_bytes)
-    if bad:
-        row[_LOSS_MIN : _LOSS_MIN + len(SPREAD)] = _NOTHING
-    if _is_finite(sample.loss_min):
-        row[_LOSS_MIN] = sample.loss_min
-    if _is_finite(sample.loss_max):
-        row[_LOSS_MAX] = sample.loss_max
-    return tuple(row)
-
-
-def gpu_row(t: int, attempt: int | None, sample: GpuSample) -> Row:
-    """The row of one sample of a device."""
-    row: list[Any] = [t, sample.index, attempt]
-    _spread(_gpu_spreads(sample), row)
-    return tuple(row)
-
-
-Completed = dict[str, list[Row]]
-"""Rows to be stored, by table."""
-
-
-class RollUp:
-    """The open buckets of one kind, in memory: nothing is read back to be rolled up."""
-
-    def __init__(self, kind: Kind) -> None:
-        self.kind = kind
-        self.unsaved = False
-        """Whether the open second holds samples that `open_rows` has not given out since the
-        owner cleared this."""
-        self._second: int | None = None
-        self._samples: dict[int, list[Row]] = {}
-        """By subject: the samples of that second."""
-        self._starts: list[int | None] = [None] * len(TIERS)
-        """By tier: the start of its open bucket; unused for the finest."""
-        self._finer: list[dict[int, list[Row]]] = [{} for _ in TIERS]
-        """By tier, by subject: the finer rows of its open bucket."""
-
-    def add(self, second: int, rows: Iterable[Row], completed: Completed) -> None:
-        """Take the samples of one moment; buckets that are over by then join `completed`.
-
-        `second` never lies before that of the call before, unless `close_all` came between.
-        """
-        if second != self._second:
-            if self._second is not None:
-                self._close_second(second, completed)
-            self._second = second
-        for row in rows:
-            self._samples.setdefault(row[1], []).append(row)
-            self.unsaved = True
-
-    def open_rows(self) -> list[Row]:
-        """The rows of the second that is being filled, as far as it is known."""
-        return [
-            rows[0] if len(rows) == 1 else merge_rows(self.kind, rows[0][0], rows)
-            for rows in self._samples.values()
-        ]
-
-    def close_all(self, completed: Completed) -> None:
-        """End every open bucket, for a clock that has been set back: what follows starts anew."""
-        self._close_second(None, completed)
-        self._second = None
-
-    def restore(self, level: int, rows: Iterable[Row]) -> None:
-        """Put stored rows of the tier below `level` back into its open bucket (0: the second)."""
-        for row in rows:
-            if level == 0:
-                self._second = row[0]
-                self._samples.setdefault(row[1], []).append(row)
-            else:
-                self._starts[level] = row[0] - row[0] % TIERS[level].width_s
-                self._finer[level].setdefault(row[1], []).append(row)
-
-    def _close_second(self, now: int | None, completed: Completed) -> None:
-        """Carry the second up through the tiers, ending the buckets that `now` lies beyond.
-
-        `now` None ends them all.
-        """
-        rows = self.open_rows()
-        self._samples = {}
-        if self.unsaved:
-            completed.setdefault(self.kind.table(TIERS[0]), []).extend(rows)
-            self.unsaved = False
-        for level in range(1, len(TIERS)):
-            tier, finer = TIERS[level], self._finer[level]
-            if rows:
-                self._starts[level] = rows[0][0] - rows[0][0] % tier.width_s
-                for row in rows:
-                    finer.setdefault(row[1], []).append(row)
-            start = self._starts[level]
-            rows = []
-            if start is None:
-                continue
-            if now is not None and now < start + tier.width_s:
-                return
-            rows = [merge_rows(self.kind, start, group) for group in finer.values()]
-            completed.setdefault(self.kind.table(tier), []).extend(rows)
-            finer.clear()
-            self._starts[level] = None

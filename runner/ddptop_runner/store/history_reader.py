@@ -568,7 +568,7 @@ def _series(
             if known is not new:
                 points[who, bucket] = _merged(known, new)
             elif len(points) > MOST_POINTS:
-                raise sqlite3.DatabaseError("it contains more ranks than exist")
+                raise sqlite3.DatabaseError("it contains too many ranks")
     rows: dict[int, list[tuple[Any, ...]]] = {}
     nonfinite_t: dict[int, list[int]] = {}
     for (who, bucket), (bad_sum, lowest, total, weight, *others) in sorted(points.items()):

@@ -322,7 +322,7 @@ def test_the_right_to_trace(tmp_path, scope, capabilities, status, detail) -> No
         write(tmp_path, {"proc/sys/kernel/yama/ptrace_scope": f"{scope}\n"})
     judged = doctor.check_ptrace(place(tmp_path, PATH=str(tmp_path)))
     assert is_(judged, status, detail, None if status == "ok" else "sysctl")
-    assert is_(doctor.check_ptrace(place(tmp_path)), "ok", "the probe provides", None)
+    assert is_(doctor.check_ptrace(place(tmp_path)), "ok", "only ranks with the probe", None)
 
 
 def test_the_clock(tmp_path, monkeypatch) -> None:

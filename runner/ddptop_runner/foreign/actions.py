@@ -1,10 +1,10 @@
 """What a user can do to a foreign job: stop it, kill it, and read the stacks of its ranks.
 
-Signals are sent only by a plan that the user has seen and confirmed: `plan` decides and says in
-one sentence what will be done; `send` does just that. Each process is named by pid, start time, and
-user, and those are checked right before each signal. A process of another user than the job's gets
-none, wherever it is in the job's tree. Where root signals a job of another user, the sentence says
-whose.
+Signals are sent only by a plan that the user has seen and confirmed: `plan` decides, and describes
+in one sentence what will be done; `send` does just that. Each process is named by pid, start time,
+and user, and those are checked right before each signal. A process of another user than the job's
+gets none, wherever it is in the job's tree. Where root signals a job of another user, the sentence
+names that user.
 
 Stopping begins as Ctrl-C does, with SIGINT to the launcher and to those processes of the job that
 are in its process group: torchrun's ranks have groups of their own and are ended by it, the ranks
@@ -112,10 +112,10 @@ def plan(
         if pid == job.root_pid or (group is not None and _group_of(pid) == group)
     }
     ranks = {rank.pid for rank in job.ranks} & set(recorded)
-    # nobody above them, and groups of their own: each has to be told
+    # no launcher above them, and groups of their own: each needs the signal
     alone = job.root_pid in ranks and not ranks <= near
     launchers = [process for pid, process in recorded.items() if pid in (ranks if alone else near)]
-    # a launcher that is gone has left ranks without a group to hear it
+    # a launcher that is gone has left ranks in other groups
     launchers = launchers or list(recorded.values())
     name = f"its {len(ranks)} ranks" if alone else f"{job.launcher} {job.root_pid}"
     sentence = _sentence(action, name, 0 if alone else len(launchers) - 1, len(recorded), grace_s)
@@ -223,7 +223,7 @@ def send(confirmed: SignalPlan, *, readonly: bool = False) -> SignalOutcome:
 
 
 def _steps(confirmed: SignalPlan) -> list[Step]:
-    """What the sentence of the plan says."""
+    """The steps that the sentence of the plan describes."""
     kill = Step((signal.SIGKILL,), None, KILL_GRACE_S)
     if confirmed.action == "kill":
         return [kill]

@@ -60,7 +60,7 @@ class CensusTaker:
     """
 
     def __init__(self, own: IsOwn = is_own_job, table: ProcessTable | None = None) -> None:
-        """`own` tells which jobs are ddptop's own here; their processes are left out."""
+        """`own` decides which jobs are ddptop's own here; their processes are left out."""
         self._own = own
         self._table = ProcessTable() if table is None else table
         self._answers: dict[tuple[str, int], bool] = {}
@@ -72,7 +72,7 @@ class CensusTaker:
         """All foreign training now; never raises.
 
         Args:
-            gpus: the latest sample of the devices: its processes tell who holds which. Without
+            gpus: the latest sample of the devices: its processes show who holds which. Without
                 it jobs are found by their environment and process tree only.
         """
         held, strangers = devices_by_pid(gpus)
@@ -102,7 +102,7 @@ class CensusTaker:
         )
 
     def keep(self, job: ForeignJob) -> None:
-        """Have every later census hold this job's processes as a job, recognised or not.
+        """Have every later census hold this job's processes as a job, recognized or not.
 
         For a process that a person pointed at (see `resolve`). It is forgotten once it is gone.
         """
@@ -135,7 +135,7 @@ def _within_bounds(
     of_user: dict[int, list[ProcessFacts]] = defaultdict(list)
     for process in facts:
         of_user[process.uid].append(process)
-    told = []
+    cut = []
     for uid, theirs in of_user.items():
         if len(theirs) <= MAX_OF_USER or uid == os.geteuid():
             continue
@@ -145,10 +145,10 @@ def _within_bounds(
         reason = (
             f"{len(more)} more of this user's processes were not inspected (limit: {MAX_OF_USER})"
         )
-        told.append(Unreadable(more[0].pid, user_name(uid), None, reason=reason))
-    if told:
+        cut.append(Unreadable(more[0].pid, user_name(uid), None, reason=reason))
+    if cut:
         facts = [process for theirs in of_user.values() for process in theirs]
-    return facts, told
+    return facts, cut
 
 
 def devices_by_pid(
@@ -192,7 +192,7 @@ def resolve(text: str, census: Census, own: IsOwn = is_own_job) -> ForeignJob:
     Args:
         text: the pid of any process of the job, or of the script or shell that started just it,
             the job's name, a unique prefix of it, or the script's name. A living pid that belongs
-            to no recognised job is a job of one rank, with a note that says so; its facts are not
+            to no recognized job is a job of one rank, with a note that says so; its facts are not
             in the census (see `CensusTaker.keep`).
         census: as just taken.
         own: as for `CensusTaker`.
@@ -223,7 +223,7 @@ def _resolve_pid(pid: int, census: Census, own: IsOwn) -> ForeignJob:
     if job is not None:
         return job
     _refuse_own(pid, own)
-    # not the first process, below which everything stands
+    # not the first process, the ancestor of everything
     below = [job for job in census.jobs if pid > 1 and tree.descends_from(job.root_pid, pid)]
     if len(below) == 1:
         return below[0]

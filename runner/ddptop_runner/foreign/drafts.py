@@ -41,12 +41,12 @@ from ddptop_runner.foreign.types import Launcher, ProcessFacts, RankEvidence
 from ddptop_runner.store.log_clean import sanitize
 
 MAX_ANCESTORS = 128
-"""Looked at of one process: nobody's launchers stand deeper, but a chain of forks may."""
+"""Looked at of one process: launchers are not nested deeper, but a chain of forks may be."""
 
 
 @dataclass
 class RankDraft:
-    """A rank that was recognised."""
+    """A rank that was recognized."""
 
     process: ProcessFacts
     rank: int
@@ -66,7 +66,7 @@ class JobDraft:
     world_size: int | None = None
     rendezvous: str | None = None
     extras: list[ProcessFacts] = field(default_factory=list)
-    """Helpers that stand below no rank."""
+    """Helpers that are no descendants of a rank."""
     notes: list[str] = field(default_factory=list)
 
 
@@ -94,7 +94,7 @@ class Tree:
         self._has_rank_workers: dict[int, bool] = {}
         self._members: set[int] = set()
         self._above: set[int] = set()
-        """Members below whom no other job can stand."""
+        """Members whose descendants belong to no other job."""
 
     def take(self, drafts: Iterable[JobDraft]) -> None:
         """Remember the members of these jobs, so that no other job gets them."""
@@ -107,7 +107,7 @@ class Tree:
             self._above |= inner
 
     def is_taken(self, process: ProcessFacts) -> bool:
-        """Whether it belongs to a job already, or stands below a rank of one."""
+        """Whether it belongs to a job already, or descends from a rank of one."""
         if process.pid in self._members:
             return True
         return any(above.pid in self._above for above in self.ancestors(process))
@@ -262,7 +262,7 @@ _STARTED_BY: dict[Scheme, Launcher] = {
     "tf_config": "MirroredStrategy",
 }
 _HAS_LAUNCHER: frozenset[Scheme] = frozenset({"elastic", "horovod", "deepspeed", "mpi", "pmi"})
-"""Schemes whose ranks stand below a launcher on their own host."""
+"""Schemes whose ranks descend from a launcher on their own host."""
 
 
 @dataclass(frozen=True)

@@ -67,7 +67,7 @@ MAX_NUMBER = 1_000_000
 def whole_number(text: str) -> int | None:
     """The number from 0 to MAX_NUMBER that the text is, or None.
 
-    Every number that another user's process tells is read here.
+    Every number from another user's process is read here.
     """
     text = text.strip()
     if len(text) > MAX_DIGITS or not (text.isascii() and text.isdigit()):
@@ -95,8 +95,6 @@ Scheme = Literal[
 
 MAX_ADDRESS = 253
 """Of a host's name, in characters."""
-UNNAMED_RUN = "none"
-"""What torchrun calls each run whose --rdzv-id was not given."""
 
 
 @dataclass(frozen=True)

@@ -72,7 +72,7 @@ class Source:
         self._cleaner: LineCleaner | None = None
         self._first = True
         self._earlier = output.file is None or appends(output.file)
-        """Whether what stands there at first may be of an earlier run, as in a pane it may."""
+        """Whether its first content may be of an earlier run, as in a pane."""
         self._resting = False
         if output.file is not None:
             tail_bytes = CLOSE_TAIL_BYTES if closely else SEEN_TAIL_BYTES
@@ -156,10 +156,10 @@ class JobOutput:
         self._processes: tuple[tuple[int, int], ...] = ()
         self._closely = False
         self.shared_default = False
-        """Whether a line that did not tell its rank came from an output of several."""
+        """Whether a line without a rank came from an output of several ranks."""
 
     def due(self, job: ForeignJob, now_s: float) -> bool:
-        """Whether it is time to find out anew where the outputs go."""
+        """Whether it is time to find out again where the outputs go."""
         return now_s >= self._find_at_s or self._processes != _processes(job)
 
     def find(self, job: ForeignJob, now_s: float, closely: bool) -> None:
@@ -271,15 +271,15 @@ class JobOutput:
             output, errors = self._of.get((rank, 1)), self._of.get((rank, 2))
             if output is None:
                 continue
-            said = output.words
-            if errors is not None and errors.words != said and not _same_place(errors, output):
-                said += f"; stderr: {errors.words}"
+            text = output.words
+            if errors is not None and errors.words != text and not _same_place(errors, output):
+                text += f"; stderr: {errors.words}"
             others = [self._of[key] for key in self._of if key[1] == 1 and key[0] is not None]
             if rank is not None and not all(_same_place(other, output) for other in others):
-                said = f"rank {rank}: {said}"
+                text = f"rank {rank}: {text}"
             if self.shared_default and rank is not None:
-                said += f"; lines without a rank are attributed to rank {rank}"
-            return said
+                text += f"; lines without a rank are attributed to rank {rank}"
+            return text
         return "unknown"
 
     def close(self) -> None:
@@ -309,7 +309,7 @@ def _writers(job: ForeignJob) -> Iterator[tuple[int | None, int]]:
 
 
 FILES_AFTER_S = 5.0
-"""A job whose output tells a loss by then needs no files."""
+"""A job whose output has a loss by then needs no files."""
 FILES_EVERY_S = 10.0
 
 
@@ -322,13 +322,13 @@ class JobFiles:
         self._ranks: dict[int, TextProgress] = {}
 
     def of_rank(self, rank: int) -> TextProgress | None:
-        """What files tell of a rank."""
+        """The progress of a rank in its files."""
         return self._ranks.get(rank)
 
     def look(
         self, job: ForeignJob, needed: bool, now: dt.datetime, now_s: float
     ) -> list[tuple[int, dt.datetime, Reading]]:
-        """What is new, as (rank, when it was written, what it says).
+        """What is new, as (rank, when it was written, the reading).
 
         Args:
             job: as the last census has it.

@@ -26,7 +26,7 @@ MAX_DESCRIPTORS = 1 << 16
 MAX_TABLE_BYTES = 32 << 20
 """Of one process's open files, and of one namespace's sockets: others can make them endless."""
 READ_COST_BYTES = 512
-"""What looking at a file costs, however little stands in it."""
+"""What reading a file costs, however small it is."""
 
 _ESTABLISHED = b"01"
 _LISTEN = b"0A"
@@ -160,7 +160,7 @@ _LIBRARIES = {
 
 @dataclass(slots=True)
 class _Stat:
-    """What one read of /proc/<pid>/stat tells."""
+    """What /proc/<pid>/stat contains."""
 
     comm: str
     state: str
@@ -195,7 +195,7 @@ class ProcessTable:
     def __init__(
         self, proc: Path = Path("/proc"), only: Callable[[], Sequence[int]] | None = None
     ) -> None:
-        """`only` tells the processes to look at; without it all of the host are."""
+        """`only` finds the processes to look at; without it, all of the host are."""
         self._proc = os.fspath(proc)
         self._only = only
         self._known: dict[int, _Known] = {}
@@ -207,12 +207,12 @@ class ProcessTable:
         """All processes but kernel threads, by pid; never raises.
 
         What there is to read of others' processes is bounded, by process and by user: where a
-        user's is used up, their new processes are told by a later look.
+        user's is used up, their new processes are reported by a later look.
 
-        State, parent and session are read anew each time. Threads, libraries and sockets are read
+        State, parent, and session are read each time. Threads, libraries, and sockets are read
         only of processes that may be training: Python, rank variables in the environment, or a pid
         in `device_pids`; of all others they are None. Sockets are read only where torch.distributed
-        is at work and no variable tells the rank. A zombie keeps what was known of it.
+        is at work and no variable has the rank. A zombie keeps what was known of it.
         """
         now_s = time.monotonic()
         self._sockets.begin()
@@ -222,7 +222,7 @@ class ProcessTable:
             try:
                 known = self._seen(pid, device_pids, now_s)
             except (ValueError, ArithmeticError, LookupError, RecursionError):
-                continue  # whatever one process shows, the others are told
+                continue  # whatever one process shows, the others are reported
             if known is not None:
                 seen[pid] = known
         self._known = seen
@@ -418,7 +418,7 @@ def _is_ended(stat: _Stat, known: _Known | None) -> bool:
 
 
 def is_distributed(process: ProcessFacts) -> bool:
-    """Whether its threads tell that torch.distributed is at work in it."""
+    """Whether its threads show that torch.distributed is at work in it."""
     return any(name.startswith(DISTRIBUTED_THREADS) for name in process.threads or ())
 
 

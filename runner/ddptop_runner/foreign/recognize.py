@@ -154,7 +154,7 @@ def find_jobs(
         own_pids: processes of ddptop's own jobs, left out with their descendants.
         boot_unix_s: when the host was started, in seconds since 1970.
         ticks_per_s: the unit of `start_ticks`.
-        pinned: processes that are a job because a person says so.
+        pinned: processes that are a job because the user named them.
         uid: of the user who looks; it decides which permission would help.
         user_of: the name of a uid.
     """
@@ -168,7 +168,7 @@ def find_jobs(
 
     try:
         jobs, unreadable = find(known)
-    except Exception:  # whatever one process shows, the others are told
+    except Exception:  # whatever one process shows, the others are reported
         jobs, unreadable = _find_by_user(known, find, user_of)
     jobs.sort(key=lambda job: (job.started_at, job.root_pid), reverse=True)
     return jobs, unreadable

@@ -48,7 +48,7 @@ class ProcessFacts:
     """The process's own short name, which a thread can set: `pt_data_worker`."""
     argv: tuple[str, ...]
     environ: Mapping[str, str] | None = None
-    """Only the variables that tell ranks and devices; None without permission."""
+    """Only the variables of ranks and devices; None without permission."""
     threads: frozenset[str] | None = None
     """Names of its threads; None without permission or where it was not worth looking."""
     libraries: frozenset[str] | None = None
@@ -60,7 +60,7 @@ class ProcessFacts:
     program: str | None = None
     """Base name of the file that it executes, whatever it calls itself; None as above."""
     resident_mib: int | None = None
-    """Resident memory, rounded down to a power of two: only its size is told, not its changes."""
+    """Resident memory, rounded down to a power of two: its size matters, not its changes."""
 
 
 @dataclass(frozen=True)
@@ -94,10 +94,10 @@ class ForeignJob:
     uid: int
     user: str
     command: str
-    """What the person typed, as far as /proc tells, on one line."""
+    """What the user typed, as far as /proc shows it, on one line."""
     started_at: dt.datetime
     world_size: int | None
-    """Of all hosts; None when nothing says it."""
+    """Of all hosts; None if unknown."""
     ranks: tuple[ForeignRank, ...]
     """In order of rank."""
     launcher_pids: tuple[int, ...] = ()
@@ -105,7 +105,7 @@ class ForeignJob:
     helper_pids: tuple[int, ...] = ()
     """False ranks that belong to none in particular: resource trackers and the like."""
     rendezvous: str | None = None
-    """`MASTER_ADDR:MASTER_PORT`, where something says it."""
+    """`MASTER_ADDR:MASTER_PORT`; None if unknown."""
     notes: tuple[str, ...] = ()
     """What could not be seen, and what follows from it, in words."""
 
@@ -183,7 +183,7 @@ class ForeignView:
 
     @property
     def state(self) -> JobState:
-        """`running` while a rank lives; `lost` once all are gone: nobody saw how they ended."""
+        """`running` while a rank is alive; `lost` once all are gone, exit status unknown."""
         return self.snapshot.state
 
     @property
@@ -208,12 +208,12 @@ class ForeignView:
 
     @property
     def world_size(self) -> int | None:
-        """Ranks on all hosts, or None when nothing says it."""
+        """Ranks on all hosts, or None if unknown."""
         return self.foreign.world_size
 
     @property
     def command(self) -> str:
-        """What was typed, as far as /proc tells."""
+        """What the user typed, as far as /proc shows it."""
         return self.foreign.command
 
     @property

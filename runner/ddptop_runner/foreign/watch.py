@@ -275,9 +275,9 @@ def _has_the_same_rank(one: ForeignJob, other: ForeignJob) -> bool:
 
 
 def read_outputs(census: Census, now: dt.datetime) -> dict[str, NodeSnapshot]:
-    """By job: a snapshot with what the end of its output tells; of many jobs, of one's own first.
+    """By job: a snapshot from the end of its output; of many jobs, of the user's own first.
 
-    Terminals are not asked: of what stands there at first nobody knows whose it is.
+    Terminals are not captured: their first content may be of another program.
     """
     found = {}
     for job in in_turn(census.jobs, os.geteuid())[:MAX_JOBS_ONCE]:

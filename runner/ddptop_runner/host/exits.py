@@ -77,7 +77,7 @@ OnExit = Callable[[ProcessId, "int | None"], None]
 
 
 def status_by_pidfd(pidfd: int) -> int | None:
-    """The return code of a process that was reaped; None where the kernel does not tell."""
+    """The return code of a process that was reaped; None where the kernel does not report it."""
     buffer = bytearray(_INFO.pack(_PIDFD_INFO_EXIT, *[0] * 13))
     try:
         fcntl.ioctl(pidfd, _PIDFD_GET_INFO, buffer)
@@ -88,7 +88,7 @@ def status_by_pidfd(pidfd: int) -> int | None:
 
 
 def status_of_zombie(pid: int) -> int | None:
-    """The return code of a dead process that nobody has reaped yet; None where not told.
+    """The return code of a dead process that nobody has reaped yet; None if unknown.
 
     /proc shows a 0 as well to those who may not know; they may not read `io` either.
     """
@@ -102,10 +102,10 @@ def status_of_zombie(pid: int) -> int | None:
 
 
 class ProcessWatch:
-    """Tells once of each watched process that it has ended. Lives in a running event loop.
+    """Reports once that a watched process has exited. Needs a running event loop.
 
     Args:
-        on_exit: called with the process and its return code, None where nobody knows it.
+        on_exit: called with the process and its return code, None if it is unknown.
     """
 
     def __init__(self, on_exit: OnExit) -> None:
@@ -115,7 +115,7 @@ class ProcessWatch:
         self._tasks: set[asyncio.Task[None]] = set()
 
     def watch(self, process: ProcessId) -> None:
-        """Watch a process from now on; one that is gone already is told of at once."""
+        """Watch a process from now on; one that is gone already is reported at once."""
         if process in self._watched:
             return
         pidfd = _open(process)
@@ -142,9 +142,9 @@ class ProcessWatch:
 
     def _ended(self, process: ProcessId, pidfd: int) -> None:
         self._loop.remove_reader(pidfd)
-        self._spawn(self._tell_status(process, pidfd))
+        self._spawn(self._report_status(process, pidfd))
 
-    async def _tell_status(self, process: ProcessId, pidfd: int) -> None:
+    async def _report_status(self, process: ProcessId, pidfd: int) -> None:
         deadline_s = self._loop.time() + REAPED_WITHIN_S
         while True:
             returncode = status_by_pidfd(pidfd)

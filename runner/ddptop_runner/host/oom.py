@@ -118,7 +118,7 @@ _NO_LIMIT_BYTES = 2**62
 
 @dataclass(frozen=True)
 class MemoryGroup:
-    """One memory cgroup at one moment; None where it does not tell."""
+    """One memory cgroup at one moment; None where it is unknown."""
 
     path: str
     """Where its files are."""
@@ -267,7 +267,7 @@ class OomFinding:
 
 @dataclass(frozen=True)
 class Kill:
-    """An out-of-memory kill that the kernel's log tells of."""
+    """An out-of-memory kill in the kernel's log."""
 
     pid: int
     name: str

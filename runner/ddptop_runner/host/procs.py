@@ -39,7 +39,7 @@ def host_name() -> str:
 
 @functools.cache
 def boot_id() -> str | None:
-    """The kernel's id of this boot, or None where /proc does not tell."""
+    """The kernel's id of this boot, or None if unknown."""
     try:
         return (_PROC / "sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
     except OSError:
@@ -159,7 +159,7 @@ def wait_channel(pid: int) -> str | None:
 
 
 def written_bytes(pid: int) -> int | None:
-    """Bytes that the process has passed to write calls; None where /proc does not tell."""
+    """Bytes that the process has passed to write calls; None if unknown."""
     return _io(pid).get(b"wchar")
 
 
@@ -230,7 +230,7 @@ def argv(pid: int) -> list[str]:
 
 
 def _of_memory(pid: int, name: str, start_field: int) -> bytes:
-    """What a file of /proc/<pid> tells out of the process's memory; empty where nothing does.
+    """The content of a file of /proc/<pid> that shows the process's memory; empty without one.
 
     In the middle of an execve the old memory is gone and the new one not filled yet, so that a
     living process seems to have neither variables nor words: it is looked at again.
@@ -238,7 +238,7 @@ def _of_memory(pid: int, name: str, start_field: int) -> bytes:
     Args:
         pid: whose.
         name: environ or cmdline.
-        start_field: which of `stat_fields` tells where that begins; the next, where it ends.
+        start_field: the one of `stat_fields` with the address of its start; the next has its end.
     """
     deadline_s = time.monotonic() + EXEC_WAIT_S
     found_at = None

@@ -93,8 +93,8 @@ def program_problem() -> str | None:
         return f"tmux cannot be run ({error})"
     version = parse_version(answer.stdout)
     if version is None:
-        said = answer.stdout.strip() or answer.stderr.strip()
-        return f"cannot determine the tmux version ({said})"
+        output = answer.stdout.strip() or answer.stderr.strip()
+        return f"cannot determine the tmux version ({output})"
     if version < (*MINIMUM_VERSION, "a"):
         return f"{answer.stdout.strip()} is too old (3.2a or newer is required)"
     return None
@@ -113,7 +113,7 @@ def start_session(
         argv: run without a shell; the session ends with it.
         cwd: its working folder.
         job_id_file: its first line becomes DDPTOP_JOB_ID, which everybody could read in the
-            words of tmux, where they stand for as long as its server lives.
+            command line of tmux, which remains for as long as its server runs.
 
     Raises:
         UsageError: when a session of that name exists.
@@ -142,7 +142,7 @@ def start_session(
                     f"tmux session {job!r} already exists on socket {socket_name()!r}",
                     "choose another --name",
                 ) from error
-        except (LibTmuxException, IndexError) as error:  # IndexError: it said nothing at all
+        except (LibTmuxException, IndexError) as error:  # IndexError: no output at all
             gone = isinstance(error, IndexError) or _SERVER_GONE.search(str(error))
             if not gone or not left:
                 raise DdptopError(f"tmux cannot start session {job!r}: {error}") from error

@@ -183,8 +183,8 @@ class HostUsage:
     ) -> dict[int, RankUsage]:
         """Usage by rank; ranks whose process is gone are left out.
 
-        A rank that started others (Lightning's first) is told without them; `paths.LAUNCHER` with
-        all that it started.
+        A rank that started others (Lightning's first) is measured without them; `paths.LAUNCHER`
+        with all that it started.
 
         Args:
             rank_pids: {rank: pid} of the living ranks.

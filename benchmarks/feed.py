@@ -22,8 +22,14 @@ from ddptop_runner.base.files import write_atomic
 from ddptop_runner.base.paths import RunFolder
 from ddptop_runner.host import procs
 from ddptop_runner.judge.balance import imbalance
-from ddptop_runner.model.devices import GpuSample
-from ddptop_runner.model.snapshot import Event, NodeSnapshot, Progress, RankSample, encode
+from ddptop_runner.model.snapshot import (
+    Event,
+    GpuSample,
+    NodeSnapshot,
+    Progress,
+    RankSample,
+    encode,
+)
 from ddptop_runner.model.spec import JobSpec, write_spec
 from ddptop_runner.store.history import HistoryWriter
 

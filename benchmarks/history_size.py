@@ -20,8 +20,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from ddptop_runner.base.clock import utc_from_unix
-from ddptop_runner.model.devices import GpuSample
-from ddptop_runner.model.snapshot import Event, RankSample
+from ddptop_runner.model.snapshot import Event, GpuSample, RankSample
 from ddptop_runner.store.history import HistoryReader, HistoryWriter
 
 START = 1_767_225_600

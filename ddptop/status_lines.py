@@ -17,8 +17,7 @@ from ddptop_runner.base.units import NOT_AVAILABLE, duration, name_gpus, name_ra
 from ddptop_runner.job.registry import JobView
 from ddptop_runner.jobs.contract import JobStatus
 from ddptop_runner.judge.balance.imbalance import Figure, deviations
-from ddptop_runner.model.devices import GpuSample
-from ddptop_runner.model.snapshot import Alert, RankSample
+from ddptop_runner.model.snapshot import Alert, GpuSample, RankSample
 
 Part = tuple[str, str]
 """Text, and `good`, `warn`, `bad`, `strong` or nothing."""

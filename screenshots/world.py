@@ -27,7 +27,7 @@ from ddptop_runner.foreign.census import CensusTaker
 from ddptop_runner.foreign.types import Census
 from ddptop_runner.job.registry import JobView, all_jobs, read_job
 from ddptop_runner.jobs import commands
-from ddptop_runner.model.devices import GpuSample
+from ddptop_runner.model.snapshot import GpuSample
 
 HERE = Path(__file__).resolve().parent
 SIZE = (120, 38)

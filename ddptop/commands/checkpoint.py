@@ -7,7 +7,7 @@ from ddptop.unguarded import taken_up
 from ddptop_runner.base.units import duration_in_words, size
 from ddptop_runner.job.registry import resolve
 from ddptop_runner.jobs import checkpoint as wanted
-from ddptop_runner.judge.saves.step_words import at_step
+from ddptop_runner.model.run_step import at_step
 
 
 def run(job: str | None, timeout_s: float | None) -> int:

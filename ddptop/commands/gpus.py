@@ -13,8 +13,7 @@ import msgspec
 
 from ddptop_runner.devices.once import ForkedReading
 from ddptop_runner.devices.report import DeviceReport
-from ddptop_runner.model.devices import GpuProcess, GpuSample
-from ddptop_runner.model.snapshot import SCHEMA
+from ddptop_runner.model.snapshot import SCHEMA, GpuProcess, GpuSample
 
 if TYPE_CHECKING:
     from ddptop_runner.job.registry import JobView

@@ -10,7 +10,7 @@ from ddptop.output import table
 from ddptop_runner.base.units import NOT_AVAILABLE, size
 from ddptop_runner.devices.report import DeviceReport
 from ddptop_runner.launch.gpus.usage import is_hot, unknown_holder
-from ddptop_runner.model.devices import GpuProcess, GpuSample
+from ddptop_runner.model.snapshot import GpuProcess, GpuSample
 
 WIDE_COLUMNS = 112
 """Terminals at least this wide show every column."""

@@ -10,7 +10,7 @@ from ddptop.tui.keymap import KeyMap
 from ddptop.tui.reach import reach_of
 from ddptop.tui.settings import read_settings
 from ddptop_runner.base.paths import config_file
-from ddptop_runner.model.base import Base
+from ddptop_runner.model.words import Base
 
 ANYWHERE = "every screen"
 

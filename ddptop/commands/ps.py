@@ -22,8 +22,7 @@ from ddptop_runner.jobs.contract import (
     UnreadableRow,
     foreign_list,
 )
-from ddptop_runner.model.devices import GpuSample
-from ddptop_runner.model.snapshot import NodeSnapshot
+from ddptop_runner.model.snapshot import GpuSample, NodeSnapshot
 
 NONE_FOUND = (
     "no foreign jobs found (checked for torchrun, accelerate, DeepSpeed,"

@@ -22,7 +22,7 @@ from ddptop_runner.base.units import NOT_AVAILABLE, duration, name_ranks, percen
 from ddptop_runner.devices.words import devices_in_words
 from ddptop_runner.job.registry import JobView, resolve
 from ddptop_runner.jobs.contract import JobStatus, job_status
-from ddptop_runner.judge.saves.step_words import step_beside
+from ddptop_runner.model.run_step import step_beside
 from ddptop_runner.model.snapshot import LauncherSample, RankSample
 from ddptop_runner.store.logs import last_words
 

@@ -6,9 +6,8 @@ import datetime as dt
 
 from ddptop.comparing.differences import Comparison, losses_at_common_steps
 from ddptop.comparing.run import Run
-from ddptop_runner.model.base import Base
 from ddptop_runner.model.snapshot import SCHEMA
-from ddptop_runner.model.words import JobState, LossState, StepCounts
+from ddptop_runner.model.words import Base, JobState, LossState, StepCounts
 
 
 class ComparedJob(Base, frozen=True, kw_only=True):

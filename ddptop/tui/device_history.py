@@ -17,7 +17,7 @@ import msgspec
 from ddptop.tui.render.series import Points
 from ddptop_runner.base.errors import DdptopError
 from ddptop_runner.job.registry import JobView
-from ddptop_runner.model.devices import GpuSample
+from ddptop_runner.model.snapshot import GpuSample
 from ddptop_runner.store.history import HistoryReader
 
 if TYPE_CHECKING:

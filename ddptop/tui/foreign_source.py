@@ -22,8 +22,7 @@ from ddptop_runner.base.clock import boottime_s
 from ddptop_runner.foreign.census import CensusTaker
 from ddptop_runner.foreign.types import Census, ForeignJob, ForeignView, Unreadable
 from ddptop_runner.foreign.watch import ForeignBook
-from ddptop_runner.model.devices import GpuSample
-from ddptop_runner.model.snapshot import Event
+from ddptop_runner.model.snapshot import Event, GpuSample
 
 CENSUS_EVERY_S = 2.0
 """Looking at every process of the machine costs more than looking at the known ones again."""

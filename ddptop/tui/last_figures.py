@@ -8,8 +8,7 @@ from dataclasses import replace
 import msgspec
 
 from ddptop_runner.foreign.types import ForeignView
-from ddptop_runner.model.devices import GpuSample
-from ddptop_runner.model.snapshot import RankSample
+from ddptop_runner.model.snapshot import GpuSample, RankSample
 
 
 class LastFigures:

@@ -169,7 +169,7 @@ def save(view: AnyJob) -> Operation:
     def run() -> str:
         from textual.worker import get_current_worker
 
-        from ddptop_runner.judge.saves.step_words import at_step
+        from ddptop_runner.model.run_step import at_step
 
         worker = get_current_worker()  # a person who leaves waits for nothing
         asked = wanted.ask(own)

@@ -13,7 +13,7 @@ from ddptop.tui.render.series import ChartData, Points
 from ddptop.tui.series_points import points_of
 from ddptop.tui.snapshot import Wish
 from ddptop_runner.job.registry import JobView
-from ddptop_runner.model.devices import GpuSample
+from ddptop_runner.model.snapshot import GpuSample
 from ddptop_runner.store.history_reader import HistoryReader, width_of
 
 

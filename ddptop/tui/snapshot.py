@@ -13,8 +13,7 @@ from ddptop.tui.render.recent import Recent
 from ddptop.tui.render.series import ChartData
 from ddptop_runner.job.registry import AnyJob
 from ddptop_runner.judge.balance.imbalance import Figure, RankDeviation
-from ddptop_runner.model.devices import GpuSample
-from ddptop_runner.model.snapshot import Event, RankSample
+from ddptop_runner.model.snapshot import Event, GpuSample, RankSample
 
 if TYPE_CHECKING:
     from ddptop.tui.compare_source import Compared

@@ -25,8 +25,7 @@ from ddptop_runner.devices.report import (
     without_metrics,
 )
 from ddptop_runner.job.registry import JobView, read_job, require_own_name
-from ddptop_runner.model.devices import GpuSample
-from ddptop_runner.model.snapshot import Event
+from ddptop_runner.model.snapshot import Event, GpuSample
 from ddptop_runner.store.history import HistoryReader
 
 if TYPE_CHECKING:

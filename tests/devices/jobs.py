@@ -7,8 +7,7 @@ from typing import Any
 
 import msgspec
 
-from ddptop_runner.model.devices import GpuProcess, GpuSample
-from ddptop_runner.model.snapshot import RankSample
+from ddptop_runner.model.snapshot import GpuProcess, GpuSample, RankSample
 
 GIB = 1024**3
 JOB = "train"

@@ -14,8 +14,7 @@ from tests.devices.jobs import (
 
 from ddptop_runner.judge.alerts import Finding
 from ddptop_runner.judge.balance.findings import find
-from ddptop_runner.model.devices import GpuSample
-from ddptop_runner.model.snapshot import RankSample
+from ddptop_runner.model.snapshot import GpuSample, RankSample
 
 RANKS, GPUS = make_job()
 Case = tuple[list[RankSample], list[GpuSample]]

@@ -24,8 +24,7 @@ from tests.devices.judged import (
 )
 
 from ddptop_runner.judge.balance.findings import find
-from ddptop_runner.model.devices import GpuSample
-from ddptop_runner.model.snapshot import RankSample
+from ddptop_runner.model.snapshot import GpuSample, RankSample
 
 # -- stray contexts --------------------------------------------------------------------------------
 

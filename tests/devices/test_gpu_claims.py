@@ -13,7 +13,7 @@ from ddptop_runner.base.paths import runs_dir
 from ddptop_runner.host import procs
 from ddptop_runner.launch.gpus import usage
 from ddptop_runner.launch.gpus.usage import claims, queued_before, taking, uses
-from ddptop_runner.model.devices import GpuProcess, GpuSample
+from ddptop_runner.model.snapshot import GpuProcess, GpuSample
 from ddptop_runner.model.spec import Device, DeviceQueue, read_spec
 
 ZERO, ONE = Device(index=0, uuid="GPU-0"), Device(index=1, uuid="GPU-1")

@@ -21,7 +21,7 @@ from ddptop_runner.launch.gpus.usage import (
     key,
     use_of,
 )
-from ddptop_runner.model.devices import GpuProcess, GpuSample
+from ddptop_runner.model.snapshot import GpuProcess, GpuSample
 from ddptop_runner.model.spec import Device
 
 MIB, GIB = 2**20, 2**30

@@ -12,7 +12,7 @@ from ddptop_runner.launch.gpus.select import (
     parse_gpus,
     visible_devices,
 )
-from ddptop_runner.model.devices import GpuSample
+from ddptop_runner.model.snapshot import GpuSample
 from ddptop_runner.model.spec import Device
 
 MACHINE = [

@@ -4,7 +4,7 @@ import datetime as dt
 
 import pytest
 
-from ddptop_runner.judge.balance import uneven
+from ddptop_runner.judge.balance import outliers
 from ddptop_runner.judge.balance.imbalance import (
     MARKED_BY,
     RankDeviation,
@@ -14,8 +14,7 @@ from ddptop_runner.judge.balance.imbalance import (
     of_job,
 )
 from ddptop_runner.judge.balance.rank_devices import join
-from ddptop_runner.model.devices import GpuProcess, GpuSample
-from ddptop_runner.model.snapshot import Alert, Imbalance, RankSample
+from ddptop_runner.model.snapshot import Alert, GpuProcess, GpuSample, Imbalance, RankSample
 from ddptop_runner.model.spec import Device
 
 
@@ -100,10 +99,10 @@ def with_memory(*gib: float | None) -> list[RankSample]:
     ]
 
 
-def outliers(ranks: list[RankSample], gpus: list[GpuSample] = SOME_GPU) -> dict[int, set[str]]:
+def far_off_in(ranks: list[RankSample], gpus: list[GpuSample] = SOME_GPU) -> dict[int, set[str]]:
     found: dict[int, set[str]] = {}
-    for kind in uneven.ON_DEVICES if gpus else uneven.ON_CPUS:
-        for number in uneven.far_off(kind, ranks):
+    for kind in outliers.ON_DEVICES if gpus else outliers.ON_CPUS:
+        for number in outliers.far_off(kind, ranks):
             found.setdefault(number, set()).add(MARKED_BY[kind.id])
     return found
 
@@ -143,7 +142,7 @@ def test_ranks_on_cpus_are_compared_by_what_they_use_of_the_machine():
     ]
     found = deviations(ranks, [])
     assert (found[0].memory, found[0].utilization) == (1.0, 0.0)
-    assert outliers(ranks, []) == {0: {"memory"}, 2: {"utilization"}}
+    assert far_off_in(ranks, []) == {0: {"memory"}, 2: {"utilization"}}
 
 
 @pytest.mark.parametrize(
@@ -173,7 +172,7 @@ def test_ranks_on_cpus_are_compared_by_what_they_use_of_the_machine():
     ],
 )
 def test_which_ranks_lie_far_off(ranks, expected):
-    assert outliers(ranks) == expected
+    assert far_off_in(ranks) == expected
 
 
 TWO_DEVICES = [Device(index=0, uuid="GPU-0"), Device(index=1, uuid="GPU-1")]

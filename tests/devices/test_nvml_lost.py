@@ -8,7 +8,7 @@ from tests.nvml_stub.driver import LIB_RM_VERSION_MISMATCH, UNINITIALIZED, UNKNO
 
 from ddptop_runner.devices.nvml_device import METRICS
 from ddptop_runner.devices.report import without_metrics
-from ddptop_runner.model.devices import GpuSample
+from ddptop_runner.model.snapshot import GpuSample
 
 NEVER_UNKNOWN = {"index", "host", "parent_uuid", "mig_instances", "lost", "note", "unknown"}
 

@@ -1,8 +1,7 @@
 from __future__ import annotations
 
 from ddptop_runner.judge.balance.rank_devices import join, stray_devices
-from ddptop_runner.model.devices import GpuProcess, GpuSample
-from ddptop_runner.model.snapshot import RankSample
+from ddptop_runner.model.snapshot import GpuProcess, GpuSample, RankSample
 from ddptop_runner.model.spec import Device
 
 DEVICES = [Device(index=2, uuid="GPU-2"), Device(index=5, uuid="GPU-5")]

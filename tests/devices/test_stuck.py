@@ -21,8 +21,7 @@ from tests.devices.jobs import (
 
 from ddptop_runner.judge.alerts import Finding
 from ddptop_runner.judge.balance.stuck import StuckWatch
-from ddptop_runner.model.devices import GpuSample
-from ddptop_runner.model.snapshot import RankSample
+from ddptop_runner.model.snapshot import GpuSample, RankSample
 
 RANKS, GPUS = make_job()
 TRAINING = change_all(GPUS, util_percent=98.0, power_w=540.0)

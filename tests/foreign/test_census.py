@@ -23,7 +23,7 @@ from ddptop_runner.foreign.census import (
 )
 from ddptop_runner.foreign.types import Census
 from ddptop_runner.host import procs
-from ddptop_runner.model.devices import GpuProcess, GpuSample
+from ddptop_runner.model.snapshot import GpuProcess, GpuSample
 
 SLEEP = "import time; time.sleep(600)"
 

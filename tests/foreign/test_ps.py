@@ -20,8 +20,7 @@ from ddptop_runner.foreign.types import Census
 from ddptop_runner.host import procs
 from ddptop_runner.host.tree import RankUsage
 from ddptop_runner.jobs.contract import foreign_list
-from ddptop_runner.model.devices import GpuSample
-from ddptop_runner.model.snapshot import encode
+from ddptop_runner.model.snapshot import GpuSample, encode
 
 SLEEP = "import time; time.sleep(600)"
 OWN_PORT = str(20_000 + os.getpid() % 10_000)

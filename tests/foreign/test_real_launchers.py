@@ -22,7 +22,7 @@ from tests.foreign.scripts import MPI, SINGLE, SPAWN, TORCHRUN
 from ddptop_runner.foreign.census import CensusTaker
 from ddptop_runner.foreign.types import Census, ForeignJob
 from ddptop_runner.host import procs, tree
-from ddptop_runner.model.devices import GpuProcess, GpuSample
+from ddptop_runner.model.snapshot import GpuProcess, GpuSample
 
 pytestmark = pytest.mark.torch
 

@@ -28,7 +28,7 @@ from ddptop_runner.foreign import job_record, watch
 from ddptop_runner.foreign.job_record import cuda_index, ordered_devices
 from ddptop_runner.foreign.types import Census
 from ddptop_runner.foreign.watch import ForeignBook
-from ddptop_runner.model.devices import GpuProcess, GpuSample
+from ddptop_runner.model.snapshot import GpuProcess, GpuSample
 
 # -- what becomes of it ----------------------------------------------------------------------------
 

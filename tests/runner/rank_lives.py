@@ -13,8 +13,7 @@ from dataclasses import dataclass, field, replace
 
 import msgspec
 
-from ddptop_runner.model.devices import GpuSample
-from ddptop_runner.model.snapshot import RankSample
+from ddptop_runner.model.snapshot import GpuSample, RankSample
 
 GIB = 1 << 30
 Loss = Callable[[int, float], "float | None"]

@@ -9,8 +9,7 @@ import msgspec
 import pytest
 
 from ddptop_runner.judge.alerts import AlertBook, Finding, find
-from ddptop_runner.model.devices import GpuSample
-from ddptop_runner.model.snapshot import RankSample
+from ddptop_runner.model.snapshot import GpuSample, RankSample
 
 NOON = dt.datetime(2026, 1, 1, 12, tzinfo=dt.timezone.utc)
 

@@ -16,11 +16,12 @@ from ddptop_runner.base.paths import run_folder
 from ddptop_runner.job.registry import JobView
 from ddptop_runner.jobs import contract
 from ddptop_runner.jobs.contract import JobList, job_row, job_status
-from ddptop_runner.model.devices import GpuProcess, GpuSample
 from ddptop_runner.model.snapshot import (
     Alert,
     Cause,
     Event,
+    GpuProcess,
+    GpuSample,
     Imbalance,
     LauncherSample,
     Progress,

@@ -17,7 +17,7 @@ from ddptop_runner.host import procs
 from ddptop_runner.launch.gpus import queue as device_queue
 from ddptop_runner.launch.gpus.queue import QueueWatch, feed_of, queue_of, waiting_in_words
 from ddptop_runner.launch.gpus.usage import DeviceUse
-from ddptop_runner.model.devices import GpuProcess, GpuSample
+from ddptop_runner.model.snapshot import GpuProcess, GpuSample
 from ddptop_runner.model.spec import Device, DeviceQueue, read_spec
 
 NOW = dt.datetime(2026, 1, 2, tzinfo=dt.timezone.utc)

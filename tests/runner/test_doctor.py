@@ -33,7 +33,7 @@ from ddptop_runner.launch.doctor import (
     nearest,
     within,
 )
-from ddptop_runner.model.devices import GpuSample
+from ddptop_runner.model.snapshot import GpuSample
 
 
 def but(record: Any, **changes: object) -> Any:

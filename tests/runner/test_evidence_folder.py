@@ -16,8 +16,7 @@ from tests.runner.builders import put_job
 from ddptop_runner.base.paths import LAUNCHER
 from ddptop_runner.host.oom import KernelLine, MemoryGroup
 from ddptop_runner.job import evidence
-from ddptop_runner.model.snapshot import Cause
-from ddptop_runner.model.stacks import RankStacks
+from ddptop_runner.model.snapshot import Cause, RankStacks
 from ddptop_runner.store import evidence_folder
 from ddptop_runner.store.evidence_folder import RankFiles, Scene
 

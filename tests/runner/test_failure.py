@@ -14,9 +14,8 @@ from ddptop_runner.job import evidence, failure
 from ddptop_runner.job.command_table import CommandTable
 from ddptop_runner.job.rank_table import RankTable
 from ddptop_runner.judge.restarts import policy
-from ddptop_runner.model.devices import GpuProcess, GpuSample
 from ddptop_runner.model.diagnose import RankExit
-from ddptop_runner.model.snapshot import Cause, RankSample, encode
+from ddptop_runner.model.snapshot import Cause, GpuProcess, GpuSample, RankSample, encode
 from ddptop_runner.store import evidence_folder
 
 pytestmark = pytest.mark.usefixtures("ddptop_home")

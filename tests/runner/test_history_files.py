@@ -12,8 +12,7 @@ import pytest
 from tests.runner.histories import SAMPLES, START, dump, event, rank, write_losses
 
 from ddptop_runner.base.errors import DamagedFileError
-from ddptop_runner.model.devices import GpuSample
-from ddptop_runner.model.snapshot import Event
+from ddptop_runner.model.snapshot import Event, GpuSample
 from ddptop_runner.store import history
 from ddptop_runner.store.history import HistoryReader, HistoryWriter
 from ddptop_runner.store.history_schema import TIERS

@@ -17,8 +17,7 @@ from ddptop_runner.job.old_events import ALERTED_S, alert_of, cause_told, checkp
 from ddptop_runner.job.state import JobState
 from ddptop_runner.job.transition import fold
 from ddptop_runner.jobs.history_moment import MomentReader
-from ddptop_runner.model.devices import GpuSample
-from ddptop_runner.model.snapshot import Alert, Cause, Event, RankSample
+from ddptop_runner.model.snapshot import Alert, Cause, Event, GpuSample, RankSample
 from ddptop_runner.store import evidence_folder
 from ddptop_runner.store.history import HistoryWriter
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ddptop_runner.model.devices import GpuSample
-from ddptop_runner.model.snapshot import RankSample
+from ddptop_runner.model.snapshot import GpuSample, RankSample
 from ddptop_runner.store.history import (
     GPU,
     RANK,

@@ -10,7 +10,7 @@ from ddptop_runner.job import failure, group_failures
 from ddptop_runner.job.group import Group
 from ddptop_runner.job.last_resort import LastResort
 from ddptop_runner.judge.hangs.types import HangVerdict
-from ddptop_runner.judge.saves.loss_watch import BadLoss
+from ddptop_runner.judge.losses import BadLoss
 
 pytestmark = pytest.mark.usefixtures("ddptop_home")
 

@@ -21,8 +21,7 @@ from ddptop_runner.base.paths import RunFolder, run_folder, runs_dir
 from ddptop_runner.host import procs
 from ddptop_runner.job import registry
 from ddptop_runner.job.registry import JobView, all_jobs, is_recent, read_all, read_job, resolve
-from ddptop_runner.model.devices import GpuProcess, GpuSample
-from ddptop_runner.model.snapshot import RankSample, encode
+from ddptop_runner.model.snapshot import GpuProcess, GpuSample, RankSample, encode
 from ddptop_runner.model.words import LIVE_STATES
 
 pytestmark = pytest.mark.usefixtures("ddptop_home")

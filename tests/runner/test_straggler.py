@@ -9,10 +9,10 @@ import msgspec
 import pytest
 
 from ddptop_runner.judge.alerts import Finding
-from ddptop_runner.judge.balance import straggler
+from ddptop_runner.judge.balance import outliers
 from ddptop_runner.judge.balance.findings_help import explain
 from ddptop_runner.judge.balance.job_watch import JobWatch
-from ddptop_runner.judge.balance.rank_marks import HOLD_S
+from ddptop_runner.judge.balance.outliers import HOLD_S
 from ddptop_runner.model.snapshot import NodeSnapshot, RankSample
 
 NOON = dt.datetime(2026, 1, 1, 12, tzinfo=dt.timezone.utc)
@@ -42,8 +42,8 @@ def words(*ranks: RankSample) -> str:
 
 
 def found(ranks: Sequence[RankSample]) -> list[Finding]:
-    apart = straggler.slow(ranks)
-    return [straggler.finding(ranks, apart)] if apart else []
+    apart = outliers.slow(ranks)
+    return [outliers.straggler_finding(ranks, apart)] if apart else []
 
 
 def test_who_waits_for_data_is_named_though_all_steps_take_equally_long():

@@ -12,7 +12,7 @@ import datetime as dt
 from pathlib import Path
 
 from ddptop_runner.store.history import HistoryWriter
-from ddptop_runner.model.devices import GpuProcess, GpuSample
+from ddptop_runner.model.snapshot import GpuProcess, GpuSample
 from ddptop_runner.model.snapshot import (
     Alert,
     Cause,

@@ -39,7 +39,7 @@ from ddptop_runner.foreign.process_table import ProcessTable
 from ddptop_runner.foreign.types import Census, ForeignJob, ProcessFacts, in_turn
 from ddptop_runner.foreign.watch import ForeignBook
 from ddptop_runner.host import procs
-from ddptop_runner.model.devices import GpuSample
+from ddptop_runner.model.snapshot import GpuSample
 
 MALLORY = 2001
 ENDLESS = Path("/dev/zero")

@@ -14,8 +14,14 @@ from ddptop_runner.devices.report import DeviceReport
 from ddptop_runner.foreign.types import Census, ForeignJob, ForeignRank, ForeignView, Unreadable
 from ddptop_runner.foreign.watch import NewLines
 from ddptop_runner.judge.balance import imbalance
-from ddptop_runner.model.devices import GpuProcess, GpuSample
-from ddptop_runner.model.snapshot import Alert, Event, NodeSnapshot, RankSample
+from ddptop_runner.model.snapshot import (
+    Alert,
+    Event,
+    GpuProcess,
+    GpuSample,
+    NodeSnapshot,
+    RankSample,
+)
 from ddptop_runner.store.history_reader import Series
 
 

@@ -24,8 +24,7 @@ from tests.tui.fake_home import (
 from ddptop_runner.base.paths import RunFolder
 from ddptop_runner.devices.report import DeviceReport
 from ddptop_runner.judge.balance import imbalance
-from ddptop_runner.model.devices import GpuProcess
-from ddptop_runner.model.snapshot import Alert, RankSample
+from ddptop_runner.model.snapshot import Alert, GpuProcess, RankSample
 from ddptop_runner.model.spec import Device
 
 

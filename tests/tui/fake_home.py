@@ -13,8 +13,7 @@ import msgspec
 from ddptop_runner.base.paths import RunFolder
 from ddptop_runner.host import procs
 from ddptop_runner.judge.balance import imbalance
-from ddptop_runner.model.devices import GpuSample
-from ddptop_runner.model.snapshot import Cause, Event, NodeSnapshot, RankSample, encode
+from ddptop_runner.model.snapshot import Cause, Event, GpuSample, NodeSnapshot, RankSample, encode
 from ddptop_runner.model.spec import JobSpec, write_spec
 from ddptop_runner.store.history import HistoryWriter
 

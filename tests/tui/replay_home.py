@@ -20,8 +20,7 @@ from tests.tui.fake_home import (
 )
 
 from ddptop_runner.base.paths import RunFolder
-from ddptop_runner.model.devices import GpuSample
-from ddptop_runner.model.snapshot import RankSample
+from ddptop_runner.model.snapshot import GpuSample, RankSample
 from ddptop_runner.store.history import HistoryWriter
 
 JOB = "gpt-a"

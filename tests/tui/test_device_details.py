@@ -27,7 +27,7 @@ from tests.tui import fake_foreign
 from tests.tui.fake_foreign import HeldFeed, IllFeed
 from tests.tui.fake_home import GIB, gpu
 
-from ddptop_runner.model.devices import GpuProcess, GpuSample
+from ddptop_runner.model.snapshot import GpuProcess, GpuSample
 
 
 def ill(index: int) -> GpuSample:

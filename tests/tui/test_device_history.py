@@ -18,7 +18,7 @@ from tests.tui.fake_device_history import write_gpu_history
 from tests.tui.fake_home import GIB, NOW, gpu, uuid
 
 from ddptop_runner.job.registry import JobView, read_job
-from ddptop_runner.model.devices import GpuProcess
+from ddptop_runner.model.snapshot import GpuProcess
 
 START = NOW.timestamp()
 WISH = Wish(device_history_s=900.0, device=uuid(0))

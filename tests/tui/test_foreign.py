@@ -24,8 +24,7 @@ from tests.tui.fake_signals import Sent
 from ddptop_runner.foreign import actions
 from ddptop_runner.foreign import actions as foreign_stacks
 from ddptop_runner.foreign.actions import SignalOutcome, SignalPlan
-from ddptop_runner.model.snapshot import Alert
-from ddptop_runner.model.stacks import RankStacks
+from ddptop_runner.model.snapshot import Alert, RankStacks
 
 MakeApp = Callable[..., DdptopApp]
 

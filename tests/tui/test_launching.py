@@ -22,7 +22,7 @@ from textual.widgets import Checkbox, Static
 
 from ddptop_runner.base.errors import DdptopError
 from ddptop_runner.base.start import own_command
-from ddptop_runner.model.devices import GpuProcess, GpuSample
+from ddptop_runner.model.snapshot import GpuProcess, GpuSample
 
 FORMS = [
     LaunchForm(script="train.py", gpus=(0, 1, 2, 3)),

@@ -17,7 +17,7 @@ from tests.tui.fake_foreign import FakeWorld
 from tests.tui.fake_home import GIB, NOW, gpu
 
 from ddptop_runner.devices.report import DeviceReport
-from ddptop_runner.model.devices import GpuProcess
+from ddptop_runner.model.snapshot import GpuProcess
 
 GPUS, RANKS = 64, 8
 

@@ -17,8 +17,7 @@ from tests.tui.own_views import rank
 
 from ddptop_runner.judge.balance import imbalance
 from ddptop_runner.judge.balance.imbalance import RankDeviation
-from ddptop_runner.model.devices import GpuProcess
-from ddptop_runner.model.snapshot import Alert, Imbalance
+from ddptop_runner.model.snapshot import Alert, GpuProcess, Imbalance
 
 
 class TestDevices:

@@ -17,8 +17,7 @@ from ddptop.tui.render.spark import bridged, cells_of, limits, spark
 from ddptop.tui.render.text import Line, Span, clip, fit, line, pad, width
 from ddptop_runner.base import units
 from ddptop_runner.judge.balance.imbalance import Figure, RankDeviation
-from ddptop_runner.model.devices import GpuSample
-from ddptop_runner.model.snapshot import RankSample
+from ddptop_runner.model.snapshot import GpuSample, RankSample
 
 BOXED = 6
 """Cards of this many rows or more have a full border, and so do those that show everything."""

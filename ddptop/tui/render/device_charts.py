@@ -5,7 +5,7 @@ from __future__ import annotations
 from ddptop.tui.device_history import DeviceHistory
 from ddptop.tui.render.chart_figures import Curve, FiguresData
 from ddptop.tui.render.series import Points
-from ddptop_runner.model.devices import GpuSample
+from ddptop_runner.model.snapshot import GpuSample
 
 MAX_PAUSE_S = 15.0
 NOTHING = Points([], [], [], [])

@@ -9,7 +9,7 @@ from ddptop.tui.render.devices import LOST_WORDS, Owners, heat, program, slowed_
 from ddptop.tui.render.text import Line, clip, field, fit, join, line, pad, rule, width, wrap
 from ddptop_runner.base import units
 from ddptop_runner.launch.gpus.usage import unknown_holder
-from ddptop_runner.model.devices import GpuProcess, GpuSample
+from ddptop_runner.model.snapshot import GpuProcess, GpuSample
 
 _LABEL_CELLS = 10
 _FIELDS: dict[str, str] = {

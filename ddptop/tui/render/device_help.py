@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ddptop_runner.base import units
-from ddptop_runner.model.devices import GpuSample
+from ddptop_runner.model.snapshot import GpuSample
 
 _SLOWED = {
     "application clocks": "clocks were set with nvidia-smi -ac; reset them with nvidia-smi -rac",

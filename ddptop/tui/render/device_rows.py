@@ -21,7 +21,7 @@ from ddptop.tui.render.devices import (
 from ddptop.tui.render.panels import FULL_SHARE, short_name
 from ddptop.tui.render.text import Line, fill, line
 from ddptop_runner.base import units
-from ddptop_runner.model.devices import GpuProcess, GpuSample
+from ddptop_runner.model.snapshot import GpuProcess, GpuSample
 
 BAR_CELLS = 10
 

@@ -11,7 +11,7 @@ from ddptop_runner.base import units
 from ddptop_runner.job.registry import AnyJob
 from ddptop_runner.judge.balance.imbalance import Figure, deviations
 from ddptop_runner.launch.gpus.usage import SMALL_CONTEXT_BYTES
-from ddptop_runner.model.devices import GpuSample
+from ddptop_runner.model.snapshot import GpuSample
 
 if TYPE_CHECKING:
     from ddptop.tui.snapshot import Snapshot

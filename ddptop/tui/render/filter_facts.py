@@ -10,8 +10,7 @@ from ddptop.tui.render.progress import progress_of
 from ddptop_runner.foreign.types import ForeignView
 from ddptop_runner.job.registry import AnyJob, pause_of
 from ddptop_runner.model import run_step
-from ddptop_runner.model.devices import GpuSample
-from ddptop_runner.model.snapshot import NodeSnapshot, RankSample
+from ddptop_runner.model.snapshot import GpuSample, NodeSnapshot, RankSample
 
 JOB_WORDS = Vocabulary(
     ("state", "user", "gpu", "by", "host", "name"),

@@ -25,8 +25,8 @@ from ddptop.tui.render.text import (
 )
 from ddptop_runner.base import units
 from ddptop_runner.job.registry import AnyJob, JobView, pause_of
-from ddptop_runner.judge.saves.step_words import step_beside
 from ddptop_runner.model.run_step import of_snapshot as run_step_of
+from ddptop_runner.model.run_step import step_beside
 from ddptop_runner.model.snapshot import NodeSnapshot, Pause, Progress, RankSample
 
 LABELLED = 110

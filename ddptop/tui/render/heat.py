@@ -16,8 +16,7 @@ from ddptop.tui.render.odd import CALM, severity
 from ddptop.tui.render.text import Line, Span, line, width
 from ddptop_runner.base import units
 from ddptop_runner.judge.balance.imbalance import Figure, RankDeviation
-from ddptop_runner.model.devices import GpuSample
-from ddptop_runner.model.snapshot import RankSample
+from ddptop_runner.model.snapshot import GpuSample, RankSample
 
 FEWEST = 65
 """With this many ranks or more, the map is shown by default."""

@@ -14,8 +14,7 @@ from ddptop.tui.render.series import Points
 from ddptop.tui.render.text import Line, field, line
 from ddptop_runner.base import units
 from ddptop_runner.judge.balance.imbalance import Figure, RankDeviation
-from ddptop_runner.model.devices import GpuSample
-from ddptop_runner.model.snapshot import NodeSnapshot, RankSample
+from ddptop_runner.model.snapshot import GpuSample, NodeSnapshot, RankSample
 
 
 def find_rank(snapshot: NodeSnapshot | None, rank: int | None) -> RankSample | None:

@@ -29,7 +29,7 @@ from ddptop.tui.widgets.machine_panel import MachinePanel
 from ddptop.tui.widgets.table import HEAD_LINES, Table
 from ddptop.tui.widgets.title_bar import TitleBar
 from ddptop_runner.foreign.types import ForeignView
-from ddptop_runner.model.devices import GpuSample
+from ddptop_runner.model.snapshot import GpuSample
 
 FIRST_SPAN_S = 900.0
 """What the chart shows at first."""

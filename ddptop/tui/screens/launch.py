@@ -24,7 +24,7 @@ from ddptop.tui.snapshot import Devices
 from ddptop.tui.widgets.gpu_choice import GpuChoice
 from ddptop.tui.widgets.table import HEAD_LINES
 from ddptop_runner.base.errors import DdptopError
-from ddptop_runner.model.devices import GpuSample
+from ddptop_runner.model.snapshot import GpuSample
 
 
 class PathSuggester(Suggester):

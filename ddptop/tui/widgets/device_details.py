@@ -6,7 +6,7 @@ from ddptop.tui.render.device_details import detail_lines
 from ddptop.tui.render.devices import Owners
 from ddptop.tui.render.text import Line
 from ddptop.tui.widgets.lines import LinesView
-from ddptop_runner.model.devices import GpuSample
+from ddptop_runner.model.snapshot import GpuSample
 
 
 class DeviceDetails(LinesView):

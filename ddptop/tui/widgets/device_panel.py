@@ -20,8 +20,7 @@ from ddptop.tui.snapshot import Machine
 from ddptop.tui.widgets.lines import LinesView
 from ddptop_runner.base.units import plural
 from ddptop_runner.judge.balance.imbalance import Figure, is_even_load
-from ddptop_runner.model.devices import GpuSample
-from ddptop_runner.model.snapshot import Imbalance, RankSample
+from ddptop_runner.model.snapshot import GpuSample, Imbalance, RankSample
 
 NOTHING_KNOWN = Imbalance()
 HEAD_LINES = 2

@@ -21,7 +21,7 @@ from ddptop.tui.render.panels import short_name
 from ddptop.tui.render.text import Line, line
 from ddptop.tui.widgets.table import Table
 from ddptop_runner.base.units import plural
-from ddptop_runner.model.devices import GpuProcess, GpuSample
+from ddptop_runner.model.snapshot import GpuProcess, GpuSample
 
 NOTHING = DeviceHistory()
 FIRST_LOOK = "querying the driver for devices..."

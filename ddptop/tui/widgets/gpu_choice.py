@@ -14,7 +14,7 @@ from ddptop.tui.widgets.table import Table
 from ddptop_runner.base.units import ranks, size_of
 from ddptop_runner.launch.gpus.select import in_mig_mode, is_instance
 from ddptop_runner.launch.gpus.usage import DeviceUse, program_of, unknown_holder, use_of
-from ddptop_runner.model.devices import GpuSample
+from ddptop_runner.model.snapshot import GpuSample
 from ddptop_runner.model.spec import Device
 
 COLUMNS = (

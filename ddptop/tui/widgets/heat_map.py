@@ -26,7 +26,7 @@ from ddptop.tui.render.text import Line, Span, fill, fit, line, rule, width
 from ddptop.tui.snapshot import JobDetail
 from ddptop.tui.widgets.rank_grid import RankGrid
 from ddptop_runner.judge.balance.imbalance import RankDeviation
-from ddptop_runner.model.devices import GpuSample
+from ddptop_runner.model.snapshot import GpuSample
 
 _NOTHING = RankDeviation()
 

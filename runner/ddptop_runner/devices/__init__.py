@@ -9,7 +9,7 @@ from collections.abc import Collection
 from typing import Protocol
 
 from ddptop_runner.devices.words import PYNVML_MISSING
-from ddptop_runner.model.devices import GpuSample
+from ddptop_runner.model.snapshot import GpuSample
 
 
 class DeviceBackend(Protocol):

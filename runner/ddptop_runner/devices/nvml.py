@@ -44,7 +44,7 @@ from ddptop_runner.devices.nvml_device import (
 )
 from ddptop_runner.devices.owners import ProcessOwners
 from ddptop_runner.devices.words import NOT_LISTENING, NOT_SUPPORTED, Why, init_failure, why_not
-from ddptop_runner.model.devices import GpuSample
+from ddptop_runner.model.snapshot import GpuSample
 
 FAST_S = 1.0
 SLOW_S = 5.0

@@ -18,7 +18,7 @@ from ddptop_runner.devices.nvml_calls import compute_processes, field_values, pr
 from ddptop_runner.devices.owners import ProcessOwners
 from ddptop_runner.devices.words import Why, throttle_words, why_not, xid_meaning
 from ddptop_runner.host import procs
-from ddptop_runner.model.devices import GpuProcess, GpuSample
+from ddptop_runner.model.snapshot import GpuProcess, GpuSample
 
 Query = tuple[Any, ...]
 """Name of a pynvml function, and its arguments after the handle."""

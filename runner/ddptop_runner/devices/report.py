@@ -10,9 +10,8 @@ import msgspec
 from ddptop_runner.base.clock import boottime_s, utc_now
 from ddptop_runner.base.start import own_command
 from ddptop_runner.devices.words import LIBRARY, LIBRARY_BROKEN, LIBRARY_MISSING, NO_ANSWER
-from ddptop_runner.model.base import Base
-from ddptop_runner.model.devices import GpuSample
-from ddptop_runner.model.snapshot import SCHEMA
+from ddptop_runner.model.snapshot import SCHEMA, GpuSample
+from ddptop_runner.model.words import Base
 
 NOTHING_TO_SAMPLE = 3
 """The sampler's exit status where there is no driver or no device; its last line says why."""

@@ -37,8 +37,7 @@ from ddptop_runner.base.errors import UsageError
 from ddptop_runner.foreign.types import ForeignRank, ForeignView
 from ddptop_runner.host import procs, stopping, tree
 from ddptop_runner.host.stopping import Step
-from ddptop_runner.model.snapshot import ProcessId
-from ddptop_runner.model.stacks import RankStacks
+from ddptop_runner.model.snapshot import ProcessId, RankStacks
 
 Action = Literal["stop", "kill"]
 STOP_GRACE_S = 15.0

@@ -21,8 +21,8 @@ from ddptop_runner.foreign.output import (
 from ddptop_runner.foreign.types import ForeignJob
 from ddptop_runner.host import procs
 from ddptop_runner.reading.progress.from_text import TextProgress
-from ddptop_runner.reading.progress.owners import rank_of, written_at
 from ddptop_runner.reading.text.parser import LossParser, Reading
+from ddptop_runner.reading.trace_files.find import rank_of, written_at
 from ddptop_runner.reading.trace_files.watch import TraceWatch
 from ddptop_runner.store.log_clean import LineCleaner
 

@@ -21,13 +21,11 @@ from ddptop_runner.host.tree import RankUsage, UsageMeter
 from ddptop_runner.judge.balance import imbalance, rank_devices
 from ddptop_runner.judge.balance.job_watch import JobWatch
 from ddptop_runner.model import run_step
-from ddptop_runner.model.devices import GpuSample
-from ddptop_runner.model.snapshot import Event, Imbalance, NodeSnapshot, RankSample
+from ddptop_runner.model.snapshot import Event, GpuSample, Imbalance, NodeSnapshot, RankSample
 from ddptop_runner.model.words import RankState
 from ddptop_runner.reading.progress import combine
-from ddptop_runner.reading.progress.fill import fill
-from ddptop_runner.reading.progress.from_text import TextProgress
-from ddptop_runner.reading.progress.said import Said, of_command
+from ddptop_runner.reading.progress.combine import fill
+from ddptop_runner.reading.progress.from_text import Said, TextProgress, of_command
 from ddptop_runner.store.history_reader import Series, bucket_width
 
 MAX_ENTRIES = 1024

@@ -21,8 +21,7 @@ from ddptop_runner.foreign.job_record import JobRecord, StateWatch
 from ddptop_runner.foreign.output import Pane, list_panes, sockets
 from ddptop_runner.foreign.types import Census, ForeignJob, ForeignView, Unreadable, in_turn
 from ddptop_runner.host import procs
-from ddptop_runner.model.devices import GpuSample
-from ddptop_runner.model.snapshot import Event, NodeSnapshot
+from ddptop_runner.model.snapshot import Event, GpuSample, NodeSnapshot
 from ddptop_runner.store.history_reader import Series
 
 SEEN_BUDGET_BYTES = 48 * 1024

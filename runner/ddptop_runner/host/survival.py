@@ -21,7 +21,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Literal
 
-from ddptop_runner.model.base import Base
+from ddptop_runner.model.words import Base
 
 BUSCTL_TIMEOUT_S = 0.5
 FIRST_SYSTEMD_WITH_SCOPE_OOM_POLICY = 253

@@ -19,9 +19,9 @@ from ddptop_runner.job.event_log import EventLog
 from ddptop_runner.job.group_memory import GroupMemory, KnownExit
 from ddptop_runner.job.last_resort import LastResort
 from ddptop_runner.job.rank_record import RankRecord
+from ddptop_runner.judge.checkpoints import CheckpointBook
 from ddptop_runner.judge.hangs.watch import HangWatch
-from ddptop_runner.judge.saves.book import CheckpointBook
-from ddptop_runner.judge.saves.loss_watch import LossWatch
+from ddptop_runner.judge.losses import LossWatch
 from ddptop_runner.model import events as ev
 from ddptop_runner.model.diagnose import RankExit
 from ddptop_runner.model.probe_message import ProbeMessage, SavedFile

@@ -9,8 +9,8 @@ from ddptop_runner.base.clock import utc_now
 from ddptop_runner.base.exit_status import status_in_words
 from ddptop_runner.base.units import duration_in_words, name_ranks, size
 from ddptop_runner.devices.words import names_of
-from ddptop_runner.judge.saves.step_words import at_step
 from ddptop_runner.model import events as ev
+from ddptop_runner.model.run_step import at_step
 from ddptop_runner.model.spec import Device
 
 

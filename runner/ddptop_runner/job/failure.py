@@ -20,22 +20,25 @@ from ddptop_runner.job import evidence
 from ddptop_runner.job.rank_record import RankRecord
 from ddptop_runner.job.rank_table import RankTable
 from ddptop_runner.judge.causes import culprit, paragraph
-from ddptop_runner.judge.causes.culprit import RAISED_CODES, RankEnd
-from ddptop_runner.judge.causes.tracebacks import error_file_exception, last_exception
-from ddptop_runner.judge.causes.words import unopened_script
-from ddptop_runner.judge.hangs import records
-from ddptop_runner.judge.launcher_ends import (
+from ddptop_runner.judge.causes.culprit import (
+    RAISED_CODES,
     WRAPPERS,
+    RankEnd,
     by_themselves,
     ended_well,
     exception_in_log,
     exception_in_words,
 )
+from ddptop_runner.judge.causes.error_text import (
+    error_file_exception,
+    last_exception,
+    unopened_script,
+)
+from ddptop_runner.judge.hangs import records
 from ddptop_runner.judge.restarts.policy import AttemptOutcome
 from ddptop_runner.model import diagnose, run_step
-from ddptop_runner.model.devices import GpuSample
 from ddptop_runner.model.diagnose import PythonException, RankExit
-from ddptop_runner.model.snapshot import Cause, NodeSnapshot, decode_snapshot
+from ddptop_runner.model.snapshot import Cause, GpuSample, NodeSnapshot, decode_snapshot
 from ddptop_runner.store import evidence_folder
 from ddptop_runner.store.logs import log_end
 

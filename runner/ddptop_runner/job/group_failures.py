@@ -25,11 +25,11 @@ from ddptop_runner.job.met_ranks import MetRanks
 from ddptop_runner.job.restart_facts import with_facts
 from ddptop_runner.judge.hangs.records import hang_cause
 from ddptop_runner.judge.hangs.types import HangVerdict
+from ddptop_runner.judge.losses import BadLoss
 from ddptop_runner.judge.restarts.planner import RestartPlanner
 from ddptop_runner.judge.restarts.policy import AttemptOutcome
-from ddptop_runner.judge.saves.loss_watch import BadLoss
-from ddptop_runner.judge.saves.step_words import at_step
 from ddptop_runner.model import events as ev
+from ddptop_runner.model.run_step import at_step
 from ddptop_runner.model.snapshot import Cause, NodeSnapshot, encode
 from ddptop_runner.model.spec import JobSpec
 from ddptop_runner.model.words import JobState

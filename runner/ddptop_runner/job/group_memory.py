@@ -10,10 +10,9 @@ from typing import Any
 
 import msgspec
 
-from ddptop_runner.model.base import Base
 from ddptop_runner.model.diagnose import RankExit
 from ddptop_runner.model.snapshot import Cause
-from ddptop_runner.model.words import JobState
+from ddptop_runner.model.words import Base, JobState
 
 
 class Ending(Base, frozen=True):

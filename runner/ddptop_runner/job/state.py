@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import datetime as dt
 
-from ddptop_runner.model.base import Base
 from ddptop_runner.model.snapshot import Alert, Cause, Checkpoint
-from ddptop_runner.model.words import LIVE_STATES, RankState
+from ddptop_runner.model.words import LIVE_STATES, Base, RankState
 from ddptop_runner.model.words import JobState as Phase
 
 

@@ -14,7 +14,7 @@ from ddptop_runner.base.units import name_ranks
 from ddptop_runner.job.registry import JobView, read_job
 from ddptop_runner.job.save_request import SaveAsked, is_taken
 from ddptop_runner.jobs import commands
-from ddptop_runner.judge.saves.where import locate
+from ddptop_runner.judge.checkpoints import locate
 from ddptop_runner.model.snapshot import Checkpoint, NodeSnapshot
 
 POLL_S = 0.1

@@ -11,13 +11,12 @@ from ddptop_runner.foreign.types import Census, ForeignJob, ForeignRank
 from ddptop_runner.host import procs
 from ddptop_runner.job.registry import JobView, pause_of
 from ddptop_runner.model import run_step
-from ddptop_runner.model.base import Base
-from ddptop_runner.model.devices import GpuSample
 from ddptop_runner.model.snapshot import (
     SCHEMA,
     Alert,
     Cause,
     Checkpoint,
+    GpuSample,
     Imbalance,
     LauncherSample,
     NodeSnapshot,
@@ -25,7 +24,7 @@ from ddptop_runner.model.snapshot import (
     Progress,
     RankSample,
 )
-from ddptop_runner.model.words import JobState, StepCounts
+from ddptop_runner.model.words import Base, JobState, StepCounts
 from ddptop_runner.reading.progress.combine import of_snapshot
 
 

@@ -23,20 +23,19 @@ from ddptop_runner.job.transition import fold
 from ddptop_runner.judge.balance import imbalance
 from ddptop_runner.judge.hangs.pause import Facts, pause_state
 from ddptop_runner.model import run_step
-from ddptop_runner.model.base import Base
-from ddptop_runner.model.devices import GpuSample
 from ddptop_runner.model.events import JobEvent
 from ddptop_runner.model.snapshot import (
     Alert,
     Cause,
     Event,
+    GpuSample,
     Imbalance,
     NodeSnapshot,
     Pause,
     RankSample,
 )
 from ddptop_runner.model.spec import JobSpec
-from ddptop_runner.model.words import LIVE_STATES, RankState
+from ddptop_runner.model.words import LIVE_STATES, Base, RankState
 from ddptop_runner.reading.progress.combine import of_moment
 from ddptop_runner.store import evidence_folder
 from ddptop_runner.store.history_reader import Figures, HistoryReader, Rows, Stood

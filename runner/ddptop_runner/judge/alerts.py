@@ -12,8 +12,7 @@ import msgspec
 
 from ddptop_runner.base.units import name_ranks
 from ddptop_runner.model import run_step
-from ddptop_runner.model.devices import GpuSample
-from ddptop_runner.model.snapshot import Alert, Pause, RankSample
+from ddptop_runner.model.snapshot import Alert, GpuSample, Pause, RankSample
 from ddptop_runner.model.words import Severity
 
 LINGER_S = 5.0

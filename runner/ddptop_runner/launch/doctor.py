@@ -26,8 +26,8 @@ from ddptop_runner.devices.once import sample_once
 from ddptop_runner.devices.report import DeviceReport, driver_library_exists
 from ddptop_runner.host import survival, tmux
 from ddptop_runner.launch.gpus.usage import is_hot
-from ddptop_runner.model.base import Base
 from ddptop_runner.model.snapshot import SCHEMA
+from ddptop_runner.model.words import Base
 
 Status = Literal["ok", "warning", "error", "unknown"]
 """`error`: a launch fails or a job is lost; `warning`: something works less well; `unknown`: the

@@ -11,8 +11,7 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
-from ddptop_runner.model.base import Base
-from ddptop_runner.model.words import LossIs, LossSource, LossState, Phase, ProgressSource
+from ddptop_runner.model.words import Base, LossIs, LossSource, LossState, Phase, ProgressSource
 
 VERSION = 1
 MAX_BYTES = 2048

@@ -16,9 +16,8 @@ from ddptop_runner.base.clock import is_time
 from ddptop_runner.base.errors import DamagedFileError, NewerFileError, UsageError
 from ddptop_runner.base.files import write_atomic
 from ddptop_runner.base.paths import RunFolder
-from ddptop_runner.model.base import Base
 from ddptop_runner.model.snapshot import SCHEMA
-from ddptop_runner.model.words import OnNan
+from ddptop_runner.model.words import Base, OnNan
 
 MAX_NAME_LENGTH = 48
 MOST_RANKS = 100_000

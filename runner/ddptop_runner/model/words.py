@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Literal
 
+import msgspec
+
 JobState = Literal[
     "queued",
     "starting",
@@ -79,3 +81,7 @@ Severity = Literal["info", "warning", "error"]
 
 HAS_ENDED = "the job has ended"
 """What a supervisor answers that has yet to write the last snapshot."""
+
+
+class Base(msgspec.Struct, frozen=True, kw_only=True):
+    """Frozen and complete in itself. msgspec inherits neither option: each type repeats them."""

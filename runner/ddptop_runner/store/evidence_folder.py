@@ -19,8 +19,7 @@ from ddptop_runner.base import bounded
 from ddptop_runner.base.clock import utc_now
 from ddptop_runner.base.paths import LAUNCHER, RunFolder, owner_name
 from ddptop_runner.host.oom import KernelLine, MemoryGroup
-from ddptop_runner.model.snapshot import Cause, encode
-from ddptop_runner.model.stacks import RankStacks
+from ddptop_runner.model.snapshot import Cause, RankStacks, encode
 from ddptop_runner.store.logs import log_end
 
 KEEP_TIMEOUT_S = 5.0

@@ -4,7 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from ddptop_runner.judge.causes import gpu_memory
+from ddptop_runner.judge.causes.error_text import (
+    GpuMemoryError,
+    gpu_error_in_words,
+    is_gpu_oom,
+    read_gpu_error,
+)
 
 MESSAGE = (
     "CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 79.15 GiB of "
@@ -16,12 +21,12 @@ MESSAGE = (
 
 
 def test_all_figures():
-    error = gpu_memory.read(MESSAGE.format("6.50 GiB"))
-    assert error == gpu_memory.GpuMemoryError(
+    error = read_gpu_error(MESSAGE.format("6.50 GiB"))
+    assert error == GpuMemoryError(
         "2.00 GiB", 0, "79.15 GiB", "1.25 GiB", "6.50 GiB", ((4242, "20.00 GiB"),)
     )
     peaks = {1: 60 * 2**30, 0: int(77.9 * 2**30)}
-    assert gpu_memory.in_words(error, 3, peaks, {7: "1.0 GiB (ann)"}) == [
+    assert gpu_error_in_words(error, 3, peaks, {7: "1.0 GiB (ann)"}) == [
         "It tried to allocate 2.00 GiB on GPU 3; 1.25 GiB of 79.15 GiB was free.",
         "Peak memory: 77.9 GiB (rank 0), 60.0 GiB (rank 1).",
         "Also on the device: pid 7 with 1.0 GiB (ann), pid 4242 with 20.00 GiB.",
@@ -33,25 +38,25 @@ def test_all_figures():
     ("reserved", "fragmented"), [("6.50 GiB", True), ("600.00 MiB", True), ("100.00 MiB", False)]
 )
 def test_the_remedy_is_named_where_it_may_help(reserved, fragmented):
-    assert gpu_memory.read(MESSAGE.format(reserved)).is_fragmented is fragmented
+    assert read_gpu_error(MESSAGE.format(reserved)).is_fragmented is fragmented
 
 
 def test_a_small_request_beside_as_much_unused():
     message = "Tried to allocate 64.00 MiB. 70.00 MiB is reserved by PyTorch but unallocated"
-    assert gpu_memory.read(message).is_fragmented
+    assert read_gpu_error(message).is_fragmented
 
 
 def test_what_is_not_said_is_left_out():
-    error = gpu_memory.read("CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`")
-    assert gpu_memory.in_words(error, None, {}, {}) == []
-    assert gpu_memory.in_words(gpu_memory.read("Tried to allocate 2.00 GiB"), None, {}, {}) == [
+    error = read_gpu_error("CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`")
+    assert gpu_error_in_words(error, None, {}, {}) == []
+    assert gpu_error_in_words(read_gpu_error("Tried to allocate 2.00 GiB"), None, {}, {}) == [
         "It tried to allocate 2.00 GiB on its device."
     ]
 
 
 def test_many_ranks():
     peaks = {rank: (rank + 1) * 2**29 for rank in range(16)}
-    (sentence,) = gpu_memory.in_words(gpu_memory.read(""), None, peaks, {})
+    (sentence,) = gpu_error_in_words(read_gpu_error(""), None, peaks, {})
     assert sentence == "Peak memory: 512 MiB (rank 0) to 8.0 GiB (rank 15)."
 
 
@@ -67,4 +72,4 @@ def test_many_ranks():
     ],
 )
 def test_is_gpu_oom(type_, message, expected):
-    assert gpu_memory.is_gpu_oom(type_, message) is expected
+    assert is_gpu_oom(type_, message) is expected

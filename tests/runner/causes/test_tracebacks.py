@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from ddptop_runner.judge.causes.tracebacks import error_file_exception, last_exception
+from ddptop_runner.judge.causes.error_text import error_file_exception, last_exception
 from ddptop_runner.model.diagnose import PythonException
 from ddptop_runner.store.log_clean import sanitize
 

@@ -4,7 +4,19 @@ from __future__ import annotations
 
 import pytest
 
-from ddptop_runner.judge.causes import words
+from ddptop_runner.judge.causes.error_text import (
+    LOST,
+    MAYBE_LOST,
+    NOT_A_VICTIM,
+    WAITED,
+    exit_code_in_words,
+    known_error,
+    last_words,
+    missing_at_barrier,
+    signal_in_words,
+    victim_of,
+    victim_of_text,
+)
 from ddptop_runner.model.diagnose import PythonException
 
 PAIR = "[/pytorch/third_party/gloo/gloo/transport/tcp/pair.cc:{}] {}"
@@ -13,61 +25,61 @@ HINT = ". This is typically caused by a remote worker crashing. Check the logs o
 VICTIMS = {
     "gloo lost its peer": (
         PAIR.format(553, "Connection closed by peer [127.0.0.1]:30377" + HINT),
-        words.LOST,
+        LOST,
     ),
     "gloo was reset": (
         PAIR.format(537, "Read error [127.0.0.1]:22449: Connection reset by peer" + HINT),
-        words.LOST,
+        LOST,
     ),
     "gloo waited in vain": (
         "[gloo/transport/tcp/unbound_buffer.cc:78] Timed out waiting 8000ms for recv operation to "
         "complete",
-        words.WAITED,
+        WAITED,
     ),
-    "gloo gave the pair up": ("Application timeout caused pair closure", words.WAITED),
+    "gloo gave the pair up": ("Application timeout caused pair closure", WAITED),
     "a monitored barrier": (
         "[Rank 0]: Rank 1 failed to pass monitoredBarrier in 3000 ms",
-        words.WAITED,
+        WAITED,
     ),
     "NCCL lost its peer": (
         "NCCL error in: NCCLUtils.cpp:94, remote process exited or there was a network error",
-        words.LOST,
+        LOST,
     ),
     "NCCL lost its peer, newer": (
         "ncclRemoteError: A call failed possibly due to a network error or a remote process "
         "exiting prematurely.",
-        words.LOST,
+        LOST,
     ),
     "NCCL's watchdog": (
         "[Rank 0] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=5, "
         "OpType=ALLREDUCE) ran for 600023 milliseconds before timing out.",
-        words.WAITED,
+        WAITED,
     ),
     "NCCL's watchdog ends the process": (
         "[Rank 0] Some NCCL operations have failed or timed out. Due to the asynchronous nature of "
         "CUDA kernels, subsequent GPU operations might run on corrupted/incomplete data.",
-        words.WAITED,
+        WAITED,
     ),
     "NCCL's watchdog found an error of its own": (
         "Process group watchdog thread terminated with exception: CUDA error: an illegal memory "
         "access was encountered",
-        words.NOT_A_VICTIM,
+        NOT_A_VICTIM,
     ),
     "the store's keys never came": (
         "[3] is setting up NCCL communicator and retrieving ncclUniqueId from [0] via c10d "
         "key-value store by key '0', but store->get('0') got error: wait timeout after 600000ms",
-        words.WAITED,
+        WAITED,
     ),
-    "the store is gone": ("[c10d] recvValue failed on SocketImpl(fd=3)", words.LOST),
-    "not all came": ("Timed out after 31 seconds waiting for clients. 1/2 joined.", words.WAITED),
-    "any connection": ("[Errno 104] Connection reset by peer", words.MAYBE_LOST),
-    "any pipe": ("BrokenPipeError: [Errno 32] Broken pipe", words.MAYBE_LOST),
-    "a bug": ("shape mismatch", words.NOT_A_VICTIM),
-    "NCCL for another reason": ("NCCL error: unhandled cuda error", words.NOT_A_VICTIM),
+    "the store is gone": ("[c10d] recvValue failed on SocketImpl(fd=3)", LOST),
+    "not all came": ("Timed out after 31 seconds waiting for clients. 1/2 joined.", WAITED),
+    "any connection": ("[Errno 104] Connection reset by peer", MAYBE_LOST),
+    "any pipe": ("BrokenPipeError: [Errno 32] Broken pipe", MAYBE_LOST),
+    "a bug": ("shape mismatch", NOT_A_VICTIM),
+    "NCCL for another reason": ("NCCL error: unhandled cuda error", NOT_A_VICTIM),
     "NCCL without shared memory": (
         "ncclSystemError: Error while creating shared memory segment /dev/shm/nccl-x, error: "
         "No space left on device (28), Connection closed",
-        words.NOT_A_VICTIM,
+        NOT_A_VICTIM,
     ),
 }
 
@@ -75,11 +87,11 @@ VICTIMS = {
 @pytest.mark.parametrize("case", VICTIMS.values(), ids=list(VICTIMS))
 def test_victims(case):
     text, expected = case
-    assert words.victim_of_text(text) == expected
-    assert words.victim_of(PythonException("RuntimeError", text, None), "") == expected
-    assert words.victim_of(PythonException("RuntimeError", "x", None, detail=text), "") == expected
-    of_log = words.NOT_A_VICTIM if expected == words.MAYBE_LOST else expected
-    assert words.victim_of(None, text) == of_log
+    assert victim_of_text(text) == expected
+    assert victim_of(PythonException("RuntimeError", text, None), "") == expected
+    assert victim_of(PythonException("RuntimeError", "x", None, detail=text), "") == expected
+    of_log = NOT_A_VICTIM if expected == MAYBE_LOST else expected
+    assert victim_of(None, text) == of_log
 
 
 @pytest.mark.parametrize(
@@ -91,7 +103,7 @@ def test_victims(case):
     ],
 )
 def test_who_missed_the_barrier(message, rank):
-    assert words.missing_at_barrier(PythonException("RuntimeError", message, None)) == rank
+    assert missing_at_barrier(PythonException("RuntimeError", message, None)) == rank
 
 
 KNOWN = {
@@ -112,22 +124,22 @@ KNOWN = {
 @pytest.mark.parametrize("case", KNOWN.values(), ids=list(KNOWN))
 def test_known_errors(case):
     text, kind, said = case
-    known = words.known_error(text)
+    known = known_error(text)
     assert known is not None
     assert known.kind == kind
     assert said in known.words
 
 
 def test_an_unknown_error():
-    assert words.known_error("bad shape") is None
+    assert known_error("bad shape") is None
 
 
 def test_every_signal_that_ends_a_process_means_something():
     for name in ("SIGSEGV", "SIGBUS", "SIGABRT", "SIGFPE", "SIGILL", "SIGTERM", "SIGINT"):
-        assert words.signal_in_words(name)
-    assert "/dev/shm" in (words.signal_in_words("SIGBUS") or "")
-    assert words.signal_in_words("SIGXCPU")
-    assert words.signal_in_words("signal 70") is None
+        assert signal_in_words(name)
+    assert "/dev/shm" in (signal_in_words("SIGBUS") or "")
+    assert signal_in_words("SIGXCPU")
+    assert signal_in_words("signal 70") is None
 
 
 @pytest.mark.parametrize(
@@ -135,7 +147,7 @@ def test_every_signal_that_ends_a_process_means_something():
     [(137, "SIGKILL"), (139, "SIGSEGV"), (127, "did not find"), (126, "could not")],
 )
 def test_exit_codes(code, said):
-    assert said in (words.exit_code_in_words(code) or "")
+    assert said in (exit_code_in_words(code) or "")
 
 
 TORCHRUN_REPORT = """\
@@ -152,7 +164,7 @@ train.py FAILED
 
 
 def test_a_code_of_the_programs_own():
-    assert words.exit_code_in_words(1) is words.exit_code_in_words(7) is None
+    assert exit_code_in_words(1) is exit_code_in_words(7) is None
 
 
 @pytest.mark.parametrize(
@@ -175,4 +187,4 @@ def test_a_code_of_the_programs_own():
 def test_last_words(tail, expected):
     if tail.startswith("Fatal"):
         expected = "Fatal Python error: Segmentation fault"
-    assert words.last_words(tail) == expected
+    assert last_words(tail) == expected

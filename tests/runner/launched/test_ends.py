@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from ddptop_runner.judge.causes import culprit
-from ddptop_runner.judge.causes.culprit import RankEnd
-from ddptop_runner.judge.launcher_ends import (
+from ddptop_runner.judge.causes.culprit import (
+    RankEnd,
     by_themselves,
     ended_well,
     exception_in_log,

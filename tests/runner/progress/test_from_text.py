@@ -7,8 +7,7 @@ import datetime as dt
 import pytest
 
 from ddptop_runner.base.clock import utc_now
-from ddptop_runner.reading.progress.from_text import HOLD_S, TextProgress
-from ddptop_runner.reading.progress.said import Said
+from ddptop_runner.reading.progress.from_text import HOLD_S, Said, TextProgress
 from ddptop_runner.reading.text.parser import LossParser, Reading
 
 START = utc_now()

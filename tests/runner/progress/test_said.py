@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ddptop_runner.reading.progress.said import Said, of_command
+from ddptop_runner.reading.progress.from_text import Said, of_command
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from ddptop_runner.judge.restarts.fitness import HEALTHY_AFTER_S, HealthBook, Known, Unfit, judge
-from ddptop_runner.model.devices import GpuProcess, GpuSample
+from ddptop_runner.model.snapshot import GpuProcess, GpuSample
 from ddptop_runner.model.spec import Device
 
 DEVICE = Device(index=2, uuid="GPU-2", name="H100")

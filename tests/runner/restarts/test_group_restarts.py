@@ -19,11 +19,10 @@ from ddptop_runner.host.tree import HostUsage
 from ddptop_runner.job.group import Group
 from ddptop_runner.job.group_memory import Ending
 from ddptop_runner.judge.hangs.types import HangVerdict
-from ddptop_runner.judge.restarts import memory, policy
+from ddptop_runner.judge.losses import BadLoss
+from ddptop_runner.judge.restarts import policy
 from ddptop_runner.judge.restarts.policy import AttemptOutcome
-from ddptop_runner.judge.saves.loss_watch import BadLoss
-from ddptop_runner.model.devices import GpuSample
-from ddptop_runner.model.snapshot import Cause
+from ddptop_runner.model.snapshot import Cause, GpuSample
 from ddptop_runner.model.spec import Device, JobSpec
 
 pytestmark = pytest.mark.usefixtures("ddptop_home")
@@ -234,7 +233,7 @@ def test_a_device_that_is_back_is_taken_back_with_a_restart():
 
 
 def test_the_memory_is_waited_for_before_the_ranks_start_unless_the_job_is_stopped(monkeypatch):
-    monkeypatch.setattr(memory, "POLL_S", 0.01)
+    monkeypatch.setattr("ddptop_runner.judge.restarts.fitness.POLL_S", 0.01)
 
     async def scenario(group: Group, around: Around) -> None:
         answers: list[dict[str, Any]] = []

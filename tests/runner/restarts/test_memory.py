@@ -9,9 +9,9 @@ import pytest
 
 from ddptop_runner.base.clock import boottime_s, utc_now
 from ddptop_runner.devices import report as device_report
-from ddptop_runner.judge.restarts import memory
-from ddptop_runner.judge.restarts.memory import Held, Waited, still_held
-from ddptop_runner.model.devices import GpuProcess, GpuSample
+from ddptop_runner.judge.restarts import fitness
+from ddptop_runner.judge.restarts.fitness import Held, Waited, still_held
+from ddptop_runner.model.snapshot import GpuProcess, GpuSample
 from ddptop_runner.model.spec import Device
 
 DEVICE = Device(index=0, uuid="GPU-0")
@@ -68,17 +68,17 @@ def waited(reports: Sequence[device_report.DeviceReport | None], skip: bool = Fa
     def look(gpus: Sequence[GpuSample]) -> list[Held]:
         return still_held(gpus, [DEVICE], {"GPU-0": 0}, lambda pid: False)
 
-    return asyncio.run(memory.wait(next_report, look, lambda: skip))
+    return asyncio.run(fitness.wait(next_report, look, lambda: skip))
 
 
 @pytest.fixture(autouse=True)
 def often(monkeypatch):
-    monkeypatch.setattr(memory, "POLL_S", 0.001)
+    monkeypatch.setattr(fitness, "POLL_S", 0.001)
 
 
 @pytest.fixture
 def short(monkeypatch):
-    monkeypatch.setattr(memory, "LIMIT_S", 0.05)
+    monkeypatch.setattr(fitness, "LIMIT_S", 0.05)
 
 
 def test_it_waits_for_samples_from_after_the_end_and_until_all_is_back():
@@ -96,7 +96,7 @@ def test_it_gives_up_and_says_who_holds_what(short):
 
 
 def test_a_driver_that_does_not_answer_is_not_waited_for(monkeypatch):
-    monkeypatch.setattr(memory, "ANSWER_S", 0.01)
+    monkeypatch.setattr(fitness, "ANSWER_S", 0.01)
     assert waited([report(9, age_s=5)]).silent
 
 

@@ -15,7 +15,7 @@ from ddptop_runner.judge.restarts import planner as planner_module
 from ddptop_runner.judge.restarts.fitness import HEALTHY_AFTER_S
 from ddptop_runner.judge.restarts.planner import NextAttempt, RestartPlanner
 from ddptop_runner.judge.restarts.policy import AttemptOutcome
-from ddptop_runner.model.devices import GpuSample
+from ddptop_runner.model.snapshot import GpuSample
 from ddptop_runner.model.spec import Device, JobSpec
 
 DEVICES = [Device(index=n, uuid=f"GPU-{n}", name="H100") for n in range(4)]

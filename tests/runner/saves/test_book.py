@@ -7,15 +7,16 @@ from pathlib import Path
 import pytest
 
 from ddptop_runner.job.event_text import text
-from ddptop_runner.judge.saves.book import (
+from ddptop_runner.judge.checkpoints import (
     TOLD_AT_ONCE,
     TOLD_EACH_S,
     CheckpointBook,
+    ThreadedFinder,
     WorkLost,
+    locate,
 )
-from ddptop_runner.judge.saves.step_words import at_step, step_beside
-from ddptop_runner.judge.saves.where import ThreadedFinder, locate
 from ddptop_runner.model.probe_message import SavedFile
+from ddptop_runner.model.run_step import at_step, step_beside
 
 MIB = 2**20
 

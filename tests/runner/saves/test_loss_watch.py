@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from ddptop_runner.judge.saves.loss_watch import LossWatch
+from ddptop_runner.judge.losses import LossWatch
 from ddptop_runner.model.snapshot import RankSample
 
 NAN, INF = float("nan"), float("inf")

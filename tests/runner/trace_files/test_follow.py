@@ -18,8 +18,12 @@ from ddptop_runner.reading.trace_files.find import (
     kind_of,
     maker_of,
 )
-from ddptop_runner.reading.trace_files.follow import MAX_LAG_BYTES, READ_BYTES, TraceFiles
-from ddptop_runner.reading.trace_files.watch import TraceWatch
+from ddptop_runner.reading.trace_files.watch import (
+    MAX_LAG_BYTES,
+    READ_BYTES,
+    TraceFiles,
+    TraceWatch,
+)
 
 SAMPLES = Path(__file__).parents[2] / "samples" / "trace_files"
 EVENTS = "events.out.tfevents.1795264528.host-3.example.4711.0"

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 
 from ddptop_runner.reading.text import names
 from ddptop_runner.reading.text.parser import Reading
-from ddptop_runner.reading.trace_files import crc32c, events
-from ddptop_runner.reading.trace_files.records import MAX_RECORD_BYTES, RecordReader
+from ddptop_runner.reading.trace_files import events
+from ddptop_runner.reading.trace_files.events import MAX_RECORD_BYTES, RecordReader
 from ddptop_runner.reading.trace_files.series import MAX_LINE_BYTES, CsvSeries, EventSeries
 
 SAMPLES = Path(__file__).parents[2] / "samples" / "trace_files"
@@ -139,8 +139,8 @@ def test_a_series_by_epochs_gives_the_epoch_and_no_step() -> None:
 
 def record(data: bytes) -> bytes:
     length = struct.pack("<Q", len(data))
-    header = length + struct.pack("<I", crc32c.masked(length))
-    return header + data + struct.pack("<I", crc32c.masked(data))
+    header = length + struct.pack("<I", events.masked(length))
+    return header + data + struct.pack("<I", events.masked(data))
 
 
 def varint(value: int) -> bytes:
@@ -191,8 +191,8 @@ def test_a_scalar_in_a_tensor(tensor: bytes, value: float | None) -> None:
 
 
 def test_the_checksum_is_castagnolis() -> None:
-    assert crc32c.crc32c(b"123456789") == 0xE3069283
-    assert crc32c.crc32c(bytes(32)) == 0x8A9136AA
+    assert events.crc32c(b"123456789") == 0xE3069283
+    assert events.crc32c(bytes(32)) == 0x8A9136AA
 
 
 STREAM = [record(event(step, scalar("loss", step / 4))) for step in range(20)]
@@ -237,7 +237,7 @@ def test_a_huge_record_is_not_held() -> None:
     size = 40 * MAX_RECORD_BYTES
     length = struct.pack("<Q", size)
     series = EventSeries()
-    assert series.feed(length + struct.pack("<I", crc32c.masked(length))) == []
+    assert series.feed(length + struct.pack("<I", events.masked(length))) == []
     tracemalloc.start()
     try:
         for _ in range(20):

@@ -8,8 +8,7 @@ from typing import Literal
 
 import msgspec
 
-from ddptop_runner.model.devices import GpuSample
-from ddptop_runner.model.snapshot import Alert, Imbalance, RankSample
+from ddptop_runner.model.snapshot import Alert, GpuSample, Imbalance, RankSample
 
 _ENDED = ("exited", "failed", "stopped")
 

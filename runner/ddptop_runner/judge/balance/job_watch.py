@@ -7,7 +7,7 @@ from typing import Any
 
 from ddptop_runner.judge import alerts
 from ddptop_runner.judge.balance import findings
-from ddptop_runner.judge.balance.rank_marks import RankMarks
+from ddptop_runner.judge.balance.outliers import RankMarks
 from ddptop_runner.judge.balance.stuck import StuckWatch
 from ddptop_runner.model.snapshot import Alert, NodeSnapshot
 

@@ -11,8 +11,7 @@ from typing import TypeVar
 
 import msgspec
 
-from ddptop_runner.model.devices import GpuSample
-from ddptop_runner.model.snapshot import RankSample
+from ddptop_runner.model.snapshot import GpuSample, RankSample
 from ddptop_runner.model.spec import Device
 
 _ENDED = ("exited", "failed", "stopped")

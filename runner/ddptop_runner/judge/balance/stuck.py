@@ -10,9 +10,8 @@ import msgspec
 
 from ddptop_runner.base.units import duration_in_words, name_gpus, name_ranks
 from ddptop_runner.judge.alerts import Finding
-from ddptop_runner.judge.balance.placement import Device, Placement, median
-from ddptop_runner.model.devices import GpuSample
-from ddptop_runner.model.snapshot import RankSample
+from ddptop_runner.judge.balance.findings import Device, Placement, median
+from ddptop_runner.model.snapshot import GpuSample, RankSample
 from ddptop_runner.model.words import Severity
 
 SPINNING_PERCENT = 99.0

@@ -2,15 +2,29 @@
 
 A rank that ended because another one was gone, or that timed out waiting for one, is a victim. It
 is named only where nothing explains the failure better.
+
+The launcher of a command ends the other ranks once one has failed, and all of them write to one
+log. So a rank that was ended by a signal after another one had failed says nothing about the cause;
+and an exception in the log belongs to no rank in particular, unless torch has put the rank before
+it (`by_themselves`, `exception_in_log`).
 """
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from ddptop_runner.base.exit_status import split_status
-from ddptop_runner.judge.causes import words
+from ddptop_runner.judge.causes.error_text import (
+    MAYBE_LOST,
+    NOT_A_VICTIM,
+    WAITED,
+    is_collective_mismatch,
+    last_exception,
+    missing_at_barrier,
+    victim_of,
+)
 from ddptop_runner.judge.hangs.records import Left
 from ddptop_runner.model.diagnose import PythonException, RankExit
 
@@ -88,10 +102,10 @@ class RankEnd:
 
     @property
     def victim(self) -> int:
-        """How much of a victim it is: see `words.victim_of`."""
+        """How much of a victim it is: see `victim_of`."""
         if self.raised is None and not self._may_say_why:
-            return words.NOT_A_VICTIM
-        return words.victim_of(self.raised, last_lines(self.tail))
+            return NOT_A_VICTIM
+        return victim_of(self.raised, last_lines(self.tail))
 
     @property
     def _may_say_why(self) -> bool:
@@ -130,7 +144,7 @@ def find(ends: Sequence[RankEnd]) -> Culprit | None:
     """
     in_time = sorted(ends, key=lambda end: end.exit.at_boottime_s)
     failed = [end for end in in_time if end.failed]
-    own = [end for end in failed if end.victim == words.NOT_A_VICTIM]
+    own = [end for end in failed if end.victim == NOT_A_VICTIM]
     if own:
         return Culprit(own[0], "failed")
     first = failed[0] if failed else None
@@ -139,10 +153,10 @@ def find(ends: Sequence[RankEnd]) -> Culprit | None:
         # a failure that nobody stamped in time: the earliest bad end stands for it
         bad = [end for end in in_time if end.exit.failed]
         return Culprit(bad[0], "failed") if bad else None
-    raised = [end for end in others if end.raised is not None and end.victim == words.NOT_A_VICTIM]
+    raised = [end for end in others if end.raised is not None and end.victim == NOT_A_VICTIM]
     if raised:
         return Culprit(raised[0], "raised", first)
-    maybe = [end for end in failed if end.victim == words.MAYBE_LOST]
+    maybe = [end for end in failed if end.victim == MAYBE_LOST]
     if maybe:
         return Culprit(maybe[0], "failed")
     left = [end for end in others if _left(end)]
@@ -158,8 +172,8 @@ def is_mismatch(blamed: Culprit) -> bool:
     """Whether its own words say that ranks entered different collectives."""
     end = blamed.end
     if end.raised is not None:
-        return words.is_mismatch(end.raised.whole_message)
-    return words.is_mismatch(last_lines(end.tail))
+        return is_collective_mismatch(end.raised.whole_message)
+    return is_collective_mismatch(last_lines(end.tail))
 
 
 def by_order(blamed: Culprit, ends: Sequence[RankEnd], left: Left) -> Culprit:
@@ -179,9 +193,9 @@ def _left(end: RankEnd) -> bool:
 
 def _missing(first: RankEnd, alive: Sequence[RankEnd]) -> RankEnd | None:
     """The one rank that did not come where `first` waited; None where several may be meant."""
-    if first.victim != words.WAITED:
+    if first.victim != WAITED:
         return None
-    named = words.missing_at_barrier(first.raised)
+    named = missing_at_barrier(first.raised)
     for end in alive:
         if end.rank == named:
             return end
@@ -201,3 +215,56 @@ def _lowest(ends: Sequence[RankEnd], counts: Sequence[int | None]) -> RankEnd | 
     if len(known) != len(counts) or not known or known.count(min(known)) != 1:
         return None
     return ends[counts.index(min(known))]
+
+
+BY_LAUNCHERS = ("SIGTERM", "SIGINT", "SIGKILL")
+"""What launchers send to the other ranks when one has failed."""
+WRAPPERS = ("ChildFailedError", "CalledProcessError", "HorovodInternalError")
+"""What launchers raise themselves because a rank has failed."""
+TRACEBACK = "Traceback (most recent call last):"
+
+
+def exception_in_words(raised: str | None, place: str | None) -> PythonException | None:
+    """What a probe said with its last words, `Type: message`, as an exception."""
+    if not raised:
+        return None
+    type_, _, message = raised.partition(": ")
+    return PythonException(type_, message, place)
+
+
+def by_themselves(ends: Sequence[RankEnd], launcher_ended_s: float | None) -> list[RankEnd]:
+    """The ends in their order, where those that others brought about count as ended by ddptop.
+
+    Args:
+        ends: of the ranks, in any order.
+        launcher_ended_s: CLOCK_BOOTTIME at which the launcher ended; None where it lives.
+    """
+    found: list[RankEnd] = []
+    for end in sorted(ends, key=lambda end: end.exit.at_boottime_s):
+        after = launcher_ended_s is not None and end.exit.at_boottime_s > launcher_ended_s
+        others_failed = any(earlier.exit.failed for earlier in found)
+        if end.failed and (after or (others_failed and end.signal in BY_LAUNCHERS)):
+            end = dataclasses.replace(end, exit=dataclasses.replace(end.exit, ended_by_us=True))
+        found.append(end)
+    return found
+
+
+def ended_well(end: RankEnd) -> bool:
+    """Whether nothing speaks against it, where nobody could collect how it ended."""
+    return end.exit.returncode is None and end.leaving and end.exception is None
+
+
+def exception_in_log(tail: str) -> PythonException | None:
+    """The exception that a launcher's log ends with; those of launchers themselves are passed over.
+
+    Args:
+        tail: the end of the log.
+    """
+    found = last_exception(tail)
+    while found is not None and found.short_type in WRAPPERS:
+        tail = tail[: tail.rfind(TRACEBACK)]
+        earlier = last_exception(tail)
+        if earlier is None:
+            return found
+        found = earlier
+    return found

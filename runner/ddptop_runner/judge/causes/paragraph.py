@@ -8,8 +8,18 @@ from dataclasses import dataclass, field
 
 from ddptop_runner.base.paths import LAUNCHER
 from ddptop_runner.host.oom import OomFinding
-from ddptop_runner.judge.causes import gpu_memory, words
 from ddptop_runner.judge.causes.culprit import Culprit, RankEnd, last_lines
+from ddptop_runner.judge.causes.error_text import (
+    WAITED,
+    exit_code_in_words,
+    gpu_error_in_words,
+    is_gpu_oom,
+    killed_by,
+    known_error,
+    last_words,
+    read_gpu_error,
+    signal_in_words,
+)
 from ddptop_runner.judge.hangs.records import Left
 from ddptop_runner.model.diagnose import PythonException, clipped
 from ddptop_runner.model.snapshot import Cause
@@ -183,13 +193,13 @@ def _raised(
     end = culprit.end
     text = exception.whole_message
     place = f" (at {exception.place})" if exception.place else ""
-    if gpu_memory.is_gpu_oom(exception.type, text):
+    if is_gpu_oom(exception.type, text):
         first = f" and was {_first(end)}" if culprit.how != "raised" and len(ends) > 1 else ""
         opening = f"{_who(end)} ran out of GPU memory{_at_step(end)}{place}{first}."
         told = _Told("cuda_oom", opening)
         others = {} if end.gpu is None else around.other_processes.get(end.gpu, {})
         peaks = {one.rank: one.peak_bytes for one in ends if one.peak_bytes is not None}
-        sentences = gpu_memory.in_words(gpu_memory.read(text), end.gpu, peaks, others)
+        sentences = gpu_error_in_words(read_gpu_error(text), end.gpu, peaks, others)
         told.sentences += sentences or [f"{exception.in_words(quoted)}."]
         return told
     told = _Told("exception", _opening(culprit, alone=len(ends) == 1))
@@ -201,7 +211,7 @@ def _raised(
     if worker is not None and ("Killed" in text or "unexpectedly" in text):
         pids = [int(pid) for pid in re.findall(r"\d+", worker["pids"])]
         _tell_memory(told, around.killed_for_memory(pids))
-    if known := words.known_error(text):
+    if known := known_error(text):
         told.kind = known.kind or told.kind
         told.say(known.words)
     if culprit.victim is not None:
@@ -213,22 +223,22 @@ def _ended(culprit: Culprit, around: Surroundings, quoted: int, *, alone: bool) 
     end = culprit.end
     kind = "exit_code" if end.signal is None else "signal"
     told = _Told(kind, _opening(culprit, alone=alone))
-    if words.killed_by(end.exit_code, end.signal):
+    if killed_by(end.exit_code, end.signal):
         if end.exit_code is not None:
-            told.say(_sentence(words.exit_code_in_words(end.exit_code)))
+            told.say(_sentence(exit_code_in_words(end.exit_code)))
         finding = around.killed_for_memory([end.exit.pid])
         _tell_memory(told, finding)
         if finding is None:
             told.say("It is unknown whether another process killed it or it ran out of memory.")
         return told
     if end.signal is not None:
-        meaning = words.signal_in_words(end.signal)
+        meaning = signal_in_words(end.signal)
         told.say(None if meaning is None else f"{end.signal}: {meaning}.")
         told.say(None if end.crashed_at is None else f"It crashed at {end.crashed_at}.")
     elif end.exit_code is not None:
-        told.say(_sentence(words.exit_code_in_words(end.exit_code)))
-    known = words.known_error(last_lines(end.tail))
-    last = words.last_words(end.tail)
+        told.say(_sentence(exit_code_in_words(end.exit_code)))
+    known = known_error(last_lines(end.tail))
+    last = last_words(end.tail)
     if last is not None:
         told.say(f"Its last output: {clipped(last, quoted)!r}.")
     elif end.has_log:
@@ -280,7 +290,7 @@ def _left(culprit: Culprit) -> _Told:
 def _lost_it(victim: RankEnd) -> str:
     place = victim.raised.place if victim.raised is not None else None
     at = f" at {place}" if place else ""
-    if victim.victim == words.WAITED:
+    if victim.victim == WAITED:
         return f"Rank {victim.rank} timed out waiting for it{at} and {victim.exit.in_words()}."
     return f"Rank {victim.rank} lost its connection to it{at} and {victim.exit.in_words()}."
 
@@ -310,7 +320,7 @@ def _out_of_order(left: Left, victim: RankEnd, quoted: int) -> _Told:
     if victim.raised is not None:
         said = victim.raised.in_words(quoted)
     else:
-        said = clipped(words.last_words(victim.tail) or "", quoted)
+        said = clipped(last_words(victim.tail) or "", quoted)
     told.say(
         f"{_who(victim)}, which entered a different collective, {victim.exit.in_words()}"
         f"{_at_step(victim)}{f': {said}' if said else ''}."
@@ -326,9 +336,9 @@ def _victim(culprit: Culprit, quoted: int, *, alone: bool) -> _Told:
     )
     if end.raised is not None:
         told.say(f"{end.raised.in_words(quoted)}.")
-    elif last := words.last_words(end.tail):
+    elif last := last_words(end.tail):
         told.say(f"Its last output: {clipped(last, quoted)!r}.")
-    if end.victim == words.WAITED:
+    if end.victim == WAITED:
         told.say("It timed out waiting for another rank, which could not be identified.")
     else:
         told.say("It lost its connection to another rank; the reason is unknown.")

@@ -14,9 +14,9 @@ from ddptop_runner.base.clock import boottime_s
 from ddptop_runner.devices.report import DeviceReport
 from ddptop_runner.devices.words import name_of, names_of
 from ddptop_runner.judge.alerts import Finding
-from ddptop_runner.judge.restarts import memory, policy
+from ddptop_runner.judge.restarts import fitness, policy
 from ddptop_runner.judge.restarts.fitness import HealthBook, Known, Unfit, key_of
-from ddptop_runner.model.devices import GpuSample
+from ddptop_runner.model.snapshot import GpuSample
 from ddptop_runner.model.spec import Device, JobSpec
 
 Report = Callable[[], "DeviceReport | None"]
@@ -226,7 +226,7 @@ class RestartPlanner:
 
     async def wait_for_memory(
         self, report: Report, is_ours: Callable[[int], bool], skip: Callable[[], bool]
-    ) -> memory.Waited:
+    ) -> fitness.Waited:
         """Wait until the devices have the memory of an ended attempt back.
 
         Args:
@@ -236,13 +236,13 @@ class RestartPlanner:
         """
         devices = self.spec.devices
         if not devices:
-            return memory.Waited(0.0)
+            return fitness.Waited(0.0)
         idle = self._health.idle_bytes()
 
-        def look(gpus: Sequence[GpuSample]) -> list[memory.Held]:
-            return memory.still_held(gpus, devices, idle, is_ours)
+        def look(gpus: Sequence[GpuSample]) -> list[fitness.Held]:
+            return fitness.still_held(gpus, devices, idle, is_ours)
 
-        return await memory.wait(report, look, skip)
+        return await fitness.wait(report, look, skip)
 
     # -- a supervisor that is started again -------------------------------------------------------
 

@@ -12,7 +12,7 @@ from ddptop_runner.devices.words import LIBRARY_MISSING, names_of, wanted_in_wor
 from ddptop_runner.launch.gpus import select, usage
 from ddptop_runner.launch.gpus.select import GpuRequest, parse_gpus
 from ddptop_runner.launch.gpus.usage import DeviceUse, busy_in_words, choice_in_words, idlest
-from ddptop_runner.model.devices import GpuSample
+from ddptop_runner.model.snapshot import GpuSample
 from ddptop_runner.model.spec import Device, DeviceQueue, JobSpec
 
 OPTIONS_AGAINST = "--force and --wait-gpus cannot be used together"

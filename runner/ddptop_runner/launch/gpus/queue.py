@@ -20,9 +20,8 @@ from ddptop_runner.job import registry
 from ddptop_runner.job.event_log import EventLog
 from ddptop_runner.launch.gpus import usage
 from ddptop_runner.launch.gpus.usage import DeviceUse, busy_in_words, free_streaks, grant
-from ddptop_runner.model.devices import GpuSample
 from ddptop_runner.model.events import Queued
-from ddptop_runner.model.snapshot import Alert
+from ddptop_runner.model.snapshot import Alert, GpuSample
 from ddptop_runner.model.spec import DeviceQueue, JobSpec, write_spec
 
 LOOK_S = 3.0

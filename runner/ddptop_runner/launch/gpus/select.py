@@ -14,7 +14,7 @@ from typing import Literal
 
 from ddptop_runner.base.errors import UsageError
 from ddptop_runner.devices.words import NO_INSTANCES, name_of, names_of
-from ddptop_runner.model.devices import GpuSample
+from ddptop_runner.model.snapshot import GpuSample
 from ddptop_runner.model.spec import Device
 
 FORMS = "use 0-3, 0,2,5, 0-1,4, auto:2 (the idlest), all, none, or UUIDs (GPU-..., MIG-...)"

@@ -28,7 +28,7 @@ from ddptop_runner.devices.words import NO_INSTANCES, name_of, names_of
 from ddptop_runner.host import procs
 from ddptop_runner.job import registry
 from ddptop_runner.job.registry import JobView
-from ddptop_runner.model.devices import GpuProcess, GpuSample
+from ddptop_runner.model.snapshot import GpuProcess, GpuSample
 from ddptop_runner.model.spec import Device, JobSpec
 
 SMALL_CONTEXT_BYTES = 256 * 2**20

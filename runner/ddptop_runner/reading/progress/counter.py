@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import statistics
+from collections import deque
+
 from ddptop_runner.model.words import ProgressUnit
-from ddptop_runner.reading.progress.pace import Pace
 from ddptop_runner.reading.text.parser import Reading
 
 STRANGERS = 10
@@ -212,3 +214,101 @@ class Counter:
 
 def _unit(reading: Reading) -> ProgressUnit:
     return "epoch" if reading.counts == "epochs" else reading.counts
+
+
+WINDOW_S = 120.0
+"""Speed is measured over about this time, or over the last two counts."""
+MAX_MARKS = 128
+MAX_LONG_MARKS = 64
+SILENT_FACTOR = 10.0
+"""A log that is silent for so many of its usual intervals says nothing of the speed any more."""
+SILENT_LEAST_S = 5.0
+PAUSE = 4.0
+"""An interval so many times as long as usual is a pause."""
+
+
+class Pace:
+    """Counts with their times; what counts must be told by the caller when it begins anew."""
+
+    def __init__(self) -> None:
+        self._marks: deque[tuple[float, float]] = deque(maxlen=MAX_MARKS)
+        self._long: list[tuple[float, float]] = []
+        """From the first on, ever farther apart."""
+        self._apart_s = 1.0
+        self._steady: float | None = None
+        """Of the present marks; None before it is asked for."""
+
+    def clear(self) -> None:
+        """What follows has nothing to do with what was."""
+        self._steady = None
+        self._marks.clear()
+        self._long.clear()
+        self._apart_s = 1.0
+
+    def mark(self, at_s: float, position: float) -> None:
+        """`position` was reached at that time; several of one look are one."""
+        self._steady = None
+        if self._marks and position == self._marks[-1][1]:
+            return
+        if self._marks and at_s <= self._marks[-1][0]:
+            self._marks[-1] = (self._marks[-1][0], position)
+            return
+        self._marks.append((at_s, position))
+        while len(self._marks) > 2 and self._marks[1][0] < at_s - WINDOW_S:
+            self._marks.popleft()
+        if not self._long or at_s >= self._long[-1][0] + self._apart_s:
+            self._long.append((at_s, position))
+            if len(self._long) > MAX_LONG_MARKS:
+                del self._long[1::2]
+                self._apart_s *= 2
+
+    def per_s(self, now_s: float) -> float | None:
+        """While it counts: a pause, such as an evaluation between two epochs, is left out.
+
+        None before two different counts were seen, and for a log that fell silent.
+        """
+        if self._is_silent(now_s, None):
+            return None
+        if self._steady is None:
+            self._steady = self._without_pauses()
+        return self._steady
+
+    def _without_pauses(self) -> float | None:
+        marks = self._marks
+        pairs = [
+            (later[0] - before[0], later[1] - before[1])
+            for before, later in zip(marks, list(marks)[1:], strict=False)
+        ]
+        if not pairs or marks[-1][1] <= marks[0][1]:
+            return None
+        usual = statistics.median(took_s / moved for took_s, moved in pairs)
+        steady = [(took_s, moved) for took_s, moved in pairs if took_s <= PAUSE * usual * moved]
+        return sum(moved for _, moved in steady) / sum(took_s for took_s, _ in steady)
+
+    def _is_silent(self, now_s: float, heard_s: float | None) -> bool:
+        if len(self._marks) < 2:
+            return False
+        last_s = self._marks[-1][0]
+        usual_s = (last_s - self._marks[0][0]) / (len(self._marks) - 1)
+        silent_s = now_s - max(last_s, heard_s or last_s)
+        return silent_s > SILENT_FACTOR * usual_s + SILENT_LEAST_S
+
+    def age_s(self, now_s: float) -> float:
+        """Seconds since the last count; 0 without any."""
+        return max(0.0, now_s - self._marks[-1][0]) if self._marks else 0.0
+
+    def left_s(self, rest: float, now_s: float, heard_s: float | None = None) -> float | None:
+        """Seconds until `rest` more is done; None where the speed is not known.
+
+        By the later half of all that was seen: pauses between epochs are part of what is to come.
+        `heard_s`: when anything was read, such as the bar of an evaluation, which is no silence.
+        """
+        if len(self._marks) < 2 or self._is_silent(now_s, heard_s):
+            return None
+        last_s, last = self._marks[-1]
+        since_s = min(last_s - WINDOW_S, (self._long[0][0] + last_s) / 2)
+        first_s, first = min(self._marks[0], next(m for m in self._long if m[0] >= since_s))
+        if last <= first:
+            return None
+        rate = (last - first) / (last_s - first_s)
+        return max(0.0, max(0.0, rest) / rate - self.age_s(now_s))

@@ -11,8 +11,7 @@ import re
 from collections.abc import Collection, Iterator, Sequence
 
 from ddptop_runner.base.paths import LAUNCHER, RunFolder
-from ddptop_runner.reading.progress.from_text import TextProgress
-from ddptop_runner.reading.progress.said import of_command
+from ddptop_runner.reading.progress.from_text import TextProgress, of_command
 from ddptop_runner.reading.text.parser import LossParser, Reading
 from ddptop_runner.store import logs
 from ddptop_runner.store.logs import LogFile

@@ -1,14 +1,18 @@
-"""Finds the files that a training logs to, below its working directory."""
+"""Finds the files that a training run logs to, and which rank writes each."""
 
 from __future__ import annotations
 
+import datetime as dt
 import os
 import re
 import time
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 
+from ddptop_runner.base.clock import utc_from_unix
+from ddptop_runner.host import procs
+from ddptop_runner.reading.text.parser import Reading
 from ddptop_runner.reading.trace_files.series import FileKind
 
 MAX_FILES = 16
@@ -129,3 +133,33 @@ def _written_since(entry: os.DirEntry[str], kind: FileKind, since_s: float) -> T
         return None
     host, pid = maker_of(entry.name)
     return TraceFile(entry.path, kind, written_at_s, host, pid)
+
+
+def rank_of(
+    file: TraceFile, ranks: Mapping[int, Collection[int]], others: Collection[int] = ()
+) -> int | None:
+    """The rank that a file is taken for; None where another training writes it.
+
+    Two trainings may log below one folder. A file whose name does not tell its writer is the first
+    rank's: the others leave logging to it.
+
+    Args:
+        file: as it was found.
+        ranks: pids of each rank and of what it started.
+        others: pids that belong to the job and to no rank.
+    """
+    first = min(ranks, default=None)
+    if file.pid is None or file.host is None:
+        return first
+    if file.host.split(".")[0] != procs.host_name():
+        return None
+    for rank, pids in ranks.items():
+        if file.pid in pids:
+            return rank
+    return first if file.pid in others else None
+
+
+def written_at(reading: Reading, now: dt.datetime) -> dt.datetime:
+    """When something was logged, by the file's own word; `now` where that says nothing or errs."""
+    at_s = reading.written_at_s
+    return utc_from_unix(at_s) if at_s is not None and 0 < at_s < now.timestamp() else now

@@ -13,7 +13,7 @@ from typing import Literal, Protocol
 from ddptop_runner.reading.text import names
 from ddptop_runner.reading.text.parser import Reading
 from ddptop_runner.reading.trace_files import events
-from ddptop_runner.reading.trace_files.records import RecordReader
+from ddptop_runner.reading.trace_files.events import RecordReader
 
 FileKind = Literal["events", "csv"]
 

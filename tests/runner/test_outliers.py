@@ -13,7 +13,7 @@ from tests.runner.rank_lives import Life, Told, burst, healthy, sick
 from ddptop_runner.judge.balance.findings_help import explain
 from ddptop_runner.judge.balance.imbalance import MARKED_BY, marked
 from ddptop_runner.judge.balance.job_watch import JobWatch
-from ddptop_runner.judge.balance.rank_marks import HOLD_S
+from ddptop_runner.judge.balance.outliers import HOLD_S
 from ddptop_runner.model.snapshot import Alert, NodeSnapshot, RankSample
 
 NOON = dt.datetime(2026, 1, 1, 12, tzinfo=dt.timezone.utc)

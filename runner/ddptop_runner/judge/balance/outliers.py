@@ -1,26 +1,29 @@
-"""Which ranks are marked, and in what: the one place that decides it.
+"""Which ranks are outliers, and in what: the only place that decides it.
 
-Whatever draws, tells or counts an odd rank reads the alerts that come of this (see
+Whatever draws, names, or counts an outlier reads the alerts that come from here (see
 `imbalance.marked`). Figures are smoothed first, and only while the job takes steps: an evaluation
-on one rank, a checkpoint and a compilation look like trouble and are none. Then each rank has to
+on one rank, a checkpoint, and a compilation look like trouble and are none. Then each rank has to
 lie apart for HOLD_S before it is marked.
+
+Ranks that reduce their gradients together take equally long for a step, however slow one of them
+is: the others wait for it inside of the step. So the time of a step names nobody. What names the
+slow rank is the time that it spends by itself: waiting for its data, which the probe measures, and
+computing, which is what is left of a step without the wait for others, where that wait is known.
 """
 
 from __future__ import annotations
 
 import statistics
 from collections import deque
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 
 import msgspec
 
-from ddptop_runner.base.units import name_ranks
+from ddptop_runner.base.units import name_ranks, size, step_time
 from ddptop_runner.judge.alerts import Finding
-from ddptop_runner.judge.balance import straggler, uneven
 from ddptop_runner.judge.balance.imbalance import MARKED_BY, alone_s
-from ddptop_runner.judge.balance.loss_course import LossApart
-from ddptop_runner.model.devices import GpuSample
-from ddptop_runner.model.snapshot import Alert, RankSample
+from ddptop_runner.judge.losses import LossApart
+from ddptop_runner.model.snapshot import Alert, GpuSample, RankSample
 
 HOLD_S = 20.0
 """For so long a rank must lie apart before it is marked."""
@@ -189,18 +192,18 @@ class RankMarks:
             for rank in look:
                 self._smoothed.setdefault(rank.rank, _Smoothed()).take(rank)
         smooth = [self._smoothed.setdefault(rank.rank, _Smoothed()).of(rank) for rank in ranks]
-        slow = straggler.slow(smooth)
-        self._hold("straggler", slow, passed_s)
+        late = slow(smooth)
+        self._hold("straggler", late, passed_s)
         found = []
-        self._excess_s.update(slow)
+        self._excess_s.update(late)
         if marked := {rank: self._excess_s[rank] for rank in self._told("straggler")}:
-            found.append(straggler.finding(smooth, marked))
+            found.append(straggler_finding(smooth, marked))
         if marked_losses := self._told("loss-diverged"):
             found.append(self._of_losses(marked_losses))
-        for kind in uneven.ON_DEVICES if gpus else uneven.ON_CPUS:
-            self._hold(kind.id, uneven.far_off(kind, smooth), passed_s)
+        for kind in ON_DEVICES if gpus else ON_CPUS:
+            self._hold(kind.id, far_off(kind, smooth), passed_s)
             if numbers := self._told(kind.id):
-                found.append(uneven.finding(kind, smooth, numbers))
+                found.append(uneven_finding(kind, smooth, numbers))
         ids = {finding.id for finding in found}
         return [*found, *(one for one in self._recalled if one.id not in ids)]
 
@@ -229,3 +232,171 @@ class RankMarks:
         return Finding(
             "loss-diverged", "warning", message + self._losses.words(ranks), tuple(ranks)
         )
+
+
+SHARE = 0.2
+"""Of a step: so much longer than the median a rank must be busy by itself ..."""
+LEAST_S = 0.010
+"""... and at least this much."""
+
+Read = Callable[[RankSample], float | None]
+
+
+def slow(ranks: Sequence[RankSample]) -> dict[int, float]:
+    """The ranks that hold up the others, and by how many seconds per step.
+
+    Ranks that do not wait for each other, whose steps simply take longer, are found as well: the
+    median of all is what a rank is measured by. With two ranks it lies between them, so the slower
+    one has to be twice as far behind the faster.
+    """
+    stepping = [rank for rank in ranks if rank.state == "running" and rank.steps_per_s]
+    if len(stepping) < 2:
+        return {}
+    apart = _apart(stepping, alone_s)
+    if not apart and any(alone_s(rank) is None for rank in stepping):
+        apart = _apart(stepping, lambda rank: rank.data_wait_s)
+        apart = apart or _apart(stepping, lambda rank: rank.step_time_s)
+    return {rank.rank: excess_s for rank, excess_s in apart}
+
+
+def straggler_finding(ranks: Sequence[RankSample], apart: Mapping[int, float]) -> Finding:
+    """Of ranks that `slow` found."""
+    numbers = tuple(sorted(apart))
+    several = len(numbers) > 1
+    worst = max(numbers, key=lambda number: apart[number])
+    slowest = next(rank for rank in ranks if rank.rank == worst)
+    who = f"{name_ranks(numbers)}" + ("" if several or not slowest.pid else f" (pid {slowest.pid})")
+    why = _why(slowest, [rank for rank in ranks if rank.step_time_s is not None], apart[worst])
+    message = f"{who} {'are' if several else 'is'} holding up the others: {why}"
+    return Finding("straggler", "warning", message, numbers)
+
+
+def _apart(ranks: Sequence[RankSample], read: Read) -> list[tuple[RankSample, float]]:
+    """Ranks for which a time is much longer than the median, and by how much, in seconds."""
+    known = [(rank, time_s) for rank in ranks if (time_s := read(rank)) is not None]
+    if len(known) < len(ranks):
+        return []
+    usual_s = statistics.median(time_s for _, time_s in known)
+    found = []
+    for rank, time_s in known:
+        step_s = rank.step_time_s
+        if step_s and time_s - usual_s >= max(LEAST_S, SHARE * step_s):
+            found.append((rank, time_s - usual_s))
+    return found
+
+
+def _why(slowest: RankSample, ranks: Sequence[RankSample], excess_s: float) -> str:
+    others = [rank for rank in ranks if rank is not slowest]
+    step_s = slowest.step_time_s or 0.0
+    share = f"{100 * excess_s / step_s:.0f}% of each step" if step_s else "part of each step"
+    of_step = f"of each {step_time(step_s)} step"
+    waits_s = [rank.data_wait_s for rank in others if rank.data_wait_s is not None]
+    wait_s = slowest.data_wait_s
+    if wait_s is not None and waits_s:
+        usual_s = statistics.median(waits_s)
+        if wait_s - usual_s >= excess_s / 2:
+            return (
+                f"it waits {step_time(wait_s)} {of_step} for data (median of the others: "
+                f"{step_time(usual_s)}), costing {share}"
+            )
+    own_s = alone_s(slowest)
+    known_s = [time_s for rank in others if (time_s := alone_s(rank)) is not None]
+    if own_s is None or not known_s:
+        steps_s = [rank.step_time_s for rank in others if rank.step_time_s is not None]
+        median = (
+            f" (median of the others: {step_time(statistics.median(steps_s))})" if steps_s else ""
+        )
+        return f"it takes {step_time(step_s)} per step{median}"
+    return (
+        f"it is busy for {step_time(own_s)} {of_step} (median of the others: "
+        f"{step_time(statistics.median(known_s))}), costing {share}"
+    )
+
+
+OUT_OF_SPREAD = 3.0
+"""An outlier is this much farther from the median than the median rank is: where all differ, as
+stages of a pipeline do, none is singled out."""
+
+ENOUGH_FOR_A_SPREAD = 4
+"""With fewer ranks there is no telling what is usual between them."""
+
+_GIB = 1024**3
+
+
+class Kind(msgspec.Struct, frozen=True):
+    """A figure by which ranks are compared."""
+
+    id: str
+    """Of its finding."""
+    read: Callable[[RankSample], float | None]
+    ratio: float
+    """Of the median: so far away a rank must be ..."""
+    least: float
+    """... and so far in the figure's own unit: 1 % against 2 % utilization is no outlier."""
+    more_is_worse: bool
+    """Of two ranks the worse one is named: their median lies between them."""
+    words: Callable[[str, str], str]
+    """Of the ranks' figures, and of the median."""
+    write: Callable[[float], str]
+
+
+ON_DEVICES = (
+    Kind(
+        "uneven-memory",
+        *(lambda rank: rank.gpu_mem_used_bytes, 0.2, 1.0 * _GIB, True),
+        lambda here, usual: f"{here} of device memory in use (median {usual})",
+        size,
+    ),
+    Kind(
+        "uneven-load",
+        *(lambda rank: rank.gpu_util_percent, 0.25, 15.0, False),
+        lambda here, usual: f"a device that is busy {here} of the time (median {usual})",
+        lambda percent: f"{percent:.0f}%",
+    ),
+    Kind(
+        "uneven-power",
+        *(lambda rank: rank.gpu_power_w, 0.2, 20.0, False),
+        lambda here, usual: f"a device that draws {here} (median {usual})",
+        lambda watts: f"{watts:.0f} W",
+    ),
+)
+ON_CPUS = (
+    Kind(
+        "uneven-memory",
+        *(lambda rank: rank.rss_bytes, 0.2, 0.5 * _GIB, True),
+        lambda here, usual: f"{here} of resident memory (median {usual})",
+        size,
+    ),
+    Kind(
+        "uneven-load",
+        *(lambda rank: rank.cpu_percent, 0.25, 25.0, True),
+        lambda here, usual: f"a CPU load of {here} (median {usual}; 100% is one core)",
+        lambda percent: f"{percent:.0f}%",
+    ),
+)
+
+
+def far_off(kind: Kind, ranks: Sequence[RankSample]) -> list[int]:
+    """Ranks beyond both bounds, and beyond what is usual between this job's ranks."""
+    known = {rank.rank: value for rank in ranks if (value := kind.read(rank)) is not None}
+    if len(known) < 2:
+        return []
+    median = statistics.median(known.values())
+    away = {rank: value - median for rank, value in known.items()}
+    if len(known) == 2:
+        away = {rank: by for rank, by in away.items() if (by > 0) == kind.more_is_worse}
+    is_known = len(known) >= ENOUGH_FOR_A_SPREAD
+    spread = statistics.median(map(abs, away.values())) if is_known else 0.0
+    least = max(kind.least, kind.ratio * abs(median), OUT_OF_SPREAD * spread)
+    return [rank for rank, by in away.items() if abs(by) >= least]
+
+
+def uneven_finding(kind: Kind, ranks: Sequence[RankSample], apart: Collection[int]) -> Finding:
+    """Of ranks that are far off."""
+    known = {rank.rank: value for rank in ranks if (value := kind.read(rank)) is not None}
+    numbers = tuple(sorted(apart))
+    low, high = (kind.write(of(known[number] for number in numbers)) for of in (min, max))
+    here = low if low == high else f"{low} to {high}"
+    words = kind.words(here, kind.write(statistics.median(known.values())))
+    have = "has" if len(numbers) == 1 else "have"
+    return Finding(kind.id, "info", f"{name_ranks(numbers)} {have} {words}", numbers)

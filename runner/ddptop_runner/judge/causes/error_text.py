@@ -1,0 +1,648 @@
+"""What the text of an error says: the exception, known errors, signals, exit statuses.
+
+The exception comes from the end of a log or from an error file. torch prefixes the lines of an
+uncaught exception with `[rank0]: `; what a script logs of exceptions that it handled carries none.
+So a prefixed traceback counts wherever it is, and another one only near the log's end.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from ddptop_runner.base.units import size
+from ddptop_runner.model.diagnose import PythonException
+
+TRAILING_LINES = 20
+"""After an uncaught exception little more is written; one further up was handled by the script."""
+DETAIL_LINES = 40
+DETAIL_CHARACTERS = 4000
+
+_TRACEBACK = "Traceback (most recent call last):"
+_PREFIX = re.compile(r"^\[(?:rank|default)\d+\]:(?: |$)")
+_LATE_PREFIX = re.compile(r"\[(?:rank|default)\d+\]: (?=(?:Original )?Traceback \(most recent)")
+_FRAME = re.compile(r'^\s+File "(?P<file>.+)", line (?P<line>\d+)(?:, in (?P<name>.+))?$')
+_EXCEPTION = re.compile(r"^(?P<type>[A-Za-z_][\w.]*)(?:: (?P<message>.*)|:)?$", re.DOTALL)
+_GROUP_MARGIN = re.compile(r"^\s*[|+](?P<text>.*)$")
+_CHAINED = (
+    "The above exception was the direct cause of the following exception:",
+    "During handling of the above exception, another exception occurred:",
+)
+_SPAWNED = re.compile(r"^-- Process \d+ terminated with the following error:")
+_CAUGHT = re.compile(r"^Caught (?P<type>\S+) (?P<origin>in .+?)\.?$")
+_NOT_FATAL = re.compile(
+    r"^(Exception ignored in|Exception in thread|Error in (atexit|sys\.)|--- Logging error ---)"
+)
+"""Before a traceback: Python reports it and goes on."""
+_NOISE = re.compile(
+    r"^(terminate called without an active exception|\[W\d{4} |\[rank\d+\]:\[W|\s*$"
+    r"|.*resource_tracker|\s*warnings\.warn\()|\d+%\|"
+)
+"""What torch, Python and progress bars still write after the exception that ends them."""
+
+_TORCH = re.compile(r"^(?:.*/)?(?:site|dist)-packages/(?P<short>torch/.*)$")
+_PROBE = "/ddptop_runner/probe/"
+_LIBRARY = re.compile(
+    r"^<frozen |/lib(?:64)?/(?:python3(?:\.\d+)?|pypy3[\d.]*)/(?!site-packages/|dist-packages/)"
+)
+
+
+@dataclass
+class _Frame:
+    file: str
+    line: str
+    name: str | None
+
+    @property
+    def is_probe(self) -> bool:
+        return _PROBE in self.file
+
+    @property
+    def is_torch(self) -> bool:
+        return _TORCH.match(self.file) is not None
+
+    def words(self) -> str:
+        name = f" in {self.name}" if self.name else ""
+        return f"{self.file}:{self.line}{name}"
+
+
+@dataclass
+class _Block:
+    """One traceback."""
+
+    start: int
+    prefixed: bool
+    before: str
+    """The last line with text before it."""
+    frames: list[_Frame] = field(default_factory=list)
+    type: str | None = None
+    message: list[str] = field(default_factory=list)
+    end: int = 0
+    leaves: list[str] = field(default_factory=list)
+    """Of an exception group: what it holds, in words."""
+
+
+def last_exception(text: str) -> PythonException | None:
+    """The exception that ended the process whose log ends with `text`; None when there is none."""
+    raw = [_LATE_PREFIX.sub(_own_line, line) for line in text.splitlines()]
+    raw = "\n".join(raw).split("\n")
+    prefixed = [_PREFIX.match(line) is not None for line in raw]
+    lines = [_PREFIX.sub("", line) for line in raw]
+    blocks = _blocks(lines, prefixed)
+    whole = [block for block in blocks if block.type is not None]
+    torchs = [block for block in whole if block.prefixed]
+    if torchs:
+        return _of_chain(blocks, torchs[-1])
+    fatal = [block for block in whole if not _NOT_FATAL.match(block.before)]
+    if fatal:
+        return _of_chain(blocks, fatal[-1]) if _near_end(lines, fatal[-1]) else None
+    return None if blocks else _syntax_error(lines)
+
+
+def _own_line(match: re.Match[str]) -> str:
+    """A progress bar without a line's end stands before the traceback: break the line there."""
+    return match[0] if match.start() == 0 else f"\n{match[0]}"
+
+
+def _near_end(lines: Sequence[str], block: _Block) -> bool:
+    after = sum(not _NOISE.match(line) for line in lines[block.end :])
+    return after <= TRAILING_LINES
+
+
+def _blocks(lines: Sequence[str], prefixed: Sequence[bool]) -> list[_Block]:
+    found = []
+    before = ""
+    for start, line in enumerate(lines):
+        if line.endswith(_TRACEBACK) and not line.endswith("Original " + _TRACEBACK):
+            block = _Block(start, prefixed[start], before)
+            if line.endswith("Exception Group " + _TRACEBACK):
+                _read_group(block, lines)
+            else:
+                _read(block, lines, prefixed)
+            found.append(block)
+        if line.strip():
+            before = line.strip()
+    return found
+
+
+def _read(block: _Block, lines: Sequence[str], prefixed: Sequence[bool]) -> None:
+    """Fill in frames, type and message of an ordinary traceback."""
+    for index in range(block.start + 1, len(lines)):
+        line = lines[index]
+        if block.prefixed and not prefixed[index]:
+            if line.strip():
+                continue  # another thread wrote between torch's lines
+            line = ""
+        if line.endswith(_TRACEBACK):
+            return
+        if frame := _FRAME.match(line):
+            block.frames.append(_Frame(frame["file"], frame["line"], frame["name"]))
+        elif line and not line[0].isspace() and (found := _EXCEPTION.match(line)):
+            block.type = found["type"]
+            _read_message(block, (found["message"] or "").strip(), lines, prefixed, index)
+            return
+
+
+def _read_message(
+    block: _Block, first: str, lines: Sequence[str], prefixed: Sequence[bool], index: int
+) -> None:
+    """The message's lines: under torch's prefix all of them, else up to the first blank line."""
+    block.message = [first]
+    block.end = index + 1
+    nested = False
+    for at in range(index + 1, min(len(lines), index + DETAIL_LINES * 4)):
+        line = lines[at]
+        nested = nested or line.startswith("Original " + _TRACEBACK)
+        if line.strip() in _CHAINED or _SPAWNED.match(line) or _NOISE.match(line):
+            break
+        if block.prefixed and not prefixed[at]:
+            break
+        if not block.prefixed and not nested and not line.strip():
+            break
+        if line.endswith(_TRACEBACK) and not nested:
+            break
+        block.message.append(line)
+        if block.prefixed or nested:
+            block.end = at + 1
+
+
+def _read_group(block: _Block, lines: Sequence[str]) -> None:
+    """An exception group: margins of `|` and `+`, sub-exceptions at deeper ones."""
+    margin = None
+    for index in range(block.start + 1, len(lines)):
+        found = _GROUP_MARGIN.match(lines[index])
+        if found is None:
+            return
+        block.end = index + 1
+        text = found["text"]
+        text = text[1:] if text.startswith(" ") else text
+        depth = lines[index].index("|") if "|" in lines[index] else -1
+        margin = depth if margin is None else margin
+        if frame := _FRAME.match(text):
+            if block.type is None:
+                block.frames.append(_Frame(frame["file"], frame["line"], frame["name"]))
+        elif text and not text[0].isspace() and (exception := _EXCEPTION.match(text)):
+            if block.type is None:
+                block.type = exception["type"]
+                block.message = [(exception["message"] or "").strip()]
+            elif depth > margin:
+                block.leaves.append(text.strip())
+
+
+def _of_chain(blocks: Sequence[_Block], last: _Block) -> PythonException:
+    """The exception of one block, with what it was raised from."""
+    exception = _exception(last)
+    earlier = blocks[blocks.index(last) - 1] if blocks.index(last) else None
+    if earlier is None or earlier.type is None:
+        return exception
+    if _SPAWNED.match(last.before):
+        return _changed(exception, origin="in a process spawned by the rank")
+    if last.before in _CHAINED:
+        root = _exception(earlier)
+        place = f" (at {root.place})" if root.place else ""
+        message = f": {root.message}" if root.message else ""
+        return _changed(exception, because=f"{root.type}{message}{place}")
+    return exception
+
+
+def _changed(exception: PythonException, **changes: str) -> PythonException:
+    return PythonException(**{**exception.__dict__, **changes})
+
+
+def _exception(block: _Block) -> PythonException:
+    message, detail = block.message[0], block.message[1:]
+    caught = _CAUGHT.match(message)
+    if caught is not None and detail and detail[0] == "Original " + _TRACEBACK:
+        original = _Block(0, False, "")
+        _read(original, detail, [False] * len(detail))
+        if original.type is not None:
+            return _changed(_exception(original), origin=caught["origin"])
+    place, torch_place = _places(block.frames)
+    kept = [line.strip() for line in detail if line.strip()]
+    if not message and kept:
+        message, kept = kept[0], kept[1:]
+    return PythonException(
+        type=block.type or "",
+        message=message,
+        place=place,
+        torch_place=torch_place,
+        because=block.leaves[0] if block.leaves else None,
+        detail="\n".join(kept[:DETAIL_LINES])[:DETAIL_CHARACTERS],
+    )
+
+
+def _places(frames: Sequence[_Frame]) -> tuple[str | None, str | None]:
+    """(the script's innermost frame, torch's innermost where that is deeper)."""
+    frames = [frame for frame in frames if not frame.is_probe]
+    if not frames:
+        return None, None
+    theirs = [frame for frame in frames if not frame.is_torch and not _LIBRARY.search(frame.file)]
+    innermost = frames[-1]
+    if not theirs:
+        return innermost.words(), None
+    found = _TORCH.match(innermost.file)
+    if found is None or innermost is theirs[-1]:
+        return theirs[-1].words(), None
+    short = _Frame(found["short"], innermost.line, innermost.name)
+    return theirs[-1].words(), short.words()
+
+
+def _syntax_error(lines: Sequence[str]) -> PythonException | None:
+    """A script that does not compile is reported without the word Traceback."""
+    place = None
+    for line in lines:
+        if frame := _FRAME.match(line):
+            place = _Frame(frame["file"], frame["line"], frame["name"]).words()
+        elif place and (found := _EXCEPTION.match(line)) and found["type"].endswith("Error"):
+            return PythonException(found["type"], (found["message"] or "").strip(), place)
+    return None
+
+
+def error_file_exception(data: bytes) -> PythonException | None:
+    """The exception in an error file of torch's `@record`; None when it holds none.
+
+    Such a file is cut short when the disk was full or the process was killed while it wrote.
+    """
+    try:
+        record = json.loads(data)["message"]
+        if isinstance(record, str):
+            return _from_words(record)
+        words = record["message"]
+        callstack = record["extraInfo"]["py_callstack"]
+    except (ValueError, KeyError, TypeError, RecursionError):
+        return None
+    if not isinstance(words, str) or not isinstance(callstack, str):
+        return None
+    return _from_callstack(callstack) or _from_words(words)
+
+
+def _from_callstack(callstack: str) -> PythonException | None:
+    lines = callstack.splitlines()
+    # the whole text is one exception: every line belongs to it, as under torch's prefix
+    blocks = _blocks(lines, [True] * len(lines))
+    whole = [block for block in blocks if block.type is not None]
+    return _of_chain(blocks, whole[-1]) if whole else None
+
+
+def _from_words(words: str) -> PythonException | None:
+    first, _, detail = words.partition("\n")
+    found = _EXCEPTION.match(first)
+    if found is None or not found["message"]:
+        return None
+    return PythonException(found["type"], found["message"].strip(), None, detail=detail.strip())
+
+
+_SIGNALS = {
+    "SIGHUP": "its terminal was closed, or another process sent the signal",
+    "SIGINT": "interrupted by Ctrl-C or another process (kill -INT)",
+    "SIGQUIT": "sent by another process, usually to get a core dump",
+    "SIGILL": (
+        "an instruction that this CPU does not support; the binary was built for a different one"
+    ),
+    "SIGTRAP": "a breakpoint or a failed check in C++ code",
+    "SIGABRT": "it aborted after an error in C++ code",
+    "SIGBUS": "mapped memory was unavailable, often because /dev/shm is full",
+    "SIGFPE": "an integer division by zero in C++ code",
+    "SIGSEGV": "an invalid memory access in C++ code",
+    "SIGPIPE": "it wrote to a pipe with no reader",
+    "SIGALRM": "a timer that it set expired",
+    "SIGTERM": "sent by a user, a batch system, or a shutdown",
+    "SIGUSR1": "sent by another process; the script does not handle it",
+    "SIGUSR2": "sent by another process; the script does not handle it",
+    "SIGXCPU": "it exceeded its CPU time limit (ulimit -t)",
+    "SIGXFSZ": "a file exceeded the size limit (ulimit -f)",
+    "SIGSYS": "a system call blocked by a seccomp filter",
+}
+
+_EXIT_CODES = {
+    2: "usually means invalid arguments",
+    120: "Python could not flush its output at exit: a full disk or a closed pipe",
+    126: "the shell found the command but could not execute it",
+    127: "the shell did not find the command",
+    134: "128 + 6: a shell reports this for a process killed by SIGABRT",
+    135: "128 + 7: a shell reports this for a process killed by SIGBUS",
+    136: "128 + 8: a shell reports this for a process killed by SIGFPE",
+    137: "128 + 9: a shell reports this for a process killed by SIGKILL",
+    139: "128 + 11: a shell reports this for a process killed by SIGSEGV",
+    130: "128 + 2: a shell reports this for a process killed by SIGINT",
+    143: "128 + 15: a shell reports this for a process killed by SIGTERM",
+}
+
+
+def signal_in_words(name: str) -> str | None:
+    """What a signal usually means; None for one that explains nothing."""
+    return _SIGNALS.get(name)
+
+
+def exit_code_in_words(code: int) -> str | None:
+    """What an exit status usually means; None for one that the program defines."""
+    return _EXIT_CODES.get(code)
+
+
+def killed_by(code: int | None, signal: str | None) -> bool:
+    """Whether SIGKILL ended it, or ended a process of which a shell reports it."""
+    return signal == "SIGKILL" or code == 137
+
+
+@dataclass(frozen=True)
+class Known:
+    """A known error message and its explanation."""
+
+    pattern: re.Pattern[str]
+    kind: str | None
+    """Of the cause; None leaves it as it is."""
+    words: str
+
+
+def _known(pattern: str, kind: str | None, words: str) -> Known:
+    return Known(re.compile(pattern, re.IGNORECASE), kind, words)
+
+
+MISMATCH = _known(
+    r"Detected mismatch between collectives|collective mismatch in your code"
+    r"|expects same model across all ranks|inconsistent \d+ params",
+    None,
+    "The ranks diverged: they entered different collectives or used different sizes.",
+)
+
+_KNOWN = (
+    _known(
+        r"uncorrectable (ECC|NVLINK) error|GPU is lost|fallen off the bus|CUDA error: unknown error"
+        r"|device kernel image is invalid due to hardware",
+        "gpu",
+        "The device itself failed: see `ddptop gpus` and the kernel log.",
+    ),
+    _known(
+        r"device-side assert",
+        None,
+        "An assertion in a CUDA kernel failed, usually because an index is out of range (a label "
+        "or token ID that is too large); CUDA_LAUNCH_BLOCKING=1 shows the actual line.",
+    ),
+    _known(
+        r"an illegal memory access|misaligned address|unspecified launch failure",
+        None,
+        "A kernel accessed invalid memory; the line shown may be a later one: "
+        "CUDA_LAUNCH_BLOCKING=1 shows the actual line.",
+    ),
+    _known(
+        r"(/dev/shm|shared memory|shm_open|torch_shm|nccl-).*(No space left|out of shared memory)"
+        r"|out of shared memory|unable to (open|mmap|allocate|write).*(shared memory|torch_\d+)"
+        r"|is killed by signal: Bus error",
+        None,
+        "/dev/shm is full; data loaders pass batches through it. Give the container more "
+        "shared memory (--shm-size) or use fewer workers.",
+    ),
+    _known(r"No space left on device|Errno 28\b", None, "A disk is full."),
+    _known(r"Disk quota exceeded|Errno 122\b", None, "A disk quota was exceeded."),
+    _known(
+        r"Too many open files|Errno 24\b", None, "The limit on open files is too low (ulimit -n)."
+    ),
+    _known(
+        r"EADDRINUSE|Address already in use|Errno 98\b",
+        None,
+        "Another process is using a port that it needs; is the port hard-coded in the script?",
+    ),
+    MISMATCH,
+    _known(
+        r"ncclSystemError|unhandled system error",
+        None,
+        "NCCL hit a system error (network, shared memory, limits): NCCL_DEBUG=INFO shows which.",
+    ),
+    _known(
+        r"no kernel image is available|forward compatibility was attempted"
+        r"|driver version is insufficient",
+        None,
+        "This PyTorch build does not support this device or its driver.",
+    ),
+    _known(
+        r"all CUDA-capable devices are busy|exclusive.process",
+        None,
+        "Another process has exclusive use of the device.",
+    ),
+)
+
+
+def is_collective_mismatch(text: str) -> bool:
+    """Whether an error says that the ranks entered different collectives."""
+    return known_error(text) is MISMATCH
+
+
+def known_error(text: str) -> Known | None:
+    """What is known of an error by its words."""
+    return next((known for known in _KNOWN if known.pattern.search(text)), None)
+
+
+# -- victims -------------------------------------------------------------------------------------
+
+_OWN_FAULT = re.compile(r"CUDA error|No space left|out of memory|Address already in use", re.I)
+"""With one of these in it, a message tells more than that another rank was gone."""
+_WAITED = re.compile(
+    r"Timed out waiting \d+ ?ms for|Application timeout caused pair closure"
+    r"|Watchdog caught collective operation timeout|before timing out"
+    r"|NCCL operations have failed or timed out|failed to pass monitoredBarrier"
+    r"|wait timeout after \d+ ?ms|seconds waiting for clients|Socket Timeout"
+    r"|timed out after \d+ ?ms|timeout.*store->get|NCCL.*watchdog|watchdog.*NCCL",
+    re.IGNORECASE | re.DOTALL,
+)
+_LOST = re.compile(
+    r"(gloo|NCCL|c10d|TCPStore|store->|SocketImpl|DistNetworkError|DistBackendError).*"
+    r"(Connection (closed|reset|refused)|Broken pipe|recvValue failed|sendBytes failed|got 0 bytes"
+    r"|failed to recv)"
+    r"|Connection closed by peer|remote process exit|ncclRemoteError|Socket closed",
+    re.IGNORECASE | re.DOTALL,
+)
+_MAYBE_LOST = re.compile(
+    r"Connection (closed|reset|refused)( by (remote )?peer)?|Broken pipe", re.IGNORECASE
+)
+_BARRIER = re.compile(r"Ranks? (?P<rank>\d+) failed to pass monitoredBarrier")
+
+NOT_A_VICTIM, MAYBE_LOST, LOST, WAITED = range(4)
+"""Whether an error is another rank's doing: no; perhaps (any connection broke); yes, the connection
+to it broke; yes, it did not come to a collective in time."""
+
+
+def victim_of_text(text: str) -> int:
+    """NOT_A_VICTIM, MAYBE_LOST, LOST or WAITED, by the words of an exception or a log's end."""
+    if _OWN_FAULT.search(text):
+        return NOT_A_VICTIM
+    if _WAITED.search(text):
+        return WAITED
+    if _LOST.search(text):
+        return LOST
+    return MAYBE_LOST if _MAYBE_LOST.search(text) else NOT_A_VICTIM
+
+
+def victim_of(exception: PythonException | None, tail: str) -> int:
+    """The same, of a rank's exception, or of the end of its log where it has none."""
+    if exception is not None:
+        return victim_of_text(f"{exception.type}: {exception.whole_message}")
+    weight = victim_of_text(tail)
+    return NOT_A_VICTIM if weight == MAYBE_LOST else weight
+
+
+_UNOPENED = re.compile(
+    r"""can't open file (?P<quote>['"])(?P<path>.+)(?P=quote): """
+    r"\[Errno (?P<number>\d+)\] (?P<why>.+)"
+)
+
+
+def unopened_script(tail: str) -> str | None:
+    """What Python says of a script that it cannot read; None where it read it."""
+    found = _UNOPENED.search(tail)
+    if found is None:
+        return None
+    if int(found["number"]) == errno.ENOENT:
+        return f"the script does not exist: {found['path']}"
+    return f"cannot read the script {found['path']}: {found['why'].strip()}"
+
+
+def missing_at_barrier(exception: PythonException | None) -> int | None:
+    """The rank that a monitored barrier says did not come."""
+    found = None if exception is None else _BARRIER.search(exception.message)
+    return int(found["rank"]) if found else None
+
+
+_REPORT = re.compile(
+    r"^(?:[EW]\d{4} .*torch/distributed/elastic/.*\n)+"
+    r"Traceback \(most recent call last\):\n(?:.*\n)*?.*\bChildFailedError: *$",
+    re.MULTILINE,
+)
+"""What torchrun says of ranks that failed: where its own code stood, and a table."""
+
+
+def last_words(tail: str) -> str | None:
+    """What C++ says when it ends a process; the last line with a letter or digit otherwise.
+
+    Of a launcher's own report on its ranks nothing is taken where they wrote something before it.
+    """
+    report = _REPORT.search(tail)
+    own = tail if report is None or not tail[: report.start()].strip() else tail[: report.start()]
+    lines = [line.strip() for line in own.splitlines() if re.search(r"\w", line)]
+    for index in range(len(lines) - 1, max(-1, len(lines) - 60), -1):
+        if lines[index].startswith("terminate called after throwing"):
+            what = lines[index + 1] if index + 1 < len(lines) else ""
+            return f"{lines[index]} {what}".strip() if what.startswith("what()") else lines[index]
+        if lines[index].startswith("Fatal Python error:"):
+            return lines[index]
+    return lines[-1] if lines else None
+
+
+_OOM = re.compile(
+    r"CUDA out of memory|HIP out of memory|CUDA error: out of memory|CUBLAS_STATUS_ALLOC_FAILED"
+    r"|CUDNN_STATUS_ALLOC_FAILED|cudaMalloc failed: out of memory",
+    re.IGNORECASE,
+)
+_SIZE = r"(?P<{}>[\d.]+ (?:[KMGT]iB|bytes))"
+_ASKED = re.compile(r"Tried to allocate " + _SIZE.format("asked"))
+_DEVICE = re.compile(r"GPU (?P<gpu>\d+)")
+_TOTAL = re.compile("total capacity of " + _SIZE.format("total"))
+_FREE = re.compile("of which " + _SIZE.format("free") + " is free")
+_RESERVED = re.compile(_SIZE.format("reserved") + r" is reserved by PyTorch but unallocated")
+_OTHERS = re.compile(r"\bProcess (?P<pid>\d+) has " + _SIZE.format("held") + " memory in use")
+_UNITS = {"bytes": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40}
+
+FRAGMENTED_BYTES = 2**29
+"""Reserved and unused memory from here on is worth a remedy, even where little was asked for."""
+MOST_PEAKS = 8
+"""With more ranks, only the smallest and the largest peak are shown."""
+
+
+@dataclass(frozen=True)
+class GpuMemoryError:
+    """What torch says when a device's memory has run out; None where it does not say."""
+
+    asked: str | None
+    gpu: int | None
+    """As the process numbers its devices."""
+    total: str | None
+    free: str | None
+    reserved: str | None
+    """Reserved by torch and not in use."""
+    others: tuple[tuple[int, str], ...]
+    """(pid, memory) of other processes on the device."""
+
+    @property
+    def is_fragmented(self) -> bool:
+        """Whether much of what torch reserved lies unused."""
+        if self.reserved is None:
+            return False
+        asked = 0.0 if self.asked is None else _bytes(self.asked)
+        reserved = _bytes(self.reserved)
+        return reserved >= FRAGMENTED_BYTES or reserved >= asked > 0
+
+
+def is_gpu_oom(type_: str, message: str) -> bool:
+    """Whether an exception says that a device's memory has run out."""
+    return type_.endswith("OutOfMemoryError") or _OOM.search(message) is not None
+
+
+def read_gpu_error(message: str) -> GpuMemoryError:
+    """The figures in torch's message."""
+
+    def of(pattern: re.Pattern[str]) -> str | None:
+        found = pattern.search(message)
+        return found[1] if found else None
+
+    gpu = of(_DEVICE)
+    return GpuMemoryError(
+        asked=of(_ASKED),
+        gpu=None if gpu is None else int(gpu),
+        total=of(_TOTAL),
+        free=of(_FREE),
+        reserved=of(_RESERVED),
+        others=tuple((int(one["pid"]), one["held"]) for one in _OTHERS.finditer(message)),
+    )
+
+
+def gpu_error_in_words(
+    error: GpuMemoryError, gpu: int | None, peaks: Mapping[int, int], others: Mapping[int, str]
+) -> list[str]:
+    """Sentences: what was asked for and free, each rank's peak, who else was there, the remedy.
+
+    Args:
+        error: what torch said.
+        gpu: the machine's index of the rank's device, where known.
+        peaks: the most device memory each rank was seen with, in bytes.
+        others: by pid, what other processes held on the device as last sampled.
+    """
+    where = f"GPU {gpu}" if gpu is not None else "its device"
+    if gpu is None and error.gpu is not None:
+        where = f"cuda:{error.gpu}"
+    sentences = []
+    if error.asked is not None:
+        free = f"; {error.free} of {error.total} was free" if error.free and error.total else ""
+        sentences.append(f"It tried to allocate {error.asked} on {where}{free}.")
+    if told := _peaks(peaks):
+        sentences.append(told)
+    held = {**others, **dict(error.others)}
+    if held:
+        listed = ", ".join(f"pid {pid} with {held[pid]}" for pid in list(held)[:3])
+        more = f" and {len(held) - 3} more" if len(held) > 3 else ""
+        sentences.append(f"Also on the device: {listed}{more}.")
+    if error.is_fragmented:
+        sentences.append(
+            f"{error.reserved} was reserved but unused: "
+            "PYTORCH_ALLOC_CONF=expandable_segments:True may help."
+        )
+    return sentences
+
+
+def _peaks(peaks: Mapping[int, int]) -> str | None:
+    if not peaks:
+        return None
+    if len(peaks) > MOST_PEAKS:
+        least, most = min(peaks, key=peaks.__getitem__), max(peaks, key=peaks.__getitem__)
+        return (
+            f"Peak memory: {size(peaks[least])} (rank {least}) to "
+            f"{size(peaks[most])} (rank {most})."
+        )
+    listed = ", ".join(f"{size(peak)} (rank {rank})" for rank, peak in sorted(peaks.items()))
+    return f"Peak memory: {listed}."
+
+
+def _bytes(size: str) -> float:
+    number, unit = size.split()
+    return float(number) * _UNITS[unit]

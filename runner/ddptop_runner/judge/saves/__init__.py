@@ -1,1 +1,0 @@
-"""Checkpoints: seen being written, asked for, and what a failure costs without them."""

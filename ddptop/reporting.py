@@ -32,7 +32,7 @@ def checkpoint_requested() -> bool:
     script may ask after every step. Ranks learn of a request by themselves, maybe a step apart:
     where saving needs all ranks, ask on one of them and broadcast the answer.
     """
-    from ddptop_runner.probe import save_request
+    from ddptop_runner.probe import probe
 
-    asked: bool = save_request.checkpoint_requested()  # type: ignore[no-untyped-call]
+    asked: bool = probe.checkpoint_requested()  # type: ignore[no-untyped-call]
     return asked

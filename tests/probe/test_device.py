@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from ddptop_runner.probe.device import NOT_ARRIVED, DeviceScalar
+from ddptop_runner.probe.losses import NOT_ARRIVED, DeviceScalar
 
 
 class Memory:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from ddptop_runner.probe.division import BY_FRAMEWORK, LOOK_EVERY, Divisions
+from ddptop_runner.probe.losses import BY_FRAMEWORK, LOOK_EVERY, Divisions
 
 pytestmark = pytest.mark.torch
 

@@ -40,7 +40,7 @@ class World:
 
 
 def name(world: World, groups: Groups, **statuses: dict[int, tuple[int, int]]) -> Any:
-    groups.meet(world)
+    groups.update(world)
     return groups.name(statuses)
 
 
@@ -188,17 +188,17 @@ def test_a_rank_that_waits_for_no_one_writes_nothing(recorder: Any) -> None:
 
 def test_the_record_is_written_once_where_it_is_asked_for(recorder: Any, tmp_path: Path) -> None:
     looked, asked = Flight(), tmp_path / "stacks" / "attempt-2-records-asked"
-    assert not looked.keep_if_asked()
+    assert not looked.write_if_requested()
     world().make("0")
     looked.look()
     recorder.status = (5, 5)  # it waits for nothing
-    assert not looked.keep_if_asked() and looked.path is None
+    assert not looked.write_if_requested() and looked.path is None
     asked.parent.mkdir()
     asked.touch()
-    assert looked.keep_if_asked() and looked.path is not None
+    assert looked.write_if_requested() and looked.path is not None
     assert json.loads(Path(looked.path).read_bytes())["entries"] == []
     assert Path(looked.path).parent == asked.parent
-    assert not looked.keep_if_asked()
+    assert not looked.write_if_requested()
 
 
 def test_a_folder_that_cannot_be_written_is_no_matter(

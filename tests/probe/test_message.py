@@ -187,7 +187,7 @@ def test_the_last_word_waits_for_room_and_nothing_follows_it(
 
 def test_the_last_word_is_not_waited_with_for_ever(env: pytest.MonkeyPatch, tmp_path: Path) -> None:
     env.setenv("DDPTOP_PROBE_SOCK", str(tmp_path / "s"))
-    env.setattr(sender, "LAST_WORD_LIMIT_S", 0.02)
+    env.setattr(sender, "LAST_DATAGRAM_LIMIT_S", 0.02)
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as receiver:
         receiver.bind(str(tmp_path / "s"))
         speaker = sender.Sender(Recorder())

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from ddptop_runner.model.probe_message import ProbeMessage
-from ddptop_runner.probe import phases, standing
+from ddptop_runner.probe import phases
 from ddptop_runner.probe.phases import WAIT_S, Phases
 from ddptop_runner.probe.recorder import Recorder
 
@@ -30,7 +30,7 @@ class Watched:
         self.stack: tuple[tuple[str, str], ...] = SLEEP
         self.looks = 0
         self.collectives: dict[str, list[int]] = {}
-        monkeypatch.setattr(standing, "frames_of", self._frames)
+        monkeypatch.setattr(phases, "frames_of", self._frames)
         monkeypatch.setattr(Phases, "_thread", lambda phases: 7)
         for _ in range(steps):
             self.step()

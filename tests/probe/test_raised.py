@@ -6,7 +6,7 @@ import subprocess
 
 import pytest
 
-from ddptop_runner.probe import raised
+from ddptop_runner.probe import ending
 
 from .conftest import Rank
 
@@ -154,7 +154,7 @@ TRACEBACK = 'Traceback (most recent call last):\n  File "x.py", line 3, in f\n  
     ],
 )
 def test_the_gist_of_a_message_is_in_its_first_and_last_line(message: str, gist: str) -> None:
-    assert raised.in_words(ValueError(message)) == "ValueError" + (gist and f": {gist}")
+    assert ending.in_words(ValueError(message)) == "ValueError" + (gist and f": {gist}")
 
 
 def test_a_message_that_cannot_be_read_leaves_the_type() -> None:
@@ -163,12 +163,12 @@ def test_a_message_that_cannot_be_read_leaves_the_type() -> None:
             raise RuntimeError
 
     name = f"{__name__}.{Hostile.__qualname__}"
-    assert raised.in_words(Hostile()) == name[: raised.MAX_LENGTH]
+    assert ending.in_words(Hostile()) == name[: ending.MAX_LENGTH]
 
 
 def test_the_place_is_the_scripts_also_below_installed_packages() -> None:
     try:
         subprocess.run([], check=True)
     except (IndexError, ValueError) as error:
-        place = raised.place(error)
+        place = ending.place(error)
     assert place is not None and place.startswith("test_raised.py:")

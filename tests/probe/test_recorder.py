@@ -4,7 +4,7 @@ import gc
 
 import pytest
 
-from ddptop_runner.probe.division import BY_FRAMEWORK
+from ddptop_runner.probe.losses import BY_FRAMEWORK
 from ddptop_runner.probe.recorder import LEADER_PATIENCE_STEPS, MAX_PENDING_LOSSES, Recorder
 
 
@@ -115,17 +115,17 @@ def test_accumulated_losses_are_a_sum_where_they_were_divided_by_their_number(
 
 def test_two_optimizers_are_told_apart_by_name() -> None:
     record, critic, generator = Recorder(), Optimizer(), Custom()
-    assert record.told_apart() == {}
+    assert record.alternating() == {}
     for number in range(4):
         train(record, critic, 1.0, 3.0)
-        assert (record.told_apart() == {}) == (number < 2)
+        assert (record.alternating() == {}) == (number < 2)
         train(record, generator, None if number == 3 else 50.0)
-    assert record.told_apart() == {"Optimizer 1": [4, 2.0], "Custom 2": [4, 50.0]}
+    assert record.alternating() == {"Optimizer 1": [4, 2.0], "Custom 2": [4, 50.0]}
     train(record, critic, float("nan"))
-    assert record.told_apart()["Optimizer 1"] == [5, None]
+    assert record.alternating()["Optimizer 1"] == [5, None]
     for _ in range(LEADER_PATIENCE_STEPS + 2):
         train(record, critic, 1.0)
-    assert record.told_apart() == {}  # the other has not stepped for long
+    assert record.alternating() == {}  # the other has not stepped for long
 
 
 def test_optimizers_of_phases_that_follow_each_other_are_not_told_apart() -> None:
@@ -133,7 +133,7 @@ def test_optimizers_of_phases_that_follow_each_other_are_not_told_apart() -> Non
     for optimizer in [Optimizer() for _ in range(3)]:
         for _ in range(5):
             train(record, optimizer, 1.0)
-    assert record.told_apart() == {}
+    assert record.alternating() == {}
 
 
 @pytest.mark.parametrize("order", [(0, 1, 2), (2, 1, 0)])
@@ -145,7 +145,7 @@ def test_optimizers_that_share_a_backward_pass_are_not_told_apart(order: tuple[i
         # which of them is the first may change
         for index in range(3) if step % 2 else order:
             record.stepped(optimizers[index])
-    assert record.told_apart() == {} and record.steps == 4
+    assert record.alternating() == {} and record.steps == 4
 
 
 def test_so_many_optimizers_are_told_apart_and_no_more() -> None:
@@ -153,7 +153,7 @@ def test_so_many_optimizers_are_told_apart_and_no_more() -> None:
     for _ in range(2):
         for optimizer in optimizers:
             train(record, optimizer, 1.0)
-    assert list(record.told_apart()) == [f"Optimizer {number}" for number in range(1, 9)]
+    assert list(record.alternating()) == [f"Optimizer {number}" for number in range(1, 9)]
 
 
 def test_batches_of_a_framework_are_steps_and_leave_no_loss_behind() -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from ddptop_runner.probe import standing
+from ddptop_runner.probe import phases
 
 SITE = "/opt/venv/lib/python3.11/site-packages/"
 MAIN = ("/home/me/train.py", "main")
@@ -93,7 +93,7 @@ DYNAMO = (
 def test_a_stack_says(
     innermost_first: list[tuple[str, str]], expected: tuple[str | None, str | None] | None
 ) -> None:
-    assert standing.recognise(innermost_first) == (expected or (None, None))
+    assert phases.recognize(innermost_first) == (expected or (None, None))
 
 
 @pytest.mark.parametrize(
@@ -111,12 +111,12 @@ def test_a_stack_says(
     ],
 )
 def test_the_name_of_a_function_says(function: str, phase: str | None) -> None:
-    assert standing.kind_of("/home/me/train.py", function) == phase
-    assert standing.kind_of(SITE + "scipy/x.py", function) is None
+    assert phases.kind_of("/home/me/train.py", function) == phase
+    assert phases.kind_of(SITE + "scipy/x.py", function) is None
 
 
 def place(*frames: tuple[str, str, int]) -> str | None:
-    return standing.place(list(frames))
+    return phases.place(list(frames))
 
 
 def test_the_place_is_the_innermost_line_of_the_script() -> None:
@@ -124,7 +124,7 @@ def test_the_place_is_the_innermost_line_of_the_script() -> None:
     outer = ("/home/me/train.py", "main", 90)
     inner = ("/home/me/lib/net.py", "forward", 41)
     assert place(torch_frame, inner, torch_frame, outer) == "net.py:41 in forward"
-    for own in (standing.__file__, STDLIB + "threading.py", "<frozen importlib._bootstrap>"):
+    for own in (phases.__file__, STDLIB + "threading.py", "<frozen importlib._bootstrap>"):
         assert place((own, "wait", 3), outer) == "train.py:90 in main"
     assert place(("/tmp/torchinductor_me/ab/cab.py", "call", 5), outer) == "train.py:90 in main"
     assert place((STDLIB + "threading.py", "wait", 3)) is None
@@ -134,8 +134,8 @@ def test_the_place_is_the_innermost_line_of_the_script() -> None:
 def test_where_all_is_installed_the_place_is_the_librarys() -> None:
     fairseq = (SITE + "fairseq/train.py", "main", 12)
     assert place((SITE + "torch/x.py", "f", 1), fairseq) == "train.py:12 in main"
-    too_deep = [fairseq] * standing.MAX_FRAMES  # the script is further out, unseen
-    assert standing.place(too_deep) is None
+    too_deep = [fairseq] * phases.MAX_FRAMES  # the script is further out, unseen
+    assert phases.place(too_deep) is None
 
 
 def test_code_without_a_file_is_the_scripts_only_where_all_comes_from_it() -> None:
@@ -147,17 +147,17 @@ def test_code_without_a_file_is_the_scripts_only_where_all_comes_from_it() -> No
 
 def test_a_place_is_short_and_printable() -> None:
     long = place(("/home/me/" + "x" * 200 + ".py", "f", 1))
-    assert long is not None and len(long) == standing.MAX_LENGTH
+    assert long is not None and len(long) == phases.MAX_LENGTH
     assert place(("/home/me/a\x1b[31m\udcff\n.py", "f", 1)) == "a?[31m??.py:1 in f"
 
 
 def test_the_package_that_runs_is_the_script(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(standing, "_kinds", {})
+    monkeypatch.setattr(phases, "_kinds", {})
     main = types.ModuleType("__main__")
     main.__package__ = "mine.cli"
     monkeypatch.setitem(sys.modules, "__main__", main)
-    assert standing.kind_of(SITE + "mine/loops.py", "evaluate") == "evaluation"
-    assert standing.kind_of(SITE + "other/loops.py", "evaluate") is None
+    assert phases.kind_of(SITE + "mine/loops.py", "evaluate") == "evaluation"
+    assert phases.kind_of(SITE + "other/loops.py", "evaluate") is None
     inner = (SITE + "other/a.py", "g", 2)
     assert place(inner, (SITE + "mine/loops.py", "evaluate", 4)) == "loops.py:4 in evaluate"
 
@@ -172,16 +172,16 @@ def test_the_frames_of_a_thread_are_read_innermost_first() -> None:
     thread = threading.Thread(target=wait_here)
     thread.start()
     begun.wait(10)
-    frames = standing.frames_of(thread.ident)
+    frames = phases.frames_of(thread.ident)
     end.set()
     thread.join()
     functions = [frame[1] for frame in frames if frame[0] == __file__]
     assert functions == ["wait_here"] and frames[0][1] == "wait"
-    assert standing.frames_of(thread.ident) == standing.frames_of(None) == []
+    assert phases.frames_of(thread.ident) == phases.frames_of(None) == []
 
 
 def test_a_deep_stack_is_read_in_part() -> None:
     def deep(levels: int) -> list[tuple[str, str, int]]:
-        return deep(levels - 1) if levels else standing.frames_of(threading.get_ident())
+        return deep(levels - 1) if levels else phases.frames_of(threading.get_ident())
 
-    assert len(deep(500)) == standing.MAX_FRAMES
+    assert len(deep(500)) == phases.MAX_FRAMES

@@ -2,22 +2,12 @@
 
 from __future__ import annotations
 
-import importlib.util
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
-FILE = Path(__file__).parents[2] / "runner" / "ddptop_runner" / "probe" / "teardown.py"
-
-
-@pytest.fixture
-def teardown():
-    spec = importlib.util.spec_from_file_location("teardown_under_test", FILE)
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+from ddptop_runner.probe import ending
 
 
 @pytest.mark.parametrize(
@@ -31,17 +21,17 @@ def teardown():
         ),
     ],
 )
-def test_gloo_threads_are_told_by_their_names(teardown, tmp_path, stats, states):
+def test_gloo_threads_are_told_by_their_names(tmp_path, stats, states):
     for number, stat in enumerate(stats):
         (tmp_path / str(number)).mkdir()
         (tmp_path / str(number) / "stat").write_text(f"{stat} 2 3\n")
     (tmp_path / "just-ended").mkdir()
-    assert teardown.gloo_threads(tmp_path) == states
+    assert ending.gloo_threads(tmp_path) == states
 
 
-def test_its_own_threads_are_read(teardown, monkeypatch):
-    monkeypatch.setattr(teardown, "GLOO_THREAD", Path("/proc/self/comm").read_text().strip())
-    assert "R" in teardown.gloo_threads()
+def test_its_own_threads_are_read(monkeypatch):
+    monkeypatch.setattr(ending, "GLOO_THREAD", Path("/proc/self/comm").read_text().strip())
+    assert "R" in ending.gloo_threads()
 
 
 @pytest.mark.parametrize(
@@ -53,16 +43,16 @@ def test_its_own_threads_are_read(teardown, monkeypatch):
         ([["R"]] * 1000, ["moment", *["look"] * 90]),
     ],
 )
-def test_a_thread_at_work_is_waited_for(teardown, monkeypatch, looks, waits):
+def test_a_thread_at_work_is_waited_for(monkeypatch, looks, waits):
     now_s, waited, states = 0.0, [], iter(looks)
 
     def sleep(seconds: float) -> None:
         nonlocal now_s
         now_s += seconds
-        waited.append("moment" if seconds == teardown.MOMENT_S else "look")
+        waited.append("moment" if seconds == ending.MOMENT_S else "look")
 
     clock = SimpleNamespace(sleep=sleep, monotonic=lambda: round(now_s, 6))
-    monkeypatch.setattr(teardown, "time", clock)
-    monkeypatch.setattr(teardown, "gloo_threads", lambda: next(states))
-    teardown.let_gloo_finish()
+    monkeypatch.setattr(ending, "time", clock)
+    monkeypatch.setattr(ending, "gloo_threads", lambda: next(states))
+    ending.let_gloo_finish()
     assert waited == waits

@@ -1,7 +1,7 @@
 """Torch's flight recorder: how far each process group has come, and its whole record.
 
 The only place that knows the recorder's private names. Reading how far costs some 10 us and asks no
-device anything; the whole record is read only from a rank that stands still.
+device anything; the whole record is read only from a rank that is stuck.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Flight:
         self._moved_t = 0.0
         self._has_written = False
         self._records = 0
-        self._was_asked = False
+        self._was_requested = False
         self.path = None
         """The record that was written last."""
         self.collectives = {}
@@ -52,7 +52,7 @@ class Flight:
             return False
         self._has_begun = True
         if world is not None:
-            self._groups.meet(world)
+            self._groups.update(world)
         found = self._groups.name(_statuses(self._groups.backends))
         has_changed = found != self.collectives
         self.collectives = found
@@ -60,12 +60,12 @@ class Flight:
 
     @property
     def holds_thread(self):
-        """Whether all groups are gloo's on the CPU: who waits for a collective stands still."""
+        """Whether all groups are gloo's on the CPU: then a wait for a collective holds the thread."""
         cuda: Any = sys.modules.get("torch.cuda")
         return "gloo" in self._groups.backends and not (cuda is not None and cuda.is_initialized())
 
     def watch(self, steps, now_s):
-        """Write the whole record once the rank stands still in a collective.
+        """Write the whole record once the rank makes no progress in a collective.
 
         Args:
             steps: The rank's progress; None before the first.
@@ -91,22 +91,22 @@ class Flight:
         self.path = path or self.path
         return path is not None
 
-    def keep_if_asked(self):
+    def write_if_requested(self):
         """Write the whole record where the supervisor asks for it; whether it was written.
 
         It asks by a file of its own folder, once an attempt, before any rank is ended.
         """
         folder = os.environ.get("DDPTOP_STACKS_DIR")
-        if self._was_asked or not folder or not self._has_begun:
+        if self._was_requested or not folder or not self._has_begun:
             return False
         attempt = identity.env_int("DDPTOP_ATTEMPT") or 0
         if not os.path.exists(os.path.join(folder, "attempt-{}-records-asked".format(attempt))):
             return False
-        self._was_asked = True
-        self.keep()
+        self._was_requested = True
+        self.write()
         return True
 
-    def keep(self):
+    def write(self):
         """Write the whole record, of a rank that took part in any group."""
         if not self._is_off and self._has_begun:
             self.path = write_record(self._groups.backends, must_wait=False) or self.path
@@ -131,7 +131,7 @@ class Groups:
         """The backends that have made any group; the others' recorders are left alone."""
         return [backend for backend, made in self._made.items() if made]
 
-    def meet(self, world):
+    def update(self, world):
         """Note the groups that exist now.
 
         Args:
@@ -149,10 +149,10 @@ class Groups:
         self._alive = set(alive)
 
     def name(self, statuses):
-        """{name: [enqueued, completed]} of what the recorder says by number.
+        """{name: [enqueued, completed]} of what the recorder reports by number.
 
         A group that was destroyed waits for nothing. A number that no group is known for, as where
-        torch makes groups of its own to check others, stands as `#number`: this rank's alone.
+        torch makes groups of its own to check others, is named `#number`: this rank's alone.
 
         Args:
             statuses: {backend: {number: (enqueued, completed)}}.

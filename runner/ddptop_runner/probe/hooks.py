@@ -1,7 +1,12 @@
 """The patches of torch: backward passes, loss scalers, optimizer steps, data loaders.
 
-Every private name of torch that the probe uses is in this file, or in device, division, flight or
-time_parts. A patch that does not fit the torch at hand is left out; the rest still works.
+Every private name of torch that the probe uses is in this file, or in losses, flight or time_parts.
+A patch that does not fit this torch is left out; the rest still works.
+
+A compiled optimizer step runs no Python hook, but it changes parameters, and a tensor counts its
+changes. So at a backward pass that follows another without a step between, a changed parameter
+means that there was a step. The last step of a training is found only if the optimizer still exists
+when the process ends.
 """
 
 from __future__ import annotations
@@ -9,9 +14,10 @@ from __future__ import annotations
 import functools
 import sys
 import time
+import weakref
 from _thread import get_ident
 
-from . import compiled, device, division, identity, recorder, saves, scalers, time_parts
+from . import identity, losses, recorder, saves, time_parts
 
 NO_GRADIENT = (None,)
 """How Tensor.backward passes on that it was called without a gradient."""
@@ -25,9 +31,9 @@ class Hooks:
         self.record = record
         self._training_thread = get_ident()
         self._dispatch_modes = torch._C._len_torch_dispatch_stack
-        self.scalers = scalers.Scalers(torch, record, self._guarded)
-        self._divisions = division.Divisions()
-        self._watch = compiled.StepWatch()
+        self.scalers = losses.Scalers(torch, record, self._guarded)
+        self._divisions = losses.Divisions()
+        self._watch = StepWatch()
         self._steps_at_last_look = 0
         self._unseen_in_a_row = 0
         self._losses_at_last_find = 0
@@ -51,15 +57,14 @@ class Hooks:
             lambda: self._patch(torch.autograd, "backward", self._backward),
             lambda: self.arm_scaler(torch.amp.GradScaler),
             self._arm_step,
-            lambda: self._patch(torch.optim.Optimizer, "_patch_step_function", self._meet),
+            lambda: self._patch(torch.optim.Optimizer, "_patch_step_function", self._register),
             self._arm_data_loader,
             lambda: self._patch(torch.nn.DataParallel, "__init__", self._replicate),
             lambda: self.parts.arm(self._patch),
             lambda: self._arm_save((torch.serialization, torch), "save", saves.torch_target),
             lambda: _hide_from_dynamo(
                 torch,
-                [part.__name__ for part in (compiled, device, division, recorder, saves, scalers)]
-                + [time_parts.__name__, __name__],
+                [part.__name__ for part in (losses, recorder, saves, time_parts)] + [__name__],
             ),
         ):
             try:
@@ -96,7 +101,7 @@ class Hooks:
     def arm_apex(self, module):
         """The same for apex, as far as its scalers still exist."""
         self.scalers.is_any = True
-        for name in scalers.APEX_SCALERS.get(module.__name__, ()):
+        for name in losses.APEX_SCALERS.get(module.__name__, ()):
             if hasattr(module, name):
                 self._patch(getattr(module, name), "backward", self.scalers.apex_backward)
         if hasattr(module, "scale_loss"):
@@ -163,7 +168,7 @@ class Hooks:
             tensor = tensor[0] if len(tensor) == 1 else None
         is_tensor = isinstance(tensor, self.torch.Tensor)
         on_cuda = is_tensor and tensor.is_cuda
-        if on_cuda and device.is_capturing(self.torch):
+        if on_cuda and losses.is_capturing(self.torch):
             return
         record = self.record
         if record.backwards - record.backwards_at_step >= record.usual_backwards:
@@ -182,7 +187,7 @@ class Hooks:
             on_cuda = tensor.is_cuda
         elif self.scalers.labels:
             # a scaled loss that went through more arithmetic is nothing a person would know
-            tensor = getattr(tensor, scalers.UNSCALED, None)
+            tensor = getattr(tensor, losses.UNSCALED, None)
             if tensor is None:
                 return
         loss = self.read(tensor, on_cuda)
@@ -202,9 +207,9 @@ class Hooks:
             self._unseen_in_a_row = 0
         elif changed:
             self._unseen_in_a_row += 1
-            if self._unseen_in_a_row >= compiled.IN_A_ROW:
-                is_first = self._unseen_in_a_row == compiled.IN_A_ROW
-                count = compiled.IN_A_ROW if is_first else 1
+            if self._unseen_in_a_row >= IN_A_ROW:
+                is_first = self._unseen_in_a_row == IN_A_ROW
+                count = IN_A_ROW if is_first else 1
                 record.found_steps(changed, count, self._losses_at_last_find)
             self._losses_at_last_find = record.pending_losses
         self._steps_at_last_look = record.optimizer_steps
@@ -224,12 +229,12 @@ class Hooks:
             return tensor.detach()
         return float(tensor.item()) if tensor.is_cpu else None
 
-    def _meet(self, original):
-        meet, record = self._watch.meet, self.record
+    def _register(self, original):
+        register, record = self._watch.register, self.record
 
         def _patch_step_function(optimizer):
-            meet(optimizer)
-            if record.is_unheard and identity.has_joined():
+            register(optimizer)
+            if record.is_silent and identity.has_joined():
                 record.announce()  # a member of a group is a rank, whoever started it
             return original(optimizer)
 
@@ -346,3 +351,56 @@ def _with_nested(code):
     for constant in code.co_consts:
         if hasattr(constant, "co_code"):
             yield from _with_nested(constant)
+
+
+SAMPLE_SIZE = 8
+"""Parameters looked at per optimizer: the first may be unused and never change."""
+
+IN_A_ROW = 3
+"""So many steps are found before any of them counts."""
+
+
+class StepWatch:
+    """Finds steps by what they changed, for the optimizers of one process."""
+
+    def __init__(self):
+        self._seen = []
+        """[(reference to the optimizer, sum of versions when last looked at)]"""
+
+    def register(self, optimizer):
+        """An optimizer is being made."""
+        self._seen = [entry for entry in self._seen if entry[0]() is not None]
+        # LBFGS changes its parameters several times in a step, and is never compiled
+        if not any(kind.__name__ == "LBFGS" for kind in type(optimizer).__mro__):
+            self._seen.append((weakref.ref(optimizer), None))
+
+    def changed(self):
+        """The optimizers whose parameters changed since the last look, which this is."""
+        changed = []
+        for position, (ref, before) in enumerate(self._seen):
+            optimizer = ref()
+            if optimizer is None:
+                continue
+            now = _versions(optimizer)
+            if now != before:
+                self._seen[position] = (ref, now)
+                if before is not None:
+                    changed.append(optimizer)
+        return changed
+
+
+def _versions(optimizer):
+    """How often a few parameters of an optimizer were changed in place."""
+    total, left = 0, SAMPLE_SIZE
+    for group in optimizer.param_groups:
+        for parameter in group["params"]:
+            if not parameter.requires_grad:
+                continue
+            try:
+                total += parameter._version
+            except RuntimeError:  # an inference tensor counts nothing
+                continue
+            left -= 1
+            if not left:
+                return total
+    return total

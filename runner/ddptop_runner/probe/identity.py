@@ -32,7 +32,7 @@ LAUNCHERS = frozenset(("torchrun", "accelerate", "deepspeed", "horovodrun", "lig
 LAUNCHER_MODULES = ("torch.distributed.", "accelerate.commands.", "deepspeed.launcher.")
 
 _place: tuple = (None, None, None, None)
-"""(pid, rank, world size, local rank) that a process group last told."""
+"""(pid, rank, world size, local rank) that a process group last reported."""
 
 
 def claim_rank():

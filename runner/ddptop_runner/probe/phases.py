@@ -1,15 +1,277 @@
-"""What the rank is doing, looked at now and then by the sender's thread.
+"""What the rank is doing, and where in the script: read from the stack of the training's thread.
 
-While steps go on nobody looks. Without a step for QUIET_S the stack of the training's thread is
-read, four times a second at most; what it says must last a moment where it is waiting, because
-steps and evaluations wait again and again for a moment.
+While steps continue, nothing is read. Without a step for QUIET_S the stack is read at most four
+times a second; a wait must last a moment to count, because steps and evaluations wait again and
+again for a moment.
+
+The innermost frame that is recognized decides, with exceptions. What a data loader calls belongs to
+the data loader; what the import of a package calls has no meaning. Waiting (for data, in a
+collective) is kept apart from its purpose, so that an evaluation that gathers its results now and
+then stays an evaluation. Frames of torch.compile around any compiled call have no meaning.
 """
 
 from __future__ import annotations
 
+import os
+import re
 import sys
+import sysconfig
 
-from . import standing
+MAX_FRAMES = 400
+"""Imports are that deep; the script is at the bottom."""
+MAX_LENGTH = 120
+
+LOADERS = ("torch/utils/data/", "torchdata/", "nvidia/dali/")
+
+COLLECTIVES = (
+    "torch/distributed/distributed_c10d.py",
+    "torch/distributed/_functional_collectives.py",
+    "torch/distributed/rendezvous.py",
+    "horovod/torch/mpi_ops.py",
+)
+COLLECTIVES_WITHIN = {
+    "_verify_param_shape_across_processes": "torch/distributed/utils.py",
+    "_sync_module_states": "torch/distributed/utils.py",
+    "_sync_params_and_buffers": "torch/distributed/utils.py",
+    "_sync_buffers": "torch/nn/parallel/distributed.py",
+}
+"""Functions that wait below Python, by file."""
+
+COMPILERS = (
+    "torch/_dynamo/",
+    "torch/_inductor/",
+    "torch/utils/cpp_extension.py",
+    "triton/compiler/",
+    "triton/backends/",
+)
+RUNS_COMPILED = (
+    "torch/_dynamo/eval_frame.py",
+    "torch/_dynamo/external_utils.py",
+    "torch/_dynamo/decorators.py",
+    "torch/_dynamo/utils.py",
+    "torch/_dynamo/compiled_autograd.py",
+    "torch/_inductor/output_code.py",
+    "torch/_inductor/codecache.py",
+    "torch/_inductor/utils.py",
+    "torch/_inductor/cudagraph",
+    "torch/_inductor/runtime/",
+)
+"""Parts of compilers that are there while compiled code runs."""
+
+STORES = (
+    "torch/serialization.py",
+    "torch/distributed/checkpoint/",
+    "safetensors/",
+    "joblib/numpy_pickle.py",
+)
+STORES_WITHIN = {
+    "savez": "numpy/lib/",
+    "_savez": "numpy/lib/",
+    "savez_compressed": "numpy/lib/",
+    "save": "numpy/lib/",
+    "create_dataset": "h5py/",
+}
+
+FRAMEWORKS = (
+    *("lightning/", "pytorch_lightning/", "transformers/", "accelerate/", "deepspeed/", "trl/"),
+    *("composer/", "ignite/", "mmengine/", "fairseq/", "ultralytics/", "fastai/", "torchtune/"),
+    "ddptop/",
+)
+"""Installed packages whose function names mean what a script's own would."""
+
+EVALUATES = frozenset(
+    (
+        *("eval", "evals", "evaluate", "evaluation", "evaluating", "val", "validate"),
+        *("validation", "validating", "predict", "prediction", "inference"),
+    )
+)
+TESTS = frozenset(
+    ("test", "test_loop", "test_epoch", "test_step", "test_model", "run_test", "do_test")
+)
+STORE_VERBS = frozenset(("save", "saving", "write", "dump", "store", "load", "restore", "resume"))
+STORE_NOUNS = frozenset(
+    (
+        *("checkpoint", "checkpoints", "ckpt", "ckpts", "model", "models", "state", "states"),
+        *("snapshot", "weights", "pretrained", "optimizer"),
+    )
+)
+STORE_NAMES = frozenset(("save", "from_pretrained"))
+NEITHER = frozenset(
+    (
+        *("train", "training", "trainer", "fit", "main", "should", "is", "has", "maybe", "if"),
+        *("check", "get", "set", "parse", "init", "build", "create", "config", "args", "split"),
+        *("loader", "loaders", "dataloader", "dataloaders", "data", "dataset", "datasets"),
+    )
+)
+"""A function with such a word in its name means nothing: it contains the rest, or prepares."""
+
+WORD = re.compile("[A-Z]?[a-z]+|[A-Z]+|[0-9]+")
+
+_STDLIB = tuple(
+    {
+        os.path.dirname(os.__file__) + os.sep,
+        sysconfig.get_paths()["stdlib"] + os.sep,
+        sysconfig.get_paths()["platstdlib"] + os.sep,
+    }
+)
+_OWN = os.path.dirname(os.path.abspath(__file__)) + os.sep
+_PACKAGES = ("/site-packages/", "/dist-packages/")
+_has_lock = getattr(sys, "_is_gil_enabled", lambda: True)
+_kinds: dict = {}
+MAX_KINDS = 4096
+
+
+def frames_of(thread):
+    """[(file, function, line)] of a thread's stack, innermost first; [] where there is none."""
+    if not _has_lock():  # the frames would move as we look
+        return []
+    frame = sys._current_frames().get(thread)
+    found: list[tuple] = []
+    while frame is not None and len(found) < MAX_FRAMES:
+        code = frame.f_code
+        found.append((code.co_filename, code.co_name, frame.f_lineno))
+        # one frame at a time is kept alive, and never longer than this loop
+        frame = frame.f_back
+    return found
+
+
+def recognize(frames):
+    """What a stack means: (waits, does).
+
+    `waits` is "data", "collective" or None: what the thread waits for, at the innermost. `does` is
+    "compile", "checkpoint", "evaluation" or None: what that is a part of.
+
+    Args:
+        frames: [(file, function, ...)], innermost first.
+    """
+    waits = does = None
+    for frame in frames:
+        kind = kind_of(frame[0], frame[1])
+        if kind == "import":
+            waits = does = None
+        elif kind == "data":
+            waits, does = "data", None
+        elif kind == "collective":
+            if waits is None and does is None:
+                waits = "collective"
+        elif kind is not None and does is None:
+            does = kind
+    return waits, does
+
+
+def place(frames):
+    """`file:line in function` of the innermost frame of the person's code, None without one.
+
+    Where all code is installed, of the innermost frame that is not torch's.
+    """
+    # code without a file is the script's where all else is called from it, as under -c
+    typed = frames[-1][0] if frames and frames[-1][0].startswith("<") else None
+    is_whole = len(frames) < MAX_FRAMES
+    for is_wanted in (is_script, is_library) if is_whole else (is_script,):
+        for file, function, line in frames:
+            if is_wanted(file) and (file == typed or not file.startswith("<")):
+                text = "{}:{} in {}".format(os.path.basename(file), line, function)
+                return "".join(c if c.isprintable() else "?" for c in text)[:MAX_LENGTH]
+    return None
+
+
+def kind_of(file, function):
+    """What one frame means: a phase, "import" or None."""
+    key = (file, function)
+    try:
+        return _kinds[key]
+    except KeyError:
+        if len(_kinds) >= MAX_KINDS:
+            _kinds.clear()
+        kind = _kinds[key] = _kind_of(file, function)
+        return kind
+
+
+def _kind_of(file, function):
+    inner = _within_packages(file)
+    if inner is not None and not is_script(file):
+        if function == "<module>":
+            return "import"
+        if inner.startswith(LOADERS):
+            return "data"
+        if inner.startswith(COLLECTIVES) or _is_within(COLLECTIVES_WITHIN, inner, function):
+            return "collective"
+        if inner.startswith(COMPILERS) and not inner.startswith(RUNS_COMPILED):
+            return "compile"
+        if inner.startswith("torch/_inductor/runtime/") and (
+            "benchmark" in function or "precompile" in function
+        ):
+            return "compile"
+        if inner.startswith(STORES) or _is_within(STORES_WITHIN, inner, function):
+            return "checkpoint"
+        if not inner.startswith(FRAMEWORKS):
+            return None
+        if inner.endswith(("/evaluation_loop.py", "/prediction_loop.py")):
+            return "evaluation"
+    elif not is_script(file):
+        return None
+    return _kind_of_name(function)
+
+
+def _kind_of_name(function):
+    """What the name of a script's or a framework's function means."""
+    words = [word.lower() for word in WORD.findall(function)]
+    if not NEITHER.isdisjoint(words):
+        return None
+    if function in STORE_NAMES or not (
+        STORE_VERBS.isdisjoint(words) or STORE_NOUNS.isdisjoint(words)
+    ):
+        return "checkpoint"
+    if function in TESTS or not EVALUATES.isdisjoint(words):
+        return "evaluation"
+    return None
+
+
+def is_script(file):
+    """Whether a file is the person's own."""
+    inner = _within_packages(file)
+    if inner is not None:
+        return inner.startswith(_main_package())
+    compiled = os.environ.get("TORCHINDUCTOR_CACHE_DIR") or "\0"
+    return not (
+        file.startswith((_OWN, *_STDLIB, compiled, "<frozen", "<eval_with_key", "<__"))
+        or "/torchinductor_" in file
+    )
+
+
+def is_library(file):
+    """Whether a file is an installed package's other than torch."""
+    inner = _within_packages(file)
+    return inner is not None and not inner.startswith(("torch/", "triton/"))
+
+
+def _within_packages(file):
+    """A file's path inside the folder of installed packages, None for any other."""
+    for folder in _PACKAGES:
+        head, found, inner = file.rpartition(folder)
+        if found:
+            return inner
+    head, found, inner = file.rpartition(_torch_folder())
+    return "torch/" + inner if found and not head else None
+
+
+def _main_package():
+    """The folder of the package that runs, as under `-m package.train`; no folder otherwise."""
+    package = getattr(sys.modules.get("__main__"), "__package__", None) or ""
+    name = package.partition(".")[0]
+    return name + "/" if name and name not in ("torch", "ddptop_runner") else "\0"
+
+
+def _torch_folder():
+    """Where torch is, should it be a checkout."""
+    torch = sys.modules.get("torch")
+    file = getattr(torch, "__file__", None)
+    return os.path.dirname(file) + os.sep if file else "\0"
+
+
+def _is_within(files, inner, function):
+    return function in files and inner.startswith(files[function])
+
 
 QUIET_S = 1.0
 WAIT_LOOK_S = 0.2
@@ -44,7 +306,7 @@ class Phases:
         progress = record.progress
         is_quiet = progress is None or now_t - progress[1] >= QUIET_S
         thread = self._thread()
-        frames = standing.frames_of(thread) if is_quiet else []
+        frames = frames_of(thread) if is_quiet else []
         saving_t = record.saving.get(thread)
         # a step since then: the save was left behind by an exception out of a signal's handler
         if saving_t is not None and (progress is None or progress[1] <= saving_t):
@@ -52,12 +314,12 @@ class Phases:
         else:
             phase = self._decide(frames, collectives, now_t) if is_quiet else None
             self._enter(phase or self._base(), self._since(phase, now_t))
-        self.stands_at = standing.place(frames)
+        self.stands_at = place(frames)
         return (self.phase, self.since_t, self.stands_at) != before
 
     def _decide(self, frames, collectives, now_t):
-        """The phase that a stack and the counters tell; None where they tell nothing."""
-        waits, does = standing.recognise(frames)
+        """The phase by a stack and the counters; None if they show none."""
+        waits, does = recognize(frames)
         if does is None and self._is_evaluating_by_batches():
             does = "evaluation"
         if waits is None:
@@ -87,7 +349,7 @@ class Phases:
         return "start" if self._record.progress is None else "steps"
 
     def _since(self, phase, now_t):
-        """When what is seen now began, as far as it can be said."""
+        """When the phase started, as far as it is known."""
         record = self._record
         if phase is None and record.progress is not None:
             if self.phase in (None, "start"):

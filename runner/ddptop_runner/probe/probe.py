@@ -1,15 +1,14 @@
 """The probe of one process, loaded as the private package `_ddptop_probe`.
 
 Loading it only sets up import hooks. The rest is loaded when torch was imported or when the script
-calls `report`, so that a Python child that trains nothing pays for next to nothing.
+calls `report`, so that a Python child that trains nothing pays almost nothing.
 """
 
 from __future__ import annotations
 
+import _frozen_importlib
 import os
 import sys
-
-from . import finders
 
 SAVERS = (
     "safetensors.torch",
@@ -18,13 +17,13 @@ SAVERS = (
     "lightning_fabric.utilities.cloud_io",
     "ultralytics.engine.trainer",
 )
-"""Modules that save files: `saves.SAVERS` says how."""
+"""Modules that save files: see `saves.SAVERS`."""
 
 SCALERS = (
     *("apex.amp", "apex.fp16_utils.loss_scaler", "apex.fp16_utils.fp16_optimizer"),
     "apex.contrib.optimizers.fp16_optimizer",
 )
-"""Modules of apex that scale losses; what is in them, `scalers` says."""
+"""Modules of apex that scale losses; see `losses.APEX_SCALERS`."""
 
 KERAS = (
     *("keras.src.callbacks.callback_list", "keras.src.callbacks", "keras.callbacks"),
@@ -37,7 +36,7 @@ TRAINERS = (
     "lightning.pytorch.loops.fit_loop",
     "pytorch_lightning.loops.fit_loop",
 )
-"""Modules of trainers that know how long a training will take: `trainers.arm` says how."""
+"""Modules of trainers that know how long a training will take: see `trainers.arm`."""
 
 _session = None
 
@@ -49,7 +48,7 @@ def start():
     )
     sys.meta_path.insert(
         0,
-        finders.ImportHook(
+        ImportHook(
             {
                 "torch": _torch_imported,
                 "torch.distributed.fsdp.sharded_grad_scaler": _sharded_scaler_imported,
@@ -61,7 +60,7 @@ def start():
             }
         ),
     )
-    sys.meta_path.append(finders.StandIn("ddptop", report, checkpoint_requested))
+    sys.meta_path.append(StandIn("ddptop", report, checkpoint_requested))
     if "torch" in sys.modules:  # a .pth file was quicker
         _torch_imported(sys.modules["torch"])
 
@@ -79,13 +78,6 @@ def report(loss=None, step=None, total=None, **metrics):
         current_session().report(loss, step, total, metrics)
     except Exception:  # reporting must never end a training
         pass
-
-
-def checkpoint_requested():
-    """Whether a person has asked for a checkpoint; see `save_request`."""
-    from . import save_request
-
-    return save_request.checkpoint_requested()
 
 
 def current_session():
@@ -139,3 +131,107 @@ def _after_fork_in_parent():
 def _after_fork():
     if _session is not None:
         _session.after_fork_in_child()
+
+
+_IMPORTLIB_FILE = "<frozen importlib._bootstrap_external>"
+
+
+class ImportHook:
+    """Calls a function with each awaited module, once that module was executed.
+
+    `find_spec` alone changes nothing: libraries ask whether torch exists long before they import
+    it. The awaited module keeps its own loader.
+    """
+
+    def __init__(self, actions):
+        self._actions = actions
+
+    def find_spec(self, fullname, path=None, target=None):
+        """The spec that the other finders give, armed; None for a module not awaited."""
+        action = self._actions.get(fullname)
+        if action is None:
+            return None
+        for finder in list(sys.meta_path):
+            find = None if finder is self else getattr(finder, "find_spec", None)
+            spec = None if find is None else find(fullname, path, target)
+            if spec is not None:
+                _arm(spec.loader, action)
+                return spec
+        return None
+
+
+def _arm(loader, action):
+    """Make `loader`, which serves one import, call `action` after executing the module."""
+    execute = getattr(loader, "exec_module", None)
+    if execute is None:
+        return
+
+    def exec_module(module):
+        try:
+            del loader.exec_module
+        except AttributeError:
+            pass
+        execute(module)
+        try:
+            action(module)
+        except Exception:  # the script imports its module, whatever becomes of the probe
+            pass
+
+    # the frames of an import are trimmed from tracebacks by their file: a torch that fails to
+    # import then reads as it does without the probe
+    exec_module.__code__ = exec_module.__code__.replace(co_filename=_IMPORTLIB_FILE)
+    try:
+        loader.exec_module = exec_module
+    except AttributeError:  # a loader without room for attributes goes without the probe
+        pass
+
+
+class StandIn:
+    """Last on sys.meta_path: a module of functions, where no real module of that name exists."""
+
+    def __init__(self, name, *functions):
+        self._name = name
+        self._functions = functions
+
+    def find_spec(self, fullname, path=None, target=None):
+        """The stand-in's spec; asked only after every other finder has found nothing."""
+        if fullname != self._name:
+            return None
+        return _frozen_importlib.ModuleSpec(fullname, self, origin="ddptop probe")  # type: ignore[arg-type]
+
+    def create_module(self, spec):
+        """Leave it to the import system: an ordinary module object will do."""
+
+    def exec_module(self, module):
+        """Fill the module."""
+        module.__doc__ = "Stand-in for ddptop inside a job whose Python lacks the package."
+        module.__all__ = [function.__name__ for function in self._functions]
+        module.__dict__.update(zip(module.__all__, self._functions))
+
+
+_last_request = None
+
+
+def checkpoint_requested():
+    """Whether a checkpoint was asked for since this process last asked; True once per request.
+
+    The price while there is none is one look for a file. Seeing a request leaves its file to the
+    other ranks, but changes its time, so that ddptop knows that a script has seen it.
+    """
+    global _last_request
+    path = os.environ.get("DDPTOP_CHECKPOINT_FILE")
+    if not path:
+        return False
+    try:
+        with open(path, "rb") as file:
+            request = file.read(100)
+    except OSError:
+        return False
+    if not request or request == _last_request:
+        return False
+    _last_request = request
+    try:
+        os.utime(path)
+    except OSError:
+        pass  # somebody has deleted it meanwhile
+    return True

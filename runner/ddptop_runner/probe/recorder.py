@@ -25,7 +25,7 @@ SAVED_TOGETHER_S = 5.0
 MAX_NAME_LENGTH = 32
 
 MAX_OPTIMIZERS = 8
-"""Optimizers that are told apart."""
+"""Optimizers reported separately."""
 
 boottime_s = (
     functools.partial(time.clock_gettime, time.CLOCK_BOOTTIME)
@@ -91,7 +91,7 @@ class Recorder:
         """(value or None, "ok" | "nan" | "inf", step, "probe" | "api", backward passes that it is
         made of or None, "sum" | "mean" of them or None with one)."""
         self.divisor = None
-        """What the losses of the step at hand were divided by, as `Divisions.of` says."""
+        """What the losses of the step at hand were divided by, as `Divisions.of` returns it."""
         self.replicas = None
         """Devices of a DataParallel; None without."""
         self.trainer = None
@@ -127,7 +127,7 @@ class Recorder:
         self._on_first_news = on_first_news
         self._pending = []
         self._optimizers = {}
-        self._met = 0
+        self._registered = 0
         self._leader = None
         self._last = None
         """The optimizer that stepped last."""
@@ -139,14 +139,14 @@ class Recorder:
         pending = self._pending
         pending.append(loss)
         if len(pending) > MAX_PENDING_LOSSES:
-            # a sum or a mean over a part would be wrong, so what is left stands for no loss
+            # a sum or a mean over a part would be wrong, so the rest counts as no loss
             self._pending = [None]
 
     def stepped(self, optimizer):
         """An optimizer's step has ended."""
         seen = self._optimizers.get(id(optimizer))
         if seen is None or seen.ref() is not optimizer:
-            seen = self._meet(optimizer)
+            seen = self._register(optimizer)
         backwards = self.backwards
         if seen.backwards == backwards:
             return
@@ -206,7 +206,7 @@ class Recorder:
         del self._pending[:losses_before]
         if count > 1:
             self._iterations += count - 1
-            self._meet(optimizers[0]).iteration = self._iterations
+            self._register(optimizers[0]).iteration = self._iterations
         for optimizer in optimizers:
             self.stepped(optimizer)
         self.usual_backwards = 1
@@ -226,7 +226,7 @@ class Recorder:
         pending = self._pending
         if pending:
             self._pending = []
-            if self.progress is not None:  # the loop lives, though the optimizer did not step
+            if self.progress is not None:  # the loop continues, though the optimizer did not step
                 self.progress = (self.progress[0], boottime_s(), self.data_wait_s)
             self._step_loss(pending, self.steps)
             self.announce()
@@ -235,7 +235,7 @@ class Recorder:
         """A file was saved.
 
         Several in one folder, close together and without a step between, are one checkpoint: the
-        largest stands for it, from the first's beginning to the last's end.
+        largest represents it, from the first's beginning to the last's end.
         """
         before, count = self.saved, 1
         if before is not None:
@@ -323,11 +323,11 @@ class Recorder:
         self.announce()
 
     @property
-    def is_unheard(self):
-        """Whether this process has had nothing to say so far."""
+    def is_silent(self):
+        """Whether this process has reported nothing yet."""
         return self._on_first_news is not None
 
-    def told_apart(self):
+    def alternating(self):
         """{name: [steps, last loss]} of optimizers that take turns.
 
         Each after backward passes of its own: those that step together after one are one, and so
@@ -352,9 +352,9 @@ class Recorder:
         """Iterations so far; 0 before the first."""
         return self.progress[0] if self.progress else 0
 
-    def _meet(self, optimizer):
-        self._met += 1
-        seen = self._optimizers[id(optimizer)] = _Optimizer(optimizer, self._met)
+    def _register(self, optimizer):
+        self._registered += 1
+        seen = self._optimizers[id(optimizer)] = _Optimizer(optimizer, self._registered)
         return seen
 
     def _takes_over(self, seen):
@@ -388,7 +388,7 @@ class Recorder:
             self.offer_device_loss(losses, is_sum, step, seen, leads)
 
     def announce(self):
-        """Something is new: the process is heard from now on."""
+        """Something is new: the process reports from now on."""
         self.dirty = True
         if self._on_first_news is not None:
             wake, self._on_first_news = self._on_first_news, None

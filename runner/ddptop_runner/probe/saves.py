@@ -145,7 +145,7 @@ def path_of(target):
 
 
 def size_and_inode(target, path):
-    """(bytes, inode) of what was saved, each None where it cannot be said; None for a device."""
+    """(bytes, inode) of what was saved, each None if unknown; None for a device."""
     try:
         if not _is_path(target):
             status = os.fstat(target.fileno())

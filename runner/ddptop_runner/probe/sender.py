@@ -1,7 +1,7 @@
 """The probe's thread: turns what the recorder knows into datagrams.
 
 At most four a second, sent to a path, so that a supervisor that comes back on the same path is
-heard again, and with counters that go on, so that a lost datagram costs nothing.
+receives them again, and with cumulative counters, so that a lost datagram costs nothing.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import signal
 import socket
 import time
 
-from . import identity, raised, stacks, time_parts, trainers
+from . import ending, identity, stacks, time_parts, trainers
 from .flight import Flight
 from .phases import QUIET_S, Phases
 from .recorder import boottime_s, finite
@@ -22,9 +22,9 @@ from .recorder import boottime_s, finite
 INTERVAL_S = 0.25
 KEEP_ALIVE_S = 5.0
 STOP_LIMIT_S = 0.2
-LAST_WORD_LIMIT_S = 0.25
+LAST_DATAGRAM_LIMIT_S = 0.25
 """How long a process may wait at its end for room in the queue that its last datagram goes to."""
-LAST_WORD_RETRY_S = 0.005
+LAST_DATAGRAM_RETRY_S = 0.005
 MAX_BYTES = 2048
 LONE_SURROGATE = re.compile(rb"(?<!\\ud[89ab][0-9a-f]{2})\\ud[c-f][0-9a-f]{2}")
 EXPENDABLE = (
@@ -52,7 +52,7 @@ class Sender:
         self._seq = 0
         self._sent_at_s = None
         self._signal = None
-        self._has_asked_for_stacks = False
+        self._has_registered_stacks = False
         self._raised: tuple = (None, None)
         """What ends the process, and where it was raised."""
         self._means_from = None
@@ -61,7 +61,7 @@ class Sender:
         self._sync_s = self._compute_s = None
         self._stop = None
         self._done = None
-        self._is_leaving = False
+        self._is_ending = False
         """Whether only the last datagram is still to be sent."""
         self._found_no_room = False
         """Whether the last attempt to send found the queue full."""
@@ -95,17 +95,17 @@ class Sender:
     def register_stacks(self):
         """Let the stack signal write this rank's stacks; does nothing while the rank is unknown."""
         folder, rank = os.environ.get("DDPTOP_STACKS_DIR"), identity.rank()
-        if folder and rank is not None and not self._has_asked_for_stacks:
-            self._has_asked_for_stacks = True
+        if folder and rank is not None and not self._has_registered_stacks:
+            self._has_registered_stacks = True
             attempt = identity.env_int("DDPTOP_ATTEMPT") or 0
             self._signal = stacks.register(folder, attempt, rank)
 
     def send_last(self, limit_s):
-        """The process ends: say the last that is known."""
+        """At the end of the process: report what is known last."""
         self.stop()
         self._look(self._look_at_end)
         if self._raised[0] is not None:
-            self._look(self.flight.keep)
+            self._look(self.flight.write)
         deadline_s = time.monotonic() + limit_s
         for scalar in self.device_scalars:
             try:
@@ -117,22 +117,22 @@ class Sender:
         if progress is not None and boottime_s() - progress[1] < QUIET_S:
             self._look(self._look_at_phase)
         self._look(self._look_at_collectives)
-        self._say_last()
+        self._send_last_datagram()
 
     def send_failure(self):
-        """A rank that had nothing to say yet ends: say so if an exception ends it."""
+        """At the end of a rank that reported nothing: report the exception that ends it, if any."""
         self._look(self._look_at_end)
         if self._raised[0] is not None:
-            self._say_last()
+            self._send_last_datagram()
 
-    def _say_last(self):
+    def _send_last_datagram(self):
         """What is lost now is never repeated: many ranks that end at once fill the queue."""
-        self._is_leaving = True
-        deadline_s = time.monotonic() + LAST_WORD_LIMIT_S
+        self._is_ending = True
+        deadline_s = time.monotonic() + LAST_DATAGRAM_LIMIT_S
         while not self.send(is_final=True) and self._found_no_room:
             if time.monotonic() > deadline_s:
                 return
-            time.sleep(LAST_WORD_RETRY_S)
+            time.sleep(LAST_DATAGRAM_RETRY_S)
 
     def tick(self):
         """Collect what has arrived and send it if there is news, or nothing was sent for long."""
@@ -142,7 +142,7 @@ class Sender:
             self._look_at_collectives,
             self._look_at_phase,
             self._look_at_standstill,
-            self.flight.keep_if_asked,
+            self.flight.write_if_requested,
             self._look_at_counters,
         ):
             self._look(look)
@@ -171,7 +171,7 @@ class Sender:
         return self.flight.watch(progress and progress[0], boottime_s())
 
     def _look_at_end(self):
-        self._raised = raised.ending_exception()
+        self._raised = ending.ending_exception()
 
     def _look_at_counters(self):
         before = self._counters
@@ -180,7 +180,7 @@ class Sender:
 
     def send(self, is_final=False):
         """Send one datagram; False where nobody takes it, and of one that comes after the last."""
-        if self._is_leaving and not is_final:
+        if self._is_ending and not is_final:
             return False
         self._found_no_room = False
         loss_range = self.record.take_loss_range()
@@ -249,7 +249,7 @@ class Sender:
             "loss_last_good": record.last_good_loss,
             "loss_parts": parts,
             "loss_is": kind,
-            "optimizers": record.told_apart(),
+            "optimizers": record.alternating(),
             "frameworks": trainers.frameworks(),
             "replicas": record.replicas,
             "total_source": total and ("trainer" if record.total_steps is None else "api"),

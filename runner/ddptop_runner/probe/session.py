@@ -8,9 +8,9 @@ import os
 import sys
 
 from . import identity
+from .ending import let_gloo_finish
 from .recorder import Recorder
 from .sender import Sender
-from .teardown import let_gloo_finish
 
 EXIT_LIMIT_S = 0.05
 """How long a process may wait at its end for a last loss to arrive from its device."""
@@ -31,7 +31,7 @@ class Session:
     def __init__(self):
         self.hooks = None
         self.keras = None
-        self.record = Recorder(on_first_news=self._speak)
+        self.record = Recorder(on_first_news=self._start_reporting)
         self._torch = None
         self._was_running = False
         self._is_fork = False
@@ -43,7 +43,7 @@ class Session:
         self._scalars = {}
         self._has_exit_hook = False
         self._has_finalizer = False
-        self._has_spoken = False
+        self._is_reporting = False
         self._has_ended = False
         self.sender = Sender(self.record)
         if self.hooks is not None:
@@ -53,7 +53,7 @@ class Session:
             self.sender.device_scalars.append(self.keras.loss)
 
     def torch_imported(self, torch):
-        """Patch torch; a rank is heard from now on."""
+        """Patch torch; a rank reports from now on."""
         if self.hooks is not None:
             return
         from . import hooks
@@ -63,17 +63,17 @@ class Session:
             self.hooks = hooks.Hooks(torch, self.record)
             self.hooks.arm()
             self.sender.parts = self.hooks.parts
-        except Exception:  # another torch than the ones known: the rank is heard all the same
+        except Exception:  # another torch than the ones known: the rank reports all the same
             self.hooks = None
         self.record.offer_device_loss = self._offer_loss
         self._add_exit_hook()
         self._await_bootstrap()
         if identity.claim_rank():
             self.sender.register_stacks()
-            self._speak()
+            self._start_reporting()
 
     def report(self, loss, step, total, metrics):
-        """Keep what the script says. A value on a device is read later, without waiting."""
+        """Keep what the script reports. A value on a device is read later, without waiting."""
         has_loss = self._is_figure(loss)
         if has_loss:
             self.record.script_reports_loss = True
@@ -103,14 +103,14 @@ class Session:
         """A new process, which is not the rank and has done nothing yet."""
         self._was_running = False
         self._is_fork = True
-        self.record.begin(self._speak)
+        self.record.begin(self._start_reporting)
         self.record.offer_device_loss = self._offer_loss
         self._begin()
 
-    def _speak(self):
+    def _start_reporting(self):
         if identity.is_data_worker():
             return
-        self._has_spoken = True
+        self._is_reporting = True
         self._add_exit_hook()
         self.sender.start()
 
@@ -143,7 +143,7 @@ class Session:
                 self._has_ended = True
                 if self.hooks is not None:
                     self.hooks.find_unseen_steps()
-                if self._has_spoken:
+                if self._is_reporting:
                     self.sender.send_last(EXIT_LIMIT_S)
                     let_gloo_finish()
                 elif not self._is_fork and identity.has_joined():
@@ -207,7 +207,7 @@ class Session:
         """The reader of one figure: "" is the backward pass's loss, None the reported one."""
         scalar = self._scalars.get(name)
         if scalar is None:
-            from .device import DeviceScalar
+            from .losses import DeviceScalar
 
             def publish(value, step):
                 self._publish(name, value, step, source)
@@ -225,17 +225,17 @@ class Session:
         return scalar
 
     def keras_imported(self, module):
-        """Patch Keras's list of callbacks; a rank is heard from now on."""
-        from . import keras_training
+        """Patch Keras's list of callbacks; a rank reports from now on."""
+        from . import trainers
 
         if self.keras is None:
-            self.keras = keras_training.KerasTraining(self.record)
+            self.keras = trainers.KerasTraining(self.record)
             self.sender.device_scalars.append(self.keras.loss)
         self.keras.arm(module)
         self._add_exit_hook()
         if identity.claim_rank():
             self.sender.register_stacks()
-            self._speak()
+            self._start_reporting()
 
     def trainer_imported(self, module):
         """Patch a framework's trainer, which knows how long the training will take."""

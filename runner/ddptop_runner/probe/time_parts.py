@@ -44,7 +44,7 @@ class _Module:
         self.used: Any = deque(maxlen=MESSAGES)
         """By message: how often it waited, and the steps."""
 
-    def often(self, waits, steps):
+    def waits_per_step(self, waits, steps):
         """How often it waits in a step, of late; at most once."""
         self.used.append((waits, steps))
         waited = sum(waits for waits, _ in self.used)
@@ -163,12 +163,12 @@ class TimeParts:
             calls = module.calls - module.calls_then
             module.calls_then = module.calls
             # several forward passes before one backward pass wait once
-            often = module.often(min(calls, max(1, backwards - before[1])), steps)
-            if often and not module.waits_s:
+            frequency = module.waits_per_step(min(calls, max(1, backwards - before[1])), steps)
+            if frequency and not module.waits_s:
                 return None
-            if often:
+            if frequency:
                 waits_s = sorted(module.waits_s)
-                wait_s = (wait_s or 0.0) + waits_s[len(waits_s) // 2] * often
+                wait_s = (wait_s or 0.0) + waits_s[len(waits_s) // 2] * frequency
         if wait_s is None and identity.world_size() == 1:
             return 0.0
         return wait_s

@@ -25,7 +25,7 @@ from ddptop_runner.job.registry import JobView
 from ddptop_runner.job.save_request import SaveAsked
 from ddptop_runner.jobs import checkpoint as wanted
 from ddptop_runner.model.snapshot import Checkpoint, RankSample
-from ddptop_runner.probe import save_request
+from ddptop_runner.probe import probe
 
 CHILD = """
 import signal, sys, time
@@ -150,20 +150,20 @@ def test_a_script_that_takes_the_flag_file_at_once_is_seen_to(tmp_path, monkeypa
 
 def test_each_request_is_answered_once_by_each_process(tmp_path, monkeypatch):
     folder = RunFolder(tmp_path)
-    monkeypatch.setattr(save_request, "_answered", None)
+    monkeypatch.setattr(probe, "_last_request", None)
     monkeypatch.delenv("DDPTOP_CHECKPOINT_FILE", raising=False)
-    assert save_request.checkpoint_requested() is False
+    assert probe.checkpoint_requested() is False
     monkeypatch.setenv("DDPTOP_CHECKPOINT_FILE", str(folder.save_flag))
-    assert save_request.checkpoint_requested() is False
+    assert probe.checkpoint_requested() is False
     first = request.ask(folder, [])
     assert not request.is_taken(first.flag_file, first.flag_stamp)
     # where the clock of the file system has not moved on, what is written now has the same time
     assert 0.5e9 < time.time_ns() - first.flag_stamp < 60e9
-    assert [save_request.checkpoint_requested() for _ in range(3)] == [True, False, False]
+    assert [probe.checkpoint_requested() for _ in range(3)] == [True, False, False]
     assert folder.save_flag.exists()
     assert request.is_taken(first.flag_file, first.flag_stamp)
     second = request.ask(folder, [])
-    assert [save_request.checkpoint_requested() for _ in range(2)] == [True, False]
+    assert [probe.checkpoint_requested() for _ in range(2)] == [True, False]
     folder.save_flag.unlink()
     assert request.is_taken(second.flag_file, second.flag_stamp)
     request.withdraw(folder)

@@ -60,7 +60,7 @@ class Flight:
 
     @property
     def holds_thread(self):
-        """Whether all groups are gloo's on the CPU: then a wait for a collective holds the thread."""
+        """Whether all groups use gloo on the CPU, whose collectives hold the thread that waits."""
         cuda: Any = sys.modules.get("torch.cuda")
         return "gloo" in self._groups.backends and not (cuda is not None and cuda.is_initialized())
 

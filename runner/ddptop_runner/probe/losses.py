@@ -88,7 +88,7 @@ class Scalers:
         return backward
 
     def deepspeed_step(self, original):
-        """Around `DeepSpeedEngine.step`: steps that it skips, and those without an optimizer hook."""
+        """Around `DeepSpeedEngine.step`: skipped steps, and those without an optimizer hook."""
         record = self._record
         note = self._guard(self._note_deepspeeds_step)
 

@@ -7,6 +7,7 @@ import os
 from collections.abc import Callable, Coroutine
 from typing import Any
 
+import msgspec
 from tests.runner.builders import make_snapshot, make_spec
 
 from ddptop_runner.base.clock import boottime_s
@@ -15,7 +16,11 @@ from ddptop_runner.devices.report import DeviceReport
 from ddptop_runner.host.tree import HostUsage
 from ddptop_runner.job.event_log import EventLog
 from ddptop_runner.job.group import Group
+from ddptop_runner.job.old_events import typed
+from ddptop_runner.job.state import JobState
+from ddptop_runner.job.transition import fold
 from ddptop_runner.judge.restarts.policy import AttemptOutcome
+from ddptop_runner.model import events as ev
 from ddptop_runner.model.snapshot import Cause, Event, NodeSnapshot, decode_snapshot, encode
 from ddptop_runner.model.spec import JobSpec
 from ddptop_runner.store.history import HistoryReader, HistoryWriter
@@ -36,7 +41,6 @@ class Around:
         self.group: Group | None = None
         self.history = HistoryWriter(folder.path / "history.db")
         self.log = EventLog(self.history, lambda line: None)
-        self.log.restore(HistoryReader(folder.path / "history.db").events())
         self.published: NodeSnapshot | None = None
 
     def snapshot_bytes(self) -> bytes:
@@ -52,8 +56,8 @@ class Around:
             attempt=group.attempt,
             restarts_used=group.restarts_used,
             ranks=ranks,
-            exit_code=group.exit_code,
-            previous_cause=group.previous_cause,
+            exit_code=group.job.exit_code,
+            previous_cause=group.job.previous_cause,
             memory=group.remember(),
         )
 
@@ -83,11 +87,14 @@ def begin(snapshot: NodeSnapshot | None = None) -> tuple[Group, Around]:
     folder = run_folder("train")
     folder.nodes_dir.mkdir(parents=True, exist_ok=True)
     around = Around(folder)
-    group = Group(folder, make_spec(), around.log, HostUsage(), around, 0)
+    group = Group(folder, make_spec(), around.log, HostUsage(), around)
     around.group = group
     if snapshot is None:
         group.planner.begin_attempt()
+        around.log.emit(ev.Launched(attempt=0, target="train.py", nproc=2))
     else:
+        rows = HistoryReader(folder.path / "history.db").events(silent=True)
+        around.log.restore(rows, snapshot)
         group.recover(snapshot)
     return group, around
 
@@ -96,6 +103,17 @@ def told(type_: str) -> list[Event]:
     """Events of that type, as the history has them."""
     events = HistoryReader(run_folder("train").path / "history.db").events()
     return [event for event in events if event.type == type_]
+
+
+def state_of_the_log() -> JobState:
+    """What the whole log folds to."""
+    rows = HistoryReader(run_folder("train").path / "history.db").events(silent=True)
+    return fold((row.ts, event) for row, event in zip(rows, typed(rows), strict=True))
+
+
+def put_state(around: Around, **changes: Any) -> None:
+    """The state as it is after events that do not matter here."""
+    around.log.state = msgspec.structs.replace(around.log.state, **changes)
 
 
 def run(scenario: Callable[[], Coroutine[Any, Any, None]]) -> None:

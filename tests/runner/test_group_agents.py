@@ -10,10 +10,10 @@ from typing import Any
 from unittest.mock import AsyncMock, Mock
 
 import pytest
-from tests.runner.resuming import WORKERS, begin, exited, run, told
+from tests.runner.resuming import WORKERS, begin, exited, put_state, run, told
 
 from ddptop_runner.base.clock import boottime_s
-from ddptop_runner.job.group_memory import WantedAgent
+from ddptop_runner.job.state import WantedAgent
 
 pytestmark = pytest.mark.usefixtures("ddptop_home")
 
@@ -21,7 +21,7 @@ pytestmark = pytest.mark.usefixtures("ddptop_home")
 def test_an_agent_that_was_asked_for_is_asked_for_again():
     async def scenario() -> None:
         group, around = begin()
-        group.state = "restarting"
+        put_state(around, phase="restarting")
         await group._restart_without_agent()
         assert around.agents == [(1, 3)]
         group, around = begin(around.die())
@@ -42,8 +42,9 @@ def test_an_agent_that_was_being_replaced_is_replaced_and_not_listened_to():
     async def scenario() -> None:
         with subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"]) as old:
             group, around = begin()
-            group.state, group.agent_pid = "restarting", old.pid
-            group._wanted_agent = WantedAgent(attempt=1, restarts_left=3, replaces=old.pid)
+            group.agent_pid = old.pid
+            wanted = WantedAgent(attempt=1, restarts_left=3, replaces=old.pid)
+            put_state(around, phase="restarting", wanted_agent=wanted)
             around.publish()
             group, around = begin(around.die())
             group.agent_pid = old.pid
@@ -64,7 +65,7 @@ def test_an_agent_that_was_being_replaced_is_replaced_and_not_listened_to():
             while waiting := [task for task in around.tasks if not task.done()]:
                 await asyncio.gather(*waiting)
             assert around.agents == [(1, 3)]
-            assert (group.state, group.restarts_used, group.cause) == ("restarting", 0, None)
+            assert (group.state, group.restarts_used, group.job.cause) == ("restarting", 0, None)
             assert told("failure") == []
 
     run(scenario)
@@ -81,12 +82,13 @@ def test_an_agent_that_dies_during_a_stop_takes_no_rank_its_grace_or_its_exit_st
         with subprocess.Popen([sys.executable, "-c", rank], stdin=pipe, stdout=pipe) as process:
             assert process.stdout is not None and process.stdin is not None
             process.stdout.readline()
-            group, _ = begin()
+            group, around = begin()
             group._processes = Mock(
                 end_leftovers=AsyncMock(), everything_started=Mock(return_value=[])
             )
             group.table.started(0, 0, process.pid)
-            group.agent_pid, group.state = os.getppid(), "running"
+            group.agent_pid = os.getppid()
+            put_state(around, phase="running")
             group.request_stop(20.0)
             await asyncio.sleep(0.05)
             group.process_exited(os.getppid(), -9, boottime_s())
@@ -112,7 +114,7 @@ def test_an_agent_that_dies_during_a_restart_is_followed_by_another_and_no_failu
             {"pid": os.getppid(), "attempt": 0, "workers": WORKERS, "exits": []}, print
         )
         group._processes = Mock(end_leftovers=AsyncMock())
-        group.state = "running"
+        put_state(around, phase="running")
         group.request_restart()
         if returncode is not None:
             group.rank_exited(exited(0, returncode, boottime_s()))
@@ -131,7 +133,7 @@ def test_an_agent_that_may_not_have_heard_is_told_again_to_restart():
         sent: list[dict[str, Any]] = []
         hello = {"pid": os.getpid(), "attempt": 0, "workers": WORKERS, "exits": []}
         group.agent_connected(hello, sent.append)
-        group.state = "running"
+        put_state(around, phase="running")
         group.request_restart()
         assert [one["type"] for one in sent] == ["restart_group"]
         group, around = begin(around.die())

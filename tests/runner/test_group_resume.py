@@ -11,11 +11,22 @@ from typing import Any
 
 import pytest
 from tests.runner.builders import make_snapshot, make_spec
-from tests.runner.resuming import AT_START, CAUSE, WORKERS, begin, exited, run, told
+from tests.runner.resuming import (
+    AT_START,
+    CAUSE,
+    WORKERS,
+    begin,
+    exited,
+    put_state,
+    run,
+    state_of_the_log,
+    told,
+)
 
 from ddptop_runner.base.clock import boottime_s
 from ddptop_runner.host import procs
-from ddptop_runner.model.snapshot import Cause, RankSample, decode_snapshot, encode
+from ddptop_runner.model import events as ev
+from ddptop_runner.model.snapshot import RankSample, decode_snapshot, encode
 
 pytestmark = pytest.mark.usefixtures("ddptop_home")
 
@@ -24,9 +35,9 @@ def test_each_exit_is_known_exactly_and_told_once():
     async def scenario() -> None:
         group, around = begin()
         group._group_started({"attempt": 0, "workers": WORKERS})
-        group.first_step_after_s = 3.5
+        around.log.emit(ev.TrainingStarted(attempt=0, after_s=3.5))
         group.rank_exited(exited(1, -9, 100.25))
-        group._ending_ranks_at_s = 100.5
+        around.log.emit(ev.RanksEnding(attempt=0, at_s=100.5))
         group.rank_exited(exited(0, 143, 101.0))
         before, started_s = group.table.exits(), group.attempt_started_s
         around.publish()
@@ -34,7 +45,7 @@ def test_each_exit_is_known_exactly_and_told_once():
         assert group.table.exits() == before
         assert (before[1].returncode, before[1].ended_by_us) == (-9, False)
         assert before[0].ended_by_us
-        assert (group.attempt_started_s, group.first_step_after_s) == (started_s, 3.5)
+        assert (group.attempt_started_s, group.job.first_step_after_s) == (started_s, 3.5)
         group.rank_exited(exited(1, -9, 100.25))  # the agent repeats it
         assert len(told("rank_exited")) == 2
 
@@ -80,12 +91,14 @@ def test_what_was_told_before_the_snapshot_could_be_written_is_not_told_again():
         waiting.cancel()
         around.published = before
         group, around = begin(around.die())
-        waiting = asyncio.create_task(group._restart_or_end(AT_START, CAUSE))
-        while group.restart_at_s is None:
+        assert (group.state, group.restarts_used) == ("restarting", 1)
+        again = asyncio.create_task(group._decide_after_failure())  # the agent asks once more
+        for _ in range(20):
             await asyncio.sleep(0)
-        waiting.cancel()
+        again.cancel()
         assert group.restarts_used == 1
         assert (len(told("failure")), len(told("group_restart"))) == (1, 1)
+        assert state_of_the_log() == around.log.state
 
     run(scenario)
 
@@ -122,13 +135,13 @@ def test_a_stop_has_what_was_left_of_its_grace():
 def test_what_has_ended_stays_so(state, exit_code):
     async def scenario() -> None:
         group, around = begin()
-        group.state, group.exit_code = state, exit_code
+        put_state(around, phase=state, exit_code=exit_code)
         around.publish()
         group, around = begin(around.die())
         group.process_exited(4711, 0, 1.0)
         group.resume()
         assert group.ended.is_set()
-        assert (group.state, group.exit_code, around.tasks) == (state, exit_code, [])
+        assert (group.state, group.job.exit_code, around.tasks) == (state, exit_code, [])
 
     run(scenario)
 
@@ -137,7 +150,8 @@ def test_a_hang_whose_evidence_was_being_taken_is_judged_again():
     async def scenario() -> None:
         group, around = begin()
         group._group_started({"attempt": 0, "workers": WORKERS})
-        group.agent_pid, group.state = os.getpid(), "hung"
+        group.agent_pid = os.getpid()
+        around.log.emit(ev.TroubleFound(attempt=0))
         around.publish()
         group, _ = begin(around.die())
         group.agent_pid = os.getpid()
@@ -186,7 +200,7 @@ def test_memory_that_cannot_be_read_is_left_out():
             snapshot = make_snapshot(make_spec(), ranks=[sample], memory=memory)
             group, _ = begin(decode_snapshot(json.dumps(json.loads(encode(snapshot))).encode()))
             assert group.table[0].steps == 7
-            assert group.was_started
+            assert not group.job.in_queue
 
     run(scenario)
 
@@ -195,13 +209,13 @@ def test_the_next_attempt_remembers_why_the_one_before_failed():
     async def scenario() -> None:
         group, around = begin()
         group._group_started({"attempt": 0, "workers": WORKERS})
-        group.cause = Cause(kind="signal", rank=1, signal="SIGKILL", summary="Rank 1 was killed.")
+        around.log.emit(ev.FailureJudged(attempt=0, cause=CAUSE))
         group._group_started({"attempt": 1, "workers": WORKERS})
-        assert (group.cause, group.previous_cause.summary) == (None, "Rank 1 was killed.")
+        assert (group.job.cause, group.job.previous_cause.summary) == (None, "Rank 1 was killed.")
         around.publish()
         group, around = begin(around.die())
-        assert group.previous_cause.rank == 1
+        assert group.job.previous_cause.rank == 1
         group._group_started({"attempt": 2, "workers": WORKERS})  # a person asked for it
-        assert group.previous_cause is None
+        assert group.job.previous_cause is None
 
     run(scenario)

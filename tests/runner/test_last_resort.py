@@ -46,7 +46,7 @@ def test_a_failure_that_cannot_be_judged_is_still_answered(
         assert answers == [{"answer": 7, "restart": restarted, "restarts_left": budget - used}]
         assert len(story.lines) == 1
         assert group.state == ("restarting" if restarted else "starting")
-        assert (group.ending is None) is restarted
+        assert (group.job.ending is None) is restarted
 
     run(scenario, max_restarts=budget)
 
@@ -104,13 +104,13 @@ def test_ranks_that_hang_or_train_on_nan_are_ended_though_the_cause_cannot_be_to
         else:
             await group._end_bad_loss(found)
         assert len(story.lines) == 1
-        assert group.cause is not None and group.cause.summary.startswith("The ")
+        assert group.job.cause is not None and group.job.cause.summary.startswith("The ")
         if restarted:
             assert sent == [{"type": "restart_group", "restarts_left": 1}] and not ended
             assert group.state == "restarting"
-            assert group._decided is not None and group._decided.end_ranks
+            assert group.job.restart is not None and group.job.restart.end_ranks
         else:
             assert sent == [] and len(ended) == 1
-            assert group.ending is not None and group.ending.cause == group.cause
+            assert group.job.ending is not None and group.job.ending.cause == group.job.cause
 
     run(scenario, **spec)

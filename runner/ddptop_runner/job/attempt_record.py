@@ -12,13 +12,13 @@ from ddptop_runner.base.paths import LAUNCHER, RunFolder
 from ddptop_runner.devices.report import DeviceReport
 from ddptop_runner.host import procs
 from ddptop_runner.host.exits import DeathWatch
-from ddptop_runner.job import group_memory
 from ddptop_runner.job import save_request as request
 from ddptop_runner.job.command_table import CommandTable, table_of
 from ddptop_runner.job.event_log import EventLog
-from ddptop_runner.job.group_memory import GroupMemory, KnownExit
 from ddptop_runner.job.last_resort import LastResort
+from ddptop_runner.job.rank_memory import RankMemory, read_memory
 from ddptop_runner.job.rank_record import RankRecord
+from ddptop_runner.job.state import JobState, RankLife
 from ddptop_runner.judge.checkpoints import CheckpointBook
 from ddptop_runner.judge.hangs.watch import HangWatch
 from ddptop_runner.judge.losses import LossWatch
@@ -26,9 +26,9 @@ from ddptop_runner.model import events as ev
 from ddptop_runner.model.diagnose import RankExit
 from ddptop_runner.model.probe_message import ProbeMessage, SavedFile
 from ddptop_runner.model.run_step import RankSteps, RunSteps
-from ddptop_runner.model.snapshot import Cause, NodeSnapshot, Pause
+from ddptop_runner.model.snapshot import NodeSnapshot, Pause
 from ddptop_runner.model.spec import JobSpec
-from ddptop_runner.model.words import JobState
+from ddptop_runner.model.words import JobState as Phase
 
 Message = dict[str, Any]
 
@@ -66,32 +66,20 @@ class AttemptRecord:
         spec: the job.
         log: gets each thing that happens.
         around: the supervisor.
-        attempt: the number of the first attempt.
     """
 
     def __init__(
-        self, folder: RunFolder, spec: JobSpec, log: EventLog, around: Surroundings, attempt: int
+        self, folder: RunFolder, spec: JobSpec, log: EventLog, around: Surroundings
     ) -> None:
         self._folder = folder
         self._spec = spec
         self._log = log
         self._around = around
-        self.state: JobState = "starting"
-        self.attempt = attempt
-        self.attempt_started_s = boottime_s()
-        self.first_step_after_s: float | None = None
-        """How long the attempt took to its first step; None before that."""
+        self._begun_s = boottime_s()
         self.table = table_of(spec, self.attempt_started_s)
-        self.cause: Cause | None = None
-        self.previous_cause: Cause | None = None
-        """Why the attempt before this one failed; None where it did not."""
-        self.was_started = True
-        """Whether an agent was started: not yet so of a job that is queued."""
         self.awaits_agent = False
         """The guardian was asked for an agent and has not answered yet."""
         self._deaths = DeathWatch()
-        self._ending_ranks_at_s: float | None = None
-        self._failed_by_themselves: frozenset[int] = frozenset()
         self._suspected = False
         self.pause: Pause | None = None
         """That no step is taken; None while steps come."""
@@ -104,88 +92,71 @@ class AttemptRecord:
         """Called once before the event is told that the job has ended."""
 
     @property
-    def life(self) -> str:
-        """What the job is in, in words."""
-        return f"attempt {self.attempt}" if self.was_started else "the queue"
+    def job(self) -> JobState:
+        """The state of the job."""
+        return self._log.state
 
-    def enter_queue(self) -> None:
-        """The job waits for devices; no agent was started."""
-        self.was_started = False
-        if self.state != "stopping":
-            self.state = "queued"
+    @property
+    def state(self) -> Phase:
+        """In a word."""
+        return self.job.phase
+
+    @property
+    def attempt(self) -> int:
+        """Number of the current attempt."""
+        return self.job.attempt or 0
+
+    @property
+    def attempt_started_s(self) -> float:
+        """CLOCK_BOOTTIME at which it started."""
+        known = self.job.attempt_started_s
+        return self._begun_s if known is None else known
 
     def leave_queue(self, spec: JobSpec) -> None:
         """The job has its devices; an agent is being started."""
         self._spec = spec
-        self.was_started = True
-        self.state = "starting"
-        self.attempt_started_s = boottime_s()
 
     def recover(self, snapshot: NodeSnapshot) -> None:
-        """Go on from the snapshot of a supervisor that died."""
-        memory = group_memory.read(snapshot.memory)
-        self.state = snapshot.state
-        self.attempt = snapshot.attempt if snapshot.attempt is not None else self.attempt
-        self.cause = snapshot.cause
-        self.previous_cause = snapshot.previous_cause
-        if memory.attempt_started_s is not None:
-            self.attempt_started_s = memory.attempt_started_s
-            self.table = table_of(self._spec, memory.attempt_started_s)
+        """Go on from the snapshot of a supervisor that died; the log has restored the state."""
+        job, memory = self.job, read_memory(snapshot.memory)
+        self.table = table_of(self._spec, self.attempt_started_s)
         if snapshot.launcher is not None and snapshot.launcher.pid is not None:
             self.table.started(LAUNCHER, 0, snapshot.launcher.pid)
         self.checkpoints.recall(snapshot.checkpoint, snapshot.memory.get("saves") or {})
         self.hangs.recall(snapshot.memory.get("hangs") or {})
-        exited = {known.rank for known in memory.exits}
         for rank in snapshot.ranks:
-            may_live = rank.exit_code is None and rank.signal is None
-            if rank.pid is not None and (may_live or rank.rank in exited):
+            if rank.pid is not None and snapshot.attempt == job.attempt:
                 self.table.restore(rank, rank.pid)
         if isinstance(self.table, CommandTable) and memory.ranks_met is not None:
             self.table.recall(memory.ranks_met)
         for rank_number, at_s in memory.last_step_s.items():
             if (record := self.table.get(rank_number)) is not None:
                 record.last_step_boottime_s = at_s
-        for known in memory.exits:
-            if (record := self.table.get(known.rank)) is not None:
-                record.exit = known.as_exit()
+        for number, life in job.ranks.items():
+            record = self.table.get(number)
+            if record is not None and record.pid is None and life.pid is not None:
+                record = self.table.started(number, number, life.pid)
+            if record is not None and life.exited:
+                record.exit = _exit_of(number, life)
+        if job.launcher is not None and job.launcher.exited and self.table.launcher is not None:
+            self.table.launcher.exit = _exit_of(LAUNCHER, job.launcher)
         for record in self.table.everyone():
             if record.process is not None and record.alive and procs.is_alive(record.process):
                 self._deaths.watch(record.process.pid)
             if record.alive and self.table.launcher not in (None, record):
                 self._mind_met(record)
-        self.was_started = memory.was_started
-        self.first_step_after_s = memory.first_step_after_s
-        self._ending_ranks_at_s = memory.ending_ranks_at_s
-        self._failed_by_themselves = frozenset(memory.failed_by_themselves)
-        self._suspected = memory.suspected
+        self._suspected = job.suspected is not None
         self.run_steps.recall(snapshot, resumed=self._is_resumed)
         self.look_at_steps({})
 
-    def _remembered(self) -> GroupMemory:
+    def _remembered(self) -> RankMemory:
         """What `recover` needs besides the snapshot's other fields."""
-        return GroupMemory(
-            was_started=self.was_started,
-            attempt_started_s=self.attempt_started_s,
-            first_step_after_s=self.first_step_after_s,
-            exits=[
-                KnownExit(
-                    rank=exit_.rank,
-                    pid=exit_.pid,
-                    returncode=exit_.returncode,
-                    at_boottime_s=exit_.at_boottime_s,
-                    ended_by_us=exit_.ended_by_us,
-                )
-                for exit_ in (record.exit for record in self.table.everyone())
-                if exit_ is not None
-            ],
+        return RankMemory(
             last_step_s={
                 record.rank: record.last_step_boottime_s
                 for record in self.table
                 if record.last_step_boottime_s is not None
             },
-            ending_ranks_at_s=self._ending_ranks_at_s,
-            failed_by_themselves=sorted(self._failed_by_themselves),
-            suspected=self._suspected,
             ranks_met=self.table.remember() if isinstance(self.table, CommandTable) else None,
         )
 
@@ -196,23 +167,15 @@ class AttemptRecord:
             await asyncio.sleep(0.02)
 
     def _adopt_workers(self, message: Message) -> None:
-        if message["attempt"] != self.attempt:
-            self._begin_attempt(message["attempt"])
         for worker in message["workers"]:
             record = self.table[worker["rank"]]
             if record.process is None:
                 self.table.started(worker["rank"], worker["local_rank"], worker["pid"])
                 self._deaths.watch(worker["pid"])
 
-    def _begin_attempt(self, attempt: int) -> None:
-        if attempt != self.attempt:
-            self.previous_cause = self.cause
-        self.attempt = attempt
-        self.attempt_started_s = boottime_s()
-        self.first_step_after_s = None
+    def _begin_attempt(self) -> None:
+        """The log has a new attempt: of the one before nothing is left."""
         self.table = table_of(self._spec, self.attempt_started_s)
-        self._ending_ranks_at_s = None
-        self._failed_by_themselves = frozenset()
         self._suspected = False
         self.hangs.begin_attempt()
         self.pause = None
@@ -222,20 +185,18 @@ class AttemptRecord:
         request.withdraw(self._folder)  # whoever is new has nothing to save
 
     def _group_started(self, message: Message) -> None:
-        self._begin_attempt(message["attempt"])
-        self._adopt_workers(message)
-        if self.state != "stopping":
-            self.state = "starting" if self._spec.probe else "running"
-            self.cause = None
-        launcher = self.table.launcher
+        workers = message["workers"]
         self._log.emit(
             ev.AttemptStarted(
-                attempt=self.attempt,
-                world=len(message["workers"]),
-                launcher_pid=None if launcher is None else launcher.pid,
+                attempt=message["attempt"],
+                world=len(workers),
+                launcher_pid=workers[0]["pid"] if self._spec.is_command else None,
                 probed=self._spec.probe,
+                at_s=boottime_s(),
             )
         )
+        self._begin_attempt()
+        self._adopt_workers(message)
         for record in self.table:
             self._tell_started(record)
         self._around.publish()
@@ -249,10 +210,9 @@ class AttemptRecord:
         self._take_up_new()
         if record is not None and message.saved is not None:
             self._saved(record, message.saved)
-        is_first = self.first_step_after_s is None and self.state in ("starting", "running")
+        is_first = self.job.first_step_after_s is None and self.state in ("starting", "running")
         if record is not None and record.steps and is_first:  # it counts as running after a while
-            took_s = self.first_step_after_s = boottime_s() - self.attempt_started_s
-            self.state = "running"
+            took_s = boottime_s() - self.attempt_started_s
             self._log.emit(ev.TrainingStarted(attempt=self.attempt, after_s=took_s))
             self._around.publish()
 
@@ -344,9 +304,10 @@ class AttemptRecord:
     def _exited(self, record: RankRecord, message: Message) -> None:
         died_at_s = self._deaths.died_at_s(message["pid"])
         at_s = min(message["at_boottime_s"], died_at_s or message["at_boottime_s"])
-        by_us = self._ending_ranks_at_s is not None and at_s >= self._ending_ranks_at_s
+        since_s = self.job.ending_ranks_at_s
+        by_us = since_s is not None and at_s >= since_s
         # the agent may find a rank dead before its watch has stamped the death
-        by_us = by_us and record.rank not in self._failed_by_themselves
+        by_us = by_us and record.rank not in self.job.failed_before
         record.exit = RankExit(
             record.rank,
             message["pid"],
@@ -367,3 +328,8 @@ class AttemptRecord:
                 attempt=attempt, rank=rank, pid=pid, status=status, at_s=at_s, by_us=by_us
             )
         )
+
+
+def _exit_of(rank: int, life: RankLife) -> RankExit:
+    at_s = boottime_s() if life.at_s is None else life.at_s
+    return RankExit(rank, life.pid or 0, life.status, at_s, ended_by_us=life.by_us)

@@ -14,7 +14,7 @@ from ddptop_runner.host import procs, tree
 from ddptop_runner.job import command_ranks as meeting
 from ddptop_runner.job.command_look import UNTOLD, Sight
 from ddptop_runner.job.command_ranks import Met, Newcomer
-from ddptop_runner.job.group_memory import RanksMet
+from ddptop_runner.job.rank_memory import RanksMet
 from ddptop_runner.job.rank_record import RankRecord
 from ddptop_runner.job.rank_table import RankTable
 from ddptop_runner.model.diagnose import RankExit

@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
+from typing import Any
 
+import msgspec
 from msgspec.structs import replace
 
-from ddptop_runner.base.clock import utc_now
+from ddptop_runner.base.clock import utc_from_unix, utc_now
 from ddptop_runner.base.exit_status import split_status
+from ddptop_runner.job import old_snapshot
 from ddptop_runner.job.event_text import text
 from ddptop_runner.job.old_events import typed
+from ddptop_runner.job.state import JobState
+from ddptop_runner.job.transition import apply
 from ddptop_runner.model import events as ev
-from ddptop_runner.model.snapshot import Event
+from ddptop_runner.model.snapshot import Event, NodeSnapshot
 from ddptop_runner.store.history import HistoryWriter
 
 
 class EventLog:
-    """Records events in order.
+    """Records events in order, and holds the state of the job after them.
 
     Args:
         history: where they are kept.
@@ -27,10 +32,35 @@ class EventLog:
         self._history = history
         self._show = show
         self._known: set[tuple[object, ...]] = set()
+        self.state = JobState()
+        """What `apply` makes of all events, and nothing else does."""
 
-    def restore(self, rows: Iterable[Event]) -> None:
-        """Take over what an earlier supervisor has recorded."""
-        self._known.update(map(_key, typed(list(rows))))
+    def restore(self, rows: Sequence[Event], snapshot: NodeSnapshot | None = None) -> None:
+        """Go on from what an earlier supervisor has recorded.
+
+        Args:
+            rows: the log.
+            snapshot: its last one, where the job has lived since. The log adds what happened
+                after it; where a full disk has lost the end of the log, the snapshot is believed.
+        """
+        events = typed(rows)
+        if snapshot is not None:  # else an earlier life of the job, which may have the same numbers
+            self._known.update(map(_key, events))
+        state, last_seq = JobState(), 0
+        if snapshot is not None and (kept := kept_state(snapshot)) is not None:
+            state, last_seq = kept
+        elif snapshot is not None:
+            state = old_snapshot.state_of(snapshot)
+            last_seq = max((row.seq for row in rows if row.ts <= snapshot.ts), default=0)
+        for row, event in zip(rows, events, strict=True):
+            if row.seq > last_seq:
+                state = apply(state, event, row.ts)
+        self.state = state
+        self._history.continue_after(last_seq)
+
+    def memory(self) -> dict[str, Any]:
+        """What `kept_state` reads, for the snapshot."""
+        return memory_of(self.state, self._history.last_seq)
 
     def emit(self, event: ev.JobEvent) -> None:
         """Keep and show an event; one that can happen only once is left out the second time."""
@@ -39,7 +69,26 @@ class EventLog:
             return
         self._known.add(key)
         row = self._history.event(as_row(event))
-        self._show(f"{row.ts.astimezone():%H:%M:%S}  {row.message}")
+        self.state = apply(self.state, event, row.ts)
+        if event.type != ev.SILENT:
+            self._show(f"{row.ts.astimezone():%H:%M:%S}  {row.message}")
+
+
+def memory_of(state: JobState, last_seq: int) -> dict[str, Any]:
+    """The state with the number of the last event that it contains, as plain values."""
+    return {"state": msgspec.to_builtins(state, str_keys=True), "last_seq": last_seq}
+
+
+def kept_state(snapshot: NodeSnapshot) -> tuple[JobState, int] | None:
+    """The state in a snapshot, with the number of the last event that it contains.
+
+    None where it has none, as of an earlier version, or one that cannot be understood.
+    """
+    try:
+        state = msgspec.convert(snapshot.memory["state"], JobState, str_keys=True)
+        return state, int(snapshot.memory["last_seq"])
+    except (KeyError, TypeError, ValueError):
+        return None
 
 
 def _key(event: ev.JobEvent) -> tuple[object, ...]:
@@ -52,7 +101,7 @@ def _key(event: ev.JobEvent) -> tuple[object, ...]:
 def as_row(event: ev.JobEvent) -> Event:
     """As the history keeps it."""
     row = Event(
-        ts=utc_now(),
+        ts=utc_from_unix(utc_now().timestamp()),  # as it is read back
         type=event.type,
         message=text(event),
         attempt=event.attempt,

@@ -15,8 +15,8 @@ from ddptop_runner.model.spec import Device
 
 
 def text(event: ev.JobEvent) -> str:
-    """What happened, in one sentence without a capital or a full stop."""
-    return _TEXTS[type(event)](event)
+    """What happened, in one clause; empty for an event that only changes the state."""
+    return "" if event.type == ev.SILENT else _TEXTS[type(event)](event)
 
 
 def _launched(event: ev.Launched) -> str:

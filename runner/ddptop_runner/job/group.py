@@ -21,8 +21,8 @@ from ddptop_runner.job import sweep
 from ddptop_runner.job.attempt_record import Message
 from ddptop_runner.job.group_alone import SETTLE_S, UNSEEN_S, GroupAlone
 from ddptop_runner.job.group_failures import BAD_END_GRACE_S
-from ddptop_runner.job.group_memory import Ending
 from ddptop_runner.job.met_ranks import EXITS_TOLD_S
+from ddptop_runner.job.state import Ending
 from ddptop_runner.job.sweep import LEFTOVER_GRACE_S
 from ddptop_runner.judge.hangs.types import SeenPause
 from ddptop_runner.model import events as ev
@@ -46,7 +46,9 @@ class Group(GroupAlone):
             return  # it is being ended: the next one is asked for once it has
         self._send_to_agent = send
         self.agent_pid = message["pid"]
-        self._agent_end_seen, self._wanted_agent = False, None
+        self._agent_end_seen = False
+        if self.job.wanted_agent is not None:
+            self._log.emit(ev.AgentConnected(attempt=self.attempt, pid=message["pid"]))
         is_new = message["attempt"] != self.attempt or not self.table.has_begun
         if message["workers"] and is_new:
             self._group_started(message)  # while no supervisor was there to be told
@@ -56,7 +58,7 @@ class Group(GroupAlone):
             self.rank_exited(exit_)
         if self._stop_requested.is_set():
             send({"type": "stopping"})
-        elif self._restart_asked == self.attempt:  # it may not have heard it
+        elif self._restart_sent:  # it may not have heard it
             send({"type": "restart_group", "restarts_left": self.restarts_left})
 
     def agent_disconnected(self) -> None:
@@ -84,13 +86,12 @@ class Group(GroupAlone):
     # -- failures --------------------------------------------------------------------------------
 
     async def _answer_failing(self, question: Message) -> None:
-        if question["attempt"] == self.attempt:
-            self._failed_by_themselves = frozenset(question.get("ranks", ()))
+        failed = question.get("ranks", ()) if question["attempt"] == self.attempt else ()
         try:
             await self._keep_evidence_of_failure()
         except Exception as error:  # the agent waits for its answer, whatever happens here
             self._around.defects.report(error)
-        self._ending_ranks_at_s = boottime_s()
+        self._log.emit(ev.RanksEnding(attempt=self.attempt, at_s=boottime_s(), failed=list(failed)))
         self._interrupt_those_that_trap_sigterm()
         self._around.publish()
         self._answer(question)
@@ -111,7 +112,7 @@ class Group(GroupAlone):
         if self._spec.is_command:
             await self._end_tree(BAD_END_GRACE_S)
         await self._processes.end_leftovers(self.attempt)
-        if not self._new_agent_wanted and self.ending is None:
+        if not self._new_agent_wanted and self.job.ending is None:
             await self._wait_for_memory()
             if self._stop_requested.is_set():
                 return  # it is being ended, and starts nothing more
@@ -130,7 +131,7 @@ class Group(GroupAlone):
         self._looked_at_s = now_s
         lived_s = now_s - self.attempt_started_s
         if self.state == "starting" and self.table.alive() and lived_s > STARTED_AFTER_S:
-            self.state = "running"
+            self._log.emit(ev.RunningAssumed(attempt=self.attempt))
         hung = self.state == "hung"
         looked = self.hangs.look(self.table.progress(now_s), now_s, hung=hung)
         self.table.note_quiet(looked)
@@ -170,7 +171,8 @@ class Group(GroupAlone):
         """Once a tick: acts on losses gone bad where `--on-nan` asks for it."""
         bad = self.losses.look(ranks)
         if bad is not None and self.state == "running" and not self._stop_requested.is_set():
-            self.state = "hung" if self._spec.on_nan == "restart" else "stopping"
+            stops = self._spec.on_nan != "restart"
+            self._log.emit(ev.TroubleFound(attempt=self.attempt, stops=stops))
             self._around.spawn(self._end_bad_loss(bad))
 
     # -- what a person asks for ------------------------------------------------------------------
@@ -179,12 +181,8 @@ class Group(GroupAlone):
         """End the job: SIGTERM to every rank, after `grace_s` SIGKILL; 0 kills at once."""
         if self.ended.is_set():
             raise ControlError(HAS_ENDED)
-        self._kill_at_s = boottime_s() + grace_s
-        self._log.emit(
-            ev.StopRequested(attempt=self.attempt, grace_s=grace_s, kill_at_s=self._kill_at_s)
-        )
-        self.state = "stopping"
-        self.ending = Ending("stopped")
+        kill_at_s = boottime_s() + grace_s
+        self._log.emit(ev.StopRequested(attempt=self.attempt, grace_s=grace_s, kill_at_s=kill_at_s))
         self._stop_requested.set()
         self._around.publish()
         self._around.spawn(self._end_ranks(grace_s))
@@ -215,19 +213,21 @@ class Group(GroupAlone):
         if self.planner.needs_new_agent:
             self._run_on(self.planner.spec)
             self._new_agent_wanted = True
-        self.state = "restarting"
         self._restart_ranks()
 
     def _hurry_restart(self) -> None:
         """The next attempt now, instead of after the wait; what it had cost is given back."""
         if self._hurry.is_set():
             return
+        pending = self.job.restart
         self.planner.asked()
+        if pending is not None and pending.counted:
+            self.planner.used = max(0, self.job.budget.used - 1)
         back = self.planner.take_back()
-        self.restart_at_s = boottime_s()
         self._log.emit(
             ev.RestartHurried(
                 attempt=self.attempt,
+                at_s=boottime_s(),
                 used=self.restarts_used,
                 limit=self._spec.max_restarts,
                 devices_back=back,
@@ -237,10 +237,10 @@ class Group(GroupAlone):
         self._hurry.set()
 
     def _restart_ranks(self) -> None:
-        self._ending_ranks_at_s = boottime_s()
+        self._log.emit(ev.RanksEnding(attempt=self.attempt, at_s=boottime_s()))
         self._interrupt_those_that_trap_sigterm()
         if self._send_to_agent is not None and not self._new_agent_wanted:
-            self._restart_asked = self.attempt
+            self._log.emit(ev.RestartSent(attempt=self.attempt))
             self._around.publish()
             self._send_to_agent({"type": "restart_group", "restarts_left": self.restarts_left})
         else:
@@ -267,7 +267,7 @@ class Group(GroupAlone):
 
     async def _end_ranks(self, grace_s: float) -> None:
         """Ranks first, by themselves, so that one which saves its work still has its children."""
-        self._ending_ranks_at_s = boottime_s()
+        self._log.emit(ev.RanksEnding(attempt=self.attempt, at_s=boottime_s()))
         await self._agent_known(AGENT_EXIT_S)
         if self._send_to_agent is not None:
             self._send_to_agent({"type": "stopping"})
@@ -304,23 +304,16 @@ class Group(GroupAlone):
         self.tell_checkpoint(at_once=True)
         request.withdraw(self._folder)
         self.before_end()
-        ending = self.ending or Ending("finished")
-        self.cause = ending.cause
-        if ending.state == "finished":
-            self.exit_code = 0
-        elif ending.state == "failed":
-            self.exit_code = (None if ending.cause is None else ending.cause.exit_code) or 1
+        ending = self.job.ending or Ending(state="finished")
         self._log.emit(
             ev.JobEnded(
                 attempt=self.attempt,
-                state=ev.END_STATES[ending.state],
-                in_queue=not self.was_started,
+                state=ending.state,
+                in_queue=self.job.in_queue,
                 is_command=self._spec.is_command,
                 cause=ending.cause,
                 reason=ending.reason,
                 requeue=ending.requeue,
             )
         )
-        self.ending = ending
-        self.state = ending.state
         self.ended.set()

@@ -11,23 +11,20 @@ import asyncio
 from abc import abstractmethod
 from collections.abc import Callable
 
-import msgspec
-
 from ddptop_runner.base.clock import boottime_s
 from ddptop_runner.base.paths import RunFolder
 from ddptop_runner.host import procs
 from ddptop_runner.host.tree import HostUsage
-from ddptop_runner.job import failure, group_memory
+from ddptop_runner.job import failure
 from ddptop_runner.job.attempt_record import Message, Surroundings
 from ddptop_runner.job.event_log import EventLog
 from ddptop_runner.job.group_failures import FailureHandling
-from ddptop_runner.job.group_memory import Ending, GroupMemory, WantedAgent
+from ddptop_runner.job.state import WantedAgent
 from ddptop_runner.job.sweep import JobProcesses
 from ddptop_runner.judge.restarts.policy import AttemptOutcome
 from ddptop_runner.model import events as ev
 from ddptop_runner.model.snapshot import NodeSnapshot, ProcessId
 from ddptop_runner.model.spec import JobSpec
-from ddptop_runner.model.words import LIVE_STATES
 
 RESUMED_GRACE_S = 10.0
 """For a stop whose supervisor died, where it is not known what was left of its grace."""
@@ -49,12 +46,10 @@ class GroupAlone(FailureHandling):
         log: EventLog,
         usage: HostUsage,
         around: Surroundings,
-        attempt: int,
     ) -> None:
-        super().__init__(folder, spec, log, around, attempt)
+        super().__init__(folder, spec, log, around)
         self._processes = JobProcesses(spec.job_id, usage, log)
         self.ended = asyncio.Event()
-        self.exit_code: int | None = None
         self.agent_pid: int | None = None
         self._agent: ProcessId | None = None
         """The process of `agent_pid`, as it was first seen."""
@@ -67,14 +62,8 @@ class GroupAlone(FailureHandling):
         self._ending_orphans = False
         self._continued_attempt: int | None = None
         """The attempt that was gone on from here, not in answer to an agent."""
-        self._restart_asked: int | None = None
-        """The attempt that the agent was told to end and to start anew."""
-        self._wanted_agent: WantedAgent | None = None
-        """Asked for, and not come up yet."""
         self._in_grace = False
         """Ranks were asked to end, and have the time that a stop gives them."""
-        self._kill_at_s: float | None = None
-        """When a stop sends SIGKILL."""
         self._seen_exits: dict[int, int | None] = {}
         """Of ranks whose agent is to tell: return codes by pid, as seen from outside."""
         self._looked_at_s: float | None = None
@@ -84,61 +73,56 @@ class GroupAlone(FailureHandling):
     async def conclude(self) -> None:
         """The group is over: settle the job's state."""
 
-    def _begin_attempt(self, attempt: int) -> None:
-        super()._begin_attempt(attempt)
+    def _begin_attempt(self) -> None:
+        super()._begin_attempt()
         self._ending_orphans = False
-        self._restart_asked = self._wanted_agent = None
         self._new_agent_begins = False
         self._seen_exits = {}
 
     # -- over the death of a supervisor ----------------------------------------------------------
 
-    def _remembered(self) -> GroupMemory:
-        return msgspec.structs.replace(
-            super()._remembered(),
-            restart_asked=self._restart_asked,
-            wanted_agent=self._wanted_agent,
-            kill_at_s=self._kill_at_s,
-        )
+    @property
+    def _restart_sent(self) -> bool:
+        """Whether the agent was told to end its ranks and to start the next attempt."""
+        return self.job.restart is not None and self.job.restart.sent
 
     def recover(self, snapshot: NodeSnapshot) -> None:
         """Go on from the snapshot of a supervisor that died."""
         super().recover(snapshot)
-        memory = group_memory.read(snapshot.memory)
-        self._restart_asked, self._wanted_agent = memory.restart_asked, memory.wanted_agent
-        self._kill_at_s = memory.kill_at_s
         self._agent = snapshot.agent
-        if self.state not in LIVE_STATES:  # it died between its last snapshot and its last word
-            self.exit_code = snapshot.exit_code
+        if self.job.is_over:  # it died between its last snapshot and its last word
             self.ended.set()
 
     def resume(self) -> None:
         """Go on with what an earlier supervisor had begun. Call once all exits are told."""
-        if self.ended.is_set() or not (self.was_started or self.state == "stopping"):
+        job = self.job
+        if self.ended.is_set() or (job.in_queue and job.phase != "stopping"):
             return
-        decided = self._decided
-        if self.state == "stopping":
-            self.ending = self.ending or Ending("stopped")
+        if job.phase == "stopping":
+            if job.ending is None:  # its loss went bad, and that was still to be judged
+                self._end_as_failed(job.cause, "--on-nan stop", requeue=False)
             self._stop_requested.set()
             left_s = RESUMED_GRACE_S
-            if self._kill_at_s is not None:
-                left_s = max(0.0, self._kill_at_s - boottime_s())
+            if job.stop is not None and job.stop.kill_at_s is not None:
+                left_s = max(0.0, job.stop.kill_at_s - boottime_s())
             self._around.spawn(self._end_ranks(left_s))
-        elif (wanted := self._wanted_agent) is not None and self.agent_pid in (
+        elif (wanted := job.wanted_agent) is not None and self.agent_pid in (
             None,
             wanted.replaces,
         ):
             self._around.spawn(self._restart_without_agent(wanted))
-        elif decided is not None and decided.attempt == self.attempt and decided.end_ranks:
-            self._around.spawn(self._resume_bad_end(restart=decided.restart))
+        elif job.restart is not None and job.restart.end_ranks:
+            self._around.spawn(self._resume_bad_end(restart=True))
+        elif job.ending is not None and job.ending.end_ranks:
+            self._around.spawn(self._resume_bad_end(restart=False))
         elif self.agent_pid is None and not self._agent_end_seen:
             self._around.spawn(self._agent_ended(None))
-        elif self.state == "hung":
-            self.state = "running"  # the evidence was still being taken: it is to be judged again
+        elif job.phase == "hung":  # the evidence was still being taken: it is to be judged again
+            self._log.emit(ev.TroubleDropped(attempt=self.attempt))
 
     async def _resume_bad_end(self, *, restart: bool) -> None:
         again = restart and await self._wait_for_restart()
-        if not again or self._restart_asked != self.attempt:  # else told as the agent connects
+        if not again or not self._restart_sent:  # else told as the agent connects
             deadline_s = boottime_s() + RECONNECT_S
             while self.agent_pid and self._send_to_agent is None and boottime_s() < deadline_s:
                 await asyncio.sleep(0.05)
@@ -185,16 +169,16 @@ class GroupAlone(FailureHandling):
                 self._record_exited(record, known, boottime_s())
         if self._changing_agent:
             return
-        going_down = self._new_agent_wanted or self._restart_asked == self.attempt
+        going_down = self._new_agent_wanted or self._restart_sent
         if (
-            going_down and self.ending is None
+            going_down and self.job.ending is None
         ):  # a restart was under way: no failure, no rank goes on
             await self._restart_without_agent()
             return
         alive = self.table.alive()
         if alive and self._in_grace:
             return  # they may be saving; whoever ends them goes on
-        if alive and self.ending is None:
+        if alive and self.job.ending is None:
             self._log.emit(
                 ev.AgentLost(
                     attempt=self.attempt,
@@ -207,9 +191,9 @@ class GroupAlone(FailureHandling):
                 await self._after_orphan_exit()
             return
         never_began = self._new_agent_begins or not self.table.exits()
-        if self.ending is None and never_began and await self._try_again_to_start(returncode):
+        if self.job.ending is None and never_began and await self._try_again_to_start(returncode):
             return
-        if self.ending is None and any(exit_.failed for exit_ in self.table.exits()):
+        if self.job.ending is None and any(exit_.failed for exit_ in self.table.exits()):
             await self._continue_without_agent()
             return
         await self.conclude()
@@ -222,10 +206,11 @@ class GroupAlone(FailureHandling):
         """
         cause = failure.never_started(self._folder, returncode)
         if returncode is not None and returncode >= 0:
-            self.ending = Ending("failed", cause, "no rank could be started", requeue=False)
+            self._end_as_failed(cause, "no rank could be started", requeue=False)
             return False
         if self._new_agent_begins:
-            self._begin_attempt(self.attempt + 1)
+            self._log.emit(ev.AttemptOpened(attempt=self.attempt + 1, at_s=boottime_s()))
+            self._begin_attempt()
         lived_s = boottime_s() - self.attempt_started_s
         outcome = AttemptOutcome(self.attempt, lived_s, 0, None, cause.signal, None, kind="signal")
         again = await self._restart_or_end(outcome, cause)
@@ -240,14 +225,14 @@ class GroupAlone(FailureHandling):
         failed = any(exit_.failed for exit_ in self.table.exits())
         over = self.table.launcher is None or not self.table.launcher.alive
         others = self.table.ranks_alive() if over else []
-        if failed and not self._ending_orphans and self.ending is None and others:
+        if failed and not self._ending_orphans and self.job.ending is None and others:
             self._ending_orphans = True
             await self._keep_evidence_of_failure()
-            self._ending_ranks_at_s = self._ending_ranks_at_s or boottime_s()
+            self._log.emit(ev.RanksEnding(attempt=self.attempt, at_s=boottime_s()))
             await self._processes.end_leftovers(self.attempt)
         if self.table.alive() or self.ended.is_set():
             return
-        if failed and self.ending is None:
+        if failed and self.job.ending is None:
             await self._continue_without_agent()
         else:
             await self.conclude()
@@ -281,8 +266,17 @@ class GroupAlone(FailureHandling):
             )
 
     async def _restart_without_agent(self, wanted: WantedAgent | None = None) -> None:
-        self._wanted_agent = wanted = wanted or WantedAgent(
-            attempt=self.attempt + 1, restarts_left=self.restarts_left, replaces=self.agent_pid
+        if wanted is None:
+            wanted = WantedAgent(
+                attempt=self.attempt + 1, restarts_left=self.restarts_left, replaces=self.agent_pid
+            )
+        self._log.emit(
+            ev.AgentRequested(
+                attempt=self.attempt,
+                next_attempt=wanted.attempt,
+                restarts_left=wanted.restarts_left,
+                replaces=wanted.replaces,
+            )
         )
         self._around.publish()
         self._changing_agent = True  # the end of the old one is no news

@@ -17,10 +17,9 @@ import msgspec
 from ddptop_runner.base.clock import boottime_s
 from ddptop_runner.base.paths import RunFolder
 from ddptop_runner.host.oom import OomWatch
-from ddptop_runner.job import evidence, failure, group_memory
+from ddptop_runner.job import evidence, failure
 from ddptop_runner.job.attempt_record import Surroundings
 from ddptop_runner.job.event_log import EventLog
-from ddptop_runner.job.group_memory import Decided, Ending, GroupMemory
 from ddptop_runner.job.met_ranks import MetRanks
 from ddptop_runner.job.restart_facts import with_facts
 from ddptop_runner.judge.hangs.records import hang_cause
@@ -32,7 +31,7 @@ from ddptop_runner.model import events as ev
 from ddptop_runner.model.run_step import at_step
 from ddptop_runner.model.snapshot import Cause, NodeSnapshot, encode
 from ddptop_runner.model.spec import JobSpec
-from ddptop_runner.model.words import JobState
+from ddptop_runner.model.words import JobState as Phase
 from ddptop_runner.store import evidence_folder
 from ddptop_runner.store.evidence_folder import RankFiles, Scene
 
@@ -44,15 +43,10 @@ class FailureHandling(MetRanks):
     """The part of a Group that handles failures, hangs and losses gone bad."""
 
     def __init__(
-        self, folder: RunFolder, spec: JobSpec, log: EventLog, around: Surroundings, attempt: int
+        self, folder: RunFolder, spec: JobSpec, log: EventLog, around: Surroundings
     ) -> None:
-        super().__init__(folder, spec, log, around, attempt)
-        self.ending: Ending | None = None
+        super().__init__(folder, spec, log, around)
         self.planner = RestartPlanner(spec)
-        self.policy_reason: str | None = None
-        """Why the restart policy did what it did last."""
-        self.restart_at_s: float | None = None
-        """CLOCK_BOOTTIME of the next attempt, while it is waited for."""
         self._oom = OomWatch()
         self._oom.begin_attempt()
         self._xids_before: dict[int, list[int]] = {}
@@ -61,8 +55,6 @@ class FailureHandling(MetRanks):
         """A person asked for the next attempt while it was waited for."""
         self._new_agent_wanted = False
         """The next attempt has other devices, so it needs another agent."""
-        self._decided: Decided | None = None
-        """What was decided on the last attempt that went bad, here or by an earlier supervisor."""
 
     @abstractmethod
     def _restart_ranks(self) -> None:
@@ -71,6 +63,11 @@ class FailureHandling(MetRanks):
     @abstractmethod
     async def _end_ranks(self, grace_s: float) -> None:
         """End all ranks and the job."""
+
+    @property
+    def restart_at_s(self) -> float | None:
+        """CLOCK_BOOTTIME of the next attempt, while it is waited for."""
+        return None if self.job.restart is None else self.job.restart.at_s
 
     @property
     def restarts_used(self) -> int:
@@ -89,29 +86,18 @@ class FailureHandling(MetRanks):
             "hangs": self.hangs.remember(),
             "saves": self.checkpoints.remember(),
             "oom": self._oom.remember(),
-            "group": group_memory.write(self._remembered()),
+            "group": msgspec.to_builtins(self._remembered(), str_keys=True),
+            **self._log.memory(),
         }
-
-    def _remembered(self) -> GroupMemory:
-        return msgspec.structs.replace(
-            super()._remembered(),
-            decided=self._decided,
-            restart_at_s=self.restart_at_s,
-            ending=self.ending,
-        )
 
     def recover(self, snapshot: NodeSnapshot) -> None:
         """Go on from the snapshot of a supervisor that died."""
-        self.planner.used = snapshot.restarts_used
         self.planner.recall(snapshot.memory.get("restarts") or {})
+        self.planner.used = self.job.budget.used
         if self.planner.set_aside:
             self._run_on(self.planner.spec)
         super().recover(snapshot)
-        self.policy_reason = snapshot.policy
         self._oom.recall(snapshot.memory.get("oom") or {})
-        memory = group_memory.read(snapshot.memory)
-        self._decided, self.restart_at_s = memory.decided, memory.restart_at_s
-        self.ending = memory.ending
 
     def leave_queue(self, spec: JobSpec) -> None:
         """The job has its devices; an agent is being started."""
@@ -123,14 +109,13 @@ class FailureHandling(MetRanks):
         self._spec = spec
         self._around.change_spec(spec)
 
-    def _begin_attempt(self, attempt: int) -> None:
-        super()._begin_attempt(attempt)
+    def _begin_attempt(self) -> None:
+        super()._begin_attempt()
         self.planner.begin_attempt()
         self._hurry.clear()
         self._oom.begin_attempt()
         report = self._around.device_report()
         self._xids_before = failure.xids_of([] if report is None else report.gpus)
-        self.restart_at_s = None
 
     async def _keep_evidence(self, reason: str) -> str:
         report, alive = self._around.device_report(), self.table.ranks_alive()
@@ -167,18 +152,46 @@ class FailureHandling(MetRanks):
 
     def _restart_anyway(self, *, end_ranks: bool = False) -> bool:
         """Whether there is a next attempt, where a defect kept anybody from deciding it."""
-        if self._stop_requested.is_set() or self.ending is not None:
+        if self._stop_requested.is_set() or self.job.ending is not None:
             return False
-        if self._decided is None or self._decided.attempt != self.attempt:
-            restart = self.planner.left > 0
-            self.planner.used += restart
-            self._decided = Decided(attempt=self.attempt, restart=restart, end_ranks=end_ranks)
-        if self._decided.restart:
-            self.state = "restarting"
+        if self.job.is_decided:
             return True
-        cause = self.cause or Cause(kind="unknown", summary="The attempt failed; see its evidence.")
-        self.ending = Ending("failed", cause, "no restarts left")
+        if self.planner.left > 0:
+            self.planner.used += 1
+            self._log.emit(
+                ev.RestartDecided(
+                    attempt=self.attempt,
+                    used=self.planner.used,
+                    limit=self._spec.max_restarts,
+                    end_ranks=end_ranks,
+                )
+            )
+            return True
+        cause = self.job.cause or Cause(
+            kind="unknown", summary="The attempt failed; see its evidence."
+        )
+        self._end_as_failed(cause, "no restarts left", end_ranks=end_ranks)
         return False
+
+    def _end_as_failed(
+        self,
+        cause: Cause | None,
+        reason: str,
+        *,
+        requeue: bool | None = None,
+        end_ranks: bool = False,
+    ) -> None:
+        """The job ends once its ranks have."""
+        self._log.emit(
+            ev.EndDecided(
+                attempt=self.attempt,
+                state="failed",
+                cause=cause,
+                reason=reason,
+                requeue=requeue,
+                end_ranks=end_ranks,
+            )
+        )
 
     async def _judge_and_decide(self) -> bool:
         """Tell the failure, and either wait for the restart's time or set the job's end.
@@ -186,15 +199,15 @@ class FailureHandling(MetRanks):
         Asked again of the same attempt, as an agent does whose supervisor died, it goes on with
         what was decided.
         """
-        if self._decided is not None and self._decided.attempt == self.attempt:
-            return self._decided.restart and await self._wait_for_restart()
+        if self.job.is_decided:
+            return self.job.ending is None and await self._wait_for_restart()
         lived_s = boottime_s() - self.attempt_started_s
         outcome, cause = failure.judge(
             *(self._folder, self.attempt, self.table, lived_s),
             oom=self._oom,
             xids_before=self._xids_before,
         )
-        if self._stop_requested.is_set() or self.ending is not None:
+        if self._stop_requested.is_set() or self.job.ending is not None:
             return False
         return await self._restart_or_end(outcome, cause)
 
@@ -211,29 +224,27 @@ class FailureHandling(MetRanks):
         Returns:
             Whether there is a next attempt. False: the job ends, or `_new_agent_wanted` is set.
         """
-        self.cause = self._with_work_lost(cause, outcome.lived_s)
+        cause = self._with_work_lost(cause, outcome.lived_s)
         judged = ev.HangJudged if outcome.hung else ev.FailureJudged
-        self._log.emit(judged(attempt=self.attempt, cause=self.cause))
+        self._log.emit(judged(attempt=self.attempt, cause=cause))
         last = self.checkpoints.last
         self.planner.failed(
-            with_facts(outcome, self.table, last, self.first_step_after_s, cause.kind)
+            with_facts(outcome, self.table, last, self.job.first_step_after_s, cause.kind)
         )
         decision = self.planner.decide()
-        self.policy_reason = decision.reason
-        self._decided = Decided(attempt=self.attempt, restart=decision.restart, end_ranks=end_ranks)
         if not decision.restart:
-            self.ending = Ending("failed", self.cause, decision.reason, decision.requeue)
+            self._end_as_failed(
+                cause, decision.reason, requeue=decision.requeue, end_ranks=end_ranks
+            )
             self._around.publish()
             return False
-        self.state = "restarting"
-        self.restart_at_s = boottime_s() + decision.delay_s
         self._log.emit(
             ev.RestartDecided(
                 attempt=self.attempt,
                 used=self.restarts_used,
                 limit=self._spec.max_restarts,
                 delay_s=decision.delay_s,
-                at_s=self.restart_at_s,
+                at_s=boottime_s() + decision.delay_s,
                 reason=decision.reason,
                 end_ranks=end_ranks,
             )
@@ -264,11 +275,11 @@ class FailureHandling(MetRanks):
         for note in following.notes:
             self._log.emit(ev.Noticed(attempt=self.attempt, text=note))
         if following.refused is not None:
-            self.policy_reason = following.refused
-            if self.cause is not None:
-                summary = f"{following.refused}. {self.cause.summary}"
-                self.cause = msgspec.structs.replace(self.cause, kind="gpu", summary=summary)
-            self.ending = Ending("failed", self.cause, following.refused, requeue=True)
+            cause = self.job.cause
+            if cause is not None:
+                summary = f"{following.refused}. {cause.summary}"
+                cause = msgspec.structs.replace(cause, kind="gpu", summary=summary)
+            self._end_as_failed(cause, following.refused, requeue=True)
             return False
         if self.planner.needs_new_agent:
             self._run_on(following.spec)
@@ -292,14 +303,16 @@ class FailureHandling(MetRanks):
             await work
         except Exception as error:
             self._around.defects.report(error)
-            self.cause = self.cause or cause
+            judged = ev.HangJudged if cause.kind == "hang" else ev.FailureJudged
+            if self.job.cause is None:
+                self._log.emit(judged(attempt=self.attempt, cause=cause))
             if cause.kind == "nan" and self._spec.on_nan == "stop":
-                told = self.ending or Ending("failed", self.cause, "--on-nan stop", requeue=False)
-                self.ending = told
+                self._end_as_failed(self.job.cause, "--on-nan stop", requeue=False)
             await self._end_bad_ranks(again=self._restart_anyway(end_ranks=True))
 
     async def _judge_hang(self, found: HangVerdict) -> None:
-        self.state, attempt = "hung", self.attempt
+        attempt = self.attempt
+        self._log.emit(ev.TroubleFound(attempt=attempt, ranks=list(found.ranks)))
         for rank in found.ranks:
             self.table[rank].hung = True
         self._around.publish()
@@ -311,13 +324,12 @@ class FailureHandling(MetRanks):
         evidence_folder.summarise(cause)
         await self._end_attempt(self._outcome(hung=True), cause)
 
-    def _goes_on(self, attempt: int, state: JobState) -> bool:
+    def _goes_on(self, attempt: int, state: Phase) -> bool:
         """Whether nothing else has decided on the attempt while its evidence was taken.
 
         A rank may have ended meanwhile, or a person stopped or restarted the job.
         """
-        decided = self._decided is not None and self._decided.attempt == attempt
-        over = decided or self._stop_requested.is_set() or self.ending is not None
+        over = self.job.is_decided or self._stop_requested.is_set()
         return (self.attempt, self.state) == (attempt, state) and not over
 
     async def _judge_bad_loss(self, bad: BadLoss) -> None:
@@ -333,9 +345,8 @@ class FailureHandling(MetRanks):
         )
         if self._spec.on_nan == "stop":
             cause = self._with_work_lost(cause, boottime_s() - self.attempt_started_s)
-            self.cause = cause
             self._log.emit(ev.FailureJudged(attempt=self.attempt, cause=cause))
-            self.ending = Ending("failed", cause, "--on-nan stop", requeue=False)
+            self._end_as_failed(cause, "--on-nan stop", requeue=False)
             self._stop_requested.set()
             await self._end_ranks(BAD_END_GRACE_S)
             return

@@ -29,17 +29,17 @@ class MetRanks(AttemptRecord):
     """The part of a Group that meets ranks which ddptop did not start."""
 
     def __init__(
-        self, folder: RunFolder, spec: JobSpec, log: EventLog, around: Surroundings, attempt: int
+        self, folder: RunFolder, spec: JobSpec, log: EventLog, around: Surroundings
     ) -> None:
-        super().__init__(folder, spec, log, around, attempt)
+        super().__init__(folder, spec, log, around)
         self._tree = TreeLook(self._tree_pids)
         self._watch: ProcessWatch | None = None
         self._has_evidence = False
         """Whether it was kept as the first of the ranks that are known now ended badly."""
         self._keeping_evidence = asyncio.Lock()
 
-    def _begin_attempt(self, attempt: int) -> None:
-        super()._begin_attempt(attempt)
+    def _begin_attempt(self) -> None:
+        super()._begin_attempt()
         self._has_evidence = False
 
     @abstractmethod
@@ -109,7 +109,9 @@ class MetRanks(AttemptRecord):
             return
         self._record_exited(record, returncode, boottime_s())
         well = returncode == 0 or (returncode is None and record.leaving)
-        if not well and self._ending_ranks_at_s is None:  # its launcher is about to end the others
+        if (
+            not well and self.job.ending_ranks_at_s is None
+        ):  # its launcher is about to end the others
             self._around.spawn(self._keep_evidence_of_failure())
 
     async def _keep_evidence_of_failure(self) -> None:

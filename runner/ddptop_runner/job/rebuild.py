@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import datetime as dt
 from collections.abc import Sequence
 
-from ddptop_runner.base.clock import boottime_s, utc_now
+from ddptop_runner.base.clock import utc_now
 from ddptop_runner.base.errors import DdptopError
 from ddptop_runner.base.exit_status import split_status
 from ddptop_runner.base.paths import RunFolder
 from ddptop_runner.base.start import own_words
 from ddptop_runner.host import procs
-from ddptop_runner.job import group_memory
-from ddptop_runner.job.group_memory import Decided, Ending, GroupMemory, KnownExit
+from ddptop_runner.job.event_log import memory_of
 from ddptop_runner.job.old_events import typed
-from ddptop_runner.job.state import JobState, RankLife
+from ddptop_runner.job.state import RankLife
 from ddptop_runner.job.transition import fold
 from ddptop_runner.model.snapshot import Alert, Event, NodeSnapshot, ProcessId, RankSample
 from ddptop_runner.model.spec import JobSpec
@@ -32,7 +30,7 @@ def rebuild(folder: RunFolder, spec: JobSpec, damage: str) -> NodeSnapshot:
     """
     rows: Sequence[Event] = ()
     try:
-        rows = HistoryReader(folder.history_db).events()
+        rows = HistoryReader(folder.history_db).events(silent=True)
     except DdptopError:
         damage = f"{damage}; the history cannot be read either"
     alert = Alert(id="damaged-file", severity="warning", message=damage, since=utc_now())
@@ -76,7 +74,7 @@ def from_events(
         policy=state.policy,
         restart_at=None if state.restart is None else state.restart.at,
         alerts=[alert, *state.alerts_at(utc_now())],
-        memory={"group": group_memory.write(_memory(state))},
+        memory=memory_of(state, rows[-1].seq if rows else 0),
     )
 
 
@@ -90,39 +88,6 @@ def _rank(spec: JobSpec, rank: int, life: RankLife) -> RankSample:
         exit_code=exit_code,
         signal=signal,
     )
-
-
-def _memory(state: JobState) -> GroupMemory:
-    """What the next supervisor goes on from: a decision is neither taken nor counted twice."""
-    restart, started = state.restart, state.attempt_started_at
-    return GroupMemory(
-        was_started=state.phase != "queued",
-        attempt_started_s=None if started is None else _boottime_of(started),
-        first_step_after_s=state.first_step_after_s,
-        exits=[
-            KnownExit(
-                rank=rank,
-                pid=life.pid or 0,
-                returncode=life.status,
-                at_boottime_s=boottime_s() if life.at_s is None else life.at_s,
-                ended_by_us=life.by_us,
-            )
-            for rank, life in sorted(state.ranks.items())
-            if life.exited
-        ],
-        suspected=state.suspected is not None,
-        decided=None
-        if restart is None or not restart.counted
-        else Decided(attempt=restart.attempt, restart=True, end_ranks=restart.end_ranks),
-        restart_at_s=None if restart is None else restart.at_s,
-        restart_asked=None if restart is None or restart.counted else restart.attempt,
-        ending=Ending("stopped") if state.stop is not None else None,
-        kill_at_s=None if state.stop is None else state.stop.kill_at_s,
-    )
-
-
-def _boottime_of(moment: dt.datetime) -> float:
-    return boottime_s() - (utc_now() - moment).total_seconds()
 
 
 def _processes(folder: RunFolder, job_id: str) -> dict[str, ProcessId]:

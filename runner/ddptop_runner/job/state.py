@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 
+from ddptop_runner.model.events import EndState
 from ddptop_runner.model.snapshot import Alert, Cause, Checkpoint
 from ddptop_runner.model.words import LIVE_STATES, Base, RankState
 from ddptop_runner.model.words import JobState as Phase
@@ -53,6 +54,26 @@ class Budget(Base, frozen=True, kw_only=True):
     """None before an event tells it."""
 
 
+class Ending(Base, frozen=True, kw_only=True):
+    """How the job ends, once its ranks have exited."""
+
+    state: EndState
+    cause: Cause | None = None
+    reason: str | None = None
+    requeue: bool | None = None
+    end_ranks: bool = False
+    """Whether ranks live and have to be ended."""
+
+
+class WantedAgent(Base, frozen=True, kw_only=True):
+    """An agent that was requested and has not reported yet."""
+
+    attempt: int
+    restarts_left: int
+    replaces: int | None = None
+    """Pid of the agent that makes room for it; None where there was none."""
+
+
 class PendingRestart(Base, frozen=True, kw_only=True):
     """The next attempt, decided on and not begun."""
 
@@ -61,8 +82,12 @@ class PendingRestart(Base, frozen=True, kw_only=True):
     at: dt.datetime
     at_s: float | None = None
     """The same as CLOCK_BOOTTIME."""
+    decided: bool = False
+    """Whether the policy decided it after a failure; otherwise someone asked for it."""
     counted: bool = False
     """Whether it is taken off the budget."""
+    sent: bool = False
+    """Whether the agent was told to end its ranks and to start the next attempt."""
     end_ranks: bool = False
     """Whether ranks of the old attempt live and have to be ended."""
 
@@ -93,13 +118,21 @@ class JobState(Base, frozen=True, kw_only=True):
     """A job."""
 
     phase: Phase = "starting"
+    in_queue: bool = False
+    """Whether it waits for devices, or ended while it did."""
     attempt: int | None = None
     attempt_started_at: dt.datetime | None = None
+    attempt_started_s: float | None = None
+    """The same as CLOCK_BOOTTIME."""
     first_step_after_s: float | None = None
     world: int | None = None
     """Processes that the agent started; None before they are."""
     ranks: dict[int, RankLife] = {}
     launcher: RankLife | None = None
+    ending_ranks_at_s: float | None = None
+    """CLOCK_BOOTTIME since which ddptop or torch's agent ends the ranks of this attempt."""
+    failed_before: list[int] = []
+    """Ranks that the agent had found dead before that."""
     agent_lost: bool = False
     """Whether the ranks continue without the agent that started them."""
     budget: Budget = Budget()
@@ -107,6 +140,8 @@ class JobState(Base, frozen=True, kw_only=True):
     """Why the restart policy did what it did last."""
     restart: PendingRestart | None = None
     stop: PendingStop | None = None
+    ending: Ending | None = None
+    wanted_agent: WantedAgent | None = None
     cause: Cause | None = None
     """Why the attempt, or the job, failed; None while it goes on."""
     previous_cause: Cause | None = None
@@ -122,6 +157,12 @@ class JobState(Base, frozen=True, kw_only=True):
     def is_over(self) -> bool:
         """Whether the job has ended."""
         return self.phase not in LIVE_STATES
+
+    @property
+    def is_decided(self) -> bool:
+        """Whether the end of the current attempt was judged, and what follows is settled."""
+        has_restart = self.restart is not None and self.restart.decided
+        return has_restart or self.ending is not None
 
     def alerts_at(self, moment: dt.datetime) -> list[Alert]:
         """Those that are shown then, in the order in which they began."""

@@ -16,12 +16,14 @@ from msgspec.structs import replace
 from ddptop_runner.job.event_text import text
 from ddptop_runner.job.state import (
     Budget,
+    Ending,
     JobState,
     PendingRestart,
     PendingStop,
     RankLife,
     ShownAlert,
     Suspicion,
+    WantedAgent,
 )
 from ddptop_runner.model import events as ev
 from ddptop_runner.model.snapshot import Alert
@@ -55,49 +57,65 @@ def fold(events: Iterable[tuple[dt.datetime, ev.JobEvent]]) -> JobState:
 def _begins_anew(state: JobState, event: ev.JobEvent) -> bool:
     if isinstance(event, ev.AttemptStarted):  # its launch is missing from the log
         return event.attempt is not None and event.attempt > (state.attempt or 0)
-    return isinstance(event, ev.Launched | ev.Queued)
+    return isinstance(event, ev.Launched | ev.Queued | ev.QueueEntered)
 
 
 # -- the job and its attempts ----------------------------------------------------------------------
 
 
 def _launched(state: JobState, event: ev.Launched, at: dt.datetime) -> JobState:
-    """A new life of the job: of the one before only the checkpoint counts."""
+    """The job has its devices: a new life, of which the one before left the checkpoint."""
+    if state.in_queue and state.phase == "stopping":
+        return state
     attempt = state.attempt if event.attempt is None else event.attempt
-    return JobState(
-        phase="stopping" if state.phase == "stopping" else "starting",
-        attempt=attempt,
-        checkpoint=state.checkpoint,
-        alerts=_lasting(state),
-    )
+    return JobState(attempt=attempt, attempt_started_s=event.at_s, checkpoint=state.checkpoint)
 
 
-def _queued(state: JobState, event: ev.Queued, at: dt.datetime) -> JobState:
-    return replace(_launched(state, ev.Launched(target=""), at), phase="queued")
+def _queued(state: JobState, event: ev.Queued | ev.QueueEntered, at: dt.datetime) -> JobState:
+    if isinstance(event, ev.Queued) and state.in_queue and not state.is_over:
+        return state
+    attempt = state.attempt if event.attempt is None else event.attempt
+    return JobState(phase="queued", in_queue=True, attempt=attempt, checkpoint=state.checkpoint)
 
 
-def _attempt_started(state: JobState, event: ev.AttemptStarted, at: dt.datetime) -> JobState:
+def _attempt_opened(state: JobState, event: ev.AttemptOpened, at: dt.datetime) -> JobState:
+    """All that is known of an attempt before its ranks are started."""
     is_next = event.attempt != state.attempt
-    phase = "starting" if event.probed else "running"
-    launcher = None if event.launcher_pid is None else RankLife(pid=event.launcher_pid)
     return replace(
         state,
-        phase="stopping" if state.phase == "stopping" else phase,
+        in_queue=False,
         attempt=event.attempt,
-        attempt_started_at=at,
+        attempt_started_s=event.at_s,
         first_step_after_s=None,
-        world=event.world,
+        world=None,
         ranks={},
-        launcher=launcher,
+        launcher=None,
+        ending_ranks_at_s=None,
+        failed_before=[],
         agent_lost=False,
         restart=None,
-        cause=None,
+        wanted_agent=None,
         previous_cause=state.cause if is_next else state.previous_cause,
         suspected=None,
         alerts=_lasting(state),
         ended_at=None,
         exit_code=None,
         requeue=None,
+    )
+
+
+def _attempt_started(state: JobState, event: ev.AttemptStarted, at: dt.datetime) -> JobState:
+    phase = "starting" if event.probed else "running"
+    launcher = None if event.launcher_pid is None else RankLife(pid=event.launcher_pid)
+    opened = ev.AttemptOpened(attempt=event.attempt, at_s=event.at_s)
+    return replace(
+        _attempt_opened(state, opened, at),
+        phase="stopping" if state.phase == "stopping" else phase,
+        attempt_started_at=at,
+        world=event.world,
+        launcher=launcher,
+        cause=None,
+        ending=state.ending if state.phase == "stopping" else None,
     )
 
 
@@ -113,6 +131,11 @@ def _rank_started(state: JobState, event: ev.RankStarted, at: dt.datetime) -> Jo
     if known is not None and known.pid == event.pid:
         return state
     return replace(state, ranks={**state.ranks, event.rank: RankLife(pid=event.pid)})
+
+
+def _running_assumed(state: JobState, event: ev.RunningAssumed, at: dt.datetime) -> JobState:
+    is_due = _is_current(state, event) and state.phase == "starting"
+    return replace(state, phase="running") if is_due else state
 
 
 def _training(state: JobState, event: ev.TrainingStarted, at: dt.datetime) -> JobState:
@@ -166,6 +189,30 @@ def _suspected(state: JobState, event: ev.HangSuspected, at: dt.datetime) -> Job
     return replace(state, suspected=suspicion) if _is_current(state, event) else state
 
 
+def _trouble(state: JobState, event: ev.TroubleFound, at: dt.datetime) -> JobState:
+    if not _is_current(state, event) or state.phase not in ("starting", "running"):
+        return state
+    ranks = {
+        rank: replace(life, hung=True) if rank in event.ranks else life
+        for rank, life in state.ranks.items()
+    }
+    return replace(state, phase="stopping" if event.stops else "hung", ranks=ranks)
+
+
+def _trouble_dropped(state: JobState, event: ev.TroubleDropped, at: dt.datetime) -> JobState:
+    return replace(state, phase="running") if state.phase == "hung" else state
+
+
+def _ranks_ending(state: JobState, event: ev.RanksEnding, at: dt.datetime) -> JobState:
+    """Since the first of them: what ends after that was ended."""
+    if not _is_current(state, event):
+        return state
+    since_s = event.at_s if state.ending_ranks_at_s is None else state.ending_ranks_at_s
+    return replace(
+        state, ending_ranks_at_s=since_s, failed_before=event.failed or state.failed_before
+    )
+
+
 def _failed(state: JobState, event: ev.FailureJudged, at: dt.datetime) -> JobState:
     return replace(state, cause=event.cause) if _is_current(state, event) else state
 
@@ -188,6 +235,7 @@ def _restart_decided(state: JobState, event: ev.RestartDecided, at: dt.datetime)
         attempt=event.attempt or 0,
         at=at + dt.timedelta(seconds=event.delay_s),
         at_s=event.at_s,
+        decided=True,
         counted=True,
         end_ranks=event.end_ranks,
     )
@@ -206,19 +254,66 @@ def _restart_asked(
     """Now, and at no cost: what a pending restart had cost is back in the budget."""
     if not _is_current(state, event):
         return state
-    restart = state.restart
+    restart, at_s = state.restart, None
+    if isinstance(event, ev.RestartHurried):
+        at_s = event.at_s
     if isinstance(event, ev.RestartRequested) or restart is None:
         restart = PendingRestart(attempt=event.attempt or 0, at=at)
     return replace(
         state,
         phase="stopping" if state.phase == "stopping" else "restarting",
         budget=Budget(used=event.used, limit=event.limit),
-        restart=replace(restart, at=at, at_s=None, counted=False),
+        restart=replace(restart, at=at, at_s=at_s, counted=False),
+    )
+
+
+def _restart_sent(state: JobState, event: ev.RestartSent, at: dt.datetime) -> JobState:
+    if not _is_current(state, event) or state.restart is None:
+        return state
+    return replace(state, restart=replace(state.restart, sent=True))
+
+
+def _agent_requested(state: JobState, event: ev.AgentRequested, at: dt.datetime) -> JobState:
+    if not _is_current(state, event):
+        return state
+    wanted = WantedAgent(
+        attempt=event.next_attempt, restarts_left=event.restarts_left, replaces=event.replaces
+    )
+    return replace(state, wanted_agent=wanted)
+
+
+def _agent_connected(state: JobState, event: ev.AgentConnected, at: dt.datetime) -> JobState:
+    return replace(state, wanted_agent=None)
+
+
+def _end_decided(state: JobState, event: ev.EndDecided, at: dt.datetime) -> JobState:
+    """The first decision counts, but for a stop, which nothing revokes."""
+    if state.ending is not None or not _is_current(state, event):
+        return state
+    ending = Ending(
+        state=event.state,
+        cause=event.cause,
+        reason=event.reason,
+        requeue=event.requeue,
+        end_ranks=event.end_ranks,
+    )
+    return replace(
+        state,
+        ending=ending,
+        restart=None,
+        cause=event.cause or state.cause,
+        policy=event.reason if event.state == "failed" else state.policy,
+        requeue=event.requeue,
     )
 
 
 def _stopping(state: JobState, event: ev.StopRequested, at: dt.datetime) -> JobState:
-    return replace(state, phase="stopping", stop=PendingStop(kill_at_s=event.kill_at_s))
+    return replace(
+        state,
+        phase="stopping",
+        stop=PendingStop(kill_at_s=event.kill_at_s),
+        ending=Ending(state="stopped"),
+    )
 
 
 def _ended(state: JobState, event: ev.JobEnded, at: dt.datetime) -> JobState:
@@ -232,6 +327,10 @@ def _ended(state: JobState, event: ev.JobEnded, at: dt.datetime) -> JobState:
         phase=event.state,
         restart=None,
         stop=None,
+        wanted_agent=None,
+        ending=Ending(
+            state=event.state, cause=event.cause, reason=event.reason, requeue=event.requeue
+        ),
         cause=event.cause,
         policy=event.reason if event.state == "failed" else state.policy,
         alerts={},
@@ -287,8 +386,18 @@ _NOTICES = (
 )
 
 _CHANGES: dict[type[ev.EventBase], Callable[[JobState, Any, dt.datetime], JobState]] = {
+    ev.QueueEntered: _queued,
     ev.Launched: _launched,
     ev.Queued: _queued,
+    ev.AttemptOpened: _attempt_opened,
+    ev.RunningAssumed: _running_assumed,
+    ev.TroubleFound: _trouble,
+    ev.TroubleDropped: _trouble_dropped,
+    ev.RanksEnding: _ranks_ending,
+    ev.RestartSent: _restart_sent,
+    ev.AgentRequested: _agent_requested,
+    ev.AgentConnected: _agent_connected,
+    ev.EndDecided: _end_decided,
     ev.AttemptStarted: _attempt_started,
     ev.RankStarted: _rank_started,
     ev.TrainingStarted: _training,

@@ -23,7 +23,7 @@ from ddptop_runner.job.transition import fold
 from ddptop_runner.judge.balance import imbalance
 from ddptop_runner.judge.hangs.pause import Facts, pause_state
 from ddptop_runner.model import run_step
-from ddptop_runner.model.events import JobEvent
+from ddptop_runner.model.events import SILENT, JobEvent
 from ddptop_runner.model.snapshot import (
     Alert,
     Cause,
@@ -81,7 +81,7 @@ class MomentReader:
     def events(self) -> Sequence[Event]:
         """All events, in order."""
         self._read_events()
-        return self._events
+        return [row for row in self._events if row.type != SILENT]
 
     def read(self, at: float, last: NodeSnapshot | None = None) -> Moment:
         """The job at a moment.
@@ -102,7 +102,12 @@ class MomentReader:
         before = [pair for pair in zip(self._events, self._typed, strict=True) if pair[0].ts < end]
         seen = fold((row.ts, event) for row, event in before)
         snapshot = compose(self._spec, seen, figures, utc_from_unix(min(at, until)), last)
-        return Moment(at=at, width_s=width_s, snapshot=snapshot, events=[row for row, _ in before])
+        return Moment(
+            at=at,
+            width_s=width_s,
+            snapshot=snapshot,
+            events=[row for row, _ in before if row.type != SILENT],
+        )
 
     def recorded(self, points: int) -> list[tuple[int, int]]:
         """Spans in which something was sampled; see `HistoryReader.recorded`."""
@@ -110,7 +115,7 @@ class MomentReader:
 
     def _read_events(self) -> None:
         after = self._events[-1].seq if self._events else 0
-        if new := self._reader.events(after):
+        if new := self._reader.events(after, silent=True):
             self._events += new
             self._typed = typed(self._events, self._cause_of)  # old rows refer to each other
 

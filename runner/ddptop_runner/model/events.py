@@ -18,6 +18,9 @@ from ddptop_runner.model.spec import Device
 
 EndState = Literal["finished", "failed", "stopped"]
 
+SILENT = "state"
+"""The type of events that change the state and are no news to a person: no list shows them."""
+
 
 class EventBase(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind"):
     """What all events have. msgspec inherits the tag field, and no other option."""
@@ -38,6 +41,12 @@ class EventBase(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind"):
 # -- the job and its attempts ----------------------------------------------------------------------
 
 
+class QueueEntered(EventBase, frozen=True, kw_only=True, tag="queue_entered"):
+    """The job has to wait for devices."""
+
+    TYPE = SILENT
+
+
 class Launched(EventBase, frozen=True, kw_only=True, tag="launched"):
     """Someone launched or relaunched the job."""
 
@@ -47,10 +56,12 @@ class Launched(EventBase, frozen=True, kw_only=True, tag="launched"):
     nproc: int | None = None
     """None for a command, which decides that itself."""
     devices: list[Device] = []
+    at_s: float | None = None
+    """CLOCK_BOOTTIME."""
 
 
 class Queued(EventBase, frozen=True, kw_only=True, tag="queued"):
-    """The job waits for devices; nothing was started."""
+    """For what the job waits, and who has it."""
 
     TYPE = "queued"
     waits_for: str
@@ -67,6 +78,21 @@ class AttemptStarted(EventBase, frozen=True, kw_only=True, tag="attempt_started"
     """Of the command; None for a job whose ranks ddptop starts."""
     probed: bool = True
     """Whether its ranks report steps; otherwise it counts as running from now on."""
+    at_s: float | None = None
+    """CLOCK_BOOTTIME."""
+
+
+class AttemptOpened(EventBase, frozen=True, kw_only=True, tag="attempt_opened"):
+    """The next attempt has its number: the one before it started no rank."""
+
+    TYPE = SILENT
+    at_s: float | None = None
+
+
+class RunningAssumed(EventBase, frozen=True, kw_only=True, tag="running_assumed"):
+    """The attempt has lived for long enough to count as running without a step."""
+
+    TYPE = SILENT
 
 
 class RankStarted(EventBase, frozen=True, kw_only=True, tag="rank_started"):
@@ -144,6 +170,31 @@ class HangSuspected(EventBase, frozen=True, kw_only=True, tag="hang_suspected"):
     ranks: list[int] = []
 
 
+class TroubleFound(EventBase, frozen=True, kw_only=True, tag="trouble_found"):
+    """The attempt hangs or its loss went bad: evidence is taken, and then it is judged."""
+
+    TYPE = SILENT
+    ranks: list[int] = []
+    stops: bool = False
+    """Whether the job ends for it, whatever the evidence says."""
+
+
+class TroubleDropped(EventBase, frozen=True, kw_only=True, tag="trouble_dropped"):
+    """The supervisor died before it had judged; the next one watches anew."""
+
+    TYPE = SILENT
+
+
+class RanksEnding(EventBase, frozen=True, kw_only=True, tag="ranks_ending"):
+    """ddptop or torch's agent ends the ranks: an exit from now on is no failure."""
+
+    TYPE = SILENT
+    at_s: float
+    """CLOCK_BOOTTIME."""
+    failed: list[int] = []
+    """Ranks that the agent had found dead before."""
+
+
 class FailureJudged(EventBase, frozen=True, kw_only=True, tag="failure"):
     """Why an attempt failed."""
 
@@ -190,9 +241,46 @@ class RestartHurried(EventBase, frozen=True, kw_only=True, tag="restart_hurried"
     """Someone starts the pending attempt now; what it had cost is given back to the budget."""
 
     TYPE = "group_restart"
+    at_s: float | None = None
+    """CLOCK_BOOTTIME."""
     used: int
     limit: int | None = None
     devices_back: list[Device] = []
+
+
+class RestartSent(EventBase, frozen=True, kw_only=True, tag="restart_sent"):
+    """The agent was told to end its ranks and to start the next attempt."""
+
+    TYPE = SILENT
+
+
+class AgentRequested(EventBase, frozen=True, kw_only=True, tag="agent_requested"):
+    """The next attempt needs a new agent."""
+
+    TYPE = SILENT
+    next_attempt: int
+    restarts_left: int
+    replaces: int | None = None
+    """Pid of the agent that makes room for it; None where there was none."""
+
+
+class AgentConnected(EventBase, frozen=True, kw_only=True, tag="agent_connected"):
+    """An agent reported for the first time."""
+
+    TYPE = SILENT
+    pid: int
+
+
+class EndDecided(EventBase, frozen=True, kw_only=True, tag="end_decided"):
+    """The job ends once its ranks have."""
+
+    TYPE = SILENT
+    state: EndState
+    cause: Cause | None = None
+    reason: str | None = None
+    requeue: bool | None = None
+    end_ranks: bool = False
+    """Whether ranks live and have to be ended."""
 
 
 class StopRequested(EventBase, frozen=True, kw_only=True, tag="stop_requested"):
@@ -340,7 +428,17 @@ class Untyped(EventBase, frozen=True, kw_only=True, tag="untyped"):
 
 
 JobEvent: TypeAlias = (
-    Launched
+    QueueEntered
+    | AttemptOpened
+    | RunningAssumed
+    | TroubleFound
+    | TroubleDropped
+    | RanksEnding
+    | RestartSent
+    | AgentRequested
+    | AgentConnected
+    | EndDecided
+    | Launched
     | Queued
     | AttemptStarted
     | RankStarted

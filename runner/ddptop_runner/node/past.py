@@ -32,22 +32,22 @@ class Past:
     event: ev.JobEvent | None
     """What is to be recorded about it."""
     events: tuple[Event, ...] = ()
-    """The log of a job that lives on."""
+    """The job's log."""
 
 
 def look_back(folder: RunFolder, hello: dict[str, Any]) -> Past:
     """Read what is left, and tell from the guardian's hello how this supervisor came to be."""
     snapshot, damage = _last_snapshot(folder)
+    events: tuple[Event, ...] = ()
+    with contextlib.suppress(DdptopError):
+        events = tuple(HistoryReader(folder.history_db).events(silent=True))
     adopted, restarts = bool(hello.get("adopted")), hello["supervisor_restarts"]
     if snapshot is None or not (adopted or restarts) or _is_of_an_earlier_life(snapshot, hello):
         event: ev.JobEvent | None = _lost(snapshot)
         if damage is not None:
             event = ev.SnapshotDamaged(attempt=hello["attempt"], damage=damage)
-        return Past(snapshot, lives_on=False, event=event)
+        return Past(snapshot, lives_on=False, event=event, events=events)
     came = ev.GuardianRestarted if adopted and not restarts else ev.SupervisorRestarted
-    events: tuple[Event, ...] = ()
-    with contextlib.suppress(DdptopError):
-        events = tuple(HistoryReader(folder.history_db).events())
     event = came(attempt=snapshot.attempt, damage=damage)
     return Past(snapshot, lives_on=True, event=event, events=events)
 

@@ -120,7 +120,7 @@ def take(
         supervisor: this one.
     """
     now_s = boottime_s()
-    started = group.was_started
+    job, started = group.job, not group.job.in_queue
     samples = [record.sample(now_s, spec.probe) for record in group.table if started]
     samples = progress.fill(samples, group.attempt)
     samples = with_log_sizes(samples, folder, group.attempt, spec.is_command)
@@ -154,9 +154,9 @@ def take(
         started_at=clock.started_at,
         attempt_started_at=utc_from_boottime(group.attempt_started_s),
         ended_at=clock.ended_at,
-        exit_code=group.exit_code,
-        cause=group.cause,
-        previous_cause=group.previous_cause,
+        exit_code=job.exit_code,
+        cause=job.cause,
+        previous_cause=job.previous_cause,
         step=min(steps, default=None if done is None or done.counts != "run" else done.step),
         total_steps=total_steps(done),
         eta_s=None if done is None else done.eta_s,
@@ -169,9 +169,9 @@ def take(
         source=None if report is None else report.source,
         driver=None if report is None else report.driver,
         device_note=None if feed is None else feed.note,
-        requeue=None if group.ending is None else group.ending.requeue,
+        requeue=None if job.ending is None else job.ending.requeue,
         checkpoint=group.checkpoints.last,
-        policy=group.policy_reason,
+        policy=job.policy,
         restarts_refilled=group.planner.refilled,
         restart_at=None if group.restart_at_s is None else utc_from_boottime(group.restart_at_s),
         set_aside=[device.index for device in group.planner.set_aside],

@@ -80,7 +80,7 @@ class Supervisor:
         self._history = HistoryWriter(folder.live_dir / "history.db")
         self._log = EventLog(self._history, self._show)
         self.defects = LastResort(self._log)
-        self._group = Group(folder, spec, self._log, self._usage, self, attempt=0)
+        self._group = Group(folder, spec, self._log, self._usage, self)
         self._snapshot_file = SteadyFile(folder.node_file(procs.host_name()))
         self._keeper = RunFolderKeeper(folder, spec, self._log, self._history, self._snapshot_file)
         self._progress = JobProgress(folder, spec.cwd, spec.command())
@@ -195,8 +195,8 @@ class Supervisor:
         await write_end(self._folder, snapshot, self._history, self._snapshot_file)
 
     def _exit_status(self) -> int:
-        group = self._group
-        return group.exit_code if group.exit_code is not None else (group.state != "finished")
+        job = self._group.job
+        return job.exit_code if job.exit_code is not None else (job.phase != "finished")
 
     # -- what comes in ---------------------------------------------------------------------------
 
@@ -261,9 +261,9 @@ class Supervisor:
 
     def _greet(self, hello: Message) -> None:
         self._guardian = procs.identify(hello["guardian_pid"])
-        self._group.attempt = hello["attempt"]
         self._group.agent_pid = hello["agent_pid"]
         past = look_back(self._folder, hello)
+        self._log.restore(past.events, past.snapshot if past.lives_on else None)
         if past.snapshot is not None:
             self._clock.go_on_from(past.snapshot, alive_since=past.lives_on)
             self._seq = past.snapshot.seq
@@ -275,16 +275,15 @@ class Supervisor:
             self._group.look_at_steps({})
         if past.snapshot is not None and past.lives_on:
             self._group.recover(past.snapshot)
-            self._log.restore(past.events)
             if past.snapshot.state != "queued":  # what it waits for is told anew at each look
                 memory = past.snapshot.memory.get("alerts") or {}
                 self._alerts.recall(past.snapshot.alerts, memory)
             if self._queue is not None:
                 self._queue.skip_event()
-        if hello["agent_pid"] is None and not (past.lives_on and self._group.was_started):
-            self._group.enter_queue()
         if past.event is not None:
             self._log.emit(past.event)
+        if hello["agent_pid"] is None and not past.lives_on:
+            self._log.emit(ev.QueueEntered(attempt=hello["attempt"]))
         if not past.lives_on and self._queue is None and hello["agent_pid"] is not None:
             self._log.emit(_launched(self._spec, hello["attempt"]))
         if self._queue is None and self._group.state == "queued":  # the last one took devices
@@ -434,7 +433,13 @@ class Supervisor:
 def _launched(spec: JobSpec, attempt: int) -> ev.Launched:
     target = spec.command_line() if spec.is_command else PurePath(spec.target).name
     nproc = None if spec.is_command else spec.nproc
-    return ev.Launched(attempt=attempt, target=target, nproc=nproc, devices=spec.devices or [])
+    return ev.Launched(
+        attempt=attempt,
+        target=target,
+        nproc=nproc,
+        devices=spec.devices or [],
+        at_s=boottime_s(),
+    )
 
 
 async def supervise(folder: RunFolder, channel: socket.socket) -> int:

@@ -287,6 +287,15 @@ class HistoryWriter:
         self.flush()
         return event
 
+    def continue_after(self, seq: int) -> None:
+        """Number the next event higher than that one, which a full disk may have lost."""
+        self._next_seq = max(self._next_seq, seq + 1)
+
+    @property
+    def last_seq(self) -> int:
+        """Of the last event; 0 before the first."""
+        return self._next_seq - 1
+
     def flush(self) -> None:
         """Commit everything taken so far, the unfinished second included."""
         if self._closed:

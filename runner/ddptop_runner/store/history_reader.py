@@ -22,6 +22,7 @@ import msgspec
 from ddptop_runner.base import bounded
 from ddptop_runner.base.clock import is_time, utc_from_unix
 from ddptop_runner.base.errors import DamagedFileError, DdptopError
+from ddptop_runner.model.events import SILENT
 from ddptop_runner.model.snapshot import Event
 from ddptop_runner.store.history_schema import (
     EVENT_COLUMNS,
@@ -174,15 +175,24 @@ class HistoryReader:
         """
         return self._series(GPU, metric, since_unix, until_unix, max_points)
 
-    def events(self, after_seq: int = 0, limit: int | None = None) -> list[Event]:
-        """Events in order, those after `after_seq`; of them the newest `limit`."""
+    def events(
+        self, after_seq: int = 0, limit: int | None = None, *, silent: bool = False
+    ) -> list[Event]:
+        """Events in order, those after `after_seq`; of them the newest `limit`.
+
+        Args:
+            after_seq: of the last one that is known.
+            limit: how many at most.
+            silent: also those that only change the job's state, and are no news to a person.
+        """
         with self.open() as db:
             if db is None:
                 return []
             columns = ", ".join(EVENT_COLUMNS)
             if "data" not in columns_of(db, "events"):  # of an older ddptop
                 columns = columns.replace("data", "NULL")
-            query = f"SELECT {columns} FROM events WHERE seq > ? ORDER BY seq DESC LIMIT ?"
+            which = "" if silent else f" AND type != '{SILENT}'"
+            query = f"SELECT {columns} FROM events WHERE seq > ?{which} ORDER BY seq DESC LIMIT ?"
             found, left_bytes = [], EVENTS_BYTES
             for row in db.execute(query, (after_seq, -1 if limit is None else limit)):
                 left_bytes -= sum(len(value) for value in row if isinstance(value, str))

@@ -10,6 +10,7 @@ from unittest.mock import Mock
 import msgspec
 import pytest
 from tests.runner.builders import make_spec
+from tests.runner.emitted import EmittedLog
 
 from ddptop_runner.base.clock import boottime_s, utc_now
 from ddptop_runner.base.errors import ControlError
@@ -17,11 +18,12 @@ from ddptop_runner.base.paths import run_folder
 from ddptop_runner.devices.report import DeviceReport
 from ddptop_runner.host.tree import HostUsage
 from ddptop_runner.job.group import Group
-from ddptop_runner.job.group_memory import Ending
+from ddptop_runner.job.state import Ending
 from ddptop_runner.judge.hangs.types import HangVerdict
 from ddptop_runner.judge.losses import BadLoss
 from ddptop_runner.judge.restarts import policy
 from ddptop_runner.judge.restarts.policy import AttemptOutcome
+from ddptop_runner.model import events as ev
 from ddptop_runner.model.snapshot import Cause, GpuSample
 from ddptop_runner.model.spec import Device, JobSpec
 
@@ -72,12 +74,18 @@ def run(scenario: Callable[[Group, Around], Coroutine[Any, Any, None]], **spec: 
         job = msgspec.structs.replace(make_spec(), **spec)
         folder, around = run_folder(job.job), Around()
         folder.nodes_dir.mkdir(parents=True)
-        group = Group(folder, job, Mock(), HostUsage(), around, 0)
+        log: Any = EmittedLog()
+        group = Group(folder, job, log, HostUsage(), around)
         group.planner.begin_attempt()
         await scenario(group, around)
         await asyncio.gather(*around.tasks)
 
     asyncio.run(asyncio.wait_for(body(), 30.0))
+
+
+def open_attempt(group: Group, number: int) -> None:
+    group._log.emit(ev.AttemptOpened(attempt=number))
+    group._begin_attempt()
 
 
 def test_a_person_need_not_wait_for_the_next_attempt_and_it_costs_nothing(monkeypatch):
@@ -94,7 +102,7 @@ def test_a_person_need_not_wait_for_the_next_attempt_and_it_costs_nothing(monkey
         assert await waiting
         assert boottime_s() - began_s < 12
         assert group.restarts_used == 0
-        group._begin_attempt(1)
+        open_attempt(group, 1)
         assert not group._hurry.is_set()
         with pytest.raises(ControlError):
             group.request_restart()  # it has begun, and its ranks are not started
@@ -114,7 +122,8 @@ def test_a_stop_ends_the_wait():
 
 def test_what_an_attempt_had_achieved_is_told_to_the_policy():
     async def scenario(group: Group, around: Around) -> None:
-        group.table[0].global_step, group.first_step_after_s = 120, 4.0
+        group._log.emit(ev.TrainingStarted(attempt=0, after_s=4.0))
+        group.table[0].global_step = 120
         group.table[1].global_step = 121
         outcome = AttemptOutcome(0, 30.0, 7, None, "SIGKILL", None)
         assert await group._restart_or_end(outcome, CAUSE)
@@ -130,11 +139,11 @@ def test_a_lost_device_ends_a_job_that_may_not_shrink_and_is_its_cause():
     async def scenario(group: Group, around: Around) -> None:
         around.lost = {1}
         assert not await group._restart_or_end(TRAINED, CAUSE)
-        assert group.ending is not None and group.ending.requeue is not False
-        assert group.ending.cause is not None and group.ending.cause.kind == "gpu"
-        assert "GPU 1: lost" in group.ending.cause.summary
-        assert "--allow-shrink" in group.ending.cause.summary
-        assert "Rank 1 was killed." in group.ending.cause.summary
+        assert group.job.ending is not None and group.job.ending.requeue is not False
+        assert group.job.ending.cause is not None and group.job.ending.cause.kind == "gpu"
+        assert "GPU 1: lost" in group.job.ending.cause.summary
+        assert "--allow-shrink" in group.job.ending.cause.summary
+        assert "Rank 1 was killed." in group.job.ending.cause.summary
 
     run(scenario, devices=DEVICES)
 
@@ -162,8 +171,8 @@ def test_with_fewer_ranks_there_is_one_new_agent_whatever_led_to_it(way):
         group.process_exited(4_000_000, -15, boottime_s())
         await group._after_orphan_exit()
         await asyncio.gather(*around.tasks)
-        assert len(around.agents) == 1 and group.ending is None and not group.ended.is_set()
-        group._begin_attempt(1)
+        assert len(around.agents) == 1 and group.job.ending is None and not group.ended.is_set()
+        open_attempt(group, 1)
         assert len(list(group.table)) == 1
 
     run(scenario, devices=DEVICES, allow_shrink=True)
@@ -179,7 +188,7 @@ def test_a_new_agent_that_cannot_start_ranks_ends_the_job():
         group.process_exited(4_000_001, 1, boottime_s())
         await asyncio.gather(*around.tasks)
         assert group.state == "failed"
-        assert group.cause is not None and group.cause.kind == "launch"
+        assert group.job.cause is not None and group.job.cause.kind == "launch"
 
     run(scenario, devices=DEVICES, allow_shrink=True)
 
@@ -208,9 +217,9 @@ def test_an_agent_that_is_killed_before_it_starts_ranks_is_followed_by_others_wi
         await agent_ends(group, around)
         assert len(around.agents) == 2 and group.ended.is_set()
         assert (group.attempt, group.state) == (2, "failed")
-        assert group.cause is not None and group.ending is not None
-        assert (group.cause.kind, group.cause.signal) == ("launch", signal)
-        assert group.ending.requeue is True
+        assert group.job.cause is not None and group.job.ending is not None
+        assert (group.job.cause.kind, group.job.cause.signal) == ("launch", signal)
+        assert group.job.ending.requeue is True
 
     run(scenario, max_restarts=2)
 
@@ -220,9 +229,9 @@ def test_a_device_that_is_back_is_taken_back_with_a_restart():
         around.lost = {1}
         await group._end_attempt(TRAINED, CAUSE)
         await asyncio.gather(*around.tasks)
-        group._begin_attempt(1)
+        open_attempt(group, 1)
         group.table.started(0, 0, 4_000_002)
-        group.state = "running"
+        group._log.emit(ev.AttemptStarted(attempt=1, world=1, probed=False))
         around.lost = set()
         group.planner.look(around.device_report())
         group.request_restart()
@@ -274,19 +283,22 @@ def test_what_is_decided_while_evidence_is_taken_is_not_decided_again(
     monkeypatch.setattr(policy, "BACKOFF_BASE_S", 0.0)
 
     async def scenario(group: Group, around: Around) -> None:
-        group.state, sent = "hung", []
+        sent: list[dict[str, Any]] = []
+        group._log.emit(ev.RunningAssumed(attempt=0))
+        if found is BAD:
+            group._log.emit(ev.TroubleFound(attempt=0))
         group._send_to_agent = sent.append
 
         async def takes_long(reason: str) -> str:
             if meanwhile == "a rank failed":
                 await group._restart_or_end(AT_START, CAUSE)
             elif meanwhile == "the next began":
-                group._begin_attempt(1)
+                open_attempt(group, 1)
             elif meanwhile == "stopped":
-                group.ending, group.state = Ending("stopped"), "stopping"
+                group._log.emit(ev.StopRequested(attempt=0, grace_s=1.0))
                 group._stop_requested.set()
             else:
-                group.state = "restarting"
+                group._log.emit(ev.RestartRequested(attempt=0, used=0))
             return "/evidence"
 
         monkeypatch.setattr(group, "_keep_evidence", takes_long)
@@ -294,6 +306,6 @@ def test_what_is_decided_while_evidence_is_taken_is_not_decided_again(
         await judge(found)
         assert sent == []
         assert group.restarts_used == (meanwhile == "a rank failed")
-        assert group.ending == (Ending("stopped") if meanwhile == "stopped" else None)
+        assert group.job.ending == (Ending(state="stopped") if meanwhile == "stopped" else None)
 
     run(scenario, max_restarts=3, on_nan="restart")

@@ -16,7 +16,7 @@ from ddptop.progress_words import BAR_CELLS, LIST_CELLS, place, share, shown_per
 from ddptop_runner.base.units import NOT_AVAILABLE, duration, name_gpus, name_ranks, size
 from ddptop_runner.job.registry import JobView
 from ddptop_runner.jobs.contract import JobStatus
-from ddptop_runner.judge.balance.imbalance import Figure, deviations
+from ddptop_runner.judge.balance.imbalance import WORST_FIRST, Figure, deviations
 from ddptop_runner.model.snapshot import Alert, GpuSample, RankSample
 
 Part = tuple[str, str]
@@ -34,13 +34,13 @@ _COLOURS = {
     "lost": "bad",
 }
 
-_FIGURES: tuple[tuple[Figure, str, str], ...] = (
-    ("step_time", "slower", "faster"),
-    ("loss", "above the median loss", "below the median loss"),
-    ("utilization", "busier", "less busy"),
-    ("memory", "more memory", "less memory"),
-    ("power", "more power", "less power"),
-)
+_FIGURES: dict[Figure, tuple[str, str]] = {
+    "step_time": ("slower", "faster"),
+    "loss": ("above the median loss", "below the median loss"),
+    "utilization": ("busier", "less busy"),
+    "memory": ("more memory", "less memory"),
+    "power": ("more power", "less power"),
+}
 
 
 def job_lines(view: JobView, status: JobStatus) -> list[list[Part]]:
@@ -153,18 +153,19 @@ def _news(view: JobView | None, status: JobStatus) -> list[Part]:
 
 def odd_one(ranks: Sequence[RankSample], gpus: Sequence[GpuSample], alerts: Sequence[Alert]) -> str:
     """The rank that lies farthest from the others, in words; empty where none is marked."""
-    found: list[tuple[int, float, int, str]] = []
-    for rank, one in deviations(ranks, gpus, alerts).items():
-        for order, (figure, more, less) in enumerate(_FIGURES):
-            ratio, is_marked = one.marked(figure)
-            if is_marked and ratio is not None:
-                words = f"{100 * abs(ratio):.0f}% {more if ratio > 0 else less}"
-                found.append((order, -abs(ratio), rank, words))
+    found = [
+        (WORST_FIRST.index(figure), -abs(ratio), rank, figure, ratio)
+        for rank, apart in deviations(ranks, gpus, alerts).items()
+        for figure, ratio in apart.odd_in
+        if ratio is not None
+    ]
     if not found:
         return ""
-    _, _, rank, words = min(found)
+    _, _, rank, figure, ratio = min(found)
     others = len({one[2] for one in found}) - 1
-    return f"rank {rank}: {words}" + (f" (and {others} more)" if others else "")
+    more, less = _FIGURES[figure]
+    words = f"rank {rank}: {100 * abs(ratio):.0f}% {more if ratio > 0 else less}"
+    return words + (f" (and {others} more)" if others else "")
 
 
 def _devices(status: JobStatus) -> list[Part]:

@@ -203,3 +203,10 @@ def test_power_is_a_ranks_where_no_other_rank_works_on_its_device(pids_on, expec
     ]
     ranks, _ = join([rank(0, pid=100), rank(1, pid=101)], gpus, {}, TWO_DEVICES, "train")
     assert [one.gpu_power_w for one in ranks] == expected
+
+
+def test_the_worst_figure_names_an_outlier():
+    apart = RankDeviation(
+        step_time=0.0, own_time=0.4, loss=0.9, power=2.0, outliers=frozenset({"loss", "step_time"})
+    )
+    assert apart.odd_in == [("step_time", 0.4), ("loss", 0.9)]

@@ -58,6 +58,16 @@ def test_stuck_ranks_are_told_and_alerted():
     assert watch.stuck.stuck_ranks == {0, 1}
 
 
+def test_ranks_that_report_are_judged_by_the_hang_watch_alone():
+    watch = JobWatch()
+    ranks = change_all(RANKS, has_probe=True)
+    found = [watch.update(snapshot(ranks, SPINNING, second=s), s)[1] for s in range(400)]
+    assert not any(found)
+    half = [ranks[0], *RANKS[1:]]
+    found = [watch.update(snapshot(half, SPINNING, second=s), s)[1] for s in range(400, 800)]
+    assert any(found), "a rank without a probe is known by its device"
+
+
 @pytest.mark.parametrize("state", ["queued", "restarting", "stopping", "finished", "lost"])
 def test_while_the_group_comes_and_goes_nothing_is_found(state):
     watch = JobWatch()

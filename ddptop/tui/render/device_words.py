@@ -22,11 +22,7 @@ WASTED_S = 120.0
 MOST_RANKS = 64
 """Outliers of jobs with more ranks are shown only on their own screens."""
 
-_NAMES: Sequence[tuple[Figure, str]] = (
-    ("utilization", "utilization"),
-    ("memory", "memory"),
-    ("power", "power"),
-)
+_SHOWN: tuple[Figure, ...] = ("utilization", "memory", "power")
 
 
 def wasted_s(gpu: GpuSample, idle_s: Mapping[str, float]) -> float | None:
@@ -68,13 +64,12 @@ def unevenness(views: Sequence[AnyJob]) -> Line:
             continue
         apart = deviations(snapshot.ranks, snapshot.gpus, snapshot.alerts)
         for rank in snapshot.ranks:
-            for figure, name in _NAMES:
-                ratio = apart[rank.rank].of(figure)
-                if rank.gpu is None or ratio is None or figure not in apart[rank.rank].outliers:
+            for figure, ratio in apart[rank.rank].odd_in:
+                if rank.gpu is None or ratio is None or figure not in _SHOWN:
                     continue
                 if worst is None or abs(ratio) > worst[0]:
                     side = "above" if ratio > 0 else "below"
-                    text = f"GPU {rank.gpu}: {name} {100 * abs(ratio):.0f}% {side}"
+                    text = f"GPU {rank.gpu}: {figure} {100 * abs(ratio):.0f}% {side}"
                     worst = abs(ratio), f"{text} the other GPUs in {view.job}"
     return () if worst is None else line((f"▲ {worst[1]}", "warn"))
 

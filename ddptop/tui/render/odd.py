@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from ddptop.tui.render import words
 from ddptop.tui.render.text import Span
 from ddptop_runner.base import units
-from ddptop_runner.judge.balance.imbalance import Figure, RankDeviation
+from ddptop_runner.judge.balance.imbalance import WORST_FIRST, Figure, RankDeviation
 from ddptop_runner.model.snapshot import RankSample
 from ddptop_runner.model.words import Phase
 
@@ -17,9 +17,6 @@ LASTING_PHASE_S = 2.0
 
 CALM = ("running", "starting", "exited", "stopped", "unknown")
 """States that need no attention."""
-
-_ORDER: tuple[Figure, ...] = ("step_time", "loss", "memory", "utilization", "power")
-"""Which figure is named if a rank is an outlier in several."""
 
 
 def lasting_phase(rank: RankSample, now: dt.datetime) -> Phase | None:
@@ -36,21 +33,15 @@ def state_of(rank: RankSample, now: dt.datetime, live: bool) -> Span:
 
 
 def oddity(rank: RankSample, apart: RankDeviation) -> Span | None:
-    """`▲ slow +47%`: in what an alert names a rank, the worst; None where none does.
-
-    Ranks that reduce gradients together take equally long for a step, however slow one of them is:
-    of the slow one it is said how much longer it is busy by itself, where that is known.
-    """
+    """`▲ slow +47%`: the worst figure in which an alert names the rank; None if none does."""
     if rank.loss_state in ("nan", "inf"):
         return f"✕ loss {'NaN' if rank.loss_state == 'nan' else 'inf'}", "bad"
-    for figure in _ORDER:
-        if figure not in apart.outliers:
-            continue
-        ratio = apart.slower if figure == "step_time" else apart.of(figure)
-        sign = "▼" if ratio is not None and ratio < 0 else "▲"
-        by = "" if ratio is None else f" {units.deviation(ratio)}"
-        return f"{sign} {name_of(figure, rank)}{by}", "warn"
-    return None
+    if not apart.odd_in:
+        return None
+    figure, ratio = apart.odd_in[0]
+    sign = "▼" if ratio is not None and ratio < 0 else "▲"
+    by = "" if ratio is None else f" {units.deviation(ratio)}"
+    return f"{sign} {name_of(figure, rank)}{by}", "warn"
 
 
 def name_of(figure: Figure, rank: RankSample) -> str:
@@ -96,7 +87,7 @@ def device_text(rank: RankSample) -> str:
 
 def farthest(apart: RankDeviation) -> float:
     """How far from the median it is in any figure: 0.5 is half of it."""
-    known = [apart.of(figure) for figure in _ORDER]
+    known = [apart.of(figure) for figure in WORST_FIRST]
     return max((abs(ratio) for ratio in known if ratio is not None), default=0.0)
 
 

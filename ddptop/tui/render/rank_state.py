@@ -85,16 +85,10 @@ def _odd(rank: RankSample, known: Known, name: str) -> str:
             parts.append(f"is busy {_percent(apart.slower)} longer per step than the median{since}")
         else:
             parts.append(f"is {_percent(apart.slower)} slower than the median{since}")
-    said: dict[Figure, str] = {
-        "loss": "its loss is",
-        "memory": "its memory is",
-        "utilization": "its utilization is",
-    }
-    for figure, words in said.items():
-        ratio = apart.of(figure)
-        if figure in apart.outliers and ratio is not None:
+    for figure, ratio in apart.odd_in:
+        if figure != "step_time" and ratio is not None:
             side = "above" if ratio > 0 else "below"
-            parts.append(f"{words} {_percent(ratio)} {side} the median")
+            parts.append(f"its {figure} is {_percent(ratio)} {side} the median")
     if not parts:
         return ""
     said_of = "; ".join(parts)

@@ -29,6 +29,10 @@ MARKED_BY: Mapping[str, Figure] = {
 """By id of alert: in what the ranks that it names are marked. Nothing else marks a rank."""
 
 
+WORST_FIRST: tuple[Figure, ...] = ("step_time", "loss", "memory", "utilization", "power")
+"""Which figure names a rank that is an outlier in several."""
+
+
 class RankDeviation(msgspec.Struct, frozen=True):
     """How far one rank lies from its job's median: -0.2 is 20 % below. None where unknown."""
 
@@ -59,6 +63,19 @@ class RankDeviation(msgspec.Struct, frozen=True):
         """
         own = figure == "step_time" and (self.slower is None or self.own_time is not None)
         return self.of(figure), figure in self.outliers and not own
+
+    @property
+    def odd_in(self) -> list[tuple[Figure, float | None]]:
+        """The figures in which the rank is an outlier and how far off it is, the worst first.
+
+        Ranks that reduce gradients together take equally long for a step, however slow one of them
+        is: the slow one's ratio is how much longer it is busy by itself, if that is known.
+        """
+        return [
+            (figure, self.slower if figure == "step_time" else self.of(figure))
+            for figure in WORST_FIRST
+            if figure in self.outliers
+        ]
 
     def of(self, figure: Figure) -> float | None:
         """The deviation of that figure."""

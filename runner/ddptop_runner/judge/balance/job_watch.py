@@ -9,7 +9,7 @@ from ddptop_runner.judge import alerts
 from ddptop_runner.judge.balance import findings
 from ddptop_runner.judge.balance.outliers import RankMarks
 from ddptop_runner.judge.balance.stuck import StuckWatch
-from ddptop_runner.model.snapshot import Alert, NodeSnapshot
+from ddptop_runner.model.snapshot import Alert, NodeSnapshot, RankSample
 
 _AT_WORK = ("starting", "running", "hung")
 """States in which ranks should be on their devices."""
@@ -57,11 +57,18 @@ class JobWatch:
         if snapshot.pause is not None:  # it says the same of the job
             found = [finding for finding in found if finding.id != "quiet"]
         if snapshot.state in _AT_WORK:
-            found += self.stuck.update(
-                *(now_s, ranks, gpus, job),
-                world_size=snapshot.world_size,
-                progress_at_s=progress_at_s,
-            )
+            if not _reports(ranks):
+                found += self.stuck.update(
+                    *(now_s, ranks, gpus, job),
+                    world_size=snapshot.world_size,
+                    progress_at_s=progress_at_s,
+                )
             found += findings.find(ranks, gpus, job, given=given)
             found += self._marks.look(ranks, gpus, now_s, snapshot.attempt)
         return self._book.update(found, snapshot.ts, now_s)
+
+
+def _reports(ranks: Sequence[RankSample]) -> bool:
+    """Whether each living rank has a probe: then `hangs.HangWatch` alone judges their progress."""
+    living = [rank for rank in ranks if rank.state not in ("exited", "failed", "stopped")]
+    return bool(living) and all(rank.has_probe for rank in living)

@@ -22,7 +22,6 @@ from tests.tui.fake_home import NOW
 from tests.tui.fake_signals import Sent
 
 from ddptop_runner.foreign import actions
-from ddptop_runner.foreign import actions as foreign_stacks
 from ddptop_runner.foreign.actions import SignalOutcome, SignalPlan
 from ddptop_runner.model.snapshot import Alert, RankStacks
 
@@ -258,8 +257,8 @@ class TestJobScreen:
         self, held_gpus: Path, make_app: MakeApp, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(
-            foreign_stacks,
-            "take",
+            actions,
+            "take_stacks",
             lambda ranks: [
                 RankStacks(rank=r.rank, pid=r.pid, text="train.py:8 in step") for r in ranks
             ],

@@ -8,7 +8,7 @@ import signal
 
 import pytest
 
-from ddptop_runner.reading.progress.combine import PATIENCE_S
+from ddptop_runner.reading.progress.rank_view import PATIENCE_S
 
 pytestmark = [pytest.mark.torch, pytest.mark.tmux]
 

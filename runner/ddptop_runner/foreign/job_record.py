@@ -24,8 +24,8 @@ from ddptop_runner.model import run_step
 from ddptop_runner.model.snapshot import Event, GpuSample, Imbalance, NodeSnapshot, RankSample
 from ddptop_runner.model.words import RankState
 from ddptop_runner.reading.progress import combine
-from ddptop_runner.reading.progress.combine import fill
 from ddptop_runner.reading.progress.from_text import Said, TextProgress, of_command
+from ddptop_runner.reading.progress.rank_view import fill
 from ddptop_runner.store.history_reader import Series, bucket_width
 
 MAX_ENTRIES = 1024
@@ -524,39 +524,13 @@ class JobRecord:
 
     def _with_log(self, sample: RankSample, now: dt.datetime) -> RankSample:
         """The rank with what its log told, or else its files."""
-        told = self._with_text(sample, now)
-        return (
-            fill(told, None, self.files.of_rank(sample.rank), now) if not told.loss_state else told
-        )
-
-    def _with_text(self, sample: RankSample, now: dt.datetime) -> RankSample:
         progress = self._progress.get(sample.rank)
-        if progress is None:
-            return sample
-        rate = progress.steps_per_s(now)
-        metrics: dict[str, float | None] = {}
-        if progress.epoch is not None:
-            metrics["epoch"] = progress.epoch
-        if progress.validation_loss is not None:
-            metrics["validation loss"] = progress.validation_loss
-        return msgspec.structs.replace(
-            sample,
-            step=progress.step,
-            step_source=None if progress.step is None else "log",
-            global_step=progress.step if progress.counts_run else None,
-            run_step=progress.step if progress.counts_run else None,
-            step_counts=None if progress.counts_run or progress.step is None else "epoch",
-            loss=progress.loss,
-            loss_step=progress.loss_step,
-            loss_state=progress.loss_state,
-            loss_source="log" if progress.loss_state is not None else None,
-            loss_min=progress.loss_min,
-            loss_max=progress.loss_max,
-            steps_per_s=rate,
-            step_time_s=1 / rate if rate else None,
-            last_progress_at=progress.last_at,
-            metrics=metrics,
-        )
+        told = fill(sample, progress, self.files.of_rank(sample.rank), now)
+        if told.step is None:
+            return told
+        run = told.global_step
+        counts = None if run is not None else "epoch"
+        return msgspec.structs.replace(told, run_step=run, step_counts=counts)
 
     def _with_state(
         self, sample: RankSample, seen: Mapping[int, Seen], reason: str | None

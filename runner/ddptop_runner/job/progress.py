@@ -13,8 +13,8 @@ from ddptop_runner.job.rank_table import RankTable
 from ddptop_runner.model.run_step import RankSteps
 from ddptop_runner.model.snapshot import Progress, RankSample
 from ddptop_runner.reading.progress import combine
-from ddptop_runner.reading.progress.combine import fill
 from ddptop_runner.reading.progress.from_text import TextProgress
+from ddptop_runner.reading.progress.rank_view import fill
 from ddptop_runner.reading.progress.text_watch import TextWatch
 from ddptop_runner.reading.text.parser import Reading
 from ddptop_runner.reading.trace_files.find import TraceFile, rank_of, written_at

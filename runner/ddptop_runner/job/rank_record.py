@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import signal
 from dataclasses import dataclass, field
+from typing import Any
 
 from ddptop_runner.base.clock import boottime_s, utc_from_boottime, utc_now
 from ddptop_runner.base.exit_status import split_status
@@ -22,6 +23,7 @@ from ddptop_runner.model.words import (
     ProgressSource,
     RankState,
 )
+from ddptop_runner.reading.progress import rank_view
 
 RATE_WINDOW_S = 10.0
 """Steps per second are counted over about this time."""
@@ -124,21 +126,15 @@ class RankRecord:
         self.heard = bool(sample.has_probe)
         counted = sample.step_source != "log"  # what was printed is read again, and proves no life
         if counted:
-            self.steps, self.global_step = sample.step, sample.global_step
-            self.step_time_s = sample.step_time_s
-        if sample.loss_source != "log":
-            self.loss, self.loss_step = sample.loss, sample.loss_step
-            self.loss_state, self.loss_source = sample.loss_state, sample.loss_source
-        self.data_wait_s = sample.data_wait_s
-        self.sync_s, self.compute_s = sample.sync_s, sample.compute_s
-        self.metrics = dict(sample.metrics)
-        self.gpu_mem_peak_bytes = sample.gpu_mem_peak_bytes
-        self.loss_parts, self.loss_is = sample.loss_parts, sample.loss_is
-        self.losses, self.frameworks = dict(sample.losses), list(sample.frameworks)
-        self.replicas, self.rank_source = sample.replicas, sample.rank_source
+            self.steps = sample.step
+        self._take(rank_view.of_sample(sample))
         if counted and sample.last_progress_at is not None:
             age_s = max(0.0, (utc_now() - sample.last_progress_at).total_seconds())
             self.last_step_boottime_s = boottime_s() - age_s
+
+    def _take(self, changes: dict[str, Any]) -> None:
+        for name, value in changes.items():
+            setattr(self, name, value)
 
     def hear(self, message: ProbeMessage) -> None:
         """Fold in one message of the rank's probe."""
@@ -150,51 +146,25 @@ class RankRecord:
         self.stack_signal = number if number in STACK_SIGNALS else None
         if message.pid == self.pid:  # a child's handlers are not the rank's
             self.save_signals = [n for n in message.save_signals if n in SAVE_SIGNALS]
-        self.flight_record = message.flight_record or self.flight_record
-        self.phase, self.phase_boottime_s = message.phase, message.phase_t
-        self.stands_at = message.stands_at
-        self.batches = self.batches if message.batches is None else message.batches
+        self._take(rank_view.of_message(message))
+        self.phase_boottime_s = message.phase_t
         if _completed(message.collectives) > _completed(self.collectives):
             self.collective_boottime_s = message.t
         if message.collectives:
             self.collectives = message.collectives
         if message.steps is not None:
             self._count(message)
-        self._hear_framework(message)
+        if message.optimizers:
+            self.losses = {name: figures[-1] for name, figures in message.optimizers.items()}
+        if message.final:
+            self.raised, self.raised_at = message.raised, message.raised_at
         if message.loss_state is not None:
-            self.loss_parts, self.loss_is = message.loss_parts, message.loss_is
-            self.loss, self.loss_state = message.loss, message.loss_state
-            self.loss_step, self.loss_source = message.loss_step, message.loss_source
-            self.loss_bad_since = message.loss_bad_since
-            self.loss_last_good = message.loss_last_good
             lows = [x for x in (self.loss_min, message.loss_min) if x is not None]
             highs = [x for x in (self.loss_max, message.loss_max) if x is not None]
             self.loss_min, self.loss_max = min(lows, default=None), max(highs, default=None)
-        if message.step_time_s is not None:
-            self.step_time_s = message.step_time_s
-        if message.data_wait_s is not None:
-            self.data_wait_s = message.data_wait_s
-        if message.step_time_s is not None:  # parts of the same steps
-            self.sync_s, self.compute_s = message.sync_s, message.compute_s
-        if message.global_step is not None:
-            self.global_step = message.global_step
-        if message.total_steps is not None:
-            self.total_steps = message.total_steps
         for name, value in message.metrics.items():
             if name in self.metrics or len(self.metrics) < MAX_METRICS:
                 self.metrics[name] = value
-
-    def _hear_framework(self, message: ProbeMessage) -> None:
-        """What a framework's trainer tells, and how its process ends."""
-        if message.optimizers:
-            self.losses = {name: figures[-1] for name, figures in message.optimizers.items()}
-        self.frameworks = message.frameworks or self.frameworks
-        self.replicas = self.replicas if message.replicas is None else message.replicas
-        self.total_source = message.total_source or self.total_source
-        self.epoch = self.epoch if message.epoch is None else message.epoch
-        self.epochs = self.epochs if message.epochs is None else message.epochs
-        if message.final:
-            self.raised, self.raised_at = message.raised, message.raised_at
 
     def _count(self, message: ProbeMessage) -> None:
         steps, at_s = message.steps, message.last_step_t
@@ -281,24 +251,12 @@ class RankRecord:
             state=self.state(now_s, probe),
             step=self.steps,
             step_source=None if self.steps is None else "probe",
-            global_step=self.global_step,
-            loss=self.loss,
-            loss_step=self.loss_step,
-            loss_state=self.loss_state,
-            loss_source=self.loss_source,
-            loss_min=self.loss_min,
-            loss_max=self.loss_max,
-            step_time_s=self.step_time_s,
             steps_per_s=self.steps_per_s(now_s) if self.alive else None,
-            data_wait_s=self.data_wait_s,
-            sync_s=self.sync_s,
-            compute_s=self.compute_s,
             cpu_percent=None if usage is None else usage.cpu_percent,
             rss_bytes=None if usage is None else usage.rss_bytes,
             last_progress_at=last_progress_at,
             exit_code=exit_code,
             signal=signal,
-            metrics=dict(self.metrics),
             has_probe=self.heard if probe else None,
             state_reason=self.silent_because if self.alive else None,
             phase=phase,
@@ -309,16 +267,7 @@ class RankRecord:
             collectives_enqueued=sum(counts[0] for counts in self.collectives.values())
             if self.collectives
             else None,
-            batches=self.batches,
-            gpu_mem_peak_bytes=self.gpu_mem_peak_bytes,
-            loss_bad_since=self.loss_bad_since,
-            loss_last_good=self.loss_last_good,
-            loss_parts=self.loss_parts,
-            loss_is=self.loss_is,
-            losses=dict(self.losses),
-            frameworks=list(self.frameworks),
-            replicas=self.replicas,
-            rank_source=self.rank_source,
+            **{name: rank_view.copied(getattr(self, name)) for name in rank_view.SHOWN},
         )
 
 

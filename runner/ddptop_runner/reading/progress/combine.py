@@ -1,4 +1,4 @@
-"""Merges what is known of a rank from its sources, and the ranks into the job. Pure.
+"""Combines the progress of the ranks into that of the job. Pure.
 
 The best source that knows the share done is taken: the total that the script reported, then that of
 a framework's trainer, then that of a line of output. Of several ranks the slowest counts.
@@ -6,15 +6,13 @@ a framework's trainer, then that of a line of output. Of several ranks the slowe
 
 from __future__ import annotations
 
-import datetime as dt
 from collections.abc import Iterable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import msgspec
 
-from ddptop_runner.model.snapshot import NodeSnapshot, Progress, RankSample, RunStep
+from ddptop_runner.model.snapshot import NodeSnapshot, Progress, RunStep
 from ddptop_runner.model.words import ProgressSource
-from ddptop_runner.reading.progress.from_text import TextProgress
 
 _ORDER: tuple[ProgressSource, ...] = ("api", "trainer", "log")
 
@@ -154,80 +152,3 @@ def of_moment(run: RunStep | None, last: NodeSnapshot | None) -> Progress | None
 def total_steps(progress: Progress | None) -> int | None:
     """Steps of the whole run; None where only those of an epoch are known."""
     return progress.total if progress is not None and progress.counts == "run" else None
-
-
-PATIENCE_S = 5.0
-"""A probe that may still speak is waited for so long after the first loss or step of the output."""
-_ALIVE = ("starting", "running", "paused", "quiet", "hung")
-
-
-def fill(
-    sample: RankSample, text: TextProgress | None, trace: TextProgress | None, now: dt.datetime
-) -> RankSample:
-    """The sample with what is known from elsewhere.
-
-    Args:
-        sample: by the rank's probe.
-        text: by its output; None where that tells nothing.
-        trace: by files that it logs to; taken after `text`.
-        now: the wall clock.
-    """
-    changes: dict[str, Any] = {}
-    for told in (text, trace):
-        if told is None:
-            continue
-        if "step" not in changes and _may_step(sample, told, now):
-            changes |= _step(sample, told, now)
-        if "loss_state" not in changes and _may_lose(sample, told, now):
-            changes |= _loss(sample, told, from_same="step" in changes)
-    return msgspec.structs.replace(sample, **changes) if changes else sample
-
-
-def _waited(sample: RankSample, since: dt.datetime | None, now: dt.datetime) -> bool:
-    if sample.has_probe is None or since is None:
-        return True
-    return not 0 <= (now - since).total_seconds() < PATIENCE_S
-
-
-def _may_step(sample: RankSample, told: TextProgress, now: dt.datetime) -> bool:
-    return sample.step is None and told.step is not None and _waited(sample, told.step_since, now)
-
-
-def _may_lose(sample: RankSample, told: TextProgress, now: dt.datetime) -> bool:
-    if told.loss_state is None or (sample.loss_state is not None and sample.loss_source != "log"):
-        return False
-    return _waited(sample, told.loss_since, now)
-
-
-def _step(sample: RankSample, told: TextProgress, now: dt.datetime) -> dict[str, Any]:
-    changes: dict[str, Any] = {
-        "step": told.step,
-        "step_source": "log",
-        "global_step": told.step if told.counts_run else sample.global_step,
-        "last_progress_at": told.last_at or sample.last_progress_at,
-    }
-    if sample.state == "starting" and sample.pid is not None and told.step:
-        changes["state"] = "running"
-    rate = told.steps_per_s(now) if sample.state in _ALIVE else None
-    if rate is not None and sample.steps_per_s is None:
-        changes |= {"steps_per_s": rate, "step_time_s": 1 / rate}
-    return changes
-
-
-def _loss(sample: RankSample, told: TextProgress, from_same: bool) -> dict[str, Any]:
-    metrics = dict(sample.metrics)
-    if told.epoch is not None:
-        metrics.setdefault("epoch", told.epoch)
-    if told.validation_loss is not None:
-        metrics.setdefault("validation loss", told.validation_loss)
-    return {
-        "loss": told.loss,
-        "loss_state": told.loss_state,
-        "loss_source": "log",
-        # as printed, so it can stand only beside a step that is
-        "loss_step": told.loss_step if from_same else None,
-        "loss_min": told.loss_min,
-        "loss_max": told.loss_max,
-        "loss_last_good": told.loss_last_good,
-        "metrics": metrics,
-    }

@@ -1,0 +1,80 @@
+"""One table says which values of a rank a message, a sample, and a restart carry on."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+
+from ddptop_runner.base.clock import boottime_s
+from ddptop_runner.job.rank_record import RankRecord
+from ddptop_runner.model.probe_message import ProbeMessage
+from ddptop_runner.model.snapshot import RankSample
+from ddptop_runner.reading.progress import rank_view
+
+SAID = ProbeMessage(
+    v=1,
+    pid=os.getpid(),
+    seq=1,
+    t=boottime_s(),
+    steps=7,
+    last_step_t=boottime_s(),
+    loss_state="nan",
+    loss_step=7,
+    loss_source="api",
+    loss_bad_since=4,
+    loss_last_good=2.5,
+    loss_parts=2,
+    loss_is="mean",
+    step_time_s=0.5,
+    data_wait_s=0.1,
+    sync_s=0.2,
+    compute_s=0.2,
+    global_step=107,
+    metrics={"lr": 0.1},
+    frameworks=["lightning"],
+    replicas=2,
+    batches=9,
+)
+
+
+def test_the_table_names_fields_that_exist() -> None:
+    of_message = {*rank_view.LATEST, *rank_view.OF_MOMENT, *rank_view.OF_STEPS, *rank_view.OF_LOSS}
+    record = {field.name for field in dataclasses.fields(RankRecord)}
+    assert of_message <= {*ProbeMessage.__struct_fields__} & record
+    assert {*rank_view.SHOWN} <= {*RankSample.__struct_fields__} & record
+
+
+def test_a_restarted_supervisor_goes_on_from_all_that_a_rank_showed() -> None:
+    record, next_one = RankRecord(0, 0, 0.0), RankRecord(0, 0, 0.0)
+    record.hear(SAID)
+    sample = record.sample(boottime_s(), probe=True)
+    next_one.restore(sample, os.getpid())
+    after = next_one.sample(boottime_s(), probe=True)
+    kept = [name for name in rank_view.SHOWN if name not in rank_view.NOT_RESTORED]
+    assert [getattr(after, name) for name in kept] == [getattr(sample, name) for name in kept]
+    assert (after.loss_bad_since, after.loss_last_good, after.step) == (4, 2.5, 7)
+
+
+def test_what_was_printed_is_not_restored_as_what_a_probe_said() -> None:
+    sample = RankSample(
+        rank=0,
+        local_rank=0,
+        host="h",
+        step=9,
+        step_source="log",
+        global_step=9,
+        loss=1.0,
+        loss_state="ok",
+        loss_source="log",
+        data_wait_s=0.1,
+    )
+    assert rank_view.of_sample(sample)["data_wait_s"] == 0.1
+    assert not {"loss", "loss_source", "global_step"} & rank_view.of_sample(sample).keys()
+
+
+def test_a_message_without_a_value_keeps_the_last_one() -> None:
+    record = RankRecord(0, 0, 0.0)
+    record.hear(SAID)
+    record.hear(ProbeMessage(v=1, pid=SAID.pid, seq=2, t=SAID.t))
+    assert (record.global_step, record.sync_s, record.frameworks) == (107, 0.2, ["lightning"])
+    assert (record.loss_state, record.loss_bad_since, record.phase) == ("nan", 4, None)

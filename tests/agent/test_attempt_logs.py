@@ -6,7 +6,20 @@ import os
 import stat
 from pathlib import Path
 
-from ddptop_runner.agent.attempt_logs import make_logs
+from ddptop_runner.agent.attempt_logs import NEXT, make_logs
+from ddptop_runner.node import keeper
+
+
+def test_a_prepared_folder_becomes_the_attempts_without_other_logs(tmp_path: Path) -> None:
+    assert keeper.NEXT_ATTEMPT == NEXT
+    (tmp_path / NEXT).mkdir()
+    for name in ("launcher.log", "rank-0.log", "rank-1.log"):
+        (tmp_path / NEXT / name).touch()
+    kept = (tmp_path / NEXT / "rank-0.log").stat().st_ino
+    make_logs(str(tmp_path), 1, ["rank-0.log"])
+    assert os.listdir(tmp_path / "attempt-1") == ["rank-0.log"]
+    assert (tmp_path / "attempt-1" / "rank-0.log").stat().st_ino == kept
+    assert not (tmp_path / NEXT).exists()
 
 
 def test_an_attempt_that_has_a_folder_keeps_it(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import signal
 import subprocess
 import threading
 from collections.abc import Iterator
@@ -84,6 +85,22 @@ def numbered(text: str, rank: int) -> tuple[list[int], list[str]]:
         else:
             others.append(line)
     return found, others
+
+
+def test_a_rank_that_dies_on_a_full_disk_is_restarted_once(
+    small_disk, launch_script, tmp_path, wait_until
+):
+    stop = tmp_path / "stop"
+    job = launch_script(f"import sys; sys.argv[1:] = [{str(stop)!r}]\n{PRINTER}", name="printer")
+    first, second = (job.folder() / "logs" / f"attempt-{n}" / "rank-0.log" for n in (0, 1))
+    wait_until(lambda: first.exists() and first.stat().st_size > 1 << 19)
+    with Hog(small_disk / "hog"):
+        wait_until(lambda: any(a["id"] == "disk-full" for a in job.status()["alerts"]))
+        os.kill(job.status()["ranks"][0]["pid"], signal.SIGKILL)
+        wait_until(lambda: second.exists() and second.stat().st_size > 1 << 19)
+        stop.touch()
+        assert job.wait() == 0
+    assert job.status()["restarts_used"] == 1
 
 
 def test_a_full_disk_costs_neither_the_training_nor_its_end(

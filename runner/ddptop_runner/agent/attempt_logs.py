@@ -1,6 +1,9 @@
-"""The logs of an attempt."""
+"""The logs of an attempt. The supervisor prepares them with disk blocks, for a full disk."""
 
 import os
+
+NEXT = ".next"
+"""The folder of the attempt to come, which `node.keeper` prepares."""
 
 
 def make_logs(logs_dir, attempt, names):
@@ -17,6 +20,13 @@ def make_logs(logs_dir, attempt, names):
         The folder.
     """
     folder = os.path.join(logs_dir, "attempt-%s" % attempt)
+    try:
+        if not os.path.exists(folder):
+            os.rename(os.path.join(logs_dir, NEXT), folder)
+            for name in set(os.listdir(folder)) - set(names):
+                os.unlink(os.path.join(folder, name))
+    except OSError:
+        pass  # none is prepared
     os.makedirs(folder, mode=0o700, exist_ok=True)
     os.chmod(folder, 0o700)
     for name in names:

@@ -15,7 +15,7 @@ import msgspec
 
 from ddptop_runner.base import units
 from ddptop_runner.base.clock import utc_now
-from ddptop_runner.base.paths import RunFolder, owner_in_words
+from ddptop_runner.base.paths import LAUNCHER, RunFolder, owner_in_words, owner_name
 from ddptop_runner.job.event_log import EventLog
 from ddptop_runner.judge.alerts import Finding
 from ddptop_runner.model.events import Noticed
@@ -34,6 +34,8 @@ from ddptop_runner.store.history import HistoryWriter
 
 RESERVE_BYTES = 2 << 20
 """Held back for the logs and the job's end, for the day when the disk is full."""
+NEXT_ATTEMPT = ".next"
+"""Among the folders of logs, that of the attempt to come; see `agent.attempt_logs`."""
 CHECK_EVERY_S = 10.0
 """Between looks at whether the history can be read."""
 TELL_EVERY_S = 60.0
@@ -73,6 +75,9 @@ class RunFolderKeeper:
         self._history = history
         self._snapshot_file = snapshot_file
         self._reserve = Reserve(folder.path / "reserve", RESERVE_BYTES)
+        self._owners = [LAUNCHER] if spec.is_command else list(range(spec.nproc))
+        """Whose logs an attempt has."""
+        self._is_next_ready = False
         self._attempt: int | None = None
         self._logs: dict[int, RankLog] = {}
         self._dropped: dict[tuple[int, str], int] = {}
@@ -97,6 +102,7 @@ class RunFolderKeeper:
             except OSError:  # its file is gone
                 self._logs.pop(owner)
         self._report_drops(now_s)
+        self._prepare_next_attempt()
         return [*self._room_findings(now_s), *self._history_findings(now_s), *self._log_findings()]
 
     def close(self) -> None:
@@ -108,6 +114,7 @@ class RunFolderKeeper:
             for rank in logs.ranks(self._folder, attempt):
                 trim(self._folder.log_file(attempt, rank))
         trim(self._folder.supervisor_log)
+        shutil.rmtree(self._folder.logs_dir / NEXT_ATTEMPT, ignore_errors=True)
         self._reserve.release()
         self._history.flush()  # before others take that room
 
@@ -136,6 +143,22 @@ class RunFolderKeeper:
         if giver.live_bytes <= 2 * log.live_bytes:
             owner, giver = next(item for item in self._logs.items() if item[1] is log)
         self._note_drop(owner, "disk full", giver.give_head(log))
+
+    def _prepare_next_attempt(self) -> None:
+        """Logs that hold blocks: on a full disk the next attempt's first print would fail."""
+        folder = self._folder.logs_dir / NEXT_ATTEMPT
+        if self._is_next_ready and folder.is_dir():
+            return
+        self._is_next_ready = False
+        with contextlib.suppress(OSError):
+            folder.mkdir(mode=0o700, exist_ok=True)
+            lacks_room = False
+            for owner in self._owners:
+                log = RankLog(folder / f"{owner_name(owner)}.log", self._limit)
+                log.path.touch(mode=0o600)
+                log.hold()
+                lacks_room = lacks_room or log.lacks_room
+            self._is_next_ready = not lacks_room
 
     def _note_drop(self, owner: int, reason: str, size: int) -> None:
         if size:

@@ -138,6 +138,15 @@ def test_a_commands_one_log_is_kept_within_its_limit_and_called_the_launchers(hi
     assert len(events) == 2
 
 
+def test_the_next_attempts_logs_hold_blocks_until_the_job_ends(keeper, folder):
+    keeper.look(0, 1.0)
+    ready = folder.logs_dir / ".next" / "rank-0.log"
+    assert ready.stat().st_size == 0
+    assert ready.stat().st_blocks * 512 >= disk.MIN_RESERVE_BYTES
+    keeper.close()
+    assert not ready.parent.exists()
+
+
 def test_a_log_whose_file_is_gone_is_no_trouble(keeper, folder):
     assert keeper.look(0, 1.0) == []
     folder.log_file(0, 0).unlink()

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from ddptop_runner.judge.balance.rank_devices import join, stray_devices
+from ddptop_runner.judge.balance.rank_devices import join
 from ddptop_runner.model.snapshot import GpuProcess, GpuSample, RankSample
 from ddptop_runner.model.spec import Device
 
@@ -55,10 +55,8 @@ def test_a_descendants_memory_is_its_ranks():
 
 def test_a_stray_context_does_not_hide_the_own_device():
     gpus = [gpu(2, process(100), process(101, 3)), gpu(5, process(101))]
-    ranks, labelled = join([rank(0), rank(1)], gpus, {}, DEVICES, "train")
+    ranks, _ = join([rank(0), rank(1)], gpus, {}, DEVICES, "train")
     assert placed(ranks)[1] == (5, ["GPU-2", "GPU-5"], 50, 10)
-    assert stray_devices(ranks[0], labelled) == []
-    assert stray_devices(ranks[1], labelled) == [2]
 
 
 def test_in_a_job_of_unknown_order_a_rank_works_where_it_holds_most_by_far():
@@ -75,9 +73,8 @@ def test_in_a_job_of_unknown_order_a_rank_works_where_it_holds_most_by_far():
 
 def test_one_rank_on_several_devices_has_no_single_one():
     gpus = [gpu(2, process(100)), gpu(5, process(100))]
-    ranks, labelled = join([rank(0)], gpus, {}, DEVICES, "train")
+    ranks, _ = join([rank(0)], gpus, {}, DEVICES, "train")
     assert placed(ranks) == [(None, ["GPU-2", "GPU-5"], 35, 14)]
-    assert stray_devices(ranks[0], labelled) == []
 
 
 def test_without_samples_local_rank_i_has_the_ith_device():

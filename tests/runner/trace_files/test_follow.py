@@ -93,7 +93,7 @@ def test_a_growing_event_file(tmp_path: Path, traces: TraceFiles) -> None:
     assert [r.step for r in traces.read()] == list(range(1, 20))
     assert [(file.pid, file.host) for file in traces.files] == [(4711, "host-3.example")]
     path.unlink()
-    assert traces.read() == [] and traces.notes == []
+    assert traces.read() == []
 
 
 def test_events_of_an_earlier_run_are_not_told(tmp_path: Path, traces: TraceFiles) -> None:
@@ -147,7 +147,6 @@ def test_of_a_long_event_file_the_end_is_read(tmp_path: Path, traces: TraceFiles
     touch(tmp_path / EVENTS, 2000.0, data)
     traces.find(str(tmp_path), 0.0)
     assert [r.step for r in traces.read()] == list(range(1, 20))
-    assert traces.notes == []
     assert len(data) > MAX_LAG_BYTES > READ_BYTES
 
 

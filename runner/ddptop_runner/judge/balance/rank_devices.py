@@ -52,17 +52,6 @@ def join(
     return joined, [_label(gpu, owner, job, helpers) for gpu in gpus]
 
 
-def stray_devices(rank: RankSample, gpus: Sequence[GpuSample]) -> list[int]:
-    """Indices of devices other than its own that a joined rank holds memory on.
-
-    Empty where its own device is not known. The usual reasons are a script without
-    `torch.cuda.set_device` and `torch.load` without `map_location`.
-    """
-    if rank.gpu is None:
-        return []
-    return sorted(gpu.index for gpu in gpus if gpu.uuid in rank.gpus and gpu.index != rank.gpu)
-
-
 _Held = TypeVar("_Held")
 
 

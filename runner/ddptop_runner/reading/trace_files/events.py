@@ -204,8 +204,6 @@ class RecordReader:
         self._lost = in_the_middle
         """Whether the next record has to be looked for."""
         self._known: dict[bytes, int] = {}
-        self.damaged = 0
-        """Places where something else stood than a record."""
 
     @property
     def to_skip(self) -> int:
@@ -229,8 +227,6 @@ class RecordReader:
         while size - at >= HEADER_BYTES:
             length, checksum = _HEADER.unpack_from(data, at)
             if self._lost or self._checksum_of(data[at : at + 8]) != checksum:
-                if not self._lost:
-                    self.damaged += 1
                 at = self._next_header(data, at)
                 continue
             end = at + HEADER_BYTES + length + _FOOTER_BYTES

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import csv
 import math
-from typing import Literal, Protocol
+from typing import Literal
 
 from ddptop_runner.reading.text import names
 from ddptop_runner.reading.text.parser import Reading
@@ -20,19 +20,6 @@ FileKind = Literal["events", "csv"]
 MAX_LINE_BYTES = 1 << 16
 """A CSV line that is longer ends the file: it is no table of numbers."""
 MAX_STEP = 10**18
-
-
-class Series(Protocol):
-    """Readings of one growing file, fed in pieces of any size. Takes any bytes."""
-
-    @property
-    def note(self) -> str | None:
-        """What is wrong with the file; None when all is well."""
-        ...
-
-    def feed(self, data: bytes) -> list[Reading]:
-        """Take the next bytes; what they say."""
-        ...
 
 
 class _Chosen:
@@ -70,14 +57,7 @@ class EventSeries:
         """
         self.records = RecordReader(in_the_middle)
         self._chosen = _Chosen(validation)
-        self._damaged = 0
         self._epoch: tuple[int | None, float] | None = None
-
-    @property
-    def note(self) -> str | None:
-        """How many records were damaged; None when none was."""
-        count = self._damaged + self.records.damaged
-        return f"skipped {count} damaged records" if count else None
 
     def feed(self, data: bytes) -> list[Reading]:
         """Take the next bytes; what their events say."""
@@ -87,10 +67,8 @@ class EventSeries:
             if event is None:
                 continue
             found = self._readings(event)
-            if found and not record.intact:
-                self._damaged += 1
-                continue
-            readings += found
+            if found and record.intact:
+                readings += found
         return readings
 
     def _readings(self, event: events.Event) -> list[Reading]:
@@ -121,7 +99,6 @@ class CsvSeries:
     """Readings of a table whose first line names the columns: step, epoch and losses."""
 
     def __init__(self, validation: bool = False) -> None:
-        self.note: str | None = None
         self.head = b""
         """The first line as it stands in the file: where it changes, the file was rewritten."""
         self.rows = 0
@@ -144,11 +121,11 @@ class CsvSeries:
         readings: list[Reading] = []
         for line in lines:
             if len(line) > MAX_LINE_BYTES:
-                self._give_up("not a table of numbers: a line is too long")
+                self._give_up()
                 break
             readings += self._line(line)
         if len(self._rest) > MAX_LINE_BYTES:
-            self._give_up("not a table of numbers: a line is too long")
+            self._give_up()
         return readings
 
     def _line(self, line: bytes) -> list[Reading]:
@@ -191,11 +168,9 @@ class CsvSeries:
             if (name := names.of_tag(tag)) is not None
         ]
         self._losses = [(column, tag) for _, column, tag in sorted(found)]
-        if not self._losses:
-            self.note = "no loss column"
 
-    def _give_up(self, note: str) -> None:
-        self._rest, self._is_table, self.note = b"", False, note
+    def _give_up(self) -> None:
+        self._rest, self._is_table = b"", False
 
 
 def _number(text: str | None) -> float | None:

@@ -10,7 +10,7 @@ from collections import OrderedDict, deque
 from ddptop_runner.reading.text import names
 from ddptop_runner.reading.text.parser import Reading
 from ddptop_runner.reading.trace_files.find import MAX_FILES, SKEW_S, TraceFile, find_files
-from ddptop_runner.reading.trace_files.series import CsvSeries, EventSeries, Series
+from ddptop_runner.reading.trace_files.series import CsvSeries, EventSeries
 
 READ_EVERY_S = 1.0
 FIND_EVERY_S = 30.0
@@ -35,8 +35,6 @@ class TraceWatch:
         self._thread: threading.Thread | None = None
         self.files: list[TraceFile] = []
         """The files that are followed."""
-        self.notes: list[str] = []
-        """What is wrong with files, each named."""
 
     def find(self, folder: str, since_s: float) -> None:
         """Follow the files below `folder` that are written after the Unix time.
@@ -82,7 +80,7 @@ class TraceWatch:
                     until_find_s = next(pauses, FIND_EVERY_S)
                 for file, readings in traces.read_files():
                     self._waiting.extend((file, reading) for reading in readings)
-                self.files, self.notes = traces.files, traces.notes
+                self.files = traces.files
                 until_find_s -= self._read_every_s
                 self._stop.wait(self._read_every_s)
         finally:
@@ -106,10 +104,10 @@ class _Tail:
         self._validation = names.is_validation_folder(parent)
         self._fd, self._inode = -1, (0, 0)
         self._position = 0
-        self.series: Series = self._begin(False)
+        self.series = self._begin(False)
         self._open()
 
-    def _begin(self, in_the_middle: bool) -> Series:
+    def _begin(self, in_the_middle: bool) -> EventSeries | CsvSeries:
         if self.file.kind == "csv":
             return CsvSeries(self._validation)
         return EventSeries(self._validation, in_the_middle)
@@ -183,15 +181,6 @@ class TraceFiles:
     def files(self) -> list[TraceFile]:
         """The files that are followed."""
         return [tail.file for tail in self._tails.values()]
-
-    @property
-    def notes(self) -> list[str]:
-        """What is wrong with files, each named."""
-        return [
-            f"{tail.file.path}: {note}"
-            for tail in self._tails.values()
-            if (note := tail.series.note) is not None
-        ]
 
     def find(self, folder: str, since_s: float) -> None:
         """Look for files below `folder` written since the Unix time; known ones are followed on."""

@@ -116,15 +116,17 @@ def test_a_tree_is_walked_down_parents_first_and_up_from_any_process():
     )
     assert process.stdout is not None
     child, grandchild = (int(word) for word in process.stdout.readline().split())
-    assert tree.children_of(process.pid) == [child]
-    assert tree.descendants_of(process.pid) == [child, grandchild]
-    above = list(tree.ancestors_of(grandchild))
-    assert above[:3] == [child, process.pid, os.getpid()] and above[-1] == 1
-    assert tree.descends_from(grandchild, process.pid)
-    assert not tree.descends_from(process.pid, grandchild)
-    job = [procs.identify(pid) for pid in (process.pid, child, grandchild)]
-    assert tree.launchers_of([grandchild], job) == [process.pid, child]
-    os.kill(grandchild, signal.SIGKILL)
-    process.communicate(timeout=10)
+    try:
+        assert tree.children_of(process.pid) == [child]
+        assert tree.descendants_of(process.pid) == [child, grandchild]
+        above = list(tree.ancestors_of(grandchild))
+        assert above[:3] == [child, process.pid, os.getpid()] and above[-1] == 1
+        assert tree.descends_from(grandchild, process.pid)
+        assert not tree.descends_from(process.pid, grandchild)
+        job = [procs.identify(pid) for pid in (process.pid, child, grandchild)]
+        assert tree.launchers_of([grandchild], job) == [process.pid, child]
+    finally:
+        os.kill(grandchild, signal.SIGKILL)
+        process.communicate(timeout=10)
     assert process.returncode == 0
     assert list(tree.ancestors_of(grandchild)) == []

@@ -19,7 +19,7 @@ from ddptop_runner.base.errors import DamagedFileError, DdptopError, UsageError
 from ddptop_runner.base.paths import LAUNCHER, RunFolder
 from ddptop_runner.model.spec import JobSpec, read_spec
 from ddptop_runner.store import logs
-from ddptop_runner.store.logs import ByteFollower, LogChunk, LogFile, LogFollower, LogLine
+from ddptop_runner.store.logs import ByteFollower, LogChunk, LogFollower, LogLine
 
 MAX_RAW_LINE_BYTES = 1 << 20
 """A longer line of one rank is cut where other ranks' lines stand between."""
@@ -71,7 +71,10 @@ def run(
         if on_terminal:
             _put_lines(logs.stream_tails(folder, chosen, lines, only), rank == "all")
         else:
-            _copy_tails(folder, chosen, only, lines)
+            for one in logs.ranks(folder, chosen) if only is None else only:
+                _follow_bytes(
+                    ByteFollower(folder, [one], chosen, lambda: True, lines), rank == "all"
+                )
     else:
         stay = attempt if follow else chosen
         over = is_over if follow else lambda: True
@@ -174,22 +177,6 @@ def _put(text: str) -> None:
 def _put_lines(lines: Iterable[LogLine], with_rank: bool) -> None:
     for line in lines:
         _put(f"{line.prefixed() if with_rank else line.text}\n")
-
-
-def _copy_tails(folder: RunFolder, attempt: int, only: list[int] | None, lines: int) -> None:
-    """Copy the ends of logs to stdout as they are."""
-    for rank in logs.ranks(folder, attempt) if only is None else only:
-        try:
-            log = LogFile(folder.log_file(attempt, rank))
-        except FileNotFoundError:  # removed since it was listed
-            continue
-        with log:
-            log.seek(log.tail_offset(lines))
-            lines_of = _RawLines()
-            while block := log.read(logs.BLOCK_BYTES):
-                sys.stdout.buffer.write(block if only else lines_of.take(rank, block))
-            sys.stdout.buffer.write(lines_of.rest())
-    sys.stdout.buffer.flush()
 
 
 class _RawLines:

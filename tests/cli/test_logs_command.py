@@ -10,6 +10,7 @@ from tests.runner.builders import put_job
 
 from ddptop_runner.base.errors import DdptopError, UsageError
 from ddptop_runner.base.paths import LAUNCHER, RunFolder
+from ddptop_runner.store.disk import BLOCK_BYTES, punch
 
 TAGGED = b"starting\n[0]<stdout>:a\n[1]<stdout>:b\n[0]<stdout>:c\n"
 
@@ -47,6 +48,20 @@ def test_a_rank_has_its_lines_of_the_one_log(folder, capfdbinary, follow):
     )
     notes = [] if follow else [b"ddptop: showing attempt 1; use --attempt N for 0"]
     assert lines[1:] == notes
+
+
+@pytest.mark.parametrize("follow", [False, True])
+@pytest.mark.parametrize("rank", [None, 1])
+def test_a_note_says_how_much_of_the_log_was_dropped(folder, capfdbinary, rank, follow):
+    write(folder, 0, TAGGED * 1000)
+    with folder.log_file(0, LAUNCHER).open("rb+") as file:
+        punch(file.fileno(), 0, 2 * BLOCK_BYTES)
+    assert logs.run(folder, rank, follow, 10_000, None, lambda: True) == 0
+    note, *lines = capfdbinary.readouterr().out.decode().splitlines()
+    assert note.startswith("──── 8 KiB of earlier output dropped")
+    assert 700 < lines.count("[1]<stdout>:b") < 900
+    assert logs.run(folder, rank, follow, 100, None, lambda: True) == 0
+    assert b"dropped" not in capfdbinary.readouterr().out
 
 
 def test_where_lines_do_not_say_whose_they_are_all_are_shown(folder, capfdbinary):

@@ -401,9 +401,10 @@ class _OpenLog(LogFile):
 
     def chunk(self) -> LogChunk | None:
         """What can be read now; None at the end."""
+        is_dropped = self.position < self.first
         data = self.read(BLOCK_BYTES)
         is_full = bool(data) and self.position < self.end
-        wanted = data if self.filter is None else self.filter.feed(data)
+        wanted = data if self.filter is None or is_dropped else self.filter.feed(data)
         return LogChunk(self.attempt, self.rank, wanted, is_full) if wanted or is_full else None
 
     def rest(self) -> LogChunk | None:

@@ -6,7 +6,7 @@ import os
 import stat
 from pathlib import Path
 
-from ddptop_runner.agent.attempt_logs import NEXT, make_logs
+from ddptop_runner.agent.run import NEXT, make_logs
 from ddptop_runner.node import keeper
 
 

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from ddptop_runner.agent import terminal as terminal_module
+from ddptop_runner.agent import command as terminal_module
+from ddptop_runner.agent.command import PUMP_MAIN, Terminal
 from ddptop_runner.agent.link import ExitWatch
-from ddptop_runner.agent.terminal import PUMP_MAIN, Terminal
 from ddptop_runner.host import procs, tree
 
 WRITER = """

@@ -14,7 +14,7 @@ from ddptop_runner.agent.link import SupervisorLink
 link = SupervisorLink(sys.argv[1], lambda: {"op": "agent"}, lambda message: print(message["type"]))
 link.start()
 print(link.ask({"type": "failing"})["answer"])
-link.tell({"type": "ended"})
+link.report({"type": "ended"})
 sys.stdin.read()
 """
 

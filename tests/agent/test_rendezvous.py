@@ -16,10 +16,9 @@ pytestmark = pytest.mark.torch
 AGENT = Path(__file__).parents[2] / "runner" / "ddptop_runner" / "agent"
 
 ATTEMPTS = f"""
-import importlib.util, os, sys
-spec = importlib.util.spec_from_file_location("rendezvous", {str(AGENT / "rendezvous.py")!r})
-module = importlib.util.module_from_spec(spec)
-spec.loader.exec_module(module)
+import os, sys
+sys.path.insert(0, {str(AGENT.parent)!r})
+from agent import elastic as module
 from torch.distributed import TCPStore
 handler = module.OneBoxRendezvous("job@1")
 first = handler.next_rendezvous()

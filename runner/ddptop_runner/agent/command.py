@@ -5,20 +5,29 @@ supervisor as the agent of ddptop's own ranks does (see `elastic`). The command 
 under the rank `LAUNCHER`. Whatever the command starts is the supervisor's to end.
 """
 
+import fcntl
 import os
 import queue
+import signal
+import struct
 import subprocess
 import sys
+import termios
+import threading
 import traceback
 
-from .attempt_logs import make_logs
 from .link import ExitWatch, SupervisorLink
-from .run import clock
-from .terminal import Terminal
+from .run import attempt_variables, exit_message, make_logs
 
 LAUNCHER = -1
 """As in ddptop_runner.model.snapshot, which is not to be imported here."""
 LOG_NAME = "launcher.log"
+PUMP_MAIN = os.path.join(os.path.dirname(os.path.abspath(__file__)), "pump.py")
+LINES, COLUMNS = 40, 120
+MOST_PUMPS = 100
+"""Where pumps cannot run at all, the command is not to be kept company by their starts for ever."""
+START_AGAIN_S = 1.0
+"""After a pump that could not be started: no processes or no memory are left."""
 
 
 class CommandAgent:
@@ -97,7 +106,8 @@ class CommandAgent:
             if self._terminal is not None:
                 self._terminal.hand_over()
         self._started = (self._attempt, process)
-        self._link.tell(dict(self._describe(), type="group_started"))  # its end is told after that
+        # before its exit can be reported
+        self._link.report(dict(self._describe(), type="group_started"))
         self._exit_watch.add(process, {"attempt": self._attempt, "rank": LAUNCHER})
         return process
 
@@ -127,15 +137,9 @@ class CommandAgent:
             if about["terminal"] is self._terminal:
                 self._terminal.pump_ended(process.returncode)
             return
-        message = dict(
-            about,
-            type="rank_exited",
-            pid=process.pid,
-            returncode=process.returncode,
-            at_boottime_s=clock(),
-        )
+        message = exit_message(process, about)
         self._exits = [*self._exits[-7:], message]
-        self._link.tell(message)
+        self._link.report(message)
         self._news.put(None)
 
     def _on_command(self, message):
@@ -156,15 +160,70 @@ def command_environment(inherited, plan, attempt):
     if plan["pty"] and env.get("TERM", "dumb") == "dumb":
         env["TERM"] = "xterm-256color"
     env["DDPTOP_JOB_ID"] = plan["job_id"]
-    env["DDPTOP_ATTEMPT"] = str(attempt)
-    env["DDPTOP_CHECKPOINT_FILE"] = plan["save_flag"]
-    if plan["probe_dir"]:
-        env["DDPTOP_PROBE_SOCK"] = plan["probe_socket"]
-        env["DDPTOP_STACKS_DIR"] = plan["stacks_dir"]
-        env["PYTHONPATH"] = os.pathsep.join(
-            filter(None, [plan["probe_dir"], inherited.get("PYTHONPATH")])
-        )
+    env.update(attempt_variables(plan, attempt, inherited))
     return env
+
+
+class Terminal:
+    """A pty of its own for one attempt. It is never anybody's controlling terminal.
+
+    Args:
+        log: where its output is appended; an open descriptor, which stays the caller's.
+        exit_watch: an ExitWatch, which sees the pump end.
+    """
+
+    def __init__(self, log, exit_watch):
+        self._exit_watch = exit_watch
+        self._pumps = 0
+        self._lock = threading.Lock()
+        self._is_closed = False
+        self._log = os.dup(log)
+        self._master, self.slave = os.openpty()
+        fcntl.ioctl(self.slave, termios.TIOCSWINSZ, struct.pack("4H", LINES, COLUMNS, 0, 0))
+        modes = termios.tcgetattr(self.slave)
+        modes[1] &= ~termios.OPOST  # "\n" stays what it is
+        termios.tcsetattr(self.slave, termios.TCSANOW, modes)
+        self.start_pump()
+
+    def pump_ended(self, returncode):
+        """One that was killed has left output behind: start another, but not for ever."""
+        if returncode != 0 and self._pumps < MOST_PUMPS:
+            try:
+                self.start_pump()
+            except OSError:
+                timer = threading.Timer(START_AGAIN_S, self.pump_ended, (returncode,))
+                timer.daemon = True
+                timer.start()
+
+    def start_pump(self):
+        """Begin to read, unless this is closed."""
+        with self._lock:
+            if self._is_closed:
+                return
+            self._pumps += 1
+            # one that is asked to end while it starts would end before it has read anything
+            mask = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])
+            try:
+                pump = subprocess.Popen(
+                    [sys.executable, "-I", "-S", PUMP_MAIN],
+                    stdin=self._master,
+                    stdout=self._log,
+                    start_new_session=True,
+                )
+            finally:
+                signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+        self._exit_watch.add(pump, {"terminal": self})
+
+    def hand_over(self):
+        """The command has the terminal now: its end is seen once all of its processes closed it."""
+        os.close(self.slave)
+
+    def close(self):
+        """The attempt is over; the pump goes on with what is left to read."""
+        with self._lock:
+            self._is_closed = True
+            os.close(self._master)
+            os.close(self._log)
 
 
 def run_plan(plan):

@@ -2,22 +2,38 @@
 
 Rank assignment and group restarts stay torch's. Every private name of torch that ddptop uses is in
 this file.
+
+torch 2.6 to 2.13 hands the dead attempt's store to the next one, which then reads stale addresses
+(pytorch#135712). Here each attempt gets a store of its own on the loopback interface, in a keeper
+process forked for it: the keeper outlives the agent, so that ranks whose agent was killed can still
+use their store.
 """
 
 import json
 import logging
 import os
 import signal
+import socket
+import sys
+from datetime import timedelta
 
+from torch.distributed import TCPStore
 from torch.distributed.elastic.agent.server.api import RunResult, WorkerState
 from torch.distributed.elastic.agent.server.local_elastic_agent import LocalElasticAgent
 from torch.distributed.elastic.multiprocessing import LogsDest, LogsSpecs, Std
 from torch.distributed.elastic.multiprocessing.subprocess_handler import SubprocessHandler
+from torch.distributed.elastic.rendezvous import (
+    RendezvousHandler,
+    RendezvousInfo,
+    RendezvousStoreInfo,
+)
 
-from .attempt_logs import make_logs
+from .run import attempt_variables, make_logs
 
 RANK_SHELL = ("-c", 'exec "$@" >>"$DDPTOP_LOG" 2>&1', "ddptop-rank")
 """Standard output and error of a rank go to its log, appended, in the same process (exec)."""
+LOOPBACK = "127.0.0.1"
+STORE_TIMEOUT = timedelta(seconds=60)
 
 
 def set_aside_broken_files(paths):
@@ -70,13 +86,7 @@ class RankFiles(LogsSpecs):
             error_files[local_rank] = os.path.join(folder, "rank-%s.error.json" % rank)
             env["TORCHELASTIC_ERROR_FILE"] = error_files[local_rank]
             env["DDPTOP_LOG"] = os.path.join(folder, "rank-%s.log" % rank)
-            env["DDPTOP_ATTEMPT"] = attempt
-            env["DDPTOP_CHECKPOINT_FILE"] = plan["save_flag"]
-            if plan["probe_dir"]:
-                env["DDPTOP_PROBE_SOCK"] = plan["probe_socket"]
-                env["DDPTOP_STACKS_DIR"] = plan["stacks_dir"]
-                theirs = os.environ.get("PYTHONPATH")
-                env["PYTHONPATH"] = os.pathsep.join(filter(None, [plan["probe_dir"], theirs]))
+            env.update(attempt_variables(plan, attempt, os.environ))
         nothing = dict.fromkeys(envs, "")
         # no file to tee: torch would follow each in a thread, and wait for them before a restart
         return LogsDest(dict(nothing), dict(nothing), {}, {}, error_files)
@@ -128,11 +138,11 @@ class SupervisedAgent(LocalElasticAgent):
 
     @property
     def attempt(self):
-        """The number of this life of the worker group, from 0 over the whole job."""
+        """The number of this attempt, from 0 over the whole job."""
         return self._worker_group.spec.max_restarts - self._remaining_restarts
 
     def continue_from(self, restarts_left):
-        """Count restarts from the attempt that `spec.max_restarts` minus this budget stands for."""
+        """Count restarts from the attempt `spec.max_restarts` minus this budget."""
         self._remaining_restarts = restarts_left
 
     def allow_restarts(self, restarts_left):
@@ -156,7 +166,7 @@ class SupervisedAgent(LocalElasticAgent):
         }
 
     def describe(self):
-        """The attempt started last in words of the link: attempt, workers with pids, keeper."""
+        """The attempt started last, as the link reports it: attempt, workers with PIDs, keeper."""
         started = self._started_attempt
         workers = self._worker_group.workers
         handles = self.handles()
@@ -180,7 +190,8 @@ class SupervisedAgent(LocalElasticAgent):
         pids = super()._start_workers(worker_group)
         self.restart_requested = False
         self._started_attempt = self.attempt
-        self._link.tell(dict(self.describe(), type="group_started"))  # their ends are told after it
+        # before their exits can be reported
+        self._link.report(dict(self.describe(), type="group_started"))
         for rank, process in self.handles().items():
             self._exit_watch.add(process, {"attempt": self.attempt, "rank": rank})
         if self._spares is not None:
@@ -221,3 +232,91 @@ class SupervisedAgent(LocalElasticAgent):
         super()._stop_workers(worker_group, *args, **kwargs)
         if not self.stopping:
             self._link.ask({"type": "group_stopped", "attempt": self.attempt})
+
+
+def keep_store(listener):
+    """Serve a TCPStore on a bound socket until killed. Never returns."""
+    store = TCPStore(
+        LOOPBACK,
+        listener.getsockname()[1],
+        is_master=True,
+        wait_for_workers=False,
+        timeout=STORE_TIMEOUT,
+        master_listen_fd=listener.detach(),
+    )
+    while store is not None:
+        signal.pause()
+
+
+def fork_store_keeper():
+    """Start a store on a free loopback port; (pid of its keeper, port)."""
+    listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+    listener.bind((LOOPBACK, 0))
+    listener.listen(2048)
+    port = listener.getsockname()[1]
+    pid = os.fork()
+    if pid == 0:
+        try:
+            os.setsid()
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
+            # other attempts' pidfds and the link to the supervisor are the agent's alone
+            os.closerange(3, listener.fileno())
+            os.closerange(listener.fileno() + 1, 4096)
+            keep_store(listener)
+        except BaseException as error:
+            sys.stderr.write("ddptop: the store keeper failed: %r\n" % (error,))
+            sys.stderr.flush()
+        os._exit(1)
+    listener.close()
+    return pid, port
+
+
+class OneBoxRendezvous(RendezvousHandler):
+    """Rendezvous of a single agent: no other node to wait for, a new store per round."""
+
+    def __init__(self, run_id):
+        self._run_id = run_id
+        self.keeper_pid = None
+        """Pid of the current attempt's store keeper."""
+
+    def get_backend(self):
+        """The name that torch's events carry."""
+        return "ddptop"
+
+    @property
+    def use_agent_store(self):
+        """Ranks connect to the agent's store instead of making one of their own."""
+        return True
+
+    def next_rendezvous(self):
+        """End the last attempt's store and open a fresh one."""
+        self.shutdown()
+        self.keeper_pid, port = fork_store_keeper()
+        store = TCPStore(LOOPBACK, port, is_master=False, timeout=STORE_TIMEOUT)
+        return RendezvousInfo(store, 0, 1, RendezvousStoreInfo(LOOPBACK, port))
+
+    def is_closed(self):
+        """Never: the supervisor ends the job, not a flag in a store."""
+        return False
+
+    def set_closed(self):
+        """Nothing to close for others."""
+
+    def num_nodes_waiting(self):
+        """No other node can join one box."""
+        return 0
+
+    def get_run_id(self):
+        """The job's id, which ranks see as TORCHELASTIC_RUN_ID."""
+        return self._run_id
+
+    def shutdown(self):
+        """End the store's keeper, which is this process's child."""
+        if self.keeper_pid is not None:
+            try:
+                os.kill(self.keeper_pid, signal.SIGKILL)
+                os.waitpid(self.keeper_pid, 0)
+            except OSError:
+                pass  # it is gone already
+            self.keeper_pid = None
+        return True

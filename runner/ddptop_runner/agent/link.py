@@ -20,7 +20,7 @@ class SupervisorLink:
 
     Args:
         path: the control socket.
-        hello: called at every connect, returns the message that tells all the agent knows.
+        hello: called at every connect, returns a message with all the agent knows.
         on_command: called in the link's thread with each message that is not an answer.
     """
 
@@ -36,11 +36,11 @@ class SupervisorLink:
         self._thread = threading.Thread(target=self._serve, name="ddptop-link", daemon=True)
 
     def start(self):
-        """Begin to connect, and go on for as long as the process lives."""
+        """Connect, and reconnect until the process ends."""
         self._thread.start()
 
-    def tell(self, message):
-        """Send a message; nobody there: it is dropped, and the next hello repeats its content."""
+    def report(self, message):
+        """Send a message; if there is no connection, the next hello repeats its content."""
         with self._lock:
             self._send(message)
 

@@ -1,4 +1,7 @@
-"""Assembles the agent: torch elastic in a thread, next to the link to the supervisor."""
+"""Assembles the agent: torch elastic in a thread, next to the link to the supervisor.
+
+torch is imported only once the link runs. `command` uses the functions here as well.
+"""
 
 import os
 import sys
@@ -6,11 +9,70 @@ import threading
 import time
 import traceback
 
+NEXT = ".next"
+"""The folder of the next attempt's logs, which `node.keeper` prepares for a full disk."""
+
 
 def clock():
     """CLOCK_BOOTTIME, the clock that all of ddptop's processes share."""
     clock_id = getattr(time, "CLOCK_BOOTTIME", None)
     return time.monotonic() if clock_id is None else time.clock_gettime(clock_id)
+
+
+def exit_message(process, about):
+    """Reports the exit of a process; `about` has its attempt and rank."""
+    return dict(
+        about,
+        type="rank_exited",
+        pid=process.pid,
+        returncode=process.returncode,
+        at_boottime_s=clock(),
+    )
+
+
+def attempt_variables(plan, attempt, inherited):
+    """The variables that ddptop adds to all processes of an attempt; `inherited`: the agent's."""
+    env = {"DDPTOP_ATTEMPT": str(attempt), "DDPTOP_CHECKPOINT_FILE": plan["save_flag"]}
+    if plan["probe_dir"]:
+        env["DDPTOP_PROBE_SOCK"] = plan["probe_socket"]
+        env["DDPTOP_STACKS_DIR"] = plan["stacks_dir"]
+        env["PYTHONPATH"] = os.pathsep.join(
+            filter(None, [plan["probe_dir"], inherited.get("PYTHONPATH")])
+        )
+    return env
+
+
+def make_logs(logs_dir, attempt, names):
+    """Make the attempt's folder, with a log for each name, readable by this user alone.
+
+    The ranks run with the umask of the person's shell, which would decide otherwise.
+
+    Args:
+        logs_dir: holds the folders of all attempts.
+        attempt: its number.
+        names: of the logs that it has.
+
+    Returns:
+        The folder.
+    """
+    folder = os.path.join(logs_dir, "attempt-%s" % attempt)
+    try:
+        if not os.path.exists(folder):
+            os.rename(os.path.join(logs_dir, NEXT), folder)
+            for name in set(os.listdir(folder)) - set(names):
+                os.unlink(os.path.join(folder, name))
+    except OSError:
+        pass  # none is prepared
+    os.makedirs(folder, mode=0o700, exist_ok=True)
+    os.chmod(folder, 0o700)
+    for name in names:
+        try:
+            log = os.open(os.path.join(folder, name), os.O_WRONLY | os.O_CREAT, 0o600)
+            os.fchmod(log, 0o600)
+            os.close(log)
+        except OSError:
+            pass  # whoever writes to it says why not
+    return folder
 
 
 class Agent:
@@ -38,16 +100,10 @@ class Agent:
         return dict(state, op="agent", pid=os.getpid(), exits=exits)
 
     def _on_exit(self, process, about):
-        message = dict(
-            about,
-            type="rank_exited",
-            pid=process.pid,
-            returncode=process.returncode,
-            at_boottime_s=clock(),
-        )
+        message = exit_message(process, about)
         with self._exits_lock:
             self._exits = [e for e in self._exits if e["attempt"] == about["attempt"]] + [message]
-        self._link.tell(message)
+        self._link.report(message)
 
     def _on_command(self, message):
         kind = message.get("type")
@@ -62,12 +118,17 @@ class Agent:
             elastic.restart_requested = True
 
     def run(self):
-        """Run the worker group until torch's agent returns; say how it ended."""
+        """Run the worker group until torch's agent returns, and report how it ended."""
         plan = self._plan
         from torch.distributed.elastic.agent.server.api import WorkerSpec
 
-        from .elastic import RANK_SHELL, RankFiles, SupervisedAgent, start_from_spares
-        from .rendezvous import OneBoxRendezvous
+        from .elastic import (
+            RANK_SHELL,
+            OneBoxRendezvous,
+            RankFiles,
+            SupervisedAgent,
+            start_from_spares,
+        )
         from .spares import Spares
 
         # torch substitutes ${local_rank} in arguments; "$$" stands for a plain "$"
@@ -92,7 +153,7 @@ class Agent:
             return
         try:
             result = elastic.run()
-            self._link.tell({"type": "ended", "state": result.state.name})
+            self._link.report({"type": "ended", "state": result.state.name})
         finally:
             spec.rdzv_handler.shutdown()
 

@@ -35,7 +35,7 @@ from ddptop_runner.store.history import HistoryWriter
 RESERVE_BYTES = 2 << 20
 """Held back for the logs and the job's end, for the day when the disk is full."""
 NEXT_ATTEMPT = ".next"
-"""Among the folders of logs, that of the attempt to come; see `agent.attempt_logs`."""
+"""Among the folders of logs, that of the attempt to come; see `agent.run`."""
 CHECK_EVERY_S = 10.0
 """Between looks at whether the history can be read."""
 TELL_EVERY_S = 60.0

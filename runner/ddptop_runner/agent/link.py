@@ -1,7 +1,7 @@
 """The agent's connection to the supervisor: JSON lines over the job's control socket.
 
-The supervisor may die and come back at the same path at any time. So the link reconnects, says
-hello with all that it knows, and repeats the question that is still open.
+The supervisor may die and come back at the same path at any time. So the link reconnects,
+sends a hello with all that the agent knows, and repeats the question that is still open.
 """
 
 import json
@@ -119,7 +119,7 @@ class ExitWatch:
         threading.Thread(target=self._serve, name="ddptop-exits", daemon=True).start()
 
     def add(self, process, about):
-        """Watch a process from now on; `about` says which it is."""
+        """Watch a process from now on; `about` identifies it."""
         self._added.put((process, about))
         os.write(self._wake_write, b"+")
 

@@ -57,7 +57,7 @@ class Spares:
         )
 
     def take(self, argv, env, log):
-        """Make a spare the rank that `argv` stands for.
+        """Make a spare the rank with this `argv`.
 
         Args:
             argv: `script ARGS` or `-m module ARGS`.

@@ -1,7 +1,7 @@
 """A spare interpreter: imports torch, then waits to become a rank of the next attempt.
 
 Run by path under the job's interpreter, as `python -u warm.py`. One JSON line on standard input
-says which rank: its variables, its log and its command. Until then the process does nothing; when
+defines the rank: its variables, its log and its command. Until then the process does nothing; when
 standard input ends without a line, it leaves.
 """
 
@@ -19,7 +19,7 @@ def main():
     try:
         import torch.distributed
         import torch.nn.parallel  # noqa: F401
-    except Exception:  # the rank itself will say it better
+    except Exception:  # the rank itself will report it better
         pass
     line = sys.stdin.buffer.readline()
     if not line.endswith(b"\n"):

@@ -39,7 +39,7 @@ def read_config() -> Config:
     """The settings; the defaults where there is no file.
 
     Raises:
-        UsageError: when the file cannot be read, or says what cannot be.
+        UsageError: when the file cannot be read, or has an invalid value.
     """
     file = config_file()
     try:

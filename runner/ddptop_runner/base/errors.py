@@ -24,14 +24,14 @@ class DdptopError(Exception):
         self.message = message
         """What is wrong, naming the thing."""
         self.hint = hint
-        """What to do about it, or None where the message says it."""
+        """What to do about it, or None if the message includes it."""
 
     def __str__(self) -> str:
         return f"{self.message}; {self.hint}" if self.hint else self.message
 
 
 class UsageError(DdptopError):
-    """The request cannot be carried out as it stands; nothing was changed."""
+    """The request cannot be carried out; nothing was changed."""
 
     exit_code = 2
 
@@ -56,7 +56,7 @@ class DamagedFileError(DdptopError):
     """A file of a run folder cannot be read as what it should be."""
 
     job = ""
-    """The name of the run folder, where `registry.read_all` met it."""
+    """The name of the run folder, where `registry.read_all` found it."""
 
 
 class NewerFileError(DamagedFileError):

@@ -93,8 +93,8 @@ def inspect(path: str) -> Interpreter:
     except subprocess.TimeoutExpired:
         problem = f"no response within {ANSWER_S:g} s"
     except subprocess.CalledProcessError as error:
-        said = error.stderr.strip().splitlines()
-        problem = said[-1] if said else f"exit status {error.returncode}"
+        lines = error.stderr.strip().splitlines()
+        problem = lines[-1] if lines else f"exit status {error.returncode}"
     except OSError as error:
         problem = error.strerror or str(error)
     except (ValueError, TypeError, IndexError):

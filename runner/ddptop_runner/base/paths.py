@@ -1,7 +1,7 @@
 """Where files are: the state folder, one run folder per job, and its live files.
 
 On a file system that is shared between hosts (NFS, Lustre, FUSE, ...) SQLite locks and unix
-sockets do not work, so `history.db` and the sockets live in a folder of the local disk and the
+sockets do not work, so `history.db` and the sockets are in a folder of the local disk and the
 run folder holds a pointer; so do sockets whose path would pass the kernel's limit of 107 bytes.
 """
 
@@ -245,7 +245,7 @@ class RunFolder(msgspec.Struct, frozen=True, dict=True):
 
     @property
     def supervisor_log(self) -> Path:
-        """What guardian, supervisor, sampler and agent say of themselves."""
+        """Output of the guardian, supervisor, sampler, and agent."""
         return self.path / "supervisor.log"
 
     @property
@@ -255,7 +255,7 @@ class RunFolder(msgspec.Struct, frozen=True, dict=True):
 
     @property
     def guardian_lock(self) -> Path:
-        """Flock held by the guardian for as long as it lives."""
+        """Locked (flock) by the guardian while it runs."""
         return self.path / "guardian.lock"
 
     @property
@@ -265,7 +265,7 @@ class RunFolder(msgspec.Struct, frozen=True, dict=True):
 
     @property
     def supervisor_lock(self) -> Path:
-        """Flock held by the supervisor for as long as it lives."""
+        """Locked (flock) by the supervisor while it runs."""
         return self.path / "supervisor.lock"
 
     @property
@@ -275,7 +275,7 @@ class RunFolder(msgspec.Struct, frozen=True, dict=True):
 
     @functools.cached_property
     def live_dir(self) -> Path:
-        """Where database and sockets are while the job lives: here, or the pointed-to folder."""
+        """The folder of the database and sockets while the job runs: this or the pointed-to one."""
         with contextlib.suppress(OSError, ValueError):
             pointed = Path(bounded.read_text(self.local_pointer, POINTER_BYTES).strip())
             # whoever can write here must not lead `rm` to another job's files
@@ -311,7 +311,7 @@ def run_folder(job: str) -> RunFolder:
 
 
 def local_dir_reason(folder: RunFolder) -> str | None:
-    """Why database and sockets cannot live in the run folder, or None where they can."""
+    """Why the run folder cannot hold database and sockets, or None if it can."""
     if name := shared_file_system(folder.path):
         return f"the run folder is on {name}"
     longest = folder.path / "control.sock"

@@ -4,7 +4,7 @@
 that neither the current folder nor PYTHONPATH is searched while the interpreter starts: whoever can
 write into a folder that a person works in, or a project with a `queue.py` of its own, must not
 decide what ddptop imports. Afterwards PYTHONPATH's absolute folders are searched last, for ddptop
-itself may lie there; its relative ones stand for the current folder, and never are.
+itself may lie there; its relative ones refer to the current folder, and never are.
 """
 
 from __future__ import annotations

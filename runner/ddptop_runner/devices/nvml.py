@@ -197,7 +197,7 @@ class NvmlBackend:
             self._watch_xids()
 
     def _trouble(self, gpu: Gpu, error: LostError) -> str:
-        """What to say of a lost device; also notes when NVML has to be started again.
+        """The note for a lost device; also records when NVML has to be started again.
 
         Where nothing else answers and the reason is unknown, all handles may be stale, as after a
         reload of the driver.
@@ -372,7 +372,7 @@ class Found(NamedTuple):
     missing: list[str]
     """UUIDs that were asked for and are not there."""
     uncounted: str | None
-    """Why the driver does not say how many devices there are; None where it does."""
+    """Why the driver does not report the number of devices; None if it does."""
 
 
 def find(uuids: Collection[str] | None) -> Found:
@@ -412,7 +412,7 @@ def find(uuids: Collection[str] | None) -> Found:
 
 
 def device_count() -> int | Why:
-    """How many devices the driver lists, or why it does not say."""
+    """How many devices the driver lists, or why it does not report that."""
     tally.calls += 1
     try:
         return int(pynvml.nvmlDeviceGetCount())
@@ -424,7 +424,7 @@ def look_up_again(gpu: Gpu) -> bool:
     """Give a lost device its new handle, if it is back.
 
     Raises:
-        LostError: whose `status` says what NVML answered, when it is not.
+        LostError: with NVML's `status`, when it is not.
     """
     tally.calls += 1
     try:
@@ -442,7 +442,7 @@ def look_up_again(gpu: Gpu) -> bool:
 
 
 def is_there(uuid: str) -> bool:
-    """Whether the driver knows that UUID; True where it does not say."""
+    """Whether the driver knows that UUID; True if it does not report that."""
     tally.calls += 1
     try:
         pynvml.nvmlDeviceGetHandleByUUID(uuid)

@@ -525,7 +525,7 @@ def process_queries(driver: str | None) -> tuple[Query, ...]:
 
 
 def read_processes(gpu: Gpu, queries: Iterable[Query], owners: ProcessOwners) -> None:
-    """Ask for the compute processes, as `process_queries` says. Raises LostError."""
+    """Ask for the compute processes, with `queries` from `process_queries`. Raises LostError."""
     answer = ask(gpu, queries, compute_processes)
     for name in ("mem_used_bytes", "sm_util_percent"):
         gpu.unknown.pop(f"processes.{name}", None)

@@ -12,6 +12,7 @@ from ddptop_runner.base.paths import LAUNCHER, RunFolder
 from ddptop_runner.devices.report import DeviceReport
 from ddptop_runner.host import procs
 from ddptop_runner.host.exits import DeathWatch
+from ddptop_runner.job import decide
 from ddptop_runner.job import save_request as request
 from ddptop_runner.job.command_table import CommandTable, table_of
 from ddptop_runner.job.event_log import EventLog
@@ -304,10 +305,7 @@ class AttemptRecord:
     def _exited(self, record: RankRecord, message: Message) -> None:
         died_at_s = self._deaths.died_at_s(message["pid"])
         at_s = min(message["at_boottime_s"], died_at_s or message["at_boottime_s"])
-        since_s = self.job.ending_ranks_at_s
-        by_us = since_s is not None and at_s >= since_s
-        # the agent may find a rank dead before its watch has stamped the death
-        by_us = by_us and record.rank not in self.job.failed_before
+        by_us = decide.was_ended(self.job, record.rank, at_s)
         record.exit = RankExit(
             record.rank,
             message["pid"],
@@ -322,12 +320,8 @@ class AttemptRecord:
                 ev.LauncherExited(attempt=attempt, pid=pid, status=status, at_s=at_s, by_us=by_us)
             )
             return
-        rank = record.rank
-        self._log.emit(
-            ev.RankExited(
-                attempt=attempt, rank=rank, pid=pid, status=status, at_s=at_s, by_us=by_us
-            )
-        )
+        for event in decide.rank_exited(self.job, attempt, record.rank, pid, status, at_s):
+            self._log.emit(event)
 
 
 def _exit_of(rank: int, life: RankLife) -> RankExit:

@@ -14,20 +14,18 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from ddptop_runner.base.clock import boottime_s, utc_from_boottime
-from ddptop_runner.base.errors import ControlError
 from ddptop_runner.host import procs, stopping
+from ddptop_runner.job import decide, effects, sweep
 from ddptop_runner.job import save_request as request
-from ddptop_runner.job import sweep
 from ddptop_runner.job.attempt_record import Message
+from ddptop_runner.job.effects import Effect
 from ddptop_runner.job.group_alone import SETTLE_S, UNSEEN_S, GroupAlone
 from ddptop_runner.job.group_failures import BAD_END_GRACE_S
 from ddptop_runner.job.met_ranks import EXITS_TOLD_S
-from ddptop_runner.job.state import Ending
 from ddptop_runner.job.sweep import LEFTOVER_GRACE_S
 from ddptop_runner.judge.hangs.types import SeenPause
 from ddptop_runner.model import events as ev
 from ddptop_runner.model.snapshot import Pause, RankSample
-from ddptop_runner.model.words import HAS_ENDED
 
 AGENT_EXIT_S = 5.0
 """How long the agent may take to end once its ranks have."""
@@ -179,13 +177,7 @@ class Group(GroupAlone):
 
     def request_stop(self, grace_s: float) -> None:
         """End the job: SIGTERM to every rank, after `grace_s` SIGKILL; 0 kills at once."""
-        if self.ended.is_set():
-            raise ControlError(HAS_ENDED)
-        kill_at_s = boottime_s() + grace_s
-        self._log.emit(ev.StopRequested(attempt=self.attempt, grace_s=grace_s, kill_at_s=kill_at_s))
-        self._stop_requested.set()
-        self._around.publish()
-        self._around.spawn(self._end_ranks(grace_s))
+        self._carry_out(decide.stop(self.job, grace_s, boottime_s()))
 
     def request_restart(self) -> None:
         """Restart all ranks; it costs nothing of the budget.
@@ -193,48 +185,43 @@ class Group(GroupAlone):
         An attempt that is waited for begins at once. Devices that were set aside and are healthy
         again are taken back.
         """
-        if self.state == "restarting" and self.restart_at_s is not None:
-            self._hurry_restart()
-            return
-        if self.state not in ("starting", "running", "hung"):
-            raise ControlError(f"the job is {self.state}", "wait until it is running")
-        if not self.table.alive():
-            raise ControlError("the ranks have not started yet", "try again in a moment")
-        self.planner.asked()
-        back = self.planner.take_back()
-        self._log.emit(
-            ev.RestartRequested(
-                attempt=self.attempt,
-                used=self.restarts_used,
-                limit=self._spec.max_restarts,
-                devices_back=back,
-            )
-        )
-        if self.planner.needs_new_agent:
-            self._run_on(self.planner.spec)
-            self._new_agent_wanted = True
-        self._restart_ranks()
-
-    def _hurry_restart(self) -> None:
-        """The next attempt now, instead of after the wait; what it had cost is given back."""
+        decide.require_restartable(self.job, has_ranks=bool(self.table.alive()))
         if self._hurry.is_set():
             return
-        pending = self.job.restart
+        used, limit = self.job.budget.used, self._spec.max_restarts
         self.planner.asked()
-        if pending is not None and pending.counted:
-            self.planner.used = max(0, self.job.budget.used - 1)
         back = self.planner.take_back()
-        self._log.emit(
-            ev.RestartHurried(
-                attempt=self.attempt,
-                at_s=boottime_s(),
-                used=self.restarts_used,
-                limit=self._spec.max_restarts,
-                devices_back=back,
-            )
-        )
+        self._carry_out(decide.restart(self.job, boottime_s(), used=used, limit=limit, back=back))
+
+    def _carry_out(self, decision: decide.Decision) -> None:
+        """Record what was decided, and do what it asks for."""
+        for one in decision:
+            if isinstance(one, ev.EventBase):
+                self._log.emit(one)
+        self.planner.used = self.job.budget.used
         self._around.publish()
-        self._hurry.set()
+        for one in decision:
+            if not isinstance(one, ev.EventBase):
+                self._do(one)
+
+    def _do(self, effect: Effect) -> None:
+        spawn = self._around.spawn
+        if isinstance(effect, effects.EndRanks):
+            self._stop_requested.set()
+            spawn(self._end_ranks(effect.grace_s))
+        elif isinstance(effect, effects.RestartRanks):
+            if self.planner.needs_new_agent:
+                self._run_on(self.planner.spec)
+                self._new_agent_wanted = True
+            self._restart_ranks()
+        elif isinstance(effect, effects.SkipWait):
+            self._hurry.set()
+        elif isinstance(effect, effects.ReplaceAgent):
+            spawn(self._restart_without_agent(effect.wanted))
+        elif isinstance(effect, effects.FinishAttempt):
+            spawn(self._resume_bad_end(restart=effect.again))
+        else:
+            spawn(self._agent_ended(None))
 
     def _restart_ranks(self) -> None:
         self._log.emit(ev.RanksEnding(attempt=self.attempt, at_s=boottime_s()))
@@ -304,16 +291,5 @@ class Group(GroupAlone):
         self.tell_checkpoint(at_once=True)
         request.withdraw(self._folder)
         self.before_end()
-        ending = self.job.ending or Ending(state="finished")
-        self._log.emit(
-            ev.JobEnded(
-                attempt=self.attempt,
-                state=ending.state,
-                in_queue=self.job.in_queue,
-                is_command=self._spec.is_command,
-                cause=ending.cause,
-                reason=ending.reason,
-                requeue=ending.requeue,
-            )
-        )
+        self._log.emit(decide.end(self.job, is_command=self._spec.is_command))
         self.ended.set()

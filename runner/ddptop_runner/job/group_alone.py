@@ -15,7 +15,7 @@ from ddptop_runner.base.clock import boottime_s
 from ddptop_runner.base.paths import RunFolder
 from ddptop_runner.host import procs
 from ddptop_runner.host.tree import HostUsage
-from ddptop_runner.job import failure
+from ddptop_runner.job import decide, failure
 from ddptop_runner.job.attempt_record import Message, Surroundings
 from ddptop_runner.job.event_log import EventLog
 from ddptop_runner.job.group_failures import FailureHandling
@@ -26,8 +26,6 @@ from ddptop_runner.model import events as ev
 from ddptop_runner.model.snapshot import NodeSnapshot, ProcessId
 from ddptop_runner.model.spec import JobSpec
 
-RESUMED_GRACE_S = 10.0
-"""For a stop whose supervisor died, where it is not known what was left of its grace."""
 RECONNECT_S = 3.0
 """An agent that lives is connected again by then."""
 UNSEEN_S = 3.0
@@ -70,6 +68,10 @@ class GroupAlone(FailureHandling):
         self._settled_at_s = boottime_s() + SETTLE_S
 
     @abstractmethod
+    def _carry_out(self, decision: decide.Decision) -> None:
+        """Record what was decided, and do what it asks for."""
+
+    @abstractmethod
     async def conclude(self) -> None:
         """The group is over: settle the job's state."""
 
@@ -95,30 +97,15 @@ class GroupAlone(FailureHandling):
 
     def resume(self) -> None:
         """Go on with what an earlier supervisor had begun. Call once all exits are told."""
-        job = self.job
-        if self.ended.is_set() or (job.in_queue and job.phase != "stopping"):
-            return
-        if job.phase == "stopping":
-            if job.ending is None:  # its loss went bad, and that was still to be judged
-                self._end_as_failed(job.cause, "--on-nan stop", requeue=False)
-            self._stop_requested.set()
-            left_s = RESUMED_GRACE_S
-            if job.stop is not None and job.stop.kill_at_s is not None:
-                left_s = max(0.0, job.stop.kill_at_s - boottime_s())
-            self._around.spawn(self._end_ranks(left_s))
-        elif (wanted := job.wanted_agent) is not None and self.agent_pid in (
-            None,
-            wanted.replaces,
-        ):
-            self._around.spawn(self._restart_without_agent(wanted))
-        elif job.restart is not None and job.restart.end_ranks:
-            self._around.spawn(self._resume_bad_end(restart=True))
-        elif job.ending is not None and job.ending.end_ranks:
-            self._around.spawn(self._resume_bad_end(restart=False))
-        elif self.agent_pid is None and not self._agent_end_seen:
-            self._around.spawn(self._agent_ended(None))
-        elif job.phase == "hung":  # the evidence was still being taken: it is to be judged again
-            self._log.emit(ev.TroubleDropped(attempt=self.attempt))
+        if not self.ended.is_set():
+            self._carry_out(
+                decide.resume(
+                    self.job,
+                    boottime_s(),
+                    agent_pid=self.agent_pid,
+                    agent_end_seen=self._agent_end_seen,
+                )
+            )
 
     async def _resume_bad_end(self, *, restart: bool) -> None:
         again = restart and await self._wait_for_restart()

@@ -28,7 +28,7 @@ from tests.devices.judged import (
 )
 
 from ddptop_runner.judge.alerts import AlertBook
-from ddptop_runner.judge.balance import findings_help
+from ddptop_runner.judge.balance import findings
 from ddptop_runner.judge.balance.findings import explain, find
 from ddptop_runner.judge.balance.rank_devices import join
 
@@ -342,7 +342,7 @@ def test_every_finding_is_explained():
         "uneven-load",
         "uneven-power",
     ]
-    assert len(ids) == len(findings_help._HELP)
+    assert len(ids) == len(findings._HELP)
     for id_ in ids:
         text = explain(id_)
         assert len(text) > 100, id_

@@ -28,7 +28,7 @@ from textual.containers import VerticalScroll
 
 import ddptop_runner
 from ddptop_runner.devices.words import _THROTTLE_WORDS
-from ddptop_runner.judge.balance.findings_help import explain
+from ddptop_runner.judge.balance.findings import explain
 from ddptop_runner.model.words import JobState, Phase, RankState
 
 MakeApp = Callable[..., DdptopApp]

@@ -1,6 +1,6 @@
 """The terms, states, and figures of the interface, each explained in a sentence for the help.
 
-Alerts are explained at length by `judge.balance.findings_help`, reasons for throttling by
+Alerts are explained at length by `judge.balance.findings`, reasons for throttling by
 `device_help`.
 """
 

@@ -15,7 +15,7 @@ from ddptop.tui.render.uneven import uneven
 from ddptop_runner.base import units
 from ddptop_runner.foreign.types import ForeignView
 from ddptop_runner.job.registry import pause_of
-from ddptop_runner.judge.balance.findings_help import explain
+from ddptop_runner.judge.balance.findings import explain
 from ddptop_runner.model import run_step
 from ddptop_runner.model.snapshot import NodeSnapshot
 

@@ -6,6 +6,7 @@ import asyncio
 import datetime as dt
 import typing
 
+import msgspec
 import pytest
 from tests.runner.builders import make_spec
 from tests.runner.resuming import AT_START, CAUSE, WORKERS, begin, run, state_of_the_log
@@ -14,7 +15,7 @@ from ddptop_runner.base.clock import boottime_s
 from ddptop_runner.base.paths import run_folder
 from ddptop_runner.job.event_log import EventLog, as_row
 from ddptop_runner.job.event_text import text
-from ddptop_runner.job.old_events import typed
+from ddptop_runner.job.old_events import cause_told, typed
 from ddptop_runner.job.rebuild import rebuild
 from ddptop_runner.job.transition import fold
 from ddptop_runner.judge.restarts import policy
@@ -200,6 +201,16 @@ def test_a_restart_that_is_hurried_is_given_back_in_the_log_as_well(monkeypatch)
         around.history.close()
 
     run(scenario)
+
+
+def test_the_cause_of_a_failure_is_read_whole_from_its_event():
+    cause = msgspec.structs.replace(CAUSE, kind="exception", exception="ValueError", place="a.py:7")
+    for event in (
+        ev.FailureJudged(attempt=0, cause=cause),
+        ev.HangJudged(attempt=0, cause=cause),
+        ev.JobEnded(attempt=0, state="failed", cause=cause, reason="no restarts left"),
+    ):
+        assert cause_told(as_row(event)) == cause
 
 
 def test_an_old_log_gives_a_hurried_restart_back_too():

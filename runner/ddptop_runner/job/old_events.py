@@ -52,7 +52,12 @@ def typed(
 
 
 def cause_told(event: Event) -> Cause:
-    """What an old event alone tells of a failure."""
+    """What an event alone says of a failure: all of it, or of an old one what its columns hold."""
+    judged = ev.from_data(event.data)
+    if isinstance(judged, ev.FailureJudged | ev.HangJudged):
+        return judged.cause
+    if isinstance(judged, ev.JobEnded) and judged.cause is not None:
+        return judged.cause
     kind = "unknown"
     if event.type == "hang":
         kind = "hang"

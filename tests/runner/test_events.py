@@ -176,6 +176,7 @@ def test_the_history_gives_every_event_back_as_it_was(tmp_path):
         {"kind": "rank_exited", "rank": "one"},
         {},
         {"kind": "lost", "last_seen": "0001-01-01T00:00:00Z"},
+        {"kind": "restart_decided", "used": 1, "limit": 3, "delay_s": 1e300},
     ],
 )
 def test_data_that_is_not_understood_leaves_the_columns(data):

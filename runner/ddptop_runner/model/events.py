@@ -479,6 +479,10 @@ END_STATES: dict[str, EndState] = {
 """By the type of the event that records the end."""
 
 
+LONGEST_S = 1e8
+"""A time from now that an event may name, in seconds: one can still reckon with its end."""
+
+
 def to_data(event: JobEvent) -> dict[str, Any]:
     """The event as plain values, as the history keeps it."""
     plain: dict[str, Any] = msgspec.to_builtins(event, str_keys=True)
@@ -493,7 +497,9 @@ def from_data(data: dict[str, Any] | None) -> JobEvent | None:
         event: JobEvent = msgspec.convert(data, JobEvent, str_keys=True)
     except (msgspec.ValidationError, RecursionError):
         return None
-    return event if all(map(is_time, _times(event))) else None
+    lasts_s = getattr(event, "delay_s", None) or getattr(event, "lasts_s", None) or 0.0
+    can_be = all(map(is_time, _times(event))) and 0.0 <= lasts_s <= LONGEST_S
+    return event if can_be else None
 
 
 def _times(event: JobEvent) -> list[dt.datetime | None]:

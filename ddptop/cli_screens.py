@@ -118,7 +118,7 @@ def serve(port: int | None, host: str, actions: bool) -> int:
     return command.run(host, command.DEFAULT_PORT if port is None else port, actions)
 
 
-@click.command(epilog="Example: ddptop watch 4711")
+@click.command(epilog="Example: ddptop watch 12345")
 @click.argument("target", metavar="PID|JOB")
 @click.option("--readonly", is_flag=True, help=READONLY_HELP)
 @click.option("--ascii/--no-ascii", "ascii_only", default=None, help=ASCII_HELP)

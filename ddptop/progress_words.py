@@ -7,7 +7,11 @@ from ddptop_runner.jobs.contract import JobRow
 from ddptop_runner.model.snapshot import Progress, RunStep
 
 BAR_CELLS, LIST_CELLS = 20, 10
-_SOURCES = {"api": "ddptop.report", "trainer": "the trainer", "log": "the output"}
+_SOURCES = {
+    "api": "reported through ddptop.report",
+    "trainer": "reported by the trainer",
+    "log": "read from the output",
+}
 
 
 def share(progress: Progress | None) -> str:
@@ -119,5 +123,5 @@ def in_words(progress: Progress | None) -> str | None:
         parts.append(f"{about}{duration(progress.eta_s)} left")
     if progress.epoch_eta_s is not None and (about or progress.fraction is None):
         parts.append(f"{duration(progress.epoch_eta_s)} left in the epoch")
-    parts.append(f"from {_SOURCES.get(progress.source, progress.source)}")
+    parts.append(_SOURCES.get(progress.source, progress.source))
     return ", ".join(part for part in parts if part)

@@ -60,12 +60,12 @@ def parts_in_words(rank: RankSample) -> str:
 
 
 def replicas_in_words(rank: RankSample, launcher: LauncherSample | None) -> str:
-    """`1 process, 4 GPUs (DataParallel): no per-rank loss`; empty of one device."""
+    """`1 process, 4 GPUs (DataParallel): no per-device loss`; empty of one device."""
     if not rank.replicas or rank.replicas < 2:
         return ""
     kind = launcher.name if launcher is not None and launcher.name in REPLICATING else None
     where = f"1 process, {rank.replicas} {'GPUs' if rank.gpus else 'devices'}"
-    return f"{where}{f' ({kind})' if kind else ''}: no per-rank loss"
+    return f"{where}{f' ({kind})' if kind else ''}: no per-device loss"
 
 
 def source_in_words(rank: RankSample) -> str:

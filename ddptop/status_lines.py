@@ -35,11 +35,11 @@ _COLOURS = {
 }
 
 _FIGURES: dict[Figure, tuple[str, str]] = {
-    "step_time": ("slower", "faster"),
-    "loss": ("above the median loss", "below the median loss"),
-    "utilization": ("busier", "less busy"),
-    "memory": ("more memory", "less memory"),
-    "power": ("more power", "less power"),
+    "step_time": ("{} slower", "{} faster"),
+    "loss": ("loss {} above the median", "loss {} below the median"),
+    "utilization": ("{} busier", "{} less busy"),
+    "memory": ("using {} more memory", "using {} less memory"),
+    "power": ("drawing {} more power", "drawing {} less power"),
 }
 
 
@@ -164,7 +164,8 @@ def odd_one(ranks: Sequence[RankSample], gpus: Sequence[GpuSample], alerts: Sequ
     _, _, rank, figure, ratio = min(found)
     others = len({one[2] for one in found}) - 1
     more, less = _FIGURES[figure]
-    words = f"rank {rank}: {100 * abs(ratio):.0f}% {more if ratio > 0 else less}"
+    share = f"{100 * abs(ratio):.0f}%"
+    words = f"rank {rank}: {(more if ratio > 0 else less).format(share)}"
     return words + (f" (and {others} more)" if others else "")
 
 

@@ -14,7 +14,7 @@ def run(job: str | None, timeout_s: float | None) -> int:
     """Request a checkpoint, wait until it is complete, and print its path."""
     view = taken_up(resolve(job))
     asked = wanted.ask(view)
-    say(f"ddptop: requested a checkpoint from {view.job}: {asked.in_words()}")
+    say(f"ddptop: requested a checkpoint from {view.job} by {asked.in_words()}")
     saved = wanted.wait(view, asked, wanted.TIMEOUT_S if timeout_s is None else timeout_s)
     size_ = "" if saved.size_bytes is None else f", {size(saved.size_bytes)}"
     took = "" if saved.took_s is None else f", in {duration_in_words(saved.took_s)}"

@@ -104,7 +104,7 @@ def run_fault(name: str, rank: int, arguments: list[str], detach: bool, watch: b
     )
     plan = launch.prepare(request, os.environ)
     if not 0 <= rank < plan.spec.nproc:
-        raise UsageError(f"--rank {rank} does not exist", f"ranks are 0 to {plan.spec.nproc - 1}")
+        raise UsageError(f"--rank {rank} is out of range", f"ranks are 0 to {plan.spec.nproc - 1}")
     view = start_plan(plan)
     if watch:
         become_attach(view.job)

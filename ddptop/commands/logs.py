@@ -105,9 +105,7 @@ def _check(
     if rank not in ("all", LAUNCHER) and rank not in everywhere:
         expected = everywhere if spec is None else list(range(spec.nproc))
         if expected and rank not in expected:
-            raise UsageError(
-                f"{folder.job} has no rank {rank}", f"its ranks are {_listed(expected)}"
-            )
+            raise UsageError(f"{folder.job} has no rank {rank}", f"ranks: {_listed(expected)}")
     if wait:
         return
     if not everywhere:
@@ -148,9 +146,7 @@ def _tell_of_speaker(folder: RunFolder, attempt: int, rank: int) -> None:
     size = None if snapshot is None else snapshot.world_size
     known = set() if snapshot is None else {sample.rank for sample in snapshot.ranks}
     if size is not None and rank >= size and rank not in known:
-        raise UsageError(
-            f"{folder.job} has no rank {rank}", f"its ranks are {_listed(list(range(size)))}"
-        )
+        raise UsageError(f"{folder.job} has no rank {rank}", f"ranks: {_listed(list(range(size)))}")
     what = "showing all output of the command"
     if logs.are_tagged(folder.log_file(attempt, LAUNCHER)):
         what = "showing its lines from the launcher log"

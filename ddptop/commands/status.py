@@ -161,10 +161,10 @@ def _device_note(view: JobView, status: JobStatus) -> str | None:
 
 
 def _budget(status: JobStatus) -> str:
-    """`1 of 3 restarts used; last reset at step 120`."""
+    """`1 of 3 restarts used; count last reset at step 120`."""
     words = f"{status.restarts_used} of {status.restarts_used + status.restarts_left} restarts used"
     if status.restarts_refilled is not None:
-        words += f"; last reset at {status.restarts_refilled}"
+        words += f"; count last reset at {status.restarts_refilled}"
     return words
 
 

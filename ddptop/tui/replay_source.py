@@ -175,7 +175,7 @@ class ReplaySource:
             return None
         self._logged = (path, size, wish.viewer)
         if size is None:
-            lines = ["n/a: the log's length at this time was not recorded"]
+            lines = ["n/a: the log's length at this point was not recorded"]
         else:
             lines = log_end(path, LOG_BYTES, size, LOG_BYTES).splitlines()
         key = LogKey(view.job, view.spec.job_id, rank, wish.viewer)

@@ -216,7 +216,7 @@ BAD = {
     "nothing to wait for": (
         2,
         [*LAUNCH, "--wait-gpus", "--nproc", "1", "train.py"],
-        ["this job uses no GPU", "remove it"],
+        ["this job uses no GPU", "remove --wait-gpus"],
     ),
     "acting on NaN without a probe": (
         2,

@@ -126,4 +126,4 @@ def test_both_verbs_are_wired_to_the_command_line(ddptop_home, ddptop_cli):
     assert len(ddptop_cli("events", "job", "--json").stdout.splitlines()) == 3
     refused = ddptop_cli("logs", "job", "-r", "5")
     assert (refused.returncode, refused.stdout) == (2, "")
-    assert refused.stderr == "ddptop: job has no rank 5; its ranks are 0\n"
+    assert refused.stderr == "ddptop: job has no rank 5; ranks: 0\n"

@@ -269,10 +269,10 @@ def test_following_ends_when_the_pipe_is_closed_although_nothing_comes(folder):
 @pytest.mark.parametrize(
     ("arguments", "error", "words"),
     [
-        ({"rank": 9}, UsageError, "job has no rank 9; its ranks are 0-3"),
+        ({"rank": 9}, UsageError, "job has no rank 9; ranks: 0-3"),
         ({"attempt": 7}, UsageError, "job has no log for attempt 7; attempts: 0, 2"),
         ({"rank": 3}, DdptopError, "rank 3 of job has no log for attempt 2; ranks with one: 0-1"),
-        ({"rank": 9, "follow": True, "is_over": lambda: False}, UsageError, "its ranks are 0-3"),
+        ({"rank": 9, "follow": True, "is_over": lambda: False}, UsageError, "ranks: 0-3"),
         ({"rank": 3, "follow": True}, DdptopError, "rank 3 of job has no log for attempt 2"),
     ],
 )
@@ -289,7 +289,7 @@ def test_what_is_not_there_is_named_with_what_is(folder, arguments, error, words
 def test_without_a_spec_the_ranks_are_those_with_a_log(folder):
     write(folder, 0, 0, b"x\n")
     write(folder, 0, 5, b"x\n")
-    with pytest.raises(UsageError, match="its ranks are 0, 5"):
+    with pytest.raises(UsageError, match="ranks: 0, 5"):
         show(folder, 3)
 
 

@@ -52,7 +52,7 @@ def test_what_no_column_tells_of_a_rank_stands_below(ddptop_home):
     assert any("0.5 Σ4" in line for line in lines)
     assert lines[-2:] == [
         "  rank 0: losses Adam 1 0.5, Adam 2 1.25; loss is the sum of 4 backward passes",
-        "  rank 1: 1 process, 2 devices: no per-rank loss; imports lightning; "
+        "  rank 1: 1 process, 2 devices: no per-device loss; imports lightning; "
         "rank inferred from start order",
     ]
     many = [sample(rank, frameworks=[f"framework {rank // 2}"]) for rank in range(40)]

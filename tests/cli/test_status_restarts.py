@@ -25,7 +25,7 @@ CASES = {
     "an attempt that is due": ({"policy": "why", "in_s": -3.0}, ["next attempt now: why"]),
     "a budget that was filled again": (
         {"restarts_used": 1, "restarts_left": 2, "restarts_refilled": "step 120"},
-        ["1 of 3 restarts used; last reset at step 120"],
+        ["1 of 3 restarts used; count last reset at step 120"],
     ),
     "the last restart": ({"policy": "the attempt made progress"}, ["last restart: the att"]),
     "no restart": ({"policy": "same place twice", "state": "failed"}, ["not restarted: same"]),

@@ -27,9 +27,9 @@ def run(job: str, *losses: float | None, step_s: float = 1.0, steps: bool = True
         ([1.0, 0.88], "12% lower"),
         ([1.0, 0.992], "0.8% lower"),
         ([1.0, 0.999], ""),
-        ([3.1, 1.0], "3.1 times lower"),
-        ([42.0, 1.0], "42 times lower"),
-        ([1.0, 1e-9], "over 1,000 times lower"),
+        ([3.1, 1.0], "3.1x lower"),
+        ([42.0, 1.0], "42x lower"),
+        ([1.0, 1e-9], "over 1,000x lower"),
         ([1.0, -0.5], "150% lower"),
     ],
 )
@@ -42,13 +42,13 @@ def test_how_much_lower_a_loss_is(losses: list[float], said: str) -> None:
 def test_who_learns_better_and_who_is_faster() -> None:
     slow, fast = run("a", 3, 2, 1), run("b", 3, 2.5, 2, step_s=0.5)
     said = verdict(compare([slow, fast]))
-    assert said == "A's loss is 2.0 times lower at step 2; B is 2.0 times as fast per step"
+    assert said == "A's loss is 2.0x lower at step 2; B is 2.0 times as fast per step"
     assert verdict(compare([slow, run("b", 3, 2, 1)])) == "the losses are the same at step 2"
     assert verdict(compare([slow])) == "pick a job to compare with"
     assert verdict(compare([slow, run("b", 3, None)])) == "loss is no longer finite for B"
     assert verdict(compare([slow, run("b")])) == "no loss to compare for A and B"
     untold = verdict(compare([slow, run("b", 3, 1, 0.5, steps=False)]))
-    assert untold == "B's loss is 2.0 times lower after 2s"
+    assert untold == "B's loss is 2.0x lower after 2s"
 
 
 def test_figures_that_are_not_known_are_na() -> None:
@@ -78,7 +78,7 @@ def test_curves_by_time_and_by_step() -> None:
     alone = Run(runs[1].view, runs[1].curve)
     assert [curve.cuts for curve in by_time_data([runs[0], alone]).curves] == [[2.0], []]
     assert by_step_data([runs[0], run("c", 1, steps=False)]) is None
-    assert without_steps([runs[0], run("c", 1, steps=False)]).endswith("steps are unknown for B c")
+    assert without_steps([runs[0], run("c", 1, steps=False)]).endswith("unknown for B c)")
 
 
 def test_a_companion_is_told_by_what_was_given_otherwise() -> None:

@@ -164,7 +164,7 @@ def test_a_fault_that_there_is_not_gets_one_line(
 ) -> None:
     for arguments, words in (
         (["--fault", "nosuch"], "--fault nosuch is not a known fault; choose from kill, hang, "),
-        (["--fault", "kill", "--rank", "7"], "--rank 7 does not exist; ranks are 0 to 1"),
+        (["--fault", "kill", "--rank", "7"], "--rank 7 is out of range; ranks are 0 to 1"),
     ):
         answer = ddptop_cli("demo", *arguments)
         assert (answer.returncode, answer.stdout) == (2, "")

@@ -67,7 +67,8 @@ def test_a_script_that_handles_a_signal_saves_and_is_stopped_once_it_has(
     answer = job.cli("checkpoint", job.name)
     assert answer.returncode == 0, answer.stderr
     assert (
-        "requested a checkpoint from script: SIGUSR1 to rank 0 and the flag file" in answer.stderr
+        "requested a checkpoint from script by sending SIGUSR1 to rank 0 and creating the flag file"
+        in answer.stderr
     )
     path = Path(answer.stdout.strip())
     assert path.exists(), "it is named as it was renamed"
@@ -116,7 +117,7 @@ def test_a_script_that_handles_nothing_survives_and_is_asked_in_other_ways(
     pids = [rank["pid"] for rank in job.status()["ranks"]]
     answer = job.cli("checkpoint", job.name, "--timeout", "1")
     assert (answer.returncode, answer.stdout) == (124, "")
-    assert "handles neither SIGUSR1 nor SIGUSR2, and it has not consumed the flag" in answer.stderr
+    assert "handles neither SIGUSR1 nor SIGUSR2, and the flag file was not" in answer.stderr
     answer = job.cli("stop", job.name, "--save", "--timeout", "0.5")
     assert answer.returncode == 1
     assert f"{job.name} was not stopped and is still running" in answer.stderr

@@ -283,7 +283,7 @@ def test_waiting_for_a_job_that_is_removed_once_it_has_ended(monkeypatch):
     view = read_job(put_job("train", ALIVE))
     monkeypatch.setattr(commands, "POLL_S", 0.0)
     shutil.rmtree(view.folder.path)
-    with pytest.raises(NoSuchJobError, match="train has ended and was removed"):
+    with pytest.raises(NoSuchJobError, match="train has ended and been removed"):
         commands.wait_until_ended(view)
 
 

@@ -54,7 +54,7 @@ EVERY: list[tuple[ev.JobEvent, str, str]] = [
     (
         ev.CheckpointRequested(attempt=0, signals={"SIGUSR1": [0, 1]}, flag_file=True),
         "checkpoint_asked",
-        "checkpoint requested: SIGUSR1 to ranks 0, 1 and the flag file",
+        "checkpoint requested by sending SIGUSR1 to ranks 0, 1 and creating the flag file",
     ),
     (
         ev.CheckpointSaved(attempt=0, checkpoint=SAVED, more_before=2),

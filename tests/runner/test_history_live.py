@@ -242,7 +242,7 @@ def test_a_reader_that_stays_leaves_the_file_in_wal_mode_and_the_writer_says_so(
     other.execute("BEGIN")
     other.execute("SELECT * FROM meta").fetchall()
     writer.close(final=True)
-    assert writer.problem is not None and "could not leave WAL mode" in writer.problem
+    assert writer.problem is not None and "out of WAL mode" in writer.problem
     other.close()
     assert HistoryReader(path).span() == (START, START + 2)
 

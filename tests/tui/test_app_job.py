@@ -121,7 +121,7 @@ class TestJob:
             await pilot.press("a")
             assert "━ others" in shown(app)
             await pilot.press("y")
-            assert "log axis" in shown(app)
+            assert "log scale" in shown(app)
             for _ in range(9):
                 await pilot.press("plus")
             await look(pilot, 2)

@@ -85,7 +85,7 @@ async def test_a_person_may_have_another_shape(frozen: Path, make_app: MakeApp) 
         await pilot.press("T")
         assert ranks.shape == "cards"
         await pilot.press("m", "S")
-        assert "only on the rank map" in said(app) and "only on the rank table" in said(app)
+        assert "only in the rank map" in said(app) and "only in the rank table" in said(app)
         assert app.screen.explain()[0][0] == "rank 2: ● running"
 
 

@@ -146,7 +146,7 @@ SAVES = [rank(n, state="running", step=5, phase="checkpoint", phase_since=ago(5)
         ),
         (
             job("a", "lost", 3660),
-            "its processes are gone and left no exit status; last seen 0s ago",
+            "its processes exited without leaving an exit status; last seen 0s ago",
         ),
         (
             job("a", alerts=[alert("warning"), alert("error", "rank 3 is ill"), alert("info")]),

@@ -98,7 +98,7 @@ class TestByStep:
         silent = Points([1.0], [2.0], [2.0], [2.0], step=[None])
         assert no_steps(ChartData({0: points([1])})) is None
         assert no_steps(ChartData({0: silent})) == (
-            "by step: n/a (these losses have no known steps)"
+            "by step: n/a (step numbers are unknown for these losses)"
         )
         assert "ddptop did not start" in (no_steps(ChartData({0: silent}, watched=True)) or "")
 

@@ -93,12 +93,12 @@ class TestWords:
             (
                 rank_of(0, pid=None, replicas=4, gpus=["a"]),
                 LAUNCHER_OF_FOUR,
-                "1 process, 4 GPUs (DataParallel): no per-rank loss",
+                "1 process, 4 GPUs (DataParallel): no per-device loss",
             ),
             (
                 rank_of(0, replicas=2, loss_parts=2, loss_is="mean"),
                 None,
-                "1 process, 2 devices: no per-rank loss   loss: mean of 2 backward passes",
+                "1 process, 2 devices: no per-device loss   loss: mean of 2 backward passes",
             ),
         ],
     )
@@ -223,7 +223,7 @@ async def test_a_process_that_is_its_own_launcher_has_one_row(
     async with app.run_test(size=(120, 40)) as pilot:
         await settle(pilot)
         assert app.screen.ranks.rank == 0
-        assert " rank 0  1 process, 4 GPUs (DataParallel): no per-rank loss" in shown(app)
+        assert " rank 0  1 process, 4 GPUs (DataParallel): no per-device loss" in shown(app)
         assert "whole tree" not in shown(app)
 
 

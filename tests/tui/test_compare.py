@@ -111,7 +111,7 @@ async def test_the_chart_goes_by_time_is_read_and_is_left_before_the_screen(
         text = await press(pilot, "b")
         assert "loss since each job's start" in text
         text = await press(pilot, "y", "w")
-        assert "log axis, smoothing 0.6" in text
+        assert "log scale, smoothing 0.6" in text
         text = await press(pilot, "right", "escape")
         assert isinstance(app.screen, CompareScreen)
         text = await press(pilot, "plus")

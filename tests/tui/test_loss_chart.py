@@ -107,7 +107,7 @@ class TestKeys:
         await pilot.press("a")
         assert "others" in title(chart)
         await pilot.press("a", "y")
-        assert "log axis" in title(chart)
+        assert "log scale" in title(chart)
         assert "━ rank 1" in title(chart)
         await pilot.press("a", "y")
         assert "min to max" in title(chart)
@@ -186,7 +186,7 @@ class TestKeys:
         both = both_of(pilot)
         both.loss.show(losses(steps=False))
         await pilot.press("b")
-        assert both.said == ["by step: n/a (these losses have no known steps)"]
+        assert both.said == ["by step: n/a (step numbers are unknown for these losses)"]
         assert both.loss.view.axis == "time"
 
 

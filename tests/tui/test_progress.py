@@ -70,7 +70,7 @@ def test_a_bar_of_the_epoch_alone_says_so() -> None:
     assert "step 94 of 188   50.0% of the epoch   epoch ETA 47s   elapsed" in far
     assert progress_words.in_words(ONE_EPOCH) == (
         "[##########..........] 50.0% of the epoch, step 94 of 188, 47s left in the epoch,"
-        " from the output"
+        " read from the output"
     )
     row = row_of(own_view(progress=ONE_EPOCH, step=94))
     assert (row["done"][0], row["eta"][0]) == ("", "n/a")
@@ -84,7 +84,7 @@ def test_an_estimate_says_so() -> None:
     assert "about 37.5%   ETA about 7m 50s   epoch ETA 47s   elapsed" in far
     assert progress_words.in_words(GUESSED) == (
         "[#######.............] about 37.5%, epoch 2/4, step 94 of 188, about 7m 50s left,"
-        " 47s left in the epoch, from the output"
+        " 47s left in the epoch, read from the output"
     )
     row = row_of(own_view(progress=GUESSED, step=94))
     assert (row["done"][0], row["eta"][0]) == ("~38%", "~7m 50s")
@@ -158,14 +158,14 @@ def test_a_foreign_job_has_its_bar_too() -> None:
 def test_in_words() -> None:
     assert progress_words.in_words(None) is None
     assert progress_words.in_words(RUN) == (
-        "[####................] 24.7%, step 12,339 of 50,000, 3h 27m left, from the output"
+        "[####................] 24.7%, step 12,339 of 50,000, 3h 27m left, read from the output"
     )
     assert progress_words.in_words(EPOCH) == (
-        "[#####...............] 26.0%, epoch 2/5, step 30 of 100, 1m 00s left, from the output"
+        "[#####...............] 26.0%, epoch 2/5, step 30 of 100, 1m 00s left, read from the output"
     )
-    assert progress_words.in_words(UNCLEAR) == "epoch 0, step 30 of 100, from the output"
+    assert progress_words.in_words(UNCLEAR) == "epoch 0, step 30 of 100, read from the output"
     api = Progress(step=3, total=12, fraction=0.25, source="api")
     assert (
         progress_words.in_words(api)
-        == "[#####...............] 25.0%, step 3 of 12, from ddptop.report"
+        == "[#####...............] 25.0%, step 3 of 12, reported through ddptop.report"
     )

@@ -140,7 +140,7 @@ def test_the_last_words_of_a_command_and_of_another_attempt() -> None:
     [
         ("lives", ["first step after 9 s"], "No failures. Last event: first"),
         ("finished", ["finished"], "Every rank exited with status 0."),
-        ("lost", ["first step after 9 s"], "gone and left no exit status"),
+        ("lost", ["first step after 9 s"], "without leaving an exit status"),
         ("stopped", ["stopping", "stop asked by ada"], "Stop asked by ada."),
     ],
 )

@@ -92,7 +92,7 @@ def _ended(view: AnyJob, now: dt.datetime) -> str:
         cause = None if snapshot is None else snapshot.cause
         return short_cause(cause) if cause is not None else _exit(snapshot)
     if state == "lost":
-        text = "its processes are gone and left no exit status"
+        text = "its processes exited without leaving an exit status"
         return f"{text}; last seen {ago}" if ago else text
     parts = []
     if (run := run_step.of_snapshot(snapshot)) is not None:

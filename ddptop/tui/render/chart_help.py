@@ -52,7 +52,9 @@ def explain_loss(data: ChartData, options: ChartOptions) -> list[tuple[str, str]
             )
         )
     if options.logarithmic:
-        found.append(("log axis", "equal distances represent equal ratios; press y to turn it off"))
+        found.append(
+            ("log scale", "equal distances represent equal ratios; press y to turn it off")
+        )
     if data.by_step:
         found.append(
             (

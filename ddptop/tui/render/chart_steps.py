@@ -25,7 +25,7 @@ def no_steps(data: ChartData) -> str | None:
             return None
     if data.watched:
         return "by step: n/a (steps are unknown for jobs that ddptop did not start)"
-    return "by step: n/a (these losses have no known steps)"
+    return "by step: n/a (step numbers are unknown for these losses)"
 
 
 def _all(data: ChartData) -> Sequence[Points]:

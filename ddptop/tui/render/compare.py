@@ -46,7 +46,7 @@ class Row:
 
 
 def how_much_lower(losses: Sequence[float | None], best: int | None, by: float | None) -> str:
-    """`12% lower`, `3.1 times lower`; empty if no loss is the lowest."""
+    """`12% lower`, `3.1x lower`; empty if no loss is the lowest."""
     if best is None or by is None or by < NOTABLE:
         return ""
     least = losses[best]
@@ -54,8 +54,8 @@ def how_much_lower(losses: Sequence[float | None], best: int | None, by: float |
     if least is not None and least > 0 and others and min(others) / least >= LARGE:
         ratio = min(others) / least
         if ratio >= HUGE:
-            return f"over {HUGE:,} times lower"
-        return f"{ratio:.1f} times lower" if ratio < 10 else f"{ratio:.0f} times lower"
+            return f"over {HUGE:,}x lower"
+        return f"{ratio:.1f}x lower" if ratio < 10 else f"{ratio:.0f}x lower"
     return f"{100 * by:.0f}% lower" if by >= 0.01 else f"{100 * by:.1f}% lower"
 
 

@@ -27,8 +27,8 @@ STATES: Words = (
     ("stopped", "someone ended the job with stop or kill"),
     (
         "lost",
-        "the job's processes are gone and left no exit status (for example, after a reboot "
-        "or kill -9)",
+        "the job's processes exited without leaving an exit status (for example, because of a "
+        "reboot or kill -9)",
     ),
     (
         "gone",
@@ -81,7 +81,7 @@ JOBS: Words = (
     ),
     ("restarts", "used and allowed, as in 1/3; progress resets the number used"),
     ("restarts left", "how many more times the group may restart before the job fails"),
-    ("ranks", "the number of ranks; for a command, those discovered so far"),
+    ("ranks", "the number of ranks; for a command, the number discovered so far"),
     ("world size", "the number of ranks across all hosts"),
     (
         "step",
@@ -149,7 +149,8 @@ RANKS: Words = (
     ("RSS", "RAM used by this process, excluding GPU memory"),
     (
         "replicas",
-        "devices that one process trains on (DataParallel); they have no separate losses",
+        "devices that one process trains on (DataParallel); there is no separate loss for each "
+        "device",
     ),
     ("stacks", "where each rank is in its code right now, captured without pausing it"),
 )

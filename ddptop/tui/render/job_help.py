@@ -29,7 +29,8 @@ _STATES = {
     "finished": "Every rank exited with status 0.",
     "failed": "A rank failed, and the job did not restart. Press e to show its story.",
     "stopped": "Someone stopped it.",
-    "lost": "Its processes are gone and left no exit status (for example, after a reboot).",
+    "lost": "Its processes exited without leaving an exit status (for example, because of a "
+    "reboot).",
 }
 _PAUSES = {
     "no_step": "Its ranks are running, but have gone longer than usual without a step, which "

@@ -160,8 +160,8 @@ def sentence(attempt: Attempt) -> str:
         return "Every rank exited with status 0."
     if attempt.ending == "lost":
         return (
-            "Its processes are gone and left no exit status (for example, after a reboot or "
-            "kill -9). " + (f"Last event: {last}." if last else "")
+            "Its processes exited without leaving an exit status (for example, because of a "
+            "reboot or kill -9). " + (f"Last event: {last}." if last else "")
         )
     return f"{last}." if last else ""
 

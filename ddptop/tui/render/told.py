@@ -162,8 +162,8 @@ EVENT_MEANINGS = {
     "queued": "the job is waiting for the GPUs that it requested",
     "attempt_started": "all ranks in this attempt were started",
     "rank_started": "a rank's process started; its PID is the one that other tools show",
-    "rank_exited": "a rank's process exited with a status or was killed by a signal; later "
-    "exits were caused by the first",
+    "rank_exited": "a rank's process exited or was killed by a signal; if several ranks exit, "
+    "the first exit caused the others",
     "launcher_exited": "the command that started the ranks exited",
     "training": "every rank took its first optimizer step",
     "checkpoint": "files that look like a complete checkpoint were written",
@@ -182,6 +182,6 @@ EVENT_MEANINGS = {
     "gpu_lost": "a device fell off the bus",
     "supervisor_restarted": "ddptop's supervisor died and was restarted; the ranks kept running",
     "guardian_restarted": "ddptop's guardian died and was restarted; the ranks kept running",
-    "lost": "all of the job's processes are gone and left no exit status",
+    "lost": "all of the job's processes exited without leaving an exit status",
 }
 """What each type of event means."""

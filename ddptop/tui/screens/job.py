@@ -377,14 +377,14 @@ class JobScreen(PagedScreen):
         if self.ranks.shape == "heat":
             self.ranks.heat.next_figure()
         else:
-            self.notify("available only on the rank map; press T to show it")
+            self.notify("available only in the rank map; press T to show it")
 
     def action_sort(self) -> None:
         """Ranks by number, or the worst first."""
         if self.ranks.shape == "table":
             self.ranks.table.next_order()
         else:
-            self.notify("available only on the rank table; press T to show it")
+            self.notify("available only in the rank table; press T to show it")
 
     def explain(self) -> list[tuple[str, str]]:
         """What is under the cursor, and what the job's state means."""

@@ -29,8 +29,8 @@ ENDINGS = {
     "finished": "every rank exited with status 0",
     "stopped": "the attempt was stopped by a user, the batch system, or a signal to the guardian",
     "again": "a user restarted all ranks; nothing had failed",
-    "lost": "the attempt's processes are gone and left no exit status (for example, after "
-    "a reboot or kill -9)",
+    "lost": "the attempt's processes exited without leaving an exit status (for example, "
+    "because of a reboot or kill -9)",
     "unknown": "another attempt followed, and no event records how this one ended",
 }
 """What the words in the table mean."""

@@ -63,7 +63,7 @@ class FigureChart(ChartWidget):
             note = chart.reading.line(width - len(title) - 10)
             return [rule(title, width, note, self.title_style), *chart.lines]
         if self._options.logarithmic:
-            title += ", log axis"
+            title += ", log scale"
         if self._options.smoothing:
             title += f", smoothing {self._options.smoothing:g}"
         return [

@@ -160,9 +160,9 @@ class LossChart(ChartWidget):
 def _log_axis(chart: Chart) -> str:
     """The axis label if a logarithmic axis was requested."""
     return (
-        "log axis"
+        "log scale"
         if chart.logarithmic or chart.area is None
-        else "log axis: n/a (no positive values)"
+        else "log scale: n/a (no positive values)"
     )
 
 

@@ -65,5 +65,5 @@ def keep_bytes(runs: RunsConfig) -> int | None:
         return None
     size = parse_size(str(given))
     if size is None:
-        raise ValueError(f'keep_bytes = {given!r} is not a size such as "50G"')
+        raise ValueError(f'keep_bytes = {given!r} is not a valid size; use a size like "50G"')
     return size

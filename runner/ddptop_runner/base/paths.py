@@ -354,7 +354,7 @@ def create_local_dir(folder: RunFolder) -> Path:
     except OSError as error:
         raise UsageError(
             f"{base} cannot be used for the job's sockets ({error.strerror})",
-            "fix it, or set DDPTOP_HOME to a short path on a local disk",
+            "fix the problem, or set DDPTOP_HOME to a short path on a local disk",
         ) from error
     folder.local_pointer.write_text(f"{local}\n", encoding="utf-8")
     folder.__dict__.pop("live_dir", None)

@@ -101,7 +101,8 @@ _LOOK_UP_TROUBLE = {
 }
 
 _RESET = (
-    "check `dmesg | grep -i xid`, then reset it (`nvidia-smi --gpu-reset -i {index}`) or reboot"
+    "check `dmesg | grep -i xid`, then reset the device (`nvidia-smi --gpu-reset -i {index}`) or "
+    "reboot"
 )
 
 NO_INSTANCES = "in MIG mode with no instances: create one with `nvidia-smi mig -cgi`"
@@ -194,9 +195,9 @@ _MEANINGS = {
     31: "a kernel accessed an unmapped address",
     32: "a command buffer was corrupted, often by a PCIe fault",
     38: "the driver's firmware failed",
-    43: "a process's work was stopped after an error",
+    43: "the GPU stopped running a process after an error",
     44: "a fault during a context switch",
-    45: "a process's work was removed after an earlier error or when the process exited",
+    45: "the driver removed a process's work after an earlier error or when the process exited",
     48: "an uncorrectable double-bit memory error",
     56: "the display engine failed",
     57: "the memory interface could not be initialized",

@@ -800,7 +800,7 @@ def _kind(
     kinds = [kind for one in chain if (kind := launcher_kind(one)) not in (None, "srun")]
     held = len(tree.devices(process))
     libraries = process.libraries or frozenset()
-    notes = [f"one process uses {held} devices: no per-rank metrics"]
+    notes = [f"one process uses {held} devices: no per-device loss"]
     if kinds and kinds[-1] is not None:
         return kinds[-1], [ONE_PROCESS] if kinds[-1] == "accelerate" else []
     if held < 2:

@@ -148,7 +148,7 @@ def _resume_stop(state: JobState, now_s: float) -> Decision:
         attempt=state.attempt,
         state="failed",
         cause=state.cause,
-        reason="--on-nan stop",
+        reason="the loss was not finite (--on-nan stop)",
         requeue=False,
     )
     return [judged, ends]

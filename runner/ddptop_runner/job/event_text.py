@@ -35,10 +35,10 @@ def _attempt_started(event: ev.AttemptStarted) -> str:
 
 
 def _checkpoint_requested(event: ev.CheckpointRequested) -> str:
-    ways = [f"{name} to {name_ranks(ranks)}" for name, ranks in event.signals.items()]
+    ways = [f"sending {name} to {name_ranks(ranks)}" for name, ranks in event.signals.items()]
     if event.flag_file:
-        ways.append("the flag file")
-    return f"checkpoint requested: {' and '.join(ways)}"
+        ways.append("creating the flag file")
+    return f"checkpoint requested by {' and '.join(ways)}"
 
 
 def _checkpoint_saved(event: ev.CheckpointSaved) -> str:

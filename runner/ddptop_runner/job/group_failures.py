@@ -307,7 +307,9 @@ class FailureHandling(MetRanks):
             if self.job.cause is None:
                 self._log.emit(judged(attempt=self.attempt, cause=cause))
             if cause.kind == "nan" and self._spec.on_nan == "stop":
-                self._end_as_failed(self.job.cause, "--on-nan stop", requeue=False)
+                self._end_as_failed(
+                    self.job.cause, "the loss was not finite (--on-nan stop)", requeue=False
+                )
             await self._end_bad_ranks(again=self._restart_anyway(end_ranks=True))
 
     async def _judge_hang(self, found: HangVerdict) -> None:
@@ -346,7 +348,7 @@ class FailureHandling(MetRanks):
         if self._spec.on_nan == "stop":
             cause = self._with_work_lost(cause, boottime_s() - self.attempt_started_s)
             self._log.emit(ev.FailureJudged(attempt=self.attempt, cause=cause))
-            self._end_as_failed(cause, "--on-nan stop", requeue=False)
+            self._end_as_failed(cause, "the loss was not finite (--on-nan stop)", requeue=False)
             self._stop_requested.set()
             await self._end_ranks(BAD_END_GRACE_S)
             return

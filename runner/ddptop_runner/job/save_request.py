@@ -57,11 +57,11 @@ class SaveAsked:
         return by_name
 
     def in_words(self) -> str:
-        """How the script was asked, in one clause."""
+        """How the script was asked: `sending SIGUSR1 to rank 0 and creating the flag file`."""
         by_name = self.by_signal()
-        ways = [f"{name} to {name_ranks(ranks)}" for name, ranks in by_name.items()]
+        ways = [f"sending {name} to {name_ranks(ranks)}" for name, ranks in by_name.items()]
         if self.flag_stamp is not None:
-            ways.append("the flag file")
+            ways.append("creating the flag file")
         return " and ".join(ways)
 
 

@@ -130,14 +130,14 @@ def why_none(view: JobView, asked: SaveAsked, timeout_s: float) -> tuple[str, st
         )
     if asked.signalled:
         return (
-            f"{none}: requested with {asked.in_words()}",
+            f"{none}: requested by {asked.in_words()}",
             "it may need longer (--timeout), or it saves in a way that ddptop cannot detect",
         )
     handles = "the script handles neither SIGUSR1 nor SIGUSR2"
     if asked.refused:
         handles = f"no signal could be sent ({refused_in_words(asked)})"
     return (
-        f"{none}: {handles}, and it has not consumed the flag file",
+        f"{none}: {handles}, and the flag file was not consumed",
         "make the script save on SIGUSR1 or when ddptop.checkpoint_requested() is true",
     )
 

@@ -218,7 +218,7 @@ def wait_until_ended(
         except DamagedFileError as error:
             if view.folder.spec_file.exists():
                 raise
-            raise NoSuchJobError(f"{view.job} has ended and was removed") from error
+            raise NoSuchJobError(f"{view.job} has ended and been removed") from error
         if at_each_look is not None:
             at_each_look(view)
     _wait_for_guards(view)

@@ -186,8 +186,8 @@ def _deepspeed(wanted: Wanted, tools: Tools) -> Recipe:
     elif wanted.nproc < wanted.device_count:
         if not wanted.devices:
             raise UsageError(
-                f"deepspeed cannot use only {wanted.nproc} of the GPUs that a queued job is"
-                " waiting for",
+                "a queued deepspeed job must use all the GPUs that it is waiting for, but only"
+                f" {wanted.nproc} {'rank was' if wanted.nproc == 1 else 'ranks were'} requested",
                 f"pass --gpus auto:{wanted.nproc}",
             )
         some = ",".join(str(device.index) for device in wanted.devices[: wanted.nproc])

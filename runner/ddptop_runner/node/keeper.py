@@ -217,7 +217,7 @@ class RunFolderKeeper:
             since = f"{self._full_since.astimezone():%H:%M:%S}"
             message = (
                 f"the run folder's disk has been full since {since} ({left} free): the job"
-                " keeps running, logs drop their oldest lines, and metrics stay in memory; free"
+                " keeps running, logs drop their oldest lines, and metrics are kept in memory; free"
                 " some space"
             )
             return [Finding("disk-full", "error", message)]
@@ -267,7 +267,12 @@ class RunFolderKeeper:
         if history.problem is None or self._full_since is not None:
             return []
         return [
-            Finding("history", "error", f"{history.problem}; metrics stay in memory", hold_s=10.0)
+            Finding(
+                "history",
+                "error",
+                f"{history.problem}; metrics are being kept in memory",
+                hold_s=10.0,
+            )
         ]
 
 

@@ -368,7 +368,7 @@ class HistoryWriter:
                 return
             except sqlite3.DatabaseError as error:  # a reader is at it, or the disk is full
                 if time.monotonic() > deadline:
-                    self.problem = f"{self.path.name} could not leave WAL mode ({error})"
+                    self.problem = f"could not switch {self.path.name} out of WAL mode ({error})"
                     return
                 time.sleep(0.02)
 

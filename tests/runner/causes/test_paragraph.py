@@ -94,7 +94,7 @@ CAUSES = {
         [end(code=137)],
         memory("The kernel did it."),
         ("host_oom", None, 137, None, None),
-        "Rank 3 (pid 1003) exited with status 137. 128 + 9: a shell reports this for a process "
+        "Rank 3 (pid 1003) exited with status 137. A shell reports 137 (128 + 9) for a process "
         "killed by SIGKILL. The kernel did it.",
     ),
     "a killed data loader": (

@@ -169,7 +169,7 @@ def test_a_process_whose_script_is_over_takes_its_time_to_end(timeout_s, allowed
         return [gone, replace(ends, cpu_s=50.0)]
 
     assert life.stand(ranks, 15) == (None, None, None)
-    assert life.looked.notes == {1: "exiting for 15 s"}
+    assert life.looked.notes == {1: "exit in progress for 15 s"}
     _, _, verdict_s = life.stand(lambda s: ranks(15 + s), 1000)
     assert verdict_s is not None and verdict_s > allowed_s - 15
     assert "rank 1 is stuck at step 200" in life.looked.verdict.message

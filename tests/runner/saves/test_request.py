@@ -216,7 +216,7 @@ def view(**spec) -> JobView:
 WHY = {
     "nobody": (
         SaveAsked({}, "FLAG", 0),
-        "neither SIGUSR1 nor SIGUSR2, and it has not consumed the",
+        "neither SIGUSR1 nor SIGUSR2, and the flag file was not consumed",
     ),
     "signalled": (SaveAsked({0: "SIGUSR1", 1: "SIGUSR1"}, "FLAG", 0), "SIGUSR1 to ranks 0, 1"),
     "paused": (SaveAsked({}, "FLAG", 0, refused={1: "paused"}), "be sent (rank 1: paused)"),

@@ -564,7 +564,8 @@ spreads them to every rank, so the model is ruined from that step on.
 
 Common causes: a learning rate that is too high, fp16 without a gradient scaler, log(0),
 division by zero, bad data. Restart from the last checkpoint before that step;
-torch.autograd.set_detect_anomaly identifies the operation that produced it.""",
+torch.autograd.set_detect_anomaly identifies the operation that produced
+the NaN.""",
     "loss-inf": """\
 The loss on these ranks is infinite: a value overflowed its data type. NaN usually follows.
 
@@ -615,7 +616,7 @@ kill -CONT PID resumes a rank. Collectives may time out in the meantime.""",
 These ranks have not taken a step for much longer than usual. They are not considered hung yet: an
 evaluation, a checkpoint, or slow data looks the same. The alert clears at the next step.""",
     "stalled": """\
-No rank has taken a step for longer than any previous pause in this job, or an idle rank has kept
+This job has gone longer without a step than during any previous pause, or an idle rank has kept
 the others waiting for a minute. The job is not considered hung yet; the alert clears at the next
 step.
 
@@ -649,7 +650,7 @@ Most ranks have a CUDA context, but this one has none on any of the job's device
 computing on the CPU, and the others wait for it at every step.
 
 Check its log for a CUDA warning at startup, print torch.cuda.is_available() and
-CUDA_VISIBLE_DEVICES in it, and check how the script chooses its device.""",
+CUDA_VISIBLE_DEVICES in the script, and check how the script chooses its device.""",
     "idle-gpu": """\
 A rank's own device is idle while the others are computing. Either the rank is taking steps but
 computing elsewhere (the model or batch was not moved to its device), or it has no work.
@@ -688,7 +689,8 @@ the program (13, 31, 43); others are faults in the device, its memory, or its li
 which case the device needs a reset or a repair. See dmesg and nvidia-smi -q.""",
     "ecc": """\
 The device has had uncorrectable memory errors since the driver was loaded, possibly before this
-job. A process that used that memory was killed or computed with corrupt data.
+job. A process that used that memory was killed or may have computed with
+corrupt data.
 
 If the count grows, have the device checked.""",
     "remap": """\
@@ -724,7 +726,7 @@ usually a full disk or a file system that was unmounted.""",
     "set-aside": """\
 A GPU failed, and the job is continuing without it (--allow-shrink) on fewer ranks.
 
-Have it checked, then run `ddptop restart JOB` to use it again.""",
+Have the GPU checked, then run `ddptop restart JOB` to use it again.""",
     "healthy": """\
 A GPU that was set aside is responding again without errors. The job is continuing on fewer ranks.
 

@@ -319,16 +319,17 @@ _SIGNALS = {
 
 _EXIT_CODES = {
     2: "usually means invalid arguments",
-    120: "Python could not flush its output at exit: a full disk or a closed pipe",
+    120: "Python could not flush its output at exit, usually because of a full disk or a closed "
+    "pipe",
     126: "the shell found the command but could not execute it",
     127: "the shell did not find the command",
-    134: "128 + 6: a shell reports this for a process killed by SIGABRT",
-    135: "128 + 7: a shell reports this for a process killed by SIGBUS",
-    136: "128 + 8: a shell reports this for a process killed by SIGFPE",
-    137: "128 + 9: a shell reports this for a process killed by SIGKILL",
-    139: "128 + 11: a shell reports this for a process killed by SIGSEGV",
-    130: "128 + 2: a shell reports this for a process killed by SIGINT",
-    143: "128 + 15: a shell reports this for a process killed by SIGTERM",
+    134: "a shell reports 134 (128 + 6) for a process killed by SIGABRT",
+    135: "a shell reports 135 (128 + 7) for a process killed by SIGBUS",
+    136: "a shell reports 136 (128 + 8) for a process killed by SIGFPE",
+    137: "a shell reports 137 (128 + 9) for a process killed by SIGKILL",
+    139: "a shell reports 139 (128 + 11) for a process killed by SIGSEGV",
+    130: "a shell reports 130 (128 + 2) for a process killed by SIGINT",
+    143: "a shell reports 143 (128 + 15) for a process killed by SIGTERM",
 }
 
 
@@ -403,7 +404,8 @@ _KNOWN = (
     _known(
         r"EADDRINUSE|Address already in use|Errno 98\b",
         None,
-        "Another process is using a port that it needs; is the port hard-coded in the script?",
+        "Another process is using a port that this job needs; is the port hard-coded in the "
+        "script?",
     ),
     MISMATCH,
     _known(

@@ -178,7 +178,7 @@ def of_silent(standing: Standing, culprits: Culprits | None, paused: tuple[int, 
     if standing.doing == "compile":
         return f"compiling for {time}"
     if standing.doing == "end":
-        return f"exiting for {time}"
+        return f"exit in progress for {time}"
     if standing.doing == "data":
         return f"waiting for its data loader for {time}"
     return None

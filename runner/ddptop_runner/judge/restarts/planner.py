@@ -212,10 +212,10 @@ class RestartPlanner:
         if certain:
             return NextAttempt(
                 self.spec,
-                f"{_in_words(certain)}: the job needs all its devices; launch it with "
-                "--allow-shrink to continue with fewer ranks, or with different --gpus",
+                f"{_in_words(certain)}: the job needs all its devices; relaunch it with "
+                "--allow-shrink to continue with fewer ranks, or choose other GPUs with --gpus",
             )
-        note = f"{_in_words(ill)}: continuing anyway; --allow-shrink sets such devices aside"
+        note = f"{_in_words(ill)}: continuing anyway; to set such devices aside, use --allow-shrink"
         return NextAttempt(self.spec, notes=(note,))
 
     def take_back(self) -> list[Device]:

@@ -84,7 +84,9 @@ def choose(
     pool = machine.resolve(request, nproc)
     if not pool:
         if wait:
-            raise UsageError("--wait-gpus has no effect: this job uses no GPUs", "remove it")
+            raise UsageError(
+                "--wait-gpus has no effect: this job uses no GPUs", "remove --wait-gpus"
+            )
         if request is not None:
             why_none = None
         elif present:
@@ -124,7 +126,9 @@ def again(
         pool, count = devices or [], len(devices or ())
     if not pool:
         if wait:
-            raise UsageError("--wait-gpus has no effect: this job uses no GPUs", "remove it")
+            raise UsageError(
+                "--wait-gpus has no effect: this job uses no GPUs", "remove --wait-gpus"
+            )
         return DeviceChoice(devices)
     present, _ = present_devices([device.uuid or "" for device in pool if device.is_mig])
     if not present:

@@ -96,9 +96,9 @@ def test_jobs_that_go_on_tell_the_steps_of_their_run_or_whose_steps_they_are(
     assert f" {end} " in table and f" {shown['silent'][0]} of attempt 1 " in table
     text = ddptop_cli("status", "prints").stdout
     assert f"checkpoint: last.pt at step {end - end % 40:,}, " in text
-    assert " STEP " in text and "OWN STEP" not in text
+    assert " STEP " in text and "STEP*" not in text
     text = ddptop_cli("status", "silent").stdout
-    assert "OWN STEP" in text and " of this attempt, " in text
+    assert "STEP*" in text and " of this attempt, " in text
     for name, is_named in (("prints", False), ("silent", True)):
         messages = [one["message"] for one in jobs[name].events() if one["attempt"]]
         steps = [one for one in messages if " step " in one]

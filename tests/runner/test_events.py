@@ -169,6 +169,19 @@ def test_the_history_gives_every_event_back_as_it_was(tmp_path):
     assert [ev.from_data(row.data) for row in rows] == [event for event, _, _ in EVERY]
 
 
+def test_events_without_a_sentence_leave_no_gap_in_the_numbers(tmp_path):
+    writer = HistoryWriter(tmp_path / "history.db")
+    silent = ev.AlertsCleared(attempt=0, messages=[])
+    for event in (silent, EVERY[0][0], silent, silent, EVERY[1][0], silent, EVERY[2][0]):
+        writer.event(as_row(event))
+    writer.close(final=True)
+    reader = HistoryReader(tmp_path / "history.db")
+    assert [row.seq for row in reader.events()] == [1, 2, 3]
+    assert [row.seq for row in reader.events(1)] == [2, 3]
+    assert [row.seq for row in reader.events(limit=1)] == [3]
+    assert [row.seq for row in reader.events(silent=True)] == [1, 2, 3, 4, 5, 6, 7]
+
+
 @pytest.mark.parametrize(
     "data",
     [

@@ -337,7 +337,7 @@ class HistoryWriter:
                 self._set_aside()
                 return
             reader.span()
-            reader.events(after_seq=self._next_seq - 2)
+            reader.events(after_seq=self._next_seq - 2, silent=True)
         except DamagedFileError:
             self._set_aside()
         except (DdptopError, OSError):  # locked for a moment, or gone

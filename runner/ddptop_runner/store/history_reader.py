@@ -181,9 +181,10 @@ class HistoryReader:
         """Events in order, those after `after_seq`; of them the newest `limit`.
 
         Args:
-            after_seq: of the last one that is known.
+            after_seq: of the last one that is known, counted with the same `silent`.
             limit: how many at most.
             silent: also those that only change the job's state, and are no news to a person.
+                Without them the others are numbered as if there were none.
         """
         with self.open() as db:
             if db is None:
@@ -191,8 +192,17 @@ class HistoryReader:
             columns = ", ".join(EVENT_COLUMNS)
             if "data" not in columns_of(db, "events"):  # of an older ddptop
                 columns = columns.replace("data", "NULL")
-            which = "" if silent else f" AND type != '{SILENT}'"
-            query = f"SELECT {columns} FROM events WHERE seq > ?{which} ORDER BY seq DESC LIMIT ?"
+            table, which = "events", ""
+            if not silent:
+                before = f"sum(type = '{SILENT}') OVER (ORDER BY seq)"
+                table = f"(SELECT *, seq - {before} AS number FROM events)"
+                columns = columns.replace("seq", "number AS seq", 1)
+                which = f" AND type != '{SILENT}'"
+            number = "seq" if silent else "number"
+            query = (
+                f"SELECT {columns} FROM {table} WHERE {number} > ?{which}"
+                f" ORDER BY {number} DESC LIMIT ?"
+            )
             found, left_bytes = [], EVENTS_BYTES
             for row in db.execute(query, (after_seq, -1 if limit is None else limit)):
                 left_bytes -= sum(len(value) for value in row if isinstance(value, str))

@@ -186,7 +186,7 @@ def test_a_module(launcher):
 REFUSED = {
     "several of none": ("none", 2, CPU, ["starts one process", "remove --nproc"]),
     "more than deepspeed's GPUs": ("deepspeed", 3, TWO, ["3 were requested", "GPUs 2, 5"]),
-    "some of GPUs to come": ("deepspeed", 1, QUEUED, ["before they are free", "--gpus auto:1"]),
+    "some of GPUs to come": ("deepspeed", 1, QUEUED, ["waiting for", "--gpus auto:1"]),
     "GPUs by UUID": ("deepspeed", 2, {**TWO, "by_uuid": True}, ["only GPU indices"]),
     "a MIG instance": (
         "deepspeed",

@@ -171,7 +171,7 @@ def test_the_history_gives_every_event_back_as_it_was(tmp_path):
 
 def test_events_without_a_sentence_leave_no_gap_in_the_numbers(tmp_path):
     writer = HistoryWriter(tmp_path / "history.db")
-    silent = ev.AlertsCleared(attempt=0, messages=[])
+    silent = ev.RunningAssumed(attempt=0)
     for event in (silent, EVERY[0][0], silent, silent, EVERY[1][0], silent, EVERY[2][0]):
         writer.event(as_row(event))
     writer.close(final=True)

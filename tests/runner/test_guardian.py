@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 from tests.runner.builders import put_job
 
+from ddptop_runner.base.errors import ControlError
 from ddptop_runner.base.paths import RunFolder
 from ddptop_runner.host import handover, procs
 from ddptop_runner.model.snapshot import NodeSnapshot, decode_snapshot
@@ -66,6 +67,14 @@ class Pane:
         if snapshot is None or not procs.is_alive(snapshot.supervisor):
             return None
         return snapshot.supervisor.pid if snapshot.supervisor else None
+
+    def answers(self) -> bool:
+        """Whether the supervisor listens: it publishes its state a moment before."""
+        try:
+            control.request(self.folder, "ping")
+        except ControlError:
+            return False
+        return True
 
     def ended(self) -> bool:
         if self.status is None:
@@ -136,6 +145,7 @@ def test_a_lost_pane_is_not_the_end(make_pane, wait_until):
     os.close(reader)  # the kernel hangs up
     os.kill(supervisor, signal.SIGKILL)  # and its successor prints into nowhere
     wait_until(lambda: pane.supervisor() not in (None, supervisor), what="another supervisor")
+    wait_until(pane.answers, what="its socket")
     assert procs.state_letter(pane.pid) in ("S", "R")
 
 

@@ -274,7 +274,7 @@ def status(job: str | None, as_json: bool, watches: bool, interval: float | None
     "--attempt",
     type=click.IntRange(min=0),
     metavar="N",
-    help="attempt to print  [default: the last]",
+    help="attempt whose output to print  [default: latest]",
 )
 def logs(job: str | None, rank: str | None, follow: bool, lines: int, attempt: int | None) -> int:
     """Print the output of a rank or a command."""

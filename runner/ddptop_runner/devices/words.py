@@ -142,9 +142,7 @@ def trouble(index: int, status: int | None) -> str:
 
 def init_failure(status: int, text: str) -> str:
     """Why nvmlInit failed and what to do, from its status and NVML's own text."""
-    return _INIT_REMEDIES.get(
-        status, f"the NVIDIA driver cannot start ({text}): check `nvidia-smi`"
-    )
+    return _INIT_REMEDIES.get(status, f"failed to initialize NVML ({text}); check `nvidia-smi`")
 
 
 def name_of(device: Device) -> str:

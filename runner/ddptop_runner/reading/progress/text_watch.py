@@ -16,7 +16,7 @@ from ddptop_runner.reading.text.parser import LossParser, Reading
 from ddptop_runner.store import logs
 from ddptop_runner.store.logs import LogFile
 
-BUDGET_BYTES = 96 * 1024
+BUDGET_BYTES = 64 * 1024
 """Read of all logs in one look."""
 LEAST_BYTES = 8 * 1024
 """Of one log; where there are so many logs that this is too much, they are read in turn."""

@@ -104,10 +104,10 @@ def test_a_bad_loss_is_known_by_where_it_began(table):
 def test_signals_are_only_those_of_the_rank_s_own_process(table):
     """A launcher that a rank is would be ended by what the process that it started handles."""
     table.hear(message(pid=PID + 1, save_signals=[10]), 0)
-    assert table[0].save_signals == []
+    assert table[0].reported.save_signals == []
     table.hear(message(save_signals=[12]), 0)
     table.hear(message(pid=PID + 1, save_signals=[10]), 0)
-    assert table[0].save_signals == [12]
+    assert table[0].reported.save_signals == [12]
 
 
 def test_smallest_and_largest_loss_are_those_since_the_last_snapshot(table):
@@ -150,7 +150,7 @@ def test_progress_without_a_step_proves_life(table):
 
 
 def progress_of(table, now_s):
-    steps = {record.rank: record.global_step or record.steps for record in table}
+    steps = {record.rank: record.reported.global_step or record.steps for record in table}
     return of_table(table, {}, now_s, steps)
 
 
@@ -207,7 +207,7 @@ STATES = {
     "started, no step yet": ({}, True, "starting"),
     "heard, no step yet": ({"heard": True, "steps": 0}, True, "starting"),
     "takes no steps, but many collectives": (
-        {"heard": True, "steps": 0, "collectives": {"0": [21, 20]}},
+        {"heard": True, "steps": 0, "reported": message(collectives={"0": [21, 20]})},
         *(True, "running"),
     ),
     "stepping": ({"steps": 4, "last_step_boottime_s": 199.0}, True, "running"),
@@ -218,7 +218,7 @@ STATES = {
         "quiet",
     ),
     "slow is not quiet": (
-        {"steps": 4, "last_step_boottime_s": 180.0, "step_time_s": 5.0},
+        {"steps": 4, "last_step_boottime_s": 180.0, "reported": message(step_time_s=5.0)},
         True,
         "running",
     ),

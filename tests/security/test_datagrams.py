@@ -84,8 +84,8 @@ def test_a_rank_asks_for_no_signal_that_could_end_it() -> None:
     assert message is not None
     record.process = None
     record.hear(message)
-    assert record.stack_signal is None
-    assert 9 not in record.save_signals and 15 not in record.save_signals
+    assert record.reported.stack_signal is None
+    assert not {9, 15} & {*record.reported.save_signals}
 
 
 def test_figures_are_bounded_however_many_names_come() -> None:

@@ -242,7 +242,7 @@ class AttemptRecord:
 
     def _saved(self, record: RankRecord, file: SavedFile) -> None:
         self.checkpoints.saved(
-            file, rank=record.rank, attempt=self.attempt, global_step=record.global_step
+            file, rank=record.rank, attempt=self.attempt, global_step=record.reported.global_step
         )
 
     def tell_checkpoint(self, *, at_once: bool = False) -> None:

@@ -57,7 +57,7 @@ async def ask_for_records(folder: RunFolder, attempt: int, records: Sequence[Ran
     paths = [
         flight_record(folder, attempt, record.rank)
         for record in records
-        if record.alive and record.collectives and not record.leaving
+        if record.alive and record.reported.collectives and not record.leaving
     ]
     if not paths:
         return
@@ -98,10 +98,10 @@ async def collect_stacks(
     by_rank = {record.rank: record for record in records}
     for record in records:
         note = _why_not(record)
-        if note is None and record.process is not None and record.stack_signal is not None:
+        if note is None and record.process is not None and record.reported.stack_signal is not None:
             path = stacks_file(folder, attempt, record.rank)
             dump = _Dump(record, path, _size(path))
-            if procs.signal_process(record.process, record.stack_signal):
+            if procs.signal_process(record.process, record.reported.stack_signal):
                 dumps.append(dump)
                 continue
             note = "the process has exited"
@@ -113,7 +113,7 @@ async def collect_stacks(
         stacks.append(RankStacks(rank=dump.record.rank, pid=dump.record.pid, text=text, note=note))
     with_loaders = [
         msgspec.structs.replace(entry, loader=await _loader_stacks(folder, attempt, record))
-        if (record := by_rank[entry.rank]).phase == "data"
+        if (record := by_rank[entry.rank]).reported.phase == "data"
         else entry
         for entry in stacks
     ]
@@ -126,7 +126,7 @@ async def _loader_stacks(folder: RunFolder, attempt: int, record: RankRecord) ->
     A process that the rank forked has the rank's handler, and its file.
     """
     loader = None if record.usage is None else record.usage.loader
-    number = record.stack_signal
+    number = record.reported.stack_signal
     if loader is None or number is None:
         return None
     path, parts = stacks_file(folder, attempt, record.rank), []
@@ -150,9 +150,9 @@ def _why_not(record: RankRecord) -> str | None:
         return "the rank has exited" if record.exit else "the rank has not started"
     if record.usage is not None and record.usage.state_letter in "Tt":
         return "the rank is paused (SIGSTOP) and cannot respond"
-    if record.stack_signal is None:
+    if record.reported.stack_signal is None:
         return "this rank has no active probe"
-    if not procs.catches_signal(record.pid, record.stack_signal):
+    if not procs.catches_signal(record.pid, record.reported.stack_signal):
         return "the rank no longer handles the probe's signal"
     return None
 

@@ -178,7 +178,9 @@ def _end(
     exception = None
     if exit_.failed or exit_.ended_by_us:
         exception = _of_error_file(error_file) or last_exception(tail)
-        exception = exception or exception_in_words(record.raised, record.raised_at)
+        exception = exception or exception_in_words(
+            record.reported.raised, record.reported.raised_at
+        )
     samples = [] if snapshot is None else snapshot.ranks
     gpu = next((sample.gpu for sample in samples if sample.rank == record.rank), None)
     return RankEnd(
@@ -190,11 +192,9 @@ def _end(
         at_step=""
         if record.steps is None
         else run_step.own_in_words(record.steps, record.began, attempt),
-        stands_at=record.stands_at,
+        stands_at=record.reported.stands_at,
         crashed_at=_crashed_at(folder, attempt, exit_),
-        entered=sum(counts[0] for counts in record.collectives.values())
-        if record.collectives
-        else None,
+        entered=record.entered,
         paused=record.usage is not None and record.usage.state_letter in "Tt",
         leaving=record.leaving,
         gpu=gpu,

@@ -236,7 +236,7 @@ class Group(GroupAlone):
     def _interrupt_those_that_trap_sigterm(self) -> None:
         """Else torch's agent, which sends SIGTERM, would wait for them in vain."""
         for record in [] if self._spec.is_command else self.table.ranks_alive():
-            number = stopping.ask_to_end(record.frameworks)
+            number = stopping.ask_to_end(record.reported.frameworks)
             if record.process is not None and number != signal.SIGTERM:
                 procs.signal_process(record.process, number)
 
@@ -247,7 +247,7 @@ class Group(GroupAlone):
     def _frameworks(self) -> dict[int, list[str]]:
         """By pid of each living rank: what tells how it is asked to end."""
         return {
-            record.pid: [*record.frameworks, *filter(None, [self.launcher_name])]
+            record.pid: [*record.reported.frameworks, *filter(None, [self.launcher_name])]
             for record in self.table.ranks_alive()
             if record.pid is not None
         }

@@ -321,7 +321,7 @@ class FailureHandling(MetRanks):
         folder = await self._keep_evidence("hang")
         if not self._goes_on(attempt, "hung"):
             return
-        stands_at = {record.rank: record.stands_at for record in self.table}
+        stands_at = {record.rank: record.reported.stands_at for record in self.table}
         cause = failure.after_hang(hang_cause(found, folder, stands_at), self.table)
         evidence_folder.summarise(cause)
         await self._end_attempt(self._outcome(hung=True), cause)

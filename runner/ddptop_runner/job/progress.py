@@ -77,7 +77,7 @@ class JobProgress:
         told = self._text.ranks
         return any(
             record.alive
-            and record.loss_state is None
+            and record.reported.loss_state is None
             and (record.rank not in told or told[record.rank].loss_state is None)
             for record in table
         )
@@ -134,8 +134,8 @@ class JobProgress:
                 known = self._text.of_rank(record.rank) or self._traced.get(record.rank)
             found[record.rank] = RankSteps(
                 own=record.steps,
-                reported=record.global_step,
-                total=record.total_steps,
+                reported=record.reported.global_step,
+                total=record.reported.total_steps,
                 printed=None if known is None else known.printed,
                 slack=math.ceil(LOOKS_APART_S * (record.steps_per_s(now_s) or 0.0)) + 1,
             )
@@ -168,18 +168,9 @@ def of_table(
     """
     told, others = [], dict(texts)
     for record in table:
-        text, text_every = others.pop(record.rank, (None, None))
-        figures = combine.RankTold(
-            run_step=run_steps.get(record.rank),
-            steps_per_s=record.steps_per_s(now_s),
-            total=record.total_steps,
-            source=record.total_source,
-            epoch=record.epoch,
-            epochs=record.epochs,
-            text=text,
-            text_every=text_every,
-        )
-        told.append(combine.of_rank(figures))
+        text = others.pop(record.rank, (None, None))
+        run_step, steps_per_s = run_steps.get(record.rank), record.steps_per_s(now_s)
+        told.append(combine.of_rank(record.reported, run_step, steps_per_s, *text))
     return combine.of_job([*told, *(text for text, _ in others.values())])
 
 

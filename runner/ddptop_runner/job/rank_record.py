@@ -5,7 +5,8 @@ from __future__ import annotations
 import datetime as dt
 import signal
 from dataclasses import dataclass, field
-from typing import Any
+
+from msgspec.structs import replace
 
 from ddptop_runner.base.clock import boottime_s, utc_from_boottime, utc_now
 from ddptop_runner.base.exit_status import split_status
@@ -13,16 +14,9 @@ from ddptop_runner.host import procs
 from ddptop_runner.host.tree import RankUsage
 from ddptop_runner.judge.hangs.types import WARM_COLLECTIVES, RankProgress
 from ddptop_runner.model.diagnose import RankExit
-from ddptop_runner.model.probe_message import MAX_METRICS, ProbeMessage
+from ddptop_runner.model.probe_message import ProbeMessage
 from ddptop_runner.model.snapshot import ProcessId, RankSample
-from ddptop_runner.model.words import (
-    LossIs,
-    LossSource,
-    LossState,
-    Phase,
-    ProgressSource,
-    RankState,
-)
+from ddptop_runner.model.words import Phase, RankState
 from ddptop_runner.reading.progress import rank_view
 
 RATE_WINDOW_S = 10.0
@@ -41,27 +35,14 @@ class RankRecord:
     local_rank: int
     started_boottime_s: float
     process: ProcessId | None = None
+    reported: ProbeMessage = rank_view.NOTHING
+    """What its probe reports, merged over its messages."""
     heard: bool = False
+    heard_boottime_s: float | None = None
     steps: int | None = None
     last_step_boottime_s: float | None = None
-    loss: float | None = None
-    loss_step: int | None = None
-    loss_state: LossState | None = None
-    loss_source: LossSource | None = None
-    loss_bad_since: int | None = None
-    loss_last_good: float | None = None
-    loss_min: float | None = None
-    loss_max: float | None = None
-    step_time_s: float | None = None
-    data_wait_s: float | None = None
-    sync_s: float | None = None
-    compute_s: float | None = None
-    global_step: int | None = None
     began: int | None = 0
     """The step of the run at which its attempt began; None where that is not known."""
-    total_steps: int | None = None
-    metrics: dict[str, float | None] = field(default_factory=dict)
-    stack_signal: int | None = None
     usage: RankUsage | None = None
     exit: RankExit | None = None
     hung: bool = False
@@ -69,34 +50,13 @@ class RankRecord:
     """Takes longer than usual for its next progress, as the hang watch says."""
     silent_because: str | None = None
     """Why it is silent and well, in words."""
-    phase: Phase | None = None
-    phase_boottime_s: float | None = None
-    stands_at: str | None = None
-    batches: int | None = None
-    collectives: dict[str, list[int]] = field(default_factory=dict)
-    """By process group: [last enqueued, last completed]."""
     collective_boottime_s: float | None = None
     """When a collective was last seen to have completed."""
-    heard_boottime_s: float | None = None
-    save_signals: list[int] = field(default_factory=list)
-    flight_record: str | None = None
     gpu_mem_peak_bytes: int | None = None
     leaving: bool = False
     """Whether its probe has said that the process is about to end."""
     ends_since_s: float | None = None
     """CLOCK_BOOTTIME at which it said so; None once anything else is heard after that."""
-    loss_parts: int | None = None
-    loss_is: LossIs | None = None
-    losses: dict[str, float | None] = field(default_factory=dict)
-    """By optimizer; empty where there is only one."""
-    frameworks: list[str] = field(default_factory=list)
-    replicas: int | None = None
-    total_source: ProgressSource | None = None
-    epoch: float | None = None
-    epochs: int | None = None
-    raised: str | None = None
-    """The exception that ends its process, `Type: message`, by its probe's last words."""
-    raised_at: str | None = None
     rank_source: str | None = None
     """What its number was read from; None where ddptop numbered it."""
     _rate_marks: list[tuple[float, int]] = field(default_factory=list)
@@ -110,6 +70,12 @@ class RankRecord:
     def alive(self) -> bool:
         """Whether it was started and its end has not been reported."""
         return self.process is not None and self.exit is None
+
+    @property
+    def entered(self) -> int | None:
+        """Collectives that it has entered; None where that is not reported."""
+        entered = [counts[0] for counts in self.reported.collectives.values()]
+        return sum(entered) if entered else None
 
     def steps_per_s(self, now_s: float) -> float | None:
         """Over the last ten seconds or so; 0 for a quiet rank; None with fewer than two marks."""
@@ -127,14 +93,12 @@ class RankRecord:
         counted = sample.step_source != "log"  # what was printed is read again, and proves no life
         if counted:
             self.steps = sample.step
-        self._take(rank_view.of_sample(sample))
+        self.reported = rank_view.restored(sample)
+        self.gpu_mem_peak_bytes = sample.gpu_mem_peak_bytes
+        self.rank_source = sample.rank_source
         if counted and sample.last_progress_at is not None:
             age_s = max(0.0, (utc_now() - sample.last_progress_at).total_seconds())
             self.last_step_boottime_s = boottime_s() - age_s
-
-    def _take(self, changes: dict[str, Any]) -> None:
-        for name, value in changes.items():
-            setattr(self, name, value)
 
     def hear(self, message: ProbeMessage) -> None:
         """Fold in one message of the rank's probe."""
@@ -142,29 +106,19 @@ class RankRecord:
         self.heard_boottime_s = message.t
         self.leaving = self.leaving or message.final
         self.ends_since_s = message.t if message.final else None
-        number = message.stack_signal
-        self.stack_signal = number if number in STACK_SIGNALS else None
-        if message.pid == self.pid:  # a child's handlers are not the rank's
-            self.save_signals = [n for n in message.save_signals if n in SAVE_SIGNALS]
-        self._take(rank_view.of_message(message))
-        self.phase_boottime_s = message.phase_t
-        if _completed(message.collectives) > _completed(self.collectives):
+        if _completed(message.collectives) > _completed(self.reported.collectives):
             self.collective_boottime_s = message.t
-        if message.collectives:
-            self.collectives = message.collectives
-        if message.steps is not None:
-            self._count(message)
-        if message.optimizers:
-            self.losses = {name: figures[-1] for name, figures in message.optimizers.items()}
-        if message.final:
-            self.raised, self.raised_at = message.raised, message.raised_at
-        if message.loss_state is not None:
-            lows = [x for x in (self.loss_min, message.loss_min) if x is not None]
-            highs = [x for x in (self.loss_max, message.loss_max) if x is not None]
-            self.loss_min, self.loss_max = min(lows, default=None), max(highs, default=None)
-        for name, value in message.metrics.items():
-            if name in self.metrics or len(self.metrics) < MAX_METRICS:
-                self.metrics[name] = value
+        save_signals = self.reported.save_signals
+        if message.pid == self.pid:  # a child's handlers are not the rank's
+            save_signals = [n for n in message.save_signals if n in SAVE_SIGNALS]
+        number = message.stack_signal if message.stack_signal in STACK_SIGNALS else None
+        merged = rank_view.merged(self.reported, message)
+        self.reported = replace(merged, save_signals=save_signals, stack_signal=number)
+        self._count(message)
+
+    def forget_loss_range(self) -> None:
+        """Smallest and largest loss are since the previous snapshot."""
+        self.reported = replace(self.reported, loss_min=None, loss_max=None)
 
     def _count(self, message: ProbeMessage) -> None:
         steps, at_s = message.steps, message.last_step_t
@@ -187,7 +141,7 @@ class RankRecord:
 
     def progress(self, now_s: float) -> RankProgress:
         """What the hang watch looks at."""
-        usage, collectives = self.usage, self.collectives
+        usage, reported = self.usage, self.reported
         (phase, began_s), heard_s = self._phase(), self.heard_boottime_s
         return RankProgress(
             rank=self.rank,
@@ -197,22 +151,22 @@ class RankRecord:
             since_progress_s=self.since_progress_s(now_s),
             phase=phase,
             phase_s=0.0 if began_s is None else max(0.0, now_s - began_s),
-            enqueued={group: counts[0] for group, counts in collectives.items()},
-            completed={group: counts[1] for group, counts in collectives.items()},
-            batches=self.batches,
+            enqueued={group: counts[0] for group, counts in reported.collectives.items()},
+            completed={group: counts[1] for group, counts in reported.collectives.items()},
+            batches=reported.batches,
             cpu_s=None if usage is None else usage.cpu_s,
             written_bytes=None if usage is None else usage.written_bytes,
             loader=None if usage is None else usage.loader,
             unheard_s=None if heard_s is None else max(0.0, now_s - heard_s),
             exited_with=None if self.exit is None else self.exit.returncode,
-            stands_at=self.stands_at,
+            stands_at=reported.stands_at,
         )
 
     def _phase(self) -> tuple[Phase | None, float | None]:
         """What it does, and since when: after its probe's last word it ends."""
         if self.ends_since_s is not None:
             return "end", self.ends_since_s
-        return self.phase, self.phase_boottime_s
+        return self.reported.phase, self.reported.phase_t
 
     def state(self, now_s: float, probe: bool) -> RankState:
         """The rank's state in a word."""
@@ -226,7 +180,7 @@ class RankRecord:
             return "paused"
         if self.hung:
             return "hung"
-        if probe and not self.steps and _completed(self.collectives) < WARM_COLLECTIVES:
+        if probe and not self.steps and _completed(self.reported.collectives) < WARM_COLLECTIVES:
             return "starting"
         if self.quiet:
             return "quiet"
@@ -243,6 +197,7 @@ class RankRecord:
             last_progress_at = utc_from_boottime(progress_s)
         usage = self.usage if self.alive else None
         phase, phase_s = self._phase() if self.alive else (None, None)
+        collectives = self.reported.collectives
         return RankSample(
             rank=self.rank,
             local_rank=self.local_rank,
@@ -261,13 +216,13 @@ class RankRecord:
             state_reason=self.silent_because if self.alive else None,
             phase=phase,
             phase_since=None if phase_s is None else utc_from_boottime(phase_s),
-            stands_at=self.stands_at if self.alive else None,
+            stands_at=self.reported.stands_at if self.alive else None,
             quiet_since=last_progress_at if self.alive and self.quiet else None,
-            collectives=_completed(self.collectives) if self.collectives else None,
-            collectives_enqueued=sum(counts[0] for counts in self.collectives.values())
-            if self.collectives
-            else None,
-            **{name: rank_view.copied(getattr(self, name)) for name in rank_view.SHOWN},
+            collectives=_completed(collectives) if collectives else None,
+            collectives_enqueued=self.entered,
+            gpu_mem_peak_bytes=self.gpu_mem_peak_bytes,
+            rank_source=self.rank_source,
+            **rank_view.shown(self.reported),
         )
 
 

@@ -132,4 +132,4 @@ class RankTable:
     def forget_loss_range(self) -> None:
         """Begin a new second: smallest and largest loss are since the previous snapshot."""
         for record in self:
-            record.loss_min = record.loss_max = None
+            record.forget_loss_range()

@@ -30,7 +30,9 @@ def with_facts(
         new_checkpoint = True
     elif last is not None and outcome.steps is not None:
         new_checkpoint = False  # this job's script is known to save, and this attempt did not
-    steps = [record.global_step for record in table if record.global_step is not None]
+    steps = [
+        record.reported.global_step for record in table if record.reported.global_step is not None
+    ]
     return dataclasses.replace(
         outcome,
         new_checkpoint=new_checkpoint,

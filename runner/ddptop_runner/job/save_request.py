@@ -80,9 +80,9 @@ def ask(folder: RunFolder, records: Sequence[RankRecord]) -> SaveAsked:
     signalled: dict[int, str] = {}
     refused: dict[int, str] = {}
     for record in records:
-        if record.process is None or not record.alive or not record.save_signals:
+        if record.process is None or not record.alive or not record.reported.save_signals:
             continue
-        number, why_not = _signal_for(record.process.pid, record.save_signals)
+        number, why_not = _signal_for(record.process.pid, record.reported.save_signals)
         if number is not None and procs.signal_process(record.process, number):
             signalled[record.rank] = signal_name(number)
         elif why_not:

@@ -127,7 +127,7 @@ class Supervisor:
         table = self._group.table
         alive = [record for record in table.everyone() if record.alive]
         pids = {r.rank: r.pid for r in alive if r.pid is not None}
-        usage = self._usage.look(pids, [r.rank for r in alive if r.phase == "data"])
+        usage = self._usage.look(pids, [r.rank for r in alive if r.reported.phase == "data"])
         for record in table.everyone():
             record.usage = usage.get(record.rank)
         printing = self._progress.is_printed

@@ -5,17 +5,23 @@ from __future__ import annotations
 import datetime as dt
 from typing import Any
 
+import msgspec
 import pytest
 
+from ddptop_runner.model.probe_message import ProbeMessage
 from ddptop_runner.model.snapshot import NodeSnapshot, Progress, RunStep
 from ddptop_runner.reading.progress.combine import (
-    RankTold,
     ended,
     of_job,
     of_moment,
     of_rank,
     total_steps,
 )
+from ddptop_runner.reading.progress.rank_view import NOTHING
+
+
+def told(total: int | None = None, source: Any = None) -> ProbeMessage:
+    return msgspec.structs.replace(NOTHING, total_steps=total, total_source=source)
 
 
 def log(step: int, total: int, **more) -> Progress:
@@ -30,7 +36,7 @@ def fake_snapshot(**told: Any) -> NodeSnapshot:
 
 
 def test_a_total_that_the_script_reported() -> None:
-    done = of_rank(RankTold(run_step=100, steps_per_s=5.0, total=1000, source="api"))
+    done = of_rank(told(1000, source="api"), 100, 5.0)
     assert (done.step, done.total, done.source) == (100, 1000, "api")
     assert (done.fraction, done.eta_s) == (0.1, 180)
     assert total_steps(done) == 1000
@@ -38,16 +44,16 @@ def test_a_total_that_the_script_reported() -> None:
 
 @pytest.mark.parametrize("step", [10, 60, None])
 def test_what_is_done_is_the_step_of_the_run(step) -> None:
-    done = of_rank(RankTold(run_step=step, total=100, text=log(60, 100)))
+    done = of_rank(told(100), step, None, text=log(60, 100))
     assert (done.step, done.total) == (60 if step is None else step, 100)
-    done = of_rank(RankTold(run_step=step, total=100))
+    done = of_rank(told(100), step, None)
     assert (done.step, done.fraction) == (step, None if step is None else step / 100)
 
 
 def test_a_share_that_is_known_beats_a_better_source_without_one() -> None:
-    told = RankTold(total=100, source="trainer", text=log(240, 400))
-    assert of_rank(told) == log(240, 400)
-    api = of_rank(RankTold(total=100))
+    done = of_rank(told(100, source="trainer"), None, None, text=log(240, 400))
+    assert done == log(240, 400)
+    api = of_rank(told(100), None, None)
     assert of_job([api, log(1, 4)]) == log(1, 4)
     assert of_job([api, None]) == api
 
@@ -63,40 +69,39 @@ def test_a_share_that_is_known_beats_a_better_source_without_one() -> None:
     ],
 )
 def test_the_run_goes_on_between_two_lines(steps, step) -> None:
-    told = RankTold(run_step=steps, text=log(200, 400, eta_s=9.0), text_every=10)
-    done = of_rank(told)
+    done = of_rank(told(), steps, None, text=log(200, 400, eta_s=9.0), text_every=10)
     assert (done.step, done.fraction, done.eta_s, done.source) == (step, step / 400, 9.0, "log")
-    assert of_rank(RankTold(run_step=405, text=log(398, 400), text_every=10)).step == 398
+    assert of_rank(told(), 405, None, text=log(398, 400), text_every=10).step == 398
 
 
 def test_more_steps_than_the_total_tell_no_share() -> None:
-    done = of_rank(RankTold(run_step=130, steps_per_s=1.0, total=100))
+    done = of_rank(told(100), 130, 1.0)
     assert (done.step, done.fraction, done.eta_s) == (130, None, None)
 
 
 def test_a_rank_that_stands_still_has_no_eta_and_borrows_none() -> None:
     text = log(10, 100, eta_s=50.0)
-    still = RankTold(run_step=10, steps_per_s=0.0, total=100, text=text)
-    assert of_rank(still).eta_s is None
-    unknown = RankTold(run_step=10, steps_per_s=None, total=100, text=text)
-    assert of_rank(unknown).eta_s == 50
+    still = of_rank(told(100), 10, 0.0, text=text)
+    assert still.eta_s is None
+    unknown = of_rank(told(100), 10, None, text=text)
+    assert unknown.eta_s == 50
 
 
 def test_the_best_source_and_the_slowest_rank() -> None:
     ranks = [
         log(90, 100),
-        of_rank(RankTold(run_step=50, steps_per_s=1.0, total=100, source="trainer")),
-        of_rank(RankTold(run_step=40, steps_per_s=2.0, total=100, source="trainer")),
+        of_rank(told(100, source="trainer"), 50, 1.0),
+        of_rank(told(100, source="trainer"), 40, 2.0),
     ]
     done = of_job(ranks)
     assert (done.step, done.fraction, done.eta_s, done.source) == (40, 0.4, 50, "trainer")
-    api = of_rank(RankTold(run_step=10, total=1000, source="api"))
+    api = of_rank(told(1000, source="api"), 10, None)
     assert of_job([*ranks, api]) == api
 
 
 def test_nobody_knows() -> None:
     assert of_job([]) is None
-    assert of_job([None, of_rank(RankTold(run_step=5))]) is None
+    assert of_job([None, of_rank(told(), 5, None)]) is None
     assert total_steps(None) is None
     assert total_steps(Progress(step=3, total=10, counts="epoch", source="log")) is None
 

@@ -97,8 +97,9 @@ def test_a_supervisor_that_starts_again_takes_no_printed_step_for_the_probes() -
     filled = fill(sample(has_probe=True), text(2.5, 2.0), None, LATER)
     record = RankRecord(0, 0, 0.0)
     record.restore(filled, 7)
-    assert (record.steps, record.last_step_boottime_s, record.global_step) == (None, None, None)
-    assert (record.loss, record.loss_state, record.step_time_s) == (None, None, None)
+    assert (record.steps, record.last_step_boottime_s) == (None, None)
+    said = record.reported
+    assert (said.global_step, said.loss, said.loss_state, said.step_time_s) == (None,) * 4
     record.restore(sample(step=4, step_source="probe", last_progress_at=NOW), 7)
     assert record.steps == 4
     assert record.last_step_boottime_s is not None

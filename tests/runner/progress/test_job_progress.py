@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from ddptop_runner.base.clock import boottime_s
@@ -90,7 +91,7 @@ def test_files_are_read_where_nothing_else_tells_a_loss(
 
 def test_no_thread_is_started_for_a_job_whose_probes_tell(progress, table) -> None:
     for record in table:
-        record.loss_state = "ok"
+        record.reported = msgspec.structs.replace(record.reported, loss_state="ok")
     progress.look(table, 0, boottime_s() - 100)
     assert progress._traces is None
 
@@ -99,7 +100,7 @@ def test_the_search_ends_when_a_probe_tells_after_all(progress, table) -> None:
     progress.look(table, 0, boottime_s() - 100)
     assert progress._traces is not None
     for record in table:
-        record.loss_state = "ok"
+        record.reported = msgspec.structs.replace(record.reported, loss_state="ok")
     progress.look(table, 0, boottime_s() - 101)
     assert progress._traces is None
 

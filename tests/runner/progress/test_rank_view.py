@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import os
 
 from ddptop_runner.base.clock import boottime_s
@@ -34,14 +33,14 @@ SAID = ProbeMessage(
     frameworks=["lightning"],
     replicas=2,
     batches=9,
+    optimizers={"Adam 1": [4, 2.0], "Adam 2": [3, 0.5]},
 )
 
 
 def test_the_table_names_fields_that_exist() -> None:
-    of_message = {*rank_view.LATEST, *rank_view.OF_MOMENT, *rank_view.OF_STEPS, *rank_view.OF_LOSS}
-    record = {field.name for field in dataclasses.fields(RankRecord)}
-    assert of_message <= {*ProbeMessage.__struct_fields__} & record
-    assert {*rank_view.SHOWN} <= {*RankSample.__struct_fields__} & record
+    of_message = {*rank_view.LATEST, *rank_view.OF_STEPS, *rank_view.OF_LOSS, *rank_view.SHOWN}
+    assert of_message <= {*ProbeMessage.__struct_fields__}
+    assert {*rank_view.SHOWN} <= {*RankSample.__struct_fields__}
 
 
 def test_a_restarted_supervisor_goes_on_from_all_that_a_rank_showed() -> None:
@@ -50,8 +49,9 @@ def test_a_restarted_supervisor_goes_on_from_all_that_a_rank_showed() -> None:
     sample = record.sample(boottime_s(), probe=True)
     next_one.restore(sample, os.getpid())
     after = next_one.sample(boottime_s(), probe=True)
-    kept = [name for name in rank_view.SHOWN if name not in rank_view.NOT_RESTORED]
+    kept = [*rank_view.RESTORED, "losses"]
     assert [getattr(after, name) for name in kept] == [getattr(sample, name) for name in kept]
+    assert after.losses == {"Adam 1": 2.0, "Adam 2": 0.5}
     assert (after.loss_bad_since, after.loss_last_good, after.step) == (4, 2.5, 7)
 
 
@@ -68,13 +68,15 @@ def test_what_was_printed_is_not_restored_as_what_a_probe_said() -> None:
         loss_source="log",
         data_wait_s=0.1,
     )
-    assert rank_view.of_sample(sample)["data_wait_s"] == 0.1
-    assert not {"loss", "loss_source", "global_step"} & rank_view.of_sample(sample).keys()
+    said = rank_view.restored(sample)
+    assert said.data_wait_s == 0.1
+    assert (said.loss, said.loss_source, said.global_step) == (None, None, None)
 
 
 def test_a_message_without_a_value_keeps_the_last_one() -> None:
     record = RankRecord(0, 0, 0.0)
     record.hear(SAID)
     record.hear(ProbeMessage(v=1, pid=SAID.pid, seq=2, t=SAID.t))
-    assert (record.global_step, record.sync_s, record.frameworks) == (107, 0.2, ["lightning"])
-    assert (record.loss_state, record.loss_bad_since, record.phase) == ("nan", 4, None)
+    said = record.reported
+    assert (said.global_step, said.sync_s, said.frameworks) == (107, 0.2, ["lightning"])
+    assert (said.loss_state, said.loss_bad_since, said.phase) == ("nan", 4, None)

@@ -123,8 +123,10 @@ def test_a_stop_ends_the_wait():
 def test_what_an_attempt_had_achieved_is_told_to_the_policy():
     async def scenario(group: Group, around: Around) -> None:
         group._log.emit(ev.TrainingStarted(attempt=0, after_s=4.0))
-        group.table[0].global_step = 120
-        group.table[1].global_step = 121
+        record = group.table[0]
+        record.reported = msgspec.structs.replace(record.reported, global_step=120)
+        record = group.table[1]
+        record.reported = msgspec.structs.replace(record.reported, global_step=121)
         outcome = AttemptOutcome(0, 30.0, 7, None, "SIGKILL", None)
         assert await group._restart_or_end(outcome, CAUSE)
         kept = group.planner.remember()["history"]["failed"][0]

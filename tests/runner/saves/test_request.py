@@ -26,6 +26,7 @@ from ddptop_runner.job.save_request import SaveAsked
 from ddptop_runner.jobs import checkpoint as wanted
 from ddptop_runner.model.snapshot import Checkpoint, RankSample
 from ddptop_runner.probe import probe
+from ddptop_runner.reading.progress.rank_view import NOTHING
 
 CHILD = """
 import signal, sys, time
@@ -64,7 +65,9 @@ def record(process: subprocess.Popen, rank: int = 0, signals: list[int] | None =
         rank,
         0.0,
         process=procs.identify(process.pid),
-        save_signals=[USR1, USR2] if signals is None else signals,
+        reported=msgspec.structs.replace(
+            NOTHING, save_signals=[USR1, USR2] if signals is None else signals
+        ),
     )
 
 

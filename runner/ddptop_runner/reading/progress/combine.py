@@ -7,71 +7,71 @@ a framework's trainer, then that of a line of output. Of several ranks the slowe
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import NamedTuple
 
 import msgspec
 
+from ddptop_runner.model.probe_message import ProbeMessage
 from ddptop_runner.model.snapshot import NodeSnapshot, Progress, RunStep
 from ddptop_runner.model.words import ProgressSource
 
 _ORDER: tuple[ProgressSource, ...] = ("api", "trainer", "log")
 
 
-class RankTold(NamedTuple):
-    """What one rank's probe and its output tell of how far it is."""
+def of_rank(
+    reported: ProbeMessage,
+    run_step: int | None,
+    steps_per_s: float | None,
+    text: Progress | None = None,
+    text_every: int | None = None,
+) -> Progress | None:
+    """How far one rank is, by its probe and its output; None where nothing said a total.
 
-    run_step: int | None = None
-    """By `run_step.of_rank`."""
-    steps_per_s: float | None = None
-    total: int | None = None
-    """Steps of the whole run, by `report` or a trainer."""
-    source: ProgressSource | None = None
-    """Who said `total`; None is `report`, as in messages of older probes."""
-    epoch: float | None = None
-    epochs: int | None = None
-    text: Progress | None = None
-    text_every: int | None = None
-    """How far apart the last two steps were that the output told."""
-
-
-def of_rank(told: RankTold) -> Progress | None:
-    """How far one rank is, by its probe and its output; None where nothing said a total."""
-    text = _brought_up(told)
-    if not told.total:
+    Args:
+        reported: what its probe reports; a total without a source is of `report`, as in messages
+            of older probes.
+        run_step: by `run_step.of_rank`.
+        steps_per_s: of its probe.
+        text: what its output says.
+        text_every: how far apart the last two steps of the output were.
+    """
+    text = _brought_up(text, run_step, text_every)
+    done, total = run_step, reported.total_steps
+    if not total:
         return text
-    done = told.run_step
-    if done is None and text is not None and text.counts == "run" and text.total == told.total:
+    if done is None and text is not None and text.counts == "run" and text.total == total:
         done = text.step
     fraction = eta_s = None
-    if done is not None and 0 <= done <= told.total:
-        fraction = done / told.total
-        if told.steps_per_s:
-            eta_s = (told.total - done) / told.steps_per_s
-        elif told.steps_per_s is None and text is not None:
+    if done is not None and 0 <= done <= total:
+        fraction = done / total
+        if steps_per_s:
+            eta_s = (total - done) / steps_per_s
+        elif steps_per_s is None and text is not None:
             eta_s = text.eta_s
-    said = Progress(
+    if fraction is None and text is not None and text.fraction is not None:
+        return text
+    return Progress(
         step=done,
-        total=told.total,
-        epoch=told.epoch,
-        epochs=told.epochs,
+        total=total,
+        epoch=reported.epoch,
+        epochs=reported.epochs,
         fraction=fraction,
         eta_s=eta_s,
-        source=told.source or "api",
+        source=reported.total_source or "api",
     )
-    return text if fraction is None and text is not None and text.fraction is not None else said
 
 
-def _brought_up(told: RankTold) -> Progress | None:
+def _brought_up(
+    text: Progress | None, steps: int | None, text_every: int | None
+) -> Progress | None:
     """What the output tells, with the run's step where that has gone on since the last line.
 
     Only where both count the same, as they do that are never farther apart than two lines.
     """
-    text, steps = told.text, told.run_step
     if text is None or text.counts != "run" or text.step is None or not text.total:
         return text
     if steps is None or text.fraction is None or steps > text.total:
         return text
-    if not 0 < steps - text.step <= (told.text_every or 0):
+    if not 0 < steps - text.step <= (text_every or 0):
         return text
     return msgspec.structs.replace(text, step=steps, fraction=steps / text.total)
 
@@ -86,19 +86,7 @@ def of_job(ranks: Iterable[Progress | None]) -> Progress | None:
     equal = [one for one in clear if _ORDER.index(one.source) == best]
     slowest = min(equal, key=lambda one: (one.fraction or 0.0, one.step or 0))
     etas = [one.eta_s for one in equal if one.eta_s is not None]
-    return Progress(
-        step=slowest.step,
-        total=slowest.total,
-        counts=slowest.counts,
-        epoch=slowest.epoch,
-        epochs=slowest.epochs,
-        fraction=slowest.fraction,
-        eta_s=max(etas, default=None),
-        estimated=slowest.estimated,
-        epoch_fraction=slowest.epoch_fraction,
-        epoch_eta_s=slowest.epoch_eta_s,
-        source=slowest.source,
-    )
+    return msgspec.structs.replace(slowest, eta_s=max(etas, default=None))
 
 
 def ended(progress: Progress) -> Progress:

@@ -1,9 +1,9 @@
-"""Merges what the sources know of a rank into one view, for own and foreign jobs. Pure.
+"""Merges what the sources report of a rank into one view, for own and foreign jobs. Pure.
 
 Precedence: `ddptop.report` and the probe, which share a message; then the output; then files that
-the rank logs to. Losses of two sources are never mixed: once a probe or `report` has told a loss in
-an attempt, no other is taken. What comes from output and files is shown and recorded, and proves no
-life: the hang watch has only what probes report.
+the rank logs to. Losses of two sources are never mixed: once a probe or `report` has reported a
+loss in an attempt, no other is taken. What comes from output and files is shown and recorded, and
+proves no life: the hang watch has only what probes report.
 """
 
 from __future__ import annotations
@@ -13,17 +13,19 @@ from typing import Any
 
 import msgspec
 
-from ddptop_runner.model.probe_message import ProbeMessage
+from ddptop_runner.model.probe_message import MAX_METRICS, VERSION, ProbeMessage
 from ddptop_runner.model.snapshot import RankSample
 from ddptop_runner.reading.progress.from_text import TextProgress
 
+NOTHING = ProbeMessage(v=VERSION, pid=1, seq=0, t=0.0)
+"""Reported of a rank whose probe has not reported."""
 LATEST = (
-    *("batches", "data_wait_s", "epoch", "epochs", "flight_record", "frameworks", "global_step"),
-    *("replicas", "step_time_s", "total_source", "total_steps"),
+    *("batches", "collectives", "data_wait_s", "epoch", "epochs", "frameworks", "global_step"),
+    *("optimizers", "raised", "raised_at", "replicas", "step_time_s", "total_source"),
+    "total_steps",
 )
-"""Each stays until a message of the probe brings another value."""
-OF_MOMENT = ("phase", "stands_at")
-"""True of the moment of the message alone."""
+"""Each stays until a message brings another value. What no list names is true of the moment of a
+message only."""
 OF_STEPS = ("compute_s", "sync_s")
 """Parts of the steps whose mean duration `step_time_s` is."""
 OF_LOSS = (
@@ -31,45 +33,59 @@ OF_LOSS = (
     *("loss_state", "loss_step"),
 )
 """Replaced together."""
-SHOWN = (
-    *("batches", "compute_s", "data_wait_s", "frameworks", "global_step", "gpu_mem_peak_bytes"),
-    *("loss_max", "loss_min", "losses", "metrics", "rank_source", "replicas", "step_time_s"),
-    *("sync_s", *OF_LOSS),
+RANGE = ("loss_max", "loss_min")
+"""Since the previous snapshot."""
+RESTORED = (
+    *("compute_s", "data_wait_s", "frameworks", "global_step", "metrics", "replicas"),
+    *("step_time_s", "sync_s", *OF_LOSS),
 )
-"""What a rank's sample has as it is, alive or ended."""
+"""What a restarted supervisor takes over from the last sample of a rank; the others are counted or
+measured anew."""
 PROVEN_BY_STEPS = ("global_step", "step_time_s")
 """Not restored from a sample whose steps were printed: those are read again."""
-NOT_RESTORED = ("batches", "loss_max", "loss_min")
-"""Counted or measured anew."""
+SHOWN = ("batches", *RANGE, *RESTORED)
+"""What a rank's sample has as it is, alive or ended."""
 
 
-def of_message(message: ProbeMessage) -> dict[str, Any]:
-    """What a message of the probe changes in the view."""
-    changes = {name: getattr(message, name) for name in OF_MOMENT}
-    for name in LATEST:
-        if (value := getattr(message, name)) not in (None, []):
-            changes[name] = value
-    if message.step_time_s is not None:
-        changes |= {name: getattr(message, name) for name in OF_STEPS}
+def merged(before: ProbeMessage, message: ProbeMessage) -> ProbeMessage:
+    """A message, with what stays of those before it."""
+    stays = [name for name in LATEST if not _says(getattr(message, name))]
+    if message.step_time_s is None:
+        stays += OF_STEPS
+    if message.loss_state is None:
+        stays += [*OF_LOSS, *RANGE]
+    changes = {name: getattr(before, name) for name in stays}
     if message.loss_state is not None:
-        changes |= {name: getattr(message, name) for name in OF_LOSS}
-    return changes
+        lows = [x for x in (before.loss_min, message.loss_min) if x is not None]
+        highs = [x for x in (before.loss_max, message.loss_max) if x is not None]
+        changes["loss_min"], changes["loss_max"] = min(lows, default=None), max(highs, default=None)
+    changes["metrics"] = dict(before.metrics)
+    for name, value in message.metrics.items():
+        if name in before.metrics or len(changes["metrics"]) < MAX_METRICS:
+            changes["metrics"][name] = value
+    return msgspec.structs.replace(message, **changes)
 
 
-def of_sample(sample: RankSample) -> dict[str, Any]:
-    """What a supervisor that was restarted takes over from the last sample of a rank."""
-    left = {*NOT_RESTORED}
+def _says(value: object) -> bool:
+    return value is not None and value != [] and value != {}
+
+
+def shown(reported: ProbeMessage) -> dict[str, Any]:
+    """The fields of a rank's sample that its probe reports."""
+    losses = {name: figures[-1] for name, figures in reported.optimizers.items()}
+    return {"losses": losses, **{name: getattr(reported, name) for name in SHOWN}}
+
+
+def restored(sample: RankSample) -> ProbeMessage:
+    """What a restarted supervisor takes over from the last sample of a rank."""
+    left: set[str] = set()
     if sample.step_source == "log":
         left.update(PROVEN_BY_STEPS)
     if sample.loss_source == "log":
         left.update(OF_LOSS)
-    changes = {name: getattr(sample, name) for name in SHOWN if name not in left}
-    return {name: copied(value) for name, value in changes.items()}
-
-
-def copied(value: Any) -> Any:
-    """The value, or a copy of one that would change along with its source."""
-    return value.copy() if isinstance(value, (dict, list)) else value
+    changes = {name: getattr(sample, name) for name in RESTORED if name not in left}
+    optimizers = {name: [None, loss] for name, loss in sample.losses.items()}
+    return msgspec.structs.replace(NOTHING, **changes, optimizers=optimizers)
 
 
 PATIENCE_S = 5.0

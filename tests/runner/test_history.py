@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime as dt
 import itertools
 import random
+import sqlite3
 from pathlib import Path
 
 import pytest
 from tests.runner.histories import START, dump, event, rank, write_losses
 
 from ddptop_runner.base.clock import utc_from_unix
+from ddptop_runner.model.events import SILENT
 from ddptop_runner.model.snapshot import Event, GpuSample
 from ddptop_runner.store import history, history_reader
 from ddptop_runner.store.history import HistoryReader, HistoryWriter, Series
@@ -342,3 +345,54 @@ def test_times_of_events_keep_their_microseconds(path):
     ]
     writer.close()
     assert HistoryReader(path).events() == told
+
+
+def test_a_look_at_the_latest_events_costs_no_more_in_a_long_history(tmp_path, monkeypatch):
+    """Also those that are no news: a screen asks each second, and a job may run for months."""
+    steps = 0
+
+    def count() -> int:
+        nonlocal steps
+        steps += 1
+        return 0
+
+    def check(reader: HistoryReader, db: sqlite3.Connection) -> sqlite3.Connection:
+        db.set_progress_handler(count, 100)
+        return db
+
+    costs = []
+    for length in (100, 3000):
+        path = tmp_path / f"{length}.db"
+        writer = HistoryWriter(path)
+        with monkeypatch.context() as patch:
+            patch.setattr(writer, "flush", lambda: None)
+            told = [
+                writer.event(event("alert" if i % 3 else SILENT, START + i)) for i in range(length)
+            ]
+        writer.close()
+        news = [one for one in told if one.type != SILENT]
+        reader = HistoryReader(path)
+        assert [one.seq for one in reader.events()] == list(range(1, len(news) + 1))
+        with monkeypatch.context() as patch:
+            patch.setattr(HistoryReader, "_check", check)
+            steps = 0
+            assert [one.ts for one in reader.events(len(news) - 1)] == [news[-1].ts]
+            latest = reader.events(limit=10)
+        assert [one.ts for one in latest] == [one.ts for one in news[-10:]]
+        costs.append(steps)
+    assert costs[1] < 2 * costs[0] + 10
+
+
+def test_events_that_are_no_news_are_counted_where_no_writer_has(path):
+    writer = HistoryWriter(path)
+    for type_ in ("launched", SILENT, "alert"):
+        writer.event(event(type_))
+    writer.close()
+    with contextlib.closing(sqlite3.connect(path)) as db, db:
+        db.execute("DELETE FROM meta WHERE key != 'schema'")
+    assert [one.seq for one in HistoryReader(path).events()] == [1, 2]
+    writer = HistoryWriter(path)
+    writer.event(event(SILENT))
+    writer.event(event("finished"))
+    assert [one.type for one in HistoryReader(path).events(after_seq=2)] == ["finished"]
+    writer.close()

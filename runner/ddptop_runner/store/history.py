@@ -20,6 +20,7 @@ import msgspec
 
 from ddptop_runner.base.errors import DamagedFileError, DdptopError
 from ddptop_runner.base.files import set_aside
+from ddptop_runner.model.events import SILENT
 from ddptop_runner.model.snapshot import Event, GpuSample, RankSample
 from ddptop_runner.store.history_reader import HistoryReader, Series, check_schema
 from ddptop_runner.store.history_schema import (
@@ -27,6 +28,7 @@ from ddptop_runner.store.history_schema import (
     GPU,
     KINDS,
     RANK,
+    SILENT_COUNT,
     SPREAD,
     TIERS,
     Kind,
@@ -450,6 +452,9 @@ class HistoryWriter:
                 if event.data is not None:
                     values["data"] = msgspec.json.encode(event.data).decode()
                 db.execute(_INSERT_EVENT, [values[column] for column in EVENT_COLUMNS])
+            if silent := sum(event.type == SILENT for event in self._pending_events):
+                update = "UPDATE meta SET value = value + ? WHERE key = ?"
+                db.execute(update, (silent, SILENT_COUNT))
             if self._second is not None and abs(self._second - self._pruned_at) >= PRUNE_EVERY_S:
                 self._pruned_at = self._second
                 _prune(db, self._second)

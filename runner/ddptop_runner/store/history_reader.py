@@ -25,11 +25,13 @@ from ddptop_runner.base.errors import DamagedFileError, DdptopError
 from ddptop_runner.model.events import SILENT
 from ddptop_runner.model.snapshot import Event
 from ddptop_runner.store.history_schema import (
+    COUNT_SILENT,
     EVENT_COLUMNS,
     GPU,
     HISTORY_SCHEMA,
     KINDS,
     RANK,
+    SILENT_COUNT,
     SPREAD,
     TIERS,
     Kind,
@@ -189,26 +191,24 @@ class HistoryReader:
         with self.open() as db:
             if db is None:
                 return []
+            db.execute("BEGIN")
             columns = ", ".join(EVENT_COLUMNS)
             if "data" not in columns_of(db, "events"):  # of an older ddptop
                 columns = columns.replace("data", "NULL")
-            table, which = "events", ""
-            if not silent:
-                before = f"sum(type = '{SILENT}') OVER (ORDER BY seq)"
-                table = f"(SELECT *, seq - {before} AS number FROM events)"
-                columns = columns.replace("seq", "number AS seq", 1)
-                which = f" AND type != '{SILENT}'"
-            number = "seq" if silent else "number"
-            query = (
-                f"SELECT {columns} FROM {table} WHERE {number} > ?{which}"
-                f" ORDER BY {number} DESC LIMIT ?"
-            )
-            found, left_bytes = [], EVENTS_BYTES
-            for row in db.execute(query, (after_seq, -1 if limit is None else limit)):
-                left_bytes -= sum(len(value) for value in row if isinstance(value, str))
+            query = f"SELECT {columns} FROM events WHERE seq > ? ORDER BY seq DESC"
+            left_out = 0 if silent else _silent_events(db)
+            found: list[Event] = []
+            left_bytes = EVENTS_BYTES
+            for seq, *values in db.execute(query, (after_seq,)):
+                if not silent and values[1] == SILENT:
+                    left_out -= 1
+                    continue
+                if seq - left_out <= after_seq or len(found) == limit:
+                    break
+                left_bytes -= sum(len(value) for value in values if isinstance(value, str))
                 if left_bytes < 0:
                     raise sqlite3.DatabaseError("events contain too much text")
-                found.append(_event(row))
+                found.append(_event((seq - left_out, *values)))
             return found[::-1]
 
     def attempt_starts(self) -> list[tuple[int, float]]:
@@ -438,6 +438,12 @@ def _is_wal(path: Path) -> bool:
             return file.read(20)[18:20] == b"\x02\x02"
     except OSError:
         return False
+
+
+def _silent_events(db: sqlite3.Connection) -> int:
+    """How many events are no news to a person; counted anew where no writer has counted them."""
+    counted = db.execute(f"SELECT value FROM meta WHERE key = '{SILENT_COUNT}'").fetchone()
+    return int((counted or db.execute(COUNT_SILENT).fetchone())[0])
 
 
 def _event(row: tuple[Any, ...]) -> Event:

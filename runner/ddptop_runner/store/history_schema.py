@@ -16,6 +16,8 @@ from typing import Any, Literal
 
 import msgspec
 
+from ddptop_runner.model.events import SILENT
+
 HISTORY_SCHEMA = 1
 """Version of the tables, kept in `meta` under the key `schema`."""
 
@@ -143,6 +145,11 @@ EVENT_COLUMNS = (
     "data",
 )  # fmt: skip
 """`data` is a JSON object; NULL in rows, and missing in files, of earlier versions."""
+SILENT_COUNT = "silent"
+"""Key in `meta`: the number of events of type `state`, so that a reader of the latest events need
+not count them."""
+COUNT_SILENT = f"SELECT count(*) FROM events WHERE type = '{SILENT}'"
+_BEGIN_SILENT_COUNT = f"INSERT INTO meta VALUES ('{SILENT_COUNT}', ({COUNT_SILENT}))"
 
 
 def ddl() -> Iterator[str]:
@@ -150,6 +157,7 @@ def ddl() -> Iterator[str]:
     yield "CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID"
     yield f"INSERT INTO meta VALUES ('schema', '{HISTORY_SCHEMA}')"
     yield _EVENTS_DDL
+    yield _BEGIN_SILENT_COUNT
     for kind in KINDS:
         metrics = ", ".join(
             f"{column} {metric.sql_type}" for metric in kind.metrics for column in metric.columns
@@ -170,6 +178,8 @@ def additions(db: sqlite3.Connection) -> Iterator[str]:
     """The statements that add the columns which a history of an older ddptop lacks."""
     if "data" not in columns_of(db, "events"):
         yield "ALTER TABLE events ADD COLUMN data TEXT"
+    if db.execute("SELECT 1 FROM meta WHERE key = ?", (SILENT_COUNT,)).fetchone() is None:
+        yield _BEGIN_SILENT_COUNT
     for kind in KINDS:
         types = {column: metric.sql_type for metric in kind.metrics for column in metric.columns}
         for tier in TIERS:

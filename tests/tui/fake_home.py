@@ -6,6 +6,7 @@ import datetime as dt
 import math
 import os
 import random
+from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
@@ -105,6 +106,22 @@ def gpu(index: int, **more: object) -> GpuSample:
     return GpuSample(**{**values, **more})
 
 
+_RECORDED: dict[tuple[bytes, str], bytes] = {}
+
+
+def record(
+    path: Path, key: object, write: Callable[[HistoryWriter], None], *, final: bool = False
+) -> None:
+    """Write a history, or copy the one that this process wrote for the same `key` before."""
+    same = path.read_bytes() if path.exists() else b"", f"{path.name} {key!r} {final}"
+    if same not in _RECORDED:
+        writer = HistoryWriter(path, batch_s=1e9)
+        write(writer)
+        writer.close(final=final)
+        _RECORDED[same] = path.read_bytes()
+    path.write_bytes(_RECORDED[same])
+
+
 def write_history(
     folder: RunFolder,
     ranks: int,
@@ -119,35 +136,38 @@ def write_history(
     final: bool = False,
 ) -> None:
     """Losses that fall as losses do; `gap` seconds without samples are a restart."""
-    chance = random.Random(7)
-    writer = HistoryWriter(folder.history_db, batch_s=1e9)
+    key = ("losses", ranks, seconds, until, every_s, gap, odd_rank, nan_at, events)
     start = until.timestamp() - seconds
-    for second in range(0, seconds + 1, every_s):
-        if gap and gap[0] <= second < gap[1]:
-            continue
-        attempt = 1 if gap and second >= gap[1] else 0
-        samples = []
-        for rank in range(ranks):
-            loss = 2.1 + 6.5 * math.exp(-second / (seconds / 7)) + chance.gauss(0, 0.05)
-            if rank == odd_rank and second > seconds * 0.6:
-                loss *= 1 + 1.9 * (second / seconds - 0.6)
-            samples.append(
-                RankSample(
-                    rank=rank,
-                    local_rank=rank,
-                    host=HOST,
-                    step=second * 3,
-                    loss=None if nan_at == second and rank == 0 else loss,
-                    loss_state="nan" if nan_at == second and rank == 0 else "ok",
-                    step_time_s=0.33,
-                    cpu_percent=100.0,
-                    rss_bytes=GIB,
+
+    def write(writer: HistoryWriter) -> None:
+        chance = random.Random(7)
+        for second in range(0, seconds + 1, every_s):
+            if gap and gap[0] <= second < gap[1]:
+                continue
+            attempt = 1 if gap and second >= gap[1] else 0
+            samples = []
+            for rank in range(ranks):
+                loss = 2.1 + 6.5 * math.exp(-second / (seconds / 7)) + chance.gauss(0, 0.05)
+                if rank == odd_rank and second > seconds * 0.6:
+                    loss *= 1 + 1.9 * (second / seconds - 0.6)
+                samples.append(
+                    RankSample(
+                        rank=rank,
+                        local_rank=rank,
+                        host=HOST,
+                        step=second * 3,
+                        loss=None if nan_at == second and rank == 0 else loss,
+                        loss_state="nan" if nan_at == second and rank == 0 else "ok",
+                        step_time_s=0.33,
+                        cpu_percent=100.0,
+                        rss_bytes=GIB,
+                    )
                 )
-            )
-        writer.add(start + second, attempt, samples, [])
-    for event in events or []:
-        writer.event(event)
-    writer.close(final=final)
+            writer.add(start + second, attempt, samples, [])
+        for event in events or []:
+            writer.event(event)
+
+    record(folder.history_db, key, write, final=final)
 
 
 def event(seconds_ago: float, kind: str, message: str, **more: object) -> Event:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import msgspec
 from tests.tui import fake_gpus
-from tests.tui.fake_home import GIB, HOST, NOW, ago, change
+from tests.tui.fake_home import GIB, HOST, NOW, ago, change, record
 
 from ddptop_runner.base.paths import RunFolder
 from ddptop_runner.judge.balance import imbalance
@@ -91,21 +91,25 @@ def in_parts(home: Path) -> RunFolder:
         imbalance=imbalance.of_job(ranks, snapshot.gpus),
     )
     folder.history_db.unlink()
-    writer = HistoryWriter(folder.history_db, batch_s=1e9)
-    for second in range(0, 1801, 5):
-        late = second > 1500
-        samples = [
-            msgspec.structs.replace(_parts(rank, late), step=(rank.step or 0) - 3 * (1800 - second))
-            for rank in snapshot.ranks
-        ]
-        gpus = [
-            msgspec.structs.replace(
-                gpu, util_percent=98.0 - (27 if late and gpu.index == SLOW else second % 7)
-            )
-            for gpu in snapshot.gpus
-        ]
-        writer.add(NOW.timestamp() - 1800 + second, 1, samples, gpus)
-    writer.close()
+
+    def write(writer: HistoryWriter) -> None:
+        for second in range(0, 1801, 5):
+            late = second > 1500
+            samples = [
+                msgspec.structs.replace(
+                    _parts(rank, late), step=(rank.step or 0) - 3 * (1800 - second)
+                )
+                for rank in snapshot.ranks
+            ]
+            gpus = [
+                msgspec.structs.replace(
+                    gpu, util_percent=98.0 - (27 if late and gpu.index == SLOW else second % 7)
+                )
+                for gpu in snapshot.gpus
+            ]
+            writer.add(NOW.timestamp() - 1800 + second, 1, samples, gpus)
+
+    record(folder.history_db, "in parts", write)
     return folder
 
 

@@ -11,6 +11,7 @@ from tests.tui.fake_home import (
     HOST,
     ago,
     make_folder,
+    record,
     snapshot_of,
     spec_of,
     write_log,
@@ -251,11 +252,11 @@ def learner(
     """A job that ended, whose loss falls by `falls` steps; `restart_at` goes back to step 0."""
     spec = spec_of(job, 2, ago_s, args=["--lr", lr, "--epochs", "3"], **more)
     folder = make_folder(home, spec)
-    writer = HistoryWriter(folder.history_db, batch_s=1e9)
     start = spec.created_at.timestamp() + 5
     attempt = step = 0
     events = [Event(ts=spec.created_at, type="launched", message="launched", attempt=0)]
     events.append(Event(ts=ago(ago_s - 5), type="attempt_started", message="starts", attempt=0))
+    samples: list[tuple[int, int, list[RankSample]]] = []
     for second in range(0, steps // 2):
         step += 2
         if restart_at is not None and second * 2 == restart_at:
@@ -264,7 +265,7 @@ def learner(
             events.append(Event(ts=moment, type="attempt_started", message="again", attempt=1))
         bad = bad_from is not None and second * 2 >= bad_from
         loss = 0.4 + 7.0 * math.exp(-2 * second / falls) + 0.03 * math.sin(second)
-        samples = [
+        ranks = [
             RankSample(
                 rank=rank,
                 local_rank=rank,
@@ -275,10 +276,15 @@ def learner(
             )
             for rank in range(2)
         ]
-        writer.add(start + second, attempt, samples, [])
-    for event in events:
-        writer.event(event)
-    writer.close(final=True)
+        samples.append((second, attempt, ranks))
+
+    def write(writer: HistoryWriter) -> None:
+        for second, attempt, ranks in samples:
+            writer.add(start + second, attempt, ranks, [])
+        for event in events:
+            writer.event(event)
+
+    record(folder.history_db, (steps, falls, ago_s, restart_at, bad_from), write, final=True)
     end = ago(ago_s - 5 - steps // 2)
     write_snapshot(
         folder,

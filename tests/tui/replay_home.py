@@ -13,6 +13,7 @@ from tests.tui.fake_home import (
     event,
     gpu,
     make_folder,
+    record,
     snapshot_of,
     spec_of,
     write_log,
@@ -84,7 +85,7 @@ def recorded_job(home: Path, *, log_sizes: bool = True, every_s: int = 1) -> Run
     spec = spec_of(JOB, RANKS, SECONDS + 4, args=["--model", "350m"])
     folder = make_folder(home, spec)
     texts: dict[int, str] = {0: "", 1: ""}
-    writer = HistoryWriter(folder.history_db, batch_s=1e9)
+    sizes: dict[int, int | None] = {}
     for second in range(0, SECONDS, every_s):
         if HANG <= second < AGAIN:
             continue
@@ -92,11 +93,16 @@ def recorded_job(home: Path, *, log_sizes: bool = True, every_s: int = 1) -> Run
         if second % 5 == 0 and second != HANG - 5:
             loss = loss_at(second, 0)
             texts[attempt] += LINE.format(step=step_at(second), rank=0, loss=loss)
-        size = len(texts[attempt]) if log_sizes else None
-        writer.add(begin() + second, attempt, ranks_at(second, size), gpus_at(second))
-    for one in events():
-        writer.event(one)
-    writer.close(final=True)
+        sizes[second] = len(texts[attempt]) if log_sizes else None
+
+    def write(writer: HistoryWriter) -> None:
+        for second, size in sizes.items():
+            attempt = int(second >= AGAIN)
+            writer.add(begin() + second, attempt, ranks_at(second, size), gpus_at(second))
+        for one in events():
+            writer.event(one)
+
+    record(folder.history_db, ("replay", log_sizes, every_s), write, final=True)
     for attempt, text in texts.items():
         for rank in range(RANKS):
             write_log(folder, attempt, rank, text.replace("rank 0", f"rank {rank}"))

@@ -30,17 +30,18 @@ Compare = Callable[..., bool]
 LAUNCHER_OF_FOUR = LauncherSample(name="DataParallel", pid=7)
 
 
-@pytest.mark.parametrize("size", [(80, 24), (120, 40)], ids=lambda size: f"{size[0]}x{size[1]}")
 @pytest.mark.parametrize(
-    ("make", "keys"), [("mpirun", ("down", "down")), ("waiting", ())], ids=["ranks", "waiting"]
+    ("make", "keys", "size"),
+    [("mpirun", ("down", "down"), (120, 40)), ("waiting", (), (80, 24))],
+    ids=["ranks", "waiting"],
 )
 def test_a_command(
     frozen: Path,
     make_app: MakeApp,
     snap_compare: Compare,
-    size: object,
     make: str,
     keys: tuple[str, ...],
+    size: object,
 ) -> None:
     folder = getattr(fake_commands, make)(frozen)
 

@@ -10,11 +10,10 @@ from pathlib import Path
 
 from ddptop.tui import messages
 from tests.tui import fake_story
-from tests.tui.pictures import Compare, MakeApp, after, by_size, by_theme
+from tests.tui.pictures import Compare, MakeApp, after, by_look
 
 
-@by_theme
-@by_size
+@by_look
 def test_a_job_and_its_companion(
     frozen: Path,
     make_app: MakeApp,

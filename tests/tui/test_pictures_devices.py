@@ -13,11 +13,10 @@ from ddptop.tui.theme import DARK
 from tests.tui import fake_gpus
 from tests.tui.fake_device_history import write_gpu_history
 from tests.tui.fake_home import uuid
-from tests.tui.pictures import Compare, MakeApp, after, by_size, by_theme
+from tests.tui.pictures import Compare, MakeApp, after, by_look
 
 
-@by_size
-@by_theme
+@by_look
 def test_one_is_too_hot(
     eight_gpus: Path, make_app: MakeApp, snap_compare: Compare, size: object, theme: str
 ) -> None:
@@ -26,12 +25,11 @@ def test_one_is_too_hot(
     assert snap_compare(app, terminal_size=size, run_before=after(theme, looks=6))
 
 
-@by_size
-def test_each_in_another_trouble(
-    ill_gpus: Path, make_app: MakeApp, snap_compare: Compare, size: object
-) -> None:
+def test_each_in_another_trouble(ill_gpus: Path, make_app: MakeApp, snap_compare: Compare) -> None:
     app = make_app(opening=messages.DevicesWanted())
-    assert snap_compare(app, terminal_size=size, run_before=after(DARK.name, "j", "j", looks=6))
+    assert snap_compare(
+        app, terminal_size=(120, 40), run_before=after(DARK.name, "j", "j", looks=6)
+    )
 
 
 def test_none(frozen: Path, make_app: MakeApp, snap_compare: Compare) -> None:

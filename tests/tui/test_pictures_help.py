@@ -15,15 +15,12 @@ from ddptop.tui.screens.help import HelpScreen
 from ddptop.tui.theme import OWN
 from tests.tui import fake_gpus, fake_home
 from tests.tui.driving import look, settle, until
-from tests.tui.pictures import Compare, MakeApp, by_size, by_theme
+from tests.tui.pictures import Compare, MakeApp, by_size
 from textual.pilot import Pilot
 
 
 @by_size
-@by_theme
-def test_help(
-    frozen: Path, make_app: MakeApp, snap_compare: Compare, size: object, theme: str
-) -> None:
+def test_help(frozen: Path, make_app: MakeApp, snap_compare: Compare, size: object) -> None:
     fake_home.failed_job(frozen)
 
     async def prepare(pilot: Pilot[None]) -> None:
@@ -32,7 +29,7 @@ def test_help(
         await until(pilot, lambda: isinstance(pilot.app.screen, HelpScreen))
         await look(pilot)
 
-    app = make_app(reach=Reach(theme=theme))
+    app = make_app()
     assert snap_compare(app, terminal_size=size, run_before=prepare)
 
 
@@ -44,12 +41,9 @@ def test_other_themes(
     assert snap_compare(app, terminal_size=(120, 40), run_before=settle)
 
 
-@by_size
-def test_ascii_only(
-    eight_gpus: Path, make_app: MakeApp, snap_compare: Compare, size: object
-) -> None:
+def test_ascii_only(eight_gpus: Path, make_app: MakeApp, snap_compare: Compare) -> None:
     app = some_jobs(eight_gpus, make_app, Reach(letters="ascii"))
-    assert snap_compare(app, terminal_size=size, run_before=settle)
+    assert snap_compare(app, terminal_size=(120, 40), run_before=settle)
 
 
 def test_no_colours(

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from tests.tui import fake_gpus, fake_home, fake_ranks
-from tests.tui.pictures import Compare, MakeApp, after, by_look, by_size_and_small
+from tests.tui.pictures import SIZES, SMALL, Compare, MakeApp, after, by_look, by_size, name_of
 
 
 @by_look
@@ -21,7 +21,7 @@ def test_eight_gpus_with_a_straggler(
     assert snap_compare(make_app("llama-ft"), terminal_size=size, run_before=after(theme, "]"))
 
 
-@by_size_and_small
+@pytest.mark.parametrize("size", [SIZES[0], SMALL], ids=name_of)
 def test_two_cpu_ranks(
     frozen: Path, make_app: MakeApp, snap_compare: Compare, size: object
 ) -> None:
@@ -29,21 +29,19 @@ def test_two_cpu_ranks(
     assert snap_compare(make_app("mlp-cpu"), terminal_size=size, run_before=after("ddptop"))
 
 
-@by_look
-def test_a_failed_job(
-    frozen: Path, make_app: MakeApp, snap_compare: Compare, size: object, theme: str
-) -> None:
+@pytest.mark.parametrize("size", SIZES[:2], ids=name_of)
+def test_a_failed_job(frozen: Path, make_app: MakeApp, snap_compare: Compare, size: object) -> None:
     fake_home.failed_job(frozen)
-    assert snap_compare(make_app("vit-base"), terminal_size=size, run_before=after(theme))
+    assert snap_compare(make_app("vit-base"), terminal_size=size, run_before=after("ddptop"))
 
 
-@by_look
+@by_size
 def test_a_thousand_ranks(
-    frozen: Path, make_app: MakeApp, snap_compare: Compare, size: object, theme: str
+    frozen: Path, make_app: MakeApp, snap_compare: Compare, size: object
 ) -> None:
     fake_ranks.many(frozen, 1024)
     app = make_app("llama-ft")
-    assert snap_compare(app, terminal_size=size, run_before=after(theme, "down", "right"))
+    assert snap_compare(app, terminal_size=size, run_before=after("ddptop", "down", "right"))
 
 
 def test_sixteen_ranks_are_a_table(frozen: Path, make_app: MakeApp, snap_compare: Compare) -> None:

@@ -13,10 +13,10 @@ from ddptop.tui.screens.logs import LogsScreen
 from tests.tui import fake_logs
 from tests.tui.driving import look, until
 from tests.tui.driving_logs import search, settled
-from tests.tui.pictures import Compare, MakeApp, by_size, by_theme
+from tests.tui.pictures import Compare, MakeApp, by_look
 from textual.pilot import Pilot
 
-pytestmark = [by_theme, by_size]
+pytestmark = by_look
 
 
 async def ready(pilot: Pilot[None], theme: str) -> LogsScreen:

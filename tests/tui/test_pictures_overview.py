@@ -11,11 +11,10 @@ from pathlib import Path
 from ddptop.tui.theme import DARK, LIGHT
 from tests.tui import fake_foreign, fake_gpus, fake_home
 from tests.tui.fake_device_history import write_gpu_history
-from tests.tui.pictures import Compare, MakeApp, after, by_size, by_theme
+from tests.tui.pictures import Compare, MakeApp, after, by_look, by_size
 
 
-@by_size
-@by_theme
+@by_look
 def test_all_jobs(
     eight_gpus: Path, make_app: MakeApp, snap_compare: Compare, size: object, theme: str
 ) -> None:
@@ -38,9 +37,8 @@ def test_jobs_that_ddptop_did_not_start(
     assert snap_compare(make_app(), terminal_size=size, run_before=after(DARK.name, looks=4))
 
 
-@by_size
-def test_no_job(frozen: Path, make_app: MakeApp, snap_compare: Compare, size: object) -> None:
-    assert snap_compare(make_app(), terminal_size=size, run_before=after(LIGHT.name, looks=4))
+def test_no_job(frozen: Path, make_app: MakeApp, snap_compare: Compare) -> None:
+    assert snap_compare(make_app(), terminal_size=(80, 24), run_before=after(LIGHT.name, looks=4))
 
 
 def test_a_filter_and_marks(eight_gpus: Path, make_app: MakeApp, snap_compare: Compare) -> None:

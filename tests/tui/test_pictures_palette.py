@@ -10,21 +10,20 @@ from pathlib import Path
 
 from tests.tui import fake_gpus, fake_home
 from tests.tui.driving import settle, until
-from tests.tui.pictures import Compare, MakeApp, by_look
+from tests.tui.pictures import Compare, MakeApp, by_size
 from textual.command import CommandList, CommandPalette
 from textual.pilot import Pilot
 from textual.widgets import Input
 
 
-@by_look
+@by_size
 def test_what_can_be_done_with_a_rank(
-    eight_gpus: Path, make_app: MakeApp, snap_compare: Compare, size: object, theme: str
+    eight_gpus: Path, make_app: MakeApp, snap_compare: Compare, size: object
 ) -> None:
     fake_gpus.eight_gpu_ranks(eight_gpus)
     fake_home.failed_job(eight_gpus)
 
     async def prepare(pilot: Pilot[None]) -> None:
-        pilot.app.theme = theme
         await settle(pilot)
         await pilot.press("ctrl+p")
         await until(pilot, lambda: isinstance(pilot.app.screen, CommandPalette))

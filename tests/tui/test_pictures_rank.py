@@ -7,11 +7,12 @@ from pathlib import Path
 import pytest
 from ddptop.tui.messages import RankPicked
 from ddptop.tui.screens.rank import RankScreen
+from ddptop.tui.theme import DARK
 from tests.tui import fake_foreign, fake_ranks
 from tests.tui.pictures import LOOKS, SIZES, SMALL, Compare, MakeApp, after, name_of
 
 
-@pytest.mark.parametrize(("size", "theme"), [*LOOKS, (SMALL, "ddptop")], ids=name_of)
+@pytest.mark.parametrize(("size", "theme"), [*LOOKS, (SMALL, DARK.name)], ids=name_of)
 def test_a_rank_that_holds_up_the_others(
     frozen: Path, make_app: MakeApp, snap_compare: Compare, size: object, theme: str
 ) -> None:
@@ -23,13 +24,12 @@ def test_a_rank_that_holds_up_the_others(
 def test_its_step_time_alone(frozen: Path, make_app: MakeApp, snap_compare: Compare) -> None:
     fake_ranks.in_parts(frozen)
     app = make_app(opening=RankPicked("llama-ft", fake_ranks.SLOW))
-    assert snap_compare(app, terminal_size=SIZES[0], run_before=after("ddptop", "2", on=RankScreen))
+    assert snap_compare(
+        app, terminal_size=SIZES[0], run_before=after(DARK.name, "2", on=RankScreen)
+    )
 
 
-@pytest.mark.parametrize("size", SIZES[:2], ids=name_of)
-def test_a_foreign_rank(
-    held_gpus: Path, make_app: MakeApp, snap_compare: Compare, size: object
-) -> None:
+def test_a_foreign_rank(held_gpus: Path, make_app: MakeApp, snap_compare: Compare) -> None:
     view = fake_foreign.with_findings()
     app = make_app(opening=RankPicked(view.job, 2, foreign=True))
-    assert snap_compare(app, terminal_size=size, run_before=after("ddptop", on=RankScreen))
+    assert snap_compare(app, terminal_size=SIZES[1], run_before=after(DARK.name, on=RankScreen))

@@ -1,4 +1,4 @@
-"""What a replay looks like, at three sizes, dark and light.
+"""What a replay looks like, at three sizes.
 
 After a change that is meant: `pytest tests/tui/test_pictures_replay.py --snapshot-update`, then
 look at each changed picture.
@@ -12,23 +12,20 @@ from ddptop.tui.app import DdptopApp
 from ddptop.tui.messages import ReplayWanted
 from ddptop.tui.screens.replay import ReplayScreen
 from tests.tui.driving import settle, until
-from tests.tui.pictures import Compare, MakeApp, by_size, by_theme
+from tests.tui.pictures import Compare, MakeApp, by_size
 from tests.tui.replay_home import HANG, JOB, begin, recorded_job
 from textual.pilot import Pilot
 
 
-@by_theme
 @by_size
 def test_a_moment_of_a_hang(
     frozen: Path,
     make_app: MakeApp,
     snap_compare: Compare,
     size: object,
-    theme: str,
 ) -> None:
     async def prepare(pilot: Pilot[None]) -> None:
         app = pilot.app
-        app.theme = theme
 
         def has_read() -> bool:
             return isinstance(app.screen, ReplayScreen) and app.screen.detail is not None

@@ -9,13 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-import pytest
 from tests.tui import fake_foreign, fake_gpus, fake_home
 from tests.tui.driving import look, settle, until
 from tests.tui.pictures import Compare, MakeApp, by_size
 from textual.pilot import Pilot
-
-pytestmark = by_size
 
 
 def with_open(opening: str = "", *keys: str) -> Callable[[Pilot[None]], object]:
@@ -37,6 +34,7 @@ def with_open(opening: str = "", *keys: str) -> Callable[[Pilot[None]], object]:
     return prepare
 
 
+@by_size
 def test_the_launch_form(
     eight_gpus: Path, make_app: MakeApp, snap_compare: Compare, size: object
 ) -> None:
@@ -45,27 +43,35 @@ def test_the_launch_form(
     assert snap_compare(app, terminal_size=size, run_before=with_open(*keys))
 
 
+@by_size
 def test_confirm(frozen: Path, make_app: MakeApp, snap_compare: Compare, size: object) -> None:
     fake_gpus.eight_gpu_ranks(frozen)
     assert snap_compare(make_app("llama-ft"), terminal_size=size, run_before=with_open("K"))
 
 
+@by_size
 def test_stacks(frozen: Path, make_app: MakeApp, snap_compare: Compare, size: object) -> None:
     fake_home.failed_job(frozen)
     assert snap_compare(make_app("vit-base"), terminal_size=size, run_before=with_open("t"))
 
 
-@pytest.mark.parametrize("kind", ["healthy", "with_findings"])
+@by_size
 def test_a_foreign_job(
-    held_gpus: Path, make_app: MakeApp, snap_compare: Compare, size: object, kind: str
+    held_gpus: Path, make_app: MakeApp, snap_compare: Compare, size: object
 ) -> None:
-    view = getattr(fake_foreign, kind)()
-    app = make_app(watched=view.foreign)
+    app = make_app(watched=fake_foreign.with_findings().foreign)
     assert snap_compare(app, terminal_size=size, run_before=with_open())
 
 
+def test_a_foreign_job_in_good_health(
+    held_gpus: Path, make_app: MakeApp, snap_compare: Compare
+) -> None:
+    app = make_app(watched=fake_foreign.healthy().foreign)
+    assert snap_compare(app, terminal_size=(120, 40), run_before=with_open())
+
+
 def test_a_foreign_job_that_is_gone(
-    held_gpus: Path, make_app: MakeApp, snap_compare: Compare, size: object
+    held_gpus: Path, make_app: MakeApp, snap_compare: Compare
 ) -> None:
     async def prepare(pilot: Pilot[None]) -> None:
         await settle(pilot)
@@ -74,12 +80,12 @@ def test_a_foreign_job_that_is_gone(
         await settle(pilot)
 
     app = make_app(watched=fake_foreign.healthy().foreign, readonly=True)
-    assert snap_compare(app, terminal_size=size, run_before=prepare)
+    assert snap_compare(app, terminal_size=(80, 24), run_before=prepare)
 
 
 def test_the_findings_of_a_foreign_job(
-    held_gpus: Path, make_app: MakeApp, snap_compare: Compare, size: object
+    held_gpus: Path, make_app: MakeApp, snap_compare: Compare
 ) -> None:
     view = fake_foreign.with_findings()
     app = make_app(watched=view.foreign)
-    assert snap_compare(app, terminal_size=size, run_before=with_open("f"))
+    assert snap_compare(app, terminal_size=(120, 40), run_before=with_open("f"))

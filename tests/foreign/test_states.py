@@ -61,18 +61,17 @@ def test_cpu_and_memory_of_a_process_and_its_helpers(wait_until) -> None:
             one.stdout.readline()  # its interpreter is loaded
         before = cpu_s(process.pid), cpu_s(helper.pid)
         watch = StateWatch()
-        assert look(watch, process.pid, 0.0, (helper.pid,)).cpu_percent is None
+        assert look(watch, process.pid, 0.0, (helper.pid,)).usage.cpu_percent is None
         first = cpu_s(process.pid), cpu_s(helper.pid)
         wait_until(lambda: cpu_s(process.pid) > first[0] + 0.1)
         wait_until(lambda: cpu_s(helper.pid) > first[1] + 0.1)
         least_s = cpu_s(process.pid) + cpu_s(helper.pid) - sum(first)
-        used_s = look(watch, process.pid, 10.0, (helper.pid,)).cpu_percent / 100 * 10.0
+        used_s = look(watch, process.pid, 10.0, (helper.pid,)).usage.cpu_percent / 100 * 10.0
         most_s = cpu_s(process.pid) + cpu_s(helper.pid) - sum(before)
         assert least_s - 0.001 < used_s < most_s + 0.001
         alone = look(StateWatch(), process.pid, 0.0)
         both = look(StateWatch(), process.pid, 0.0, (helper.pid,))
-        assert alone.rss_bytes and both.rss_bytes
-        assert both.rss_bytes > 1.5 * alone.rss_bytes
+        assert both.usage.rss_bytes > 1.5 * alone.usage.rss_bytes > 0
 
 
 def test_no_cpu_time_for_long_is_said(wait_until) -> None:
@@ -132,16 +131,19 @@ def test_uninterruptible_sleep_counts_only_when_it_lasts(fake: FakeProc) -> None
     assert state_of(fake.look(watch, 21.0))[0] == "blocked"
 
 
-def test_stuck_is_said_of_a_running_process_only() -> None:
-    assert state_of(Seen(letter="R"), "spins") == ("stuck", "spins")
-    assert state_of(Seen(letter="T"), "spins")[0] == "paused"
-    assert state_of(Seen(letter="t"))[1] == "stopped in a debugger"
+@pytest.mark.parametrize(
+    ("letter", "state"), [("R", "stuck"), ("T", "paused"), ("t", "paused"), ("Z", "zombie")]
+)
+def test_only_a_running_process_is_stuck(fake: FakeProc, letter: str, state: str) -> None:
+    fake.put(letter)
+    seen = fake.look(StateWatch(), 0.0)
+    assert state_of(seen, "spins")[0] == state
+    assert state_of(seen)[0] == ("running" if letter == "R" else state)
 
 
-def test_processes_that_are_gone_are_forgotten(fake: FakeProc) -> None:
+def test_a_process_that_was_gone_is_looked_at_anew(fake: FakeProc) -> None:
     watch = StateWatch()
     fake.put("S")
     fake.look(watch, 0.0)
-    assert watch.known() == 1
     watch.look({}, 1.0)
-    assert watch.known() == 0
+    assert state_of(fake.look(watch, 100.0)) == ("running", None)

@@ -28,7 +28,7 @@ from ddptop_runner.foreign import job_record, watch
 from ddptop_runner.foreign.job_record import cuda_index, ordered_devices
 from ddptop_runner.foreign.types import Census
 from ddptop_runner.foreign.watch import ForeignBook
-from ddptop_runner.model.snapshot import GpuProcess, GpuSample
+from ddptop_runner.model.snapshot import GpuProcess, GpuSample, RankSample
 
 # -- what becomes of it ----------------------------------------------------------------------------
 
@@ -237,7 +237,8 @@ def test_what_cuda_visible_devices_says(
     gpus = [gpu(index, name=name) for index, name in enumerate(names)]
     found = ordered_devices(visible, gpus, pci_order=pci_order)
     assert (None if found is None else [one.index for one in found]) == order
-    assert cuda_index(found, gpus[0]) == (order.index(0) if order and 0 in order else None)
+    rank = RankSample(rank=0, local_rank=0, host="a", gpu=0, gpus=[gpus[0].uuid or ""])
+    assert cuda_index(found, rank) == (order.index(0) if order and 0 in order else None)
 
 
 def test_jobs_that_come_and_go_leave_nothing(

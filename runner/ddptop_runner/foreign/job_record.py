@@ -66,11 +66,10 @@ def ordered_devices(
     return found
 
 
-def cuda_index(order: Sequence[GpuSample] | None, gpu: GpuSample) -> int | None:
-    """The i of `cuda:i` for `gpu` by what `ordered_devices` says; None where it is not certain."""
-    own = (gpu.uuid, gpu.index)
-    names = [(one.uuid, one.index) for one in order or ()]
-    return names.index(own) if own in names else None
+def cuda_index(order: Sequence[GpuSample] | None, rank: RankSample) -> int | None:
+    """The i of `cuda:i` for the rank's device; None where it is not certain."""
+    places = enumerate(order or ())
+    return next((i for i, one in places if one.index == rank.gpu and one.uuid in rank.gpus), None)
 
 
 BLOCKED_LOOKS = 3
@@ -83,21 +82,17 @@ IDLE_S = 30.0
 
 @dataclass(frozen=True)
 class Seen:
-    """One process and its helpers at one look."""
+    """One process and its helpers at one look, and what the looks before it found."""
 
-    letter: str
-    """As in ps(1)."""
+    usage: RankUsage
+    at_s: float
+    busy_at_s: float
+    """When CPU time was last used."""
+    blocked_since_s: float | None = None
     blocked_looks: int = 0
     """How many looks in a row found it in uninterruptible sleep, this one included."""
-    blocked_s: float = 0.0
-    idle_s: float | None = None
-    """Seconds since it last used CPU time; None at the first look."""
     wait_channel: str | None = None
     """The kernel function in which it sleeps, where that is readable."""
-    cpu_percent: float | None = None
-    """Of one core, over the time since the last look, helpers included."""
-    rss_bytes: int | None = None
-    """Helpers included: pages that they share count once for each."""
 
 
 def state_of(seen: Seen, stuck_reason: str | None = None) -> tuple[RankState, str | None]:
@@ -107,35 +102,26 @@ def state_of(seen: Seen, stuck_reason: str | None = None) -> tuple[RankState, st
         seen: what was seen of its process.
         stuck_reason: why it is thought to be stuck in a collective; None when it is not.
     """
-    if seen.letter in "ZX":
+    letter = seen.usage.state_letter
+    if letter in "ZX":
         return "zombie", "exited, but not yet reaped by its parent"
-    if seen.letter == "T":
+    if letter == "T":
         return "paused", "paused by a signal (SIGSTOP or Ctrl-Z); send SIGCONT to resume it"
-    if seen.letter == "t":
+    if letter == "t":
         return "paused", "stopped in a debugger"
-    if seen.blocked_looks >= BLOCKED_LOOKS and seen.blocked_s >= BLOCKED_S:
+    blocked_s = 0.0 if seen.blocked_since_s is None else seen.at_s - seen.blocked_since_s
+    if seen.blocked_looks >= BLOCKED_LOOKS and blocked_s >= BLOCKED_S:
         inside = f" in {seen.wait_channel}" if seen.wait_channel else ""
         return "blocked", (
-            f"in uninterruptible sleep{inside} for {seen.blocked_s:.0f} s: waiting for a disk, "
+            f"in uninterruptible sleep{inside} for {blocked_s:.0f} s: waiting for a disk, "
             "network file system, or driver; signals have no effect"
         )
     if stuck_reason is not None:
         return "stuck", stuck_reason
-    if seen.idle_s is not None and seen.idle_s >= IDLE_S:
-        return "running", f"no CPU time used for {seen.idle_s:.0f} s"
+    idle_s = seen.at_s - seen.busy_at_s
+    if idle_s >= IDLE_S:
+        return "running", f"no CPU time used for {idle_s:.0f} s"
     return "running", None
-
-
-@dataclass
-class _Memory:
-    """One process, from look to look."""
-
-    start_ticks: int
-    busy_s: float
-    """When CPU time was last seen used."""
-    looks: int = 0
-    blocked_looks: int = 0
-    blocked_since_s: float = 0.0
 
 
 class StateWatch:
@@ -143,7 +129,7 @@ class StateWatch:
 
     def __init__(self) -> None:
         self._meter = UsageMeter[int]()
-        self._known: dict[int, _Memory] = {}
+        self._seen: dict[int, Seen] = {}
 
     def look(
         self, processes: Mapping[int, tuple[int, Iterable[int]]], now_s: float
@@ -155,40 +141,24 @@ class StateWatch:
             now_s: a clock that only goes forward.
         """
         trees = {pid: (pid, *helpers) for pid, (_, helpers) in processes.items()}
-        known, found = {}, {}
-        for pid, usage in self._meter.look(trees, now_s).items():
-            if usage.start_ticks != processes[pid][0]:
-                continue
-            memory = self._known.get(pid)
-            if memory is None or memory.start_ticks != usage.start_ticks:
-                memory = _Memory(usage.start_ticks, now_s)
-            known[pid] = memory
-            found[pid] = _see(pid, usage, memory, now_s)
-        self._known = known
-        return found
-
-    def known(self) -> int:
-        """How many processes are remembered."""
-        return len(self._known)
+        self._seen = {
+            pid: _see(pid, usage, self._seen.get(pid), now_s)
+            for pid, usage in self._meter.look(trees, now_s).items()
+            if usage.start_ticks == processes[pid][0]
+        }
+        return self._seen
 
 
-def _see(pid: int, usage: RankUsage, memory: _Memory, now_s: float) -> Seen:
-    memory.looks += 1
-    if usage.cpu_percent:
-        memory.busy_s = now_s
-    blocked = usage.state_letter == "D"
-    if blocked and not memory.blocked_looks:
-        memory.blocked_since_s = now_s
-    memory.blocked_looks = memory.blocked_looks + 1 if blocked else 0
-    return Seen(
-        letter=usage.state_letter,
-        blocked_looks=memory.blocked_looks,
-        blocked_s=now_s - memory.blocked_since_s if blocked else 0.0,
-        idle_s=now_s - memory.busy_s if memory.looks > 1 else None,
-        wait_channel=procs.wait_channel(pid) if blocked else None,
-        cpu_percent=usage.cpu_percent,
-        rss_bytes=usage.rss_bytes,
-    )
+def _see(pid: int, usage: RankUsage, before: Seen | None, now_s: float) -> Seen:
+    if before is not None and before.usage.start_ticks != usage.start_ticks:
+        before = None
+    busy_at_s = now_s if before is None or usage.cpu_percent else before.busy_at_s
+    if usage.state_letter != "D":
+        return Seen(usage, now_s, busy_at_s)
+    since_s, looks = now_s, 0
+    if before is not None and before.blocked_since_s is not None:
+        since_s, looks = before.blocked_since_s, before.blocked_looks
+    return Seen(usage, now_s, busy_at_s, since_s, looks + 1, procs.wait_channel(pid))
 
 
 MAX_POINTS = 16_384
@@ -198,119 +168,108 @@ LEAST_POINTS = 512
 MAX_SERIES = 4096
 
 
-_Row = tuple[int, float, float, float, int, float]
-"""Start of a bucket; lowest loss in it, sum, highest, how many, last."""
+@dataclass(frozen=True)
+class _Bucket:
+    """The losses of one rank in a stretch of time."""
 
+    low: float = math.inf
+    total: float = 0.0
+    high: float = -math.inf
+    count: int = 0
+    last: float = math.nan
+    is_bad: bool = False
+    """Whether one of them was NaN or infinite; of those nothing else is kept."""
 
-def _joined(rows: Iterable[_Row], width_s: int) -> list[_Row]:
-    """Rows in buckets of that width; one that is older than the last bucket goes into that."""
-    found: list[_Row] = []
-    for t, low, total, high, count, last in rows:
-        bucket = t // width_s * width_s
-        if not found or bucket > found[-1][0]:
-            found.append((bucket, low, total, high, count, last))
-            continue
-        at, low_then, total_then, high_then, count_then, _ = found[-1]
-        low, high = min(low, low_then), max(high, high_then)
-        found[-1] = (at, low, total + total_then, high, count + count_then, last)
-    return found
-
-
-class _LossSeries:
-    """One rank's losses in buckets of `width_s`, oldest first."""
-
-    def __init__(self) -> None:
-        self.width_s = 1
-        self.rows: list[_Row] = []
-        self.nonfinite_t: list[int] = []
-
-    def add(self, at_s: float, loss: float) -> None:
-        bucket = int(at_s) // self.width_s * self.width_s
-        if math.isfinite(loss):
-            row = (bucket, loss, loss, loss, 1, loss)
-            self.rows[-1:] = _joined([*self.rows[-1:], row], self.width_s)
-        elif not self.nonfinite_t or self.nonfinite_t[-1] < bucket:
-            self.nonfinite_t.append(bucket)
-
-    def widen(self) -> None:
-        """Join buckets in pairs, so that about half as many remain."""
-        self.width_s *= 2
-        self.rows = _joined(self.rows, self.width_s)
-        self.nonfinite_t = _buckets(self.nonfinite_t, self.width_s)
-
-    def ends(self) -> list[int]:
-        """Unix seconds of the first and the last losses."""
-        times = [row[0] for row in (*self.rows[:1], *self.rows[-1:])]
-        return [*times, *self.nonfinite_t[:1], *self.nonfinite_t[-1:]]
-
-    def __len__(self) -> int:
-        return max(len(self.rows), len(self.nonfinite_t))
-
-    def between(self, since: int, until: int, bucket_s: int) -> Series:
-        def inside(t: int) -> bool:
-            return since < t + self.width_s and t <= until
-
-        rows = _joined((row for row in self.rows if inside(row[0])), bucket_s)
-        return Series(
-            bucket_s=bucket_s,
-            t=[row[0] for row in rows],
-            min=[row[1] for row in rows],
-            mean=[row[2] / row[4] for row in rows],
-            max=[row[3] for row in rows],
-            last=[row[5] for row in rows],
-            attempt=[None] * len(rows),
-            nonfinite_t=_buckets((t for t in self.nonfinite_t if inside(t)), bucket_s),
+    def and_then(self, later: _Bucket) -> _Bucket:
+        return _Bucket(
+            min(self.low, later.low),
+            self.total + later.total,
+            max(self.high, later.high),
+            self.count + later.count,
+            later.last if later.count else self.last,
+            self.is_bad or later.is_bad,
         )
 
 
-def _buckets(times: Iterable[int], width_s: int) -> list[int]:
-    return list(dict.fromkeys(t // width_s * width_s for t in times))
+def _joined(buckets: Iterable[tuple[int, _Bucket]], width_s: int) -> dict[int, _Bucket]:
+    """By start, in buckets of that width."""
+    found: dict[int, _Bucket] = {}
+    for t, bucket in buckets:
+        start = t // width_s * width_s
+        known = found.get(start)
+        found[start] = bucket if known is None else known.and_then(bucket)
+    return found
 
 
 class LossHistory:
-    """The losses of one job, by rank."""
+    """The losses of one job by rank, in buckets of one width, which grows with their number."""
 
     def __init__(self) -> None:
-        self._series: dict[int, _LossSeries] = {}
+        self._width_s = 1
+        self._ranks: dict[int, dict[int, _Bucket]] = {}
+        self._span: tuple[float, float] | None = None
 
     def add(self, rank: int, at_s: float, loss: float) -> None:
         """A loss that was seen at that unix time; NaN and infinity are kept as such."""
-        series = self._series.get(rank)
-        if series is None:
-            if len(self._series) >= MAX_SERIES:
-                return
-            series = self._series[rank] = _LossSeries()
-        series.add(at_s, loss)
-        if len(series) > max(LEAST_POINTS, MAX_POINTS // len(self._series)):
-            series.widen()
+        if rank not in self._ranks and len(self._ranks) >= MAX_SERIES:
+            return
+        buckets = self._ranks.setdefault(rank, {})
+        one = _Bucket(loss, loss, loss, 1, loss) if math.isfinite(loss) else _Bucket(is_bad=True)
+        t = float(int(at_s))
+        self._span = (
+            (t, t) if self._span is None else (min(t, self._span[0]), max(t, self._span[1]))
+        )
+        start = int(at_s) // self._width_s * self._width_s
+        buckets[start] = buckets[start].and_then(one) if start in buckets else one
+        if len(buckets) > max(LEAST_POINTS, MAX_POINTS // len(self._ranks)):
+            self._width_s *= 2
+            for known, theirs in self._ranks.items():
+                self._ranks[known] = _joined(theirs.items(), self._width_s)
 
     def span(self) -> tuple[float, float] | None:
         """Unix seconds of the first and the last loss."""
-        ends = [t for one in self._series.values() for t in one.ends()]
-        return (float(min(ends)), float(max(ends))) if ends else None
+        return self._span
 
     def series(self, since_s: float, until_s: float, columns: int) -> dict[int, Series]:
         """As `HistoryReader.rank_series`: at most `columns` points of each rank."""
-        span = self.span()
-        if span is None:
+        if self._span is None:
             return {}
-        since, until = max(int(since_s), int(span[0])), min(int(until_s), int(span[1]))
+        since, until = int(max(since_s, self._span[0])), int(min(until_s, self._span[1]))
         if since > until:
             return {}
+        width_s = bucket_width(since, until, max(2, columns), self._width_s)
         found = {}
-        for rank, one in sorted(self._series.items()):
-            width_s = bucket_width(since, until, max(2, columns), one.width_s)
-            series = one.between(since, until, width_s)
-            if series.t or series.nonfinite_t:
-                found[rank] = series
+        for rank, buckets in sorted(self._ranks.items()):
+            some = [
+                (t, bucket)
+                for t, bucket in sorted(buckets.items())
+                if since < t + self._width_s and t <= until
+            ]
+            if some:
+                found[rank] = _series(_joined(some, width_s), width_s)
         return found
 
     def points(self) -> int:
         """How many points are kept."""
-        return sum(map(len, self._series.values()))
+        return sum(map(len, self._ranks.values()))
+
+
+def _series(buckets: Mapping[int, _Bucket], width_s: int) -> Series:
+    known = {t: bucket for t, bucket in buckets.items() if bucket.count}
+    return Series(
+        bucket_s=width_s,
+        t=list(known),
+        min=[bucket.low for bucket in known.values()],
+        mean=[bucket.total / bucket.count for bucket in known.values()],
+        max=[bucket.high for bucket in known.values()],
+        last=[bucket.last for bucket in known.values()],
+        attempt=[None] * len(known),
+        nonfinite_t=[t for t, bucket in buckets.items() if bucket.is_bad],
+    )
 
 
 KEPT_EVENTS = 300
+GONE = "exited since the last scan"
 
 
 class JobRecord:
@@ -490,56 +449,39 @@ class JobRecord:
             given=any(rank.visible_devices for rank in self.foreign.ranks),
             progress_at_s=self._grew_s,
         )
-        stuck = self._watch.stuck
-        if stuck.stuck_ranks:
-            ranks = [
-                self._with_state(rank, seen, stuck.reason)
-                if rank.rank in stuck.stuck_ranks
-                else rank
-                for rank in ranks
-            ]
         for alert in new:
             self._emit(now, "alert", alert.message)
+        stuck = self._watch.stuck
+        for index, rank in enumerate(ranks):
+            one = seen.get(rank.pid or 0)
+            if one is not None and rank.rank in stuck.stuck_ranks:
+                state, reason = state_of(one, stuck.reason or "GPU busy without progress")
+                ranks[index] = msgspec.structs.replace(rank, state=state, state_reason=reason)
         return msgspec.structs.replace(snapshot, ranks=ranks, alerts=alerts)
 
     def _sample(self, rank: ForeignRank, seen: Seen | None, now: dt.datetime) -> RankSample:
+        state, reason = state_of(seen) if seen is not None else ("unknown", GONE)
         sample = RankSample(
             rank=rank.rank,
             local_rank=rank.local_rank,
             host=procs.host_name(),
             pid=rank.pid,
-            state="unknown",
-            state_reason="exited since the last scan",
+            state=state,
+            state_reason=reason,
+            cpu_percent=None if seen is None else seen.usage.cpu_percent,
+            rss_bytes=None if seen is None else seen.usage.rss_bytes,
         )
-        if seen is not None:
-            state, reason = state_of(seen)
-            sample = msgspec.structs.replace(
-                sample,
-                state=state,
-                state_reason=reason,
-                cpu_percent=seen.cpu_percent,
-                rss_bytes=seen.rss_bytes,
-            )
         return self._with_log(sample, now)
 
     def _with_log(self, sample: RankSample, now: dt.datetime) -> RankSample:
-        """The rank with what its log told, or else its files."""
+        """The rank with what its output reports, or else its files."""
         progress = self._progress.get(sample.rank)
-        told = fill(sample, progress, self.files.of_rank(sample.rank), now)
-        if told.step is None:
-            return told
-        run = told.global_step
+        filled = fill(sample, progress, self.files.of_rank(sample.rank), now)
+        if filled.step is None:
+            return filled
+        run = filled.global_step
         counts = None if run is not None else "epoch"
-        return msgspec.structs.replace(told, run_step=run, step_counts=counts)
-
-    def _with_state(
-        self, sample: RankSample, seen: Mapping[int, Seen], reason: str | None
-    ) -> RankSample:
-        one = seen.get(sample.pid or 0)
-        if one is None:
-            return sample
-        state, words = state_of(one, reason or "GPU busy without progress")
-        return msgspec.structs.replace(sample, state=state, state_reason=words)
+        return msgspec.structs.replace(filled, run_step=run, step_counts=counts)
 
     def _on_devices(
         self,
@@ -565,22 +507,11 @@ class JobRecord:
         of_job = [gpu for gpu in gpus if gpu in held or (held and gpu.uuid in given)]
         pids_by_rank = {r.rank: (r.pid, *r.helpers) for r in self.foreign.ranks}
         joined, labelled = rank_devices.join(ranks, of_job, pids_by_rank, [], self.name, pids)
-        by_index = {gpu.index: gpu for gpu in gpus}
-        found = []
-        for sample, rank in zip(joined, self.foreign.ranks, strict=True):
-            gpu = by_index.get(sample.gpu) if sample.gpu is not None else None
-            if gpu is None:
-                found.append(sample)
-                continue
-            alone = sum(other.gpu == sample.gpu for other in joined) == 1
-            found.append(
-                msgspec.structs.replace(
-                    sample,
-                    cuda_device=cuda_index(orders[rank.rank], gpu),
-                    gpu_power_w=gpu.power_w if alone else None,
-                )
-            )
-        return found, labelled
+        placed = [
+            msgspec.structs.replace(rank, cuda_device=cuda_index(orders[rank.rank], rank))
+            for rank in joined
+        ]
+        return placed, labelled
 
     def _snapshot(
         self, ranks: list[RankSample], gpus: list[GpuSample], now: dt.datetime

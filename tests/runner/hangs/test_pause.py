@@ -6,7 +6,7 @@ import pytest
 from tests.runner.hangs.ranks import Life, rank, standing
 
 from ddptop_runner.judge.hangs.pause import Facts, begins_after_s, pause_state, reason
-from ddptop_runner.judge.hangs.verdict import Rules, judge
+from ddptop_runner.judge.hangs.verdict import Limits, judge
 from ddptop_runner.judge.hangs.watch import HangWatch
 
 STATES = {
@@ -74,7 +74,7 @@ REASONS = {
 @pytest.mark.parametrize("words", REASONS)
 def test_what_is_known_of_it(words):
     ranks = REASONS[words]
-    assert reason(judge(ranks, [], Rules(None, {})), ranks) == words
+    assert reason(judge(ranks, [], Limits(None, {})), ranks) == words
 
 
 # -- whole pauses of healthy jobs ------------------------------------------------------------------

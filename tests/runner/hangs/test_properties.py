@@ -5,12 +5,13 @@ from __future__ import annotations
 import dataclasses
 import json
 
+import msgspec
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.runner.hangs.ranks import rank
 
 from ddptop_runner.judge.hangs.types import RankProgress, Standing
-from ddptop_runner.judge.hangs.verdict import CEILINGS_S, FACTOR, FLOORS_S, Rules, judge
+from ddptop_runner.judge.hangs.verdict import CEILINGS_S, FACTOR, FLOORS_S, Limits, judge
 from ddptop_runner.judge.hangs.watch import LONGEST_LOOK_S, HangWatch
 
 steady = settings(max_examples=30, deadline=None, derandomize=True, database=None)
@@ -67,7 +68,7 @@ def standings(draw: st.DrawFn) -> list[Standing]:
 
 learned = st.dictionaries(st.sampled_from(PHASES), times, max_size=3)
 rules = st.builds(
-    Rules, st.one_of(st.none(), st.floats(0.1, 1e5)), learned, st.sampled_from([1.0, 4.0])
+    Limits, st.one_of(st.none(), st.floats(0.1, 1e5)), learned, st.sampled_from([1.0, 4.0])
 )
 watches = st.builds(HangWatch, st.one_of(st.none(), st.floats(0.5, 60.0)), auto=st.booleans())
 lives = st.lists(st.tuples(groups_of_ranks(), st.floats(0.0, 20.0)), max_size=8)
@@ -76,8 +77,8 @@ lives = st.lists(st.tuples(groups_of_ranks(), st.floats(0.0, 20.0)), max_size=8)
 @steady
 @given(standings(), rules, st.floats(0.1, 1e5))
 def test_more_time_that_is_asked_for_never_brings_a_verdict_earlier(ranks, told, asked_s):
-    shorter = dataclasses.replace(told, timeout_s=asked_s / 2)
-    longer = dataclasses.replace(told, timeout_s=asked_s)
+    shorter = msgspec.structs.replace(told, timeout_s=asked_s / 2)
+    longer = msgspec.structs.replace(told, timeout_s=asked_s)
     if judge(ranks, [], longer).hangs:
         assert judge(ranks, [], shorter).hangs
 
@@ -148,7 +149,7 @@ def test_no_verdict_while_a_rank_is_paused(watch, life):
 @steady
 @given(watches, lives)
 def test_a_verdict_was_suspected_and_its_time_was_looked_at(watch, life):
-    asked_s = watch._timeout_s
+    asked_s = watch._limits.timeout_s
     for looked_s, looked in look_at_all(watch, life):
         if looked.verdict is not None:
             assert looked.suspicion is not None

@@ -14,13 +14,13 @@ from ddptop_runner.judge.hangs.verdict import (
     PROVEN_TOTAL_S,
     UNPROVEN_BUSY_S,
     UNPROVEN_IDLE_S,
-    Rules,
+    Limits,
     allowance,
     judge,
 )
 
-AUTO = Rules(None, {})
-ASKED = Rules(60.0, {})
+AUTO = Limits(None, {})
+ASKED = Limits(60.0, {})
 
 ALLOWED = {
     # (rules, doing, proven, busy) -> idle seconds
@@ -32,9 +32,9 @@ ALLOWED = {
     "asked: but not where others wait for it": (ASKED, "end", True, None, 60.0),
     "asked: an evaluation": (ASKED, "evaluation", True, False, 60.0),
     "asked: waiting for data": (ASKED, "data", True, None, 60.0),
-    "asked: longer than the floor": (Rules(9000.0, {}), "checkpoint", True, False, 9000.0),
+    "asked: longer than the floor": (Limits(9000.0, {}), "checkpoint", True, False, 9000.0),
     "asked: what was learned changes nothing": (
-        Rules(60.0, {"steps": 500.0}),
+        Limits(60.0, {"steps": 500.0}),
         *("steps", False, False, 60.0),
     ),
     "learned: others wait for an idle rank": (AUTO, "steps", True, False, PROVEN_IDLE_S),
@@ -48,15 +48,15 @@ ALLOWED = {
     "learned: waiting for data": (AUTO, "data", True, False, FLOORS_S["data"]),
     "learned: the start": (AUTO, "start", True, False, FLOORS_S["start"]),
     "learned: five times the longest": (
-        Rules(None, {"steps": 500.0}),
+        Limits(None, {"steps": 500.0}),
         *("steps", True, False, 2500.0),
     ),
     "learned: of that phase alone": (
-        Rules(None, {"data": 5000.0}),
+        Limits(None, {"data": 5000.0}),
         *("steps", True, False, PROVEN_IDLE_S),
     ),
     "learned: more patience after a verdict": (
-        Rules(None, {}, patience=2.0),
+        Limits(None, {}, patience=2.0),
         *("steps", True, False, 2 * PROVEN_IDLE_S),
     ),
 }

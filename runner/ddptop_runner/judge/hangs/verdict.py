@@ -9,16 +9,18 @@ A false action costs more than a late one: it loses the work since the last chec
 attempt hangs at the same place. So the minimums are long where a healthy rank may be silent, and
 short only where others wait in a collective that a rank has not entered. torch's own limits for a
 collective (NCCL 10 min, gloo 30 min) set the scale: a pause that they allow is allowed here too,
-unless the awaited rank is idle. `Learned` raises them by what the run has shown.
+unless the awaited rank is idle. `Limits` raises them by what the run has shown.
 """
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
-from typing import Any, get_args
+from typing import Annotated
+
+import msgspec
+from msgspec import Meta
 
 from ddptop_runner.judge.hangs import culprit
 from ddptop_runner.judge.hangs.types import Culprits, HangVerdict, RankProgress, Standing, is_warm
@@ -69,16 +71,61 @@ a rank; imports, data and compilation take minutes."""
 MOST_PATIENCE = 8.0
 
 
-@dataclass(frozen=True)
-class Rules:
-    """The requested limits, and the learned times."""
+INTERVALS_KEPT = 30
+INTERVALS_NEEDED = 3
+"""Before this many nobody knows what is usual."""
+INTERVALS_REMEMBERED = 10
 
-    timeout_s: float | None
+Time = Annotated[float, Meta(ge=0, lt=1e9)]
+
+
+class Limits(msgspec.Struct):
+    """The requested limit, and what the run has taught, over attempts and supervisors."""
+
+    timeout_s: Time | None = None
     """Seconds without progress; None: as learned."""
-    longest_idle_s: Mapping[Phase, float]
+    longest_idle_s: dict[Phase, Time] = {}
     """The longest idle time in each phase that ended with a sign of life."""
-    patience: float = 1.0
+    patience: Annotated[float, Meta(ge=1, le=MOST_PATIENCE)] = 1.0
     """How often an attempt was ended already by what was learned: floors grow with it."""
+    longest_pause_s: dict[Phase, Time] = {}
+    """By what was done in it: the longest time without a step that ended with one."""
+    step_times: list[Time] = []
+    """The latest."""
+    intervals: dict[int, list[Time]] = {}
+    """By rank, the latest times between two signs of progress."""
+
+    def saw_pause(self, doing: Phase, idle_s: float) -> None:
+        """A group was idle in that phase, and went on."""
+        self.longest_idle_s[doing] = max(round(idle_s, 3), self.longest_idle_s.get(doing, 0.0))
+
+    def saw_step(self, step_time_s: float) -> None:
+        """A rank took a step, that long after the one before."""
+        self.step_times = [*self.step_times, round(step_time_s, 4)][-INTERVALS_KEPT:]
+
+    @property
+    def usual_step_s(self) -> float | None:
+        """None while too few steps were seen."""
+        return median(self.step_times) if len(self.step_times) >= INTERVALS_NEEDED else None
+
+    def saw_stop(self, doing: Phase, stepless_s: float) -> None:
+        """No rank took a step for so long, that was done meanwhile, and then one did."""
+        longest_s = max(round(stepless_s, 3), self.longest_pause_s.get(doing, 0.0))
+        self.longest_pause_s[doing] = longest_s
+
+    def acted(self) -> None:
+        """A group was ended for what was learned: it may have been too early."""
+        self.patience = min(MOST_PATIENCE, 2 * self.patience)
+
+    def saw_interval(self, rank: int, interval_s: float) -> None:
+        """A rank went on, that long after its progress before."""
+        seen = self.intervals.get(rank, [])
+        self.intervals[rank] = [*seen, round(interval_s, 4)][-INTERVALS_KEPT:]
+
+    def usual_s(self, rank: int) -> float | None:
+        """The usual time between two signs of progress of a rank; None while too few were seen."""
+        seen = self.intervals.get(rank, [])
+        return median(seen) if len(seen) >= INTERVALS_NEEDED else None
 
 
 @dataclass(frozen=True)
@@ -90,7 +137,7 @@ class Allowance:
 
 
 def allowance(
-    rules: Rules,
+    limits: Limits,
     doing: Phase,
     *,
     proven: bool,
@@ -101,7 +148,7 @@ def allowance(
     """What is allowed to a rank that nobody else's action would set free.
 
     Args:
-        rules: what was asked for, and what was learned.
+        limits: what was asked for, and what was learned.
         doing: what the rank does.
         proven: whether others cannot go on without it.
         busy: whether it uses the CPU; None counts as if it did.
@@ -109,7 +156,7 @@ def allowance(
             which it did neither.
         begun: whether any rank has taken its first step.
     """
-    asked_s = rules.timeout_s
+    asked_s = limits.timeout_s
     if asked_s is not None:
         return _asked(asked_s, doing, proven=proven, begun=begun)
     if proven and (doing == "end" or (doing == "data" and io_known)):
@@ -122,10 +169,10 @@ def allowance(
         floor_s = PROVEN_IDLE_S if busy is False else PROVEN_BUSY_S
     else:
         floor_s = UNPROVEN_IDLE_S if busy is False else UNPROVEN_BUSY_S
-    learned_s = FACTOR * rules.longest_idle_s.get(doing, 0.0)
+    learned_s = FACTOR * limits.longest_idle_s.get(doing, 0.0)
     ceiling_s = PROVEN_TOTAL_S if proven and doing == "steps" else CEILINGS_S[doing]
     total_s = max(ceiling_s, learned_s)
-    return Allowance(min(total_s, max(floor_s * rules.patience, learned_s)), total_s)
+    return Allowance(min(total_s, max(floor_s * limits.patience, learned_s)), total_s)
 
 
 def _asked(asked_s: float, doing: Phase, *, proven: bool, begun: bool) -> Allowance:
@@ -141,103 +188,6 @@ def _asked(asked_s: float, doing: Phase, *, proven: bool, begun: bool) -> Allowa
     if proven and doing not in FLOORS_S:
         return Allowance(asked_s, max(10 * asked_s, PROVEN_TOTAL_S))
     return Allowance(asked_s, max(asked_s, CEILINGS_S[doing]))
-
-
-# -- what a run teaches ---------------------------------------------------------------------------
-
-INTERVALS_KEPT = 30
-INTERVALS_NEEDED = 3
-"""Before this many nobody knows what is usual."""
-
-_PHASES: frozenset[str] = frozenset(get_args(Phase))
-
-
-class Learned:
-    """Kept over attempts, and over supervisors by `remember` and `recall`."""
-
-    def __init__(self) -> None:
-        self.longest_idle_s: dict[Phase, float] = {}
-        self.patience = 1.0
-        self._intervals: dict[int, deque[float]] = {}
-        self._step_times: deque[float] = deque(maxlen=INTERVALS_KEPT)
-        self.longest_pause_s: dict[Phase, float] = {}
-        """By what was done in it: the longest time without a step that ended with one."""
-
-    def rules(self, timeout_s: float | None) -> Rules:
-        """For one look."""
-        return Rules(timeout_s, self.longest_idle_s, self.patience)
-
-    def saw_pause(self, doing: Phase, idle_s: float) -> None:
-        """A group was idle in that phase, and went on."""
-        self.longest_idle_s[doing] = max(idle_s, self.longest_idle_s.get(doing, 0.0))
-
-    def saw_step(self, step_time_s: float) -> None:
-        """A rank took a step, that long after the one before."""
-        self._step_times.append(step_time_s)
-
-    @property
-    def usual_step_s(self) -> float | None:
-        """None while too few steps were seen."""
-        return median(self._step_times) if len(self._step_times) >= INTERVALS_NEEDED else None
-
-    def saw_stop(self, doing: Phase, stepless_s: float) -> None:
-        """No rank took a step for so long, that was done meanwhile, and then one did."""
-        self.longest_pause_s[doing] = max(stepless_s, self.longest_pause_s.get(doing, 0.0))
-
-    def acted(self) -> None:
-        """A group was ended for what was learned: it may have been too early."""
-        self.patience = min(MOST_PATIENCE, 2 * self.patience)
-
-    def saw_interval(self, rank: int, interval_s: float) -> None:
-        """A rank went on, that long after its progress before."""
-        self._intervals.setdefault(rank, deque(maxlen=INTERVALS_KEPT)).append(interval_s)
-
-    def usual_s(self, rank: int) -> float | None:
-        """The usual time between two signs of progress of a rank; None while too few were seen."""
-        seen = self._intervals.get(rank, ())
-        return median(seen) if len(seen) >= INTERVALS_NEEDED else None
-
-    def remember(self) -> dict[str, Any]:
-        """JSON-serialisable."""
-        return {
-            "longest_idle_s": {doing: round(s, 3) for doing, s in self.longest_idle_s.items()},
-            "patience": self.patience,
-            "longest_pause_s": {doing: round(s, 3) for doing, s in self.longest_pause_s.items()},
-            "step_times": [round(s, 4) for s in list(self._step_times)[-10:]],
-            "intervals": {
-                str(rank): [round(s, 4) for s in list(seen)[-10:]]
-                for rank, seen in self._intervals.items()
-            },
-        }
-
-    def recall(self, memory: Mapping[str, Any]) -> None:
-        """Go on with what `remember` gave; anything malformed is left out."""
-        for doing, idle_s in _items(memory.get("longest_idle_s")):
-            if doing in _PHASES and _is_time(idle_s):
-                self.saw_pause(doing, float(idle_s))  # type: ignore[arg-type]
-        for doing, stepless_s in _items(memory.get("longest_pause_s")):
-            if doing in _PHASES and _is_time(stepless_s):
-                self.saw_stop(doing, float(stepless_s))  # type: ignore[arg-type]
-        steps = memory.get("step_times")
-        for step_time_s in steps if isinstance(steps, list) else ():
-            if _is_time(step_time_s):
-                self.saw_step(float(step_time_s))
-        patience = memory.get("patience")
-        if isinstance(patience, (int, float)) and _is_time(patience):
-            self.patience = min(MOST_PATIENCE, max(1.0, float(patience)))
-        for rank, seen in _items(memory.get("intervals")):
-            if rank.isdecimal() and isinstance(seen, list):
-                for interval_s in seen:
-                    if _is_time(interval_s):
-                        self.saw_interval(int(rank), float(interval_s))
-
-
-def _items(value: object) -> list[tuple[str, Any]]:
-    return [(str(key), item) for key, item in value.items()] if isinstance(value, dict) else []
-
-
-def _is_time(value: object) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool) and 0 <= value < 1e9
 
 
 # -- the verdict ----------------------------------------------------------------------------------
@@ -282,13 +232,13 @@ class Judgement:
         )
 
 
-def judge(ranks: Sequence[Standing], ended: Sequence[RankProgress], rules: Rules) -> Judgement:
+def judge(ranks: Sequence[Standing], ended: Sequence[RankProgress], limits: Limits) -> Judgement:
     """How a group stands.
 
     Args:
         ranks: those that live, at least one; all of known progress and none paused.
         ended: those that do not.
-        rules: what is allowed.
+        limits: what is allowed.
     """
     culprits = culprit.find(ranks, ended)
     deciding = tuple(rank for rank in ranks if rank.doing != "collective") or tuple(ranks)
@@ -300,7 +250,7 @@ def judge(ranks: Sequence[Standing], ended: Sequence[RankProgress], rules: Rules
         proven = culprits.proven and (all_wait or rank.rank.rank in culprits.ranks)
         loader = rank.rank.loader
         allowed = allowance(
-            *(rules, rank.doing),
+            *(limits, rank.doing),
             proven=proven,
             busy=rank.busy,
             io_known=loader is not None and loader.io_bytes is not None,

@@ -6,6 +6,8 @@ from collections import deque
 from collections.abc import Sequence
 from typing import Any
 
+import msgspec
+
 from ddptop_runner.base.units import name_ranks
 from ddptop_runner.host.tree import LoaderUsage
 from ddptop_runner.judge.hangs.pause import (
@@ -28,7 +30,15 @@ from ddptop_runner.judge.hangs.types import (
     Standing,
     is_warm,
 )
-from ddptop_runner.judge.hangs.verdict import FLOORS_S, UNEXPLAINED, Judgement, Learned, judge
+from ddptop_runner.judge.hangs.verdict import (
+    FLOORS_S,
+    INTERVALS_REMEMBERED,
+    UNEXPLAINED,
+    Judgement,
+    Limits,
+    Time,
+    judge,
+)
 from ddptop_runner.model.words import Phase
 
 LONGEST_LOOK_S = 3.0
@@ -54,9 +64,8 @@ class HangWatch:
     """
 
     def __init__(self, timeout_s: float | None, *, auto: bool = False) -> None:
-        self._timeout_s = timeout_s
         self._auto = auto and timeout_s is None
-        self._learned = Learned()
+        self._limits = Limits(timeout_s)
         self._clock_s = 0.0
         self._looked_s: float | None = None
         self.begin_attempt()
@@ -108,7 +117,7 @@ class HangWatch:
         }
         if not standings:
             return HangLook(notes=unknown if self.is_on else {})
-        judgement = judge(standings, ended, self._learned.rules(self._timeout_s))
+        judgement = judge(standings, ended, self._limits)
         self._learn_pauses(judgement)
         self._learn_stops(standings, judgement, bool(paused))
         quiet = {} if paused else self._quiet(standings, judgement)
@@ -134,7 +143,7 @@ class HangWatch:
     @property
     def is_on(self) -> bool:
         """Whether a verdict may come."""
-        return self._auto or self._timeout_s is not None
+        return self._auto or self._limits.timeout_s is not None
 
     # -- what is seen ----------------------------------------------------------------------------
 
@@ -160,10 +169,10 @@ class HangWatch:
             interval_s = followed.advance(rank, self._clock_s, passed_s, boottime_s)
             if interval_s is not None:
                 if clean and warm and not gap:
-                    self._learned.saw_interval(rank.rank, interval_s)
+                    self._limits.saw_interval(rank.rank, interval_s)
                 followed.clean = not gap
             if followed.step_time_s is not None and not gap:
-                self._learned.saw_step(followed.step_time_s)
+                self._limits.saw_step(followed.step_time_s)
             followed.step_time_s = None
             doing = what_it_does(
                 rank,
@@ -187,7 +196,7 @@ class HangWatch:
     def _learn_pauses(self, judgement: Judgement) -> None:
         before, self._before = self._before, judgement
         if before is not None and judgement.idle_s < before.idle_s:
-            self._learned.saw_pause(before.decides.doing, before.idle_s)
+            self._limits.saw_pause(before.decides.doing, before.idle_s)
         if before is None or judgement.silent_s < before.silent_s:  # it goes on
             self._stalled = self._acted = False
 
@@ -199,7 +208,7 @@ class HangWatch:
         if stepless_s < self._stepless_s:
             if self._stepless_s >= self._begins_after_s and not self._was_paused:
                 for doing in self._done_meanwhile:
-                    self._learned.saw_stop(doing, self._stepless_s)
+                    self._limits.saw_stop(doing, self._stepless_s)
             self._done_meanwhile.clear()
             self._was_paused = False
         self._stepless_s = stepless_s
@@ -208,7 +217,7 @@ class HangWatch:
 
     @property
     def _begins_after_s(self) -> float:
-        return begins_after_s(self._learned.usual_step_s)
+        return begins_after_s(self._limits.usual_step_s)
 
     # -- what is said ----------------------------------------------------------------------------
 
@@ -223,7 +232,7 @@ class HangWatch:
             waits = standing.doing == "collective" and culprits.named
             if waits and number not in culprits.ranks:
                 continue
-            known = self._learned.usual_s(number) is not None
+            known = self._limits.usual_s(number) is not None
             if known and standing.silent_s >= self._begins_after_s:
                 found[number] = standing.silent_s
         return found
@@ -240,7 +249,7 @@ class HangWatch:
             number = standing.rank.rank
             if number in found:
                 continue
-            usual_s = self._learned.usual_s(number)
+            usual_s = self._limits.usual_s(number)
             if number in quiet and usual_s is not None:
                 found[number] = of_quiet(standing, usual_s)
             elif note := of_silent(standing, judgement.culprits, paused):
@@ -266,9 +275,9 @@ class HangWatch:
         found = pause_state(
             Facts(
                 stepless_s=self._stepless_s,
-                usual_s=self._learned.usual_step_s,
+                usual_s=self._limits.usual_step_s,
                 idle_s=judgement.idle_s,
-                longest_s=self._learned.longest_pause_s.get(decides.doing),
+                longest_s=self._limits.longest_pause_s.get(decides.doing),
                 awaited_idle=judgement.culprits.proven and decides.busy is False,
                 spent=judgement.used if self.is_on else 0.0,
                 stalled_before=self._stalled,
@@ -287,29 +296,44 @@ class HangWatch:
             return None
         if self._auto and not self._acted:
             self._acted = True
-            self._learned.acted()
+            self._limits.acted()
         return judgement.tell()
 
     # -- over supervisors ------------------------------------------------------------------------
 
     def remember(self) -> dict[str, Any]:
         """What the watch of a supervisor that is started again has to know; JSON-serialisable."""
-        return {
-            **self._learned.remember(),
-            "ranks": {
-                str(number): followed.remember(self._clock_s)
-                for number, followed in self._ranks.items()
-            },
-        }
+        last = {rank: seen[-INTERVALS_REMEMBERED:] for rank, seen in self._limits.intervals.items()}
+        steps = self._limits.step_times[-INTERVALS_REMEMBERED:]
+        kept = msgspec.structs.replace(self._limits, intervals=last, step_times=steps)
+        ranks = {rank: followed.stood(self._clock_s) for rank, followed in self._ranks.items()}
+        memory: dict[str, Any] = msgspec.to_builtins(kept, str_keys=True)
+        return {**memory, "ranks": msgspec.to_builtins(ranks, str_keys=True)}
 
     def recall(self, memory: dict[str, Any]) -> None:
-        """Go on with what `remember` gave; anything malformed is left out."""
-        self._learned.recall(memory)
-        ranks = memory.get("ranks")
-        for number, kept in ranks.items() if isinstance(ranks, dict) else ():
-            if number.isdecimal() and isinstance(kept, dict):
-                followed = self._ranks[int(number)] = Following(self._clock_s)
-                followed.recall(kept, self._clock_s)
+        """Go on with what `remember` gave; with nothing where that is malformed."""
+        try:
+            kept = msgspec.convert(memory, _Memory, str_keys=True)
+        except msgspec.ValidationError:
+            return
+        known = {name: getattr(kept, name) for name in Limits.__struct_fields__}
+        self._limits = Limits(**{**known, "timeout_s": self._limits.timeout_s})
+        for rank, stood in kept.ranks.items():
+            self._ranks[rank] = Following(self._clock_s, stood)
+
+
+class _Stood(msgspec.Struct):
+    """One rank, as a supervisor's watch leaves it to the next."""
+
+    silent_s: Time
+    idle_s: Time
+    stepless_s: Time = 0.0
+    steps: int | None = None
+    completed: dict[str, int] = {}
+
+
+class _Memory(Limits):
+    ranks: dict[int, _Stood] = {}
 
 
 def _is_deaf(standings: list[Standing]) -> bool:
@@ -386,10 +410,12 @@ def what_it_does(rank: RankProgress, *, waits: bool, warm: bool, only_collective
 class Following:
     """What is kept of one rank in an attempt. Times are on the watch's own clock."""
 
-    def __init__(self, now_s: float) -> None:
-        self.progress_s = now_s
-        self.sign_s = now_s
-        self.step_s = now_s
+    def __init__(self, now_s: float, stood: _Stood | None = None) -> None:
+        """`stood`: by the watch of an earlier supervisor."""
+        stood = stood or _Stood(0.0, 0.0)
+        self.progress_s = now_s - stood.silent_s
+        self.sign_s = now_s - min(stood.idle_s, stood.silent_s)
+        self.step_s = now_s - max(stood.stepless_s, stood.silent_s)
         self.doing: Phase | None = None
         self.clean = True
         """Whether nothing but training was seen since the last progress, in any rank."""
@@ -397,9 +423,9 @@ class Following:
         self.step_time_s: float | None = None
         """Of the steps that the last look saw; the owner takes it away."""
         self._doing_batches: int | None = None
-        self._steps: int | None = None
+        self._steps = stood.steps
         self._stamp_s: float | None = None
-        self._completed: dict[str, int] = {}
+        self._completed = stood.completed
         self._batches: int | None = None
         self._written: int | None = None
         self._loader: LoaderUsage | None = None
@@ -551,31 +577,12 @@ class Following:
             batches=batches,
         )
 
-    def remember(self, now_s: float) -> dict[str, Any]:
-        """How long it stands, and at what; JSON-serialisable."""
-        return {
-            "silent_s": round(now_s - self.progress_s, 2),
-            "idle_s": round(now_s - self.sign_s, 2),
-            "stepless_s": round(now_s - self.step_s, 2),
-            "steps": self._steps,
-            "completed": dict(self._completed),
-        }
-
-    def recall(self, memory: dict[str, Any], now_s: float) -> None:
-        """Go on with what `remember` gave; anything malformed is left out."""
-        silent_s, idle_s = memory.get("silent_s"), memory.get("idle_s")
-        steps, completed = memory.get("steps"), memory.get("completed")
-        if isinstance(steps, int):
-            self._steps = steps
-        if isinstance(completed, dict):
-            self._completed = {
-                str(group): count for group, count in completed.items() if isinstance(count, int)
-            }
-        if isinstance(silent_s, (int, float)) and 0 <= silent_s < 1e9:
-            self.progress_s = now_s - silent_s
-            self.sign_s = self.step_s = self.progress_s
-            stepless_s = memory.get("stepless_s")
-            if isinstance(stepless_s, (int, float)) and silent_s <= stepless_s < 1e9:
-                self.step_s = now_s - stepless_s
-            if isinstance(idle_s, (int, float)) and 0 <= idle_s <= silent_s:
-                self.sign_s = now_s - idle_s
+    def stood(self, now_s: float) -> _Stood:
+        """How long it stands, and at what."""
+        return _Stood(
+            silent_s=round(now_s - self.progress_s, 2),
+            idle_s=round(now_s - self.sign_s, 2),
+            stepless_s=round(now_s - self.step_s, 2),
+            steps=self._steps,
+            completed=dict(self._completed),
+        )

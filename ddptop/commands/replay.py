@@ -66,7 +66,7 @@ def span_of(view: JobView) -> tuple[float, float]:
     Raises:
         DdptopError: the job has no history, or it cannot be read.
     """
-    from ddptop_runner.jobs.history_moment import MomentReader
+    from ddptop_runner.job.moment import MomentReader
 
     span = MomentReader(view.folder, view.spec).span()
     if span is None:

@@ -17,8 +17,8 @@ from ddptop.tui.sources import EVENTS_SHOWN
 from ddptop_runner.base.clock import utc_from_unix
 from ddptop_runner.base.errors import DdptopError
 from ddptop_runner.base.paths import LAUNCHER
+from ddptop_runner.job.moment import Moment, MomentReader
 from ddptop_runner.job.registry import JobView
-from ddptop_runner.jobs.history_moment import Moment, MomentReader
 from ddptop_runner.judge.balance.imbalance import deviations
 from ddptop_runner.model.snapshot import Cause
 from ddptop_runner.model.words import LIVE_STATES, JobState

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from ddptop_runner.base.paths import RunFolder
+from ddptop_runner.job.moment import MomentReader
 from ddptop_runner.job.registry import read_job
-from ddptop_runner.jobs.history_moment import MomentReader
 from ddptop_runner.model.snapshot import RankSample
 from ddptop_runner.store.logs import log_end
 

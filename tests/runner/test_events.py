@@ -15,8 +15,8 @@ from ddptop_runner.base.clock import boottime_s
 from ddptop_runner.base.paths import run_folder
 from ddptop_runner.job.event_log import EventLog, as_row
 from ddptop_runner.job.event_text import text
+from ddptop_runner.job.moment import rebuild
 from ddptop_runner.job.old_events import cause_told, typed
-from ddptop_runner.job.rebuild import rebuild
 from ddptop_runner.job.transition import fold
 from ddptop_runner.judge.restarts import policy
 from ddptop_runner.model import events as ev

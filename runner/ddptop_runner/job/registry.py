@@ -311,7 +311,7 @@ def _read_once(folder: RunFolder) -> JobView:
     except (FileNotFoundError, PermissionError):
         pass  # not written yet, or not for us
     except (OSError, msgspec.MsgspecError) as error:
-        from ddptop_runner.job.rebuild import rebuild  # it needs the history's code
+        from ddptop_runner.job.moment import rebuild  # it needs the history's code
 
         words = f"nodes/{node_file.name} is damaged ({error}); showing data from the history"
         snapshot = rebuild(folder, spec, words)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import msgspec
 
@@ -202,7 +203,8 @@ class JobStatus(Base, frozen=True, kw_only=True):
 
 def job_row(view: JobView) -> JobRow:
     """A job as one row of a list."""
-    snapshot, run = view.snapshot, run_step.of_snapshot(view.snapshot)
+    snapshot = view.snapshot
+    ranks = [] if snapshot is None else snapshot.ranks
     return JobRow(
         job=view.job,
         state=view.state,
@@ -211,20 +213,13 @@ def job_row(view: JobView) -> JobRow:
         launcher=view.launcher,
         world_size=view.world_size if snapshot is None else snapshot.world_size,
         attempt=None if snapshot is None else snapshot.attempt,
-        step=None if run is None else run.step,
-        step_counts=None if run is None else run.counts,
-        attempt_step=None if snapshot is None else snapshot.step,
-        total_steps=None if snapshot is None else snapshot.total_steps,
-        eta_s=snapshot.eta_s if snapshot is not None and view.is_live else None,
-        started_at=view.spec.created_at if snapshot is None else snapshot.started_at,
-        ranks=[]
-        if snapshot is None
-        else [RankRow(rank=rank.rank, pid=rank.pid, gpu=rank.gpu) for rank in snapshot.ranks],
+        started_at=view.created_at if snapshot is None else snapshot.started_at,
+        ranks=[RankRow(rank=rank.rank, pid=rank.pid, gpu=rank.gpu) for rank in ranks],
         policy=None if snapshot is None else snapshot.policy,
         restart_at=snapshot.restart_at if snapshot is not None and view.is_live else None,
         set_aside=[] if snapshot is None else snapshot.set_aside,
-        progress=None if snapshot is None else of_snapshot(snapshot, view.is_live),
         pause=pause_of(view),
+        **_steps(snapshot, is_live=view.is_live),
     )
 
 
@@ -259,7 +254,6 @@ def _foreign_row(
     job: ForeignJob, census: Census, index_of: Mapping[str, int], told: NodeSnapshot | None
 ) -> ForeignRow:
     states = [census.facts[rank.pid].state for rank in job.ranks if rank.pid in census.facts]
-    run = run_step.of_snapshot(told)
     restarts = [rank.restart_count for rank in job.ranks if rank.restart_count is not None]
     return ForeignRow(
         job=job.name,
@@ -269,12 +263,6 @@ def _foreign_row(
         launcher=job.launcher,
         world_size=job.world_size,
         attempt=max(restarts, default=None),
-        step=None if run is None else run.step,
-        step_counts=None if run is None else run.counts,
-        attempt_step=None if told is None else told.step,
-        total_steps=None if told is None else told.total_steps,
-        eta_s=None if told is None else told.eta_s,
-        progress=None if told is None else told.progress,
         started_at=job.started_at,
         ranks=[
             RankRow(rank=rank.rank, pid=rank.pid, gpu=_own_device(rank, job, index_of))
@@ -283,6 +271,7 @@ def _foreign_row(
         user=job.user,
         root_pid=job.root_pid,
         notes=list(job.notes),
+        **_steps(told, is_live=True),
     )
 
 
@@ -309,76 +298,52 @@ def _own_device(rank: ForeignRank, job: ForeignJob, index_of: Mapping[str, int])
     return None
 
 
+_OF_SNAPSHOT = [
+    name
+    for name in JobStatus.__struct_fields__
+    if name in NodeSnapshot.__struct_fields__ and name != "schema"
+]
+
+
 def job_status(view: JobView) -> JobStatus:
     """A job in full."""
-    spec, snapshot = view.spec, view.snapshot
-    run = run_step.of_snapshot(snapshot)
-    if snapshot is None:
-        return JobStatus(
-            job=view.job,
-            state=view.state,
-            host=spec.host,
-            command=view.command,
-            attempt=None,
-            restarts_used=0,
-            restarts_left=spec.max_restarts,
-            world_size=view.world_size,
-            started_at=spec.created_at,
-            ended_at=view.ended_at,
-            exit_code=None,
-            cause=None,
-            guarded=view.guarded,
-            snapshot_age_s=None,
-            step=None,
-            step_counts=None,
-            attempt_step=None,
-            total_steps=None,
-            eta_s=None,
-            ranks=[],
-            gpus=[],
-            imbalance=Imbalance(),
-            alerts=[],
-            checkpoint=None,
-            policy=None,
-            restart_at=None,
-            restarts_refilled=None,
-            set_aside=[],
-            previous_cause=None,
-            launcher=None,
-            progress=None,
-            pause=None,
-        )
-    return JobStatus(
+    snapshot = view.snapshot or NodeSnapshot(
         job=view.job,
+        job_id=view.spec.job_id,
+        host=view.spec.host,
+        seq=0,
+        ts=view.created_at,
         state=view.state,
-        host=spec.host,
+        restarts_left=view.spec.max_restarts,
+        world_size=view.world_size,
+        started_at=view.created_at,
+    )
+    values: dict[str, Any] = {name: getattr(snapshot, name) for name in _OF_SNAPSHOT}
+    values |= {
+        "job": view.job,
+        "state": view.state,
+        "host": view.spec.host,
+        "ended_at": view.ended_at,
+        "restart_at": snapshot.restart_at if view.is_live else None,
+        "pause": pause_of(view),
+        **_steps(snapshot, is_live=view.is_live),
+    }
+    return JobStatus(
         command=view.command,
-        attempt=snapshot.attempt,
-        restarts_used=snapshot.restarts_used,
-        restarts_left=snapshot.restarts_left,
-        world_size=snapshot.world_size,
-        started_at=snapshot.started_at,
-        ended_at=view.ended_at,
-        exit_code=snapshot.exit_code,
-        cause=snapshot.cause,
         guarded=view.guarded,
         snapshot_age_s=view.snapshot_age_s,
-        step=None if run is None else run.step,
-        step_counts=None if run is None else run.counts,
-        attempt_step=snapshot.step,
-        total_steps=snapshot.total_steps,
-        eta_s=snapshot.eta_s if view.is_live else None,
-        ranks=snapshot.ranks,
-        gpus=snapshot.gpus,
-        imbalance=snapshot.imbalance,
-        alerts=snapshot.alerts,
-        checkpoint=snapshot.checkpoint,
-        policy=snapshot.policy,
-        restart_at=snapshot.restart_at if view.is_live else None,
-        restarts_refilled=snapshot.restarts_refilled,
-        set_aside=snapshot.set_aside,
-        previous_cause=snapshot.previous_cause,
-        launcher=snapshot.launcher,
-        progress=of_snapshot(snapshot, view.is_live),
-        pause=pause_of(view),
+        **values,
     )
+
+
+def _steps(snapshot: NodeSnapshot | None, *, is_live: bool) -> dict[str, Any]:
+    """How far a job is, by the names that all rows share."""
+    run = run_step.of_snapshot(snapshot)
+    return {
+        "step": None if run is None else run.step,
+        "step_counts": None if run is None else run.counts,
+        "attempt_step": None if snapshot is None else snapshot.step,
+        "total_steps": None if snapshot is None else snapshot.total_steps,
+        "eta_s": snapshot.eta_s if snapshot is not None and is_live else None,
+        "progress": None if snapshot is None else of_snapshot(snapshot, is_live),
+    }

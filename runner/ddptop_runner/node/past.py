@@ -13,7 +13,7 @@ from ddptop_runner.base.errors import DdptopError
 from ddptop_runner.base.files import set_aside
 from ddptop_runner.base.paths import RunFolder
 from ddptop_runner.host import procs
-from ddptop_runner.job.rebuild import rebuild
+from ddptop_runner.job.moment import rebuild
 from ddptop_runner.model import events as ev
 from ddptop_runner.model.snapshot import Event, NodeSnapshot, decode_snapshot
 from ddptop_runner.model.spec import read_spec

@@ -1,4 +1,4 @@
-"""A job as it was at one moment of its history, as the snapshot that was shown then.
+"""Snapshots made from the history: of any moment, and of a job whose own snapshot is damaged.
 
 Figures come from the finest tier that reaches back so far: the last sample in a bucket, which all
 ranks and devices share. States, failures and checkpoints come from the events up to then. What is
@@ -14,9 +14,13 @@ from typing import Any
 
 import msgspec
 
-from ddptop_runner.base.clock import utc_from_unix
+from ddptop_runner.base.clock import utc_from_unix, utc_now
+from ddptop_runner.base.errors import DdptopError
 from ddptop_runner.base.exit_status import split_status
 from ddptop_runner.base.paths import RunFolder
+from ddptop_runner.base.start import own_words
+from ddptop_runner.host import procs
+from ddptop_runner.job.event_log import memory_of
 from ddptop_runner.job.old_events import cause_told, typed
 from ddptop_runner.job.state import JobState, RankLife
 from ddptop_runner.job.transition import fold
@@ -32,12 +36,13 @@ from ddptop_runner.model.snapshot import (
     Imbalance,
     NodeSnapshot,
     Pause,
+    ProcessId,
     RankSample,
 )
 from ddptop_runner.model.spec import JobSpec
 from ddptop_runner.model.words import LIVE_STATES, Base, RankState
 from ddptop_runner.reading.progress.combine import of_moment
-from ddptop_runner.store import evidence_folder
+from ddptop_runner.store import evidence_folder, logs
 from ddptop_runner.store.history_reader import Figures, HistoryReader, Rows, Stood
 
 
@@ -129,6 +134,48 @@ class MomentReader:
                 kept = evidence_folder.kept_cause(folder)
             known = self._causes[event.seq] = kept or cause_told(event)
         return known
+
+
+def rebuild(folder: RunFolder, spec: JobSpec, damage: str) -> NodeSnapshot:
+    """The snapshot of a job whose file is damaged, as far as its log and processes tell.
+
+    Args:
+        folder: the job's run folder.
+        spec: the job.
+        damage: what is wrong with the file; becomes an alert.
+    """
+    rows: Sequence[Event] = ()
+    try:
+        rows = HistoryReader(folder.history_db).events(silent=True)
+    except DdptopError:
+        damage = f"{damage}; the history cannot be read either"
+    now = utc_now()
+    state = fold(zip((row.ts for row in rows), typed(rows), strict=True))
+    snapshot = compose(spec, state, Figures(), now, None)
+    alert = Alert(id="damaged-file", severity="warning", message=damage, since=now)
+    attempts = [one for one in (*logs.attempts(folder), state.attempt) if one is not None]
+    processes = _processes(folder, spec.job_id)
+    return msgspec.structs.replace(
+        snapshot,
+        ts=rows[-1].ts if rows else spec.created_at,
+        attempt=max(attempts, default=None),
+        guardian=processes.get("guardian"),
+        supervisor=processes.get("supervisor"),
+        requeue=state.requeue,
+        restart_at=None if state.restart is None else state.restart.at,
+        alerts=[alert, *snapshot.alerts],
+        memory=memory_of(state, rows[-1].seq if rows else 0),
+    )
+
+
+def _processes(folder: RunFolder, job_id: str) -> dict[str, ProcessId]:
+    """The living guardian and supervisor, by their command lines."""
+    found = {}
+    for pid in procs.pids_of_job(job_id):
+        words = own_words(procs.argv(pid))
+        if words[1:2] == [str(folder.path)]:
+            found[words[0]] = procs.identify(pid)
+    return found
 
 
 def compose(

@@ -13,10 +13,10 @@ from tests.runner.histories import SAMPLES, START, rank
 
 from ddptop_runner.base.clock import utc_from_unix
 from ddptop_runner.base.paths import RunFolder
+from ddptop_runner.job.moment import MomentReader
 from ddptop_runner.job.old_events import ALERTED_S, alert_of, cause_told, checkpoint_of, typed
 from ddptop_runner.job.state import JobState
 from ddptop_runner.job.transition import fold
-from ddptop_runner.jobs.history_moment import MomentReader
 from ddptop_runner.model.snapshot import Alert, Cause, Event, GpuSample, RankSample
 from ddptop_runner.store import evidence_folder
 from ddptop_runner.store.history import HistoryWriter

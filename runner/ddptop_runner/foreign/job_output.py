@@ -341,13 +341,13 @@ class JobFiles:
         if self._watch is None:
             if not needed or not job.ranks or now_s < self._since_s + FILES_AFTER_S:
                 return []
-            self._watch = TraceWatch(FILES_EVERY_S)
-            self._watch.find(f"/proc/{job.ranks[0].pid}/cwd", job.started_at.timestamp())
+            folder = f"/proc/{job.ranks[0].pid}/cwd"
+            self._watch = TraceWatch(folder, job.started_at.timestamp(), FILES_EVERY_S)
         for known in self._ranks.values():
             known.begin_look()
         pids = {rank.rank: (rank.pid, *rank.helpers) for rank in job.ranks}
         found = []
-        for file, reading in self._watch.read_files():
+        for file, reading in self._watch.read():
             rank = rank_of(file, pids, job.pids)
             if rank is None:
                 continue

@@ -65,12 +65,11 @@ class JobProgress:
             known.begin_look()
         lacks_a_loss = self._lacks_a_loss(table)
         if self._traces is None and age_s > TRACES_AFTER_S and lacks_a_loss:
-            self._traces = TraceWatch(TRACES_EVERY_S)
+            self._traces = TraceWatch(self._cwd, self._began_s, TRACES_EVERY_S)
         elif self._traces is not None and not lacks_a_loss and not self._traced:
             self._end_search()  # the loss came late, and from elsewhere
         if self._traces is not None:
-            self._traces.find(self._cwd, self._began_s)
-            for file, reading in self._traces.read_files():
+            for file, reading in self._traces.read():
                 self._hear(file, reading, table, now)
 
     def _lacks_a_loss(self, table: RankTable) -> bool:

@@ -13,8 +13,9 @@ import os
 import threading
 from dataclasses import dataclass, field
 from pathlib import Path, PurePath
-from typing import Any, Protocol
+from typing import Any
 
+import msgspec
 from msgspec.structs import replace
 
 from ddptop_runner.base.clock import boottime_s, utc_from_boottime
@@ -150,25 +151,33 @@ class _Gathered:
         )
 
 
+class _Memory(msgspec.Struct):
+    """What the next supervisor needs besides the last checkpoint."""
+
+    ended_s: float | None = None
+    """When the last checkpoint was whole."""
+    largest_bytes: int = 0
+    saved_at: list[tuple[int, int]] = []
+    """Of the checkpoints seen: attempt, and step of the run."""
+    heard: dict[int, float] = {}
+    """By rank: when the last file that it told of was whole."""
+
+
 class CheckpointBook:
     """Remembers the last checkpoint over all attempts.
 
     Args:
-        last: of an earlier supervisor.
         finder: finds renamed files.
     """
 
-    def __init__(self, last: Checkpoint | None = None, finder: Finder | None = None) -> None:
-        self.last = last
-        self._finder = finder or ThreadedFinder()
+    def __init__(self, finder: Finder | None = None) -> None:
+        self.last: Checkpoint | None = None
+        self._finder = finder or Finder()
+        self._memory = _Memory()
         self._gathered: _Gathered | None = None
         """What was saved last, checkpoint or not."""
         self._shown: _Gathered | None = None
         """What `last` is made of."""
-        self._last_ended_s: float | None = None
-        self._largest_bytes = 0 if last is None else last.size_bytes or 0
-        self._heard: dict[int, float] = {}
-        """By rank: when the last file that it told of was whole."""
         self._told = True
         self._untold = 0
         self._told_s: float | None = None
@@ -176,8 +185,6 @@ class CheckpointBook:
         self._looked_s: float | None = None
         self._began: tuple[int, int | None] = (0, 0)
         """The present attempt, and the step of the run at which it began."""
-        self._saved_at: list[tuple[int, int]] = []
-        """Of the checkpoints seen: attempt, and step of the run."""
 
     # -- what is seen ------------------------------------------------------------------------------
 
@@ -189,17 +196,17 @@ class CheckpointBook:
         Probes repeat themselves, and other ranks may add to the checkpoint later: `last` has it as
         it is then.
         """
-        if file.ended_t <= self._heard.get(rank, 0.0):
+        if file.ended_t <= self._memory.heard.get(rank, 0.0):
             return None
-        self._heard[rank] = file.ended_t
+        self._memory.heard[rank] = file.ended_t
         gathered = self._gathered
         if gathered is None or not gathered.takes(file, rank, attempt):
             gathered = self._gathered = _Gathered(attempt, file.steps)
         gathered.add(rank, file, global_step)
         if not self._counts(gathered):
             return None
-        self._largest_bytes = max(self._largest_bytes, gathered.size_bytes or 0)
-        self.last, self._last_ended_s = self._placed(gathered.checkpoint()), gathered.ended_s
+        self._memory.largest_bytes = max(self._memory.largest_bytes, gathered.size_bytes or 0)
+        self.last, self._memory.ended_s = self._placed(gathered.checkpoint()), gathered.ended_s
         self._follow_renames(self.last, 0.0)
         if gathered is self._shown:
             return None
@@ -217,7 +224,7 @@ class CheckpointBook:
 
     def run_steps(self, before_attempt: int) -> list[int]:
         """The steps of the run that earlier attempts saved."""
-        known = {step for attempt, step in self._saved_at if attempt < before_attempt}
+        known = {step for attempt, step in self._memory.saved_at if attempt < before_attempt}
         last = self.last
         if last is not None and (last.attempt is None or last.attempt < before_attempt):
             known |= {step for step in (run_step(last),) if step is not None}
@@ -230,15 +237,15 @@ class CheckpointBook:
             made = replace(made, global_step=(began or 0) + (made.step or 0))
         if made.attempt is not None and made.global_step is not None:
             place = (made.attempt, made.global_step)
-            if place not in self._saved_at[-2:]:
-                self._saved_at = [*self._saved_at, place][-REMEMBERED:]
+            if place not in self._memory.saved_at[-2:]:
+                self._memory.saved_at = [*self._memory.saved_at, place][-REMEMBERED:]
         return made
 
     def _counts(self, gathered: _Gathered) -> bool:
         if self.last is not None and any(path == self.last.path for _, path in gathered.files):
             return True
         size = gathered.size_bytes
-        return size is None or size >= LEAST_SHARE * self._largest_bytes
+        return size is None or size >= LEAST_SHARE * self._memory.largest_bytes
 
     def look(self, now_s: float, *, at_once: bool = False) -> CheckpointSaved | None:
         """The event of the last checkpoint, once it is complete.
@@ -250,7 +257,7 @@ class CheckpointBook:
         passed_s = 0.0 if self._looked_s is None else max(0.0, now_s - self._looked_s)
         self._looked_s = now_s
         self._left_to_tell = min(TOLD_AT_ONCE, self._left_to_tell + passed_s / TOLD_EACH_S)
-        last, ended_s = self.last, self._last_ended_s
+        last, ended_s = self.last, self._memory.ended_s
         if last is None or ended_s is None:
             return None
         self._follow_renames(last, now_s - ended_s)
@@ -296,50 +303,31 @@ class CheckpointBook:
             return WorkLost(steps, lived_s if steps else None, None, last)
         lost = None if steps is None or last.step is None else max(0, steps - last.step)
         seconds = None
-        if self._last_ended_s is not None:
+        if self._memory.ended_s is not None:
             now_s = boottime_s() if now_s is None else now_s
-            seconds = min(lived_s, max(0.0, now_s - self._last_ended_s))
+            seconds = min(lived_s, max(0.0, now_s - self._memory.ended_s))
         return WorkLost(lost, seconds, last)
 
     # -- over the death of a supervisor ------------------------------------------------------------
 
     def remember(self) -> dict[str, Any]:
-        """What the next supervisor needs besides `last`."""
-        return {
-            "ended_s": self._last_ended_s,
-            "largest_bytes": self._largest_bytes,
-            "saved_at": self._saved_at,
-            "heard": {str(rank): ended_s for rank, ended_s in self._heard.items()},
-        }
+        """What the next supervisor needs besides `last`; JSON-serializable."""
+        memory: dict[str, Any] = msgspec.to_builtins(self._memory, str_keys=True)
+        return memory
 
     def recall(self, last: Checkpoint | None, memory: dict[str, Any]) -> None:
-        """Go on from what an earlier supervisor of this boot had written; bad values are left."""
+        """Go on from what an earlier supervisor of this boot had written, unless it is damaged."""
         self.last = last
-        self._largest_bytes = 0 if last is None else last.size_bytes or 0
         try:
-            self._largest_bytes = int(memory.get("largest_bytes") or self._largest_bytes)
-            known = memory.get("saved_at") or []
-            self._saved_at = [(int(attempt), int(step)) for attempt, step in known]
-            ended_s = memory.get("ended_s")
-            self._last_ended_s = None if ended_s is None else float(ended_s)
-            heard = dict(memory.get("heard") or {})
-            self._heard = {int(rank): float(ended_s) for rank, ended_s in heard.items()}
-        except (TypeError, ValueError):
-            return
+            self._memory = msgspec.convert(memory, _Memory, str_keys=True)
+        except msgspec.ValidationError:
+            self._memory = _Memory()
+        size = 0 if last is None else last.size_bytes or 0
+        self._memory.largest_bytes = self._memory.largest_bytes or size
 
 
 MOST_ENTRIES = 10_000
 """Of a folder that are looked through."""
-
-
-class Finder(Protocol):
-    """Looks for saved files beside whatever else goes on."""
-
-    def ask(self, path: str, inode: int) -> None:
-        """Look for that file, unless one is being looked for."""
-
-    def answer(self) -> tuple[str, str] | None:
-        """(path that was asked for, where it lies now), once; None before."""
 
 
 def locate(path: str, inode: int) -> str:
@@ -374,8 +362,8 @@ def _inode(path: str) -> int | None:
         return None
 
 
-class ThreadedFinder:
-    """Looks in a thread, one file at a time. A thread that hangs is left behind."""
+class Finder:
+    """Looks for saved files in a thread, one at a time. A thread that hangs is left behind."""
 
     def __init__(self) -> None:
         self._thread: threading.Thread | None = None

@@ -11,7 +11,7 @@ from ddptop_runner.judge.checkpoints import (
     TOLD_AT_ONCE,
     TOLD_EACH_S,
     CheckpointBook,
-    ThreadedFinder,
+    Finder,
     WorkLost,
     locate,
 )
@@ -21,7 +21,7 @@ from ddptop_runner.model.run_step import at_step, step_beside
 MIB = 2**20
 
 
-class NoFinder:
+class NoFinder(Finder):
     """Finds what a test tells it."""
 
     def __init__(self) -> None:
@@ -212,7 +212,7 @@ def test_files_are_found_by_inode(tmp_path: Path):
 def test_the_finder_looks_in_a_thread(tmp_path: Path, wait_until):
     renamed = tmp_path / "b"
     renamed.write_text("x")
-    finder = ThreadedFinder()
+    finder = Finder()
     assert finder.answer() is None
     finder.ask(str(tmp_path / "a"), renamed.stat().st_ino)
     assert wait_until(finder.answer) == (str(tmp_path / "a"), str(renamed))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,6 @@ from tests.runner.trace_files.test_series import LIGHTNING, STREAM, event, recor
 from ddptop_runner.reading.text.parser import Reading
 from ddptop_runner.reading.trace_files.find import (
     MAX_DEPTH,
-    TraceFile,
     find_files,
     kind_of,
     maker_of,
@@ -75,120 +75,123 @@ def test_names_of_files() -> None:
     assert kind_of("events.out.tfevents.tmp") is None
 
 
+class Traces(TraceFiles):
+    """The readings alone, of files found below a folder."""
+
+    def steps(self) -> list[int | None]:
+        return [reading.step for reading in self.readings()]
+
+    def readings(self) -> list[Reading]:
+        return [reading for _, reading in self.read()]
+
+
 @pytest.fixture
-def traces():
-    made = TraceFiles()
+def traces(tmp_path: Path) -> Iterator[Traces]:
+    made = Traces(str(tmp_path), 0.0)
     yield made
     made.close()
 
 
-def test_a_growing_event_file(tmp_path: Path, traces: TraceFiles) -> None:
+def test_a_growing_event_file(tmp_path: Path, traces: Traces) -> None:
     path = touch(tmp_path / "runs" / EVENTS, time.time(), STREAM[0] + STREAM[1][:20])
-    traces.find(str(tmp_path), 0.0)
-    assert [r.step for r in traces.read()] == [0]
+    traces.find()
+    assert traces.steps() == [0]
     assert traces.read() == []
     with path.open("ab") as file:
         file.write(STREAM[1][20:] + b"".join(STREAM[2:]))
-    traces.find(str(tmp_path), 0.0)
-    assert [r.step for r in traces.read()] == list(range(1, 20))
+    traces.find()
+    assert traces.steps() == list(range(1, 20))
     assert [(file.pid, file.host) for file in traces.files] == [(4711, "host-3.example")]
     path.unlink()
     assert traces.read() == []
 
 
-def test_events_of_an_earlier_run_are_not_told(tmp_path: Path, traces: TraceFiles) -> None:
+def test_events_of_an_earlier_run_are_not_told(tmp_path: Path, traces: Traces) -> None:
     touch(tmp_path / EVENTS, 2e9, b"".join(STREAM))  # each says that it was written at 1e9
-    traces.find(str(tmp_path), 1.5e9)
+    traces._since_s = 1.5e9
+    traces.find()
     assert len(traces.files) == 1
     assert traces.read() == []
 
 
-def test_two_loggers_of_one_training_are_told_once(tmp_path: Path, traces: TraceFiles) -> None:
+def test_two_loggers_of_one_training_are_told_once(tmp_path: Path, traces: Traces) -> None:
     shutil.copytree(SAMPLES / "lightning_logs", tmp_path / "lightning_logs")
-    traces.find(str(tmp_path), 0.0)
+    traces.find()
     assert len(traces.files) == 2
-    assert [round(r.loss, 5) for r in traces.read() if r.kind == "train" and r.loss] == list(
+    assert [round(r.loss, 5) for r in traces.readings() if r.kind == "train" and r.loss] == list(
         LIGHTNING
     )
 
 
-def test_keras_tells_training_and_validation_by_folder(tmp_path: Path, traces: TraceFiles) -> None:
+def test_keras_tells_training_and_validation_by_folder(tmp_path: Path, traces: Traces) -> None:
     shutil.copytree(SAMPLES / "keras", tmp_path / "logs")
-    traces.find(str(tmp_path), 0.0)
-    kinds = {
-        Path(file.path).parent.name: {r.kind for r in found} for file, found in traces.read_files()
-    }
-    assert kinds == {"train": {"train"}, "validation": {"val"}}
+    traces.find()
+    kinds = {(Path(file.path).parent.name, reading.kind) for file, reading in traces.read()}
+    assert kinds == {("train", "train"), ("validation", "val")}
 
 
 def test_a_table_that_is_written_anew_tells_only_what_is_new(
-    tmp_path: Path, traces: TraceFiles
+    tmp_path: Path, traces: Traces
 ) -> None:
     path = touch(tmp_path / "lightning_logs/version_0/metrics.csv", 2000.0)
-    traces.find(str(tmp_path), 0.0)
+    traces.find()
     assert traces.read() == []
     path.write_text("step,train_loss\n1,0.5\n2,0.25\n")
-    assert [(r.step, r.loss) for r in traces.read()] == [(1, 0.5), (2, 0.25)]
+    assert [(r.step, r.loss) for r in traces.readings()] == [(1, 0.5), (2, 0.25)]
     path.write_text("")
     assert traces.read() == []
     path.write_text("step,train_loss,val_loss\n1,0.5,\n2,0.25,\n2,,0.125\n3,0.125,\n")
-    assert [(r.step, r.loss, r.kind) for r in traces.read()] == [
+    assert [(r.step, r.loss, r.kind) for r in traces.readings()] == [
         (2, 0.125, "val"), (3, 0.125, "train"),
     ]  # fmt: skip
     fresh = path.with_name("new")  # another run of the same name: another file
     fresh.write_text("step,train_loss,val_loss\n1,0.75,\n")
     fresh.rename(path)
-    assert [(r.step, r.loss) for r in traces.read()] == [(1, 0.75)]
+    assert [(r.step, r.loss) for r in traces.readings()] == [(1, 0.75)]
 
 
-def test_of_a_long_event_file_the_end_is_read(tmp_path: Path, traces: TraceFiles) -> None:
+def test_of_a_long_event_file_the_end_is_read(tmp_path: Path, traces: Traces) -> None:
     picture = record(bytes(MAX_LAG_BYTES // 4))
     data = STREAM[0] + picture * 6 + b"".join(STREAM[1:])
     touch(tmp_path / EVENTS, 2000.0, data)
-    traces.find(str(tmp_path), 0.0)
-    assert [r.step for r in traces.read()] == list(range(1, 20))
+    traces.find()
+    assert traces.steps() == list(range(1, 20))
     assert len(data) > MAX_LAG_BYTES > READ_BYTES
 
 
-def test_pictures_between_losses_are_left_out(tmp_path: Path, traces: TraceFiles) -> None:
+def test_pictures_between_losses_are_left_out(tmp_path: Path, traces: Traces) -> None:
     picture = record(bytes(MAX_LAG_BYTES // 3))
     path = touch(tmp_path / EVENTS, 2000.0, STREAM[0] + picture + STREAM[1])
-    traces.find(str(tmp_path), 0.0)
-    steps = [r.step for _ in range(4) for r in traces.read()]
+    traces.find()
+    steps = [r.step for _ in range(4) for r in traces.readings()]
     assert steps == [0, 1]
     with path.open("ab") as file:
         file.write(picture[:-8])
     assert traces.read() == traces.read() == []
     with path.open("ab") as file:
         file.write(picture[-8:] + STREAM[2])
-    assert [r.step for _ in range(2) for r in traces.read()] == [2]
+    assert [r.step for _ in range(2) for r in traces.readings()] == [2]
 
 
 def test_the_watch_does_it_in_a_thread(tmp_path: Path, wait_until) -> None:
-    watch = TraceWatch(read_every_s=0.02)
-    assert watch.read() == []
+    touch(tmp_path / "logs" / EVENTS, time.time(), b"".join(STREAM))
+    watch = TraceWatch(str(tmp_path), 0.0, read_every_s=0.02)
     try:
-        watch._waiting.append((TraceFile("", "csv", 0.0), Reading(step=-1)))
-        watch.find(str(tmp_path / "missing"), 0.0)
-        wait_until(lambda: not watch._waiting)  # of what was looked at before nothing is told
-        touch(tmp_path / "logs" / EVENTS, time.time(), b"".join(STREAM))
-        watch.find(str(tmp_path), 0.0)  # another folder begins anew
-        taken: list[int | None] = []
+        taken: list[tuple[int | None, int | None]] = []
 
         def all_read() -> bool:
-            taken.extend(r.step for r in watch.read())
+            taken.extend((file.pid, reading.step) for file, reading in watch.read())
             return len(taken) == 20
 
         wait_until(all_read)
-        assert taken == list(range(20))
-        assert [file.pid for file in watch.files] == [4711]
+        assert taken == [(4711, step) for step in range(20)]
     finally:
         watch.close()
-    wait_until(lambda: watch._thread is None or not watch._thread.is_alive())
+    wait_until(lambda: not watch._thread.is_alive())
 
 
-def test_a_step_backwards_is_told(tmp_path: Path, traces: TraceFiles) -> None:
+def test_a_step_backwards_is_told(tmp_path: Path, traces: Traces) -> None:
     data = [record(event(step, scalar("loss", 1.0))) for step in (5, 6, 5)]
     touch(tmp_path / EVENTS, 2000.0, b"".join(data))
-    traces.find(str(tmp_path), 0.0)
-    assert [r.step for r in traces.read()] == [5, 6, 5]
+    traces.find()
+    assert traces.steps() == [5, 6, 5]

@@ -66,10 +66,8 @@ def maker_of(name: str) -> tuple[str | None, int | None]:
     return (made["host"], int(made["pid"])) if made else (None, None)
 
 
-def find_files(
-    folder: str, since_s: float, max_files: int = MAX_FILES, search_s: float = SEARCH_S
-) -> list[TraceFile]:
-    """Files below `folder` that were written since, the newest first.
+def find_files(folder: str, since_s: float, search_s: float = SEARCH_S) -> list[TraceFile]:
+    """At most `MAX_FILES` files below `folder` that were written since, the newest first.
 
     Links are not followed and hidden folders are passed over; folders named as logs usually are
     come first. What cannot be read is not there.
@@ -77,7 +75,6 @@ def find_files(
     Args:
         folder: the job's working folder; may be `/proc/PID/cwd`.
         since_s: Unix seconds at which the job started.
-        max_files: of more than this the newest are named.
         search_s: the search ends after so many seconds, with what it found.
     """
     deadline_s = time.monotonic() + search_s
@@ -99,7 +96,7 @@ def find_files(
                 wanted = likely if _LIKELY.fullmatch(entry.name.lower()) else others
                 wanted.append((entry.path, depth + 1))
     found.sort(key=lambda one: one.written_at_s, reverse=True)
-    return found[:max_files]
+    return found[:MAX_FILES]
 
 
 def _entries(folder: str) -> Iterator[os.DirEntry[str]]:

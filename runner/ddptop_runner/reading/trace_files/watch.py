@@ -12,7 +12,6 @@ from ddptop_runner.reading.text.parser import Reading
 from ddptop_runner.reading.trace_files.find import MAX_FILES, SKEW_S, TraceFile, find_files
 from ddptop_runner.reading.trace_files.series import CsvSeries, EventSeries
 
-READ_EVERY_S = 1.0
 FIND_EVERY_S = 30.0
 _FIRST_FINDS_S = (2.0, 3.0, 5.0, 10.0)
 """Pauses after the first searches: files appear early in a training."""
@@ -22,36 +21,24 @@ _LEAVE_S = 0.2
 
 
 class TraceWatch:
-    """The files that one job logs to; no method blocks on them. Close it.
+    """Follows the files that one job logs to in a thread; no method blocks on them. Close it.
 
-    Nothing is started before the first `find`.
+    Args:
+        folder: below which the files are searched for, now and every half a minute.
+        since_s: Unix seconds; files that were last written before are left out.
+        read_every_s: pause between two reads.
     """
 
-    def __init__(self, read_every_s: float = READ_EVERY_S) -> None:
+    def __init__(self, folder: str, since_s: float, read_every_s: float) -> None:
+        self._traces = TraceFiles(folder, since_s)
         self._read_every_s = read_every_s
         self._waiting: deque[tuple[TraceFile, Reading]] = deque(maxlen=MAX_WAITING)
-        self._wanted: tuple[str, float] | None = None
         self._stop = threading.Event()
-        self._thread: threading.Thread | None = None
-        self.files: list[TraceFile] = []
-        """The files that are followed."""
+        self._thread = threading.Thread(target=self._run, name="trace-files", daemon=True)
+        self._thread.start()
 
-    def find(self, folder: str, since_s: float) -> None:
-        """Follow the files below `folder` that are written after the Unix time.
-
-        They are searched for now and every half a minute; another folder or time begins anew.
-        """
-        self._wanted = (folder, since_s)
-        if self._thread is None and not self._stop.is_set():
-            self._thread = threading.Thread(target=self._run, name="trace-files", daemon=True)
-            self._thread.start()
-
-    def read(self) -> list[Reading]:
-        """What was read since the last call."""
-        return [reading for _, reading in self.read_files()]
-
-    def read_files(self) -> list[tuple[TraceFile, Reading]]:
-        """The same with the file that each is from."""
+    def read(self) -> list[tuple[TraceFile, Reading]]:
+        """What was read since the last call, with the file that it is from."""
         taken = []
         while self._waiting:
             taken.append(self._waiting.popleft())
@@ -60,38 +47,26 @@ class TraceWatch:
     def close(self) -> None:
         """Stop following; does not wait for a file system that does not answer."""
         self._stop.set()
-        if self._thread is not None:
-            self._thread.join(_LEAVE_S)
+        self._thread.join(_LEAVE_S)
 
     def _run(self) -> None:
-        traces = TraceFiles()
-        looking_at: tuple[str, float] | None = None
         pauses = iter(_FIRST_FINDS_S)
         until_find_s = 0.0
-        try:
-            while not self._stop.is_set():
-                if (wanted := self._wanted) != looking_at and wanted is not None:
-                    traces.close()
-                    traces = TraceFiles()
-                    self._waiting.clear()
-                    looking_at, pauses, until_find_s = wanted, iter(_FIRST_FINDS_S), 0.0
-                if until_find_s <= 0 and looking_at is not None:
-                    traces.find(*looking_at)
-                    until_find_s = next(pauses, FIND_EVERY_S)
-                for file, readings in traces.read_files():
-                    self._waiting.extend((file, reading) for reading in readings)
-                self.files = traces.files
-                until_find_s -= self._read_every_s
-                self._stop.wait(self._read_every_s)
-        finally:
-            traces.close()
+        while not self._stop.is_set():
+            if until_find_s <= 0:
+                self._traces.find()
+                until_find_s = next(pauses, FIND_EVERY_S)
+            self._waiting.extend(self._traces.read())
+            until_find_s -= self._read_every_s
+            self._stop.wait(self._read_every_s)
+        self._traces.close()
 
 
 READ_BYTES = 256 * 1024
 """Of one file in one look."""
 MAX_LAG_BYTES = 4 << 20
 """Of an event file that is further ahead only the end is read."""
-_MAX_HEARD = 4096
+_MAX_SEEN = 4096
 
 
 class _Tail:
@@ -171,10 +146,11 @@ class _Tail:
 class TraceFiles:
     """The files that one job logs to. Works in the calling thread. Close it."""
 
-    def __init__(self) -> None:
+    def __init__(self, folder: str, since_s: float) -> None:
+        self._folder = folder
+        self._since_s = since_s
         self._tails: dict[str, _Tail] = {}
-        self._since_s = 0.0
-        self._heard: OrderedDict[object, str] = OrderedDict()
+        self._seen: OrderedDict[object, str] = OrderedDict()
         """What was handed out and from which file: two loggers may write the same."""
 
     @property
@@ -182,26 +158,18 @@ class TraceFiles:
         """The files that are followed."""
         return [tail.file for tail in self._tails.values()]
 
-    def find(self, folder: str, since_s: float) -> None:
-        """Look for files below `folder` written since the Unix time; known ones are followed on."""
-        self._since_s = since_s
-        for file in find_files(folder, since_s):
+    def find(self) -> None:
+        """Search for files; those that are followed are followed on."""
+        for file in find_files(self._folder, self._since_s):
             if file.path not in self._tails and len(self._tails) < 2 * MAX_FILES:
                 try:
                     self._tails[file.path] = _Tail(file)
                 except OSError:
                     continue
 
-    def read(self) -> list[Reading]:
-        """What all files say that was not said before, in the order it was written."""
-        readings = [reading for _, found in self.read_files() for reading in found]
-        if all(reading.written_at_s is not None for reading in readings):
-            readings.sort(key=lambda reading: reading.written_at_s or 0.0)
-        return readings
-
-    def read_files(self) -> list[tuple[TraceFile, list[Reading]]]:
-        """The same by file; what two files both say is told of the first."""
-        told = []
+    def read(self) -> list[tuple[TraceFile, Reading]]:
+        """What the files say that was not said before; what two say counts of the first only."""
+        found = []
         for path, tail in list(self._tails.items()):
             try:
                 readings = tail.read()
@@ -209,22 +177,17 @@ class TraceFiles:
                 tail.close()
                 del self._tails[path]
                 continue
-            fresh = [reading for reading in readings if self._is_fresh(reading, path)]
-            if fresh:
-                told.append((tail.file, fresh))
-        return told
+            found += [(tail.file, one) for one in readings if self._is_fresh(one, path)]
+        return found
 
     def _is_fresh(self, reading: Reading, path: str) -> bool:
         if reading.written_at_s is not None and reading.written_at_s < self._since_s - SKEW_S:
             return False
-        key = (
-            reading.kind,
-            reading.step,
-            reading.loss if reading.loss is not None else reading.epoch,
-        )
-        first = self._heard.setdefault(key, path)
-        if len(self._heard) > _MAX_HEARD:
-            self._heard.popitem(last=False)
+        value = reading.epoch if reading.loss is None else reading.loss
+        key = (reading.kind, reading.step, value)
+        first = self._seen.setdefault(key, path)
+        if len(self._seen) > _MAX_SEEN:
+            self._seen.popitem(last=False)
         return first == path
 
     def close(self) -> None:

@@ -139,25 +139,6 @@ def test_the_hosts_before_this_one_count(arguments, first, world):
     assert job.world_size == world
 
 
-def test_what_a_rank_executes_tells_its_number():
-    environ = {"RANK": "5", "WORLD_SIZE": "8", "MASTER_ADDR": "a", "MASTER_PORT": "1"}
-    worker = spawned(20, 13, environ=environ, comm="pt_data_worker")
-    job = find_one([script(), rank(12), rank(13), worker])
-    assert pid_by_rank(job) == {4: 12, 5: 13}
-    assert [one.evidence for one in job.ranks] == ["start order", "environment"]
-    assert (job.world_size, job.rendezvous) == (8, "a:1")
-    assert job.ranks[1].helpers == (20,)
-
-
-def test_contradicting_numbers_are_not_believed():
-    workers = [
-        spawned(20 + pid, pid, environ={"RANK": "0"}, comm="pt_data_worker") for pid in (12, 13)
-    ]
-    job = find_one([script(), rank(12, threads=OWNER), rank(13), *workers])
-    assert pid_by_rank(job) == {0: 12, 1: 13}
-    assert {one.evidence for one in job.ranks} == {"start order"}
-
-
 def test_two_unconnected_scripts_are_two_jobs():
     first = [script(), rank(12, threads=OWNER, listens={500}), rank(13, connected={500})]
     second = [

@@ -32,7 +32,6 @@ from ddptop_runner.foreign.environment import (
     Scheme,
     claim_of,
     node_rank,
-    number,
     rendezvous_of,
     whole_number,
 )
@@ -71,25 +70,26 @@ class JobDraft:
 
 
 class Tree:
-    """The host's processes by pid and by parent, without ddptop's own."""
+    """One user's processes by pid and by parent, without those of ddptop's own jobs."""
 
     def __init__(
         self,
-        facts: Iterable[ProcessFacts],
+        everyone: Mapping[int, ProcessFacts],
+        theirs: Iterable[ProcessFacts],
         device_pids: Mapping[int, Sequence[str]],
         own_pids: Collection[int] = (),
     ) -> None:
-        by_pid = {process.pid: process for process in facts}
-        children: dict[int, list[ProcessFacts]] = defaultdict(list)
-        for process in sorted(by_pid.values(), key=start_order):
+        """Only ancestors may be another user's: a daemon above shows that Slurm started them."""
+        self._everyone = everyone
+        self._children: dict[int, list[ProcessFacts]] = defaultdict(list)
+        processes = sorted(theirs, key=start_order)
+        for process in processes:
             if process.ppid != process.pid:
-                children[process.ppid].append(process)
-        self._children = children
-        own = set(own_pids)
+                self._children[process.ppid].append(process)
+        self.own = set(own_pids)
         for pid in own_pids:
-            own.update(process.pid for process in self.descendants(pid))
-        self.by_pid = {pid: process for pid, process in by_pid.items() if pid not in own}
-        self.own = own
+            self.own.update(process.pid for process in self.descendants(pid))
+        self.by_pid = {one.pid: one for one in processes if one.pid not in self.own}
         self._device_pids = device_pids
         self._has_rank_workers: dict[int, bool] = {}
         self._members: set[int] = set()
@@ -138,8 +138,8 @@ class Tree:
     def ancestors(self, process: ProcessFacts) -> Iterator[ProcessFacts]:
         """Parent, grandparent and so on, as far as they can be seen."""
         visited = {process.pid}
-        while (parent := self.by_pid.get(process.ppid)) is not None and parent.pid not in visited:
-            if len(visited) > MAX_ANCESTORS:
+        while (parent := self._everyone.get(process.ppid)) and parent.pid not in visited:
+            if parent.pid in self.own or len(visited) > MAX_ANCESTORS:
                 return
             visited.add(parent.pid)
             yield parent
@@ -204,7 +204,7 @@ class Tree:
     def launch_chain(
         self, first_rank: ProcessFacts, any_program: bool = False
     ) -> list[ProcessFacts]:
-        """Launchers, runners and shells above a rank, from the topmost down.
+        """The same user's launchers, runners and shells above a rank, from the topmost down.
 
         Args:
             first_rank: where to start.
@@ -232,7 +232,7 @@ class Tree:
                 certain = len(chain)
             else:
                 break
-        return chain[:certain][::-1]
+        return [one for one in reversed(chain[:certain]) if one.uid == first_rank.uid]
 
 
 def start_order(process: ProcessFacts) -> tuple[int, int]:
@@ -283,7 +283,7 @@ def jobs_by_environment(tree: Tree) -> list[JobDraft]:
         if claim.scheme == "manual" and _leads_ranks(tree, process):
             continue  # the variables are its host's; its workers are the ranks
         anchor = claim.job or (_launcher_pid(tree, process),)
-        groups[claim.scheme, process.uid, anchor].append(_Claimed(process, claim))
+        groups[claim.scheme, anchor].append(_Claimed(process, claim))
     drafts = []
     for group in groups.values():
         for part in _parts(tree, _first_of_each_chain(tree, group)):
@@ -397,7 +397,7 @@ def _guards(tree: Tree, rank: ProcessFacts, job_id: str) -> list[ProcessFacts]:
     """Guardian, supervisor and agent of a ddptop job, from the guardian down."""
     chain = []
     for process in tree.ancestors(rank):
-        if (process.environ or {}).get("DDPTOP_JOB_ID") != job_id:
+        if process.uid != rank.uid or (process.environ or {}).get("DDPTOP_JOB_ID") != job_id:
             break
         chain.append(process)
     return chain[::-1]
@@ -447,13 +447,13 @@ def _missing(chosen: Sequence[_Claimed]) -> list[str]:
 
 def lightning_jobs(tree: Tree) -> list[JobDraft]:
     """Lightning's: rank 0 is the script that the person started, and parent of the other ranks."""
-    groups: dict[tuple[object, ...], list[_Claimed]] = defaultdict(list)
+    groups: dict[tuple[str, ...], list[_Claimed]] = defaultdict(list)
     for process in tree.by_pid.values():
         claim = claim_of(process)
         if claim is None or claim.scheme != "lightning" or tree.is_taken(process):
             continue
         if tree.can_be_rank(process):
-            groups[process.uid, claim.job].append(_Claimed(process, claim))
+            groups[claim.job].append(_Claimed(process, claim))
     drafts = []
     for group in groups.values():
         ranks = _lightning_ranks(tree, _first_of_each_chain(tree, group))
@@ -481,9 +481,7 @@ def _lightning_ranks(tree: Tree, tops: Sequence[_Claimed]) -> list[RankDraft]:
     leaders = set()
     for one in tops:
         parent = tree.by_pid.get(one.process.ppid)
-        if parent is None or parent.uid != one.process.uid:
-            continue
-        if tree.can_be_rank(parent) and not is_tool(parent):
+        if parent is not None and tree.can_be_rank(parent) and not is_tool(parent):
             leaders.add(parent.pid)
     for one in sorted(tops, key=lambda one: start_order(one.process)):
         node = node_rank(one.process.environ) or 0
@@ -526,7 +524,7 @@ _STORE_THREAD = "pt_tcpstore"
 def jobs_by_workers(tree: Tree) -> list[JobDraft]:
     """Jobs of mp.spawn and its like; those of several hosts' scripts on this host are joined."""
     drafts: list[JobDraft] = []
-    for parent in sorted(tree.by_pid.values(), key=start_order):
+    for parent in tree.by_pid.values():
         if parent.environ is None or not tree.children(parent.pid):
             continue
         if not tree.can_be_rank(parent) or tree.is_taken(parent):
@@ -540,7 +538,6 @@ def jobs_by_workers(tree: Tree) -> list[JobDraft]:
         else:
             other.ranks = sorted([*other.ranks, *draft.ranks], key=lambda rank: rank.rank)
             other.launchers += draft.launchers
-            other.rendezvous = other.rendezvous or draft.rendezvous
     return drafts
 
 
@@ -548,36 +545,20 @@ def _draft_of_workers(tree: Tree, parent: ProcessFacts) -> JobDraft:
     workers = ranks_among(tree, tree.workers(parent))
     node, nodes = _place(parent)
     first = (node or 0) * len(workers)
-    known = {
-        index: found
-        for index, worker in enumerate(workers)
-        if (found := _rank_of_children(tree, worker)) is not None
-    }
-    offsets = {rank - index for index, (rank, _, _) in known.items()}
-    if len(offsets) == 1:
-        first = offsets.pop()
-    numbers = [known[i][0] if i in known else first + i for i in range(len(workers))]
-    sure: Collection[int] = known
-    if len(set(numbers)) < len(numbers):  # the children contradict each other
-        numbers, sure = list(range(first, first + len(workers))), ()
-    ranks = [
-        RankDraft(worker, rank, index, "environment" if index in sure else "start order")
-        for index, (worker, rank) in enumerate(zip(workers, numbers, strict=True))
-    ]
-    draft = JobDraft(
+    world_size = None if nodes is None else nodes * len(workers)
+    if world_size is None and node is None and any(map(_owns_store, workers)):
+        world_size = len(workers)
+    return JobDraft(
         launcher="mp.spawn",
-        ranks=sorted(ranks, key=lambda rank: rank.rank),
+        ranks=[
+            RankDraft(worker, first + index, index, "start order")
+            for index, worker in enumerate(workers)
+        ],
         launchers=[*tree.launch_chain(parent), parent],
-        notes=[BY_ORDER] if len(sure) < len(workers) else [],
+        world_size=world_size,
+        rendezvous=rendezvous_of(parent.environ),
+        notes=[BY_ORDER],
     )
-    draft.world_size = next((size for _, size, _ in known.values() if size is not None), None)
-    draft.rendezvous = next((place for _, _, place in known.values() if place), None)
-    draft.rendezvous = draft.rendezvous or rendezvous_of(parent.environ)
-    if draft.world_size is None and nodes is not None:
-        draft.world_size = nodes * len(workers)
-    elif draft.world_size is None and node is None and _has_store(workers):
-        draft.world_size = len(workers)
-    return draft
 
 
 def ranks_among(tree: Tree, workers: Sequence[ProcessFacts]) -> list[ProcessFacts]:
@@ -604,11 +585,6 @@ def _owns_store(process: ProcessFacts) -> bool:
     return any(name.startswith(_STORE_THREAD) for name in process.threads or ())
 
 
-def _has_store(workers: Sequence[ProcessFacts]) -> bool:
-    """Whether the first rank of all is among them."""
-    return any(_owns_store(worker) for worker in workers)
-
-
 def _place(parent: ProcessFacts) -> tuple[int | None, int | None]:
     """(which host this is, how many hosts) as arguments or environment say."""
     target = python_target(parent.argv)
@@ -627,52 +603,31 @@ def _place(parent: ProcessFacts) -> tuple[int | None, int | None]:
     return node, nodes
 
 
-def _rank_of_children(
-    tree: Tree, worker: ProcessFacts
-) -> tuple[int, int | None, str | None] | None:
-    """(rank, world size, rendezvous) from the environment of what the worker has executed.
-
-    A worker that sets RANK for itself shows nothing, but the processes that it starts do.
-    """
-    if "RANK" in (worker.environ or {}):
-        return None  # inherited from above: of the host
-    for process in tree.descendants(worker.pid):
-        environ = process.environ or {}
-        rank = number(environ, "RANK")
-        if rank is not None:
-            return rank, number(environ, "WORLD_SIZE"), rendezvous_of(environ)
-    return None
-
-
 def _are_one(one: JobDraft, other: JobDraft) -> bool:
     """Whether two scripts' workers are ranks of one job: connected, and of different numbers."""
     if {rank.rank for rank in one.ranks} & {rank.rank for rank in other.ranks}:
         return False
-    return any(
-        _are_connected(mine.process, theirs.process) for mine in one.ranks for theirs in other.ranks
-    )
+    return _connects(one, other) or _connects(other, one)
 
 
-def _are_connected(one: ProcessFacts, other: ProcessFacts) -> bool:
-    """Whether one is connected to a port that the other listens on; never of two users."""
-    return one.uid == other.uid and bool(
-        (one.connected or frozenset()) & (other.listens or frozenset())
-        or (other.connected or frozenset()) & (one.listens or frozenset())
-    )
+def _connects(one: JobDraft, other: JobDraft) -> bool:
+    """Whether a rank is connected to a port on which one of the others listens."""
+    connected = frozenset[int]().union(*(rank.process.connected or () for rank in one.ranks))
+    return any(connected & (rank.process.listens or frozenset()) for rank in other.ranks)
 
 
 def jobs_by_sockets(tree: Tree) -> list[JobDraft]:
     """Jobs of processes that were started one by one without any variable."""
     rest = [
         process
-        for process in sorted(tree.by_pid.values(), key=start_order)
+        for process in tree.by_pid.values()
         if is_distributed(process) and tree.can_be_rank(process) and not tree.is_taken(process)
     ]
-    by_port: dict[tuple[str, int, int], list[ProcessFacts]] = defaultdict(list)
+    by_port: dict[tuple[str, int], list[ProcessFacts]] = defaultdict(list)
     for process in rest:
         for side, ports in (("listens", process.listens), ("connected", process.connected)):
             for port in ports or ():
-                by_port[side, process.uid, port].append(process)
+                by_port[side, port].append(process)
     drafts, seen = [], set()
     for first in rest:
         group = [] if first.pid in seen else [first]
@@ -682,7 +637,7 @@ def jobs_by_sockets(tree: Tree) -> list[JobDraft]:
                 other
                 for side, ports in (("listens", member.connected), ("connected", member.listens))
                 for port in ports or ()
-                for other in by_port.pop((side, member.uid, port), ())
+                for other in by_port.pop((side, port), ())
             ]
             for other in sorted(near, key=start_order):
                 if other.pid not in seen:
@@ -744,7 +699,7 @@ def single_jobs(tree: Tree) -> list[JobDraft]:
     """A job for each process that trains by itself, and belongs to no other job."""
     candidates = {
         process.pid: process
-        for process in sorted(tree.by_pid.values(), key=start_order)
+        for process in tree.by_pid.values()
         if _may_be_single(tree, process) and not tree.is_taken(process)
     }
     drafts: list[JobDraft] = []
@@ -822,7 +777,7 @@ def launchers_without_ranks(tree: Tree) -> list[JobDraft]:
     """A job for each launcher that is starting, or between two attempts: it has no rank now."""
     waiting = {
         process.pid: process
-        for process in sorted(tree.by_pid.values(), key=start_order)
+        for process in tree.by_pid.values()
         if _launches_training(process)
         and process.environ is not None
         and process.state not in "ZX"

@@ -53,23 +53,11 @@ HIDDEN = (
 )
 
 
-def find_unreadable(
-    tree: Tree,
-    device_pids: Mapping[int, Sequence[str]],
-    uid: int,
-    user_of: Callable[[int], str],
-) -> list[Unreadable]:
-    """Those of no job whose environment is hidden, and pids of devices that are not here at all.
-
-    Args:
-        tree: the host, with all jobs taken.
-        device_pids: UUIDs of the devices that a pid holds, by NVML.
-        uid: of the user who looks.
-        user_of: the name of a uid.
-    """
+def _find_unreadable(tree: Tree, reason: str, user: str) -> list[Unreadable]:
+    """Those of no job whose environment is hidden. All jobs are taken from the tree."""
     candidates = [
         process
-        for process in sorted(tree.by_pid.values(), key=start_order)
+        for process in tree.by_pid.values()
         if process.environ is None
         and process.state not in "ZX"
         and not tree.is_taken(process)
@@ -81,30 +69,23 @@ def find_unreadable(
         above = {one.pid for one in tree.ancestors(process)}
         if process.pid not in covered and not above & chosen.keys():
             chosen[process.pid] = process
-    found = [
+    return [
         Unreadable(
             pid=process.pid,
-            user=user_of(process.uid),
+            user=user,
             command=command_line(process.argv) or process.comm,
             devices=tree.devices(process),
-            reason=_reason(process.uid, uid, user_of),
+            reason=reason,
         )
-        for _, process in sorted(chosen.items())
+        for process in chosen.values()
     ]
-    hidden = [
-        Unreadable(pid=pid, user=None, command=None, devices=tuple(uuids), reason=HIDDEN)
-        for pid, uuids in sorted(device_pids.items())
-        if pid not in tree.by_pid and pid not in tree.own
-    ]
-    return [*found, *hidden]
 
 
-def _reason(owner: int, uid: int, user_of: Callable[[int], str]) -> str:
+def _reason(owner: int, uid: int, name: str) -> str:
     if uid == 0:
         return "cannot be inspected, even by root: this container lacks CAP_SYS_PTRACE"
     if owner == uid:
         return "cannot be inspected, although you own it: it has elevated privileges (needs root)"
-    name = user_of(owner)
     who = "root" if owner == 0 else f"{name} or root"
     return f"owned by {name}; run ddptop as {who} to inspect it"
 
@@ -114,8 +95,9 @@ def _may_train(tree: Tree, process: ProcessFacts) -> bool:
         return False
     if tree.devices(process):
         return True
-    if launcher_kind(process) is not None:
-        return not tree.children(process.pid)  # else its ranks are named
+    if (kind := launcher_kind(process)) is not None:
+        # else its ranks are named; srun starts anything
+        return kind != "srun" and not tree.children(process.pid)
     if not is_python(process):
         return False
     if any(launcher_kind(above) is not None for above in tree.ancestors(process)):
@@ -130,9 +112,7 @@ def _may_train(tree: Tree, process: ProcessFacts) -> bool:
     return target is None or not target.name.startswith(_SYSTEM_FOLDERS)
 
 
-_Found = tuple[list[ForeignJob], list[Unreadable]]
-
-ODD = "its /proc data cannot be parsed; it may be a training process"
+ODD = "this user's /proc data cannot be parsed: it may include training processes"
 
 
 def find_jobs(
@@ -148,6 +128,9 @@ def find_jobs(
 ) -> tuple[list[ForeignJob], list[Unreadable]]:
     """The foreign jobs, newest first, and the processes that may be training but cannot be read.
 
+    Each user's processes are looked at by themselves: another user's join no job, and whatever they
+    show, they hide none.
+
     Args:
         facts: every process of the host.
         device_pids: UUIDs of the devices that a pid holds, by NVML.
@@ -158,56 +141,29 @@ def find_jobs(
         uid: of the user who looks; it decides which permission would help.
         user_of: the name of a uid.
     """
-    known = list(facts)
-
-    def find(some: Iterable[ProcessFacts]) -> _Found:
-        tree = Tree(some, device_pids, own_pids)
-        drafts = _drafts(tree, pinned)
-        jobs = _jobs(tree, drafts, boot_unix_s, ticks_per_s, user_of)
-        return jobs, find_unreadable(tree, device_pids, uid, user_of)
-
-    try:
-        jobs, unreadable = find(known)
-    except Exception:  # whatever one process shows, the others are reported
-        jobs, unreadable = _find_by_user(known, find, user_of)
-    jobs.sort(key=lambda job: (job.started_at, job.root_pid), reverse=True)
-    return jobs, unreadable
-
-
-def _find_by_user(
-    facts: Iterable[ProcessFacts],
-    find: Callable[[Iterable[ProcessFacts]], _Found],
-    user_of: Callable[[int], str],
-) -> _Found:
-    """Each user's jobs, without the processes that nothing can be found with."""
-    of_user: dict[int, list[ProcessFacts]] = defaultdict(list)
-    for process in facts:
-        of_user[process.uid].append(process)
+    everyone = {process.pid: process for process in facts}
     jobs: list[ForeignJob] = []
     unreadable: list[Unreadable] = []
-    for uid, some in of_user.items():
-        odd = [process for process in some if _try(find, [process]) is None]
-        strange = {process.pid for process in odd}
-        found = _try(find, [process for process in some if process.pid not in strange])
-        if found is None:
-            found, odd = ([], []), some
-        pids = {process.pid for process in some}
-        jobs += found[0]
-        unreadable += [one for one in found[1] if one.pid in pids]
-        unreadable += [
-            Unreadable(process.pid, user_of(uid), sanitize(process.comm), reason=ODD)
-            for process in odd
-        ]
-    return jobs, unreadable
-
-
-def _try(
-    find: Callable[[Iterable[ProcessFacts]], _Found], some: Iterable[ProcessFacts]
-) -> _Found | None:
-    try:
-        return find(some)
-    except Exception:  # as above
-        return None
+    of_user: dict[int, list[ProcessFacts]] = defaultdict(list)
+    for process in everyone.values():
+        of_user[process.uid].append(process)
+    for owner, theirs in of_user.items():
+        user = user_of(owner)
+        try:
+            tree = Tree(everyone, theirs, device_pids, own_pids)
+            found = _jobs(tree, _drafts(tree, pinned), user, boot_unix_s, ticks_per_s)
+            unreadable += _find_unreadable(tree, _reason(owner, uid, user), user)
+            jobs += found
+        except Exception:
+            comm = sanitize(theirs[0].comm)
+            unreadable.append(Unreadable(theirs[0].pid, user, comm, reason=ODD))
+    jobs.sort(key=lambda job: (job.started_at, job.root_pid), reverse=True)
+    hidden = [
+        Unreadable(pid=pid, user=None, command=None, devices=tuple(uuids), reason=HIDDEN)
+        for pid, uuids in sorted(device_pids.items())
+        if pid not in everyone and pid not in own_pids
+    ]
+    return jobs, [*sorted(unreadable, key=lambda one: one.pid), *hidden]
 
 
 def _drafts(tree: Tree, pinned: Collection[int]) -> list[JobDraft]:
@@ -222,23 +178,18 @@ def _drafts(tree: Tree, pinned: Collection[int]) -> list[JobDraft]:
         lambda tree: pinned_jobs(tree, pinned),
     )
     for step in steps:
-        found = [_of_one_user(draft) for draft in step(tree)]
+        found = step(tree)
         tree.take(found)
         drafts += found
     return drafts
 
 
 def _jobs(
-    tree: Tree,
-    drafts: Iterable[JobDraft],
-    boot_unix_s: float,
-    ticks_per_s: int,
-    user_of: Callable[[int], str],
+    tree: Tree, drafts: Iterable[JobDraft], user: str, boot_unix_s: float, ticks_per_s: int
 ) -> list[ForeignJob]:
-    members = tree.members
     jobs: list[ForeignJob] = []
     roots: set[int] = set()
-    below: dict[int, list[ProcessFacts]] = {}
+    below: dict[int, list[int]] = {}
     for draft in drafts:
         root = _root(draft)
         if draft.ranks and root.pid in roots:  # one program started several jobs
@@ -246,19 +197,11 @@ def _jobs(
         roots.add(root.pid)
         for one in (*draft.launchers, *draft.extras):
             if one.pid not in below and not is_wrapper(one):  # once, however many jobs it starts
-                below[one.pid] = list(tree.descendants(one.pid, stop=members))
+                pids = (child.pid for child in tree.descendants(one.pid, stop=tree.members))
+                below[one.pid] = list(pids)
         started_at = utc_from_unix(boot_unix_s + root.start_ticks / ticks_per_s)
-        jobs.append(_finish(tree, draft, root, members, below, started_at, user_of(root.uid)))
+        jobs.append(_finish(tree, draft, root, below, started_at, user))
     return jobs
-
-
-def _of_one_user(draft: JobDraft) -> JobDraft:
-    """Without what is another user's: Slurm's daemon above the ranks, or somebody who pretends."""
-    uid = draft.ranks[0].process.uid if draft.ranks else draft.launchers[-1].uid
-    draft.ranks = [rank for rank in draft.ranks if rank.process.uid == uid]
-    draft.launchers = [one for one in draft.launchers if one.uid == uid]
-    draft.extras = [one for one in draft.extras if one.uid == uid]
-    return draft
 
 
 def _root(draft: JobDraft) -> ProcessFacts:
@@ -271,18 +214,16 @@ def _finish(
     tree: Tree,
     draft: JobDraft,
     root: ProcessFacts,
-    members: frozenset[int],
-    below: Mapping[int, Sequence[ProcessFacts]],
+    below: Mapping[int, Sequence[int]],
     started_at: dt.datetime,
     user: str,
 ) -> ForeignJob:
-    ranks = tuple(_rank(tree, rank, members) for rank in draft.ranks)
+    ranks = tuple(_rank(tree, rank) for rank in draft.ranks)
     known = {pid for rank in ranks for pid in (rank.pid, *rank.helpers)}
-    launchers = [one for one in draft.launchers if one.pid not in known]
+    launchers = [one.pid for one in draft.launchers if one.pid not in known]
     loose = {process.pid for process in draft.extras}
-    for launcher in (*launchers, *draft.extras):
-        loose.update(one.pid for one in below.get(launcher.pid, ()) if one.uid == root.uid)
-    loose -= known | {one.pid for one in launchers}
+    for pid in [*launchers, *loose]:
+        loose.update(below.get(pid, ()))
     first = draft.ranks[0].process if draft.ranks else root
     named_by = root if draft.launcher == "mp.spawn" else first  # a worker runs its parent's script
     typed = first if draft.launcher == "ddptop" else root  # its guardian was typed by nobody
@@ -297,17 +238,16 @@ def _finish(
         started_at=started_at,
         world_size=draft.world_size,
         ranks=ranks,
-        launcher_pids=tuple(one.pid for one in launchers),
-        helper_pids=tuple(sorted(loose)),
+        launcher_pids=tuple(launchers),
+        helper_pids=tuple(sorted(loose - known - set(launchers))),
         rendezvous=draft.rendezvous,
         notes=tuple(draft.notes),
     )
 
 
-def _rank(tree: Tree, rank: RankDraft, members: frozenset[int]) -> ForeignRank:
+def _rank(tree: Tree, rank: RankDraft) -> ForeignRank:
     process = rank.process
-    own = (one for one in tree.descendants(process.pid, stop=members) if one.uid == process.uid)
-    below = sorted(own, key=start_order)
+    below = sorted(tree.descendants(process.pid, stop=tree.members), key=start_order)
     return ForeignRank(
         rank=rank.rank,
         local_rank=rank.local_rank,

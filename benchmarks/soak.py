@@ -32,7 +32,7 @@ ALLOWED_BYTES = 5 << 20
 SAMPLER = """
 import sys
 from ddptop_runner.devices import sampler
-from ddptop_runner.devices import open_backend
+from ddptop_runner.devices.sampler import open_backend
 from ddptop_runner.model.snapshot import encode
 now_s = [1000.0]
 sampler.boottime_s = lambda: now_s[0]

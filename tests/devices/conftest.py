@@ -16,7 +16,7 @@ from tests.nvml_stub import NoCompilerError, StubDriver, StubGpu, build_library
 READER = """
 import os, sys
 from ddptop_runner.host import procs
-from ddptop_runner.devices import open_backend
+from ddptop_runner.devices.sampler import open_backend
 from ddptop_runner.devices.owners import INIT_PID_NAMESPACE
 from ddptop_runner.model.snapshot import encode
 namespace = INIT_PID_NAMESPACE + ("IN_CONTAINER" in os.environ)

@@ -11,7 +11,7 @@ from tests.nvml_stub import GIB, StubGpu, StubProcess
 
 READER = """
 import sys
-from ddptop_runner.devices import open_backend
+from ddptop_runner.devices.sampler import open_backend
 from ddptop_runner.model.snapshot import encode
 from ddptop_runner.devices.sampler import resident_bytes
 backend = open_backend()

@@ -17,6 +17,7 @@ device every fourth tick: PCIe takes the driver 20 ms per metric.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 from collections.abc import Callable, Collection, Sequence
 from functools import partial
@@ -26,7 +27,7 @@ import msgspec
 import pynvml
 
 from ddptop_runner.devices import words
-from ddptop_runner.devices.nvml_calls import tally
+from ddptop_runner.devices.nvml_calls import counted, tally
 from ddptop_runner.devices.nvml_device import (
     LINK_METRICS,
     RARE,
@@ -78,7 +79,7 @@ class _Due:
 
 
 class NvmlBackend:
-    """See `DeviceBackend`. NVML stays open to the end: the process that opened it ends instead."""
+    """Reads the devices, in one thread. NVML stays open: the process ends instead."""
 
     def __init__(self, uuids: Collection[str] | None = None, links_every: int = 0) -> None:
         """`links_every` n asks each device for PCIe and NVLink every n-th tick; 0 never.
@@ -111,12 +112,12 @@ class NvmlBackend:
 
     @property
     def queries(self) -> int:
-        """See `DeviceBackend`."""
+        """How many calls into the driver this process has made so far."""
         return tally.calls
 
     @property
     def note(self) -> str | None:
-        """See `DeviceBackend`."""
+        """Why devices are missing or incomplete, and the remedy; None when all is well."""
         driver = f"NVIDIA driver {self.driver or ''}".rstrip()
         if self._uncounted is not None and not self._gpus:
             why = f"({self._uncounted}): check `nvidia-smi`"
@@ -146,7 +147,11 @@ class NvmlBackend:
         return "; ".join(parts) or None
 
     def sample(self, boottime_s: float) -> list[GpuSample]:
-        """See `DeviceBackend`."""
+        """The devices now, in PCI order. What is not due for a query keeps its last value.
+
+        `boottime_s` is the time now (CLOCK_BOOTTIME, seconds), which decides what is due. Never
+        raises for a device that fails: that one reads `lost`, or None where it does not answer.
+        """
         self._collect_xids()
         due = self._look_up_again(boottime_s)
         if self._stale and self._restart(boottime_s):
@@ -173,10 +178,6 @@ class NvmlBackend:
                 links_s=boottime_s if links else None,
             )
         return _each_process_once([gpu.sample() for gpu in self._gpus])
-
-    def close(self) -> None:
-        """Drop the handles. Ending NVML could crash or block when a device is ill."""
-        self._gpus = []
 
     # --- lost devices, and MIG instances that come and go ---------------------------------------
 
@@ -219,11 +220,8 @@ class NvmlBackend:
             if gpu.handle is not None:
                 gpu.lose(words.trouble(gpu.index, None))
         self._xids.forget()
-        tally.calls += 1
-        try:
-            pynvml.nvmlShutdown()
-        except pynvml.NVMLError:  # it was not started, which is what is wanted
-            pass
+        with contextlib.suppress(pynvml.NVMLError):  # it was not started, which is what is wanted
+            counted(pynvml.nvmlShutdown)
         try:
             _start()
         except NoDriverError as error:
@@ -345,17 +343,15 @@ def _each_process_once(samples: list[GpuSample]) -> list[GpuSample]:
 
 
 def _start() -> None:
-    tally.calls += 1
     try:
-        pynvml.nvmlInit()
+        counted(pynvml.nvmlInit)
     except pynvml.NVMLError as error:
         raise NoDriverError(init_failure(error.value, str(error))) from error
 
 
 def _text(function: Any) -> str | None:
-    tally.calls += 1
     try:
-        answer = function()
+        answer = counted(function)
     except (pynvml.NVMLError, UnicodeDecodeError):
         return None
     return answer if isinstance(answer, str) else None
@@ -413,9 +409,8 @@ def find(uuids: Collection[str] | None) -> Found:
 
 def device_count() -> int | Why:
     """How many devices the driver lists, or why it does not report that."""
-    tally.calls += 1
     try:
-        return int(pynvml.nvmlDeviceGetCount())
+        return int(counted(pynvml.nvmlDeviceGetCount))
     except pynvml.NVMLError as error:
         return words.why_not(error.value)
 
@@ -426,12 +421,11 @@ def look_up_again(gpu: Gpu) -> bool:
     Raises:
         LostError: with NVML's `status`, when it is not.
     """
-    tally.calls += 1
     try:
         if gpu.uuid is not None:
-            handle = pynvml.nvmlDeviceGetHandleByUUID(gpu.uuid)
+            handle = counted(pynvml.nvmlDeviceGetHandleByUUID, gpu.uuid)
         elif not isinstance(count := device_count(), Why) and gpu.index < count:
-            handle = pynvml.nvmlDeviceGetHandleByIndex(gpu.index)
+            handle = counted(pynvml.nvmlDeviceGetHandleByIndex, gpu.index)
         else:
             return False
     except pynvml.NVMLError as error:
@@ -443,9 +437,8 @@ def look_up_again(gpu: Gpu) -> bool:
 
 def is_there(uuid: str) -> bool:
     """Whether the driver knows that UUID; True if it does not report that."""
-    tally.calls += 1
     try:
-        pynvml.nvmlDeviceGetHandleByUUID(uuid)
+        counted(pynvml.nvmlDeviceGetHandleByUUID, uuid)
     except pynvml.NVMLError as error:
         return error.value not in (
             pynvml.NVML_ERROR_NOT_FOUND,
@@ -467,10 +460,9 @@ def instances(gpu: Gpu) -> list[Gpu]:
         return []
     found = []
     for place in range(0 if isinstance(most, Why) else most):
-        tally.calls += 1
         try:
             # places without an instance lie between others, so an error does not end the list
-            handle = pynvml.nvmlDeviceGetMigDeviceHandleByIndex(gpu.handle, place)
+            handle = counted(pynvml.nvmlDeviceGetMigDeviceHandleByIndex, gpu.handle, place)
             instance = Gpu(index=gpu.index, handle=handle, parent_uuid=gpu.uuid or "")
             identify(instance)
         except (pynvml.NVMLError, LostError):
@@ -483,9 +475,8 @@ def instances(gpu: Gpu) -> list[Gpu]:
 def _look_up(index: int) -> Gpu | None:
     """The device of that index, lost or not; None when it may not be used."""
     gpu = Gpu(index=index)
-    tally.calls += 1
     try:
-        gpu.handle = pynvml.nvmlDeviceGetHandleByIndex(index)
+        gpu.handle = counted(pynvml.nvmlDeviceGetHandleByIndex, index)
         identify(gpu)
     except pynvml.NVMLError as error:
         if error.value == pynvml.NVML_ERROR_NO_PERMISSION:
@@ -500,22 +491,19 @@ def _instance(uuid: str) -> Gpu | None:
     """The MIG instance of that UUID under its device's index; None when it is not one."""
     if not uuid.startswith("MIG-"):
         return None
-    tally.calls += 4
     try:
-        handle: Any = pynvml.nvmlDeviceGetHandleByUUID(uuid)
-        device = pynvml.nvmlDeviceGetDeviceHandleFromMigDeviceHandle(handle)
-        gpu = Gpu(
-            index=pynvml.nvmlDeviceGetIndex(device),
-            handle=handle,
-            uuid=uuid,
-            parent_uuid=pynvml.nvmlDeviceGetUUID(device),
-        )
+        handle = counted(pynvml.nvmlDeviceGetHandleByUUID, uuid)
+        device = counted(pynvml.nvmlDeviceGetDeviceHandleFromMigDeviceHandle, handle)
+        index = counted(pynvml.nvmlDeviceGetIndex, device)
+        parent_uuid = counted(pynvml.nvmlDeviceGetUUID, device)
+        gpu = Gpu(index=index, handle=handle, uuid=uuid, parent_uuid=parent_uuid)
         identify(gpu)
     except (pynvml.NVMLError, LostError):
         return None
     return gpu
 
 
+XID = pynvml.nvmlEventTypeXidCriticalError
 _MOST_EVENTS_PER_TICK = 64
 _NEVER = {
     pynvml.NVML_ERROR_FUNCTION_NOT_FOUND,
@@ -555,19 +543,15 @@ class XidWatch:
         reasons: dict[int | None, Why | None] = {}
         lost: list[Any] = []
         try:
-            tally.calls += 1
-            events = pynvml.nvmlEventSetCreate()
+            events = counted(pynvml.nvmlEventSetCreate)
         except pynvml.NVMLError as error:
             return dict.fromkeys(map(self.address, handles), why_not(error.value)), lost
         for handle in handles:
             reasons[self.address(handle)] = NOT_SUPPORTED
             try:
-                tally.calls += 2
-                types = pynvml.nvmlDeviceGetSupportedEventTypes(handle)
-                if types & pynvml.nvmlEventTypeXidCriticalError:
-                    pynvml.nvmlDeviceRegisterEvents(
-                        handle, pynvml.nvmlEventTypeXidCriticalError, events
-                    )
+                types = counted(pynvml.nvmlDeviceGetSupportedEventTypes, handle)
+                if types & XID:
+                    counted(pynvml.nvmlDeviceRegisterEvents, handle, XID, events)
                     reasons[self.address(handle)] = None
             except pynvml.NVMLError as error:
                 reasons[self.address(handle)] = why_not(error.value)
@@ -581,14 +565,13 @@ class XidWatch:
         """(handle address, XID) of each report since the last call."""
         reports: list[tuple[int | None, int]] = []
         while self._set is not None and len(reports) < _MOST_EVENTS_PER_TICK:
-            tally.calls += 1
             try:
-                event = pynvml.nvmlEventSetWait_v2(self._set, 0)
+                event = counted(pynvml.nvmlEventSetWait_v2, self._set, 0)
             except pynvml.NVMLError as error:
                 if error.value != pynvml.NVML_ERROR_TIMEOUT:
                     self._set, self.why_stopped = None, why_not(error.value)
                     self.broken = error.value not in _NEVER
                 break
-            if event.eventType == pynvml.nvmlEventTypeXidCriticalError:
+            if event.eventType == XID:
                 reports.append((self.address(event.device), int(event.eventData)))
         return reports

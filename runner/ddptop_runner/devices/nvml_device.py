@@ -14,8 +14,14 @@ from typing import Any, NamedTuple
 import pynvml
 
 from ddptop_runner.devices import words
-from ddptop_runner.devices.nvml_calls import compute_processes, field_values, process_samples, tally
+from ddptop_runner.devices.nvml_calls import (
+    compute_processes,
+    counted,
+    field_values,
+    process_samples,
+)
 from ddptop_runner.devices.owners import ProcessOwners
+from ddptop_runner.devices.report import FIXED_METRICS, NEVER_UNKNOWN
 from ddptop_runner.devices.words import Why, throttle_words, why_not, xid_meaning
 from ddptop_runner.host import procs
 from ddptop_runner.model.snapshot import GpuProcess, GpuSample
@@ -23,51 +29,10 @@ from ddptop_runner.model.snapshot import GpuProcess, GpuSample
 Query = tuple[Any, ...]
 """Name of a pynvml function, and its arguments after the handle."""
 
-METRICS = (
-    "uuid",
-    "name",
-    "pci_bus_id",
-    "util_percent",
-    "mem_util_percent",
-    "mem_used_bytes",
-    "mem_total_bytes",
-    "mem_reserved_bytes",
-    "temperature_c",
-    "temperature_slowdown_c",
-    "power_w",
-    "power_limit_w",
-    "energy_j",
-    "sm_clock_mhz",
-    "sm_clock_max_mhz",
-    "mem_clock_mhz",
-    "fan_percent",
-    "pstate",
-    "throttle_reasons",
-    "ecc_uncorrected",
-    "remapped_rows",
-    "remap_pending",
-    "remap_failed",
-    "xid",
-    "xid_meanings",
-    "pcie_rx_bytes_per_s",
-    "pcie_tx_bytes_per_s",
-    "nvlink_rx_bytes_per_s",
-    "nvlink_tx_bytes_per_s",
-    "processes",
-)
+METRICS = tuple(name for name in GpuSample.__struct_fields__ if name not in NEVER_UNKNOWN)
 """Fields of GpuSample that have a reason in `unknown` where they are None."""
 
 LINK_METRICS = tuple(name for name in METRICS if name.endswith("_per_s"))
-
-KEPT = (
-    "uuid",
-    "name",
-    "pci_bus_id",
-    "mem_total_bytes",
-    "temperature_slowdown_c",
-    "sm_clock_max_mhz",
-)
-"""What stays known of a device that is lost."""
 
 _PSTATES = range(16)
 _NO_NUMBER = 0xFFFFFFFF
@@ -267,7 +232,7 @@ class Gpu:
     def lose(self, trouble: str) -> None:
         """Forget the handle, and the metrics that are no longer known."""
         self.handle, self.trouble = None, trouble
-        self.metrics = {name: self.metrics.get(name) for name in KEPT}
+        self.metrics = {name: self.metrics.get(name) for name in FIXED_METRICS}
         self.unknown.clear()
         self.unsupported.clear()
         self.silent_ticks, self.nvlinks, self.nvlink_counters = 0, None, None
@@ -349,8 +314,7 @@ def ask(gpu: Gpu, queries: Iterable[Query], call: Callable[..., Any] | None = No
         try:
             if call is not None:
                 return call(gpu.handle, *query)
-            tally.calls += 1
-            return function(gpu.handle, *query[1:])
+            return counted(function, gpu.handle, *query[1:])
         except pynvml.NVMLError as error:
             status = error.value
         except UnicodeDecodeError:  # NVML can answer with bytes that are no text

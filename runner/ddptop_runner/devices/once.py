@@ -50,21 +50,20 @@ def sample_once(
         sampler_command(uuids, once=True, links=links),
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
         cwd="/",
         start_new_session=True,
     )
     try:
-        output, errors = child.communicate(timeout=timeout_s)
+        output, _ = child.communicate(timeout=timeout_s)
     except subprocess.TimeoutExpired:
         child.kill()
         with contextlib.suppress(subprocess.TimeoutExpired):  # blocked in the kernel: left behind
             child.wait(1.0)
-        for pipe in (child.stdout, child.stderr):
-            if pipe is not None:
-                pipe.close()
+        if child.stdout is not None:
+            child.stdout.close()
         return empty_report(NOT_ANSWERING.format(age_s=timeout_s))
-    return _last_report(output, errors, child.returncode)
+    return _last_report(output, child.returncode)
 
 
 class ForkedReading:
@@ -76,12 +75,10 @@ class ForkedReading:
         if not driver_library_exists():
             return
         self._output, output = os.pipe()
-        self._errors, errors = os.pipe()
         self._pid = os.fork()
         if self._pid == 0:
-            _sample(output, errors, links)
+            _sample(output, links)
         os.close(output)
-        os.close(errors)
 
     def report(self, timeout_s: float = 5.0) -> DeviceReport:
         """Wait for the reading and return it; can be called once.
@@ -91,52 +88,41 @@ class ForkedReading:
         if self._pid is None:
             return no_library_report()
         pid, self._pid = self._pid, None
-        written = _read_all((self._output, self._errors), time.monotonic() + timeout_s)
+        written = _read_all(self._output, time.monotonic() + timeout_s)
         os.close(self._output)
-        os.close(self._errors)
         if written is None:
             os.kill(pid, signal.SIGKILL)
-            _wait(pid, time.monotonic() + _LEAVE_AFTER_S)
-            return empty_report(NOT_ANSWERING.format(age_s=timeout_s))
         returncode = _wait(pid, time.monotonic() + _LEAVE_AFTER_S)
-        return _last_report(*written, returncode)
+        if written is None:
+            return empty_report(NOT_ANSWERING.format(age_s=timeout_s))
+        return _last_report(written, returncode)
 
 
-def _sample(output: int, errors: int, links: bool) -> None:
+def _sample(output: int, links: bool) -> None:
     """Run the sampler in the child; never returns."""
     status = 1
     try:
         os.setsid()
         os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
         os.dup2(output, 1)
-        os.dup2(errors, 2)
+        os.dup2(output, 2)
         from ddptop_runner.devices import sampler
 
-        status = sampler.main(["--once", *(["--links"] if links else [])])
+        status = sampler.main(sampler.Options(once=True, links=links))
     except BaseException as error:
         os.write(2, f"{type(error).__name__}: {error}".encode("utf-8", "replace"))
     finally:
         os._exit(status)  # neither the caller's cleanup nor NVML's
 
 
-def _read_all(fds: tuple[int, int], deadline_s: float) -> tuple[bytes, bytes] | None:
-    """All that is written to both pipes; None if they are not closed in time."""
-    written = dict.fromkeys(fds, b"")
-    poll = select.poll()
-    for fd in fds:
-        poll.register(fd, select.POLLIN)
-    waiting = set(fds)
-    while waiting:
-        left_s = deadline_s - time.monotonic()
-        if left_s <= 0:
-            return None
-        for fd, _ in poll.poll(left_s * 1000):
-            if piece := os.read(fd, 1 << 16):
-                written[fd] += piece
-            else:
-                poll.unregister(fd)
-                waiting.discard(fd)
-    return written[fds[0]], written[fds[1]]
+def _read_all(fd: int, deadline_s: float) -> bytes | None:
+    """All that is written to a pipe; None if it is not closed in time."""
+    written = b""
+    while select.select([fd], [], [], max(0.0, deadline_s - time.monotonic()))[0]:
+        if not (piece := os.read(fd, 1 << 16)):
+            return written
+        written += piece
+    return None
 
 
 def _wait(pid: int, deadline_s: float) -> int | None:
@@ -150,8 +136,8 @@ def _wait(pid: int, deadline_s: float) -> int | None:
         time.sleep(0.005)
 
 
-def _last_report(output: bytes, errors: bytes, returncode: int | None) -> DeviceReport:
-    try:
-        return decode_report(output.splitlines()[-1])
-    except (IndexError, msgspec.DecodeError):
-        return empty_report(crash_note(returncode, errors))
+def _last_report(output: bytes, returncode: int | None) -> DeviceReport:
+    for line in reversed(output.splitlines()):
+        with contextlib.suppress(msgspec.DecodeError):
+            return decode_report(line)
+    return empty_report(crash_note(returncode, output))

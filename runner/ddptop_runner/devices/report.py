@@ -58,23 +58,14 @@ def empty_report(note: str) -> DeviceReport:
     return DeviceReport(ts=utc_now(), boottime_s=boottime_s(), note=note)
 
 
-_KEPT = {
-    "index",
-    "uuid",
-    "host",
-    "name",
-    "pci_bus_id",
-    "parent_uuid",
-    "mig_instances",
-    "mem_total_bytes",
-    "temperature_slowdown_c",
-    "sm_clock_max_mhz",
-    "xid",
-    "xid_meanings",
-    "lost",
-    "note",
+NEVER_UNKNOWN = {"index", "host", "parent_uuid", "mig_instances", "lost", "note", "unknown"}
+"""Fields of GpuSample that have no reason in `unknown` where they are None."""
+FIXED_METRICS = {
+    *("uuid", "name", "pci_bus_id"),
+    *("mem_total_bytes", "temperature_slowdown_c", "sm_clock_max_mhz"),
 }
-_NEVER_UNKNOWN = {"host", "parent_uuid", "note", "unknown"}
+"""What stays known of a device that does not answer."""
+_KEPT = {*NEVER_UNKNOWN, *FIXED_METRICS, "xid", "xid_meanings"} - {"unknown"}
 
 
 def without_metrics(gpu: GpuSample, why: str = NO_ANSWER) -> GpuSample:
@@ -83,7 +74,7 @@ def without_metrics(gpu: GpuSample, why: str = NO_ANSWER) -> GpuSample:
     unknown = {
         name: gpu.unknown.get(name, why) if name in _KEPT else why
         for name in GpuSample.__struct_fields__
-        if kept.get(name) is None and name not in _NEVER_UNKNOWN
+        if kept.get(name) is None and name not in NEVER_UNKNOWN
     }
     return GpuSample(**kept, unknown=unknown)
 

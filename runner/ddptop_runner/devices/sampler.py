@@ -19,12 +19,16 @@ import signal
 import sys
 import time
 from collections import deque
-from typing import NamedTuple
+from collections.abc import Collection
+from typing import TYPE_CHECKING, NamedTuple
 
 from ddptop_runner.base.clock import boottime_s, utc_now
-from ddptop_runner.devices import DeviceBackend, open_backend
 from ddptop_runner.devices.report import NOTHING_TO_SAMPLE, DeviceReport
-from ddptop_runner.model.snapshot import encode
+from ddptop_runner.devices.words import PYNVML_MISSING
+from ddptop_runner.model.snapshot import GpuSample, encode
+
+if TYPE_CHECKING:
+    from ddptop_runner.devices.nvml import NvmlBackend
 
 SHORTEST_INTERVAL_S = 0.1
 PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
@@ -33,8 +37,6 @@ LINKS_EVERY = 4
 """Ticks between two readings of a device's PCIe and NVLink rates."""
 COST_OVER_S = 10.0
 """The sampler's own cost is a mean over so long."""
-
-USAGE = "usage: sampler [--uuids U,U | --all] [--interval S] [--once] [--links]"
 
 
 class Options(NamedTuple):
@@ -48,38 +50,58 @@ class Options(NamedTuple):
 
 
 def parse_arguments(argv: list[str]) -> Options:
-    """The options that these arguments say.
+    """The options that these arguments say; exits with 2 where they cannot be used."""
+    import argparse  # a forked reading has no arguments
 
-    Raises:
-        ValueError: naming the argument that cannot be used.
-    """
-    uuids: tuple[str, ...] | None = None
-    interval_s, once, links = 1.0, False, False
-    rest = list(argv)
-    while rest:
-        option = rest.pop(0)
-        if option == "--once":
-            once = True
-        elif option == "--links":
-            links = True
-        elif option == "--all":
-            uuids = None
-        elif option == "--uuids" and rest:
-            uuids = tuple(uuid for uuid in rest.pop(0).split(",") if uuid)
-        elif option == "--interval" and rest:
-            interval_s = _interval(rest.pop(0))
-        else:
-            raise ValueError(f"unknown option or missing value: {option!r}")
-    return Options(uuids, interval_s, once, links)
+    parser = argparse.ArgumentParser(prog="sampler", allow_abbrev=False)
+    parser.add_argument("--uuids", type=lambda text: tuple(filter(None, text.split(","))))
+    parser.add_argument("--all", dest="uuids", action="store_const", const=None)
+    parser.add_argument("--interval", dest="interval_s", type=_interval, default=1.0)
+    parser.add_argument("--once", action="store_true")
+    parser.add_argument("--links", action="store_true")
+    return Options(**vars(parser.parse_args(argv)))
 
 
 def _interval(text: str) -> float:
     interval_s = float(text)
     if not (math.isfinite(interval_s) and interval_s >= SHORTEST_INTERVAL_S):
-        raise ValueError(
-            f"--interval {text} is too short; use {SHORTEST_INTERVAL_S} seconds or more"
-        )
+        raise ValueError(f"shorter than {SHORTEST_INTERVAL_S} s")
     return interval_s
+
+
+class NoDevices:
+    """The back end of a machine without devices."""
+
+    source = None
+    queries = 0
+
+    def __init__(self, note: str | None, driver: str | None = None) -> None:
+        self.note = note
+        self.driver = driver
+
+    def sample(self, boottime_s: float) -> list[GpuSample]:
+        """No devices."""
+        return []
+
+
+def open_backend(
+    uuids: Collection[str] | None = None, *, links_every: int = 0
+) -> NvmlBackend | NoDevices:
+    """The back end of this machine, limited to the devices in `uuids` (None: all).
+
+    UUIDs may be of MIG instances; all devices include their instances. PCIe and NVLink rates are
+    asked for every `links_every`-th tick (0: never). Where there is no device to read, the answer
+    is a back end that has none and whose `note` says why. Never raises.
+    """
+    try:
+        from ddptop_runner.devices.nvml import NoDriverError, NvmlBackend
+    except (ImportError, AttributeError):  # or another package of the same import name
+        return NoDevices(PYNVML_MISSING)
+    try:
+        backend = NvmlBackend(uuids, links_every)
+    except NoDriverError as error:
+        return NoDevices(error.reason)
+    return backend if backend.source else NoDevices(backend.note, driver=backend.driver)
 
 
 class Cost:
@@ -112,7 +134,7 @@ def resident_bytes() -> int | None:
         return None
 
 
-def report(backend: DeviceBackend, cost: Cost) -> DeviceReport:
+def report(backend: NvmlBackend | NoDevices, cost: Cost) -> DeviceReport:
     """One reading of all devices."""
     now_s = boottime_s()
     gpus = backend.sample(now_s)
@@ -130,7 +152,7 @@ def report(backend: DeviceBackend, cost: Cost) -> DeviceReport:
     )
 
 
-def run(backend: DeviceBackend, options: Options) -> int:
+def run(backend: NvmlBackend | NoDevices, options: Options) -> int:
     """Print reports until nobody listens; returns the exit status."""
     cost = Cost()
     if options.once and options.links:
@@ -160,25 +182,17 @@ def _print_line(line: bytes) -> None:
         data = data[os.write(sys.stdout.fileno(), data) :]
 
 
-def main(argv: list[str] | None = None) -> int:
-    """Run the sampler with these arguments; returns the exit status."""
-    try:
-        options = parse_arguments(sys.argv[1:] if argv is None else argv)
-    except ValueError as error:
-        sys.stderr.write(f"{error}\n{USAGE}\n")
-        return 2
+def main(options: Options) -> int:
+    """Run the sampler; returns the exit status. NVML stays open: its process ends instead."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the one who started it
     links_every = 0 if not options.links else 1 if options.once else LINKS_EVERY
-    backend = open_backend(options.uuids, links_every=links_every)
     try:
-        return run(backend, options)
+        return run(open_backend(options.uuids, links_every=links_every), options)
     except BrokenPipeError:
         return 0
-    finally:
-        backend.close()
 
 
 if __name__ == "__main__":
-    status = main()
+    status = main(parse_arguments(sys.argv[1:]))
     sys.stdout.flush()
     os._exit(status)  # NVML's own cleanup can crash or block when a device is ill

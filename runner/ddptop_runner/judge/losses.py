@@ -19,7 +19,7 @@ import msgspec
 
 from ddptop_runner.model import run_step
 from ddptop_runner.model.snapshot import RankSample
-from ddptop_runner.model.words import OnNan
+from ddptop_runner.model.words import ENDED, OnNan
 
 SMOOTHED = 21
 """A rank's loss is taken as the median of so many: single batches may be far off."""
@@ -288,8 +288,6 @@ class LossApart:
 BAD_LOOKS, BAD_STEPS = 3, 2
 """A loss has gone bad when no finite one came for so many looks, and so many steps were bad."""
 
-_ENDED = ("exited", "failed", "stopped")
-
 
 @dataclass(frozen=True)
 class BadLoss:
@@ -361,7 +359,7 @@ class LossWatch:
 
     def look(self, ranks: Sequence[RankSample]) -> BadLoss | None:
         """What `--on-nan` has to act on."""
-        living = [rank for rank in ranks if rank.state not in _ENDED]
+        living = [rank for rank in ranks if rank.state not in ENDED]
         is_lasting = [self._streaks.setdefault(rank.rank, _Streak()).look(rank) for rank in living]
         return self._first_bad(living) if any(is_lasting) and self._on_nan != "alert" else None
 

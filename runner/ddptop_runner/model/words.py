@@ -50,6 +50,9 @@ by ddptop (stop, kill, or a restart of the group). Seen from outside only: `bloc
 uninterruptible sleep (D) at every look for a while; `zombie`: ended, and its parent has not asked
 how; `stuck`: its device reads full utilization at idle power, as a waiting collective does."""
 
+ENDED: frozenset[RankState] = frozenset({"exited", "failed", "stopped", "zombie"})
+"""States of a rank that is over."""
+
 Phase = Literal[
     "start", "steps", "compile", "evaluation", "checkpoint", "data", "collective", "end"
 ]

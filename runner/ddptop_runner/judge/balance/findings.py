@@ -17,7 +17,7 @@ from ddptop_runner.base.units import name_gpus, name_ranks, size, span
 from ddptop_runner.judge.alerts import Finding
 from ddptop_runner.judge.balance.rank_devices import where_mostly
 from ddptop_runner.model.snapshot import GpuProcess, GpuSample, RankSample
-from ddptop_runner.model.words import Severity
+from ddptop_runner.model.words import ENDED, Severity
 
 CONTEXT_BYTES = 100 * 1024**2
 """The least memory that is taken for a CUDA context."""
@@ -291,9 +291,6 @@ def _with_pid(placement: Placement, ranks: Sequence[int]) -> str:
     return name_ranks(ranks) + (f" (pid {pid})" if pid is not None else "")
 
 
-_ENDED = ("exited", "failed", "stopped", "zombie")
-
-
 class Device(msgspec.Struct, frozen=True):
     """One device of the job, and what the driver lists on it."""
 
@@ -326,7 +323,7 @@ class Placement:
     """A job's living ranks on its devices at one moment."""
 
     def __init__(self, ranks: Sequence[RankSample], gpus: Sequence[GpuSample], job: str) -> None:
-        self.ranks = [rank for rank in ranks if rank.state not in _ENDED]
+        self.ranks = [rank for rank in ranks if rank.state not in ENDED]
         self.complete = len(self.ranks) == len(ranks) and all(rank.pid for rank in ranks)
         """Whether every rank has been started and none has ended."""
         self.devices = [_device(gpu, job) for gpu in gpus]

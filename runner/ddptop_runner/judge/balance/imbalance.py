@@ -9,8 +9,7 @@ from typing import Literal
 import msgspec
 
 from ddptop_runner.model.snapshot import Alert, GpuSample, Imbalance, RankSample
-
-_ENDED = ("exited", "failed", "stopped")
+from ddptop_runner.model.words import ENDED
 
 Figure = Literal["memory", "utilization", "power", "step_time", "loss"]
 """What ranks are compared by."""
@@ -118,7 +117,7 @@ def of_job(ranks: Sequence[RankSample], gpus: Sequence[GpuSample]) -> Imbalance:
     known for two ranks; utilization and power are the devices'. In a job without devices memory is
     the ranks' resident memory and utilization their CPU time.
     """
-    living = [rank for rank in ranks if rank.state not in _ENDED]
+    living = [rank for rank in ranks if rank.state not in ENDED]
     step_time = imbalance(rank.step_time_s for rank in living)
     if not gpus:
         return Imbalance(
@@ -147,7 +146,7 @@ def is_even_load(ranks: Sequence[RankSample], gpus: Sequence[GpuSample]) -> bool
         for value in (
             [gpu.util_percent for gpu in gpus]
             if gpus
-            else [rank.cpu_percent for rank in ranks if rank.state not in _ENDED]
+            else [rank.cpu_percent for rank in ranks if rank.state not in ENDED]
         )
         if value is not None
     ]
@@ -166,7 +165,7 @@ def deviations(
         gpus: its devices.
         alerts: those of now; they say which ranks are marked, and in what.
     """
-    living = [rank for rank in ranks if rank.state not in _ENDED]
+    living = [rank for rank in ranks if rank.state not in ENDED]
     found: dict[int, dict[str, float]] = {rank.rank: {} for rank in ranks}
     for name, read in (_OF_DEVICES if gpus else _OF_PROCESSES).items():
         values = {rank.rank: read(rank) for rank in living}

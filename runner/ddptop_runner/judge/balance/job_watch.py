@@ -10,6 +10,7 @@ from ddptop_runner.judge.balance import findings
 from ddptop_runner.judge.balance.outliers import RankMarks
 from ddptop_runner.judge.balance.stuck import StuckWatch
 from ddptop_runner.model.snapshot import Alert, NodeSnapshot, RankSample
+from ddptop_runner.model.words import ENDED
 
 _AT_WORK = ("starting", "running", "hung")
 """States in which ranks should be on their devices."""
@@ -70,5 +71,5 @@ class JobWatch:
 
 def _reports(ranks: Sequence[RankSample]) -> bool:
     """Whether each living rank has a probe: then `hangs.HangWatch` alone judges their progress."""
-    living = [rank for rank in ranks if rank.state not in ("exited", "failed", "stopped")]
+    living = [rank for rank in ranks if rank.state not in ENDED]
     return bool(living) and all(rank.has_probe for rank in living)

@@ -24,6 +24,7 @@ from ddptop_runner.judge.alerts import Finding
 from ddptop_runner.judge.balance.imbalance import MARKED_BY, alone_s
 from ddptop_runner.judge.losses import LossApart
 from ddptop_runner.model.snapshot import Alert, GpuSample, RankSample
+from ddptop_runner.model.words import ENDED
 
 HOLD_S = 20.0
 """For so long a rank must lie apart before it is marked."""
@@ -47,7 +48,6 @@ RECALLED_S = 90.0
 
 _MEDIANS = ("step_time_s", "data_wait_s", "gpu_mem_used_bytes", "rss_bytes")
 _MEANS = ("cpu_percent", "gpu_util_percent", "gpu_power_w")
-_ENDED = ("exited", "failed", "stopped", "zombie")
 
 
 class _Smoothed:
@@ -163,7 +163,7 @@ class RankMarks:
             now_s: a clock that only goes forward, in seconds.
             attempt: the job's; with another one all begins anew.
         """
-        living = [rank for rank in ranks if rank.state not in _ENDED]
+        living = [rank for rank in ranks if rank.state not in ENDED]
         ids = attempt, tuple(sorted((rank.rank, rank.pid) for rank in living if rank.pid))
         if ids != self._ids:
             self._smoothed.clear()
@@ -339,6 +339,10 @@ class Kind(msgspec.Struct, frozen=True):
     """Of the ranks' figures, and of the median."""
     write: Callable[[float], str]
 
+    def values(self, ranks: Sequence[RankSample]) -> dict[int, float]:
+        """By rank, where it is known."""
+        return {rank.rank: value for rank in ranks if (value := self.read(rank)) is not None}
+
 
 ON_DEVICES = (
     Kind(
@@ -378,7 +382,7 @@ ON_CPUS = (
 
 def far_off(kind: Kind, ranks: Sequence[RankSample]) -> list[int]:
     """Ranks beyond both bounds, and beyond what is usual between this job's ranks."""
-    known = {rank.rank: value for rank in ranks if (value := kind.read(rank)) is not None}
+    known = kind.values(ranks)
     if len(known) < 2:
         return []
     median = statistics.median(known.values())
@@ -393,7 +397,7 @@ def far_off(kind: Kind, ranks: Sequence[RankSample]) -> list[int]:
 
 def uneven_finding(kind: Kind, ranks: Sequence[RankSample], apart: Collection[int]) -> Finding:
     """Of ranks that are far off."""
-    known = {rank.rank: value for rank in ranks if (value := kind.read(rank)) is not None}
+    known = kind.values(ranks)
     numbers = tuple(sorted(apart))
     low, high = (kind.write(of(known[number] for number in numbers)) for of in (min, max))
     here = low if low == high else f"{low} to {high}"

@@ -13,8 +13,7 @@ import msgspec
 
 from ddptop_runner.model.snapshot import GpuSample, RankSample
 from ddptop_runner.model.spec import Device
-
-_ENDED = ("exited", "failed", "stopped")
+from ddptop_runner.model.words import ENDED
 
 MOSTLY = 3.0
 """A rank that holds this much more memory on one device than on any other works there."""
@@ -89,7 +88,7 @@ def _join_rank(
     seen: bool,
 ) -> RankSample:
     default = _default(rank, devices)
-    if rank.state in _ENDED:
+    if rank.state in ENDED:
         return _on(rank, default)
     held = [gpu for gpu in gpus if any(owner.get(p.pid) == rank.rank for p in gpu.processes or ())]
     if held:

@@ -136,24 +136,8 @@ class LossParser:
         if epoch is None and said.counts == "epoch":
             epoch, epochs = self._epoch
         done = said.total is not None and said.step is not None and said.step >= said.total
-        return Reading(
-            said.rank,
-            said.local_rank,
-            said.step,
-            said.total,
-            said.counts,
-            loss,
-            epoch,
-            said.kind,
-            0.0 if done else said.eta_s,  # the time of an ended bar is what it took
-            said.rate_per_s,
-            said.run_eta_s,
-            epochs,
-            None,
-            said.open,
-            said.unnamed,
-            said.from_zero,
-        )
+        eta_s = 0.0 if done else said.eta_s  # the time of an ended bar is what it took
+        return msgspec.structs.replace(said, loss=loss, epoch=epoch, epochs=epochs, eta_s=eta_s)
 
     def _redraw(self, said: Reading, readings: list[Reading]) -> None:
         """One state of a progress bar: what it adds to the state before."""

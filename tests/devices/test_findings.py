@@ -6,6 +6,8 @@ import datetime as dt
 import random
 
 import pytest
+from ddptop.tui.render import alert_help
+from ddptop.tui.render.alert_help import explain
 from tests.devices.jobs import (
     JOB,
     change,
@@ -28,8 +30,7 @@ from tests.devices.judged import (
 )
 
 from ddptop_runner.judge.alerts import AlertBook
-from ddptop_runner.judge.balance import findings
-from ddptop_runner.judge.balance.findings import explain, find
+from ddptop_runner.judge.balance.findings import find
 from ddptop_runner.judge.balance.rank_devices import join
 
 NOW = dt.datetime(2026, 1, 1, 12, tzinfo=dt.timezone.utc)
@@ -342,7 +343,7 @@ def test_every_finding_is_explained():
         "uneven-load",
         "uneven-power",
     ]
-    assert len(ids) == len(findings._HELP)
+    assert len(ids) == len(alert_help._HELP)
     for id_ in ids:
         text = explain(id_)
         assert len(text) > 100, id_

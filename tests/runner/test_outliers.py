@@ -8,9 +8,9 @@ from collections.abc import Iterable
 
 import msgspec
 import pytest
+from ddptop.tui.render.alert_help import explain
 from tests.runner.rank_lives import Life, Told, burst, healthy, sick
 
-from ddptop_runner.judge.balance.findings import explain
 from ddptop_runner.judge.balance.imbalance import MARKED_BY, marked
 from ddptop_runner.judge.balance.job_watch import JobWatch
 from ddptop_runner.judge.balance.outliers import HOLD_S

@@ -7,10 +7,10 @@ from collections.abc import Sequence
 
 import msgspec
 import pytest
+from ddptop.tui.render.alert_help import explain
 
 from ddptop_runner.judge.alerts import Finding
 from ddptop_runner.judge.balance import outliers
-from ddptop_runner.judge.balance.findings import explain
 from ddptop_runner.judge.balance.job_watch import JobWatch
 from ddptop_runner.judge.balance.outliers import HOLD_S
 from ddptop_runner.model.snapshot import NodeSnapshot, RankSample

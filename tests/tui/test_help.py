@@ -16,6 +16,7 @@ from ddptop.tui import render, screens, widgets
 from ddptop.tui.actions import ALL, EVERYWHERE, MOVING, PLACES
 from ddptop.tui.app import DdptopApp
 from ddptop.tui.keymap import KeyMap
+from ddptop.tui.render.alert_help import explain
 from ddptop.tui.render.columns import Column
 from ddptop.tui.render.device_help import slowed_help
 from ddptop.tui.render.glossary import GLOSSARY, SECTIONS
@@ -28,7 +29,6 @@ from textual.containers import VerticalScroll
 
 import ddptop_runner
 from ddptop_runner.devices.words import _THROTTLE_WORDS
-from ddptop_runner.judge.balance.findings import explain
 from ddptop_runner.model.words import JobState, Phase, RankState
 
 MakeApp = Callable[..., DdptopApp]

@@ -5,11 +5,11 @@ from __future__ import annotations
 import datetime as dt
 
 from ddptop.tui.render import words
+from ddptop.tui.render.alert_help import explain
 from ddptop.tui.render.foreign import note_alerts
 from ddptop_runner.base import units
 from ddptop_runner.foreign.types import ForeignView
 from ddptop_runner.job.registry import AnyJob
-from ddptop_runner.judge.balance.findings import explain
 from ddptop_runner.model.snapshot import Alert
 
 _ORDER = {"error": 0, "warning": 1, "info": 2}

@@ -7,6 +7,7 @@ import datetime as dt
 from ddptop.need import Need
 from ddptop.progress_words import step_text
 from ddptop.tui.render import words
+from ddptop.tui.render.alert_help import explain
 from ddptop.tui.render.job_rows import Listed
 from ddptop.tui.render.learning import LossTrend
 from ddptop.tui.render.panels import elapsed_s, median_loss
@@ -15,7 +16,6 @@ from ddptop.tui.render.uneven import uneven
 from ddptop_runner.base import units
 from ddptop_runner.foreign.types import ForeignView
 from ddptop_runner.job.registry import pause_of
-from ddptop_runner.judge.balance.findings import explain
 from ddptop_runner.model import run_step
 from ddptop_runner.model.snapshot import NodeSnapshot
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import datetime as dt
 
+from ddptop.tui.render.alert_help import explain
 from ddptop.tui.render.odd import oddity, state_of
 from ddptop.tui.render.words import GLOSSARY
 from ddptop_runner.base import units
-from ddptop_runner.judge.balance.findings import explain
 from ddptop_runner.judge.balance.imbalance import Figure, RankDeviation
 from ddptop_runner.model.snapshot import RankSample
 

@@ -84,8 +84,11 @@ def judge(
         summary = "The worker group exited; the cause is unknown."
         cause = Cause(kind="unknown", summary=summary, evidence=None if kept is None else str(kept))
         return AttemptOutcome(attempt, lived_s, steps, None, None, None), cause
-    if culprit.is_mismatch(blamed) and (left := _left_order(folder, attempt, ends)):
-        blamed = culprit.by_order(blamed, ends, left)
+    if culprit.is_mismatch(blamed):
+        ranks = [end.rank for end in ends if end.rank >= 0]
+        paths = {rank: evidence.flight_record(folder, attempt, rank) for rank in ranks}
+        if left := records.left_order(paths):
+            blamed = culprit.by_order(blamed, ends, left)
     gpus = [] if snapshot is None else snapshot.gpus
     around = paragraph.Surroundings(
         killed_for_memory=oom.explain,
@@ -109,16 +112,6 @@ def judge(
         unopened=None if by_itself else unopened_script(blamed.end.tail),
     )
     return outcome, cause
-
-
-def _left_order(folder: RunFolder, attempt: int, ends: Sequence[RankEnd]) -> records.Left | None:
-    """The rank that left the order of collectives, by the records that the ranks wrote."""
-    found = {}
-    for end in ends:
-        path = evidence.flight_record(folder, attempt, end.rank)
-        if end.rank >= 0 and (calls := records.read_calls(path)):
-            found[end.rank] = calls
-    return records.who_left(found, sum(end.rank >= 0 for end in ends))
 
 
 def _ends_in_command(

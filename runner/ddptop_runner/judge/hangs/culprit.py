@@ -23,14 +23,20 @@ def _is_shared(group: str) -> bool:
     return not group.startswith("#") and group != "other"
 
 
-_DOING_IN_WORDS: dict[Phase, str] = {
+DOING: dict[Phase, str] = {
     "start": "starting",
     "compile": "compiling",
     "evaluation": "evaluating",
-    "checkpoint": "at a checkpoint",
+    "checkpoint": "saving a checkpoint",
     "data": "waiting for its data loader",
     "end": "exiting",
 }
+"""What one rank does."""
+
+
+def is_or_are(ranks: Sequence[int]) -> str:
+    """For a sentence about some ranks."""
+    return "is" if len(ranks) == 1 else "are"
 
 
 def find(standings: Sequence[Standing], ended: Sequence[RankProgress] = ()) -> Culprits:
@@ -101,7 +107,7 @@ def _by_end(standings: Sequence[Standing], ended: Sequence[RankProgress]) -> Cul
 
 
 def _are(ranks: Sequence[int]) -> str:
-    return f"{name_ranks(ranks)} {'is' if len(ranks) == 1 else 'are'}"
+    return f"{name_ranks(ranks)} {is_or_are(ranks)}"
 
 
 def _aside(facts: Sequence[str]) -> str:
@@ -186,7 +192,9 @@ def _by_waiting(standings: Sequence[Standing]) -> Culprits | None:
         return None
     numbers = _numbers(others)
     doing = {standing.doing for standing in others}
-    what = _DOING_IN_WORDS.get(doing.pop()) if len(doing) == 1 else None
+    what = DOING.get(doing.pop()) if len(doing) == 1 else None
+    if what == DOING["checkpoint"]:  # it may load it as well
+        what = "at a checkpoint"
     return Culprits(
         numbers,
         f"{_are(_numbers(waiting))} waiting in a collective; "

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ddptop_runner.base.units import duration_in_words, name_ranks
+from ddptop_runner.judge.hangs.culprit import DOING, is_or_are
 from ddptop_runner.judge.hangs.types import Culprits, RankProgress, Standing
 from ddptop_runner.judge.hangs.verdict import UNEXPLAINED, Judgement
 from ddptop_runner.model.words import PauseState, Phase
@@ -81,22 +82,6 @@ _ALL_DO: dict[Phase, str] = {
     "data": "all ranks are waiting for their data loaders",
     "end": "the script is exiting",
 }
-_ONE_DOES: dict[Phase, str] = {
-    "start": "is starting",
-    "compile": "is compiling",
-    "evaluation": "is evaluating",
-    "checkpoint": "is saving a checkpoint",
-    "data": "is waiting for its data loader",
-    "end": "is exiting",
-}
-_SOME_DO: dict[Phase, str] = {
-    "start": "are starting",
-    "compile": "are compiling",
-    "evaluation": "are evaluating",
-    "checkpoint": "are saving a checkpoint",
-    "data": "are waiting for their data loaders",
-    "end": "are exiting",
-}
 
 
 def awaited(judgement: Judgement, standings: Sequence[Standing]) -> tuple[int, ...]:
@@ -119,8 +104,10 @@ def reason(judgement: Judgement, standings: Sequence[Standing]) -> str | None:
         ranks = [one.rank.rank for one in explained]
         if len(ranks) == len(standings) and len(ranks) > 1:
             return _ALL_DO[what]
-        does = _ONE_DOES if len(ranks) == 1 else _SOME_DO
-        return f"{name_ranks(ranks)} {does[what]}"
+        does = DOING[what]
+        if len(ranks) > 1:
+            does = does.replace("its data loader", "their data loaders")
+        return f"{name_ranks(ranks)} {is_or_are(ranks)} {does}"
     whom = awaited(judgement, standings)
     waiting = [one.rank.rank for one in standings if one.rank.rank not in whom]
     stood = [one.rank.stands_at for one in standings if not whom or one.rank.rank in whom]
@@ -168,20 +155,16 @@ def of_silent(standing: Standing, culprits: Culprits | None, paused: tuple[int, 
     since_s = rank.phase_s
     if since_s < SHOWN_AFTER_S or rank.phase != standing.doing:
         return None
-    time = duration_in_words(since_s)
-    if standing.doing == "evaluation":
-        batch = f" (batch {standing.batches})" if standing.batches else ""
-        return f"evaluating for {time}{batch}"
-    if standing.doing == "checkpoint":
-        what = "saving a checkpoint" if rank.steps else "saving or loading a checkpoint"
-        return f"{what} for {time}"
-    if standing.doing == "compile":
-        return f"compiling for {time}"
+    what = DOING.get(standing.doing)
+    if what is None or standing.doing == "start":
+        return None
     if standing.doing == "end":
-        return f"exit in progress for {time}"
-    if standing.doing == "data":
-        return f"waiting for its data loader for {time}"
-    return None
+        what = "exit in progress"
+    elif standing.doing == "checkpoint" and not rank.steps:
+        what = "saving or loading a checkpoint"
+    counted = standing.doing == "evaluation" and standing.batches
+    batch = f" (batch {standing.batches})" if counted else ""
+    return f"{what} for {duration_in_words(since_s)}{batch}"
 
 
 def _in_collective(
@@ -203,8 +186,3 @@ def of_quiet(standing: Standing, usual_s: float) -> str:
     what = "a step" if rank.steps else "progress"
     quiet = f"{duration_in_words(standing.silent_s)} without {what} (usually {usual_s:.2g} s)"
     return f"{quiet}; last seen at {rank.stands_at}" if rank.stands_at else quiet
-
-
-def is_or_are(ranks: tuple[int, ...]) -> str:
-    """For a sentence about some ranks."""
-    return "is" if len(ranks) == 1 else "are"

@@ -247,11 +247,10 @@ def _call(entry: dict[str, Any]) -> Call:
     return Call(int(entry["collective_seq_id"]), name, shown[:80])
 
 
-def _left_order(evidence: Path, world_size: int) -> Left | None:
-    """The rank that left the order of collectives, by the records in an evidence folder."""
-    paths = {rank: evidence / f"flight-rank-{rank}.json" for rank in range(world_size)}
+def left_order(paths: Mapping[int, Path]) -> Left | None:
+    """The rank that left the order of collectives, by the flight records of all ranks."""
     records = {rank: calls for rank, path in paths.items() if (calls := read_calls(path))}
-    return who_left(records, world_size)
+    return who_left(records, len(paths))
 
 
 def hang_cause(found: HangVerdict, evidence: str, stands_at: Mapping[int, str | None]) -> Cause:
@@ -262,7 +261,8 @@ def hang_cause(found: HangVerdict, evidence: str, stands_at: Mapping[int, str | 
         evidence: the folder that holds the ranks' stacks, taken before any signal.
         stands_at: by rank, what its probe said.
     """
-    left = None if found.named else _left_order(Path(evidence), len(stands_at))
+    paths = {rank: Path(evidence, f"flight-rank-{rank}.json") for rank in stands_at}
+    left = None if found.named else left_order(paths)
     named = found.ranks if left is None else (left.rank,)
     culprits, place = explain(named, of_evidence(Path(evidence)))
     if place is None:

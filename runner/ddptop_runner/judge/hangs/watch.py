@@ -10,12 +10,12 @@ import msgspec
 
 from ddptop_runner.base.units import name_ranks
 from ddptop_runner.host.tree import LoaderUsage
+from ddptop_runner.judge.hangs.culprit import is_or_are
 from ddptop_runner.judge.hangs.pause import (
     DEAF,
     Facts,
     awaited,
     begins_after_s,
-    is_or_are,
     of_quiet,
     of_silent,
     of_unknown,

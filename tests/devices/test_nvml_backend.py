@@ -345,7 +345,7 @@ def test_devices_that_the_driver_does_not_list_are_not_called_absent(make_stub, 
 
 def test_another_package_of_pynvmls_name_is_explained(tmp_path):
     (tmp_path / "pynvml.py").write_text("nvmlInit = None\n")
-    script = "from ddptop_runner.devices import open_backend; print(open_backend().note)"
+    script = "from ddptop_runner.devices.sampler import open_backend; print(open_backend().note)"
     said = subprocess.run(
         [sys.executable, "-c", script],
         env={**os.environ, "PYTHONPATH": str(tmp_path)},

@@ -9,7 +9,9 @@ from __future__ import annotations
 import re
 from typing import NamedTuple
 
-from ddptop_runner.reading.text.fields import Epoch, Progress, epoch, says_validation
+from msgspec.structs import replace
+
+from ddptop_runner.reading.text.fields import Epoch, Reading, StepUnit, epoch, says_validation
 
 _TQDM = re.compile(rb"%\|[^|]{0,2000}\|\s{0,8}(\d{1,18})/(\d{1,18}) \[([^\]]{0,2000})(\])?")
 _ENDLESS = re.compile(  # of unknown length: 188it [00:47, ...], |   | 188/? [00:47<?, ...]
@@ -57,25 +59,15 @@ _SCALE = {b"": 1.0, b"k": 1e3, b"m": 1e6, b"g": 1e9}
 _PER_S = {b"s": 1.0, b"ms": 1e3, b"us": 1e6}
 
 
-class Timing(NamedTuple):
-    """How fast it goes and how long it will take, as a line says."""
-
-    eta_s: float | None = None
-    rate_per_s: float | None = None
-    run_eta_s: float | None = None
-
-
 class Bar(NamedTuple):
     """A progress bar, at one redraw."""
 
-    progress: Progress
-    epoch: Epoch
+    reading: Reading
     complete: bool
     """Whether its end was seen: what follows cannot change its figures."""
     validation: bool
     training: bool
     """Whether it says by itself that it counts training: not, say, files being loaded."""
-    timing: Timing
 
 
 def seconds(clock: bytes) -> float:
@@ -101,35 +93,36 @@ def bar(line: bytes) -> Bar | None:
         rest = line[found.end() : found.end() + 200]
         drawn = _bar(line[: line.find(b"\xe2")], found, True, rest)
         if b"epoch" in line[: line.find(b"\xe2")]:  # of Lightning, by rich
-            drawn = drawn._replace(epoch=drawn.epoch._replace(from_zero=True))
+            drawn = drawn._replace(reading=replace(drawn.reading, from_zero=True))
         return drawn
     if b"/step" in line or b"] - eta: " in line:
         found = _KERAS.match(line)
         if found is not None:
-            progress = Progress(int(found[1]), int(found[2]), "epoch")
-            return Bar(progress, Epoch(), True, False, True, _timing(line[:400]))
+            reading = Reading(step=int(found[1]), total=int(found[2]), counts="epoch")
+            return Bar(_timed(reading, line[:400]), True, False, True)
     return None
 
 
 def _bar(before: bytes, found: re.Match[bytes], complete: bool, rest: bytes) -> Bar:
     of = epoch(before)
     described = before.strip()
-    step, total = int(found[1]), int(found[2])
+    reading = Reading(step=int(found[1]), total=int(found[2]), epoch=of.number, epochs=of.of)
     if of.number is None and (_OF_EPOCHS.search(described) or _EPOCH_RATE.search(rest)):
-        progress = Progress(step, total, "epochs")
-        return Bar(progress, of, complete, False, True, Timing())
+        return Bar(replace(reading, counts="epochs"), complete, False, True)
     validation, training = _kinds(described, of, rest)
-    counts = "run" if of.number is None else "epoch"
-    is_open = of.number is None and _OF_STEPS.search(described) is None
-    progress = Progress(step, total, counts, open=is_open)
-    return Bar(progress, of, complete, validation, training, _timing(rest))
+    if of.number is not None:
+        reading = replace(reading, counts="epoch")
+    elif _OF_STEPS.search(described) is None:
+        reading = replace(reading, open=True)
+    return Bar(_timed(reading, rest), complete, validation, training)
 
 
 def _endless(before: bytes, step: int, complete: bool, rest: bytes) -> Bar:
     of = epoch(before)
     validation, training = _kinds(before.strip(), of, rest)
-    progress = Progress(step, None, "run" if of.number is None else "epoch")
-    return Bar(progress, of, complete, validation, training, _timing(rest))
+    counts: StepUnit = "run" if of.number is None else "epoch"
+    reading = Reading(step=step, counts=counts, epoch=of.number, epochs=of.of)
+    return Bar(_timed(reading, rest), complete, validation, training)
 
 
 def _kinds(described: bytes, of: Epoch, rest: bytes) -> tuple[bool, bool]:
@@ -141,14 +134,14 @@ def _kinds(described: bytes, of: Epoch, rest: bytes) -> tuple[bool, bool]:
     return validation, training
 
 
-def _timing(rest: bytes) -> Timing:
-    """Of a bar, by what stands behind its count."""
+def _timed(reading: Reading, rest: bytes) -> Reading:
+    """The reading of a bar, with the times that stand behind its count."""
     left = _LEFT.search(rest)
     eta_s = None
     if left is not None:
         text = next(filter(None, left.groups()))
         eta_s = seconds(text) if b":" in text else float(text)
-    return Timing(eta_s, _rate(rest, _ANY_RATE))
+    return replace(reading, eta_s=eta_s, rate_per_s=_rate(rest, _ANY_RATE))
 
 
 def _rate(text: bytes, other: re.Pattern[bytes] | None = None) -> float | None:
@@ -170,8 +163,8 @@ def _inverse(time_of_step: float, per_s: float) -> float | None:
     return per_s / time_of_step if time_of_step > 0 else None
 
 
-def line_timing(line: bytes) -> Timing:
-    """Of a line that holds a loss or a step and is no bar, in words that are known."""
+def with_timing(reading: Reading, line: bytes) -> Reading:
+    """The reading of a line that is no bar, with the times that it tells."""
     eta_s = run_eta_s = rate = None
     if b"eta" in line and (found := _ETA.search(line)) is not None:
         eta_s = seconds(found[1])
@@ -186,4 +179,6 @@ def line_timing(line: bytes) -> Timing:
         rate = _or_none(float(found[1]))
     elif b"/s" in line or b"s/" in line:
         rate = _rate(line)
-    return Timing(eta_s, rate, run_eta_s)
+    if eta_s is None and run_eta_s is None and rate is None:
+        return reading
+    return replace(reading, eta_s=eta_s, rate_per_s=rate, run_eta_s=run_eta_s)

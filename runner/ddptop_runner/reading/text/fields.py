@@ -7,7 +7,9 @@ length.
 from __future__ import annotations
 
 import re
-from typing import NamedTuple
+from typing import Literal, NamedTuple
+
+import msgspec
 
 from ddptop_runner.reading.text import names
 
@@ -128,17 +130,45 @@ def _is_value(line: bytes, found: re.Match[bytes]) -> bool:
     return any(char in b".e" for char in number)
 
 
-class Progress(NamedTuple):
-    """How far a line says that the training is."""
+ReadingKind = Literal["train", "val"]
+StepUnit = Literal["run", "epoch", "samples", "epochs"]
 
+
+class Reading(msgspec.Struct, frozen=True, gc=False):
+    """What one line of output, or one redraw of a progress bar, says of a training."""
+
+    rank: int | None = None
+    """Of the line's own prefix, such as `[0]<stdout>:`; None where it does not say."""
+    local_rank: int | None = None
+    """The same where the prefix counts on its host, as `[default0]:` of torchrun does."""
     step: int | None = None
+    """As printed; see `counts`."""
     total: int | None = None
-    counts: str = "run"
-    """run, epoch, samples or epochs."""
+    """What `step` counts up to: of the whole run or of one epoch, see `counts`."""
+    counts: StepUnit = "run"
+    """What `step` counts: steps of the whole run, as far as the line tells, steps of the epoch,
+    samples of the epoch, or epochs themselves."""
+    loss: float | None = None
+    """May be NaN or infinite, as printed; None where the line tells only how far it is."""
+    epoch: float | None = None
+    """As printed, counted from 0 or from 1."""
+    kind: ReadingKind = "train"
+    eta_s: float | None = None
+    """Seconds until `total` is reached, as the output itself reckons."""
+    rate_per_s: float | None = None
+    """How much of what `step` counts is done in a second, as the output says."""
+    run_eta_s: float | None = None
+    """Seconds until the whole run ends, where the output says that beside a count of the epoch."""
+    epochs: int | None = None
+    """What stands behind the slash of `epoch`: how many there are, or the number of the last."""
+    written_at_s: float | None = None
+    """Unix seconds at which it was written; None where the output does not say."""
     open: bool = False
-    """Whether it may as well count the other of run and epoch."""
+    """Whether `counts` is only what is usual: `total` may be of an epoch as well as of the run."""
     unnamed: bool = False
-    """Whether no word says that it counts steps."""
+    """Whether no word says what is counted: it may be samples."""
+    from_zero: bool = False
+    """Whether such outputs count epochs from 0, and `epochs` is the number of the last."""
 
 
 class Epoch(NamedTuple):
@@ -147,11 +177,8 @@ class Epoch(NamedTuple):
     number: float | None = None
     of: int | None = None
     """What stands behind its slash."""
-    from_zero: bool = False
-    """Whether that is the number of the last, counted from 0."""
 
 
-_NOWHERE = Progress()
 _NO_EPOCH = Epoch()
 _INT = rb"(\d{1,18})(?![\w]|\.\d)"
 _OF = rb"(?:\s{0,8}(?:/|of)\s{0,8}" + _INT + rb")?"
@@ -222,70 +249,91 @@ def names_epoch_alone(line: bytes) -> bool:
     return _EPOCH_ALONE.match(line) is not None
 
 
-def progress(line: bytes) -> tuple[Progress, Epoch]:
-    """(step and total, epoch) of a line that holds a loss and is no progress bar."""
+def progress(line: bytes) -> Reading:
+    """Step, total, and epoch of a line that holds a loss and is no progress bar."""
     if b"epoch" in line:
         found = _EPOCH_BRACKETS.search(line)
         if found is None and (colon := _EPOCH_COLON.search(line)) is not None:
             updates = _find_step(line)  # fairseq tells both
             if updates is not None:
-                return Progress(int(updates[1])), Epoch(float(colon[1]))
+                return Reading(step=int(updates[1]), epoch=float(colon[1]))
             found = colon
         if found is not None:
-            return Progress(int(found[2]), int(found[3]), "epoch"), Epoch(float(found[1]))
+            return _in_epoch(found[1], found[2], found[3])
     if b"train" in line and (found := _TRAIN_BRACKETS.search(line)) is not None:
-        counts = "samples" if found["samples"] else "epoch"
-        here = Progress(int(found["step"]), int(found["total"]), counts)
-        return here, Epoch(float(found["epoch"]))
+        counts: StepUnit = "samples" if found["samples"] else "epoch"
+        return _in_epoch(found["epoch"], found["step"], found["total"], counts)
     if line[:1] in b" [" and (found := _EPOCH_BATCH.match(line)) is not None:
-        return Progress(int(found[2]), None, "epoch"), Epoch(float(found[1]))
+        return _in_epoch(found[1], found[2], None)
     if line[:1] in b" [" and (found := _TWO_BRACKETS.match(line)) is not None:
-        here = Progress(int(found[3]), int(found[4]), "epoch")
-        return here, Epoch(float(found[1]), int(found[2]))
-    of = epoch(line)
+        return _in_two_brackets(found)
+    epoch_, epochs = epoch(line)
     found = _find_step(line)
     if found is None:
-        if b"/" in line and (found := _BRACKETS.search(line)) is not None:
-            counts = "run" if of.number is None else "epoch"
-            return Progress(int(found[1]), int(found[2]), counts, True, True), of
-        return _NOWHERE, of
-    total = int(found[2]) if found[2] else None
-    if total is None or of.number is None:
-        return Progress(int(found[1]), total), of
-    return _of_two(found, _find_step(line, found.end())), of
+        if b"/" not in line or (found := _BRACKETS.search(line)) is None:
+            return Reading(epoch=epoch_, epochs=epochs)
+        return Reading(
+            step=int(found[1]),
+            total=int(found[2]),
+            counts="run" if epoch_ is None else "epoch",
+            epoch=epoch_,
+            epochs=epochs,
+            open=True,
+            unnamed=True,
+        )
+    step, total = int(found[1]), int(found[2]) if found[2] else None
+    counts, is_open = "run", False
+    if total is not None and epoch_ is not None:
+        further = _find_step(line, found.end())
+        if further is None or int(further[1]) < step:
+            counts, is_open = "epoch", True
+        elif further[2] and int(further[2]) > total:  # the run's, beside that of the epoch
+            step, total = int(further[1]), int(further[2])
+        else:
+            counts = "epoch"
+    return Reading(step=step, total=total, counts=counts, epoch=epoch_, epochs=epochs, open=is_open)
 
 
-def _of_two(found: re.Match[bytes], further: re.Match[bytes] | None) -> Progress:
-    """What is counted in a line that names an epoch and a step of a total, and maybe another."""
-    step, total = int(found[1]), int(found[2])
-    if further is None or int(further[1]) < step:
-        return Progress(step, total, "epoch", open=True)
-    if further[2] and int(further[2]) > total:  # the run's, beside that of the epoch
-        return Progress(int(further[1]), int(further[2]))
-    return Progress(step, total, "epoch")
+def _in_epoch(
+    epoch_: bytes, step: bytes, total: bytes | None, counts: StepUnit = "epoch"
+) -> Reading:
+    all_ = None if total is None else int(total)
+    return Reading(step=int(step), total=all_, counts=counts, epoch=float(epoch_))
 
 
-def lone_progress(line: bytes) -> Progress | None:
+def _in_two_brackets(found: re.Match[bytes]) -> Reading:
+    step, total = int(found[3]), int(found[4])
+    return Reading(
+        step=step, total=total, counts="epoch", epoch=float(found[1]), epochs=int(found[2])
+    )
+
+
+def lone_progress(line: bytes) -> Reading | None:
     """Step and total of a line without a loss, in the words of a framework that is known."""
     if b"step=" in line and (found := _DEEPSPEED.search(line)) is not None:
-        return Progress(int(found[1] or found[2]))
+        return Reading(step=int(found[1] or found[2]))
     if b"iteration" in line and (found := _MEGATRON.search(line)) is not None:
-        return Progress(int(found[1]), int(found[2]))
+        return Reading(step=int(found[1]), total=int(found[2]))
     return None
 
 
-def counted(line: bytes) -> tuple[Progress, Epoch] | None:
-    """(step and total, epoch) of a line that begins with them, as `Step 100/5000` does."""
+def counted(line: bytes) -> Reading | None:
+    """Step, total, and epoch of a line that begins with them, as `Step 100/5000` does."""
     if b"/" not in line or line[:1] not in b"sieb[ ":
         return None
     if (found := _TWO_BRACKETS.match(line)) is not None:
-        here = Progress(int(found[3]), int(found[4]), "epoch")
-        return here, Epoch(float(found[1]), int(found[2]))
+        return _in_two_brackets(found)
     if (found := _COUNTED.match(line)) is None:
         return None
-    of = epoch(line)
-    counts = "epoch" if b"epoch" in line else "run"
-    return Progress(int(found[1]), int(found[2]), counts, open=counts == "epoch"), of
+    in_epoch, of = b"epoch" in line, epoch(line)
+    return Reading(
+        step=int(found[1]),
+        total=int(found[2]),
+        counts="epoch" if in_epoch else "run",
+        epoch=of.number,
+        epochs=of.of,
+        open=in_epoch,
+    )
 
 
 class Prefix(NamedTuple):

@@ -10,50 +10,10 @@ import re
 from collections.abc import Iterator
 from typing import Literal
 
-import msgspec
+from msgspec.structs import replace
 
 from ddptop_runner.reading.text import bars, fields
-
-ReadingKind = Literal["train", "val"]
-StepUnit = Literal["run", "epoch", "samples", "epochs"]
-
-
-class Reading(msgspec.Struct, frozen=True, gc=False):
-    """What one line of output, or one redraw of a progress bar, says of a training."""
-
-    rank: int | None = None
-    """Of the line's own prefix, such as `[0]<stdout>:`; None where it does not say."""
-    local_rank: int | None = None
-    """The same where the prefix counts on its host, as `[default0]:` of torchrun does."""
-    step: int | None = None
-    """As printed; see `counts`."""
-    total: int | None = None
-    """What `step` counts up to: of the whole run or of one epoch, see `counts`."""
-    counts: StepUnit = "run"
-    """What `step` counts: steps of the whole run, as far as the line tells, steps of the epoch,
-    samples of the epoch, or epochs themselves."""
-    loss: float | None = None
-    """May be NaN or infinite, as printed; None where the line tells only how far it is."""
-    epoch: float | None = None
-    """As printed, counted from 0 or from 1."""
-    kind: ReadingKind = "train"
-    eta_s: float | None = None
-    """Seconds until `total` is reached, as the output itself reckons."""
-    rate_per_s: float | None = None
-    """How much of what `step` counts is done in a second, as the output says."""
-    run_eta_s: float | None = None
-    """Seconds until the whole run ends, where the output says that beside a count of the epoch."""
-    epochs: int | None = None
-    """What stands behind the slash of `epoch`: how many there are, or the number of the last."""
-    written_at_s: float | None = None
-    """Unix seconds at which it was written; None where the output does not say."""
-    open: bool = False
-    """Whether `counts` is only what is usual: `total` may be of an epoch as well as of the run."""
-    unnamed: bool = False
-    """Whether no word says what is counted: it may be samples."""
-    from_zero: bool = False
-    """Whether such outputs count epochs from 0, and `epochs` is the number of the last."""
-
+from ddptop_runner.reading.text.fields import Reading
 
 Form = Literal["line", "bar", "with bar", "epoch", "count", "pair"]
 """What a statement is: a line that stands for itself, a progress bar, a second loss in a bar, a
@@ -147,25 +107,22 @@ def _of_rank(line: bytes, rank: int | None, local: int | None) -> Iterator[Said]
     if not found:
         yield from _lone(line, rank, local)
         return
-    where, of = fields.progress(line)
-    timing = bars.line_timing(line)
+    where = bars.with_timing(fields.progress(line), line)
     for loss in found:
-        yield _said("line", rank, local, where, of, loss, timing)
+        yield _said("line", where, rank, local, loss)
 
 
 def _lone(line: bytes, rank: int | None, local: int | None) -> Iterator[Said]:
     """A line without a loss."""
     where = fields.lone_progress(line)
     if where is not None:
-        timing = bars.line_timing(line)
-        yield _said("line", rank, local, where, fields.Epoch(), None, timing)
+        yield _said("line", bars.with_timing(where, line), rank, local)
     elif b"epoch" in line and fields.names_epoch_alone(line):
         of = fields.epoch(line)
         if of.number is not None:
             yield "epoch", Reading(rank, local, epoch=of.number, epochs=of.of)
     elif (count := fields.counted(line)) is not None:
-        timing = bars.line_timing(line)
-        yield _said("count", rank, local, *count, None, timing)
+        yield _said("count", bars.with_timing(count, line), rank, local)
 
 
 def _bar(
@@ -178,35 +135,19 @@ def _bar(
     loss = (shown or found)[0] if found else None
     if loss is not None and validation:
         loss = loss._replace(validation=True)
-    yield _said("bar", rank, local, bar.progress, bar.epoch, loss, bar.timing)
+    yield _said("bar", bar.reading, rank, local, loss)
     if shown and len(found) > 1:
-        yield _said("with bar", rank, local, bar.progress, bar.epoch, found[1], bar.timing)
+        yield _said("with bar", bar.reading, rank, local, found[1])
 
 
 def _said(
     form: Form,
+    where: Reading,
     rank: int | None,
     local: int | None,
-    where: fields.Progress,
-    of: fields.Epoch,
-    loss: fields.Loss | None,
-    timing: bars.Timing,
+    loss: fields.Loss | None = None,
 ) -> Said:
-    return form, Reading(
-        rank,
-        local,
-        where.step,
-        where.total,
-        where.counts,  # type: ignore[arg-type]  # one of the three words
-        None if loss is None else loss.value,
-        of.number,
-        "val" if loss is not None and loss.validation else "train",
-        timing.eta_s,
-        timing.rate_per_s,
-        timing.run_eta_s,
-        of.of,
-        None,
-        where.open,
-        where.unnamed,
-        of.from_zero,
-    )
+    if loss is None:
+        return form, replace(where, rank=rank, local_rank=local)
+    kind = "val" if loss.validation else "train"
+    return form, replace(where, rank=rank, local_rank=local, loss=loss.value, kind=kind)

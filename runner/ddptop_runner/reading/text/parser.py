@@ -12,7 +12,8 @@ from typing import NamedTuple
 import msgspec
 
 from ddptop_runner.reading.text import bars
-from ddptop_runner.reading.text.line import Reading, ReadingKind, StepUnit, clean, says
+from ddptop_runner.reading.text.fields import Reading, ReadingKind, StepUnit
+from ddptop_runner.reading.text.line import clean, says
 
 __all__ = ["MAX_LINE_BYTES", "LossParser", "Reading", "ReadingKind", "StepUnit"]
 

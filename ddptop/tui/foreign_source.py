@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import datetime as dt
-from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 import msgspec
 
@@ -21,13 +20,11 @@ from ddptop.tui.snapshot import Wish
 from ddptop_runner.base.clock import boottime_s
 from ddptop_runner.foreign.census import CensusTaker
 from ddptop_runner.foreign.types import Census, ForeignJob, ForeignView, Unreadable
-from ddptop_runner.foreign.watch import ForeignBook
+from ddptop_runner.foreign.watch import ForeignBook, NewLines
 from ddptop_runner.model.snapshot import Event, GpuSample
 
 CENSUS_EVERY_S = 2.0
 """Looking at every process of the machine costs more than looking at the known ones again."""
-
-LINES_KEPT = 2000
 
 
 @dataclass(frozen=True)
@@ -36,14 +33,6 @@ class ForeignLook:
 
     views: tuple[ForeignView, ...] = ()
     unreadable: tuple[Unreadable, ...] = ()
-
-
-@dataclass
-class _Lines:
-    """The last lines of one output, for a viewer that comes later."""
-
-    lines: deque[str] = field(default_factory=lambda: deque(maxlen=LINES_KEPT))
-    partial: str = ""
 
 
 class ForeignSource:
@@ -69,8 +58,8 @@ class ForeignSource:
         self._recent = Recent()
         self._recent_of: str | None = None
         self._recent_until = 0.0
-        self._outputs: dict[tuple[str, int | None], _Lines] = {}
-        self._shown: LogKey | None = None
+        self._shown: tuple[LogKey, NewLines] | None = None
+        """What the log screen shows, and its last lines."""
 
     def read(self, gpus: Sequence[GpuSample], now: dt.datetime, follow: str | None) -> ForeignLook:
         """Every foreign job as it is now; the processes are counted anew every 2 s."""
@@ -156,23 +145,18 @@ class ForeignSource:
 
     def log(self, view: ForeignView, rank: int | None, viewer: int) -> LogRead | None:
         """What is new in an output since the last look, or None; first the last lines."""
-        new = self._book.lines(view.job, rank)
-        output = self._outputs.setdefault((view.job, rank), _Lines())
-        if new.anew:
-            output.lines.clear()
-        output.lines.extend(new.lines)
         key = LogKey(view.job, view.job, rank, viewer)
-        anew = new.anew or key != self._shown
-        if not anew and not new.lines and new.partial == output.partial:
+        known = self._shown[1] if self._shown is not None and self._shown[0] == key else NewLines()
+        new = self._book.lines(view.job, rank, known.mark)
+        is_first = self._shown is None or self._shown[0] != key
+        self._shown = key, new
+        if not is_first and not new.anew and not new.lines and new.partial == known.partial:
             return None
-        self._shown, output.partial = key, new.partial
-        lines = list(output.lines) if anew else list(new.lines)
-        return LogRead(key, lines, anew, new.partial)
+        return LogRead(key, list(new.lines), is_first or new.anew, new.partial)
 
     def forget_log(self) -> None:
         """Nobody reads any more: the next viewer gets the last lines again."""
         self._shown = None
-        self._outputs.clear()
 
     def close(self) -> None:
         """Let go of every open file."""

@@ -28,7 +28,7 @@ from tests.foreign.watching import FAR, SLEEP, first_rank, look
 from ddptop_runner.base.clock import utc_now
 from ddptop_runner.foreign import job_output, job_record
 from ddptop_runner.foreign.job_record import LossHistory
-from ddptop_runner.foreign.watch import ForeignBook
+from ddptop_runner.foreign.watch import ForeignBook, NewLines
 from ddptop_runner.reading.progress.from_text import TextProgress
 from ddptop_runner.reading.text.parser import Reading
 
@@ -61,12 +61,12 @@ def test_losses_of_a_growing_file(book: ForeignBook, tmp_path: Path, wait_until)
         assert 0.5 < first_rank(view).steps_per_s < 60
         assert first_rank(view).step_time_s == pytest.approx(1 / first_rank(view).steps_per_s)
         assert 10 < view.snapshot.eta_s < 3000
-        later = book.lines(job.name)
+        later = book.lines(job.name, since=first.mark)
         assert not later.anew
         assert later.lines[0] == f"step {len(first.lines)}/1000 loss " + (
             f"{2.5 - len(first.lines) / 1000:.4f}"
         )
-        assert book.lines(job.name).lines == ()
+        assert book.lines(job.name, since=later.mark).lines == ()
         series = book.chart(job.name, 0, FAR, 100)[0]
         assert series.t == sorted(series.t)
         assert series.last[-1] == first_rank(view).loss
@@ -251,11 +251,11 @@ def test_why_an_output_cannot_be_read_is_said(book: ForeignBook) -> None:
     with running(*SLEEP, stderr=subprocess.DEVNULL) as process:
         job = job_of(process.pid)
         view = look(book, census_of(job), job.name)
-        assert view.output == book.output_words(job.name) == "/dev/null: discarded"
+        assert view.output == "/dev/null: discarded"
         assert first_rank(view).loss is None
         assert first_rank(view).last_progress_at is None
         assert book.lines(job.name).lines == ()
-    assert book.output_words("nobody:1") == "unknown"
+    assert book.lines("nobody:1") == NewLines()
     assert book.chart("nobody:1", 0, FAR, 10) == {}
 
 

@@ -19,5 +19,5 @@ census = taker.take()
 job = next(job for job in census.jobs if pid in job.pids)
 book = ForeignBook()
 for _ in range(2):
-    book.look(census, [], utc_now(), follow=job.name)
-sys.stdout.write(book.output_words(job.name))
+    (view,) = book.look(census, [], utc_now(), follow=job.name)
+sys.stdout.write(view.output or "")

@@ -62,9 +62,6 @@ class FakeBook:
 
     left_out = ()
 
-    def __init__(self) -> None:
-        self._told: set[tuple[str, int | None]] = set()
-
     def look(
         self, census: Census, gpus: Sequence[GpuSample], now: Any, *, follow: str | None = None
     ) -> list[ForeignView]:
@@ -81,13 +78,9 @@ class FakeBook:
     def events(self, job: str) -> list[Event]:
         return FakeWorld.events.get(job, [])
 
-    def lines(self, job: str, rank: int | None = None) -> NewLines:
-        anew = (job, rank) not in self._told
-        self._told.add((job, rank))
-        return NewLines(tuple(FakeWorld.lines.get(job, ())) if anew else (), "", anew)
-
-    def output_words(self, job: str) -> str:
-        return next(view.output or "" for view in FakeWorld.views if view.job == job)
+    def lines(self, job: str, rank: int | None = None, since: Any = ()) -> NewLines:
+        anew = not since
+        return NewLines(tuple(FakeWorld.lines.get(job, ())) if anew else (), "", anew, (job, rank))
 
     def close(self) -> None:
         pass

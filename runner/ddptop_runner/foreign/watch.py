@@ -30,14 +30,17 @@ MAX_JOBS = 512
 """Of all users; the looker's own come first, then each other user's in turn."""
 PANES_EVERY_S = 5.0
 """How long a list of panes holds."""
-MAX_CURSORS = 4096
 MAX_JOBS_ONCE = 16
 """Whose output a command that scans once reads."""
 
 
+Mark = Sequence[tuple[Source, int]]
+"""How far an output was read: what it goes to, and how many lines had come there."""
+
+
 @dataclass(frozen=True)
 class NewLines:
-    """What an output has had to say since the last question."""
+    """What an output has had to say since a mark."""
 
     lines: tuple[str, ...] = ()
     """Clean of control sequences."""
@@ -45,6 +48,7 @@ class NewLines:
     """The line that has not ended yet, such as a progress bar."""
     anew: bool = False
     """Whether these are the first lines: what was shown before belongs to something else."""
+    mark: Mark = ()
 
 
 class ForeignBook:
@@ -58,7 +62,6 @@ class ForeignBook:
         self._followed: str | None = None
         self._turn = 0
         self._panes: dict[tuple[str, ...], tuple[float, dict[str, Pane]]] = {}
-        self._cursors: dict[tuple[str, int | None], tuple[list[Source], list[int]]] = {}
         self.left_out: tuple[Unreadable, ...] = ()
         """Each user of whom more jobs are there than are shown."""
 
@@ -120,48 +123,33 @@ class ForeignBook:
         record = self._records.get(job)
         return [] if record is None else list(reversed(record.events))
 
-    def lines(self, job: str, rank: int | None = None) -> NewLines:
-        """What is new since the last call for this output; first the last lines it has.
+    def lines(self, job: str, rank: int | None = None, since: Mark = ()) -> NewLines:
+        """What is new in an output since a mark; without one, the last lines it has.
 
         Args:
             job: its name; only the job that is followed keeps lines.
             rank: whose output; None is the whole job's. A rank without an output of its own has
                 the job's.
+            since: as the last answer for this output had it.
         """
         record = self._records.get(job)
         if record is None:
             return NewLines()
         sources = record.output.sources_of(rank)
-        key = (job, rank)
-        known, counts = self._cursors.get(key, ([], []))
-        anew = known != sources or key not in self._cursors
-        if anew:
-            counts = [max(0, source.count - len(source.lines)) for source in sources]
+        mark = [(source, source.count) for source in sources]
+        anew = [source for source, _ in since] != sources
         new: list[str] = []
-        for source, count in zip(sources, counts, strict=True):
+        for source, count in [(source, 0) for source in sources] if anew else since:
             missed = min(source.count - count, len(source.lines))
-            new += list(source.lines)[len(source.lines) - missed :] if missed else []
-        if len(self._cursors) >= MAX_CURSORS:
-            self._cursors.clear()
-        self._cursors[key] = (sources, [source.count for source in sources])
+            new += list(source.lines)[len(source.lines) - missed :]
         partial = next((source.partial for source in sources if source.partial), "")
-        return NewLines(tuple(new), partial, anew)
-
-    def output_words(self, job: str) -> str:
-        """Where the output goes and, where it cannot be read, why."""
-        record = self._records.get(job)
-        return "unknown" if record is None else record.output.words()
+        return NewLines(tuple(new), partial, anew, mark)
 
     def close(self) -> None:
         """Let go of every open file."""
         for record in self._records.values():
             record.close()
         self._records.clear()
-        self._cursors.clear()
-
-    def known(self) -> int:
-        """How many jobs are remembered."""
-        return len(self._records)
 
     # -- one look ------------------------------------------------------------------------------
 
@@ -190,18 +178,13 @@ class ForeignBook:
             elif name == self._followed:
                 record.lost(now)
             else:
-                self._forget(name)
+                self._records.pop(name).close()
         for job in left.values():
             if job.name not in self._records:
                 record = JobRecord(job, JobOutput(self._panes_of), now)
                 self._records[job.name] = record
                 if job.name == self._followed:
                     record.output.follow()
-
-    def _forget(self, name: str) -> None:
-        self._records.pop(name).close()
-        for key in [key for key in self._cursors if key[0] == name]:
-            del self._cursors[key]
 
     def _read_outputs(self, now: dt.datetime, now_s: float) -> None:
         """The followed job's outputs whole; of the others as much as the budget allows, in turn."""

@@ -8,6 +8,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any
 
 import msgspec
+from ddptop_runner.job.group import Group
 from tests.runner.builders import make_snapshot, make_spec
 
 from ddptop_runner.base.clock import boottime_s
@@ -15,7 +16,6 @@ from ddptop_runner.base.paths import RunFolder, run_folder
 from ddptop_runner.devices.report import DeviceReport
 from ddptop_runner.host.tree import HostUsage
 from ddptop_runner.job.event_log import EventLog
-from ddptop_runner.job.group import Group
 from ddptop_runner.job.old_events import typed
 from ddptop_runner.job.state import JobState
 from ddptop_runner.job.transition import fold

@@ -5,10 +5,10 @@ from __future__ import annotations
 from unittest.mock import Mock
 
 import pytest
+from ddptop_runner.job.attempt_record import AttemptRecord
 from tests.runner.emitted import EmittedLog
 
 from ddptop_runner.base.paths import RunFolder
-from ddptop_runner.job.attempt_record import AttemptRecord
 from ddptop_runner.model import events as ev
 from ddptop_runner.model.spec import JobSpec
 

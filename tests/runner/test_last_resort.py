@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import pytest
+from ddptop_runner.job.group import Group
+from ddptop_runner.job.last_resort import LastResort
 from tests.runner.emitted import EmittedLog
 from tests.runner.restarts.test_group_restarts import Around, run
 
 from ddptop_runner.job import failure, group_failures
-from ddptop_runner.job.group import Group
-from ddptop_runner.job.last_resort import LastResort
 from ddptop_runner.judge.hangs.types import HangVerdict
 from ddptop_runner.judge.losses import BadLoss
 

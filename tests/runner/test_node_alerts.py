@@ -8,10 +8,10 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from ddptop_runner.job.last_resort import LastResort
 from tests.runner.builders import make_snapshot, make_spec
 from tests.runner.emitted import EmittedLog
 
-from ddptop_runner.job.last_resort import LastResort
 from ddptop_runner.judge.alerts import Finding
 from ddptop_runner.node import alerts as node_alerts
 from ddptop_runner.node.alerts import NodeAlerts

@@ -35,10 +35,9 @@ from ddptop_runner.judge.causes.error_text import (
     unopened_script,
 )
 from ddptop_runner.judge.hangs import records
-from ddptop_runner.judge.restarts.policy import AttemptOutcome
 from ddptop_runner.model import diagnose, run_step
-from ddptop_runner.model.diagnose import PythonException, RankExit
-from ddptop_runner.model.snapshot import Cause, GpuSample, NodeSnapshot, decode_snapshot
+from ddptop_runner.model.diagnose import AttemptOutcome, PythonException, RankExit
+from ddptop_runner.model.snapshot import Cause, Checkpoint, GpuSample, NodeSnapshot, decode_snapshot
 from ddptop_runner.store import evidence_folder
 from ddptop_runner.store.logs import log_end
 
@@ -277,4 +276,38 @@ def never_started(folder: RunFolder, returncode: int | None) -> Cause:
         signal=signal,
         summary=f"The agent {words} before starting any rank.{last}",
         evidence=str(folder.supervisor_log),
+    )
+
+
+def with_achievements(
+    outcome: AttemptOutcome,
+    table: RankTable,
+    last: Checkpoint | None,
+    startup_s: float | None,
+    kind: str,
+) -> AttemptOutcome:
+    """The outcome with what ranks and checkpoints say of the attempt's progress.
+
+    Args:
+        outcome: what is known of the end.
+        table: the attempt's ranks.
+        last: the last checkpoint, of any attempt.
+        startup_s: how long its first step took; None when there was none.
+        kind: of the cause.
+    """
+    new_checkpoint = None
+    if last is not None and last.attempt == outcome.attempt:
+        new_checkpoint = True
+    elif last is not None and outcome.steps is not None:
+        new_checkpoint = False  # this job's script is known to save, and this attempt did not
+    steps = [
+        record.reported.global_step for record in table if record.reported.global_step is not None
+    ]
+    return dataclasses.replace(
+        outcome,
+        new_checkpoint=new_checkpoint,
+        checkpoint_step=last.global_step if last is not None and new_checkpoint else None,
+        global_step=max(steps, default=outcome.global_step),
+        startup_s=startup_s,
+        kind=kind if outcome.kind == "unknown" else outcome.kind,
     )

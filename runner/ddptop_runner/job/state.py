@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import datetime as dt
 
-from ddptop_runner.model.events import EndState
+from ddptop_runner.judge.restarts.policy import History
+from ddptop_runner.model.events import EndState, SetAside, Trouble
 from ddptop_runner.model.snapshot import Alert, Cause, Checkpoint
 from ddptop_runner.model.words import LIVE_STATES, Base, RankState
 from ddptop_runner.model.words import JobState as Phase
@@ -72,6 +73,8 @@ class WantedAgent(Base, frozen=True, kw_only=True):
     restarts_left: int
     replaces: int | None = None
     """Pid of the agent that makes room for it; None where there was none."""
+    connected: bool = False
+    """Whether it has reported; it has not started a rank."""
 
 
 class PendingRestart(Base, frozen=True, kw_only=True):
@@ -86,8 +89,10 @@ class PendingRestart(Base, frozen=True, kw_only=True):
     """Whether the policy decided it after a failure; otherwise someone asked for it."""
     counted: bool = False
     """Whether it is taken off the budget."""
+    prepared: bool = False
+    """Whether its devices are chosen."""
     sent: bool = False
-    """Whether the agent was told to end its ranks and to start the next attempt."""
+    """Whether the agent was asked to end its ranks and to start the next attempt."""
     end_ranks: bool = False
     """Whether ranks of the old attempt live and have to be ended."""
 
@@ -136,6 +141,12 @@ class JobState(Base, frozen=True, kw_only=True):
     agent_lost: bool = False
     """Whether the ranks continue without the agent that started them."""
     budget: Budget = Budget()
+    history: History = History()
+    """The failed attempts that the restart policy decides on."""
+    set_aside: list[SetAside] = []
+    """Devices that the next attempt continues without."""
+    set_aside_before: list[SetAside] = []
+    """Those of the current attempt."""
     policy: str | None = None
     """Why the restart policy did what it did last."""
     restart: PendingRestart | None = None
@@ -147,6 +158,8 @@ class JobState(Base, frozen=True, kw_only=True):
     previous_cause: Cause | None = None
     """Why the attempt before failed; None where it did not."""
     suspected: Suspicion | None = None
+    trouble: Trouble | None = None
+    """For what evidence is being kept while the ranks are alive."""
     checkpoint: Checkpoint | None = None
     alerts: dict[str, ShownAlert] = {}
     ended_at: dt.datetime | None = None
@@ -163,6 +176,26 @@ class JobState(Base, frozen=True, kw_only=True):
         """Whether the end of the current attempt was judged, and what follows is settled."""
         has_restart = self.restart is not None and self.restart.decided
         return has_restart or self.ending is not None
+
+    @property
+    def needs_new_agent(self) -> bool:
+        """Whether the next attempt runs on other devices than the current one."""
+        return self.set_aside != self.set_aside_before
+
+    @property
+    def processes(self) -> list[RankLife]:
+        """What the attempt consists of: its ranks, or the command that starts them."""
+        return list(self.ranks.values()) if self.launcher is None else [self.launcher]
+
+    @property
+    def has_living(self) -> bool:
+        """Whether a process of the attempt is not known to have exited."""
+        return any(life.pid is not None and not life.exited for life in self.processes)
+
+    @property
+    def has_failed(self) -> bool:
+        """Whether a process of the attempt exited otherwise than with 0."""
+        return any(life.exited and life.status != 0 for life in self.processes)
 
     def alerts_at(self, moment: dt.datetime) -> list[Alert]:
         """Those that are shown then, in the order in which they began."""

@@ -7,6 +7,7 @@ rank, one of an earlier attempt, anything after the end) changes nothing.
 
 from __future__ import annotations
 
+import dataclasses
 import datetime as dt
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -25,6 +26,7 @@ from ddptop_runner.job.state import (
     Suspicion,
     WantedAgent,
 )
+from ddptop_runner.judge.restarts.policy import History, record
 from ddptop_runner.model import events as ev
 from ddptop_runner.model.snapshot import Alert
 
@@ -97,6 +99,8 @@ def _attempt_opened(state: JobState, event: ev.AttemptOpened, at: dt.datetime) -
         wanted_agent=None,
         previous_cause=state.cause if is_next else state.previous_cause,
         suspected=None,
+        trouble=None,
+        set_aside_before=state.set_aside,
         alerts=_lasting(state),
         ended_at=None,
         exit_code=None,
@@ -196,11 +200,12 @@ def _trouble(state: JobState, event: ev.TroubleFound, at: dt.datetime) -> JobSta
         rank: replace(life, hung=True) if rank in event.ranks else life
         for rank, life in state.ranks.items()
     }
-    return replace(state, phase="stopping" if event.stops else "hung", ranks=ranks)
+    phase = "stopping" if event.stops else "hung"
+    return replace(state, phase=phase, ranks=ranks, trouble=event.reason)
 
 
 def _trouble_dropped(state: JobState, event: ev.TroubleDropped, at: dt.datetime) -> JobState:
-    return replace(state, phase="running") if state.phase == "hung" else state
+    return replace(state, phase="running", trouble=None) if state.phase == "hung" else state
 
 
 def _ranks_ending(state: JobState, event: ev.RanksEnding, at: dt.datetime) -> JobState:
@@ -214,7 +219,13 @@ def _ranks_ending(state: JobState, event: ev.RanksEnding, at: dt.datetime) -> Jo
 
 
 def _failed(state: JobState, event: ev.FailureJudged, at: dt.datetime) -> JobState:
-    return replace(state, cause=event.cause) if _is_current(state, event) else state
+    if not _is_current(state, event):
+        return state
+    return replace(state, cause=event.cause, history=_recorded(state, event))
+
+
+def _recorded(state: JobState, event: ev.FailureJudged | ev.HangJudged) -> History:
+    return state.history if event.outcome is None else record(state.history, event.outcome)
 
 
 def _hung(state: JobState, event: ev.HangJudged, at: dt.datetime) -> JobState:
@@ -225,7 +236,8 @@ def _hung(state: JobState, event: ev.HangJudged, at: dt.datetime) -> JobState:
         for rank, life in state.ranks.items()
     }
     phase = state.phase if state.phase == "stopping" else "hung"
-    return replace(state, cause=event.cause, phase=phase, ranks=ranks)
+    history = _recorded(state, event)
+    return replace(state, cause=event.cause, phase=phase, ranks=ranks, history=history)
 
 
 def _restart_decided(state: JobState, event: ev.RestartDecided, at: dt.datetime) -> JobState:
@@ -243,6 +255,7 @@ def _restart_decided(state: JobState, event: ev.RestartDecided, at: dt.datetime)
         state,
         phase="stopping" if state.phase == "stopping" else "restarting",
         budget=Budget(used=event.used, limit=event.limit),
+        history=dataclasses.replace(state.history, used=event.used),
         policy=event.reason,
         restart=restart,
     )
@@ -263,7 +276,19 @@ def _restart_asked(
         state,
         phase="stopping" if state.phase == "stopping" else "restarting",
         budget=Budget(used=event.used, limit=event.limit),
+        history=dataclasses.replace(state.history, failed=(), used=event.used),
+        set_aside=[one for one in state.set_aside if one.device not in event.devices_back],
         restart=replace(restart, at=at, at_s=at_s, counted=False),
+    )
+
+
+def _restart_prepared(state: JobState, event: ev.RestartPrepared, at: dt.datetime) -> JobState:
+    if not _is_current(state, event) or state.restart is None:
+        return state
+    return replace(
+        state,
+        set_aside=[*state.set_aside, *event.aside],
+        restart=replace(state.restart, prepared=True),
     )
 
 
@@ -283,7 +308,9 @@ def _agent_requested(state: JobState, event: ev.AgentRequested, at: dt.datetime)
 
 
 def _agent_connected(state: JobState, event: ev.AgentConnected, at: dt.datetime) -> JobState:
-    return replace(state, wanted_agent=None)
+    if state.wanted_agent is None:
+        return state
+    return replace(state, wanted_agent=replace(state.wanted_agent, connected=True))
 
 
 def _end_decided(state: JobState, event: ev.EndDecided, at: dt.datetime) -> JobState:
@@ -394,6 +421,7 @@ _CHANGES: dict[type[ev.EventBase], Callable[[JobState, Any, dt.datetime], JobSta
     ev.TroubleFound: _trouble,
     ev.TroubleDropped: _trouble_dropped,
     ev.RanksEnding: _ranks_ending,
+    ev.RestartPrepared: _restart_prepared,
     ev.RestartSent: _restart_sent,
     ev.AgentRequested: _agent_requested,
     ev.AgentConnected: _agent_connected,

@@ -1,4 +1,4 @@
-"""How one rank ended: the types that `causes` judges by."""
+"""How a rank and an attempt ended: what causes and restarts are judged by."""
 
 from __future__ import annotations
 
@@ -79,3 +79,47 @@ class RankExit:
     def in_words(self) -> str:
         """`exited with status 1`, `was killed by SIGKILL`, or `exited with an unknown status`."""
         return status_in_words(self.returncode)
+
+
+AT_ONCE_S = 60.0
+"""Without a probe: an attempt that ran for less did not get to train. With one, and where nothing
+reports checkpoints or steps of the whole run: what ran for longer made progress."""
+
+STEPLESS_S = 600.0
+"""An attempt that ran this long without an optimizer step did not fail to start: its script may
+take no such steps at all."""
+
+
+@dataclass(frozen=True)
+class AttemptOutcome:
+    """How one attempt failed."""
+
+    attempt: int
+    lived_s: float
+    steps: int | None
+    """The most steps that any rank took; None when no probe could tell."""
+    exit_code: int | None
+    signal: str | None
+    exception: PythonException | None
+    hung: bool = False
+    bad_loss: bool = False
+    """It was ended because its loss was NaN or infinite."""
+    new_checkpoint: bool | None = None
+    """Whether a checkpoint was written in it; None when nothing could tell."""
+    global_step: int | None = None
+    """The furthest step of the whole run, where something reported it."""
+    kind: str = "unknown"
+    """Of the cause, as `model.Cause.kind` has it: exception, cuda_oom, early_exit, ..."""
+    checkpoint_step: int | None = None
+    """The step of the whole run that its last checkpoint holds."""
+    startup_s: float | None = None
+    """From its start to its first step."""
+    unopened: str | None = None
+    """Why Python could not read the script, in words."""
+
+    @property
+    def never_came_up(self) -> bool:
+        """Whether it failed by itself, before its first step and soon."""
+        if self.signal is not None or self.hung or self.bad_loss or self.steps:
+            return False
+        return self.lived_s < (AT_ONCE_S if self.steps is None else STEPLESS_S)

@@ -13,10 +13,13 @@ from typing import Any, ClassVar, Literal, TypeAlias
 import msgspec
 
 from ddptop_runner.base.clock import is_time
+from ddptop_runner.model.diagnose import AttemptOutcome
 from ddptop_runner.model.snapshot import Alert, Cause, Checkpoint
 from ddptop_runner.model.spec import Device
 
 EndState = Literal["finished", "failed", "stopped"]
+Trouble = Literal["hang", "nan"]
+"""For what an attempt whose ranks are alive is ended: no progress, or a loss that is not finite."""
 
 SILENT = "state"
 """The type of events that change the state and are no news to a person: no list shows them."""
@@ -148,6 +151,8 @@ class RankExited(EventBase, frozen=True, kw_only=True, tag="rank_exited"):
     """CLOCK_BOOTTIME."""
     by_us: bool = False
     """Whether ddptop or torch's agent had begun to end it."""
+    approximate: bool = False
+    """Whether the time may be late: the kernel did not report it."""
 
 
 class LauncherExited(EventBase, frozen=True, kw_only=True, tag="launcher_exited"):
@@ -159,6 +164,7 @@ class LauncherExited(EventBase, frozen=True, kw_only=True, tag="launcher_exited"
     status: int | None
     at_s: float | None = None
     by_us: bool = False
+    approximate: bool = False
 
 
 class HangSuspected(EventBase, frozen=True, kw_only=True, tag="hang_suspected"):
@@ -177,6 +183,7 @@ class TroubleFound(EventBase, frozen=True, kw_only=True, tag="trouble_found"):
     ranks: list[int] = []
     stops: bool = False
     """Whether the job ends for it, whatever the evidence says."""
+    reason: Trouble = "hang"
 
 
 class TroubleDropped(EventBase, frozen=True, kw_only=True, tag="trouble_dropped"):
@@ -201,6 +208,8 @@ class FailureJudged(EventBase, frozen=True, kw_only=True, tag="failure"):
     TYPE = "failure"
     ONCE = True
     cause: Cause
+    outcome: AttemptOutcome | None = None
+    """What it had achieved, for the restart policy; None where it does not count as a failure."""
 
 
 class HangJudged(EventBase, frozen=True, kw_only=True, tag="hang"):
@@ -209,6 +218,7 @@ class HangJudged(EventBase, frozen=True, kw_only=True, tag="hang"):
     TYPE = "hang"
     ONCE = True
     cause: Cause
+    outcome: AttemptOutcome | None = None
 
 
 class RestartDecided(EventBase, frozen=True, kw_only=True, tag="restart_decided"):
@@ -246,6 +256,21 @@ class RestartHurried(EventBase, frozen=True, kw_only=True, tag="restart_hurried"
     used: int
     limit: int | None = None
     devices_back: list[Device] = []
+
+
+class SetAside(msgspec.Struct, frozen=True, kw_only=True):
+    """A device that attempts continue without."""
+
+    device: Device
+    reason: str
+
+
+class RestartPrepared(EventBase, frozen=True, kw_only=True, tag="restart_prepared"):
+    """The devices of the next attempt are chosen."""
+
+    TYPE = SILENT
+    aside: list[SetAside] = []
+    """Found unfit just now."""
 
 
 class RestartSent(EventBase, frozen=True, kw_only=True, tag="restart_sent"):
@@ -434,6 +459,7 @@ JobEvent: TypeAlias = (
     | TroubleFound
     | TroubleDropped
     | RanksEnding
+    | RestartPrepared
     | RestartSent
     | AgentRequested
     | AgentConnected

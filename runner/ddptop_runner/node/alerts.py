@@ -9,13 +9,13 @@ import msgspec
 from ddptop_runner.base.clock import boottime_s
 from ddptop_runner.devices.report import DeviceReport
 from ddptop_runner.job.event_log import EventLog
-from ddptop_runner.job.group import Group
-from ddptop_runner.job.last_resort import LastResort
 from ddptop_runner.judge.alerts import Finding, stalled
 from ddptop_runner.judge.balance.job_watch import JobWatch
 from ddptop_runner.model import events as ev
 from ddptop_runner.model.snapshot import Alert, NodeSnapshot
+from ddptop_runner.node.driver import JobDriver
 from ddptop_runner.node.keeper import RunFolderKeeper
+from ddptop_runner.node.last_resort import LastResort
 
 TOLD = "told"
 """In what is remembered: the messages of alerts whose end no event has told yet."""
@@ -25,16 +25,16 @@ class NodeAlerts:
     """Looks once a second, and tells what is new.
 
     Args:
-        group: the job's worker group.
+        driver: the job on this node.
         keeper: looks after its run folder.
         log: gets new alerts, and those that ended.
         defects: catches what a watcher should not raise.
     """
 
     def __init__(
-        self, group: Group, keeper: RunFolderKeeper, log: EventLog, defects: LastResort
+        self, driver: JobDriver, keeper: RunFolderKeeper, log: EventLog, defects: LastResort
     ) -> None:
-        self._group = group
+        self._driver = driver
         self._keeper = keeper
         self._log = log
         self._defects = defects
@@ -43,7 +43,7 @@ class NodeAlerts:
         """By id, the messages of those that an event has told, until one tells their end."""
         self.now: list[Alert] = []
         """Those that hold, worst first."""
-        group.before_end = self.tell_end
+        driver.before_end = self.tell_end
 
     def remember(self) -> dict[str, Any]:
         """What a supervisor that is started again has to know."""
@@ -60,7 +60,9 @@ class NodeAlerts:
         """The job ends: what still holds is over with it, and has not become well."""
         if self._told:
             self._log.emit(
-                ev.AlertsCleared(attempt=self._group.attempt, messages=self._told, with_job=True)
+                ev.AlertsCleared(
+                    attempt=self._driver.attempt.number, messages=self._told, with_job=True
+                )
             )
             self._told = {}
 
@@ -71,13 +73,13 @@ class NodeAlerts:
             snapshot: the job at this moment.
             report: its devices as last sampled.
         """
-        group, now_s = self._group, boottime_s()
+        driver, attempt, now_s = self._driver, self._driver.attempt, boottime_s()
         call = self._defects.call
         extra: list[Finding] = []
-        call(lambda: group.check_losses(snapshot.ranks), None)
-        extra += call(lambda: self._keeper.look(group.attempt, now_s), [])
-        extra += call(lambda: group.planner.look(report), [])
-        extra += stalled(snapshot.pause, is_told=group.hangs.is_on)
+        call(lambda: attempt.look_at_losses(snapshot.ranks), None)
+        extra += call(lambda: self._keeper.look(attempt.number, now_s), [])
+        extra += call(lambda: driver.devices.look(report, driver.job.set_aside), [])
+        extra += stalled(snapshot.pause, is_told=attempt.hangs.is_on)
         at_work = [gpu for gpu in snapshot.gpus if gpu.index not in snapshot.set_aside]
         seen = msgspec.structs.replace(snapshot, gpus=at_work)
         self.now, new = call(
@@ -86,9 +88,9 @@ class NodeAlerts:
         holding = {alert.id for alert in self.now}
         if over := [id_ for id_ in self._told if id_ not in holding]:
             messages = {id_: self._told.pop(id_) for id_ in over}
-            self._log.emit(ev.AlertsCleared(attempt=group.attempt, messages=messages))
+            self._log.emit(ev.AlertsCleared(attempt=attempt.number, messages=messages))
         told = {finding.id for finding in extra if finding.is_told}
         for alert in new:
             if alert.severity != "info" and alert.id not in told:
                 self._told[alert.id] = alert.message
-                self._log.emit(ev.AlertRaised(attempt=group.attempt, alert=alert))
+                self._log.emit(ev.AlertRaised(attempt=attempt.number, alert=alert))

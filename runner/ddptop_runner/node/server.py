@@ -15,8 +15,8 @@ import msgspec
 
 from ddptop_runner.base import bounded
 from ddptop_runner.base.errors import DdptopError
+from ddptop_runner.node.agent_link import AgentLink, Message
 
-Message = dict[str, Any]
 LINE_LIMIT_BYTES = 1024 * 1024
 FIRST_LINE_S = 10.0
 """For a client to say what it wants."""
@@ -26,14 +26,14 @@ _decoder: msgspec.json.Decoder[Any] = msgspec.json.Decoder()
 class AgentSide(Protocol):
     """Who listens to the agent."""
 
-    def agent_connected(self, message: Message, send: Callable[[Message], None]) -> None:
-        """The agent's hello."""
+    def agent_connected(self, hello: Message, send: Callable[[Message], None]) -> AgentLink | None:
+        """The agent's hello; None where it is not listened to."""
 
-    def agent_disconnected(self) -> None:
-        """The connection ended."""
-
-    def from_agent(self, message: Message) -> None:
+    def from_agent(self, link: AgentLink, message: Message) -> None:
         """Any later message."""
+
+    def agent_disconnected(self, link: AgentLink) -> None:
+        """The connection ended."""
 
 
 class SocketFile:
@@ -141,12 +141,14 @@ class ControlServer:
         def send(message: Message) -> None:
             writer.write(json.dumps(message).encode() + b"\n")
 
-        self._agent_side.agent_connected(hello, send)
+        link = self._agent_side.agent_connected(hello, send)
         try:
             while line := await reader.readline():
-                self._agent_side.from_agent(_message(line))
+                if link is not None:
+                    self._agent_side.from_agent(link, _message(line))
         finally:
-            self._agent_side.agent_disconnected()
+            if link is not None:
+                self._agent_side.agent_disconnected(link)
 
 
 def _message(line: bytes) -> Message:

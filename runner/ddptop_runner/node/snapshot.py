@@ -12,7 +12,7 @@ from ddptop_runner.base.clock import boottime_s, utc_from_boottime, utc_now
 from ddptop_runner.base.paths import LAUNCHER, RunFolder
 from ddptop_runner.devices.feed import DeviceFeed
 from ddptop_runner.host import procs
-from ddptop_runner.job.group import Group
+from ddptop_runner.job.attempt import Attempt
 from ddptop_runner.job.progress import JobProgress
 from ddptop_runner.judge.balance import imbalance, rank_devices
 from ddptop_runner.launch.gpus.queue import QueueWatch
@@ -21,18 +21,19 @@ from ddptop_runner.model.run_step import RankSteps, RunSteps
 from ddptop_runner.model.snapshot import LauncherSample, NodeSnapshot, ProcessId, RankSample
 from ddptop_runner.model.spec import JobSpec
 from ddptop_runner.model.words import LIVE_STATES, StepCounts
+from ddptop_runner.node.driver import JobDriver
 from ddptop_runner.node.job_clock import JobClock
 from ddptop_runner.reading.progress.combine import ended, total_steps
 
 
-def launcher_sample(group: Group, now_s: float) -> LauncherSample | None:
+def launcher_sample(attempt: Attempt, now_s: float) -> LauncherSample | None:
     """The process that a command started; None where the job is none."""
-    record = group.table.launcher
+    record = attempt.table.launcher
     if record is None:
         return None
     sample = record.sample(now_s, probe=False)
     return LauncherSample(
-        name=group.launcher_name or "python",
+        name=attempt.launcher_name or "python",
         pid=sample.pid,
         state=sample.state,
         exit_code=sample.exit_code,
@@ -93,7 +94,7 @@ def _size(path: Path) -> int | None:
 
 
 def take(
-    group: Group,
+    driver: JobDriver,
     spec: JobSpec,
     feed: DeviceFeed | QueueWatch | None,
     *,
@@ -108,7 +109,7 @@ def take(
     """The job on this host at this moment, but for its alerts.
 
     Args:
-        group: its worker group.
+        driver: drives it.
         spec: the job as it runs now.
         feed: samples its devices; None without any.
         folder: where its ranks' logs are.
@@ -120,24 +121,25 @@ def take(
         supervisor: this one.
     """
     now_s = boottime_s()
-    job, started = group.job, not group.job.in_queue
-    samples = [record.sample(now_s, spec.probe) for record in group.table if started]
-    samples = progress.fill(samples, group.attempt)
-    samples = with_log_sizes(samples, folder, group.attempt, spec.is_command)
-    told = progress.steps(group.table, group.attempt) if started else {}
-    samples = with_run_steps(samples, told, group.run_steps)
-    counted = {rank: run_step.counted(one, group.run_steps.resumed) for rank, one in told.items()}
+    job, attempt, started = driver.job, driver.attempt, not driver.job.in_queue
+    samples = [record.sample(now_s, spec.probe) for record in attempt.table if started]
+    samples = progress.fill(samples, attempt.number)
+    samples = with_log_sizes(samples, folder, attempt.number, spec.is_command)
+    told = progress.steps(attempt.table, attempt.number) if started else {}
+    samples = with_run_steps(samples, told, attempt.run_steps)
+    counted = {rank: run_step.counted(one, attempt.run_steps.resumed) for rank, one in told.items()}
     run_steps = counted | {one.rank: one.run_step for one in samples if one.run_step is not None}
-    done = progress.of_job(group.table, group.attempt, run_steps) if started else None
+    done = progress.of_job(attempt.table, attempt.number, run_steps) if started else None
     report = None if feed is None else feed.latest
     gpus = [] if report is None else list(report.gpus)
     trees = {
-        record.rank: record.usage.tree_pids for record in group.table if record.usage is not None
+        record.rank: record.usage.tree_pids for record in attempt.table if record.usage is not None
     }
     samples, gpus = rank_devices.join(samples, gpus, trees, spec.devices or [], spec.job)
-    if done is not None and group.state not in LIVE_STATES:
+    if done is not None and job.phase not in LIVE_STATES:
         done = ended(done)
     steps = [sample.step for sample in samples if sample.step is not None]
+    restart_at_s = None if job.restart is None else job.restart.at_s
     return NodeSnapshot(
         job=spec.job,
         job_id=spec.job_id,
@@ -146,13 +148,13 @@ def take(
         ts=utc_now(),
         boot_id=procs.boot_id(),
         pid_ns=procs.pid_namespace(),
-        state=group.state,
-        attempt=group.attempt,
-        restarts_used=group.restarts_used,
-        restarts_left=group.restarts_left,
-        world_size=group.table.world_size,
+        state=job.phase,
+        attempt=attempt.number,
+        restarts_used=job.budget.used,
+        restarts_left=max(0, spec.max_restarts - job.budget.used),
+        world_size=attempt.table.world_size,
         started_at=clock.started_at,
-        attempt_started_at=utc_from_boottime(group.attempt_started_s),
+        attempt_started_at=utc_from_boottime(attempt.started_s),
         ended_at=clock.ended_at,
         exit_code=job.exit_code,
         cause=job.cause,
@@ -162,7 +164,7 @@ def take(
         eta_s=None if done is None else done.eta_s,
         guardian=guardian,
         supervisor=supervisor,
-        agent=None if group.agent_pid is None else procs.identify(group.agent_pid),
+        agent=None if driver.agent_pid is None else procs.identify(driver.agent_pid),
         ranks=samples,
         gpus=gpus,
         imbalance=imbalance.of_job(samples, gpus if started else []),
@@ -170,17 +172,19 @@ def take(
         driver=None if report is None else report.driver,
         device_note=None if feed is None else feed.note,
         requeue=None if job.ending is None else job.ending.requeue,
-        checkpoint=group.checkpoints.last,
+        checkpoint=attempt.checkpoints.last,
         policy=job.policy,
-        restarts_refilled=group.planner.refilled,
-        restart_at=None if group.restart_at_s is None else utc_from_boottime(group.restart_at_s),
-        set_aside=[device.index for device in group.planner.set_aside],
+        restarts_refilled=job.history.refilled,
+        restart_at=None if restart_at_s is None else utc_from_boottime(restart_at_s),
+        set_aside=[one.device.index for one in job.set_aside],
         ran_s=clock.lived_s(now_s),
         boottime_s=now_s,
-        launcher=launcher_sample(group, now_s),
+        launcher=launcher_sample(attempt, now_s),
         progress=done,
-        run_step=run_step.of_job(samples, group.attempt, group.run_steps.began, counted.values()),
-        attempts_began=group.run_steps.attempts_began,
-        pause=group.pause,
-        memory={**group.remember(), "alerts": alerts_memory},
+        run_step=run_step.of_job(
+            samples, attempt.number, attempt.run_steps.began, counted.values()
+        ),
+        attempts_began=attempt.run_steps.attempts_began,
+        pause=attempt.pause,
+        memory={**driver.learned(), "alerts": alerts_memory},
     )

@@ -31,10 +31,8 @@ from ddptop_runner.host.exits import OrphanWatch
 from ddptop_runner.host.handover import agent_plan
 from ddptop_runner.host.tree import HostUsage
 from ddptop_runner.job import evidence
-from ddptop_runner.job.attempt_record import Message
+from ddptop_runner.job.attempt import Attempt
 from ddptop_runner.job.event_log import EventLog
-from ddptop_runner.job.group import Group
-from ddptop_runner.job.last_resort import LastResort
 from ddptop_runner.job.progress import JobProgress
 from ddptop_runner.launch.gpus.queue import QueueWatch, feed_of, queue_of
 from ddptop_runner.launch.gpus.select import job_environment
@@ -43,10 +41,13 @@ from ddptop_runner.model.probe_message import decode_message
 from ddptop_runner.model.snapshot import NodeSnapshot, ProcessId, encode
 from ddptop_runner.model.spec import JobSpec, read_spec
 from ddptop_runner.node import snapshot as node_snapshot
+from ddptop_runner.node.agent_link import Message
 from ddptop_runner.node.alerts import NodeAlerts
+from ddptop_runner.node.driver import JobDriver
 from ddptop_runner.node.guardian import PACKET_BYTES
 from ddptop_runner.node.job_clock import JobClock
 from ddptop_runner.node.keeper import RunFolderKeeper, write_end
+from ddptop_runner.node.last_resort import LastResort
 from ddptop_runner.node.past import look_back
 from ddptop_runner.node.server import ControlServer, SocketFile
 from ddptop_runner.store.disk import SteadyFile
@@ -76,21 +77,25 @@ class Supervisor:
         self._guardian: ProcessId | None = None
         self._self = procs.identify(os.getpid())
         self._usage = HostUsage()
-        self._orphans = OrphanWatch(lambda *ended: self._group.seen_to_exit(*ended))
+        self._orphans = OrphanWatch(lambda *ended: self._driver.seen_to_exit(*ended))
         self._history = HistoryWriter(folder.live_dir / "history.db")
         self._log = EventLog(self._history, self._show)
         self.defects = LastResort(self._log)
-        self._group = Group(folder, spec, self._log, self._usage, self)
+        self._driver = JobDriver(folder, spec, self._log, self._usage, self)
         self._snapshot_file = SteadyFile(folder.node_file(procs.host_name()))
         self._keeper = RunFolderKeeper(folder, spec, self._log, self._history, self._snapshot_file)
         self._progress = JobProgress(folder, spec.cwd, spec.command())
-        self._alerts = NodeAlerts(self._group, self._keeper, self._log, self.defects)
+        self._alerts = NodeAlerts(self._driver, self._keeper, self._log, self.defects)
         self._queue = queue_of(folder, spec, self._log)
         self._feed = self._queue or feed_of(spec)
         self._probe_socket: socket.socket | None = None
         self._probe_path: SocketFile | None = None
         self._sockets_problem: str | None = None
-        self._server = ControlServer(folder.control_socket, self._command, self._group)
+        self._server = ControlServer(folder.control_socket, self._command, self._driver)
+
+    @property
+    def _attempt(self) -> Attempt:
+        return self._driver.attempt
 
     async def run(self) -> int:
         """Supervise until the group has ended; the job's exit code for the guardian."""
@@ -113,46 +118,48 @@ class Supervisor:
 
     async def _tick_until_ended(self) -> None:
         next_tick_s = self._loop.time()
-        while not self._group.ended.is_set():
+        while not self._driver.ended.is_set():
             await self._keep_sockets()
             self._tick()
             next_tick_s = max(next_tick_s + TICK_S, self._loop.time())
             with contextlib.suppress(asyncio.TimeoutError):
-                await asyncio.wait_for(self._group.ended.wait(), next_tick_s - self._loop.time())
+                await asyncio.wait_for(self._driver.ended.wait(), next_tick_s - self._loop.time())
 
     def _tick(self) -> None:
         if self._queue is not None:
             self._tick_in_queue(self._queue)
             return
-        table = self._group.table
+        table = self._attempt.table
         alive = [record for record in table.everyone() if record.alive]
         pids = {r.rank: r.pid for r in alive if r.pid is not None}
         usage = self._usage.look(pids, [r.rank for r in alive if r.reported.phase == "data"])
         for record in table.everyone():
             record.usage = usage.get(record.rank)
         printing = self._progress.is_printed
-        self.defects.call(lambda: self._group.look_at_tree(boottime_s(), printing), None)
-        self.defects.call(lambda: self._group.check_progress(boottime_s()), None)
+        attempt = self._attempt
+        self.defects.call(lambda: attempt.look(boottime_s(), is_printing=printing), None)
         self.defects.call(self._look_at_output, None)
-        self._orphans.look(self._group.minded_processes())
-        self._group.tell_checkpoint()
+        self._orphans.look(self._driver.unguarded_processes())
+        self._attempt.look_at_checkpoints()
         snapshot = self._snapshot()
-        self._group.table.note_peaks(snapshot.ranks)
+        self._attempt.table.note_peaks(snapshot.ranks)
         self._alerts.look(snapshot, self.device_report())
         self._write(msgspec.structs.replace(snapshot, alerts=self._alerts.now))
         ranks = node_snapshot.for_history(snapshot)
         self._history.add(snapshot.ts, snapshot.attempt, ranks, snapshot.gpus)
-        self._group.table.forget_loss_range()
+        self._attempt.table.forget_loss_range()
 
     def _look_at_output(self) -> None:
-        group = self._group
-        self._progress.look(group.table, group.attempt, group.attempt_started_s)
-        group.look_at_steps(self._progress.steps(group.table, group.attempt))
+        attempt = self._attempt
+        self._progress.look(attempt.table, attempt.number, attempt.started_s)
+        attempt.look_at_steps(self._progress.steps(attempt.table, attempt.number))
 
     # -- waiting for devices ---------------------------------------------------------------------
 
     def _tick_in_queue(self, queue: QueueWatch) -> None:
-        may_start = self._group.state == "queued" and not self._unguarded  # who would start it?
+        may_start = (
+            self._driver.job.phase == "queued" and not self._unguarded
+        )  # who would start it?
         launched = queue.look() if may_start else None
         self._alerts.now = [queue.alert()]
         if launched is not None:
@@ -168,22 +175,22 @@ class Supervisor:
         self._queue, self._feed = None, feed_of(spec)
         if self._feed is not None:
             self.spawn(self._feed.start())
-        self._group.leave_queue(spec)
-        self._log.emit(_launched(spec, self._group.attempt))
+        self._driver.leave_queue(spec)
+        self._log.emit(_launched(spec, self._attempt.number))
         by_uuid = spec.queue is not None and spec.queue.by_uuid
         env = job_environment(spec.devices, by_uuid=by_uuid)
-        self._ask_for_agent(self._group.attempt, spec.max_restarts, env)
+        self._ask_for_agent(self._attempt.number, spec.max_restarts, env)
 
     async def _shut_down(self) -> None:
         self._read_probes()  # the last words of ranks that ended
-        self._group.tell_checkpoint(at_once=self._group.ended.is_set())
+        self._attempt.look_at_checkpoints(at_once=self._driver.ended.is_set())
         self._loop.remove_reader(self._channel)
         if self._feed is not None:
             await self._feed.stop()
         self._server.close()
         self._close_probe_socket()
         self._folder.probe_socket.unlink(missing_ok=True)
-        if not self._group.ended.is_set():
+        if not self._driver.ended.is_set():
             return
         self._clock.end()
         self._keeper.close()
@@ -195,7 +202,7 @@ class Supervisor:
         await write_end(self._folder, snapshot, self._history, self._snapshot_file)
 
     def _exit_status(self) -> int:
-        job = self._group.job
+        job = self._driver.job
         return job.exit_code if job.exit_code is not None else (job.phase != "finished")
 
     # -- what comes in ---------------------------------------------------------------------------
@@ -211,7 +218,7 @@ class Supervisor:
         await self._bind_sockets()
         if was_bound and self._sockets_problem is None:
             where = self._folder.live_dir
-            self._log.emit(ev.SocketsRecreated(attempt=self._group.attempt, folder=str(where)))
+            self._log.emit(ev.SocketsRecreated(attempt=self._attempt.number, folder=str(where)))
 
     async def _bind_sockets(self) -> None:
         """Bind what is not bound. Where that fails the next tick tries again, and it is told once.
@@ -228,7 +235,7 @@ class Supervisor:
         except (OSError, DdptopError) as error:
             if self._sockets_problem != str(error):
                 self._sockets_problem = str(error)
-                self._log.emit(ev.SocketsFailed(attempt=self._group.attempt, error=str(error)))
+                self._log.emit(ev.SocketsFailed(attempt=self._attempt.number, error=str(error)))
         else:
             self._sockets_problem = None
 
@@ -256,25 +263,25 @@ class Supervisor:
                 return
             message = decode_message(data)
             if message is not None and message.job == self._spec.job_id:
-                heard = functools.partial(self._group.heard, message)
+                heard = functools.partial(self._attempt.hear, message)
                 self.defects.call(heard, None)
 
     def _greet(self, hello: Message) -> None:
         self._guardian = procs.identify(hello["guardian_pid"])
-        self._group.agent_pid = hello["agent_pid"]
+        self._driver.agent_pid = hello["agent_pid"]
         past = look_back(self._folder, hello)
         self._log.restore(past.events, past.snapshot if past.lives_on else None)
         if past.snapshot is not None:
             self._clock.go_on_from(past.snapshot, alive_since=past.lives_on)
             self._seq = past.snapshot.seq
             known = past.snapshot.memory.get("saves") or {}
-            self._group.checkpoints.recall(
+            self._attempt.checkpoints.recall(
                 past.snapshot.checkpoint, {"saved_at": known.get("saved_at")}
             )
-            self._group.run_steps.recall(past.snapshot, resumed=False)
-            self._group.look_at_steps({})
+            self._attempt.run_steps.recall(past.snapshot, resumed=False)
+            self._attempt.look_at_steps({})
         if past.snapshot is not None and past.lives_on:
-            self._group.recover(past.snapshot)
+            self._driver.recover(past.snapshot)
             if past.snapshot.state != "queued":  # what it waits for is told anew at each look
                 memory = past.snapshot.memory.get("alerts") or {}
                 self._alerts.recall(past.snapshot.alerts, memory)
@@ -286,15 +293,15 @@ class Supervisor:
             self._log.emit(ev.QueueEntered(attempt=hello["attempt"]))
         if not past.lives_on and self._queue is None and hello["agent_pid"] is not None:
             self._log.emit(_launched(self._spec, hello["attempt"]))
-        if self._queue is None and self._group.state == "queued":  # the last one took devices
+        if self._queue is None and self._driver.job.phase == "queued":  # the last one took devices
             self._leave_queue(self._spec)
         for exit_ in hello["exits"]:
-            self._group.process_exited(exit_["pid"], exit_["returncode"], exit_["at_boottime_s"])
+            self._driver.process_exited(exit_["pid"], exit_["returncode"], exit_["at_boottime_s"])
         if past.lives_on:
-            self._group.resume()
+            self._driver.resume()
         if hello.get("adopted"):
             self._orphans.begin(self._guardian)
-            self._orphans.look(self._group.minded_processes())
+            self._orphans.look(self._driver.unguarded_processes())
 
     def _read_guardian(self) -> None:
         try:
@@ -310,30 +317,30 @@ class Supervisor:
             return
         message = json.loads(packet)
         if message["type"] == "exited":
-            self._group.process_exited(
+            self._driver.process_exited(
                 message["pid"], message["returncode"], message["at_boottime_s"]
             )
         elif message["type"] == "agent_started":
-            self._group.agent_pid = message["pid"]
-            self._group.awaits_agent = False
+            self._driver.agent_pid = message["pid"]
+            self._driver.awaits_agent = False
 
     async def _command(self, message: Message) -> Message:
         op = message.get("op")
         if op == "stop":
-            self._group.request_stop(float(message.get("grace_s", 30.0)))
+            self._driver.stop(float(message.get("grace_s", 30.0)))
         elif op == "kill":
-            self._group.request_stop(0.0)
+            self._driver.stop(0.0)
         elif op == "restart":
-            self._group.request_restart()
+            self._driver.restart()
         elif op == "stacks":
             return await self._stacks(message.get("rank"))
         elif op == "checkpoint":
-            return {"asked": msgspec.to_builtins(self._group.ask_for_checkpoint())}
+            return {"asked": msgspec.to_builtins(self._attempt.ask_for_checkpoint())}
         elif op == "leave":
             self._leave()
         elif op != "ping":
             raise ControlError(f"unknown request {op!r}")
-        return {"state": self._group.state}
+        return {"state": self._driver.job.phase}
 
     def _leave(self) -> None:
         """Make room for the supervisor of a new guardian, which goes on from the snapshot."""
@@ -348,16 +355,16 @@ class Supervisor:
         self._loop.call_later(LEAVE_AFTER_S, leave)
 
     async def _stacks(self, rank: int | None) -> Message:
-        records = [record for record in self._group.table if rank in (None, record.rank)]
+        records = [record for record in self._attempt.table if rank in (None, record.rank)]
         if not records and rank is None:
             raise ControlError("no ranks detected yet", "ranks appear once training starts")
         if not records:
             raise ControlError(f"rank {rank} does not exist", self._ranks_in_words())
-        found = await evidence.collect_stacks(self._folder, self._group.attempt, records)
+        found = await evidence.collect_stacks(self._folder, self._attempt.number, records)
         return {"stacks": msgspec.to_builtins(found)}
 
     def _ranks_in_words(self) -> str:
-        ranks = [record.rank for record in self._group.table]
+        ranks = [record.rank for record in self._attempt.table]
         return f"valid ranks: {min(ranks)} to {max(ranks)}" if ranks else "no ranks detected yet"
 
     # -- what goes out ---------------------------------------------------------------------------
@@ -379,7 +386,7 @@ class Supervisor:
         self._ask_for_agent(attempt, restarts_left, env)
 
     def _ask_for_agent(self, attempt: int, restarts_left: int, env: dict[str, str]) -> None:
-        self._group.awaits_agent = not self._unguarded
+        self._driver.awaits_agent = not self._unguarded
         plan = agent_plan(self._spec, self._folder, attempt, restarts_left)
         self._tell_guardian({"type": "start_agent", "plan": plan, "env": env})
 
@@ -417,7 +424,7 @@ class Supervisor:
     def _snapshot(self) -> NodeSnapshot:
         self._seq += 1
         return node_snapshot.take(
-            self._group,
+            self._driver,
             self._spec,
             self._feed,
             folder=self._folder,

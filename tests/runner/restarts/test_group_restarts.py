@@ -9,6 +9,7 @@ from unittest.mock import Mock
 
 import msgspec
 import pytest
+from ddptop_runner.job.group import Group
 from tests.runner.builders import make_spec
 from tests.runner.emitted import EmittedLog
 
@@ -17,7 +18,6 @@ from ddptop_runner.base.errors import ControlError
 from ddptop_runner.base.paths import run_folder
 from ddptop_runner.devices.report import DeviceReport
 from ddptop_runner.host.tree import HostUsage
-from ddptop_runner.job.group import Group
 from ddptop_runner.job.state import Ending
 from ddptop_runner.judge.hangs.types import HangVerdict
 from ddptop_runner.judge.losses import BadLoss

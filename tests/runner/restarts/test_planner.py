@@ -7,13 +7,13 @@ import json
 
 import msgspec
 import pytest
+from ddptop_runner.judge.restarts.planner import NextAttempt, RestartPlanner
 from tests.runner.builders import make_spec
 
 from ddptop_runner.base.clock import boottime_s, utc_now
 from ddptop_runner.devices.report import DeviceReport
 from ddptop_runner.judge.restarts import planner as planner_module
 from ddptop_runner.judge.restarts.fitness import HEALTHY_AFTER_S
-from ddptop_runner.judge.restarts.planner import NextAttempt, RestartPlanner
 from ddptop_runner.judge.restarts.policy import AttemptOutcome
 from ddptop_runner.model.snapshot import GpuSample
 from ddptop_runner.model.spec import Device, JobSpec

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from ddptop_runner.model.diagnose import PythonException
+from ddptop_runner.model.diagnose import AT_ONCE_S, AttemptOutcome
 
 HOPELESS_EXCEPTIONS = frozenset(
     (
@@ -46,14 +46,6 @@ HOPELESS_EXIT_CODES = {
 }
 """argparse, click and most command lines end with 2 on bad arguments."""
 
-AT_ONCE_S = 60.0
-"""Without a probe: an attempt that lived shorter than this did not get to train. With one, and
-where nothing tells of checkpoints or of the whole training's steps: what lived longer got on."""
-
-STEPLESS_S = 600.0
-"""An attempt that lived this long without an optimizer step did something else than come up badly:
-its script may take no such steps at all."""
-
 SAME_STEP = 1
 """Two ends this many steps apart are at the same step: the last step may not have been told."""
 
@@ -62,56 +54,6 @@ BACKOFF_CAP_S = 60.0
 
 OUTCOMES_KEPT = 16
 """No rule looks further back."""
-
-
-@dataclass(frozen=True)
-class AttemptOutcome:
-    """How one attempt ended badly."""
-
-    attempt: int
-    lived_s: float
-    steps: int | None
-    """The most steps that any rank took; None when no probe could tell."""
-    exit_code: int | None
-    signal: str | None
-    exception: PythonException | None
-    hung: bool = False
-    bad_loss: bool = False
-    """It was ended because its loss was NaN or infinite."""
-    new_checkpoint: bool | None = None
-    """Whether a checkpoint was written in it; None when nothing could tell."""
-    global_step: int | None = None
-    """The furthest step of the whole training, where something said it."""
-    kind: str = "unknown"
-    """Of the cause, as `model.Cause.kind` has it: exception, cuda_oom, early_exit, ..."""
-    checkpoint_step: int | None = None
-    """The step of the whole training that its last checkpoint holds."""
-    startup_s: float | None = None
-    """From its start to its first step."""
-    unopened: str | None = None
-    """Why Python could not read the script, in words."""
-
-    @property
-    def never_came_up(self) -> bool:
-        """Whether it failed by itself, before its first step and soon."""
-        if self.signal is not None or self.hung or self.bad_loss or self.steps:
-            return False
-        return self.lived_s < (AT_ONCE_S if self.steps is None else STEPLESS_S)
-
-    @property
-    def failure_class(self) -> str:
-        """A key of RULES."""
-        if self.kind == "signal" or (self.kind == "unknown" and self.signal is not None):
-            return "crash" if self.signal in CRASH_SIGNALS else "signal"
-        if self.kind != "unknown":
-            return self.kind if self.kind in RULES else "unknown"
-        if self.hung:
-            return "hang"
-        if self.bad_loss:
-            return "nan"
-        if self.exception is not None:
-            return "exception"
-        return "unknown" if self.exit_code is None else "exit_code"
 
 
 @dataclass(frozen=True)
@@ -147,6 +89,22 @@ RULES: dict[str, Rule] = {
 }
 """By failure class: the kind of the cause, where a signal that the process sent itself is a
 crash."""
+
+
+def failure_class(outcome: AttemptOutcome) -> str:
+    """A key of RULES."""
+    if outcome.kind == "signal" or (outcome.kind == "unknown" and outcome.signal is not None):
+        return "crash" if outcome.signal in CRASH_SIGNALS else "signal"
+    if outcome.kind != "unknown":
+        return outcome.kind if outcome.kind in RULES else "unknown"
+    if outcome.hung:
+        return "hang"
+    if outcome.bad_loss:
+        return "nan"
+    if outcome.exception is not None:
+        return "exception"
+    return "unknown" if outcome.exit_code is None else "exit_code"
+
 
 _COUNTS = {2: "twice", 3: "three times"}
 
@@ -196,12 +154,14 @@ class Decision:
 
 
 def record(history: History, outcome: AttemptOutcome) -> History:
-    """Add a failed attempt. New progress fills the budget again.
+    """Add a failed attempt, once. New progress fills the budget again.
 
     Args:
         history: all before it.
-        outcome: an attempt that `history` does not have.
+        outcome: the attempt's.
     """
+    if history.failed and history.failed[-1].outcome.attempt == outcome.attempt:
+        return history
     got_on = _progress(history, outcome)
     filled = bool(got_on) and history.used > 0
     failed = (*history.failed, Recorded(outcome, got_on))[-OUTCOMES_KEPT:]
@@ -230,7 +190,7 @@ def decide(history: History, max_restarts: int, jitter: float) -> Decision:
     if (stop := _will_fail_again(history)) is not None:
         return stop
     first = len(history.failed) == 1 and history.used == 0
-    own_fault = last.outcome.failure_class in ("exception", "exit_code", "unknown")
+    own_fault = failure_class(last.outcome) in ("exception", "exit_code", "unknown")
     if first and own_fault and last.outcome.never_came_up and not _may_be_transient(last.outcome):
         return Decision(restart=False, reason="the attempt failed before its first step")
     if history.used >= max_restarts:
@@ -278,7 +238,7 @@ def _will_fail_again(history: History) -> Decision | None:
             told = f"{last.exception.type} would be raised again" if hopeless else None
         if (reason := last.unopened or told) is not None:
             return Decision(restart=False, reason=reason, requeue=False)
-    rule = RULES[last.failure_class]
+    rule = RULES[failure_class(last)]
     if rule.tries is None or _may_be_transient(last):
         return None
     alike = _alike_in_a_row(history.failed, rule)
@@ -310,15 +270,15 @@ def _alike_in_a_row(failed: Sequence[Recorded], rule: Rule) -> int:
 
 def _ended_alike(one: AttemptOutcome, other: AttemptOutcome) -> bool:
     """Whether both came to the same end by themselves, at the same step."""
-    if RULES[other.failure_class].tries is None or _may_be_transient(other):
+    if RULES[failure_class(other)].tries is None or _may_be_transient(other):
         return False
     return _same_end(one, other) and _same_step(one, other)
 
 
 def _same_end(one: AttemptOutcome, other: AttemptOutcome) -> bool:
-    if one.failure_class != other.failure_class:
+    if failure_class(one) != failure_class(other):
         return False
-    if other.failure_class == "exception":
+    if failure_class(other) == "exception":
         if one.exception is None or other.exception is None:
             return False
         return (one.exception.type, one.exception.place) == (
@@ -352,7 +312,7 @@ def _delay_s(last: AttemptOutcome, in_vain: int, jitter: float) -> float:
     A first one that had at least begun to train is followed at once.
     """
     doublings = in_vain - 1 if not last.steps else in_vain - 2
-    if RULES[last.failure_class].waits:
+    if RULES[failure_class(last)].waits:
         doublings = max(doublings, 0)
     if doublings < 0:
         return 0.0
@@ -392,7 +352,7 @@ def _most(one: int | None, other: int | None) -> int | None:
 
 
 def _may_be_transient(outcome: AttemptOutcome) -> bool:
-    if outcome.exception is None or outcome.failure_class != "exception":
+    if outcome.exception is None or failure_class(outcome) != "exception":
         return False
     text = f"{outcome.exception.type}: {outcome.exception.message}"
     return any(word in text for word in TRANSIENT_WORDS)

@@ -1,0 +1,441 @@
+"""What is observed of the current attempt: its ranks, their progress, losses, and checkpoints.
+
+The state of the job is the log's. Here is what no event holds: the figures of each rank, and what
+was learned of their pace. A snapshot keeps it for the next supervisor.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from ddptop_runner.base.clock import boottime_s, utc_from_boottime
+from ddptop_runner.base.errors import ControlError
+from ddptop_runner.base.paths import LAUNCHER, RunFolder
+from ddptop_runner.host import procs, tree
+from ddptop_runner.host.exits import DeathWatch, ProcessWatch
+from ddptop_runner.host.oom import OomWatch
+from ddptop_runner.job import save_request as request
+from ddptop_runner.job.command_look import PATIENCE_S, UNTOLD, TreeLook
+from ddptop_runner.job.command_table import CommandTable, table_of
+from ddptop_runner.job.event_log import EventLog
+from ddptop_runner.job.rank_memory import RankMemory, read_memory
+from ddptop_runner.job.rank_record import RankRecord
+from ddptop_runner.job.state import JobState, RankLife
+from ddptop_runner.judge.checkpoints import CheckpointBook
+from ddptop_runner.judge.hangs.types import HangVerdict, SeenPause
+from ddptop_runner.judge.hangs.watch import HangWatch
+from ddptop_runner.judge.losses import BadLoss, LossWatch
+from ddptop_runner.model import events as ev
+from ddptop_runner.model import protocol as pt
+from ddptop_runner.model.diagnose import RankExit
+from ddptop_runner.model.probe_message import ProbeMessage
+from ddptop_runner.model.run_step import RankSteps, RunSteps
+from ddptop_runner.model.snapshot import NodeSnapshot, Pause, ProcessId, RankSample
+from ddptop_runner.model.spec import JobSpec
+
+STARTED_AFTER_S = 30.0
+"""A group that lives this long counts as running even if its script takes no optimizer steps."""
+UNSEEN_S = 3.0
+"""A look that comes so late means that this process was stopped, or the machine was."""
+SETTLE_S = 6.0
+"""After that, and at the start, no hang is found before every rank can have reported again."""
+
+
+class Attempt:
+    """The current attempt, as agent, probes, /proc, and output show it.
+
+    Args:
+        folder: the job's run folder.
+        spec: the job, as the attempt runs.
+        log: holds the job's state, and gets what is observed.
+        take: gets facts on which the job decides.
+        publish: writes the snapshot now.
+    """
+
+    def __init__(
+        self,
+        folder: RunFolder,
+        spec: JobSpec,
+        log: EventLog,
+        take: Callable[[pt.Fact], None],
+        publish: Callable[[], None],
+    ) -> None:
+        self._folder = folder
+        self.spec = spec
+        self._log = log
+        self._take = take
+        self._publish = publish
+        self._begun_s = boottime_s()
+        self.table = table_of(spec, self.started_s)
+        self.pause: Pause | None = None
+        """That no step is taken; None while steps come."""
+        self.hangs = HangWatch(spec.hang_timeout_s, auto=spec.hang_auto)
+        self.losses = LossWatch(spec.on_nan)
+        self.checkpoints = CheckpointBook()
+        self.run_steps = RunSteps()
+        self.oom = OomWatch()
+        self.oom.begin_attempt()
+        self.found: HangVerdict | BadLoss | None = None
+        """For what the attempt is ended while its ranks are alive."""
+        self.on_bad_exit: Callable[[], None] = lambda: None
+        """Called as a rank of a command exits badly by itself."""
+        self.on_new_ranks: Callable[[], None] = lambda: None
+        """Called when ranks of a command were discovered."""
+        self._deaths = DeathWatch()
+        self._tree = TreeLook(self._tree_pids)
+        self._exits: ProcessWatch | None = None
+        self._save_asked: request.SaveAsked | None = None
+        self._is_suspected = False
+        self._looked_at_s: float | None = None
+        self.settled_at_s = boottime_s() + SETTLE_S
+        """CLOCK_BOOTTIME from which on a hang can be found."""
+
+    @property
+    def job(self) -> JobState:
+        """The state of the job."""
+        return self._log.state
+
+    @property
+    def number(self) -> int:
+        """Of the attempt, from 0 over the whole job."""
+        return self.job.attempt or 0
+
+    @property
+    def started_s(self) -> float:
+        """CLOCK_BOOTTIME at which it started."""
+        known = self.job.attempt_started_s
+        return self._begun_s if known is None else known
+
+    @property
+    def launcher_name(self) -> str | None:
+        """Who starts a command's ranks: by its words, or by its tree where that tells more."""
+        given = self.spec.launcher
+        seen = self.table.launcher_name if isinstance(self.table, CommandTable) else None
+        return (seen if given in UNTOLD else given) or given
+
+    # -- what the log has recorded ---------------------------------------------------------------
+
+    def observe(self, event: ev.JobEvent) -> None:
+        """Follow an event that the log has."""
+        if isinstance(event, ev.AttemptStarted | ev.AttemptOpened):
+            self._begin()
+        elif isinstance(event, ev.RankExited):
+            self._note_exit(self.table.get(event.rank), event)
+        elif isinstance(event, ev.LauncherExited):
+            self._note_exit(self.table.launcher, event)
+        elif isinstance(event, ev.TroubleFound):
+            for rank in event.ranks:
+                self.table[rank].hung = True
+
+    def _begin(self) -> None:
+        """Nothing is left of the attempt before."""
+        self.table = table_of(self.spec, self.started_s)
+        self.hangs.begin_attempt()
+        self.losses.begin_attempt()
+        self.oom.begin_attempt()
+        self.pause = self.found = self._save_asked = None
+        self._is_suspected = False
+        self.look_at_steps({})
+        request.withdraw(self._folder)  # whoever is new has nothing to save
+
+    def _note_exit(
+        self, record: RankRecord | None, event: ev.RankExited | ev.LauncherExited
+    ) -> None:
+        if record is None or (record.exit is not None and record.exit.returncode is not None):
+            return
+        life = RankLife(
+            pid=event.pid, exited=True, status=event.status, at_s=event.at_s, by_us=event.by_us
+        )
+        record.exit = _exit_of(record.rank, life, approximate=event.approximate)
+
+    def adopt(self, workers: Sequence[pt.Worker]) -> None:
+        """Processes of the attempt that the agent started."""
+        for worker in workers:
+            rank = LAUNCHER if worker.rank is None else worker.rank
+            known = self.table.get(rank)
+            if known is None or known.process is None:
+                self.table.started(rank, worker.local_rank, worker.pid)
+                self._deaths.watch(worker.pid)
+
+    # -- exits -----------------------------------------------------------------------------------
+
+    def exited(
+        self, pid: int, status: int | None, at_s: float, *, approximate: bool = False
+    ) -> bool:
+        """A process of the attempt exited; whether it is one.
+
+        Args:
+            pid: its number.
+            status: as subprocess gives it; None where nobody could collect it.
+            at_s: CLOCK_BOOTTIME at which that was seen.
+            approximate: whether that may be late.
+        """
+        records = [self.table.of_pid(pid)]
+        twin = self.table.rank_of_pid(pid)  # a launcher that is a rank itself
+        if twin is not records[0] and twin is not None and twin.alive:
+            records.append(twin)
+        died_at_s = self._deaths.died_at_s(pid)
+        for record in filter(None, records):
+            self._take(
+                pt.ProcessExited(
+                    attempt=self.number,
+                    rank=None if record is self.table.launcher else record.rank,
+                    pid=pid,
+                    status=status,
+                    at_s=min(at_s, died_at_s or at_s),
+                    approximate=died_at_s is None and approximate,
+                )
+            )
+        return records[0] is not None
+
+    def _rank_exited(self, process: ProcessId, status: int | None) -> None:
+        """A rank of a command exited, which no agent reports."""
+        record = self.table.rank_of_pid(process.pid)
+        if record is None or record.process != process:
+            return
+        self.exited(process.pid, status, boottime_s(), approximate=True)
+        well = status == 0 or (status is None and record.leaving)
+        if not well and self.job.ending_ranks_at_s is None:  # its launcher will end the others
+            self.on_bad_exit()
+
+    @property
+    def has_untold_exits(self) -> bool:
+        """Whether a rank of a command has exited, and how is not known yet."""
+        if self.table.launcher is None:
+            return False
+        return not all(procs.is_alive(record.process) for record in self.table.ranks_alive())
+
+    # -- once a second ---------------------------------------------------------------------------
+
+    def look(self, now_s: float, *, is_printing: bool = False) -> None:
+        """Look for a command's ranks and for progress.
+
+        Args:
+            now_s: CLOCK_BOOTTIME.
+            is_printing: whether its output tells a step or a loss.
+        """
+        self._look_at_tree(now_s, is_printing)
+        self.look_at_progress(now_s)
+
+    def _tree_pids(self) -> list[int]:
+        launcher = self.table.launcher
+        if launcher is None or launcher.pid is None or not launcher.alive:
+            return []
+        return [launcher.pid, *tree.descendants_of(launcher.pid)]
+
+    def _look_at_tree(self, now_s: float, is_printing: bool) -> None:
+        """Each other second, look for ranks of a command that no probe reports."""
+        table = self.table
+        if not isinstance(table, CommandTable) or table.is_told or not self._tree.is_due(now_s):
+            return
+        late = now_s - self.started_s > PATIENCE_S
+        sight = self._tree.look(now_s)
+        if late and is_printing and (pids := self._tree_pids()):
+            sight = sight.or_printing(pids[0])
+        table.see(sight if late else sight.sure, with_ranks=late or not self.spec.probe)
+        self._take_up_new()
+
+    def _take_up_new(self) -> None:
+        """Ranks of a command that were discovered just now: watch for their exits."""
+        new, self.table.new = self.table.new, []
+        for record in new:
+            self._watch(record)
+            self.hangs.forget(record.rank)
+            self._log.emit(ev.RankStarted(attempt=self.number, rank=record.rank, pid=record.pid))
+        if new:
+            self.on_new_ranks()
+            self._publish()
+
+    def _watch(self, record: RankRecord) -> None:
+        if record.process is None:
+            return
+        self._deaths.watch(record.process.pid)
+        if self._exits is None:
+            self._exits = ProcessWatch(self._rank_exited)
+        self._exits.watch(record.process)
+
+    def look_at_progress(self, now_s: float) -> None:
+        """Note that the group runs, and give the hang verdict."""
+        if self._looked_at_s is not None and now_s - self._looked_at_s > UNSEEN_S:
+            self.settled_at_s = now_s + SETTLE_S
+        self._looked_at_s = now_s
+        lived_s = now_s - self.started_s
+        if self.job.phase == "starting" and self.table.alive() and lived_s > STARTED_AFTER_S:
+            self._log.emit(ev.RunningAssumed(attempt=self.number))
+        hung = self.job.phase == "hung"
+        looked = self.hangs.look(self.table.progress(now_s), now_s, hung=hung)
+        self.table.note_quiet(looked)
+        self._note_pause(looked.pause, now_s)
+        if self.job.phase not in ("starting", "running") or now_s < self.settled_at_s:
+            return
+        if looked.verdict is not None:
+            self.found = looked.verdict
+            self._take(pt.TroubleFound(reason="hang", ranks=list(looked.verdict.ranks)))
+        elif looked.suspicion is not None and not self._is_suspected:
+            self._log.emit(
+                ev.HangSuspected(
+                    attempt=self.number,
+                    found=looked.suspicion.message,
+                    ranks=list(looked.suspicion.ranks),
+                )
+            )
+        self._is_suspected = looked.suspicion is not None
+
+    def _note_pause(self, seen: SeenPause | None, now_s: float) -> None:
+        """Keep it as viewers are shown it; its beginning does not move."""
+        if seen is None or self.job.phase not in ("starting", "running", "hung"):
+            self.pause = None
+            return
+        since = utc_from_boottime(now_s - seen.stepless_s)
+        self.pause = Pause(
+            state=seen.state,
+            since=since if self.pause is None else self.pause.since,
+            reason=seen.reason,
+            ranks=list(seen.ranks),
+        )
+
+    def look_at_losses(self, ranks: Sequence[RankSample]) -> None:
+        """Report a loss gone bad where `--on-nan` asks for it."""
+        bad = self.losses.look(ranks)
+        if bad is not None and self.job.phase == "running":
+            self.found = bad
+            self._take(pt.TroubleFound(reason="nan"))
+
+    # -- probes and checkpoints ------------------------------------------------------------------
+
+    def hear(self, message: ProbeMessage) -> None:
+        """Fold in a probe's message."""
+        record = self.table.hear(message, self.number)
+        self._take_up_new()
+        if record is not None and message.saved is not None:
+            self.checkpoints.saved(
+                message.saved,
+                rank=record.rank,
+                attempt=self.number,
+                global_step=record.reported.global_step,
+            )
+        job = self.job
+        is_first = job.first_step_after_s is None and job.phase in ("starting", "running")
+        if record is not None and record.steps and is_first:  # it counts as running after a while
+            took_s = boottime_s() - self.started_s
+            self._log.emit(ev.TrainingStarted(attempt=self.number, after_s=took_s))
+            self._publish()
+
+    @property
+    def _is_resumed(self) -> bool:
+        """Whether the ranks have taken the place of earlier ones."""
+        return self.number > 0 or self.table.was_restarted
+
+    def look_at_steps(self, printed: Mapping[int, RankSteps]) -> None:
+        """Learn at which step of the run the attempt began.
+
+        Args:
+            printed: by rank, what its output and its probe say.
+        """
+        self.run_steps.look(
+            list(printed.values()),
+            self.number,
+            resumed=self._is_resumed,
+            candidates=self.checkpoints.run_steps(self.number),
+        )
+        self.checkpoints.heard_began(self.run_steps.began, self.number)
+        for record in self.table:
+            record.began = self.run_steps.began
+
+    def look_at_checkpoints(self, *, at_once: bool = False) -> None:
+        """Record a new checkpoint once it is complete.
+
+        Args:
+            at_once: whether nothing more is to come.
+        """
+        last, asked = self.checkpoints.last, self._save_asked
+        if asked is not None and last is not None and request.is_done(asked, last):
+            self._save_asked = None
+            request.withdraw(self._folder)
+        if (saved := self.checkpoints.look(boottime_s(), at_once=at_once)) is not None:
+            self._log.emit(saved)
+
+    def ask_for_checkpoint(self) -> request.SaveAsked:
+        """Ask the script to save now.
+
+        Raises:
+            ControlError: when no rank is at work.
+        """
+        alive = self.table.ranks_alive()
+        if self.job.phase != "running" or not alive:
+            raise ControlError(
+                f"no rank is running: the job is {self.job.phase}",
+                "try again while it is running",
+            )
+        asked = self._save_asked = request.ask(self._folder, alive)
+        self._log.emit(
+            ev.CheckpointRequested(
+                attempt=self.number,
+                signals=asked.by_signal(),
+                flag_file=asked.flag_stamp is not None,
+            )
+        )
+        return asked
+
+    # -- over the death of a supervisor ----------------------------------------------------------
+
+    def learned(self) -> dict[str, Any]:
+        """What `recover` needs besides the snapshot's other fields."""
+        ranks = RankMemory(
+            last_step_s={
+                record.rank: record.last_step_boottime_s
+                for record in self.table
+                if record.last_step_boottime_s is not None
+            },
+            ranks_met=self.table.remember() if isinstance(self.table, CommandTable) else None,
+        )
+        return {
+            "hangs": self.hangs.remember(),
+            "saves": self.checkpoints.remember(),
+            "oom": self.oom.remember(),
+            "group": msgspec.to_builtins(ranks, str_keys=True),
+        }
+
+    def recover(self, snapshot: NodeSnapshot) -> None:
+        """Go on from the snapshot of a supervisor that died; the log has restored the state."""
+        job, memory = self.job, read_memory(snapshot.memory)
+        self.table = table_of(self.spec, self.started_s)
+        if snapshot.launcher is not None and snapshot.launcher.pid is not None:
+            self.table.started(LAUNCHER, 0, snapshot.launcher.pid)
+        self.checkpoints.recall(snapshot.checkpoint, snapshot.memory.get("saves") or {})
+        self.hangs.recall(snapshot.memory.get("hangs") or {})
+        self.oom.recall(snapshot.memory.get("oom") or {})
+        for rank in snapshot.ranks:
+            if rank.pid is not None and snapshot.attempt == job.attempt:
+                self.table.restore(rank, rank.pid)
+        if isinstance(self.table, CommandTable) and memory.ranks_met is not None:
+            self.table.recall(memory.ranks_met)
+        for rank_number, at_s in memory.last_step_s.items():
+            if (record := self.table.get(rank_number)) is not None:
+                record.last_step_boottime_s = at_s
+        for number, life in job.ranks.items():
+            record = self.table.get(number)
+            if record is not None and record.pid is None and life.pid is not None:
+                record = self.table.started(number, number, life.pid)
+            if record is not None and life.exited:
+                record.exit = _exit_of(number, life)
+        if job.launcher is not None and job.launcher.exited and self.table.launcher is not None:
+            self.table.launcher.exit = _exit_of(LAUNCHER, job.launcher)
+        for record in self.table.everyone():
+            if record.process is not None and record.alive and procs.is_alive(record.process):
+                self._deaths.watch(record.process.pid)
+            if record.alive and self.table.launcher not in (None, record):
+                self._watch(record)
+        self._is_suspected = job.suspected is not None
+        self.run_steps.recall(snapshot, resumed=self._is_resumed)
+        self.look_at_steps({})
+
+
+def _exit_of(rank: int, life: RankLife, *, approximate: bool = False) -> RankExit:
+    at_s = boottime_s() if life.at_s is None else life.at_s
+    return RankExit(
+        rank, life.pid or 0, life.status, at_s, ended_by_us=life.by_us, approximate=approximate
+    )

@@ -1,0 +1,356 @@
+"""What a node and its job say to each other: facts go up, orders come down.
+
+Both are plain data, so that they can travel between machines as JSON lines. `job.decide` turns a
+fact into events and orders; `node.driver` carries orders out, and reports the result as a fact. An
+order that leads to a fact passes its `question` on: the number of the agent's question that is
+answered in the end, or None where no agent waits.
+"""
+
+from __future__ import annotations
+
+from typing import Literal, TypeAlias
+
+import msgspec
+
+from ddptop_runner.model.diagnose import AttemptOutcome
+from ddptop_runner.model.events import SetAside, Trouble
+from ddptop_runner.model.snapshot import Cause
+from ddptop_runner.model.spec import Device
+
+
+class Message(msgspec.Struct, frozen=True, kw_only=True, tag_field="type"):
+    """Of either kind. Each type repeats the options: msgspec inherits the tag field alone."""
+
+
+# -- facts: agent and ranks ------------------------------------------------------------------------
+
+
+class Worker(msgspec.Struct, frozen=True, kw_only=True):
+    """A process that the agent started."""
+
+    rank: int | None
+    """None for a command that starts the ranks itself."""
+    pid: int
+    local_rank: int = 0
+
+
+class AgentState(msgspec.Struct, frozen=True, kw_only=True):
+    """The agent, as the node sees it."""
+
+    pid: int | None = None
+    """None where it has exited, or was not started."""
+    listens: bool = False
+    """Whether it is connected."""
+
+
+class AgentConnected(Message, frozen=True, kw_only=True, tag="agent_connected"):
+    """The agent reported, at its start or to a new supervisor."""
+
+    pid: int
+
+
+class AgentListens(Message, frozen=True, kw_only=True, tag="agent_listens"):
+    """It has reported all that it knows."""
+
+
+class GroupStarted(Message, frozen=True, kw_only=True, tag="group_started"):
+    """The agent started the ranks of an attempt, or its command."""
+
+    attempt: int
+    workers: list[Worker]
+
+
+class ProcessExited(Message, frozen=True, kw_only=True, tag="process_exited"):
+    """A rank exited, or the command that starts the ranks."""
+
+    attempt: int
+    rank: int | None
+    """None for the command."""
+    pid: int | None
+    status: int | None
+    """As subprocess gives it; None where nobody could collect it."""
+    at_s: float
+    """CLOCK_BOOTTIME."""
+    approximate: bool = False
+    """Whether that time may be late."""
+
+
+class OrphanExited(Message, frozen=True, kw_only=True, tag="orphan_exited"):
+    """A rank exited whose agent is gone: nobody else ends the group."""
+
+
+class AgentExited(Message, frozen=True, kw_only=True, tag="agent_exited"):
+    """The agent exited, and every exit that it could report is known."""
+
+    pid: int | None
+    status: int | None
+
+
+class AgentAsked(Message, frozen=True, kw_only=True, tag="agent_asked"):
+    """The agent waits for an answer before it takes a step that cannot be undone."""
+
+    question: int
+    kind: Literal["failing", "torn_down", "group_stopped", "ended"]
+    attempt: int | None = None
+    ranks: list[int] = []
+    """Those that it found dead."""
+
+
+# -- facts: results of orders ----------------------------------------------------------------------
+
+
+class EvidenceKept(Message, frozen=True, kw_only=True, tag="evidence_kept"):
+    """The evidence of a failure is on disk, or cannot be kept."""
+
+    attempt: int
+    question: int | None
+    ranks: list[int] = []
+
+
+class LeftoversEnded(Message, frozen=True, kw_only=True, tag="leftovers_ended"):
+    """What ranks had started is gone, and so is their memory on the devices."""
+
+    question: int | None
+    waited_s: float = 0.0
+    found: str | None = None
+    """What a person should know of the wait for memory."""
+    is_problem: bool = False
+
+
+class AttemptJudged(Message, frozen=True, kw_only=True, tag="attempt_judged"):
+    """Why an attempt failed, from its exits, logs, and evidence."""
+
+    attempt: int
+    question: int | None
+    cause: Cause | None
+    """None where ddptop itself failed to find out."""
+    outcome: AttemptOutcome | None
+    jitter: float
+    """Random, from 0 to 1: spreads the waits before a restart."""
+
+
+class StartJudged(Message, frozen=True, kw_only=True, tag="start_judged"):
+    """Why an agent exited before it had started a rank."""
+
+    status: int | None
+    cause: Cause
+    jitter: float
+
+
+class TroubleFound(Message, frozen=True, kw_only=True, tag="trouble_found"):
+    """Ranks that are alive hang, or their loss is not finite."""
+
+    reason: Trouble
+    ranks: list[int] = []
+
+
+class TroubleJudged(Message, frozen=True, kw_only=True, tag="trouble_judged"):
+    """The evidence of it is kept, and this is the cause."""
+
+    attempt: int
+    reason: Trouble
+    cause: Cause
+    outcome: AttemptOutcome | None
+    """None where ddptop itself failed to judge it."""
+    jitter: float
+
+
+class RestartDue(Message, frozen=True, kw_only=True, tag="restart_due"):
+    """The time of the next attempt has come, or nobody waits for it any more."""
+
+    attempt: int
+    question: int | None
+
+
+class DevicesChosen(Message, frozen=True, kw_only=True, tag="devices_chosen"):
+    """On which devices the next attempt can run."""
+
+    attempt: int
+    question: int | None
+    agent: AgentState
+    aside: list[SetAside] = []
+    """Unfit devices that it runs without."""
+    refused: str | None = None
+    """Why there can be no next attempt."""
+    notes: list[str] = []
+
+
+class RanksEnded(Message, frozen=True, kw_only=True, tag="ranks_ended"):
+    """Every rank was ended, and the agent with them."""
+
+
+class AgentMadeRoom(Message, frozen=True, kw_only=True, tag="agent_made_room"):
+    """The old agent and all of its ranks are gone."""
+
+    waited_s: float = 0.0
+    found: str | None = None
+    is_problem: bool = False
+
+
+class NothingLeft(Message, frozen=True, kw_only=True, tag="nothing_left"):
+    """No process of the job is left but guardian and supervisor."""
+
+
+# -- facts: people and supervisors -----------------------------------------------------------------
+
+
+class StopAsked(Message, frozen=True, kw_only=True, tag="stop_asked"):
+    """Someone stops the job."""
+
+    grace_s: float
+    """Between SIGTERM and SIGKILL; 0 kills at once."""
+
+
+class RestartAsked(Message, frozen=True, kw_only=True, tag="restart_asked"):
+    """Someone restarts the job, which costs nothing."""
+
+    agent: AgentState
+    devices_back: list[Device] = []
+    """Set aside before, and fit again."""
+
+
+class SupervisorStarted(Message, frozen=True, kw_only=True, tag="supervisor_started"):
+    """A supervisor took the place of one that died; every exit since is known."""
+
+    agent: AgentState
+    agent_end_seen: bool = False
+    """Whether the agent's exit is being followed already."""
+
+
+Fact: TypeAlias = (
+    AgentConnected
+    | AgentListens
+    | GroupStarted
+    | ProcessExited
+    | OrphanExited
+    | AgentExited
+    | AgentAsked
+    | EvidenceKept
+    | LeftoversEnded
+    | AttemptJudged
+    | StartJudged
+    | TroubleFound
+    | TroubleJudged
+    | RestartDue
+    | DevicesChosen
+    | RanksEnded
+    | AgentMadeRoom
+    | NothingLeft
+    | StopAsked
+    | RestartAsked
+    | SupervisorStarted
+)
+
+
+# -- orders ----------------------------------------------------------------------------------------
+
+
+class AnswerAgent(Message, frozen=True, kw_only=True, tag="answer_agent"):
+    """Answer the agent's question."""
+
+    question: int
+    restart: bool | None = None
+    """Whether another attempt follows; None where that is not asked."""
+    restarts_left: int = 0
+
+
+class TellAgent(Message, frozen=True, kw_only=True, tag="tell_agent"):
+    """Have the agent restart the group, or let the ranks end."""
+
+    order: Literal["restart_group", "stopping"]
+    restarts_left: int | None = None
+
+
+class KeepEvidence(Message, frozen=True, kw_only=True, tag="keep_evidence"):
+    """Keep the evidence of a failure, before any signal. Leads to `EvidenceKept`."""
+
+    question: int | None = None
+    ranks: list[int] = []
+
+
+class InterruptRanks(Message, frozen=True, kw_only=True, tag="interrupt_ranks"):
+    """Send SIGINT to ranks that catch the agent's SIGTERM and continue."""
+
+
+class EndLeftovers(Message, frozen=True, kw_only=True, tag="end_leftovers"):
+    """End what ranks had started. Leads to `LeftoversEnded`."""
+
+    question: int | None = None
+    await_memory: bool = False
+    """Whether the next attempt needs the memory of this one on the devices."""
+
+
+class JudgeAttempt(Message, frozen=True, kw_only=True, tag="judge_attempt"):
+    """Find out why the attempt failed. Leads to `AttemptJudged`."""
+
+    question: int | None = None
+
+
+class JudgeStart(Message, frozen=True, kw_only=True, tag="judge_start"):
+    """Find out why the agent started no rank. Leads to `StartJudged`."""
+
+    status: int | None
+
+
+class JudgeTrouble(Message, frozen=True, kw_only=True, tag="judge_trouble"):
+    """Keep the evidence of a hang or a bad loss, and judge it. Leads to `TroubleJudged`."""
+
+    reason: Trouble
+
+
+class WaitForRestart(Message, frozen=True, kw_only=True, tag="wait_for_restart"):
+    """Wait until the next attempt may begin. Leads to `RestartDue`."""
+
+    at_s: float | None
+    """CLOCK_BOOTTIME; None: now."""
+    question: int | None = None
+
+
+class SkipWait(Message, frozen=True, kw_only=True, tag="skip_wait"):
+    """Whatever is waited for, for the next attempt: wait no longer."""
+
+
+class ChooseDevices(Message, frozen=True, kw_only=True, tag="choose_devices"):
+    """Find out which devices are fit. Leads to `DevicesChosen`."""
+
+    question: int | None = None
+
+
+class ReplaceAgent(Message, frozen=True, kw_only=True, tag="replace_agent"):
+    """End the agent, its ranks, and its store. Leads to `AgentMadeRoom`."""
+
+
+class StartAgent(Message, frozen=True, kw_only=True, tag="start_agent"):
+    """Start an agent for an attempt."""
+
+    attempt: int
+    restarts_left: int
+
+
+class EndRanks(Message, frozen=True, kw_only=True, tag="end_ranks"):
+    """End all ranks, then the agent. Leads to `RanksEnded`."""
+
+    grace_s: float
+
+
+class Conclude(Message, frozen=True, kw_only=True, tag="conclude"):
+    """End whatever is left of the job. Leads to `NothingLeft`."""
+
+
+Order: TypeAlias = (
+    AnswerAgent
+    | TellAgent
+    | KeepEvidence
+    | InterruptRanks
+    | EndLeftovers
+    | JudgeAttempt
+    | JudgeStart
+    | JudgeTrouble
+    | WaitForRestart
+    | SkipWait
+    | ChooseDevices
+    | ReplaceAgent
+    | StartAgent
+    | EndRanks
+    | Conclude
+)

@@ -1,0 +1,84 @@
+"""The agent's connection, from JSON lines to facts and back."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from ddptop_runner.base.paths import LAUNCHER
+from ddptop_runner.model import protocol as pt
+
+Message = dict[str, Any]
+
+
+class AgentLink:
+    """One connection of an agent, from its hello on.
+
+    Args:
+        send: writes one message.
+        take: gets the facts.
+        exited: gets pid, status, CLOCK_BOOTTIME, and whether it is approximate, of each exit.
+    """
+
+    def __init__(
+        self,
+        send: Callable[[Message], None],
+        take: Callable[[pt.Fact], None],
+        exited: Callable[[Message], None],
+    ) -> None:
+        self._send = send
+        self._take = take
+        self._exited = exited
+
+    def greet(self, hello: Message) -> None:
+        """All that the agent knows, at its start or to a new supervisor."""
+        self._take(pt.AgentConnected(pid=hello["pid"]))
+        if hello["workers"]:
+            self._take(_group_started(hello))
+        for exit_ in hello["exits"]:
+            self._exited(exit_)
+        self._take(pt.AgentListens())
+
+    def receive(self, message: Message) -> None:
+        """Any later message."""
+        kind = message["type"]
+        if kind == "group_started":
+            self._take(_group_started(message))
+        elif kind == "rank_exited":
+            self._exited(message)
+        elif "question" in message:
+            for worker in message.get("workers", ()) if kind == "torn_down" else ():
+                if worker["returncode"] is not None:
+                    self._exited({**worker, "attempt": message["attempt"]})
+            self._take(
+                pt.AgentAsked(
+                    question=message["question"],
+                    kind=kind,
+                    attempt=message.get("attempt"),
+                    ranks=message.get("ranks", []),
+                )
+            )
+
+    def answer(self, order: pt.AnswerAgent) -> None:
+        """Answer a question."""
+        more: Message = {}
+        if order.restart is not None:
+            more = {"restart": order.restart, "restarts_left": order.restarts_left}
+        self._send({"answer": order.question, **more})
+
+    def tell(self, order: pt.TellAgent) -> None:
+        """Have it do something."""
+        more = {} if order.restarts_left is None else {"restarts_left": order.restarts_left}
+        self._send({"type": order.order, **more})
+
+
+def _group_started(message: Message) -> pt.GroupStarted:
+    workers = [
+        pt.Worker(
+            rank=None if worker["rank"] == LAUNCHER else worker["rank"],
+            pid=worker["pid"],
+            local_rank=worker["local_rank"],
+        )
+        for worker in message["workers"]
+    ]
+    return pt.GroupStarted(attempt=message["attempt"], workers=workers)

@@ -1,0 +1,615 @@
+"""Drives the state machine of a job on this node: takes facts, records events, carries out orders.
+
+Facts come from the agent, the guardian, /proc, and people. `job.decide` turns each into events,
+which the log records, and orders, which are carried out here; what comes of an order is the next
+fact.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import signal
+from collections.abc import Callable, Coroutine
+from pathlib import PurePath
+from typing import Any, Protocol
+
+import msgspec
+
+from ddptop_runner.base.clock import boottime_s
+from ddptop_runner.base.paths import RunFolder
+from ddptop_runner.devices.report import DeviceReport
+from ddptop_runner.host import procs, stopping
+from ddptop_runner.host.tree import HostUsage
+from ddptop_runner.job import evidence, failure, sweep
+from ddptop_runner.job import save_request as request
+from ddptop_runner.job.attempt import Attempt
+from ddptop_runner.job.decide import decide
+from ddptop_runner.job.event_log import EventLog
+from ddptop_runner.job.state import JobState
+from ddptop_runner.job.sweep import LEFTOVER_GRACE_S, JobProcesses
+from ddptop_runner.judge.hangs.records import hang_cause
+from ddptop_runner.judge.hangs.types import HangVerdict
+from ddptop_runner.judge.losses import BadLoss
+from ddptop_runner.judge.restarts.devices import JobDevices, without
+from ddptop_runner.judge.restarts.fitness import Waited
+from ddptop_runner.model import events as ev
+from ddptop_runner.model import protocol as pt
+from ddptop_runner.model.diagnose import AttemptOutcome
+from ddptop_runner.model.run_step import at_step
+from ddptop_runner.model.snapshot import Cause, NodeSnapshot, ProcessId, encode
+from ddptop_runner.model.spec import JobSpec
+from ddptop_runner.node.agent_link import AgentLink, Message
+from ddptop_runner.node.last_resort import LastResort
+from ddptop_runner.store import evidence_folder
+from ddptop_runner.store.evidence_folder import RankFiles, Scene
+
+AGENT_EXIT_S = 5.0
+"""How long the agent may take to end once its ranks have."""
+BAD_END_GRACE_S = 10.0
+"""Between SIGTERM and SIGKILL, for what a command that is restarted had started."""
+EXITS_KNOWN_S = 1.5
+"""How ranks exited is known by then, where no agent but the guardian or the kernel reports it."""
+RECONNECT_S = 3.0
+"""An agent that lives is connected again by then."""
+
+
+class Surroundings(Protocol):
+    """What the driver needs of the supervisor."""
+
+    defects: LastResort
+    """Catches what should never be raised."""
+
+    def snapshot_bytes(self) -> bytes:
+        """The node snapshot of this moment."""
+
+    def publish(self) -> None:
+        """Write the snapshot now: the state has changed."""
+
+    def start_agent(self, attempt: int, restarts_left: int) -> None:
+        """Have the guardian start a new agent."""
+
+    def device_report(self) -> DeviceReport | None:
+        """The latest report on the job's devices; None where nothing samples them."""
+
+    def change_spec(self, spec: JobSpec) -> None:
+        """The next attempts run on other devices, with another number of ranks."""
+
+    def spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        """Run something beside the supervisor's loop; errors go to its log."""
+
+
+class JobDriver:
+    """One job on this node, over all its attempts.
+
+    Args:
+        folder: the job's run folder.
+        spec: the job, as it was asked for.
+        log: records events, and holds the job's state.
+        usage: remembers each process seen in a rank's tree.
+        around: the supervisor.
+    """
+
+    def __init__(
+        self,
+        folder: RunFolder,
+        spec: JobSpec,
+        log: EventLog,
+        usage: HostUsage,
+        around: Surroundings,
+    ) -> None:
+        self._folder = folder
+        self._spec = spec
+        self._log = log
+        self._around = around
+        self.attempt = Attempt(folder, spec, log, self.take, around.publish)
+        self.attempt.on_bad_exit = lambda: around.spawn(self._keep_evidence_of_failure())
+        self.attempt.on_new_ranks = self._forget_evidence
+        self.devices = JobDevices(spec)
+        self.processes = JobProcesses(spec.job_id, usage, log)
+        self.ended = asyncio.Event()
+        self.agent_pid: int | None = None
+        self.awaits_agent = False
+        """Whether the guardian was asked for an agent and has not answered yet."""
+        self.before_end: Callable[[], None] = lambda: None
+        """Called once before the job's end is recorded."""
+        self._agent: ProcessId | None = None
+        """The process of `agent_pid`, as it was first seen."""
+        self._link: AgentLink | None = None
+        self._agent_end_seen = False
+        self._seen_exits: dict[int, int | None] = {}
+        """Of ranks whose agent is to report: statuses by pid, as seen from outside."""
+        self._xids_before: dict[int, list[int]] = {}
+        self._has_evidence = False
+        """Whether it was kept as the first of the ranks that are known now failed."""
+        self._keeping_evidence = asyncio.Lock()
+        self._skip = asyncio.Event()
+        """Nobody waits for the next attempt any more."""
+        self._wait: asyncio.Event | None = None
+        """Ends the latest wait for the next attempt, where a later one replaces it."""
+        self._under_way: list[pt.Order] = []
+
+    @property
+    def job(self) -> JobState:
+        """The state of the job."""
+        return self._log.state
+
+    # -- facts, events, orders -------------------------------------------------------------------
+
+    def take(self, fact: pt.Fact) -> None:
+        """Decide on a fact: record its events, then carry out its orders.
+
+        Raises:
+            ControlError: when someone asks for what cannot be done.
+        """
+        before = self.job
+        decision = decide(before, fact, boottime_s(), self._spec)
+        for event in decision:
+            if isinstance(event, ev.EventBase):
+                self._log.emit(event)
+                self._follow(event)
+        if isinstance(fact, pt.GroupStarted):
+            self.attempt.adopt(fact.workers)
+        orders = [one for one in decision if isinstance(one, pt.Message)]
+        if orders or self.job.phase != before.phase:
+            self._around.publish()
+        for order in orders:
+            self._carry_out(order)
+
+    def _follow(self, event: ev.JobEvent) -> None:
+        if isinstance(event, ev.AttemptStarted | ev.AttemptOpened):
+            self.devices.begin_attempt()
+            self._forget_evidence()
+            self._skip.clear()
+            self._seen_exits = {}
+            report = self._around.device_report()
+            self._xids_before = failure.xids_of([] if report is None else report.gpus)
+        self.attempt.observe(event)
+        if isinstance(event, ev.JobEnded):
+            self.ended.set()
+
+    def _carry_out(self, order: pt.Order) -> None:
+        if isinstance(order, pt.AnswerAgent):
+            if self._link is not None:
+                self._link.answer(order)
+        elif isinstance(order, pt.TellAgent):
+            if self._link is not None:
+                self._link.tell(order)
+        elif isinstance(order, pt.InterruptRanks):
+            self._interrupt_ranks()
+        elif isinstance(order, pt.SkipWait):
+            self._skip.set()
+        elif isinstance(order, pt.StartAgent):
+            self._skip.clear()
+            self._around.start_agent(order.attempt, order.restarts_left)
+        elif order not in self._under_way:
+            self._under_way.append(order)
+            self._around.spawn(self._work(order))
+
+    async def _work(self, order: pt.Order) -> None:
+        """Carry out what takes its time, and take what comes of it."""
+        attempt = self.attempt.number
+        try:
+            fact = await self._fact_of(order, attempt)
+        finally:
+            self._under_way.remove(order)
+        if fact is not None:
+            self.take(fact)
+
+    async def _fact_of(self, order: pt.Order, attempt: int) -> pt.Fact | None:
+        if isinstance(order, pt.KeepEvidence):
+            return await self._keep_evidence_for(order, attempt)
+        if isinstance(order, pt.EndLeftovers):
+            return await self._end_leftovers(order)
+        if isinstance(order, pt.JudgeAttempt):
+            return await self._judge_attempt(order, attempt)
+        if isinstance(order, pt.JudgeStart):
+            cause = failure.never_started(self._folder, order.status)
+            return pt.StartJudged(status=order.status, cause=cause, jitter=random.random())
+        if isinstance(order, pt.JudgeTrouble):
+            return await self._judge_trouble(order, attempt)
+        if isinstance(order, pt.WaitForRestart):
+            return await self._wait_for_restart(order, attempt)
+        if isinstance(order, pt.ChooseDevices):
+            return await self._choose_devices(order, attempt)
+        if isinstance(order, pt.ReplaceAgent):
+            return await self._make_room()
+        if isinstance(order, pt.EndRanks):
+            return await self._end_ranks(order.grace_s)
+        return await self._conclude()
+
+    # -- the agent -------------------------------------------------------------------------------
+
+    def agent_connected(self, hello: Message, send: Callable[[Message], None]) -> AgentLink | None:
+        """The agent reports; None for one that is being ended."""
+        wanted = self.job.wanted_agent
+        if wanted is not None and hello["pid"] == wanted.replaces:
+            return None
+        link = AgentLink(send, self.take, self._agent_reports_exit)
+        self._link, self.agent_pid, self._agent_end_seen = link, hello["pid"], False
+        link.greet(hello)
+        return link
+
+    def from_agent(self, link: AgentLink, message: Message) -> None:
+        """A later message of the agent; that of a former one is left out."""
+        if link is self._link:
+            link.receive(message)
+
+    def agent_disconnected(self, link: AgentLink) -> None:
+        """Its connection is gone; the guardian reports whether the process is."""
+        if link is self._link:
+            self._link = None
+
+    def _agent_reports_exit(self, message: Message) -> None:
+        if message["attempt"] == self.attempt.number:
+            at_s = message.get("at_boottime_s", boottime_s())
+            self.attempt.exited(message["pid"], message["returncode"], at_s)
+
+    def _agent_state(self) -> pt.AgentState:
+        return pt.AgentState(pid=self.agent_pid, listens=self._link is not None)
+
+    def _interrupt_ranks(self) -> None:
+        """Else torch's agent, which sends SIGTERM, would wait for them in vain."""
+        for record in [] if self._spec.is_command else self.attempt.table.ranks_alive():
+            number = stopping.ask_to_end(record.reported.frameworks)
+            if record.process is not None and number != signal.SIGTERM:
+                procs.signal_process(record.process, number)
+
+    # -- exits that no agent reports -------------------------------------------------------------
+
+    def unguarded_processes(self) -> list[ProcessId]:
+        """The agent and the living ranks: where no guardian collects them, their exits are seen."""
+        alive = self.attempt.table.alive()
+        found = [record.process for record in alive if record.process is not None]
+        if not self.agent_pid:
+            return found
+        if self._agent is None or self._agent.pid != self.agent_pid:
+            self._agent = procs.identify(self.agent_pid)
+        return [self._agent, *found]
+
+    def seen_to_exit(self, process: ProcessId, status: int | None) -> None:
+        """A process that no guardian collects has exited; None: nobody knows how."""
+        if self.attempt.table.of_pid(process.pid) is None or self.agent_pid is None:
+            self.process_exited(process.pid, status, boottime_s())
+        else:
+            self._seen_exits[process.pid] = status  # its agent reports it, or dies as well
+
+    def process_exited(self, pid: int, status: int | None, at_s: float) -> None:
+        """A process exited: the agent, or an orphan whose agent had died."""
+        if pid == self.agent_pid:
+            self._link = self.agent_pid = None
+            self._agent_end_seen = True
+            self._note_dead_ranks(status)
+            self.take(pt.AgentExited(pid=pid, status=status))
+        elif self.attempt.exited(pid, status, at_s, approximate=True) and self.agent_pid is None:
+            self.take(pt.OrphanExited())
+
+    def _note_dead_ranks(self, agent_status: int | None) -> None:
+        """Exits that the agent saw and could not report any more."""
+        for record in self.attempt.table.alive():
+            if record.process is not None and not procs.is_alive(record.process):
+                seen = self._seen_exits.get(record.process.pid)
+                known = 0 if agent_status == 0 else seen
+                self.attempt.exited(record.process.pid, known, boottime_s(), approximate=True)
+
+    # -- evidence and causes ---------------------------------------------------------------------
+
+    def _forget_evidence(self) -> None:
+        self._has_evidence = False
+
+    async def _keep_evidence_for(self, order: pt.KeepEvidence, attempt: int) -> pt.EvidenceKept:
+        try:
+            await self._keep_evidence_of_failure()
+        except Exception as error:  # the agent waits for its answer, whatever happens here
+            self._around.defects.report(error)
+        return pt.EvidenceKept(attempt=attempt, question=order.question, ranks=order.ranks)
+
+    async def _keep_evidence_of_failure(self) -> None:
+        """Once for all ranks that exit by the same failure; returns when it is on disk."""
+        async with self._keeping_evidence:
+            if not self._has_evidence:
+                self._has_evidence = True
+                await self._keep_evidence("failure")
+
+    async def _keep_evidence(self, reason: str) -> str:
+        attempt, report = self.attempt, self._around.device_report()
+        number, alive = attempt.number, attempt.table.ranks_alive()
+        stacks, _ = await asyncio.gather(
+            evidence.collect_stacks(self._folder, number, alive),
+            evidence.ask_for_records(self._folder, number, alive),
+        )
+        scene = Scene(
+            stacks=stacks,
+            snapshot=self._around.snapshot_bytes(),
+            ranks=[
+                RankFiles(
+                    record.rank,
+                    record.pid if record.alive else None,
+                    str(evidence.flight_record(self._folder, number, record.rank)),
+                )
+                for record in attempt.table
+            ],
+            kernel=attempt.oom.log.lines(),
+            memory=attempt.oom.groups(),
+            devices=None if report is None else encode(report),
+        )
+        return str(await evidence_folder.keep(self._folder, number, reason, scene))
+
+    async def _judge_attempt(self, order: pt.JudgeAttempt, attempt: int) -> pt.AttemptJudged:
+        cause: Cause | None = None
+        outcome: AttemptOutcome | None = None
+        if self._spec.is_command:  # what it started may continue without it
+            await self.processes.end_leftovers(attempt)
+            await self._until(lambda: not self.attempt.has_untold_exits, EXITS_KNOWN_S)
+        if not self.job.is_decided:
+            try:
+                outcome, cause = failure.judge(
+                    *(self._folder, attempt, self.attempt.table, self._lived_s()),
+                    oom=self.attempt.oom,
+                    xids_before=self._xids_before,
+                )
+                outcome, cause = self._with_achievements(outcome, cause)
+            except Exception as error:  # a defect must not leave a job without ranks and an end
+                self._around.defects.report(error)
+        return pt.AttemptJudged(
+            attempt=attempt,
+            question=order.question,
+            cause=cause,
+            outcome=outcome,
+            jitter=random.random(),
+        )
+
+    async def _judge_trouble(self, order: pt.JudgeTrouble, attempt: int) -> pt.TroubleJudged | None:
+        found = self.attempt.found
+        if found is None:
+            return None
+        outcome: AttemptOutcome | None = None
+        if isinstance(found, HangVerdict):
+            cause = Cause(kind="hang", summary=f"The job hung: {found.message}.")
+        else:
+            cause = Cause(kind="nan", rank=found.rank, summary=found.in_words())
+        try:
+            folder = await self._keep_evidence(order.reason)
+            if self.attempt.number != attempt or self.job.is_decided:
+                return None
+            if isinstance(found, HangVerdict):
+                cause = self._hang_cause(found, folder)
+            else:
+                words = filter(None, [found.in_words(), self._doubt_checkpoint(found)])
+                cause = msgspec.structs.replace(cause, summary=" ".join(words), evidence=folder)
+            steps, is_hang = self.attempt.table.most_steps(), cause.kind != "nan"
+            bare = AttemptOutcome(
+                attempt, self._lived_s(), steps, None, None, None, is_hang, not is_hang
+            )
+            outcome, cause = self._with_achievements(bare, cause)
+        except Exception as error:  # a defect must not leave ranks that hang, or train on nonsense
+            self._around.defects.report(error)
+        return pt.TroubleJudged(
+            attempt=attempt,
+            reason=order.reason,
+            cause=cause,
+            outcome=outcome,
+            jitter=random.random(),
+        )
+
+    def _hang_cause(self, found: HangVerdict, folder: str) -> Cause:
+        table = self.attempt.table
+        stands_at = {record.rank: record.reported.stands_at for record in table}
+        cause = failure.after_hang(hang_cause(found, folder, stands_at), table)
+        evidence_folder.summarise(cause)
+        return cause
+
+    def _with_achievements(
+        self, outcome: AttemptOutcome, cause: Cause
+    ) -> tuple[AttemptOutcome, Cause]:
+        """With the steps and checkpoints of the attempt, and with what is lost."""
+        attempt = self.attempt
+        attempt.look_at_checkpoints(at_once=True)
+        lost = attempt.checkpoints.work_lost(
+            attempt.number, attempt.table.most_steps(), outcome.lived_s
+        )
+        cause = msgspec.structs.replace(
+            cause,
+            summary=" ".join(filter(None, [cause.summary, lost.in_words()])),
+            work_lost_steps=lost.steps,
+            work_lost_s=lost.seconds,
+        )
+        evidence_folder.keep_cause(cause)
+        outcome = failure.with_achievements(
+            outcome,
+            attempt.table,
+            attempt.checkpoints.last,
+            self.job.first_step_after_s,
+            cause.kind,
+        )
+        return outcome, cause
+
+    def _doubt_checkpoint(self, bad: BadLoss) -> str:
+        """Warns where the last checkpoint was saved after the loss had gone bad."""
+        last = self.attempt.checkpoints.last
+        if last is None or last.attempt != self.attempt.number or None in (last.step, bad.step):
+            return ""
+        if (last.step or 0) < (bad.step or 0):
+            return ""
+        name = PurePath(last.path).name
+        return f"{name}, saved{at_step(last)}, is newer than that step and may also be affected."
+
+    def _lived_s(self) -> float:
+        return boottime_s() - self.attempt.started_s
+
+    # -- the next attempt ------------------------------------------------------------------------
+
+    async def _wait_for_restart(
+        self, order: pt.WaitForRestart, attempt: int
+    ) -> pt.RestartDue | None:
+        """A later wait replaces an earlier one; the agent's question is always answered."""
+        if self._wait is not None:
+            self._wait.set()
+        replaced = self._wait = asyncio.Event()
+        left_s = 0.0 if order.at_s is None else max(0.0, order.at_s - boottime_s())
+        waits = [asyncio.ensure_future(event.wait()) for event in (self._skip, replaced)]
+        await asyncio.wait(waits, timeout=left_s, return_when=asyncio.FIRST_COMPLETED)
+        for wait in waits:
+            wait.cancel()
+        if replaced.is_set():
+            return None
+        return pt.RestartDue(attempt=attempt, question=order.question)
+
+    async def _choose_devices(self, order: pt.ChooseDevices, attempt: int) -> pt.DevicesChosen:
+        choice = await self.devices.choose(
+            self._around.device_report, self.job.set_aside, self._failed_s()
+        )
+        if order.question is None and self.agent_pid is not None:
+            await self._until(lambda: self._link is not None, RECONNECT_S)
+        return pt.DevicesChosen(
+            attempt=attempt,
+            question=order.question,
+            agent=self._agent_state(),
+            aside=choice.aside,
+            refused=choice.refused,
+            notes=list(choice.notes),
+        )
+
+    def _failed_s(self) -> float:
+        """CLOCK_BOOTTIME at which the attempt failed, as far as that is known."""
+        exits = [one.at_s for one in self.job.processes if one.exited and one.at_s is not None]
+        return max(exits, default=boottime_s())
+
+    async def _make_room(self) -> pt.AgentMadeRoom:
+        """End the old agent, whose end is no news, and all that it started."""
+        self._link = self.agent_pid = None
+        spec = without(self._spec, self.job.set_aside)
+        if self.job.needs_new_agent:
+            self.attempt.spec = spec
+            self._around.change_spec(spec)
+        await self.processes.end_leftovers(self.attempt.number, with_agent=True)
+        waited = await self._wait_for_memory()
+        return pt.AgentMadeRoom(
+            waited_s=waited.seconds,
+            found=waited.in_words(),
+            is_problem=bool(waited.left) or waited.silent,
+        )
+
+    async def _end_leftovers(self, order: pt.EndLeftovers) -> pt.LeftoversEnded:
+        if self._spec.is_command and order.question is not None:
+            await self._end_tree(BAD_END_GRACE_S)
+        await self.processes.end_leftovers(self.attempt.number)
+        waited = await self._wait_for_memory() if order.await_memory else Waited(0.0)
+        return pt.LeftoversEnded(
+            question=order.question,
+            waited_s=waited.seconds,
+            found=waited.in_words(),
+            is_problem=bool(waited.left) or waited.silent,
+        )
+
+    async def _wait_for_memory(self) -> Waited:
+        """Until the devices have the memory of the ended attempt back."""
+        return await self.devices.wait_for_memory(
+            self._around.device_report,
+            self.job.set_aside,
+            self.processes.is_living,
+            self._skip.is_set,
+        )
+
+    # -- ends ------------------------------------------------------------------------------------
+
+    async def _end_tree(self, grace_s: float) -> None:
+        """End a command and all that it started."""
+        await stopping.end(self.processes.everything_started, grace_s, self._frameworks())
+
+    def _frameworks(self) -> dict[int, list[str]]:
+        """By pid of each living rank: what decides how it is asked to end."""
+        name = self.attempt.launcher_name
+        launchers = [] if name is None else [name]
+        return {
+            record.pid: [*record.reported.frameworks, *launchers]
+            for record in self.attempt.table.ranks_alive()
+            if record.pid is not None
+        }
+
+    async def _end_ranks(self, grace_s: float) -> pt.RanksEnded:
+        """Ranks first, by themselves, so that one which saves its work still has its children."""
+        table = self.attempt.table
+        await self._until(lambda: not self.awaits_agent, AGENT_EXIT_S)
+        if self._link is not None:
+            self._link.tell(pt.TellAgent(order="stopping"))
+        ranks = [record.process for record in table.alive() if record.process is not None]
+        if self._spec.is_command:
+            await self._end_tree(grace_s)
+        else:
+            await stopping.end(lambda: sweep.alive(ranks), grace_s, self._frameworks())
+        leftover_s = min(grace_s, LEFTOVER_GRACE_S)
+        await stopping.end(self.processes.everything_started, leftover_s)
+        if self.agent_pid is not None:
+            agent = procs.identify(self.agent_pid)
+            await self._until(
+                lambda: not procs.is_alive(agent), AGENT_EXIT_S if ranks else 1.0, poll_s=0.05
+            )
+            await stopping.end(lambda: sweep.alive([agent]), 0.0)
+        await self._until(lambda: not self.agent_pid and not table.alive(), EXITS_KNOWN_S)
+        return pt.RanksEnded()
+
+    async def _conclude(self) -> pt.NothingLeft:
+        """End what is left and record what is still to be known."""
+        await self.processes.end_leftovers(self.attempt.number, with_agent=True)
+        await self._until(lambda: not self.attempt.has_untold_exits, EXITS_KNOWN_S)
+        self.attempt.look_at_checkpoints(at_once=True)
+        request.withdraw(self._folder)
+        if not self.job.is_over:
+            self.before_end()
+        return pt.NothingLeft()
+
+    async def _until(
+        self, condition: Callable[[], bool], timeout_s: float, poll_s: float = 0.02
+    ) -> None:
+        deadline_s = boottime_s() + timeout_s
+        while not condition() and boottime_s() < deadline_s:
+            await asyncio.sleep(poll_s)
+
+    # -- people and supervisors ------------------------------------------------------------------
+
+    def stop(self, grace_s: float) -> None:
+        """End the job: SIGTERM to every rank, after `grace_s` SIGKILL; 0 kills at once."""
+        self.take(pt.StopAsked(grace_s=grace_s))
+
+    def restart(self) -> None:
+        """Restart all ranks; it costs nothing of the budget.
+
+        An attempt that is waited for begins at once. Devices that were set aside and are healthy
+        again are used again.
+        """
+        back = self.devices.fit_again(self.job.set_aside)
+        self.take(pt.RestartAsked(agent=self._agent_state(), devices_back=back))
+
+    def leave_queue(self, spec: JobSpec) -> None:
+        """The job has its devices; an agent is being started."""
+        self._spec = self.attempt.spec = spec
+        self.devices.begin_job(spec)
+
+    def learned(self) -> dict[str, Any]:
+        """What a supervisor that is started again needs besides the snapshot's other fields."""
+        return {
+            **self.attempt.learned(),
+            "devices": self.devices.learned,
+            **self._log.memory(),
+        }
+
+    def recover(self, snapshot: NodeSnapshot) -> None:
+        """Go on from the snapshot of a supervisor that died; the log has restored the state."""
+        self._agent = snapshot.agent
+        self.devices.learned = snapshot.memory.get("devices") or {}
+        job = self.job
+        aside = job.set_aside_before if job.wanted_agent is None else job.set_aside
+        if aside:
+            self.attempt.spec = without(self._spec, aside)
+            self._around.change_spec(self.attempt.spec)
+        self.attempt.recover(snapshot)
+        if self.job.is_over:  # it died between its last snapshot and its exit
+            self.ended.set()
+
+    def resume(self) -> None:
+        """Go on with what an earlier supervisor had begun. Call once all exits are known."""
+        if not self.ended.is_set():
+            self.take(
+                pt.SupervisorStarted(agent=self._agent_state(), agent_end_seen=self._agent_end_seen)
+            )

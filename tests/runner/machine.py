@@ -1,29 +1,37 @@
 """A simulated job: the real `apply`, `decide`, and `EventLog` over a host that can lose anything.
 
-One step is one thing that can happen. What the state machine asks for waits in `todo` and is done
-by a later step, so that everything can come between; a supervisor that dies forgets it.
+One step is one thing that can happen: a process dies, the agent takes its next step, an order is
+carried out, a supervisor dies and forgets what it was doing. Orders and timers wait until a step
+carries them out, so that everything can come between.
 """
 
 from __future__ import annotations
 
 import datetime as dt
 import random
+from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
+from tests.runner.builders import make_spec
 
 from ddptop_runner.base.errors import ControlError
-from ddptop_runner.job import decide, effects
+from ddptop_runner.job.decide import decide
 from ddptop_runner.job.event_log import EventLog, memory_of
 from ddptop_runner.job.state import JobState
 from ddptop_runner.job.transition import apply
 from ddptop_runner.model import events as ev
+from ddptop_runner.model import protocol as pt
+from ddptop_runner.model.diagnose import AttemptOutcome
 from ddptop_runner.model.snapshot import Alert, Cause, Checkpoint, Event, NodeSnapshot
+from ddptop_runner.model.spec import Device
 
 EPOCH = dt.datetime(2026, 1, 1, tzinfo=dt.timezone.utc)
 CAUSE = Cause(kind="signal", rank=0, signal="SIGKILL", summary="Rank 0 was killed.")
 MOST_RESTARTS = 3
 RANKS = 2
+DEVICES = [Device(index=n, uuid=f"GPU-{n}") for n in range(RANKS)]
+LAUNCHER = -1
 
 
 class Rows:
@@ -43,7 +51,7 @@ class Rows:
         self.pending.append(row)
         stored = msgspec.json.decode(msgspec.json.encode(row.data))
         event = ev.from_data(stored)
-        assert event is not None
+        assert event is not None, f"cannot be read back: {stored}"
         self.folded = apply(self.folded, event, row.ts)
         if not self.is_full:
             self.kept += self.pending
@@ -58,8 +66,8 @@ LEADS_TO = {
     ev.Launched: ("starting",),
     ev.AttemptStarted: ("starting", "stopping"),
     ev.TrainingStarted: ("running", "restarting", "hung", "stopping"),
-    ev.TroubleFound: ("hung",),
-    ev.HangJudged: ("hung",),
+    ev.TroubleFound: ("hung", "stopping"),
+    ev.HangJudged: ("hung", "stopping"),
     ev.TroubleDropped: ("running",),
     ev.RestartDecided: ("restarting",),
     ev.RestartRequested: ("restarting",),
@@ -70,6 +78,28 @@ LEADS_TO = {
 """The phases that may follow an event."""
 
 
+@dataclass
+class Agent:
+    """torch's agent, as far as the state machine sees it."""
+
+    pid: int
+    attempt: int
+    listens: bool = False
+    question: pt.AgentAsked | None = None
+    answer: pt.AnswerAgent | None = None
+    orders: list[str] = field(default_factory=list)
+    stage: str = "starting"
+    """`starting`, `watching`, `failing`, `torn_down`, `group_stopped`, `ending`."""
+    restarts: bool = False
+    """Whether another attempt follows."""
+
+    def receive(self, order: pt.AnswerAgent | pt.TellAgent) -> None:
+        if isinstance(order, pt.TellAgent):
+            self.orders.append(order.order)
+        elif self.question is not None and self.question.question == order.question:
+            self.answer = order
+
+
 class Machine:
     """One job on one host, step by step."""
 
@@ -77,45 +107,84 @@ class Machine:
         self.random = random.Random(seed)
         self.now_s = 100.0
         self.limit = self.random.randint(0, MOST_RESTARTS)
+        self.is_command = self.random.random() < 0.2
+        self.spec = make_spec(
+            max_restarts=self.limit,
+            nproc=RANKS,
+            devices=DEVICES,
+            kind="command" if self.is_command else "script",
+            on_nan=self.random.choice(["restart", "stop"]),
+            allow_shrink=True,
+        )
         self.rows = Rows()
         self.log = self._new_log()
-        self.alive: dict[int, int] = {}
-        """Ranks by pid, of every attempt."""
-        self.attempts: dict[int, int] = {}
-        """The attempt of each pid."""
-        self.dead: list[tuple[int, int, int, int, float]] = []
-        """(attempt, rank, pid, status, when) of exits that may be reported, again and again."""
-        self.agent: int | None = 1
+        self.alive: dict[int, tuple[int, int]] = {}
+        """(attempt, rank) by pid."""
+        self.told: list[pt.ProcessExited] = []
+        """Exits that may be reported again at any time."""
+        self.untold: list[pt.ProcessExited] = []
+        self.agent: Agent | None = None
+        self.agent_exit: pt.AgentExited | None = None
+        """Of an agent that exited, before anybody saw it."""
         self.pids = 10
-        self.todo: list[effects.Effect | str] = []
+        self.questions = 0
+        self.todo: list[tuple[pt.Order, int]] = []
         self.stale = memory_of(self.log.state, 0)
         self.has_stopped = False
         self.lost_log = False
-        self.end: ev.JobEnded | None = None
-        self._emit(ev.Launched(attempt=0, target="train.py", nproc=RANKS, at_s=self.now_s))
-        self._start(0)
+        self._record(ev.Launched(attempt=0, target="train.py", nproc=RANKS, at_s=self.now_s))
+        self._start_agent(0)
 
     def _new_log(self) -> EventLog:
         history: Any = self.rows
         return EventLog(history, lambda line: None)
 
     @property
-    def state(self) -> Any:
+    def state(self) -> JobState:
         return self.log.state
 
-    def _snapshot(self, memory: dict[str, Any]) -> NodeSnapshot:
-        return NodeSnapshot(
-            job="train",
-            job_id="train@1",
-            host="h",
-            seq=1,
-            ts=EPOCH,
-            state="running",
-            started_at=EPOCH,
-            memory=msgspec.json.decode(msgspec.json.encode(memory)),
-        )
+    # -- the driver ------------------------------------------------------------------------------
 
-    def _emit(self, event: ev.JobEvent) -> None:
+    def take(self, fact: pt.Fact) -> None:
+        """As `JobDriver.take` does."""
+        fact = msgspec.json.decode(msgspec.json.encode(fact), type=pt.Fact)
+        decision = decide(self.state, fact, self.now_s, self.spec)
+        for event in decision:
+            if isinstance(event, ev.EventBase):
+                self._record(event)
+        for order in decision:
+            if isinstance(order, pt.Message):
+                self._order(msgspec.json.decode(msgspec.json.encode(order), type=pt.Order))
+
+    def _order(self, order: pt.Order) -> None:
+        agent = self.agent
+        if isinstance(order, pt.AnswerAgent | pt.TellAgent):
+            if agent is not None and agent.listens:
+                agent.receive(order)
+        elif isinstance(order, pt.SkipWait):
+            self.todo = [
+                (
+                    msgspec.structs.replace(one, at_s=self.now_s)
+                    if isinstance(one, pt.WaitForRestart)
+                    else one,
+                    attempt,
+                )
+                for one, attempt in self.todo
+            ]
+        elif isinstance(order, pt.StartAgent):
+            self._start_agent(order.attempt)
+        elif isinstance(order, pt.WaitForRestart):
+            self.todo = [one for one in self.todo if not isinstance(one[0], pt.WaitForRestart)]
+            self.todo.append((order, self.state.attempt or 0))
+        elif not isinstance(order, pt.InterruptRanks) and order not in [
+            one for one, _ in self.todo
+        ]:
+            self.todo.append((order, self.state.attempt or 0))
+
+    def _is_under_way(self, order: pt.Order) -> bool:
+        return any(one == order for one, _ in self.todo)
+
+    def _record(self, event: ev.JobEvent) -> None:
         before = self.state
         self.log.emit(event)
         if before.is_over and not isinstance(event, ev.Launched):
@@ -129,16 +198,25 @@ class Machine:
         state = self.state
         if type(event) in LEADS_TO:
             assert state.phase in LEADS_TO[type(event)], f"{event} leads to {state.phase}"
-        if isinstance(event, ev.AttemptStarted | ev.Launched):
+        if isinstance(event, ev.AttemptStarted | ev.Launched | ev.AttemptOpened):
             assert state.attempt == event.attempt and not state.ranks
             assert state.restart is None and state.ending_ranks_at_s is None
-            assert state.attempt_started_s == event.at_s and state.cause is None
-            if state.attempt != before.attempt and isinstance(event, ev.AttemptStarted):
+            assert state.attempt_started_s == event.at_s and state.wanted_agent is None
+            assert state.trouble is None and state.first_step_after_s is None
+            if not isinstance(event, ev.AttemptOpened):
+                assert state.cause is None
+            if state.attempt != before.attempt and not isinstance(event, ev.Launched):
                 assert state.previous_cause == before.cause
+                assert state.set_aside_before == before.set_aside
+            if isinstance(event, ev.AttemptStarted):
+                assert (state.launcher is not None) == self.is_command
         elif isinstance(event, ev.RankStarted):
             assert state.ranks[event.rank].pid == event.pid
-        elif isinstance(event, ev.RankExited):
-            life, known = state.ranks[event.rank], before.ranks.get(event.rank)
+        elif isinstance(event, ev.RankExited | ev.LauncherExited):
+            rank = event.rank if isinstance(event, ev.RankExited) else None
+            life = state.launcher if rank is None else state.ranks[rank]
+            known = before.launcher if rank is None else before.ranks.get(rank)
+            assert life is not None
             if known is not None and known.pid == event.pid and not known.exited:
                 assert (life.exited, life.status, life.by_us) == (True, event.status, event.by_us)
         elif isinstance(event, ev.CheckpointSaved):
@@ -154,57 +232,140 @@ class Machine:
         elif isinstance(event, ev.RunningAssumed):
             assert state.phase != "starting"
         elif isinstance(event, ev.RestartSent):
-            assert state.restart is None or state.restart.sent
+            assert state.restart is not None and state.restart.sent
+        elif isinstance(event, ev.RestartPrepared):
+            assert state.restart is not None and state.restart.prepared
+            assert state.set_aside == [*before.set_aside, *event.aside]
         elif isinstance(event, ev.AgentRequested):
-            assert state.wanted_agent is not None
+            assert state.wanted_agent is not None and not state.wanted_agent.connected
+            assert state.wanted_agent.attempt == event.next_attempt
         elif isinstance(event, ev.AgentConnected):
-            assert state.wanted_agent is None
+            assert state.wanted_agent is None or state.wanted_agent.connected
         elif isinstance(event, ev.TrainingStarted):
             assert state.first_step_after_s == event.after_s
+        elif isinstance(event, ev.TroubleFound):
+            assert state.trouble == event.reason
         elif isinstance(event, ev.RanksEnding):
             assert state.ending_ranks_at_s is not None
             assert state.ending_ranks_at_s <= event.at_s
+            assert not event.failed or state.failed_before == event.failed
         elif isinstance(event, ev.FailureJudged | ev.HangJudged):
             assert state.cause == event.cause
+            if event.outcome is not None:
+                assert state.history.failed[-1].outcome.attempt == event.attempt
         elif isinstance(event, ev.RestartDecided):
-            assert state.budget.used == before.budget.used + 1 and state.is_decided
+            last = state.history.failed[-1] if state.history.failed else None
+            filled = last and last.progress and last.outcome.attempt == event.attempt
+            assert state.budget.used == (0 if filled else before.budget.used) + 1
+            assert state.is_decided and state.history.used == state.budget.used
             assert state.restart is not None and state.restart.at_s == event.at_s
         elif isinstance(event, ev.RestartHurried):
             counted = before.restart is not None and before.restart.counted
             assert state.budget.used == before.budget.used - counted
             assert state.restart is not None and state.restart.at_s == event.at_s
+            assert not state.history.failed
         elif isinstance(event, ev.RestartRequested):
             assert state.budget.used == before.budget.used and state.restart is not None
-        elif isinstance(event, ev.EndDecided | ev.StopRequested):
-            assert state.ending is not None
+            assert not state.history.failed
+            assert all(one.device not in event.devices_back for one in state.set_aside)
+        elif isinstance(event, ev.EndDecided):
+            assert state.ending is not None and state.restart is None
+        elif isinstance(event, ev.StopRequested):
+            assert state.ending is not None and state.ending.state == "stopped"
+            assert state.stop is not None and state.stop.kill_at_s == event.kill_at_s
         elif isinstance(event, ev.AgentLost):
             assert state.agent_lost and state.alerts
+        elif isinstance(event, ev.GpuMemoryAwaited):
+            assert bool(state.alerts) or not event.is_problem
         elif isinstance(event, ev.JobEnded):
             assert state.phase == event.state and state.ended_at is not None
             assert (state.exit_code == 0) == (event.state == "finished")
+            assert not state.alerts and state.stop is None and state.wanted_agent is None
 
-    def _decide(self, decision: decide.Decision) -> None:
-        for one in decision:
-            if isinstance(one, ev.EventBase):
-                self._emit(one)
-        self.todo += [one for one in decision if not isinstance(one, ev.EventBase)]
+    # -- the host --------------------------------------------------------------------------------
 
-    def _start(self, attempt: int) -> None:
+    def _pid(self) -> int:
+        self.pids += 1
+        return self.pids
+
+    def _start_agent(self, attempt: int) -> None:
+        assert self.agent is None, "two agents"
+        self.agent = Agent(pid=self._pid(), attempt=attempt)
+
+    def _agent_state(self) -> pt.AgentState:
+        agent = self.agent
+        if agent is None:
+            unseen = self.agent_exit
+            return pt.AgentState(pid=None if unseen is None else unseen.pid)
+        return pt.AgentState(pid=agent.pid, listens=agent.listens)
+
+    def _start_group(self, agent: Agent) -> None:
         assert not self.alive, "two attempts are alive"
-        self._emit(ev.AttemptStarted(attempt=attempt, world=RANKS, at_s=self.now_s))
-        for rank in range(RANKS):
-            self.pids += 1
-            self.alive[self.pids], self.attempts[self.pids] = rank, attempt
-            self._emit(ev.RankStarted(attempt=attempt, rank=rank, pid=self.pids))
+        ranks = [LAUNCHER] if self.is_command else range(RANKS)
+        for rank in ranks:
+            self.alive[self._pid()] = (agent.attempt, rank)
+        agent.stage = "watching"
+        if agent.listens:
+            self._report_group(agent)
+
+    def _report_group(self, agent: Agent) -> None:
+        workers = [
+            pt.Worker(rank=None if rank == LAUNCHER else rank, pid=pid)
+            for pid, (attempt, rank) in self.alive.items()
+            if attempt == agent.attempt and (rank == LAUNCHER) == self.is_command
+        ]
+        workers += [
+            pt.Worker(rank=one.rank, pid=one.pid or 0)
+            for one in [*self.told, *self.untold]
+            if one.attempt == agent.attempt and (one.rank is None) == self.is_command
+        ]
+        if workers and agent.stage != "starting":
+            self.take(pt.GroupStarted(attempt=agent.attempt, workers=workers))
 
     def _dies(self, pid: int, status: int) -> None:
-        rank = self.alive.pop(pid)
-        self.dead.append((self.attempts[pid], rank, pid, status, self.now_s))
+        attempt, rank = self.alive.pop(pid)
+        exited = pt.ProcessExited(
+            attempt=attempt,
+            rank=None if rank == LAUNCHER else rank,
+            pid=pid,
+            status=status,
+            at_s=self.now_s,
+        )
+        self.untold.append(exited)
 
-    def _report(self) -> None:
-        """Every exit that is known on the host reaches the log, once more."""
-        for dead in self.dead:
-            self._decide([*decide.rank_exited(self.state, *dead)])
+    def _report_exits(self) -> None:
+        """Everything that is known on the host reaches the job."""
+        while self.untold:
+            exited = self.untold.pop(0)
+            self.told.append(exited)
+            self.take(exited)
+            if self.agent is None:
+                self.take(pt.OrphanExited())
+
+    def _end_all(self, status: int = -15) -> None:
+        for pid in list(self.alive):
+            self._dies(pid, status)
+
+    def _agent_ends(self, status: int) -> None:
+        assert self.agent is not None
+        self.agent_exit = pt.AgentExited(pid=self.agent.pid, status=status)
+        self.agent = None
+
+    def _see_agent_exit(self) -> None:
+        if self.agent_exit is not None:
+            exited, self.agent_exit = self.agent_exit, None
+            self._report_exits()
+            self.take(exited)
+
+    def _ask(self, agent: Agent, kind: Any, ranks: list[int] | None = None) -> None:
+        self.questions += 1
+        agent.question = pt.AgentAsked(
+            question=self.questions, kind=kind, attempt=agent.attempt, ranks=ranks or []
+        )
+        agent.answer, agent.stage = None, kind
+        if agent.listens:
+            self._report_exits()
+            self.take(agent.question)
 
     # -- what can happen -------------------------------------------------------------------------
 
@@ -212,33 +373,110 @@ class Machine:
         self.now_s += self.random.choice((0.1, 1.0, 20.0))
 
     def first_step(self) -> None:
-        if self.alive and not self.state.is_over:
-            self._emit(ev.TrainingStarted(attempt=self.state.attempt, after_s=1.0))
+        if self.alive and not self.state.is_over and self.state.world is not None:
+            self._record(ev.TrainingStarted(attempt=self.state.attempt, after_s=1.0))
 
     def rank_dies(self) -> None:
         if self.alive:
             self._dies(self.random.choice(list(self.alive)), self.random.choice((-9, 1, 0)))
 
-    def exits_are_reported(self) -> None:
-        self._report()
+    def rank_appears(self) -> None:
+        """A command starts a rank."""
+        state, agent = self.state, self.agent
+        if agent is None or agent.attempt != state.attempt or state.is_over:
+            return
+        if self.is_command and (agent.attempt, LAUNCHER) in self.alive.values():
+            pid, rank = self._pid(), self.random.randrange(RANKS)
+            if (agent.attempt, rank) not in self.alive.values() and state.launcher is not None:
+                self.alive[pid] = (agent.attempt, rank)
+                self._report_exits()
+                self._record(ev.RankStarted(attempt=agent.attempt, rank=rank, pid=pid))
 
     def late_exit(self) -> None:
         """Of any attempt, any number of times."""
-        if self.dead:
-            self._decide([*decide.rank_exited(self.state, *self.random.choice(self.dead))])
+        if self.told:
+            self.take(self.random.choice(self.told))
 
-    def failure_is_judged(self) -> None:
-        """torch ends the others, and the policy decides."""
-        state = self.state
-        failed = any(a == state.attempt and status for a, _, _, status, _ in self.dead)
-        if state.is_over or state.is_decided or state.phase == "stopping" or not failed:
+    def exits_are_reported(self) -> None:
+        if self.agent is None or self.agent.listens:
+            self._report_exits()
+
+    def agent_connects(self) -> None:
+        agent = self.agent
+        if agent is None or agent.listens or self.state.is_over:
             return
-        self._emit(ev.RanksEnding(attempt=state.attempt, at_s=self.now_s))
-        for pid in list(self.alive):
+        wanted = self.state.wanted_agent
+        if wanted is not None and wanted.replaces == agent.pid:
+            return
+        agent.listens = True
+        self.take(pt.AgentConnected(pid=agent.pid))
+        self._report_group(agent)
+        self._report_exits()
+        self.take(pt.AgentListens())
+        if agent.question is not None and agent.answer is None:
+            self.take(agent.question)
+
+    def agent_acts(self) -> None:
+        """The next step of torch's agent."""
+        agent = self.agent
+        if agent is None:
+            self._see_agent_exit()
+            return
+        mine = [pid for pid, (attempt, _) in self.alive.items() if attempt == agent.attempt]
+        main = [pid for pid in mine if (self.alive[pid][1] == LAUNCHER) == self.is_command]
+        if agent.stage == "starting":
+            if "stopping" in agent.orders:
+                self._agent_ends(0)
+            elif agent.listens:
+                self._start_group(agent)
+        elif agent.stage == "watching":
+            self._agent_watches(agent, main)
+        elif agent.answer is not None:
+            self._agent_goes_on(agent, agent.answer, main)
+
+    def _agent_watches(self, agent: Agent, main: list[int]) -> None:
+        if "stopping" in agent.orders:
+            if not main:
+                self._agent_ends(0)
+        elif "restart_group" in agent.orders:
+            agent.orders.clear()
+            agent.restarts = True
+            self._end_main(main)
+            self._ask(agent, "group_stopped")
+        else:
+            ended = [one for one in [*self.told, *self.untold] if self._is_of(one, agent)]
+            if failed := [one for one in ended if one.status != 0]:
+                ranks = [one.rank for one in failed if one.rank is not None]
+                self._ask(agent, "failing", ranks)
+            elif not main:
+                self._agent_ends(0)
+
+    def _is_of(self, one: pt.ProcessExited, agent: Agent) -> bool:
+        return one.attempt == agent.attempt and (one.rank is None) == self.is_command
+
+    def _end_main(self, main: list[int]) -> None:
+        for pid in main:
             self._dies(pid, -15)
-        self._report()
-        self._emit(ev.FailureJudged(attempt=state.attempt, cause=CAUSE))
-        self._policy(end_ranks=False)
+
+    def _agent_goes_on(self, agent: Agent, answer: pt.AnswerAgent, main: list[int]) -> None:
+        stage, agent.question = agent.stage, None
+        if stage == "failing":
+            self._end_main(main)
+            self._ask(agent, "torn_down")
+        elif stage == "torn_down":
+            agent.restarts = bool(answer.restart)
+            self._ask(agent, "group_stopped")
+        elif agent.restarts and "stopping" not in agent.orders:
+            agent.attempt, agent.restarts = agent.attempt + 1, False
+            agent.orders.clear()
+            self._start_group(agent)
+        else:
+            self._agent_ends(1)
+
+    def trouble_is_found(self) -> None:
+        if self.alive and self.state.world is not None:
+            reason: Any = self.random.choice(["hang", "nan"])
+            self.take(pt.TroubleFound(reason=reason, ranks=[]))
 
     def something_is_noted(self) -> None:
         """What changes nothing else."""
@@ -246,7 +484,7 @@ class Machine:
         saved = Checkpoint(path=f"/ck/{self.now_s}", at=EPOCH, attempt=attempt)
         hot = Alert(id="hot", severity="warning", message="hot", since=EPOCH)
         if not self.state.is_over:
-            self._emit(
+            self._record(
                 self.random.choice(
                     (
                         ev.CheckpointSaved(attempt=attempt, checkpoint=saved),
@@ -255,61 +493,28 @@ class Machine:
                         ev.AlertsCleared(attempt=attempt, messages={"hot": "hot"}),
                         ev.Noticed(attempt=attempt, text="a log was cut"),
                         ev.RunningAssumed(attempt=attempt),
-                        ev.RestartSent(attempt=attempt),
                     )
                 )
             )
 
-    def hang_is_found(self) -> None:
-        state = self.state
-        if state.phase in ("starting", "running") and self.alive and not state.is_decided:
-            self._emit(ev.TroubleFound(attempt=state.attempt, ranks=[0]))
-            self.todo.append("judge")
-
-    def _policy(self, *, end_ranks: bool) -> None:
-        state = self.state
-        if state.budget.used < self.limit:
-            self._emit(
-                ev.RestartDecided(
-                    attempt=state.attempt,
-                    used=state.budget.used + 1,
-                    limit=self.limit,
-                    delay_s=10.0,
-                    at_s=self.now_s + 10.0,
-                    end_ranks=end_ranks,
-                )
-            )
-        else:
-            self._emit(
-                ev.EndDecided(
-                    attempt=state.attempt,
-                    state="failed",
-                    cause=CAUSE,
-                    reason="no restarts left",
-                    end_ranks=end_ranks,
-                )
-            )
-        if end_ranks:
-            self.todo.append(effects.FinishAttempt(again=self.state.ending is None))
-
     def someone_stops(self) -> None:
         if not self.state.is_over:
             self.has_stopped = True
-            self._decide(decide.stop(self.state, self.random.choice((0.0, 5.0)), self.now_s))
+            self.take(pt.StopAsked(grace_s=self.random.choice((0.0, 5.0))))
 
     def someone_restarts(self) -> None:
+        back = [one.device for one in self.state.set_aside if self.random.random() < 0.5]
         try:
-            decide.require_restartable(self.state, has_ranks=bool(self.alive))
+            self.take(pt.RestartAsked(agent=self._agent_state(), devices_back=back))
         except ControlError:
             return
-        used = self.state.budget.used
-        self._decide(decide.restart(self.state, self.now_s, used=used, limit=self.limit))
 
     def agent_dies(self) -> None:
-        if self.agent is not None and not self.state.is_over:
-            self.agent = None
-            if self.alive:
-                self._emit(ev.AgentLost(attempt=self.state.attempt, status=-9, ranks=1))
+        if self.agent is not None:
+            self._agent_ends(-9)
+
+    def agent_exit_is_seen(self) -> None:
+        self._see_agent_exit()
 
     def disk_is_full(self) -> None:
         self.rows.is_full = True
@@ -318,7 +523,7 @@ class Machine:
         self.rows.is_full = False
 
     def supervisor_dies(self) -> None:
-        """With it goes all that it had in mind; a full disk has lost the end of the log."""
+        """With it goes all that it was doing; a full disk has lost the end of the log."""
         before = self.state
         memory = self.log.memory()
         if not self.rows.pending and self.random.random() < 0.5:
@@ -332,101 +537,162 @@ class Machine:
         if self.lost_log:
             self.rows.folded = self.state
         self.stale = self.log.memory()
-        self._emit(ev.SupervisorRestarted(attempt=self.state.attempt))
-        self._decide(decide.resume(self.state, self.now_s, agent_pid=self.agent))
+        self._record(ev.SupervisorRestarted(attempt=self.state.attempt))
+        if self.agent is not None:
+            self.agent.listens = False
+        is_seen = self.agent_exit is not None
+        self._see_agent_exit()
+        if self.agent is None:
+            self._report_exits()
+        self.take(pt.SupervisorStarted(agent=self._agent_state(), agent_end_seen=is_seen))
+
+    def _snapshot(self, memory: dict[str, Any]) -> NodeSnapshot:
+        return NodeSnapshot(
+            job="train",
+            job_id="train@1",
+            host="h",
+            seq=1,
+            ts=EPOCH,
+            state="running",
+            started_at=EPOCH,
+            memory=msgspec.json.decode(msgspec.json.encode(memory)),
+        )
 
     def machine_reboots(self) -> None:
         """Everything dies at once; later someone starts the job again."""
         if self.random.random() < 0.7:
             return
-        for pid in list(self.alive):
-            self.alive.pop(pid)
+        self.alive, self.untold, self.agent, self.agent_exit = {}, [], None, None
         last_stored = self.rows.kept[-1].seq if self.rows.kept else 0
         self.lost_log |= bool(self.rows.pending)
         self.rows.pending, self.rows.last_seq, self.todo = [], last_stored, []
         self.log = self._new_log()
         self.log.restore(self.rows.kept)
         self.rows.folded = self.state
-        attempt = 1 + max(self.attempts.values())
+        attempt = 1 + max([self.state.attempt or 0, *(one.attempt for one in self.told)])
         if not self.state.is_over:
-            self._emit(ev.JobLost(attempt=self.state.attempt, rebooted=True))
-        self.has_stopped, self.agent = False, 1
-        self._emit(ev.Launched(attempt=attempt, target="train.py", nproc=RANKS, at_s=self.now_s))
-        self._start(attempt)
+            self._record(ev.JobLost(attempt=self.state.attempt, rebooted=True))
+        self.has_stopped = False
+        self._record(ev.Launched(attempt=attempt, target="train.py", nproc=RANKS, at_s=self.now_s))
+        self._start_agent(attempt)
         self.stale = self.log.memory()
-
-    def something_is_done(self) -> None:
-        """One of the effects, or the next attempt where its time has come."""
-        if self.state.is_over:
-            self.todo = []
-        elif self.todo:
-            self._do(self.todo.pop(0))
-        elif self.state.phase == "restarting" and self._may_start():
-            self._next_attempt()
-        elif not self.alive and (self.state.ending is not None or self._is_done()):
-            self._conclude()
 
     def snapshot_is_published(self) -> None:
         self.stale = self.log.memory()
 
+    def order_is_done(self) -> None:
+        """One of the orders, in any order."""
+        ready = [one for one in self.todo if self._is_ready(one[0])]
+        if ready:
+            one = self.random.choice(ready)
+            self.todo.remove(one)
+            fact = self._fact_of(*one)
+            if fact is not None:
+                self.take(fact)
+
     STEPS = (
         *(time_passes, first_step, rank_dies, exits_are_reported, late_exit) * 2,
-        *(failure_is_judged, something_is_done, something_is_done) * 4,
-        *(hang_is_found, someone_restarts, agent_dies, disk_is_full, disk_has_room) * 2,
-        something_is_noted,
-        something_is_noted,
+        *(order_is_done, agent_acts, agent_connects) * 8,
+        *(trouble_is_found, someone_restarts, agent_dies, agent_exit_is_seen) * 2,
+        *(rank_appears, rank_appears, disk_is_full, disk_has_room, something_is_noted),
         *(supervisor_dies, snapshot_is_published, disk_has_room) * 2,
         someone_stops,
         machine_reboots,
     )
 
-    # -- the host --------------------------------------------------------------------------------
+    # -- what comes of an order ------------------------------------------------------------------
 
-    def _may_start(self) -> bool:
-        pending = self.state.restart
-        return pending is not None and (pending.at_s is None or pending.at_s <= self.now_s)
+    def _is_ready(self, order: pt.Order) -> bool:
+        if isinstance(order, pt.WaitForRestart):
+            return order.at_s is None or order.at_s <= self.now_s
+        return True
 
-    def _is_done(self) -> bool:
-        ends = [status for a, _, _, status, _ in self.dead if a == self.state.attempt]
-        return len(ends) == RANKS and not any(ends)
+    def _fact_of(self, order: pt.Order, attempt: int) -> pt.Fact | None:
+        chance = self.random.random()
+        if isinstance(order, pt.KeepEvidence):
+            return pt.EvidenceKept(attempt=attempt, question=order.question, ranks=order.ranks)
+        if isinstance(order, pt.EndLeftovers):
+            self._end_orphans()
+            return self._waited(order.question, chance)
+        if isinstance(order, pt.JudgeAttempt):
+            if self.is_command:
+                self._end_orphans()
+            outcome = self._outcome(attempt) if chance > 0.1 else None
+            return pt.AttemptJudged(
+                attempt=attempt,
+                question=order.question,
+                cause=None if outcome is None else CAUSE,
+                outcome=outcome,
+                jitter=chance,
+            )
+        if isinstance(order, pt.JudgeStart):
+            return pt.StartJudged(attempt=attempt, status=order.status, cause=CAUSE, jitter=chance)
+        if isinstance(order, pt.JudgeTrouble):
+            return pt.TroubleJudged(
+                attempt=attempt,
+                reason=order.reason,
+                cause=CAUSE,
+                outcome=self._outcome(attempt) if chance > 0.1 else None,
+                jitter=chance,
+            )
+        if isinstance(order, pt.WaitForRestart):
+            return pt.RestartDue(attempt=attempt, question=order.question)
+        if isinstance(order, pt.ChooseDevices):
+            return self._choose(order, attempt, chance)
+        if isinstance(order, pt.ReplaceAgent):
+            self._end_everything()
+            return self._made_room(chance)
+        self._end_everything()
+        if isinstance(order, pt.EndRanks):
+            self._see_agent_exit()
+            return pt.RanksEnded()
+        return pt.NothingLeft()
 
-    def _do(self, effect: effects.Effect | str) -> None:
-        state = self.state
-        if effect == "judge":
-            if state.phase == "hung" and not state.is_decided:
-                self._emit(ev.HangJudged(attempt=state.attempt, cause=CAUSE))
-                self._policy(end_ranks=True)
-        elif effect == effects.FinishAttempt(again=False) or isinstance(effect, effects.EndRanks):
-            self._end_ranks()
-            self._conclude()
-        elif isinstance(effect, effects.RestartRanks | effects.FinishAttempt):
-            self._end_ranks()
-        elif isinstance(effect, effects.SkipWait):
-            assert self._may_start(), "the wait was to be skipped"
+    def _end_orphans(self) -> None:
+        """What the agent does not watch."""
+        self._end_all()
+        self._report_exits()
 
-    def _end_ranks(self) -> None:
-        if self.alive:
-            self._emit(ev.RanksEnding(attempt=self.state.attempt, at_s=self.now_s))
-        for pid in list(self.alive):
-            self._dies(pid, -15)
-        self._report()
+    def _end_everything(self) -> None:
+        self._end_all()
+        if self.agent is not None:
+            self._agent_ends(-9)
+        self._report_exits()
 
-    def _next_attempt(self) -> None:
-        self._end_ranks()
-        self.agent = self.agent or 1
-        self._start(self.state.attempt + 1)
+    def _waited(self, question: int | None, chance: float) -> pt.LeftoversEnded:
+        found = "GPU 0 still has memory in use" if chance < 0.1 else None
+        return pt.LeftoversEnded(question=question, waited_s=9.0, found=found, is_problem=True)
 
-    def _conclude(self) -> None:
-        self._report()
-        self._emit(decide.end(self.state, is_command=False))
-        self.end = self.end or decide.end(self.state, is_command=False)
+    def _made_room(self, chance: float) -> pt.AgentMadeRoom:
+        found = "waited 9 s" if chance < 0.1 else None
+        return pt.AgentMadeRoom(waited_s=9.0, found=found)
+
+    def _outcome(self, attempt: int) -> AttemptOutcome:
+        step = self.random.choice([None, 5, int(self.now_s)])
+        return AttemptOutcome(attempt, 90.0, 5, None, "SIGKILL", None, global_step=step)
+
+    def _choose(self, order: pt.ChooseDevices, attempt: int, chance: float) -> pt.DevicesChosen:
+        aside, refused = [], None
+        left = [d for d in DEVICES if d not in [one.device for one in self.state.set_aside]]
+        if chance < 0.15 and len(left) > 1:
+            aside = [ev.SetAside(device=left[0], reason="lost")]
+        elif chance < 0.2:
+            refused = "GPU 0: lost"
+        return pt.DevicesChosen(
+            attempt=attempt,
+            question=order.question,
+            agent=self._agent_state(),
+            aside=aside,
+            refused=refused,
+            notes=["a note"] if aside else [],
+        )
 
     # -- what always holds -----------------------------------------------------------------------
 
     def check(self) -> None:
         """The invariants, after any step."""
         state = self.state
-        assert len({self.attempts[pid] for pid in self.alive}) <= 1, "two attempts are alive"
+        assert len({attempt for attempt, _ in self.alive.values()}) <= 1, "two attempts are alive"
         assert not (state.is_over and self.alive), "ranks outlive the job"
         rows = [*self.rows.kept, *self.rows.pending]
         assert self.rows.folded == state, "the fold of the log is not the live state"
@@ -434,19 +700,30 @@ class Machine:
         assert len(exits) == len(set(exits)) or self.lost_log, "an exit is told twice"
         seqs = [row.seq for row in rows]
         assert seqs == sorted(set(seqs)), "two events have one number"
-        for pid, rank in self.alive.items():
-            life = state.ranks.get(rank)
+        for pid, (_, rank) in self.alive.items():
+            life = state.launcher if rank == LAUNCHER else state.ranks.get(rank)
             assert life is None or life.pid != pid or not life.exited, "a living rank has exited"
 
     def settle(self) -> None:
-        """A stop ends the job, whatever happened before and whoever died."""
-        for _ in range(20):
+        """Without further faults, the job comes to an end, or to ranks that train."""
+        for _ in range(60):
             self.now_s += 60.0
-            if self.has_stopped:
-                self.something_is_done()
+            self.agent_connects()
+            self.agent_acts()
+            self.order_is_done()
+            self.exits_are_reported()
+            if self.agent is None:
+                self._see_agent_exit()
+        state = self.state
         if self.has_stopped:
-            assert self.state.is_over, "a stop did not end the job"
-            assert self.state.phase == "stopped", "a stop ended as something else"
+            assert state.is_over, "a stop did not end the job"
+            assert state.phase == "stopped", "a stop ended as something else"
+        if not state.is_over:
+            assert not self.todo, f"never done: {self.todo}"
+            assert self.alive, f"the job is {state.phase}, and nothing trains"
+            agent = self.agent
+            assert agent is None or agent.stage == "watching", f"the agent waits: {agent}"
+            assert state.phase in ("starting", "running"), f"the job stays {state.phase}"
 
 
 def drive(seed: int, steps: int = 30) -> Machine:

@@ -1,4 +1,4 @@
-"""A group under supervisors that die and come back."""
+"""A job's driver under supervisors that die and come back."""
 
 from __future__ import annotations
 
@@ -8,10 +8,9 @@ from collections.abc import Callable, Coroutine
 from typing import Any
 
 import msgspec
-from ddptop_runner.job.group import Group
 from tests.runner.builders import make_snapshot, make_spec
 
-from ddptop_runner.base.clock import boottime_s
+from ddptop_runner.base.clock import boottime_s, utc_now
 from ddptop_runner.base.paths import RunFolder, run_folder
 from ddptop_runner.devices.report import DeviceReport
 from ddptop_runner.host.tree import HostUsage
@@ -19,17 +18,33 @@ from ddptop_runner.job.event_log import EventLog
 from ddptop_runner.job.old_events import typed
 from ddptop_runner.job.state import JobState
 from ddptop_runner.job.transition import fold
-from ddptop_runner.judge.restarts.policy import AttemptOutcome
 from ddptop_runner.model import events as ev
-from ddptop_runner.model.snapshot import Cause, Event, NodeSnapshot, decode_snapshot, encode
-from ddptop_runner.model.spec import JobSpec
+from ddptop_runner.model import protocol as pt
+from ddptop_runner.model.diagnose import AttemptOutcome
+from ddptop_runner.model.snapshot import (
+    Cause,
+    Event,
+    GpuSample,
+    NodeSnapshot,
+    decode_snapshot,
+    encode,
+)
+from ddptop_runner.model.spec import Device, JobSpec
+from ddptop_runner.node.driver import JobDriver
+from ddptop_runner.node.last_resort import LastResort
 from ddptop_runner.store.history import HistoryReader, HistoryWriter
 
 CAUSE = Cause(kind="signal", signal="SIGKILL", rank=1, summary="Rank 1 was killed.")
 AT_START = AttemptOutcome(0, 3.0, 0, None, "SIGKILL", None)
+"""What is followed by a wait."""
+TRAINED = AttemptOutcome(0, 3.0, 9, None, "SIGKILL", None)
+"""What is not."""
+PIDS = (os.getpid(), os.getppid())
 WORKERS = [
-    {"rank": rank, "local_rank": rank, "pid": os.getpid(), "returncode": None} for rank in (0, 1)
+    {"rank": rank, "local_rank": rank, "pid": PIDS[rank], "returncode": None} for rank in (0, 1)
 ]
+AGENT = 4_000_000
+"""The pid of no process."""
 
 
 class Around:
@@ -38,37 +53,49 @@ class Around:
     def __init__(self, folder: RunFolder) -> None:
         self.agents: list[tuple[int, int]] = []
         self.tasks: list[asyncio.Task[None]] = []
-        self.group: Group | None = None
+        self.specs: list[JobSpec] = []
+        self.lost: set[int] = set()
+        """Devices that a report calls lost."""
+        self.devices: list[Device] = []
+        self.driver: JobDriver | None = None
         self.history = HistoryWriter(folder.path / "history.db")
         self.log = EventLog(self.history, lambda line: None)
+        self.defects = LastResort(self.log)
         self.published: NodeSnapshot | None = None
 
     def snapshot_bytes(self) -> bytes:
         return b"{}"
 
     def publish(self) -> None:
-        assert self.group is not None
-        group = self.group
-        ranks = [record.sample(boottime_s(), probe=True) for record in group.table]
+        driver = self.driver
+        if driver is None:
+            return
+        ranks = [record.sample(boottime_s(), probe=True) for record in driver.attempt.table]
         self.published = make_snapshot(
             make_spec(),
-            state=group.state,
-            attempt=group.attempt,
-            restarts_used=group.restarts_used,
+            state=driver.job.phase,
+            attempt=driver.attempt.number,
+            restarts_used=driver.job.budget.used,
             ranks=ranks,
-            exit_code=group.job.exit_code,
-            previous_cause=group.job.previous_cause,
-            memory=group.remember(),
+            exit_code=driver.job.exit_code,
+            previous_cause=driver.job.previous_cause,
+            memory=driver.learned(),
         )
 
     def start_agent(self, attempt: int, restarts_left: int) -> None:
         self.agents.append((attempt, restarts_left))
 
     def device_report(self) -> DeviceReport | None:
-        return None
+        if not self.devices:
+            return None
+        gpus = [
+            GpuSample(index=one.index, uuid=one.uuid, lost=one.index in self.lost)
+            for one in self.devices
+        ]
+        return DeviceReport(ts=utc_now(), boottime_s=boottime_s(), source="nvml", gpus=gpus)
 
     def change_spec(self, spec: JobSpec) -> None:
-        raise AssertionError
+        self.specs.append(spec)
 
     def spawn(self, work: Coroutine[Any, Any, None]) -> None:
         self.tasks.append(asyncio.get_running_loop().create_task(work))
@@ -82,21 +109,52 @@ class Around:
         return decode_snapshot(encode(self.published))
 
 
-def begin(snapshot: NodeSnapshot | None = None) -> tuple[Group, Around]:
-    """The group of a new supervisor, and that supervisor."""
+def begin(snapshot: NodeSnapshot | None = None, **spec: Any) -> tuple[JobDriver, Around]:
+    """The driver of a new supervisor, and that supervisor."""
     folder = run_folder("train")
     folder.nodes_dir.mkdir(parents=True, exist_ok=True)
     around = Around(folder)
-    group = Group(folder, make_spec(), around.log, HostUsage(), around)
-    around.group = group
+    driver = JobDriver(folder, make_spec(**spec), around.log, HostUsage(), around)
+    around.driver = driver
+    around.devices = driver._spec.devices or []
     if snapshot is None:
-        group.planner.begin_attempt()
         around.log.emit(ev.Launched(attempt=0, target="train.py", nproc=2))
     else:
         rows = HistoryReader(folder.path / "history.db").events(silent=True)
         around.log.restore(rows, snapshot)
-        group.recover(snapshot)
-    return group, around
+        driver.recover(snapshot)
+    return driver, around
+
+
+def start(driver: JobDriver, attempt: int = 0) -> None:
+    """The agent started the ranks of an attempt."""
+    workers = [pt.Worker(rank=one["rank"], pid=one["pid"]) for one in WORKERS]
+    driver.take(pt.GroupStarted(attempt=attempt, workers=workers))
+
+
+def connect(driver: JobDriver, attempt: int = 0, pid: int = AGENT) -> list[dict[str, Any]]:
+    """An agent connects; what is sent to it."""
+    sent: list[dict[str, Any]] = []
+    workers = WORKERS if driver.job.ranks else []
+    hello = {"pid": pid, "attempt": attempt, "workers": workers, "exits": []}
+    driver.agent_connected(hello, sent.append)
+    return sent
+
+
+def fail(
+    driver: JobDriver, outcome: AttemptOutcome = AT_START, question: int | None = None
+) -> None:
+    """The attempt failed, and that is its cause."""
+    judged = pt.AttemptJudged(
+        attempt=driver.attempt.number, question=question, cause=CAUSE, outcome=outcome, jitter=0.5
+    )
+    driver.take(judged)
+
+
+async def finish(around: Around) -> None:
+    """Until all that was begun is done."""
+    while waiting := [task for task in around.tasks if not task.done()]:
+        await asyncio.gather(*waiting)
 
 
 def told(type_: str) -> list[Event]:
@@ -123,5 +181,5 @@ def run(scenario: Callable[[], Coroutine[Any, Any, None]]) -> None:
 
 def exited(rank: int, returncode: int, at_s: float) -> dict[str, Any]:
     """What an agent says of a rank that ended."""
-    ended = {"attempt": 0, "rank": rank, "pid": os.getpid(), "at_boottime_s": at_s}
+    ended = {"attempt": 0, "rank": rank, "pid": PIDS[rank], "at_boottime_s": at_s}
     return {**ended, "returncode": returncode}

@@ -1,16 +1,22 @@
-"""A defect of ddptop itself is told, and costs no job."""
+"""A defect of ddptop itself is reported, and costs no job."""
 
 from __future__ import annotations
 
-import pytest
-from ddptop_runner.job.group import Group
-from ddptop_runner.job.last_resort import LastResort
-from tests.runner.emitted import EmittedLog
-from tests.runner.restarts.test_group_restarts import Around, run
+from typing import Any
+from unittest.mock import AsyncMock, Mock
 
-from ddptop_runner.job import failure, group_failures
+import pytest
+from tests.runner.emitted import EmittedLog
+from tests.runner.resuming import PIDS, begin, connect, finish, run, start, told
+
+from ddptop_runner.base.clock import boottime_s
+from ddptop_runner.job import failure
 from ddptop_runner.judge.hangs.types import HangVerdict
 from ddptop_runner.judge.losses import BadLoss
+from ddptop_runner.model import events as ev
+from ddptop_runner.model import protocol as pt
+from ddptop_runner.node import driver as driver_module
+from ddptop_runner.node.last_resort import LastResort
 
 pytestmark = pytest.mark.usefixtures("ddptop_home")
 
@@ -19,12 +25,12 @@ def broken(*args: object, **more: object) -> object:
     raise TypeError("never thought of")
 
 
-def test_a_defect_is_told_once_for_each_place(capsys: pytest.CaptureFixture[str]) -> None:
-    story = EmittedLog()
-    defects = LastResort(story)  # type: ignore[arg-type]
+def test_a_defect_is_reported_once_for_each_place(capsys: pytest.CaptureFixture[str]) -> None:
+    log: Any = EmittedLog()
+    defects = LastResort(log)
     assert [defects.call(broken, 3) for _ in range(3)] == [3, 3, 3]
     assert defects.call(lambda: 4, 3) == 4
-    [(type_, message)] = story.lines
+    [(type_, message)] = log.lines
     assert type_ == "alert"
     assert "TypeError at" in message and "test_last_resort.py" in message
     assert capsys.readouterr().err.count("Traceback") == 1
@@ -36,33 +42,35 @@ def test_a_failure_that_cannot_be_judged_is_still_answered(
 ) -> None:
     monkeypatch.setattr(failure, "judge", broken)
 
-    async def scenario(group: Group, around: Around) -> None:
-        story = EmittedLog()
-        around.defects = LastResort(story)  # type: ignore[arg-type, attr-defined]
-        answers: list[dict[str, object]] = []
-        group._send_to_agent = answers.append
-        await group._answer_torn_down({"question": 7, "attempt": 0, "workers": []})
-        used = int(restarted)
-        assert answers == [{"answer": 7, "restart": restarted, "restarts_left": budget - used}]
-        assert len(story.lines) == 1
-        assert group.state == ("restarting" if restarted else "starting")
-        assert (group.job.ending is None) is restarted
+    async def scenario() -> None:
+        driver, around = begin(max_restarts=budget)
+        start(driver)
+        sent = connect(driver)
+        for pid in PIDS:
+            driver.attempt.exited(pid, 1, boottime_s())
+        driver.take(pt.AgentAsked(question=7, kind="torn_down", attempt=0))
+        await finish(around)
+        left = budget - restarted
+        assert sent == [{"answer": 7, "restart": restarted, "restarts_left": left}]
+        assert len(told("alert")) == 1
+        assert driver.job.phase == ("restarting" if restarted else "starting")
+        assert (driver.job.ending is None) is restarted
 
-    run(scenario, max_restarts=budget)
+    run(scenario)
 
 
 def test_evidence_that_cannot_be_kept_does_not_keep_the_agent_waiting(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    async def scenario(group: Group, around: Around) -> None:
-        story = EmittedLog()
-        around.defects = LastResort(story)  # type: ignore[arg-type, attr-defined]
-        monkeypatch.setattr(group, "_keep_evidence", broken)
-        answers: list[dict[str, object]] = []
-        group._send_to_agent = answers.append
-        await group._answer_failing({"question": 3, "attempt": 0, "ranks": [1]})
-        assert answers == [{"answer": 3}]
-        assert len(story.lines) == 1
+    async def scenario() -> None:
+        driver, around = begin()
+        start(driver)
+        sent = connect(driver)
+        monkeypatch.setattr(driver, "_keep_evidence", broken)
+        driver.take(pt.AgentAsked(question=3, kind="failing", attempt=0, ranks=[1]))
+        await finish(around)
+        assert sent == [{"answer": 3}]
+        assert len(told("alert")) == 1
 
     run(scenario)
 
@@ -78,7 +86,7 @@ BAD = BadLoss(rank=1, step=7, what="NaN")
         ("hang_cause", HANG, {"max_restarts": 0}, False),
         ("_keep_evidence", HANG, {"max_restarts": 2}, True),
         ("_keep_evidence", BAD, {"max_restarts": 2, "on_nan": "restart"}, True),
-        ("_with_work_lost", BAD, {"max_restarts": 2, "on_nan": "stop"}, False),
+        ("_with_achievements", BAD, {"max_restarts": 2, "on_nan": "stop"}, False),
     ],
 )
 def test_ranks_that_hang_or_train_on_nan_are_ended_though_the_cause_cannot_be_told(
@@ -88,29 +96,28 @@ def test_ranks_that_hang_or_train_on_nan_are_ended_though_the_cause_cannot_be_to
     spec: dict[str, object],
     restarted: bool,
 ) -> None:
-    async def scenario(group: Group, around: Around) -> None:
-        story, sent, ended = EmittedLog(), [], []
-        around.defects = LastResort(story)  # type: ignore[arg-type, attr-defined]
-        where = group_failures if broken_is == "hang_cause" else group
+    async def scenario() -> None:
+        driver, around = begin(**spec)
+        driver.processes = Mock(end_leftovers=AsyncMock(), everything_started=Mock(return_value=[]))
+        start(driver)
+        sent = connect(driver)
+        around.log.emit(ev.RunningAssumed(attempt=0))
+        where = driver_module if broken_is == "hang_cause" else driver
         monkeypatch.setattr(where, broken_is, broken)
-        group._send_to_agent = sent.append
-
-        async def end_ranks(grace_s: float) -> None:
-            ended.append(grace_s)
-
-        monkeypatch.setattr(group, "_end_ranks", end_ranks)
-        if isinstance(found, HangVerdict):
-            await group._end_hang(found)
-        else:
-            await group._end_bad_loss(found)
-        assert len(story.lines) == 1
-        assert group.job.cause is not None and group.job.cause.summary.startswith("The ")
+        ended = AsyncMock(return_value=None)
+        monkeypatch.setattr(driver, "_end_ranks", ended)
+        driver.attempt.found = found
+        driver.take(pt.TroubleFound(reason="hang" if found is HANG else "nan"))
+        await finish(around)
+        assert len([one for one in told("alert") if "internal error" in one.message]) == 1
+        assert driver.job.cause is not None and driver.job.cause.summary.startswith("The ")
         if restarted:
-            assert sent == [{"type": "restart_group", "restarts_left": 1}] and not ended
-            assert group.state == "restarting"
-            assert group.job.restart is not None and group.job.restart.end_ranks
+            assert sent == [{"type": "restart_group", "restarts_left": 1}]
+            assert not ended.called and driver.job.phase == "restarting"
+            assert driver.job.restart is not None and driver.job.restart.end_ranks
         else:
-            assert sent == [] and len(ended) == 1
-            assert group.job.ending is not None and group.job.ending.cause == group.job.cause
+            assert sent == [] and ended.call_count == 1
+            assert driver.job.ending is not None
+            assert driver.job.ending.cause == driver.job.cause
 
-    run(scenario, **spec)
+    run(scenario)

@@ -4,29 +4,35 @@ from __future__ import annotations
 
 import itertools
 import json
+from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from ddptop_runner.job.last_resort import LastResort
 from tests.runner.builders import make_snapshot, make_spec
 from tests.runner.emitted import EmittedLog
 
 from ddptop_runner.judge.alerts import Finding
 from ddptop_runner.node import alerts as node_alerts
 from ddptop_runner.node.alerts import NodeAlerts
+from ddptop_runner.node.last_resort import LastResort
+
+
+def make_driver(look_at_losses: Any = lambda ranks: None, findings: Sequence[Finding] = ()) -> Any:
+    return SimpleNamespace(
+        attempt=SimpleNamespace(
+            number=0, look_at_losses=look_at_losses, hangs=SimpleNamespace(is_on=True)
+        ),
+        devices=SimpleNamespace(look=lambda report, aside: list(findings)),
+        job=SimpleNamespace(set_aside=[]),
+    )
 
 
 def look(*findings: Finding) -> tuple[list[str], list[str]]:
     story: Any = EmittedLog()
-    group: Any = SimpleNamespace(
-        attempt=0,
-        check_losses=lambda ranks: None,
-        planner=SimpleNamespace(look=lambda report: []),
-        hangs=SimpleNamespace(is_on=True),
-    )
+    driver = make_driver()
     keeper: Any = SimpleNamespace(look=lambda attempt, now_s: list(findings))
-    alerts = NodeAlerts(group, keeper, story, LastResort(story))
+    alerts = NodeAlerts(driver, keeper, story, LastResort(story))
     alerts.look(make_snapshot(make_spec()), None)
     return [alert.message for alert in alerts.now], story.texts
 
@@ -47,16 +53,11 @@ def test_the_end_of_an_alert_is_told_even_by_a_supervisor_that_came_later(
     monkeypatch.setattr(node_alerts, "boottime_s", lambda: next(clock))
     story: Any = EmittedLog()
     found = [Finding("a", "warning", "disk low"), Finding("b", "info", "healthy again")]
-    group: Any = SimpleNamespace(
-        attempt=0,
-        check_losses=lambda ranks: None,
-        planner=SimpleNamespace(look=lambda report: []),
-        hangs=SimpleNamespace(is_on=True),
-    )
+    driver = make_driver()
     keeper: Any = SimpleNamespace(look=lambda attempt, now_s: found)
 
     def watcher() -> NodeAlerts:
-        return NodeAlerts(group, keeper, story, LastResort(story))
+        return NodeAlerts(driver, keeper, story, LastResort(story))
 
     first, later, snapshot = watcher(), watcher(), make_snapshot(make_spec())
     first.look(snapshot, None)
@@ -67,24 +68,19 @@ def test_the_end_of_an_alert_is_told_even_by_a_supervisor_that_came_later(
     for _ in range(4):  # a recalled alert stays for a few seconds
         later.look(snapshot, None)
     assert story.texts == ["disk low", "resolved: disk low"]
-    group.before_end()
+    driver.before_end()
     assert len(story.texts) == 2, "it was over before the job was"
 
 
 def test_what_holds_until_the_job_ends_is_over_with_it() -> None:
     story: Any = EmittedLog()
-    group: Any = SimpleNamespace(
-        attempt=0,
-        check_losses=lambda ranks: None,
-        planner=SimpleNamespace(look=lambda report: []),
-        hangs=SimpleNamespace(is_on=True),
-    )
+    driver = make_driver()
     found = [Finding("a", "warning", "disk low"), Finding("b", "warning", "GPU 1 is hot")]
     keeper: Any = SimpleNamespace(look=lambda attempt, now_s: found)
-    alerts = NodeAlerts(group, keeper, story, LastResort(story))
+    alerts = NodeAlerts(driver, keeper, story, LastResort(story))
     alerts.look(make_snapshot(make_spec()), None)
-    group.before_end()
-    group.before_end()
+    driver.before_end()
+    driver.before_end()
     assert story.texts[2:] == ["still active when the job ended: disk low; GPU 1 is hot"]
 
 
@@ -94,13 +90,8 @@ def test_a_watcher_that_fails_costs_the_others_nothing() -> None:
     def broken(*args: object) -> list[Finding]:
         raise KeyError("x")
 
-    group: Any = SimpleNamespace(
-        attempt=0,
-        check_losses=broken,
-        planner=SimpleNamespace(look=lambda report: [Finding("p", "warning", "set aside")]),
-        hangs=SimpleNamespace(is_on=True),
-    )
-    alerts = NodeAlerts(group, SimpleNamespace(look=broken), story, LastResort(story))
+    driver = make_driver(broken, [Finding("p", "warning", "set aside")])
+    alerts = NodeAlerts(driver, SimpleNamespace(look=broken), story, LastResort(story))
     alerts.look(make_snapshot(make_spec()), None)
     assert [alert.message for alert in alerts.now] == ["set aside"]
     assert len(story.texts) == 2 and "internal error in ddptop" in story.texts[0]

@@ -130,10 +130,10 @@ def _after_the_ranks(state: JobState) -> Decision:
     """Once no rank is alive, and no agent asks."""
     if state.is_over or state.has_living or state.wanted_agent is not None:
         return []
+    if state.ending is None and state.restart is not None and state.restart.decided:
+        return [pt.WaitForRestart(at_s=state.restart.at_s)]
     if state.ending is not None or not state.has_failed:
         return [pt.Conclude()]
-    if state.restart is not None and state.restart.decided:
-        return [pt.WaitForRestart(at_s=state.restart.at_s)]
     return [pt.JudgeAttempt()]
 
 
@@ -157,7 +157,8 @@ def _agent_exited(state: JobState, fact: pt.AgentExited, now_s: float, spec: Job
         )
         return [lost, *_orphan_exited(state, pt.OrphanExited(), now_s, spec)]
     began = wanted is None and any(life.exited for life in state.processes)
-    if state.ending is None and not began:
+    waits = wanted is None and pending is not None and pending.decided
+    if state.ending is None and not began and not waits:
         return [pt.JudgeStart(status=fact.status)]
     return [pt.Conclude()] if state.ending is not None else _after_the_ranks(state)
 
@@ -234,6 +235,10 @@ def _start_judged(state: JobState, fact: pt.StartJudged, now_s: float, spec: Job
     if fact.status is not None and fact.status >= 0:
         ended = _end_decided(state, fact.cause, "no rank could be started", requeue=False)
         return [ended, pt.Conclude()]
+    if fact.attempt != state.attempt or (state.wanted_agent is None and state.has_living):
+        return []
+    if state.wanted_agent is None and state.restart is not None and state.restart.decided:
+        return [pt.WaitForRestart(at_s=state.restart.at_s)]
     opened: Decision = []
     attempt = state.attempt or 0
     since_s = now_s if state.attempt_started_s is None else state.attempt_started_s
@@ -527,11 +532,13 @@ def _supervisor_started(
         return [pt.WaitForRestart(at_s=pending.at_s)]
     if state.ending is not None and state.ending.end_ranks:
         return _end_ranks(state, BAD_END_GRACE_S, now_s)
-    if fact.agent.pid is None and not fact.agent_end_seen:
-        return _agent_exited(state, pt.AgentExited(pid=None, status=None), now_s, spec)
+    dropped: Decision = []
     if state.phase == "hung":  # the evidence was still being kept
-        return [ev.TroubleDropped(attempt=state.attempt)]
-    return []
+        dropped = [ev.TroubleDropped(attempt=state.attempt)]
+    if fact.agent.pid is None and not fact.agent_end_seen:
+        exited = pt.AgentExited(pid=None, status=None)
+        return [*dropped, *_agent_exited(state, exited, now_s, spec)]
+    return dropped
 
 
 def _resume_stop(state: JobState, now_s: float) -> Decision:

@@ -132,6 +132,8 @@ class AttemptJudged(Message, frozen=True, kw_only=True, tag="attempt_judged"):
 class StartJudged(Message, frozen=True, kw_only=True, tag="start_judged"):
     """Why an agent exited before it had started a rank."""
 
+    attempt: int
+    """The latest when it exited."""
     status: int | None
     cause: Cause
     jitter: float

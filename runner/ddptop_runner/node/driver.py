@@ -205,7 +205,9 @@ class JobDriver:
             return await self._judge_attempt(order, attempt)
         if isinstance(order, pt.JudgeStart):
             cause = failure.never_started(self._folder, order.status)
-            return pt.StartJudged(status=order.status, cause=cause, jitter=random.random())
+            return pt.StartJudged(
+                attempt=attempt, status=order.status, cause=cause, jitter=random.random()
+            )
         if isinstance(order, pt.JudgeTrouble):
             return await self._judge_trouble(order, attempt)
         if isinstance(order, pt.WaitForRestart):

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
 import datetime as dt
 import typing
 
 import msgspec
 import pytest
 from tests.runner.builders import make_spec
-from tests.runner.resuming import AT_START, CAUSE, WORKERS, begin, run, state_of_the_log
+from tests.runner.resuming import CAUSE, begin, fail, run, start, state_of_the_log
 
 from ddptop_runner.base.clock import boottime_s
 from ddptop_runner.base.paths import run_folder
@@ -202,17 +201,14 @@ def test_a_restart_that_is_hurried_is_given_back_in_the_log_as_well(monkeypatch)
     monkeypatch.setattr(policy, "BACKOFF_BASE_S", 60.0)
 
     async def scenario() -> None:
-        group, around = begin()
-        group._group_started({"attempt": 0, "workers": WORKERS})
-        waiting = asyncio.create_task(group._restart_or_end(AT_START, CAUSE))
-        while group.restart_at_s is None:
-            await asyncio.sleep(0)
-        assert group.restarts_used == state_of_the_log().budget.used == 1
-        group.request_restart()
-        assert await waiting
-        assert group.restarts_used == state_of_the_log().budget.used == 0
+        driver, around = begin()
+        start(driver)
+        fail(driver)
+        assert driver.job.budget.used == state_of_the_log().budget.used == 1
+        driver.restart()
+        assert driver.job.budget.used == state_of_the_log().budget.used == 0
         assert state_of_the_log() == around.log.state
-        around.history.close()
+        around.die()
 
     run(scenario)
 
@@ -254,20 +250,17 @@ def test_a_supervisor_that_finds_its_snapshot_damaged_counts_no_restart_twice(mo
     monkeypatch.setattr(policy, "BACKOFF_BASE_S", 0.1)
 
     async def scenario() -> None:
-        group, around = begin()
-        group._group_started({"attempt": 0, "workers": WORKERS})
-        waiting = asyncio.create_task(group._restart_or_end(AT_START, CAUSE))
-        while group.restart_at_s is None:
-            await asyncio.sleep(0)
-        restart_at_s = group.restart_at_s
-        waiting.cancel()
+        driver, around = begin()
+        start(driver)
+        fail(driver)
+        pending = driver.job.restart
         around.die()
-        group, around = begin(rebuild(run_folder("train"), make_spec(), "damaged"))
-        assert (group.state, group.restarts_used) == ("restarting", 1)
-        assert group.restart_at_s == restart_at_s
-        assert group.attempt_started_s <= boottime_s()
-        assert await group._decide_after_failure()
-        assert group.restarts_used == 1
+        driver, around = begin(rebuild(run_folder("train"), make_spec(), "damaged"))
+        assert (driver.job.phase, driver.job.budget.used) == ("restarting", 1)
+        assert driver.job.restart == pending
+        assert driver.attempt.started_s <= boottime_s()
+        fail(driver, question=2)  # the agent asks again
+        assert driver.job.budget.used == 1
         around.history.close()
 
     run(scenario)

@@ -6,7 +6,7 @@ import os
 
 import pytest
 from tests.runner.builders import make_snapshot, make_spec
-from tests.runner.resuming import begin, run
+from tests.runner.resuming import begin, connect, fail, finish, run
 
 from ddptop_runner.base.clock import boottime_s
 from ddptop_runner.host import procs
@@ -30,11 +30,16 @@ def test_a_wait_for_a_restart_goes_on_and_is_not_counted_again():
         at_s = boottime_s() + 0.1
         decided = {"attempt": 0, "restart": True, "end_ranks": False}
         snapshot = old("restarting", decided=decided, restart_at_s=at_s, exits=[EXIT])
-        group, around = begin(snapshot)
-        assert (group.state, group.restarts_used, group.restart_at_s) == ("restarting", 2, at_s)
-        assert [(one.rank, one.returncode) for one in group.table.exits()] == [(1, -9)]
-        assert await group._decide_after_failure()
-        assert boottime_s() >= at_s and group.restarts_used == 2
+        driver, around = begin(snapshot)
+        pending = driver.job.restart
+        assert pending is not None and pending.at_s == at_s
+        assert (driver.job.phase, driver.job.budget.used) == ("restarting", 2)
+        assert [(one.rank, one.returncode) for one in driver.attempt.table.exits()] == [(1, -9)]
+        sent = connect(driver)
+        fail(driver, question=4)
+        await finish(around)
+        assert boottime_s() >= at_s and driver.job.budget.used == 2
+        assert [one.get("restart") for one in sent] == [True]
         around.history.close()
 
     run(scenario)

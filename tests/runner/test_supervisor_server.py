@@ -31,16 +31,19 @@ class Agent:
         self.send: Callable[[Message], None] | None = None
         self.news = asyncio.Event()
 
-    def agent_connected(self, message: Message, send: Callable[[Message], None]) -> None:
+    def agent_connected(self, message: Message, send: Callable[[Message], None]) -> Any:
         self.hellos.append(message)
         self.send = send
         self.news.set()
+        return self
 
-    def agent_disconnected(self) -> None:
+    def agent_disconnected(self, link: object) -> None:
+        assert link is self
         self.disconnects += 1
         self.news.set()
 
-    def from_agent(self, message: Message) -> None:
+    def from_agent(self, link: object, message: Message) -> None:
+        assert link is self
         self.messages.append(message)
         self.news.set()
 

@@ -192,7 +192,7 @@ def _leftovers_ended(
 ) -> Decision:
     if fact.question is None:
         return _after_the_ranks(state)
-    if state.stop is not None:
+    if state.stop is not None or state.is_over:
         return []  # the agent is being ended, and starts nothing more
     return [*_memory_awaited(state, fact), pt.AnswerAgent(question=fact.question)]
 
@@ -281,7 +281,7 @@ def _restart_or_end(
         may_restart = used < spec.max_restarts
         verdict = policy.Decision(restart=may_restart, reason="no restarts left")
     else:
-        history = policy.record(state.history, judged.outcome)
+        history = state.history_with(judged.outcome)
         used = history.used
         verdict = policy.decide(history, spec.max_restarts, jitter)
     told: Decision = [] if judged is None else [judged]

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import datetime as dt
 
-from ddptop_runner.judge.restarts.policy import History
+from ddptop_runner.judge.restarts.policy import History, record
+from ddptop_runner.model.diagnose import AttemptOutcome
 from ddptop_runner.model.events import EndState, SetAside, Trouble
 from ddptop_runner.model.snapshot import Alert, Cause, Checkpoint
 from ddptop_runner.model.words import LIVE_STATES, Base, RankState
@@ -196,6 +197,13 @@ class JobState(Base, frozen=True, kw_only=True):
     def has_failed(self) -> bool:
         """Whether a process of the attempt exited otherwise than with 0."""
         return any(life.exited and life.status != 0 for life in self.processes)
+
+    def history_with(self, outcome: AttemptOutcome | None) -> History:
+        """The failed attempts with one more; each counts once."""
+        failed = self.history.failed
+        if outcome is None or (failed and failed[-1].outcome.attempt == outcome.attempt):
+            return self.history
+        return record(self.history, outcome)
 
     def alerts_at(self, moment: dt.datetime) -> list[Alert]:
         """Those that are shown then, in the order in which they began."""

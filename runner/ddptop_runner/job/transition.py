@@ -26,7 +26,6 @@ from ddptop_runner.job.state import (
     Suspicion,
     WantedAgent,
 )
-from ddptop_runner.judge.restarts.policy import History, record
 from ddptop_runner.model import events as ev
 from ddptop_runner.model.snapshot import Alert
 
@@ -221,11 +220,7 @@ def _ranks_ending(state: JobState, event: ev.RanksEnding, at: dt.datetime) -> Jo
 def _failed(state: JobState, event: ev.FailureJudged, at: dt.datetime) -> JobState:
     if not _is_current(state, event):
         return state
-    return replace(state, cause=event.cause, history=_recorded(state, event))
-
-
-def _recorded(state: JobState, event: ev.FailureJudged | ev.HangJudged) -> History:
-    return state.history if event.outcome is None else record(state.history, event.outcome)
+    return replace(state, cause=event.cause, history=state.history_with(event.outcome))
 
 
 def _hung(state: JobState, event: ev.HangJudged, at: dt.datetime) -> JobState:
@@ -236,7 +231,7 @@ def _hung(state: JobState, event: ev.HangJudged, at: dt.datetime) -> JobState:
         for rank, life in state.ranks.items()
     }
     phase = state.phase if state.phase == "stopping" else "hung"
-    history = _recorded(state, event)
+    history = state.history_with(event.outcome)
     return replace(state, cause=event.cause, phase=phase, ranks=ranks, history=history)
 
 

@@ -154,14 +154,12 @@ class Decision:
 
 
 def record(history: History, outcome: AttemptOutcome) -> History:
-    """Add a failed attempt, once. New progress fills the budget again.
+    """Add a failed attempt. New progress fills the budget again.
 
     Args:
         history: all before it.
-        outcome: the attempt's.
+        outcome: an attempt that `history` does not have.
     """
-    if history.failed and history.failed[-1].outcome.attempt == outcome.attempt:
-        return history
     got_on = _progress(history, outcome)
     filled = bool(got_on) and history.used > 0
     failed = (*history.failed, Recorded(outcome, got_on))[-OUTCOMES_KEPT:]

@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 import msgspec
 
 from ddptop_runner.base.units import name_ranks
+from ddptop_runner.judge.balance.imbalance import MARKED_BY
 from ddptop_runner.model import run_step
 from ddptop_runner.model.snapshot import Alert, GpuSample, Pause, RankSample
 from ddptop_runner.model.words import Severity
@@ -20,6 +21,9 @@ LINGER_S = 5.0
 
 RECALLED_HELD_S = 1e9
 """What was shown has held long enough."""
+
+MARKED_AFTER_S = 85.0
+"""Ranks that are compared with each other are marked again within this time."""
 
 EARLY_EXIT_HOLD_S = 3.0
 EARLY_EXIT_STEPS = 2
@@ -163,7 +167,7 @@ class AlertBook:
         hold before it was shown takes its time.
         """
         for alert in shown:
-            hold_s = holds.get(alert.id, 0.0)
+            hold_s = MARKED_AFTER_S if alert.id in MARKED_BY else holds.get(alert.id, 0.0)
             ranks, gpus = tuple(alert.ranks), tuple(alert.gpus)
             finding = Finding(alert.id, alert.severity, alert.message, ranks, gpus, hold_s)
             self._held[alert.id] = _Held(

@@ -33,7 +33,6 @@ class JobWatch:
         """Go on with the alerts that an earlier supervisor has shown."""
         holds = {id_: held for id_, held in memory.items() if isinstance(held, float | int)}
         self._book.recall(shown, holds)
-        self._marks.recall(shown)
 
     def update(
         self,

@@ -21,9 +21,9 @@ import msgspec
 
 from ddptop_runner.base.units import name_ranks, size, step_time
 from ddptop_runner.judge.alerts import Finding
-from ddptop_runner.judge.balance.imbalance import MARKED_BY, alone_s
+from ddptop_runner.judge.balance.imbalance import alone_s
 from ddptop_runner.judge.losses import LossApart
-from ddptop_runner.model.snapshot import Alert, GpuSample, RankSample
+from ddptop_runner.model.snapshot import GpuSample, RankSample
 from ddptop_runner.model.words import ENDED
 
 HOLD_S = 20.0
@@ -43,8 +43,6 @@ PAUSE_S, PAUSES = 5.0, 3.0
 What is seen while they take longer is of no training step."""
 LONGEST_LOOK_S = 5.0
 """The most that one look adds to the time for which a rank lies apart."""
-RECALLED_S = 90.0
-"""What an earlier supervisor marked stays marked until this one can know."""
 
 _MEDIANS = ("step_time_s", "data_wait_s", "gpu_mem_used_bytes", "rss_bytes")
 _MEANS = ("cpu_percent", "gpu_util_percent", "gpu_power_w")
@@ -137,16 +135,6 @@ class RankMarks:
         """By how much each rank held up the others when it last did."""
         self._ids: object = None
         self._looked_s: float | None = None
-        self._recalled: list[Finding] = []
-        self._recalled_s: float | None = None
-
-    def recall(self, shown: Sequence[Alert]) -> None:
-        """Keep what an earlier supervisor marked until figures are known for long enough."""
-        self._recalled = [
-            Finding(one.id, one.severity, one.message, tuple(one.ranks))
-            for one in shown
-            if one.id in MARKED_BY
-        ]
 
     def look(
         self,
@@ -169,10 +157,6 @@ class RankMarks:
             self._smoothed.clear()
             self._marks.clear()
             self._losses, self._steps = LossApart(), _Steps()
-        if self._recalled_s is None:
-            self._recalled_s = now_s + RECALLED_S
-        elif ids != self._ids or now_s >= self._recalled_s:
-            self._recalled = []
         self._ids = ids
         gap_s = 0.0 if self._looked_s is None else now_s - self._looked_s
         self._looked_s = now_s
@@ -204,8 +188,7 @@ class RankMarks:
             self._hold(kind.id, far_off(kind, smooth), passed_s)
             if numbers := self._told(kind.id):
                 found.append(uneven_finding(kind, smooth, numbers))
-        ids = {finding.id for finding in found}
-        return [*found, *(one for one in self._recalled if one.id not in ids)]
+        return found
 
     def _hold(self, id_: str, apart: Collection[int], passed_s: float) -> None:
         """Count for how long each rank has lain apart."""

@@ -11,7 +11,6 @@ it (`by_themselves`, `exception_in_log`).
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -244,7 +243,7 @@ def by_themselves(ends: Sequence[RankEnd], launcher_ended_s: float | None) -> li
         after = launcher_ended_s is not None and end.exit.at_boottime_s > launcher_ended_s
         others_failed = any(earlier.exit.failed for earlier in found)
         if end.failed and (after or (others_failed and end.signal in BY_LAUNCHERS)):
-            end = dataclasses.replace(end, exit=dataclasses.replace(end.exit, ended_by_us=True))
+            end = replace(end, exit=replace(end.exit, ended_by_us=True))
         found.append(end)
     return found
 

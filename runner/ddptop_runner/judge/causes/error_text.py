@@ -11,7 +11,7 @@ import errno
 import json
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from ddptop_runner.base.units import size
 from ddptop_runner.model.diagnose import PythonException
@@ -199,17 +199,13 @@ def _of_chain(blocks: Sequence[_Block], last: _Block) -> PythonException:
     if earlier is None or earlier.type is None:
         return exception
     if _SPAWNED.match(last.before):
-        return _changed(exception, origin="in a process spawned by the rank")
+        return replace(exception, origin="in a process spawned by the rank")
     if last.before in _CHAINED:
         root = _exception(earlier)
         place = f" (at {root.place})" if root.place else ""
         message = f": {root.message}" if root.message else ""
-        return _changed(exception, because=f"{root.type}{message}{place}")
+        return replace(exception, because=f"{root.type}{message}{place}")
     return exception
-
-
-def _changed(exception: PythonException, **changes: str) -> PythonException:
-    return PythonException(**{**exception.__dict__, **changes})
 
 
 def _exception(block: _Block) -> PythonException:
@@ -219,7 +215,7 @@ def _exception(block: _Block) -> PythonException:
         original = _Block(0, False, "")
         _read(original, detail, [False] * len(detail))
         if original.type is not None:
-            return _changed(_exception(original), origin=caught["origin"])
+            return replace(_exception(original), origin=caught["origin"])
     place, torch_place = _places(block.frames)
     kept = [line.strip() for line in detail if line.strip()]
     if not message and kept:

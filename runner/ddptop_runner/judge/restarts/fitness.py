@@ -15,7 +15,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-import msgspec
+from msgspec.structs import replace
 
 from ddptop_runner.base.clock import boottime_s
 from ddptop_runner.base.units import size
@@ -136,7 +136,7 @@ class HealthBook:
         for key, known in self.known.items():
             gpu = self._latest.get(key)
             if gpu is not None and gpu.ecc_uncorrected is not None:
-                self.known[key] = _replaced(known, ecc_uncorrected=gpu.ecc_uncorrected)
+                self.known[key] = replace(known, ecc_uncorrected=gpu.ecc_uncorrected)
 
     def end_attempt(self, devices: Sequence[Device]) -> dict[str, Unfit]:
         """What is wrong with each device that is not fit, by its key."""
@@ -150,13 +150,13 @@ class HealthBook:
             if unfit is not None:
                 found[key] = unfit
             if _grew(gpu, known):
-                self.known[key] = _replaced(known, ecc_attempts=known.ecc_attempts + 1)
+                self.known[key] = replace(known, ecc_attempts=known.ecc_attempts + 1)
         return found
 
     def set_aside(self, device: Device, unfit: Unfit) -> None:
         """Nothing but a reset, or its return, makes it fit again."""
         key = key_of(device)
-        self.known[key] = _replaced(self.known.get(key, Known()), needs_reset=unfit.reason)
+        self.known[key] = replace(self.known.get(key, Known()), needs_reset=unfit.reason)
         self._fit_since_s.pop(key, None)
 
     def is_fit(self, device: Device) -> bool:
@@ -193,7 +193,7 @@ def _was_reset(gpu: GpuSample, before: GpuSample | None, known: Known) -> bool:
 
 
 def _after_reset(gpu: GpuSample, known: Known) -> Known:
-    return _replaced(
+    return replace(
         known,
         forgiven_xids=list(gpu.xid or ()),
         needs_reset=None,
@@ -204,7 +204,7 @@ def _after_reset(gpu: GpuSample, known: Known) -> Known:
 
 
 def _with_figures(gpu: GpuSample, known: Known) -> Known:
-    return _replaced(
+    return replace(
         known,
         idle_bytes=_idle_bytes(gpu, known.idle_bytes),
         energy_j=known.energy_j if gpu.energy_j is None else gpu.energy_j,
@@ -227,10 +227,6 @@ def _idle_bytes(gpu: GpuSample, before: int | None) -> int | None:
     listed = sum(process.mem_used_bytes or 0 for process in gpu.processes or ())
     used = max(0, gpu.mem_used_bytes - listed)
     return used if before is None else min(used, before)
-
-
-def _replaced(known: Known, **changes: object) -> Known:
-    return msgspec.structs.replace(known, **changes)
 
 
 LIMIT_S = 50.0

@@ -14,9 +14,13 @@ import pytest
 from tests.foreign.toys import printer
 
 from ddptop_runner.foreign import output as panes
-from ddptop_runner.foreign.output import Pane, PaneReader, capture, list_panes, new_lines, sockets
+from ddptop_runner.foreign.output import Pane, PaneReader, capture, list_panes, shared, sockets
 
 BEFORE = ["a", "b", "c", "bar 1"]
+
+
+def new_lines(before: list[str], after: list[str]) -> list[str]:
+    return after[shared(before, after)[0] :]
 
 
 @pytest.mark.parametrize(

@@ -115,7 +115,7 @@ def test_placement(cgroup: str, where: str) -> None:
 
 
 def fake_root(folder: Path, cgroup: str = "0::/user.slice/user-0.slice/session-3.scope\n") -> Path:
-    for name in ("run/systemd/system", "proc/self", "etc/systemd/logind.conf.d", "bin"):
+    for name in ("run/systemd/system", "proc/self", "bin"):
         (folder / name).mkdir(parents=True)
     (folder / "proc/self/cgroup").write_text(cgroup)
     return folder
@@ -146,7 +146,6 @@ def test_live_settings_come_from_logind(tmp_path: Path, monkeypatch: pytest.Monk
         """printf 'b true\\nb false\\nas 2 "root" "ann"\\nas 0\\n'""",
     )
     executable(root / "bin/systemd-run", "exit 0")
-    (root / "etc/systemd/logind.conf").write_text("[Login]\nKillUserProcesses=no\n")
     facts = gather(env_of(root), root)
     assert facts.systemd and facts.placement == "session" and facts.systemd_run
     assert facts.kill_user_processes is True
@@ -160,23 +159,15 @@ def test_live_settings_come_from_logind(tmp_path: Path, monkeypatch: pytest.Monk
 
 
 @pytest.mark.parametrize("script", [None, "exit 1", "echo nonsense", "exec /bin/sleep 60"])
-def test_without_an_answer_the_files_tell(tmp_path: Path, script: str | None) -> None:
+def test_what_is_not_answered_is_unknown(
+    tmp_path: Path, script: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(survival, "BUSCTL_TIMEOUT_S", 0.5)
     root = fake_root(tmp_path)
     if script is not None:
         executable(root / "bin/busctl", script)
-    main = "[Login]\n#KillUserProcesses=no\n#RemoveIPC=yes\n#KillExcludeUsers=root\n"
-    (root / "etc/systemd/logind.conf").write_text(main)
-    (root / "etc/systemd/logind.conf.d/50-site.conf").write_text(
-        "[Login]\nKillUserProcesses = yes\n"
-    )
     facts = gather(env_of(root), root)
-    assert facts.kill_user_processes is True
-    assert facts.remove_ipc is True
     assert facts.kill_exclude_users == ("root",)
-
-
-def test_what_nothing_tells_is_unknown(tmp_path: Path) -> None:
-    facts = gather(env_of(fake_root(tmp_path)), tmp_path)
     assert facts.kill_user_processes is None and facts.remove_ipc is None
     assert facts.systemd_version is None and facts.runtime_dir is None
     assert facts.systemd_run is False and facts.linger is False
@@ -198,40 +189,3 @@ def test_linger_version_and_runtime_dir(tmp_path: Path) -> None:
     assert facts.systemd_version == 255
     assert (facts.runtime_dir, facts.runtime_dir_exported) == (standard, False)
     assert gather(env_of(root, XDG_RUNTIME_DIR=standard), root).runtime_dir_exported is True
-
-
-@pytest.mark.parametrize(
-    ("files", "killed"),
-    [
-        ({"etc/systemd/logind.conf": "#KillUserProcesses=yes"}, True),  # the default as built
-        ({"usr/lib/systemd/logind.conf": "KillUserProcesses=yes"}, True),
-        (
-            {  # only the first main file is read
-                "etc/systemd/logind.conf": "[Login]",
-                "usr/lib/systemd/logind.conf": "KillUserProcesses=yes",
-            },
-            None,
-        ),
-        (
-            {  # a comment after it takes nothing back
-                "run/systemd/logind.conf.d/10-a.conf": "KillUserProcesses=yes",
-                "etc/systemd/logind.conf.d/90-z.conf": "#KillUserProcesses=no",
-            },
-            True,
-        ),
-        (
-            {  # the same name in /etc hides it, and a later name wins
-                "usr/lib/systemd/logind.conf.d/50-a.conf": "KillUserProcesses=yes",
-                "etc/systemd/logind.conf.d/50-a.conf": "KillUserProcesses=no",
-                "etc/systemd/logind.conf.d/40-b.conf": "KillUserProcesses=yes",
-            },
-            False,
-        ),
-    ],
-)
-def test_the_files_of_logind(tmp_path: Path, files: dict[str, str], killed: bool | None) -> None:
-    root = fake_root(tmp_path)
-    for name, text in files.items():
-        (root / name).parent.mkdir(parents=True, exist_ok=True)
-        (root / name).write_text(f"{text}\n")
-    assert gather(env_of(root), root).kill_user_processes is killed

@@ -149,19 +149,13 @@ def _tmux(socket_path: str, *command: str) -> str | None:
     return answer.stdout.decode("utf-8", "replace") if answer.returncode == 0 else None
 
 
-def new_lines(before: Sequence[str], after: Sequence[str]) -> list[str]:
-    """Lines of `after` that were written since `before` was captured.
+def shared(before: Sequence[str], after: Sequence[str]) -> tuple[int, int]:
+    """(how many lines at the beginning of `after` are old, how many old ones were redrawn).
 
-    What both share scrolls up: `after` begins with a part of `before`. Lines at the end of
+    What both captures share scrolls up: `after` begins with a part of `before`. Lines at the end of
     `before` may have been redrawn since; they count as written again. Where nothing is shared
     (the screen was cleared, or more was written than a capture holds) all of `after` is new.
     """
-    shared, _ = _shared(before, after)
-    return list(after[shared:])
-
-
-def _shared(before: Sequence[str], after: Sequence[str]) -> tuple[int, int]:
-    """(how many lines at the beginning of `after` are old, how many old ones were redrawn)."""
     best, redrawn = 0, 0
     for dropped in range(min(MAX_REDRAWN, len(before)) + 1):
         kept = before[: len(before) - dropped]
@@ -198,15 +192,15 @@ class PaneReader:
         if not after:
             self.last, self._handed = "", False
             return []
-        shared, redrawn = _shared(before, after)
-        new = after[shared:]
+        old, redrawn = shared(before, after)
+        new = after[old:]
         if not new and not redrawn:
             if self._handed or not self.last:
                 return []
             self._handed = True
             return [self.last]
         lines = new[:-1]
-        if shared and not redrawn and not self._handed and self.last:
+        if old and not redrawn and not self._handed and self.last:
             lines.insert(0, self.last)
         self.last, self._handed = (new[-1] if new else after[-1]), not new
         return lines

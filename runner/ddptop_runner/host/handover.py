@@ -22,14 +22,6 @@ from ddptop_runner.base.paths import RunFolder
 from ddptop_runner.model.spec import JobSpec
 
 _LIMITS = ("RLIMIT_NOFILE", "RLIMIT_CORE", "RLIMIT_MEMLOCK", "RLIMIT_STACK")
-_IN_PROC = {
-    "Max open files": "RLIMIT_NOFILE",
-    "Max core file size": "RLIMIT_CORE",
-    "Max locked memory": "RLIMIT_MEMLOCK",
-    "Max stack size": "RLIMIT_STACK",
-}
-"""As /proc/<pid>/limits names them."""
-
 OF_A_RANK = frozenset(
     {
         "DDPTOP_ATTEMPT",
@@ -76,7 +68,7 @@ class Handover:
 
 def capture(job_env: dict[str, str], attempt: int) -> Handover:
     """This process's environment, umask and limits, with what the job adds."""
-    limits = {name: resource.getrlimit(getattr(resource, name))[0] for name in _LIMITS}
+    limits = soft_limits_of(os.getpid())
     return Handover(of_shell(os.environ), job_env, start.shell_umask(), limits, attempt)
 
 
@@ -101,16 +93,9 @@ def is_of_torch(name: str) -> bool:
 def soft_limits_of(pid: int) -> dict[str, int]:
     """A process's soft limits, as `Handover` keeps them; empty where they cannot be read."""
     try:
-        lines = Path(f"/proc/{pid}/limits").read_text(encoding="ascii").splitlines()
+        return {name: resource.prlimit(pid, getattr(resource, name))[0] for name in _LIMITS}
     except OSError:
         return {}
-    found = {}
-    for title, name in _IN_PROC.items():
-        for line in lines:
-            if line.startswith(title):
-                word = line[len(title) :].split()[0]
-                found[name] = resource.RLIM_INFINITY if word == "unlimited" else int(word)
-    return found
 
 
 def write(path: Path, handover: Handover, job_id: str = "") -> None:

@@ -23,7 +23,7 @@ from typing import Literal
 
 from ddptop_runner.model.words import Base
 
-BUSCTL_TIMEOUT_S = 0.5
+BUSCTL_TIMEOUT_S = 2.0
 FIRST_SYSTEMD_WITH_SCOPE_OOM_POLICY = 253
 FIRST_NORMAL_UID = 1000
 """RemoveIPC leaves root and system users alone."""
@@ -172,13 +172,13 @@ def gather(env: Mapping[str, str], root: Path = Path("/")) -> SurvivalFacts:
         return SurvivalFacts(systemd=False)
     uid = os.getuid()
     user = _user_name(uid, env)
-    settings = _ask_logind(env) or _read_logind_conf(root)
+    settings = _ask_logind(env)
     runtime_dir = _runtime_dir(uid, env, root)
     return SurvivalFacts(
         systemd=True,
         uid=uid,
         user=user,
-        placement=placement(_read(root / "proc/self/cgroup")),
+        placement=placement((root / "proc/self/cgroup").read_text(errors="replace")),
         kill_user_processes=_as_bool(settings.get("KillUserProcesses")),
         remove_ipc=_as_bool(settings.get("RemoveIPC")),
         kill_exclude_users=tuple(settings.get("KillExcludeUsers", "root").split()),
@@ -203,13 +203,6 @@ def placement(cgroup: str) -> Placement:
         if re.search(r"/session-[^/]+\.scope(/|$)", path):
             return "session"
     return "elsewhere"
-
-
-def _read(file: Path) -> str:
-    try:
-        return file.read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        return ""
 
 
 def _user_name(uid: int, env: Mapping[str, str]) -> str:
@@ -244,24 +237,6 @@ def _busctl_value(line: str) -> str:
     """`b true` → "true"; `as 2 "root" "ann"` → "root ann"."""
     kind, _, value = line.partition(" ")
     return " ".join(re.findall(r'"([^"]*)"', value)) if kind == "as" else value.strip()
-
-
-def _read_logind_conf(root: Path) -> dict[str, str]:
-    """Logind's settings from its files; the shipped file shows the defaults in comments."""
-    places = [root / "etc/systemd", root / "run/systemd", root / "usr/lib/systemd"]
-    files = [place / "logind.conf" for place in places if (place / "logind.conf").exists()][:1]
-    drop_ins: dict[str, Path] = {}
-    for place in reversed(places):  # of one name, the file in /etc counts
-        drop_ins |= {file.name: file for file in (place / "logind.conf.d").glob("*.conf")}
-    files += [drop_ins[name] for name in sorted(drop_ins)]
-    defaults: dict[str, str] = {}
-    given: dict[str, str] = {}
-    for file in files:
-        for line in _read(file).splitlines():
-            found = re.fullmatch(r"\s*(#?)\s*(\w+)\s*=\s*(.*?)\s*", line)
-            if found and found[2] in _SETTINGS:
-                (defaults if found[1] else given)[found[2]] = found[3]
-    return defaults | given
 
 
 def _as_bool(value: str | None) -> bool | None:

@@ -169,44 +169,35 @@ def put(folder: Path, **files: str) -> None:
         (folder / name.replace("__", ".")).write_text(text)
 
 
-def put_proc(root: Path, membership: str, mounts: str) -> Path:
-    put(root / "proc/self", cgroup=membership, mountinfo=mounts)
-    return root / "proc"
+def groups_seen(root: Path, membership: str) -> list[MemoryGroup]:
+    put(root / "proc/self", cgroup=membership)
+    return oom.groups_of(proc=root / "proc", cgroups=root / "cg")
 
 
 def test_version_2(tmp_path):
     mount = tmp_path / "cg"
     put(mount / "user/job", memory__events="low 0\noom 2\noom_kill 2\n", memory__max="1073741824\n")
     put(mount / "user", memory__events="oom_kill 5\n", memory__max="max\n", memory__current="7\n")
-    proc = put_proc(tmp_path, "0::/user/job\n", f"31 23 0:28 / {mount} rw - cgroup2 cgroup2 rw\n")
-    own, above, root = oom.groups_of(proc=proc)
+    own, above, root = groups_seen(tmp_path, "0::/user/job\n")
     assert (own.kills, own.limit_bytes, own.version) == (2, 2**30, 2)
     assert (above.kills, above.limit_bytes, above.used_bytes) == (5, None, 7)
     assert (root.kills, root.path) == (None, str(mount))
 
 
 def test_version_1_in_a_container_that_mounts_its_own_group(tmp_path):
-    mount = tmp_path / "memory"
+    mount = tmp_path / "cg/memory"
     oom_control = "oom_kill_disable 0\nunder_oom 0\noom_kill 1\n"
     limits = {"memory__limit_in_bytes": "9223372036854771712\n"}
     put(mount / "job", memory__oom_control=oom_control, **limits)
     put(mount, memory__oom_control="oom_kill 0\n", **limits)
-    proc = put_proc(
-        tmp_path,
-        "5:devices:/\n4:cpu,memory:/docker/abc/job\n0::/\n",
-        f"34 31 0:31 / {tmp_path} rw - cgroup2 cgroup2 rw\n"
-        f"35 31 0:32 /docker/abc {mount} rw,relatime - cgroup cgroup rw,memory\n",
-    )
-    own, above = oom.groups_of(proc=proc)
+    own, above = groups_seen(tmp_path, "5:devices:/\n4:cpu,memory:/docker/abc/job\n0::/\n")
     assert (own.kills, own.limit_bytes, own.version) == (1, None, 1)
     assert (above.kills, above.path) == (0, str(mount))
 
 
-@pytest.mark.parametrize(
-    ("membership", "mounts"), [("", ""), ("garbage\n0::/x\n", "garbage\n"), ("1:cpu:/\n", "")]
-)
-def test_no_memory_cgroup(tmp_path, membership, mounts):
-    assert oom.groups_of(proc=put_proc(tmp_path, membership, mounts)) == []
+@pytest.mark.parametrize("membership", ["", "garbage\n0::/x\n", "1:cpu:/\n", "1:memory:/../..\n"])
+def test_no_memory_cgroup(tmp_path, membership):
+    assert groups_seen(tmp_path, membership) == []
     assert oom.groups_of(pid=0, proc=tmp_path / "none") == []
 
 

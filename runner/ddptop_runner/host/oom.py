@@ -112,6 +112,7 @@ class KernelLog:
 
 
 PROC = Path("/proc")
+CGROUPS = Path("/sys/fs/cgroup")
 _NO_LIMIT_BYTES = 2**62
 """Version 1 says "no limit" with a number near 2**63."""
 
@@ -130,70 +131,41 @@ class MemoryGroup:
     peak_bytes: int | None = None
 
 
-def groups_of(pid: int | str = "self", proc: Path = PROC) -> list[MemoryGroup]:
+def groups_of(
+    pid: int | str = "self", proc: Path = PROC, cgroups: Path = CGROUPS
+) -> list[MemoryGroup]:
     """The memory cgroup of a process and all above it, innermost first; empty where none is seen.
 
     Args:
         pid: the process.
         proc: where /proc is mounted.
+        cgroups: where cgroups are mounted.
     """
     try:
-        membership = (proc / str(pid) / "cgroup").read_text(encoding="utf-8", errors="replace")
-        mounts = (proc / str(pid) / "mountinfo").read_text(encoding="utf-8", errors="replace")
+        text = (proc / str(pid) / "cgroup").read_text(encoding="utf-8", errors="replace")
     except OSError:
         return []
-    for version, own in _memberships(membership):
-        for root, point in _mounts(mounts, version):
-            found = _read_up(Path(point), _below(own, root), version)
-            if any(group.kills is not None for group in found):
-                return found
+    for line in text.splitlines():
+        number, _, rest = line.partition(":")
+        controllers, _, own = rest.partition(":")
+        if "memory" in controllers.split(","):
+            found = _read_up(cgroups / "memory", own, 1)
+        elif number == "0" and not controllers:
+            found = _read_up(cgroups, own, 2)
+        else:
+            continue
+        if any(group.kills is not None for group in found):
+            return found
     return []
 
 
-def _memberships(text: str) -> list[tuple[int, str]]:
-    """(version, path in its hierarchy) of each memory cgroup, version 1 first."""
-    first, second = [], []
-    for line in text.splitlines():
-        parts = line.split(":", 2)
-        if len(parts) != 3:
-            continue
-        if "memory" in parts[1].split(","):
-            first.append((1, parts[2]))
-        elif parts[0] == "0" and not parts[1]:
-            second.append((2, parts[2]))
-    return first + second
-
-
-def _mounts(text: str, version: int) -> list[tuple[str, str]]:
-    """(root within the hierarchy, mount point) of each mount of the memory controller."""
-    found = []
-    for line in text.splitlines():
-        left, _, right = line.partition(" - ")
-        fields, kind = left.split(), right.split()
-        if len(fields) < 5 or len(kind) < 3:
-            continue
-        first = kind[0] == "cgroup" and "memory" in kind[2].split(",")
-        if first if version == 1 else kind[0] == "cgroup2":
-            found.append((fields[3], fields[4]))
-    return found
-
-
-def _below(own: str, root: str) -> PurePosixPath:
-    """Where the group lies below the mount: containers mount their own group as the root."""
-    try:
-        return PurePosixPath(own).relative_to(root)
-    except ValueError:
-        return PurePosixPath()
-
-
-def _read_up(point: Path, below: PurePosixPath, version: int) -> list[MemoryGroup]:
-    parts = [part for part in below.parts if part not in ("/", "..")]
-    found = []
-    for depth in range(len(parts), -1, -1):
-        folder = point.joinpath(*parts[:depth])
-        if folder.is_dir():
-            found.append(read_group(folder, version))
-    return found
+def _read_up(mount: Path, own: str, version: int) -> list[MemoryGroup]:
+    """The group and all above it; a container mounts its own group in place of the root."""
+    parts = [part for part in PurePosixPath(own).parts if part not in ("/", "..")]
+    while parts and not mount.joinpath(*parts).is_dir():
+        del parts[0]
+    folders = (mount.joinpath(*parts[:depth]) for depth in range(len(parts), -1, -1))
+    return [read_group(folder, version) for folder in folders]
 
 
 def read_group(folder: Path, version: int) -> MemoryGroup:

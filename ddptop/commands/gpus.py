@@ -6,20 +6,17 @@ The driver is asked first; what else is needed is imported and read meanwhile.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
 import msgspec
 
 from ddptop_runner.devices.once import ForkedReading
 from ddptop_runner.devices.report import DeviceReport
-from ddptop_runner.model.snapshot import SCHEMA, GpuProcess, GpuSample
+from ddptop_runner.model.snapshot import SCHEMA, GpuSample
 
 if TYPE_CHECKING:
     from ddptop_runner.job.registry import JobView
-
-Label = Callable[[int], "tuple[str, int | None] | None"]
-"""(job, rank) of a pid, or None when it is no rank of a job."""
 
 FLAGS = ("--json", "--links")
 """All options of this verb, none of which takes a value."""
@@ -35,11 +32,12 @@ def run(json_output: bool, *, links: bool = False) -> int:
     reading = ForkedReading(links=links)
     from ddptop.commands.gpus_text import as_text
     from ddptop.output import put, put_json, say
-    from ddptop_runner.job.registry import all_jobs, rank_of_pid
+    from ddptop_runner.job.registry import all_jobs, labelled, rank_of_pid
 
     views = all_jobs()
     owners = rank_of_pid(views)
-    report = labelled(reading.report(LINKS_TIMEOUT_S if links else TIMEOUT_S), owners.get)
+    report = reading.report(LINKS_TIMEOUT_S if links else TIMEOUT_S)
+    report = msgspec.structs.replace(report, gpus=labelled(report.gpus, owners))
     report = with_xids(report, heard_by(views))
     if not json_output:
         put(as_text(report, _width(), links=links))
@@ -56,19 +54,6 @@ def run(json_output: bool, *, links: bool = False) -> int:
     if report.note:
         say(report.note)
     return 0
-
-
-def labelled(report: DeviceReport, label: Label | None) -> DeviceReport:
-    """The report with job and rank at the processes that `label` knows."""
-    if label is None:
-        return report
-    gpus = []
-    for gpu in report.gpus:
-        processes = gpu.processes
-        if processes is not None:
-            processes = [_labelled_process(process, label) for process in processes]
-        gpus.append(msgspec.structs.replace(gpu, processes=processes))
-    return msgspec.structs.replace(report, gpus=gpus)
 
 
 def heard_by(views: Iterable[JobView]) -> dict[str, GpuSample]:
@@ -91,13 +76,6 @@ def with_xids(report: DeviceReport, heard: Mapping[str, GpuSample]) -> DeviceRep
             gpu = msgspec.structs.replace(gpu, xid=known.xid, xid_meanings=known.xid_meanings)
         gpus.append(gpu)
     return msgspec.structs.replace(report, gpus=gpus)
-
-
-def _labelled_process(process: GpuProcess, label: Label) -> GpuProcess:
-    found = label(process.pid)
-    if found is None:
-        return process
-    return msgspec.structs.replace(process, job=found[0], rank=found[1])
 
 
 def _width() -> int | None:

@@ -8,13 +8,14 @@ import sys
 from types import SimpleNamespace
 
 import pytest
-from ddptop.commands.gpus import heard_by, labelled, with_xids
+from ddptop.commands.gpus import heard_by, with_xids
 from ddptop.commands.gpus_text import as_text
 from tests.nvml_stub import GIB, StubGpu, StubProcess
 
 from ddptop_runner.base.clock import utc_now
 from ddptop_runner.devices import report as device_report
 from ddptop_runner.devices.report import DeviceReport, no_library_report
+from ddptop_runner.job.registry import labelled
 from ddptop_runner.model.snapshot import GpuProcess, GpuSample
 
 GPU_KEYS = {
@@ -149,7 +150,7 @@ def report(**fields: object) -> DeviceReport:
 def test_processes_get_the_job_and_rank_that_is_known():
     gpu = GpuSample(index=0, processes=[GpuProcess(pid=10), GpuProcess(pid=11)])
     known = {11: ("train", 3)}
-    labels = labelled(report(gpus=[gpu, GpuSample(index=1)]), known.get).gpus
+    labels = labelled([gpu, GpuSample(index=1)], known)
     assert [(p.job, p.rank) for p in labels[0].processes] == [(None, None), ("train", 3)]
     assert labels[1].processes is None
     assert as_text(report(gpus=labels)).count("train") == 1

@@ -13,7 +13,7 @@ import fcntl
 import functools
 import os
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Protocol
 
@@ -31,7 +31,7 @@ from ddptop_runner.base.paths import (
 )
 from ddptop_runner.devices.owners import user_name
 from ddptop_runner.host import procs
-from ddptop_runner.model.snapshot import NodeSnapshot, Pause, decode_snapshot
+from ddptop_runner.model.snapshot import GpuSample, NodeSnapshot, Pause, decode_snapshot
 from ddptop_runner.model.spec import JobSpec, damaged_job, read_spec, refuse_newer_schema
 from ddptop_runner.model.words import LIVE_STATES, JobState
 
@@ -461,6 +461,23 @@ def rank_of_pid(
             if rank.pid is not None:
                 owners[rank.pid] = (view.job, rank.rank)
     return owners
+
+
+def labelled(
+    gpus: Iterable[GpuSample], owners: Mapping[int, tuple[str, int | None]]
+) -> list[GpuSample]:
+    """The samples with job and rank at the processes that `rank_of_pid` knows."""
+    found = []
+    for gpu in gpus:
+        processes = [
+            msgspec.structs.replace(one, job=owners[one.pid][0], rank=owners[one.pid][1])
+            if one.job is None and one.pid in owners
+            else one
+            for one in gpu.processes or ()
+        ]
+        unknown = gpu.processes is None
+        found.append(gpu if unknown else msgspec.structs.replace(gpu, processes=processes))
+    return found
 
 
 def _names(views: Iterable[JobView]) -> str:

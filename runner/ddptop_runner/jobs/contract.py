@@ -39,8 +39,8 @@ class RankRow(Base, frozen=True, kw_only=True):
     """Machine index (PCI order) of its device."""
 
 
-class JobRow(Base, frozen=True, kw_only=True):
-    """One job in a list."""
+class JobFacts(Base, frozen=True, kw_only=True):
+    """What every list and status tells of a job."""
 
     job: str
     """Name of the job."""
@@ -49,9 +49,6 @@ class JobRow(Base, frozen=True, kw_only=True):
     """Host where the job runs."""
     command: str
     """Command that was launched, on one line."""
-    launcher: str
-    """What starts the ranks: torchrun, accelerate, deepspeed, horovod, mpirun, mp.spawn, lightning,
-    or python."""
     world_size: int | None
     """Number of ranks on all hosts."""
     attempt: int | None
@@ -64,7 +61,6 @@ class JobRow(Base, frozen=True, kw_only=True):
     """Estimated time until the run ends."""
     started_at: dt.datetime
     """When the job was launched."""
-    ranks: list[RankRow]
     policy: str | None = None
     """Latest restart policy decision and its reason."""
     restart_at: dt.datetime | None = None
@@ -80,6 +76,15 @@ class JobRow(Base, frozen=True, kw_only=True):
     """Steps taken by the slowest rank in this attempt."""
     pause: Pause | None = None
     """Set while a live job is not taking steps; None otherwise, or if unknown."""
+
+
+class JobRow(JobFacts, frozen=True, kw_only=True):
+    """One job in a list."""
+
+    launcher: str
+    """What starts the ranks: torchrun, accelerate, deepspeed, horovod, mpirun, mp.spawn, lightning,
+    or python."""
+    ranks: list[RankRow]
 
 
 class DamagedRow(Base, frozen=True, kw_only=True):
@@ -131,27 +136,14 @@ class ForeignList(Base, frozen=True, kw_only=True):
     unreadable: list[UnreadableRow]
 
 
-class JobStatus(Base, frozen=True, kw_only=True):
+class JobStatus(JobFacts, frozen=True, kw_only=True):
     """What `status --json` prints."""
 
     schema: int = SCHEMA
-    job: str
-    """Name of the job."""
-    state: JobState
-    host: str
-    """Host where the job runs."""
-    command: str
-    """Command that was launched, on one line."""
-    attempt: int | None
-    """Current or last attempt, from 0."""
     restarts_used: int
     """Restarts used from the budget (`--max-restarts`)."""
     restarts_left: int
     """Restarts left in the budget; progress refills it."""
-    world_size: int | None
-    """Number of ranks on all hosts."""
-    started_at: dt.datetime
-    """When the job was launched."""
     ended_at: dt.datetime | None
     """None while the job is live."""
     exit_code: int | None
@@ -162,12 +154,6 @@ class JobStatus(Base, frozen=True, kw_only=True):
     """Whether the guardian is alive; None if that cannot be determined."""
     snapshot_age_s: float | None
     """Age of the values below; they are refreshed about once a second while the job is live."""
-    step: int | None
-    """Step of the slowest rank; see `step_counts`."""
-    total_steps: int | None
-    """Total steps in the whole run, if known."""
-    eta_s: float | None
-    """Estimated time until the run ends."""
     ranks: list[RankSample]
     """One entry per rank."""
     gpus: list[GpuSample]
@@ -178,27 +164,12 @@ class JobStatus(Base, frozen=True, kw_only=True):
     """Current problems; empty if there are none."""
     checkpoint: Checkpoint | None
     """Last detected checkpoint."""
-    policy: str | None
-    """Latest restart policy decision and its reason."""
-    restart_at: dt.datetime | None
-    """When the next attempt starts; None unless a restart is pending."""
     restarts_refilled: str | None
     """Progress that last refilled the restart budget."""
-    set_aside: list[int]
-    """Machine indices of failed devices that the job continues without."""
     previous_cause: Cause | None
     """Why the previous attempt failed; None if it did not."""
     launcher: LauncherSample | None
     """Process for the launched command; None if ddptop starts the ranks itself."""
-    progress: Progress | None
-    """Progress toward a known total; None if no total is known."""
-    step_counts: StepCounts | None
-    """What `step` counts: `run`, or `attempt` or `epoch` when the step of the whole run is
-    unknown."""
-    attempt_step: int | None
-    """Steps taken by the slowest rank in this attempt."""
-    pause: Pause | None
-    """Set while a live job is not taking steps; None otherwise, or if unknown."""
 
 
 def job_row(view: JobView) -> JobRow:

@@ -142,8 +142,7 @@ class QueueWatch:
         if report is None or report.boottime_s == self._looked_at_s:
             return None
         self._looked_at_s = report.boottime_s
-        owners = registry.rank_of_pid()
-        self._gpus = [usage.labelled(gpu, owners) for gpu in report.gpus]
+        self._gpus = registry.labelled(report.gpus, registry.rank_of_pid())
         self._uses = self._look_at(report)
         self._streaks = free_streaks(self._streaks, self._uses)
         self._ahead = usage.queued_before(self._spec)

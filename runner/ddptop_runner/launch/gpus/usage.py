@@ -300,28 +300,13 @@ def uses(
         present: the machine's samples, as the driver gives them.
         besides: the ID of a job whose own devices do not count.
     """
-    owners, claimed = registry.rank_of_pid(), claims(besides)
+    gpus, claimed = registry.labelled(present, registry.rank_of_pid()), claims(besides)
     found = []
     for device in devices:
-        gpu = next((gpu for gpu in present if is_same(gpu, device)), None)
+        gpu = next((gpu for gpu in gpus if is_same(gpu, device)), None)
         jobs = [job for job, held in claimed if is_same(held, device)]
-        found.append(use_of(device, None if gpu is None else labelled(gpu, owners), jobs))
+        found.append(use_of(device, gpu, jobs))
     return found
-
-
-def labelled(gpu: GpuSample, owners: dict[int, tuple[str, int | None]]) -> GpuSample:
-    """The sample with job and rank at the processes that `registry.rank_of_pid` knows."""
-    if gpu.processes is None:
-        return gpu
-    processes = [
-        process
-        if process.job is not None or process.pid not in owners
-        else msgspec.structs.replace(
-            process, job=owners[process.pid][0], rank=owners[process.pid][1]
-        )
-        for process in gpu.processes
-    ]
-    return msgspec.structs.replace(gpu, processes=processes)
 
 
 def is_same(one: GpuSample | Device, other: Device) -> bool:

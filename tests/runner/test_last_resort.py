@@ -11,7 +11,7 @@ from tests.runner.resuming import PIDS, begin, connect, finish, run, start, told
 
 from ddptop_runner.base.clock import boottime_s
 from ddptop_runner.job import failure
-from ddptop_runner.judge.hangs.types import HangVerdict
+from ddptop_runner.judge.hangs.verdict import HangVerdict
 from ddptop_runner.judge.losses import BadLoss
 from ddptop_runner.model import events as ev
 from ddptop_runner.model import protocol as pt

@@ -14,8 +14,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from ddptop_runner.reading.text.line import clean, says
-from ddptop_runner.reading.text.parser import LossParser, Reading
+from ddptop_runner.reading.text.parser import LossParser, Reading, clean, says
 
 SAMPLES = Path(__file__).parents[1] / "samples" / "logs"
 PATHS = sorted(SAMPLES.glob("*.txt"))

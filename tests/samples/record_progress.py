@@ -21,7 +21,7 @@ from pathlib import Path
 
 from ddptop_runner.base.clock import boottime_s
 from ddptop_runner.model.diagnose import RankExit
-from ddptop_runner.judge.hangs.types import RankProgress
+from ddptop_runner.judge.hangs.verdict import RankProgress
 from ddptop_runner.host.tree import HostUsage
 from ddptop_runner.model.probe_message import decode_message
 from ddptop_runner.job.rank_table import RankTable

@@ -22,8 +22,7 @@ from ddptop_runner.foreign.types import ForeignJob
 from ddptop_runner.host import procs
 from ddptop_runner.reading.progress.from_text import TextProgress
 from ddptop_runner.reading.text.parser import LossParser, Reading
-from ddptop_runner.reading.trace_files.find import rank_of, written_at
-from ddptop_runner.reading.trace_files.watch import TraceWatch
+from ddptop_runner.reading.trace_files.watch import TraceWatch, rank_of, written_at
 from ddptop_runner.store.log_clean import LineCleaner
 
 KEPT_LINES = 2000

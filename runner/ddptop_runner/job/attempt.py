@@ -25,7 +25,7 @@ from ddptop_runner.job.rank_memory import RankMemory, read_memory
 from ddptop_runner.job.rank_record import RankRecord
 from ddptop_runner.job.state import JobState, RankLife
 from ddptop_runner.judge.checkpoints import CheckpointBook
-from ddptop_runner.judge.hangs.types import HangVerdict, SeenPause
+from ddptop_runner.judge.hangs.verdict import HangVerdict, SeenPause
 from ddptop_runner.judge.hangs.watch import HangWatch
 from ddptop_runner.judge.losses import BadLoss, LossWatch
 from ddptop_runner.model import events as ev

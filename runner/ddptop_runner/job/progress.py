@@ -17,8 +17,7 @@ from ddptop_runner.reading.progress.from_text import TextProgress
 from ddptop_runner.reading.progress.rank_view import fill
 from ddptop_runner.reading.progress.text_watch import TextWatch
 from ddptop_runner.reading.text.parser import Reading
-from ddptop_runner.reading.trace_files.find import TraceFile, rank_of, written_at
-from ddptop_runner.reading.trace_files.watch import TraceWatch
+from ddptop_runner.reading.trace_files.watch import TraceFile, TraceWatch, rank_of, written_at
 
 TRACES_AFTER_S = 15.0
 """Files are looked for once nothing else has told a loss for so long."""

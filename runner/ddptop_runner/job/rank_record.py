@@ -12,7 +12,7 @@ from ddptop_runner.base.clock import boottime_s, utc_from_boottime, utc_now
 from ddptop_runner.base.exit_status import split_status
 from ddptop_runner.host import procs
 from ddptop_runner.host.tree import RankUsage
-from ddptop_runner.judge.hangs.types import WARM_COLLECTIVES, RankProgress
+from ddptop_runner.judge.hangs.verdict import WARM_COLLECTIVES, RankProgress
 from ddptop_runner.model.diagnose import RankExit
 from ddptop_runner.model.probe_message import ProbeMessage
 from ddptop_runner.model.snapshot import ProcessId, RankSample

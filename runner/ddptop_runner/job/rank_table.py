@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 
 from ddptop_runner.host import procs
 from ddptop_runner.job.rank_record import RankRecord
-from ddptop_runner.judge.hangs.types import HangLook, RankProgress
+from ddptop_runner.judge.hangs.verdict import HangLook, RankProgress
 from ddptop_runner.model.diagnose import RankExit
 from ddptop_runner.model.probe_message import ProbeMessage
 from ddptop_runner.model.snapshot import RankSample

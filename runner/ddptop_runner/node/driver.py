@@ -29,7 +29,7 @@ from ddptop_runner.job.event_log import EventLog
 from ddptop_runner.job.state import JobState
 from ddptop_runner.job.sweep import LEFTOVER_GRACE_S, JobProcesses
 from ddptop_runner.judge.hangs.records import hang_cause
-from ddptop_runner.judge.hangs.types import HangVerdict
+from ddptop_runner.judge.hangs.verdict import HangVerdict
 from ddptop_runner.judge.losses import BadLoss
 from ddptop_runner.judge.restarts.devices import JobDevices, without
 from ddptop_runner.judge.restarts.fitness import Waited

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from ddptop_runner.judge.hangs.types import HangLook, RankProgress, Standing
+from ddptop_runner.judge.hangs.verdict import HangLook, RankProgress, Standing
 from ddptop_runner.judge.hangs.watch import HangWatch
 
 

@@ -17,7 +17,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from ddptop_runner.judge.hangs.types import RankProgress
+from ddptop_runner.judge.hangs.verdict import RankProgress
 
 SAMPLES = Path(__file__).parents[2] / "samples" / "progress"
 PROBE_S = 1.3

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from tests.runner.hangs.ranks import rank, standing
 
-from ddptop_runner.judge.hangs.culprit import find
+from ddptop_runner.judge.hangs.verdict import find_culprits
 
 WAITS = {"doing": "collective", "at": (9, 8)}
 
@@ -152,11 +152,11 @@ CASES = {
 @pytest.mark.parametrize("case", CASES.values(), ids=list(CASES))
 def test_culprit(case):
     alive, ended, (ranks, proven, words) = case
-    found = find(alive, ended)
+    found = find_culprits(alive, ended)
     assert (found.ranks, found.proven) == (ranks, proven)
     assert words in found.because
 
 
 def test_nobody_is_named_where_nobody_is_behind():
-    assert not find([standing(0), standing(1)]).named
-    assert find([standing(0, 1), standing(1, 2)]).named
+    assert not find_culprits([standing(0), standing(1)]).named
+    assert find_culprits([standing(0, 1), standing(1, 2)]).named

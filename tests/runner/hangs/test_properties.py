@@ -10,8 +10,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.runner.hangs.ranks import rank
 
-from ddptop_runner.judge.hangs.types import RankProgress, Standing
-from ddptop_runner.judge.hangs.verdict import CEILINGS_S, FACTOR, FLOORS_S, Limits, judge
+from ddptop_runner.judge.hangs.verdict import (
+    CEILINGS_S,
+    FACTOR,
+    FLOORS_S,
+    Limits,
+    RankProgress,
+    Standing,
+    judge,
+)
 from ddptop_runner.judge.hangs.watch import LONGEST_LOOK_S, HangWatch
 
 steady = settings(max_examples=30, deadline=None, derandomize=True, database=None)

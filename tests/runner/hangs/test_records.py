@@ -6,7 +6,7 @@ import pytest
 
 from ddptop_runner.judge.hangs import records as places
 from ddptop_runner.judge.hangs.records import hang_cause
-from ddptop_runner.judge.hangs.types import HangVerdict
+from ddptop_runner.judge.hangs.verdict import HangVerdict
 
 WAITING = """\
 Thread 0x00007f0a6f7fe6c0 (most recent call first):

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 import pytest
 from tests.runner.hangs.replay import Disturbances, Moment, disturbed, live, names, read
 
-from ddptop_runner.judge.hangs.types import HangLook
+from ddptop_runner.judge.hangs.verdict import HangLook
 from ddptop_runner.judge.hangs.watch import HangWatch
 
 LIVES = 200

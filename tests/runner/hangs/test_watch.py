@@ -9,7 +9,7 @@ import pytest
 from tests.runner.hangs.ranks import Life, rank
 
 from ddptop_runner.host.tree import LoaderUsage
-from ddptop_runner.judge.hangs.types import SeenPause
+from ddptop_runner.judge.hangs.verdict import SeenPause
 from ddptop_runner.judge.hangs.watch import HangWatch
 
 AUTO = {"timeout_s": None, "auto": True}

@@ -16,7 +16,7 @@ from ddptop_runner.job.progress import JobProgress
 from ddptop_runner.job.rank_table import RankTable
 from ddptop_runner.model.run_step import Printed
 from ddptop_runner.model.snapshot import RankSample
-from ddptop_runner.reading.trace_files.find import TraceFile, rank_of
+from ddptop_runner.reading.trace_files.watch import TraceFile, rank_of
 
 HEAD = "epoch,step,train_loss\n"
 

@@ -12,17 +12,15 @@ import pytest
 from tests.runner.trace_files.test_series import LIGHTNING, STREAM, event, record, scalar
 
 from ddptop_runner.reading.text.parser import Reading
-from ddptop_runner.reading.trace_files.find import (
-    MAX_DEPTH,
-    find_files,
-    kind_of,
-    maker_of,
-)
 from ddptop_runner.reading.trace_files.watch import (
+    MAX_DEPTH,
     MAX_LAG_BYTES,
     READ_BYTES,
     TraceFiles,
     TraceWatch,
+    find_files,
+    kind_of,
+    maker_of,
 )
 
 SAMPLES = Path(__file__).parents[2] / "samples" / "trace_files"

@@ -11,9 +11,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ddptop_runner.base.units import duration_in_words, name_ranks
-from ddptop_runner.judge.hangs.culprit import DOING, is_or_are
-from ddptop_runner.judge.hangs.types import Culprits, RankProgress, Standing
-from ddptop_runner.judge.hangs.verdict import UNEXPLAINED, Judgement
+from ddptop_runner.judge.hangs.verdict import (
+    DOING,
+    UNEXPLAINED,
+    Culprits,
+    Judgement,
+    RankProgress,
+    Standing,
+    is_or_are,
+)
 from ddptop_runner.model.words import PauseState, Phase
 
 LEAST_S = 15.0

@@ -20,7 +20,7 @@ from typing import Any
 
 from ddptop_runner.base import bounded
 from ddptop_runner.base.units import name_ranks
-from ddptop_runner.judge.hangs.types import HangVerdict
+from ddptop_runner.judge.hangs.verdict import HangVerdict
 from ddptop_runner.model.snapshot import Cause
 
 _THREAD = re.compile(r"^(?:Current thread|Thread)\b", re.MULTILINE)

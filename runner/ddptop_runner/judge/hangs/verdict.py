@@ -10,21 +10,414 @@ attempt hangs at the same place. So the minimums are long where a healthy rank m
 short only where others wait in a collective that a rank has not entered. torch's own limits for a
 collective (NCCL 10 min, gloo 30 min) set the scale: a pause that they allow is allowed here too,
 unless the awaited rank is idle. `Limits` raises them by what the run has shown.
+
+Which rank the others wait for is told by the surest sign that there is: a collective that some have
+entered and one has not; then a rank that ended; fewer steps; an interpreter that does not respond;
+and last the minority that is where most ranks are not.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from statistics import median
 from typing import Annotated
 
 import msgspec
 from msgspec import Meta
 
-from ddptop_runner.judge.hangs import culprit
-from ddptop_runner.judge.hangs.types import Culprits, HangVerdict, RankProgress, Standing, is_warm
-from ddptop_runner.model.words import Phase
+from ddptop_runner.base.units import name_ranks
+from ddptop_runner.host.tree import LoaderUsage
+from ddptop_runner.model.words import PauseState, Phase
+
+
+@dataclass(frozen=True)
+class RankProgress:
+    """One rank at one look. Unknown is None, and unknown progress is not "no progress"."""
+
+    rank: int
+    alive: bool
+    paused: bool
+    """Stopped by a signal: the person's doing."""
+    steps: int | None
+    """Optimizer steps of this attempt; None when no probe was heard."""
+    since_progress_s: float
+    """Seconds since its last step, or since the attempt started when it has taken none."""
+    phase: Phase | None = None
+    phase_s: float = 0.0
+    """Seconds since the phase began."""
+    enqueued: Mapping[str, int] = field(default_factory=dict)
+    """By process group: the last collective that the rank has entered."""
+    completed: Mapping[str, int] = field(default_factory=dict)
+    batches: int | None = None
+    cpu_s: float | None = None
+    """CPU time of the rank and all its descendants since they started."""
+    written_bytes: int | None = None
+    """By the rank, as /proc/<pid>/io tells."""
+    loader: LoaderUsage | None = None
+    """Its data loader's processes; None while it does not wait for them, and where it has none."""
+    unheard_s: float | None = None
+    """Seconds since the probe's last word, which comes at least every 5 s unless the interpreter's
+    lock is held; None when it was never heard."""
+    exited_with: int | None = None
+    """Return code of a rank that has ended."""
+    stands_at: str | None = None
+
+    @property
+    def known(self) -> bool:
+        """Whether its progress can be known at all."""
+        return self.steps is not None or bool(self.completed)
+
+    @property
+    def is_unheard(self) -> bool:
+        """Whether its probe is overdue: its interpreter does not respond."""
+        return (self.unheard_s or 0.0) > UNHEARD_S
+
+    @property
+    def pending(self) -> bool:
+        """Whether it has entered a collective that is not complete."""
+        return any(
+            entered > self.completed.get(group, entered) for group, entered in self.enqueued.items()
+        )
+
+
+@dataclass(frozen=True)
+class Standing:
+    """One rank at one look, measured in the time for which somebody looked.
+
+    A supervisor that was stopped, or a machine that was suspended, adds nothing to these times.
+    """
+
+    rank: RankProgress
+    doing: Phase
+    silent_s: float
+    """Since its last step or completed collective."""
+    idle_s: float
+    """Since its last sign of life: progress, or an activity that belongs to what it does."""
+    stepless_s: float = 0.0
+    """Since its last step; of a rank that takes none, since its last completed collective."""
+    busy: bool | None = None
+    """Whether it and its descendants use the CPU; None while that is not known."""
+    is_still: bool = False
+    """Whether nothing is heard of it, and it has used next to no CPU for long: what trains or
+    sleeps, with a probe, uses more."""
+    batches: int | None = None
+    """Taken since `doing` began."""
+
+
+@dataclass(frozen=True)
+class Culprits:
+    """The ranks that a stalled group waits for, and how that is known."""
+
+    ranks: tuple[int, ...]
+    because: str
+    """In words."""
+    proven: bool = False
+    """Whether the others cannot go on without them, whatever they do."""
+    named: bool = True
+    """False where nobody is behind, and `ranks` are all."""
+
+
+@dataclass(frozen=True)
+class HangVerdict:
+    """A group that has used up its time without progress."""
+
+    ranks: tuple[int, ...]
+    """The culprits: whom the others wait for; all where nobody is behind."""
+    quiet_s: float
+    """For how long no rank made progress."""
+    message: str
+    """What stands still, who is behind and by which sign, in words."""
+    named: bool = True
+    """False where nobody is behind."""
+
+
+@dataclass(frozen=True)
+class SeenPause:
+    """A pause of a job that has taken steps before."""
+
+    state: PauseState
+    stepless_s: float
+    reason: str | None = None
+    ranks: tuple[int, ...] = ()
+    """Whom the others wait for."""
+
+
+@dataclass(frozen=True)
+class HangLook:
+    """What one look found."""
+
+    quiet: Mapping[int, float] = field(default_factory=dict)
+    """Ranks that take longer than usual, with the seconds since their last progress. No alarm."""
+    suspicion: HangVerdict | None = None
+    """The job is stalled. Nothing is done yet."""
+    verdict: HangVerdict | None = None
+    """Time to take evidence, and to act."""
+    pause: SeenPause | None = None
+    """None while steps come, and before the first."""
+    notes: Mapping[int, str] = field(default_factory=dict)
+    """By rank: why it is silent and well, such as "evaluating for 40 s"."""
+
+
+UNHEARD_S = 8.0
+"""A probe speaks at least every 5 s unless its interpreter's lock is held."""
+
+
+WARM_STEPS = 3
+
+
+WARM_COLLECTIVES = 20
+"""Before this many the first of everything still happens."""
+
+
+def is_warm(ranks: Sequence[RankProgress], *, first_step: bool) -> bool:
+    """Whether the start is over for the group.
+
+    Args:
+        ranks: all of it.
+        first_step: one step is enough.
+    """
+    steps = max((rank.steps or 0 for rank in ranks), default=0)
+    collectives = max((sum(rank.completed.values()) for rank in ranks), default=0)
+    return steps >= (1 if first_step else WARM_STEPS) or (
+        steps == 0 and collectives >= WARM_COLLECTIVES
+    )
+
+
+# -- whom the others wait for ----------------------------------------------------------------------
+
+DEFAULT_GROUP = "0"
+"""Name of the process group of all ranks."""
+
+
+def _is_shared(group: str) -> bool:
+    """Whether the name stands for the same group on all ranks."""
+    return not group.startswith("#") and group != "other"
+
+
+DOING: dict[Phase, str] = {
+    "start": "starting",
+    "compile": "compiling",
+    "evaluation": "evaluating",
+    "checkpoint": "saving a checkpoint",
+    "data": "waiting for its data loader",
+    "end": "exiting",
+}
+"""What one rank does."""
+
+
+def is_or_are(ranks: Sequence[int]) -> str:
+    """For a sentence about some ranks."""
+    return "is" if len(ranks) == 1 else "are"
+
+
+def find_culprits(standings: Sequence[Standing], ended: Sequence[RankProgress] = ()) -> Culprits:
+    """The ranks to look at first; all of `standings` where nothing tells them apart.
+
+    Args:
+        standings: ranks that live and whose progress is known, at least one.
+        ended: ranks that have ended.
+    """
+    for sign in (_by_collective, _by_end):
+        if found := sign(standings, ended):
+            return found
+    if len(standings) > 1:
+        for other_sign in (_by_steps, _by_silence, _by_mismatch, _by_waiting, _by_place):
+            if found := other_sign(standings):
+                return found
+    return Culprits(_numbers(standings), _together(standings), named=False)
+
+
+def _by_collective(standings: Sequence[Standing], ended: Sequence[RankProgress]) -> Culprits | None:
+    """Who has not entered a collective in which others wait."""
+    alive = [standing.rank for standing in standings]
+    groups = {group for rank in alive for group in rank.enqueued}
+    unsure = None
+    for group in sorted(groups, key=lambda name: (name != DEFAULT_GROUP, name)):
+        members = [rank for rank in (*alive, *ended) if group in rank.enqueued]
+        latest = max(rank.enqueued[group] for rank in members)
+        waiting = [
+            rank.rank
+            for rank in members
+            if rank.alive and rank.completed.get(group, latest) < latest <= rank.enqueued[group]
+        ]
+        behind = [rank for rank in members if rank.enqueued[group] < latest]
+        if not waiting or not behind:
+            continue
+        # a rank that waits in another group's collective is held up itself
+        roots = [rank for rank in behind if not rank.alive or not rank.pending]
+        last = min(rank.enqueued[group] for rank in roots or behind)
+        those = [rank for rank in roots or behind if rank.enqueued[group] == last]
+        numbers = tuple(rank.rank for rank in those)
+        where = "" if group == DEFAULT_GROUP else f" of process group {group}"
+        unheard = any(rank.alive and rank.is_unheard for rank in those)
+        missed = "it" if latest == last + 1 else f"collective {last + 1}"
+        missing = (
+            f"last reported before entering {missed}" if unheard else f"never reached {missed}"
+        )
+        facts = [_ended_in_words(those), _silent_in_words(those), _standing_in_words(those)]
+        because = (
+            f"{_are(waiting)} waiting in collective {latest}{where}; "
+            f"{name_ranks(numbers)} {missing}{_aside(facts)}"
+        )
+        found = Culprits(numbers, because, proven=_is_shared(group) and not unheard)
+        if roots and _is_shared(group):
+            return found
+        unsure = unsure or found
+    return unsure
+
+
+def _by_end(standings: Sequence[Standing], ended: Sequence[RankProgress]) -> Culprits | None:
+    """Who has ended while all others wait."""
+    gone = [rank for rank in ended if rank.exited_with is not None]
+    if not gone or not all(standing.doing == "collective" for standing in standings):
+        return None
+    numbers = tuple(rank.rank for rank in gone)
+    waiting = _numbers(standings)
+    because = f"{_are(waiting)} waiting in a collective; {_ended_in_words(gone)}"
+    return Culprits(numbers, because, proven=True)
+
+
+def _are(ranks: Sequence[int]) -> str:
+    return f"{name_ranks(ranks)} {is_or_are(ranks)}"
+
+
+def _aside(facts: Sequence[str]) -> str:
+    known = "; ".join(filter(None, facts))
+    return f" ({known})" if known else ""
+
+
+def _standing_in_words(ranks: Sequence[RankProgress]) -> str:
+    """Where they are instead; empty where that differs or one of them has ended."""
+    if any(not rank.alive or rank.is_unheard for rank in ranks):
+        return ""
+    places = {rank.stands_at for rank in ranks}
+    place = places.pop() if len(places) == 1 else None
+    if place is None:
+        return ""
+    return f"last seen at {place}"
+
+
+def _ended_in_words(ranks: Sequence[RankProgress]) -> str:
+    gone = [rank for rank in ranks if not rank.alive]
+    if not gone:
+        return ""
+    how = "" if gone[0].exited_with is None else f" with status {gone[0].exited_with}"
+    have = "has" if len(gone) == 1 else "have"
+    return f"{name_ranks([rank.rank for rank in gone])} {have} exited{how}"
+
+
+def _by_steps(standings: Sequence[Standing]) -> Culprits | None:
+    """Who has taken fewer steps, and does not wait itself."""
+    steps = {standing.rank.rank: standing.rank.steps or 0 for standing in standings}
+    fewest, most = min(steps.values()), max(steps.values())
+    if fewest == most:
+        return None
+    behind = [standing for standing in standings if steps[standing.rank.rank] == fewest]
+    ahead = [standing for standing in standings if steps[standing.rank.rank] == most]
+    others = "the other is" if len(standings) - len(behind) == 1 else "the others are"
+    numbers = _numbers(behind)
+    because = f"{_are(numbers)} stuck at step {fewest}; {others} at step {most}"
+    proven = all(standing.doing == "collective" for standing in ahead) and all(
+        standing.doing != "collective" for standing in behind
+    )
+    silent = _aside([_silent_in_words([standing.rank for standing in behind])])
+    return Culprits(numbers, because + silent, proven)
+
+
+def _by_silence(standings: Sequence[Standing]) -> Culprits | None:
+    """Whose interpreter does not respond, while others' do."""
+    silent = [standing for standing in standings if standing.rank.is_unheard]
+    if not silent or len(silent) == len(standings):
+        return None
+    numbers = _numbers(silent)
+    unheard_s = max(standing.rank.unheard_s or 0.0 for standing in silent)
+    because = (
+        f"{name_ranks(numbers)} {'has' if len(numbers) == 1 else 'have'} not reported for "
+        f"{unheard_s:.0f} s: {_silent_in_words([standing.rank for standing in silent])}"
+    )
+    return Culprits(numbers, because)
+
+
+def _by_mismatch(standings: Sequence[Standing]) -> Culprits | None:
+    """All have entered the same collective, and it does not complete: no one's absence."""
+    ranks = [standing.rank for standing in standings]
+    for group, entered in ranks[0].enqueued.items():
+        if _is_shared(group) and all(
+            rank.enqueued.get(group) == entered > rank.completed.get(group, entered)
+            for rank in ranks
+        ):
+            places = sorted({rank.stands_at for rank in ranks if rank.stands_at})
+            apart = f"; last seen at {' and '.join(places[:3])}" if len(places) > 1 else ""
+            because = (
+                f"all ranks are waiting in collective {entered}, which has not completed{apart}"
+            )
+            return Culprits(_numbers(standings), because, named=False)
+    return None
+
+
+def _by_waiting(standings: Sequence[Standing]) -> Culprits | None:
+    """Who does not wait in a collective, while others do."""
+    waiting = [standing for standing in standings if standing.doing == "collective"]
+    others = [standing for standing in standings if standing.doing != "collective"]
+    if not waiting or not others:
+        return None
+    numbers = _numbers(others)
+    doing = {standing.doing for standing in others}
+    what = DOING.get(doing.pop()) if len(doing) == 1 else None
+    if what == DOING["checkpoint"]:  # it may load it as well
+        what = "at a checkpoint"
+    return Culprits(
+        numbers,
+        f"{_are(_numbers(waiting))} waiting in a collective; "
+        f"{_are(numbers)} {what or 'not'}{_places_in_words(others)}",
+    )
+
+
+def _by_place(standings: Sequence[Standing]) -> Culprits | None:
+    """The ranks at the least common place."""
+    places = Counter(standing.rank.stands_at for standing in standings)
+    if None in places or len(places) < 2:
+        return None
+    (_, most), *rest = places.most_common()
+    if rest[0][1] == most:
+        return None
+    fewest = rest[-1][1]
+    odd = [s for s in standings if places[s.rank.stands_at] == fewest]
+    here = ", ".join(sorted({standing.rank.stands_at or "" for standing in odd}))
+    return Culprits(_numbers(odd), f"{_are(_numbers(odd))} at {here}; the others are elsewhere")
+
+
+def _together(standings: Sequence[Standing]) -> str:
+    steps = {standing.rank.steps for standing in standings} - {None}
+    if len(standings) == 1:
+        (only,) = standings
+        at = "" if not only.rank.steps else f" at step {only.rank.steps}"
+        return f"rank {only.rank.rank} is stuck{at}{_places_in_words(standings)}"
+    at = f" at step {steps.pop()}" if len(steps) == 1 else ""
+    if all(standing.doing == "collective" for standing in standings):
+        return f"all ranks are waiting in a collective{at}"
+    return f"all ranks are stuck{at}{_places_in_words(standings)}"
+
+
+def _places_in_words(standings: Sequence[Standing]) -> str:
+    places = {standing.rank.stands_at for standing in standings} - {None}
+    return f" (last seen at {places.pop()})" if len(places) == 1 else ""
+
+
+def _silent_in_words(ranks: Sequence[RankProgress]) -> str:
+    silent = sum(rank.alive and rank.is_unheard for rank in ranks)
+    if silent > 1:
+        return "their interpreters are not responding"
+    return "its interpreter is not responding" if silent else ""
+
+
+def _numbers(standings: Sequence[Standing]) -> tuple[int, ...]:
+    return tuple(standing.rank.rank for standing in standings)
+
+
+# -- what is allowed -------------------------------------------------------------------------------
 
 HOUR_S = 3600.0
 
@@ -240,7 +633,7 @@ def judge(ranks: Sequence[Standing], ended: Sequence[RankProgress], limits: Limi
         ended: those that do not.
         limits: what is allowed.
     """
-    culprits = culprit.find(ranks, ended)
+    culprits = find_culprits(ranks, ended)
     deciding = tuple(rank for rank in ranks if rank.doing != "collective") or tuple(ranks)
     all_wait = deciding[0].doing == "collective"
     silent_s = min(rank.silent_s for rank in ranks)

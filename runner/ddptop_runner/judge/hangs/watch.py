@@ -10,7 +10,6 @@ import msgspec
 
 from ddptop_runner.base.units import name_ranks
 from ddptop_runner.host.tree import LoaderUsage
-from ddptop_runner.judge.hangs.culprit import is_or_are
 from ddptop_runner.judge.hangs.pause import (
     DEAF,
     Facts,
@@ -22,21 +21,20 @@ from ddptop_runner.judge.hangs.pause import (
     pause_state,
     reason,
 )
-from ddptop_runner.judge.hangs.types import (
-    HangLook,
-    HangVerdict,
-    RankProgress,
-    SeenPause,
-    Standing,
-    is_warm,
-)
 from ddptop_runner.judge.hangs.verdict import (
     FLOORS_S,
     INTERVALS_REMEMBERED,
     UNEXPLAINED,
+    HangLook,
+    HangVerdict,
     Judgement,
     Limits,
+    RankProgress,
+    SeenPause,
+    Standing,
     Time,
+    is_or_are,
+    is_warm,
     judge,
 )
 from ddptop_runner.model.words import Phase

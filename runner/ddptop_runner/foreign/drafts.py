@@ -36,7 +36,7 @@ from ddptop_runner.foreign.environment import (
     whole_number,
 )
 from ddptop_runner.foreign.process_table import is_distributed
-from ddptop_runner.foreign.types import Launcher, ProcessFacts, RankEvidence
+from ddptop_runner.foreign.types import ForeignRank, Launcher, ProcessFacts, RankEvidence
 from ddptop_runner.store.log_clean import sanitize
 
 MAX_ANCESTORS = 128
@@ -44,22 +44,12 @@ MAX_ANCESTORS = 128
 
 
 @dataclass
-class RankDraft:
-    """A rank that was recognized."""
-
-    process: ProcessFacts
-    rank: int
-    local_rank: int
-    evidence: RankEvidence
-    restart_count: int | None = None
-
-
-@dataclass
 class JobDraft:
     """A job while it is put together."""
 
     launcher: Launcher
-    ranks: list[RankDraft]
+    ranks: list[ForeignRank]
+    """Without their helpers."""
     launchers: list[ProcessFacts] = field(default_factory=list)
     """From the root down; empty when no launcher is there."""
     world_size: int | None = None
@@ -92,30 +82,26 @@ class Tree:
         self.by_pid = {one.pid: one for one in processes if one.pid not in self.own}
         self._device_pids = device_pids
         self._has_rank_workers: dict[int, bool] = {}
-        self._members: set[int] = set()
+        self.members: set[int] = set()
+        """Pids of all ranks and launchers that were taken."""
         self._above: set[int] = set()
         """Members whose descendants belong to no other job."""
 
     def take(self, drafts: Iterable[JobDraft]) -> None:
         """Remember the members of these jobs, so that no other job gets them."""
         for draft in drafts:
-            inner = {rank.process.pid for rank in draft.ranks}
+            inner = {rank.pid for rank in draft.ranks}
             inner.update(process.pid for process in draft.extras)
-            self._members |= inner | {process.pid for process in draft.launchers}
+            self.members |= inner | {process.pid for process in draft.launchers}
             if draft.launcher == "mp.spawn":  # its managers and pools are no trainings
                 inner.update(process.pid for process in draft.launchers)
             self._above |= inner
 
     def is_taken(self, process: ProcessFacts) -> bool:
         """Whether it belongs to a job already, or descends from a rank of one."""
-        if process.pid in self._members:
+        if process.pid in self.members:
             return True
         return any(above.pid in self._above for above in self.ancestors(process))
-
-    @property
-    def members(self) -> frozenset[int]:
-        """Pids of all ranks and launchers that were taken."""
-        return frozenset(self._members)
 
     def children(self, pid: int) -> list[ProcessFacts]:
         """The direct children in the order of their start."""
@@ -135,6 +121,10 @@ class Tree:
                         yield child
             frontier = below
 
+    def pids_below(self, pid: int) -> list[int]:
+        """Pids of the descendants that are no members of any job, in the order of their start."""
+        return [one.pid for one in sorted(self.descendants(pid, self.members), key=start_order)]
+
     def ancestors(self, process: ProcessFacts) -> Iterator[ProcessFacts]:
         """Parent, grandparent and so on, as far as they can be seen."""
         visited = {process.pid}
@@ -148,6 +138,26 @@ class Tree:
     def devices(self, process: ProcessFacts) -> tuple[str, ...]:
         """UUIDs of the devices that the process holds."""
         return tuple(self._device_pids.get(process.pid, ()))
+
+    def rank(
+        self,
+        process: ProcessFacts,
+        rank: int,
+        local_rank: int,
+        evidence: RankEvidence,
+        restart_count: int | None = None,
+    ) -> ForeignRank:
+        """A rank that was recognized."""
+        return ForeignRank(
+            rank=rank,
+            local_rank=local_rank,
+            pid=process.pid,
+            start_ticks=process.start_ticks,
+            evidence=evidence,
+            devices=self.devices(process),
+            visible_devices=(process.environ or {}).get("CUDA_VISIBLE_DEVICES"),
+            restart_count=restart_count,
+        )
 
     def can_be_rank(self, process: ProcessFacts) -> bool:
         """Whether it could train at all: no launcher, shell, wrapper, tracker or tool."""
@@ -347,7 +357,7 @@ def _draft(tree: Tree, by_rank: dict[int, list[_Claimed]]) -> JobDraft | None:
     draft = JobDraft(
         launcher=_launcher_name(chosen[0], launchers),
         ranks=[
-            RankDraft(
+            tree.rank(
                 one.process,
                 one.claim.rank,
                 one.claim.local_rank,
@@ -457,14 +467,13 @@ def lightning_jobs(tree: Tree) -> list[JobDraft]:
     drafts = []
     for group in groups.values():
         ranks = _lightning_ranks(tree, _first_of_each_chain(tree, group))
-        if not ranks:
-            continue
-        first = ranks[0]
+        if all(rank.local_rank == 0 for rank in ranks):
+            continue  # one process with a few variables set
         claim = group[0].claim
         draft = JobDraft(
             launcher="lightning",
             ranks=ranks,
-            launchers=tree.launch_chain(first.process),
+            launchers=tree.launch_chain(tree.by_pid[ranks[0].pid]),
             world_size=claim.world_size,
             rendezvous=claim.rendezvous,
         )
@@ -474,43 +483,29 @@ def lightning_jobs(tree: Tree) -> list[JobDraft]:
     return drafts
 
 
-def _lightning_ranks(tree: Tree, tops: Sequence[_Claimed]) -> list[RankDraft]:
+def _lightning_ranks(tree: Tree, tops: Sequence[_Claimed]) -> list[ForeignRank]:
     """The children with variables, and their parents as the first rank of each host."""
-    found: dict[tuple[int, int], RankDraft] = {}
+    found: dict[int, ForeignRank] = {}
     per_host = 1 + max((one.claim.local_rank for one in tops), default=0)
-    leaders = set()
-    for one in tops:
-        parent = tree.by_pid.get(one.process.ppid)
-        if parent is not None and tree.can_be_rank(parent) and not is_tool(parent):
-            leaders.add(parent.pid)
+    parents = (tree.by_pid.get(one.process.ppid) for one in tops)
+    leaders = {
+        parent.pid: parent
+        for parent in parents
+        if parent is not None and tree.can_be_rank(parent) and not is_tool(parent)
+    }
     for one in sorted(tops, key=lambda one: start_order(one.process)):
-        node = node_rank(one.process.environ) or 0
-        local = one.claim.local_rank
-        if local == 0 and one.process.ppid in leaders:
+        first = (node_rank(one.process.environ) or 0) * per_host
+        local, leader = one.claim.local_rank, leaders.get(one.process.ppid)
+        if local == 0 and leader is not None:
             continue  # a data loader worker of the first rank, which sets these variables itself
-        found.setdefault((node, local), _lightning_rank(one.process, node, local, per_host))
-        parent = tree.by_pid.get(one.process.ppid)
-        if local and parent is not None and parent.pid in leaders:
-            port = (one.claim.rendezvous or "").rpartition(":")[2]
-            listens = parent.listens or frozenset()
-            by_port = whole_number(port) in listens
-            found.setdefault(
-                (node, 0),
-                _lightning_rank(parent, node, 0, per_host, "sockets" if by_port else "start order"),
-            )
-    if all(local == 0 for _, local in found):
-        return []  # one process with a few variables set
+        rank = tree.rank(one.process, first + local, local, "environment")
+        found.setdefault(rank.rank, rank)
+        if leader is not None:
+            port = whole_number((one.claim.rendezvous or "").rpartition(":")[2])
+            by_port = port in (leader.listens or ())
+            rank = tree.rank(leader, first, 0, "sockets" if by_port else "start order")
+            found.setdefault(first, rank)
     return [rank for _, rank in sorted(found.items())]
-
-
-def _lightning_rank(
-    process: ProcessFacts,
-    node: int,
-    local: int,
-    per_host: int,
-    evidence: RankEvidence = "environment",
-) -> RankDraft:
-    return RankDraft(process, node * per_host + local, local, evidence)
 
 
 BY_ORDER = "ranks are numbered in start order: the actual rank numbers are not visible"
@@ -532,7 +527,7 @@ def jobs_by_workers(tree: Tree) -> list[JobDraft]:
         if not tree.has_rank_workers(parent):
             continue
         draft = _draft_of_workers(tree, parent)
-        other = next((one for one in drafts if _are_one(one, draft)), None)
+        other = next((one for one in drafts if _are_one(tree, one, draft)), None)
         if other is None:
             drafts.append(draft)
         else:
@@ -551,7 +546,7 @@ def _draft_of_workers(tree: Tree, parent: ProcessFacts) -> JobDraft:
     return JobDraft(
         launcher="mp.spawn",
         ranks=[
-            RankDraft(worker, first + index, index, "start order")
+            tree.rank(worker, first + index, index, "start order")
             for index, worker in enumerate(workers)
         ],
         launchers=[*tree.launch_chain(parent), parent],
@@ -603,17 +598,18 @@ def _place(parent: ProcessFacts) -> tuple[int | None, int | None]:
     return node, nodes
 
 
-def _are_one(one: JobDraft, other: JobDraft) -> bool:
+def _are_one(tree: Tree, one: JobDraft, other: JobDraft) -> bool:
     """Whether two scripts' workers are ranks of one job: connected, and of different numbers."""
     if {rank.rank for rank in one.ranks} & {rank.rank for rank in other.ranks}:
         return False
-    return _connects(one, other) or _connects(other, one)
+    return _connects(tree, one, other) or _connects(tree, other, one)
 
 
-def _connects(one: JobDraft, other: JobDraft) -> bool:
+def _connects(tree: Tree, one: JobDraft, other: JobDraft) -> bool:
     """Whether a rank is connected to a port on which one of the others listens."""
-    connected = frozenset[int]().union(*(rank.process.connected or () for rank in one.ranks))
-    return any(connected & (rank.process.listens or frozenset()) for rank in other.ranks)
+    connected = {port for rank in one.ranks for port in tree.by_pid[rank.pid].connected or ()}
+    listens = {port for rank in other.ranks for port in tree.by_pid[rank.pid].listens or ()}
+    return not connected.isdisjoint(listens)
 
 
 def jobs_by_sockets(tree: Tree) -> list[JobDraft]:
@@ -653,14 +649,14 @@ def _draft_of_connected(tree: Tree, group: Sequence[ProcessFacts]) -> JobDraft:
     options = [_rank_argument(process) for process in group]
     if None not in options and len(set(options)) == len(group):
         numbered = [
-            RankDraft(process, rank, rank, "arguments")
+            tree.rank(process, rank, rank, "arguments")
             for process, rank in zip(group, options, strict=True)
             if rank is not None
         ]
         notes = []
     else:
         ordered = sorted(group, key=lambda one: (not _owns_store(one), *start_order(one)))
-        numbered = [RankDraft(one, rank, rank, "sockets") for rank, one in enumerate(ordered)]
+        numbered = [tree.rank(one, rank, rank, "sockets") for rank, one in enumerate(ordered)]
         notes = [BY_ORDER]
     numbered.sort(key=lambda rank: rank.rank)
     sizes = {option_number(process.argv, "--world-size") for process in group}
@@ -741,7 +737,7 @@ def _single(tree: Tree, process: ProcessFacts, chain: Sequence[ProcessFacts]) ->
     launchers = [one for one in below if is_wrapper(one) or is_python(one) or launcher_kind(one)]
     return JobDraft(
         launcher=launcher,
-        ranks=[RankDraft(process, 0, 0, "single")],
+        ranks=[tree.rank(process, 0, 0, "single")],
         launchers=launchers,
         world_size=1,
         rendezvous=None if launcher == "python" else rendezvous_of(process.environ),
@@ -810,11 +806,10 @@ def pinned_jobs(tree: Tree, pinned: Collection[int]) -> list[JobDraft]:
         process = tree.by_pid.get(pid)
         if process is None or tree.is_taken(process):
             continue
-        launcher: Launcher = "python"
         drafts.append(
             JobDraft(
-                launcher=launcher,
-                ranks=[RankDraft(process, 0, 0, "single")],
+                launcher="python",
+                ranks=[tree.rank(process, 0, 0, "single")],
                 notes=[NOT_RECOGNIZED if process.environ is not None else NOT_READABLE],
             )
         )

@@ -6,6 +6,7 @@ launchers, Lightning's children, the workers of one script, sockets, and at last
 
 from __future__ import annotations
 
+import dataclasses
 import datetime as dt
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -24,7 +25,6 @@ from ddptop_runner.foreign.arguments import (
 )
 from ddptop_runner.foreign.drafts import (
     JobDraft,
-    RankDraft,
     Tree,
     jobs_by_environment,
     jobs_by_sockets,
@@ -33,10 +33,9 @@ from ddptop_runner.foreign.drafts import (
     lightning_jobs,
     pinned_jobs,
     single_jobs,
-    start_order,
 )
 from ddptop_runner.foreign.process_table import is_distributed
-from ddptop_runner.foreign.types import ForeignJob, ForeignRank, ProcessFacts, Unreadable
+from ddptop_runner.foreign.types import ForeignJob, ProcessFacts, Unreadable
 from ddptop_runner.store.log_clean import sanitize
 
 FIRST_PERSON_UID = 1000
@@ -191,23 +190,22 @@ def _jobs(
     roots: set[int] = set()
     below: dict[int, list[int]] = {}
     for draft in drafts:
-        root = _root(draft)
+        root = _root(tree, draft)
         if draft.ranks and root.pid in roots:  # one program started several jobs
-            root = draft.ranks[0].process
+            root = tree.by_pid[draft.ranks[0].pid]
         roots.add(root.pid)
         for one in (*draft.launchers, *draft.extras):
             if one.pid not in below and not is_wrapper(one):  # once, however many jobs it starts
-                pids = (child.pid for child in tree.descendants(one.pid, stop=tree.members))
-                below[one.pid] = list(pids)
+                below[one.pid] = tree.pids_below(one.pid)
         started_at = utc_from_unix(boot_unix_s + root.start_ticks / ticks_per_s)
         jobs.append(_finish(tree, draft, root, below, started_at, user))
     return jobs
 
 
-def _root(draft: JobDraft) -> ProcessFacts:
+def _root(tree: Tree, draft: JobDraft) -> ProcessFacts:
     """The topmost launcher that is more than a wrapper; without one the first rank."""
     real = (one for one in draft.launchers if not is_wrapper(one) and not is_shell(one))
-    return next(real, None) or draft.ranks[0].process
+    return next(real, None) or tree.by_pid[draft.ranks[0].pid]
 
 
 def _finish(
@@ -218,13 +216,15 @@ def _finish(
     started_at: dt.datetime,
     user: str,
 ) -> ForeignJob:
-    ranks = tuple(_rank(tree, rank) for rank in draft.ranks)
+    ranks = tuple(
+        dataclasses.replace(rank, helpers=tuple(tree.pids_below(rank.pid))) for rank in draft.ranks
+    )
     known = {pid for rank in ranks for pid in (rank.pid, *rank.helpers)}
     launchers = [one.pid for one in draft.launchers if one.pid not in known]
     loose = {process.pid for process in draft.extras}
     for pid in [*launchers, *loose]:
         loose.update(below.get(pid, ()))
-    first = draft.ranks[0].process if draft.ranks else root
+    first = tree.by_pid[ranks[0].pid] if ranks else root
     named_by = root if draft.launcher == "mp.spawn" else first  # a worker runs its parent's script
     typed = first if draft.launcher == "ddptop" else root  # its guardian was typed by nobody
     return ForeignJob(
@@ -242,20 +242,4 @@ def _finish(
         helper_pids=tuple(sorted(loose - known - set(launchers))),
         rendezvous=draft.rendezvous,
         notes=tuple(draft.notes),
-    )
-
-
-def _rank(tree: Tree, rank: RankDraft) -> ForeignRank:
-    process = rank.process
-    below = sorted(tree.descendants(process.pid, stop=tree.members), key=start_order)
-    return ForeignRank(
-        rank=rank.rank,
-        local_rank=rank.local_rank,
-        pid=process.pid,
-        start_ticks=process.start_ticks,
-        evidence=rank.evidence,
-        devices=tree.devices(process),
-        visible_devices=(process.environ or {}).get("CUDA_VISIBLE_DEVICES"),
-        helpers=tuple(one.pid for one in below),
-        restart_count=rank.restart_count,
     )

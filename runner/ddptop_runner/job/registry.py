@@ -15,7 +15,7 @@ import os
 import time
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING, TypeAlias
 
 import msgspec
 
@@ -35,6 +35,9 @@ from ddptop_runner.model.snapshot import GpuSample, NodeSnapshot, Pause, decode_
 from ddptop_runner.model.spec import JobSpec, damaged_job, read_spec, refuse_newer_schema
 from ddptop_runner.model.words import LIVE_STATES, JobState
 
+if TYPE_CHECKING:
+    from ddptop_runner.foreign.types import ForeignView
+
 START_ALLOWANCE_S = 20.0
 """A job without a snapshot for longer than this, and without a process, did not come up."""
 
@@ -48,68 +51,8 @@ RECENT_S = 24 * 3600.0
 """`ls` shows jobs that ended within this time."""
 
 
-class AnyJob(Protocol):
-    """What every viewer needs of a job, ddptop's own (JobView) or foreign (ForeignView)."""
-
-    @property
-    def job(self) -> str:
-        """The job's name."""
-
-    @property
-    def user(self) -> str:
-        """Whose it is."""
-
-    @property
-    def state(self) -> JobState:
-        """Its state, checked against the processes."""
-
-    @property
-    def is_live(self) -> bool:
-        """Whether processes of the job exist or should."""
-
-    @property
-    def snapshot(self) -> NodeSnapshot | None:
-        """Ranks, devices and alerts; None before the first one."""
-
-    @property
-    def read_at(self) -> dt.datetime:
-        """When this was read."""
-
-    @property
-    def snapshot_age_s(self) -> float | None:
-        """Seconds since the snapshot was made."""
-
-    @property
-    def created_at(self) -> dt.datetime:
-        """When it was launched."""
-
-    @property
-    def ended_at(self) -> dt.datetime | None:
-        """When it ended."""
-
-    @property
-    def host(self) -> str:
-        """Where it runs."""
-
-    @property
-    def on_other_host(self) -> bool:
-        """Whether its processes cannot be seen from here."""
-
-    @property
-    def guarded(self) -> bool | None:
-        """Whether its guardian lives; None where that cannot be said."""
-
-    @property
-    def world_size(self) -> int | None:
-        """Ranks on all hosts."""
-
-    @property
-    def command(self) -> str:
-        """What was typed, on one line."""
-
-    @property
-    def launcher(self) -> str:
-        """`ddptop`, or who else started the ranks."""
+AnyJob: TypeAlias = "JobView | ForeignView"
+"""What viewers show: a job of ddptop's own, or one that it did not start."""
 
 
 class JobView(msgspec.Struct, frozen=True, dict=True):

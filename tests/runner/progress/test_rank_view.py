@@ -37,10 +37,13 @@ SAID = ProbeMessage(
 )
 
 
-def test_the_table_names_fields_that_exist() -> None:
-    of_message = {*rank_view.LATEST, *rank_view.OF_STEPS, *rank_view.OF_LOSS, *rank_view.SHOWN}
-    assert of_message <= {*ProbeMessage.__struct_fields__}
-    assert {*rank_view.SHOWN} <= {*RankSample.__struct_fields__}
+def test_a_figure_of_the_probe_is_kept_and_shown_unless_a_list_says_otherwise() -> None:
+    others = {*rank_view.OF_MOMENT, *rank_view.OF_STEPS, *rank_view.OF_LOSS, *rank_view.RANGE}
+    assert others <= {*ProbeMessage.__struct_fields__}
+    assert {*rank_view.SHOWN} == {
+        *("batches", "compute_s", "data_wait_s", "frameworks", "global_step", "metrics"),
+        *("replicas", "step_time_s", "sync_s", *rank_view.OF_LOSS, *rank_view.RANGE),
+    }
 
 
 def test_a_restarted_supervisor_goes_on_from_all_that_a_rank_showed() -> None:

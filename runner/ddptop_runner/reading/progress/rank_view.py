@@ -19,13 +19,8 @@ from ddptop_runner.reading.progress.from_text import TextProgress
 
 NOTHING = ProbeMessage(v=VERSION, pid=1, seq=0, t=0.0)
 """Reported of a rank whose probe has not reported."""
-LATEST = (
-    *("batches", "collectives", "data_wait_s", "epoch", "epochs", "frameworks", "global_step"),
-    *("optimizers", "raised", "raised_at", "replicas", "step_time_s", "total_source"),
-    "total_steps",
-)
-"""Each stays until a message brings another value. What no list names is true of the moment of a
-message only."""
+OF_MOMENT = ("phase", "phase_t", "saved", "stack_signal", "stands_at")
+"""True of the moment of a message only."""
 OF_STEPS = ("compute_s", "sync_s")
 """Parts of the steps whose mean duration `step_time_s` is."""
 OF_LOSS = (
@@ -35,16 +30,18 @@ OF_LOSS = (
 """Replaced together."""
 RANGE = ("loss_max", "loss_min")
 """Since the previous snapshot."""
-RESTORED = (
-    *("compute_s", "data_wait_s", "frameworks", "global_step", "metrics", "replicas"),
-    *("step_time_s", "sync_s", *OF_LOSS),
-)
+_OTHERS = {"metrics", *OF_MOMENT, *OF_STEPS, *OF_LOSS, *RANGE}
+LATEST = tuple(name for name in ProbeMessage.__struct_fields__ if name not in _OTHERS)
+"""Each stays until a message brings another value."""
+_COMPUTED = {"rank", "local_rank", "pid", "phase", "stands_at", "collectives"}
+_SHARED = {*ProbeMessage.__struct_fields__} & {*RankSample.__struct_fields__}
+SHOWN = tuple(sorted(_SHARED - _COMPUTED))
+"""What a rank's sample has as it is, alive or ended."""
+RESTORED = tuple(name for name in SHOWN if name not in {"batches", *RANGE})
 """What a restarted supervisor takes over from the last sample of a rank; the others are counted or
 measured anew."""
 PROVEN_BY_STEPS = ("global_step", "step_time_s")
 """Not restored from a sample whose steps were printed: those are read again."""
-SHOWN = ("batches", *RANGE, *RESTORED)
-"""What a rank's sample has as it is, alive or ended."""
 
 
 def merged(before: ProbeMessage, message: ProbeMessage) -> ProbeMessage:

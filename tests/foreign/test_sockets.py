@@ -60,4 +60,4 @@ def test_real_sockets_of_this_process():
 def test_a_process_that_is_gone_has_none():
     child = subprocess.Popen([sys.executable, "-c", ""])
     child.wait()
-    assert SocketReader().read(child.pid) == (None, 0)
+    assert SocketReader().read(child.pid) == (Ports(), 0)

@@ -16,6 +16,7 @@ import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from ddptop_runner.foreign.arguments import FRAMEWORKS, is_python
 from ddptop_runner.foreign.environment import RANK_VARIABLES, kept_of
@@ -32,12 +33,11 @@ _ESTABLISHED = b"01"
 _LISTEN = b"0A"
 
 
-@dataclass(frozen=True)
-class Ports:
+class Ports(NamedTuple):
     """The ports of one process."""
 
-    listens: frozenset[int]
-    connected: frozenset[int]
+    listens: frozenset[int] | None = None
+    connected: frozenset[int] | None = None
     """Remote ports of its established connections."""
 
 
@@ -82,8 +82,8 @@ class SocketReader:
         """Forget the sockets read so far: a new look begins."""
         self._tables.clear()
 
-    def read(self, pid: int) -> tuple[Ports | None, int]:
-        """(its ports, None when it is gone or may not be looked into; how many bytes that took)."""
+    def read(self, pid: int) -> tuple[Ports, int]:
+        """(its ports, unknown when it is gone or may not be looked into; bytes that it took)."""
         folder = f"{self._proc}/{pid}"
         read_bytes = 0
         try:
@@ -91,14 +91,14 @@ class SocketReader:
             read_bytes = len(names) * READ_COST_BYTES
             inodes = _socket_inodes(f"{folder}/fd", names)
             if not inodes:
-                return Ports(frozenset(), frozenset()), read_bytes
+                return ports_of((), {}), read_bytes
             namespace = os.readlink(f"{folder}/ns/net")  # noqa: PTH115 - hot
             if namespace not in self._tables:
                 tables = _read_tables(f"{folder}/net")
                 read_bytes += sum(map(len, tables))
                 self._tables[namespace] = parse_tables(*tables)
         except OSError:
-            return None, read_bytes
+            return Ports(), read_bytes
         return ports_of(inodes, self._tables[namespace]), read_bytes
 
 
@@ -179,8 +179,8 @@ class _Known:
     """What is kept of one process between two looks."""
 
     facts: ProcessFacts
-    executed: tuple[int, int, str]
-    """Start, address of the environment, short name: another exec changes it."""
+    environ_at: int
+    """Address of the environment: another exec changes it."""
     argv_due_s: float
     details_due_s: float = 0.0
     threads_then: int = -1
@@ -283,42 +283,35 @@ class ProcessTable:
     def _current(self, pid: int, stat: _Stat, now_s: float) -> _Known | None:
         """The process with its state of now; None when it went away meanwhile."""
         known = self._known.get(pid)
-        executed = (stat.start_ticks, stat.environ_at, stat.comm)
-        if known is not None and known.facts.start_ticks != stat.start_ticks:
-            known = None
-        ended = _is_ended(stat, known)
-        if known is None or (not ended and known.executed[1:] != executed[1:]):
-            renamed = known is not None and known.executed[1] == stat.environ_at != 0
-            if known is None or not renamed:
-                unsure = known is not None and known.executed[1] == _UNSURE
-                return self._new(pid, stat, executed, now_s, again=unsure)
-            known.executed = executed
-            known.facts = dataclasses.replace(known.facts, comm=stat.comm)
-        facts = known.facts
+        if known is None or known.facts.start_ticks != stat.start_ticks:
+            return self._new(pid, stat, now_s)
+        facts, ended = known.facts, _is_ended(stat, known)
+        is_renamed = stat.comm != facts.comm
+        if not ended and (
+            stat.environ_at != known.environ_at or (is_renamed and not stat.environ_at)
+        ):
+            return self._new(pid, stat, now_s, again=known.environ_at == _UNSURE)
         mib = facts.resident_mib if ended else _resident_mib(stat)
         now = (stat.state, stat.ppid, stat.session, mib)
-        if (facts.state, facts.ppid, facts.session, facts.resident_mib) != now:
+        if is_renamed or (facts.state, facts.ppid, facts.session, facts.resident_mib) != now:
             known.facts = dataclasses.replace(
-                facts, state=stat.state, ppid=stat.ppid, session=stat.session, resident_mib=mib
+                facts,
+                comm=stat.comm,
+                state=stat.state,
+                ppid=stat.ppid,
+                session=stat.session,
+                resident_mib=mib,
             )
         if now_s >= known.argv_due_s and not ended and self._may_read(facts.uid):
             known.argv_due_s = now_s + ARGV_EVERY_S
             argv, uid = self._argv(pid, facts.uid), _uid(f"{self._proc}/{pid}")
-            if argv and argv != known.facts.argv:  # none has who ended since its state was read
-                known.facts = dataclasses.replace(known.facts, argv=argv)
-            if uid not in (None, known.facts.uid):  # it gave up being root
-                known.facts = dataclasses.replace(known.facts, uid=uid)
+            # none has who ended since its state was read; another user who gave up being root
+            known.facts = dataclasses.replace(
+                known.facts, argv=argv or facts.argv, uid=facts.uid if uid is None else uid
+            )
         return known
 
-    def _new(
-        self,
-        pid: int,
-        stat: _Stat,
-        executed: tuple[int, int, str],
-        now_s: float,
-        *,
-        again: bool,
-    ) -> _Known | None:
+    def _new(self, pid: int, stat: _Stat, now_s: float, *, again: bool = False) -> _Known | None:
         folder = f"{self._proc}/{pid}"
         uid = _uid(folder)
         if uid is None or not self._may_read(uid):
@@ -328,8 +321,6 @@ class ProcessTable:
             return None
         zombie = stat.state in "ZX"
         environ = None if zombie else self._read(uid, f"{folder}/environ", ENVIRON_BYTES)
-        if environ == b"" and not again:
-            executed = (executed[0], _UNSURE, executed[2])
         if _uid(folder) != uid:
             return None  # it executed another program meanwhile
         try:
@@ -349,8 +340,9 @@ class ProcessTable:
             program=None if program is None else program.rpartition("/")[2],
             resident_mib=_resident_mib(stat),
         )
+        environ_at = _UNSURE if environ == b"" and not again else stat.environ_at
         # spread over time, so that not all are due at once
-        return _Known(facts, executed, argv_due_s=now_s + ARGV_EVERY_S * (0.5 + pid % 8 / 16))
+        return _Known(facts, environ_at, argv_due_s=now_s + ARGV_EVERY_S * (0.5 + pid % 8 / 16))
 
     def _argv(self, pid: int, uid: int) -> tuple[str, ...] | None:
         data = self._read(uid, f"{self._proc}/{pid}/cmdline", ARGV_BYTES)
@@ -366,14 +358,13 @@ class ProcessTable:
             known.threads_then = stat.threads
             known.details_due_s = now_s + DETAILS_EVERY_S
             facts = dataclasses.replace(facts, threads=self._threads(facts.pid, facts.uid))
-            ports = None
+            ports = Ports()
             if is_distributed(facts) and "RANK" not in (facts.environ or {}):
                 ports, read_bytes = self._sockets.read(facts.pid)
                 self._spent[facts.uid] = self._spent.get(facts.uid, 0) + read_bytes
-                if not (ports and ports.listens | ports.connected):
+                if not (ports.listens or ports.connected):
                     known.details_due_s = now_s + 1.0  # not connected yet
-            listens, connected = (ports.listens, ports.connected) if ports else (None, None)
-            facts = dataclasses.replace(facts, listens=listens, connected=connected)
+            facts = dataclasses.replace(facts, **ports._asdict())
             known.facts = facts
         if now_s >= known.maps_due_s and self._maps_may_differ(known, stat):
             known.virtual_then = stat.virtual_bytes
@@ -413,7 +404,7 @@ class ProcessTable:
 
 def _is_ended(stat: _Stat, known: _Known | None) -> bool:
     """Its memory goes first, then its state changes; a second exec passes through the same."""
-    has_lost = known is not None and stat.environ_at == 0 and known.executed[1] != 0
+    has_lost = known is not None and stat.environ_at == 0 and known.environ_at != 0
     return stat.state in "ZX" or has_lost
 
 

@@ -18,6 +18,7 @@ from tests.runner.builders import make_spec
 from ddptop_runner.base.errors import ControlError
 from ddptop_runner.job.decide import decide
 from ddptop_runner.job.event_log import EventLog, memory_of
+from ddptop_runner.job.event_text import text
 from ddptop_runner.job.state import JobState
 from ddptop_runner.job.transition import apply
 from ddptop_runner.model import events as ev
@@ -32,6 +33,14 @@ MOST_RESTARTS = 3
 RANKS = 2
 DEVICES = [Device(index=n, uuid=f"GPU-{n}") for n in range(RANKS)]
 LAUNCHER = -1
+NOTICES = (
+    ev.Noticed,
+    ev.ProcessesStuck,
+    ev.SnapshotDamaged,
+    ev.SocketsRecreated,
+    ev.SocketsFailed,
+    ev.InternalError,
+)
 
 
 class Rows:
@@ -63,6 +72,8 @@ class Rows:
 
 
 LEADS_TO = {
+    ev.QueueEntered: ("queued",),
+    ev.Queued: ("queued",),
     ev.Launched: ("starting",),
     ev.AttemptStarted: ("starting", "stopping"),
     ev.TrainingStarted: ("running", "restarting", "hung", "stopping"),
@@ -132,8 +143,15 @@ class Machine:
         self.stale = memory_of(self.log.state, 0)
         self.has_stopped = False
         self.lost_log = False
-        self._record(ev.Launched(attempt=0, target="train.py", nproc=RANKS, at_s=self.now_s))
-        self._start_agent(0)
+        if self.random.random() < 0.2:
+            self._record(ev.QueueEntered(attempt=0))
+        else:
+            self._launch(0)
+
+    def _launch(self, attempt: int) -> None:
+        launched = ev.Launched(attempt=attempt, target="train.py", nproc=RANKS, at_s=self.now_s)
+        self._record(launched)
+        self._start_agent(attempt)
 
     def _new_log(self) -> EventLog:
         history: Any = self.rows
@@ -227,8 +245,10 @@ class Machine:
             assert event.alert.id in state.alerts
         elif isinstance(event, ev.AlertsCleared):
             assert not state.alerts.keys() & event.messages.keys()
-        elif isinstance(event, ev.Noticed):
-            assert event.text in [one.alert.message for one in state.alerts.values()]
+        elif isinstance(event, ev.Queued | ev.QueueEntered):
+            assert state.in_queue
+        elif isinstance(event, NOTICES):
+            assert text(event) in [one.alert.message for one in state.alerts.values()]
         elif isinstance(event, ev.RunningAssumed):
             assert state.phase != "starting"
         elif isinstance(event, ev.RestartSent):
@@ -372,6 +392,15 @@ class Machine:
     def time_passes(self) -> None:
         self.now_s += self.random.choice((0.1, 1.0, 20.0))
 
+    def queue_moves(self) -> None:
+        """Devices become free for a job that waits for them, or still do not."""
+        if self.state.phase != "queued":
+            return
+        if self.random.random() < 0.5:
+            self._record(ev.Queued(attempt=0, waits_for="GPU 0"))
+        else:
+            self._launch(0)
+
     def first_step(self) -> None:
         if self.alive and not self.state.is_over and self.state.world is not None:
             self._record(ev.TrainingStarted(attempt=self.state.attempt, after_s=1.0))
@@ -410,6 +439,7 @@ class Machine:
             return
         agent.listens = True
         self.take(pt.AgentConnected(pid=agent.pid))
+        assert self.state.wanted_agent is None or self.state.wanted_agent.connected
         self._report_group(agent)
         self._report_exits()
         self.take(pt.AgentListens())
@@ -476,7 +506,9 @@ class Machine:
     def trouble_is_found(self) -> None:
         if self.alive and self.state.world is not None:
             reason: Any = self.random.choice(["hang", "nan"])
+            is_found = self.state.phase == "running" and not self.state.is_decided
             self.take(pt.TroubleFound(reason=reason, ranks=[]))
+            assert self.state.trouble is not None or not is_found, "trouble is not looked into"
 
     def something_is_noted(self) -> None:
         """What changes nothing else."""
@@ -491,7 +523,12 @@ class Machine:
                         ev.HangSuspected(attempt=attempt, found=f"stalled at {self.now_s}"),
                         ev.AlertRaised(attempt=attempt, alert=hot),
                         ev.AlertsCleared(attempt=attempt, messages={"hot": "hot"}),
-                        ev.Noticed(attempt=attempt, text="a log was cut"),
+                        ev.Noticed(attempt=attempt, text=f"a log was cut at {self.now_s}"),
+                        ev.ProcessesStuck(attempt=attempt, pids=[int(self.now_s)]),
+                        ev.SnapshotDamaged(attempt=attempt, damage=f"at {self.now_s}"),
+                        ev.SocketsRecreated(attempt=attempt, folder=f"/run/{self.now_s}"),
+                        ev.SocketsFailed(attempt=attempt, error=f"no room at {self.now_s}"),
+                        ev.InternalError(attempt=attempt, error="E", place=f"{self.now_s}"),
                         ev.RunningAssumed(attempt=attempt),
                     )
                 )
@@ -540,6 +577,8 @@ class Machine:
         self._record(ev.SupervisorRestarted(attempt=self.state.attempt))
         if self.agent is not None:
             self.agent.listens = False
+            if self.random.random() < 0.5:
+                self.agent.orders.clear()  # they were not read yet
         is_seen = self.agent_exit is not None
         self._see_agent_exit()
         if self.agent is None:
@@ -573,8 +612,7 @@ class Machine:
         if not self.state.is_over:
             self._record(ev.JobLost(attempt=self.state.attempt, rebooted=True))
         self.has_stopped = False
-        self._record(ev.Launched(attempt=attempt, target="train.py", nproc=RANKS, at_s=self.now_s))
-        self._start_agent(attempt)
+        self._launch(attempt)
         self.stale = self.log.memory()
 
     def snapshot_is_published(self) -> None:
@@ -596,8 +634,7 @@ class Machine:
         *(trouble_is_found, someone_restarts, agent_dies, agent_exit_is_seen) * 2,
         *(rank_appears, rank_appears, disk_is_full, disk_has_room, something_is_noted),
         *(supervisor_dies, snapshot_is_published, disk_has_room) * 2,
-        someone_stops,
-        machine_reboots,
+        *(someone_stops, machine_reboots, queue_moves),
     )
 
     # -- what comes of an order ------------------------------------------------------------------
@@ -708,6 +745,7 @@ class Machine:
         """Without further faults, the job comes to an end, or to ranks that train."""
         for _ in range(60):
             self.now_s += 60.0
+            self.queue_moves()
             self.agent_connects()
             self.agent_acts()
             self.order_is_done()

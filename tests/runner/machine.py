@@ -144,7 +144,8 @@ class Machine:
         self.has_stopped = False
         self.lost_log = False
         if self.random.random() < 0.2:
-            self._record(ev.QueueEntered(attempt=0))
+            first = self.random.choice([ev.QueueEntered(), ev.Queued(waits_for="GPU 0")])
+            self._record(msgspec.structs.replace(first, attempt=0))
         else:
             self._launch(0)
 
@@ -541,10 +542,14 @@ class Machine:
 
     def someone_restarts(self) -> None:
         back = [one.device for one in self.state.set_aside if self.random.random() < 0.5]
+        before = self.state
         try:
             self.take(pt.RestartAsked(agent=self._agent_state(), devices_back=back))
         except ControlError:
+            assert self.state == before, "a refused request changed something"
             return
+        pending = self.state.restart
+        assert self.state.phase == "restarting" and pending is not None and not pending.counted
 
     def agent_dies(self) -> None:
         if self.agent is not None:

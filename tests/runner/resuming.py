@@ -39,7 +39,8 @@ AT_START = AttemptOutcome(0, 3.0, 0, None, "SIGKILL", None)
 """What is followed by a wait."""
 TRAINED = AttemptOutcome(0, 3.0, 9, None, "SIGKILL", None)
 """What is not."""
-PIDS = (os.getpid(), os.getppid())
+PIDS = (os.getpid(), 4_000_001)
+"""This process, which nothing ends, and none."""
 WORKERS = [
     {"rank": rank, "local_rank": rank, "pid": PIDS[rank], "returncode": None} for rank in (0, 1)
 ]

@@ -18,11 +18,9 @@ from ddptop_runner.node.alerts import NodeAlerts
 from ddptop_runner.node.last_resort import LastResort
 
 
-def make_driver(look_at_losses: Any = lambda ranks: None, findings: Sequence[Finding] = ()) -> Any:
+def make_driver(findings: Sequence[Finding] = ()) -> Any:
     return SimpleNamespace(
-        attempt=SimpleNamespace(
-            number=0, look_at_losses=look_at_losses, hangs=SimpleNamespace(is_on=True)
-        ),
+        attempt=SimpleNamespace(number=0, hangs=SimpleNamespace(is_on=True)),
         devices=SimpleNamespace(look=lambda report, aside: list(findings)),
         job=SimpleNamespace(set_aside=[]),
     )
@@ -90,7 +88,7 @@ def test_a_watcher_that_fails_costs_the_others_nothing() -> None:
     def broken(*args: object) -> list[Finding]:
         raise KeyError("x")
 
-    driver = make_driver(broken, [Finding("p", "warning", "set aside")])
+    driver = make_driver([Finding("p", "warning", "set aside")])
     alerts = NodeAlerts(driver, SimpleNamespace(look=broken), story, LastResort(story))
     alerts.look(make_snapshot(make_spec()), None)
     assert [alert.message for alert in alerts.now] == ["set aside"]

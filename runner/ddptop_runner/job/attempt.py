@@ -210,24 +210,19 @@ class Attempt:
 
     # -- once a second ---------------------------------------------------------------------------
 
-    def look(self, now_s: float, *, is_printing: bool = False) -> None:
-        """Look for a command's ranks and for progress.
-
-        Args:
-            now_s: CLOCK_BOOTTIME.
-            is_printing: whether its output tells a step or a loss.
-        """
-        self._look_at_tree(now_s, is_printing)
-        self.look_at_progress(now_s)
-
     def _tree_pids(self) -> list[int]:
         launcher = self.table.launcher
         if launcher is None or launcher.pid is None or not launcher.alive:
             return []
         return [launcher.pid, *tree.descendants_of(launcher.pid)]
 
-    def _look_at_tree(self, now_s: float, is_printing: bool) -> None:
-        """Each other second, look for ranks of a command that no probe reports."""
+    def look_at_tree(self, now_s: float, is_printing: bool = False) -> None:
+        """Each other second, look for ranks of a command that no probe reports.
+
+        Args:
+            now_s: CLOCK_BOOTTIME.
+            is_printing: whether its output tells a step or a loss.
+        """
         table = self.table
         if not isinstance(table, CommandTable) or table.is_told or not self._tree.is_due(now_s):
             return

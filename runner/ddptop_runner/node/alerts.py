@@ -76,7 +76,6 @@ class NodeAlerts:
         driver, attempt, now_s = self._driver, self._driver.attempt, boottime_s()
         call = self._defects.call
         extra: list[Finding] = []
-        call(lambda: attempt.look_at_losses(snapshot.ranks), None)
         extra += call(lambda: self._keeper.look(attempt.number, now_s), [])
         extra += call(lambda: driver.devices.look(report, driver.job.set_aside), [])
         extra += stalled(snapshot.pause, is_told=attempt.hangs.is_on)

@@ -252,7 +252,7 @@ class JobDriver:
 
     def _interrupt_ranks(self) -> None:
         """Else torch's agent, which sends SIGTERM, would wait for them in vain."""
-        for record in [] if self._spec.is_command else self.attempt.table.ranks_alive():
+        for record in self.attempt.table.alive():
             number = stopping.ask_to_end(record.reported.frameworks)
             if record.process is not None and number != signal.SIGTERM:
                 procs.signal_process(record.process, number)
@@ -340,9 +340,8 @@ class JobDriver:
     async def _judge_attempt(self, order: pt.JudgeAttempt, attempt: int) -> pt.AttemptJudged:
         cause: Cause | None = None
         outcome: AttemptOutcome | None = None
-        if self._spec.is_command:  # what it started may continue without it
-            await self.processes.end_leftovers(attempt)
-            await self._until(lambda: not self.attempt.has_untold_exits, EXITS_KNOWN_S)
+        await self.processes.end_leftovers(attempt)  # of a command, they may train on
+        await self._until(lambda: not self.attempt.has_untold_exits, EXITS_KNOWN_S)
         if not self.job.is_decided:
             try:
                 outcome, cause = failure.judge(
@@ -493,8 +492,8 @@ class JobDriver:
         )
 
     async def _end_leftovers(self, order: pt.EndLeftovers) -> pt.LeftoversEnded:
-        if self._spec.is_command and order.question is not None:
-            await self._end_tree(BAD_END_GRACE_S)
+        if order.question is not None:  # what it asks about has the time to save
+            await self._end_group(BAD_END_GRACE_S)
         await self.processes.end_leftovers(self.attempt.number)
         waited = await self._wait_for_memory() if order.await_memory else Waited(0.0)
         return pt.LeftoversEnded(
@@ -515,9 +514,16 @@ class JobDriver:
 
     # -- ends ------------------------------------------------------------------------------------
 
-    async def _end_tree(self, grace_s: float) -> None:
-        """End a command and all that it started."""
-        await stopping.end(self.processes.everything_started, grace_s, self._frameworks())
+    async def _end_group(self, grace_s: float) -> None:
+        """End the ranks by themselves, or a command with all that it started."""
+        table = self.attempt.table
+        ranks = [record.process for record in table.alive() if record.process is not None]
+
+        def own_ranks() -> list[ProcessId]:
+            return sweep.alive(ranks)
+
+        everyone = own_ranks if table.launcher is None else self.processes.everything_started
+        await stopping.end(everyone, grace_s, self._frameworks())
 
     def _frameworks(self) -> dict[int, list[str]]:
         """By pid of each living rank: what decides how it is asked to end."""
@@ -535,17 +541,14 @@ class JobDriver:
         await self._until(lambda: not self.awaits_agent, AGENT_EXIT_S)
         if self._link is not None:
             self._link.tell(pt.TellAgent(order="stopping"))
-        ranks = [record.process for record in table.alive() if record.process is not None]
-        if self._spec.is_command:
-            await self._end_tree(grace_s)
-        else:
-            await stopping.end(lambda: sweep.alive(ranks), grace_s, self._frameworks())
+        had_ranks = bool(table.alive())
+        await self._end_group(grace_s)
         leftover_s = min(grace_s, LEFTOVER_GRACE_S)
         await stopping.end(self.processes.everything_started, leftover_s)
         if self.agent_pid is not None:
             agent = procs.identify(self.agent_pid)
             await self._until(
-                lambda: not procs.is_alive(agent), AGENT_EXIT_S if ranks else 1.0, poll_s=0.05
+                lambda: not procs.is_alive(agent), AGENT_EXIT_S if had_ranks else 1.0, poll_s=0.05
             )
             await stopping.end(lambda: sweep.alive([agent]), 0.0)
         await self._until(lambda: not self.agent_pid and not table.alive(), EXITS_KNOWN_S)

@@ -71,6 +71,8 @@ class Supervisor:
         self._tasks: set[asyncio.Task[None]] = set()
         self._seq = 0
         self._unguarded = False
+        self._is_reachable = False
+        """Whether commands are served: what is published before would call for some."""
         self._devices_changed = False
         """Whether an attempt ran, or is to run, on other devices than the one before."""
         self._clock = JobClock(spec.created_at)
@@ -104,6 +106,8 @@ class Supervisor:
         hello = json.loads(await self._loop.sock_recv(self._channel, PACKET_BYTES))
         self._greet(hello)
         await self._bind_sockets()
+        self._is_reachable = True
+        self.publish()
         self._loop.add_reader(self._channel, self._read_guardian)
         if self._feed is not None:
             await self._feed.start()
@@ -126,28 +130,35 @@ class Supervisor:
                 await asyncio.wait_for(self._driver.ended.wait(), next_tick_s - self._loop.time())
 
     def _tick(self) -> None:
+        """Gather the figures, let the job decide on them, then publish what is known."""
         if self._queue is not None:
             self._tick_in_queue(self._queue)
             return
-        table = self._attempt.table
-        alive = [record for record in table.everyone() if record.alive]
-        pids = {r.rank: r.pid for r in alive if r.pid is not None}
-        usage = self._usage.look(pids, [r.rank for r in alive if r.reported.phase == "data"])
-        for record in table.everyone():
-            record.usage = usage.get(record.rank)
-        printing = self._progress.is_printed
-        attempt = self._attempt
-        self.defects.call(lambda: attempt.look(boottime_s(), is_printing=printing), None)
+        attempt, now_s = self._attempt, boottime_s()
+        self._look_at_usage()
+        self.defects.call(lambda: attempt.look_at_tree(now_s, self._progress.is_printed), None)
         self.defects.call(self._look_at_output, None)
         self._orphans.look(self._driver.unguarded_processes())
-        self._attempt.look_at_checkpoints()
+        self.defects.call(lambda: attempt.look_at_progress(now_s), None)
+        attempt.look_at_checkpoints()
         snapshot = self._snapshot()
-        self._attempt.table.note_peaks(snapshot.ranks)
+        self.defects.call(lambda: attempt.look_at_losses(snapshot.ranks), None)
+        if self._driver.job.phase != snapshot.state:
+            snapshot = self._snapshot()
+        attempt.table.note_peaks(snapshot.ranks)
         self._alerts.look(snapshot, self.device_report())
         self._write(msgspec.structs.replace(snapshot, alerts=self._alerts.now))
         ranks = node_snapshot.for_history(snapshot)
         self._history.add(snapshot.ts, snapshot.attempt, ranks, snapshot.gpus)
-        self._attempt.table.forget_loss_range()
+        attempt.table.forget_loss_range()
+
+    def _look_at_usage(self) -> None:
+        records = self._attempt.table.everyone()
+        alive = [record for record in records if record.alive]
+        pids = {one.rank: one.pid for one in alive if one.pid is not None}
+        usage = self._usage.look(pids, [one.rank for one in alive if one.reported.phase == "data"])
+        for record in records:
+            record.usage = usage.get(record.rank)
 
     def _look_at_output(self) -> None:
         attempt = self._attempt
@@ -157,9 +168,8 @@ class Supervisor:
     # -- waiting for devices ---------------------------------------------------------------------
 
     def _tick_in_queue(self, queue: QueueWatch) -> None:
-        may_start = (
-            self._driver.job.phase == "queued" and not self._unguarded
-        )  # who would start it?
+        # without a guardian, nobody would start it
+        may_start = self._driver.job.phase == "queued" and not self._unguarded
         launched = queue.look() if may_start else None
         self._alerts.now = [queue.alert()]
         if launched is not None:
@@ -416,7 +426,8 @@ class Supervisor:
 
     def publish(self) -> None:
         """Write the snapshot now."""
-        self._write(msgspec.structs.replace(self._snapshot(), alerts=self._alerts.now))
+        if self._is_reachable:
+            self._write(msgspec.structs.replace(self._snapshot(), alerts=self._alerts.now))
 
     def _write(self, snapshot: NodeSnapshot) -> None:
         self._snapshot_file.write(encode(snapshot))  # where it fails, the next tick tries again

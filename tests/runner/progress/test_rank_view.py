@@ -23,6 +23,8 @@ SAID = ProbeMessage(
     loss_bad_since=4,
     loss_last_good=2.5,
     loss_parts=2,
+    loss_min=2.0,
+    loss_max=2.5,
     loss_is="mean",
     step_time_s=0.5,
     data_wait_s=0.1,
@@ -83,3 +85,4 @@ def test_a_message_without_a_value_keeps_the_last_one() -> None:
     said = record.reported
     assert (said.global_step, said.sync_s, said.frameworks) == (107, 0.2, ["lightning"])
     assert (said.loss_state, said.loss_bad_since, said.phase) == ("nan", 4, None)
+    assert (said.loss_min, said.loss_max) == (2.0, 2.5)

@@ -21,8 +21,8 @@ from ddptop_runner.foreign.output import (
 from ddptop_runner.foreign.types import ForeignJob
 from ddptop_runner.host import procs
 from ddptop_runner.reading.progress.from_text import TextProgress
+from ddptop_runner.reading.progress.text_watch import RankFiles
 from ddptop_runner.reading.text.parser import LossParser, Reading
-from ddptop_runner.reading.trace_files.watch import TraceWatch, rank_of, written_at
 from ddptop_runner.store.log_clean import LineCleaner
 
 KEPT_LINES = 2000
@@ -316,13 +316,12 @@ class JobFiles:
     """Looks into a job's working folder once that is needed. Close it."""
 
     def __init__(self) -> None:
-        self._watch: TraceWatch | None = None
+        self._files: RankFiles | None = None
         self._since_s: float | None = None
-        self._ranks: dict[int, TextProgress] = {}
 
     def of_rank(self, rank: int) -> TextProgress | None:
         """The progress of a rank in its files."""
-        return self._ranks.get(rank)
+        return None if self._files is None else self._files.ranks.get(rank)
 
     def look(
         self, job: ForeignJob, needed: bool, now: dt.datetime, now_s: float
@@ -337,25 +336,15 @@ class JobFiles:
         """
         if self._since_s is None:
             self._since_s = now_s
-        if self._watch is None:
+        if self._files is None:
             if not needed or not job.ranks or now_s < self._since_s + FILES_AFTER_S:
                 return []
             folder = f"/proc/{job.ranks[0].pid}/cwd"
-            self._watch = TraceWatch(folder, job.started_at.timestamp(), FILES_EVERY_S)
-        for known in self._ranks.values():
-            known.begin_look()
+            self._files = RankFiles(folder, job.started_at.timestamp(), FILES_EVERY_S)
         pids = {rank.rank: (rank.pid, *rank.helpers) for rank in job.ranks}
-        found = []
-        for file, reading in self._watch.read():
-            rank = rank_of(file, pids, job.pids)
-            if rank is None:
-                continue
-            at = written_at(reading, now)
-            self._ranks.setdefault(rank, TextProgress()).hear(reading, at)
-            found.append((rank, at, reading))
-        return found
+        return self._files.look(pids, job.pids, now)
 
     def close(self) -> None:
         """Stop looking."""
-        if self._watch is not None:
-            self._watch.close()
+        if self._files is not None:
+            self._files.close()

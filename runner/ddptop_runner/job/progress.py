@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import datetime as dt
 import math
 from collections.abc import Mapping, Sequence
 
@@ -15,9 +14,7 @@ from ddptop_runner.model.snapshot import Progress, RankSample
 from ddptop_runner.reading.progress import combine
 from ddptop_runner.reading.progress.from_text import TextProgress
 from ddptop_runner.reading.progress.rank_view import fill
-from ddptop_runner.reading.progress.text_watch import TextWatch
-from ddptop_runner.reading.text.parser import Reading
-from ddptop_runner.reading.trace_files.watch import TraceFile, TraceWatch, rank_of, written_at
+from ddptop_runner.reading.progress.text_watch import RankFiles, TextWatch
 
 TRACES_AFTER_S = 15.0
 """Files are looked for once nothing else has told a loss for so long."""
@@ -38,8 +35,7 @@ class JobProgress:
     def __init__(self, folder: RunFolder, cwd: str, command: Sequence[str] = ()) -> None:
         self._cwd = cwd
         self._text = TextWatch(folder, command)
-        self._traces: TraceWatch | None = None
-        self._traced: dict[int, TextProgress] = {}
+        self._files: RankFiles | None = None
         self._attempt: int | None = None
         self._began_s = 0.0
         """Unix seconds at which the attempt began, taken once: files are told apart by it."""
@@ -56,20 +52,18 @@ class JobProgress:
         if attempt != self._attempt:
             self._attempt = attempt
             self._began_s = utc_from_boottime(started_s).timestamp()
-            self._traced.clear()
-            self._end_search()  # what it still holds is of the attempt before
+            self._end_search()  # what it found is of the attempt before
         ranks = [record.rank for record in table]
         self._text.look(attempt, age_s, ranks, now)
-        for known in self._traced.values():
-            known.begin_look()
         lacks_a_loss = self._lacks_a_loss(table)
-        if self._traces is None and age_s > TRACES_AFTER_S and lacks_a_loss:
-            self._traces = TraceWatch(self._cwd, self._began_s, TRACES_EVERY_S)
-        elif self._traces is not None and not lacks_a_loss and not self._traced:
+        if self._files is None and age_s > TRACES_AFTER_S and lacks_a_loss:
+            self._files = RankFiles(self._cwd, self._began_s, TRACES_EVERY_S)
+        elif self._files is not None and not lacks_a_loss and not self._files.ranks:
             self._end_search()  # the loss came late, and from elsewhere
-        if self._traces is not None:
-            for file, reading in self._traces.read():
-                self._hear(file, reading, table, now)
+        if self._files is not None:
+            pids = {record.rank: _pids(record) for record in table}
+            others = () if table.launcher is None else _pids(table.launcher)
+            self._files.look(pids, others, now)
 
     def _lacks_a_loss(self, table: RankTable) -> bool:
         told = self._text.ranks
@@ -80,13 +74,8 @@ class JobProgress:
             for record in table
         )
 
-    def _hear(self, file: TraceFile, reading: Reading, table: RankTable, now: dt.datetime) -> None:
-        pids = {record.rank: _pids(record) for record in table}
-        others = () if table.launcher is None else _pids(table.launcher)
-        rank = rank_of(file, pids, others)
-        if rank is None:
-            return
-        self._traced.setdefault(rank, TextProgress()).hear(reading, written_at(reading, now))
+    def _in_files(self, rank: int) -> TextProgress | None:
+        return None if self._files is None else self._files.ranks.get(rank)
 
     @property
     def is_printed(self) -> bool:
@@ -102,7 +91,7 @@ class JobProgress:
             return samples
         now = utc_now()
         return [
-            fill(one, self._text.of_rank(one.rank), self._traced.get(one.rank), now)
+            fill(one, self._text.of_rank(one.rank), self._in_files(one.rank), now)
             for one in samples
         ]
 
@@ -129,7 +118,7 @@ class JobProgress:
         for record in table:
             known = None
             if attempt == self._attempt:
-                known = self._text.of_rank(record.rank) or self._traced.get(record.rank)
+                known = self._text.of_rank(record.rank) or self._in_files(record.rank)
             found[record.rank] = RankSteps(
                 own=record.steps,
                 reported=record.reported.global_step,
@@ -142,12 +131,13 @@ class JobProgress:
     def close(self) -> None:
         """Let go of all files; what they told stays."""
         self._text.close()
-        self._end_search()
+        if self._files is not None:
+            self._files.close()
 
     def _end_search(self) -> None:
-        if self._traces is not None:
-            self._traces.close()
-            self._traces = None
+        if self._files is not None:
+            self._files.close()
+            self._files = None
 
 
 def of_table(

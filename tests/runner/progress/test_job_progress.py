@@ -66,7 +66,7 @@ def test_files_are_read_where_nothing_else_tells_a_loss(
 ) -> None:
     put_metrics(tmp_path, "0,9,2.5\n0,19,2.25\n")
     progress.look(table, 0, boottime_s() - 20)
-    assert progress._traces is None  # not yet: output or probe may come
+    assert progress._files is None  # not yet: output or probe may come
     began_s = boottime_s() - 40
 
     def told() -> bool:
@@ -74,9 +74,9 @@ def test_files_are_read_where_nothing_else_tells_a_loss(
         return samples(progress, table)[0].loss is not None
 
     wait_until(told)
-    followed = progress._traces
+    followed = progress._files
     progress.look(table, 0, began_s + 1e-4)
-    assert progress._traces is followed  # another would have all be read again
+    assert progress._files is followed  # another would have all be read again
     first, second = samples(progress, table)
     assert (first.loss, first.loss_source) == (2.25, "log")
     assert (first.step, first.step_source) == (19, "log")
@@ -93,16 +93,16 @@ def test_no_thread_is_started_for_a_job_whose_probes_tell(progress, table) -> No
     for record in table:
         record.reported = msgspec.structs.replace(record.reported, loss_state="ok")
     progress.look(table, 0, boottime_s() - 100)
-    assert progress._traces is None
+    assert progress._files is None
 
 
 def test_the_search_ends_when_a_probe_tells_after_all(progress, table) -> None:
     progress.look(table, 0, boottime_s() - 100)
-    assert progress._traces is not None
+    assert progress._files is not None
     for record in table:
         record.reported = msgspec.structs.replace(record.reported, loss_state="ok")
     progress.look(table, 0, boottime_s() - 101)
-    assert progress._traces is None
+    assert progress._files is None
 
 
 def test_whose_a_file_is() -> None:
@@ -122,12 +122,12 @@ def test_an_attempt_begins_with_nothing(progress, table, tmp_path) -> None:
     progress.look(table, 0, boottime_s())
     assert samples(progress, table)[1].loss == 9.5
     progress.look(table, 0, boottime_s() - 100)
-    assert progress._traces is not None  # for the other rank's loss
+    assert progress._files is not None  # for the other rank's loss
     assert progress.of_job(table, 0, {}).step == 30
     # told of before its output is looked at
     assert (samples(progress, table, 1)[1].step, progress.of_job(table, 1, {})) == (None, None)
     progress.look(table, 1, boottime_s())
-    assert progress._traces is None
+    assert progress._files is None
     assert samples(progress, table, 1)[1].loss is None
     assert progress.of_job(table, 1, {}) is None
 

@@ -1,4 +1,4 @@
-"""Follows the output of a live job's ranks for losses, steps, and totals.
+"""Follows the output of a live job's ranks, and the files that they log to, for losses and steps.
 
 Looks once a second, and reads a bounded number of bytes each time: of a log that grows faster only
 the end is read, and the parser begins anew behind the gap, so that nothing is made of two halves.
@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import datetime as dt
 import re
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 
 from ddptop_runner.base.paths import LAUNCHER, RunFolder
 from ddptop_runner.reading.progress.from_text import TextProgress, of_command
 from ddptop_runner.reading.text.parser import LossParser, Reading
+from ddptop_runner.reading.trace_files.watch import TraceWatch, rank_of, written_at
 from ddptop_runner.store import logs
 from ddptop_runner.store.logs import LogFile
 
@@ -181,6 +182,44 @@ class TextWatch:
         for stream in self._streams.values():
             stream.log.close()
         self._streams.clear()
+
+
+class RankFiles:
+    """What the files that a job logs to tell of each rank. Close it.
+
+    Args:
+        folder: below which they are searched for.
+        since_s: Unix seconds at which the job, or its attempt, began.
+        read_every_s: pause between two reads.
+    """
+
+    def __init__(self, folder: str, since_s: float, read_every_s: float) -> None:
+        self._watch = TraceWatch(folder, since_s, read_every_s)
+        self.ranks: dict[int, TextProgress] = {}
+
+    def look(
+        self, pids: Mapping[int, Collection[int]], others: Collection[int], now: dt.datetime
+    ) -> list[tuple[int, dt.datetime, Reading]]:
+        """What is new, as (rank, when it was written, the reading).
+
+        Args:
+            pids: of each rank and of what it started.
+            others: pids that belong to the job and to no rank.
+            now: the wall clock.
+        """
+        for known in self.ranks.values():
+            known.begin_look()
+        found = []
+        for file, reading in self._watch.read():
+            if (rank := rank_of(file, pids, others)) is not None:
+                at = written_at(reading, now)
+                self.ranks.setdefault(rank, TextProgress()).hear(reading, at)
+                found.append((rank, at, reading))
+        return found
+
+    def close(self) -> None:
+        """Let go of the files; what they told stays."""
+        self._watch.close()
 
 
 def _named(reading: Reading, ranks: Collection[int]) -> int:

@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from ddptop_runner.devices.once import ForkedReading
-from ddptop_runner.devices.report import DeviceReport
+from ddptop_runner.devices.report import DeviceReport, ForkedReading
 from ddptop_runner.model.snapshot import SCHEMA, GpuSample
 
 if TYPE_CHECKING:

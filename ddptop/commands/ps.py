@@ -11,7 +11,7 @@ from ddptop.output import count, number, put, put_json, say, table
 from ddptop.progress_words import eta, share, step_cell
 from ddptop_runner.base.clock import utc_now
 from ddptop_runner.base.units import NOT_AVAILABLE, duration, size, span
-from ddptop_runner.devices.once import sample_once
+from ddptop_runner.devices.report import sample_once
 from ddptop_runner.foreign.census import CensusTaker
 from ddptop_runner.foreign.types import Census
 from ddptop_runner.host.tree import RankUsage, UsageMeter

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ddptop_runner.base.errors import NoSuchJobError, UsageError
-from ddptop_runner.devices.once import sample_once
+from ddptop_runner.devices.report import sample_once
 from ddptop_runner.foreign.census import CensusTaker, resolve
 from ddptop_runner.foreign.types import ForeignJob
 from ddptop_runner.host import procs

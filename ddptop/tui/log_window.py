@@ -16,8 +16,7 @@ from ddptop.tui.render.log_find import LogPattern
 from ddptop.tui.render.log_levels import LevelReader, may_be_grave
 from ddptop.tui.render.log_row import Level, LogRow
 from ddptop_runner.store.log_clean import LineCleaner
-from ddptop_runner.store.log_tags import RankFilter
-from ddptop_runner.store.logs import LogFile, dropped_note
+from ddptop_runner.store.logs import LogFile, RankFilter, dropped_note
 
 PIECE_BYTES = 1 << 15
 CHUNK_BYTES = 1 << 16

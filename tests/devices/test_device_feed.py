@@ -15,9 +15,9 @@ import pytest
 from tests.nvml_stub.driver import DRIVER_NOT_LOADED
 
 from ddptop_runner.devices import feed as device_feed
-from ddptop_runner.devices import once as device_once
+from ddptop_runner.devices import report as device_once
 from ddptop_runner.devices.feed import DeviceFeed, next_delay_s
-from ddptop_runner.devices.once import sample_once
+from ddptop_runner.devices.report import sample_once
 
 
 async def until(condition: Callable[[], object], timeout_s: float = 60.0) -> None:
@@ -34,7 +34,7 @@ def stub(make_stub, monkeypatch):
     for name, value in driver.env({}).items():
         monkeypatch.setenv(name, value)
     monkeypatch.setattr(device_feed, "driver_library_exists", lambda: True)
-    monkeypatch.setattr("ddptop_runner.devices.once.driver_library_exists", lambda: True)
+    monkeypatch.setattr("ddptop_runner.devices.report.driver_library_exists", lambda: True)
     return driver
 
 
@@ -249,7 +249,7 @@ def test_a_reading_where_nvml_cannot_be_loaded_starts_nothing(no_library_env):
     script = """
 import subprocess
 subprocess.Popen = None
-from ddptop_runner.devices.once import sample_once
+from ddptop_runner.devices.report import sample_once
 print(sample_once().note)
 """
     said = subprocess.run(

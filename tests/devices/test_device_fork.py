@@ -15,7 +15,7 @@ from tests.nvml_stub import StubDriver
 
 SCRIPT = """
 import os, sys, time
-from ddptop_runner.devices.once import ForkedReading
+from ddptop_runner.devices.report import ForkedReading
 from ddptop_runner.model.snapshot import encode
 print("before", end="")  # what waits to be written is not written twice
 fds = len(os.listdir("/proc/self/fd"))
@@ -93,7 +93,7 @@ def test_without_the_library_nothing_is_forked(no_library_env):
     script = """
 import os
 os.fork = None
-from ddptop_runner.devices.once import ForkedReading
+from ddptop_runner.devices.report import ForkedReading
 print(ForkedReading().report().note)
 """
     done = subprocess.run(
@@ -105,7 +105,7 @@ print(ForkedReading().report().note)
 def test_a_child_that_cannot_sample_says_its_last_words(make_stub):
     script = """
 import sys
-from ddptop_runner.devices.once import ForkedReading
+from ddptop_runner.devices.report import ForkedReading
 sys.modules["ddptop_runner.devices.sampler"] = None
 print(ForkedReading().report().note)
 """

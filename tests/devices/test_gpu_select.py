@@ -4,7 +4,7 @@ import pytest
 
 from ddptop_runner.base.errors import UsageError
 from ddptop_runner.devices.words import NO_INSTANCES
-from ddptop_runner.launch.gpus.select import (
+from ddptop_runner.launch.gpus.choice import (
     GpuRequest,
     Machine,
     job_environment,

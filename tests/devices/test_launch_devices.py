@@ -14,7 +14,7 @@ from tests.runner.builders import make_spec, put_job
 
 from ddptop_runner.base.clock import utc_now
 from ddptop_runner.base.errors import UsageError
-from ddptop_runner.devices import once as device_once
+from ddptop_runner.devices import report as device_once
 from ddptop_runner.launch.gpus.choice import again, choose, free_now
 from ddptop_runner.model.spec import Device
 

@@ -101,7 +101,7 @@ def test_a_driver_that_writes_one_value_too_many_damages_nothing(make_stub):
     stub.set_driver(overrun=1)
     script = """
 import pynvml
-from ddptop_runner.devices.nvml_calls import field_values
+from ddptop_runner.devices.nvml_device import field_values
 pynvml.nvmlInit()
 handle = pynvml.nvmlDeviceGetHandleByIndex(0)
 for count in range(1, 37):

@@ -8,8 +8,7 @@ import sys
 import pytest
 
 from ddptop_runner.devices.nvml_device import METRICS
-from ddptop_runner.devices.once import sample_once
-from ddptop_runner.devices.report import decode_report
+from ddptop_runner.devices.report import decode_report, sample_once
 
 
 @pytest.mark.gpu

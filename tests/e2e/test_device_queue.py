@@ -15,7 +15,7 @@ from tests.nvml_stub import NoCompilerError, StubDriver, StubGpu, StubProcess
 from tests.nvml_stub.driver import GIB
 
 from ddptop_runner.base.errors import UsageError
-from ddptop_runner.devices import once as device_once
+from ddptop_runner.devices import report as device_once
 from ddptop_runner.jobs import launch
 from ddptop_runner.launch.gpus.queue import LOOK_S
 

@@ -10,8 +10,7 @@ import pytest
 
 from ddptop_runner.base.paths import LAUNCHER, RunFolder
 from ddptop_runner.store import logs
-from ddptop_runner.store.log_tags import RankFilter
-from ddptop_runner.store.logs import ByteFollower, LogFile, LogFollower, are_tagged
+from ddptop_runner.store.logs import ByteFollower, LogFile, LogFollower, RankFilter, are_tagged
 
 HOROVOD = b"[0]<stdout>:a\n[1]<stderr>:b\nfrom the launcher\n[1]<stdout>:c\n[10]<stdout>:d\n"
 MPI = b"[1,0]<stdout>: 10%\r[1,1]<stdout>: 5%\r[1,0]<stdout>: 20%\n[1,1]<stdout>:end\n"

@@ -69,7 +69,7 @@ def test_the_command_line_understands_what_the_form_said(form: LaunchForm) -> No
     elif not form.gpus:
         assert options["gpus"] == "none"
     else:
-        from ddptop_runner.launch.gpus.select import parse_gpus
+        from ddptop_runner.launch.gpus.choice import parse_gpus
 
         assert parse_gpus(options["gpus"]).indices == form.gpus
 

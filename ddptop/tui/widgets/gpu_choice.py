@@ -12,7 +12,7 @@ from ddptop.tui.render.panels import short_name
 from ddptop.tui.render.text import Span, line
 from ddptop.tui.widgets.table import Table
 from ddptop_runner.base.units import ranks, size_of
-from ddptop_runner.launch.gpus.select import in_mig_mode, is_instance
+from ddptop_runner.launch.gpus.choice import in_mig_mode, is_instance
 from ddptop_runner.launch.gpus.usage import DeviceUse, program_of, unknown_holder, use_of
 from ddptop_runner.model.snapshot import GpuSample
 from ddptop_runner.model.spec import Device

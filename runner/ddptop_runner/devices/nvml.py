@@ -27,7 +27,6 @@ import msgspec
 import pynvml
 
 from ddptop_runner.devices import words
-from ddptop_runner.devices.nvml_calls import counted, tally
 from ddptop_runner.devices.nvml_device import (
     LINK_METRICS,
     RARE,
@@ -35,6 +34,7 @@ from ddptop_runner.devices.nvml_device import (
     Gpu,
     LostError,
     ask,
+    counted,
     identify,
     process_queries,
     read,
@@ -42,6 +42,7 @@ from ddptop_runner.devices.nvml_device import (
     read_links,
     read_mig_mode,
     read_processes,
+    tally,
 )
 from ddptop_runner.devices.owners import ProcessOwners
 from ddptop_runner.devices.words import NOT_LISTENING, NOT_SUPPORTED, Why, init_failure, why_not

@@ -13,17 +13,19 @@ Each case was tried with two ranks under the variables of torch's launcher:
 
 from __future__ import annotations
 
+import ast
 import os
 import shlex
-from collections.abc import Mapping
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Literal
 
 import msgspec
 
 from ddptop_runner.base.errors import UsageError
 from ddptop_runner.launch.request import LaunchRequest
-from ddptop_runner.launch.script import Call, Script, module_file, read_script
 
 _SPAWNING = ("ddp_spawn", "ddp_notebook", "ddp_fork")
 """Strategies of Lightning that start ranks from within, or how their names begin."""
@@ -216,3 +218,284 @@ def is_live_on_terminals_only(script: Script, python: str) -> bool:
         return False
     packages = Path(python).parent.parent.glob("lib/python3*/site-packages/rich/__init__.py")
     return next(packages, None) is not None
+
+
+# --- how a script trains: one pass over its imports and the calls of known names ----------------
+#
+# The modules beside the script that it imports are read as well. No condition is evaluated and no
+# call is followed: a call counts wherever it is written. A script that cannot be read completely is
+# unknown, which is never an error.
+
+MOST_FILES = 32
+MOST_BYTES = 192 * 1024
+"""Of all files together: parsing and reading take about 100 ms per 100 KiB, and a launch waits."""
+
+What = Literal[
+    "spawn", "command", "data_parallel", "mirrored", "horovod", "lightning", "init", "parallel"
+]
+"""`spawn`: starts ranks itself; `command`: runs another launcher; `mirrored`: uses all devices from
+one process; `init`: joins a process group; `parallel`: wraps or trains a model for one."""
+
+_CALLS: dict[What, str] = {
+    "spawn": """
+        torch.multiprocessing.spawn torch.multiprocessing.spawn.spawn
+        torch.multiprocessing.start_processes torch.multiprocessing.spawn.start_processes
+        torch.distributed.launcher.elastic_launch torch.distributed.launcher.api.elastic_launch
+        torch.distributed.run.main torch.distributed.run.run torch.distributed.launch.main
+        accelerate.notebook_launcher accelerate.launchers.notebook_launcher
+        accelerate.debug_launcher accelerate.launchers.debug_launcher
+        detectron2.engine.launch detectron2.engine.launch.launch
+        ray.train.torch.TorchTrainer pyspark.ml.torch.distributor.TorchDistributor
+        torch_xla.launch torch_xla.distributed.xla_multiprocessing.spawn
+    """,
+    "command": """
+        os.system os.popen os.execv os.execvp os.execve os.execvpe os.spawnvp
+        subprocess.run subprocess.call subprocess.check_call subprocess.check_output
+        subprocess.Popen
+    """,
+    "data_parallel": """
+        torch.nn.DataParallel torch.nn.parallel.DataParallel torch.nn.parallel.data_parallel
+        torch.nn.parallel.data_parallel.DataParallel
+    """,
+    "mirrored": """
+        tensorflow.distribute.MirroredStrategy tensorflow.compat.v1.distribute.MirroredStrategy
+        tensorflow.compat.v2.distribute.MirroredStrategy
+        tensorflow.distribute.experimental.CentralStorageStrategy
+        tensorflow.distribute.MultiWorkerMirroredStrategy
+        tensorflow.distribute.experimental.MultiWorkerMirroredStrategy
+    """,
+    "horovod": """
+        horovod.init horovod.torch.init horovod.tensorflow.init horovod.keras.init
+        horovod.tensorflow.keras.init horovod.mxnet.init
+    """,
+    "lightning": """
+        lightning.Trainer lightning.pytorch.Trainer lightning.pytorch.trainer.Trainer
+        pytorch_lightning.Trainer pytorch_lightning.trainer.Trainer
+        lightning.pytorch.cli.LightningCLI pytorch_lightning.cli.LightningCLI
+        pytorch_lightning.utilities.cli.LightningCLI
+    """,
+    "init": """
+        torch.distributed.init_process_group torch.distributed.init_device_mesh
+        torch.distributed.distributed_c10d.init_process_group
+        torch.distributed.device_mesh.init_device_mesh deepspeed.init_distributed
+        deepspeed.comm.init_distributed
+    """,
+    "parallel": """
+        torch.nn.parallel.DistributedDataParallel
+        torch.nn.parallel.distributed.DistributedDataParallel
+        torch.distributed.fsdp.FullyShardedDataParallel torch.distributed.fsdp.fully_shard
+        apex.parallel.DistributedDataParallel deepspeed.initialize
+        accelerate.Accelerator accelerate.accelerator.Accelerator
+        lightning.Fabric lightning.fabric.Fabric lightning_fabric.Fabric
+        transformers.Trainer transformers.Seq2SeqTrainer trl.SFTTrainer trl.DPOTrainer
+        trl.GRPOTrainer sentence_transformers.SentenceTransformerTrainer
+    """,
+}
+_MEANS: dict[str, What] = {name: what for what, names in _CALLS.items() for name in names.split()}
+
+_RANK_VARIABLES = frozenset({"RANK", "LOCAL_RANK", "WORLD_SIZE"})
+_LOCAL_RANK_OPTIONS = frozenset({"--local_rank", "--local-rank"})
+_LAUNCHERS = frozenset({"torchrun", "torch.distributed.run", "torch.distributed.launch"})
+"""Words of a command line that mean a launcher wherever they are in it."""
+_LAUNCHER_PROGRAMS = frozenset(
+    {"accelerate", "deepspeed", "horovodrun", "mpirun", "mpiexec", "srun"}
+)
+"""Those that mean one only as its first word."""
+
+
+class Call(msgspec.Struct, frozen=True):
+    """A call of a known name."""
+
+    what: What
+    name: str
+    """As it is written: `mp.spawn`."""
+    where: str
+    """`line 12`, or `pkg/run.py, line 12`."""
+    arguments: Mapping[str, object]
+    """Its keyword arguments as far as they are constants, lists, or names; else None. `**` is among
+    them if more are passed than can be seen."""
+    several: bool = True
+    """For DataParallel: whether it gets several devices, or all."""
+
+
+class Script(msgspec.Struct, frozen=True):
+    """Facts of the source; empty if it cannot be read completely."""
+
+    calls: tuple[Call, ...] = ()
+    imports: frozenset[str] = frozenset()
+    """Top-level packages, without its own files."""
+    reads: frozenset[str] = frozenset()
+    """Which of RANK, LOCAL_RANK and WORLD_SIZE it names, other than to set them."""
+    sets_rank: bool = False
+    """Whether it sets RANK for the ranks that it starts."""
+    local_rank_option: str | None = None
+    """`--local_rank`, as torch.distributed.launch used to pass it."""
+
+    def of(self, *what: What) -> list[Call]:
+        """The calls of these kinds, those of the script itself first."""
+        return [call for call in self.calls if call.what in what]
+
+    @property
+    def takes_ranks(self) -> bool:
+        """Whether it is written for a launcher: reads its rank, or joins a group by variables."""
+        by_variables = any("rank" not in call.arguments for call in self.of("init"))
+        return bool(self.reads) or (by_variables and not self.sets_rank)
+
+
+def read_script(path: Path, folders: Sequence[Path] = ()) -> Script:
+    """The facts of a script and of the modules of its own that it imports.
+
+    Args:
+        path: the script.
+        folders: where its own modules are looked for, besides its own folder.
+    """
+    folders = [path.parent, *folders]
+    calls: list[Call] = []
+    imports: set[str] = set()
+    reads: set[str] = set()
+    sets_rank, option = False, None
+    files, left_bytes = [path], MOST_BYTES
+    for file in files:  # grows while it is walked
+        text = _text_of(file, left_bytes)
+        tree = None if text is None or len(files) > MOST_FILES else _parse(text)
+        if text is None or tree is None:
+            return Script()
+        left_bytes -= len(text)
+        where = "" if file == path else f"{_seen_from(path.parent, file)}, "
+        names: dict[str, str] = {}
+        nodes = list(ast.walk(tree))
+        for module, level, alias, full in _imports_of(nodes):
+            own = _own_files(file, module, level, full, folders)
+            files += [one for one in own if one not in files]
+            if not own and not level:
+                imports.add(module.partition(".")[0])
+                names[alias] = full
+        stored = {
+            node.slice
+            for node in nodes
+            if isinstance(node, ast.Subscript) and isinstance(node.ctx, ast.Store)
+        }
+        for node in nodes:
+            if isinstance(node, ast.Constant) and node.value in _RANK_VARIABLES:
+                if node not in stored:
+                    reads.add(str(node.value))
+                elif node.value == "RANK":
+                    sets_rank = True
+            elif isinstance(node, ast.Constant) and node.value in _LOCAL_RANK_OPTIONS:
+                option = str(node.value)
+            elif isinstance(node, ast.Call):
+                if (call := _call_of(node, node.func, names, where)) is not None:
+                    calls.append(call)
+            elif isinstance(node, ast.ClassDef):  # a Trainer of the user's own is still one
+                found = (_call_of(None, base, names, where) for base in node.bases)
+                calls += [call for call in found if call is not None]
+    return Script(tuple(calls), frozenset(imports), frozenset(reads), sets_rank, option)
+
+
+def module_file(module: str, folders: Sequence[Path]) -> Path | None:
+    """The file that `python -m MODULE` runs, if it is in one of these folders."""
+    for folder in folders:
+        at = folder.joinpath(*module.split("."))
+        for path in (at / "__main__.py", at.with_name(f"{at.name}.py")):
+            if path.is_file():
+                return path
+    return None
+
+
+def _text_of(path: Path, most_bytes: int) -> str | None:
+    try:
+        with path.open("rb") as file:
+            data = file.read(most_bytes + 1)
+    except OSError:
+        return None
+    return None if len(data) > most_bytes else data.decode("utf-8-sig", errors="replace")
+
+
+def _parse(text: str) -> ast.Module | None:
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # about escapes in the script's strings
+            return ast.parse(text)
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return None
+
+
+def _seen_from(folder: Path, file: Path) -> str:
+    return str(file.relative_to(folder)) if file.is_relative_to(folder) else str(file)
+
+
+def _imports_of(nodes: Sequence[ast.AST]) -> Iterator[tuple[str, int, str, str]]:
+    """For each imported name: its module, the dots before it, the name here, and its full name."""
+    for node in nodes:
+        if isinstance(node, ast.Import):
+            for one in node.names:
+                top = one.name.partition(".")[0]
+                yield one.name, 0, one.asname or top, one.name if one.asname else top
+        elif isinstance(node, ast.ImportFrom):
+            module = node.module or ""
+            for one in node.names:
+                yield module, node.level, one.asname or one.name, f"{module}.{one.name}".strip(".")
+
+
+def _own_files(
+    importer: Path, module: str, level: int, full: str, folders: Sequence[Path]
+) -> list[Path]:
+    """The files of the script's own that an import runs: of the module, and of a part of it."""
+    if level:
+        folders = [importer.parents[level - 1]] if level <= len(importer.parents) else []
+    found: list[Path] = []
+    for name in {module: None, full: None}:
+        places = [folder.joinpath(*name.split(".")) for folder in folders if name]
+        paths = (
+            path for at in places for path in (at.with_name(f"{at.name}.py"), at / "__init__.py")
+        )
+        found += filter(None, [next(filter(Path.is_file, paths), None)])
+    return found
+
+
+def _call_of(
+    node: ast.Call | None, func: ast.expr, names: Mapping[str, str], where: str
+) -> Call | None:
+    parts: list[str] = []
+    at = func
+    while isinstance(at, ast.Attribute):
+        parts.append(at.attr)
+        at = at.value
+    if not isinstance(at, ast.Name) or at.id not in names:
+        return None
+    what = _MEANS.get(".".join([names[at.id], *reversed(parts)]))
+    if what is None or (what == "command" and not (node and _runs_launcher(node))):
+        return None
+    place = f"{where}line {func.lineno}"
+    name = ast.unparse(func)
+    if node is None:
+        return Call(what, name, place, {"**": None})
+    arguments = {one.arg or "**": _plain(one.value) for one in node.keywords}
+    devices = _plain(node.args[1]) if len(node.args) > 1 else arguments.get("device_ids")
+    several = not (isinstance(devices, list) and len(devices) == 1)
+    return Call(what, name, place, arguments, several)
+
+
+def _plain(expr: ast.expr) -> object:
+    """A constant, a list of some, the name of what is named or called; else None."""
+    if isinstance(expr, ast.Constant):
+        return expr.value
+    if isinstance(expr, (ast.List, ast.Tuple)):
+        return [_plain(item) for item in expr.elts]
+    if isinstance(expr, ast.Call):
+        return _plain(expr.func)
+    if isinstance(expr, ast.Attribute):
+        return expr.attr
+    return expr.id if isinstance(expr, ast.Name) else None
+
+
+def _runs_launcher(node: ast.Call) -> bool:
+    """Whether a command line that is built here starts another launcher."""
+    words = [
+        word.rpartition("/")[2]
+        for argument in node.args[:2]
+        for part in ast.walk(argument)
+        if isinstance(part, ast.Constant) and isinstance(part.value, str)
+        for word in part.value.split()
+    ]
+    return not _LAUNCHERS.isdisjoint(words) or (words[:1] != [] and words[0] in _LAUNCHER_PROGRAMS)

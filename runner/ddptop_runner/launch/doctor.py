@@ -22,8 +22,7 @@ from typing import Literal, NamedTuple, TypeVar
 from ddptop_runner.base import interpreters, paths
 from ddptop_runner.base.errors import DdptopError
 from ddptop_runner.base.units import size
-from ddptop_runner.devices.once import sample_once
-from ddptop_runner.devices.report import DeviceReport, driver_library_exists
+from ddptop_runner.devices.report import DeviceReport, driver_library_exists, sample_once
 from ddptop_runner.host import survival, tmux
 from ddptop_runner.launch.gpus.usage import is_hot
 from ddptop_runner.model.snapshot import SCHEMA

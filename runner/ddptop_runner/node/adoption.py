@@ -24,7 +24,7 @@ from ddptop_runner.base.start import own_words
 from ddptop_runner.host import handover, procs, survival, tmux
 from ddptop_runner.host.handover import AGENT_MAIN, PROBE_DIR, SPARE_MAIN, Handover
 from ddptop_runner.job.registry import JobView, read_job
-from ddptop_runner.launch.gpus.select import job_environment
+from ddptop_runner.launch.gpus.choice import job_environment
 from ddptop_runner.model.spec import JobSpec, write_spec
 from ddptop_runner.node.guardian_start import bring_up, starting
 

@@ -34,8 +34,8 @@ from ddptop_runner.job import evidence
 from ddptop_runner.job.attempt import Attempt
 from ddptop_runner.job.event_log import EventLog
 from ddptop_runner.job.progress import JobProgress
+from ddptop_runner.launch.gpus.choice import job_environment
 from ddptop_runner.launch.gpus.queue import QueueWatch, feed_of, queue_of
-from ddptop_runner.launch.gpus.select import job_environment
 from ddptop_runner.model import events as ev
 from ddptop_runner.model.probe_message import decode_message
 from ddptop_runner.model.snapshot import NodeSnapshot, ProcessId, encode

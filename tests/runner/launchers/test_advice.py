@@ -8,9 +8,8 @@ import pytest
 
 from ddptop_runner.base.errors import UsageError
 from ddptop_runner.launch import advice
-from ddptop_runner.launch.advice import Advice, QuestionError, advise, notes_on
+from ddptop_runner.launch.advice import Advice, QuestionError, Script, advise, notes_on
 from ddptop_runner.launch.request import LaunchRequest
-from ddptop_runner.launch.script import Script
 
 MP = "import torch.multiprocessing as mp\n"
 L = "import lightning as L\nL.Trainer({})\n"

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from ddptop_runner.launch.script import MOST_FILES, Script, read_script
+from ddptop_runner.launch.advice import MOST_FILES, Script, read_script
 
 MP = "import torch.multiprocessing as mp\n"
 NN = "import torch\nfrom torch import nn\n"

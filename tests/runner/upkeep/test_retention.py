@@ -12,7 +12,7 @@ from ddptop_runner.base.errors import UsageError
 from ddptop_runner.base.files import lock
 from ddptop_runner.base.paths import RunFolder, config_file, run_folder
 from ddptop_runner.host.procs import host_name
-from ddptop_runner.jobs.retention import EndedRun, expired, prune
+from ddptop_runner.jobs.launch import EndedRun, expired, prune
 from ddptop_runner.model.snapshot import NodeSnapshot, encode
 from ddptop_runner.model.spec import JobSpec, write_spec
 

@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Literal
 
 from ddptop_runner.base.clock import utc_now
 from ddptop_runner.base.errors import UsageError
-from ddptop_runner.devices.once import sample_once
-from ddptop_runner.devices.words import LIBRARY_MISSING, names_of, wanted_in_words
-from ddptop_runner.launch.gpus import select, usage
-from ddptop_runner.launch.gpus.select import GpuRequest, parse_gpus
+from ddptop_runner.devices.report import sample_once
+from ddptop_runner.devices.words import (
+    LIBRARY_MISSING,
+    NO_INSTANCES,
+    name_of,
+    names_of,
+    wanted_in_words,
+)
+from ddptop_runner.launch.gpus import usage
 from ddptop_runner.launch.gpus.usage import DeviceUse, busy_in_words, choice_in_words, idlest
 from ddptop_runner.model.snapshot import GpuSample
 from ddptop_runner.model.spec import Device, DeviceQueue, JobSpec
@@ -48,7 +55,7 @@ class DeviceChoice:
     @property
     def environment(self) -> dict[str, str]:
         """The variables that show the job its devices."""
-        return select.job_environment(self.devices, by_uuid=self.by_uuid)
+        return job_environment(self.devices, by_uuid=self.by_uuid)
 
 
 def choose(
@@ -77,10 +84,10 @@ def choose(
     if force and wait:
         raise UsageError(OPTIONS_AGAINST, "use one of them")
     visible = env.get("CUDA_VISIBLE_DEVICES")
-    named = select.mig_instances(visible)
+    named = mig_instances(visible)
     named += [uuid for uuid in (request.uuids if request else ()) if uuid.startswith("MIG-")]
     present, why_none = present_devices(named)
-    machine = select.Machine(present, visible)
+    machine = Machine(present, visible)
     pool = machine.resolve(request, nproc)
     if not pool:
         if wait:
@@ -136,7 +143,7 @@ def again(
             f"{spec.job} ran on {names_of(pool)}, but no GPUs were found on this machine",
             "see `ddptop gpus`",
         )
-    select.Machine(present, env.get("CUDA_VISIBLE_DEVICES")).require_allowed(pool)
+    Machine(present, env.get("CUDA_VISIBLE_DEVICES")).require_allowed(pool)
     return _Decision(pool, count, present, [], None, force, wait).make()
 
 
@@ -250,8 +257,377 @@ def _doubts(chosen: Sequence[DeviceUse]) -> list[str]:
 def free_now(env: Mapping[str, str]) -> int | None:
     """How many of the allowed devices are free; None where there is none at all."""
     visible = env.get("CUDA_VISIBLE_DEVICES")
-    present, _ = present_devices(select.mig_instances(visible))
-    pool = select.Machine(present, visible).resolve(None)
+    present, _ = present_devices(mig_instances(visible))
+    pool = Machine(present, visible).resolve(None)
     if pool is None:
         return None
     return sum(not use.busy for use in usage.uses(pool, present))
+
+
+# --- `--gpus`, and what it means on this machine --------------------------------------------------
+#
+# Indices are the machine's in PCI order, as nvidia-smi shows them. UUIDs may be shortened as long
+# as they stay unique, as in CUDA_VISIBLE_DEVICES. An inherited CUDA_VISIBLE_DEVICES is the outer
+# bound and the default; its numbers are read in PCI order too.
+
+FORMS = "use 0-3, 0,2,5, 0-1,4, auto:2 (the idlest), all, none, or UUIDs (GPU-..., MIG-...)"
+_HIGHEST_INDEX = 1023
+_AUTO = re.compile(r"auto:([1-9][0-9]{0,3})")
+_UUID = re.compile(r"(?:GPU|MIG)-[0-9A-Za-z/-]+")
+
+
+@dataclass(frozen=True)
+class GpuRequest:
+    """What `--gpus` says."""
+
+    kind: Literal["indices", "uuids", "auto", "all", "none"]
+    indices: tuple[int, ...] = ()
+    """In the order given, which becomes the order of the local ranks."""
+    uuids: tuple[str, ...] = ()
+    """Whole or shortened, in the order given."""
+    count: int = 0
+    """How many of the allowed devices `auto:N` takes."""
+
+    def in_words(self) -> str:
+        """As it is typed."""
+        if self.kind == "auto":
+            return f"auto:{self.count}"
+        if self.kind == "uuids":
+            return ",".join(self.uuids)
+        return ",".join(map(str, self.indices)) if self.kind == "indices" else self.kind
+
+
+def parse_gpus(text: str) -> GpuRequest:
+    """Read the value of `--gpus`. The same device twice is an error, as CUDA would see no device.
+
+    Raises:
+        UsageError: naming the part that cannot be used, and the forms that can.
+    """
+    value = text.strip()
+    if value in ("all", "none"):
+        return GpuRequest("all" if value == "all" else "none")
+    if found := _AUTO.fullmatch(value):
+        return GpuRequest("auto", count=int(found[1]))
+    if value.startswith("auto"):
+        raise UsageError(
+            f"--gpus {text!r} is invalid; expected auto:N", "pass a number, as in auto:2"
+        )
+    if not value:
+        raise UsageError("--gpus is empty", FORMS)
+    parts = [part.strip() for part in value.split(",")]
+    if any(_UUID.fullmatch(part) for part in parts):
+        return _uuids(parts, text)
+    indices: list[int] = []
+    for part in parts:
+        for index in _indices(part, text):
+            if index in indices:
+                raise UsageError(f"--gpus {text!r} lists GPU {index} twice", "list each one once")
+            indices.append(index)
+    return GpuRequest("indices", tuple(indices))
+
+
+def _uuids(parts: list[str], text: str) -> GpuRequest:
+    for number, part in enumerate(parts):
+        if not _UUID.fullmatch(part):
+            raise UsageError(
+                f"--gpus {text!r}: {part!r} is not a UUID; CUDA accepts indices or UUIDs, not both",
+                "use the same form for all devices",
+            )
+        if part in parts[:number]:
+            raise UsageError(f"--gpus {text!r} lists {part} twice", "list each one once")
+    kinds = {part[:3] for part in parts}
+    if len(kinds) > 1:
+        raise UsageError(
+            f"--gpus {text!r} mixes whole GPUs and MIG instances, but a CUDA process "
+            "sees only one instance",
+            "list whole GPUs or one instance",
+        )
+    if kinds == {"MIG"} and len(parts) > 1:
+        raise UsageError(
+            f"--gpus lists {len(parts)} MIG instances, but a CUDA process sees only one",
+            "pass one instance with --nproc 1, and launch one job per instance",
+        )
+    return GpuRequest("uuids", uuids=tuple(parts))
+
+
+def _indices(part: str, text: str) -> range:
+    found = re.fullmatch(r"([0-9]+)(?:-([0-9]+))?", part)
+    if found is None:
+        raise UsageError(f"--gpus {text!r}: {part!r} is not an index, range, or UUID", FORMS)
+    if max(len(found[1]), len(found[2] or "")) > 4:  # int() of thousands of digits fails
+        raise UsageError(f"--gpus {text!r}: {part[:20]!r} is not a valid GPU index", FORMS)
+    first, last = int(found[1]), int(found[2] or found[1])
+    if max(first, last) > _HIGHEST_INDEX:
+        raise UsageError(f"--gpus {text!r}: {part!r} is not a valid GPU index", FORMS)
+    if last < first:
+        raise UsageError(f"--gpus {text!r}: the range {part!r} is reversed", f"use {last}-{first}")
+    return range(first, last + 1)
+
+
+_NUMBER = re.compile(r"[+-]?\d+")
+Present = Sequence["GpuSample | Device"]
+"""The machine's devices: whole ones, and MIG instances as far as they are known."""
+
+
+def is_instance(gpu: GpuSample | Device) -> bool:
+    """Whether this is a MIG instance and no whole device."""
+    if isinstance(gpu, GpuSample) and gpu.parent_uuid is not None:
+        return True
+    return (gpu.uuid or "").startswith("MIG-")
+
+
+def mig_instances(listed: str | None) -> list[str]:
+    """UUIDs of the MIG instances that a comma-separated list names, such as CUDA_VISIBLE_DEVICES.
+
+    A sampler need not list them; one that is asked for these UUIDs knows them.
+    """
+    return [entry for entry in _entries(listed) if entry.startswith("MIG-")]
+
+
+def in_mig_mode(present: Present) -> dict[int, list[str]]:
+    """UUIDs of the instances of each whole device in MIG mode, by its index."""
+    found: dict[int, list[str]] = {}
+    for gpu in present:
+        if isinstance(gpu, GpuSample):
+            if is_instance(gpu) and gpu.uuid:
+                found.setdefault(gpu.index, []).append(gpu.uuid)
+            elif gpu.mig_instances:
+                known = found.setdefault(gpu.index, [])
+                known += [uuid for uuid in gpu.mig_instances if uuid not in known]
+            elif gpu.note is not None and NO_INSTANCES in gpu.note:
+                found.setdefault(gpu.index, [])
+    return {index: sorted(set(uuids)) for index, uuids in found.items()}
+
+
+class Machine:
+    """The machine's devices, and which of them a job may have.
+
+    Args:
+        present: the devices, with the MIG instances that are named anywhere.
+        inherited_cvd: CUDA_VISIBLE_DEVICES of the calling shell; None when it is not set.
+    """
+
+    def __init__(self, present: Present, inherited_cvd: str | None) -> None:
+        self._present = present
+        self._inherited_cvd = inherited_cvd
+        self._allowed = visible_devices(present, inherited_cvd)
+        self._whole = {one.index: one for one in self._allowed if not is_instance(one)}
+        self._lost = {gpu.index for gpu in present if isinstance(gpu, GpuSample) and gpu.lost}
+        self._mig = in_mig_mode(present)
+        self.usable = [
+            device
+            for device in self._allowed
+            if device.index not in self._lost
+            and (is_instance(device) or device.index not in self._mig)
+        ]
+        """Those that a job may have that names none."""
+
+    def resolve(self, request: GpuRequest | None, nproc: int | None = None) -> list[Device] | None:
+        """The devices of a job, in the order of its local ranks; for `auto:N` those to choose from.
+
+        Args:
+            request: what `--gpus` says; None when it was not given.
+            nproc: what `--nproc` says; None when it was not given.
+
+        Returns:
+            None where the machine has no device and none was asked for; [] where it has devices
+            and the job shall see none of them.
+
+        Raises:
+            UsageError: when a device asked for is not there, is lost, or is not allowed.
+        """
+        if request is not None and request.kind == "none":
+            return []
+        if not self._present:
+            if request is None:
+                return None
+            raise UsageError(
+                "no GPUs found on this machine",
+                "remove --gpus (a script then needs --nproc N); see `ddptop gpus`",
+            )
+        known = {gpu.uuid for gpu in self._present}
+        if unknown := [uuid for uuid in mig_instances(self._inherited_cvd) if uuid not in known]:
+            raise UsageError(
+                f"CUDA_VISIBLE_DEVICES lists {unknown[0]}, which the driver does not recognize",
+                "see `nvidia-smi -L`",
+            )
+        if request is not None and request.kind in ("indices", "uuids"):
+            chosen = self._named(request)
+        else:
+            chosen = self._all_usable(request)
+        instances = [device for device in chosen if is_instance(device)]
+        if instances and nproc not in (None, 1):
+            raise UsageError(
+                f"{instances[0].uuid} is one MIG instance, which {nproc} ranks cannot share",
+                "use --nproc 1, or whole GPUs",
+            )
+        return chosen
+
+    def why_none(self) -> str:
+        """Why none of the machine's devices is allowed, or none of those that are is there."""
+        return "all allowed GPUs are lost" if self._allowed else self._bound()
+
+    def require_allowed(self, devices: Sequence[Device]) -> None:
+        """Check devices against the outer bound.
+
+        Raises:
+            UsageError: naming those that CUDA_VISIBLE_DEVICES leaves out.
+        """
+        inside = {device.uuid or device.index for device in self._allowed}
+        here = {(gpu.uuid, gpu.index) for gpu in self._present}
+        outside = [
+            device
+            for device in devices
+            if (device.uuid or device.index) not in inside
+            and not (device.is_mig and device.index in self._whole)
+            and (device.uuid, device.index) in here
+        ]
+        if outside:
+            whole = list(self._whole.values())
+            remedy = f"allowed: {names_of(whole)}" if whole else "unset it"
+            raise UsageError(f"{_are(outside)} not allowed: {self._bound()}", remedy)
+
+    def left_out(self, request: GpuRequest | None) -> list[str]:
+        """What of the allowed devices `all`, `auto:N` or the default leaves out, and why."""
+        if request is not None and request.kind not in ("all", "auto"):
+            return []
+        allowed = {device.index for device in self._allowed}
+        notes = [f"GPU {index} is lost; skipping it" for index in sorted(self._lost & allowed)]
+        if not any(map(is_instance, self._allowed)):
+            notes += [
+                f"GPU {index} is in MIG mode and was skipped;"
+                f" to use it, pass an instance ({_few(self._mig[index])})"
+                for index in sorted(set(self._mig) & allowed)
+            ]
+        return notes
+
+    def _bound(self) -> str:
+        nothing = not (self._inherited_cvd and self._allowed)
+        words = f"CUDA_VISIBLE_DEVICES is {self._inherited_cvd!r}"
+        return f"{words}, which allows no GPUs" if nothing else words
+
+    def _all_usable(self, request: GpuRequest | None) -> list[Device]:
+        asked = "without --gpus" if request is None else f"--gpus {request.in_words()}"
+        chosen = self.usable
+        if not chosen and self._allowed and all(one.index in self._mig for one in self._allowed):
+            raise UsageError(
+                f"{asked}: all GPUs are in MIG mode, and a job can use only one instance",
+                f"pass one: {_few([uuid for uuids in self._mig.values() for uuid in uuids])}",
+            )
+        if request is not None and not chosen:
+            reason = "all GPUs are lost" if self._allowed else self._bound()
+            raise UsageError(f"{asked}: {reason}", "see `ddptop gpus`")
+        if request is not None and request.kind == "auto" and request.count > len(chosen):
+            raise UsageError(
+                f"{asked}: only {len(chosen)} to choose from ({names_of(chosen)})", "request fewer"
+            )
+        return chosen
+
+    def _named(self, request: GpuRequest) -> list[Device]:
+        wholes = {gpu.index: gpu for gpu in self._present if not is_instance(gpu)}
+        if missing := [Device(index=index) for index in request.indices if index not in wholes]:
+            there = names_of([_device(gpu) for gpu in wholes.values()])
+            raise UsageError(f"{_are(missing)} not on this machine", f"available: {there}")
+        chosen = [_device(wholes[index]) for index in request.indices]
+        for uuid in request.uuids:
+            device = _device(_the_one(uuid, self._present))
+            if device in chosen:
+                raise UsageError(f"--gpus lists {device.uuid} twice", "list each one once")
+            chosen.append(device)
+        self.require_allowed(chosen)
+        if gone := [device for device in chosen if device.index in self._lost]:
+            rest = [one for index, one in self._whole.items() if index not in self._lost]
+            remedy = f"choose from {names_of(rest)}" if rest else "reset the device or reboot"
+            raise UsageError(f"{_are(gone)} lost", remedy)
+        for device in chosen:
+            if device.index in self._mig and not is_instance(device):
+                raise UsageError(
+                    f"{name_of(device)} is in MIG mode and cannot be used as a whole",
+                    f"pass one of its instances: {_few(self._mig[device.index])}",
+                )
+        return chosen
+
+
+def _the_one(uuid: str, present: Present) -> GpuSample | Device:
+    found = [gpu for gpu in present if gpu.uuid and gpu.uuid.startswith(uuid)]
+    exact = [gpu for gpu in found if gpu.uuid == uuid]
+    if not found:
+        raise UsageError(f"no device on this machine has UUID {uuid}", "see `nvidia-smi -L`")
+    if len(found) > 1 and not exact:
+        names = ", ".join(str(gpu.uuid) for gpu in found[:3])
+        raise UsageError(f"{uuid} matches {len(found)} UUIDs: {names}", "use a longer prefix")
+    return exact[0] if exact else found[0]
+
+
+def _few(uuids: Sequence[str], most: int = 4) -> str:
+    more = ", ..." if len(uuids) > most else ""
+    return ", ".join(uuids[:most]) + more or "see `nvidia-smi -L`"
+
+
+def _are(devices: Sequence[Device]) -> str:
+    return f"{names_of(devices)} {'is' if len(devices) == 1 else 'are'}"
+
+
+def _entries(listed: str | None) -> list[str]:
+    return [] if listed is None else [entry.strip() for entry in listed.split(",")]
+
+
+def visible_devices(present: Present, inherited_cvd: str | None) -> list[Device]:
+    """The devices that a CUDA program sees under this CUDA_VISIBLE_DEVICES, in its order.
+
+    As CUDA does: indices, or UUIDs that may be shortened as long as they are unique; the list ends
+    at the first entry that is no device, which is how '', '-1' and 'NoDevFiles' mean none; an entry
+    twice means none; of several MIG instances only the first counts.
+    """
+    machine = sorted(present, key=lambda gpu: gpu.index)
+    wholes = [gpu for gpu in machine if not is_instance(gpu)]
+    if inherited_cvd is None:
+        return [_device(gpu) for gpu in wholes]
+    found: list[Device] = []
+    entries = _entries(inherited_cvd)
+    numeric = bool(entries) and _NUMBER.match(entries[0]) is not None
+    for entry in entries:
+        gpu = _by_number(entry, wholes) if numeric else _by_uuid(entry, machine)
+        if gpu is None:
+            break
+        device = _device(gpu)
+        if device in found:
+            return []
+        found.append(device)
+    return list(filter(is_instance, found))[:1] or found
+
+
+def _by_number(entry: str, machine: Present) -> GpuSample | Device | None:
+    digits = _NUMBER.match(entry)
+    if digits is None:
+        return None
+    return next((gpu for gpu in machine if gpu.index == int(digits[0])), None)
+
+
+def _by_uuid(entry: str, machine: Present) -> GpuSample | Device | None:
+    if not entry.startswith(("GPU-", "MIG-")) or len(entry) <= len("GPU-"):
+        return None
+    matches = [gpu for gpu in machine if gpu.uuid and gpu.uuid.startswith(entry)]
+    return matches[0] if len(matches) == 1 else None
+
+
+def _device(gpu: GpuSample | Device) -> Device:
+    return Device(index=gpu.index, uuid=gpu.uuid, name=gpu.name)
+
+
+def job_environment(devices: Sequence[Device] | None, *, by_uuid: bool = False) -> dict[str, str]:
+    """The variables that show a job its devices, and no other.
+
+    None (a machine without devices) sets nothing; [] hides every device. With `by_uuid` devices are
+    named by UUID: where a device of the machine is lost, CUDA counts only those that are left, so
+    indices would mean others. MIG instances always go by UUID.
+    """
+    if devices is None:
+        return {}
+    mig = any(map(is_instance, devices))
+    uuids = [device.uuid for device in devices if device.uuid]
+    if (by_uuid or mig) and len(uuids) == len(devices):
+        visible = uuids
+    else:
+        visible = [str(device.index) for device in devices]
+    return {"CUDA_DEVICE_ORDER": "PCI_BUS_ID", "CUDA_VISIBLE_DEVICES": ",".join(visible)}

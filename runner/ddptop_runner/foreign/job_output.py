@@ -7,7 +7,6 @@ import functools
 import re
 from collections import deque
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 
 from ddptop_runner.foreign.output import (
     FileTail,
@@ -39,19 +38,6 @@ FIND_EVERY_S = 10.0
 SEEN_FIND_EVERY_S = 30.0
 
 _LINE_START = re.compile(rb"[\r\n]")
-
-
-@dataclass(frozen=True)
-class OutputReading:
-    """One reading and where it comes from."""
-
-    reading: Reading
-    ranks: tuple[int, ...]
-    """The ranks that write into that output."""
-    source: int
-    """Which output it is."""
-    fresh: bool
-    """False for what stood there before the first look."""
 
 
 class Source:
@@ -208,9 +194,12 @@ class JobOutput:
 
     def read(
         self, now_s: float, budget: int, may_capture: bool
-    ) -> tuple[list[OutputReading], int, bool]:
-        """(readings, bytes read, whether anything was written since the last look)."""
-        found: list[OutputReading] = []
+    ) -> tuple[list[tuple[Source, Reading, bool]], int, bool]:
+        """What is new: (source, reading, whether it was written since the first look) of each.
+
+        And how many bytes were read, and whether anything was written since the last look.
+        """
+        found: list[tuple[Source, Reading, bool]] = []
         used, grew = 0, False
         for source in self._sources.values():
             if source.pane is not None:
@@ -225,12 +214,30 @@ class JobOutput:
             readings, fresh, size = source.read(budget - used)
             used += size
             grew |= fresh and (size > 0 or (count, partial) != (source.count, source.partial))
-            found += [OutputReading(one, source.ranks, id(source), fresh) for one in readings]
+            found += [(source, one, fresh) for one in readings]
         return found, used, grew
 
-    def is_copy(self, one: OutputReading, rank: int) -> bool:
-        """Whether the rank's own output has that, too: a launcher can both keep and hand on."""
-        return rank not in one.ranks and next(self._keys_of(rank), None) is not None
+    def rank_of(self, source: Source, reading: Reading, job: ForeignJob) -> int | None:
+        """Whose reading it is; None if another host's rank's, or if the rank's own output has it.
+
+        A launcher can both keep what its ranks write and hand it on.
+        """
+        rank = self._named(source, reading, job)
+        if rank is None or rank in source.ranks or next(self._keys_of(rank), None) is None:
+            return rank
+        return None
+
+    def _named(self, source: Source, reading: Reading, job: ForeignJob) -> int | None:
+        if len(source.ranks) == 1:
+            return source.ranks[0]
+        here = [rank.rank for rank in job.ranks]
+        if reading.rank is not None and len(here) > 1:
+            return reading.rank if reading.rank in here else None
+        if reading.local_rank is not None:
+            by_local = {rank.local_rank: rank.rank for rank in job.ranks}
+            return by_local.get(reading.local_rank)
+        self.shared_default |= len(here) > 1
+        return min(source.ranks or here, default=None)
 
     @property
     def has_panes(self) -> bool:

@@ -14,7 +14,7 @@ import msgspec
 from ddptop_runner.base.clock import utc_from_unix
 from ddptop_runner.devices.report import without_metrics
 from ddptop_runner.foreign.environment import whole_number
-from ddptop_runner.foreign.job_output import JobFiles, JobOutput, OutputReading
+from ddptop_runner.foreign.job_output import JobFiles, JobOutput
 from ddptop_runner.foreign.types import ForeignJob, ForeignRank, ForeignView, ProcessFacts
 from ddptop_runner.host import procs
 from ddptop_runner.host.tree import RankUsage, UsageMeter
@@ -338,26 +338,26 @@ class JobRecord:
 
     # -- what it printed -----------------------------------------------------------------------
 
-    def fold(
-        self, readings: Sequence[OutputReading], grew: bool, now: dt.datetime, now_s: float
-    ) -> None:
-        """Fold in what was read of its outputs in this look."""
+    def read_output(
+        self, now: dt.datetime, now_s: float, budget: int, may_capture: bool = True
+    ) -> int:
+        """Fold in what was written to its outputs; how many bytes were read."""
+        found, used, grew = self.output.read(now_s, budget, may_capture)
         if grew:
             self._grew_s = now_s
         for known in self._progress.values():
             known.begin_look()
         backlog: dict[int, float | None] = {}
-        for one in readings:
-            rank = self._rank_of(one)
-            if rank is None or self.output.is_copy(one, rank):
+        for source, reading, fresh in found:
+            rank = self.output.rank_of(source, reading, self.foreign)
+            if rank is None:
                 continue
-            reading = one.reading
             progress = self._progress.get(rank)
             if progress is None:
                 progress = self._progress[rank] = TextProgress(self._announced())
-            progress.hear(reading, now if one.fresh else None, one.source)
+            progress.hear(reading, now if fresh else None, id(source))
             loss = None if reading.kind == "val" else reading.loss
-            if not one.fresh:
+            if not fresh:
                 backlog[rank] = backlog.get(rank) if loss is None else loss
             elif loss is not None:
                 self.losses.add(rank, now.timestamp(), loss)
@@ -368,6 +368,7 @@ class JobRecord:
                 self._progress[rank].written_last(utc_from_unix(at_s))
                 if loss is not None:
                     self.losses.add(rank, at_s, loss)
+        return used
 
     def _announced(self) -> Said:
         """What its command line tells of how long it trains."""
@@ -389,24 +390,6 @@ class JobRecord:
         """Let go of every file."""
         self.output.close()
         self.files.close()
-
-    def _rank_of(self, one: OutputReading) -> int | None:
-        """Whose reading it is; None when it is of a rank of another host."""
-        if len(one.ranks) == 1:
-            return one.ranks[0]
-        here = [rank.rank for rank in self.foreign.ranks]
-        reading = one.reading
-        if reading.rank is not None and len(here) > 1:
-            return reading.rank if reading.rank in here else None
-        if reading.local_rank is not None:
-            by_local = {rank.local_rank: rank.rank for rank in self.foreign.ranks}
-            return by_local.get(reading.local_rank)
-        writers = one.ranks or tuple(here)
-        if not writers:
-            return None
-        if len(here) > 1:
-            self.output.shared_default = True
-        return min(writers)
 
     # -- what it looks like --------------------------------------------------------------------
 

@@ -203,19 +203,16 @@ class ForeignBook:
                 if may_find and record.output.due(record.foreign, now_s):
                     may_find = False
                     record.output.find(record.foreign, now_s, closely=False)
-                readings, used, grew = record.output.read(now_s, budget, may_capture)
+                budget -= record.read_output(now, now_s, budget, may_capture)
                 if record.output.has_panes:
                     may_capture = False
-                budget -= used
-                record.fold(readings, grew, now, now_s)
             if budget <= 0:
                 break
 
     def _read_followed(self, followed: JobRecord, now: dt.datetime, now_s: float) -> None:
         if followed.ended_at is None and followed.output.due(followed.foreign, now_s):
             followed.output.find(followed.foreign, now_s, closely=True)
-        readings, _, grew = followed.output.read(now_s, CLOSE_READ_BYTES, True)
-        followed.fold(readings, grew, now, now_s)
+        followed.read_output(now, now_s, CLOSE_READ_BYTES)
         followed.look_at_files(now, now_s)
 
     def _panes_of(self, job: ForeignJob) -> dict[str, Pane]:
@@ -273,6 +270,5 @@ def read_outputs(census: Census, now: dt.datetime) -> dict[str, NodeSnapshot]:
 def _snapshot(record: JobRecord, job: ForeignJob, census: Census, now: dt.datetime) -> NodeSnapshot:
     now_s = boottime_s()
     record.output.find(job, now_s, closely=True)
-    readings, _, grew = record.output.read(now_s, CLOSE_READ_BYTES, may_capture=False)
-    record.fold(readings, grew, now, now_s)
+    record.read_output(now, now_s, CLOSE_READ_BYTES, may_capture=False)
     return record.view([], {}, census.facts, now, now_s).snapshot

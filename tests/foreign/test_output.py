@@ -15,14 +15,15 @@ from typing import Any
 import pytest
 from tests.foreign.toys import PRINTER, lines_in, printer, running
 
+from ddptop_runner.foreign.job_output import KEPT_LINES, SEEN_TAIL_BYTES, Source
 from ddptop_runner.foreign.output import (
-    FileTail,
     Finder,
     Output,
     Pane,
     appends,
     look_at,
     neighbors_of,
+    open_log,
 )
 from ddptop_runner.host import procs, tree
 
@@ -34,13 +35,10 @@ def find(pid: int, fd: int = 1, launchers: tuple[int, ...] = ()) -> Output:
     return finder.find(pid, fd)
 
 
-def read(output: Output, tail_bytes: int = 1 << 16) -> bytes:
+def read(output: Output) -> bytes:
     assert output.file is not None
-    tail = FileTail(output.file, tail_bytes)
-    try:
-        return tail.read(1 << 20)
-    finally:
-        tail.close()
+    with open_log(output.file) as log:
+        return log.read(1 << 20)
 
 
 def test_a_file(tmp_path: Path, wait_until) -> None:
@@ -204,56 +202,32 @@ def test_descriptors_that_are_closed_or_of_nobody() -> None:
     assert find(process.pid).key is None
 
 
-@pytest.fixture
-def growing(tmp_path: Path):
-    """A file that this process writes to, and a tail on it."""
+def test_a_file_that_is_cut_short_is_read_from_its_start(tmp_path: Path) -> None:
     path = tmp_path / "log"
     with path.open("wb", buffering=0) as file:
-        tail = FileTail(look_at(os.getpid(), file.fileno()), 100)
-        yield path, file, tail
-        tail.close()
+        source = Source(Output("", file=look_at(os.getpid(), file.fileno())), closely=True)
+        source.follow()
+        for text in (b"step 1 loss 2.5, and more\n", b"step 2 loss 1.5\n"):
+            os.truncate(path, 0)
+            file.seek(0)
+            file.write(text)
+            readings, _, size = source.read(1000)
+            assert size == len(text)
+        assert [one.loss for one in readings] == [1.5]
+        assert list(source.lines)[-1] == "step 2 loss 1.5"
+        source.close()
 
 
-def test_what_is_written_later_is_read_once(growing) -> None:
-    _, file, tail = growing
-    file.write(b"one\n")
-    assert tail.read(1000) == b"one\n"
-    assert tail.read(1000) == b""
-    file.write(b"two\nthree\n")
-    assert tail.read(4) == b"two\n"
-    assert tail.read(1000) == b"three\n"
-
-
-def test_only_the_end_of_a_large_file_is_read(growing) -> None:
-    path, file, tail = growing
-    file.write(b"x" * 1000 + b"\n12345\n")
-    assert tail.read(1000) == (b"x" * 1000 + b"\n12345\n")[-100:]
-    assert tail.cut
-    again = FileTail(look_at(os.getpid(), file.fileno()), 6)
-    assert again.read(1000) == b"12345\n"
-    again.close()
-    assert path.stat().st_size == 1007
-
-
-def test_a_truncated_file_is_read_from_its_start(growing) -> None:
-    _, file, tail = growing
-    file.write(b"an old line\n")
-    assert tail.read(1000)
-    file.truncate(0)
-    file.seek(0)
-    file.write(b"new\n")
-    assert tail.read(1000) == b"new\n"
-    assert tail.cut
-
-
-def test_a_file_truncated_under_a_writer_has_no_zeros(growing) -> None:
-    path, file, tail = growing
-    file.write(b"an old line\n")
-    assert tail.read(1000)
-    os.truncate(path, 0)
-    assert tail.read(1000) == b""
-    file.write(b"new\n")  # at the old place: a hole before it
-    assert tail.read(1000) == b"new\n"
+def test_only_the_end_of_a_large_file_is_read(tmp_path: Path) -> None:
+    path = tmp_path / "log"
+    with path.open("wb", buffering=0) as file:
+        file.write(b"step 1 loss 9.5\n" * 100_000 + b"step 2 loss 1.5\n")
+        source = Source(Output("", file=look_at(os.getpid(), file.fileno())), closely=False)
+        readings, fresh, size = source.read(1 << 20)
+        assert (readings[-1].loss, fresh, size) == (1.5, False, SEEN_TAIL_BYTES)
+        source.follow()  # what was read is shown as well, and more before it
+        assert len(source.lines) == KEPT_LINES and source.lines[-1] == "step 2 loss 1.5"
+        source.close()
 
 
 def test_a_pid_used_again_is_not_read(tmp_path: Path) -> None:
@@ -263,7 +237,7 @@ def test_a_pid_used_again_is_not_read(tmp_path: Path) -> None:
         with second.open("wb") as other:
             os.dup2(other.fileno(), file.fileno())
             with pytest.raises(OSError, match="another file"):
-                FileTail(sink, 100)
+                open_log(sink)
 
 
 def test_what_was_put_in_a_files_place_is_not_even_opened(
@@ -281,7 +255,7 @@ def test_what_was_put_in_a_files_place_is_not_even_opened(
         os.close(place)
         wait_until(lambda: procs.state_letter(writer.pid) == "S", what="the writer to wait")
         with pytest.raises(OSError, match="another file"):
-            FileTail(sink, 100)
+            open_log(sink)
         with pytest.raises(subprocess.TimeoutExpired):
             writer.wait(0.5)
 

@@ -301,7 +301,7 @@ def test_a_large_log_is_read_from_its_end(book: ForeignBook, tmp_path: Path) -> 
     with path.open("wb") as file:
         file.truncate(1 << 30)
         file.seek(0, os.SEEK_END)
-        file.write(b"\nstep 5 loss 2.5\n")
+        file.write(b"\nstep 4 loss 3.5\nstep 5 loss 2.5\n")
         file.flush()
         with running(*SLEEP, stdout=file) as process:
             job = job_of(process.pid)

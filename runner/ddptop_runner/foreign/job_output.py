@@ -4,23 +4,22 @@ from __future__ import annotations
 
 import datetime as dt
 import functools
-import re
 from collections import deque
 from collections.abc import Callable, Iterator
 
 from ddptop_runner.foreign.output import (
-    FileTail,
     Finder,
     Output,
     Pane,
     PaneReader,
     appends,
     neighbors_of,
+    open_log,
 )
 from ddptop_runner.foreign.types import ForeignJob
 from ddptop_runner.host import procs
 from ddptop_runner.reading.progress.from_text import TextProgress
-from ddptop_runner.reading.progress.text_watch import RankFiles
+from ddptop_runner.reading.progress.text_watch import LogStream, RankFiles
 from ddptop_runner.reading.text.parser import LossParser, Reading
 from ddptop_runner.store.log_clean import LineCleaner
 
@@ -37,8 +36,6 @@ SEEN_PANE_EVERY_S = 10.0
 FIND_EVERY_S = 10.0
 SEEN_FIND_EVERY_S = 30.0
 
-_LINE_START = re.compile(rb"[\r\n]")
-
 
 class Source:
     """One place that output goes to."""
@@ -50,20 +47,16 @@ class Source:
         self.lines: deque[str] = deque(maxlen=KEPT_LINES)
         self.count = 0
         """Lines that ever went into `lines`."""
-        self.file: FileTail | None = None
-        self.pane: PaneReader | None = None
+        self.file = LogStream(open_log(output.file)) if output.file is not None else None
+        self.pane = PaneReader(output.pane) if output.pane is not None else None
         self.read_at_s = 0.0
         self._parser = LossParser()
+        """Of a pane."""
         self._cleaner: LineCleaner | None = None
         self._first = True
         self._earlier = output.file is None or appends(output.file)
         """Whether its first content may be of an earlier run, as in a pane."""
-        self._resting = False
-        if output.file is not None:
-            tail_bytes = CLOSE_TAIL_BYTES if closely else SEEN_TAIL_BYTES
-            self.file = FileTail(output.file, tail_bytes)
-        elif output.pane is not None:
-            self.pane = PaneReader(output.pane)
+        self._tail_bytes = CLOSE_TAIL_BYTES if closely else SEEN_TAIL_BYTES
 
     @property
     def partial(self) -> str:
@@ -77,34 +70,25 @@ class Source:
         if self.file is None or self._cleaner is not None:
             return
         self._cleaner = LineCleaner()
-        self.file.tail_bytes = max(self.file.tail_bytes, CLOSE_READ_BYTES)
+        self._tail_bytes = CLOSE_TAIL_BYTES
         if not self._first:
-            self._keep(self._cleaner.feed(self.file.last(CLOSE_TAIL_BYTES)))
+            log = self.file.log
+            start = max(0, log.position - CLOSE_TAIL_BYTES)
+            text = log.between(start, log.position)
+            self._clean(text[text.find(b"\n") + 1 :] if start else text)
+        self.file.on_text = self._clean
 
     def read(self, max_bytes: int) -> tuple[list[Reading], bool, int]:
         """(readings, whether they were written since the last read, how much was read)."""
         fresh, self._first = not self._first, False
         if self.pane is not None:
-            readings = self._read_pane(self.pane)
-            return (readings if fresh else []), fresh, 0
-        assert self.file is not None
-        data = self.file.read(max_bytes)
-        if not data:
-            rested, self._resting = self._resting, True
-            return ([] if rested else self._parser.settle()), fresh, 0
-        self._resting = False
-        size = len(data)
-        if self.file.cut:
-            self._parser = LossParser()
-            found = _LINE_START.search(data)
-            data = data[found.end() :] if found is not None else b""
-            self.file.cut = found is None
-        if self._cleaner is not None:
-            self._keep(self._cleaner.feed(data))
-        readings = self._parser.feed(data)
-        if not fresh:
-            # a bar at its end that rests is as old as the rest
-            readings += self._parser.settle()
+            readings, size = self._read_pane(self.pane), 0
+        else:
+            assert self.file is not None
+            readings, size = self.file.read(min(max_bytes, self._tail_bytes))
+            if not fresh:
+                # a bar at its end that rests is as old as the rest
+                readings += self.file.parser.settle()
         return ([] if self._earlier and not fresh else readings), fresh, size
 
     def _read_pane(self, reader: PaneReader) -> list[Reading]:
@@ -117,6 +101,10 @@ class Source:
             readings += self._parser.peek(reader.last.encode())
         return readings
 
+    def _clean(self, text: bytes) -> None:
+        assert self._cleaner is not None
+        self._keep(self._cleaner.feed(text))
+
     def _keep(self, lines: list[str]) -> None:
         self.lines.extend(lines)
         self.count += len(lines)
@@ -124,7 +112,7 @@ class Source:
     def close(self) -> None:
         """Let go of the file."""
         if self.file is not None:
-            self.file.close()
+            self.file.log.close()
 
 
 class JobOutput:
@@ -248,7 +236,7 @@ class JobOutput:
     def written_at(self) -> float | None:
         """Unix seconds of the last write to a file that was seen."""
         files = [source.file for source in self._sources.values() if source.file is not None]
-        return max((file.written_at for file in files), default=None)
+        return max((file.log.written_at for file in files), default=None)
 
     def sources_of(self, rank: int | None) -> list[Source]:
         """What a rank writes into, or the whole job for None; most telling first."""

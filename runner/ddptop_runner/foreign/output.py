@@ -27,6 +27,7 @@ from typing import Literal
 from ddptop_runner.base.files import is_private_folder
 from ddptop_runner.host import procs, tree
 from ddptop_runner.store.log_clean import sanitize
+from ddptop_runner.store.logs import LogFile
 
 HISTORY_LINES = 2000
 """How far back the first capture of a pane reaches."""
@@ -305,12 +306,18 @@ def _fdinfo(pid: int, fd: int) -> dict[str, str]:
     return {name: value.strip() for name, _, value in fields}
 
 
-def _access(pid: int, fd: int) -> int | None:
-    """os.O_RDONLY, os.O_WRONLY or os.O_RDWR; None when it cannot be seen."""
+def _flags(pid: int, fd: int) -> int | None:
+    """The flags that it was opened with; None when they cannot be seen."""
     try:
-        return int(_fdinfo(pid, fd)["flags"], 8) & os.O_ACCMODE
+        return int(_fdinfo(pid, fd)["flags"], 8)
     except (KeyError, ValueError):
         return None
+
+
+def _access(pid: int, fd: int) -> int | None:
+    """os.O_RDONLY, os.O_WRONLY or os.O_RDWR; None when it cannot be seen."""
+    flags = _flags(pid, fd)
+    return None if flags is None else flags & os.O_ACCMODE
 
 
 def _name(pid: int) -> str:
@@ -339,10 +346,8 @@ def neighbors_of(pids: Iterable[int]) -> list[int]:
 
 def appends(sink: Sink) -> bool:
     """Whether it was opened to append: what the file holds may be of an earlier run."""
-    try:
-        return bool(int(_fdinfo(sink.pid, sink.fd)["flags"], 8) & os.O_APPEND)
-    except (KeyError, ValueError):
-        return True
+    flags = _flags(sink.pid, sink.fd)
+    return flags is None or bool(flags & os.O_APPEND)
 
 
 class Finder:
@@ -485,65 +490,19 @@ def _shown(name: str) -> str:
     return clean if len(clean) <= 160 else f"{clean[:60]}…{clean[-96:]}"
 
 
-class FileTail:
-    """Reads a growing file from near its end. Close it."""
+def open_log(sink: Sink) -> LogFile:
+    """The file that a process holds open, to read it as it grows.
 
-    def __init__(self, sink: Sink, tail_bytes: int) -> None:
-        """Opens the file that a process holds open.
-
-        Raises:
-            OSError: it cannot be opened, or is no regular file.
-        """
-        # the process may have put a device there since, and opening some does harm
-        place = os.open(sink.path, os.O_PATH | os.O_CLOEXEC)
-        try:
-            status = os.fstat(place)
-            same = (status.st_dev, status.st_ino) == sink.device_inode
-            if not same or not stat.S_ISREG(status.st_mode):
-                raise OSError(f"{sink.target} was replaced by another file")
-            self._fd = os.open(f"/proc/self/fd/{place}", os.O_RDONLY | os.O_CLOEXEC)
-        finally:
-            os.close(place)
-        self.tail_bytes = tail_bytes
-        """Of more than this only the end is read."""
-        self.position = max(0, status.st_size - tail_bytes)
-        self.cut = self.position > 0
-        """Whether the next bytes begin inside a line, because some before them were passed over."""
-        self.written_at = status.st_mtime
-        """Unix seconds of the last write that was seen."""
-
-    def read(self, max_bytes: int) -> bytes:
-        """What was written since; after a truncation, what is there now.
-
-        Where more was written than `tail_bytes`, only the end is read, and `cut` is set.
-        """
-        try:
-            status = os.fstat(self._fd)
-            size = status.st_size
-            if size < self.position:
-                self.position, self.cut = 0, True
-            if size - self.position > self.tail_bytes:
-                self.position, self.cut = size - self.tail_bytes, True
-            if size == self.position:
-                return b""
-            data = os.pread(self._fd, min(max_bytes, size - self.position), self.position)
-        except OSError:
-            return b""
-        self.written_at = status.st_mtime
-        self.position += len(data)
-        return data.lstrip(b"\0")  # left by a truncation under a writer that did not notice
-
-    def last(self, count_bytes: int) -> bytes:
-        """The last bytes before the reading position, beginning with a whole line if it can."""
-        start = max(0, self.position - count_bytes)
-        try:
-            data = os.pread(self._fd, self.position - start, start)
-        except OSError:
-            return b""
-        return data if start == 0 else data[data.find(b"\n") + 1 :]
-
-    def close(self) -> None:
-        """Let go of the file."""
-        if self._fd >= 0:
-            os.close(self._fd)
-            self._fd = -1
+    Raises:
+        OSError: it cannot be opened, or is no regular file.
+    """
+    # the process may have put a device there since, and opening some does harm
+    place = os.open(sink.path, os.O_PATH | os.O_CLOEXEC)
+    try:
+        status = os.fstat(place)
+        same = (status.st_dev, status.st_ino) == sink.device_inode
+        if not same or not stat.S_ISREG(status.st_mode):
+            raise OSError(f"{sink.target} was replaced by another file")
+        return LogFile(os.open(f"/proc/self/fd/{place}", os.O_RDONLY | os.O_CLOEXEC))
+    finally:
+        os.close(place)

@@ -96,9 +96,11 @@ class LogFile:
         OSError: when the file cannot be opened; FileNotFoundError where it is something else.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path | int) -> None:
+        """`path` may be a descriptor that is open already."""
         try:
-            self._file = os.fdopen(bounded.open_regular(path), "rb", buffering=0)
+            fd = path if isinstance(path, int) else bounded.open_regular(path)
+            self._file = os.fdopen(fd, "rb", buffering=0)
         except OSError as error:
             if error.errno != errno.EINVAL:
                 raise
@@ -137,6 +139,11 @@ class LogFile:
     def end(self) -> int:
         """The first byte that is not written yet."""
         return os.fstat(self._fd).st_size
+
+    @property
+    def written_at(self) -> float:
+        """Unix seconds of the last write."""
+        return os.fstat(self._fd).st_mtime
 
     def seek(self, position: int) -> None:
         """Read on from there."""

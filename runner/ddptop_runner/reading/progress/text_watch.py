@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import datetime as dt
 import re
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
 from ddptop_runner.base.paths import LAUNCHER, RunFolder
 from ddptop_runner.reading.progress.from_text import TextProgress, of_command
@@ -31,12 +31,14 @@ _LINE_START = re.compile(rb"[\r\n]")
 _ZEROS = re.compile(rb"\0+")
 
 
-class _Stream:
-    """One log: how far it has been read, and its parser."""
+class LogStream:
+    """A log that grows: how far it has been read, and its parser."""
 
     def __init__(self, log: LogFile) -> None:
         self.log = log
-        self._parser = LossParser()
+        self.parser = LossParser()
+        self.on_text: Callable[[bytes], None] | None = None
+        """Gets what the parser gets."""
         self.is_whole = True
         """Whether it was read from its beginning without a gap."""
         self._cut = False
@@ -58,7 +60,7 @@ class _Stream:
             self._cut, self.is_whole = True, False
         if not data:
             rested, self._rests = self._rests, True
-            return ([] if rested or self._cut else self._parser.settle()), 0
+            return ([] if rested or self._cut else self.parser.settle()), 0
         self._rests = False
         readings: list[Reading] = []
         for place, piece in enumerate(_ZEROS.split(data)):  # left by a full disk
@@ -71,9 +73,11 @@ class _Stream:
             found = _LINE_START.search(piece)
             if found is None:
                 return []
-            self._parser, self._cut = LossParser(), False
+            self.parser, self._cut = LossParser(), False
             piece = piece[found.end() :]
-        return self._parser.feed(piece)
+        if self.on_text is not None:
+            self.on_text(piece)
+        return self.parser.feed(piece)
 
 
 class TextWatch:
@@ -88,7 +92,7 @@ class TextWatch:
         self._folder = folder
         self._said = of_command(command)
         self._attempt: int | None = None
-        self._streams: dict[int, _Stream] = {}
+        self._streams: dict[int, LogStream] = {}
         self._ranks: dict[int, TextProgress] = {}
         self._turn = 0
 
@@ -140,7 +144,7 @@ class TextWatch:
                 self._hear(writer, reading, ranks, at, stream.is_whole)
         return used
 
-    def _in_turn(self) -> Iterator[tuple[int, tuple[int, _Stream]]]:
+    def _in_turn(self) -> Iterator[tuple[int, tuple[int, LogStream]]]:
         """(how many are left, (writer, log)): those with little to read leave more to the others.
 
         Those with much take turns in being first.
@@ -158,7 +162,7 @@ class TextWatch:
                     log = LogFile(self._folder.log_file(attempt, writer))
                 except OSError:  # removed since it was listed
                     continue
-                self._streams[writer] = _Stream(log)
+                self._streams[writer] = LogStream(log)
 
     def _hear(
         self,

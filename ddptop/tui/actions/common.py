@@ -95,6 +95,15 @@ LEAVE = Action("app.leave", "leave", "q", "Quit", "close this screen", show=Fals
 DETACH = Action(
     "app.detach", "app.detach", "d", "Detach", "quit ddptop; all jobs keep running", show=False
 )
+MAIN_PAGE = Action("page.main", "page('main')", "1", "Ranks", "show ranks and loss", show=False)
+JOB_DEVICES_PAGE = Action(
+    "page.devices",
+    "page('devices')",
+    "2",
+    "Job devices",
+    "show only the job's devices",
+    show=False,
+)
 NEXT_RANK = Action(
     "rank.next", "rank(1)", "right_square_bracket", "Next rank", "go to the next rank", show=False
 )

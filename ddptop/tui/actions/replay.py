@@ -5,7 +5,16 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from ddptop.tui.actions.chart import CHART_ACTIONS
-from ddptop.tui.actions.common import BACK, DETACH, HELP, LEAVE, STORY_PAGE, Action
+from ddptop.tui.actions.common import (
+    BACK,
+    DETACH,
+    HELP,
+    JOB_DEVICES_PAGE,
+    LEAVE,
+    MAIN_PAGE,
+    STORY_PAGE,
+    Action,
+)
 
 _CHART_KEYS = ("chart.mode", "chart.log", "chart.axis", "chart.smooth")
 """The others move in time here."""
@@ -86,15 +95,8 @@ REPLAY: tuple[Action, ...] = (
         "replay.rank_up", "rank(-1)", "up,k", "Previous rank", "go to the previous rank", show=False
     ),
     Action("replay.rank_down", "rank(1)", "down,j", "Next rank", "go to the next rank", show=False),
-    Action("page.main", "page('main')", "1", "Ranks", "show ranks and loss", show=False),
-    Action(
-        "page.devices",
-        "page('devices')",
-        "2",
-        "Job devices",
-        "show only the job's devices",
-        show=False,
-    ),
+    MAIN_PAGE,
+    JOB_DEVICES_PAGE,
     Action(
         "page.events",
         "page('events')",

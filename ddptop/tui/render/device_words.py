@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from ddptop.tui.render.devices import Holder, Owners, holder_text, label
+from ddptop.tui.render.devices import Holder, Owners, holder_text
 from ddptop.tui.render.text import Line, fill, line
 from ddptop_runner.base import units
 from ddptop_runner.job.registry import AnyJob
@@ -78,8 +78,3 @@ def common_name(gpus: Sequence[GpuSample]) -> str | None:
     """The devices' name where all have the same one."""
     names = {gpu.name for gpu in gpus if gpu.parent_uuid is None}
     return names.pop() if len(names) == 1 else None
-
-
-def labels(gpus: Sequence[GpuSample]) -> str:
-    """`GPUs 1, 5`."""
-    return f"{'GPU' if len(gpus) == 1 else 'GPUs'} {', '.join(map(label, gpus))}"

@@ -43,7 +43,7 @@ from ddptop_runner.model.spec import JobSpec
 from ddptop_runner.model.words import LIVE_STATES, Base, RankState
 from ddptop_runner.reading.progress.combine import of_moment
 from ddptop_runner.store import evidence_folder, logs
-from ddptop_runner.store.history_reader import Figures, HistoryReader, Rows, Stood
+from ddptop_runner.store.history_reader import Figures, HistoryReader, LastStep, Rows
 
 
 class Moment(Base, frozen=True, kw_only=True):
@@ -202,7 +202,7 @@ def compose(
         told = {alert.message for alert in alerts}
         alerts += [one for one in last.alerts if one.since <= at and one.message not in told]
     is_over = state.phase not in LIVE_STATES
-    pause = _pause(state, figures.stood, at)
+    pause = _pause(state, figures.last_step, at)
     if pause is not None and pause.state == "stalled" and state.suspected is not None:
         found = state.suspected
         alerts.append(
@@ -251,15 +251,15 @@ def compose(
     )
 
 
-def _pause(state: JobState, stood: Stood | None, at: dt.datetime) -> Pause | None:
+def _pause(state: JobState, last: LastStep | None, at: dt.datetime) -> Pause | None:
     """That no step was taken at that moment, by the same function as of a live job."""
-    if stood is None or state.phase not in ("running", "hung"):
+    if last is None or state.phase not in ("running", "hung"):
         return None
-    since, told = utc_from_unix(stood.since), state.suspected
+    since, told = utc_from_unix(last.since), state.suspected
     pause = pause_state(
         Facts(
             stepless_s=(at - since).total_seconds(),
-            usual_s=stood.usual_s,
+            usual_s=last.usual_s,
             stalled_before=told is not None and told.at > since,
             hung=state.phase == "hung",
         )

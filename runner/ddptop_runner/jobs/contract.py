@@ -202,12 +202,12 @@ def foreign_list(
     Args:
         census: the processes.
         gpus: the sample that it was taken with.
-        seen: by job, what its output told, where it was looked at.
+        seen: by job, its snapshot, where it was looked at.
     """
-    told = seen or {}
+    snapshots = seen or {}
     index_of = {gpu.uuid: gpu.index for gpu in gpus if gpu.uuid is not None}
     return ForeignList(
-        jobs=[_foreign_row(job, census, index_of, told.get(job.name)) for job in census.jobs],
+        jobs=[_foreign_row(job, census, index_of, snapshots.get(job.name)) for job in census.jobs],
         unreadable=[
             UnreadableRow(
                 pid=one.pid,
@@ -222,7 +222,7 @@ def foreign_list(
 
 
 def _foreign_row(
-    job: ForeignJob, census: Census, index_of: Mapping[str, int], told: NodeSnapshot | None
+    job: ForeignJob, census: Census, index_of: Mapping[str, int], snapshot: NodeSnapshot | None
 ) -> ForeignRow:
     states = [census.facts[rank.pid].state for rank in job.ranks if rank.pid in census.facts]
     restarts = [rank.restart_count for rank in job.ranks if rank.restart_count is not None]
@@ -242,7 +242,7 @@ def _foreign_row(
         user=job.user,
         root_pid=job.root_pid,
         notes=list(job.notes),
-        **_steps(told, is_live=True),
+        **_steps(snapshot, is_live=True),
     )
 
 

@@ -65,9 +65,9 @@ HELD_S = 3
 """A second without a sample shows the one before, if that is no older than this."""
 RATE_OVER_S = 10
 """Steps per second are counted over this time, where every second is recorded."""
-STOOD_S = 3600
-"""For so long the last step is looked for, of as many ranks as STOOD_RANKS."""
-STOOD_RANKS = 8
+LAST_STEP_WITHIN_S = 3600
+"""For so long the last step is looked for, of as many ranks as LAST_STEP_RANKS."""
+LAST_STEP_RANKS = 8
 
 
 class Series(msgspec.Struct, frozen=True, kw_only=True):
@@ -110,7 +110,7 @@ Rows = Mapping[int, Mapping[str, Any]]
 """By rank or device: the columns of its row."""
 
 
-class Stood(msgspec.Struct, frozen=True, kw_only=True):
+class LastStep(msgspec.Struct, frozen=True, kw_only=True):
     """The last step before a moment."""
 
     since: float
@@ -128,7 +128,7 @@ class Figures(msgspec.Struct, frozen=True, kw_only=True):
     gpus: Rows = {}
     earlier: Rows = {}
     """Of ranks, RATE_OVER_S before; empty where that is not known."""
-    stood: Stood | None = None
+    last_step: LastStep | None = None
     """None where steps came, and where that is not known."""
 
 
@@ -243,9 +243,9 @@ class HistoryReader:
             if tier is None or t is None:
                 return Figures(gpus=gpus)
             earlier = _rows_of(db, RANK, tier, t - RATE_OVER_S) if tier is TIERS[0] else {}
-            stood = _stood(db, tier, t, ranks, earlier)
+            last_step = _last_step_before(db, tier, t, ranks, earlier)
             return Figures(
-                width_s=tier.width_s, ranks=ranks, gpus=gpus, earlier=earlier, stood=stood
+                width_s=tier.width_s, ranks=ranks, gpus=gpus, earlier=earlier, last_step=last_step
             )
 
     def recorded(self, points: int) -> list[tuple[int, int]]:
@@ -664,7 +664,9 @@ def _rows_of(db: sqlite3.Connection, kind: Kind, tier: Tier, t: int) -> Rows:
     return {row[kind.name]: row for row in named}
 
 
-def _stood(db: sqlite3.Connection, tier: Tier, t: int, rows: Rows, earlier: Rows) -> Stood | None:
+def _last_step_before(
+    db: sqlite3.Connection, tier: Tier, t: int, rows: Rows, earlier: Rows
+) -> LastStep | None:
     """When the last step up to the bucket `t` was seen; None where one was taken lately."""
     steps = {rank: row["step"] for rank, row in rows.items() if row["step"]}
     moved = any(earlier.get(rank, {}).get("step") != step for rank, step in steps.items())
@@ -675,15 +677,15 @@ def _stood(db: sqlite3.Connection, tier: Tier, t: int, rows: Rows, earlier: Rows
         " AND t < ? AND (step IS NOT ? OR attempt IS NOT ?) ORDER BY t DESC LIMIT 1"
     )
     found = []
-    for rank in sorted(steps)[:STOOD_RANKS]:
-        at = (rank, t - STOOD_S, t, steps[rank], rows[rank]["attempt"])
+    for rank in sorted(steps)[:LAST_STEP_RANKS]:
+        at = (rank, t - LAST_STEP_WITHIN_S, t, steps[rank], rows[rank]["attempt"])
         found.append(db.execute(before, at).fetchone())
     known = [row for row in found if row is not None]
     if not known:  # longer than is looked back, or as long as anything is recorded
         edges = _edges(db, RANK, tier)
-        return Stood(since=float(max(t - STOOD_S, edges[0] if edges else 0)))
+        return LastStep(since=float(max(t - LAST_STEP_WITHIN_S, edges[0] if edges else 0)))
     last, usual_s = max(known, key=lambda row: row[0])
-    return Stood(since=float(last + tier.width_s), usual_s=usual_s)
+    return LastStep(since=float(last + tier.width_s), usual_s=usual_s)
 
 
 # -- attempts --------------------------------------------------------------------------------------

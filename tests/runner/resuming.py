@@ -142,10 +142,20 @@ def connect(driver: JobDriver, attempt: int = 0, pid: int = AGENT) -> list[dict[
     return sent
 
 
+def ask(driver: JobDriver, kind: str, question: int, **more: Any) -> None:
+    """The connected agent asks."""
+    link, attempt = driver._link, driver.attempt.number
+    assert link is not None
+    message = {"type": kind, "question": question, "attempt": attempt, "workers": [], **more}
+    driver.from_agent(link, message)
+
+
 def fail(
     driver: JobDriver, outcome: AttemptOutcome = AT_START, question: int | None = None
 ) -> None:
-    """The attempt failed, and that is its cause."""
+    """The attempt failed, and that is its cause; whether the agent asks or not."""
+    if question is not None and driver._link is not None:
+        driver._link._question = question
     judged = pt.AttemptJudged(
         attempt=driver.attempt.number, question=question, cause=CAUSE, outcome=outcome, jitter=0.5
     )

@@ -16,6 +16,7 @@ from tests.runner.resuming import (
     CAUSE,
     PIDS,
     TRAINED,
+    ask,
     begin,
     connect,
     fail,
@@ -317,14 +318,14 @@ def test_the_memory_is_awaited_before_the_ranks_start_unless_the_job_is_stopped(
             return Mock(seconds=9.0, left=(), silent=False, in_words=lambda: None)
 
         monkeypatch.setattr(driver.devices, "wait_for_memory", wait_for_memory)
-        driver.take(pt.AgentAsked(question=5, kind="group_stopped", attempt=0))
+        ask(driver, "group_stopped", 5)
         await asyncio.sleep(0.05)
         assert sent == []
         freed.set()
         await finish(around)
         assert sent == [{"answer": 5}]
         freed.clear()
-        driver.take(pt.AgentAsked(question=6, kind="group_stopped", attempt=0))
+        ask(driver, "group_stopped", 6)
         await asyncio.sleep(0.05)
         driver.agent_pid = None
         for rank in (0, 1):
@@ -352,7 +353,7 @@ def test_evidence_of_one_failure_is_kept_once_and_awaited_by_all(monkeypatch):
 
         monkeypatch.setattr(driver, "_keep_evidence", keep)
         driver.attempt.on_bad_exit()
-        driver.take(pt.AgentAsked(question=1, kind="failing", attempt=0, ranks=[1]))
+        ask(driver, "failing", 1, ranks=[1])
         await asyncio.sleep(0.05)
         assert sent == []  # the agent's question waits for what its rank's exit has begun
         written.set()

@@ -7,7 +7,7 @@ from unittest.mock import AsyncMock, Mock
 
 import pytest
 from tests.runner.emitted import EmittedLog
-from tests.runner.resuming import PIDS, begin, connect, finish, run, start, told
+from tests.runner.resuming import PIDS, ask, begin, connect, finish, run, start, told
 
 from ddptop_runner.base.clock import boottime_s
 from ddptop_runner.job import failure
@@ -48,7 +48,7 @@ def test_a_failure_that_cannot_be_judged_is_still_answered(
         sent = connect(driver)
         for pid in PIDS:
             driver.attempt.exited(pid, 1, boottime_s())
-        driver.take(pt.AgentAsked(question=7, kind="torn_down", attempt=0))
+        ask(driver, "torn_down", 7)
         await finish(around)
         left = budget - restarted
         assert sent == [{"answer": 7, "restart": restarted, "restarts_left": left}]
@@ -67,7 +67,7 @@ def test_evidence_that_cannot_be_kept_does_not_keep_the_agent_waiting(
         start(driver)
         sent = connect(driver)
         monkeypatch.setattr(driver, "_keep_evidence", broken)
-        driver.take(pt.AgentAsked(question=3, kind="failing", attempt=0, ranks=[1]))
+        ask(driver, "failing", 3, ranks=[1])
         await finish(around)
         assert sent == [{"answer": 3}]
         assert len(told("alert")) == 1

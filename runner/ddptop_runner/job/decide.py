@@ -225,6 +225,10 @@ def _attempt_judged(
     judged = None
     if fact.cause is not None:
         judged = ev.FailureJudged(attempt=state.attempt, cause=fact.cause, outcome=fact.outcome)
+    if state.phase == "stopping":  # its loss was not finite, and that was being judged
+        ended = _end_decided(state, fact.cause, NOT_FINITE, requeue=False)
+        told: Decision = [] if judged is None else [judged]
+        return [*told, ended, *_end(state, fact.question, now_s)]
     return _restart_or_end(state, judged, now_s, spec, jitter=fact.jitter, question=fact.question)
 
 
@@ -375,25 +379,26 @@ def _restart_due(state: JobState, fact: pt.RestartDue, now_s: float, spec: JobSp
 def _devices_chosen(
     state: JobState, fact: pt.DevicesChosen, now_s: float, spec: JobSpec
 ) -> Decision:
+    question = None if fact.agent.pid is None else fact.question  # of an agent that has exited
     if state.ending is not None or state.is_over:
-        return _end(state, fact.question, now_s)
+        return _end(state, question, now_s)
     if fact.attempt != state.attempt or state.restart is None or state.wanted_agent is not None:
         return []
     told: Decision = [ev.Noticed(attempt=state.attempt, text=note) for note in fact.notes]
-    alive = state.has_living and fact.question is None
+    alive = state.has_living and question is None
     if fact.refused is not None:
         cause = state.cause
         if cause is not None:
             summary = f"{fact.refused}. {cause.summary}"
             cause = msgspec.structs.replace(cause, kind="gpu", summary=summary)
         ended = _end_decided(state, cause, fact.refused, requeue=True, end_ranks=alive)
-        return [*told, ended, *_end(state, fact.question, now_s, end_ranks=alive)]
+        return [*told, ended, *_end(state, question, now_s, end_ranks=alive)]
     told.append(ev.RestartPrepared(attempt=state.attempt, aside=fact.aside))
     aside = [*state.set_aside, *fact.aside]
     needs_agent = aside != state.set_aside_before
-    if fact.question is not None:
+    if question is not None:
         left = restarts_left(state, spec)
-        answer = pt.AnswerAgent(question=fact.question, restart=not needs_agent, restarts_left=left)
+        answer = pt.AnswerAgent(question=question, restart=not needs_agent, restarts_left=left)
         return [*told, answer]
     if alive:
         return [*told, *_restart_ranks(state, fact.agent, now_s, spec, needs_agent=needs_agent)]

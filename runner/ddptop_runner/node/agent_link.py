@@ -29,6 +29,8 @@ class AgentLink:
         self._send = send
         self._take = take
         self._exited = exited
+        self._question: int | None = None
+        """The one that it waits for; each agent counts its own."""
 
     def greet(self, hello: Message) -> None:
         """All that the agent knows, at its start or to a new supervisor."""
@@ -47,6 +49,7 @@ class AgentLink:
         elif kind == "rank_exited":
             self._exited(message)
         elif "question" in message:
+            self._question = message["question"]
             for worker in message.get("workers", ()) if kind == "torn_down" else ():
                 if worker["returncode"] is not None:
                     self._exited({**worker, "attempt": message["attempt"]})
@@ -60,7 +63,9 @@ class AgentLink:
             )
 
     def answer(self, order: pt.AnswerAgent) -> None:
-        """Answer a question."""
+        """Answer its question, unless it is another agent's."""
+        if order.question != self._question:
+            return
         more: Message = {}
         if order.restart is not None:
             more = {"restart": order.restart, "restarts_left": order.restarts_left}

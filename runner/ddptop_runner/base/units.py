@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Sequence, Sized
 
 NOT_AVAILABLE = "n/a"
 _BYTE_UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
@@ -187,6 +187,16 @@ def name_ranks(ranks: Sequence[int], *, compact: bool = False) -> str:
 def name_gpus(gpus: Sequence[int]) -> str:
     """`GPU 1`, `GPUs 1-3`."""
     return f"GPU{'s' if len(gpus) > 1 else ''} {span(gpus)}"
+
+
+def is_or_are(some: Sized) -> str:
+    """For a sentence about some ranks or devices."""
+    return "is" if len(some) == 1 else "are"
+
+
+def has_or_have(some: Sized) -> str:
+    """For a sentence about some ranks or devices."""
+    return "has" if len(some) == 1 else "have"
 
 
 def ranks_in(words: str) -> list[int]:

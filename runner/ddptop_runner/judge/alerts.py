@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
-from ddptop_runner.base.units import name_ranks
+from ddptop_runner.base.units import has_or_have, is_or_are, name_ranks
 from ddptop_runner.judge.balance.imbalance import MARKED_BY
 from ddptop_runner.model import run_step
 from ddptop_runner.model.snapshot import Alert, GpuSample, Pause, RankSample
@@ -64,14 +64,14 @@ def find(ranks: Sequence[RankSample], gpus: Sequence[GpuSample]) -> list[Finding
         found.append(Finding("gpu-lost", "error", message, gpus=lost))
     hung = tuple(rank.rank for rank in ranks if rank.state == "hung")
     if hung:
-        verb = "are" if len(hung) > 1 else "is"
-        message = f"{name_ranks(hung)} {verb} not making progress"
+        message = f"{name_ranks(hung)} {is_or_are(hung)} not making progress"
         found.append(Finding("hung", "error", message, hung))
     paused = tuple(rank.rank for rank in ranks if rank.state == "paused")
     if paused:
-        verb = "are" if len(paused) > 1 else "is"
         whom = "them" if len(paused) > 1 else "it"
-        message = f"{name_ranks(paused)} {verb} paused by a signal (SIGCONT resumes {whom})"
+        message = (
+            f"{name_ranks(paused)} {is_or_are(paused)} paused by a signal (SIGCONT resumes {whom})"
+        )
         found.append(Finding("paused", "warning", message, paused))
     found += _early_exits(ranks)
     quiet = tuple(rank.rank for rank in ranks if rank.state == "quiet")
@@ -122,13 +122,16 @@ def _goes_on_without(gone: RankSample, other: RankSample) -> bool:
 
 def _quiet_in_words(ranks: Sequence[RankSample], quiet: tuple[int, ...]) -> str:
     """`rank 1 has been quiet since 12:03:04: 12 s without a step (usually 0.2 s)`."""
-    verb = "have" if len(quiet) > 1 else "has"
     those = [rank for rank in ranks if rank.rank in quiet]
     since = min((rank.quiet_since for rank in those if rank.quiet_since), default=None)
     if since is None:
-        return f"{name_ranks(quiet)} {verb} not taken a step for much longer than usual"
+        return (
+            f"{name_ranks(quiet)} {has_or_have(quiet)} not taken a step for much longer than usual"
+        )
     reason = next((rank.state_reason for rank in those if rank.state_reason), None)
-    told = f"{name_ranks(quiet)} {verb} been quiet since {since.astimezone():%H:%M:%S}"
+    told = (
+        f"{name_ranks(quiet)} {has_or_have(quiet)} been quiet since {since.astimezone():%H:%M:%S}"
+    )
     return f"{told}: {reason}" if reason else told
 
 

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
 
-from ddptop_runner.base.units import name_gpus, name_ranks, size, span
+from ddptop_runner.base.units import is_or_are, name_gpus, name_ranks, size, span
 from ddptop_runner.judge.alerts import Finding
 from ddptop_runner.judge.balance.rank_devices import where_mostly
 from ddptop_runner.model.snapshot import GpuProcess, GpuSample, RankSample
@@ -168,7 +168,7 @@ def _unused(placement: Placement) -> list[Finding]:
         return []
     gpus = tuple(device.index for device in unused)
     message = (
-        f"{name_gpus(gpus)} {'are' if len(gpus) > 1 else 'is'} assigned to the job, but no rank "
+        f"{name_gpus(gpus)} {is_or_are(gpus)} assigned to the job, but no rank "
         f"uses {'them' if len(gpus) > 1 else 'it'}{_lying_idle(unused)}: {_why_unused(placement)}"
     )
     hold_s = 20.0 if placement.stepping else 60.0
@@ -216,8 +216,8 @@ def _nothing_on_a_device(placement: Placement) -> list[Finding]:
         return []
     several = len(numbers) > 1
     message = (
-        f"{_with_pid(placement, numbers)} {'are' if several else 'is'} not using any of the "
-        f"job's GPUs, but {name_ranks(holding)} {'are' if len(holding) > 1 else 'is'}: "
+        f"{_with_pid(placement, numbers)} {is_or_are(numbers)} not using any of the "
+        f"job's GPUs, but {name_ranks(holding)} {is_or_are(holding)}: "
         f"{'are they' if several else 'is it'} training on the CPU? Check how the script chooses "
         "its device, torch.cuda.is_available(), and CUDA_VISIBLE_DEVICES"
     )
@@ -252,7 +252,6 @@ def _idle_device(placement: Placement) -> list[Finding]:
     if not idle:
         return []
     ranks, gpus = tuple(idle), tuple(gpu.index for gpu in idle.values())
-    several = len(ranks) > 1
     usual = median(gpu.util_percent for rank, gpu in own.items() if rank not in idle) or 0.0
     reason = (
         "computing elsewhere (its steps continue); is .to(device) missing for the model or batch?"
@@ -260,9 +259,9 @@ def _idle_device(placement: Placement) -> list[Finding]:
     if not steps:
         reason = "idle or waiting on the CPU (see its stack)"
     message = (
-        f"{name_gpus(gpus)} {'are' if several else 'is'} at 0% utilization while the "
+        f"{name_gpus(gpus)} {is_or_are(gpus)} at 0% utilization while the "
         f"others' median is {usual:.0f}%: {_with_pid(placement, ranks)} "
-        f"{'are' if several else 'is'} {reason}"
+        f"{is_or_are(ranks)} {reason}"
     )
     severity: Severity = "warning" if steps else "info"
     hold_s = 60.0 if steps else 120.0
@@ -446,7 +445,7 @@ def _throttled(placement: Placement) -> list[Finding]:
     whose = f" ({name_ranks(ranks)})" if ranks else ""
     wait = ": every rank waits for the slowest one" if len(placement.ranks) > 1 else ""
     message = (
-        f"{name_gpus(gpus)}{whose} {'are' if len(gpus) > 1 else 'is'} running at reduced "
+        f"{name_gpus(gpus)}{whose} {is_or_are(gpus)} running at reduced "
         f"clocks ({which}{'; '.join(figures)}){wait}; check cooling and the power supply"
     )
     return [Finding("throttled", "warning", message, ranks, gpus, hold_s=20.0)]

@@ -19,7 +19,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 
 import msgspec
 
-from ddptop_runner.base.units import name_ranks, size, step_time
+from ddptop_runner.base.units import has_or_have, is_or_are, name_ranks, size, step_time
 from ddptop_runner.judge.alerts import Finding
 from ddptop_runner.judge.balance.imbalance import alone_s
 from ddptop_runner.judge.losses import LossApart
@@ -250,7 +250,7 @@ def straggler_finding(ranks: Sequence[RankSample], apart: Mapping[int, float]) -
     slowest = next(rank for rank in ranks if rank.rank == worst)
     who = f"{name_ranks(numbers)}" + ("" if several or not slowest.pid else f" (pid {slowest.pid})")
     why = _why(slowest, [rank for rank in ranks if rank.step_time_s is not None], apart[worst])
-    message = f"{who} {'are' if several else 'is'} holding up the others: {why}"
+    message = f"{who} {is_or_are(numbers)} holding up the others: {why}"
     return Finding("straggler", "warning", message, numbers)
 
 
@@ -385,5 +385,6 @@ def uneven_finding(kind: Kind, ranks: Sequence[RankSample], apart: Collection[in
     low, high = (kind.write(of(known[number] for number in numbers)) for of in (min, max))
     here = low if low == high else f"{low} to {high}"
     words = kind.words(here, kind.write(statistics.median(known.values())))
-    have = "has" if len(numbers) == 1 else "have"
-    return Finding(kind.id, "info", f"{name_ranks(numbers)} {have} {words}", numbers)
+    return Finding(
+        kind.id, "info", f"{name_ranks(numbers)} {has_or_have(numbers)} {words}", numbers
+    )

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from ddptop_runner.base.units import duration_in_words, name_gpus, name_ranks
+from ddptop_runner.base.units import duration_in_words, is_or_are, name_gpus, name_ranks
 from ddptop_runner.judge.alerts import Finding
 from ddptop_runner.judge.balance.findings import Device, Placement, median
 from ddptop_runner.model.snapshot import GpuSample, RankSample
@@ -247,7 +247,7 @@ class StuckWatch:
         if not self._seen:
             proof = "no progress" if self._has_source else "no steps or log lines to confirm it"
         message = (
-            f"{name_ranks(look.ranks)} {'are' if len(look.ranks) > 1 else 'is'} probably waiting "
+            f"{name_ranks(look.ranks)} {is_or_are(look.ranks)} probably waiting "
             f"in a collective: {name_gpus(look.gpus)} {'show' if len(look.gpus) > 1 else 'shows'} "
             f"100% utilization at idle power ({power}) for {duration_in_words(held_s)}, {proof}"
         )
@@ -255,7 +255,7 @@ class StuckWatch:
             idle = [rank.rank for rank in look.idle_ranks]
             message += (
                 f"; {name_ranks(idle)}, with GPU {look.aside} at 0%, "
-                f"{'are' if len(idle) > 1 else 'is'} probably holding them up: see its stack"
+                f"{is_or_are(idle)} probably holding them up: see its stack"
             )
         else:
             message += "; compare the ranks' stacks"

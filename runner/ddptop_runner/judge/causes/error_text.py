@@ -13,7 +13,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from ddptop_runner.base.units import size
+from ddptop_runner.base.units import parse_size, size
 from ddptop_runner.model.diagnose import PythonException
 
 TRAILING_LINES = 20
@@ -540,7 +540,6 @@ _TOTAL = re.compile("total capacity of " + _SIZE.format("total"))
 _FREE = re.compile("of which " + _SIZE.format("free") + " is free")
 _RESERVED = re.compile(_SIZE.format("reserved") + r" is reserved by PyTorch but unallocated")
 _OTHERS = re.compile(r"\bProcess (?P<pid>\d+) has " + _SIZE.format("held") + " memory in use")
-_UNITS = {"bytes": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40}
 
 FRAGMENTED_BYTES = 2**29
 """Reserved and unused memory from here on is worth a remedy, even where little was asked for."""
@@ -548,81 +547,46 @@ MOST_PEAKS = 8
 """With more ranks, only the smallest and the largest peak are shown."""
 
 
-@dataclass(frozen=True)
-class GpuMemoryError:
-    """What torch says when a device's memory has run out; None where it does not say."""
-
-    asked: str | None
-    gpu: int | None
-    """As the process numbers its devices."""
-    total: str | None
-    free: str | None
-    reserved: str | None
-    """Reserved by torch and not in use."""
-    others: tuple[tuple[int, str], ...]
-    """(pid, memory) of other processes on the device."""
-
-    @property
-    def is_fragmented(self) -> bool:
-        """Whether much of what torch reserved lies unused."""
-        if self.reserved is None:
-            return False
-        asked = 0.0 if self.asked is None else _bytes(self.asked)
-        reserved = _bytes(self.reserved)
-        return reserved >= FRAGMENTED_BYTES or reserved >= asked > 0
-
-
 def is_gpu_oom(type_: str, message: str) -> bool:
     """Whether an exception says that a device's memory has run out."""
     return type_.endswith("OutOfMemoryError") or _OOM.search(message) is not None
 
 
-def read_gpu_error(message: str) -> GpuMemoryError:
-    """The figures in torch's message."""
+def gpu_error_in_words(
+    message: str, gpu: int | None, peaks: Mapping[int, int], others: Mapping[int, str]
+) -> list[str]:
+    """Sentences: what was asked for and free, each rank's peak, who else was there, the remedy.
+
+    Args:
+        message: torch's.
+        gpu: the machine's index of the rank's device, where known.
+        peaks: the most device memory each rank was seen with, in bytes.
+        others: by pid, what other processes held on the device as last sampled.
+    """
 
     def of(pattern: re.Pattern[str]) -> str | None:
         found = pattern.search(message)
         return found[1] if found else None
 
-    gpu = of(_DEVICE)
-    return GpuMemoryError(
-        asked=of(_ASKED),
-        gpu=None if gpu is None else int(gpu),
-        total=of(_TOTAL),
-        free=of(_FREE),
-        reserved=of(_RESERVED),
-        others=tuple((int(one["pid"]), one["held"]) for one in _OTHERS.finditer(message)),
-    )
-
-
-def gpu_error_in_words(
-    error: GpuMemoryError, gpu: int | None, peaks: Mapping[int, int], others: Mapping[int, str]
-) -> list[str]:
-    """Sentences: what was asked for and free, each rank's peak, who else was there, the remedy.
-
-    Args:
-        error: what torch said.
-        gpu: the machine's index of the rank's device, where known.
-        peaks: the most device memory each rank was seen with, in bytes.
-        others: by pid, what other processes held on the device as last sampled.
-    """
     where = f"GPU {gpu}" if gpu is not None else "its device"
-    if gpu is None and error.gpu is not None:
-        where = f"cuda:{error.gpu}"
+    if gpu is None and (own_index := of(_DEVICE)) is not None:
+        where = f"cuda:{own_index}"
     sentences = []
-    if error.asked is not None:
-        free = f"; {error.free} of {error.total} was free" if error.free and error.total else ""
-        sentences.append(f"It tried to allocate {error.asked} on {where}{free}.")
+    asked, free, total, reserved = of(_ASKED), of(_FREE), of(_TOTAL), of(_RESERVED)
+    if asked is not None:
+        aside = f"; {free} of {total} was free" if free and total else ""
+        sentences.append(f"It tried to allocate {asked} on {where}{aside}.")
     if told := _peaks(peaks):
         sentences.append(told)
-    held = {**others, **dict(error.others)}
+    held = {**others, **{int(one["pid"]): one["held"] for one in _OTHERS.finditer(message)}}
     if held:
         listed = ", ".join(f"pid {pid} with {held[pid]}" for pid in list(held)[:3])
         more = f" and {len(held) - 3} more" if len(held) > 3 else ""
         sentences.append(f"Also on the device: {listed}{more}.")
-    if error.is_fragmented:
+    unused_bytes, asked_bytes = _bytes(reserved), _bytes(asked)
+    if unused_bytes >= FRAGMENTED_BYTES or unused_bytes >= asked_bytes > 0:
         sentences.append(
-            f"{error.reserved} was reserved but unused: "
+            f"{reserved} was reserved but unused: "
             "PYTORCH_ALLOC_CONF=expandable_segments:True may help."
         )
     return sentences
@@ -641,6 +605,5 @@ def _peaks(peaks: Mapping[int, int]) -> str | None:
     return f"Peak memory: {listed}."
 
 
-def _bytes(size: str) -> float:
-    number, unit = size.split()
-    return float(number) * _UNITS[unit]
+def _bytes(text: str | None) -> int:
+    return parse_size((text or "0").replace("bytes", "B")) or 0

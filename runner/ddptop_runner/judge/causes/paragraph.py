@@ -17,7 +17,6 @@ from ddptop_runner.judge.causes.error_text import (
     killed_by,
     known_error,
     last_words,
-    read_gpu_error,
     signal_in_words,
 )
 from ddptop_runner.judge.hangs.records import Left
@@ -199,7 +198,7 @@ def _raised(
         told = _Told("cuda_oom", opening)
         others = {} if end.gpu is None else around.other_processes.get(end.gpu, {})
         peaks = {one.rank: one.peak_bytes for one in ends if one.peak_bytes is not None}
-        sentences = gpu_error_in_words(read_gpu_error(text), end.gpu, peaks, others)
+        sentences = gpu_error_in_words(text, end.gpu, peaks, others)
         told.sentences += sentences or [f"{exception.in_words(quoted)}."]
         return told
     told = _Told("exception", _opening(culprit, alone=len(ends) == 1))

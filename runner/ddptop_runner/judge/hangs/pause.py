@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ddptop_runner.base.units import duration_in_words, name_ranks
+from ddptop_runner.base.units import duration_in_words, is_or_are, name_ranks
 from ddptop_runner.judge.hangs.verdict import (
     DOING,
     UNEXPLAINED,
@@ -18,7 +18,6 @@ from ddptop_runner.judge.hangs.verdict import (
     Judgement,
     RankProgress,
     Standing,
-    is_or_are,
 )
 from ddptop_runner.model.words import PauseState, Phase
 

@@ -27,7 +27,7 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
-from ddptop_runner.base.units import name_ranks
+from ddptop_runner.base.units import has_or_have, is_or_are, name_ranks
 from ddptop_runner.host.tree import LoaderUsage
 from ddptop_runner.model.words import PauseState, Phase
 
@@ -207,11 +207,6 @@ DOING: dict[Phase, str] = {
 """What one rank does."""
 
 
-def is_or_are(ranks: Sequence[int]) -> str:
-    """For a sentence about some ranks."""
-    return "is" if len(ranks) == 1 else "are"
-
-
 def find_culprits(standings: Sequence[Standing], ended: Sequence[RankProgress] = ()) -> Culprits:
     """The ranks to look at first; all of `standings` where nothing tells them apart.
 
@@ -304,8 +299,7 @@ def _ended_in_words(ranks: Sequence[RankProgress]) -> str:
     if not gone:
         return ""
     how = "" if gone[0].exited_with is None else f" with status {gone[0].exited_with}"
-    have = "has" if len(gone) == 1 else "have"
-    return f"{name_ranks([rank.rank for rank in gone])} {have} exited{how}"
+    return f"{name_ranks([rank.rank for rank in gone])} {has_or_have(gone)} exited{how}"
 
 
 def _by_steps(standings: Sequence[Standing]) -> Culprits | None:
@@ -334,7 +328,7 @@ def _by_silence(standings: Sequence[Standing]) -> Culprits | None:
     numbers = _numbers(silent)
     unheard_s = max(standing.rank.unheard_s or 0.0 for standing in silent)
     because = (
-        f"{name_ranks(numbers)} {'has' if len(numbers) == 1 else 'have'} not reported for "
+        f"{name_ranks(numbers)} {has_or_have(numbers)} not reported for "
         f"{unheard_s:.0f} s: {_silent_in_words([standing.rank for standing in silent])}"
     )
     return Culprits(numbers, because)

@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from ddptop_runner.base.units import name_ranks
+from ddptop_runner.base.units import is_or_are, name_ranks
 from ddptop_runner.host.tree import LoaderUsage
 from ddptop_runner.judge.hangs.pause import (
     DEAF,
@@ -33,7 +33,6 @@ from ddptop_runner.judge.hangs.verdict import (
     SeenPause,
     Standing,
     Time,
-    is_or_are,
     is_warm,
     judge,
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 import sys
 from collections.abc import Callable
 
@@ -11,6 +12,20 @@ from ddptop.__main__ import main
 from ddptop_runner.devices.report import empty_report
 from ddptop_runner.devices.words import LIBRARY_MISSING
 from ddptop_runner.launch.gpus import choice as launch_devices
+
+
+@pytest.fixture
+def ddptop_cli(ddptop_home, monkeypatch, capfd) -> Callable[..., subprocess.CompletedProcess[str]]:
+    """As everywhere, but in this process: to start one costs more than most verbs do."""
+
+    def run(*arguments: str) -> subprocess.CompletedProcess[str]:
+        monkeypatch.setattr(sys, "argv", ["ddptop", *arguments])
+        capfd.readouterr()
+        status = main()
+        shown = capfd.readouterr()
+        return subprocess.CompletedProcess(arguments, status, shown.out, shown.err)
+
+    return run
 
 
 @pytest.fixture

@@ -234,8 +234,7 @@ def test_wait_gives_up_after_its_time(ddptop_home, ddptop_cli):
     assert "train is still running after 0.1 s" in answer.stderr
 
 
-@pytest.mark.parametrize("unbuffered", [False, True])
-@pytest.mark.parametrize("verb", ["ls", "status", "--help"])
+@pytest.mark.parametrize(("verb", "unbuffered"), [("ls", False), ("ls", True), ("--help", False)])
 def test_a_reader_that_has_hung_up_gets_no_traceback(ddptop_home, monkeypatch, verb, unbuffered):
     monkeypatch.setenv("PYTHONUNBUFFERED", "1" if unbuffered else "")
     put_job("train", {"state": "running", "guardian": procs.identify(os.getpid())})
@@ -301,10 +300,11 @@ def test_an_argument_that_is_no_text_can_be_printed(capsys):
     assert capsys.readouterr().out == "train.py ?\n"
 
 
-def test_a_locale_without_a_letter_stops_no_verb(ddptop_cli, ddptop_home, monkeypatch):
+def test_a_locale_without_a_letter_stops_no_verb(ddptop_home, monkeypatch):
     put_job("train", {"state": "finished", "ended_at": utc_now()}, target="trän.py")
     monkeypatch.setenv("PYTHONIOENCODING", "ascii")
-    answer = ddptop_cli("ls")
+    command = [sys.executable, "-m", "ddptop", "ls"]
+    answer = subprocess.run(command, capture_output=True, text=True, check=False)
     assert answer.returncode == 0, answer.stderr
     assert "tr?n.py" in answer.stdout
 

@@ -97,7 +97,7 @@ def test_a_command_waits_for_its_gpu_and_sees_that_one(
     wait_until(lambda: job.status()["state"] == "queued", what="the queue")
     assert launcher_of(job)["pid"] is None
     stub.set(1, mem_used=0, processes=[])
-    wait_until(lambda: "sees 1" in log_of(job), what="the device")
+    wait_until(lambda: "sees 1" in job.log(), what="the device")
     os.kill(wait_until(lambda: launcher_of(job)["pid"], what="its pid"), signal.SIGKILL)
     wait_until(lambda: job.status()["attempt"] == 1 and launcher_of(job)["pid"], what="attempt 1")
     assert job.cli("stop", job.name).returncode == 0

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +21,13 @@ from ddptop_runner.launch.gpus.queue import LOOK_S
 
 pytestmark = [pytest.mark.torch, pytest.mark.tmux]
 
-SEES = "import os, time\nprint('sees', os.environ['CUDA_VISIBLE_DEVICES'], flush=True)\n"
+SCRIPT = """
+import os, time
+print("sees", os.environ["CUDA_VISIBLE_DEVICES"], flush=True)
+time.sleep(600)
+"""
+COMMAND = ["--", "sh", "-c", "echo sees $CUDA_VISIBLE_DEVICES; exec sleep 600"]
+"""As good as a script for what is asked here, and it needs no torch."""
 
 
 @pytest.fixture
@@ -52,13 +58,11 @@ def free(stub: StubDriver, index: int) -> None:
 
 
 @pytest.fixture
-def queue(tmp_path: Path, ddptop_cli) -> Callable[..., Job]:
-    """`queue(name, *options)` launches a script that tells its devices and waits."""
+def queue(ddptop_cli) -> Callable[..., Job]:
+    """`queue(name, *options)` launches what tells its devices and waits."""
 
-    def start(name: str, *options: str) -> Job:
-        (tmp_path / f"{name}.py").write_text(SEES + "time.sleep(600)\n")
-        script = str(tmp_path / f"{name}.py")
-        answer = ddptop_cli("launch", "-d", "--wait-gpus", *options, script)
+    def start(name: str, *options: str, what: Sequence[str] = COMMAND) -> Job:
+        answer = ddptop_cli("launch", "-d", "--wait-gpus", "--name", name, *options, *what)
         assert answer.returncode == 0, answer.stderr
         assert f"{name} is queued; to cancel, run ddptop stop {name}" in answer.stderr
         return Job(answer.stdout.strip(), ddptop_cli)
@@ -94,7 +98,7 @@ def test_a_busy_device_is_refused_by_its_holders_name(stub, tmp_path, ddptop_cli
     assert not (ddptop_home / "runs").exists()
 
 
-def test_the_idlest_devices_and_the_reasons(stub, launch_script, ddptop_cli, tmp_path):
+def test_the_idlest_devices_and_the_reasons(stub, ddptop_cli, tmp_path):
     (tmp_path / "s.py").write_text("")
     refused = ddptop_cli("launch", "-d", "--gpus", "auto:3", str(tmp_path / "s.py"))
     assert refused.returncode == 2
@@ -106,15 +110,17 @@ def test_the_idlest_devices_and_the_reasons(stub, launch_script, ddptop_cli, tmp
     assert "GPU 3: free; skipped GPU 0: " in dry.stdout
     assert "GPU 2 is also free" in dry.stdout
     free(stub, 1)
-    answer = ddptop_cli("launch", "-d", "--force", "--gpus", "3,0", str(tmp_path / "s.py"))
+    answer = ddptop_cli("launch", "-d", "--force", "--gpus", "3,0", "--", "true")
     assert answer.returncode == 0
     assert "using busy GPUs (--force): GPU 0: " in answer.stderr
     assert "cuda:0 is GPU 3, cuda:1 is GPU 0 (CUDA_VISIBLE_DEVICES renumbers" in answer.stderr
     assert Job(answer.stdout.strip(), ddptop_cli).wait() == 0
 
 
-def test_a_job_that_holds_no_memory_yet_has_its_devices(stub, launch_script, ddptop_cli, tmp_path):
-    job = launch_script("import time\ntime.sleep(600)\n", "--gpus", "2-3", name="first")
+def test_a_job_that_holds_no_memory_yet_has_its_devices(stub, ddptop_cli, tmp_path):
+    launched = ddptop_cli("launch", "-d", "--gpus", "2-3", "--name", "first", *COMMAND)
+    assert launched.returncode == 0, launched.stderr
+    job = Job("first", ddptop_cli)
     (tmp_path / "s.py").write_text("")
     answer = ddptop_cli("launch", "-d", "--gpus", "3", str(tmp_path / "s.py"))
     assert answer.returncode == 2
@@ -163,8 +169,11 @@ def test_plans_of_the_same_moment_get_different_devices(stub, tmp_path, ddptop_c
         assert ddptop_cli("kill", view.job).returncode == 0
 
 
-def test_a_queued_job_starts_when_its_devices_are_free_whatever_dies(stub, queue, wait_until):
-    job = queue("waiting", "--gpus", "1,0")
+def test_a_queued_job_starts_when_its_devices_are_free_whatever_dies(
+    stub, queue, wait_until, tmp_path
+):
+    (tmp_path / "waiting.py").write_text(SCRIPT)
+    job = queue("waiting", "--gpus", "1,0", what=[str(tmp_path / "waiting.py")])
     wait_until(lambda: "GPU 1: " in waits_for(job), what="who has the devices")
     status = job.status()
     assert (status["state"], status["ranks"], status["attempt"]) == ("queued", [], 0)
@@ -182,7 +191,7 @@ def test_a_queued_job_starts_when_its_devices_are_free_whatever_dies(stub, queue
     wait_until(lambda: "GPU 0: " not in waits_for(job), what="the change")
     assert job.status()["state"] == "queued"  # one of two is not enough
     free(stub, 1)
-    wait_until(lambda: "sees 1,0" in job.cli("logs", job.name).stdout, what="the ranks")
+    wait_until(lambda: "sees 1,0" in job.log(), what="the ranks")
     status = job.status()
     assert [rank["gpu"] for rank in status["ranks"]] == [1, 0]
     assert status["alerts"] == []
@@ -238,12 +247,12 @@ def test_a_queued_job_can_be_stopped_and_started_again(stub, queue, wait_until):
     wait_until(lambda: node_of(job)["seq"] > seq + LOOK_S + 2, what="another look")
     assert job.status()["state"] == "queued"
     assert "adopted waiting, which had lost its guardian" in job.cli("ls").stderr
-    wait_until(lambda: "sees 0" in job.cli("logs", job.name).stdout, what="the ranks")
+    wait_until(lambda: "sees 0" in job.log(), what="the ranks")
     assert job.processes()["guardian"] != before
     assert job.cli("kill", job.name).returncode == 0
 
 
-def test_devices_that_are_free_are_not_waited_for(stub, launch_script):
-    job = launch_script(SEES, "--wait-gpus", "--gpus", "2", nproc=1)
+def test_devices_that_are_free_are_not_waited_for(stub, launch_command):
+    job = launch_command(["true"], "--wait-gpus", "--gpus", "2")
     assert job.wait() == 0
     assert job.events("queued") == []

@@ -39,9 +39,7 @@ def test_ranks_their_devices_and_their_imbalance_are_in_the_status(
     )
     wait_until(lambda: len(job.status()["gpus"]) == 2, what="the job's devices")
     wait_until(lambda: job.rank(1)["pid"], what="the ranks")
-    wait_until(
-        lambda: "sees PCI_BUS_ID 1,3" in job.cli("logs", job.name).stdout, what="what rank 0 sees"
-    )
+    wait_until(lambda: "sees PCI_BUS_ID 1,3" in job.log(), what="what rank 0 sees")
     with stub.together():
         stub.set(1, mem_used=20 * GIB, processes=[StubProcess(job.rank(0)["pid"], 18 * GIB)])
         stub.set(3, mem_used=40 * GIB, processes=[StubProcess(job.rank(1)["pid"], 36 * GIB)])
@@ -85,14 +83,9 @@ def test_without_gpus_named_every_allowed_device_gets_a_rank(
 @pytest.mark.parametrize(
     ("asked", "words"),
     [
-        ("7", "GPU 7 is not on this machine"),
-        ("0-9", "not on this machine"),
         ("1", "not allowed"),
-        ("", "--gpus"),
-        ("0-", "--gpus"),
         ("auto:3", "only 2 to choose from (GPUs 0, 2)"),
         ("GPU-ff", "no device on this machine has UUID GPU-ff"),
-        ("GPU-00000001,0", "not both"),
     ],
 )
 def test_devices_that_cannot_be_had_are_named(
@@ -105,6 +98,4 @@ def test_devices_that_cannot_be_had_are_named(
     assert answer.stdout == ""
     assert answer.stderr.count("\n") == 1
     assert words in answer.stderr
-    if words in ("not allowed", "GPU 7 is not on this machine"):
-        assert "0" in answer.stderr.split(words)[1]
     assert not (ddptop_home / "runs").exists()

@@ -109,7 +109,7 @@ def test_values_of_variables_reach_the_ranks_and_nothing_else(
         "time.sleep(600)\n",
         *["--env", f"GIVEN={given}", "--cwd", "/"],
     )
-    wait_until(lambda: f"{hush} {given} /" in job.cli("logs", job.name).stdout, what="the log")
+    wait_until(lambda: f"{hush} {given} /" in job.log(), what="the log")
     for path in job.folder().rglob("*"):
         if path.is_file() and "logs" not in path.parts:
             with contextlib.suppress(FileNotFoundError):  # a new snapshot before it is renamed
@@ -147,8 +147,7 @@ def test_an_interpreter_with_torch_but_without_ddptop_runs_the_job(
     gone = subprocess.run([python, "-c", "import ddptop_runner"], capture_output=True, check=False)
     assert gone.returncode != 0
     (trainer / "train.py").write_text(
-        (trainer / "train.py").read_text()
-        + "import ddptop, sys\nddptop.report(loss=0.5)\nprint('python', sys.prefix)\n"
+        (trainer / "train.py").read_text() + "print('python', sys.prefix)\n"
     )
     job = launch(5, 0.0, "--python", str(python))
     assert job.wait() == 0
@@ -204,10 +203,8 @@ def test_no_process_is_left_when_stop_returns(
         "while True: time.sleep(0.1)\n"
     )
     spec = json.loads((job.folder() / "job.json").read_text())
-    for rank in ("0", "1"):
-        wait_until(
-            lambda rank=rank: "up" in job.cli("logs", job.name, "-r", rank).stdout, what="the ranks"
-        )
+    for rank in (0, 1):
+        wait_until(lambda rank=rank: "up" in job.log(rank), what="the ranks")
     arguments = ["stop", job.name, "--grace", "1"] if how == "stop" else ["kill", job.name]
     assert job.cli(*arguments).returncode == 0
     assert {pid: procs.argv(pid) for pid in procs.pids_of_job(spec["job_id"])} == {}
@@ -236,11 +233,13 @@ def test_a_script_that_fails_at_once_fails_once_and_shows_its_last_lines(launch_
 
 def test_stacks_name_the_line_where_each_rank_stands(launch_script, wait_until):
     job = launch_script(
-        "import torch, time\ndef stand_here():\n    time.sleep(600)\nstand_here()\n"
+        "import ddptop, time\n"
+        "def stand_here():\n    time.sleep(600)\n"
+        "ddptop.report(loss=1)\nstand_here()\n"
     )
     for rank in (0, 1):
         wait_until(lambda rank=rank: job.rank(rank).get("has_probe"), what="the probe")
-    wait_until(  # they have just imported torch
+    wait_until(
         lambda: job.cli("stacks", job.name).stdout.count("in stand_here") == 2, what="both there"
     )
     only = job.cli("stacks", job.name, "-r", "1").stdout

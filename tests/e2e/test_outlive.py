@@ -159,7 +159,7 @@ def test_a_hang_is_ended_with_its_evidence_and_restarted(launch_script, wait_unt
     assert "in lost" in stacks.read_text()
 
 
-def test_a_paused_rank_is_not_a_hang(launch, wait_until):
+def test_a_paused_rank_is_not_a_hang(launch, ddp_trainer, wait_until):
     job = launch(10_000, 0.05, "--hang-timeout", "2")
     wait_until(job.trains, what="training")
     pid = job.rank(1)["pid"]

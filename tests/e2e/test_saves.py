@@ -19,7 +19,6 @@ from descent import Descent
 {imports}
 dist.init_process_group("gloo")
 rank, out = dist.get_rank(), {out!r}
-attempt = int(os.environ["TORCHELASTIC_RESTART_COUNT"])
 model = torch.nn.Linear(64, 64)
 optimizer = Descent(model)
 wanted = []
@@ -30,7 +29,7 @@ def save(name):
 
 {setup}
 for step in range(1, 100_000):
-    loss = model(torch.randn(8, 64)).square().mean() {spoil}
+    loss = model(torch.randn(8, 64)).square().mean()
     optimizer.zero_grad()
     loss.backward()
     optimizer.step()
@@ -43,11 +42,9 @@ for step in range(1, 100_000):
 def launch_saver(launch_script, tmp_path: Path):
     """`launch_saver(setup, at_step)`: a job of two ranks that saves as told."""
 
-    def start(setup: str = "", at_step: str = "", *options: str, imports="", spoil="", **more):
-        script = SCRIPT.format(
-            out=str(tmp_path), setup=setup, at_step=at_step, imports=imports, spoil=spoil
-        )
-        return launch_script(script, *options, **more)
+    def start(setup: str = "", at_step: str = "", *options: str, imports=""):
+        script = SCRIPT.format(out=str(tmp_path), setup=setup, at_step=at_step, imports=imports)
+        return launch_script(script, *options)
 
     return start
 
@@ -138,10 +135,19 @@ def test_a_script_that_handles_nothing_survives_and_is_asked_in_other_ways(
     assert job.cli("kill", job.name).returncode == 0
 
 
-def test_a_loss_gone_bad_ends_the_job_or_restarts_it(launch_saver, wait_until):
-    spoil = '* (float("nan") if rank == 1 and step > 49 and attempt == 0 else 1)'
-    stopped = launch_saver("", "", "--on-nan", "stop", spoil=spoil, name="stops")
-    restarted = launch_saver("", "", "--on-nan", "restart", spoil=spoil, name="restarts")
+SPOILED = """
+import os, time
+import ddptop
+spoils = os.environ["RANK"] == "1" and os.environ["TORCHELASTIC_RESTART_COUNT"] == "0"
+for step in range(1, 100_000):
+    ddptop.report(loss=float("nan") if spoils and step > 49 else 0.5)
+    time.sleep(0.03)
+"""
+
+
+def test_a_loss_gone_bad_ends_the_job_or_restarts_it(launch_script, wait_until):
+    stopped = launch_script(SPOILED, "--on-nan", "stop", name="stops")
+    restarted = launch_script(SPOILED, "--on-nan", "restart", name="restarts")
     answers = {}
     waiting = threading.Thread(target=lambda: answers.update(stopped=stopped.wait()))
     waiting.start()

@@ -20,16 +20,10 @@ pytestmark = [pytest.mark.torch, pytest.mark.tmux]
 
 TRAINER = """
 import os, time
-import torch
-import torch.distributed as dist
-from descent import Descent
-dist.init_process_group("gloo")
-print("sees", os.environ["CUDA_VISIBLE_DEVICES"], "world", dist.get_world_size(), flush=True)
-model = torch.nn.Linear(4, 1)
-optimizer = Descent(model)
+import ddptop
+print("sees", os.environ["CUDA_VISIBLE_DEVICES"], "world", os.environ["WORLD_SIZE"], flush=True)
 while True:
-    model(torch.randn(2, 4)).mean().backward()
-    optimizer.step()
+    ddptop.report(loss=0.5)
     time.sleep(0.05)
 """
 
@@ -57,10 +51,11 @@ def age_s(job: Job, since: dt.datetime) -> float:
 def test_a_lost_device_is_set_aside_and_taken_back(stub, launch_script, wait_until, ddptop_home):
     job = launch_script(TRAINER, "--gpus", "0-2", "--allow-shrink", nproc=3)
 
-    def seen(attempt: int) -> str:
-        return job.cli("logs", job.name, "--attempt", str(attempt), "-n", "50").stdout
-
     wait_until(lambda: job.trains(), what="three ranks that train")
+    wait_until(
+        lambda: [gpu["mem_used_bytes"] for gpu in job.status()["gpus"]] == [0, 0, 0],
+        what="what the devices hold of others",
+    )
     pids = [job.rank(rank)["pid"] for rank in range(3)]
     with stub.together():  # the memory of rank 0 takes its time to come back
         stub.set(0, mem_used=9 * GIB, processes=[StubProcess(pids[0], 8 * GIB)])
@@ -81,7 +76,7 @@ def test_a_lost_device_is_set_aside_and_taken_back(stub, launch_script, wait_unt
     wait_until(lambda: job.trains(attempt=1), what="two ranks that train")
     # by UUID: where a device is lost, CUDA counts only those that are left
     uuids = f"{stub.gpu(0).uuid},{stub.gpu(2).uuid}"
-    assert f"sees {uuids} world 2" in seen(1)
+    assert f"sees {uuids} world 2" in job.log(attempt=1)
     assert job.events("gpu_memory")[0]["message"].endswith("for GPU 0 to release memory")
     status = job.status()
     assert (status["world_size"], status["set_aside"]) == (2, [1])
@@ -103,7 +98,7 @@ def test_a_lost_device_is_set_aside_and_taken_back(stub, launch_script, wait_unt
     assert job.cli("restart", job.name).returncode == 0
     wait_until(lambda: job.trains(attempt=2), what="three ranks that train again")
     uuids = ",".join(stub.gpu(index).uuid for index in range(3))
-    assert f"sees {uuids} world 3" in seen(2)
+    assert f"sees {uuids} world 3" in job.log(attempt=2)
     status = job.status()
     assert (status["world_size"], status["set_aside"], status["restarts_used"]) == (3, [], 1)
     assert "back in use" in job.events("group_restart")[-1]["message"]

@@ -58,32 +58,28 @@ class TestOperations:
         ("r", "restart_group", "A group restart"),
     ]
 
-    @pytest.mark.parametrize(("key", "command", "effect"), KEYS)
     async def test_nothing_happens_before_the_answer(
-        self,
-        frozen: Path,
-        make_app: MakeApp,
-        calls: Calls,
-        key: str,
-        command: str,
-        effect: str,
+        self, frozen: Path, make_app: MakeApp, calls: Calls
     ) -> None:
         fake_home.two_cpu_ranks(frozen)
         app = make_app("mlp-cpu")
         async with app.run_test() as pilot:
             await settle(pilot)
-            for answer in ("enter", "n", "escape"):  # enter is on the button that says no
+            for key, command, effect in self.KEYS:
+                for answer in ("enter", "n", "escape"):  # enter is on the button that says no
+                    await pilot.press(key)
+                    await until(pilot, lambda: isinstance(app.screen, ConfirmScreen))
+                    assert effect in str(app.screen.query_one(".effect", Static).content)
+                    await pilot.press(answer)
+                    await until(pilot, lambda: isinstance(app.screen, JobScreen))
+                assert calls.made == []
                 await pilot.press(key)
                 await until(pilot, lambda: isinstance(app.screen, ConfirmScreen))
-                assert effect in str(app.screen.query_one(".effect", Static).content)
-                await pilot.press(answer)
+                await pilot.press("y")
+                await until(pilot, lambda: calls.made)
+                assert calls.made == [(command, "mlp-cpu")]
                 await until(pilot, lambda: isinstance(app.screen, JobScreen))
-            assert calls.made == []
-            await pilot.press(key)
-            await until(pilot, lambda: isinstance(app.screen, ConfirmScreen))
-            await pilot.press("y")
-            await until(pilot, lambda: calls.made)
-            assert calls.made == [(command, "mlp-cpu")]
+                calls.made.clear()
 
     async def test_saving_is_asked_for_at_once_and_its_end_is_told(
         self, frozen: Path, make_app: MakeApp, monkeypatch: pytest.MonkeyPatch

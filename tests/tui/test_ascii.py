@@ -195,11 +195,3 @@ async def test_no_cell_of_any_screen_is_anything_else(eight_gpus: Path, make_app
                 app.pop_screen()
                 await pilot.pause()
     assert {*PLACES, "ConfirmScreen", "HelpScreen", "LaunchScreen", "Palette"} <= seen
-
-
-async def test_unicode_is_the_rule(eight_gpus: Path, make_app: MakeApp) -> None:
-    fake_gpus.eight_gpu_ranks(eight_gpus)
-    app = make_app()
-    async with app.run_test(size=(120, 40)) as pilot:
-        await settle(pilot)
-        assert any("●" in line for line in text_of(app))

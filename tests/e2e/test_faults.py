@@ -26,6 +26,8 @@ from ddptop_runner.job.registry import read_all
 pytestmark = [pytest.mark.torch, pytest.mark.tmux, pytest.mark.slow]
 
 TRAIN = Path(__file__).parents[2] / "ddptop" / "demo" / "train.py"
+LEAN = Path(__file__).with_name("descent_train.py")
+"""The same without DDP, for jobs whose ranks start again and again."""
 TINY = [
     "--layers",
     "1",
@@ -78,7 +80,7 @@ def test_the_job_goes_on_and_its_story_is_true(
     flags = [flag for fault in faults for flag in fault.flags()]
     answer = ddptop_cli(
         *["launch", "-d", "--nproc", "2", "--max-restarts", str(len(names)), *flags],
-        *["--cwd", str(tmp_path), str(TRAIN), *TINY, *KEPT, "--steps", "1000000"],
+        *["--cwd", str(tmp_path), str(LEAN), *TINY, *KEPT, "--steps", "1000000"],
     )
     assert answer.returncode == 0, answer.stderr
     trial = Trial(run_folder(answer.stdout.strip()))
@@ -102,7 +104,7 @@ def test_a_lost_gpu_is_set_aside(
         pytest.skip(str(error))
     for name, value in driver.items():
         monkeypatch.setenv(name, value)
-    one_fault(ddptop_cli, tmp_path, BY_NAME["gpu-lost"], "--gpus", "0,1")
+    one_fault(ddptop_cli, tmp_path, BY_NAME["gpu-lost"], "--gpus", "0,1", script=LEAN)
 
 
 def test_a_full_disk_is_a_gap_in_the_history(
@@ -125,10 +127,11 @@ def one_fault(
     folder: Path,
     fault: Fault,
     *options: str,
+    script: Path = TRAIN,
 ) -> None:
     answer = ddptop_cli(
         *["launch", "-d", *options, "--max-restarts", "1", *fault.flags()],
-        *["--cwd", str(folder), str(TRAIN), *TINY, *KEPT, "--steps", "1000000"],
+        *["--cwd", str(folder), str(script), *TINY, *KEPT, "--steps", "1000000"],
     )
     assert answer.returncode == 0, answer.stderr
     job = answer.stdout.strip()

@@ -49,9 +49,7 @@ from ddptop_runner.devices.words import NOT_LISTENING, NOT_SUPPORTED, Why, init_
 from ddptop_runner.model.snapshot import GpuSample
 
 FAST_S = 1.0
-SLOW_S = 5.0
-RARE_S = 30.0
-PROCESSES_S = 2.0
+PERIODS_S = {"fast": FAST_S, "slow": 5.0, "rare": 30.0, "processes": 2.0}
 LOOK_UP_AGAIN_S = 10.0
 """How often a lost device is looked up again, and NVML started again."""
 
@@ -93,8 +91,7 @@ class NvmlBackend:
         self._process_queries = process_queries(self.driver)
         self._owners = ProcessOwners()
         self._xids = XidWatch()
-        self._fast, self._slow, self._rare = _Due(FAST_S), _Due(SLOW_S), _Due(RARE_S)
-        self._processes = _Due(PROCESSES_S)
+        self._due = {group: _Due(period_s) for group, period_s in PERIODS_S.items()}
         self._look_up_again, self._restart = _Due(LOOK_UP_AGAIN_S), _Due(LOOK_UP_AGAIN_S)
         self._links_every, self._link_ticks, self._links_due = links_every, 0, _Due(FAST_S)
         self._uuids = uuids
@@ -102,10 +99,8 @@ class NvmlBackend:
         """Whether NVML has to be started again."""
         self._no_driver: str | None = None
         """Why it could not be."""
-        found = find(uuids)
-        self._gpus, self._missing = found.gpus, found.missing
-        self._listed, self._forbidden = found.listed, found.forbidden
-        self._uncounted = found.uncounted
+        self._found = find(uuids)
+        self._gpus = self._found.gpus
         for gpu in self._gpus:
             self._mark_links(gpu)
         self._watch_xids()
@@ -120,16 +115,16 @@ class NvmlBackend:
     def note(self) -> str | None:
         """Why devices are missing or incomplete, and the remedy; None when all is well."""
         driver = f"NVIDIA driver {self.driver or ''}".rstrip()
-        if self._uncounted is not None and not self._gpus:
-            why = f"({self._uncounted}): check `nvidia-smi`"
-            return f"{driver} cannot list its devices {why}"
-        if not self._listed and not self._forbidden and not self._gpus:
+        found = self._found
+        if found.uncounted is not None and not self._gpus:
+            return f"{driver} cannot list its devices ({found.uncounted}): check `nvidia-smi`"
+        if not found.listed and not found.forbidden and not self._gpus:
             return f"{driver} found no devices: see `nvidia-smi -L`"
         parts = [] if self._no_driver is None else [self._no_driver]
-        if self._missing:
-            parts.append(f"devices not on this machine: {', '.join(self._missing)}")
-        if self._forbidden:
-            parts.append(f"devices not accessible to this user or container: {self._forbidden}")
+        if found.missing:
+            parts.append(f"devices not on this machine: {', '.join(found.missing)}")
+        if found.forbidden:
+            parts.append(f"devices not accessible to this user or container: {found.forbidden}")
         gone = [gpu for gpu in self._gpus if gpu.handle is None]
         if lost := [gpu for gpu in gone if gpu.parent_uuid is None]:
             indices = ", ".join(str(gpu.index) for gpu in lost)
@@ -162,22 +157,13 @@ class NvmlBackend:
             self._look_for_lost()
             if self._xids.broken:
                 self._watch_xids()
-        rare = self._rare(boottime_s)
-        if rare:
+        groups = {group for group, is_due in self._due.items() if is_due(boottime_s)}
+        if "rare" in groups:
             self._renew_instances()
         slot = self._link_slot(boottime_s)
-        fast, slow = self._fast(boottime_s), self._slow(boottime_s)
-        processes = self._processes(boottime_s)
         for place, gpu in enumerate(self._gpus):
             links = slot is not None and place % self._links_every == slot
-            self._refresh(
-                gpu,
-                fast=fast,
-                slow=slow,
-                rare=rare,
-                processes=processes,
-                links_s=boottime_s if links else None,
-            )
+            self._refresh(gpu, groups, boottime_s if links else None)
         return _each_process_once([gpu.sample() for gpu in self._gpus])
 
     # --- lost devices, and MIG instances that come and go ---------------------------------------
@@ -194,7 +180,7 @@ class NvmlBackend:
             self._mark_links(gpu)
             if gpu.parent_uuid is None:
                 instances(gpu)
-            self._refresh(gpu, fast=True, slow=True, rare=True, processes=True)
+            self._refresh(gpu, PERIODS_S)
         if any(gpu.handle is not None for gpu in lost):
             self._watch_xids()
 
@@ -256,27 +242,18 @@ class NvmlBackend:
 
     # --- asking -------------------------------------------------------------------------------
 
-    def _refresh(
-        self,
-        gpu: Gpu,
-        *,
-        fast: bool,
-        slow: bool,
-        rare: bool,
-        processes: bool,
-        links_s: float | None = None,
-    ) -> None:
+    def _refresh(self, gpu: Gpu, groups: Collection[str], links_s: float | None = None) -> None:
         """Ask what is due, in that order, until the device turns out to be lost."""
 
         def ask() -> None:
             whole = gpu.parent_uuid is None
-            if fast:
+            if "fast" in groups:
                 read_fast(gpu)
-            if slow and whole:
+            if "slow" in groups and whole:
                 read(gpu, SLOW)
-            if rare and whole:
+            if "rare" in groups and whole:
                 read(gpu, RARE)
-            if processes:
+            if "processes" in groups:
                 read_processes(gpu, self._process_queries, self._owners)
             if links_s is not None and whole:
                 read_links(gpu, links_s)

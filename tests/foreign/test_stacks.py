@@ -97,9 +97,10 @@ def test_one_that_hangs_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     ],
 )
 def test_what_it_complains_of_in_words(
-    error: str, scope: str | None, words: str, final: bool
+    error: str, scope: str | None, words: str, final: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    note, useless = actions.explain_py_spy(error, lambda: scope)
+    monkeypatch.setattr(actions, "_ptrace_scope", lambda: scope)
+    note, useless = actions.explain_py_spy(error)
     assert words in note
     assert useless is final
 

@@ -26,7 +26,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -159,23 +159,18 @@ def _recorded(view: ForeignView) -> dict[int, ProcessId]:
     job = view.foreign
     starts = {rank.pid: rank.start_ticks for rank in job.ranks}
     starts[job.root_pid] = job.root_start_ticks
-    age_s = max(0.0, time.time() - view.read_at.timestamp())
-    seen_s = boottime_s() - age_s
+    # of helpers no start is recorded: what began after the look is not the same process
+    seen_s = boottime_s() - max(0.0, time.time() - view.read_at.timestamp())
+    latest_ticks = (seen_s + 0.02) * _TICKS_PER_S
     found: dict[int, ProcessId] = {}
     for pid in job.pids:
         process = procs.identify(pid)
         ticks = process.start_ticks
-        known = starts.get(pid)
-        # of helpers no start is recorded: what began after the look is not the same process
-        same = ticks == known if known is not None else _began(ticks) <= seen_s + 0.02
-        its_users = procs.uid_of(pid) == job.uid
-        if ticks is not None and same and its_users and procs.is_alive(process):
+        if ticks is None or (ticks != starts[pid] if pid in starts else ticks > latest_ticks):
+            continue
+        if procs.uid_of(pid) == job.uid and procs.is_alive(process):
             found[pid] = process
     return _with_descendants(found, job.uid)
-
-
-def _began(ticks: int | None) -> float:
-    return float("inf") if ticks is None else ticks / _TICKS_PER_S
 
 
 def _with_descendants(found: dict[int, ProcessId], uid: int) -> dict[int, ProcessId]:
@@ -203,8 +198,16 @@ def send(confirmed: SignalPlan, *, readonly: bool = False) -> SignalOutcome:
         UsageError: when ddptop runs read-only.
     """
     _refuse_readonly(readonly, confirmed.job)
+    recorded = {process.pid: process for process in confirmed.processes}
+
+    def everyone() -> list[ProcessId]:
+        """Those of the plan that are left, and what they started meanwhile."""
+        alive = {pid: process for pid, process in recorded.items() if procs.is_alive(process)}
+        recorded.update(_with_descendants(alive, confirmed.uid))
+        return [process for process in recorded.values() if procs.is_alive(process)]
+
     began_s = time.monotonic()
-    outcome = asyncio.run(stopping.run(_steps(confirmed), _everyone(confirmed), confirmed.uid))
+    outcome = asyncio.run(stopping.run(_steps(confirmed), everyone, confirmed.uid))
     if outcome.left:
         left = sorted(process.pid for process in outcome.left)
         names = ", ".join(map(str, left))
@@ -242,19 +245,6 @@ def _refuse_readonly(readonly: bool, job: str) -> None:
         )
 
 
-def _everyone(confirmed: SignalPlan) -> stopping.Everyone:
-    """Finds the processes of the plan that are left, and what they started meanwhile."""
-    recorded = {process.pid: process for process in confirmed.processes}
-
-    def find() -> list[ProcessId]:
-        alive = {pid: process for pid, process in recorded.items() if procs.is_alive(process)}
-        found = _with_descendants(alive, confirmed.uid)
-        recorded.update(found)
-        return list(found.values())
-
-    return find
-
-
 DUMP_TIMEOUT_S = 10.0
 AT_ONCE = 4
 """So many ranks are asked at the same time."""
@@ -282,12 +272,11 @@ def take_stacks(
         return [RankStacks(rank=rank.rank, pid=rank.pid, note=MISSING) for rank in ranks]
     deadline_s = time.monotonic() + timeout_s
     with ThreadPoolExecutor(max_workers=AT_ONCE) as pool:
-        return list(pool.map(lambda rank: _of_rank(py_spy, rank, deadline_s), ranks))
-
-
-def _of_rank(py_spy: str, rank: ForeignRank, deadline_s: float) -> RankStacks:
-    text, note = _dump(py_spy, rank, deadline_s)
-    return RankStacks(rank=rank.rank, pid=rank.pid, text=text, note=note)
+        answers = list(pool.map(lambda rank: _dump(py_spy, rank, deadline_s), ranks))
+    return [
+        RankStacks(rank=rank.rank, pid=rank.pid, text=text, note=note)
+        for rank, (text, note) in zip(ranks, answers, strict=True)
+    ]
 
 
 def _dump(py_spy: str, rank: ForeignRank, deadline_s: float) -> tuple[str | None, str | None]:
@@ -296,15 +285,12 @@ def _dump(py_spy: str, rank: ForeignRank, deadline_s: float) -> tuple[str | None
     for _ in range(TRIES):
         if procs.start_ticks(rank.pid) != rank.start_ticks:
             return None, f"pid {rank.pid} has exited"
-        left_s = deadline_s - time.monotonic()
-        if left_s <= 0:
-            return None, "py-spy timed out; try a single rank"
         try:
             answer = subprocess.run(
                 [py_spy, "dump", "--nonblocking", "--pid", str(rank.pid)],
                 stdin=subprocess.DEVNULL,
                 capture_output=True,
-                timeout=left_s,
+                timeout=max(0.0, deadline_s - time.monotonic()),
                 check=False,
                 env={**os.environ, "RUST_BACKTRACE": "0", "NO_COLOR": "1"},
             )
@@ -321,15 +307,13 @@ def _dump(py_spy: str, rank: ForeignRank, deadline_s: float) -> tuple[str | None
     return None, note
 
 
-def explain_py_spy(
-    error: str, ptrace_scope: Callable[[], str | None] | None = None
-) -> tuple[str, bool]:
+def explain_py_spy(error: str) -> tuple[str, bool]:
     """(py-spy's complaint in words that name the remedy, whether another try is useless)."""
     lines = [line.strip() for line in error.splitlines() if line.strip()]
     first = lines[0] if lines else "no error message"
     lower = error.lower()
     if "permission denied" in lower or "operation not permitted" in lower or "eperm" in lower:
-        return _not_permitted((ptrace_scope or _ptrace_scope)()), True
+        return _not_permitted(_ptrace_scope()), True
     if "failed to find python version" in lower or "doesn't appear to be a python" in lower:
         reason = "not a Python process that py-spy supports; for C++ stacks, run `gdb -p PID`"
         return reason, True

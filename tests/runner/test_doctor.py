@@ -17,6 +17,7 @@ import pytest
 
 from ddptop_runner.base import paths
 from ddptop_runner.base.clock import utc_now
+from ddptop_runner.base.paths import nearest
 from ddptop_runner.devices.report import DeviceReport
 from ddptop_runner.host import survival, tmux
 from ddptop_runner.launch import doctor
@@ -30,7 +31,6 @@ from ddptop_runner.launch.doctor import (
     examine,
     judge_driver,
     judge_logout,
-    nearest,
     within,
 )
 from ddptop_runner.model.snapshot import GpuSample

@@ -170,14 +170,18 @@ def config_file() -> Path:
     return (Path(base) if base else _home() / ".config") / "ddptop" / "config.toml"
 
 
+def nearest(path: Path) -> Path:
+    """`path`, or the nearest of its parents that exists."""
+    while not path.exists() and path != path.parent:
+        path = path.parent
+    return path
+
+
 def shared_file_system(path: Path) -> str | None:
     """The name of the shared file system that `path` lies on, or None for a local one.
 
     `path` need not exist: its nearest existing parent is asked.
     """
-    existing = path
-    while not existing.exists() and existing != existing.parent:
-        existing = existing.parent
     import ctypes  # what only reads jobs does without
 
     class Statfs(ctypes.Structure):
@@ -188,7 +192,7 @@ def shared_file_system(path: Path) -> str | None:
     buffer = Statfs()
     try:
         libc = ctypes.CDLL(None, use_errno=True)
-        failed = libc.statfs(os.fsencode(existing), ctypes.byref(buffer))
+        failed = libc.statfs(os.fsencode(nearest(path)), ctypes.byref(buffer))
     except (OSError, AttributeError):  # no libc to ask: macOS viewers never get here for a job
         return None
     return None if failed else SHARED_FILE_SYSTEMS.get(buffer.f_type & 0xFFFFFFFF)

@@ -10,7 +10,7 @@ import os
 import re
 import time
 from collections import deque
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -113,7 +113,7 @@ class KernelLog:
 
 PROC = Path("/proc")
 CGROUPS = Path("/sys/fs/cgroup")
-_NO_LIMIT_BYTES = 2**62
+NO_LIMIT = 2**62
 """Version 1 says "no limit" with a number near 2**63."""
 
 
@@ -141,31 +141,38 @@ def groups_of(
         proc: where /proc is mounted.
         cgroups: where cgroups are mounted.
     """
-    try:
-        text = (proc / str(pid) / "cgroup").read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        return []
-    for line in text.splitlines():
-        number, _, rest = line.partition(":")
-        controllers, _, own = rest.partition(":")
-        if "memory" in controllers.split(","):
-            found = _read_up(cgroups / "memory", own, 1)
-        elif number == "0" and not controllers:
-            found = _read_up(cgroups, own, 2)
-        else:
-            continue
+    for version, folders in cgroup_folders("memory", pid, proc, cgroups):
+        found = [read_group(folder, version) for folder in folders]
         if any(group.kills is not None for group in found):
             return found
     return []
 
 
-def _read_up(mount: Path, own: str, version: int) -> list[MemoryGroup]:
-    """The group and all above it; a container mounts its own group in place of the root."""
-    parts = [part for part in PurePosixPath(own).parts if part not in ("/", "..")]
-    while parts and not mount.joinpath(*parts).is_dir():
-        del parts[0]
-    folders = (mount.joinpath(*parts[:depth]) for depth in range(len(parts), -1, -1))
-    return [read_group(folder, version) for folder in folders]
+def cgroup_folders(
+    controller: str, pid: int | str = "self", proc: Path = PROC, cgroups: Path = CGROUPS
+) -> Iterator[tuple[int, list[Path]]]:
+    """Each hierarchy's version, and the folders of a process's cgroup and of all above it.
+
+    A container mounts its own group in place of the root.
+    """
+    try:
+        text = (proc / str(pid) / "cgroup").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return
+    for line in text.splitlines():
+        number, _, rest = line.partition(":")
+        controllers, _, own = rest.partition(":")
+        if controller in controllers.split(","):
+            version, mount = 1, cgroups / controller
+        elif number == "0" and not controllers:
+            version, mount = 2, cgroups
+        else:
+            continue
+        parts = [part for part in PurePosixPath(own).parts if part not in ("/", "..")]
+        while parts and not mount.joinpath(*parts).is_dir():
+            del parts[0]
+        depths = range(len(parts), -1, -1)
+        yield version, [mount.joinpath(*parts[:depth]) for depth in depths]
 
 
 def read_group(folder: Path, version: int) -> MemoryGroup:
@@ -182,16 +189,16 @@ def read_group(folder: Path, version: int) -> MemoryGroup:
         kills = _table(folder / "memory.oom_control").get("oom_kill")
         limit, used = "memory.limit_in_bytes", "memory.usage_in_bytes"
         peak = "memory.max_usage_in_bytes"
-    limit_bytes = _number(folder / limit)
-    if limit_bytes is not None and limit_bytes >= _NO_LIMIT_BYTES:
+    limit_bytes = number_in(folder / limit)
+    if limit_bytes is not None and limit_bytes >= NO_LIMIT:
         limit_bytes = None
     return MemoryGroup(
         path=str(folder),
         version=version,
         kills=kills,
         limit_bytes=limit_bytes,
-        used_bytes=_number(folder / used),
-        peak_bytes=_number(folder / peak),
+        used_bytes=number_in(folder / used),
+        peak_bytes=number_in(folder / peak),
     )
 
 
@@ -204,7 +211,8 @@ def _table(path: Path) -> Mapping[str, int]:
     return {pair[0]: int(pair[1]) for pair in pairs if len(pair) == 2 and pair[1].isdecimal()}
 
 
-def _number(path: Path) -> int | None:
+def number_in(path: Path) -> int | None:
+    """The number that a file of a cgroup holds; None for `max`, and without the file."""
     try:
         text = path.read_text(encoding="ascii", errors="replace").strip()
     except OSError:

@@ -23,7 +23,7 @@ from ddptop_runner.base import interpreters, paths
 from ddptop_runner.base.errors import DdptopError
 from ddptop_runner.base.units import size
 from ddptop_runner.devices.report import DeviceReport, driver_library_exists, sample_once
-from ddptop_runner.host import survival, tmux
+from ddptop_runner.host import oom, survival, tmux
 from ddptop_runner.launch.gpus.usage import is_hot
 from ddptop_runner.model.snapshot import SCHEMA
 from ddptop_runner.model.words import Base
@@ -248,7 +248,7 @@ def judge_logout(found: survival.SurvivalFacts) -> Judgement:
 def check_folder(_: Place) -> Judgement:
     """Run folders must be writable; anywhere will do."""
     home = paths.state_home()
-    existing = nearest(home)
+    existing = paths.nearest(home)
     problem = None
     try:
         if existing == home:
@@ -272,7 +272,7 @@ def check_folder(_: Place) -> Judgement:
 def check_disk(place: Place) -> Judgement:
     """A full disk loses checkpoints and history."""
     rooms = [
-        (what, path, os.statvfs(nearest(path)))
+        (what, path, os.statvfs(paths.nearest(path)))
         for what, path in (("run folders", paths.runs_dir()), ("working directory", place.cwd))
     ]
     free = {what: room.f_bavail * room.f_frsize for what, _, room in rooms}
@@ -499,9 +499,6 @@ def examine(
 
 T = TypeVar("T")
 
-UNLIMITED = 2**60
-"""Version 1 of cgroups writes a number beyond this where there is no limit."""
-
 
 def read_text(file: Path) -> str | None:
     """A small file's text without blanks around it, or None."""
@@ -509,13 +506,6 @@ def read_text(file: Path) -> str | None:
         return file.read_text(encoding="utf-8", errors="replace").strip()
     except OSError:
         return None
-
-
-def nearest(path: Path) -> Path:
-    """`path`, or the nearest of its parents that exists."""
-    while not path.exists() and path != path.parent:
-        path = path.parent
-    return path
 
 
 def within(limit_s: float, ask: Callable[[], T]) -> tuple[T, float] | None:
@@ -548,21 +538,10 @@ def cgroup_limit(root: Path, controller: str, v2_file: str, v1_file: str) -> int
         v2_file: holds the limit in version 2.
         v1_file: holds the limit in version 1.
     """
-    limits = []
-    for line in (read_text(root / "proc/self/cgroup") or "").splitlines():
-        hierarchy, _, rest = line.partition(":")
-        controllers, _, path = rest.partition(":")
-        if hierarchy == "0":
-            base, name = root / "sys/fs/cgroup", v2_file
-        elif controller in controllers.split(","):
-            base, name = root / "sys/fs/cgroup" / controller, v1_file
-        else:
-            continue
-        folder = base / path.lstrip("/")
-        for place in (folder, *folder.parents):
-            text = read_text(place / name)
-            if text and text.isdecimal() and int(text) < UNLIMITED:
-                limits.append(int(text))
-            if place == base:
-                break
-    return min(limits) if limits else None
+    hierarchies = oom.cgroup_folders(controller, "self", root / "proc", root / "sys/fs/cgroup")
+    found = (
+        oom.number_in(folder / (v1_file if version == 1 else v2_file))
+        for version, folders in hierarchies
+        for folder in folders
+    )
+    return min((one for one in found if one is not None and one < oom.NO_LIMIT), default=None)

@@ -13,7 +13,7 @@ from tests.nvml_stub import NoCompilerError, StubDriver, StubGpu, StubProcess
 from tests.nvml_stub.driver import GIB
 
 from ddptop_runner.base.clock import utc_now
-from ddptop_runner.job.sweep import rank_processes
+from ddptop_runner.job.processes import rank_processes
 from ddptop_runner.model.snapshot import decode_snapshot
 
 pytestmark = [pytest.mark.torch, pytest.mark.tmux]

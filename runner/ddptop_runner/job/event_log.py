@@ -10,7 +10,6 @@ from msgspec.structs import replace
 
 from ddptop_runner.base.clock import utc_from_unix, utc_now
 from ddptop_runner.base.exit_status import split_status
-from ddptop_runner.job import old_snapshot
 from ddptop_runner.job.event_text import text
 from ddptop_runner.job.old_events import typed
 from ddptop_runner.job.state import JobState
@@ -49,9 +48,6 @@ class EventLog:
         state, last_seq = JobState(), 0
         if snapshot is not None and (kept := kept_state(snapshot)) is not None:
             state, last_seq = kept
-        elif snapshot is not None:
-            state = old_snapshot.state_of(snapshot)
-            last_seq = max((row.seq for row in rows if row.ts <= snapshot.ts), default=0)
         for row, event in zip(rows, events, strict=True):
             if row.seq > last_seq:
                 state = apply(state, event, row.ts)

@@ -17,7 +17,8 @@ from tests.runner.emitted import EmittedLog
 from ddptop_runner.host import procs, stopping, tree
 from ddptop_runner.host.handover import AGENT_MAIN
 from ddptop_runner.host.tree import HostUsage
-from ddptop_runner.job.processes import JobProcesses
+from ddptop_runner.job import processes as job_processes
+from ddptop_runner.job.processes import JobProcesses, agent_processes, rank_processes
 from ddptop_runner.model.snapshot import ProcessId
 
 Start = Callable[..., subprocess.Popen[str]]
@@ -132,9 +133,9 @@ async def test_what_cannot_be_ended_is_told(start, monkeypatch):
 
 def test_ranks_are_told_from_what_else_carries_the_jobs_id(start, job_id):
     rank, other = start(POLITE), start(POLITE, rank=None)
-    assert [found.pid for found in processes.rank_processes(job_id)] == [rank.pid]
+    assert [found.pid for found in rank_processes(job_id)] == [rank.pid]
     assert other.pid in procs.pids_of_job(job_id)
-    assert processes.rank_processes(f"{job_id}x") == []
+    assert rank_processes(f"{job_id}x") == []
 
 
 def test_agents_keepers_and_samplers_are_told_from_a_persons_shell(start, job_id):
@@ -147,7 +148,7 @@ def test_agents_keepers_and_samplers_are_told_from_a_persons_shell(start, job_id
     sampler = start(POLITE, "-m", "ddptop_runner.devices.sampler", rank=None)
     shell = start(POLITE, rank=None)
     (forked,) = tree.children_of(keeper.pid)
-    found = {process.pid for process in processes.agent_processes(job_id)}
+    found = {process.pid for process in agent_processes(job_id)}
     assert found == {agent.pid, keeper.pid, forked, sampler.pid}
     assert shell.pid not in found
     os.kill(forked, signal.SIGKILL)
@@ -180,7 +181,7 @@ def spawner(start: Start) -> tuple[subprocess.Popen[str], ProcessId]:
 async def test_leftovers_of_a_dead_rank_are_ended_even_without_the_jobs_variables(
     start, job_id, story, monkeypatch
 ):
-    monkeypatch.setattr(processes, "LEFTOVER_GRACE_S", 0.2)
+    monkeypatch.setattr(job_processes, "LEFTOVER_GRACE_S", 0.2)
     rank, child = spawner(start)
     usage = HostUsage()
     processes = JobProcesses(job_id, usage, story)
@@ -261,6 +262,6 @@ async def test_a_process_stuck_in_the_kernel_is_told(start, job_id, story, monke
     rank = start(POLITE)
     monkeypatch.setattr(procs, "signal_process", lambda process, number, uid=None: False)
     monkeypatch.setattr(stopping, "KILL_WAIT_S", 0.1)
-    monkeypatch.setattr(processes, "LEFTOVER_GRACE_S", 0.1)
+    monkeypatch.setattr(job_processes, "LEFTOVER_GRACE_S", 0.1)
     await JobProcesses(job_id, HostUsage(), story).end_leftovers(4)
     assert story.lines == [("alert", f"cannot kill pid {rank.pid}: stuck in the kernel")]

@@ -97,14 +97,15 @@ def _end(view: JobView, op: str, grace_s: float) -> str | None:
         import asyncio  # 50 ms that `wait` and `rm` need not pay
 
         from ddptop_runner.host import stopping
+        from ddptop_runner.job.processes import agent_processes, rank_processes
 
         for guard in living:  # the guardian first: it would start another supervisor
             procs.signal_process(guard, signal.SIGKILL)
         job_id, owner = view.spec.job_id, _owner(view.folder)
 
         def find() -> list[ProcessId]:
-            ranks = processes.rank_processes(job_id, owner)
-            return [*ranks, *processes.agent_processes(job_id, owner)]
+            ranks = rank_processes(job_id, owner)
+            return [*ranks, *agent_processes(job_id, owner)]
 
         asyncio.run(stopping.end(find, grace_s))
         return f"the supervisor for {view.job} cannot be reached; the job's processes have exited"

@@ -21,12 +21,12 @@ from ddptop_runner.base.paths import RunFolder
 from ddptop_runner.devices.report import DeviceReport
 from ddptop_runner.host import procs, stopping
 from ddptop_runner.host.tree import HostUsage
-from ddptop_runner.job import evidence, failure, processes
+from ddptop_runner.job import evidence, failure
 from ddptop_runner.job import save_request as request
 from ddptop_runner.job.attempt import Attempt
 from ddptop_runner.job.decide import decide
 from ddptop_runner.job.event_log import EventLog
-from ddptop_runner.job.processes import LEFTOVER_GRACE_S, JobProcesses
+from ddptop_runner.job.processes import LEFTOVER_GRACE_S, JobProcesses, alive
 from ddptop_runner.job.state import JobState
 from ddptop_runner.judge.hangs.records import hang_cause
 from ddptop_runner.judge.hangs.verdict import HangVerdict
@@ -520,7 +520,7 @@ class JobDriver:
         ranks = [record.process for record in table.alive() if record.process is not None]
 
         def own_ranks() -> list[ProcessId]:
-            return processes.alive(ranks)
+            return alive(ranks)
 
         everyone = own_ranks if table.launcher is None else self.processes.everything_started
         await stopping.end(everyone, grace_s, self._frameworks())
@@ -550,7 +550,7 @@ class JobDriver:
             await self._until(
                 lambda: not procs.is_alive(agent), AGENT_EXIT_S if had_ranks else 1.0, poll_s=0.05
             )
-            await stopping.end(lambda: processes.alive([agent]), 0.0)
+            await stopping.end(lambda: alive([agent]), 0.0)
         await self._until(lambda: not self.agent_pid and not table.alive(), EXITS_KNOWN_S)
         return pt.RanksEnded()
 

@@ -11,15 +11,15 @@ import pytest
 from tests.foreign.toys import census_of, job_of
 
 from ddptop_runner.base.clock import utc_now
-from ddptop_runner.foreign import job_output
+from ddptop_runner.foreign import job_record
 from ddptop_runner.foreign.watch import ForeignBook
 
 
 def test_a_followed_job_that_prints_nothing_is_read_by_its_files(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, wait_until
 ) -> None:
-    monkeypatch.setattr(job_output, "FILES_AFTER_S", 0.0)
-    monkeypatch.setattr(job_output, "FILES_EVERY_S", 0.02)
+    monkeypatch.setattr(job_record, "FILES_AFTER_S", 0.0)
+    monkeypatch.setattr(job_record, "FILES_EVERY_S", 0.02)
     logs = tmp_path / "lightning_logs" / "version_0"
     logs.mkdir(parents=True)
     book = ForeignBook()

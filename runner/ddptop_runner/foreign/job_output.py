@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import datetime as dt
 import functools
 from collections import deque
 from collections.abc import Callable, Iterator
@@ -18,8 +17,7 @@ from ddptop_runner.foreign.output import (
 )
 from ddptop_runner.foreign.types import ForeignJob
 from ddptop_runner.host import procs
-from ddptop_runner.reading.progress.from_text import TextProgress
-from ddptop_runner.reading.progress.text_watch import LogStream, RankFiles
+from ddptop_runner.reading.progress.text_watch import LogStream
 from ddptop_runner.reading.text.parser import LossParser, Reading
 from ddptop_runner.store.log_clean import LineCleaner
 
@@ -300,46 +298,3 @@ def _writers(job: ForeignJob) -> Iterator[tuple[int | None, int]]:
             break
     for rank in job.ranks:
         yield rank.rank, rank.pid
-
-
-FILES_AFTER_S = 5.0
-"""A job whose output has a loss by then needs no files."""
-FILES_EVERY_S = 10.0
-
-
-class JobFiles:
-    """Looks into a job's working folder once that is needed. Close it."""
-
-    def __init__(self) -> None:
-        self._files: RankFiles | None = None
-        self._since_s: float | None = None
-
-    def of_rank(self, rank: int) -> TextProgress | None:
-        """The progress of a rank in its files."""
-        return None if self._files is None else self._files.ranks.get(rank)
-
-    def look(
-        self, job: ForeignJob, needed: bool, now: dt.datetime, now_s: float
-    ) -> list[tuple[int, dt.datetime, Reading]]:
-        """What is new, as (rank, when it was written, the reading).
-
-        Args:
-            job: as the last census has it.
-            needed: whether a rank has no loss yet; once looked for, files are read on.
-            now: the wall clock.
-            now_s: a clock that only goes forward.
-        """
-        if self._since_s is None:
-            self._since_s = now_s
-        if self._files is None:
-            if not needed or not job.ranks or now_s < self._since_s + FILES_AFTER_S:
-                return []
-            folder = f"/proc/{job.ranks[0].pid}/cwd"
-            self._files = RankFiles(folder, job.started_at.timestamp(), FILES_EVERY_S)
-        pids = {rank.rank: (rank.pid, *rank.helpers) for rank in job.ranks}
-        return self._files.look(pids, job.pids, now)
-
-    def close(self) -> None:
-        """Stop looking."""
-        if self._files is not None:
-            self._files.close()

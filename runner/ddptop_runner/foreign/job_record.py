@@ -14,7 +14,7 @@ import msgspec
 from ddptop_runner.base.clock import utc_from_unix
 from ddptop_runner.devices.report import without_metrics
 from ddptop_runner.foreign.environment import whole_number
-from ddptop_runner.foreign.job_output import JobFiles, JobOutput
+from ddptop_runner.foreign.job_output import JobOutput
 from ddptop_runner.foreign.types import ForeignJob, ForeignRank, ForeignView, ProcessFacts
 from ddptop_runner.host import procs
 from ddptop_runner.host.tree import RankUsage, UsageMeter
@@ -26,6 +26,7 @@ from ddptop_runner.model.words import RankState
 from ddptop_runner.reading.progress import combine
 from ddptop_runner.reading.progress.from_text import Said, TextProgress, of_command
 from ddptop_runner.reading.progress.rank_view import fill
+from ddptop_runner.reading.progress.text_watch import RankFiles
 from ddptop_runner.store.history_reader import Series, bucket_width
 
 MAX_ENTRIES = 1024
@@ -269,6 +270,9 @@ def _series(buckets: Mapping[int, _Bucket], width_s: int) -> Series:
 
 
 KEPT_EVENTS = 300
+FILES_AFTER_S = 5.0
+"""A job whose output has a loss by then needs no files."""
+FILES_EVERY_S = 10.0
 GONE = "exited since the last scan"
 
 
@@ -279,7 +283,8 @@ class JobRecord:
         self.name = job.name
         self.foreign = job
         self.output = output
-        self.files = JobFiles()
+        self._watched_since = now
+        self._files: RankFiles | None = None
         self.losses = LossHistory()
         self.events: deque[Event] = deque(maxlen=KEPT_EVENTS)
         """Oldest first."""
@@ -379,17 +384,26 @@ class JobRecord:
         said = of_command(words)
         return said._replace(resumes=said.resumes or _restarts(self.foreign) > 0)
 
-    def look_at_files(self, now: dt.datetime, now_s: float) -> None:
-        """What it logs to files, for ranks whose output tells no loss."""
-        told = {rank for rank, known in self._progress.items() if known.loss_state is not None}
-        for rank, at, reading in self.files.look(self.foreign, not told, now, now_s):
-            if rank not in told and reading.loss is not None and reading.kind != "val":
+    def look_at_files(self, now: dt.datetime) -> None:
+        """What it logs to files, once looked for because its output reports no loss."""
+        job = self.foreign
+        known = {rank for rank, one in self._progress.items() if one.loss_state is not None}
+        if self._files is None:
+            watched_s = (now - self._watched_since).total_seconds()
+            if known or not job.ranks or watched_s < FILES_AFTER_S:
+                return
+            folder = f"/proc/{job.ranks[0].pid}/cwd"
+            self._files = RankFiles(folder, job.started_at.timestamp(), FILES_EVERY_S)
+        pids = {rank.rank: (rank.pid, *rank.helpers) for rank in job.ranks}
+        for rank, at, reading in self._files.look(pids, job.pids, now):
+            if rank not in known and reading.loss is not None and reading.kind != "val":
                 self.losses.add(rank, at.timestamp(), reading.loss)
 
     def close(self) -> None:
         """Let go of every file."""
         self.output.close()
-        self.files.close()
+        if self._files is not None:
+            self._files.close()
 
     # -- what it looks like --------------------------------------------------------------------
 
@@ -458,8 +472,8 @@ class JobRecord:
 
     def _with_log(self, sample: RankSample, now: dt.datetime) -> RankSample:
         """The rank with what its output reports, or else its files."""
-        progress = self._progress.get(sample.rank)
-        filled = fill(sample, progress, self.files.of_rank(sample.rank), now)
+        in_files = None if self._files is None else self._files.ranks.get(sample.rank)
+        filled = fill(sample, self._progress.get(sample.rank), in_files, now)
         if filled.step is None:
             return filled
         run = filled.global_step

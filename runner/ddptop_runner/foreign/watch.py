@@ -213,7 +213,7 @@ class ForeignBook:
         if followed.ended_at is None and followed.output.due(followed.foreign, now_s):
             followed.output.find(followed.foreign, now_s, closely=True)
         followed.read_output(now, now_s, CLOSE_READ_BYTES)
-        followed.look_at_files(now, now_s)
+        followed.look_at_files(now)
 
     def _panes_of(self, job: ForeignJob) -> dict[str, Pane]:
         """Panes of this user's own servers that may show this job; none for another user's."""

@@ -6,9 +6,9 @@ Only the variables named here are kept of a process; all others are dropped at o
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 from ddptop_runner.foreign.types import ProcessFacts
 
@@ -114,14 +114,7 @@ class Claim:
 
 def claim_of(process: ProcessFacts) -> Claim | None:
     """The claim in the environment, by the strongest variables; None when there is none."""
-    environ = process.environ
-    if not environ:
-        return None
-    for read in (_elastic, _horovod, _deepspeed, _mpi, _slurm, _pmi, _manual, _lightning):
-        claim = read(environ)
-        if claim is not None:
-            return claim
-    return _tf_config(environ)
+    return next(filter(None, _claims(process.environ)), None) if process.environ else None
 
 
 def node_rank(environ: Mapping[str, str] | None) -> int | None:
@@ -143,10 +136,42 @@ def _place(environ: Mapping[str, str], address: str, port: str) -> str | None:
     return text if all(words) else None
 
 
+def _claims(environ: Mapping[str, str]) -> Iterator[Claim | None]:
+    """What each scheme's variables say, the strongest first; None where they hold no rank."""
+    rendezvous = rendezvous_of(environ)
+    names = ("RANK", "LOCAL_RANK", "WORLD_SIZE")
+    if (run_id := environ.get("TORCHELASTIC_RUN_ID")) is not None:
+        job = (rendezvous or "", run_id, environ.get("DDPTOP_JOB_ID", ""))
+        yield _claim(environ, "elastic", job, *names, "LOCAL_WORLD_SIZE")
+    place = _place(environ, "HOROVOD_GLOO_RENDEZVOUS_ADDR", "HOROVOD_GLOO_RENDEZVOUS_PORT")
+    of_horovod = ("HOROVOD_RANK", "HOROVOD_LOCAL_RANK", "HOROVOD_SIZE")
+    yield _claim(environ, "horovod", (place,), *of_horovod, rendezvous=place)
+    if {"CROSS_RANK", "CROSS_SIZE"} & environ.keys():
+        yield _claim(environ, "deepspeed", (rendezvous,), *names, "LOCAL_SIZE")
+    job_id = environ.get("PMIX_NAMESPACE") or environ.get("OMPI_MCA_ess_base_jobid") or None
+    of_mpi = [f"OMPI_COMM_WORLD_{name}" for name in ("RANK", "LOCAL_RANK", "SIZE")]
+    yield _of_scheduler(environ, _claim(environ, "mpi", (job_id,), *of_mpi))
+    # an mpirun inside an allocation of Slurm: the place of its daemon is no rank
+    if number(environ, "PMI_RANK", "PMIX_RANK") in (None, number(environ, "SLURM_PROCID")):
+        step = environ.get("SLURM_STEP_ID") or environ.get("SLURM_STEPID") or ""
+        of_slurm = ("SLURM_PROCID", "SLURM_LOCALID", "SLURM_STEP_NUM_TASKS SLURM_NTASKS")
+        claim = _claim(environ, "slurm", (environ.get("SLURM_JOB_ID", ""), step), *of_slurm)
+        yield _of_scheduler(environ, claim)
+    of_pmi = ("PMI_RANK PMIX_RANK", "MPI_LOCALRANKID", "PMI_SIZE")
+    claim = _claim(environ, "pmi", (environ.get("PMIX_NAMESPACE") or None,), *of_pmi)
+    yield _of_scheduler(environ, claim)
+    if (size := number(environ, "WORLD_SIZE")) is not None:
+        yield _claim(environ, "manual", (rendezvous or "", str(size)), *names, "LOCAL_WORLD_SIZE")
+    if rendezvous is not None and "NODE_RANK" in environ:
+        # Lightning gives its children no RANK; that of a further host follows from all its ranks
+        yield _claim(environ, "lightning", (rendezvous,), "LOCAL_RANK", *names[1:])
+    yield _tf_config(environ)
+
+
 def _claim(
     environ: Mapping[str, str],
     scheme: Scheme,
-    job: tuple[str, ...],
+    job: tuple[str | None, ...],
     rank: str,
     local_rank: str,
     world_size: str,
@@ -160,7 +185,7 @@ def _claim(
     local = number(environ, local_rank)
     return Claim(
         scheme=scheme,
-        job=job,
+        job=tuple(part for part in job if part is not None),
         rank=number_of_rank,
         local_rank=number_of_rank if local is None else local,
         world_size=number(environ, *world_size.split()),
@@ -170,74 +195,11 @@ def _claim(
     )
 
 
-def _of_scheduler(environ: Mapping[str, str], *args: Any) -> Claim | None:
+def _of_scheduler(environ: Mapping[str, str], claim: Claim | None) -> Claim | None:
     """A claim of MPI or Slurm, unless a RANK of another value was set below it."""
-    claim = _claim(environ, *args)
     if claim is None or "WORLD_SIZE" not in environ:
         return claim
     return claim if number(environ, "RANK") in (None, claim.rank) else None
-
-
-def _named(name: str | None) -> tuple[str, ...]:
-    return (name,) if name else ()
-
-
-def _elastic(environ: Mapping[str, str]) -> Claim | None:
-    run_id = environ.get("TORCHELASTIC_RUN_ID")
-    if run_id is None:
-        return None
-    job = (rendezvous_of(environ) or "", run_id, environ.get("DDPTOP_JOB_ID", ""))
-    names = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE")
-    return _claim(environ, "elastic", job, *names)
-
-
-def _horovod(environ: Mapping[str, str]) -> Claim | None:
-    place = _place(environ, "HOROVOD_GLOO_RENDEZVOUS_ADDR", "HOROVOD_GLOO_RENDEZVOUS_PORT")
-    names = ("HOROVOD_RANK", "HOROVOD_LOCAL_RANK", "HOROVOD_SIZE")
-    return _claim(environ, "horovod", _named(place), *names, rendezvous=place)
-
-
-def _deepspeed(environ: Mapping[str, str]) -> Claim | None:
-    if not {"CROSS_RANK", "CROSS_SIZE"} & environ.keys():
-        return None
-    names = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_SIZE")
-    return _claim(environ, "deepspeed", _named(rendezvous_of(environ)), *names)
-
-
-def _mpi(environ: Mapping[str, str]) -> Claim | None:
-    job = environ.get("PMIX_NAMESPACE") or environ.get("OMPI_MCA_ess_base_jobid")
-    names = [f"OMPI_COMM_WORLD_{name}" for name in ("RANK", "LOCAL_RANK", "SIZE")]
-    return _of_scheduler(environ, "mpi", _named(job), *names)
-
-
-def _slurm(environ: Mapping[str, str]) -> Claim | None:
-    if number(environ, "PMI_RANK", "PMIX_RANK") not in (None, number(environ, "SLURM_PROCID")):
-        return None  # an mpirun inside the allocation: its daemon's place is no rank
-    step = environ.get("SLURM_STEP_ID") or environ.get("SLURM_STEPID") or ""
-    job = (environ.get("SLURM_JOB_ID", ""), step)
-    names = ("SLURM_PROCID", "SLURM_LOCALID", "SLURM_STEP_NUM_TASKS SLURM_NTASKS")
-    return _of_scheduler(environ, "slurm", job, *names)
-
-
-def _pmi(environ: Mapping[str, str]) -> Claim | None:
-    job = _named(environ.get("PMIX_NAMESPACE"))
-    return _of_scheduler(environ, "pmi", job, "PMI_RANK PMIX_RANK", "MPI_LOCALRANKID", "PMI_SIZE")
-
-
-def _manual(environ: Mapping[str, str]) -> Claim | None:
-    world_size = number(environ, "WORLD_SIZE")
-    if world_size is None:
-        return None
-    job = (rendezvous_of(environ) or "", str(world_size))
-    return _claim(environ, "manual", job, "RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE")
-
-
-def _lightning(environ: Mapping[str, str]) -> Claim | None:
-    """Lightning gives its children no RANK; that of a further host follows from all its ranks."""
-    rendezvous = rendezvous_of(environ)
-    if rendezvous is None or "NODE_RANK" not in environ:
-        return None
-    return _claim(environ, "lightning", (rendezvous,), "LOCAL_RANK", "LOCAL_RANK", "WORLD_SIZE")
 
 
 def _tf_config(environ: Mapping[str, str]) -> Claim | None:

@@ -14,8 +14,8 @@ from ddptop_runner.base.paths import LAUNCHER
 from ddptop_runner.foreign.types import ForeignRank
 from ddptop_runner.host import procs
 from ddptop_runner.job.command_look import Sight
-from ddptop_runner.job.command_table import LOOKS_FOR_NAME, CommandTable, table_of
-from ddptop_runner.job.rank_table import RankTable
+from ddptop_runner.job.command_ranks import LOOKS_FOR_NAME, CommandTable, table_of
+from ddptop_runner.job.ranks import RankTable
 from ddptop_runner.model.diagnose import RankExit
 from ddptop_runner.model.probe_message import ProbeMessage
 

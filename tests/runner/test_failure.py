@@ -11,8 +11,8 @@ from tests.runner.builders import make_snapshot, make_spec, put_job
 from ddptop_runner.base.paths import LAUNCHER
 from ddptop_runner.host.oom import KernelLog, MemoryGroup, OomWatch
 from ddptop_runner.job import evidence, failure
-from ddptop_runner.job.command_table import CommandTable
-from ddptop_runner.job.rank_table import RankTable
+from ddptop_runner.job.command_ranks import CommandTable
+from ddptop_runner.job.ranks import RankTable
 from ddptop_runner.judge.restarts import policy
 from ddptop_runner.model.diagnose import RankExit
 from ddptop_runner.model.snapshot import Cause, GpuProcess, GpuSample, RankSample, encode

@@ -11,8 +11,7 @@ import pytest
 from ddptop_runner.base import clock
 from ddptop_runner.host.tree import RankUsage
 from ddptop_runner.job.progress import of_table
-from ddptop_runner.job.rank_record import RankRecord
-from ddptop_runner.job.rank_table import RankTable
+from ddptop_runner.job.ranks import RankRecord, RankTable
 from ddptop_runner.model.diagnose import RankExit
 from ddptop_runner.model.probe_message import ProbeMessage
 from ddptop_runner.reading.progress.combine import total_steps

@@ -24,7 +24,7 @@ from ddptop_runner.model.diagnose import RankExit
 from ddptop_runner.judge.hangs.verdict import RankProgress
 from ddptop_runner.host.tree import HostUsage
 from ddptop_runner.model.probe_message import decode_message
-from ddptop_runner.job.rank_table import RankTable
+from ddptop_runner.job.ranks import RankTable
 
 INJECT = Path(__file__).parents[2] / "runner" / "ddptop_runner" / "probe" / "inject"
 JOBS = Path(__file__).with_name("progress_jobs.py")

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ddptop_runner.base.clock import boottime_s
-from ddptop_runner.job.rank_record import RankRecord
+from ddptop_runner.job.ranks import RankRecord
 from ddptop_runner.model.probe_message import MAX_METRICS, ProbeMessage, decode_message
 from ddptop_runner.model.snapshot import RankSample, encode
 from ddptop_runner.probe.sender import encode as encode_datagram

@@ -19,10 +19,9 @@ from ddptop_runner.host.exits import DeathWatch, ProcessWatch
 from ddptop_runner.host.oom import OomWatch
 from ddptop_runner.job import save_request as request
 from ddptop_runner.job.command_look import PATIENCE_S, UNTOLD, TreeLook
-from ddptop_runner.job.command_table import CommandTable, table_of
+from ddptop_runner.job.command_ranks import CommandTable, table_of
 from ddptop_runner.job.event_log import EventLog
-from ddptop_runner.job.rank_memory import RankMemory, read_memory
-from ddptop_runner.job.rank_record import RankRecord
+from ddptop_runner.job.ranks import RankMemory, RankRecord, read_memory
 from ddptop_runner.job.state import JobState, RankLife
 from ddptop_runner.judge.checkpoints import CheckpointBook
 from ddptop_runner.judge.hangs.verdict import HangVerdict, SeenPause

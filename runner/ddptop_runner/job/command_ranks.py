@@ -1,14 +1,243 @@
-"""Matches processes of a launched command to ranks, from what their probes report. Pure.
+"""The ranks of a job that is a command: they appear as their probes report.
 
-A process that knows its rank is that rank, unless another one is: then the one that was there
-stays, as long as it lives. A process that trains and knows no rank is a rank as well, where none is
-known: such ones are numbered by the order of their start.
+The command is the launcher: the attempt lives as long as it does. A process that knows its rank is
+that rank, unless another one is: then the one that was there stays, as long as it lives. A process
+that trains and knows no rank is a rank as well, where none is known: such ones are numbered by the
+order of their start.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import os
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+
+from ddptop_runner.base.paths import LAUNCHER
+from ddptop_runner.host import procs, tree
+from ddptop_runner.job.command_look import UNTOLD, Sight
+from ddptop_runner.job.ranks import RankRecord, RanksMet, RankTable
+from ddptop_runner.model.diagnose import RankExit
+from ddptop_runner.model.probe_message import ProbeMessage
+from ddptop_runner.model.snapshot import ProcessId
+from ddptop_runner.model.spec import JobSpec
+
+LOOKS_FOR_NAME = 3
+"""A launcher that these have not named, with all its ranks there, is not known to anyone."""
+
+_TICKS_PER_S = os.sysconf("SC_CLK_TCK")
+
+
+class CommandTable(RankTable):
+    """The launcher's record, and one for each rank that was met."""
+
+    def __init__(self, started_boottime_s: float) -> None:
+        super().__init__(0, started_boottime_s)
+        self.launcher = RankRecord(LAUNCHER, 0, started_boottime_s)
+        self._numbered: set[int] = set()
+        """Pids of ranks that know no rank themselves."""
+        self.launcher_name: str | None = None
+        """Who starts the ranks, where the tree tells it better than the command's words."""
+        self._looks_at_all = 0
+        """How many looks there were since every rank has been heard."""
+        self._seen_size: int | None = None
+        self._told_size: int | None = None
+        self._former_steps: int | None = None
+        """The most that any process took which is no rank any more."""
+
+    @property
+    def _launcher(self) -> RankRecord:
+        assert self.launcher is not None  # since __init__
+        return self.launcher
+
+    @property
+    def was_restarted(self) -> bool:
+        """Whether the launcher has started its ranks again by itself."""
+        return bool(self._former_steps)
+
+    def __iter__(self) -> Iterator[RankRecord]:
+        return iter([self._records[rank] for rank in sorted(self._records)])
+
+    def __getitem__(self, rank: int) -> RankRecord:
+        return self._launcher if rank == LAUNCHER else super().__getitem__(rank)
+
+    def get(self, rank: int) -> RankRecord | None:
+        """The record of a rank, or of `model.LAUNCHER`; None where there is none."""
+        return self.launcher if rank == LAUNCHER else super().get(rank)
+
+    @property
+    def world_size(self) -> int | None:
+        """As the ranks say, or as many as know no rank; None before the first is met."""
+        return self._told_size or self._seen_size or len(self._numbered) or None
+
+    def started(self, rank: int, local_rank: int, pid: int) -> RankRecord:
+        """A process exists; its record knows it from now on."""
+        if rank != LAUNCHER:
+            return super().started(rank, local_rank, pid)
+        self._launcher.process = procs.identify(pid)
+        return self._launcher
+
+    def of_pid(self, pid: int) -> RankRecord | None:
+        """The launcher, where the process is that, else the rank."""
+        return self._launcher if pid == self._launcher.pid else self.rank_of_pid(pid)
+
+    def alive(self) -> list[RankRecord]:
+        """The launcher, while it lives."""
+        return [self._launcher] if self._launcher.alive else []
+
+    def exits(self) -> list[RankExit]:
+        """The launcher's end, once it is known."""
+        return [] if self._launcher.exit is None else [self._launcher.exit]
+
+    def hear(self, message: ProbeMessage, attempt: int | None) -> RankRecord | None:
+        """Give a probe's message to its rank, which it may be the first to tell of."""
+        if message.attempt != attempt:
+            return None
+        record = self.rank_of_pid(message.pid)
+        if record is None or message.rank not in (None, record.rank):
+            record = self._meet(message)
+        if record is None:
+            return None
+        record.hear(message)
+        if message.rank == record.rank:
+            record.rank_source = "probe"
+            self._numbered.discard(message.pid)
+        if message.rank is not None and message.world_size:
+            self._told_size = message.world_size
+            self._forget_dead_above(message.world_size)
+        return record
+
+    def remember(self) -> RanksMet:
+        """What the table of a supervisor that is started again needs besides the records."""
+        return RanksMet(
+            numbered=sorted(self._numbered),
+            told_size=self._told_size,
+            former_steps=self._former_steps,
+        )
+
+    def recall(self, memory: RanksMet) -> None:
+        """Go on with what `remember` gave, once the records are restored."""
+        self._numbered = {pid for pid in memory.numbered if pid in self._rank_of_pid}
+        self._told_size = memory.told_size
+        self._former_steps = memory.former_steps
+
+    def most_steps(self) -> int | None:
+        """Of any rank, those included whose launcher has started others in their place."""
+        known = (super().most_steps(), self._former_steps)
+        return max((steps for steps in known if steps is not None), default=None)
+
+    @property
+    def is_told(self) -> bool:
+        """Whether no look from outside adds anything: every rank was heard, the launcher named."""
+        is_named = self.launcher_name not in UNTOLD or self._looks_at_all >= LOOKS_FOR_NAME
+        return is_named and self._are_all_heard
+
+    @property
+    def _are_all_heard(self) -> bool:
+        heard = sum(record.heard for record in self)
+        return self._told_size is not None and heard >= self._told_size
+
+    def see(self, sight: Sight, *, with_ranks: bool) -> None:
+        """What the process tree shows.
+
+        Args:
+            sight: the latest.
+            with_ranks: whether ranks that were only seen count as such.
+        """
+        self.launcher_name = sight.launcher or self.launcher_name
+        self._looks_at_all += self._are_all_heard
+        if not with_ranks or any(record.heard for record in self):
+            return
+        shown = {rank.pid for rank in sight.ranks}
+        for record in list(self):
+            if record.alive and record.pid is not None and record.pid not in shown:
+                self._leave(record.pid)  # taken for one while it had not yet started its ranks
+        if sight.ranks or not self._records:  # those that have ended were as many
+            self._seen_size = sight.world_size
+        for rank in sight.ranks:
+            known = self._records.get(rank.rank)
+            if known is None or known.pid != rank.pid:
+                self._add(rank.rank, rank.pid, rank.local_rank, rank.evidence)
+
+    def _meet(self, message: ProbeMessage) -> RankRecord | None:
+        met = [
+            _met(record, record.pid in self._numbered or record.rank_source != "probe")
+            for record in self._records.values()
+        ]
+        new = Newcomer(message.pid, message.rank, procs.start_ticks(message.pid) or 0)
+        seating = seat(new, met, tree.descends_from)
+        if seating is None:
+            return None
+        if not seating.takes:
+            return self._records[seating.rank]
+        self._leave(message.pid)
+        moving = [(self._records.pop(self._rank_of_pid[pid]), rank) for pid, rank in seating.moved]
+        for moved, rank in moving:
+            moved.rank = moved.local_rank = rank
+            self._seat(moved)
+        local = seating.rank if seating.numbered else message.local_rank
+        record = self._add(
+            seating.rank, message.pid, seating.rank if local is None else local, "probe"
+        )
+        if seating.numbered:
+            self._numbered.add(message.pid)
+        return record
+
+    def _add(self, rank: int, pid: int, local_rank: int, source: str) -> RankRecord:
+        record = RankRecord(rank, local_rank, self._started_s)
+        record.process = procs.identify(pid)
+        record.started_boottime_s = max(self._started_s, _started_s(record.process))
+        record.rank_source = source
+        self._seat(record)
+        self.new.append(record)
+        return record
+
+    def _seat(self, record: RankRecord) -> None:
+        """The record is its rank's from now on; whoever was it is forgotten."""
+        before = self._records.get(record.rank)
+        if before is not None and before.pid is not None:
+            self._leave(before.pid)
+        self._records[record.rank] = record
+        if record.pid is not None:
+            self._rank_of_pid[record.pid] = record.rank
+
+    def _forget_dead_above(self, size: int) -> None:
+        """A launcher that restarts its group with fewer ranks leaves dead ones behind."""
+        for record in [one for one in self if one.rank >= size and one.exit is not None]:
+            if record.pid is not None:
+                self._leave(record.pid)
+
+    def _leave(self, pid: int) -> None:
+        self._numbered.discard(pid)
+        rank = self._rank_of_pid.pop(pid, None)
+        record = None if rank is None else self._records.pop(rank, None)
+        if record is not None and record.heard:
+            self._former_steps = max(self._former_steps or 0, record.steps or 0)
+
+
+def table_of(spec: JobSpec, started_boottime_s: float) -> RankTable:
+    """An empty table for an attempt that begins."""
+    if spec.is_command:
+        return CommandTable(started_boottime_s)
+    return RankTable(spec.nproc, started_boottime_s)
+
+
+def _met(record: RankRecord, numbered: bool) -> Met:
+    process = record.process
+    return Met(
+        rank=record.rank,
+        pid=record.pid or 0,
+        alive=record.exit is None and procs.is_alive(process),
+        stepped=bool(record.steps),
+        numbered=numbered,
+        start_ticks=0 if process is None else process.start_ticks or 0,
+        heard=record.rank_source == "probe",
+    )
+
+
+def _started_s(process: ProcessId) -> float:
+    """CLOCK_BOOTTIME at which a process was started; 0 where that is not known."""
+    return (process.start_ticks or 0) / _TICKS_PER_S
+
 
 Descends = Callable[[int, int], bool]
 """Whether the first process is a descendant of the second."""

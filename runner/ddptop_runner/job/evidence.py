@@ -18,7 +18,7 @@ import msgspec
 
 from ddptop_runner.base.paths import RunFolder
 from ddptop_runner.host import procs, tree
-from ddptop_runner.job.rank_record import RankRecord
+from ddptop_runner.job.ranks import RankRecord
 from ddptop_runner.model.snapshot import RankStacks
 
 SETTLE_S = 0.15

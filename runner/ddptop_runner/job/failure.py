@@ -17,8 +17,7 @@ from ddptop_runner.base.units import size
 from ddptop_runner.devices.words import xid_meaning
 from ddptop_runner.host.oom import OomWatch
 from ddptop_runner.job import evidence
-from ddptop_runner.job.rank_record import RankRecord
-from ddptop_runner.job.rank_table import RankTable
+from ddptop_runner.job.ranks import RankRecord, RankTable
 from ddptop_runner.judge.causes import culprit, paragraph
 from ddptop_runner.judge.causes.culprit import (
     RAISED_CODES,

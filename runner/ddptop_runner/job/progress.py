@@ -7,8 +7,7 @@ from collections.abc import Mapping, Sequence
 
 from ddptop_runner.base.clock import boottime_s, utc_from_boottime, utc_now
 from ddptop_runner.base.paths import RunFolder
-from ddptop_runner.job.rank_record import RankRecord
-from ddptop_runner.job.rank_table import RankTable
+from ddptop_runner.job.ranks import RankRecord, RankTable
 from ddptop_runner.model.run_step import RankSteps
 from ddptop_runner.model.snapshot import Progress, RankSample
 from ddptop_runner.reading.progress import combine

@@ -21,7 +21,7 @@ from ddptop_runner.base.files import write_atomic
 from ddptop_runner.base.paths import RunFolder
 from ddptop_runner.base.units import name_ranks
 from ddptop_runner.host import procs
-from ddptop_runner.job.rank_record import RankRecord
+from ddptop_runner.job.ranks import RankRecord
 from ddptop_runner.model.snapshot import Checkpoint
 
 SIGNALS = (signal.SIGUSR1, signal.SIGUSR2)

@@ -7,7 +7,7 @@ import datetime as dt
 import pytest
 
 from ddptop_runner.base.clock import utc_now
-from ddptop_runner.job.rank_record import RankRecord
+from ddptop_runner.job.ranks import RankRecord
 from ddptop_runner.model.snapshot import RankSample
 from ddptop_runner.reading.progress.from_text import TextProgress
 from ddptop_runner.reading.progress.rank_view import PATIENCE_S, fill

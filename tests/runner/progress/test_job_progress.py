@@ -13,7 +13,7 @@ from ddptop_runner.base.paths import RunFolder
 from ddptop_runner.host import procs
 from ddptop_runner.job import progress as job_progress
 from ddptop_runner.job.progress import JobProgress
-from ddptop_runner.job.rank_table import RankTable
+from ddptop_runner.job.ranks import RankTable
 from ddptop_runner.model.run_step import Printed
 from ddptop_runner.model.snapshot import RankSample
 from ddptop_runner.reading.trace_files.watch import TraceFile, rank_of

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 
 from ddptop_runner.base.clock import boottime_s
-from ddptop_runner.job.rank_record import RankRecord
+from ddptop_runner.job.ranks import RankRecord
 from ddptop_runner.model.probe_message import ProbeMessage
 from ddptop_runner.model.snapshot import RankSample
 from ddptop_runner.reading.progress import rank_view

@@ -20,7 +20,7 @@ from ddptop_runner.base.errors import ControlError
 from ddptop_runner.base.paths import RunFolder
 from ddptop_runner.host import procs
 from ddptop_runner.job import save_request as request
-from ddptop_runner.job.rank_record import RankRecord
+from ddptop_runner.job.ranks import RankRecord
 from ddptop_runner.job.registry import JobView
 from ddptop_runner.job.save_request import SaveAsked
 from ddptop_runner.jobs import checkpoint as wanted

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from ddptop_runner.reading.text import names
+from ddptop_runner.reading.text import fields
 from ddptop_runner.reading.text.parser import Reading
 from ddptop_runner.reading.trace_files import events
 from ddptop_runner.reading.trace_files.events import MAX_RECORD_BYTES, RecordReader
@@ -123,7 +123,7 @@ def test_lightnings_two_loggers_say_the_same() -> None:
     ],
 )
 def test_which_series_is_a_loss(tag: str, expected: tuple[int, bool] | None) -> None:
-    name = names.of_tag(tag)
+    name = fields.of_tag(tag)
     assert (name if name is None else (name.weight, name.validation)) == expected
 
 

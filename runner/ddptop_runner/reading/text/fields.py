@@ -1,19 +1,97 @@
 """What one clean line of a training's output says: its loss, step, epoch and rank.
 
 Every function takes one line as lowercase bytes, without control sequences, and is linear in its
-length.
+length. Which names mean the loss of the training or of a validation is one rule for text, CSV, and
+event files.
 """
 
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 from typing import Literal, NamedTuple
 
 import msgspec
 
-from ddptop_runner.reading.text import names
+TRAIN = frozenset({b"train", b"training", b"trn", b"tr"})
+VALIDATION = frozenset(
+    {b"val", b"valid", b"validation", b"eval", b"evaluation", b"test", b"testing", b"dev"}
+)
+NEUTRAL = frozenset(
+    {b"", b"total", b"lm", b"avg", b"average", b"mean", b"batch", b"running", b"step", b"iter"}
+    | {b"mini", b"minibatch", b"cur", b"curr", b"current", b"global", b"reduced"}
+)
+"""Words that may stand beside `loss` without making it another loss."""
+_OF_TAGS = frozenset({b"loss", b"inner", b"dataloader", b"idx", b"0", b"vs", b"iterations"})
+"""The same in the names of logged series only."""
+_PARTS = re.compile(rb"[_/.\-]")
+_TAG_PARTS = re.compile(rb"[_/.\-\s:|]+")
+_FOLDER_PARTS = re.compile(rb"[^a-z]+")
+MAX_TAG_CHARS = 96
 
-_TRAIN, _VAL, _NEUTRAL = names.TRAIN, names.VALIDATION, names.NEUTRAL
+
+class Name(NamedTuple):
+    """What the name of a loss says."""
+
+    weight: int
+    """Less is better: 0 the step's own, 1 a mean over the epoch."""
+    validation: bool
+    training: bool
+    """Whether it says by itself that it is the training's."""
+    has_train: bool
+    """Whether a word for a training is in it, be there one for a validation too."""
+    counts_epochs: bool = False
+    """Whether it is logged by the number of the epoch, as Keras does."""
+
+
+@lru_cache(maxsize=1024)
+def around_loss(before: bytes, after: bytes) -> Name | None:
+    """What a name says, given what is glued to the word `loss` on both sides; None: not the loss.
+
+    Args:
+        before: such as `train/` or `val_`.
+        after: such as `_step`; a letter right after the word makes it another word.
+    """
+    if after and after[:1] not in b"_/.-":
+        return None  # lossless, losses
+    parts = set(_PARTS.split(before + after))
+    if parts - TRAIN - VALIDATION - NEUTRAL - {b"epoch"}:
+        return None  # a part of the loss, or its scale
+    return _name(parts)
+
+
+@lru_cache(maxsize=1024)
+def of_tag(tag: str) -> Name | None:
+    """What the name of a logged series says, such as `Loss/train` or `train_loss_step`.
+
+    None: it is not the loss of a training or of a validation.
+    """
+    if len(tag) > MAX_TAG_CHARS:
+        return None
+    lower = tag.lower().encode("utf-8", "replace")
+    parts = set(_TAG_PARTS.split(lower))
+    if b"loss" not in parts:  # trainLoss
+        parts = set(_TAG_PARTS.split(lower.replace(b"loss", b"/loss/", 1)))
+        if b"loss" not in parts:
+            return None
+    if parts - TRAIN - VALIDATION - NEUTRAL - _OF_TAGS - {b"epoch"}:
+        return None
+    return _name(parts)._replace(counts_epochs=lower.startswith(b"epoch_"))
+
+
+def is_validation_folder(folder: str) -> bool:
+    """Whether the folder's own name says that what is logged there is of a validation."""
+    return not VALIDATION.isdisjoint(_FOLDER_PARTS.split(folder.lower().encode("utf-8", "replace")))
+
+
+def _name(parts: set[bytes]) -> Name:
+    validation = not VALIDATION.isdisjoint(parts)
+    has_train = not TRAIN.isdisjoint(parts)
+    return Name(1 if b"epoch" in parts else 0, validation, has_train and not validation, has_train)
+
+
+# -- one line --------------------------------------------------------------------------------------
+
 _NAME_CHARS = frozenset(b"abcdefghijklmnopqrstuvwxyz0123456789_/.-")
 _MAX_NAME = 48
 
@@ -61,17 +139,17 @@ def _named(line: bytes, at: int, suffix: bytes, validates_from: int) -> tuple[in
     start = at
     while start > 0 and line[start - 1] in _NAME_CHARS and at - start < _MAX_NAME:
         start -= 1
-    name = names.around_loss(line[start:at], suffix)
+    name = around_loss(line[start:at], suffix)
     if name is None or _is_of_another_step(line, start):
         return None
     weight, validation = name.weight, name.validation
     if start == at and (before := _BEFORE.search(line, max(0, at - 24), at)) is not None:
         word = before[1]
-        if word in _VAL:
+        if word in VALIDATION:
             validation = True
-        elif word not in _TRAIN and word not in _NEUTRAL:
+        elif word not in TRAIN and word not in NEUTRAL:
             weight = 2
-        if word in _TRAIN:
+        if word in TRAIN:
             return weight, False
     elif name.has_train:
         return weight, False

@@ -10,7 +10,7 @@ import csv
 import math
 from typing import Literal
 
-from ddptop_runner.reading.text import names
+from ddptop_runner.reading.text import fields
 from ddptop_runner.reading.text.parser import Reading
 from ddptop_runner.reading.trace_files import events
 from ddptop_runner.reading.trace_files.events import RecordReader
@@ -30,9 +30,9 @@ class _Chosen:
         """Whether the folder says so of every series in the file."""
         self._best: dict[bool, tuple[int, str]] = {}
 
-    def name(self, tag: str) -> names.Name | None:
+    def name(self, tag: str) -> fields.Name | None:
         """What the series says, if it is the one to be handed out."""
-        name = names.of_tag(tag)
+        name = fields.of_tag(tag)
         if name is None:
             return None
         if self._all_validation and not name.training:
@@ -165,7 +165,7 @@ class CsvSeries:
         found = [
             (name.weight, column, tag)
             for column, tag in enumerate(self._columns)
-            if (name := names.of_tag(tag)) is not None
+            if (name := fields.of_tag(tag)) is not None
         ]
         self._losses = [(column, tag) for _, column, tag in sorted(found)]
 

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 
 from ddptop_runner.base.clock import utc_from_unix
 from ddptop_runner.host import procs
-from ddptop_runner.reading.text import names
+from ddptop_runner.reading.text import fields
 from ddptop_runner.reading.text.parser import Reading
 from ddptop_runner.reading.trace_files.series import CsvSeries, EventSeries, FileKind
 
@@ -85,7 +85,7 @@ class _Tail:
         """Raises OSError where it cannot be opened or is no regular file."""
         self.file = file
         parent = os.path.basename(os.path.dirname(file.path))  # noqa: PTH119, PTH120 - text only
-        self._validation = names.is_validation_folder(parent)
+        self._validation = fields.is_validation_folder(parent)
         self._fd, self._inode = -1, (0, 0)
         self._position = 0
         self.series = self._begin(False)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from ddptop_runner.devices.owners import labelled
 from ddptop_runner.devices.report import DeviceReport, ForkedReading
 from ddptop_runner.model.snapshot import SCHEMA, GpuSample
 
@@ -31,7 +32,7 @@ def run(json_output: bool, *, links: bool = False) -> int:
     reading = ForkedReading(links=links)
     from ddptop.commands.gpus_text import as_text
     from ddptop.output import put, put_json, say
-    from ddptop_runner.job.registry import all_jobs, labelled, rank_of_pid
+    from ddptop_runner.job.registry import all_jobs, rank_of_pid
 
     views = all_jobs()
     owners = rank_of_pid(views)

@@ -15,6 +15,7 @@ from contextlib import closing
 from typing import Literal
 
 from ddptop.output import say
+from ddptop_runner.base import units
 from ddptop_runner.base.errors import DamagedFileError, DdptopError, UsageError
 from ddptop_runner.base.paths import LAUNCHER, RunFolder
 from ddptop_runner.model.spec import JobSpec, read_spec
@@ -155,13 +156,7 @@ def _tell_of_speaker(folder: RunFolder, attempt: int, rank: int) -> None:
 
 def _listed(numbers: list[int]) -> str:
     """Ascending numbers as `0-3, 5`."""
-    spans: list[list[int]] = []
-    for number in numbers:
-        if spans and spans[-1][1] == number - 1:
-            spans[-1][1] = number
-        else:
-            spans.append([number, number])
-    return ", ".join(f"{a}" if a == b else f"{a}-{b}" for a, b in spans)
+    return units.ranks(numbers).replace(",", ", ")
 
 
 def _put(text: str) -> None:

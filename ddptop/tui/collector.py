@@ -39,7 +39,7 @@ from ddptop_runner.base.clock import utc_now
 from ddptop_runner.base.errors import DdptopError
 from ddptop_runner.base.paths import LAUNCHER
 from ddptop_runner.foreign.types import ForeignView
-from ddptop_runner.job.registry import AnyJob, JobView
+from ddptop_runner.job.registry import AnyJob, JobView, rank_of_pid
 from ddptop_runner.judge.balance.imbalance import deviations
 from ddptop_runner.model.snapshot import Event
 
@@ -196,7 +196,7 @@ class Collector:
             unreadable=() if found is None else found.unreadable,
             damaged=tuple((error.job, str(error)) for error in self._jobs.damaged),
             devices=devices,
-            owners=owners(views),
+            owners=rank_of_pid(views),
             cpu_percent=self._cost(),
             detail=detail,
             **self._more(own, wish, now.timestamp(), devices, detail),
@@ -292,19 +292,3 @@ class Collector:
 
 def _has_log(view: JobView, wish: Wish) -> bool:
     return wish.log_rank is not None or (wish.follow and view.spec.is_command)
-
-
-def owners(views: Iterable[AnyJob]) -> dict[int, tuple[str, int | None]]:
-    """Job and rank of every process of a live job on this host, by pid."""
-    found: dict[int, tuple[str, int | None]] = {}
-    for view in views:
-        if view.snapshot is None or view.on_other_host or not view.is_live:
-            continue
-        if isinstance(view, ForeignView):
-            found.update(dict.fromkeys(view.foreign.pids, (view.job, None)))
-            for member in view.foreign.ranks:
-                found.update(dict.fromkeys((member.pid, *member.helpers), (view.job, member.rank)))
-        for rank in view.snapshot.ranks:
-            if rank.pid is not None:
-                found[rank.pid] = (view.job, rank.rank)
-    return found

@@ -14,8 +14,8 @@ from tests.nvml_stub import GIB, StubGpu, StubProcess
 
 from ddptop_runner.base.clock import utc_now
 from ddptop_runner.devices import report as device_report
+from ddptop_runner.devices.owners import labelled
 from ddptop_runner.devices.report import DeviceReport, no_library_report
-from ddptop_runner.job.registry import labelled
 from ddptop_runner.model.snapshot import GpuProcess, GpuSample
 
 GPU_KEYS = {

@@ -9,7 +9,6 @@ from pathlib import Path
 import msgspec
 import pytest
 from ddptop.tui import sources
-from ddptop.tui.collector import owners
 from ddptop.tui.render.device_details import detail_lines, energy
 from ddptop.tui.render.devices import (
     device_lines,
@@ -27,6 +26,7 @@ from tests.tui import fake_foreign
 from tests.tui.fake_foreign import HeldFeed, IllFeed
 from tests.tui.fake_home import GIB, gpu
 
+from ddptop_runner.job.registry import rank_of_pid
 from ddptop_runner.model.snapshot import GpuProcess, GpuSample
 
 
@@ -129,7 +129,7 @@ class TestRows:
         ranks = list(view.foreign.ranks)
         ranks[2] = dataclasses.replace(ranks[2], helpers=(9001,))
         foreign = dataclasses.replace(view.foreign, ranks=tuple(ranks))
-        found = owners([dataclasses.replace(view, foreign=foreign)])
+        found = rank_of_pid([dataclasses.replace(view, foreign=foreign)])
         assert found[9001] == ("train.py:4711", 2)
         assert found[4711] == ("train.py:4711", None)
         assert found[4724] == ("train.py:4711", 3)

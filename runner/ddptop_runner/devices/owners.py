@@ -5,9 +5,13 @@ from __future__ import annotations
 import functools
 import os
 import pwd
+from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
+import msgspec
+
 from ddptop_runner.host import procs
+from ddptop_runner.model.snapshot import GpuSample
 
 INIT_PID_NAMESPACE = 0xEFFFFFFC
 """Inode of the first pid namespace (PROC_PID_INIT_INO), whose pids are the driver's."""
@@ -117,3 +121,20 @@ def user_name(uid: int) -> str:
         return pwd.getpwuid(uid).pw_name
     except KeyError:
         return str(uid)
+
+
+def labelled(
+    gpus: Iterable[GpuSample], owners: Mapping[int, tuple[str, int | None]]
+) -> list[GpuSample]:
+    """The samples with job and rank at the processes whose job is known: by pid, job and rank."""
+    found = []
+    for gpu in gpus:
+        processes = [
+            msgspec.structs.replace(one, job=owners[one.pid][0], rank=owners[one.pid][1])
+            if one.job is None and one.pid in owners
+            else one
+            for one in gpu.processes or ()
+        ]
+        unknown = gpu.processes is None
+        found.append(gpu if unknown else msgspec.structs.replace(gpu, processes=processes))
+    return found

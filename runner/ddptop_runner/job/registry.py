@@ -13,7 +13,7 @@ import fcntl
 import functools
 import os
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -31,7 +31,7 @@ from ddptop_runner.base.paths import (
 )
 from ddptop_runner.devices.owners import user_name
 from ddptop_runner.host import procs
-from ddptop_runner.model.snapshot import GpuSample, NodeSnapshot, Pause, decode_snapshot
+from ddptop_runner.model.snapshot import NodeSnapshot, Pause, decode_snapshot
 from ddptop_runner.model.spec import JobSpec, damaged_job, read_spec, refuse_newer_schema
 from ddptop_runner.model.words import LIVE_STATES, JobState
 
@@ -386,7 +386,7 @@ def is_recent(view: JobView) -> bool:
 
 
 def rank_of_pid(
-    views: Iterable[JobView] | None = None,
+    views: Iterable[AnyJob] | None = None,
 ) -> dict[int, tuple[str, int | None]]:
     """(job, rank) of every process that a live job of this host has on a device or as a rank.
 
@@ -400,27 +400,14 @@ def rank_of_pid(
             for process in gpu.processes or ():
                 if process.job is not None:
                     owners[process.pid] = (process.job, process.rank)
+        if not isinstance(view, JobView):
+            owners.update(dict.fromkeys(view.foreign.pids, (view.job, None)))
+            for member in view.foreign.ranks:
+                owners.update(dict.fromkeys((member.pid, *member.helpers), (view.job, member.rank)))
         for rank in view.snapshot.ranks:
             if rank.pid is not None:
                 owners[rank.pid] = (view.job, rank.rank)
     return owners
-
-
-def labelled(
-    gpus: Iterable[GpuSample], owners: Mapping[int, tuple[str, int | None]]
-) -> list[GpuSample]:
-    """The samples with job and rank at the processes that `rank_of_pid` knows."""
-    found = []
-    for gpu in gpus:
-        processes = [
-            msgspec.structs.replace(one, job=owners[one.pid][0], rank=owners[one.pid][1])
-            if one.job is None and one.pid in owners
-            else one
-            for one in gpu.processes or ()
-        ]
-        unknown = gpu.processes is None
-        found.append(gpu if unknown else msgspec.structs.replace(gpu, processes=processes))
-    return found
 
 
 def _names(views: Iterable[JobView]) -> str:

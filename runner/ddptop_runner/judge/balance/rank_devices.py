@@ -11,6 +11,7 @@ from typing import TypeVar
 
 import msgspec
 
+from ddptop_runner.devices.owners import labelled
 from ddptop_runner.model.snapshot import GpuSample, RankSample
 from ddptop_runner.model.spec import Device
 from ddptop_runner.model.words import ENDED
@@ -48,7 +49,8 @@ def join(
     owner = _owners(ranks, pids_by_rank)
     seen = any(process.pid in owner for gpu in gpus for process in gpu.processes or ())
     joined = [_join_rank(rank, ranks, gpus, owner, devices, seen) for rank in ranks]
-    return joined, [_label(gpu, owner, job, helpers) for gpu in gpus]
+    known = {pid: (job, owner.get(pid)) for pid in {*owner, *helpers}}
+    return joined, labelled(gpus, known)
 
 
 _Held = TypeVar("_Held")
@@ -174,17 +176,3 @@ def _memory_of(rank: int, held: Sequence[GpuSample], owner: Mapping[int, int]) -
                 return None
             total += used
     return total
-
-
-def _label(
-    gpu: GpuSample, owner: Mapping[int, int], job: str, helpers: Collection[int]
-) -> GpuSample:
-    if gpu.processes is None:
-        return gpu
-    processes = [
-        msgspec.structs.replace(process, job=job, rank=owner.get(process.pid))
-        if process.pid in owner or process.pid in helpers
-        else process
-        for process in gpu.processes
-    ]
-    return msgspec.structs.replace(gpu, processes=processes)

@@ -24,6 +24,7 @@ import msgspec
 from ddptop_runner.base import bounded
 from ddptop_runner.base.paths import runs_dir
 from ddptop_runner.base.units import size
+from ddptop_runner.devices.owners import labelled
 from ddptop_runner.devices.words import NO_INSTANCES, name_of, names_of
 from ddptop_runner.host import procs
 from ddptop_runner.job import registry
@@ -300,7 +301,7 @@ def uses(
         present: the machine's samples, as the driver gives them.
         besides: the ID of a job whose own devices do not count.
     """
-    gpus, claimed = registry.labelled(present, registry.rank_of_pid()), claims(besides)
+    gpus, claimed = labelled(present, registry.rank_of_pid()), claims(besides)
     found = []
     for device in devices:
         gpu = next((gpu for gpu in gpus if is_same(gpu, device)), None)

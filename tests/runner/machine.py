@@ -201,7 +201,7 @@ class Machine:
             self.todo.append((order, self.state.attempt or 0))
 
     def _is_under_way(self, order: pt.Order) -> bool:
-        return any(one == order for one, _ in self.todo)
+        return (order, self.state.attempt or 0) in self.todo
 
     def _record(self, event: ev.JobEvent) -> None:
         before = self.state

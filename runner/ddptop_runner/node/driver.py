@@ -127,7 +127,8 @@ class JobDriver:
         """Nobody waits for the next attempt any more."""
         self._wait: asyncio.Event | None = None
         """Ends the latest wait for the next attempt, where a later one replaces it."""
-        self._under_way: list[pt.Order] = []
+        self._under_way: list[tuple[pt.Order, int]] = []
+        """Orders with their attempts: none is carried out twice at a time."""
 
     @property
     def job(self) -> JobState:
@@ -182,17 +183,16 @@ class JobDriver:
         elif isinstance(order, pt.StartAgent):
             self._skip.clear()
             self._around.start_agent(order.attempt, order.restarts_left)
-        elif order not in self._under_way:
-            self._under_way.append(order)
-            self._around.spawn(self._work(order))
+        elif (work := (order, self.attempt.number)) not in self._under_way:
+            self._under_way.append(work)
+            self._around.spawn(self._do(*work))
 
-    async def _work(self, order: pt.Order) -> None:
+    async def _do(self, order: pt.Order, attempt: int) -> None:
         """Carry out what takes its time, and take what comes of it."""
-        attempt = self.attempt.number
         try:
             fact = await self._fact_of(order, attempt)
         finally:
-            self._under_way.remove(order)
+            self._under_way.remove((order, attempt))
         if fact is not None:
             self.take(fact)
 

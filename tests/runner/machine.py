@@ -195,13 +195,10 @@ class Machine:
         elif isinstance(order, pt.WaitForRestart):
             self.todo = [one for one in self.todo if not isinstance(one[0], pt.WaitForRestart)]
             self.todo.append((order, self.state.attempt or 0))
-        elif not isinstance(order, pt.InterruptRanks) and order not in [
-            one for one, _ in self.todo
-        ]:
-            self.todo.append((order, self.state.attempt or 0))
-
-    def _is_under_way(self, order: pt.Order) -> bool:
-        return (order, self.state.attempt or 0) in self.todo
+        elif not isinstance(order, pt.InterruptRanks):
+            work = (order, self.state.attempt or 0)
+            if work not in self.todo:
+                self.todo.append(work)
 
     def _record(self, event: ev.JobEvent) -> None:
         before = self.state
@@ -748,7 +745,7 @@ class Machine:
 
     def settle(self) -> None:
         """Without further faults, the job comes to an end, or to ranks that train."""
-        for _ in range(60):
+        for _ in range(120):
             self.now_s += 60.0
             self.queue_moves()
             self.agent_connects()

@@ -103,6 +103,8 @@ class Agent:
     """`starting`, `watching`, `failing`, `torn_down`, `group_stopped`, `ending`."""
     restarts: bool = False
     """Whether another attempt follows."""
+    workers: list[pt.Worker] = field(default_factory=list)
+    """Of its current attempt."""
 
     def receive(self, order: pt.AnswerAgent | pt.TellAgent) -> None:
         if isinstance(order, pt.TellAgent):
@@ -319,26 +321,18 @@ class Machine:
 
     def _start_group(self, agent: Agent) -> None:
         assert not self.alive, "two attempts are alive"
-        ranks = [LAUNCHER] if self.is_command else range(RANKS)
-        for rank in ranks:
-            self.alive[self._pid()] = (agent.attempt, rank)
+        agent.workers = []
+        for rank in [LAUNCHER] if self.is_command else range(RANKS):
+            pid = self._pid()
+            self.alive[pid] = (agent.attempt, rank)
+            agent.workers.append(pt.Worker(rank=None if rank == LAUNCHER else rank, pid=pid))
         agent.stage = "watching"
         if agent.listens:
             self._report_group(agent)
 
     def _report_group(self, agent: Agent) -> None:
-        workers = [
-            pt.Worker(rank=None if rank == LAUNCHER else rank, pid=pid)
-            for pid, (attempt, rank) in self.alive.items()
-            if attempt == agent.attempt and (rank == LAUNCHER) == self.is_command
-        ]
-        workers += [
-            pt.Worker(rank=one.rank, pid=one.pid or 0)
-            for one in [*self.told, *self.untold]
-            if one.attempt == agent.attempt and (one.rank is None) == self.is_command
-        ]
-        if workers and agent.stage != "starting":
-            self.take(pt.GroupStarted(attempt=agent.attempt, workers=workers))
+        if agent.workers:
+            self.take(pt.GroupStarted(attempt=agent.attempt, workers=agent.workers))
 
     def _dies(self, pid: int, status: int) -> None:
         attempt, rank = self.alive.pop(pid)
@@ -357,7 +351,7 @@ class Machine:
             exited = self.untold.pop(0)
             self.told.append(exited)
             self.take(exited)
-            if self.agent is None:
+            if self.agent is None and self.agent_exit is None:
                 self.take(pt.OrphanExited())
 
     def _end_all(self, status: int = -15) -> None:
@@ -371,8 +365,8 @@ class Machine:
 
     def _see_agent_exit(self) -> None:
         if self.agent_exit is not None:
-            exited, self.agent_exit = self.agent_exit, None
             self._report_exits()
+            exited, self.agent_exit = self.agent_exit, None
             self.take(exited)
 
     def _ask(self, agent: Agent, kind: Any, ranks: list[int] | None = None) -> None:
@@ -480,7 +474,7 @@ class Machine:
                 self._agent_ends(0)
 
     def _is_of(self, one: pt.ProcessExited, agent: Agent) -> bool:
-        return one.attempt == agent.attempt and (one.rank is None) == self.is_command
+        return one.pid in [worker.pid for worker in agent.workers]
 
     def _end_main(self, main: list[int]) -> None:
         for pid in main:

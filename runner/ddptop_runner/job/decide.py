@@ -218,7 +218,7 @@ def _attempt_judged(
     """Judged again, as for an agent whose supervisor died, it goes on with what was decided."""
     if state.ending is not None or state.is_over:
         return _end(state, fact.question, now_s)
-    if fact.attempt != state.attempt:
+    if fact.attempt != state.attempt or state.wanted_agent is not None:
         return []
     if state.restart is not None and state.restart.decided:
         return [pt.WaitForRestart(at_s=state.restart.at_s, question=fact.question)]

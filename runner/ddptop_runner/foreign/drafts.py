@@ -613,33 +613,21 @@ def _connects(tree: Tree, one: JobDraft, other: JobDraft) -> bool:
 
 
 def jobs_by_sockets(tree: Tree) -> list[JobDraft]:
-    """Jobs of processes that were started one by one without any variable."""
-    rest = [
-        process
-        for process in tree.by_pid.values()
-        if is_distributed(process) and tree.can_be_rank(process) and not tree.is_taken(process)
-    ]
-    by_port: dict[tuple[str, int], list[ProcessFacts]] = defaultdict(list)
-    for process in rest:
-        for side, ports in (("listens", process.listens), ("connected", process.connected)):
-            for port in ports or ():
-                by_port[side, port].append(process)
-    drafts, seen = [], set()
-    for first in rest:
-        group = [] if first.pid in seen else [first]
-        seen.add(first.pid)
-        for member in group:  # grows while it is walked through
-            near = [
-                other
-                for side, ports in (("listens", member.connected), ("connected", member.listens))
-                for port in ports or ()
-                for other in by_port.pop((side, port), ())
-            ]
-            for other in sorted(near, key=start_order):
-                if other.pid not in seen:
-                    seen.add(other.pid)
-                    group.append(other)
-        if len(group) > 1:
+    """Jobs of processes that were started one by one without any variable.
+
+    All ranks are connected to the port of the first one's store.
+    """
+    by_port: dict[int, list[ProcessFacts]] = defaultdict(list)
+    for process in tree.by_pid.values():
+        if is_distributed(process) and tree.can_be_rank(process) and not tree.is_taken(process):
+            for port in (process.listens or frozenset()) | (process.connected or frozenset()):
+                by_port[port].append(process)
+    drafts: list[JobDraft] = []
+    seen: set[int] = set()
+    for port, members in sorted(by_port.items(), key=lambda item: -len(item[1])):
+        group = [one for one in members if one.pid not in seen]
+        if len(group) > 1 and any(port in (one.listens or ()) for one in group):
+            seen.update(one.pid for one in group)
             drafts.append(_draft_of_connected(tree, group))
     return drafts
 

@@ -14,7 +14,7 @@ import shutil
 import stat
 import subprocess
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from ddptop_runner.base.errors import DdptopError, UsageError
@@ -28,6 +28,7 @@ MINIMUM_VERSION = (3, 2)
 TRIES = 5
 """A server that somebody kills takes along what it is just asked for: another one is started."""
 TRY_AGAIN_S = 0.2
+ANSWER_S = 5.0
 _SERVER_GONE = re.compile(r"server exited|lost server|no server running|error connecting to")
 
 CONFIG = Path(__file__).with_name("tmux.conf")
@@ -119,33 +120,28 @@ def start_session(
         UsageError: when a session of that name exists.
         DdptopError: when tmux refuses.
     """
-    import libtmux  # 80 ms: only who launches pays
-    from libtmux.exc import LibTmuxException, TmuxSessionExists
-
-    server = libtmux.Server(socket_name=socket_name(), config_file=str(CONFIG))
+    words = shell_words(argv, job_id_file)
+    # what it prints is asked for: it also exits with 0 when its server ends meanwhile
+    shown = ("-P", "-F", "#{session_name}")
+    place = ("-s", job, "-n", job, "-c", os.fspath(cwd), "-x", "120", "-y", "40")
+    # a server keeps the variables it was started with, and hands them to every later session
+    env = {name: value for name, value in os.environ.items() if name not in OF_A_RANK}
     for left in reversed(range(TRIES)):
         try:
-            with _outside_any_rank():
-                server.new_session(
-                    session_name=job,
-                    attach=False,
-                    start_directory=str(cwd),
-                    window_name=job,
-                    window_command=shell_words(argv, job_id_file),
-                    x=120,
-                    y=40,
-                )
+            answer = _tmux("-f", str(CONFIG), "new-session", "-d", *shown, *place, words, env=env)
+        except OSError as error:
+            raise DdptopError(f"tmux cannot start session {job!r}: {error}") from error
+        if answer.stdout.strip():
             return
-        except TmuxSessionExists as error:
+        error_text = answer.stderr.strip()
+        if error_text.startswith("duplicate session"):
             if not left and holds(job):  # and it is not just ending with its program
                 raise UsageError(
                     f"tmux session {job!r} already exists on socket {socket_name()!r}",
                     "choose another --name",
-                ) from error
-        except (LibTmuxException, IndexError) as error:  # IndexError: no output at all
-            gone = isinstance(error, IndexError) or _SERVER_GONE.search(str(error))
-            if not gone or not left:
-                raise DdptopError(f"tmux cannot start session {job!r}: {error}") from error
+                )
+        elif error_text and (not left or not _SERVER_GONE.search(error_text)):
+            raise DdptopError(f"tmux cannot start session {job!r}: {error_text}")
         time.sleep(TRY_AGAIN_S)
     raise DdptopError(
         f"tmux cannot start session {job!r}: its server keeps exiting",
@@ -153,24 +149,13 @@ def start_session(
     )
 
 
-@contextlib.contextmanager
-def _outside_any_rank() -> Iterator[None]:
-    """A server keeps the variables it was started with, and hands them to every later session."""
-    kept = {name: os.environ.pop(name) for name in OF_A_RANK if name in os.environ}
-    try:
-        yield
-    finally:
-        os.environ.update(kept)
-
-
 def holds(job: str) -> bool:
     """Whether the server has a session of that exact name.
 
     What it lists is asked for: `has-session` also exits with 0 when its server ends meanwhile.
     """
-    command = ["tmux", "-L", socket_name(), "list-sessions", "-F", "#{session_name}"]
     try:
-        answer = subprocess.run(command, capture_output=True, text=True, timeout=5, check=False)
+        answer = _tmux("list-sessions", "-F", "#{session_name}", timeout_s=ANSWER_S)
     except (OSError, subprocess.TimeoutExpired) as error:
         raise DdptopError(f"tmux is not responding ({error})", "run `ddptop doctor`") from error
     return job in answer.stdout.splitlines()
@@ -178,9 +163,23 @@ def holds(job: str) -> bool:
 
 def end_session(job: str) -> None:
     """Hang up the session of that exact name, if there is one and tmux answers."""
-    command = ["tmux", "-L", socket_name(), "kill-session", "-t", f"={job}"]
     with contextlib.suppress(OSError, subprocess.TimeoutExpired):
-        subprocess.run(command, capture_output=True, timeout=5, check=False)
+        _tmux("kill-session", "-t", f"={job}", timeout_s=ANSWER_S)
+
+
+def _tmux(
+    *command: str, env: Mapping[str, str] | None = None, timeout_s: float | None = None
+) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        ["tmux", "-L", socket_name(), *command],
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        errors="replace",
+        env=env,
+        timeout=timeout_s,
+        check=False,
+    )
 
 
 def shell_words(argv: Sequence[str], job_id_file: Path) -> str:

@@ -20,7 +20,7 @@ from ddptop.unguarded import taken_up
 from ddptop_runner.base.paths import LAUNCHER
 from ddptop_runner.base.units import NOT_AVAILABLE, duration, name_ranks, percent, size, step_time
 from ddptop_runner.devices.words import devices_in_words
-from ddptop_runner.job.registry import JobView, resolve
+from ddptop_runner.job.registry import JobView, elapsed_s, resolve
 from ddptop_runner.jobs.contract import JobStatus, job_status
 from ddptop_runner.model.run_step import step_beside
 from ddptop_runner.model.snapshot import LauncherSample, RankSample
@@ -49,7 +49,7 @@ def run(job: str | None, as_json: bool) -> int:
 
 def describe(view: JobView, status: JobStatus) -> str:
     """The job in words and one table of ranks."""
-    elapsed = duration(view.elapsed_s)
+    elapsed = duration(elapsed_s(view, view.read_at))
     attempt = NOT_AVAILABLE if status.attempt is None else str(status.attempt)
     parts = [
         f"{status.job}: {_state(view, status)}",

@@ -6,6 +6,7 @@ import datetime as dt
 
 from ddptop.comparing.differences import Comparison, losses_at_common_steps
 from ddptop.comparing.run import Run
+from ddptop_runner.job.registry import elapsed_s
 from ddptop_runner.model.snapshot import SCHEMA
 from ddptop_runner.model.words import Base, JobState, LossState, StepCounts
 
@@ -125,7 +126,7 @@ def _job(run: Run, loss_at_common: float | None) -> ComparedJob:
         gpus=[device.index for device in view.spec.devices or ()],
         started_at=view.created_at,
         ended_at=view.ended_at,
-        elapsed_s=view.elapsed_s,
+        elapsed_s=elapsed_s(view, view.read_at),
         restarts=run.restarts,
         step=None if run.step is None else run.step.step,
         step_counts=None if run.step is None else run.step.counts,

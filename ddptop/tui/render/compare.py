@@ -224,7 +224,7 @@ def _steps(run: Run) -> str:
 def _elapsed(run: Run, now: dt.datetime) -> str:
     if run.view.snapshot is None:
         return units.NOT_AVAILABLE
-    return units.duration(elapsed_s(run.view, run.view.snapshot, now))
+    return units.duration(elapsed_s(run.view, now))
 
 
 def _started(run: Run) -> str:

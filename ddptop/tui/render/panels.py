@@ -35,7 +35,7 @@ FULL_SHARE = 0.95
 
 def elapsed_s(view: AnyJob, now: dt.datetime) -> float | None:
     """How long the job has run, or ran."""
-    return None if view.snapshot is None else registry.elapsed_s(view, view.snapshot, now)
+    return None if view.snapshot is None else registry.elapsed_s(view, now)
 
 
 def median_loss(snapshot: NodeSnapshot) -> tuple[float | None, str | None]:

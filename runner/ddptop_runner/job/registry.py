@@ -201,14 +201,6 @@ class JobView(msgspec.Struct, frozen=True, dict=True):
             return max(0.0, stamps[0] - stamps[1])
         return max(0.0, (self.read_at - snapshot.ts).total_seconds())
 
-    @property
-    def elapsed_s(self) -> float:
-        """For how long the job has lived, the time between an end and a restart left out."""
-        if self.snapshot is not None:
-            return elapsed_s(self, self.snapshot, self.read_at)
-        until = self.ended_at or self.read_at
-        return max(0.0, (until - self.created_at).total_seconds())
-
 
 def read_job(folder: RunFolder) -> JobView:
     """Read one job.
@@ -223,7 +215,7 @@ def read_job(folder: RunFolder) -> JobView:
             again = _read_once(folder)
             if _written(again) != _written(view):
                 view = again
-        _ = view.state, view.elapsed_s, view.snapshot_age_s
+        _ = view.state, elapsed_s(view, view.read_at), view.snapshot_age_s
     except (ArithmeticError, LookupError, ValueError, OSError) as error:
         raise damaged_job(folder, folder.path, f"{type(error).__name__}: {error}") from error
     return view
@@ -317,17 +309,15 @@ def _is_fresh(path: Path) -> bool:
         return False
 
 
-def elapsed_s(view: AnyJob, snapshot: NodeSnapshot, now: dt.datetime) -> float:
-    """For how long a job has lived at `now`.
+def elapsed_s(view: AnyJob, now: dt.datetime) -> float:
+    """For how long a job has lived at `now`, the time between an end and a restart left out.
 
-    Args:
-        view: the job.
-        snapshot: its snapshot.
-        now: the wall clock's time, which counts where the snapshot does not tell.
+    `now` counts where its snapshot does not tell.
     """
-    if snapshot.ran_s is None:
-        until = view.ended_at or now
-        return max(0.0, (until - snapshot.started_at).total_seconds())
+    snapshot = view.snapshot
+    if snapshot is None or snapshot.ran_s is None:
+        started_at = view.created_at if snapshot is None else snapshot.started_at
+        return max(0.0, ((view.ended_at or now) - started_at).total_seconds())
     since_s = (view.snapshot_age_s or 0.0) + max(0.0, (now - view.read_at).total_seconds())
     return snapshot.ran_s + (since_s if view.is_live else 0.0)
 

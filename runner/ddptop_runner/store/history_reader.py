@@ -300,37 +300,33 @@ class HistoryReader:
     def open(self) -> Iterator[sqlite3.Connection | None]:
         """The open file, or None where there is none yet."""
         with contextlib.ExitStack() as held:
-            yield from self._open(held)
+            db = self._connected(held)
+            try:
+                yield db
+            except sqlite3.OperationalError as error:
+                raise DdptopError(f"{self.path} cannot be read ({error})") from error
+            except OSError as error:  # the file was removed while it was read
+                raise DdptopError(f"{self.path} cannot be read ({error.strerror})") from error
+            except _DAMAGE as error:
+                raise _damaged(self.path, error) from error
+            finally:
+                if db is not None:
+                    db.close()
 
-    def _open(self, held: contextlib.ExitStack) -> Iterator[sqlite3.Connection | None]:
+    def _connected(self, held: contextlib.ExitStack) -> sqlite3.Connection | None:
         deadline = time.monotonic() + BUSY_TIMEOUT_S
         while True:
             try:
-                db = self._connect(held)
-                break
+                return self._connect(held)
             except sqlite3.OperationalError as error:
                 held.close()
                 if not self.path.exists():
-                    db = None
-                    break
+                    return None
                 if time.monotonic() > deadline:
                     raise DdptopError(f"{self.path} cannot be opened ({error})") from error
                 time.sleep(0.02)
             except sqlite3.DatabaseError as error:
                 raise _damaged(self.path, error) from error
-        try:
-            yield db
-        except sqlite3.OperationalError as error:
-            raise DdptopError(f"{self.path} cannot be read ({error})") from error
-        except (ArithmeticError, TypeError, ValueError, MemoryError) as error:  # of another kind
-            raise _damaged(self.path, error) from error
-        except OSError as error:  # the file was removed while it was read
-            raise DdptopError(f"{self.path} cannot be read ({error.strerror})") from error
-        except sqlite3.DatabaseError as error:
-            raise _damaged(self.path, error) from error
-        finally:
-            if db is not None:
-                db.close()
 
     def _connect(self, held: contextlib.ExitStack) -> sqlite3.Connection | None:
         uri = f"{self.path.absolute().as_uri()}?mode=ro"
@@ -358,6 +354,10 @@ class HistoryReader:
             db.close()
             raise
         return db
+
+
+_DAMAGE = (sqlite3.DatabaseError, ArithmeticError, TypeError, ValueError, MemoryError)
+"""What a value of another kind than expected leads to, too."""
 
 
 def check_schema(db: sqlite3.Connection, path: Path) -> None:

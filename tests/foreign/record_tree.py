@@ -16,8 +16,8 @@ import time
 from dataclasses import asdict
 from pathlib import Path
 
-from ddptop_runner.foreign.drafts import Tree
 from ddptop_runner.foreign.process_table import ProcessTable
+from ddptop_runner.foreign.recognize import Tree
 from ddptop_runner.foreign.types import ProcessFacts
 
 
@@ -37,7 +37,8 @@ def main() -> None:
     table = ProcessTable()
     table.scan()
     time.sleep(1.5)  # sockets are read again once they may be connected
-    tree = Tree(table.scan(), {})
+    facts = table.scan()
+    tree = Tree({process.pid: process for process in facts}, facts, {})
     processes = []
     for root in map(int, roots):
         processes += [tree.by_pid[root], *tree.descendants(root)]

@@ -15,11 +15,13 @@ from typing import Any
 import pytest
 from tests.foreign.toys import PRINTER, lines_in, printer, running
 
-from ddptop_runner.foreign.job_output import KEPT_LINES, SEEN_TAIL_BYTES, Source
 from ddptop_runner.foreign.output import (
+    KEPT_LINES,
+    SEEN_TAIL_BYTES,
     Finder,
     Output,
     Pane,
+    Source,
     appends,
     look_at,
     neighbors_of,

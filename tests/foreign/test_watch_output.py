@@ -26,7 +26,7 @@ from tests.foreign.toys import (
 from tests.foreign.watching import FAR, SLEEP, first_rank, look
 
 from ddptop_runner.base.clock import utc_now
-from ddptop_runner.foreign import job_output, job_record
+from ddptop_runner.foreign import job_record, output
 from ddptop_runner.foreign.job_record import LossHistory
 from ddptop_runner.foreign.watch import ForeignBook, NewLines
 from ddptop_runner.reading.progress.from_text import TextProgress
@@ -154,7 +154,7 @@ def test_ranks_with_files_of_their_own(book: ForeignBook, tmp_path: Path) -> Non
 def test_last_words_are_read_of_a_process_that_ends_while_its_output_is_looked_for(
     book: ForeignBook, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(job_output, "FIND_EVERY_S", 0.0)
+    monkeypatch.setattr(output, "FIND_EVERY_S", 0.0)
     path = tmp_path / "train.log"
     with path.open("wb", buffering=0) as file, running(*SLEEP, stdout=file, stderr=file) as process:
         job = job_of(process.pid)

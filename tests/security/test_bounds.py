@@ -24,15 +24,7 @@ from tests.foreign.toys import job_of, running
 from tests.foreign.watching import SLEEP
 
 from ddptop_runner.base.clock import utc_now
-from ddptop_runner.foreign import (
-    actions,
-    census,
-    drafts,
-    job_record,
-    process_table,
-    recognize,
-    watch,
-)
+from ddptop_runner.foreign import actions, census, job_record, process_table, recognize, watch
 from ddptop_runner.foreign.environment import MAX_NUMBER, kept_of, whole_number
 from ddptop_runner.foreign.job_record import ordered_devices
 from ddptop_runner.foreign.process_table import ProcessTable
@@ -191,14 +183,14 @@ def two_users() -> list[ProcessFacts]:
 def test_a_user_of_whom_nothing_can_be_made_hides_no_other(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    real = drafts.claim_of
+    real = recognize.claim_of
 
     def fails(process: ProcessFacts) -> Any:
         if process.argv[1:] == ("odd.py",):
             raise RecursionError
         return real(process)
 
-    monkeypatch.setattr(drafts, "claim_of", fails)
+    monkeypatch.setattr(recognize, "claim_of", fails)
     odd = torch_process(11, 1, "python odd.py", uid=MALLORY, comm="o\x1b]0;x\x07dd")
     jobs, unreadable = find([odd, *two_users()])
     assert [(job.uid, job.root_pid) for job in jobs] == [(1000, 100)]
@@ -361,7 +353,7 @@ def connected(count: int) -> list[ProcessFacts]:
 def test_ten_times_the_processes_cost_about_ten_times_as_much(
     shape: Any, times: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(drafts, "MAX_ANCESTORS", 4)
+    monkeypatch.setattr(recognize, "MAX_ANCESTORS", 4)
     few, many = calls_of(shape(20)), calls_of(shape(200))
     assert many < times * few
 

@@ -11,9 +11,8 @@ from ddptop_runner.base.clock import boottime_s
 from ddptop_runner.base.errors import DamagedFileError, NoSuchJobError, UsageError
 from ddptop_runner.base.paths import run_folder
 from ddptop_runner.devices.owners import ENDED, user_name
-from ddptop_runner.foreign.drafts import start_order
 from ddptop_runner.foreign.process_table import ProcessTable
-from ddptop_runner.foreign.recognize import find_jobs
+from ddptop_runner.foreign.recognize import find_jobs, start_order
 from ddptop_runner.foreign.types import Census, ForeignJob, ProcessFacts, Unreadable
 from ddptop_runner.host import procs, tree
 from ddptop_runner.model.snapshot import GpuSample

@@ -14,7 +14,7 @@ import msgspec
 from ddptop_runner.base.clock import utc_from_unix
 from ddptop_runner.devices.report import without_metrics
 from ddptop_runner.foreign.environment import whole_number
-from ddptop_runner.foreign.job_output import JobOutput
+from ddptop_runner.foreign.output import JobOutput
 from ddptop_runner.foreign.types import ForeignJob, ForeignRank, ForeignView, ProcessFacts
 from ddptop_runner.host import procs
 from ddptop_runner.host.tree import RankUsage, UsageMeter

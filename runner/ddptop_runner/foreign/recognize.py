@@ -9,34 +9,813 @@ from __future__ import annotations
 import dataclasses
 import datetime as dt
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import islice
 
 from ddptop_runner.base.clock import utc_from_unix
 from ddptop_runner.devices.owners import user_name
 from ddptop_runner.foreign.arguments import (
+    FRAMEWORKS,
     command_line,
+    is_fork_server,
     is_helper,
+    is_kernel,
     is_python,
     is_shell,
+    is_shell_command,
+    is_spawned,
+    is_tool,
     is_wrapper,
+    launched_script,
     launcher_kind,
+    option_number,
     python_target,
     stem_of,
 )
-from ddptop_runner.foreign.drafts import (
-    JobDraft,
-    Tree,
-    jobs_by_environment,
-    jobs_by_sockets,
-    jobs_by_workers,
-    launchers_without_ranks,
-    lightning_jobs,
-    pinned_jobs,
-    single_jobs,
+from ddptop_runner.foreign.environment import (
+    Claim,
+    Scheme,
+    claim_of,
+    node_rank,
+    rendezvous_of,
+    whole_number,
 )
 from ddptop_runner.foreign.process_table import is_distributed
-from ddptop_runner.foreign.types import ForeignJob, ProcessFacts, Unreadable
+from ddptop_runner.foreign.types import (
+    ForeignJob,
+    ForeignRank,
+    Launcher,
+    ProcessFacts,
+    RankEvidence,
+    Unreadable,
+)
 from ddptop_runner.store.log_clean import sanitize
+
+MAX_ANCESTORS = 128
+"""Looked at of one process: launchers are not nested deeper, but a chain of forks may be."""
+
+
+@dataclass
+class JobDraft:
+    """A job while it is put together."""
+
+    launcher: Launcher
+    ranks: list[ForeignRank]
+    """Without their helpers."""
+    launchers: list[ProcessFacts] = field(default_factory=list)
+    """From the root down; empty when no launcher is there."""
+    world_size: int | None = None
+    rendezvous: str | None = None
+    extras: list[ProcessFacts] = field(default_factory=list)
+    """Helpers that are no descendants of a rank."""
+    notes: list[str] = field(default_factory=list)
+
+
+class Tree:
+    """One user's processes by pid and by parent, without those of ddptop's own jobs."""
+
+    def __init__(
+        self,
+        everyone: Mapping[int, ProcessFacts],
+        theirs: Iterable[ProcessFacts],
+        device_pids: Mapping[int, Sequence[str]],
+        own_pids: Collection[int] = (),
+    ) -> None:
+        """Only ancestors may be another user's: a daemon above shows that Slurm started them."""
+        self._everyone = everyone
+        self._children: dict[int, list[ProcessFacts]] = defaultdict(list)
+        processes = sorted(theirs, key=start_order)
+        for process in processes:
+            if process.ppid != process.pid:
+                self._children[process.ppid].append(process)
+        self.own = set(own_pids)
+        for pid in own_pids:
+            self.own.update(process.pid for process in self.descendants(pid))
+        self.by_pid = {one.pid: one for one in processes if one.pid not in self.own}
+        self._device_pids = device_pids
+        self._has_rank_workers: dict[int, bool] = {}
+        self.members: set[int] = set()
+        """Pids of all ranks and launchers that were taken."""
+        self._above: set[int] = set()
+        """Members whose descendants belong to no other job."""
+
+    def take(self, drafts: Iterable[JobDraft]) -> None:
+        """Remember the members of these jobs, so that no other job gets them."""
+        for draft in drafts:
+            inner = {rank.pid for rank in draft.ranks}
+            inner.update(process.pid for process in draft.extras)
+            self.members |= inner | {process.pid for process in draft.launchers}
+            if draft.launcher == "mp.spawn":  # its managers and pools are no trainings
+                inner.update(process.pid for process in draft.launchers)
+            self._above |= inner
+
+    def is_taken(self, process: ProcessFacts) -> bool:
+        """Whether it belongs to a job already, or descends from a rank of one."""
+        if process.pid in self.members:
+            return True
+        return any(above.pid in self._above for above in self.ancestors(process))
+
+    def children(self, pid: int) -> list[ProcessFacts]:
+        """The direct children in the order of their start."""
+        return self._children.get(pid, [])
+
+    def descendants(self, pid: int, stop: Collection[int] = ()) -> Iterator[ProcessFacts]:
+        """All below `pid`, parents first; those in `stop` and what is below them left out."""
+        visited = {pid}  # a pid that was reused during the scan could close a circle
+        frontier = [pid]
+        while frontier:
+            below = []
+            for parent in frontier:
+                for child in self.children(parent):
+                    if child.pid not in visited and child.pid not in stop:
+                        visited.add(child.pid)
+                        below.append(child.pid)
+                        yield child
+            frontier = below
+
+    def pids_below(self, pid: int) -> list[int]:
+        """Pids of the descendants that are no members of any job, in the order of their start."""
+        return [one.pid for one in sorted(self.descendants(pid, self.members), key=start_order)]
+
+    def ancestors(self, process: ProcessFacts) -> Iterator[ProcessFacts]:
+        """Parent, grandparent and so on, as far as they can be seen."""
+        visited = {process.pid}
+        while (parent := self._everyone.get(process.ppid)) and parent.pid not in visited:
+            if parent.pid in self.own or len(visited) > MAX_ANCESTORS:
+                return
+            visited.add(parent.pid)
+            yield parent
+            process = parent
+
+    def devices(self, process: ProcessFacts) -> tuple[str, ...]:
+        """UUIDs of the devices that the process holds."""
+        return tuple(self._device_pids.get(process.pid, ()))
+
+    def rank(
+        self,
+        process: ProcessFacts,
+        rank: int,
+        local_rank: int,
+        evidence: RankEvidence,
+        restart_count: int | None = None,
+    ) -> ForeignRank:
+        """A rank that was recognized."""
+        return ForeignRank(
+            rank=rank,
+            local_rank=local_rank,
+            pid=process.pid,
+            start_ticks=process.start_ticks,
+            evidence=evidence,
+            devices=self.devices(process),
+            visible_devices=(process.environ or {}).get("CUDA_VISIBLE_DEVICES"),
+            restart_count=restart_count,
+        )
+
+    def can_be_rank(self, process: ProcessFacts) -> bool:
+        """Whether it could train at all: no launcher, shell, wrapper, tracker or tool."""
+        if not is_python(process) and not (process.libraries or frozenset()) & FRAMEWORKS:
+            return False
+        if is_helper(process) or is_shell(process) or is_wrapper(process):
+            return False
+        return launcher_kind(process) is None
+
+    def weight(self, process: ProcessFacts) -> tuple[bool, bool, bool, bool]:
+        """How much speaks for a process as the one that trains; compare with `max`."""
+        return (
+            process.state not in "ZX",
+            is_distributed(process),
+            bool(self.devices(process)),
+            bool((process.libraries or frozenset()) & FRAMEWORKS),
+        )
+
+    def workers(self, parent: ProcessFacts) -> list[ProcessFacts]:
+        """Children that run the parent's own program as multiprocessing starts them, oldest first.
+
+        Spawned ones, copies by fork, and what its fork server forked; data loader workers and
+        trackers are left out.
+        """
+        found = []
+        for child in self.children(parent.pid):
+            if child.pid in self.own or is_helper(child):
+                continue
+            if is_fork_server(child):
+                found += [
+                    worker
+                    for worker in self.children(child.pid)
+                    if worker.argv == child.argv and not is_helper(worker)
+                ]
+            elif is_spawned(child) or is_copy(child, parent):
+                found.append(child)
+        return sorted(found, key=start_order)
+
+    def has_rank_workers(self, parent: ProcessFacts) -> bool:
+        """Whether its workers are the ranks: they train, and it does not."""
+        if parent.pid not in self._has_rank_workers:  # each of many children asks
+            self._has_rank_workers[parent.pid] = self._look_for_rank_workers(parent)
+        return self._has_rank_workers[parent.pid]
+
+    def _look_for_rank_workers(self, parent: ProcessFacts) -> bool:
+        if is_distributed(parent) or not is_python(parent) or launcher_kind(parent) is not None:
+            return False
+        workers = self.workers(parent)
+        if any(is_distributed(worker) for worker in workers):
+            return True
+        on_device = sum(bool(self.devices(worker)) for worker in workers)
+        return on_device >= 2 and not self.devices(parent)
+
+    def launch_chain(
+        self, first_rank: ProcessFacts, any_program: bool = False
+    ) -> list[ProcessFacts]:
+        """The same user's launchers, runners and shells above a rank, from the topmost down.
+
+        Args:
+            first_rank: where to start.
+            any_program: whether a Python program that is no known launcher counts as one: those
+                who use torch elastic or `subprocess` themselves.
+        """
+        chain: list[ProcessFacts] = []
+        certain = 0  # so many of them are launchers, or lead to one
+        for process in self.ancestors(first_rank):
+            kind = launcher_kind(process)
+            if kind == "srun" and certain:
+                break  # it started the batch script, not the ranks
+            if kind is not None:
+                chain.append(process)
+                certain = len(chain)
+            elif is_wrapper(process):
+                chain.append(process)
+                certain = len(chain) if certain == len(chain) - 1 else certain
+            elif is_shell_command(process) or is_spawned(process):
+                chain.append(process)
+            elif is_shell(process) and not certain:
+                chain.append(process)  # mpirun bash run.sh
+            elif any_program and not certain and is_python(process) and not is_tool(process):
+                chain.append(process)
+                certain = len(chain)
+            else:
+                break
+        return [one for one in reversed(chain[:certain]) if one.uid == first_rank.uid]
+
+
+def start_order(process: ProcessFacts) -> tuple[int, int]:
+    """Sorts processes by their start."""
+    return (process.start_ticks, process.pid)
+
+
+def is_copy(child: ProcessFacts, parent: ProcessFacts) -> bool:
+    """Whether the child was forked from the parent and executed nothing else."""
+    return bool(child.argv) and child.argv == parent.argv and child.program == parent.program
+
+
+NO_LAUNCHER = "its launcher has exited: the ranks keep running unsupervised"
+
+MAX_NAMED = 16
+"""At most this many ranks without a process are listed."""
+
+_STARTED_BY: dict[Scheme, Launcher] = {
+    "elastic": "torchrun",
+    "horovod": "horovod",
+    "deepspeed": "deepspeed",
+    "mpi": "mpirun",
+    "pmi": "mpirun",
+    "slurm": "srun",
+    "manual": "python",
+    "lightning": "lightning",
+    "tf_config": "MirroredStrategy",
+}
+_HAS_LAUNCHER: frozenset[Scheme] = frozenset({"elastic", "horovod", "deepspeed", "mpi", "pmi"})
+"""Schemes whose ranks descend from a launcher on their own host."""
+
+
+@dataclass(frozen=True)
+class _Claimed:
+    """A process that can be a rank, and what its environment says."""
+
+    process: ProcessFacts
+    claim: Claim
+
+
+def jobs_by_environment(tree: Tree) -> list[JobDraft]:
+    """Jobs of every scheme but Lightning's, which leaves its first rank without variables."""
+    groups: dict[tuple[object, ...], list[_Claimed]] = defaultdict(list)
+    for process in tree.by_pid.values():
+        claim = claim_of(process)
+        if claim is None or claim.scheme == "lightning" or not tree.can_be_rank(process):
+            continue
+        if claim.scheme == "manual" and _leads_ranks(tree, process):
+            continue  # the variables are its host's; its workers are the ranks
+        anchor = claim.job or (_launcher_pid(tree, process),)
+        groups[claim.scheme, anchor].append(_Claimed(process, claim))
+    drafts = []
+    for group in groups.values():
+        for part in _parts(tree, _first_of_each_chain(tree, group)):
+            draft = _draft(tree, part)
+            if draft is not None:
+                drafts.append(draft)
+    return drafts
+
+
+def _leads_ranks(tree: Tree, process: ProcessFacts) -> bool:
+    """Whether this process, or one above it, starts ranks as its workers."""
+    return any(tree.has_rank_workers(one) for one in (process, *tree.ancestors(process)))
+
+
+def _launcher_pid(tree: Tree, process: ProcessFacts) -> int:
+    """The launcher above, or what else ranks of one job have in common."""
+    above = (one.pid for one in tree.ancestors(process) if launcher_kind(one) is not None)
+    return next(above, process.session)
+
+
+def _first_of_each_chain(tree: Tree, group: Iterable[_Claimed]) -> list[_Claimed]:
+    """Without those below a process of the same rank, who have only inherited its variables."""
+    ranks = {one.process.pid: one.claim.rank for one in group}
+    return [
+        one
+        for one in group
+        if all(ranks.get(above.pid) != one.claim.rank for above in tree.ancestors(one.process))
+    ]
+
+
+def _parts(tree: Tree, tops: Sequence[_Claimed]) -> list[dict[int, list[_Claimed]]]:
+    """The claims by rank; several parts where two launchers started the same rank.
+
+    Several agents of one job have different ranks. The same rank under two launchers is two jobs of
+    the same address, as in two containers.
+    """
+    by_root: dict[int, dict[int, list[_Claimed]]] = defaultdict(lambda: defaultdict(list))
+    for one in tops:
+        chain = tree.launch_chain(one.process, any_program=one.claim.scheme == "elastic")
+        by_root[chain[0].pid if chain else 0][one.claim.rank].append(one)
+    parts: list[dict[int, list[_Claimed]]] = []
+    for _, ranks in sorted(by_root.items()):
+        host = next((part for part in parts if not part.keys() & ranks.keys()), None)
+        if host is None:
+            parts.append(dict(ranks))
+        else:
+            host.update(ranks)
+    return parts
+
+
+def _draft(tree: Tree, by_rank: dict[int, list[_Claimed]]) -> JobDraft | None:
+    chosen = [
+        max(claimed, key=lambda one: (tree.weight(one.process), -one.process.start_ticks))
+        for _, claimed in sorted(by_rank.items())
+    ]
+    claim = chosen[0].claim
+    if claim.scheme == "slurm" and not claim.job[1] and len(chosen) == 1:
+        return None  # the variables are the batch script's: nobody started a second process
+    any_program = claim.scheme == "elastic" or (claim.scheme == "manual" and len(chosen) > 1)
+    launchers, without = _launchers(tree, chosen, any_program)
+    draft = JobDraft(
+        launcher=_launcher_name(chosen[0], launchers),
+        ranks=[
+            tree.rank(
+                one.process,
+                one.claim.rank,
+                one.claim.local_rank,
+                "environment",
+                one.claim.restart_count,
+            )
+            for one in chosen
+        ],
+        launchers=launchers,
+        extras=[
+            other.process
+            for claimed in by_rank.values()
+            for other in claimed
+            if other not in chosen
+        ],
+        world_size=claim.world_size,
+        rendezvous=next((one.claim.rendezvous for one in chosen if one.claim.rendezvous), None),
+    )
+    if claim.scheme in _HAS_LAUNCHER and without:
+        draft.notes.append(NO_LAUNCHER if len(without) == len(chosen) else _partly_gone(without))
+    if draft.launcher == "ddptop":
+        name = (chosen[0].process.environ or {})["DDPTOP_JOB_ID"].rpartition("@")[0]
+        draft.notes.append(f"ddptop job {sanitize(name[:80])} in another state folder")
+    draft.notes += _missing(chosen)
+    return draft
+
+
+def _launchers(
+    tree: Tree, chosen: Sequence[_Claimed], any_program: bool
+) -> tuple[list[ProcessFacts], list[_Claimed]]:
+    """All launchers above the ranks, that of the lowest rank first, and the ranks without one."""
+    found: dict[int, ProcessFacts] = {}
+    without = []
+    for one in chosen:
+        job_id = (one.process.environ or {}).get("DDPTOP_JOB_ID")
+        if job_id is None:
+            chain = tree.launch_chain(one.process, any_program)
+        else:
+            chain = _guards(tree, one.process, job_id)
+        if all(is_wrapper(process) or is_shell(process) for process in chain):
+            without.append(one)
+        found.update({process.pid: process for process in chain})
+    return list(found.values()), without
+
+
+def _guards(tree: Tree, rank: ProcessFacts, job_id: str) -> list[ProcessFacts]:
+    """Guardian, supervisor and agent of a ddptop job, from the guardian down."""
+    chain = []
+    for process in tree.ancestors(rank):
+        if process.uid != rank.uid or (process.environ or {}).get("DDPTOP_JOB_ID") != job_id:
+            break
+        chain.append(process)
+    return chain[::-1]
+
+
+def _launcher_name(first: _Claimed, launchers: Sequence[ProcessFacts]) -> Launcher:
+    environ = first.process.environ or {}
+    if "DDPTOP_JOB_ID" in environ:
+        return "ddptop"
+    kinds = [kind for process in launchers if (kind := launcher_kind(process)) is not None]
+    scheme = first.claim.scheme
+    if scheme in ("mpi", "pmi"):
+        outer: tuple[Launcher, ...] = ("horovod", "deepspeed", "accelerate")
+        return next((kind for kind in outer if kind in kinds), "mpirun")
+    if scheme == "elastic":
+        if kinds:
+            return next((kind for kind in reversed(kinds) if kind != "srun"), "torchrun")
+        # an accelerate that is gone left its settings; with torchrun there they prove nothing
+        return "accelerate" if "ACCELERATE_MIXED_PRECISION" in environ else "torchrun"
+    if scheme == "manual" and kinds:
+        return kinds[-1]
+    return _STARTED_BY[scheme]
+
+
+def _partly_gone(without: Sequence[_Claimed]) -> str:
+    numbers = ", ".join(str(one.claim.rank) for one in without)
+    if len(without) > 1:
+        return f"ranks {numbers} keep running unsupervised: their launcher has exited"
+    return f"rank {numbers} keeps running unsupervised: its launcher has exited"
+
+
+def _missing(chosen: Sequence[_Claimed]) -> list[str]:
+    """Ranks that should be on this host, and that have no process."""
+    local = chosen[0].claim.local_world_size
+    if local is None or any(one.claim.local_world_size != local for one in chosen):
+        return []
+    hosts = {one.claim.rank - one.claim.local_rank for one in chosen}
+    here = {one.claim.rank for one in chosen}
+    expected = (first + index for first in sorted(hosts) for index in range(local))
+    gone = list(islice((rank for rank in expected if rank not in here), MAX_NAMED + 1))
+    if not gone:
+        return []
+    numbers = ", ".join(map(str, gone[:MAX_NAMED])) + (", and more" if gone[MAX_NAMED:] else "")
+    names = f"rank{'s' if len(gone) > 1 else ''} {numbers}"
+    return [f"no process for {names}: not started yet, or already exited"]
+
+
+def lightning_jobs(tree: Tree) -> list[JobDraft]:
+    """Lightning's: rank 0 is the script that the person started, and parent of the other ranks."""
+    groups: dict[tuple[str, ...], list[_Claimed]] = defaultdict(list)
+    for process in tree.by_pid.values():
+        claim = claim_of(process)
+        if claim is None or claim.scheme != "lightning" or tree.is_taken(process):
+            continue
+        if tree.can_be_rank(process):
+            groups[claim.job].append(_Claimed(process, claim))
+    drafts = []
+    for group in groups.values():
+        ranks = _lightning_ranks(tree, _first_of_each_chain(tree, group))
+        if all(rank.local_rank == 0 for rank in ranks):
+            continue  # one process with a few variables set
+        claim = group[0].claim
+        draft = JobDraft(
+            launcher="lightning",
+            ranks=ranks,
+            launchers=tree.launch_chain(tree.by_pid[ranks[0].pid]),
+            world_size=claim.world_size,
+            rendezvous=claim.rendezvous,
+        )
+        if all(rank.local_rank != 0 for rank in ranks):
+            draft.notes.append("its first rank, which started the others, has exited")
+        drafts.append(draft)
+    return drafts
+
+
+def _lightning_ranks(tree: Tree, tops: Sequence[_Claimed]) -> list[ForeignRank]:
+    """The children with variables, and their parents as the first rank of each host."""
+    found: dict[int, ForeignRank] = {}
+    per_host = 1 + max((one.claim.local_rank for one in tops), default=0)
+    parents = (tree.by_pid.get(one.process.ppid) for one in tops)
+    leaders = {
+        parent.pid: parent
+        for parent in parents
+        if parent is not None and tree.can_be_rank(parent) and not is_tool(parent)
+    }
+    for one in sorted(tops, key=lambda one: start_order(one.process)):
+        first = (node_rank(one.process.environ) or 0) * per_host
+        local, leader = one.claim.local_rank, leaders.get(one.process.ppid)
+        if local == 0 and leader is not None:
+            continue  # a data loader worker of the first rank, which sets these variables itself
+        rank = tree.rank(one.process, first + local, local, "environment")
+        found.setdefault(rank.rank, rank)
+        if leader is not None:
+            port = whole_number((one.claim.rendezvous or "").rpartition(":")[2])
+            by_port = port in (leader.listens or ())
+            rank = tree.rank(leader, first, 0, "sockets" if by_port else "start order")
+            found.setdefault(first, rank)
+    return [rank for _, rank in sorted(found.items())]
+
+
+BY_ORDER = "ranks are numbered in start order: the actual rank numbers are not visible"
+NO_SCRIPT = "the script that started them has exited: the ranks keep running unsupervised"
+TOGETHER_TICKS = 1000
+"""Ranks are started in one loop: a worker that comes later than this is none."""
+
+_STORE_THREAD = "pt_tcpstore"
+
+
+def jobs_by_workers(tree: Tree) -> list[JobDraft]:
+    """Jobs of mp.spawn and its like; those of several hosts' scripts on this host are joined."""
+    drafts: list[JobDraft] = []
+    for parent in tree.by_pid.values():
+        if parent.environ is None or not tree.children(parent.pid):
+            continue
+        if not tree.can_be_rank(parent) or tree.is_taken(parent):
+            continue
+        if not tree.has_rank_workers(parent):
+            continue
+        draft = _draft_of_workers(tree, parent)
+        other = next((one for one in drafts if _are_one(tree, one, draft)), None)
+        if other is None:
+            drafts.append(draft)
+        else:
+            other.ranks = sorted([*other.ranks, *draft.ranks], key=lambda rank: rank.rank)
+            other.launchers += draft.launchers
+    return drafts
+
+
+def _draft_of_workers(tree: Tree, parent: ProcessFacts) -> JobDraft:
+    workers = ranks_among(tree, tree.workers(parent))
+    node, nodes = _place(parent)
+    first = (node or 0) * len(workers)
+    world_size = None if nodes is None else nodes * len(workers)
+    if world_size is None and node is None and any(map(_owns_store, workers)):
+        world_size = len(workers)
+    return JobDraft(
+        launcher="mp.spawn",
+        ranks=[
+            tree.rank(worker, first + index, index, "start order")
+            for index, worker in enumerate(workers)
+        ],
+        launchers=[*tree.launch_chain(parent), parent],
+        world_size=world_size,
+        rendezvous=rendezvous_of(parent.environ),
+        notes=[BY_ORDER],
+    )
+
+
+def ranks_among(tree: Tree, workers: Sequence[ProcessFacts]) -> list[ProcessFacts]:
+    """Those of a script's workers that are its ranks, in the order of their start.
+
+    The first one at work, or the one that owns the store, is the first rank: what was started
+    before is a manager or the like. Whoever was started right after a rank is one too, although it
+    may not be at work yet.
+    """
+    at_work = [bool(is_distributed(one) or tree.devices(one)) for one in workers]
+    owner = next((i for i, one in enumerate(workers) if _owns_store(one)), None)
+    start = next((i for i, works in enumerate(at_work) if works), 0)
+    found: list[ProcessFacts] = []
+    for index, worker in enumerate(workers):
+        if index < start or (owner is not None and index < owner and not at_work[index]):
+            continue
+        late = found and worker.start_ticks - found[-1].start_ticks > TOGETHER_TICKS
+        if at_work[index] or not late:
+            found.append(worker)
+    return found
+
+
+def _owns_store(process: ProcessFacts) -> bool:
+    return any(name.startswith(_STORE_THREAD) for name in process.threads or ())
+
+
+def _place(parent: ProcessFacts) -> tuple[int | None, int | None]:
+    """(which host this is, how many hosts) as arguments or environment say."""
+    target = python_target(parent.argv)
+    args = () if target is None else target.args
+    nodes = option_number(args, "--nnodes", "--num-nodes", "--nodes", "--num-machines")
+    node = option_number(args, "--node-rank", "--machine-rank", "--nr", "-nr", "--node-id")
+    if node is None:
+        rank = option_number(args, "--rank")  # of the host, where the script counts hosts
+        hosts = option_number(args, "--world-size")
+        if rank is not None and hosts is not None and rank < hosts:
+            return rank, hosts
+        claim = claim_of(parent)
+        if claim is not None and claim.scheme == "manual":
+            return claim.rank, claim.world_size
+        node = node_rank(parent.environ)
+    return node, nodes
+
+
+def _are_one(tree: Tree, one: JobDraft, other: JobDraft) -> bool:
+    """Whether two scripts' workers are ranks of one job: connected, and of different numbers."""
+    if {rank.rank for rank in one.ranks} & {rank.rank for rank in other.ranks}:
+        return False
+    return _connects(tree, one, other) or _connects(tree, other, one)
+
+
+def _connects(tree: Tree, one: JobDraft, other: JobDraft) -> bool:
+    """Whether a rank is connected to a port on which one of the others listens."""
+    connected = {port for rank in one.ranks for port in tree.by_pid[rank.pid].connected or ()}
+    listens = {port for rank in other.ranks for port in tree.by_pid[rank.pid].listens or ()}
+    return not connected.isdisjoint(listens)
+
+
+def jobs_by_sockets(tree: Tree) -> list[JobDraft]:
+    """Jobs of processes that were started one by one without any variable.
+
+    All ranks are connected to the port of the first one's store.
+    """
+    by_port: dict[int, list[ProcessFacts]] = defaultdict(list)
+    for process in tree.by_pid.values():
+        if is_distributed(process) and tree.can_be_rank(process) and not tree.is_taken(process):
+            for port in (process.listens or frozenset()) | (process.connected or frozenset()):
+                by_port[port].append(process)
+    drafts: list[JobDraft] = []
+    seen: set[int] = set()
+    for port, members in sorted(by_port.items(), key=lambda item: -len(item[1])):
+        group = [one for one in members if one.pid not in seen]
+        if len(group) > 1 and any(port in (one.listens or ()) for one in group):
+            seen.update(one.pid for one in group)
+            drafts.append(_draft_of_connected(tree, group))
+    return drafts
+
+
+def _draft_of_connected(tree: Tree, group: Sequence[ProcessFacts]) -> JobDraft:
+    """Ranks by their arguments; else the store's owner first, then by start."""
+    options = [_rank_argument(process) for process in group]
+    if None not in options and len(set(options)) == len(group):
+        numbered = [
+            tree.rank(process, rank, rank, "arguments")
+            for process, rank in zip(group, options, strict=True)
+            if rank is not None
+        ]
+        notes = []
+    else:
+        ordered = sorted(group, key=lambda one: (not _owns_store(one), *start_order(one)))
+        numbered = [tree.rank(one, rank, rank, "sockets") for rank, one in enumerate(ordered)]
+        notes = [BY_ORDER]
+    numbered.sort(key=lambda rank: rank.rank)
+    sizes = {option_number(process.argv, "--world-size") for process in group}
+    size = sizes.pop() if len(sizes) == 1 else None
+    launchers = {
+        launcher.pid: launcher for process in group for launcher in tree.launch_chain(process)
+    }
+    spawned = all(is_spawned(process) for process in group)
+    if spawned:
+        notes.append(NO_SCRIPT)
+    return JobDraft(
+        launcher="mp.spawn" if spawned else "python",
+        ranks=numbered,
+        launchers=list(launchers.values()),
+        world_size=size if size is not None and size >= len(group) else None,
+        notes=notes,
+    )
+
+
+def _rank_argument(process: ProcessFacts) -> int | None:
+    target = python_target(process.argv)
+    args = () if target is None else target.args
+    rank = option_number(args, "--rank", "--global-rank")
+    return option_number(args, "--local-rank") if rank is None else rank
+
+
+ONE_PROCESS = "accelerate started a single process, so there is one rank"
+NO_RANK = "no ranks yet, or between attempts"
+NOT_RECOGNIZED = "not recognized as training; shown because you specified its PID"
+NOT_READABLE = (
+    "shown because you specified its PID; its environment is not readable, so its rank is unknown"
+)
+
+
+def single_jobs(tree: Tree) -> list[JobDraft]:
+    """A job for each process that trains by itself, and belongs to no other job."""
+    candidates = {
+        process.pid: process
+        for process in tree.by_pid.values()
+        if _may_be_single(tree, process) and not tree.is_taken(process)
+    }
+    drafts: list[JobDraft] = []
+    covered: set[int] = set()
+    for process in candidates.values():
+        if covered & {process.pid, *(above.pid for above in tree.ancestors(process))}:
+            continue
+        below = [one for one in tree.descendants(process.pid) if one.pid in candidates]
+        holders = [] if tree.devices(process) else [one for one in below if tree.devices(one)]
+        if not holders:
+            drafts.append(_single(tree, process, tree.launch_chain(process)))
+            covered.add(process.pid)
+        elif any(_runs_the_same(tree, holder, process) for holder in holders):
+            chain = [*tree.launch_chain(process), process]
+            drafts.append(_single(tree, holders[0], chain))
+            covered.add(process.pid)
+        # else it starts trainings of other scripts, as a sweep does: those are the jobs
+    return drafts
+
+
+def _may_be_single(tree: Tree, process: ProcessFacts) -> bool:
+    if process.state in "ZX" or process.environ is None or not tree.can_be_rank(process):
+        return False  # without its environment it may as well be one of many ranks
+    if tree.devices(process):
+        return True
+    return bool(FRAMEWORKS & (process.libraries or frozenset())) and not is_kernel(process)
+
+
+def _runs_the_same(tree: Tree, worker: ProcessFacts, parent: ProcessFacts) -> bool:
+    """Whether `worker` is one that multiprocessing started for `parent`."""
+    return any(worker.pid == one.pid for one in tree.workers(parent)) or is_copy(worker, parent)
+
+
+def _single(tree: Tree, process: ProcessFacts, chain: Sequence[ProcessFacts]) -> JobDraft:
+    launcher, notes = _kind(tree, process, chain)
+    # a batch script's shell and the daemon above it are not the training's
+    batch = [index for index, one in enumerate(chain) if launcher_kind(one) == "srun"]
+    below = chain[batch[-1] + 1 :] if batch else chain
+    launchers = [one for one in below if is_wrapper(one) or is_python(one) or launcher_kind(one)]
+    return JobDraft(
+        launcher=launcher,
+        ranks=[tree.rank(process, 0, 0, "single")],
+        launchers=launchers,
+        world_size=1,
+        rendezvous=None if launcher == "python" else rendezvous_of(process.environ),
+        notes=notes,
+    )
+
+
+def _kind(
+    tree: Tree, process: ProcessFacts, chain: Sequence[ProcessFacts]
+) -> tuple[Launcher, list[str]]:
+    kinds = [kind for one in chain if (kind := launcher_kind(one)) not in (None, "srun")]
+    held = len(tree.devices(process))
+    libraries = process.libraries or frozenset()
+    notes = [f"one process uses {held} devices: no per-device loss"]
+    if kinds and kinds[-1] is not None:
+        return kinds[-1], [ONE_PROCESS] if kinds[-1] == "accelerate" else []
+    if held < 2:
+        return "python", []
+    if "torch" in libraries:
+        return "DataParallel", notes
+    if "tensorflow" in libraries or _has_tensorflow_threads(process):
+        return "MirroredStrategy", notes
+    return "python", notes
+
+
+def _has_tensorflow_threads(process: ProcessFacts) -> bool:
+    return any(
+        name.startswith(("tf_", "collective_ops", "tensorflow")) for name in process.threads or ()
+    )
+
+
+def launchers_without_ranks(tree: Tree) -> list[JobDraft]:
+    """A job for each launcher that is starting, or between two attempts: it has no rank now."""
+    waiting = {
+        process.pid: process
+        for process in tree.by_pid.values()
+        if _launches_training(process)
+        and process.environ is not None
+        and process.state not in "ZX"
+        and not tree.is_taken(process)
+        and not any(one.pid in tree.members for one in tree.descendants(process.pid))
+    }
+    return [
+        JobDraft(
+            launcher=launcher_kind(process) or "python",
+            ranks=[],
+            launchers=[*tree.launch_chain(process), process],
+            notes=[NO_RANK],
+        )
+        for process in waiting.values()
+        if not any(above.pid in waiting for above in tree.ancestors(process))
+    ]
+
+
+def _launches_training(process: ProcessFacts) -> bool:
+    kind = launcher_kind(process)
+    if kind in ("mpirun", "srun"):  # those launch anything
+        return kind == "mpirun" and launched_script(process.argv) is not None
+    return kind is not None
+
+
+def pinned_jobs(tree: Tree, pinned: Collection[int]) -> list[JobDraft]:
+    """A job for each of these processes that belongs to none."""
+    drafts = []
+    for pid in sorted(pinned):
+        process = tree.by_pid.get(pid)
+        if process is None or tree.is_taken(process):
+            continue
+        drafts.append(
+            JobDraft(
+                launcher="python",
+                ranks=[tree.rank(process, 0, 0, "single")],
+                notes=[NOT_RECOGNIZED if process.environ is not None else NOT_READABLE],
+            )
+        )
+    return drafts
+
 
 FIRST_PERSON_UID = 1000
 """Below are the machine's own services, but for root."""

@@ -16,9 +16,15 @@ from dataclasses import dataclass
 
 from ddptop_runner.base.clock import boottime_s
 from ddptop_runner.foreign.census import find_again
-from ddptop_runner.foreign.job_output import CLOSE_READ_BYTES, JobOutput, Source
 from ddptop_runner.foreign.job_record import JobRecord, StateWatch
-from ddptop_runner.foreign.output import Pane, list_panes, sockets
+from ddptop_runner.foreign.output import (
+    CLOSE_READ_BYTES,
+    JobOutput,
+    Pane,
+    Source,
+    list_panes,
+    sockets,
+)
 from ddptop_runner.foreign.types import Census, ForeignJob, ForeignView, Unreadable, in_turn
 from ddptop_runner.host import procs
 from ddptop_runner.model.snapshot import Event, GpuSample, NodeSnapshot

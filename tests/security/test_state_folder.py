@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import stat
 import uuid
@@ -88,17 +89,32 @@ def test_all_of_a_job_is_its_users_alone_whatever_the_umask(
     assert open_to_others(home) == []
 
 
-@pytest.mark.parametrize("verb", VERBS)
-def test_another_users_state_folder_says_whose_it_is(
-    attacker: Account, victim: Account, verb
-) -> None:
+EACH_VERB = """
+import contextlib, io, json, sys
+from ddptop.__main__ import main
+found = {}
+for verb, arguments in json.loads(sys.argv[1]).items():
+    sys.argv[1:] = arguments
+    with contextlib.redirect_stderr(io.StringIO()) as said:
+        found[verb] = [main(), said.getvalue()]
+print(json.dumps(found))
+"""
+
+
+def test_another_users_state_folder_says_whose_it_is(attacker: Account, victim: Account) -> None:
     theirs = attacker.home / "state"
     attacker.run(["mkdir", "-p", "-m", "700", str(theirs)])
-    answer = victim.ddptop(*VERBS[verb], env=victim.environment(DDPTOP_HOME=str(theirs)))
-    assert answer.returncode == 2
-    assert f"is owned by {attacker.name} (mode 0700)" in answer.stderr
-    assert "set DDPTOP_HOME to a directory of your own" in answer.stderr
-    assert len(answer.stderr.splitlines()) == 1
+    answer = victim.run(
+        [victim.python, "-c", EACH_VERB, json.dumps(VERBS)],
+        env=victim.environment(DDPTOP_HOME=str(theirs)),
+    )
+    found = json.loads(answer.stdout)
+    assert list(found) == list(VERBS)
+    for verb, (status, said) in found.items():
+        assert status == 2, verb
+        assert f"is owned by {attacker.name} (mode 0700)" in said, verb
+        assert "set DDPTOP_HOME to a directory of your own" in said, verb
+        assert len(said.splitlines()) == 1, verb
 
 
 def test_nothing_is_started_out_of_a_folder_that_another_user_owns(

@@ -58,10 +58,14 @@ def drawing() -> float:
     """Print what each chart costs; the median chart's milliseconds."""
     chance = random.Random(1)
     ranks = {rank: points(chance, 1.5 * (rank == 5)) for rank in range(8)}
-    losses = ChartData(ranks, 0, SAMPLES, marks=((950.0, "attempt 1"),))
-    band = ChartData({5: ranks[5]}, 0, SAMPLES, middle=ranks[0], apart={5: 0.6}, number=1024)
+    losses = ChartData(ranks, since=0, until=SAMPLES, marks=((950.0, "attempt 1"),))
+    band = ChartData(
+        {5: ranks[5]}, since=0, until=SAMPLES, middle=ranks[0], apart={5: 0.6}, number=1024
+    )
     figures = FiguresData(
-        tuple(Curve(f"c{rank}", one, "%W"[rank % 2]) for rank, one in ranks.items()), 0, SAMPLES
+        tuple(Curve(f"c{rank}", one, "%W"[rank % 2]) for rank, one in ranks.items()),
+        since=0,
+        until=SAMPLES,
     )
     split = SplitData(ranks[0].t, *[ranks[r].mean for r in range(4)], since=0, until=SAMPLES)
     smooth = ChartOptions(smoothing=0.9, view=View(cursor=700.0))

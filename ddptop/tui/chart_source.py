@@ -8,7 +8,7 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
-from ddptop.tui.render.series import AttemptSteps, ChartData
+from ddptop.tui.render.series import AttemptSteps, ChartData, Frame
 from ddptop.tui.series_points import at_new_steps, band_points, points_of
 from ddptop.tui.snapshot import Wish
 from ddptop_runner.job.old_events import alert_of
@@ -45,7 +45,7 @@ GLANCE_S = 5.0
 """Beside other jobs it is read again no sooner than this."""
 
 
-def redraw_pause_s(chart: ChartData, wish: Wish) -> float:
+def redraw_pause_s(chart: Frame, wish: Wish) -> float:
     """How long a chart stays valid: until it would change by a column."""
     step_s = (chart.until - chart.since) / max(1, wish.chart_columns)
     return min(MAX_REDRAW_S, max(0.9 if wish.follow else GLANCE_S, step_s))

@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from msgspec.structs import asdict
+
 from ddptop.tui.chart_source import redraw_pause_s
 from ddptop.tui.render.chart_figures import Curve, FiguresData
 from ddptop.tui.render.chart_split import SplitData
 from ddptop.tui.render.rank_figures import device_curves, device_of
-from ddptop.tui.render.series import ChartData, Points
+from ddptop.tui.render.series import Frame, Points
 from ddptop.tui.series_points import points_of
 from ddptop.tui.snapshot import Wish
 from ddptop_runner.job.registry import JobView
@@ -62,7 +64,7 @@ class RankSource:
         if wish.chart_until is not None:
             until = min(until, wish.chart_until)
         since = whole[0] if wish.chart_window_s is None else max(0.0, until - wish.chart_window_s)
-        frame = ChartData(
+        frame = Frame(
             since=since,
             until=until,
             window_s=wish.chart_window_s,
@@ -99,11 +101,11 @@ class _Few:
         return None if series is None or not series.t else points_of(series)
 
 
-def _split(few: _Few, frame: ChartData) -> SplitData:
+def _split(few: _Few, frame: Frame) -> SplitData:
     """The parts of its step time at the moments at which that is known."""
     steps = few.points("step_time_s")
     if steps is None:
-        return SplitData(since=frame.since, until=frame.until, window_s=frame.window_s)
+        return SplitData(**asdict(frame))
     parts = {name: _by_moment(few.points(name)) for name in ("data_wait_s", "compute_s", "sync_s")}
     return SplitData(
         t=list(steps.t),
@@ -111,12 +113,7 @@ def _split(few: _Few, frame: ChartData) -> SplitData:
         data_wait_s=[parts["data_wait_s"].get(t) for t in steps.t],
         compute_s=[parts["compute_s"].get(t) for t in steps.t],
         sync_s=[parts["sync_s"].get(t) for t in steps.t],
-        since=frame.since,
-        until=frame.until,
-        window_s=frame.window_s,
-        marks=frame.marks,
-        ended=frame.ended,
-        whole=frame.whole,
+        **asdict(frame),
     )
 
 
@@ -125,7 +122,7 @@ def _by_moment(points: Points | None) -> Mapping[float, float | None]:
 
 
 def _load(
-    few: _Few, reader: HistoryReader, frame: ChartData, device: GpuSample | None, columns: int
+    few: _Few, reader: HistoryReader, frame: Frame, device: GpuSample | None, columns: int
 ) -> FiguresData:
     """Its device first, where it has one; then its processes' CPU and memory."""
     curves: list[Curve] = []
@@ -136,17 +133,12 @@ def _load(
             curves.append(Curve(name, points, unit, least=0.0))
     return FiguresData(
         curves=tuple(curves),
-        since=frame.since,
-        until=frame.until,
-        window_s=frame.window_s,
-        marks=frame.marks,
-        ended=frame.ended,
-        whole=frame.whole,
+        **asdict(frame),
     )
 
 
 def _of_device(
-    reader: HistoryReader, frame: ChartData, index: int, columns: int
+    reader: HistoryReader, frame: Frame, index: int, columns: int
 ) -> Mapping[str, Points]:
     found = {}
     for name, metric in (

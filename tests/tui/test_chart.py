@@ -103,7 +103,7 @@ def chart(data: ChartData, width: int = 40, height: int = 7, **options: object) 
 
 class TestChart:
     def test_a_falling_loss(self) -> None:
-        data = ChartData({0: points([8 - 6 * i / 99 for i in range(100)])}, 0, 100)
+        data = ChartData({0: points([8 - 6 * i / 99 for i in range(100)])}, since=0, until=100)
         assert chart(data) == [
             "     8 ┤⠒⠤⢄⣀┈┈┈┈┈┈┈┈┈┈┈┈┈┈┈┈┈┈┈┈┈┈┈┈┈┈┈┈",
             "       │    ⠉⠑⠒⠤⢄⣀                      ",
@@ -115,7 +115,7 @@ class TestChart:
         ]
 
     def test_a_gap_is_a_gap(self) -> None:
-        data = ChartData({0: points([2.0] * 30 + [None] * 40 + [2.0] * 30)}, 0, 100)
+        data = ChartData({0: points([2.0] * 30 + [None] * 40 + [2.0] * 30)}, since=0, until=100)
         assert chart(data, width=58)[2] == (
             "       │⣀⣀⣀⣀⣀⣀⣀⣀⣀⣀⣀⣀⣀⣀⣀                    ⣀⣀⣀⣀⣀⣀⣀⣀⣀⣀⣀⣀⣀⣀⣀"
         )
@@ -124,30 +124,30 @@ class TestChart:
         def sparse(level: float) -> Points:
             return points(([level, None, None, None] * 10 + [None] * 30 + [level] * 2), 1.0)
 
-        data = ChartData({r: sparse(2.0 + r / 10) for r in range(3)}, 0, 72)
+        data = ChartData({r: sparse(2.0 + r / 10) for r in range(3)}, since=0, until=72)
         top = draw_chart(data, ChartOptions(), 44, 9).lines[0]
         cells = "".join("#" if style == "band" else "." for text, style in top for _ in text)
         assert cells[8:] == "#" * 19 + "." * 16 + "#"
 
     def test_a_restart_is_a_mark_that_curves_do_not_cross(self) -> None:
         jump = points([2.0] * 50 + [3.0] * 50)
-        without = chart(ChartData({0: jump}, 0, 100))
-        lines = chart(ChartData({0: jump}, 0, 100, marks=((50.0, "attempt 1"),)))
+        without = chart(ChartData({0: jump}, since=0, until=100))
+        lines = chart(ChartData({0: jump}, since=0, until=100, marks=((50.0, "attempt 1"),)))
         assert without[1][8 + 16] not in " ┊"
         assert lines[0] == "     3 ┤┈┈┈┈┈┈┈┈┈┈┈┈┈┈┈┈⠒⠒⠒⠒⠒⠒⠒⠒⠒⠒⠒⠒⠒⠒⠒⠒"
         assert lines[1] == "       │                ┊ attempt 1     ", "below the curve"
 
     def test_a_mark_is_labelled_on_the_side_that_has_room(self) -> None:
         flat = {0: points([2.0] * 100)}
-        early = chart(ChartData(flat, 0, 100, marks=((50.0, "attempt 1"),)))
+        early = chart(ChartData(flat, since=0, until=100, marks=((50.0, "attempt 1"),)))
         assert early[0] == "   2.1 ┤┈┈┈┈┈┈┈┈┈┈┈┈┈┈┈┈┊ attempt 1 ┈┈┈┈"
-        late = chart(ChartData(flat, 0, 100, marks=((97.0, "attempt 1"),)))
+        late = chart(ChartData(flat, since=0, until=100, marks=((97.0, "attempt 1"),)))
         assert late[0] == "   2.1 ┤┈┈┈┈┈┈┈┈┈┈┈┈┈┈┈┈┈┈┈┈ attempt 1 ┊"
 
     def test_nan_is_seen_and_said(self) -> None:
         one = points([2.0] * 100)
         bad = Points(one.t, one.low, one.mean, one.high, not_finite=[40.0])
-        data = ChartData({0: one, 1: bad}, 0, 100)
+        data = ChartData({0: one, 1: bad}, since=0, until=100)
         drawn = draw_chart(data, ChartOptions(), 40, 7)
         assert "✕" in plain(drawn.lines[-2])
         assert "rank 1 ✕ NaN" in plain(drawn.note)
@@ -155,7 +155,7 @@ class TestChart:
     def test_an_outlier_is_drawn_only_where_it_is_away(self) -> None:
         drifting = [2.0] * 50 + [3.0] * 50
         series = {r: points(drifting if r == 3 else [2.0] * 100) for r in range(4)}
-        data = ChartData(series, 0, 100, odd=(3,))
+        data = ChartData(series, since=0, until=100, odd=(3,))
         drawn = draw_chart(data, ChartOptions(), 58, 9)
         bad = [
             (y, i)
@@ -170,30 +170,32 @@ class TestChart:
             assert before >= 8 + 24
 
     def test_one_rank_and_all_ranks(self) -> None:
-        data = ChartData({r: points([2.0 + r] * 100) for r in range(2)}, 0, 100)
+        data = ChartData({r: points([2.0 + r] * 100) for r in range(2)}, since=0, until=100)
         for mode, said in (("rank", "rank 1  ╍ median"), ("ranks", "rank 1  ━ others")):
             drawn = draw_chart(data, ChartOptions(mode, 1), 40, 7)
             assert said in plain(drawn.note)
             assert any(style == "chosen" for line in drawn.lines for _, style in line)
 
     def test_a_window_counts_back_from_now(self) -> None:
-        data = ChartData({0: points([2.0] * 300)}, 0, 300, window_s=300)
+        data = ChartData({0: points([2.0] * 300)}, since=0, until=300, window_s=300)
         assert chart(data, width=80)[-1].split() == ["-5m", "-4m", "-3m", "-2m", "-1m", "now"]
-        ended = ChartData({0: points([2.0] * 300)}, 0, 300, window_s=300, ended=True)
+        ended = ChartData({0: points([2.0] * 300)}, since=0, until=300, window_s=300, ended=True)
         assert chart(ended, width=60)[-1].split()[-1] == "end"
 
     def test_nothing_yet_is_said(self) -> None:
-        assert "no loss yet" in "".join(chart(ChartData({}, 0, 100)))
+        assert "no loss yet" in "".join(chart(ChartData({}, since=0, until=100)))
 
     def test_too_small_is_said(self) -> None:
-        drawn = draw_chart(ChartData({0: points([1.0])}, 0, 1), ChartOptions(), 12, 2)
+        drawn = draw_chart(ChartData({0: points([1.0])}, since=0, until=1), ChartOptions(), 12, 2)
         assert plain(drawn.lines[0]) == "too small for a chart"
 
     def test_a_logarithmic_axis_needs_a_positive_loss(self) -> None:
-        falling = ChartData({0: points([10.0 ** (2 - i / 25) for i in range(100)])}, 0, 100)
+        falling = ChartData(
+            {0: points([10.0 ** (2 - i / 25) for i in range(100)])}, since=0, until=100
+        )
         labels = [line[:7].strip() for line in chart(falling, height=12, logarithmic=True)]
         assert [label for label in labels if label] == ["100", "10", "1", "0.1"]
-        negative = ChartData({0: points([-1.0] * 100)}, 0, 100)
+        negative = ChartData({0: points([-1.0] * 100)}, since=0, until=100)
         assert len(chart(negative, logarithmic=True)) == 7
 
 
@@ -203,8 +205,8 @@ class TestSmoothed:
             rank: points([2.0 + (rank == 3) * 2 + (t % 7) / 10 for t in range(200)])
             for rank in range(4)
         },
-        0,
-        200,
+        since=0,
+        until=200,
         odd=(3,),
     )
 
@@ -228,20 +230,20 @@ class TestSmoothed:
 
 class TestFewSamples:
     def test_a_lone_sample_is_a_square_of_dots(self) -> None:
-        data = ChartData({0: points([None] * 50 + [2.0])}, 0, 100)
+        data = ChartData({0: points([None] * 50 + [2.0])}, since=0, until=100)
         drawn = draw_chart(data, ChartOptions(), 60, 8)
         dots = [c for line in drawn.lines for c in plain(line) if "\u2800" < c <= "\u28ff"]
         assert [bin(ord(one) - 0x2800).count("1") for one in dots] == [4]
 
     def test_what_a_logarithmic_axis_has_no_place_for_is_left_out(self) -> None:
         values: list[float | None] = [5.0] * 40 + [-1.0] * 20 + [1.0] * 40
-        data = ChartData({0: points(values)}, 0, 100)
+        data = ChartData({0: points(values)}, since=0, until=100)
         drawn = draw_chart(data, ChartOptions(logarithmic=True), 68, 8)
         assert drawn.logarithmic
         lines = [plain(line)[8:] for line in drawn.lines[:-1]]
         bare = [x for x in range(60) if not any("\u2800" < row[x] <= "\u28ff" for row in lines)]
         assert set(range(26, 34)) <= set(bare)
-        below = ChartData({0: points([-1.0] * 100)}, 0, 100)
+        below = ChartData({0: points([-1.0] * 100)}, since=0, until=100)
         assert not draw_chart(below, ChartOptions(logarithmic=True), 60, 8).logarithmic
 
 
@@ -250,7 +252,7 @@ class TestRange:
         values = [2.0 + i / 100 for i in range(100)]
         _, high = value_range([*values, 1e6], False)
         assert high < 10
-        data = ChartData({0: points([*values, 1e6])}, 0, 101)
+        data = ChartData({0: points([*values, 1e6])}, since=0, until=101)
         assert "peak 1.00e6 clipped" in plain(draw_chart(data, ChartOptions(), 300, 9).note)
 
     def test_equal_values_have_room(self) -> None:
@@ -269,12 +271,12 @@ class TestOutliersAndLabels:
 
 
 def test_columns_are_filled_once_for_another_height_and_anew_for_other_data() -> None:
-    plotted, data = LastPlot(), ChartData({0: points([3.0, 2.0, 1.0])}, 0, 3)
+    plotted, data = LastPlot(), ChartData({0: points([3.0, 2.0, 1.0])}, since=0, until=3)
     low = draw_chart(data, ChartOptions(), 40, 7, plotted=plotted)
     known = plotted(data, 0, 3, 10)
     assert plotted(data, 0, 3, 10) is known
     assert plotted(data, 1, 3, 10) is not known
-    assert plotted(ChartData({0: points([1.0])}, 0, 3), 1, 3, 10).ranks != known.ranks
+    assert plotted(ChartData({0: points([1.0])}, since=0, until=3), 1, 3, 10).ranks != known.ranks
     assert draw_chart(data, ChartOptions(), 40, 7, plotted=plotted).lines == low.lines
     assert draw_chart(data, ChartOptions(), 40, 7).lines == low.lines
 

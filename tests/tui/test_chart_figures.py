@@ -36,8 +36,8 @@ GPU = FiguresData(
         Curve("gpu", points([60.0] * 100), "°C"),
         Curve("memory", points([70.0] * 100), "°C"),
     ),
-    0,
-    100,
+    since=0,
+    until=100,
 )
 
 
@@ -96,13 +96,17 @@ class TestFigures:
         assert sum(line[column] == "│" for line in lines) > len(lines) / 2
 
     def test_one_sample_is_seen(self) -> None:
-        one = FiguresData((Curve("load", points([None] * 50 + [40.0]), "%", 0, 100),), 0, 100)
+        one = FiguresData(
+            (Curve("load", points([None] * 50 + [40.0]), "%", 0, 100),), since=0, until=100
+        )
         _, lines = figures(one, height=8)
         assert sum("\u2800" < c <= "\u28ff" for line in lines for c in line) == 1
 
     def test_a_gap_is_a_gap(self) -> None:
         values = [10.0] * 30 + [None] * 40 + [10.0] * 30
-        _, lines = figures(FiguresData((Curve("load", points(values), "%", 0, 100),), 0, 100))
+        _, lines = figures(
+            FiguresData((Curve("load", points(values), "%", 0, 100),), since=0, until=100)
+        )
         row = next(line for line in lines if "\u28c0" in line or "⠤" in line or "⠒" in line)
         plot = row[row.index("┤" if "┤" in row else "│") + 1 :]
         empty = [x for x, one in enumerate(plot) if not "\u2800" < one <= "\u28ff"]
@@ -110,7 +114,9 @@ class TestFigures:
 
     def test_losses_of_two_jobs_share_a_plot(self) -> None:
         two = FiguresData(
-            tuple(Curve(n, points([v] * 100), "loss") for n, v in (("a", 2.0), ("b", 3.0))), 0, 100
+            tuple(Curve(n, points([v] * 100), "loss") for n, v in (("a", 2.0), ("b", 3.0))),
+            since=0,
+            until=100,
         )
         _, lines = figures(two, height=12)
         assert not any("├" in line for line in lines)
@@ -229,8 +235,8 @@ def test_any_samples_are_drawn_at_any_size() -> None:
         number = chance.choice((0, 1, 2, 40))
         data = ChartData(
             {rank: hostile(chance, number) for rank in range(chance.choice((1, 4)))},
-            0.0,
-            chance.choice((0.0, 1e-6, 100.0)),
+            since=0.0,
+            until=chance.choice((0.0, 1e-6, 100.0)),
             marks=((50.0, "attempt 1"),),
             attempts=chance.choice(((), (AttemptSteps(0, 0.0, 0), AttemptSteps(1, 50.0, 30)))),
         )
@@ -246,6 +252,11 @@ def test_any_samples_are_drawn_at_any_size() -> None:
             Curve(str(rank), one, chance.choice(("%", "bytes", "s")))
             for rank, one in data.series.items()
         )
-        figures(FiguresData(curves, 0, 100), width, height, logarithmic=chance.random() < 0.5)
+        figures(
+            FiguresData(curves, since=0, until=100),
+            width,
+            height,
+            logarithmic=chance.random() < 0.5,
+        )
         times = [hostile(chance, number).mean for _ in range(4)]
         split(SplitData(sorted(range(number)), *times, since=0, until=100), width, height)

@@ -65,7 +65,7 @@ class TestPlaces:
 class TestByStep:
     def test_marks_stand_where_an_attempt_begins(self) -> None:
         both = joined(points(list(range(1, 51))), points(list(range(1, 31)), 1, 100.0))
-        data = ChartData({0: both}, 0, 130, attempts=TWO, last_step=80)
+        data = ChartData({0: both}, since=0, until=130, attempts=TWO, last_step=80)
         stepped = by_step(data)
         assert stepped.marks == ((50.5, "attempt 1"),), "between the last step and the next"
         assert stepped.extent == (0.0, 80.0)
@@ -75,7 +75,7 @@ class TestByStep:
 
     def test_no_curve_goes_from_one_attempt_to_the_next(self) -> None:
         far = joined(points(list(range(1, 51))), points(list(range(1, 31)), 1, 100.0, value=9.0))
-        stepped = by_step(ChartData({0: far}, 0, 130, attempts=TWO, last_step=80))
+        stepped = by_step(ChartData({0: far}, since=0, until=130, attempts=TWO, last_step=80))
         for width in range(40, 200, 7):
             lines = [plain(line) for line in draw_chart(stepped, ChartOptions(), width, 9).lines]
             between = "".join(lines[2:6])
@@ -83,7 +83,7 @@ class TestByStep:
 
     def test_the_cursor_tells_the_attempt_and_its_own_step(self) -> None:
         both = joined(points(list(range(1, 51))), points(list(range(1, 31)), 1, 100.0))
-        stepped = by_step(ChartData({0: both}, 0, 130, attempts=TWO, last_step=80))
+        stepped = by_step(ChartData({0: both}, since=0, until=130, attempts=TWO, last_step=80))
         view = View("step", cursor=60.0)
         reading = draw_chart(stepped, ChartOptions(view=view), 88, 7).reading
         assert reading is not None
@@ -92,7 +92,7 @@ class TestByStep:
     def test_nan_stands_at_its_step(self) -> None:
         one = points(list(range(1, 101)))
         bad = Points(one.t, one.low, one.mean, one.high, [40.5], one.step, one.attempt)
-        assert by_step(ChartData({0: bad}, 0, 100)).series[0].not_finite == [41.0]
+        assert by_step(ChartData({0: bad}, since=0, until=100)).series[0].not_finite == [41.0]
 
     def test_it_is_said_why_not(self) -> None:
         silent = Points([1.0], [2.0], [2.0], [2.0], step=[None])
@@ -105,7 +105,7 @@ class TestByStep:
 
 class TestWhatIsRead:
     DATA = ChartData(
-        {0: points(list(range(1, 1001)))}, 0, 1000, whole=(0, 1000), last_step=1000,
+        {0: points(list(range(1, 1001)))}, since=0, until=1000, whole=(0, 1000), last_step=1000,
         attempts=(AttemptSteps(0, 0.0, 0),),
     )  # fmt: skip
 
@@ -124,7 +124,7 @@ class TestWhatIsRead:
 
     def test_more_than_is_at_hand_is_guessed_from_the_ends(self) -> None:
         part = ChartData(
-            {0: points(list(range(501, 601)), start=500.0)}, 500, 600, whole=(0, 1000),
+            {0: points(list(range(501, 601)), start=500.0)}, since=500, until=600, whole=(0, 1000),
             last_step=1000, attempts=(AttemptSteps(0, 0.0, 0),),
         )  # fmt: skip
         window_s, until = step_times(part, View("step", 400.0, 700.0))

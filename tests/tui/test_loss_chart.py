@@ -34,8 +34,8 @@ def points(level: float, steps: bool = True) -> Points:
 def losses(steps: bool = True) -> ChartData:
     return ChartData(
         {rank: points(2.0 + rank, steps) for rank in range(2)},
-        0.0,
-        float(LENGTH),
+        since=0.0,
+        until=float(LENGTH),
         attempts=(AttemptSteps(0, 0.0, 0),),
         last_step=LENGTH,
     )
@@ -91,7 +91,7 @@ async def pilot():
     async with app.run_test(size=(100, 30)) as pilot:
         app.both.loss.show(losses(), rank=1)
         memory = (Curve("memory", points(1.0), "bytes"),)
-        app.both.figures.show(FiguresData(memory, 0, LENGTH))
+        app.both.figures.show(FiguresData(memory, since=0, until=LENGTH))
         await pilot.pause()
         yield pilot
 

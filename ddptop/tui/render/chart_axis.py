@@ -9,7 +9,7 @@ import msgspec
 
 from ddptop.tui.render import scale
 from ddptop.tui.render.chart_view import Area, View
-from ddptop.tui.render.series import AttemptSteps, ChartData
+from ddptop.tui.render.series import AttemptSteps, Frame
 from ddptop.tui.render.text import Line, line
 from ddptop_runner.base.units import duration
 
@@ -33,7 +33,7 @@ class AxisWords(msgspec.Struct, frozen=True):
     """Whether moments are unix seconds, so that they have a time of day."""
 
 
-def axis_words(data: ChartData, view: View) -> AxisWords:
+def axis_words(data: Frame, view: View) -> AxisWords:
     """How the axis of `data` is labelled while `view` is shown."""
     first, _ = data.extent
     if data.by_step:

@@ -29,7 +29,7 @@ from ddptop.tui.render.chart_plot import (
 from ddptop.tui.render.chart_reading import Reading, reading
 from ddptop.tui.render.chart_smooth import smoothed
 from ddptop.tui.render.chart_view import Area, View, visible
-from ddptop.tui.render.series import ChartData, Columns, Points, bin_points
+from ddptop.tui.render.series import Columns, Frame, Points, bin_points
 from ddptop.tui.render.text import Line, Span, cells_of, join, line
 from ddptop_runner.base.units import celsius, loss, percent, size, step_time, watts
 
@@ -65,39 +65,12 @@ class Curve(msgspec.Struct, frozen=True):
     """Places on the axis that it does not cross, such as its own restarts; None: all marks."""
 
 
-class FiguresData(msgspec.Struct, frozen=True):
-    """Curves between two moments; the fields are those of ChartData."""
+class FiguresData(Frame, frozen=True):
+    """Curves between two moments."""
 
     curves: tuple[Curve, ...] = ()
-    since: float = 0.0
-    """Left edge, unix seconds; or steps, with `by_step`."""
-    until: float = 0.0
-    """Right edge."""
-    window_s: float | None = None
-    """How much was asked for, back from what is newest; None: everything."""
-    marks: tuple[tuple[float, str], ...] = ()
-    ended: bool = False
-    watched: bool = False
-    whole: tuple[float, float] | None = None
-    """Where everything there is begins and ends; None: what is given."""
-    by_step: bool = False
-    """Whether every `t` counts steps, and not seconds."""
     empty: str = "no data yet"
     """What to say in place of curves."""
-
-    @property
-    def frame(self) -> ChartData:
-        """The same without its curves, as axes are made from it."""
-        return ChartData(
-            since=self.since,
-            until=self.until,
-            window_s=self.window_s,
-            marks=self.marks,
-            ended=self.ended,
-            watched=self.watched,
-            whole=self.whole,
-            by_step=self.by_step,
-        )
 
 
 class FigureOptions(msgspec.Struct, frozen=True):
@@ -224,10 +197,10 @@ def draw_figures(
     names = min(_NAMES, max(cells_of(curve.name) for curve in data.curves) + 1)
     names = names if width - gutter - names >= 40 else 0
     cells = width - gutter - names
-    frame, view = data.frame, options.view
+    view = options.view
     since, until = data.since, data.until
     if view.span is not None:
-        since, until = visible(view, *frame.extent)
+        since, until = visible(view, *data.extent)
     units = units_of(data)
     plots = _plots(units, options.first, rows)
     drawn: dict[str, list[_Drawn]] = {}
@@ -251,8 +224,8 @@ def draw_figures(
     needed = 2 + max(len(text) for rows_of in labels.values() for text in rows_of.values())
     if needed > gutter:
         return draw_figures(data, options, width, height, needed)
-    area = Area(gutter, cells, since, until, *frame.extent)
-    words = axis_words(frame, view)
+    area = Area(gutter, cells, since, until, *data.extent)
+    words = axis_words(data, view)
     cursor = None if view.cursor is None else area.cell(view.cursor)
     lines: list[Line] = []
     for unit, size_of in plots:

@@ -13,13 +13,12 @@ from ddptop.tui.render.chart_axis import axis_line, axis_words
 from ddptop.tui.render.chart_plot import Behind, Overlay, mark_cells, tick_rows
 from ddptop.tui.render.chart_reading import Reading, reading
 from ddptop.tui.render.chart_view import Area, View, visible
-from ddptop.tui.render.series import ChartData
+from ddptop.tui.render.series import Frame
 from ddptop.tui.render.text import Line, Span, join, line
 from ddptop_runner.base.units import NOT_AVAILABLE, step_time
 
 
-@dataclass(frozen=True)
-class SplitData:
+class SplitData(Frame, frozen=True):
     """The parts of a rank's or a job's step time, as parallel lists, oldest first.
 
     A part that nobody measured is None: what is left of the step is then shown as not split.
@@ -31,16 +30,6 @@ class SplitData:
     data_wait_s: Sequence[float | None] = ()
     compute_s: Sequence[float | None] = ()
     sync_s: Sequence[float | None] = ()
-    since: float = 0.0
-    """Left edge, unix seconds."""
-    until: float = 0.0
-    window_s: float | None = None
-    """How much was asked for, back from what is newest; None: everything."""
-    marks: tuple[tuple[float, str], ...] = ()
-    ended: bool = False
-    watched: bool = False
-    whole: tuple[float, float] | None = None
-    """Where everything there is begins and ends; None: what is given."""
     empty: str = "no steps timed yet"
     """What to say in place of the stack."""
 
@@ -168,17 +157,9 @@ def draw_split(
     cells, rows = width - gutter, height - 1
     if cells < 8 or rows < 2:
         return Chart([line(("too small for a chart", "dim")), *[()] * (height - 1)], ())
-    frame = ChartData(
-        since=data.since,
-        until=data.until,
-        window_s=data.window_s,
-        ended=data.ended,
-        watched=data.watched,
-        whole=data.whole,
-    )
     since, until = data.since, data.until
     if options.view.span is not None:
-        since, until = visible(options.view, *frame.extent)
+        since, until = visible(options.view, *data.extent)
     found = stacks(data, since, until, cells)
     totals = sorted(one.total for one in found if one is not None)
     if not totals:
@@ -189,8 +170,8 @@ def draw_split(
     labels = tick_rows(axis, rows, _share_label if options.shares else _time_label)
     if (needed := max(map(len, labels.values()), default=0) + 2) > gutter:
         return draw_split(data, options, width, height, needed)
-    area = Area(gutter, cells, since, until, *frame.extent)
-    words = axis_words(frame, options.view)
+    area = Area(gutter, cells, since, until, *data.extent)
+    words = axis_words(data, options.view)
     cursor = None if options.view.cursor is None else area.cell(options.view.cursor)
     bridged = _bridged(found, data.t, area.width / cells)
     columns = [[] if one is None else _column(one, axis, rows, options.shares) for one in bridged]

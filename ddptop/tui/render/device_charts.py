@@ -28,10 +28,10 @@ def figures_of(gpu: GpuSample, history: DeviceHistory) -> FiguresData:
     first = history.until if history.first is None else history.first
     return FiguresData(
         told,
-        history.since,
-        history.until,
-        history.until - history.since,
-        history.marks,
+        since=history.since,
+        until=history.until,
+        window_s=history.until - history.since,
+        marks=history.marks,
         watched=True,
         whole=(min(first, history.until - 1), history.until),
         empty="no history yet: recording starts now",

@@ -24,7 +24,6 @@ class LogPattern(msgspec.Struct, frozen=True):
 
     text: str
     regex: re.Pattern[str]
-    is_literal: bool
     note: str = ""
     """How it was understood, where that is not plain."""
     needle: str | None = None
@@ -98,11 +97,9 @@ def pattern_of(text: str) -> LogPattern:
         return _literal(text, flags, ", ".join(("regex is too slow; matching literally", case)))
     part = "" if reach is None else f"only the first {reach} characters of each line"
     note = ", ".join(part for part in ("regex", part, case) if part)
-    return LogPattern(text, regex, is_literal=False, note=note, small=small, reach=reach)
+    return LogPattern(text, regex, note=note, small=small, reach=reach)
 
 
 def _literal(text: str, flags: int, note: str) -> LogPattern:
     needle = text.lower() if flags & re.IGNORECASE else text
-    return LogPattern(
-        text, re.compile(re.escape(text), flags), True, note.removesuffix(", "), needle
-    )
+    return LogPattern(text, re.compile(re.escape(text), flags), note.removesuffix(", "), needle)

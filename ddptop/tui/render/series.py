@@ -54,21 +54,37 @@ class Columns(msgspec.Struct, frozen=True):
     """Columns that may lie between two samples without being a gap."""
 
 
-class ChartData(msgspec.Struct, frozen=True):
-    """What a chart shows: samples of each rank between two moments."""
+class Frame(msgspec.Struct, frozen=True, kw_only=True):
+    """The time axis of a chart, whatever is drawn over it."""
 
-    series: Mapping[int, Points] = msgspec.field(default_factory=dict)
     since: float = 0.0
     """Left edge, unix seconds."""
     until: float = 0.0
     """Right edge, unix seconds."""
     window_s: float | None = None
-    """None: the whole run."""
+    """How much was asked for, back from what is newest; None: everything."""
     marks: tuple[tuple[float, str], ...] = ()
     """Moments with a vertical line, like group restarts: unix seconds and a label."""
     ended: bool = False
     watched: bool = False
     """Whether it begins where watching began, and not with the job."""
+    whole: tuple[float, float] | None = None
+    """Where everything there is begins and ends; None: what is given."""
+    by_step: bool = False
+    """Whether every `t`, the edges and the marks count steps, and not seconds."""
+    attempts: tuple[AttemptSteps, ...] = ()
+    """Where each attempt begins, as far as that is known."""
+
+    @property
+    def extent(self) -> tuple[float, float]:
+        """Where everything there is begins and ends."""
+        return (self.since, self.until) if self.whole is None else self.whole
+
+
+class ChartData(Frame, frozen=True):
+    """What a chart shows: samples of each rank between two moments."""
+
+    series: Mapping[int, Points] = msgspec.field(default_factory=dict)
     empty: str = "no loss yet"
     """What to say in place of a curve where there is no sample."""
     middle: Points | None = None
@@ -80,19 +96,8 @@ class ChartData(msgspec.Struct, frozen=True):
     """With `middle`: by which ratio those are away from the median."""
     number: int | None = None
     """With `middle`: how many ranks it is made of."""
-    whole: tuple[float, float] | None = None
-    """First and last moment of everything there is, unix seconds; None: what is given."""
-    attempts: tuple[AttemptSteps, ...] = ()
-    """Where each attempt begins, as far as that is known."""
     last_step: int | None = None
     """Steps that all attempts took together; None where that is not known."""
-    by_step: bool = False
-    """Whether every `t`, the edges and the marks count steps, and not seconds."""
-
-    @property
-    def extent(self) -> tuple[float, float]:
-        """Where everything there is begins and ends."""
-        return (self.since, self.until) if self.whole is None else self.whole
 
 
 def bin_points(

@@ -29,6 +29,7 @@ from ddptop_runner.base.clock import utc_now
 from ddptop_runner.foreign import job_record, output
 from ddptop_runner.foreign.job_record import LossHistory
 from ddptop_runner.foreign.watch import ForeignBook, NewLines
+from ddptop_runner.reading.progress.combine import total_steps
 from ddptop_runner.reading.progress.from_text import TextProgress
 from ddptop_runner.reading.text.parser import Reading
 
@@ -366,11 +367,12 @@ def test_progress_of_a_log_that_falls_silent_or_begins_anew() -> None:
         hear(step, step * 2.0)
     now = start + dt.timedelta(seconds=18)
     assert progress.steps_per_s(now) == pytest.approx(0.5)
-    assert progress.eta_s(now) == pytest.approx(182)
-    assert progress.total_steps == 100
+    done = progress.progress(now)
+    assert done is not None and done.eta_s == pytest.approx(182)
+    assert (done.counts, done.total) == ("run", 100)
     assert progress.steps_per_s(now + dt.timedelta(seconds=60)) is None
     hear(0, 80.0)  # a bar for each epoch
-    assert progress.total_steps is None
+    assert total_steps(progress.progress(now)) is None
     assert progress.step == 0
 
 
@@ -393,8 +395,7 @@ def test_any_readings_add_up_to_something() -> None:
             ),
             random_.choice((None, at)),
         )
-        rate, eta = progress.steps_per_s(at), progress.eta_s(at)
+        rate, done = progress.steps_per_s(at), progress.progress(at)
         assert rate is None or rate > 0
-        assert eta is None or eta >= 0
-        done = progress.progress(at)
+        assert done is None or done.eta_s is None or done.eta_s >= 0
         assert done is None or done.fraction is None or 0 <= done.fraction <= 1

@@ -75,7 +75,7 @@ def test_evidence_that_cannot_be_kept_does_not_keep_the_agent_waiting(
     run(scenario)
 
 
-HANG = HangVerdict((1,), 60.0, "no step for 60 s")
+HANG = HangVerdict((1,), "no step for 60 s")
 BAD = BadLoss(rank=1, step=7, what="NaN")
 
 

@@ -252,11 +252,6 @@ class RankTable:
         self.new: list[RankRecord] = []
 
     @property
-    def has_begun(self) -> bool:
-        """Whether any process of the attempt is known."""
-        return any(record.process is not None for record in self.everyone())
-
-    @property
     def world_size(self) -> int | None:
         """The number of ranks; None while that is not known."""
         return len(self._records)

@@ -86,7 +86,7 @@ def test_a_crash_tells_its_own_place_whatever_was_asked_for_before():
 
 
 def verdict(*ranks):
-    return HangVerdict(ranks, 61.0, "no rank made progress for 61 s (limit: 60 s); and so on")
+    return HangVerdict(ranks, "no rank made progress for 61 s (limit: 60 s); and so on")
 
 
 def keep(folder, texts):
@@ -109,7 +109,7 @@ def test_the_cause_names_where_the_culprit_stood(tmp_path):
 
 def test_a_place_that_the_verdict_names_is_told_once_and_whole(tmp_path):
     evidence = keep(tmp_path, {0: WAITING, 1: SLEEPING})
-    found = HangVerdict((1,), 61.0, "rank 1 is stuck at step 5 (last seen at data.py:7 in fetch)")
+    found = HangVerdict((1,), "rank 1 is stuck at step 5 (last seen at data.py:7 in fetch)")
     cause = hang_cause(found, evidence, {})
     assert cause.place == "/home/me/data.py:7 in fetch"
     assert cause.summary == (

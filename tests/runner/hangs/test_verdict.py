@@ -154,7 +154,6 @@ def test_verdict(case):
 
 def test_the_message_names_who_is_behind_and_what_was_allowed():
     found = judge(BEHIND, [], ASKED).tell()
-    assert found.quiet_s == 61
     assert found.message == (
         "no rank made progress for 61 s (limit: 60 s); "
         "rank 1 is stuck at step 39; the others are at step 40"

@@ -7,6 +7,7 @@ import datetime as dt
 import pytest
 
 from ddptop_runner.base.clock import utc_now
+from ddptop_runner.reading.progress.combine import total_steps
 from ddptop_runner.reading.progress.from_text import HOLD_S, Said, TextProgress
 from ddptop_runner.reading.text.parser import LossParser, Reading
 
@@ -55,7 +56,7 @@ def test_a_bar_of_the_run() -> None:
     assert (done.step, done.total, done.counts, done.source) == (90, 1000, "run", "log")
     assert done.fraction == pytest.approx(0.09)
     assert done.eta_s == pytest.approx(910 / 5)  # 5 steps a second were seen; the bar says 4
-    assert output.progress.total_steps == 1000
+    assert total_steps(done) == 1000
 
 
 def test_before_a_speed_was_seen_the_bar_is_believed() -> None:
@@ -94,7 +95,7 @@ def test_speed_goes_on_from_epoch_to_epoch() -> None:
     assert done.fraction == pytest.approx(0.5)
     assert done.eta_s == pytest.approx(40)
     assert progress.steps_per_s(after(38)) == pytest.approx(0.5)
-    assert progress.total_steps is None
+    assert total_steps(done) is None
 
 
 @pytest.mark.parametrize(
@@ -142,7 +143,7 @@ def test_a_bar_for_each_epoch_is_of_no_run() -> None:
         output.write(tqdm(step, 100) + "\r", at_s=place)
     done = output.now()
     assert (done.counts, done.fraction, done.eta_s) == ("epoch", None, None)
-    assert output.progress.total_steps is None
+    assert total_steps(done) is None
 
 
 def test_more_done_than_there_is_tells_no_share() -> None:
@@ -213,7 +214,7 @@ def test_epochs_of_the_command_make_an_estimate_of_a_bar_for_each_epoch() -> Non
     assert done.epoch_eta_s == pytest.approx(96 / 4, rel=0.05)
     assert done.fraction == pytest.approx((1 + 92 / 188) / 4)
     assert done.eta_s == pytest.approx((96 + 2 * 188) / 4, rel=0.05)
-    assert known.total_steps is None
+    assert total_steps(done) is None
 
 
 @pytest.mark.parametrize(
@@ -243,7 +244,7 @@ def test_a_counter_that_runs_on_over_epochs_is_the_runs() -> None:
     assert (done.step, done.total, done.counts, done.estimated) == (260, 5120, "run", False)
     assert done.eta_s == pytest.approx((5120 - 260) / 4)
     assert output.progress.steps_per_s(after(65)) == pytest.approx(4)
-    assert output.progress.total_steps == 5120 and output.progress.counts_run
+    assert total_steps(done) == 5120 and output.progress.counts_run
 
 
 def test_going_back_to_a_checkpoint_is_no_new_epoch() -> None:

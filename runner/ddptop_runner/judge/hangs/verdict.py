@@ -125,8 +125,6 @@ class HangVerdict:
 
     ranks: tuple[int, ...]
     """The culprits: whom the others wait for; all where nobody is behind."""
-    quiet_s: float
-    """For how long no rank made progress."""
     message: str
     """What stands still, who is behind and by which sign, in words."""
     named: bool = True
@@ -612,7 +610,6 @@ class Judgement:
         allowed_s = self.allowed.total_s if spent_by_silence else self.allowed.idle_s
         return HangVerdict(
             ranks=self.culprits.ranks,
-            quiet_s=self.silent_s,
             named=self.culprits.named,
             message=f"no rank made progress for {self.silent_s:.0f} s "
             f"(limit: {allowed_s:g} s); {self.culprits.because}",

@@ -165,11 +165,6 @@ class TextProgress:
         return Printed(known.step, known.first, every, known.total, self.counts_run)
 
     @property
-    def total_steps(self) -> int | None:
-        """Of the whole run; None where the log counts each epoch anew."""
-        return self._steps.total if self.counts_run else None
-
-    @property
     def counts_run(self) -> bool:
         """Whether `step` counts the whole run, as far as the log tells."""
         return self._steps.unit == "run" and not self._counts_epoch(self._steps)
@@ -294,11 +289,6 @@ class TextProgress:
     def steps_per_s(self, now: dt.datetime) -> float | None:
         """By the log; None before two different steps were seen, and for a log that fell silent."""
         return None if self._steps.unnamed else self._steps.pace.per_s(now.timestamp())
-
-    def eta_s(self, now: dt.datetime) -> float | None:
-        """Seconds to the end of the run; None where its end is not known."""
-        progress = self.progress(now)
-        return None if progress is None else progress.eta_s
 
     def progress(self, now: dt.datetime) -> Progress | None:
         """How far it is; None where nothing said a total."""

@@ -365,15 +365,13 @@ def _indices(part: str, text: str) -> range:
 
 
 _NUMBER = re.compile(r"[+-]?\d+")
-Present = Sequence["GpuSample | Device"]
+Present = Sequence[GpuSample]
 """The machine's devices: whole ones, and MIG instances as far as they are known."""
 
 
-def is_instance(gpu: GpuSample | Device) -> bool:
+def is_instance(gpu: GpuSample) -> bool:
     """Whether this is a MIG instance and no whole device."""
-    if isinstance(gpu, GpuSample) and gpu.parent_uuid is not None:
-        return True
-    return (gpu.uuid or "").startswith("MIG-")
+    return gpu.parent_uuid is not None or (gpu.uuid or "").startswith("MIG-")
 
 
 def mig_instances(listed: str | None) -> list[str]:
@@ -388,14 +386,10 @@ def in_mig_mode(present: Present) -> dict[int, list[str]]:
     """UUIDs of the instances of each whole device in MIG mode, by its index."""
     found: dict[int, list[str]] = {}
     for gpu in present:
-        if isinstance(gpu, GpuSample):
-            if is_instance(gpu) and gpu.uuid:
-                found.setdefault(gpu.index, []).append(gpu.uuid)
-            elif gpu.mig_instances:
-                known = found.setdefault(gpu.index, [])
-                known += [uuid for uuid in gpu.mig_instances if uuid not in known]
-            elif gpu.note is not None and NO_INSTANCES in gpu.note:
-                found.setdefault(gpu.index, [])
+        if is_instance(gpu) and gpu.uuid:
+            found.setdefault(gpu.index, []).append(gpu.uuid)
+        elif gpu.mig_instances or (gpu.note is not None and NO_INSTANCES in gpu.note):
+            found.setdefault(gpu.index, []).extend(gpu.mig_instances)
     return {index: sorted(set(uuids)) for index, uuids in found.items()}
 
 
@@ -411,14 +405,13 @@ class Machine:
         self._present = present
         self._inherited_cvd = inherited_cvd
         self._allowed = visible_devices(present, inherited_cvd)
-        self._whole = {one.index: one for one in self._allowed if not is_instance(one)}
-        self._lost = {gpu.index for gpu in present if isinstance(gpu, GpuSample) and gpu.lost}
+        self._whole = {one.index: one for one in self._allowed if not one.is_mig}
+        self._lost = {gpu.index for gpu in present if gpu.lost}
         self._mig = in_mig_mode(present)
         self.usable = [
             device
             for device in self._allowed
-            if device.index not in self._lost
-            and (is_instance(device) or device.index not in self._mig)
+            if device.index not in self._lost and (device.is_mig or device.index not in self._mig)
         ]
         """Those that a job may have that names none."""
 
@@ -455,7 +448,7 @@ class Machine:
             chosen = self._named(request)
         else:
             chosen = self._all_usable(request)
-        instances = [device for device in chosen if is_instance(device)]
+        instances = [device for device in chosen if device.is_mig]
         if instances and nproc not in (None, 1):
             raise UsageError(
                 f"{instances[0].uuid} is one MIG instance, which {nproc} ranks cannot share",
@@ -493,7 +486,7 @@ class Machine:
             return []
         allowed = {device.index for device in self._allowed}
         notes = [f"GPU {index} is lost; skipping it" for index in sorted(self._lost & allowed)]
-        if not any(map(is_instance, self._allowed)):
+        if not any(device.is_mig for device in self._allowed):
             notes += [
                 f"GPU {index} is in MIG mode and was skipped;"
                 f" to use it, pass an instance ({_few(self._mig[index])})"
@@ -540,7 +533,7 @@ class Machine:
             remedy = f"choose from {names_of(rest)}" if rest else "reset the device or reboot"
             raise UsageError(f"{_are(gone)} lost", remedy)
         for device in chosen:
-            if device.index in self._mig and not is_instance(device):
+            if device.index in self._mig and not device.is_mig:
                 raise UsageError(
                     f"{name_of(device)} is in MIG mode and cannot be used as a whole",
                     f"pass one of its instances: {_few(self._mig[device.index])}",
@@ -548,7 +541,7 @@ class Machine:
         return chosen
 
 
-def _the_one(uuid: str, present: Present) -> GpuSample | Device:
+def _the_one(uuid: str, present: Present) -> GpuSample:
     found = [gpu for gpu in present if gpu.uuid and gpu.uuid.startswith(uuid)]
     exact = [gpu for gpu in found if gpu.uuid == uuid]
     if not found:
@@ -594,24 +587,24 @@ def visible_devices(present: Present, inherited_cvd: str | None) -> list[Device]
         if device in found:
             return []
         found.append(device)
-    return list(filter(is_instance, found))[:1] or found
+    return [device for device in found if device.is_mig][:1] or found
 
 
-def _by_number(entry: str, machine: Present) -> GpuSample | Device | None:
+def _by_number(entry: str, machine: Present) -> GpuSample | None:
     digits = _NUMBER.match(entry)
     if digits is None:
         return None
     return next((gpu for gpu in machine if gpu.index == int(digits[0])), None)
 
 
-def _by_uuid(entry: str, machine: Present) -> GpuSample | Device | None:
+def _by_uuid(entry: str, machine: Present) -> GpuSample | None:
     if not entry.startswith(("GPU-", "MIG-")) or len(entry) <= len("GPU-"):
         return None
     matches = [gpu for gpu in machine if gpu.uuid and gpu.uuid.startswith(entry)]
     return matches[0] if len(matches) == 1 else None
 
 
-def _device(gpu: GpuSample | Device) -> Device:
+def _device(gpu: GpuSample) -> Device:
     return Device(index=gpu.index, uuid=gpu.uuid, name=gpu.name)
 
 
@@ -624,7 +617,7 @@ def job_environment(devices: Sequence[Device] | None, *, by_uuid: bool = False) 
     """
     if devices is None:
         return {}
-    mig = any(map(is_instance, devices))
+    mig = any(device.is_mig for device in devices)
     uuids = [device.uuid for device in devices if device.uuid]
     if (by_uuid or mig) and len(uuids) == len(devices):
         visible = uuids

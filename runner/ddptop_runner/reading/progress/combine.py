@@ -7,12 +7,15 @@ a framework's trainer, then that of a line of output. Of several ranks the slowe
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
 import msgspec
 
-from ddptop_runner.model.probe_message import ProbeMessage
 from ddptop_runner.model.snapshot import NodeSnapshot, Progress, RunStep
 from ddptop_runner.model.words import ProgressSource
+
+if TYPE_CHECKING:  # viewers read a snapshot's progress, and no message
+    from ddptop_runner.model.probe_message import ProbeMessage
 
 _ORDER: tuple[ProgressSource, ...] = ("api", "trainer", "log")
 

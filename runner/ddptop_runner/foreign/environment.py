@@ -5,6 +5,7 @@ Only the variables named here are kept of a process; all others are dropped at o
 
 from __future__ import annotations
 
+import functools
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -139,44 +140,46 @@ def _place(environ: Mapping[str, str], address: str, port: str) -> str | None:
 def _claims(environ: Mapping[str, str]) -> Iterator[Claim | None]:
     """What each scheme's variables say, the strongest first; None where they hold no rank."""
     rendezvous = rendezvous_of(environ)
+    claim_as = functools.partial(_claim, environ, rendezvous)
     names = ("RANK", "LOCAL_RANK", "WORLD_SIZE")
     if (run_id := environ.get("TORCHELASTIC_RUN_ID")) is not None:
         job = (rendezvous or "", run_id, environ.get("DDPTOP_JOB_ID", ""))
-        yield _claim(environ, "elastic", job, *names, "LOCAL_WORLD_SIZE")
+        yield claim_as("elastic", job, *names, "LOCAL_WORLD_SIZE")
     place = _place(environ, "HOROVOD_GLOO_RENDEZVOUS_ADDR", "HOROVOD_GLOO_RENDEZVOUS_PORT")
     of_horovod = ("HOROVOD_RANK", "HOROVOD_LOCAL_RANK", "HOROVOD_SIZE")
-    yield _claim(environ, "horovod", (place,), *of_horovod, rendezvous=place)
+    yield claim_as("horovod", (place,), *of_horovod, place=place)
     if {"CROSS_RANK", "CROSS_SIZE"} & environ.keys():
-        yield _claim(environ, "deepspeed", (rendezvous,), *names, "LOCAL_SIZE")
+        yield claim_as("deepspeed", (rendezvous,), *names, "LOCAL_SIZE")
     job_id = environ.get("PMIX_NAMESPACE") or environ.get("OMPI_MCA_ess_base_jobid") or None
     of_mpi = [f"OMPI_COMM_WORLD_{name}" for name in ("RANK", "LOCAL_RANK", "SIZE")]
-    yield _of_scheduler(environ, _claim(environ, "mpi", (job_id,), *of_mpi))
+    yield _of_scheduler(environ, claim_as("mpi", (job_id,), *of_mpi))
     # an mpirun inside an allocation of Slurm: the place of its daemon is no rank
     if number(environ, "PMI_RANK", "PMIX_RANK") in (None, number(environ, "SLURM_PROCID")):
         step = environ.get("SLURM_STEP_ID") or environ.get("SLURM_STEPID") or ""
         of_slurm = ("SLURM_PROCID", "SLURM_LOCALID", "SLURM_STEP_NUM_TASKS SLURM_NTASKS")
-        claim = _claim(environ, "slurm", (environ.get("SLURM_JOB_ID", ""), step), *of_slurm)
+        claim = claim_as("slurm", (environ.get("SLURM_JOB_ID", ""), step), *of_slurm)
         yield _of_scheduler(environ, claim)
     of_pmi = ("PMI_RANK PMIX_RANK", "MPI_LOCALRANKID", "PMI_SIZE")
-    claim = _claim(environ, "pmi", (environ.get("PMIX_NAMESPACE") or None,), *of_pmi)
+    claim = claim_as("pmi", (environ.get("PMIX_NAMESPACE") or None,), *of_pmi)
     yield _of_scheduler(environ, claim)
     if (size := number(environ, "WORLD_SIZE")) is not None:
-        yield _claim(environ, "manual", (rendezvous or "", str(size)), *names, "LOCAL_WORLD_SIZE")
+        yield claim_as("manual", (rendezvous or "", str(size)), *names, "LOCAL_WORLD_SIZE")
     if rendezvous is not None and "NODE_RANK" in environ:
         # Lightning gives its children no RANK; that of a further host follows from all its ranks
-        yield _claim(environ, "lightning", (rendezvous,), "LOCAL_RANK", *names[1:])
+        yield claim_as("lightning", (rendezvous,), "LOCAL_RANK", *names[1:])
     yield _tf_config(environ)
 
 
 def _claim(
     environ: Mapping[str, str],
+    rendezvous: str | None,
     scheme: Scheme,
     job: tuple[str | None, ...],
     rank: str,
     local_rank: str,
     world_size: str,
     local_world_size: str = "",
-    rendezvous: str | None = None,
+    place: str | None = None,
 ) -> Claim | None:
     """None where no variable holds a rank. Of several names the first with a number counts."""
     number_of_rank = number(environ, *rank.split())
@@ -190,7 +193,7 @@ def _claim(
         local_rank=number_of_rank if local is None else local,
         world_size=number(environ, *world_size.split()),
         local_world_size=number(environ, local_world_size),
-        rendezvous=rendezvous or rendezvous_of(environ),
+        rendezvous=place or rendezvous,
         restart_count=number(environ, "TORCHELASTIC_RESTART_COUNT"),
     )
 

@@ -472,7 +472,7 @@ def lightning_jobs(tree: Tree) -> list[JobDraft]:
     """Lightning's: rank 0 is the script that the person started, and parent of the other ranks."""
     groups: dict[tuple[str, ...], list[_Claimed]] = defaultdict(list)
     for process in tree.by_pid.values():
-        claim = claim_of(process)
+        claim = None if process.pid in tree.members else claim_of(process)
         if claim is None or claim.scheme != "lightning" or tree.is_taken(process):
             continue
         if tree.can_be_rank(process):

@@ -294,7 +294,7 @@ class Machine:
             assert state.ending is not None and state.ending.state == "stopped"
             assert state.stop is not None and state.stop.kill_at_s == event.kill_at_s
         elif isinstance(event, ev.AgentLost):
-            assert state.agent_lost and state.alerts
+            assert state.alerts
         elif isinstance(event, ev.GpuMemoryAwaited):
             assert bool(state.alerts) or not event.is_problem
         elif isinstance(event, ev.JobEnded):
@@ -350,6 +350,8 @@ class Machine:
         while self.untold:
             exited = self.untold.pop(0)
             self.told.append(exited)
+            if self.random.random() < 0.1:  # how it exited is known only later
+                self.take(msgspec.structs.replace(exited, status=None))
             self.take(exited)
             if self.agent is None and self.agent_exit is None:
                 self.take(pt.OrphanExited())
@@ -674,7 +676,7 @@ class Machine:
             return self._choose(order, attempt, chance)
         if isinstance(order, pt.ReplaceAgent):
             self._end_everything()
-            return self._made_room(chance)
+            return self._made_room(attempt, chance)
         self._end_everything()
         if isinstance(order, pt.EndRanks):
             self._see_agent_exit()
@@ -696,9 +698,9 @@ class Machine:
         found = "GPU 0 still has memory in use" if chance < 0.1 else None
         return pt.LeftoversEnded(question=question, waited_s=9.0, found=found, is_problem=True)
 
-    def _made_room(self, chance: float) -> pt.AgentMadeRoom:
+    def _made_room(self, attempt: int, chance: float) -> pt.AgentMadeRoom:
         found = "waited 9 s" if chance < 0.1 else None
-        return pt.AgentMadeRoom(waited_s=9.0, found=found)
+        return pt.AgentMadeRoom(attempt=attempt, waited_s=9.0, found=found)
 
     def _outcome(self, attempt: int) -> AttemptOutcome:
         step = self.random.choice([None, 5, int(self.now_s)])
@@ -729,7 +731,11 @@ class Machine:
         assert not (state.is_over and self.alive), "ranks outlive the job"
         rows = [*self.rows.kept, *self.rows.pending]
         assert self.rows.folded == state, "the fold of the log is not the live state"
-        exits = [(r.attempt, r.rank, r.pid) for r in rows if r.type == "rank_exited"]
+        exits = [
+            (r.attempt, r.rank, r.pid, r.exit_code is None and r.signal is None)
+            for r in rows
+            if r.type == "rank_exited"
+        ]
         assert len(exits) == len(set(exits)) or self.lost_log, "an exit is told twice"
         seqs = [row.seq for row in rows]
         assert seqs == sorted(set(seqs)), "two events have one number"

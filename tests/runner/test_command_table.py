@@ -59,7 +59,7 @@ def test_only_a_command_has_a_launcher():
     assert type(table_of(make_spec(), 0.0)) is RankTable
     made = table_of(make_spec(kind="command", nproc=0), 0.0)
     assert made.launcher is not None
-    assert list(made) == [] and made.world_size is None and not made.has_begun
+    assert list(made) == [] and made.world_size is None
 
 
 def test_the_attempt_lives_in_its_launcher(table, pids):

@@ -138,7 +138,7 @@ class Attempt:
         self.pause = self.found = self._save_asked = None
         self._is_suspected = False
         self.look_at_steps({})
-        request.withdraw(self._folder)  # whoever is new has nothing to save
+        request.withdraw(self._folder)  # a new attempt has nothing to save yet
 
     def _note_exit(
         self, record: RankRecord | None, event: ev.RankExited | ev.LauncherExited
@@ -172,36 +172,44 @@ class Attempt:
             at_s: CLOCK_BOOTTIME at which that was seen.
             approximate: whether that may be late.
         """
-        records = [self.table.of_pid(pid)]
-        twin = self.table.rank_of_pid(pid)  # a launcher that is a rank itself
-        if twin is not records[0] and twin is not None and twin.alive:
-            records.append(twin)
+        record, twin = self.table.of_pid(pid), self.table.rank_of_pid(pid)
+        if record is None:
+            return False
+        self._report_exit(record, pid, status, at_s, approximate=approximate)
+        if twin is not record and twin is not None and twin.alive:  # a launcher that is a rank
+            self._report_exit(twin, pid, status, at_s, approximate=approximate)
+        return True
+
+    def _report_exit(
+        self, record: RankRecord, pid: int, status: int | None, at_s: float, *, approximate: bool
+    ) -> None:
         died_at_s = self._deaths.died_at_s(pid)
-        for record in filter(None, records):
-            self._take(
-                pt.ProcessExited(
-                    attempt=self.number,
-                    rank=None if record is self.table.launcher else record.rank,
-                    pid=pid,
-                    status=status,
-                    at_s=min(at_s, died_at_s or at_s),
-                    approximate=died_at_s is None and approximate,
-                )
+        self._take(
+            pt.ProcessExited(
+                attempt=self.number,
+                rank=None if record is self.table.launcher else record.rank,
+                pid=pid,
+                status=status,
+                at_s=min(at_s, died_at_s or at_s),
+                approximate=died_at_s is None and approximate,
             )
-        return records[0] is not None
+        )
 
     def _rank_exited(self, process: ProcessId, status: int | None) -> None:
         """A rank of a command exited, which no agent reports."""
         record = self.table.rank_of_pid(process.pid)
         if record is None or record.process != process:
             return
-        self.exited(process.pid, status, boottime_s(), approximate=True)
+        launcher = self.table.launcher
+        if status is None and launcher is not None and launcher.pid == process.pid:
+            return  # the command's own process, whose status the agent reports
+        self._report_exit(record, process.pid, status, boottime_s(), approximate=True)
         well = status == 0 or (status is None and record.leaving)
         if not well and self.job.ending_ranks_at_s is None:  # its launcher will end the others
             self.on_bad_exit()
 
     @property
-    def has_untold_exits(self) -> bool:
+    def has_unreported_exits(self) -> bool:
         """Whether a rank of a command has exited, and how is not known yet."""
         if self.table.launcher is None:
             return False

@@ -66,8 +66,13 @@ def _agent_listens(state: JobState, fact: pt.AgentListens, now_s: float, spec: J
 
 
 def _group_started(state: JobState, fact: pt.GroupStarted, now_s: float, spec: JobSpec) -> Decision:
-    if fact.attempt == state.attempt and state.processes:
-        return []
+    ranks = [
+        ev.RankStarted(attempt=fact.attempt, rank=one.rank, pid=one.pid)
+        for one in fact.workers
+        if one.rank is not None
+    ]
+    if fact.attempt == state.attempt and state.processes:  # recorded by an earlier supervisor
+        return [one for one in ranks if one.rank not in state.ranks]
     launcher = next((one.pid for one in fact.workers if one.rank is None), None)
     started = ev.AttemptStarted(
         attempt=fact.attempt,
@@ -76,11 +81,6 @@ def _group_started(state: JobState, fact: pt.GroupStarted, now_s: float, spec: J
         probed=spec.probe,
         at_s=now_s,
     )
-    ranks = [
-        ev.RankStarted(attempt=fact.attempt, rank=one.rank, pid=one.pid)
-        for one in fact.workers
-        if one.rank is not None
-    ]
     return [started, *ranks]
 
 
@@ -122,17 +122,21 @@ def _orphan_exited(state: JobState, fact: pt.OrphanExited, now_s: float, spec: J
     launcher_lives = state.launcher is not None and state.has_living
     ranks_live = any(life.pid is not None and not life.exited for life in state.ranks.values())
     if state.has_failed and state.ending is None and ranks_live and not launcher_lives:
-        return [pt.KeepEvidence()]
+        is_ending = state.ending_ranks_at_s is not None
+        return [pt.EndLeftovers() if is_ending else pt.KeepEvidence()]
     return _after_the_ranks(state)
 
 
 def _after_the_ranks(state: JobState) -> Decision:
-    """Once no rank is alive, and no agent asks."""
+    """Once no rank is alive."""
     if state.is_over or state.has_living or state.wanted_agent is not None:
         return []
-    if state.ending is None and state.restart is not None and state.restart.decided:
+    has_finished = bool(state.processes) and not state.has_failed
+    if state.ending is not None or has_finished:
+        return [pt.Conclude()]
+    if state.restart is not None and state.restart.decided:
         return [pt.WaitForRestart(at_s=state.restart.at_s)]
-    if state.ending is not None or not state.has_failed:
+    if not state.has_failed:
         return [pt.Conclude()]
     return [pt.JudgeAttempt()]
 
@@ -143,12 +147,12 @@ def _agent_exited(state: JobState, fact: pt.AgentExited, now_s: float, spec: Job
         wanted is not None and fact.pid is not None and fact.pid == wanted.replaces
     ):
         return []
-    is_agreed = pending is not None and (pending.prepared or pending.sent)
-    if state.ending is None and wanted is None and is_agreed:
+    is_prepared = pending is not None and (pending.prepared or pending.sent)
+    if state.ending is None and wanted is None and is_prepared:
         return _request_agent(state, pt.AgentState(), spec)
     if state.has_living and wanted is None:
         if state.ending is not None:
-            return []  # they may be saving; whoever ends them goes on
+            return []  # they may be saving; whatever is ending them continues
         lost = ev.AgentLost(
             attempt=state.attempt,
             status=fact.status,
@@ -171,8 +175,11 @@ def _agent_asked(state: JobState, fact: pt.AgentAsked, now_s: float, spec: JobSp
         return [pt.JudgeAttempt(question=fact.question)]
     if fact.kind == "group_stopped":
         follows = state.ending is None and not state.needs_new_agent
-        return [pt.EndLeftovers(question=fact.question, await_memory=follows)]
-    return [pt.AnswerAgent(question=fact.question)]
+        leftovers = pt.EndLeftovers(
+            question=fact.question, grace_s=BAD_END_GRACE_S, await_memory=follows
+        )
+        return [leftovers]
+    return [pt.AnswerAgent(question=fact.question)]  # `ended`: it may exit
 
 
 # -- a failure -------------------------------------------------------------------------------------
@@ -180,9 +187,11 @@ def _agent_asked(state: JobState, fact: pt.AgentAsked, now_s: float, spec: JobSp
 
 def _evidence_kept(state: JobState, fact: pt.EvidenceKept, now_s: float, spec: JobSpec) -> Decision:
     ending = ev.RanksEnding(attempt=state.attempt, at_s=now_s, failed=fact.ranks)
+    is_late = state.is_over or fact.attempt != state.attempt
     if fact.question is not None:
-        return [ending, pt.InterruptRanks(), pt.AnswerAgent(question=fact.question)]
-    if state.is_over or fact.attempt != state.attempt:
+        answer = pt.AnswerAgent(question=fact.question)
+        return [answer] if is_late else [ending, pt.InterruptRanks(), answer]
+    if is_late or state.ending is not None or state.wanted_agent is not None:
         return []
     return [ending, pt.EndLeftovers()]
 
@@ -397,7 +406,7 @@ def _devices_chosen(
     aside = [*state.set_aside, *fact.aside]
     needs_agent = aside != state.set_aside_before
     if question is not None:
-        left = restarts_left(state, spec)
+        left = state.restarts_left(spec.max_restarts)
         answer = pt.AnswerAgent(question=question, restart=not needs_agent, restarts_left=left)
         return [*told, answer]
     if alive:
@@ -416,14 +425,14 @@ def _restart_ranks(
 
 
 def _restart_group(state: JobState, spec: JobSpec) -> pt.TellAgent:
-    return pt.TellAgent(order="restart_group", restarts_left=restarts_left(state, spec))
+    return pt.TellAgent(order="restart_group", restarts_left=state.restarts_left(spec.max_restarts))
 
 
 def _request_agent(state: JobState, agent: pt.AgentState, spec: JobSpec) -> Decision:
     requested = ev.AgentRequested(
         attempt=state.attempt,
         next_attempt=(state.attempt or 0) + 1,
-        restarts_left=restarts_left(state, spec),
+        restarts_left=state.restarts_left(spec.max_restarts),
         replaces=agent.pid,
     )
     return [requested, pt.ReplaceAgent()]
@@ -435,15 +444,10 @@ def _agent_made_room(
     wanted = state.wanted_agent
     if state.ending is not None or state.is_over:
         return [] if state.is_over else [pt.Conclude()]
-    if wanted is None or wanted.connected:
+    if wanted is None or wanted.connected or fact.attempt != state.attempt:
         return []
     start = pt.StartAgent(attempt=wanted.attempt, restarts_left=wanted.restarts_left)
     return [*_memory_awaited(state, fact), start]
-
-
-def restarts_left(state: JobState, spec: JobSpec) -> int:
-    """Of the budget."""
-    return max(0, spec.max_restarts - state.budget.used)
 
 
 # -- what a person asks for ------------------------------------------------------------------------
@@ -463,7 +467,7 @@ def _end_ranks(state: JobState, grace_s: float, now_s: float) -> Decision:
     return [ending, pt.EndRanks(grace_s=grace_s)]
 
 
-def is_waiting(state: JobState) -> bool:
+def _is_waiting(state: JobState) -> bool:
     """Whether the next attempt is decided on and waits for its time."""
     pending = state.restart
     return state.phase == "restarting" and pending is not None and pending.at_s is not None
@@ -472,7 +476,7 @@ def is_waiting(state: JobState) -> bool:
 def _restart_asked(state: JobState, fact: pt.RestartAsked, now_s: float, spec: JobSpec) -> Decision:
     """A pending attempt begins at once, and what it had cost is given back."""
     used, pending = state.budget.used, state.restart
-    if is_waiting(state) and pending is not None:
+    if _is_waiting(state) and pending is not None:
         if not pending.counted:
             return []  # once is enough
         hurried = ev.RestartHurried(
@@ -480,7 +484,7 @@ def _restart_asked(state: JobState, fact: pt.RestartAsked, now_s: float, spec: J
             at_s=now_s,
             used=max(0, used - 1),
             limit=spec.max_restarts,
-            devices_back=fact.devices_back,
+            devices_back=[] if pending.prepared else fact.devices_back,
         )
         return [hurried, pt.SkipWait()]
     if state.phase not in ("starting", "running", "hung"):
@@ -533,7 +537,8 @@ def _supervisor_started(
     wanted, pending = state.wanted_agent, state.restart
     if wanted is not None and not wanted.connected and fact.agent.pid in (None, wanted.replaces):
         return [pt.ReplaceAgent()]
-    if pending is not None and pending.end_ranks and not pending.sent:
+    to_end = pending is not None and (pending.end_ranks or not pending.decided)
+    if pending is not None and to_end and not pending.sent:
         return [pt.WaitForRestart(at_s=pending.at_s)]
     if state.ending is not None and state.ending.end_ranks:
         return _end_ranks(state, BAD_END_GRACE_S, now_s)

@@ -91,7 +91,8 @@ def _key(event: ev.JobEvent) -> tuple[object, ...]:
     """What makes two events the same: an attempt fails once, a rank of it exits once."""
     # a launcher may start its ranks anew within an attempt
     who = (getattr(event, "rank", None), getattr(event, "pid", None))
-    return (type(event), event.attempt, *who)
+    # how a process exited may be known only later
+    return (type(event), event.attempt, *who, getattr(event, "status", 0) is None)
 
 
 def as_row(event: ev.JobEvent) -> Event:

@@ -226,7 +226,7 @@ def compose(
         state=state.phase,
         attempt=attempt,
         restarts_used=state.budget.used,
-        restarts_left=max(0, spec.max_restarts - state.budget.used),
+        restarts_left=state.restarts_left(spec.max_restarts),
         world_size=None if spec.is_command else spec.nproc,
         started_at=spec.created_at if last is None else min(last.started_at, at),
         attempt_started_at=state.attempt_started_at,

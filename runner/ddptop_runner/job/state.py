@@ -26,13 +26,8 @@ class RankLife(Base, frozen=True, kw_only=True):
     """Whether ddptop or torch's agent had begun to end it."""
     hung: bool = False
 
-    @property
-    def failed(self) -> bool:
-        """Whether it ended by itself, and otherwise than with 0."""
-        return self.exited and self.status != 0 and not self.by_us
-
     def state(self, steps: int | None, is_running: bool) -> RankState:
-        """In a word.
+        """The rank's state.
 
         Args:
             steps: that it has taken.
@@ -139,8 +134,6 @@ class JobState(Base, frozen=True, kw_only=True):
     """CLOCK_BOOTTIME since which ddptop or torch's agent ends the ranks of this attempt."""
     failed_before: list[int] = []
     """Ranks that the agent had found dead before that."""
-    agent_lost: bool = False
-    """Whether the ranks continue without the agent that started them."""
     budget: Budget = Budget()
     history: History = History()
     """The failed attempts that the restart policy decides on."""
@@ -155,7 +148,7 @@ class JobState(Base, frozen=True, kw_only=True):
     ending: Ending | None = None
     wanted_agent: WantedAgent | None = None
     cause: Cause | None = None
-    """Why the attempt, or the job, failed; None while it goes on."""
+    """Why the attempt, or the job, failed; None while it runs."""
     previous_cause: Cause | None = None
     """Why the attempt before failed; None where it did not."""
     suspected: Suspicion | None = None
@@ -197,6 +190,10 @@ class JobState(Base, frozen=True, kw_only=True):
     def has_failed(self) -> bool:
         """Whether a process of the attempt exited otherwise than with 0."""
         return any(life.exited and life.status != 0 for life in self.processes)
+
+    def restarts_left(self, limit: int) -> int:
+        """Of a budget of that many."""
+        return max(0, limit - self.budget.used)
 
     def history_with(self, outcome: AttemptOutcome | None) -> History:
         """The failed attempts with one more; each counts once."""

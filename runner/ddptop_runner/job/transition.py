@@ -93,7 +93,6 @@ def _attempt_opened(state: JobState, event: ev.AttemptOpened, at: dt.datetime) -
         launcher=None,
         ending_ranks_at_s=None,
         failed_before=[],
-        agent_lost=False,
         restart=None,
         wanted_agent=None,
         previous_cause=state.cause if is_next else state.previous_cause,
@@ -366,11 +365,6 @@ def _lost(state: JobState, event: ev.JobLost, at: dt.datetime) -> JobState:
     return replace(state, phase="lost", restart=None, stop=None, alerts={}, ended_at=at)
 
 
-def _agent_lost(state: JobState, event: ev.AgentLost, at: dt.datetime) -> JobState:
-    state = _noticed(state, event, at)
-    return replace(state, agent_lost=True) if _is_current(state, event) else state
-
-
 # -- what deserves attention -----------------------------------------------------------------------
 
 
@@ -399,6 +393,7 @@ def _memory_awaited(state: JobState, event: ev.GpuMemoryAwaited, at: dt.datetime
 
 
 _NOTICES = (
+    ev.AgentLost,
     ev.Noticed,
     ev.ProcessesStuck,
     ev.SnapshotDamaged,
@@ -436,7 +431,6 @@ _CHANGES: dict[type[ev.EventBase], Callable[[JobState, Any, dt.datetime], JobSta
     ev.StopRequested: _stopping,
     ev.JobEnded: _ended,
     ev.JobLost: _lost,
-    ev.AgentLost: _agent_lost,
     ev.AlertRaised: _alert_raised,
     ev.AlertsCleared: _alerts_cleared,
     ev.GpuMemoryAwaited: _memory_awaited,

@@ -184,6 +184,8 @@ class RanksEnded(Message, frozen=True, kw_only=True, tag="ranks_ended"):
 class AgentMadeRoom(Message, frozen=True, kw_only=True, tag="agent_made_room"):
     """The old agent and all of its ranks are gone."""
 
+    attempt: int
+    """The one that they were of."""
     waited_s: float = 0.0
     found: str | None = None
     is_problem: bool = False
@@ -257,7 +259,7 @@ class AnswerAgent(Message, frozen=True, kw_only=True, tag="answer_agent"):
 
 
 class TellAgent(Message, frozen=True, kw_only=True, tag="tell_agent"):
-    """Have the agent restart the group, or let the ranks end."""
+    """Tell the agent to restart the group, or that the ranks are being ended."""
 
     order: Literal["restart_group", "stopping"]
     restarts_left: int | None = None
@@ -278,6 +280,8 @@ class EndLeftovers(Message, frozen=True, kw_only=True, tag="end_leftovers"):
     """End what ranks had started. Leads to `LeftoversEnded`."""
 
     question: int | None = None
+    grace_s: float | None = None
+    """Between SIGTERM and SIGKILL for the group itself; None: it has had its time."""
     await_memory: bool = False
     """Whether the next attempt needs the memory of this one on the devices."""
 
@@ -309,7 +313,7 @@ class WaitForRestart(Message, frozen=True, kw_only=True, tag="wait_for_restart")
 
 
 class SkipWait(Message, frozen=True, kw_only=True, tag="skip_wait"):
-    """Whatever is waited for, for the next attempt: wait no longer."""
+    """Stop waiting for the next attempt."""
 
 
 class ChooseDevices(Message, frozen=True, kw_only=True, tag="choose_devices"):

@@ -17,7 +17,7 @@ class AgentLink:
     Args:
         send: writes one message.
         take: gets the facts.
-        exited: gets pid, status, CLOCK_BOOTTIME, and whether it is approximate, of each exit.
+        exited: gets the message of each exit.
     """
 
     def __init__(
@@ -58,7 +58,7 @@ class AgentLink:
                     question=message["question"],
                     kind=kind,
                     attempt=message.get("attempt"),
-                    ranks=message.get("ranks", []),
+                    ranks=[rank for rank in message.get("ranks", []) if rank != LAUNCHER],
                 )
             )
 

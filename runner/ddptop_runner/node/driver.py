@@ -46,8 +46,6 @@ from ddptop_runner.store.evidence_folder import RankFiles, Scene
 
 AGENT_EXIT_S = 5.0
 """How long the agent may take to end once its ranks have."""
-BAD_END_GRACE_S = 10.0
-"""Between SIGTERM and SIGKILL, for what a command that is restarted had started."""
 EXITS_KNOWN_S = 1.5
 """How ranks exited is known by then, where no agent but the guardian or the kernel reports it."""
 RECONNECT_S = 3.0
@@ -151,8 +149,14 @@ class JobDriver:
                 self._follow(event)
         if isinstance(fact, pt.GroupStarted):
             self.attempt.adopt(fact.workers)
-        orders = [one for one in decision if isinstance(one, pt.Message)]
-        if orders or self.job.phase != before.phase:
+        number = self.attempt.number
+        orders = [
+            one
+            for one in decision
+            if isinstance(one, pt.Message) and (one, number) not in self._under_way
+        ]
+        has_begun = isinstance(fact, pt.GroupStarted)
+        if orders or has_begun or self.job.phase != before.phase:
             self._around.publish()
         for order in orders:
             self._carry_out(order)
@@ -183,7 +187,8 @@ class JobDriver:
         elif isinstance(order, pt.StartAgent):
             self._skip.clear()
             self._around.start_agent(order.attempt, order.restarts_left)
-        elif (work := (order, self.attempt.number)) not in self._under_way:
+        else:
+            work = (order, self.attempt.number)
             self._under_way.append(work)
             self._around.spawn(self._do(*work))
 
@@ -191,10 +196,43 @@ class JobDriver:
         """Carry out what takes its time, and take what comes of it."""
         try:
             fact = await self._fact_of(order, attempt)
+        except Exception as error:  # a defect must not leave a job without an end
+            self._around.defects.report(error)
+            fact = self._fact_in_any_case(order, attempt)
         finally:
             self._under_way.remove((order, attempt))
-        if fact is not None:
+        if fact is None:
+            return
+        try:
             self.take(fact)
+        except Exception as error:
+            self._around.defects.report(error)
+            if isinstance(fact, pt.AttemptJudged | pt.TroubleJudged):  # now only the budget counts
+                self.take(msgspec.structs.replace(fact, outcome=None))
+
+    def _fact_in_any_case(self, order: pt.Order, attempt: int) -> pt.Fact | None:
+        """What follows an order that failed by a defect of ddptop."""
+        if isinstance(order, pt.KeepEvidence):
+            return pt.EvidenceKept(attempt=attempt, question=order.question, ranks=order.ranks)
+        if isinstance(order, pt.EndLeftovers):
+            return pt.LeftoversEnded(question=order.question)
+        if isinstance(order, pt.JudgeAttempt):
+            return self._judged(order, attempt, None, None)
+        if isinstance(order, pt.JudgeStart):
+            cause = Cause(kind="launch", summary="The agent exited before starting any rank.")
+            return pt.StartJudged(
+                attempt=attempt, status=order.status, cause=cause, jitter=random.random()
+            )
+        if isinstance(order, pt.JudgeTrouble):
+            return self._trouble_judged(order, attempt, None, None)
+        if isinstance(order, pt.ChooseDevices):
+            agent = self._agent_state()
+            return pt.DevicesChosen(attempt=attempt, question=order.question, agent=agent)
+        if isinstance(order, pt.ReplaceAgent):
+            return pt.AgentMadeRoom(attempt=attempt)
+        if isinstance(order, pt.EndRanks):
+            return pt.RanksEnded()
+        return pt.NothingLeft() if isinstance(order, pt.Conclude) else None
 
     async def _fact_of(self, order: pt.Order, attempt: int) -> pt.Fact | None:
         if isinstance(order, pt.KeepEvidence):
@@ -215,10 +253,12 @@ class JobDriver:
         if isinstance(order, pt.ChooseDevices):
             return await self._choose_devices(order, attempt)
         if isinstance(order, pt.ReplaceAgent):
-            return await self._make_room()
+            return await self._make_room(attempt)
         if isinstance(order, pt.EndRanks):
             return await self._end_ranks(order.grace_s)
-        return await self._conclude()
+        if isinstance(order, pt.Conclude):
+            return await self._conclude()
+        raise AssertionError(order)  # `_carry_out` has done it
 
     # -- the agent -------------------------------------------------------------------------------
 
@@ -300,10 +340,7 @@ class JobDriver:
         self._has_evidence = False
 
     async def _keep_evidence_for(self, order: pt.KeepEvidence, attempt: int) -> pt.EvidenceKept:
-        try:
-            await self._keep_evidence_of_failure()
-        except Exception as error:  # the agent waits for its answer, whatever happens here
-            self._around.defects.report(error)
+        await self._keep_evidence_of_failure()
         return pt.EvidenceKept(attempt=attempt, question=order.question, ranks=order.ranks)
 
     async def _keep_evidence_of_failure(self) -> None:
@@ -338,20 +375,25 @@ class JobDriver:
         return str(await evidence_folder.keep(self._folder, number, reason, scene))
 
     async def _judge_attempt(self, order: pt.JudgeAttempt, attempt: int) -> pt.AttemptJudged:
-        cause: Cause | None = None
-        outcome: AttemptOutcome | None = None
         await self.processes.end_leftovers(attempt)  # of a command, they may train on
-        await self._until(lambda: not self.attempt.has_untold_exits, EXITS_KNOWN_S)
-        if not self.job.is_decided:
-            try:
-                outcome, cause = failure.judge(
-                    *(self._folder, attempt, self.attempt.table, self._lived_s()),
-                    oom=self.attempt.oom,
-                    xids_before=self._xids_before,
-                )
-                outcome, cause = self._with_achievements(outcome, cause)
-            except Exception as error:  # a defect must not leave a job without ranks and an end
-                self._around.defects.report(error)
+        await self._until(lambda: not self.attempt.has_unreported_exits, EXITS_KNOWN_S)
+        if self.job.is_decided:
+            return self._judged(order, attempt, None, None)
+        outcome, cause = failure.judge(
+            *(self._folder, attempt, self.attempt.table, self._lived_s()),
+            oom=self.attempt.oom,
+            xids_before=self._xids_before,
+        )
+        outcome, cause = self._with_achievements(outcome, cause)
+        return self._judged(order, attempt, cause, outcome)
+
+    def _judged(
+        self,
+        order: pt.JudgeAttempt,
+        attempt: int,
+        cause: Cause | None,
+        outcome: AttemptOutcome | None,
+    ) -> pt.AttemptJudged:
         return pt.AttemptJudged(
             attempt=attempt,
             question=order.question,
@@ -362,29 +404,37 @@ class JobDriver:
 
     async def _judge_trouble(self, order: pt.JudgeTrouble, attempt: int) -> pt.TroubleJudged | None:
         found = self.attempt.found
+        folder = await self._keep_evidence(order.reason)
+        if found is None or self.attempt.number != attempt or self.job.is_decided:
+            return None
+        if isinstance(found, HangVerdict):
+            cause = self._hang_cause(found, folder)
+        else:
+            words = filter(None, [found.in_words(), self._doubt_checkpoint(found)])
+            cause = Cause(kind="nan", rank=found.rank, summary=" ".join(words), evidence=folder)
+        steps, is_hang = self.attempt.table.most_steps(), order.reason == "hang"
+        bare = AttemptOutcome(
+            attempt, self._lived_s(), steps, None, None, None, is_hang, not is_hang
+        )
+        outcome, cause = self._with_achievements(bare, cause)
+        return self._trouble_judged(order, attempt, cause, outcome)
+
+    def _trouble_judged(
+        self,
+        order: pt.JudgeTrouble,
+        attempt: int,
+        cause: Cause | None,
+        outcome: AttemptOutcome | None,
+    ) -> pt.TroubleJudged | None:
+        """As far as it is known: ranks that hang, or train on nonsense, are ended in any case."""
+        found = self.attempt.found
         if found is None:
             return None
-        outcome: AttemptOutcome | None = None
-        if isinstance(found, HangVerdict):
+        if cause is None and isinstance(found, HangVerdict):
             cause = Cause(kind="hang", summary=f"The job hung: {found.message}.")
-        else:
+        elif cause is None and isinstance(found, BadLoss):
             cause = Cause(kind="nan", rank=found.rank, summary=found.in_words())
-        try:
-            folder = await self._keep_evidence(order.reason)
-            if self.attempt.number != attempt or self.job.is_decided:
-                return None
-            if isinstance(found, HangVerdict):
-                cause = self._hang_cause(found, folder)
-            else:
-                words = filter(None, [found.in_words(), self._doubt_checkpoint(found)])
-                cause = msgspec.structs.replace(cause, summary=" ".join(words), evidence=folder)
-            steps, is_hang = self.attempt.table.most_steps(), cause.kind != "nan"
-            bare = AttemptOutcome(
-                attempt, self._lived_s(), steps, None, None, None, is_hang, not is_hang
-            )
-            outcome, cause = self._with_achievements(bare, cause)
-        except Exception as error:  # a defect must not leave ranks that hang, or train on nonsense
-            self._around.defects.report(error)
+        assert cause is not None
         return pt.TroubleJudged(
             attempt=attempt,
             reason=order.reason,
@@ -443,7 +493,7 @@ class JobDriver:
     async def _wait_for_restart(
         self, order: pt.WaitForRestart, attempt: int
     ) -> pt.RestartDue | None:
-        """A later wait replaces an earlier one; the agent's question is always answered."""
+        """A later wait replaces an earlier one."""
         if self._wait is not None:
             self._wait.set()
         replaced = self._wait = asyncio.Event()
@@ -476,7 +526,7 @@ class JobDriver:
         exits = [one.at_s for one in self.job.processes if one.exited and one.at_s is not None]
         return max(exits, default=boottime_s())
 
-    async def _make_room(self) -> pt.AgentMadeRoom:
+    async def _make_room(self, attempt: int) -> pt.AgentMadeRoom:
         """End the old agent, whose end is no news, and all that it started."""
         self._link = self.agent_pid = None
         spec = without(self._spec, self.job.set_aside)
@@ -486,14 +536,15 @@ class JobDriver:
         await self.processes.end_leftovers(self.attempt.number, with_agent=True)
         waited = await self._wait_for_memory()
         return pt.AgentMadeRoom(
+            attempt=attempt,
             waited_s=waited.seconds,
             found=waited.in_words(),
             is_problem=bool(waited.left) or waited.silent,
         )
 
     async def _end_leftovers(self, order: pt.EndLeftovers) -> pt.LeftoversEnded:
-        if order.question is not None:  # what it asks about has the time to save
-            await self._end_group(BAD_END_GRACE_S)
+        if order.grace_s is not None:
+            await self._end_group(order.grace_s)
         await self.processes.end_leftovers(self.attempt.number)
         waited = await self._wait_for_memory() if order.await_memory else Waited(0.0)
         return pt.LeftoversEnded(
@@ -557,7 +608,7 @@ class JobDriver:
     async def _conclude(self) -> pt.NothingLeft:
         """End what is left and record what is still to be known."""
         await self.processes.end_leftovers(self.attempt.number, with_agent=True)
-        await self._until(lambda: not self.attempt.has_untold_exits, EXITS_KNOWN_S)
+        await self._until(lambda: not self.attempt.has_unreported_exits, EXITS_KNOWN_S)
         self.attempt.look_at_checkpoints(at_once=True)
         request.withdraw(self._folder)
         if not self.job.is_over:

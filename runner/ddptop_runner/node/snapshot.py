@@ -151,7 +151,7 @@ def take(
         state=job.phase,
         attempt=attempt.number,
         restarts_used=job.budget.used,
-        restarts_left=max(0, spec.max_restarts - job.budget.used),
+        restarts_left=job.restarts_left(spec.max_restarts),
         world_size=attempt.table.world_size,
         started_at=clock.started_at,
         attempt_started_at=utc_from_boottime(attempt.started_s),

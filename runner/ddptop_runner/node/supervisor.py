@@ -305,7 +305,8 @@ class Supervisor:
             self._log.emit(_launched(self._spec, hello["attempt"]))
         if self._queue is None and self._driver.job.phase == "queued":  # the last one took devices
             self._leave_queue(self._spec)
-        for exit_ in hello["exits"]:
+        # what the ranks did is known better from their own exits than from the agent's
+        for exit_ in sorted(hello["exits"], key=lambda one: one["pid"] == hello["agent_pid"]):
             self._driver.process_exited(exit_["pid"], exit_["returncode"], exit_["at_boottime_s"])
         if past.lives_on:
             self._driver.resume()
@@ -314,25 +315,32 @@ class Supervisor:
             self._orphans.look(self._driver.unguarded_processes())
 
     def _read_guardian(self) -> None:
-        try:
-            packet = self._channel.recv(PACKET_BYTES)
-        except BlockingIOError:
-            return
-        except OSError:
-            packet = b""
-        if not packet:  # the guardian died: from now on nobody collects exits for us
+        """Take all that the guardian has sent; the agent's exit last, as in its hello."""
+        messages: list[Message] = []
+        is_alive = True
+        while is_alive:
+            try:
+                packet = self._channel.recv(PACKET_BYTES)
+            except BlockingIOError:
+                break
+            except OSError:
+                packet = b""
+            is_alive = bool(packet)
+            if packet:
+                messages.append(json.loads(packet))
+        agent_pid = self._driver.agent_pid
+        for message in sorted(messages, key=lambda one: one["pid"] == agent_pid):
+            if message["type"] == "exited":
+                self._driver.process_exited(
+                    message["pid"], message["returncode"], message["at_boottime_s"]
+                )
+            elif message["type"] == "agent_started":
+                self._driver.agent_pid = message["pid"]
+                self._driver.awaits_agent = False
+        if not is_alive:  # the guardian died: from now on nobody collects exits for us
             self._loop.remove_reader(self._channel)
             self._unguarded = True
             self._orphans.begin(None)
-            return
-        message = json.loads(packet)
-        if message["type"] == "exited":
-            self._driver.process_exited(
-                message["pid"], message["returncode"], message["at_boottime_s"]
-            )
-        elif message["type"] == "agent_started":
-            self._driver.agent_pid = message["pid"]
-            self._driver.awaits_agent = False
 
     async def _command(self, message: Message) -> Message:
         op = message.get("op")

@@ -132,11 +132,14 @@ class HealthBook:
                 self._fit_since_s.pop(key, None)
 
     def begin_attempt(self) -> None:
-        """Memory errors count from here."""
+        """Memory errors count from here; those of the attempt before are counted as one."""
         for key, known in self.known.items():
             gpu = self._latest.get(key)
             if gpu is not None and gpu.ecc_uncorrected is not None:
-                self.known[key] = replace(known, ecc_uncorrected=gpu.ecc_uncorrected)
+                attempts = known.ecc_attempts + _grew(gpu, known)
+                self.known[key] = replace(
+                    known, ecc_uncorrected=gpu.ecc_uncorrected, ecc_attempts=attempts
+                )
 
     def end_attempt(self, devices: Sequence[Device]) -> dict[str, Unfit]:
         """What is wrong with each device that is not fit, by its key."""
@@ -149,8 +152,6 @@ class HealthBook:
             unfit = judge(gpu, known)
             if unfit is not None:
                 found[key] = unfit
-            if _grew(gpu, known):
-                self.known[key] = replace(known, ecc_attempts=known.ecc_attempts + 1)
         return found
 
     def set_aside(self, device: Device, unfit: Unfit) -> None:

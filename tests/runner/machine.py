@@ -353,6 +353,10 @@ class Machine:
             if self.random.random() < 0.1:  # how it exited is known only later
                 self.take(msgspec.structs.replace(exited, status=None))
             self.take(exited)
+            state = self.state
+            life = state.launcher if exited.rank is None else state.ranks.get(exited.rank)
+            if life is not None and life.pid == exited.pid and not state.is_over:
+                assert life.status == exited.status, "how a rank exited is lost"
             if self.agent is None and self.agent_exit is None:
                 self.take(pt.OrphanExited())
 

@@ -7,12 +7,24 @@ from unittest.mock import AsyncMock, Mock
 
 import pytest
 from tests.runner.emitted import EmittedLog
-from tests.runner.resuming import PIDS, ask, begin, connect, finish, run, start, told
+from tests.runner.resuming import (
+    PIDS,
+    TRAINED,
+    ask,
+    begin,
+    connect,
+    fail,
+    finish,
+    run,
+    start,
+    told,
+)
 
 from ddptop_runner.base.clock import boottime_s
 from ddptop_runner.job import failure
 from ddptop_runner.judge.hangs.verdict import HangVerdict
 from ddptop_runner.judge.losses import BadLoss
+from ddptop_runner.judge.restarts import policy
 from ddptop_runner.model import events as ev
 from ddptop_runner.model import protocol as pt
 from ddptop_runner.node import driver as driver_module
@@ -119,5 +131,39 @@ def test_ranks_that_hang_or_train_on_nan_are_ended_though_the_cause_cannot_be_to
             assert sent == [] and ended.call_count == 1
             assert driver.job.ending is not None
             assert driver.job.ending.cause == driver.job.cause
+
+    run(scenario)
+
+
+def test_devices_that_cannot_be_chosen_do_not_keep_the_agent_waiting(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def scenario() -> None:
+        driver, around = begin()
+        start(driver)
+        sent = connect(driver)
+        monkeypatch.setattr(driver.devices, "choose", broken)
+        for pid in PIDS:
+            driver.attempt.exited(pid, -9, boottime_s())
+        fail(driver, TRAINED, question=7)
+        await finish(around)
+        assert sent == [{"answer": 7, "restart": True, "restarts_left": 2}]
+        assert len(told("alert")) == 1
+
+    run(scenario)
+
+
+def test_a_defect_of_the_restart_policy_leaves_the_budget(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scenario() -> None:
+        driver, around = begin()
+        start(driver)
+        sent = connect(driver)
+        for pid in PIDS:
+            driver.attempt.exited(pid, -9, boottime_s())
+        monkeypatch.setattr(policy, "decide", broken)
+        ask(driver, "torn_down", 7)
+        await finish(around)
+        assert sent == [{"answer": 7, "restart": True, "restarts_left": 2}]
+        assert len(told("alert")) == 1
 
     run(scenario)

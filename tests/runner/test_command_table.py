@@ -14,8 +14,8 @@ from ddptop_runner.base.paths import LAUNCHER
 from ddptop_runner.foreign.types import ForeignRank
 from ddptop_runner.host import procs
 from ddptop_runner.job.command_look import Sight
-from ddptop_runner.job.command_ranks import LOOKS_FOR_NAME, CommandTable, table_of
-from ddptop_runner.job.ranks import RankTable
+from ddptop_runner.job.command_ranks import LOOKS_FOR_NAME, CommandRanks, table_of
+from ddptop_runner.job.ranks import OwnRanks
 from ddptop_runner.model.diagnose import RankExit
 from ddptop_runner.model.probe_message import ProbeMessage
 
@@ -33,13 +33,13 @@ def pids() -> Iterator[list[int]]:
 
 
 @pytest.fixture
-def table() -> CommandTable:
-    made = CommandTable(0.0)
+def table() -> CommandRanks:
+    made = CommandRanks(0.0)
     made.started(LAUNCHER, 0, OWN)
     return made
 
 
-def hear(table: CommandTable, pid: int, rank: int | None, **fields: Any) -> int | None:
+def hear(table: CommandRanks, pid: int, rank: int | None, **fields: Any) -> int | None:
     message = ProbeMessage(
         **{"v": 1, "pid": pid, "rank": rank, "attempt": 0, "seq": 1, "t": 1.0} | fields
     )
@@ -47,7 +47,7 @@ def hear(table: CommandTable, pid: int, rank: int | None, **fields: Any) -> int 
     return None if record is None else record.rank
 
 
-def ranks_of(table: CommandTable) -> dict[int, int | None]:
+def ranks_of(table: CommandRanks) -> dict[int, int | None]:
     return {record.rank: record.pid for record in table}
 
 
@@ -56,7 +56,7 @@ def seen(rank: int, pid: int, evidence: Any = "environment") -> ForeignRank:
 
 
 def test_only_a_command_has_a_launcher():
-    assert type(table_of(make_spec(), 0.0)) is RankTable
+    assert type(table_of(make_spec(), 0.0)) is OwnRanks
     made = table_of(make_spec(kind="command", nproc=0), 0.0)
     assert made.launcher is not None
     assert list(made) == [] and made.world_size is None
@@ -121,7 +121,7 @@ def test_what_a_launcher_has_restarted_has_trained_all_the_same(table, pids):
     table[0].exit = RankExit(0, pids[0], -9, 5.0)
     hear(table, pids[1], 0)
     assert (table[0].steps, table.most_steps()) == (None, 900)
-    after = CommandTable(0.0)
+    after = CommandRanks(0.0)
     after.recall(table.remember())
     assert after.most_steps() == 900
 
@@ -188,7 +188,7 @@ def test_the_next_supervisor_knows_whose_number_is_not_their_own(table, pids):
     first, second, third = sorted(pids, key=lambda pid: (procs.start_ticks(pid), pid))
     for pid in (first, second):
         hear(table, pid, None, steps=1, last_step_t=1.0)
-    after = CommandTable(0.0)
+    after = CommandRanks(0.0)
     after.started(LAUNCHER, 0, OWN)
     for record in table:
         assert record.pid is not None
@@ -201,7 +201,7 @@ def test_the_next_supervisor_knows_whose_number_is_not_their_own(table, pids):
 
 def test_the_next_supervisor_knows_the_world_size(table, pids):
     hear(table, pids[0], 0, world_size=4)
-    after = CommandTable(0.0)
+    after = CommandRanks(0.0)
     after.recall(table.remember())
     assert after.world_size == 4
 

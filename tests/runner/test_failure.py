@@ -11,8 +11,8 @@ from tests.runner.builders import make_snapshot, make_spec, put_job
 from ddptop_runner.base.paths import LAUNCHER
 from ddptop_runner.host.oom import KernelLog, MemoryGroup, OomWatch
 from ddptop_runner.job import evidence, failure
-from ddptop_runner.job.command_ranks import CommandTable
-from ddptop_runner.job.ranks import RankTable
+from ddptop_runner.job.command_ranks import CommandRanks
+from ddptop_runner.job.ranks import OwnRanks
 from ddptop_runner.judge.restarts import policy
 from ddptop_runner.model.diagnose import RankExit
 from ddptop_runner.model.snapshot import Cause, GpuProcess, GpuSample, RankSample, encode
@@ -34,8 +34,8 @@ def quiet(tmp_path):
     return OomWatch(groups=list, log=KernelLog(tmp_path / "no-kmsg"), own_pids=True)
 
 
-def table_of(*exits: RankExit) -> RankTable:
-    table = RankTable(len(exits), 0.0)
+def table_of(*exits: RankExit) -> OwnRanks:
+    table = OwnRanks(len(exits), 0.0)
     for exit_ in exits:
         table[exit_.rank].exit = exit_
     return table
@@ -170,13 +170,13 @@ def test_a_kill_that_the_kernel_counted_is_memory(tmp_path):
 
 def test_nobody_failed(quiet):
     folder = put_job()
-    outcome, cause = failure.judge(folder, 0, RankTable(2, 0.0), 1.0, oom=quiet)
+    outcome, cause = failure.judge(folder, 0, OwnRanks(2, 0.0), 1.0, oom=quiet)
     assert (cause.kind, outcome.kind) == ("unknown", "unknown")
 
 
 @pytest.mark.parametrize(("returncode", "kind"), [(0, "early_exit"), (None, "hang"), (3, "hang")])
 def test_a_hang_after_a_rank_left_with_0_is_its_doing(returncode, kind):
-    table = RankTable(2, 0.0)
+    table = OwnRanks(2, 0.0)
     table[1].steps = 50
     table[1].exit = RankExit(1, 8, returncode, 1.0)
     cause = failure.after_hang(Cause(kind="hang", rank=1, summary="The job hung."), table)
@@ -191,12 +191,12 @@ def test_a_hang_after_a_rank_left_with_0_is_its_doing(returncode, kind):
 
 def test_a_hang_of_a_rank_that_its_launcher_goes_on_without_keeps_its_cause():
     cause = Cause(kind="hang", rank=3, summary="The job hung.")
-    assert failure.after_hang(cause, CommandTable(0.0)) is cause
+    assert failure.after_hang(cause, CommandRanks(0.0)) is cause
 
 
 def test_a_hang_of_all_ranks_keeps_its_cause():
     cause = Cause(kind="hang", rank=None, summary="The job hung.")
-    assert failure.after_hang(cause, RankTable(2, 0.0)) is cause
+    assert failure.after_hang(cause, OwnRanks(2, 0.0)) is cause
 
 
 @pytest.mark.parametrize(
@@ -244,7 +244,7 @@ def test_a_script_that_is_gone_is_told_from_bad_arguments(quiet, said, reason):
 def test_a_command_that_cannot_run_is_not_tried_again_elsewhere(quiet, exit_code, said, reason):
     folder = put_job()
     put_log(folder, LAUNCHER, said)
-    table = CommandTable(0.0)
+    table = CommandRanks(0.0)
     table.started(LAUNCHER, 0, os.getpid())
     table[LAUNCHER].exit = RankExit(LAUNCHER, os.getpid(), exit_code, 1.0)
     outcome, cause = failure.judge(folder, 0, table, 1.0, oom=quiet)
@@ -256,7 +256,7 @@ def test_a_command_that_cannot_run_is_not_tried_again_elsewhere(quiet, exit_code
 def test_a_command_that_is_its_only_rank_is_named_as_that_rank(quiet):
     """Its end is seen twice, by the agent and by the supervisor, a moment apart."""
     folder, pid = put_job(), os.getpid()
-    table = CommandTable(0.0)
+    table = CommandRanks(0.0)
     table.started(LAUNCHER, 0, pid)
     table.started(0, 0, pid)
     table[0].rank_source = "probe"

@@ -11,7 +11,7 @@ import pytest
 from ddptop_runner.base import clock
 from ddptop_runner.host.tree import RankUsage
 from ddptop_runner.job.progress import of_table
-from ddptop_runner.job.ranks import RankRecord, RankTable
+from ddptop_runner.job.ranks import OwnRanks, RankRecord
 from ddptop_runner.model.diagnose import RankExit
 from ddptop_runner.model.probe_message import ProbeMessage
 from ddptop_runner.reading.progress.combine import total_steps
@@ -31,15 +31,15 @@ def stepped(steps: int, at_s: float, **fields: Any) -> ProbeMessage:
 
 
 @pytest.fixture
-def table() -> RankTable:
+def table() -> OwnRanks:
     """Two ranks of an attempt that began at 100 s; rank 0 is this process."""
-    made = RankTable(2, 100.0)
+    made = OwnRanks(2, 100.0)
     made.started(0, 0, PID)
     return made
 
 
 def test_a_new_table_knows_its_ranks_and_nothing_of_them():
-    table = RankTable(3, 100.0)
+    table = OwnRanks(3, 100.0)
     assert [record.rank for record in table] == [0, 1, 2]
     assert table.alive() == [] and table.exits() == []
     assert table.most_steps() is None
@@ -293,7 +293,7 @@ def test_a_restored_rank_goes_on_from_its_last_snapshot(table):
     fields = {"loss": 2.5, "loss_state": "ok", "loss_step": 7, "loss_source": "api"}
     table.hear(stepped(8, now_s - 3.0, **fields, metrics={"lr": 0.1}, step_time_s=0.2), 0)
     written = table[0].sample(now_s, probe=True)
-    later = RankTable(2, now_s - 0.5)
+    later = OwnRanks(2, now_s - 0.5)
     later.restore(written, PID)
     again = later[0].sample(now_s, probe=True)
     for field in ("pid", "step", "loss", "loss_state", "loss_step", "loss_source", "metrics"):

@@ -24,7 +24,7 @@ from ddptop_runner.model.diagnose import RankExit
 from ddptop_runner.judge.hangs.verdict import RankProgress
 from ddptop_runner.host.tree import HostUsage
 from ddptop_runner.model.probe_message import decode_message
-from ddptop_runner.job.ranks import RankTable
+from ddptop_runner.job.ranks import OwnRanks
 
 INJECT = Path(__file__).parents[2] / "runner" / "ddptop_runner" / "probe" / "inject"
 JOBS = Path(__file__).with_name("progress_jobs.py")
@@ -86,7 +86,7 @@ def record(kind: str, python: str, target: Path) -> None:
         endpoint.bind(str(folder / "probe.sock"))
         began_s = boottime_s()
         processes = start(kind, python, str(folder / "probe.sock"), folder)
-        table = RankTable(WORLD, began_s)
+        table = OwnRanks(WORLD, began_s)
         for rank, process in enumerate(processes):
             table.started(rank, rank, process.pid)
         usage, lines, tick_s = HostUsage(), [], began_s

@@ -19,7 +19,7 @@ from ddptop_runner.host.exits import DeathWatch, ProcessWatch
 from ddptop_runner.host.oom import OomWatch
 from ddptop_runner.job import save_request as request
 from ddptop_runner.job.command_look import PATIENCE_S, UNTOLD, TreeLook
-from ddptop_runner.job.command_ranks import CommandTable, table_of
+from ddptop_runner.job.command_ranks import CommandRanks, table_of
 from ddptop_runner.job.event_log import EventLog
 from ddptop_runner.job.ranks import RankMemory, RankRecord, read_memory
 from ddptop_runner.job.state import JobState, RankLife
@@ -112,7 +112,7 @@ class Attempt:
     def launcher_name(self) -> str | None:
         """Who starts a command's ranks: by its words, or by its tree where that tells more."""
         given = self.spec.launcher
-        seen = self.table.launcher_name if isinstance(self.table, CommandTable) else None
+        seen = self.table.launcher_name if isinstance(self.table, CommandRanks) else None
         return (seen if given in UNTOLD else given) or given
 
     # -- what the log has recorded ---------------------------------------------------------------
@@ -231,7 +231,7 @@ class Attempt:
             is_printing: whether its output tells a step or a loss.
         """
         table = self.table
-        if not isinstance(table, CommandTable) or table.is_told or not self._tree.is_due(now_s):
+        if not isinstance(table, CommandRanks) or table.is_told or not self._tree.is_due(now_s):
             return
         late = now_s - self.started_s > PATIENCE_S
         sight = self._tree.look(now_s)
@@ -392,7 +392,7 @@ class Attempt:
                 for record in self.table
                 if record.last_step_boottime_s is not None
             },
-            ranks_met=self.table.remember() if isinstance(self.table, CommandTable) else None,
+            ranks_met=self.table.remember() if isinstance(self.table, CommandRanks) else None,
         )
         return {
             "hangs": self.hangs.remember(),
@@ -413,7 +413,7 @@ class Attempt:
         for rank in snapshot.ranks:
             if rank.pid is not None and snapshot.attempt == job.attempt:
                 self.table.restore(rank, rank.pid)
-        if isinstance(self.table, CommandTable) and memory.ranks_met is not None:
+        if isinstance(self.table, CommandRanks) and memory.ranks_met is not None:
             self.table.recall(memory.ranks_met)
         for rank_number, at_s in memory.last_step_s.items():
             if (record := self.table.get(rank_number)) is not None:

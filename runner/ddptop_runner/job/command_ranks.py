@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from ddptop_runner.base.paths import LAUNCHER
 from ddptop_runner.host import procs, tree
 from ddptop_runner.job.command_look import UNTOLD, Sight
-from ddptop_runner.job.ranks import RankRecord, RanksMet, RankTable
+from ddptop_runner.job.ranks import OwnRanks, RankRecord, RanksMet
 from ddptop_runner.model.diagnose import RankExit
 from ddptop_runner.model.probe_message import ProbeMessage
 from ddptop_runner.model.snapshot import ProcessId
@@ -27,8 +27,8 @@ LOOKS_FOR_NAME = 3
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 
 
-class CommandTable(RankTable):
-    """The launcher's record, and one for each rank that was met."""
+class CommandRanks(OwnRanks):
+    """The launcher that a command is, and each rank that its probe or the process tree shows."""
 
     def __init__(self, started_boottime_s: float) -> None:
         super().__init__(0, started_boottime_s)
@@ -214,11 +214,11 @@ class CommandTable(RankTable):
             self._former_steps = max(self._former_steps or 0, record.steps or 0)
 
 
-def table_of(spec: JobSpec, started_boottime_s: float) -> RankTable:
+def table_of(spec: JobSpec, started_boottime_s: float) -> OwnRanks:
     """An empty table for an attempt that begins."""
     if spec.is_command:
-        return CommandTable(started_boottime_s)
-    return RankTable(spec.nproc, started_boottime_s)
+        return CommandRanks(started_boottime_s)
+    return OwnRanks(spec.nproc, started_boottime_s)
 
 
 def _met(record: RankRecord, numbered: bool) -> Met:

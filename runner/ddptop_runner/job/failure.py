@@ -17,7 +17,7 @@ from ddptop_runner.base.units import size
 from ddptop_runner.devices.words import xid_meaning
 from ddptop_runner.host.oom import OomWatch
 from ddptop_runner.job import evidence
-from ddptop_runner.job.ranks import RankRecord, RankTable
+from ddptop_runner.job.ranks import OwnRanks, RankRecord
 from ddptop_runner.judge.causes import culprit, paragraph
 from ddptop_runner.judge.causes.culprit import (
     RAISED_CODES,
@@ -51,7 +51,7 @@ ERROR_FILE_BYTES = 1024 * 1024
 def judge(
     folder: RunFolder,
     attempt: int,
-    table: RankTable,
+    table: OwnRanks,
     lived_s: float,
     *,
     oom: OomWatch,
@@ -242,7 +242,7 @@ def _others_on_devices(gpus: Sequence[GpuSample], job: str) -> dict[int, dict[in
     return found
 
 
-def after_hang(cause: Cause, table: RankTable) -> Cause:
+def after_hang(cause: Cause, table: OwnRanks) -> Cause:
     """The cause of a hang, renamed where the rank to blame had left with 0."""
     record = None if cause.rank is None else table.get(cause.rank)
     exit_ = None if record is None else record.exit
@@ -280,7 +280,7 @@ def never_started(folder: RunFolder, returncode: int | None) -> Cause:
 
 def with_achievements(
     outcome: AttemptOutcome,
-    table: RankTable,
+    table: OwnRanks,
     last: Checkpoint | None,
     startup_s: float | None,
     kind: str,

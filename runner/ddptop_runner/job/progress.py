@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 
 from ddptop_runner.base.clock import boottime_s, utc_from_boottime, utc_now
 from ddptop_runner.base.paths import RunFolder
-from ddptop_runner.job.ranks import RankRecord, RankTable
+from ddptop_runner.job.ranks import OwnRanks, RankRecord
 from ddptop_runner.model.run_step import RankSteps
 from ddptop_runner.model.snapshot import Progress, RankSample
 from ddptop_runner.reading.progress import combine
@@ -39,7 +39,7 @@ class JobProgress:
         self._began_s = 0.0
         """Unix seconds at which the attempt began, taken once: files are told apart by it."""
 
-    def look(self, table: RankTable, attempt: int, started_s: float) -> None:
+    def look(self, table: OwnRanks, attempt: int, started_s: float) -> None:
         """Read on.
 
         Args:
@@ -64,7 +64,7 @@ class JobProgress:
             others = () if table.launcher is None else _pids(table.launcher)
             self._files.look(pids, others, now)
 
-    def _lacks_a_loss(self, table: RankTable) -> bool:
+    def _lacks_a_loss(self, table: OwnRanks) -> bool:
         told = self._text.ranks
         return any(
             record.alive
@@ -95,7 +95,7 @@ class JobProgress:
         ]
 
     def of_job(
-        self, table: RankTable, attempt: int | None, run_steps: Mapping[int, int | None]
+        self, table: OwnRanks, attempt: int | None, run_steps: Mapping[int, int | None]
     ) -> Progress | None:
         """How far the job is; None where nothing said a total.
 
@@ -111,7 +111,7 @@ class JobProgress:
             texts = {rank: (known.progress(now), known.every) for rank, known in ranks}
         return of_table(table, texts, boottime_s(), run_steps)
 
-    def steps(self, table: RankTable, attempt: int | None) -> dict[int, RankSteps]:
+    def steps(self, table: OwnRanks, attempt: int | None) -> dict[int, RankSteps]:
         """What is told of each rank's step."""
         now_s, found = boottime_s(), {}
         for record in table:
@@ -140,7 +140,7 @@ class JobProgress:
 
 
 def of_table(
-    table: RankTable,
+    table: OwnRanks,
     texts: Mapping[int, tuple[Progress | None, int | None]],
     now_s: float,
     run_steps: Mapping[int, int | None],

@@ -233,13 +233,13 @@ def _completed(collectives: dict[str, list[int]]) -> int:
     return sum(counts[1] for counts in collectives.values())
 
 
-class RankTable:
-    """The records of the current attempt, by rank; iterating gives the ranks in their order.
+class OwnRanks:
+    """The ranks of the current attempt as the agent started them; iterating gives their order.
 
     Attributes:
         launcher: of a job that is a command, what started its ranks; None otherwise. Its end is
             the attempt's.
-        new: ranks that were met and not yet taken up; whoever does so empties it.
+        new: ranks that were discovered just now; the caller takes them and empties it.
     """
 
     def __init__(self, world_size: int, started_boottime_s: float) -> None:

@@ -13,7 +13,7 @@ from ddptop_runner.base.paths import RunFolder
 from ddptop_runner.host import procs
 from ddptop_runner.job import progress as job_progress
 from ddptop_runner.job.progress import JobProgress
-from ddptop_runner.job.ranks import RankTable
+from ddptop_runner.job.ranks import OwnRanks
 from ddptop_runner.model.run_step import Printed
 from ddptop_runner.model.snapshot import RankSample
 from ddptop_runner.reading.trace_files.watch import TraceFile, rank_of
@@ -22,8 +22,8 @@ HEAD = "epoch,step,train_loss\n"
 
 
 @pytest.fixture
-def table() -> RankTable:
-    table = RankTable(2, boottime_s())
+def table() -> OwnRanks:
+    table = OwnRanks(2, boottime_s())
     table.started(0, 0, os.getpid())
     table.started(1, 1, os.getppid())
     return table
@@ -39,7 +39,7 @@ def progress(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     progress.close()
 
 
-def samples(progress: JobProgress, table: RankTable, attempt: int = 0) -> list[RankSample]:
+def samples(progress: JobProgress, table: OwnRanks, attempt: int = 0) -> list[RankSample]:
     return progress.fill([record.sample(boottime_s(), probe=False) for record in table], attempt)
 
 

@@ -180,6 +180,7 @@ EVENT_MEANINGS = {
     "alert": "something you should know about; press f to list current problems",
     "alert_over": "an alert was resolved, or the job ended while it was active",
     "gpu_lost": "a device fell off the bus",
+    "gpu_memory": "the next attempt waited until its devices had released their memory",
     "supervisor_restarted": "ddptop's supervisor died and was restarted; the ranks kept running",
     "guardian_restarted": "ddptop's guardian died and was restarted; the ranks kept running",
     "lost": "all of the job's processes exited without leaving an exit status",

@@ -199,7 +199,7 @@ def shared_file_system(path: Path) -> str | None:
 
 
 def owner_name(rank: int) -> str:
-    """Names the files of one rank (`rank-3`), or of `model.LAUNCHER` (`launcher`)."""
+    """Names the files of one rank (`rank-3`), or of `LAUNCHER` (`launcher`)."""
     return "launcher" if rank == LAUNCHER else f"rank-{rank}"
 
 
@@ -239,7 +239,7 @@ class RunFolder(msgspec.Struct, frozen=True, dict=True):
         return self.path / "logs"
 
     def log_file(self, attempt: int, rank: int) -> Path:
-        """Standard output and error of one rank, or of `model.LAUNCHER`, in one attempt."""
+        """Standard output and error of one rank, or of `LAUNCHER`, in one attempt."""
         return self.logs_dir / f"attempt-{attempt}" / f"{owner_name(rank)}.log"
 
     @property

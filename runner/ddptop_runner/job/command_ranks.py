@@ -61,7 +61,7 @@ class CommandRanks(OwnRanks):
         return self._launcher if rank == LAUNCHER else super().__getitem__(rank)
 
     def get(self, rank: int) -> RankRecord | None:
-        """The record of a rank, or of `model.LAUNCHER`; None where there is none."""
+        """The record of a rank, or of `LAUNCHER`; None where there is none."""
         return self.launcher if rank == LAUNCHER else super().get(rank)
 
     @property

@@ -24,7 +24,7 @@ _HURRIED = re.compile(r"starting attempt \d+ now")
 _SAVED = re.compile(
     r"saved (?P<path>.+) at step (?P<step>\d+)(?P<of> of the run| of attempt \d+)? \("
 )
-"""As `saves.step_words.at_step` puts it."""
+"""As `model.run_step.at_step` puts it."""
 _MARKS = {
     "loss-diverged": re.compile(
         r"the loss o[nf] ranks? (?P<ranks>[\d, -]+) has (diverged from the others|left the others')"

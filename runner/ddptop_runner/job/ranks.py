@@ -268,7 +268,7 @@ class OwnRanks:
         return self._records[rank]
 
     def get(self, rank: int) -> RankRecord | None:
-        """The record of a rank, or of `model.LAUNCHER`; None where there is none."""
+        """The record of a rank, or of `LAUNCHER`; None where there is none."""
         return self._records.get(rank)
 
     def started(self, rank: int, local_rank: int, pid: int) -> RankRecord:

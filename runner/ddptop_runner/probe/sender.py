@@ -1,6 +1,6 @@
 """The probe's thread: turns what the recorder knows into datagrams.
 
-At most four a second, sent to a path, so that a supervisor that comes back on the same path is
+At most four a second, sent to a path, so that a supervisor that comes back on the same path
 receives them again, and with cumulative counters, so that a lost datagram costs nothing.
 """
 

@@ -52,7 +52,7 @@ def attempts(folder: RunFolder) -> list[int]:
 
 
 def ranks(folder: RunFolder, attempt: int) -> list[int]:
-    """The ranks that have a log in an attempt, in order; `model.LAUNCHER` where there is one."""
+    """The ranks that have a log in an attempt, in order; `LAUNCHER` where there is one."""
     launcher = [LAUNCHER] if folder.log_file(attempt, LAUNCHER).exists() else []
     return [*launcher, *_numbers(folder.logs_dir / f"attempt-{attempt}", "rank-", ".log")]
 
@@ -345,7 +345,7 @@ class LogLine(msgspec.Struct, frozen=True):
 
     attempt: int
     rank: int | None
-    """`model.LAUNCHER` of what a command wrote; None: a note that this attempt begins."""
+    """`LAUNCHER` of what a command wrote; None: a note that this attempt begins."""
     text: str
 
     def prefixed(self) -> str:
@@ -619,7 +619,7 @@ def last_words(
         folder: the job's.
         attempt: which.
         rank: whose; of a command, whose ranks have no logs of their own, its lines of the one log,
-            or where they do not say whose they are, all of `model.LAUNCHER`. None: those.
+            or where they do not say whose they are, all of `LAUNCHER`. None: those.
         count: so many lines.
     """
     if rank is not None and folder.log_file(attempt, rank).exists():

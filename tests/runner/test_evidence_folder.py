@@ -158,7 +158,8 @@ async def test_a_disk_that_hangs_does_not_hold_up_the_restart(folder, monkeypatc
 async def test_flight_records_are_asked_for_and_waited_for_no_longer_than_needed(folder):
     def rank(number, **fields):
         fields = {"alive": True, "collectives": {"0": [5, 4]}, "leaving": False, **fields}
-        return SimpleNamespace(rank=number, **fields)
+        reported = SimpleNamespace(collectives=fields.pop("collectives"))
+        return SimpleNamespace(rank=number, reported=reported, **fields)
 
     record = evidence.flight_record(folder, 2, 0)
     asked = record.with_name("attempt-2-records-asked")

@@ -22,6 +22,18 @@ class Message(msgspec.Struct, frozen=True, kw_only=True, tag_field="type"):
     """Of either kind. Each type repeats the options: msgspec inherits the tag field alone."""
 
 
+class Rendezvous(msgspec.Struct, frozen=True, kw_only=True):
+    """Where the agents of one attempt meet, and as which node one of them takes part."""
+
+    run_id: str
+    """Another one for each attempt."""
+    address: str
+    """Where the first node (`node_rank` 0) keeps the attempt's store."""
+    port: int
+    node_rank: int
+    nodes: int
+
+
 # -- facts: agent and ranks ------------------------------------------------------------------------
 
 

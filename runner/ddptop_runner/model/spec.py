@@ -53,6 +53,51 @@ class DeviceQueue(Base, frozen=True, kw_only=True):
     """Show devices to the job by UUID: one of the machine was lost at the launch."""
 
 
+class NodeSpec(Base, frozen=True, kw_only=True):
+    """One machine of a job that runs on several."""
+
+    host: str
+    """As the person or Slurm names it: what ssh or srun gets, and what every screen shows."""
+    address: str
+    """Host name or IP address at which the other nodes reach it."""
+    nproc: int
+    """Ranks on this node."""
+    devices: list[Device] | None = None
+    """None: CPU ranks."""
+    python: str
+    """The job's interpreter there."""
+    command: list[str]
+    """The argv that runs ddptop's node process there, without the ssh or srun in front of it."""
+    ports: list[int]
+    """TCP ports that were free there; an attempt's store takes the one of its number."""
+
+
+class Placement(Base, frozen=True, kw_only=True):
+    """The nodes of a job, and how they are reached."""
+
+    by: Literal["ssh", "slurm", "pipe"]
+    """`pipe`: all nodes are this machine, as in tests."""
+    nodes: list[NodeSpec]
+    min_nodes: int
+    """With fewer nodes no attempt is started; the most are all of them."""
+    node_timeout_s: float = 300.0
+    """For how long a node may be out of reach, while the others cannot train, before they continue
+    without it."""
+    orphan_timeout_s: float = 7200.0
+    """A node that no head has reached for so long ends its ranks."""
+    slurm_job: str | None = None
+
+
+class Membership(Base, frozen=True, kw_only=True):
+    """In the spec of one node: of which job it is a part."""
+
+    job: str
+    """The job's name on the head node."""
+    node: str
+    """Its `NodeSpec.host`."""
+    orphan_timeout_s: float
+
+
 class JobSpec(Base, frozen=True, kw_only=True):
     """Everything needed to start the job again, but for the values of its variables."""
 
@@ -99,6 +144,10 @@ class JobSpec(Base, frozen=True, kw_only=True):
     """Of a command: who starts its ranks, as its words tell; a `foreign.types.Launcher`."""
     pty: bool = False
     """Whether a command writes to a terminal of its own, and not straight to its log."""
+    placement: Placement | None = None
+    """Of a job on several machines; None on one. `nproc` is the sum over its nodes."""
+    membership: Membership | None = None
+    """Of one node's part of such a job: its failures are the head's to decide on."""
 
     @property
     def is_command(self) -> bool:

@@ -169,8 +169,23 @@ $(FRAMEWORKS)/horovod/.ready: constraints.txt
 	@rm -rf $(@D)/$(HOROVOD) $(@D)/$(HOROVOD).tar.gz
 	@touch $@
 
-# the tests run jobs in tmux and compile a simulated libnvidia-ml
+# the tests run jobs in tmux and compile a simulated libnvidia-ml; what they need for several machines is
+# installed where that is possible without asking, and no daemon of it is started or enabled
+CLUSTER_TOOLS := openssh-server slurm-wlm munge iproute2
 system-tools:
+	@if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null && ! { command -v sshd && \
+	    command -v slurmctld && command -v munged && command -v ip; } >/dev/null; then \
+	  echo "installing $(CLUSTER_TOOLS)"; policy=/usr/sbin/policy-rc.d; new=; \
+	  [ -e $$policy ] || { new=1; printf '#!/bin/sh\nexit 101\n' >$$policy; chmod 755 $$policy; }; \
+	  before=$$(dpkg-query -W -f '$${Package}\n'); \
+	  apt-get update -qq; DEBIAN_FRONTEND=noninteractive \
+	    apt-get install -qq -y --no-install-recommends $(CLUSTER_TOOLS) >/dev/null || \
+	    echo "make: the tests of several machines are skipped" >&2; \
+	  for unit in openssh-server:ssh munge:munge slurmd:slurmd slurmctld:slurmctld; do \
+	    echo "$$before" | grep -qx "$${unit%:*}" || systemctl -q disable "$${unit#*:}" 2>/dev/null || :; \
+	  done; \
+	  [ -z "$$new" ] || rm -f $$policy; \
+	fi
 	@missing=; \
 	command -v tmux >/dev/null || missing="tmux"; \
 	command -v cc >/dev/null || missing="$$missing gcc libc6-dev"; \

@@ -12,8 +12,9 @@
     `ddptop_cli("ls", "--json", timeout_s=120)` runs the command line of this interpreter in
     `ddptop_home`, without a terminal, and returns its CompletedProcess (text).
 
-Markers `tmux`, `torch` and `gpu` skip a test, with a reason, where the thing is missing. The names
-in DDPTOP_TEST_REQUIRE (such as "tmux torch") fail it instead, so that CI skips nothing unseen.
+Markers `tmux`, `torch`, `gpu`, `cluster` and `slurm` skip a test, with a reason, where the thing is
+missing. The names in DDPTOP_TEST_REQUIRE (such as "tmux torch") fail it instead, so that CI skips
+nothing unseen.
 """
 
 from __future__ import annotations
@@ -34,6 +35,7 @@ from pathlib import Path
 from typing import TypeVar
 
 import pytest
+from tests.cluster import machines, slurm
 
 from ddptop_runner.base import start
 from ddptop_runner.host import procs
@@ -83,7 +85,13 @@ def _missing_gpu() -> str | None:
     return None if int(asked.stdout) else "NVML reports no device"
 
 
-_MISSING = {"tmux": _missing_tmux, "torch": _missing_torch, "gpu": _missing_gpu}
+_MISSING = {
+    "tmux": _missing_tmux,
+    "torch": _missing_torch,
+    "gpu": _missing_gpu,
+    "cluster": functools.cache(machines.missing),
+    "slurm": functools.cache(slurm.missing),
+}
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:

@@ -1,0 +1,116 @@
+"""Jobs on several machines: hosts in network namespaces, a real Slurm over them, and trainers.
+
+`hosts`
+    A `machines.Network` of three hosts, h1 to h3, for the session: `hosts.hosts["h1"].run("ls")`,
+    `.cut()`, `.cut_from_head()`, `.die()`, `.start()`, `.kill("supervisor", job)`. Each test finds
+    them whole.
+`head`
+    A `machines.Head` for the module: this machine, where `head.cli("launch", "--hosts", "h1,h2",
+    ...)` reaches the hosts by ssh. Its jobs may serve several tests; what is left of them at the
+    module's end fails it.
+`slurm`
+    A `slurm.Slurm` whose nodes are those hosts, for the session.
+`trainer`
+    A folder with `steps.py` (no torch) and `ddp.py` (torch), and `do(rank, word)`,
+    `steps(attempt, rank)`.
+
+A test that takes `hosts` or `slurm` is marked so by itself.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.cluster.machines import Head, Network, running_network
+from tests.cluster.slurm import Slurm, running_slurm
+
+SCRIPTS = Path(__file__).with_name("scripts")
+JOB_TIMEOUT_S = 120.0
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        names = getattr(item, "fixturenames", ())
+        if "slurm" in names:
+            item.add_marker("slurm")
+        elif "hosts" in names:
+            item.add_marker("cluster")
+
+
+@pytest.fixture(scope="session")
+def network() -> Iterator[Network]:
+    yield from running_network()
+
+
+@pytest.fixture
+def hosts(network: Network) -> Iterator[Network]:
+    yield network
+    network.restore()
+
+
+@pytest.fixture(scope="session")
+def _slurm(network: Network) -> Iterator[Slurm]:
+    yield from running_slurm(network)
+
+
+@pytest.fixture
+def slurm(_slurm: Slurm, hosts: Network) -> Iterator[Slurm]:
+    yield _slurm
+    hosts.restore()
+    _slurm.restore()
+
+
+@pytest.fixture(scope="module")
+def head(network: Network, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Head]:
+    head = Head(network, network.folder / tmp_path_factory.mktemp("head").name)
+    try:
+        yield head
+    finally:
+        left = head.end() + network.end_processes()
+        shutil.rmtree(head.folder, ignore_errors=True)
+    if left:
+        pytest.fail("processes outlived the tests:\n  " + "\n  ".join(left), pytrace=False)
+
+
+class Trainer:
+    """A folder with the scripts, which the hosts share, and what they write there."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.script = folder / "steps.py"
+        self.ddp = folder / "ddp.py"
+        for script in (self.script, self.ddp):
+            shutil.copy(SCRIPTS / script.name, script)
+
+    def do(self, rank: int, word: str) -> None:
+        """Tell a rank to `fail`, `exit STATUS`, `hang`, `skip`, `nan`, or `save`."""
+        new = self.folder / f"new-{rank}"
+        new.write_text(word)
+        new.replace(self.folder / f"do-{rank}")
+
+    def steps(self, attempt: int, rank: int) -> list[dict[str, Any]]:
+        """What a rank wrote in an attempt: `step`, `at`, `host`."""
+        file = self.folder / f"losses-{attempt}-{rank}.jsonl"
+        if not file.exists():
+            return []
+        return [json.loads(line) for line in file.read_text().split("\n")[:-1]]
+
+
+@pytest.fixture
+def trainer(tmp_path: Path) -> Trainer:
+    return Trainer(tmp_path)
+
+
+@pytest.fixture
+def wait_until(wait_until: Callable[..., Any]) -> Callable[..., Any]:
+    """As everywhere, with the patience that real jobs need."""
+
+    def wait(condition: Callable[[], Any], timeout_s: float = JOB_TIMEOUT_S, **options: Any) -> Any:
+        return wait_until(condition, timeout_s, **options)
+
+    return wait

@@ -142,7 +142,7 @@ class LaunchCommand(click.Command):
 @click.option(
     "--gpus",
     metavar="LIST",
-    help="0-3, 0,2, all, none, auto:N, or UUIDs  [default: all]",
+    help="0-3, 0,2, all, none, auto:N, UUIDs  [default: all]",
 )
 @click.option("--wait-gpus", is_flag=True, help="queue the job until its GPUs are free")
 @click.option("--force", is_flag=True, help="use GPUs even if they are busy")
@@ -150,7 +150,7 @@ class LaunchCommand(click.Command):
     "--launcher",
     type=click.Choice(["accelerate", "deepspeed", "horovod", "mpi", "none", "torchrun"]),
     metavar="NAME",
-    help="accelerate, deepspeed, horovod, mpi, torchrun, or none (one process)",
+    help="accelerate, deepspeed, horovod, mpi, torchrun, or none",
 )
 @click.option("--nproc", type=int, metavar="N", help="number of ranks  [default: one per GPU]")
 @click.option("--name", metavar="NAME", help="job name  [default: from the script]")
@@ -160,13 +160,13 @@ class LaunchCommand(click.Command):
     default=3,
     show_default=True,
     metavar="N",
-    help="maximum number of restarts without progress",
+    help="maximum restarts without progress",
 )
 @click.option(
     "--hang-timeout",
     default="auto",
     metavar="TIME",
-    help="hang timeout: SECONDS, auto, or off  [default: auto]",
+    help="seconds, auto, or off  [default: auto]",
 )
 @click.option(
     "--on-nan",
@@ -174,7 +174,7 @@ class LaunchCommand(click.Command):
     default="alert",
     show_default=True,
     metavar="ACTION",
-    help="alert, stop, or restart if the loss becomes NaN or infinite",
+    help="alert, stop, or restart on NaN",
 )
 @click.option("--allow-shrink", is_flag=True, help="continue with fewer ranks if a GPU fails")
 @click.option(
@@ -183,7 +183,17 @@ class LaunchCommand(click.Command):
     help="preload torch in a spare process per rank",
 )
 @click.option(
-    "--log-limit", metavar="SIZE", help="drop the start of rank logs over SIZE  [default: 1G]"
+    "--log-limit", metavar="SIZE", help="drop the start of larger rank logs  [default: 1G]"
+)
+@click.option("--hosts", metavar="LIST", help="machines to train on, with GPUs: a,me@b,c:0-3")
+@click.option("--hostfile", metavar="FILE", help="the same, one per line: HOST[:GPUS] [slots=N]")
+@click.option("--nodes", metavar="MIN:MAX", help="continue with MIN machines if others fail")
+@click.option("--check", is_flag=True, help="first test every GPU and the network of the hosts")
+@click.option(
+    "--node-timeout", type=float, metavar="S", help="wait for a lost machine  [default: 300]"
+)
+@click.option(
+    "--orphan-timeout", type=float, metavar="S", help="end ranks out of contact  [default: 7200]"
 )
 @click.option("--env", multiple=True, metavar="K=V", help="set an environment variable; repeatable")
 @click.option("--cwd", metavar="DIR", help="working directory for the job")

@@ -7,9 +7,11 @@ import shlex
 import sys
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Literal
 
 from ddptop.output import put, say
+from ddptop_runner.base import bounded
 from ddptop_runner.base.errors import UsageError
 from ddptop_runner.base.start import own_command
 from ddptop_runner.base.units import parse_size
@@ -17,6 +19,7 @@ from ddptop_runner.devices.words import cuda_names, name_of, renumbered, wanted_
 from ddptop_runner.job.registry import JobView
 from ddptop_runner.jobs import launch as launcher
 from ddptop_runner.launch.advice import QuestionError, typed
+from ddptop_runner.launch.hosts import HostRequest, parse_hostfile, parse_hosts, parse_nodes
 from ddptop_runner.launch.request import LaunchPlan, LaunchRequest
 
 RANK_VARIABLES = (
@@ -150,7 +153,31 @@ def request_of(target: Target | None, options: Mapping[str, Any]) -> LaunchReque
         probe=not options["no_probe"],
         launcher=options["launcher"],
         pty=options["pty"],
+        hosts=hosts_of(options.get("hosts"), options.get("hostfile")),
+        nodes=None if options.get("nodes") is None else parse_nodes(options["nodes"]),
+        check=bool(options.get("check")),
+        node_timeout_s=options.get("node_timeout"),
+        orphan_timeout_s=options.get("orphan_timeout"),
     )
+
+
+def hosts_of(hosts: str | None, hostfile: str | None) -> tuple[HostRequest, ...]:
+    """Return the machines that --hosts or --hostfile lists; none if neither is given.
+
+    Raises:
+        UsageError: both are given, the file cannot be read, or an entry is invalid.
+    """
+    if hostfile is None:
+        return () if hosts is None else parse_hosts(hosts)
+    if hosts is not None:
+        raise UsageError("--hosts and --hostfile cannot be used together", "use one of them")
+    try:
+        text = bounded.read_text(Path(hostfile).expanduser().resolve())
+    except OSError as error:
+        raise UsageError(
+            f"--hostfile {hostfile} cannot be read ({error.strerror})", "check the path"
+        ) from None
+    return parse_hostfile(text, hostfile)
 
 
 def run(target: Target | None, options: Mapping[str, Any], watch: bool, asks: bool = False) -> int:

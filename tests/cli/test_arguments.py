@@ -166,6 +166,39 @@ def test_every_option_arrives_in_the_request():
 LAUNCH = ["launch", "-d", "--nproc", "1"]
 BAD = {
     # (exit status, arguments, words of the line: the thing and the remedy)
+    "nodes on one machine": (2, [*LAUNCH, "--nodes", "1:2", "train.py"], ["--nodes requires"]),
+    "a check of one machine": (2, [*LAUNCH, "--check", "train.py"], ["--check requires --hosts"]),
+    "a command on hosts": (2, ["launch", "--hosts", "a", "--", "true"], ["--hosts", "commands"]),
+    "a queue on hosts": (
+        2,
+        [*LAUNCH, "--hosts", "a", "--wait-gpus", "train.py"],
+        ["--wait-gpus works on one machine only", "remove --wait-gpus"],
+    ),
+    "a launcher on hosts": (
+        2,
+        [*LAUNCH, "--hosts", "a", "--launcher", "torchrun", "train.py"],
+        ["--launcher torchrun works on one machine only"],
+    ),
+    "fewer ranks on hosts": (
+        2,
+        [*LAUNCH, "--hosts", "a", "--allow-shrink", "train.py"],
+        ["--allow-shrink works on one machine only", "use --nodes MIN:MAX"],
+    ),
+    "a file of hosts that is not there": (
+        2,
+        [*LAUNCH, "--hostfile", "/none/such", "train.py"],
+        ["--hostfile /none/such cannot be read (No such file or directory)"],
+    ),
+    "hosts twice": (
+        2,
+        [*LAUNCH, "--hosts", "a", "--hostfile", "b", "train.py"],
+        ["--hosts and --hostfile cannot be used together"],
+    ),
+    "no time for a node": (
+        2,
+        [*LAUNCH, "--hosts", "a", "--node-timeout", "-1", "train.py"],
+        ["--node-timeout -1 is not a valid time"],
+    ),
     "no script": (2, ["launch"], ["nothing to launch", "SCRIPT"]),
     "no such script": (2, [*LAUNCH, "none.py"], ["no script none.py in /", "--cwd"]),
     "a launcher without --": (

@@ -45,6 +45,7 @@ from ddptop_runner.launch.request import (
     folder_of,
     is_text,
     overrides_of,
+    require_one_way,
     require_probe,
     require_script,
     require_text,
@@ -73,6 +74,9 @@ def prepare(request: LaunchRequest, env: Mapping[str, str]) -> LaunchPlan:
     Raises:
         UsageError: naming what cannot be done and what to do instead.
     """
+    require_one_way(request)
+    if request.hosts:
+        raise UsageError("--hosts cannot start jobs yet", "launch on this machine")
     if request.nproc is not None and request.nproc < 1:
         raise UsageError(f"--nproc {request.nproc}: a job needs at least one rank", "use 1 or more")
     if request.max_restarts < 0:

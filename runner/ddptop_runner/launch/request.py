@@ -14,6 +14,7 @@ from typing import Literal
 from ddptop_runner.base.errors import UsageError
 from ddptop_runner.foreign.arguments import python_target
 from ddptop_runner.launch.gpus.choice import DeviceChoice
+from ddptop_runner.launch.hosts import HostRequest, fewest_nodes
 from ddptop_runner.model.spec import JobSpec
 from ddptop_runner.model.words import OnNan
 
@@ -59,6 +60,14 @@ class LaunchRequest:
     """Start ranks whatever the script looks like: the user was asked and confirmed."""
     pty: bool = False
     """Give a command a terminal of its own to write to."""
+    hosts: tuple[HostRequest, ...] = ()
+    """The machines to train on; none: this one alone."""
+    nodes: tuple[int, int] | None = None
+    """`--nodes`: with how few and how many machines to train."""
+    check: bool = False
+    """Measure every GPU and the network between the hosts before the start."""
+    node_timeout_s: float | None = None
+    orphan_timeout_s: float | None = None
 
 
 @dataclass(frozen=True)
@@ -223,6 +232,51 @@ def require_own_ranks(request: LaunchRequest, who: str) -> None:
             f"{option} requires ranks that ddptop starts, but {who} starts its own",
             "remove it, or launch the script directly: SCRIPT ARGS",
         )
+
+
+def require_one_way(request: LaunchRequest) -> None:
+    """Refuse what cannot be had together with several machines, or only with them.
+
+    Raises:
+        UsageError: naming the option and the remedy.
+    """
+    if not request.hosts:
+        alone = {
+            "--nodes": request.nodes is not None,
+            "--check": request.check,
+            "--node-timeout": request.node_timeout_s is not None,
+            "--orphan-timeout": request.orphan_timeout_s is not None,
+        }
+        for option in (option for option, given in alone.items() if given):
+            raise UsageError(f"{option} requires --hosts", "list the machines, as in --hosts a,b")
+        return
+    if request.kind == "command":
+        raise UsageError(
+            "--hosts does not apply to commands, which start their own ranks",
+            "launch the script directly: ddptop launch --hosts ... SCRIPT",
+        )
+    together = {
+        "--wait-gpus": request.wait_gpus,
+        f"--launcher {request.launcher}": request.launcher is not None,
+        "--pty": request.pty,
+        "--allow-shrink": request.allow_shrink,
+        "--warm-spares": request.warm_spares,
+    }
+    for option in (option for option, given in together.items() if given):
+        remedy = "use --nodes MIN:MAX" if option == "--allow-shrink" else f"remove {option}"
+        raise UsageError(f"{option} works on one machine only, not with --hosts", remedy)
+    uuids = request.gpus is not None and request.gpus.startswith(("GPU-", "MIG-"))
+    if uuids and len(request.hosts) > 1:
+        raise UsageError(
+            "--gpus lists UUIDs, which exist on one host only", "use --hosts HOST:UUID, or indices"
+        )
+    for option, seconds in {
+        "--node-timeout": request.node_timeout_s,
+        "--orphan-timeout": request.orphan_timeout_s,
+    }.items():
+        if seconds is not None and not 0 < seconds < float("inf"):
+            raise UsageError(f"{option} {seconds:g} is not a valid time", "use positive seconds")
+    fewest_nodes(request.nodes, len(request.hosts))
 
 
 def executable_of(program: str, cwd: Path, env: Mapping[str, str], beside: str) -> str:

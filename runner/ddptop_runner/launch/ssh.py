@@ -1,0 +1,183 @@
+"""How commands are run on other hosts, and what ssh's own failures mean.
+
+The ssh binary is used, with the user's own configuration, keys, and agent; `DDPTOP_SSH` replaces
+it, as in `DDPTOP_SSH="ssh -F ./config"`. ssh never asks anything: a password, or a host key that is
+not known, is a failure with a remedy.
+"""
+
+from __future__ import annotations
+
+import os
+import pwd
+import re
+import shlex
+import socket
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+from ddptop_runner.base.errors import UsageError
+
+VARIABLE = "DDPTOP_SSH"
+CONNECT_S = 10
+"""For the connection itself; without it, a host that is down costs two minutes."""
+OPTIONS = (
+    "BatchMode=yes",
+    f"ConnectTimeout={CONNECT_S}",
+    "ServerAliveInterval=5",
+    "ServerAliveCountMax=3",
+    "ControlMaster=no",  # an existing master connection is used; none is left behind
+    "ClearAllForwardings=yes",
+    "ForwardX11=no",
+    "ForwardAgent=no",
+    "RemoteCommand=none",
+)
+FAILED = 255
+"""ssh's exit status when it, and not the remote command, failed."""
+NOT_INSTALLED = "ddptop-node: not installed"
+"""What `node_command` prints on stderr where there is no ddptop."""
+VENVS = ".local/share/ddptop/venvs"
+"""Below the home: where `ddptop setup-host` installs, a folder for each version."""
+
+
+def is_here(host: str) -> bool:
+    """Whether a host is this machine and this user, so that no ssh is needed to run something."""
+    user, at, name = host.rpartition("@")
+    if at:
+        try:
+            if user != pwd.getpwuid(os.geteuid()).pw_name:
+                return False
+        except KeyError:
+            return False
+    own = socket.gethostname()
+    return name in {"localhost", own, own.partition(".")[0]}
+
+
+def ssh_argv(host: str, command: str, env: Mapping[str, str] = os.environ) -> list[str]:
+    """The argv that has the login shell of `host` run `command`.
+
+    Raises:
+        UsageError: when DDPTOP_SSH is no command line.
+    """
+    try:
+        program = shlex.split(env.get(VARIABLE, "")) or ["ssh"]
+    except ValueError as error:
+        raise UsageError(
+            f"{VARIABLE} is not a valid command line ({error})", 'use "ssh -F FILE"'
+        ) from None
+    options = [word for option in OPTIONS for word in ("-o", option)]
+    return [*program, "-T", *options, "--", host, command]
+
+
+def on_host(host: str, argv: Sequence[str], env: Mapping[str, str] = os.environ) -> list[str]:
+    """The argv that runs `argv` on `host`: through ssh, or as it is on this machine."""
+    return list(argv) if is_here(host) else ssh_argv(host, shlex.join(argv), env)
+
+
+def node_command(version: str, own: Sequence[str]) -> str:
+    """The command line that runs `ddptop-node` on a host where it is not known where that lies.
+
+    Args:
+        version: ddptop's, whose environment made by `setup-host` comes first.
+        own: the argv on this machine, tried there where both of its files exist.
+    """
+    python, script = own[0], next(word for word in own[1:] if not word.startswith("-"))
+    # one line for sh: the login shell, whatever it is, only has to pass it on
+    steps = [
+        f"n=$HOME/{VENVS}/{version}/ddptop-node",
+        'if test -x "$n"; then exec "$n"; fi',
+        f"if test -x {_plain(python)} && test -f {_plain(script)}; then exec {_joined(own)}; fi",
+        f"echo {NOT_INSTALLED} >&2",
+        "exit 127",
+    ]
+    return shlex.join(["sh", "-c", "; ".join(steps)])
+
+
+def _plain(word: str) -> str:
+    """`word`, backslashes before all that a shell could take for something else."""
+    return re.sub(r"([^A-Za-z0-9_./=@%+,:-])", r"\\\1", word)
+
+
+def _joined(words: Sequence[str]) -> str:
+    return " ".join(map(_plain, words))
+
+
+class Unreachable(NamedTuple):
+    """Why nothing ran on a host."""
+
+    kind: str
+    """`name`, `refused`, `silent`, `key-changed`, `key-unknown`, `denied`, `ddptop`, `ssh`."""
+    problem: str
+    """A sentence without the host's name."""
+    remedy: str
+
+
+def why_unreachable(host: str, status: int | None, stderr: str, limit_s: float) -> Unreachable:
+    """What the end of a command that should have run on a host means.
+
+    Args:
+        host: as ssh got it.
+        status: the exit status; None: it was ended after `limit_s`.
+        stderr: what ssh and the remote side printed there.
+        limit_s: the time that it had.
+    """
+    name = host.rpartition("@")[2]
+    quoted = shlex.quote(host)
+    for kind, pattern, problem, remedy in _MEANINGS:
+        if re.search(pattern, stderr, re.IGNORECASE):
+            words = {"host": quoted, "name": shlex.quote(name)}
+            if kind == "key-changed" and (by := re.search(r"ssh-keygen -f .*", stderr)):
+                return Unreachable(kind, problem, f"if it was reinstalled, run {by[0].strip()}")
+            return Unreachable(kind, problem.format(**words), remedy.format(**words))
+    if status is None:
+        return Unreachable(
+            "silent", f"no response within {limit_s:g} s", f"check that `ssh {quoted} true` works"
+        )
+    lines = [line.strip() for line in stderr.splitlines() if line.strip()]
+    last = f": {lines[-1][:200]}" if lines else ""
+    who = "ssh" if status == FAILED else "ddptop-node"
+    return Unreachable(
+        "ssh", f"{who} failed with exit status {status}{last}", f"check `ssh {quoted} true`"
+    )
+
+
+_MEANINGS = (
+    # (kind, what ssh prints, problem, remedy)
+    ("ddptop", re.escape(NOT_INSTALLED), "ddptop is not installed", "run ddptop setup-host {host}"),
+    (
+        "key-changed",
+        "REMOTE HOST IDENTIFICATION HAS CHANGED",
+        "its host key has changed",
+        "if it was reinstalled, run ssh-keygen -R {name}",
+    ),
+    (
+        "key-unknown",
+        "Host key verification failed|host key is known for",
+        "its host key is not known yet",
+        "run `ssh {host} true` once and accept the key",
+    ),
+    (
+        "name",
+        "Could not resolve hostname",
+        "unknown host",
+        "check the spelling, or add it to ~/.ssh/config",
+    ),
+    (
+        "denied",
+        r"Permission denied|Too many authentication failures|No supported authentication",
+        "ssh wants a password",
+        "run ssh-copy-id {host}, or load your key into ssh-agent",
+    ),
+    (
+        "refused",
+        "Connection refused",
+        "the connection was refused",
+        "start sshd there, or set its port in ~/.ssh/config",
+    ),
+    (
+        "silent",
+        "Connection timed out|Operation timed out|No route to host|Network is unreachable|"
+        "timeout, server .* not responding",
+        "it does not respond",
+        "check that it is up and that this machine can reach it",
+    ),
+)

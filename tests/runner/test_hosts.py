@@ -1,0 +1,214 @@
+"""`--hosts`, `--hostfile`, `--nodes`, and what ssh's failures mean: all without a network."""
+
+from __future__ import annotations
+
+import shlex
+
+import pytest
+
+from ddptop_runner.base.errors import UsageError
+from ddptop_runner.launch import ssh
+from ddptop_runner.launch.hosts import (
+    HostRequest,
+    fewest_nodes,
+    parse_hostfile,
+    parse_hosts,
+    parse_nodes,
+)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("a", [("a", None)]),
+        ("a,b:0-3,c", [("a", None), ("b", "0-3"), ("c", None)]),
+        (" a , me@b ", [("a", None), ("me@b", None)]),
+        ("a:0,2,b:1", [("a", "0,2"), ("b", "1")]),
+        ("a:0,2-3,5,b", [("a", "0,2-3,5"), ("b", None)]),
+        ("a:auto:2,b:none", [("a", "auto:2"), ("b", "none")]),
+        ("a:GPU-1,GPU-2,b", [("a", "GPU-1,GPU-2"), ("b", None)]),
+        ("10.0.0.1:0,10.0.0.2", [("10.0.0.1", "0"), ("10.0.0.2", None)]),
+        ("[::1]:0-1,me@[fe80::1%eth0]", [("::1", "0-1"), ("me@fe80::1%eth0", None)]),
+        ("gpu-1.example.org,n_2", [("gpu-1.example.org", None), ("n_2", None)]),
+    ],
+)
+def test_hosts_are_read_with_their_gpus(text, expected):
+    assert [(one.host, one.gpus) for one in parse_hosts(text)] == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("", ["--hosts is empty", "--hosts a,b:0-3"]),
+        (" , ", ["--hosts is empty"]),
+        ("a,,b", ["'a,,b' has an empty entry"]),
+        ("-oProxyCommand=x", ["'-oProxyCommand=x' is not a valid host"]),
+        ("me@-x", ["is not a valid host"]),
+        ("-l@x", ["is not a valid host"]),
+        ("a b", ["'a b' is not a valid host"]),
+        ("a;reboot", ["is not a valid host"]),
+        ("a/b", ["is not a valid host"]),
+        ("ö", ["is not a valid host"]),
+        ("a,b,a", ["lists a twice", "HOST:0-3"]),
+        ("a:", ["the GPUs of a", "empty"]),
+        ("a:x", ["the GPUs of a: 'x': 'x' is not an index", "0-3"]),
+        ("a:0,0", ["lists GPU 0 twice"]),
+        ("a:3-0", ["the range '3-0' is reversed"]),
+        ("fe80::1", ["has several colons", "[::1]"]),
+        ("[::1", ["is not a valid host", "[ADDRESS]:GPUS"]),
+        ("2,3", []),
+    ],
+)
+def test_a_list_that_cannot_be_used_is_refused_by_name(text, words):
+    if not words:  # numbers are names too where no GPUs come before them
+        assert [one.host for one in parse_hosts(text)] == text.split(",")
+        return
+    with pytest.raises(UsageError) as refusal:
+        parse_hosts(text)
+    for word in words:
+        assert word in str(refusal.value)
+
+
+def test_a_hostfile_has_a_host_a_line():
+    text = "# the cluster\na slots=4\n\n  b:0,2   # half of it\nme@c\n"
+    assert parse_hostfile(text, "F") == (
+        HostRequest("a", None, 4),
+        HostRequest("b", "0,2"),
+        HostRequest("me@c"),
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("", "F names no hosts; write one host per line"),
+        ("a\nb slot=2\n", "F, line 2: 'slot=2' is not slots=N"),
+        ("a slots=0\n", "F, line 1: 'slots=0'"),
+        ("a,b\n", "F, line 1: 'a,b' is more than one host"),
+        ("a\n\n-x\n", "F, line 3: '-x' is not a valid host"),
+        ("a\na\n", "F lists a twice"),
+    ],
+)
+def test_a_hostfile_that_cannot_be_used_is_refused_by_line(text, words):
+    with pytest.raises(UsageError) as refusal:
+        parse_hostfile(text, "F")
+    assert words in str(refusal.value)
+
+
+def test_the_number_of_nodes_is_read_and_compared_with_the_list():
+    assert parse_nodes("2:3") == (2, 3)
+    assert parse_nodes("4") == (4, 4)
+    assert fewest_nodes(None, 3) == 3
+    assert fewest_nodes((2, 3), 3) == 2
+    for text in ("", "x", "0", "0:2", "-1:2", "2:", ":2", "1:2:3", "1.5"):
+        with pytest.raises(UsageError, match="use N, or MIN:MAX"):
+            parse_nodes(text)
+    with pytest.raises(UsageError, match="use 2:3"):
+        parse_nodes("3:2")
+    with pytest.raises(UsageError, match=r"--nodes 1:4, but --hosts lists 2; .* --nodes 1:2"):
+        fewest_nodes((1, 4), 2)
+
+
+# --- ssh ----------------------------------------------------------------------------------------
+
+
+def test_ssh_never_asks_and_a_host_is_no_option():
+    argv = ssh.ssh_argv("b", "true", {})
+    assert argv[0] == "ssh"
+    assert argv[-3:] == ["--", "b", "true"]
+    assert "BatchMode=yes" in argv
+    argv = ssh.ssh_argv("b", "true", {"DDPTOP_SSH": "my-ssh -F '/a b/config'"})
+    assert argv[:3] == ["my-ssh", "-F", "/a b/config"]
+    with pytest.raises(UsageError, match="DDPTOP_SSH is not a valid command line"):
+        ssh.ssh_argv("b", "true", {"DDPTOP_SSH": "ssh '"})
+
+
+def test_nothing_is_run_through_ssh_on_this_machine(monkeypatch):
+    monkeypatch.setattr(ssh.socket, "gethostname", lambda: "h0.example.org")
+    assert all(map(ssh.is_here, ["localhost", "h0", "h0.example.org"]))
+    assert not any(map(ssh.is_here, ["h1", "nobody@localhost", "127.0.0.1"]))
+    assert ssh.on_host("h0", ["x", "a b"], {}) == ["x", "a b"]
+    assert ssh.on_host("h1", ["x", "a b"], {})[-2:] == ["h1", "x 'a b'"]
+
+
+SAID = {
+    # kind: (what OpenSSH 9.2 prints, exit status, words of problem and remedy)
+    "name": (
+        "ssh: Could not resolve hostname nosuch: Name or service not known",
+        255,
+        ["unknown host", "~/.ssh/config"],
+    ),
+    "refused": (
+        "ssh: connect to host 127.0.0.1 port 9: Connection refused",
+        255,
+        ["was refused", "start sshd"],
+    ),
+    "silent": (
+        "ssh: connect to host 10.0.0.1 port 22: Connection timed out",
+        255,
+        ["does not respond", "is up"],
+    ),
+    "key-changed": (
+        "@@@@@\n@ WARNING: REMOTE HOST IDENTIFICATION HAS CHANGED!     @\n@@@@@\nIT IS POSSIBLE\n"
+        'Offending ED25519 key in /k:1\n  remove with:\n  ssh-keygen -f "/k" -R "[h]:22"\n'
+        "Host key for h has changed and you have requested strict checking.\n"
+        "Host key verification failed.",
+        255,
+        ["host key has changed", 'ssh-keygen -f "/k" -R "[h]:22"'],
+    ),
+    "key-unknown": (
+        "No ED25519 host key is known for h and you have requested strict checking.\n"
+        "Host key verification failed.",
+        255,
+        ["not known", "ssh me@h true", "accept"],
+    ),
+    "denied": (
+        "me@h: Permission denied (publickey,password).",
+        255,
+        ["password", "ssh-copy-id me@h"],
+    ),
+    "ddptop": ("ddptop-node: not installed", 127, ["not installed", "ddptop setup-host me@h"]),
+    "ssh": ("kex_exchange: something new", 255, ["status 255: kex_exchange: something new"]),
+}
+
+
+@pytest.mark.parametrize("kind", SAID)
+def test_each_failure_of_ssh_is_told_apart_with_its_remedy(kind):
+    stderr, status, words = SAID[kind]
+    why = ssh.why_unreachable("me@h", status, f"Authorized use only.\n{stderr}\n", 20)
+    assert why.kind == kind
+    for word in words:
+        assert word in f"{why.problem}; {why.remedy}"
+
+
+def test_a_host_that_says_nothing_is_named_with_the_time_it_had():
+    why = ssh.why_unreachable("h", None, "", 20)
+    assert "no response within 20 s" in why.problem
+    assert "ssh h true" in why.remedy
+
+
+@pytest.mark.parametrize("shell", ["sh", "bash"])
+def test_the_node_is_found_beside_this_one_or_in_its_own_environment(shell, tmp_path, monkeypatch):
+    import subprocess
+
+    script = tmp_path / "it's here" / "start.sh"
+    script.parent.mkdir()
+    own = ["/bin/sh", "-e", str(script), "node"]
+    command = ssh.node_command("1.2", own)
+
+    def run():
+        return subprocess.run(
+            [shell, "-c", command], capture_output=True, text=True, env={"HOME": str(tmp_path)}
+        )
+
+    assert "\n" not in command
+    nothing = run()
+    assert (nothing.returncode, nothing.stderr) == (127, f"{ssh.NOT_INSTALLED}\n")
+    script.write_text("echo here $1\n")
+    assert run().stdout == "here node\n"
+    made = tmp_path / ssh.VENVS / "1.2" / "ddptop-node"
+    made.parent.mkdir(parents=True)
+    made.write_text("#!/bin/sh\necho made\n")
+    made.chmod(0o755)
+    assert run().stdout == "made\n"
+    assert shlex.split(command)[0] == "sh"

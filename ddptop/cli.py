@@ -121,6 +121,7 @@ class LaunchCommand(click.Command):
             for name in parameter.opts
         }
         options, ctx.obj = split_arguments(args, takes_value)
+        ctx.meta["options"] = tuple(options)
         return super().parse_args(ctx, options)
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
@@ -200,6 +201,13 @@ class LaunchCommand(click.Command):
 @click.option("--python", metavar="PATH", help="Python interpreter  [default: active environment]")
 @click.option("-d", "--detach", is_flag=True, help="start the job, print its name, and exit")
 @click.option("--dry-run", is_flag=True, help="show what would run, then exit")
+@click.option("--slurm", is_flag=True, help="submit to Slurm, or use the current allocation")
+@click.option(
+    "--max-requeues",
+    type=click.IntRange(min=0),
+    metavar="N",
+    help="maximum number of Slurm requeues  [default: 3 without progress]",
+)
 @click.option("--no-probe", is_flag=True, help="do not load the probe into the ranks")
 @click.option("--pty", is_flag=True, help="run -- COMMAND in a pseudo-terminal")
 @click.pass_context
@@ -208,11 +216,19 @@ def launch(context: click.Context, /, **options: Any) -> int:
 
     Arguments after SCRIPT or MODULE go to the script. To run any other command unchanged, such as
     another launcher, use -- COMMAND; --launcher NAME builds that command for you.
+
+    With --slurm, options of sbatch go between -- and SCRIPT, as in `-- --time=8:00:00 train.py`.
     """
     from ddptop.commands.launch import run
 
     terminal = is_terminal()
-    return run(context.obj, options, watch=terminal and not options["detach"], asks=terminal)
+    return run(
+        context.obj,
+        options,
+        watch=terminal and not options["detach"],
+        asks=terminal,
+        typed_options=context.meta["options"],
+    )
 
 
 @cli.command(epilog="Example: ddptop ls --all")

@@ -6,7 +6,7 @@ import os
 import shlex
 import sys
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -21,6 +21,7 @@ from ddptop_runner.jobs import launch as launcher
 from ddptop_runner.launch.advice import QuestionError, typed
 from ddptop_runner.launch.hosts import HostRequest, parse_hostfile, parse_hosts, parse_nodes
 from ddptop_runner.launch.request import LaunchPlan, LaunchRequest
+from ddptop_runner.launch.slurm import split_sbatch
 
 RANK_VARIABLES = (
     "RANK",
@@ -46,6 +47,8 @@ class Target:
     """`script`, `module` or `command`."""
     name: str
     args: tuple[str, ...]
+    sbatch: tuple[str, ...] = ()
+    """With --slurm, the options of sbatch that stood between `--` and the target."""
 
 
 def split_arguments(
@@ -65,6 +68,12 @@ def split_arguments(
     while index < len(arguments):
         argument = arguments[index]
         rest = tuple(arguments[index + 1 :])
+        if argument == "--" and "--slurm" in options:
+            sbatch, after = split_sbatch(rest)
+            late, target = split_arguments(after, ())
+            if late:
+                raise UsageError(f"{late[0]} is after --", "put ddptop options before --")
+            return options, None if target is None else replace(target, sbatch=tuple(sbatch))
         if argument == "--":
             return options, Target("command", rest[0] if rest else "", rest[1:])
         if argument == "-m":
@@ -180,9 +189,22 @@ def hosts_of(hosts: str | None, hostfile: str | None) -> tuple[HostRequest, ...]
     return parse_hostfile(text, hostfile)
 
 
-def run(target: Target | None, options: Mapping[str, Any], watch: bool, asks: bool = False) -> int:
+def run(
+    target: Target | None,
+    options: Mapping[str, Any],
+    watch: bool,
+    asks: bool = False,
+    typed_options: Sequence[str] = (),
+) -> int:
     """Launch; then become `attach` on a terminal, or print the job's name."""
     request = request_of(target, options)
+    if options["slurm"]:
+        from ddptop.commands import launch_slurm
+
+        assert target is not None  # request_of refuses it
+        return launch_slurm.run(request, options, target.sbatch, typed_options)
+    if options["max_requeues"] is not None:
+        raise UsageError("--max-requeues requires --slurm", "add --slurm, or remove it")
     try:
         plan = launcher.prepare(request, os.environ)
     except QuestionError as question:

@@ -1,0 +1,418 @@
+"""Slurm in words: the batch script, the commands, and what Slurm prints. Pure."""
+
+from __future__ import annotations
+
+import datetime as dt
+import re
+import shlex
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from ddptop_runner.base.errors import UsageError
+from ddptop_runner.model.words import Base
+
+MOST_NODES = 100_000
+CHECKPOINT_BEFORE_S = 120
+"""So long before the time limit Slurm signals the batch step, unless --signal says otherwise."""
+
+# -- an allocation ---------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Allocation:
+    """What Slurm's variables tell about the allocation that this process runs in."""
+
+    job: str
+    """Slurm's id of the job; of a task of an array the task's own."""
+    nodes: tuple[str, ...]
+    restarts: int = 0
+    """How often Slurm has requeued it."""
+    is_batch: bool = False
+    """Whether this is the batch step, with which the allocation ends."""
+    in_step: bool = False
+    """Whether this runs under srun."""
+    array_task: str | None = None
+    gpus_on_node: int | None = None
+    """On the node of the batch step; None where Slurm does not tell."""
+
+
+def allocation(env: Mapping[str, str]) -> Allocation | None:
+    """The allocation that a process with these variables is part of; None outside of one."""
+    job = env.get("SLURM_JOB_ID", "")
+    if not job.isdigit():
+        return None
+    in_step = env.get("SLURM_STEP_ID", "").isdigit()
+    gpus = env.get("SLURM_GPUS_ON_NODE", "")
+    listed = env.get("SLURM_JOB_GPUS") or env.get("GPU_DEVICE_ORDINAL") or ""
+    return Allocation(
+        job=job,
+        nodes=hosts_of(env.get("SLURM_JOB_NODELIST") or env.get("SLURM_NODELIST") or ""),
+        restarts=_count(env.get("SLURM_RESTART_COUNT", "")) or 0,
+        is_batch=not in_step and "SLURM_TASK_PID" in env,
+        in_step=in_step,
+        array_task=env.get("SLURM_ARRAY_TASK_ID"),
+        gpus_on_node=_count(gpus) or (len(listed.split(",")) if listed else None),
+    )
+
+
+def _count(text: str) -> int | None:
+    return int(text) if text.isascii() and text.isdigit() and len(text) < 10 else None
+
+
+def hosts_of(text: str) -> tuple[str, ...]:
+    """The hosts of a list such as `node[1-3,07],login`, in its order.
+
+    Raises:
+        UsageError: it is no list of hosts, or one of too many.
+    """
+    found: list[str] = []
+    for part in _split(text):
+        for host in _expanded(part):
+            found.append(host)
+            if len(found) > MOST_NODES:
+                raise UsageError(f"the node list {text[:60]} is too long", "use fewer nodes")
+    return tuple(found)
+
+
+def _split(text: str) -> Iterator[str]:
+    """Its parts: the commas within brackets separate none."""
+    depth, start = 0, 0
+    for position, char in enumerate(text):
+        depth += (char == "[") - (char == "]")
+        if char == "," and depth == 0:
+            yield text[start:position]
+            start = position + 1
+    if text[start:]:
+        yield text[start:]
+
+
+_RANGE = re.compile(r"([0-9]{1,9})(?:-([0-9]{1,9}))?")
+
+
+def _expanded(part: str) -> Iterator[str]:
+    before, bracket, rest = part.partition("[")
+    if not bracket:
+        yield part
+        return
+    inner, closed, after = rest.partition("]")
+    if not closed:
+        raise UsageError(f"{part[:60]!r} is not a list of nodes", "see SLURM_JOB_NODELIST")
+    for piece in inner.split(","):
+        if (found := _RANGE.fullmatch(piece)) is None:
+            raise UsageError(f"{part[:60]!r} is not a list of nodes", "see SLURM_JOB_NODELIST")
+        first, last = int(found[1]), int(found[2] or found[1])
+        for number in range(first, min(last, first + MOST_NODES) + 1):
+            for tail in _expanded(after):
+                yield f"{before}{number:0{len(found[1])}d}{tail}"
+
+
+# -- commands --------------------------------------------------------------------------------------
+
+_STEP_OPTIONS = re.compile(
+    r"SRUN_.*|SLURM_(?:CPUS_PER_(?:TASK|GPU)|DISTRIBUTION|EXACT|EXCLUSIVE|EXPORT_ENV|GPU_.*|GPUS.*|GRES|"
+    r"HINT|LABELIO|MEM_PER_.*|MULTI_PROG|NNODES|NPROCS|NTASKS.*|OPEN_MODE|OVERLAP|STD(?:IN|OUT|ERR)MODE|"
+    r"STEP.*|THREADS.*|TIMELIMIT|UNBUFFEREDIO|WAIT|WORKING_DIR|CPU_BIND.*|MPI_TYPE)"
+)
+"""Variables of a batch step that srun reads as options."""
+
+
+def step_environment(env: Mapping[str, str]) -> dict[str, str]:
+    """The variables to start srun with."""
+    return {name: value for name, value in env.items() if not _STEP_OPTIONS.fullmatch(name)}
+
+
+def _step(job: str, host: str, name: str) -> list[str]:
+    argv = ["srun", f"--jobid={job}", "--overlap", "--nodes=1", "--ntasks=1", f"--nodelist={host}"]
+    return [*argv, f"--job-name={name}", "--quiet", "--mpi=none", "--cpu-bind=none", "--mem=0"]
+
+
+def link_argv(slurm_job: str, host: str, command: Sequence[str]) -> list[str]:
+    """What runs a command on a node of the allocation beside whatever runs there.
+
+    Args:
+        slurm_job: Slurm's id of the job.
+        host: the node.
+        command: what to run there; it ends with its srun.
+    """
+    return [*_step(slurm_job, host, "ddptop-link"), "--", *command]
+
+
+def hold_argv(slurm_job: str, host: str, command: Sequence[str]) -> list[str]:
+    """What runs the holder of a node's part of the job; it ends with its srun as well."""
+    step = [*_step(slurm_job, host, "ddptop"), "--kill-on-bad-exit=0", "--input=none"]
+    return [*step, "--", *command]
+
+
+_OUTSIDE = re.compile(
+    r"(?i)requested node configuration is not available|invalid node name|"
+    r"node\(s\) not in (?:the )?job|required node .*not (?:available|in)|"
+    r"(?:invalid job id|job/step already completing|expired|job has (?:finished|ended))"
+)
+
+
+def link_problem(said: str, slurm_job: str, host: str) -> str | None:
+    """That a node is no longer part of the allocation, as srun's message tells; None otherwise."""
+    if _OUTSIDE.search(said[:4096]) is None:
+        return None
+    return f"{host} is not part of Slurm job {slurm_job} any more"
+
+
+# -- the batch script ------------------------------------------------------------------------------
+
+_FLAGS = frozenset(
+    """
+    --contiguous --exclusive --get-user-env --help --hold --ignore-pbs --no-kill --no-requeue
+    --overcommit --oversubscribe --parsable --propagate --quiet --reboot --requeue --spread-job
+    --test-only --usage --use-min-nodes --verbose --version --wait --nice
+    -h -H -I -k -O -Q -s -v -V -W
+    """.split()  # noqa: SIM905 - a list of one name a line is longer and no clearer
+)
+"""Options of sbatch that no value follows as a word of its own."""
+_OURS = {
+    "-N": "ddptop launch --slurm --nodes N -- ...",
+    "--nodes": "ddptop launch --slurm --nodes N -- ...",
+    "--wrap": "ddptop launch --slurm -- SBATCH_OPTIONS SCRIPT",
+}
+"""Options of sbatch that ddptop sets, and what to use instead."""
+
+
+def split_sbatch(words: Sequence[str]) -> tuple[list[str], list[str]]:
+    """(sbatch's options, what follows them) of what stands after `--`.
+
+    The options end at the first word that is neither one nor an option's value, at `-m MODULE`, or
+    at another `--`.
+    """
+    index = 0
+    while index < len(words):
+        word = words[index]
+        if word == "--":
+            return list(words[:index]), list(words[index + 1 :])
+        if word == "-m" or not word.startswith("-") or word == "-":
+            break
+        takes_next = word not in _FLAGS and "=" not in word
+        if takes_next and not word.startswith("--"):
+            takes_next = len(word) == 2  # -pmain holds its value
+        index += 1 + takes_next
+    return list(words[:index]), list(words[index:])
+
+
+def check_sbatch(options: Sequence[str]) -> None:
+    """Refuse options of sbatch with which a job could not run.
+
+    Raises:
+        UsageError: naming the option, and what to use instead.
+    """
+    for position, option in enumerate(options):
+        name, _, value = option.partition("=")
+        if "\n" in option or "\0" in option:
+            raise UsageError(f"sbatch option {option!r} contains a line break", "remove it")
+        short = option[:2] if not option.startswith("--") else name
+        if (instead := _OURS.get(short)) is not None:
+            raise UsageError(f"{short} after -- conflicts with ddptop", f"use {instead}")
+        if name == "--signal":
+            value = value or next(iter(options[position + 1 :]), "")
+            if not re.fullmatch(r"(?:B|BR|RB):(?:SIG)?USR1@[0-9]+", value):
+                raise UsageError(
+                    f"--signal={value} does not reach ddptop",
+                    f"use --signal=B:USR1@{CHECKPOINT_BEFORE_S}, which saves a checkpoint",
+                )
+
+
+@dataclass(frozen=True)
+class Batch:
+    """A batch script to be written."""
+
+    name: str
+    nodes: tuple[int, int]
+    """The fewest and the most."""
+    cwd: str
+    command: tuple[str, ...]
+    """What the batch step runs: ddptop's own command line."""
+    exports: tuple[tuple[str, str], ...] = ()
+    gpus_per_node: int | None = None
+    options: tuple[str, ...] = ()
+    """Of sbatch, as the user gave them."""
+
+
+def batch_script(batch: Batch) -> str:
+    """The script. Its shell becomes ddptop, which so gets Slurm's signals."""
+    fewest, most = batch.nodes
+    lines = [
+        f"--job-name={batch.name}",
+        f"--nodes={most}" if fewest == most else f"--nodes={fewest}-{most}",
+        "--ntasks-per-node=1",
+        "--requeue",
+        "--open-mode=append",
+        f"--signal=B:USR1@{CHECKPOINT_BEFORE_S}",
+    ]
+    if batch.gpus_per_node:
+        lines.append(f"--gpus-per-node={batch.gpus_per_node}")
+    if fewest < most:
+        lines.append("--no-kill")
+    lines += _by_option(batch.options)
+    head = "\n".join(f"#SBATCH {line}" for line in lines)
+    exports = "".join(f"export {name}={shlex.quote(value)}\n" for name, value in batch.exports)
+    return (
+        f"#!/bin/bash\n{head}\n"
+        "# Before the time limit, Slurm sends USR1 to ddptop, which has the job save a checkpoint\n"
+        "# and requeues it. A requeued job continues in its run folder.\n"
+        f"cd {shlex.quote(batch.cwd)} || exit 1\n{exports}exec {shlex.join(batch.command)}\n"
+    )
+
+
+def _by_option(options: Sequence[str]) -> Iterator[str]:
+    """One line for each option with its value."""
+    line: list[str] = []
+    for option in options:
+        if option.startswith("-") and line:
+            yield " ".join(line)
+            line = []
+        line.append(_quoted(option))
+    if line:
+        yield " ".join(line)
+
+
+def _quoted(word: str) -> str:
+    """As sbatch reads a word of an #SBATCH line, where an unquoted # starts a comment."""
+    if re.fullmatch(r"[\w@%+=:,./\[\]*-]+", word):
+        return word
+    return '"' + word.replace("\\", "\\\\").replace('"', '\\"') + '"'
+
+
+def submitted(printed: str) -> str | None:
+    """The id of the job that `sbatch --parsable` has submitted; None where it printed none."""
+    found = re.match(r"([0-9]{1,10})(?:;[^\s]*)?\s*$", printed.strip().rpartition("\n")[2])
+    return found[1] if found else None
+
+
+# -- requeueing ------------------------------------------------------------------------------------
+
+IDLE_REQUEUES = 3
+"""So many requeues in a row without progress end a job."""
+
+
+class Requeues(Base, frozen=True, kw_only=True):
+    """How often a job was requeued; kept in its run folder."""
+
+    slurm_job: str
+    count: int = 0
+    without_progress: int = 0
+    """In a row."""
+    step: int | None = None
+    """The run's step when it was last requeued."""
+
+
+def requeued(before: Requeues, step: int | None) -> Requeues:
+    """The counts with one more requeue of a job that has reached `step`."""
+    gained = step is not None and (before.step is None or step > before.step)
+    return Requeues(
+        slurm_job=before.slurm_job,
+        count=before.count + 1,
+        without_progress=0 if gained else before.without_progress + 1,
+        step=step if gained else before.step,
+    )
+
+
+def why_no_requeue(counts: Requeues, most: int | None) -> str | None:
+    """Why a job must not be requeued once more; None where it may be.
+
+    Args:
+        counts: its requeues so far.
+        most: --max-requeues; None is unlimited.
+    """
+    if most is not None and counts.count >= most:
+        return f"requeued {counts.count} times (--max-requeues {most})"
+    if counts.without_progress >= IDLE_REQUEUES:
+        return f"{counts.without_progress} requeues in a row without progress"
+    return None
+
+
+# -- the queue -------------------------------------------------------------------------------------
+
+_SEPARATOR = "\x1f"
+_FIELDS = ("%i", "%j", "%T", "%P", "%D", "%N", "%r", "%V", "%S", "%l", "%L", "%A", "%u")
+QUEUE_ENV = {"TZ": "UTC", "SLURM_TIME_FORMAT": "standard"}
+"""With these variables squeue prints times as `queue_of` reads them."""
+
+
+class SlurmJob(Base, frozen=True, kw_only=True):
+    """One of the user's jobs in Slurm's queue."""
+
+    id: str
+    """Slurm's ID, such as 1234 or, for tasks of an array, 1234_[5-8]."""
+    name: str
+    state: str
+    """As squeue prints it: PENDING, RUNNING, ..."""
+    reason: str | None
+    """Why it is pending; None otherwise."""
+    partition: str | None
+    nodes: int | None
+    """Number of nodes."""
+    node_list: str | None
+    """Its nodes; None while it has none."""
+    submitted_at: dt.datetime | None
+    started_at: dt.datetime | None
+    start_estimate: dt.datetime | None
+    """When Slurm expects a pending job to start."""
+    time_limit_s: float | None
+    time_left_s: float | None
+    job: str | None = None
+    """Name of the ddptop job that it runs; None if it runs none, or has not started."""
+
+
+def queue_argv(user: str) -> list[str]:
+    """The command that prints a user's jobs."""
+    return ["squeue", "--noheader", f"--user={user}", f"--format={_SEPARATOR.join(_FIELDS)}"]
+
+
+def queue_of(printed: str) -> list[SlurmJob]:
+    """The jobs that squeue has printed; lines of another form are left out."""
+    jobs = []
+    for line in printed.split("\n"):
+        cells = [cell.strip() for cell in line.split(_SEPARATOR)]
+        if len(cells) != len(_FIELDS) or not cells[0]:
+            continue
+        id_, name, state, partition, nodes, hosts, reason, submit, start, limit, left, *_ = cells
+        pending = state == "PENDING"
+        start_at = _time(start)
+        jobs.append(
+            SlurmJob(
+                id=id_,
+                name=name,
+                state=state,
+                reason=reason if reason not in ("", "None") else None,
+                partition=partition or None,
+                nodes=_count(nodes),
+                node_list=hosts or None,
+                submitted_at=_time(submit),
+                started_at=None if pending else start_at,
+                start_estimate=start_at if pending else None,
+                time_limit_s=seconds_of(limit),
+                time_left_s=seconds_of(left),
+            )
+        )
+    return jobs
+
+
+def _time(text: str) -> dt.datetime | None:
+    try:
+        return dt.datetime.strptime(text, "%Y-%m-%dT%H:%M:%S").replace(tzinfo=dt.timezone.utc)
+    except ValueError:
+        return None
+
+
+_DURATION = re.compile(r"(?:([0-9]{1,6})-)?(?:([0-9]{1,4}):)?([0-9]{1,4}):([0-9]{2})")
+
+
+def seconds_of(text: str) -> float | None:
+    """Seconds of `1-02:03:04` or `03:04`; None of UNLIMITED and the like."""
+    if (found := _DURATION.fullmatch(text)) is None:
+        return None
+    days, hours, minutes, seconds = (int(part or 0) for part in found.groups())
+    return float(((days * 24 + hours) * 60 + minutes) * 60 + seconds)
+
+
+def config_of(printed: str) -> dict[str, str]:
+    """The settings that `scontrol show config` has printed."""
+    found = (re.match(r"(\w+)\s*=\s(.*?)\s*$", line) for line in printed.splitlines())
+    return {match[1]: match[2] for match in found if match}

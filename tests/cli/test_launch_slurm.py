@@ -1,0 +1,78 @@
+"""`ddptop launch --slurm` where nothing is submitted: what is refused, and the script."""
+
+from __future__ import annotations
+
+import stat
+
+import pytest
+
+BAD = {
+    # (arguments, words of the line: the thing and the remedy)
+    "no sbatch": (["train.py"], ["sbatch is not on PATH", "omit --slurm"]),
+    "nothing": (["--", "--time=1"], ["nothing to launch", "SCRIPT"]),
+    "a late option": (["--", "--time=1", "--", "-d", "train.py"], ["-d is after --"]),
+    "nodes after --": (["--", "-N", "2", "train.py"], ["-N after -- conflicts", "--nodes N --"]),
+    "a signal to all": (
+        ["--", "--signal=USR1@60", "train.py"],
+        ["does not reach ddptop", "--signal=B:USR1@120"],
+    ),
+    "named devices": (["--gpus", "0-3", "train.py"], ["names devices", "--gpus auto:N"]),
+    "another launcher": (["--launcher", "torchrun", "train.py"], ["starts the ranks itself"]),
+    "a queue of its own": (["--wait-gpus", "train.py"], ["--wait-gpus has no effect"]),
+    "no nodes": (["--nodes", "0", "train.py"], ["--nodes 0 is not a number", "MIN:MAX"]),
+    "reversed nodes": (["--nodes", "4:2", "train.py"], ["MIN is greater", "2:4"]),
+    "hosts": (["--hosts", "a,b", "train.py"], ["--slurm chooses the machines"]),
+    "no script": (["nosuch.py"], ["no script nosuch.py"]),
+}
+
+
+@pytest.fixture(autouse=True)
+def no_slurm(monkeypatch, tmp_path):
+    """As on a machine without Slurm."""
+    monkeypatch.delenv("SLURM_JOB_ID", raising=False)
+    bin_ = tmp_path / "bin"
+    bin_.mkdir()
+    monkeypatch.setenv("PATH", str(bin_))
+    return bin_
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_bad_input(name, bad_input):
+    arguments, words = BAD[name]
+    line = bad_input(2, "launch", "--slurm", *arguments)
+    assert all(word in line for word in words), line
+
+
+def test_requeues_are_of_slurm_alone(bad_input):
+    line = bad_input(2, "launch", "--max-requeues", "2", "train.py")
+    assert "--max-requeues requires --slurm" in line
+
+
+def program(folder, name, text):
+    path = folder / name
+    path.write_text(f"#!/bin/sh\n{text}\n")
+    path.chmod(path.stat().st_mode | stat.S_IXUSR)
+
+
+def test_the_batch_step_gets_the_command_as_typed(ddptop_cli, tmp_path, monkeypatch, no_slurm):
+    (tmp_path / "train.py").write_text("")
+    monkeypatch.chdir(tmp_path)
+    typed = ["--slurm", "-d", "--nodes", "2", "--gpus", "auto:4", "--name=b", "--env", "A=b c"]
+    target = ["--", "--time", "1:00:00", "train.py", "--lr", "0.1"]
+    dry = ddptop_cli("launch", "--dry-run", *typed, *target)
+    assert dry.returncode == 0
+    *_, last = dry.stdout.splitlines()
+    assert "ddptop launch --slurm --name b --python " in last
+    assert last.endswith(" --nodes 2 --gpus auto:4 --env 'A=b c' train.py --lr 0.1")
+    assert "#SBATCH --gpus-per-node=4\n#SBATCH --time 1:00:00\n" in dry.stdout
+
+    program(no_slurm, "sbatch", 'echo "$@" >&2; echo 41; cat >/dev/null 2>&1')
+    monkeypatch.setenv("PATH", f"{no_slurm}:/usr/bin:/bin")
+    done = ddptop_cli("launch", *typed, *target)
+    assert (done.returncode, done.stdout) == (0, "b\n")
+    assert "submitted Slurm job 41; once it runs: ddptop attach b" in done.stderr
+
+    program(no_slurm, "sbatch", 'echo "sbatch: error: Invalid account" >&2; exit 1')
+    refused = ddptop_cli("launch", *typed, *target)
+    assert refused.returncode == 1
+    assert refused.stderr.splitlines()[-1].startswith("ddptop: Slurm refused b: Invalid account; ")

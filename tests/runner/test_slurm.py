@@ -1,0 +1,190 @@
+"""Slurm's words: allocations, node lists, batch scripts, the queue."""
+
+from __future__ import annotations
+
+import datetime as dt
+import shlex
+import shutil
+import subprocess
+
+import pytest
+
+from ddptop_runner.base.errors import UsageError
+from ddptop_runner.launch import slurm
+
+HOSTS = {
+    "node1": ("node1",),
+    "node[1-3],x": ("node1", "node2", "node3", "x"),
+    "a[08-11,3],c": ("a08", "a09", "a10", "a11", "a3", "c"),
+    "r[1-2]n[1-2]": ("r1n1", "r1n2", "r2n1", "r2n2"),
+    "": (),
+}
+
+
+@pytest.mark.parametrize("text", HOSTS)
+def test_node_lists(text):
+    assert slurm.hosts_of(text) == HOSTS[text]
+
+
+@pytest.mark.skipif(shutil.which("scontrol") is None, reason="scontrol is not installed")
+@pytest.mark.parametrize("text", filter(None, HOSTS))
+def test_node_lists_are_read_as_slurm_reads_them(text, tmp_path):
+    (tmp_path / "slurm.conf").write_text("ClusterName=x\nSlurmctldHost=localhost\n")
+    answer = subprocess.run(
+        ["scontrol", "show", "hostnames", text],
+        capture_output=True,
+        text=True,
+        check=True,
+        env={"SLURM_CONF": str(tmp_path / "slurm.conf"), "PATH": "/usr/bin:/bin"},
+    )
+    assert sorted(answer.stdout.split()) == sorted(slurm.hosts_of(text))
+
+
+@pytest.mark.parametrize("text", ["a[1", "a[x]", "a[1-99999999]", "a[1-]", "a[-3]"])
+def test_bad_node_lists_are_refused(text):
+    with pytest.raises(UsageError):
+        slurm.hosts_of(text)
+
+
+def test_an_allocation_is_told_from_variables():
+    env = {
+        "SLURM_JOB_ID": "12",
+        "SLURM_JOB_NODELIST": "n[1-2]",
+        "SLURM_RESTART_COUNT": "3",
+        "SLURM_GPUS_ON_NODE": "4",
+        "SLURM_TASK_PID": "77",
+        "SLURM_ARRAY_TASK_ID": "5",
+    }
+    batch = slurm.allocation(env)
+    assert batch == slurm.Allocation("12", ("n1", "n2"), 3, True, False, "5", 4)
+    step = slurm.allocation({**env, "SLURM_STEP_ID": "0"})
+    assert step is not None
+    assert (step.is_batch, step.in_step) == (False, True)
+    salloc = slurm.allocation({"SLURM_JOB_ID": "12", "SLURM_NODELIST": "n1"})
+    assert salloc == slurm.Allocation("12", ("n1",))
+    assert slurm.allocation({"SLURM_JOB_ID": "", "SLURM_JOB_NODELIST": "n1"}) is None
+
+
+def test_steps_get_none_of_the_options_of_the_batch_step():
+    env = {
+        "SLURM_CONF": "/c",
+        "SLURM_JOB_ID": "1",
+        "SLURM_ARRAY_TASK_ID": "2",
+        "SLURM_CPUS_PER_TASK": "4",
+        "SLURM_NTASKS_PER_NODE": "1",
+        "SLURM_EXPORT_ENV": "NONE",
+        "SLURM_GPUS_PER_NODE": "2",
+        "SLURM_STEP_ID": "0",
+        "SRUN_CPUS_PER_TASK": "4",
+        "PATH": "/bin",
+    }
+    kept = slurm.step_environment(env)
+    assert sorted(kept) == ["PATH", "SLURM_ARRAY_TASK_ID", "SLURM_CONF", "SLURM_JOB_ID"]
+
+
+SPLITS = {
+    # what stands after -- : (sbatch's options, the target and its arguments)
+    "--time=1 train.py --time=2": (["--time=1"], ["train.py", "--time=2"]),
+    "-p high -J x train.py": (["-p", "high", "-J", "x"], ["train.py"]),
+    "-phigh --exclusive -H train.py": (["-phigh", "--exclusive", "-H"], ["train.py"]),
+    "--time 1:00 --requeue train.py": (["--time", "1:00", "--requeue"], ["train.py"]),
+    "--gres gpu:2 -m pkg.train -x": (["--gres", "gpu:2"], ["-m", "pkg.train", "-x"]),
+    "-c 8 -- train.py -- x": (["-c", "8"], ["train.py", "--", "x"]),
+    "train.py": ([], ["train.py"]),
+    "": ([], []),
+}
+
+
+@pytest.mark.parametrize("typed", SPLITS)
+def test_options_of_sbatch_end_where_the_script_begins(typed):
+    assert slurm.split_sbatch(shlex.split(typed)) == SPLITS[typed]
+
+
+def test_the_batch_script_is_what_sbatch_reads():
+    batch = slurm.Batch(
+        name="bert",
+        nodes=(2, 4),
+        cwd="/a b",
+        command=("ddptop", "launch", "--slurm", "it's.py"),
+        exports=(("DDPTOP_HOME", "/h"),),
+        gpus_per_node=8,
+        options=("-p", "high", "--comment", 'a "b" #c', "--hold"),
+    )
+    script = slurm.batch_script(batch)
+    head = [line for line in script.splitlines() if line.startswith("#SBATCH ")]
+    assert head == [
+        "#SBATCH --job-name=bert",
+        "#SBATCH --nodes=2-4",
+        "#SBATCH --ntasks-per-node=1",
+        "#SBATCH --requeue",
+        "#SBATCH --open-mode=append",
+        "#SBATCH --signal=B:USR1@120",
+        "#SBATCH --gpus-per-node=8",
+        "#SBATCH --no-kill",
+        "#SBATCH -p high",
+        '#SBATCH --comment "a \\"b\\" #c"',
+        "#SBATCH --hold",
+    ]
+    assert script.endswith(
+        "cd '/a b' || exit 1\nexport DDPTOP_HOME=/h\nexec ddptop launch --slurm 'it'\"'\"'s.py'\n"
+    )
+    subprocess.run(["bash", "-n"], input=script, text=True, check=True)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [["-N", "2"], ["-N2"], ["--nodes=2"], ["--wrap=x"], ["--signal=USR1@60"], ["--signal", "9"]],
+)
+def test_options_that_would_break_a_job_are_refused(options):
+    with pytest.raises(UsageError):
+        slurm.check_sbatch(options)
+    slurm.check_sbatch(["--signal=B:USR1@300", "--nodelist=a", "--signal", "B:SIGUSR1@60"])
+
+
+def test_requeues_without_progress_run_out_and_progress_refills_them():
+    counts = slurm.Requeues(slurm_job="1")
+    for step in (100, 100, 90):
+        assert slurm.why_no_requeue(counts, None) is None
+        counts = slurm.requeued(counts, step)
+    assert (counts.count, counts.without_progress, counts.step) == (3, 2, 100)
+    stuck = slurm.requeued(counts, None)
+    assert "without progress" in (slurm.why_no_requeue(stuck, None) or "")
+    moved = slurm.requeued(counts, 101)
+    assert slurm.why_no_requeue(moved, None) is None
+    assert "--max-requeues 4" in (slurm.why_no_requeue(moved, 4) or "")
+
+
+def test_the_queue_is_read():
+    cells = [
+        ["7", "bert", "PENDING", "gpu", "2", "", "Resources", "2026-11-22T10:00:00"],
+        ["8_1", "a|b", "RUNNING", "gpu", "1", "n1", "None", "2026-11-22T10:00:00"],
+    ]
+    cells[0] += ["2026-11-22T12:00:00", "1-00:00:00", "1-00:00:00", "7", "me"]
+    cells[1] += ["2026-11-22T11:00:00", "UNLIMITED", "UNLIMITED", "9", "me"]
+    printed = "\n".join("\x1f".join(line) for line in cells)
+    pending, running = slurm.queue_of(printed + "\nsomething else\n")
+    at = dt.datetime(2026, 11, 22, 12, tzinfo=dt.timezone.utc)
+    assert (pending.start_estimate, pending.started_at, pending.reason) == (at, None, "Resources")
+    assert (pending.nodes, pending.node_list, pending.time_limit_s) == (2, None, 86400.0)
+    assert (running.id, running.name, running.start_estimate) == ("8_1", "a|b", None)
+    assert (running.started_at, running.reason, running.time_limit_s) == (
+        at - dt.timedelta(hours=1),
+        None,
+        None,
+    )
+
+
+def test_srun_tells_that_a_node_left_the_allocation():
+    said = "srun: error: Unable to create step for job 4: "
+    said += "Requested node configuration is not available"
+    assert slurm.link_problem(said, "4", "n2") == "n2 is not part of Slurm job 4 any more"
+    assert slurm.link_problem("srun: error: Unable to contact slurm controller", "4", "n2") is None
+
+
+def test_what_sbatch_prints_is_read():
+    assert slurm.submitted("12\n") == "12"
+    assert slurm.submitted("note\n12;cluster\n") == "12"
+    assert slurm.submitted("") is None
+    assert slurm.seconds_of("1-02:03:04") == 93784.0
+    assert slurm.seconds_of("03:04") == 184.0
+    assert slurm.seconds_of("UNLIMITED") is None

@@ -22,8 +22,8 @@ STALE_S = 3.0
 SETBACK_S = 300.0
 """Why the attempt before failed is told for so long into the next one; then its event tells."""
 
-STRAGGLER = "straggler"
-"""Id of the alert that names who holds up the others."""
+STRAGGLERS = ("straggler", "slow-node")
+"""Ids of the alerts that name who holds up the others."""
 
 
 class Need(enum.IntEnum):
@@ -109,7 +109,7 @@ def alarms(view: AnyJob) -> list[Alert]:
         return []
     return sorted(
         (one for one in view.snapshot.alerts if one.severity in ("error", "warning")),
-        key=lambda one: (one.severity != "error", one.id == STRAGGLER, one.since),
+        key=lambda one: (one.severity != "error", one.id in STRAGGLERS, one.since),
     )
 
 
@@ -122,7 +122,7 @@ def _of_ended(view: AnyJob, now: dt.datetime, seen: Seen) -> Need:
 
 
 def _of_alarm(worst: Alert) -> Need:
-    if worst.id == STRAGGLER:
+    if worst.id in STRAGGLERS:
         return Need.UNEVEN
     return Need.ERROR if worst.severity == "error" else Need.WARNING
 

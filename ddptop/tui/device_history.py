@@ -19,6 +19,7 @@ from ddptop_runner.base.errors import DdptopError
 from ddptop_runner.job.registry import JobView
 from ddptop_runner.model.snapshot import GpuSample
 from ddptop_runner.store.history import HistoryReader
+from ddptop_runner.store.history_schema import device_number
 
 if TYPE_CHECKING:
     from ddptop.tui.snapshot import Wish
@@ -245,7 +246,12 @@ class DeviceHistorySource:
 
     def _fill(self, view: JobView, tier: int, now_s: float) -> None:
         gpus = view.snapshot.gpus if view.snapshot is not None else []
-        uuids = {gpu.index: gpu.uuid for gpu in gpus if gpu.parent_uuid is None and gpu.uuid}
+        hosts = view.spec.hosts
+        uuids = {
+            device_number(hosts, gpu.host, gpu.index): gpu.uuid
+            for gpu in gpus
+            if gpu.parent_uuid is None and gpu.uuid
+        }
         step_s, size = TIERS[tier]
         reader = HistoryReader(view.folder.history_db)
         for name, attribute in FIGURES.items():
@@ -253,8 +259,8 @@ class DeviceHistorySource:
                 series = reader.gpu_series(attribute, now_s - step_s * size, now_s, size)
             except DdptopError:
                 return
-            for index, one in series.items():
-                device = self._devices.get(uuids.get(index) or "")
+            for number, one in series.items():
+                device = self._devices.get(uuids.get(number) or "")
                 if device is None:
                     continue
                 ring = device.rings[name][tier]

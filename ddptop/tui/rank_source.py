@@ -15,8 +15,8 @@ from ddptop.tui.render.series import Frame, Points
 from ddptop.tui.series_points import points_of
 from ddptop.tui.snapshot import Wish
 from ddptop_runner.job.registry import JobView
-from ddptop_runner.model.snapshot import GpuSample
 from ddptop_runner.store.history_reader import HistoryReader, width_of
+from ddptop_runner.store.history_schema import device_number
 
 
 @dataclass(frozen=True)
@@ -74,12 +74,11 @@ class RankSource:
         )
         self._until = now_s + redraw_pause_s(frame, wish)
         few = _Few(reader, rank, since, until, wish.chart_columns)
-        device = device_of(view.snapshot, rank)
         self._history = RankHistory(
             view.job,
             rank,
             _split(few, frame),
-            _load(few, reader, frame, device, wish.chart_columns),
+            _load(few, view, frame, wish.chart_columns),
         )
         self._key = key
         return self._history
@@ -91,13 +90,13 @@ class _Few:
     def __init__(
         self, reader: HistoryReader, rank: int, since: float, until: float, columns: int
     ) -> None:
-        self._reader, self._rank = reader, rank
+        self.reader, self.rank = reader, rank
         self._span = since, until
         self._width_s = width_of(int(since), int(until), columns)
 
     def points(self, metric: str) -> Points | None:
-        found = self._reader.few_ranks(metric, [self._rank], *self._span, self._width_s)
-        series = found.get(self._rank)
+        found = self.reader.few_ranks(metric, [self.rank], *self._span, self._width_s)
+        series = found.get(self.rank)
         return None if series is None or not series.t else points_of(series)
 
 
@@ -121,13 +120,12 @@ def _by_moment(points: Points | None) -> Mapping[float, float | None]:
     return {} if points is None else dict(zip(points.t, points.mean, strict=False))
 
 
-def _load(
-    few: _Few, reader: HistoryReader, frame: Frame, device: GpuSample | None, columns: int
-) -> FiguresData:
+def _load(few: _Few, view: JobView, frame: Frame, columns: int) -> FiguresData:
     """Its device first, where it has one; then its processes' CPU and memory."""
     curves: list[Curve] = []
-    if device is not None:
-        curves += device_curves(device, _of_device(reader, frame, device.index, columns))
+    if (device := device_of(view.snapshot, few.rank)) is not None:
+        number = device_number(view.spec.hosts, device.host, device.index)
+        curves += device_curves(device, _of_device(few.reader, frame, number, columns))
     for metric, name, unit in (("cpu_percent", "CPU", "%"), ("rss_bytes", "RSS", "bytes")):
         if (points := few.points(metric)) is not None:
             curves.append(Curve(name, points, unit, least=0.0))
@@ -138,7 +136,7 @@ def _load(
 
 
 def _of_device(
-    reader: HistoryReader, frame: Frame, index: int, columns: int
+    reader: HistoryReader, frame: Frame, number: int, columns: int
 ) -> Mapping[str, Points]:
     found = {}
     for name, metric in (
@@ -146,7 +144,7 @@ def _of_device(
         ("memory", "mem_used_bytes"),
         ("power", "power_w"),
     ):
-        series = reader.gpu_series(metric, frame.since, frame.until, columns).get(index)
+        series = reader.gpu_series(metric, frame.since, frame.until, columns).get(number)
         if series is not None and series.t:
             found[name] = points_of(series)
     return found

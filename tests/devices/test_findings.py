@@ -333,7 +333,15 @@ def test_every_finding_is_explained():
     ]
     ids = [finding.id for case in cases for finding in find(*case, JOB)]
     ids += ["loss-nan", "loss-inf", "gpu-lost", "hung", "paused", "quiet", "stuck", "loss-diverged"]
-    ids += ["straggler", "disk-full", "disk-low", "log-limit", "damaged-file", "history"]
+    ids += [
+        "straggler",
+        "slow-node",
+        "disk-full",
+        "disk-low",
+        "log-limit",
+        "damaged-file",
+        "history",
+    ]
     ids += [
         "set-aside",
         "healthy",

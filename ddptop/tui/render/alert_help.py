@@ -115,6 +115,12 @@ is behind.
 
 Shown after at least a minute without progress and after three times the longest pause so far; if
 progress is unknown, only after power has been low for several minutes.""",
+    "slow-node": """\
+Every rank on this host has been slower than the ranks on the other hosts for 20 s, and at each step
+all of them wait for it. The cause is the machine, not a single rank or its data.
+
+Check for other work on its CPUs and GPUs, for its temperature and clocks (ddptop gpus there), for
+the file system that its data comes from, and for its network link.""",
     "straggler": """\
 At each step, all ranks wait for the slowest one. Step times are the same on all of them, so ddptop
 identifies this rank by what it does before they synchronize.
@@ -187,8 +193,8 @@ using them; to use busy GPUs, launch with --force.""",
 def explain(finding_id: str) -> str:
     """Return what an alert means, its usual causes, and what to do; "" for an unknown one.
 
-    `finding_id` is `Alert.id`; numbers at its end (XID and device) are ignored. Each paragraph is
-    one line, for the viewer to wrap; empty lines separate paragraphs.
+    `finding_id` is `Alert.id`; numbers at its end (XID and device) and its host are ignored. Each
+    paragraph is one line, for the viewer to wrap; empty lines separate paragraphs.
     """
-    text = _HELP.get(re.sub(r"(-\d+)+$", "", finding_id), "")
+    text = _HELP.get(re.sub(r"(-\d+)*(@.*)?$", "", finding_id), "")
     return "\n\n".join(paragraph.replace("\n", " ") for paragraph in text.split("\n\n"))

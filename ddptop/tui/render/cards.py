@@ -17,6 +17,7 @@ from ddptop.tui.render.spark import bridged, cells_of, limits, spark
 from ddptop.tui.render.text import Line, Span, clip, fit, line, pad, width
 from ddptop_runner.base import units
 from ddptop_runner.judge.balance.imbalance import Figure, RankDeviation
+from ddptop_runner.judge.balance.rank_devices import own_devices
 from ddptop_runner.model.snapshot import GpuSample, RankSample
 
 BOXED = 6
@@ -44,7 +45,7 @@ class Around(msgspec.Struct, frozen=True):
     now: dt.datetime
     live: bool
     gpus: Mapping[int, GpuSample] = msgspec.field(default_factory=dict)
-    """By index."""
+    """By rank: its own device."""
     step_times: Mapping[int, Points] = msgspec.field(default_factory=dict)
     losses: Mapping[int, Points] = msgspec.field(default_factory=dict)
     since: float = 0.0
@@ -76,7 +77,7 @@ def around(
     return Around(
         now=now,
         live=live,
-        gpus={gpu.index: gpu for gpu in gpus},
+        gpus=own_devices(ranks, gpus),
         step_times=step_times,
         losses=losses,
         since=since,
@@ -336,7 +337,7 @@ def _memory(
 
 
 def _power(rank: RankSample, apart: RankDeviation, others: Around, cells: int) -> Line:
-    gpu = others.gpus.get(rank.gpu) if rank.gpu is not None else None
+    gpu = others.gpus.get(rank.rank)
     limit = None if gpu is None else gpu.power_limit_w
     share = rank.gpu_power_w / limit if rank.gpu_power_w is not None and limit else None
     aside = _deviation(apart, "power")
@@ -352,7 +353,7 @@ def _processes(rank: RankSample, cells: int) -> Line:
 
 def memory_share(rank: RankSample, gpus: Mapping[int, GpuSample]) -> float | None:
     """Of its device's memory that the rank holds; None where one of them is not known."""
-    gpu = gpus.get(rank.gpu) if rank.gpu is not None else None
+    gpu = gpus.get(rank.rank)
     if gpu is None or not gpu.mem_total_bytes or rank.gpu_mem_used_bytes is None:
         return None
     return rank.gpu_mem_used_bytes / gpu.mem_total_bytes

@@ -11,6 +11,7 @@ from ddptop.tui.render.text import Line, clip, fill, fit, line, pad, width
 from ddptop_runner.base import units
 from ddptop_runner.foreign.types import ForeignView
 from ddptop_runner.job.registry import AnyJob
+from ddptop_runner.judge.balance.rank_devices import is_own
 from ddptop_runner.judge.balance.stuck import SPINNING_MEM_PERCENT, SPINNING_PERCENT, VERY_LOW_POWER
 from ddptop_runner.launch.gpus.usage import unknown_holder
 from ddptop_runner.model.snapshot import GpuProcess, GpuSample
@@ -257,7 +258,7 @@ def rank_holder(view: AnyJob) -> Holder:
 
     def holder(gpu: GpuSample) -> Line:
         parts: list[Line] = []
-        own = [rank for rank in ranks if rank.gpu == gpu.index]
+        own = [rank for rank in ranks if is_own(rank, gpu)]
         if own:
             parts.append(line((units.name_ranks([rank.rank for rank in own], compact=True), "dim")))
         names = {rank.cuda_device for rank in own if rank.cuda_device is not None}

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import datetime as dt
 
+from ddptop.host_words import hosts_of
 from ddptop.tui.render.filter import Facts, Filter, Vocabulary
 from ddptop.tui.render.panels import elapsed_s, median_loss
 from ddptop.tui.render.progress import progress_of
 from ddptop_runner.foreign.types import ForeignView
 from ddptop_runner.job.registry import AnyJob, pause_of
+from ddptop_runner.judge.balance.rank_devices import own_devices
 from ddptop_runner.model import run_step
 from ddptop_runner.model.snapshot import GpuSample, NodeSnapshot, RankSample
 
@@ -64,7 +66,7 @@ def job_facts(view: AnyJob, user: str, now: dt.datetime, said: str = "") -> Fact
         "state": (state, *(() if pause is None else (pause.state.replace("_", " "),))),
         "user": (user,),
         "by": tuple(by.split()),
-        "host": (view.host,),
+        "host": tuple(dict.fromkeys((view.host, *hosts_of(snapshot)))),
         "name": (view.job,),
         "gpu": (),
     }
@@ -72,7 +74,7 @@ def job_facts(view: AnyJob, user: str, now: dt.datetime, said: str = "") -> Fact
     if snapshot is None:
         return Facts(text, fields, {"ranks": view.world_size})
     held = held_by(snapshot)
-    fields["gpu"] = tuple(map(str, sorted(held)))
+    fields["gpu"] = tuple(str(index) for _, index in sorted(held))
     progress = progress_of(view)
     fraction = None if progress is None else progress.fraction
     utils = [gpu.util_percent for gpu in snapshot.gpus if gpu.util_percent is not None]
@@ -93,10 +95,10 @@ def job_facts(view: AnyJob, user: str, now: dt.datetime, said: str = "") -> Fact
     return Facts(text, fields, figures)
 
 
-def held_by(snapshot: NodeSnapshot) -> set[int]:
-    """Machine indices of a job's devices."""
-    own = {rank.gpu for rank in snapshot.ranks if rank.gpu is not None}
-    return own | {gpu.index for gpu in snapshot.gpus}
+def held_by(snapshot: NodeSnapshot) -> set[tuple[str, int]]:
+    """Host and machine index of a job's devices."""
+    own = {(rank.host, rank.gpu) for rank in snapshot.ranks if rank.gpu is not None}
+    return own | {(gpu.host or snapshot.host, gpu.index) for gpu in snapshot.gpus}
 
 
 def _loss(snapshot: NodeSnapshot) -> float | None:
@@ -107,11 +109,11 @@ def ranks_that_match(snapshot: NodeSnapshot, wanted: Filter) -> frozenset[int] |
     """The numbers of the ranks that a person asked for; None where all are shown."""
     if not wanted:
         return None
-    gpus = {gpu.index: gpu for gpu in snapshot.gpus}
+    gpus = own_devices(snapshot.ranks, snapshot.gpus)
     return frozenset(
         rank.rank
         for rank in snapshot.ranks
-        if wanted.matches(rank_facts(rank, None if rank.gpu is None else gpus.get(rank.gpu)))
+        if wanted.matches(rank_facts(rank, gpus.get(rank.rank)))
     )
 
 

@@ -64,6 +64,8 @@ def _heading(alert: Alert, now: dt.datetime) -> str:
         parts.append(units.name_ranks(alert.ranks, compact=True))
     if alert.gpus:
         parts.append(f"{'GPU' if len(alert.gpus) == 1 else 'GPUs'} {units.ranks(alert.gpus)}")
+    if alert.host is not None:
+        parts.append(f"host {alert.host}")
     if alert.severity != "info":
         parts.append(f"for {units.duration((now - alert.since).total_seconds())}")
     return "   ".join(parts)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+from collections import Counter
 from collections.abc import Mapping, Sequence
 
 import msgspec
@@ -158,7 +159,7 @@ def _first_gpu(view: AnyJob) -> tuple[int, int]:
     if not view.is_live or view.snapshot is None:
         return 2, 0
     held = held_by(view.snapshot)
-    return (0, min(held)) if held else (1, 0)
+    return (0, min(index for _, index in held)) if held else (1, 0)
 
 
 def sorted_jobs(views: Sequence[AnyJob]) -> list[AnyJob]:
@@ -209,7 +210,7 @@ def job_row(
     if run is not None and run.counts == "attempt":
         step += "*"
     guessed = progress is not None and progress.estimated and eta_s is not None
-    gpus = units.ranks(list(held_by(snapshot)))
+    gpus = _gpus(snapshot)
     fraction = None if progress is None else progress.fraction
     used, left = snapshot.restarts_used, snapshot.restarts_left
     row |= {
@@ -230,6 +231,17 @@ def job_row(
         "host": (" " + snapshot.host, "warn" if view.on_other_host else "dim"),
     }
     return row
+
+
+def _gpus(snapshot: NodeSnapshot) -> str:
+    """`0-3`; on several hosts `2x4`, or `7 in 2` where they have not equally many."""
+    held = held_by(snapshot)
+    on_each = Counter(host for host, _ in held)
+    if len(on_each) < 2:
+        return units.ranks([index for _, index in held])
+    even = len(set(on_each.values())) == 1
+    number, hosts = len(held), len(on_each)
+    return f"{hosts}x{number // hosts}" if even else f"{number} in {hosts}"
 
 
 def calm_duration(seconds: float | None) -> str:

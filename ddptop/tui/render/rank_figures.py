@@ -14,6 +14,7 @@ from ddptop.tui.render.series import Points
 from ddptop.tui.render.text import Line, field, line
 from ddptop_runner.base import units
 from ddptop_runner.judge.balance.imbalance import Figure, RankDeviation
+from ddptop_runner.judge.balance.rank_devices import is_own
 from ddptop_runner.model.snapshot import GpuSample, NodeSnapshot, RankSample
 
 
@@ -29,7 +30,7 @@ def device_of(snapshot: NodeSnapshot | None, rank: int | None) -> GpuSample | No
     if snapshot is None or one is None:
         return None
     for gpu in snapshot.gpus:
-        if one.gpu is not None and gpu.index == one.gpu and gpu.parent_uuid is None:
+        if is_own(one, gpu) and gpu.parent_uuid is None:
             return gpu
     return next((gpu for gpu in snapshot.gpus if gpu.uuid in one.gpus), None)
 

@@ -186,7 +186,8 @@ class RankScreen(PagedScreen):
         alerts = [
             alert
             for alert in alerts_of(detail.view)
-            if self.rank in alert.ranks or (gpu is not None and gpu.index in alert.gpus)
+            if self.rank in alert.ranks
+            or (gpu is not None and gpu.index in alert.gpus and alert.host in (None, gpu.host))
         ]
         if detail.trouble:
             since = detail.view.read_at

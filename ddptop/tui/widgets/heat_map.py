@@ -26,6 +26,7 @@ from ddptop.tui.render.text import Line, Span, fill, fit, line, rule, width
 from ddptop.tui.snapshot import JobDetail
 from ddptop.tui.widgets.rank_grid import RankGrid
 from ddptop_runner.judge.balance.imbalance import RankDeviation
+from ddptop_runner.judge.balance.rank_devices import own_devices
 from ddptop_runner.model.snapshot import GpuSample
 
 _NOTHING = RankDeviation()
@@ -68,7 +69,7 @@ class HeatMap(RankGrid):
         snapshot = detail.view.snapshot
         ranks = snapshot.ranks if snapshot is not None else []
         self._apart, self._now, self._live = detail.deviations, now, detail.view.is_live
-        self._gpus = {gpu.index: gpu for gpu in snapshot.gpus} if snapshot is not None else {}
+        self._gpus = own_devices(ranks, snapshot.gpus) if snapshot is not None else {}
         self._known = known_figures(ranks, self._apart)
         if not self._has_chosen:
             self.figure = next((key for key in ("own", "time") if key in self._known), STATE)

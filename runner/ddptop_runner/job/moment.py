@@ -8,6 +8,7 @@ not recorded is None: a process's threads, clocks, what a rank stood at.
 from __future__ import annotations
 
 import datetime as dt
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -24,7 +25,7 @@ from ddptop_runner.job.event_log import memory_of
 from ddptop_runner.job.old_events import cause_told, typed
 from ddptop_runner.job.state import JobState, RankLife
 from ddptop_runner.job.transition import fold
-from ddptop_runner.judge.balance import imbalance
+from ddptop_runner.judge.balance import imbalance, rank_devices
 from ddptop_runner.judge.hangs.pause import Facts, pause_state
 from ddptop_runner.model import run_step
 from ddptop_runner.model.events import SILENT, JobEvent
@@ -44,6 +45,7 @@ from ddptop_runner.model.words import LIVE_STATES, Base, RankState
 from ddptop_runner.reading.progress.combine import of_moment
 from ddptop_runner.store import evidence_folder, logs
 from ddptop_runner.store.history_reader import Figures, HistoryReader, LastStep, Rows
+from ddptop_runner.store.history_schema import DEVICES_OF_A_HOST, device_number
 
 
 class Moment(Base, frozen=True, kw_only=True):
@@ -191,8 +193,8 @@ def compose(
         last: the job's last snapshot.
     """
     ranks = _ranks(spec, state, figures, last)
-    gpus = _gpus(figures.gpus, last)
-    ranks = [_with_device(rank, ranks, gpus) for rank in ranks]
+    gpus = _gpus(spec, figures.gpus, last)
+    ranks = _with_devices(ranks, gpus)
     steps = [rank.step for rank in ranks if rank.step is not None]
     attempt = state.attempt
     if attempt is None:
@@ -361,16 +363,21 @@ _FIXED = (
 """What does not change of a device."""
 
 
-def _gpus(rows: Rows, last: NodeSnapshot | None) -> list[GpuSample]:
-    known = {} if last is None else {gpu.index: gpu for gpu in last.gpus}
+def _gpus(spec: JobSpec, rows: Rows, last: NodeSnapshot | None) -> list[GpuSample]:
+    hosts = spec.hosts
+    gpus = [] if last is None else last.gpus
+    known = {device_number(hosts, gpu.host, gpu.index): gpu for gpu in gpus}
     found = []
-    for index in sorted({*known, *rows}):
-        row = rows.get(index, {})
-        fixed = known.get(index)
-        values = {} if fixed is None else {name: getattr(fixed, name) for name in _FIXED}
+    for number in sorted({*known, *rows}):
+        row = rows.get(number, {})
+        fixed = known.get(number)
+        values = {name: getattr(fixed, name) for name in _FIXED if fixed is not None}
+        if fixed is None:
+            place, values["index"] = divmod(number, DEVICES_OF_A_HOST)
+            values["host"] = hosts[place] if place < len(hosts) else None
         found.append(
             GpuSample(
-                **{**values, "index": index},
+                **values,
                 util_percent=row.get("util_percent_last"),
                 mem_used_bytes=row.get("mem_used_bytes_last"),
                 temperature_c=row.get("temperature_c_last"),
@@ -380,18 +387,18 @@ def _gpus(rows: Rows, last: NodeSnapshot | None) -> list[GpuSample]:
     return found
 
 
-def _with_device(
-    rank: RankSample, ranks: Sequence[RankSample], gpus: Sequence[GpuSample]
-) -> RankSample:
-    """The rank with its device's figures, where no other rank is on it."""
-    if rank.gpu is None or sum(other.gpu == rank.gpu for other in ranks) > 1:
-        return rank
-    gpu = next((one for one in gpus if one.index == rank.gpu), None)
-    if gpu is None:
-        return rank
-    return msgspec.structs.replace(
-        rank,
-        gpu_util_percent=gpu.util_percent,
-        gpu_mem_used_bytes=gpu.mem_used_bytes,
-        gpu_power_w=gpu.power_w,
-    )
+def _with_devices(ranks: Sequence[RankSample], gpus: Sequence[GpuSample]) -> list[RankSample]:
+    """The ranks with the figures of their devices, where no other rank is on the same one."""
+    own = rank_devices.own_devices(ranks, gpus)
+    shared = Counter((rank.host, rank.gpu) for rank in ranks)
+    return [
+        msgspec.structs.replace(
+            rank,
+            gpu_util_percent=gpu.util_percent,
+            gpu_mem_used_bytes=gpu.mem_used_bytes,
+            gpu_power_w=gpu.power_w,
+        )
+        if (gpu := own.get(rank.rank)) is not None and shared[rank.host, rank.gpu] == 1
+        else rank
+        for rank in ranks
+    ]

@@ -386,7 +386,12 @@ def rank_of_pid(
     for view in all_jobs() if views is None else views:
         if view.snapshot is None or view.on_other_host or not view.is_live:
             continue
+        placement = view.spec.placement if isinstance(view, JobView) else None
+        is_here = placement is None or placement.by == "pipe"
+        here = view.snapshot.host
         for gpu in view.snapshot.gpus:
+            if not is_here and gpu.host != here:
+                continue
             for process in gpu.processes or ():
                 if process.job is not None:
                     owners[process.pid] = (process.job, process.rank)
@@ -395,7 +400,7 @@ def rank_of_pid(
             for member in view.foreign.ranks:
                 owners.update(dict.fromkeys((member.pid, *member.helpers), (view.job, member.rank)))
         for rank in view.snapshot.ranks:
-            if rank.pid is not None:
+            if rank.pid is not None and (is_here or rank.host == here):
                 owners[rank.pid] = (view.job, rank.rank)
     return owners
 

@@ -34,9 +34,11 @@ class RankRow(Base, frozen=True, kw_only=True):
 
     rank: int
     pid: int | None
-    """Process ID on the job's host."""
+    """Process ID on its host."""
     gpu: int | None
     """Machine index (PCI order) of its device."""
+    host: str | msgspec.UnsetType = msgspec.UNSET
+    """Host where the rank runs; this key is present only if the job runs on several hosts."""
 
 
 class JobFacts(Base, frozen=True, kw_only=True):
@@ -176,6 +178,7 @@ def job_row(view: JobView) -> JobRow:
     """A job as one row of a list."""
     snapshot = view.snapshot
     ranks = [] if snapshot is None else snapshot.ranks
+    several = len({rank.host for rank in ranks}) > 1
     return JobRow(
         job=view.job,
         state=view.state,
@@ -185,7 +188,15 @@ def job_row(view: JobView) -> JobRow:
         world_size=view.world_size if snapshot is None else snapshot.world_size,
         attempt=None if snapshot is None else snapshot.attempt,
         started_at=view.created_at if snapshot is None else snapshot.started_at,
-        ranks=[RankRow(rank=rank.rank, pid=rank.pid, gpu=rank.gpu) for rank in ranks],
+        ranks=[
+            RankRow(
+                rank=rank.rank,
+                pid=rank.pid,
+                gpu=rank.gpu,
+                host=rank.host if several else msgspec.UNSET,
+            )
+            for rank in ranks
+        ],
         policy=None if snapshot is None else snapshot.policy,
         restart_at=snapshot.restart_at if snapshot is not None and view.is_live else None,
         set_aside=[] if snapshot is None else snapshot.set_aside,

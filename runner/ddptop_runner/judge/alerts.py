@@ -47,6 +47,8 @@ class Finding(msgspec.Struct, frozen=True):
     """For how long it must hold before it is shown."""
     is_told: bool = False
     """Whether an event has told it already."""
+    host: str | None = None
+    """Of the devices, in a job on several machines."""
 
 
 def find(ranks: Sequence[RankSample], gpus: Sequence[GpuSample]) -> list[Finding]:
@@ -57,11 +59,7 @@ def find(ranks: Sequence[RankSample], gpus: Sequence[GpuSample]) -> list[Finding
         if bad:
             message = f"the loss on {name_ranks(bad)} is {name}"
             found.append(Finding(f"loss-{loss_state}", "error", message, bad))
-    lost = tuple(gpu.index for gpu in gpus if gpu.lost)
-    if lost:
-        names = ", ".join(map(str, lost))
-        message = f"GPUs {names} are lost" if len(lost) > 1 else f"GPU {names} is lost"
-        found.append(Finding("gpu-lost", "error", message, gpus=lost))
+    found += lost(gpus)
     hung = tuple(rank.rank for rank in ranks if rank.state == "hung")
     if hung:
         message = f"{name_ranks(hung)} {is_or_are(hung)} not making progress"
@@ -78,6 +76,16 @@ def find(ranks: Sequence[RankSample], gpus: Sequence[GpuSample]) -> list[Finding
     if quiet:
         found.append(Finding("quiet", "info", _quiet_in_words(ranks, quiet), quiet))
     return found
+
+
+def lost(gpus: Sequence[GpuSample]) -> list[Finding]:
+    """Devices of one host that the driver does not reach."""
+    gone = tuple(gpu.index for gpu in gpus if gpu.lost)
+    if not gone:
+        return []
+    names = ", ".join(map(str, gone))
+    message = f"GPUs {names} are lost" if len(gone) > 1 else f"GPU {names} is lost"
+    return [Finding("gpu-lost", "error", message, gpus=gone)]
 
 
 def stalled(pause: Pause | None, *, is_told: bool) -> list[Finding]:
@@ -172,7 +180,8 @@ class AlertBook:
         for alert in shown:
             hold_s = MARKED_AFTER_S if alert.id in MARKED_BY else holds.get(alert.id, 0.0)
             ranks, gpus = tuple(alert.ranks), tuple(alert.gpus)
-            finding = Finding(alert.id, alert.severity, alert.message, ranks, gpus, hold_s)
+            known = (alert.id, alert.severity, alert.message, ranks, gpus, hold_s)
+            finding = Finding(*known, host=alert.host)
             self._held[alert.id] = _Held(
                 *(finding, alert.since),
                 held_s=RECALLED_HELD_S,
@@ -231,6 +240,7 @@ def _alert(held: _Held) -> Alert:
         severity=finding.severity,
         ranks=list(finding.ranks),
         gpus=list(finding.gpus),
+        host=finding.host,
         message=finding.message,
         since=held.since,
     )

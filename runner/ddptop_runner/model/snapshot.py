@@ -319,6 +319,8 @@ class Alert(Base, frozen=True, kw_only=True):
     """Affected ranks."""
     gpus: list[int] = []
     """Machine indices of affected devices."""
+    host: str | None = None
+    """In a job on several machines, the host of the affected devices; otherwise None."""
     message: str
     since: dt.datetime
 

@@ -150,6 +150,11 @@ class JobSpec(Base, frozen=True, kw_only=True):
     """Of one node's part of such a job: its failures are the head's to decide on."""
 
     @property
+    def hosts(self) -> list[str]:
+        """The nodes of a job on several machines, in order; empty on one machine."""
+        return [] if self.placement is None else [node.host for node in self.placement.nodes]
+
+    @property
     def is_command(self) -> bool:
         """Whether it runs another launcher, or one process, as it is."""
         return self.kind == "command"

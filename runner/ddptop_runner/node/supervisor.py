@@ -80,7 +80,7 @@ class Supervisor:
         self._self = procs.identify(os.getpid())
         self._usage = HostUsage()
         self._orphans = OrphanWatch(lambda *ended: self._driver.seen_to_exit(*ended))
-        self._history = HistoryWriter(folder.live_dir / "history.db")
+        self._history = HistoryWriter(folder.live_dir / "history.db", hosts=spec.hosts)
         self._log = EventLog(self._history, self._show)
         self.defects = LastResort(self._log)
         self._driver = JobDriver(folder, spec, self._log, self._usage, self)

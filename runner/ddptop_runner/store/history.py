@@ -35,6 +35,7 @@ from ddptop_runner.store.history_schema import (
     Row,
     additions,
     ddl,
+    device_number,
 )
 
 __all__ = ["HistoryReader", "HistoryWriter", "Series"]
@@ -117,9 +118,9 @@ def rank_row(t: int, attempt: int | None, sample: RankSample) -> Row:
     return tuple(row)
 
 
-def gpu_row(t: int, attempt: int | None, sample: GpuSample) -> Row:
+def gpu_row(t: int, attempt: int | None, sample: GpuSample, hosts: Sequence[str] = ()) -> Row:
     """The row of one sample of a device."""
-    row: list[Any] = [t, sample.index, attempt]
+    row: list[Any] = [t, device_number(hosts, sample.host, sample.index), attempt]
     _spread(_gpu_spreads(sample), row)
     return tuple(row)
 
@@ -215,12 +216,13 @@ class HistoryWriter:
     the history begun anew.
     """
 
-    def __init__(self, path: Path, batch_s: float = 1.0) -> None:
+    def __init__(self, path: Path, batch_s: float = 1.0, hosts: Sequence[str] = ()) -> None:
         """Open `path`, or create it, and take up the buckets that were open when it was left.
 
         Args:
             path: the file; its folder must exist.
             batch_s: samples are committed once they span this time.
+            hosts: `JobSpec.hosts`, whose devices of the same index are to be told apart.
 
         Raises:
             DamagedFileError: when a newer ddptop wrote the file.
@@ -236,6 +238,7 @@ class HistoryWriter:
         self.damaged_file: Path | None = None
         """What was found damaged and set aside by this writer, the last one."""
         self._batch_s = batch_s
+        self._hosts = tuple(hosts)
         self._rollups = [RollUp(kind) for kind in KINDS]
         self._pending: Completed = {}
         self._pending_events: list[Event] = []
@@ -272,7 +275,7 @@ class HistoryWriter:
                     rollup.close_all(self._pending)
         self._second = second
         rank_rows = [rank_row(second, attempt, sample) for sample in ranks]
-        gpu_rows = [gpu_row(second, attempt, sample) for sample in gpus]
+        gpu_rows = [gpu_row(second, attempt, sample, self._hosts) for sample in gpus]
         for rollup, rows in zip(self._rollups, (rank_rows, gpu_rows), strict=True):
             rollup.add(second, rows, self._pending)
         since = None if self._written_at is None else unix_s - self._written_at

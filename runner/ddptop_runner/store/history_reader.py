@@ -171,9 +171,10 @@ class HistoryReader:
     def gpu_series(
         self, metric: str, since_unix: float, until_unix: float, max_points: int
     ) -> dict[int, Series]:
-        """A metric of every device, by index: util_percent, mem_used_bytes, temperature_c, power_w.
+        """A metric of every device: util_percent, mem_used_bytes, temperature_c, power_w.
 
-        The arguments and errors are those of `rank_series`.
+        The key is `history_schema.device_number`: on one machine, the index. The arguments and
+        errors are those of `rank_series`.
         """
         return self._series(GPU, metric, since_unix, until_unix, max_points)
 

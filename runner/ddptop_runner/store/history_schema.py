@@ -18,6 +18,22 @@ import msgspec
 
 from ddptop_runner.model.events import SILENT
 
+DEVICES_OF_A_HOST = 1000
+"""More than any machine has."""
+
+
+def device_number(hosts: Sequence[str], host: str | None, index: int) -> int:
+    """The number under which a device is recorded: each host numbers its own from 0.
+
+    Args:
+        hosts: `JobSpec.hosts`.
+        host: of the device.
+        index: its machine index.
+    """
+    place = hosts.index(host) if host is not None and host in hosts else 0
+    return place * DEVICES_OF_A_HOST + index
+
+
 HISTORY_SCHEMA = 1
 """Version of the tables, kept in `meta` under the key `schema`."""
 

@@ -14,7 +14,7 @@ import msgspec
 
 from ddptop_runner.base.units import is_or_are, name_gpus, name_ranks, size, span
 from ddptop_runner.judge.alerts import Finding
-from ddptop_runner.judge.balance.rank_devices import where_mostly
+from ddptop_runner.judge.balance.rank_devices import is_own, where_mostly
 from ddptop_runner.model.snapshot import GpuProcess, GpuSample, RankSample
 from ddptop_runner.model.words import ENDED, Severity
 
@@ -361,7 +361,7 @@ class Placement:
         mostly = where_mostly([(device, device.memory[rank.rank]) for device in held])
         if mostly is not None:
             return mostly
-        named = [device for device in held if device.index == rank.gpu]
+        named = [device for device in held if is_own(rank, device.gpu)]
         return named[0] if len(named) == 1 else None
 
 
@@ -542,7 +542,7 @@ def _describe(process: GpuProcess) -> str:
 def _ranks(placement: Placement, device: Device) -> tuple[int, ...]:
     there = placement.owners(device) or list(device.memory)
     if not there and not placement.seen:  # by the order of the devices alone
-        there = [rank.rank for rank in placement.ranks if rank.gpu == device.index]
+        there = [rank.rank for rank in placement.ranks if is_own(rank, device.gpu)]
     return tuple(sorted(there))
 
 

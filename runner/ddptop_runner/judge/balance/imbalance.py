@@ -20,6 +20,7 @@ POINTS_APART_LEAST = 5.0
 
 MARKED_BY: Mapping[str, Figure] = {
     "straggler": "step_time",
+    "slow-node": "step_time",
     "loss-diverged": "loss",
     "uneven-memory": "memory",
     "uneven-load": "utilization",

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import msgspec
+
 from ddptop_runner.judge import alerts
 from ddptop_runner.judge.balance import findings
 from ddptop_runner.judge.balance.outliers import RankMarks
@@ -53,7 +55,8 @@ class JobWatch:
             extra: what others found.
         """
         ranks, gpus, job = snapshot.ranks, snapshot.gpus, snapshot.job
-        found = [*alerts.find(ranks, gpus), *extra]
+        several = len({rank.host for rank in ranks}) > 1
+        found = [*alerts.find(ranks, () if several else gpus), *extra]
         if snapshot.pause is not None:  # it says the same of the job
             found = [finding for finding in found if finding.id != "quiet"]
         if snapshot.state in _AT_WORK:
@@ -63,9 +66,30 @@ class JobWatch:
                     world_size=snapshot.world_size,
                     progress_at_s=progress_at_s,
                 )
-            found += findings.find(ranks, gpus, job, given=given)
+            if not several:
+                found += findings.find(ranks, gpus, job, given=given)
             found += self._marks.look(ranks, gpus, now_s, snapshot.attempt)
+        if several:
+            found += _of_each_host(snapshot, given=given)
         return self._book.update(found, snapshot.ts, now_s)
+
+
+def _of_each_host(snapshot: NodeSnapshot, *, given: bool) -> list[alerts.Finding]:
+    """What is wrong with devices, host by host: each numbers its own from 0."""
+    found = []
+    for host in sorted({rank.host for rank in snapshot.ranks}):
+        ranks = [rank for rank in snapshot.ranks if rank.host == host]
+        gpus = [gpu for gpu in snapshot.gpus if gpu.host == host]
+        here = alerts.lost(gpus)
+        if snapshot.state in _AT_WORK:
+            here += findings.find(ranks, gpus, snapshot.job, given=given)
+        found += [
+            msgspec.structs.replace(
+                one, id=f"{one.id}@{host}", host=host, message=f"{host}: {one.message}"
+            )
+            for one in here
+        ]
+    return found
 
 
 def _reports(ranks: Sequence[RankSample]) -> bool:

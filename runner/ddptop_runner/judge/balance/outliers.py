@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import statistics
 from collections import deque
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
 import msgspec
 
@@ -176,9 +176,14 @@ class RankMarks:
             for rank in look:
                 self._smoothed.setdefault(rank.rank, _Smoothed()).take(rank)
         smooth = [self._smoothed.setdefault(rank.rank, _Smoothed()).of(rank) for rank in ranks]
-        late = slow(smooth)
+        nodes, found = slow_nodes(smooth), []
+        behind = {rank.rank: nodes[rank.host] for rank in smooth if rank.host in nodes}
+        self._hold("slow-node", behind, passed_s)
+        self._excess_s.update(behind)
+        of_nodes = self._told("slow-node")
+        found += slow_node_findings(smooth, {rank: self._excess_s[rank] for rank in of_nodes})
+        late = {rank: by for rank, by in slow(smooth).items() if rank not in of_nodes}
         self._hold("straggler", late, passed_s)
-        found = []
         self._excess_s.update(late)
         if marked := {rank: self._excess_s[rank] for rank in self._told("straggler")}:
             found.append(straggler_finding(smooth, marked))
@@ -240,6 +245,62 @@ def slow(ranks: Sequence[RankSample]) -> dict[int, float]:
         apart = _apart(stepping, lambda rank: rank.data_wait_s)
         apart = apart or _apart(stepping, lambda rank: rank.step_time_s)
     return {rank.rank: excess_s for rank, excess_s in apart}
+
+
+def slow_nodes(ranks: Sequence[RankSample]) -> dict[str, float]:
+    """The hosts of which every rank holds up the ranks elsewhere, and by how much per step.
+
+    A host counts only with two ranks and more, of which even the fastest is behind the median of
+    the ranks on all other hosts: so ordinary differences between ranks name no host.
+    """
+    on = _by_host(rank for rank in ranks if rank.state == "running" and rank.steps_per_s)
+    if len(on) < 2:
+        return {}
+    for read in (alone_s, lambda rank: rank.data_wait_s, lambda rank: rank.step_time_s):
+        if all(read(rank) is not None for there in on.values() for rank in there):
+            return _slow_nodes(on, read)
+    return {}
+
+
+def _slow_nodes(on: Mapping[str, Sequence[RankSample]], read: Read) -> dict[str, float]:
+    found = {}
+    for host, here in on.items():
+        elsewhere = [rank for other, there in on.items() if other != host for rank in there]
+        if len(here) < 2 or len(elsewhere) < 2:
+            continue
+        usual_s = statistics.median(read(rank) or 0.0 for rank in elsewhere)
+        fastest = min(here, key=lambda rank: read(rank) or 0.0)
+        excess_s = (read(fastest) or 0.0) - usual_s
+        if excess_s >= max(LEAST_S, SHARE * (fastest.step_time_s or 0.0)) > 0:
+            found[host] = excess_s
+    return found
+
+
+def _by_host(ranks: Iterable[RankSample]) -> dict[str, list[RankSample]]:
+    found: dict[str, list[RankSample]] = {}
+    for rank in ranks:
+        found.setdefault(rank.host, []).append(rank)
+    return found
+
+
+def slow_node_findings(ranks: Sequence[RankSample], behind: Mapping[int, float]) -> list[Finding]:
+    """Of hosts whose ranks `slow_nodes` found: one for all of them."""
+    on = _by_host(rank for rank in ranks if rank.rank in behind)
+    if not on:
+        return []
+    numbers = tuple(sorted(behind))
+    excess_s = max(behind.values())
+    slowest = next(rank for rank in ranks if behind.get(rank.rank) == excess_s)
+    others = [rank for rank in ranks if rank.rank not in behind and rank.step_time_s is not None]
+    whose = ", ".join(sorted(on))
+    nodes = f"host {whose}" if len(on) == 1 else f"hosts {whose}"
+    be = "is" if len(on) == 1 else "are"
+    why = _why(slowest, others, excess_s).removeprefix("it ")
+    message = (
+        f"{nodes} {be} slow: all ranks there ({name_ranks(numbers)}) {is_or_are(numbers)} holding "
+        f"up the others; rank {slowest.rank} {why}"
+    )
+    return [Finding("slow-node", "warning", message, numbers)]
 
 
 def straggler_finding(ranks: Sequence[RankSample], apart: Mapping[int, float]) -> Finding:

@@ -53,6 +53,25 @@ def join(
     return joined, labelled(gpus, known)
 
 
+def is_own(rank: RankSample, gpu: GpuSample) -> bool:
+    """Whether that device is the rank's own. Each host numbers its devices from 0."""
+    return rank.gpu == gpu.index and gpu.host in (None, rank.host)
+
+
+def own_devices(ranks: Sequence[RankSample], gpus: Sequence[GpuSample]) -> dict[int, GpuSample]:
+    """Each rank's own device, by rank, for those that have one."""
+    whole_last = sorted(gpus, key=lambda gpu: gpu.parent_uuid is None)
+    by_place = {(gpu.host, gpu.index): gpu for gpu in whole_last}
+    found = {}
+    for rank in ranks:
+        if rank.gpu is None:
+            continue
+        gpu = by_place.get((rank.host, rank.gpu)) or by_place.get((None, rank.gpu))
+        if gpu is not None:
+            found[rank.rank] = gpu
+    return found
+
+
 _Held = TypeVar("_Held")
 
 

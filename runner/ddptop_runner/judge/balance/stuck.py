@@ -11,6 +11,7 @@ import msgspec
 from ddptop_runner.base.units import duration_in_words, is_or_are, name_gpus, name_ranks
 from ddptop_runner.judge.alerts import Finding
 from ddptop_runner.judge.balance.findings import Device, Placement, median
+from ddptop_runner.judge.balance.rank_devices import is_own
 from ddptop_runner.model.snapshot import GpuSample, RankSample
 from ddptop_runner.model.words import Severity
 
@@ -56,6 +57,8 @@ class _Look(msgspec.Struct, frozen=True):
     """Machine indices of those that spin."""
     ranks: tuple[int, ...]
     """Ranks on them."""
+    hosts: tuple[str, ...]
+    """Of all ranks: where there are several, an index alone names no device."""
     aside: int | None
     """The device that stands at 0 % while the others spin; None where all spin."""
     idle_ranks: tuple[RankSample, ...]
@@ -253,14 +256,17 @@ class StuckWatch:
         )
         if look.aside is not None:
             idle = [rank.rank for rank in look.idle_ranks]
+            where = f" on {look.idle_ranks[0].host}" if len(look.hosts) > 1 else ""
             message += (
-                f"; {name_ranks(idle)}, with GPU {look.aside} at 0%, "
+                f"; {name_ranks(idle)}, with GPU {look.aside}{where} at 0%, "
                 f"{is_or_are(idle)} probably holding them up: see its stack"
             )
         else:
             message += "; compare the ranks' stacks"
         ranks = (*look.ranks, *(rank.rank for rank in look.idle_ranks))
         gpus = look.gpus if look.aside is None else (*look.gpus, look.aside)
+        if len(look.hosts) > 1:
+            gpus = ()
         severity: Severity = "error" if self._seen else "warning"
         return Finding("stuck", severity, message, tuple(sorted(ranks)), tuple(sorted(gpus)))
 
@@ -300,7 +306,7 @@ def _in_use(placement: Placement) -> list[tuple[Device, tuple[RankSample, ...]]]
             if (
                 rank.rank in device.memory and placement.own(rank.rank) in (device, None)
                 if placement.seen
-                else rank.gpu == device.index
+                else is_own(rank, device.gpu)
             )
         )
         if ranks:
@@ -334,8 +340,9 @@ def _look(placement: Placement) -> _Look | None:
     limits = [device.gpu.power_limit_w for device in spinning]
     memory = [device.gpu.mem_util_percent for device in spinning]
     return _Look(
-        gpus=tuple(device.index for device in spinning),
+        gpus=tuple(sorted({device.index for device in spinning})),
         ranks=tuple(sorted(set(ranks))),
+        hosts=tuple(sorted({rank.host for rank in placement.ranks})),
         aside=aside[0][0].index if aside else None,
         idle_ranks=aside[0][1] if aside else (),
         power_w=max(watts),

@@ -1,0 +1,51 @@
+"""The hosts of a job in words; for every viewer."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Collection, Mapping
+
+from ddptop_runner.model.snapshot import NodeSnapshot
+
+MOST_CELLS = 12
+"""Of a host's name in a table."""
+
+
+def hosts_of(snapshot: NodeSnapshot | None) -> list[str]:
+    """The hosts of its ranks, in the order of the ranks."""
+    return [] if snapshot is None else list(dict.fromkeys(rank.host for rank in snapshot.ranks))
+
+
+def has_several(snapshot: NodeSnapshot | None) -> bool:
+    """Whether its ranks are on several hosts, so that a host tells something."""
+    if snapshot is None or not snapshot.ranks:
+        return False
+    first = snapshot.ranks[0].host
+    return any(rank.host != first for rank in snapshot.ranks)
+
+
+def short_names(hosts: Collection[str], most: int = MOST_CELLS) -> Mapping[str, str]:
+    """Each host's name within so many cells, and still told apart where that is possible.
+
+    User and domain are left out, then what all names begin with: of `gpu-cluster-node-001` and
+    `-002` the end tells which it is.
+    """
+    return _short_names(tuple(hosts), most)
+
+
+@functools.lru_cache(maxsize=16)
+def _short_names(hosts: tuple[str, ...], most: int) -> Mapping[str, str]:
+    short = {host: host.rpartition("@")[2] for host in hosts}
+    labels = {
+        host: name if name.replace(".", "").isdigit() else name.partition(".")[0] or name
+        for host, name in short.items()
+    }
+    if len(set(labels.values())) == len(set(hosts)):
+        short = labels
+    if all(len(name) <= most for name in short.values()):
+        return short
+    heads, tails = dict(short), dict(short)
+    for host, name in short.items():
+        if len(name) > most:
+            heads[host], tails[host] = name[: most - 1] + "…", "…" + name[1 - most :]
+    return tails if len(set(tails.values())) > len(set(heads.values())) else heads

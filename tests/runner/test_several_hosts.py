@@ -1,0 +1,223 @@
+"""What keys by pid or device index: right where two hosts have the same ones."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import msgspec
+import pytest
+from ddptop.host_words import short_names
+from ddptop.tui.render.alert_help import explain
+from tests.runner.builders import make_spec, put_job
+from tests.runner.nodes import HOSTS, NOON, merged, placement, rank_on, ranks_and_devices
+from tests.runner.rank_lives import Told, healthy, sick
+
+from ddptop_runner.host import procs
+from ddptop_runner.job.moment import compose
+from ddptop_runner.job.registry import rank_of_pid, read_job
+from ddptop_runner.job.state import JobState
+from ddptop_runner.judge.balance import outliers
+from ddptop_runner.judge.balance.job_watch import JobWatch
+from ddptop_runner.judge.balance.rank_devices import own_devices
+from ddptop_runner.judge.balance.stuck import StuckWatch
+from ddptop_runner.model.snapshot import Alert, RankSample
+from ddptop_runner.store.history import HistoryReader, HistoryWriter
+from ddptop_runner.store.history_schema import device_number
+
+RANKS, GPUS = ranks_and_devices()
+START = 1_767_225_600
+
+
+def change(samples, **by_place):
+    """The samples, those of the places that are named changed."""
+    found = list(samples)
+    for place, fields in by_place.items():
+        number = int(place[1:])
+        found[number] = msgspec.structs.replace(found[number], **fields)
+    return found
+
+
+def alerts_of(ranks, gpus, seconds: int = 90) -> list[Alert]:
+    """What holds after that time; each rank takes its steps."""
+    watch, found = JobWatch(), []
+    for second in range(seconds):
+        stepping = [msgspec.structs.replace(rank, step=50 + 5 * second) for rank in ranks]
+        found, _ = watch.update(merged(stepping, gpus, second), float(second))
+    return found
+
+
+# --- keys -----------------------------------------------------------------------------------------
+
+
+def test_each_rank_has_the_device_of_its_own_host():
+    own = own_devices(RANKS, GPUS)
+    assert [own[rank.rank].uuid for rank in RANKS] == [gpu.uuid for gpu in GPUS]
+
+
+def test_devices_that_do_not_tell_their_host_are_found_by_index():
+    bare = [msgspec.structs.replace(gpu, host=None) for gpu in GPUS[:4]]
+    assert own_devices(RANKS[:4], bare)[2].index == 2
+
+
+def test_the_pids_of_other_hosts_are_not_local_ones(ddptop_home: Path):
+    host = make_spec().host
+    here, _ = ranks_and_devices((host, "b"))
+    ranks = change(here, _4={"pid": 555})
+    gpus = [msgspec.structs.replace(gpu, host="b") for gpu in GPUS[4:]]
+    alive = {"ranks": ranks, "gpus": gpus, "guardian": procs.identify(os.getpid())}
+    folder = put_job(snapshot=alive, placement=placement((host, "b")))
+    owners = rank_of_pid([read_job(folder)])
+    assert owners == {100 + local: ("train", local) for local in range(4)}
+
+
+def test_history_keeps_the_devices_of_hosts_apart(tmp_path: Path):
+    writer = HistoryWriter(tmp_path / "history.db", hosts=HOSTS)
+    gpus = change(GPUS, _1={"util_percent": 10.0}, _5={"util_percent": 90.0})
+    for second in range(3):
+        writer.add(START + second, 0, RANKS, gpus)
+    writer.close()
+    series = HistoryReader(tmp_path / "history.db").gpu_series("util_percent", 0, START + 9, 100)
+    assert len(series) == 8
+    assert set(series[device_number(HOSTS, "a", 1)].mean) == {10.0}
+    assert set(series[device_number(HOSTS, "b", 1)].mean) == {90.0}
+
+
+def test_a_single_host_is_recorded_by_index_as_ever():
+    assert device_number((), "anything", 3) == device_number(("a", "b"), "a", 3) == 3
+
+
+def test_a_replay_shows_the_devices_of_each_host(tmp_path: Path):
+    writer = HistoryWriter(tmp_path / "history.db", hosts=HOSTS)
+    writer.add(START, 0, RANKS, change(GPUS, _6={"util_percent": 11.0}))
+    writer.close()
+    spec = make_spec(placement=placement(), nproc=8)
+    figures = HistoryReader(tmp_path / "history.db").figures_at(START)
+    then = compose(spec, JobState(phase="running", attempt=0), figures, NOON, merged(RANKS, GPUS))
+    assert [(gpu.host, gpu.index) for gpu in then.gpus] == [(gpu.host, gpu.index) for gpu in GPUS]
+    assert then.gpus[6].util_percent == then.ranks[6].gpu_util_percent == 11.0
+    assert then.ranks[2].gpu_util_percent == 97.0
+    unknown = compose(spec, JobState(phase="running", attempt=0), figures, NOON, None)
+    assert [(gpu.host, gpu.index) for gpu in unknown.gpus] == [(g.host, g.index) for g in GPUS]
+
+
+# --- findings -------------------------------------------------------------------------------------
+
+
+def test_a_healthy_job_on_two_hosts_has_no_alert():
+    assert alerts_of(RANKS, GPUS) == []
+
+
+def test_what_is_wrong_with_a_device_names_its_host():
+    gpus = change(GPUS, _1={"xid": [79]}, _5={"xid": [79]}, _6={"lost": True})
+    alerts = {alert.id: alert for alert in alerts_of(RANKS, gpus)}
+    assert alerts.keys() == {"xid-79-1@a", "xid-79-1@b", "gpu-lost@b"}
+    assert alerts["xid-79-1@b"].ranks == [5]
+    assert alerts["xid-79-1@b"].message.startswith("b: GPU 1 (rank 5) reported XID 79")
+    assert (alerts["gpu-lost@b"].host, alerts["gpu-lost@b"].gpus) == ("b", [2])
+    assert explain("xid-79-1@b") == explain("xid-79-1") != ""
+
+
+def test_a_collective_that_spins_on_two_hosts_names_the_device_aside_with_its_host():
+    spin = {"util_percent": 100.0, "mem_util_percent": 0.0, "power_w": 90.0, "xid": []}
+    gpus = [msgspec.structs.replace(gpu, **spin) for gpu in GPUS]
+    gpus = change(gpus, _5={"util_percent": 0.0, "processes": []})
+    gpus = [msgspec.structs.replace(gpu, processes=None) for gpu in gpus]
+    ranks = [msgspec.structs.replace(rank, cpu_percent=1.0) for rank in RANKS]
+    watch, found = StuckWatch(), []
+    for second in range(700):
+        found = watch.update(float(second), ranks, gpus, "train", world_size=8)
+    (one,) = found
+    assert "rank 5, with GPU 1 on b at 0%" in one.message
+    assert one.gpus == ()
+
+
+# --- a slow host ----------------------------------------------------------------------------------
+
+
+def busy(host: str, number: int, local: int, own_s: float, step_s: float = 0.3) -> RankSample:
+    """A rank that computes for so long, and waits for the others the rest of each step."""
+    return rank_on(host, number, local, step_time_s=step_s, sync_s=step_s - own_s, data_wait_s=0.01)
+
+
+def of_nodes(*own_s: float, per_host: int = 4) -> list[RankSample]:
+    """So long each rank of each host is busy."""
+    return [
+        busy("abcd"[node], per_host * node + local, local, seconds)
+        for node, seconds in enumerate(own_s)
+        for local in range(per_host)
+    ]
+
+
+@pytest.mark.parametrize("own_s", [(0.15, 0.29), (0.15, 0.15, 0.29), (0.2, 0.2, 0.2, 0.28)])
+def test_a_host_whose_ranks_are_all_slow_is_named_once(own_s: tuple[float, ...]):
+    (one,) = alerts_of(of_nodes(*own_s), [])
+    last = len(own_s) - 1
+    assert (one.id, one.severity) == ("slow-node", "warning")
+    assert one.ranks == list(range(4 * last, 4 * last + 4))
+    assert one.message.startswith(
+        f"host {'abcd'[last]} is slow: all ranks there (ranks {4 * last}-{4 * last + 3}) are"
+        f" holding up the others; rank {4 * last} is busy for"
+    )
+    assert explain("slow-node")
+
+
+def test_a_slow_rank_is_not_a_slow_host():
+    ranks = of_nodes(0.15, 0.15)
+    ranks[5] = busy("b", 5, 1, 0.29)
+    (one,) = alerts_of(ranks, [])
+    assert (one.id, one.ranks) == ("straggler", [5])
+
+
+def test_hosts_of_one_rank_are_compared_as_ranks():
+    (one,) = alerts_of(of_nodes(0.15, 0.15, 0.29, per_host=1), [])
+    assert (one.id, one.ranks) == ("straggler", [2])
+
+
+def test_a_host_that_waits_for_data_is_named_with_the_wait():
+    ranks = [rank_on("a", n, n) for n in range(4)]
+    ranks += [rank_on("b", 4 + n, n, data_wait_s=0.15) for n in range(4)]
+    (one,) = alerts_of(ranks, [])
+    assert one.id == "slow-node"
+    assert "rank 4 waits 150 ms of each 200 ms step for data" in one.message
+
+
+HEALTHY, SICK = healthy(), sick()
+
+
+def _on_hosts(samples: list[RankSample], hosts: int) -> list[RankSample]:
+    """The ranks dealt to hosts in order, as evenly as it goes."""
+    return [
+        msgspec.structs.replace(one, host="abcd"[place * hosts // len(samples)])
+        for place, one in enumerate(samples)
+    ]
+
+
+@pytest.mark.parametrize("name", [*HEALTHY, *(f"sick: {name}" for name in SICK)])
+def test_no_host_is_called_slow_for_ordinary_noise_or_for_one_rank(name: str):
+    life = healthy()[name] if name in HEALTHY else sick()[name.removeprefix("sick: ")]
+    told, watch = Told(life), outliers.RankMarks()
+    for second in range(life.seconds):
+        ranks, _ = told.at(float(second))
+        found = watch.look(_on_hosts(ranks, 2), (), float(second), 0)
+        assert "slow-node" not in {one.id for one in found}, second
+
+
+# --- names ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("hosts", "short"),
+    [
+        (["a", "b"], ["a", "b"]),
+        (["me@gpu1.cluster.org", "me@gpu2.cluster.org"], ["gpu1", "gpu2"]),
+        (["gpu.east.org", "gpu.west.org"], ["gpu.east.org", "gpu.west.org"]),
+        (["10.0.0.1", "10.0.0.2"], ["10.0.0.1", "10.0.0.2"]),
+        (["very-long-cluster-name-001", "very-long-cluster-name-002"],
+         ["…er-name-001", "…er-name-002"]),
+        (["001-very-long-cluster-name", "002-very-long-cluster-name"],
+         ["001-very-lo…", "002-very-lo…"]),
+    ],
+)  # fmt: skip
+def test_host_names_are_shortened_so_that_they_still_tell_hosts_apart(hosts, short):
+    assert [short_names(hosts)[host] for host in hosts] == short

@@ -519,3 +519,19 @@ def running_network() -> Iterator[Network]:
         network.remove()
     if left:
         pytest.fail("processes outlived the tests:\n  " + "\n  ".join(left), pytrace=False)
+
+
+def main() -> None:
+    """Keep hosts up for a person, and print what leads to them."""
+    for network in running_network():
+        head = Head(network, network.folder / "head")
+        print(f"export PATH={network.tools}:$PATH DDPTOP_HOME={head.home}")
+        print(f"# hosts {' '.join(NAMES)} are up, e.g. `ssh h1`; Ctrl-C ends them", flush=True)
+        try:
+            signal.pause()
+        except KeyboardInterrupt:
+            head.end()
+
+
+if __name__ == "__main__":
+    main()

@@ -23,6 +23,7 @@ if checkpoint.exists():
     state = torch.load(checkpoint)
     model.load_state_dict(state["model"])
     first = state["step"] + 1
+host = os.uname().nodename
 order = folder / f"do-{rank}"
 with (folder / f"losses-{attempt}-{rank}.jsonl").open("a", buffering=1) as file:
     for step in range(first, steps + 1):
@@ -37,8 +38,8 @@ with (folder / f"losses-{attempt}-{rank}.jsonl").open("a", buffering=1) as file:
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
-        host = os.uname().nodename
-        file.write(json.dumps({"step": step, "at": time.time(), "host": host}) + "\n")
+        line = {"step": step, "at": time.time(), "host": host, "is_first": step == first}
+        file.write(json.dumps(line) + "\n")
         if rank == 0 and step % 50 == 0:
             torch.save({"model": model.state_dict(), "step": step}, checkpoint.with_suffix(".new"))
             checkpoint.with_suffix(".new").replace(checkpoint)

@@ -110,7 +110,8 @@ def main() -> None:
                 group.all_reduce()
             loss = float("nan") if word == "nan" else (1 + RANK) / step
             ddptop.report(loss=loss, step=step, total=options.steps)
-            file.write(json.dumps({"step": step, "at": time.time(), "host": host}) + "\n")
+            line = {"step": step, "at": time.time(), "host": host, "is_first": step == first}
+            file.write(json.dumps(line) + "\n")
             print(f"rank {RANK} attempt {ATTEMPT} step {step}", flush=True)
             asked = ddptop.checkpoint_requested() or word == "save"
             if asked or (options.save_every and step % options.save_every == 0):

@@ -1,0 +1,78 @@
+"""torchrun over the same hosts: one agent each, as a person starts them in as many terminals."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from tests.cluster.machines import Host, Network
+
+PORT = 29500
+CLEAN = {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
+"""Without it the restarts of a group over several machines do not work at all."""
+
+
+class Torchrun:
+    """A job of one rank on each host; the first host keeps the rendezvous."""
+
+    def __init__(
+        self,
+        network: Network,
+        names: Sequence[str],
+        command: Sequence[str],
+        log: Path,
+        nnodes: str | None = None,
+    ) -> None:
+        self.hosts = [network.hosts[name] for name in names]
+        self.command = list(command)
+        self.nnodes = nnodes or str(len(names))
+        self.agents: dict[str, subprocess.Popen[str]] = {}
+        self._log = log
+        self._id = os.urandom(4).hex()
+
+    def start(self) -> None:
+        """Start the agents of all hosts at once."""
+        for host in self.hosts:
+            self.start_on(host)
+
+    def start_on(self, host: Host) -> None:
+        """Start the agent of one host."""
+        is_first = host is self.hosts[0]
+        settings = f"is_host={int(is_first)},join_timeout=60,last_call_timeout=1"
+        with self._log.open("a") as log:
+            self.agents[host.name] = host.popen(
+                [
+                    *[sys.executable, "-m", "torch.distributed.run", "--nnodes", self.nnodes],
+                    *["--nproc-per-node", "1", "--max-restarts", "10", "--rdzv-id", self._id],
+                    *["--rdzv-backend", "c10d", "--rdzv-conf", settings],
+                    *["--rdzv-endpoint", f"{self.hosts[0].address}:{PORT}"],
+                    *["--local-addr", host.address, *self.command],
+                ],
+                env=CLEAN | {"GLOO_SOCKET_IFNAME": "eth0"},
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+            )
+
+    def ranks(self, host: Host) -> list[int]:
+        """Pids of its ranks."""
+        return host.of("rank")
+
+    def kill_agent(self, host: Host) -> None:
+        """SIGKILL to torchrun on one host alone."""
+        for pid in host.pids():
+            words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+            if b"torch.distributed.run" in words:
+                os.kill(pid, signal.SIGKILL)
+
+    def end(self) -> None:
+        """Kill everything."""
+        for host in self.hosts:
+            host.end()
+        for agent in self.agents.values():
+            agent.kill()
+            agent.wait()

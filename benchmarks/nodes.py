@@ -2,11 +2,11 @@
 
     python benchmarks/nodes.py [--runs 5] [--seconds 20]
 
-The hosts are network namespaces of this machine (tests/cluster), which needs root. Measured are the
-time from the command to the first step that all ranks have taken; that from kill -9 of the rank on the
-second host to the next such step, where torchrun runs with TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1,
-without which it does not come back; and what goes over the link of a host while nobody looks, with a
-training that itself sends nothing.
+The hosts are network namespaces of this machine (tests/cluster), which needs root. Measured are
+the time from the command to the first step that all ranks have taken; that from kill -9 of the rank
+on the second host to the next such step, where torchrun runs with
+TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1, without which it does not come back; and what goes over the
+link of a host while nobody looks, with a training that itself sends nothing.
 """
 
 from __future__ import annotations

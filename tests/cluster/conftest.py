@@ -19,7 +19,6 @@ A test that takes `hosts` or `slurm` is marked so by itself.
 
 from __future__ import annotations
 
-import json
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -28,8 +27,8 @@ from typing import Any
 import pytest
 from tests.cluster.machines import Head, Network, running_network
 from tests.cluster.slurm import Slurm, running_slurm
+from tests.cluster.training import Trainer
 
-SCRIPTS = Path(__file__).with_name("scripts")
 JOB_TIMEOUT_S = 120.0
 
 
@@ -69,36 +68,15 @@ def slurm(_slurm: Slurm, hosts: Network) -> Iterator[Slurm]:
 def head(network: Network, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Head]:
     head = Head(network, network.folder / tmp_path_factory.mktemp("head").name)
     try:
-        yield head
+        with pytest.MonkeyPatch.context() as patch:  # so that this process can read its jobs
+            for name in ("PATH", "DDPTOP_HOME", "DDPTOP_TMUX_SOCKET", "XDG_CONFIG_HOME"):
+                patch.setenv(name, head.environment[name])
+            yield head
     finally:
         left = head.end() + network.end_processes()
         shutil.rmtree(head.folder, ignore_errors=True)
     if left:
         pytest.fail("processes outlived the tests:\n  " + "\n  ".join(left), pytrace=False)
-
-
-class Trainer:
-    """A folder with the scripts, which the hosts share, and what they write there."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        self.script = folder / "steps.py"
-        self.ddp = folder / "ddp.py"
-        for script in (self.script, self.ddp):
-            shutil.copy(SCRIPTS / script.name, script)
-
-    def do(self, rank: int, word: str) -> None:
-        """Tell a rank to `fail`, `exit STATUS`, `hang`, `skip`, `nan`, or `save`."""
-        new = self.folder / f"new-{rank}"
-        new.write_text(word)
-        new.replace(self.folder / f"do-{rank}")
-
-    def steps(self, attempt: int, rank: int) -> list[dict[str, Any]]:
-        """What a rank wrote in an attempt: `step`, `at`, `host`."""
-        file = self.folder / f"losses-{attempt}-{rank}.jsonl"
-        if not file.exists():
-            return []
-        return [json.loads(line) for line in file.read_text().split("\n")[:-1]]
 
 
 @pytest.fixture

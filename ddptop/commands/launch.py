@@ -206,7 +206,7 @@ def run(
     if options["max_requeues"] is not None:
         raise UsageError("--max-requeues requires --slurm", "add --slurm, or remove it")
     try:
-        plan = launcher.prepare(request, os.environ)
+        plan = prepare(request)
     except QuestionError as question:
         if not asks:
             raise
@@ -219,6 +219,15 @@ def run(
         put(describe(plan))
         return 0
     return start(plan, watch)
+
+
+def prepare(request: LaunchRequest) -> LaunchPlan:
+    """Return the plan, after asking the hosts of a job that runs on several."""
+    if request.hosts:
+        from ddptop.commands import launch_hosts
+
+        return launch_hosts.prepare(request)
+    return launcher.prepare(request, os.environ)
 
 
 MOST_ANSWERS = 3
@@ -283,6 +292,7 @@ def become_attach(job: str) -> None:
 def describe(plan: LaunchPlan) -> str:
     """Return what `--dry-run` prints: devices, ranks, variable names, argv, and policy."""
     spec = plan.spec
+    placement = spec.placement
     devices = "none (CPU)"
     if plan.choice.waits and spec.queue is not None:
         devices = f"queued until free: {wanted_in_words(spec.queue)}"
@@ -306,16 +316,28 @@ def describe(plan: LaunchPlan) -> str:
     else:
         how, program = str(spec.nproc), []
         variables = f"each rank:     {', '.join(RANK_VARIABLES)}{probe_variables}"
+    if placement is not None:
+        from ddptop_runner.jobs.launch_hosts import in_words, node_in_words
+
+        where = [f"machines:      {in_words(placement)}"]
+        where += [f"node:          {node_in_words(node)}" for node in placement.nodes]
+        variables_set = sorted({*spec.env_overrides, "DDPTOP_JOB_ID"})
+        inherited = sorted(set(plan.job_env) - set(variables_set))
+        store = "one per attempt, on the first machine, at the address above"
+    else:
+        where = [f"devices:       {devices}"]
+        variables_set, inherited = sorted(plan.job_env), spec.env_names
+        store = "one per attempt, on 127.0.0.1 only"
     lines = [
         f"job:           {spec.job}",
-        f"devices:       {devices}",
+        *where,
         f"ranks:         {how}",
         f"argv:          {shlex.join(spec.command())}",
         *program,
         f"cwd:           {spec.cwd}",
-        f"sets:          {', '.join(sorted(plan.job_env))}",
+        f"sets:          {', '.join(variables_set)}",
         variables,
-        f"inherits:      {', '.join(spec.env_names)}",
+        f"inherits:      {', '.join(inherited)}",
         f"restarts:      up to {spec.max_restarts} without progress; "
         "failures that would recur are not retried",
         f"hang timeout:  {hang}",
@@ -328,7 +350,7 @@ def describe(plan: LaunchPlan) -> str:
     if spec.is_command:
         lines.append(f"output:        {'a pseudo-terminal' if spec.pty else 'its log'}")
     else:
-        lines.append("store:         one per attempt, on 127.0.0.1 only")
+        lines.append(f"store:         {store}")
     if spec.warm_spares:
         lines.append(
             "warm spares:   one process per rank with torch preloaded, for the next attempt"

@@ -37,7 +37,7 @@ from ddptop_runner.host import handover, procs, survival, tmux
 from ddptop_runner.job.registry import JobView, all_jobs, read_job
 from ddptop_runner.launch.gpus import choice as launch_devices
 from ddptop_runner.launch.gpus import usage
-from ddptop_runner.launch.program import name_for, program_for
+from ddptop_runner.launch.program import Program, name_for, program_for
 from ddptop_runner.launch.request import (
     LaunchPlan,
     LaunchRequest,
@@ -50,7 +50,7 @@ from ddptop_runner.launch.request import (
     require_script,
     require_text,
 )
-from ddptop_runner.model.spec import JobSpec, check_name, write_spec
+from ddptop_runner.model.spec import JobSpec, Placement, check_name, write_spec
 from ddptop_runner.node.guardian_start import GUARDIAN_START_S, start_guardian
 from ddptop_runner.store.disk import is_no_room
 
@@ -74,9 +74,26 @@ def prepare(request: LaunchRequest, env: Mapping[str, str]) -> LaunchPlan:
     Raises:
         UsageError: naming what cannot be done and what to do instead.
     """
+    cwd, overrides = checked(request)
+    choice = launch_devices.choose(
+        request.gpus,
+        {**env, **overrides},
+        request.nproc,
+        force=request.force,
+        wait=request.wait_gpus,
+        is_dry=request.is_dry,
+    )
+    program = program_for(request, cwd, {**env, **overrides}, choice)
+    return plan_of(request, env, cwd, overrides, choice, program)
+
+
+def checked(request: LaunchRequest) -> tuple[Path, dict[str, str]]:
+    """The working folder and the variables of --env of a request that can be carried out.
+
+    Raises:
+        UsageError: naming what cannot be done and what to do instead.
+    """
     require_one_way(request)
-    if request.hosts:
-        raise UsageError("--hosts cannot start jobs yet", "launch on this machine")
     if request.nproc is not None and request.nproc < 1:
         raise UsageError(f"--nproc {request.nproc}: a job needs at least one rank", "use 1 or more")
     if request.max_restarts < 0:
@@ -86,23 +103,30 @@ def prepare(request: LaunchRequest, env: Mapping[str, str]) -> LaunchPlan:
     if request.on_nan != "alert":
         require_probe(f"--on-nan {request.on_nan}", probe=request.probe)
     require_text([request.target, *request.args, request.cwd or "", request.python or ""])
-    cwd = folder_of(request.cwd)
+    there = Path(request.cwd or "")  # a folder of the hosts need not be one of this machine
+    is_elsewhere = bool(request.hosts) and there.is_absolute() and not there.exists()
+    cwd = there if is_elsewhere else folder_of(request.cwd)
     require_text([str(cwd), str(state_home())])
-    if request.kind == "script":
+    if request.kind == "script" and not is_elsewhere:
         require_script(cwd, request.target)
-    overrides = overrides_of(request.env)
-    notes: list[str] = []
-    choice = launch_devices.choose(
-        request.gpus,
-        {**env, **overrides},
-        request.nproc,
-        force=request.force,
-        wait=request.wait_gpus,
-        is_dry=request.is_dry,
-    )
-    notes += choice.notes
-    program = program_for(request, cwd, {**env, **overrides}, choice)
-    notes += program.notes
+    return cwd, overrides_of(request.env)
+
+
+def plan_of(
+    request: LaunchRequest,
+    env: Mapping[str, str],
+    cwd: Path,
+    overrides: Mapping[str, str],
+    choice: launch_devices.DeviceChoice,
+    program: Program,
+    placement: Placement | None = None,
+) -> LaunchPlan:
+    """Everything of a job whose devices and program, or machines, are decided.
+
+    Raises:
+        UsageError: when its name cannot be had.
+    """
+    notes = [*choice.notes, *program.notes]
     name = _name(request)
     survival_plan = survival.plan(survival.gather(env))
     no_tmux = tmux.why_unusable()
@@ -112,7 +136,8 @@ def prepare(request: LaunchRequest, env: Mapping[str, str]) -> LaunchPlan:
         notes.append(survival_plan.warning)
     job_id = f"{name}@{secrets.token_hex(8)}"
     job_env = {**overrides, **choice.environment, "DDPTOP_JOB_ID": job_id}
-    job_env |= _few_threads(program.nproc, {**env, **overrides})
+    most_ranks = max((node.nproc for node in placement.nodes), default=0) if placement else 0
+    job_env |= _few_threads(most_ranks or program.nproc, {**env, **overrides})
     spec = JobSpec(
         job=name,
         job_id=job_id,
@@ -140,6 +165,7 @@ def prepare(request: LaunchRequest, env: Mapping[str, str]) -> LaunchPlan:
         tmux_socket=None if no_tmux else tmux.socket_name(),
         launcher=program.launcher,
         pty=program.pty,
+        placement=placement,
     )
     return LaunchPlan(
         spec,
@@ -163,6 +189,8 @@ def start(plan: LaunchPlan) -> tuple[JobView, str | None]:
             took the devices meanwhile.
         DdptopError: when the guardian does not come up.
     """
+    if plan.spec.placement is not None:
+        raise UsageError("--hosts cannot start jobs yet", "add --dry-run to see the plan")
     for place in (state_home(), runs_dir()):
         require_own(place)
     pruned = prune()

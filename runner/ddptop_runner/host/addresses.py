@@ -1,0 +1,57 @@
+"""This machine's IP addresses and their interfaces."""
+
+from __future__ import annotations
+
+import fcntl
+import socket
+import struct
+
+MOST_ADDRESSES = 8
+LOOPBACK = "127.0.0.1"
+_SIOCGIFADDR = 0x8915
+_BRIDGES = ("docker", "br-", "virbr", "veth", "cni", "lxc", "lxd")
+
+
+def addresses(ssh_connection: str) -> list[str]:
+    """The addresses at which other hosts may reach this one, the likeliest first.
+
+    Args:
+        ssh_connection: the variable SSH_CONNECTION, whose third word is where ssh reached us.
+    """
+    words = ssh_connection.split()
+    found = [words[2]] if len(words) == 4 else []
+    named: list[str] = []
+    try:
+        named = [
+            str(entry[4][0])
+            for entry in socket.getaddrinfo(
+                socket.gethostname(), None, socket.AF_INET, socket.SOCK_STREAM
+            )
+        ]
+    except OSError:
+        pass
+    own = [address for _, address in of_interfaces()]
+    found += [address for address in named if address in own]
+    found += own
+    usable = [one for one in found if not one.startswith(("127.", "fe80:")) and one != "::1"]
+    likely = list(dict.fromkeys(usable))[: MOST_ADDRESSES - 1]
+    return [*likely, LOOPBACK]
+
+
+def of_interfaces() -> list[tuple[str, str]]:
+    """(interface, its IPv4 address) of each that has one, those of containers last."""
+    found: list[tuple[str, str]] = []
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asked:
+        for _, name in socket.if_nameindex():
+            packed = struct.pack("256s", name.encode()[:15])
+            try:
+                reply = fcntl.ioctl(asked.fileno(), _SIOCGIFADDR, packed)
+            except OSError:  # it has none
+                continue
+            found.append((name, socket.inet_ntoa(reply[20:24])))
+    return sorted(found, key=lambda one: one[0].startswith(_BRIDGES))
+
+
+def interface_of(address: str) -> str | None:
+    """The interface that has this IPv4 address; None where none has."""
+    return next((name for name, its in of_interfaces() if its == address), None)

@@ -1,0 +1,154 @@
+"""From a request with `--hosts` to a plan: all hosts are asked at once, and judged together."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from msgspec.structs import replace
+
+from ddptop_runner.base import interpreters
+from ddptop_runner.base.errors import UsageError
+from ddptop_runner.base.units import plural
+from ddptop_runner.devices.words import names_of
+from ddptop_runner.host import handover
+from ddptop_runner.jobs.launch import SHELL_NOISE, checked, plan_of
+from ddptop_runner.launch import advice, preflight
+from ddptop_runner.launch.device_check import Findings
+from ddptop_runner.launch.gpus.choice import DeviceChoice
+from ddptop_runner.launch.hosts import fewest_nodes
+from ddptop_runner.launch.program import Program
+from ddptop_runner.launch.readiness import Judged, Wanted
+from ddptop_runner.launch.request import LaunchPlan, LaunchRequest, is_text
+from ddptop_runner.launch.survey import Survey
+from ddptop_runner.model.spec import NodeSpec, Placement
+from ddptop_runner.version import __version__
+
+_OF_THIS_MACHINE = frozenset(
+    """
+    HOME USER LOGNAME SHELL HOSTNAME HOST TMPDIR CUDA_VISIBLE_DEVICES CUDA_DEVICE_ORDER
+    NVIDIA_VISIBLE_DEVICES DBUS_SESSION_BUS_ADDRESS INVOCATION_ID JOURNAL_STREAM KRB5CCNAME
+    MANAGERPID SYSTEMD_EXEC_PID GLOO_SOCKET_IFNAME MASTER_ADDR MASTER_PORT
+    """.split()  # noqa: SIM905 - a list of one name a line is longer and no clearer
+)
+_FAMILIES = ("DDPTOP_", "SLURM_", "SSH_", "XDG_", "TMUX", "SUDO_", "GPG_", "PMI_", "OMPI_")
+
+
+def carried(env: Mapping[str, str]) -> dict[str, str]:
+    """The launching shell's variables that ranks on other machines get as well.
+
+    All but what belongs to this machine or this login: folders, sockets, devices, terminals.
+    """
+    return {
+        name: value
+        for name, value in handover.of_shell(env).items()
+        if name not in _OF_THIS_MACHINE | SHELL_NOISE
+        and not name.startswith(_FAMILIES)
+        and is_text(name)
+        and is_text(value)
+    }
+
+
+def prepare(
+    request: LaunchRequest,
+    env: Mapping[str, str],
+    show: Callable[[Judged], None],
+    show_check: Callable[[Findings], None],
+) -> LaunchPlan:
+    """Ask all hosts, and decide everything; nothing is started anywhere.
+
+    Args:
+        request: what was asked.
+        env: the launching shell's variables.
+        show: gets what the hosts answered, refused or not.
+        show_check: gets what `--check` found.
+
+    Raises:
+        UsageError: naming what cannot be done and what to do instead.
+    """
+    cwd, overrides = checked(request)
+    fewest = fewest_nodes(request.nodes, len(request.hosts))
+    python = _python(request, env)
+    wanted = _wanted(request, cwd, python, {**env, **overrides})
+    with Survey(request.hosts) as survey:
+        judged = survey.collect(wanted, request.gpus, overrides)
+        show(judged)
+        _require(judged)
+        if request.check:
+            found = survey.check(judged, {**carried(env), **overrides})
+            show_check(found)
+            if found.broken:
+                raise UsageError(found.broken[-1], "leave it out of --hosts until it is repaired")
+    placement = Placement(by="ssh", nodes=judged.nodes, min_nodes=fewest)
+    if request.node_timeout_s is not None:
+        placement = replace(placement, node_timeout_s=request.node_timeout_s)
+    if request.orphan_timeout_s is not None:
+        placement = replace(placement, orphan_timeout_s=request.orphan_timeout_s)
+    program = _program(request, cwd, python, env, judged.nodes)
+    plan = plan_of(request, env, cwd, overrides, DeviceChoice(None), program, placement)
+    plan.job_env.update({**carried(env), **plan.job_env})
+    return plan
+
+
+def _require(judged: Judged) -> None:
+    """Raises the last refusal; `show` had all of them."""
+    if judged.refusals:
+        last = judged.refusals[-1]
+        who = f"{', '.join(last.hosts)}: " if last.hosts else ""
+        raise UsageError(f"{who}{last.problem}", last.remedy)
+
+
+def _python(request: LaunchRequest, env: Mapping[str, str]) -> str:
+    """The interpreter on every host; this machine need not have it."""
+    asked = request.python
+    if asked is not None and Path(asked).is_absolute() and shutil.which(asked) is None:
+        return asked
+    return interpreters.choose(asked, env)
+
+
+def _wanted(request: LaunchRequest, cwd: Path, python: str, env: Mapping[str, str]) -> Wanted:
+    script = preflight.script_of(request.kind, request.target, cwd)
+    folder = None if script is None else preflight.folder_digest(cwd)
+    return Wanted(
+        ddptop=__version__,
+        target=request.target,
+        kind=request.kind,
+        cwd=str(cwd),
+        python=python,
+        nproc=request.nproc,
+        force=request.force,
+        script_digest=None if script is None else preflight.digest_of(script),
+        folder_digest=folder,
+    )
+
+
+def _program(
+    request: LaunchRequest, cwd: Path, python: str, env: Mapping[str, str], nodes: list[NodeSpec]
+) -> Program:
+    ranks = sum(node.nproc for node in nodes)
+    devices = sum(len(node.devices or ()) for node in nodes)
+    found = advice.advise(request, advice.read(request, cwd, env), ranks, devices)
+    notes = () if found is None else (found.problem,)
+    return Program(request.kind, request.target, request.args, python, ranks, notes=notes)
+
+
+def node_in_words(node: NodeSpec) -> str:
+    """`b: 2 ranks on GPUs 0-1, at 10.0.0.2`."""
+    devices = names_of(node.devices) if node.devices else "CPU"
+    return f"{node.host}: {plural(node.nproc, 'rank')} on {devices}, at {node.address}"
+
+
+def refusals_before_last(judged: Judged) -> list[str]:
+    """Every refusal but the one that `prepare` raises, a line each."""
+    return [str(refusal) for refusal in judged.refusals[:-1]]
+
+
+def in_words(placement: Placement) -> str:
+    """`3 machines (2 are enough): a, b, c`."""
+    nodes = placement.nodes
+    names = ", ".join(node.host for node in nodes)
+    if placement.min_nodes == len(nodes):
+        return f"{plural(len(nodes), 'machine')}: {names}"
+    enough = "is" if placement.min_nodes == 1 else "are"
+    return f"{plural(len(nodes), 'machine')} ({placement.min_nodes} {enough} enough): {names}"

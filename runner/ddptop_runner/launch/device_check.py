@@ -1,0 +1,294 @@
+"""`launch --check` on one host: a short measurement by one process per rank.
+
+`run` happens on each host at the same time; `judge` looks at what all of them report.
+"""
+
+from __future__ import annotations
+
+import os
+import selectors
+import statistics
+import subprocess
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from ddptop_runner.base.units import plural
+from ddptop_runner.host.addresses import interface_of
+from ddptop_runner.launch.gpus.choice import job_environment
+from ddptop_runner.model.spec import Device
+from ddptop_runner.model.words import Base
+
+LIMIT_S = 90.0
+SCRIPT = Path(__file__).parents[1] / "agent" / "check.py"
+SLOW_SHARE = {True: 0.75, False: 0.5}
+"""Of the median, by whether it is a GPU: less is slow. Other programs disturb a CPU."""
+SLOW_LINK_SHARE = 0.5
+MOST_STDERR_BYTES = 64 << 10
+
+
+class Meeting(Base, frozen=True, kw_only=True):
+    """Where the ranks of the measurement meet, and which of them are this host's."""
+
+    python: str
+    address: str
+    port: int
+    address_here: str = ""
+    """Of this host: gloo uses the interface that has it."""
+    first_ranks: list[int]
+    """Of each node."""
+    world: int
+    node: int
+    nproc: int
+    devices: list[Device] | None = None
+    env: dict[str, str] = {}
+
+
+class RankResult(Base, frozen=True, kw_only=True):
+    """What one rank reported."""
+
+    rank: int
+    local_rank: int
+    stage: str | None = None
+    """The last one that ended; None: it did not come so far."""
+    flops_per_s: float | None = None
+    all_reduce_s: float | None = None
+    links: dict[str, float] = {}
+    """Bytes a second, by the rank at the other end."""
+    error: str | None = None
+    """Its last line, where it failed."""
+
+
+class HostResult(Base, frozen=True, kw_only=True):
+    """What all ranks of one host reported."""
+
+    ranks: list[RankResult]
+
+
+class _Rank:
+    """One process, and what it has said so far."""
+
+    def __init__(self, rank: int, local_rank: int, process: subprocess.Popen[bytes]) -> None:
+        self.rank, self.local_rank, self.process = rank, local_rank, process
+        self.out = self.err = b""
+
+    def result(self) -> RankResult:
+        stage, flops, seconds = None, None, None
+        links: dict[str, float] = {}
+        for line in self.out.splitlines():
+            try:
+                said: dict[str, Any] = msgspec.json.decode(line, type=dict[str, Any])
+            except msgspec.MsgspecError:  # a library prints there too
+                continue
+            stage = str(said.get("stage"))
+            flops = said.get("flops_per_s", flops)
+            seconds = said.get("seconds", seconds)
+            if stage == "link":
+                links[str(said.get("peer"))] = float(said["bytes_per_s"])
+        status = self.process.poll()
+        error = None
+        if status is not None and (status != 0 or stage != "done"):
+            lines = self.err.decode("utf-8", "replace").strip().splitlines()
+            error = next((line for line in reversed(lines) if line.strip()), "")[:300]
+            error = error or f"exit status {status}"
+        return RankResult(
+            rank=self.rank,
+            local_rank=self.local_rank,
+            stage=stage,
+            flops_per_s=flops,
+            all_reduce_s=seconds,
+            links=links,
+            error=error,
+        )
+
+
+def run(meeting: Meeting, limit_s: float = LIMIT_S) -> HostResult:
+    """Measure this host's ranks; returns when all are done, one failed, or the time is up."""
+    ranks = [_start(meeting, local_rank) for local_rank in range(meeting.nproc)]
+    deadline_s = time.monotonic() + limit_s
+    try:
+        with selectors.DefaultSelector() as selector:
+            for one in ranks:
+                for name in ("out", "err"):
+                    pipe = getattr(one.process, f"std{name}")
+                    selector.register(pipe, selectors.EVENT_READ, (one, name))
+            while selector.get_map() and time.monotonic() < deadline_s:
+                for key, _ in selector.select(timeout=0.5):
+                    one, name = key.data
+                    data = os.read(key.fd, 65536)
+                    if not data:
+                        selector.unregister(key.fileobj)
+                    kept = getattr(one, name) + data
+                    setattr(one, name, kept[-MOST_STDERR_BYTES:])
+                if any(one.process.poll() not in (None, 0) for one in ranks):
+                    deadline_s = min(deadline_s, time.monotonic() + 1)
+        for one in ranks:
+            if one.process.poll() is None and time.monotonic() < deadline_s:
+                one.process.wait(timeout=max(0.1, deadline_s - time.monotonic()))
+        return HostResult(ranks=[one.result() for one in ranks])
+    finally:
+        for one in ranks:
+            one.process.kill()
+            one.process.wait()
+            for pipe in (one.process.stdin, one.process.stdout, one.process.stderr):
+                if pipe is not None:
+                    pipe.close()
+
+
+def _start(meeting: Meeting, local_rank: int) -> _Rank:
+    rank = meeting.first_ranks[meeting.node] + local_rank
+    env = {**os.environ, **meeting.env, **job_environment(meeting.devices)}
+    env |= {
+        "RANK": str(rank),
+        "LOCAL_RANK": str(local_rank),
+        "WORLD_SIZE": str(meeting.world),
+        "MASTER_ADDR": meeting.address,
+        "MASTER_PORT": str(meeting.port),
+        "OMP_NUM_THREADS": "1",
+        "DDPTOP_CHECK_GPU": "1" if meeting.devices else "0",
+        "DDPTOP_CHECK_FIRSTS": ",".join(map(str, meeting.first_ranks)),
+    }
+    if (interface := interface_of(meeting.address_here)) is not None:
+        env.setdefault("GLOO_SOCKET_IFNAME", interface)
+    process = subprocess.Popen(
+        [meeting.python, "-u", str(SCRIPT)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        cwd="/",
+        env=env,
+    )
+    return _Rank(rank, local_rank, process)
+
+
+# --- what it means --------------------------------------------------------------------------------
+
+
+class Findings(msgspec.Struct, frozen=True):
+    """What `--check` found."""
+
+    broken: list[str]
+    """One line for each host that cannot train."""
+    slow: list[str]
+    """One line for each host, device, or link that holds the others up."""
+    summary: str
+    """One line of figures."""
+
+
+def judge(
+    results: Mapping[str, HostResult | None], devices: Mapping[str, Sequence[Device] | None]
+) -> Findings:
+    """Name what is slow or broken.
+
+    Args:
+        results: of each host, in the order of the nodes; None where none came.
+        devices: those of each host; none: CPU ranks.
+    """
+    ranks = [(host, one) for host, result in results.items() if result for one in result.ranks]
+    broken = _broken(results, devices)
+    if broken:
+        return Findings(broken, [], f"{plural(len(broken), 'problem')} found")
+    slow = _slow_ranks(ranks, devices) + _slow_links(ranks)
+    speeds = [one.flops_per_s for _, one in ranks if one.flops_per_s]
+    reduced = [one.all_reduce_s for _, one in ranks if one.all_reduce_s]
+    links = [speed for _, one in ranks for speed in one.links.values()]
+    words = [f"{plural(len(ranks), 'rank')} measured"]
+    words += [f"matrix product {_flops(statistics.median(speeds))} per rank"] if speeds else []
+    words += [f"all-reduce {max(reduced) * 1e3:.3g} ms"] if reduced else []
+    words += [f"slowest link {min(links) / 1e9:.3g} GB/s"] if links else []
+    return Findings([], slow, ", ".join(words))
+
+
+def _broken(
+    results: Mapping[str, HostResult | None], devices: Mapping[str, Sequence[Device] | None]
+) -> list[str]:
+    """Who failed: before meeting the others if anybody did, for the others then fail too."""
+    failed: list[tuple[bool, str]] = []
+    late: list[str] = []
+    for host, result in results.items():
+        if result is None:
+            late.append(f"{host}: no result")
+            continue
+        for one in result.ranks:
+            if one.stage == "done":
+                continue
+            who = f"{host}: {_who(one, devices.get(host))}"
+            if one.error is not None:
+                where = "alone" if one.stage is None else "with the others"
+                failed.append((one.stage is not None, f"{who} failed {where}: {one.error}"))
+            elif one.stage is None:
+                failed.append((False, f"{who} did not finish its matrix product in time"))
+            else:
+                late.append(f"{who} did not get beyond {_STAGES.get(one.stage, one.stage)}")
+    first = [line for is_late, line in failed if not is_late]
+    return first or [line for _, line in failed] or late
+
+
+_STAGES = {
+    "matmul": "its matrix product: it cannot connect to the others",
+    "joined": "joining the others",
+    "all_reduce": "the all-reduce",
+    "link": "a transfer to its neighbor",
+}
+
+
+def _who(one: RankResult, devices: Sequence[Device] | None) -> str:
+    if devices and one.local_rank < len(devices):
+        return f"rank {one.rank} (GPU {devices[one.local_rank].index})"
+    return f"rank {one.rank}"
+
+
+def _flops(value: float) -> str:
+    return f"{value / 1e12:.3g} TFLOP/s" if value >= 1e12 else f"{value / 1e9:.3g} GFLOP/s"
+
+
+def _slow_ranks(
+    ranks: Sequence[tuple[str, RankResult]], devices: Mapping[str, Sequence[Device] | None]
+) -> list[str]:
+    found = []
+    speeds = [one.flops_per_s for _, one in ranks if one.flops_per_s]
+    middle = statistics.median(speeds) if speeds else 0.0
+    for host, one in ranks:
+        share = SLOW_SHARE[bool(devices.get(host))]
+        if one.flops_per_s and one.flops_per_s < middle * share:
+            found.append(
+                f"{host}: {_who(one, devices.get(host))} computes at"
+                f" {one.flops_per_s / middle * 100:.0f} % of the median"
+                f" ({_flops(one.flops_per_s)} of {_flops(middle)})"
+            )
+    return found
+
+
+def _slow_links(ranks: Sequence[tuple[str, RankResult]]) -> list[str]:
+    """A host whose links are all slow, else each link that is."""
+    host_of = {one.rank: host for host, one in ranks}
+    links = {
+        (host, host_of[int(peer)]): speed
+        for host, one in ranks
+        for peer, speed in one.links.items()
+        if int(peer) in host_of
+    }
+    if len(links) < 2:
+        return []
+    best = max(links.values())
+    slow = {ends: speed for ends, speed in links.items() if speed < best * SLOW_LINK_SHARE}
+    found, named = [], set()
+    for host in dict.fromkeys(host_of.values()):
+        mine = [ends for ends in links if host in ends]
+        if len(mine) > 1 and all(ends in slow for ends in mine) and len(slow) == len(mine):
+            speed = max(slow[ends] for ends in mine)
+            found.append(f"{host}: its network is slow ({_share(speed, best)})")
+            named.update(mine)
+    found += [
+        f"the link between {one} and {other} is slow ({_share(speed, best)})"
+        for (one, other), speed in slow.items()
+        if (one, other) not in named
+    ]
+    return found
+
+
+def _share(speed: float, best: float) -> str:
+    return f"{speed / 1e9:.3g} GB/s, others {best / 1e9:.3g} GB/s"

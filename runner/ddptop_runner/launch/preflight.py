@@ -1,0 +1,334 @@
+"""What one host answers before a job starts there: plain data about itself, nothing changed.
+
+`answer` runs on the host, inside `ddptop-node`, which lives for as long as the head asks. Its
+listening socket lives as long: the other hosts try to reach it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import random
+import secrets
+import socket
+import stat
+import threading
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from ddptop_runner.base import interpreters
+from ddptop_runner.base.errors import DdptopError, UsageError
+from ddptop_runner.base.start import own_command
+from ddptop_runner.host import procs
+from ddptop_runner.host.addresses import MOST_ADDRESSES, addresses
+from ddptop_runner.launch import advice, device_check
+from ddptop_runner.launch.gpus import choice
+from ddptop_runner.model.spec import Device
+from ddptop_runner.model.words import Base
+from ddptop_runner.version import __version__
+
+PORTS = 8
+"""An attempt's store takes the port of its number, so that a late process of the last one cannot
+be met."""
+PORT_RANGE = range(20_000, 32_000)
+"""Below those that the kernel gives to outgoing connections."""
+REACH_S = 3.0
+MOST_FILES = 2_000
+"""Python files below the working folder; with more, it is not compared."""
+MOST_FILE_BYTES = 16 << 20
+FOLDER_S = 5.0
+_NOT_CODE = frozenset({"__pycache__", "node_modules", "site-packages", "wandb", "lightning_logs"})
+
+
+class Question(Base, frozen=True, kw_only=True):
+    """What the head wants to know."""
+
+    ask: str
+    """`facts`, `files`, `reach`, `clock`, `check`, `doctor`."""
+    kind: str = "script"
+    target: str = ""
+    cwd: str = ""
+    python: str = ""
+    gpus: str | None = None
+    nproc: int | None = None
+    force: bool = False
+    env: dict[str, str] = {}
+    """Variables that the job gets."""
+    targets: list[Target] = []
+    """Of `reach`."""
+    rendezvous: device_check.Meeting | None = None
+    """Of `check`."""
+
+
+class Target(Base, frozen=True, kw_only=True):
+    """Another host, to be reached."""
+
+    host: str
+    addresses: list[str]
+    port: int
+    nonce: str
+    """What its socket answers: another machine at that address is not this host."""
+
+
+class HostFacts(Base, frozen=True, kw_only=True):
+    """A host, as `facts` reports it."""
+
+    ddptop: str
+    command: list[str]
+    """The argv of `ddptop-node` there."""
+    hostname: str
+    boot_id: str | None
+    python: str
+    python_version: str | None = None
+    torch: str | None = None
+    python_problem: str | None = None
+    """Why the job cannot run under `python`."""
+    has_cwd: bool = True
+    script: str | None = None
+    """The file that runs; None: it is missing, or a module that is not in the working folder."""
+    script_digest: str | None = None
+    folder_digest: str | None = None
+    """Of all Python files below the working folder; None: they are too many, or there is none."""
+    devices: list[Device] | None = None
+    """Those that the job gets; None: the host has none."""
+    gpus_problem: str | None = None
+    """Why it cannot have them."""
+    gpus_note: str | None = None
+    addresses: list[str] = []
+    """The likeliest first."""
+    ports: list[int] = []
+    """Free ones; the host listens on the last for as long as it is asked."""
+    nonce: str = ""
+
+
+def answer(arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """Answer one question of the head, as plain data.
+
+    Raises:
+        DdptopError: the question cannot be answered.
+    """
+    try:
+        question = msgspec.convert(dict(arguments), Question)
+    except msgspec.ValidationError as error:
+        raise UsageError(f"invalid question ({error})", "use the same ddptop everywhere") from None
+    if question.ask == "facts":
+        return _plain(facts(question))
+    if question.ask == "clock":
+        return {"now_s": time.time()}
+    if question.ask == "files":
+        return {"files": digests(Path(question.cwd)) or {}}
+    if question.ask == "reach":
+        return {"reached": reach(question.targets)}
+    if question.ask == "check" and question.rendezvous is not None:
+        return _plain(device_check.run(question.rendezvous))
+    if question.ask == "doctor":
+        from ddptop_runner.launch.doctor import Place, Report, examine
+
+        place = Place(env=dict(os.environ), cwd=Path.home(), python=question.python or None)
+        return _plain(Report(checks=examine(place)))
+    raise UsageError(f"unknown question {question.ask!r}", "use the same ddptop everywhere")
+
+
+def _plain(struct: msgspec.Struct) -> dict[str, Any]:
+    found: dict[str, Any] = msgspec.to_builtins(struct)
+    return found
+
+
+def facts(question: Question) -> HostFacts:
+    """Everything about this host that the head compares and judges."""
+    env = {**os.environ, **question.env}
+    cwd = Path(question.cwd)
+    version = torch = python_problem = None
+    try:
+        found = interpreters.inspect(question.python)
+        version, torch = ".".join(map(str, found.version)), found.torch_version
+        interpreters.require_torch(found)
+    except DdptopError as error:
+        python_problem = error.message
+    devices = gpus_problem = None
+    notes: tuple[str, ...] = ()
+    try:
+        chosen = choice.choose(question.gpus, env, question.nproc, force=question.force)
+        devices, notes = chosen.devices, chosen.notes
+    except DdptopError as error:
+        gpus_problem = error.message
+    script = script_of(question.kind, question.target, cwd)
+    ports, nonce = listen()
+    return HostFacts(
+        ddptop=__version__,
+        command=own_command("node"),
+        hostname=socket.gethostname(),
+        boot_id=procs.boot_id(),
+        python=question.python,
+        python_version=version,
+        torch=torch,
+        python_problem=python_problem,
+        has_cwd=cwd.is_dir(),
+        script=None if script is None else str(script),
+        script_digest=None if script is None else digest_of(script),
+        folder_digest=folder_digest(cwd),
+        devices=devices,
+        gpus_problem=gpus_problem,
+        gpus_note="; ".join(notes) or None,
+        addresses=addresses(os.environ.get("SSH_CONNECTION", "")),
+        ports=ports,
+        nonce=nonce,
+    )
+
+
+# --- files ----------------------------------------------------------------------------------------
+
+
+def script_of(kind: str, target: str, cwd: Path) -> Path | None:
+    """The file that runs, where it is there and can be read."""
+    if kind == "module":
+        return advice.module_file(target, [cwd])
+    path = cwd / target
+    return path if path.is_file() and os.access(path, os.R_OK) else None
+
+
+def digest_of(path: Path) -> str | None:
+    """A digest of a file's content; None where it cannot be read, or is no regular file."""
+    try:
+        with path.open("rb") as file:
+            if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+                return None
+            return hashlib.sha256(file.read(MOST_FILE_BYTES)).hexdigest()[:16]
+    except OSError:
+        return None
+
+
+def digests(folder: Path) -> dict[str, str] | None:
+    """The digest of each Python file below a folder; None where there are too many.
+
+    Hidden folders, virtual environments, and what programs write are left out.
+    """
+    deadline_s = time.monotonic() + FOLDER_S
+    found: dict[str, str] = {}
+    for path in _python_files(folder):
+        if len(found) >= MOST_FILES or time.monotonic() > deadline_s:
+            return None
+        if (digest := digest_of(path)) is not None:
+            found[str(path.relative_to(folder))] = digest
+    return found
+
+
+def _python_files(folder: Path) -> Iterator[Path]:
+    for directory, folders, names in os.walk(folder):
+        here = Path(directory)
+        folders[:] = sorted(
+            name
+            for name in folders
+            if not name.startswith(".")
+            and name not in _NOT_CODE
+            and not (here / name / "pyvenv.cfg").exists()
+        )
+        yield from (here / name for name in sorted(names) if name.endswith(".py"))
+
+
+def folder_digest(folder: Path) -> str | None:
+    """One digest of all Python files below a folder; None where there are too many."""
+    found = digests(folder)
+    if found is None:
+        return None
+    lines = "".join(f"{digest} {name}\n" for name, digest in sorted(found.items()))
+    return hashlib.sha256(lines.encode("utf-8", "surrogateescape")).hexdigest()[:16]
+
+
+# --- ports, and the way between hosts -------------------------------------------------------------
+
+
+_listening: list[tuple[list[int], str]] = []
+
+
+def listen() -> tuple[list[int], str]:
+    """Free ports, on the last of which this process answers from now on with a nonce."""
+    if _listening:
+        return _listening[0]
+    ports: list[int] = []
+    held: list[socket.socket] = []
+    chooser = random.SystemRandom()
+    for port in chooser.sample(PORT_RANGE, 20 * PORTS):
+        one = _bound(port)
+        if one is not None:
+            held.append(one)
+            ports.append(port)
+        if len(ports) == PORTS:
+            break
+    for one in held[:-1]:
+        one.close()
+    nonce = secrets.token_hex(8)
+    if held:
+        held[-1].listen(64)
+        serve = threading.Thread(target=_answer_all, args=(held[-1], nonce), daemon=True)
+        serve.start()
+    _listening.append((ports, nonce))
+    return ports, nonce
+
+
+def _bound(port: int) -> socket.socket | None:
+    """A socket at this port on all addresses, or None where it is in use."""
+    for family, everywhere in ((socket.AF_INET6, "::"), (socket.AF_INET, "0.0.0.0")):
+        try:
+            one = socket.socket(family, socket.SOCK_STREAM)
+        except OSError:  # no IPv6
+            continue
+        try:
+            if family == socket.AF_INET6:
+                one.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
+            one.bind((everywhere, port))
+        except OSError:
+            one.close()
+            continue
+        return one
+    return None
+
+
+def _answer_all(server: socket.socket, nonce: str) -> None:
+    while True:
+        try:
+            connection, _ = server.accept()
+            with connection:
+                connection.settimeout(REACH_S)
+                connection.sendall(nonce.encode())
+                connection.recv(1)  # the other side closes first, and keeps the port's last state
+        except OSError:
+            time.sleep(0.01)
+
+
+def reach(targets: Sequence[Target]) -> dict[str, list[str]]:
+    """At which of its addresses each target is reached from here, in the order given."""
+    reached: dict[tuple[str, str], bool] = {}
+
+    def attempt(target: Target, address: str) -> None:
+        reached[target.host, address] = _meets(address, target.port, target.nonce)
+
+    threads = [
+        threading.Thread(target=attempt, args=(target, address), daemon=True)
+        for target in targets
+        for address in target.addresses[:MOST_ADDRESSES]
+    ]
+    deadline_s = time.monotonic() + REACH_S + 1
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(max(0.0, deadline_s - time.monotonic()))
+    return {
+        target.host: [one for one in target.addresses if reached.get((target.host, one))]
+        for target in targets
+    }
+
+
+def _meets(address: str, port: int, nonce: str) -> bool:
+    try:
+        with socket.create_connection((address, port), timeout=REACH_S) as connection:
+            found = b""
+            while len(found) < len(nonce) and (more := connection.recv(64)):
+                found += more
+    except OSError:
+        return False
+    return found == nonce.encode()

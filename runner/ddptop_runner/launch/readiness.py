@@ -1,0 +1,364 @@
+"""What the facts of all hosts mean: a table, what refuses the job with its remedy, and the nodes.
+
+Pure: `launch.survey` collects the facts.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+import msgspec
+
+from ddptop_runner.base.units import plural
+from ddptop_runner.devices.words import names_of
+from ddptop_runner.launch.hosts import HostRequest
+from ddptop_runner.launch.preflight import HostFacts
+from ddptop_runner.launch.ssh import Unreachable
+from ddptop_runner.model.spec import NodeSpec
+
+CLOCK_S = 1.0
+"""A larger offset is worth a word: merged logs are corrected for it, file times are not."""
+MOST_FILES_NAMED = 3
+
+
+class Surveyed(msgspec.Struct, frozen=True):
+    """One host, as the head met it."""
+
+    request: HostRequest
+    facts: HostFacts | None = None
+    unreachable: Unreachable | None = None
+    """Why there are no facts."""
+    clock_offset_s: float | None = None
+    """By how much its clock is ahead of the head's."""
+    reached: dict[str, list[str]] | None = None
+    """At which addresses it reaches each other host; None: it was not asked."""
+    files: dict[str, str] | None = None
+    """Its Python files, where those of the hosts differ."""
+
+
+class Wanted(msgspec.Struct, frozen=True):
+    """What the job needs on every host."""
+
+    ddptop: str
+    """The head's version."""
+    target: str
+    kind: str
+    cwd: str
+    python: str
+    nproc: int | None = None
+    force: bool = False
+    script_digest: str | None = None
+    """Of the script here; None: it is not here, and the hosts are compared with each other."""
+    folder_digest: str | None = None
+    files: dict[str, str] = {}
+
+
+class Refusal(NamedTuple):
+    """Why the job cannot start, and what to do about it."""
+
+    hosts: tuple[str, ...]
+    """Of which it is true; (): of the job."""
+    problem: str
+    remedy: str
+
+    def __str__(self) -> str:
+        who = f"{', '.join(self.hosts)}: " if self.hosts else ""
+        return f"{who}{self.problem}; {self.remedy}"
+
+
+class Judged(msgspec.Struct, frozen=True):
+    """What the facts mean together."""
+
+    rows: list[list[str]]
+    """A table with a heading."""
+    refusals: list[Refusal]
+    notes: list[str]
+    nodes: list[NodeSpec]
+    """Empty where the job is refused."""
+
+
+HEADING = ["HOST", "STATE", "DDPTOP", "TORCH", "PYTHON", "RANKS", "CLOCK", "ADDRESS"]
+_UNKNOWN = "-"
+
+
+def judge(hosts: Sequence[Surveyed], wanted: Wanted) -> Judged:
+    """Compare the hosts with each other and with what the job needs."""
+    refusals = [*_unreachable(hosts)]
+    there = [(one, one.facts) for one in hosts if one.facts is not None]
+    refusals += _versions(there, wanted)
+    refusals += _programs(there, wanted)
+    refusals += _files(there, wanted)
+    refusals += _devices(hosts, there, wanted)
+    addresses, unreached = _addresses(hosts)
+    refusals += unreached
+    merged = _merged(refusals)
+    refused = {host for refusal in merged for host in refusal.hosts}
+    rows = [HEADING, *(_row(one, addresses, refused, wanted) for one in hosts)]
+    nodes = []
+    if not merged:
+        nodes = [
+            NodeSpec(
+                host=one.request.host,
+                address=addresses[one.request.host],
+                nproc=ranks_of(one.request, facts, wanted) or 0,
+                devices=facts.devices,
+                python=facts.python,
+                command=facts.command,
+                ports=facts.ports[:-1],
+            )
+            for one, facts in there
+        ]
+    return Judged(rows, merged, _notes(there), nodes)
+
+
+def ranks_of(request: HostRequest, facts: HostFacts, wanted: Wanted) -> int | None:
+    """How many ranks a host gets; None: that is unknown."""
+    return request.slots or wanted.nproc or len(facts.devices or ()) or None
+
+
+def _merged(refusals: Sequence[Refusal]) -> list[Refusal]:
+    """One line for all hosts with the same problem."""
+    found: dict[tuple[str, str], list[str]] = {}
+    for refusal in refusals:
+        found.setdefault((refusal.problem, refusal.remedy), []).extend(refusal.hosts)
+    return [
+        Refusal(tuple(hosts), problem, remedy.replace("{hosts}", shlex.join(hosts)))
+        for (problem, remedy), hosts in found.items()
+    ]
+
+
+def _unreachable(hosts: Sequence[Surveyed]) -> list[Refusal]:
+    found = []
+    for one in hosts:
+        if (why := one.unreachable) is not None:
+            remedy = "run ddptop setup-host {hosts}" if why.kind == "ddptop" else why.remedy
+            found.append(Refusal((one.request.host,), why.problem, remedy))
+    return found
+
+
+_There = Sequence[tuple[Surveyed, HostFacts]]
+
+
+def _versions(there: _There, wanted: Wanted) -> list[Refusal]:
+    return [
+        Refusal(
+            (one.request.host,),
+            f"ddptop {facts.ddptop} is installed there, but {wanted.ddptop} here",
+            "run ddptop setup-host {hosts}",
+        )
+        for one, facts in there
+        if facts.ddptop != wanted.ddptop
+    ]
+
+
+def _programs(there: _There, wanted: Wanted) -> list[Refusal]:
+    found = []
+    torch = Counter(facts.torch for _, facts in there if facts.torch is not None)
+    usual = torch.most_common(1)[0][0] if torch else None
+    most = [one.request.host for one, facts in there if facts.torch == usual]
+    for one, facts in there:
+        host = (one.request.host,)
+        if facts.python_problem is not None:
+            found.append(
+                Refusal(
+                    host,
+                    facts.python_problem,
+                    f"create the same environment there, or pass --python PATH (now {facts.python})"
+                    if facts.torch is None
+                    else "install torch 2.6 or newer there",
+                )
+            )
+        elif facts.torch != usual and usual is not None:
+            plain = usual.partition("+")[0]
+            install = f"{facts.python} -m pip install torch=={plain}"
+            found.append(
+                Refusal(
+                    host,
+                    f"torch {facts.torch} is installed there, but {usual} on {_some(most)}",
+                    f"run `ssh {shlex.quote(host[0])} {install}`",
+                )
+            )
+    return found
+
+
+def _some(hosts: Sequence[str], most: int = 3) -> str:
+    more = len(hosts) - most
+    return ", ".join(hosts[:most]) + (f" and {more} more" if more > 0 else "")
+
+
+def _copy(wanted: Wanted, host: str) -> str:
+    source = shlex.quote(wanted.cwd.rstrip("/") + "/")
+    return f"rsync -a {source} {shlex.quote(host)}:{source}"
+
+
+def _files(there: _There, wanted: Wanted) -> list[Refusal]:
+    """Script and working folder: compared with those here, or with the first host's."""
+    found = []
+    first = there[0] if there else None
+    script = wanted.script_digest
+    folder, files, where = wanted.folder_digest, wanted.files, "here"
+    if script is None and first is not None:
+        script, folder = first[1].script_digest, first[1].folder_digest
+        files, where = first[0].files or {}, f"on {first[0].request.host}"
+    for one, facts in there:
+        host = one.request.host
+        copy = f"copy it: {_copy(wanted, host)}"
+        if not facts.has_cwd:
+            problem = f"the working directory {wanted.cwd} does not exist there"
+            found.append(Refusal((host,), problem, f"{copy}, or pass --cwd DIR"))
+        elif facts.script is None and wanted.kind == "script":
+            found.append(Refusal((host,), f"no script {wanted.target} in {wanted.cwd} there", copy))
+        elif wanted.force:
+            continue
+        elif facts.script_digest != script and script is not None:
+            problem = f"{wanted.target} is not the same as {where}"
+            found.append(Refusal((host,), problem, f"{copy}, or pass --force"))
+        elif None not in (folder, facts.folder_digest) and facts.folder_digest != folder:
+            names = different(files, one.files or {})
+            problem = f"{_named(names)} in {wanted.cwd} {'is' if len(names) == 1 else 'are'}"
+            problem += f" not the same as {where}"
+            found.append(Refusal((host,), problem, f"{copy}, or pass --force"))
+    return found
+
+
+def different(ones: Mapping[str, str], others: Mapping[str, str]) -> list[str]:
+    """The files that only one side has, or whose contents differ."""
+    return sorted(name for name in {*ones, *others} if ones.get(name) != others.get(name))
+
+
+def _named(names: Sequence[str]) -> str:
+    if not names:
+        return "Python files"
+    more = len(names) - MOST_FILES_NAMED
+    return ", ".join(names[:MOST_FILES_NAMED]) + (f" and {more} more" if more > 0 else "")
+
+
+def _devices(hosts: Sequence[Surveyed], there: _There, wanted: Wanted) -> list[Refusal]:
+    found = []
+    well = [one.request for one, facts in there if facts.gpus_problem is None]
+    listed = ",".join(_typed(request) for request in well)
+    for one, facts in there:
+        host = (one.request.host,)
+        if (problem := facts.gpus_problem) is not None:
+            remedy = "choose its GPUs, as in HOST:0-3"
+            if "busy" in problem or "free" in problem:
+                others = f"use --hosts {listed}, " if listed and len(well) < len(hosts) else ""
+                remedy = f"{others}choose other GPUs, as in HOST:0-3, or pass --force"
+            found.append(Refusal(host, problem, remedy))
+        elif ranks_of(one.request, facts, wanted) is None:
+            problem = "it has no GPUs, so the number of its ranks is unknown"
+            found.append(Refusal(host, problem, "pass --nproc N, the ranks of each host"))
+        elif wanted.nproc is None and one.request.slots is None:
+            continue
+        elif facts.devices and (ranks_of(one.request, facts, wanted) or 0) > len(facts.devices):
+            ranks = plural(ranks_of(one.request, facts, wanted) or 0, "rank")
+            gpus = plural(len(facts.devices), "GPU")
+            problem = f"{ranks} do not fit on {gpus} (NCCL does not support two on one device)"
+            found.append(Refusal(host, problem, "use fewer ranks there"))
+    kinds = {bool(facts.devices) for _, facts in there if facts.gpus_problem is None}
+    if len(kinds) > 1:
+        without = tuple(one.request.host for one, facts in there if not facts.devices)
+        if all(facts.gpus_problem is None for _, facts in there):
+            problem = "it has no GPUs, but the other hosts do"
+            found.append(Refusal(without, problem, "leave it out of --hosts"))
+    return found
+
+
+def _typed(request: HostRequest) -> str:
+    return request.host if request.gpus is None else f"{request.host}:{request.gpus}"
+
+
+def _addresses(hosts: Sequence[Surveyed]) -> tuple[dict[str, str], list[Refusal]]:
+    """The address of each host at which all others that were asked reach it."""
+    chosen: dict[str, str] = {}
+    found = []
+    for one in hosts:
+        if one.facts is None:
+            continue
+        host = one.request.host
+        asked = {
+            other.request.host: other.reached[host]
+            for other in hosts
+            if other is not one and other.reached is not None and host in other.reached
+        }
+        usable = [
+            address
+            for address in one.facts.addresses
+            if all(address in reached for reached in asked.values())
+        ]
+        if usable:
+            chosen[host] = usable[0]
+            continue
+        likely, port = one.facts.addresses[0], one.facts.ports[-1]
+        without = [name for name, reached in asked.items() if likely not in reached]
+        tried = [one for one in one.facts.addresses if not one.startswith("127.")] or [likely]
+        found.append(
+            Refusal(
+                (host,),
+                f"{_some(without)} cannot connect to it at {_some(tried)}, TCP port {port}",
+                "check the network and the firewall between them",
+            )
+        )
+    return chosen, found
+
+
+def _notes(there: _There) -> list[str]:
+    notes = [
+        f"{one.request.host}: its clock is {abs(one.clock_offset_s):.1f} s"
+        f" {'ahead' if one.clock_offset_s > 0 else 'behind'}; synchronize it"
+        " (timedatectl set-ntp true)"
+        for one, _ in there
+        if one.clock_offset_s is not None and abs(one.clock_offset_s) >= CLOCK_S
+    ]
+    notes += [f"{one.request.host}: {facts.gpus_note}" for one, facts in there if facts.gpus_note]
+    same: dict[tuple[str, str | None], list[str]] = {}
+    for one, facts in there:
+        same.setdefault((facts.hostname, facts.boot_id), []).append(one.request.host)
+    notes += [f"{' and '.join(names)} are the same machine" for names in same.values() if names[1:]]
+    versions = {facts.python_version for _, facts in there if facts.python_version}
+    if len(versions) > 1:
+        notes.append(f"the hosts have different versions of Python: {', '.join(sorted(versions))}")
+    return notes
+
+
+def _row(
+    one: Surveyed, addresses: Mapping[str, str], refused: set[str], wanted: Wanted
+) -> list[str]:
+    host = one.request.host
+    if one.facts is None:
+        state = one.unreachable.kind if one.unreachable else "unknown"
+        return [host, _STATES.get(state, "unreachable"), *[_UNKNOWN] * (len(HEADING) - 2)]
+    facts = one.facts
+    ranks = ranks_of(one.request, facts, wanted)
+    if facts.gpus_problem is not None:
+        words = "busy" if "busy" in facts.gpus_problem else _UNKNOWN
+    elif ranks is None:
+        words = _UNKNOWN
+    else:
+        words = f"{ranks} on {names_of(facts.devices) if facts.devices else 'CPU'}"
+    offset = _UNKNOWN if one.clock_offset_s is None else f"{one.clock_offset_s:+.2f} s"
+    return [
+        host,
+        "not ready" if host in refused else "ready",
+        facts.ddptop,
+        facts.torch or _UNKNOWN,
+        facts.python_version or _UNKNOWN,
+        words,
+        offset,
+        addresses.get(host, _UNKNOWN),
+    ]
+
+
+_STATES = {"ddptop": "no ddptop", "denied": "no login"}
+
+
+def table(rows: Sequence[Sequence[str]]) -> str:
+    """The rows as lines of aligned columns."""
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+    return "\n".join(
+        "  ".join(f"{cell:<{width}}" for cell, width in zip(row, widths, strict=True)).rstrip()
+        for row in rows
+    )

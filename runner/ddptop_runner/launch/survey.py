@@ -1,0 +1,377 @@
+"""Asks all hosts of a job at once, each through a `ddptop-node` of its own, in bounded time."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import selectors
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, TypeVar
+
+import msgspec
+
+from ddptop_runner.base.start import own_command
+from ddptop_runner.launch import device_check, preflight, readiness
+from ddptop_runner.launch.hosts import HostRequest
+from ddptop_runner.launch.readiness import Surveyed, Wanted
+from ddptop_runner.launch.ssh import (
+    NOT_INSTALLED,
+    Unreachable,
+    is_here,
+    node_command,
+    ssh_argv,
+    why_unreachable,
+)
+from ddptop_runner.model.node_link import Answer, Hello, Report, Request
+from ddptop_runner.version import __version__
+
+LIMIT_S = 30.0
+"""For connecting and all facts."""
+MOST_LINE_BYTES = 8 << 20
+MOST_NOISE_BYTES = 256 << 10
+"""What a login shell may print before the first message, and ssh on stderr."""
+MOST_REACHED = 16
+"""Of so many others each host tests whether it reaches them: its neighbors and the first."""
+CLOSE_S = 1.0
+
+T = TypeVar("T")
+_decoder: msgspec.json.Decoder[Report] = msgspec.json.Decoder(Report)
+
+
+class HostError(Exception):
+    """A host did not answer."""
+
+    def __init__(self, why: Unreachable) -> None:
+        super().__init__(why.problem)
+        self.why = why
+
+
+class HostLink:
+    """A `ddptop-node` on a host, and questions to it one at a time."""
+
+    def __init__(self, host: str, limit_s: float = LIMIT_S) -> None:
+        """Start it, through ssh unless the host is this machine.
+
+        Raises:
+            HostError: it did not start in time.
+        """
+        self.host = host
+        own = own_command("node")
+        argv = own if is_here(host) else ssh_argv(host, node_command(__version__, own))
+        self._ids = itertools.count(1)
+        self._out = self._err = b""
+        try:
+            self._process = subprocess.Popen(
+                argv,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                start_new_session=True,  # ctrl+c is for us, and ssh asks no terminal
+                env={**os.environ, "LC_ALL": "C"},
+            )
+        except OSError as error:
+            why = f"{argv[0]} cannot be run ({error.strerror})"
+            raise HostError(Unreachable("ssh", why, "install the OpenSSH client")) from None
+        assert self._process.stdout is not None
+        assert self._process.stderr is not None
+        os.set_blocking(self._process.stdout.fileno(), False)
+        os.set_blocking(self._process.stderr.fileno(), False)
+        self._limit_s = limit_s
+        try:
+            report = self._read(time.monotonic() + limit_s)
+            if not isinstance(report, Hello):
+                raise HostError(
+                    Unreachable("ssh", "ddptop-node did not say hello", f"see `ssh {host} true`")
+                )
+        except BaseException:
+            self.close()
+            raise
+        self.ddptop = report.ddptop
+
+    def ask(self, limit_s: float, **question: Any) -> dict[str, Any]:
+        """The answer to a `preflight.Question`.
+
+        Raises:
+            HostError: there was none, or the question was refused.
+        """
+        request = Request(id=next(self._ids), op="preflight", arguments=question)
+        assert self._process.stdin is not None
+        self._limit_s = limit_s
+        try:
+            self._process.stdin.write(msgspec.json.encode(request) + b"\n")
+            self._process.stdin.flush()
+        except OSError:
+            raise HostError(self._why_ended()) from None
+        deadline_s = time.monotonic() + limit_s
+        while True:
+            report = self._read(deadline_s)
+            if isinstance(report, Answer) and report.id == request.id:
+                if report.error is not None:
+                    raise HostError(
+                        Unreachable("ssh", report.error, report.hint or "run ddptop doctor there")
+                    )
+                return report.data
+
+    def end(self) -> None:
+        """Kill it; whoever waits for its answer gets none."""
+        self._process.kill()
+
+    def close(self) -> None:
+        """End it; may be called twice, and from another thread."""
+        process = self._process
+        if process.stdin is not None and not process.stdin.closed:
+            try:
+                process.stdin.close()
+            except OSError:
+                pass
+        try:
+            process.wait(timeout=CLOSE_S)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+        for pipe in (process.stdout, process.stderr):
+            if pipe is not None:
+                pipe.close()
+
+    def _read(self, deadline_s: float) -> Report:
+        """The next message; what is none, as from a login shell, is skipped."""
+        assert self._process.stdout is not None
+        assert self._process.stderr is not None
+        skipped = 0
+        with selectors.DefaultSelector() as selector:
+            selector.register(self._process.stdout, selectors.EVENT_READ)
+            selector.register(self._process.stderr, selectors.EVENT_READ)
+            while True:
+                while (at := self._out.find(b"\n")) >= 0:
+                    line, self._out = self._out[:at], self._out[at + 1 :]
+                    try:
+                        return _decoder.decode(line)
+                    except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError):
+                        skipped += len(line) + 1
+                too_much = skipped > MOST_NOISE_BYTES or len(self._out) > MOST_LINE_BYTES
+                left_s = deadline_s - time.monotonic()
+                if too_much or left_s <= 0 or NOT_INSTALLED.encode() in self._err:
+                    raise HostError(self._why_ended())
+                for key, _ in selector.select(left_s):
+                    data = os.read(key.fd, 65536)
+                    if key.fileobj is self._process.stderr:
+                        self._err = (self._err + data)[-MOST_NOISE_BYTES:]
+                    elif not data:
+                        raise HostError(self._why_ended())
+                    else:
+                        self._out += data
+                    if not data:
+                        selector.unregister(key.fileobj)
+
+    def _why_ended(self) -> Unreachable:
+        status = None
+        try:
+            status = self._process.wait(timeout=0.5)
+        except subprocess.TimeoutExpired:
+            pass
+        assert self._process.stderr is not None
+        try:
+            self._err += os.read(self._process.stderr.fileno(), 65536)
+        except (BlockingIOError, ValueError, OSError):
+            pass
+        said = self._err.decode("utf-8", "replace")
+        return why_unreachable(self.host, status, said, self._limit_s)
+
+
+def at_once(things: Sequence[T], do: Callable[[T], object]) -> None:
+    """`do` each of them at the same time; it handles its own errors."""
+    if things:
+        with ThreadPoolExecutor(max_workers=len(things)) as pool:
+            list(pool.map(do, things))
+
+
+class Survey:
+    """All hosts of a job, with a link to each that answers. A context manager: links are closed."""
+
+    def __init__(self, hosts: Sequence[HostRequest]) -> None:
+        self.hosts = hosts
+        self.links: dict[str, HostLink] = {}
+        self.found: dict[str, Surveyed] = {one.host: Surveyed(one) for one in hosts}
+        self._lock = threading.Lock()
+
+    def __enter__(self) -> Survey:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        at_once(list(self.links.values()), HostLink.close)
+
+    def _note(self, host: str, **known: Any) -> None:
+        with self._lock:
+            self.found[host] = msgspec.structs.replace(self.found[host], **known)
+
+    def connect(self) -> None:
+        """Open the links."""
+
+        def open_link(one: HostRequest) -> None:
+            try:
+                link = HostLink(one.host)
+            except HostError as error:
+                self._note(one.host, unreachable=error.why)
+            else:
+                with self._lock:
+                    self.links[one.host] = link
+
+        at_once(self.hosts, open_link)
+
+    def ask_all(
+        self, limit_s: float, questions: Mapping[str, dict[str, Any]]
+    ) -> dict[str, dict[str, Any]]:
+        """The answers of the hosts that answer; the others are noted as out of reach."""
+        answers: dict[str, dict[str, Any]] = {}
+
+        def ask(host: str) -> None:
+            try:
+                answers[host] = self.links[host].ask(limit_s, **questions[host])
+            except HostError as error:
+                self._note(host, unreachable=error.why, facts=None)
+                with self._lock:
+                    link = self.links.pop(host)
+                link.close()
+
+        at_once([host for host in questions if host in self.links], ask)
+        return answers
+
+    def collect(self, wanted: Wanted, gpus: str | None, env: Mapping[str, str]) -> readiness.Judged:
+        """Ask for everything, and judge it."""
+        self.connect()
+        self._clocks()
+        common = {
+            "ask": "facts",
+            "kind": wanted.kind,
+            "target": wanted.target,
+            "cwd": wanted.cwd,
+            "python": wanted.python,
+            "force": wanted.force,
+            "env": dict(env),
+        }
+        questions = {
+            one.host: {
+                **common,
+                "gpus": one.gpus if one.gpus is not None else gpus,
+                "nproc": one.slots or wanted.nproc,
+            }
+            for one in self.hosts
+        }
+        for host, said in self.ask_all(LIMIT_S, questions).items():
+            try:
+                self._note(host, facts=msgspec.convert(said, preflight.HostFacts))
+            except msgspec.ValidationError:
+                other = self.links[host].ddptop
+                why = Unreachable(
+                    "version",
+                    f"ddptop {other} is installed there, but {__version__} here",
+                    "run ddptop setup-host {hosts}",
+                )
+                self._note(host, unreachable=why)
+        self._reach()
+        wanted = self._files(wanted)
+        return readiness.judge([self.found[one.host] for one in self.hosts], wanted)
+
+    def _clocks(self) -> None:
+        def ask(host: str) -> None:
+            before_s = time.time()
+            try:
+                there_s = float(self.links[host].ask(LIMIT_S, ask="clock")["now_s"])
+            except (HostError, KeyError, TypeError, ValueError):
+                return  # the next question says why
+            after_s = time.time()
+            self._note(host, clock_offset_s=there_s - (before_s + after_s) / 2)
+
+        at_once(list(self.links), ask)
+
+    def _reach(self) -> None:
+        facts = [(one.host, self.found[one.host].facts) for one in self.hosts]
+        there = [(host, known) for host, known in facts if known is not None and known.ports]
+        questions = {}
+        for place, (host, _) in enumerate(there):
+            ring = [there[(place + step) % len(there)] for step in range(1, len(there))]
+            others = [*ring[: MOST_REACHED - 1], *there[:1], *ring[-1:]]
+            targets = {
+                name: {
+                    "host": name,
+                    "addresses": known.addresses,
+                    "port": known.ports[-1],
+                    "nonce": known.nonce,
+                }
+                for name, known in others
+                if name != host
+            }
+            if targets:
+                questions[host] = {"ask": "reach", "targets": list(targets.values())}
+        for host, said in self.ask_all(LIMIT_S, questions).items():
+            self._note(host, reached=said.get("reached") or {})
+
+    def _files(self, wanted: Wanted) -> Wanted:
+        """Which files differ is only asked where some do."""
+        facts = {host: one.facts for host, one in self.found.items() if one.facts is not None}
+        known = {one.folder_digest for one in facts.values()} | {wanted.folder_digest}
+        if len(known - {None}) < 2:
+            return wanted
+        question = {"ask": "files", "cwd": wanted.cwd}
+        for host, said in self.ask_all(LIMIT_S, dict.fromkeys(facts, question)).items():
+            self._note(host, files=said.get("files") or {})
+        if wanted.folder_digest is None:
+            return wanted
+        here = preflight.digests(Path(wanted.cwd)) or {}
+        return msgspec.structs.replace(wanted, files=here)
+
+    def check(self, judged: readiness.Judged, env: Mapping[str, str]) -> device_check.Findings:
+        """Measure every rank's device and the network between the hosts."""
+        nodes = judged.nodes
+        first_ranks = [sum(node.nproc for node in nodes[:place]) for place in range(len(nodes))]
+        meeting = device_check.Meeting(
+            python="",
+            address=nodes[0].address,
+            port=nodes[0].ports[-1],
+            first_ranks=first_ranks,
+            world=sum(node.nproc for node in nodes),
+            node=0,
+            nproc=0,
+            env=dict(env),
+        )
+        results: dict[str, device_check.HostResult | None] = dict.fromkeys(
+            node.host for node in nodes
+        )
+        done = threading.Event()
+
+        def measure(place: int) -> None:
+            node = nodes[place]
+            mine = msgspec.structs.replace(
+                meeting,
+                python=node.python,
+                node=place,
+                nproc=node.nproc,
+                devices=node.devices,
+                address_here=node.address,
+            )
+            question = {"ask": "check", "rendezvous": msgspec.to_builtins(mine)}
+            try:
+                said = self.links[node.host].ask(device_check.LIMIT_S + 15, **question)
+                result = msgspec.convert(said, device_check.HostResult)
+            except (HostError, msgspec.ValidationError, KeyError):
+                result = None
+            results[node.host] = result
+            if result is None or any(one.error for one in result.ranks):
+                done.set()  # the others wait for it in vain
+
+        def end_early() -> None:
+            if done.wait(device_check.LIMIT_S + 20):
+                time.sleep(2.0)
+                for node in nodes:
+                    if results[node.host] is None and (link := self.links.get(node.host)):
+                        link.end()
+
+        watcher = threading.Thread(target=end_early, daemon=True)
+        watcher.start()
+        at_once(range(len(nodes)), measure)
+        return device_check.judge(results, {node.host: node.devices for node in nodes})

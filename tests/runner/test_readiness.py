@@ -1,0 +1,297 @@
+"""What the facts of all hosts mean together, without a host."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from ddptop_runner.launch import device_check, readiness
+from ddptop_runner.launch.device_check import HostResult, RankResult
+from ddptop_runner.launch.hosts import HostRequest, parse_hosts
+from ddptop_runner.launch.preflight import HostFacts
+from ddptop_runner.launch.readiness import Surveyed, Wanted, judge
+from ddptop_runner.launch.ssh import Unreachable
+from ddptop_runner.model.spec import Device
+
+WANTED = Wanted(
+    ddptop="1.0",
+    target="train.py",
+    kind="script",
+    cwd="/w",
+    python="/v/bin/python",
+    script_digest="aa",
+    folder_digest="ff",
+    files={"train.py": "aa", "model.py": "bb"},
+)
+GPUS = [Device(index=0), Device(index=1)]
+
+
+def facts(host="a", **known):
+    fields = {
+        "ddptop": "1.0",
+        "command": ["/v/bin/python", "start.py", "node"],
+        "hostname": host,
+        "boot_id": host,
+        "python": "/v/bin/python",
+        "python_version": "3.11",
+        "torch": "2.13.0+cu126",
+        "script": "/w/train.py",
+        "script_digest": "aa",
+        "folder_digest": "ff",
+        "devices": GPUS,
+        "addresses": [f"10.0.0.{ord(host[0]) - ord('a') + 1}", "172.17.0.1", "127.0.0.1"],
+        "ports": [20001, 20002, 20003],
+        "nonce": host,
+    }
+    return HostFacts(**{**fields, **known})
+
+
+def survey(wanted=WANTED, hosts="a,b,c", **changed):
+    """Three good hosts, but for what is changed of one: facts, or why there are none."""
+    asked = parse_hosts(hosts)
+    found = []
+    for request in asked:
+        name = request.host
+        change = changed.get(name, {})
+        if isinstance(change, Unreachable):
+            found.append(Surveyed(request, unreachable=change))
+            continue
+        about = {
+            key: change.pop(key) for key in ("clock_offset_s", "reached", "files") if key in change
+        }
+        about.setdefault("clock_offset_s", 0.01)
+        about.setdefault(
+            "reached", {one.host: facts(one.host).addresses[:1] for one in asked if one != request}
+        )
+        found.append(Surveyed(request, facts=facts(name, **change), **about))
+    return judge(found, wanted)
+
+
+def refusals(*arguments, **options):
+    return [str(refusal) for refusal in survey(*arguments, **options).refusals]
+
+
+def test_good_hosts_become_nodes_in_order():
+    judged = survey(hosts="b:0-1,a,c")
+    assert judged.refusals == []
+    assert judged.notes == []
+    assert [node.host for node in judged.nodes] == ["b", "a", "c"]
+    first = judged.nodes[0]
+    assert (first.address, first.nproc, first.devices) == ("10.0.0.2", 2, GPUS)
+    assert first.command == ["/v/bin/python", "start.py", "node"]
+    assert first.ports == [20001, 20002]  # the last one is still being listened on
+    assert readiness.table(judged.rows).splitlines() == [
+        "HOST  STATE  DDPTOP  TORCH         PYTHON  RANKS           CLOCK    ADDRESS",
+        "b     ready  1.0     2.13.0+cu126  3.11    2 on GPUs 0, 1  +0.01 s  10.0.0.2",
+        "a     ready  1.0     2.13.0+cu126  3.11    2 on GPUs 0, 1  +0.01 s  10.0.0.1",
+        "c     ready  1.0     2.13.0+cu126  3.11    2 on GPUs 0, 1  +0.01 s  10.0.0.3",
+    ]
+
+
+REFUSED = {
+    # what is wrong with b: (its facts, the line)
+    "no ddptop": (
+        Unreachable("ddptop", "ddptop is not installed", "x"),
+        "b: ddptop is not installed; run ddptop setup-host b",
+    ),
+    "no login": (
+        Unreachable("denied", "ssh wants a password", "run ssh-copy-id b"),
+        "b: ssh wants a password; run ssh-copy-id b",
+    ),
+    "an older ddptop": (
+        {"ddptop": "0.9"},
+        "b: ddptop 0.9 is installed there, but 1.0 here; run ddptop setup-host b",
+    ),
+    "another torch": (
+        {"torch": "2.12.1+cu126"},
+        "b: torch 2.12.1+cu126 is installed there, but 2.13.0+cu126 on a, c; run `ssh b"
+        " /v/bin/python -m pip install torch==2.13.0`",
+    ),
+    "no interpreter": (
+        {"torch": None, "python_problem": "/v/bin/python is not a working Python interpreter"},
+        "b: /v/bin/python is not a working Python interpreter; create the same environment there,"
+        " or pass --python PATH (now /v/bin/python)",
+    ),
+    "no folder": (
+        {"has_cwd": False, "script": None, "script_digest": None, "folder_digest": None},
+        "b: the working directory /w does not exist there; copy it: rsync -a /w/ b:/w/,"
+        " or pass --cwd DIR",
+    ),
+    "no script": (
+        {"script": None, "script_digest": None},
+        "b: no script train.py in /w there; copy it: rsync -a /w/ b:/w/",
+    ),
+    "another script": (
+        {"script_digest": "a0"},
+        "b: train.py is not the same as here; copy it: rsync -a /w/ b:/w/, or pass --force",
+    ),
+    "another module": (
+        {"folder_digest": "f0", "files": {"train.py": "aa", "model.py": "b0", "new.py": "cc"}},
+        "b: model.py, new.py in /w are not the same as here; copy it: rsync -a /w/ b:/w/,"
+        " or pass --force",
+    ),
+    "busy GPUs": (
+        {"devices": None, "gpus_problem": "GPUs 0-1 are busy: eve's train.py (pid 7) uses 9 GiB"},
+        "b: GPUs 0-1 are busy: eve's train.py (pid 7) uses 9 GiB; use --hosts a,c, choose other"
+        " GPUs, as in HOST:0-3, or pass --force",
+    ),
+    "no such GPUs": (
+        {"devices": None, "gpus_problem": "GPU 7 is not on this machine"},
+        "b: GPU 7 is not on this machine; choose its GPUs, as in HOST:0-3",
+    ),
+    "no GPUs at all": (
+        {"devices": None},
+        "b: it has no GPUs, so the number of its ranks is unknown; pass --nproc N,"
+        " the ranks of each host",
+    ),
+}
+
+
+@pytest.mark.parametrize("what", REFUSED)
+def test_a_host_that_does_not_fit_is_refused_in_one_line_with_the_remedy(what):
+    change, line = REFUSED[what]
+    judged = survey(b=change if isinstance(change, Unreachable) else dict(change))
+    said = [str(refusal) for refusal in judged.refusals]
+    assert said[0] == line
+    assert judged.nodes == []
+    states = {row[0]: row[1] for row in judged.rows[1:]}
+    assert states["a"] == "ready"
+    assert states["b"] != "ready"
+
+
+def test_hosts_with_the_same_problem_share_a_line():
+    gone = Unreachable("ddptop", "ddptop is not installed", "x")
+    assert refusals(b=gone, c=gone) == ["b, c: ddptop is not installed; run ddptop setup-host b c"]
+
+
+def test_half_of_the_hosts_busy_names_the_others():
+    busy = {"devices": None, "gpus_problem": "GPU 0 is busy"}
+    [line] = refusals(hosts="a:0,b:0,c:0,d:0", b=dict(busy), d=dict(busy))
+    assert line.startswith("b, d: GPU 0 is busy; use --hosts a:0,c:0, ")
+
+
+def test_force_takes_what_differs_but_not_what_is_missing():
+    forced = msgspec.structs.replace(WANTED, force=True)
+    assert refusals(forced, b={"script_digest": "a0"}, c={"folder_digest": "f0"}) == []
+    assert "no script" in refusals(forced, b={"script": None, "script_digest": None})[0]
+
+
+def test_a_script_that_is_not_here_is_compared_among_the_hosts():
+    elsewhere = msgspec.structs.replace(WANTED, script_digest=None, folder_digest=None, files={})
+    assert refusals(elsewhere) == []
+    [line] = refusals(elsewhere, c={"script_digest": "cc"})
+    assert line.startswith("c: train.py is not the same as on a;")
+
+
+def test_folders_that_could_not_be_compared_are_no_difference():
+    assert refusals(b={"folder_digest": None}) == []
+
+
+def test_ranks_come_from_the_hostfile_then_nproc_then_the_gpus():
+    hosts = [
+        Surveyed(HostRequest("a", slots=1), facts=facts("a")),
+        Surveyed(HostRequest("b"), facts=facts("b")),
+    ]
+    judged = judge(hosts, msgspec.structs.replace(WANTED, nproc=2))
+    assert [node.nproc for node in judged.nodes] == [1, 2]
+    judged = judge(hosts, msgspec.structs.replace(WANTED, nproc=3))
+    assert "3 ranks do not fit on 2 GPUs" in str(judged.refusals[0])
+    judged = judge(hosts, WANTED)
+    assert [node.nproc for node in judged.nodes] == [1, 2]
+
+
+def test_hosts_with_and_without_gpus_do_not_train_together():
+    wanted = msgspec.structs.replace(WANTED, nproc=2)
+    assert refusals(wanted, c={"devices": None}) == [
+        "c: it has no GPUs, but the other hosts do; leave it out of --hosts"
+    ]
+
+
+def test_the_address_is_one_that_all_others_reach():
+    second = {"a": ["172.17.0.1"], "c": ["10.0.0.3"]}
+    judged = survey(b={"reached": second})
+    assert [node.address for node in judged.nodes] == []  # c reaches a at another address only
+    assert "b cannot connect to it at 10.0.0.1, 172.17.0.1, TCP port 20003" in str(
+        judged.refusals[0]
+    )
+    judged = survey(b={"reached": second}, c={"reached": {"a": ["172.17.0.1"], "b": ["10.0.0.2"]}})
+    assert [node.address for node in judged.nodes] == ["172.17.0.1", "10.0.0.2", "10.0.0.3"]
+
+
+def test_one_host_alone_needs_nobody_to_reach_it():
+    judged = survey(hosts="a")
+    assert [node.address for node in judged.nodes] == ["10.0.0.1"]
+
+
+def test_what_is_odd_but_no_reason_to_refuse_is_noted():
+    judged = survey(
+        b={"clock_offset_s": -3.2, "hostname": "a", "boot_id": "a"},
+        c={"python_version": "3.12", "gpus_note": "GPU 0 is in doubt"},
+    )
+    assert judged.refusals == []
+    assert judged.notes == [
+        "b: its clock is 3.2 s behind; synchronize it (timedatectl set-ntp true)",
+        "c: GPU 0 is in doubt",
+        "a and b are the same machine",
+        "the hosts have different versions of Python: 3.11, 3.12",
+    ]
+
+
+# --- --check ------------------------------------------------------------------------------------
+
+
+def done(rank, flops=1e12, **links):
+    return RankResult(
+        rank=rank,
+        local_rank=rank % 2,
+        stage="done",
+        flops_per_s=flops,
+        all_reduce_s=0.01,
+        links={peer[1:]: speed for peer, speed in links.items()},
+    )
+
+
+def measured(*hosts):
+    return {name: HostResult(ranks=ranks) for name, ranks in zip("abcd", hosts, strict=False)}
+
+
+def check(results, devices=None):
+    return device_check.judge(results, dict.fromkeys("abcd", devices))
+
+
+def test_an_even_cluster_is_summed_up():
+    found = check(measured([done(0, _2=5e9), done(1)], [done(2), done(3)]), GPUS)
+    assert (found.broken, found.slow) == ([], [])
+    assert found.summary == (
+        "4 ranks measured, matrix product 1 TFLOP/s per rank, all-reduce 10 ms, slowest link 5 GB/s"
+    )
+
+
+def test_a_slow_gpu_is_named():
+    found = check(measured([done(0), done(1)], [done(2, flops=0.6e12), done(3)]), GPUS)
+    assert found.slow == [
+        "b: rank 2 (GPU 0) computes at 60 % of the median (600 GFLOP/s of 1 TFLOP/s)"
+    ]
+    assert check(measured([done(0), done(1)], [done(2, flops=0.6e12)])).slow == []  # CPUs vary
+
+
+def test_a_slow_machine_is_told_from_a_slow_link():
+    machine = measured(
+        [done(0, _1=1e9)], [done(1, _2=1.1e9)], [done(2, _3=1e10)], [done(3, _0=9e9)]
+    )
+    assert check(machine).slow == ["b: its network is slow (1.1 GB/s, others 10 GB/s)"]
+    link = measured([done(0, _1=1e9)], [done(1, _2=9e9)], [done(2, _0=1e10)])
+    assert check(link).slow == ["the link between a and b is slow (1 GB/s, others 10 GB/s)"]
+
+
+def test_the_broken_device_is_named_and_not_those_that_waited_for_it():
+    waited = RankResult(rank=0, local_rank=0, stage="matmul", error="Connection reset by peer")
+    failed = RankResult(rank=2, local_rank=0, error="CUDA error: uncorrectable ECC error")
+    found = check(measured([waited], [failed]), GPUS)
+    assert found.broken == ["b: rank 2 (GPU 0) failed alone: CUDA error: uncorrectable ECC error"]
+    hung = RankResult(rank=1, local_rank=0, stage="matmul")
+    found = check({"a": None, "b": HostResult(ranks=[hung])})
+    assert found.broken == [
+        "a: no result",
+        "b: rank 1 did not get beyond its matrix product: it cannot connect to the others",
+    ]

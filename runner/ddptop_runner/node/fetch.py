@@ -1,0 +1,418 @@
+"""Logs and evidence of other nodes, brought to the head's run folder while somebody looks at them.
+
+They stay on the node that wrote them. A viewer asks the head (`fetch_log`, `fetch_evidence`) and
+asks again while it looks; the head asks the nodes once a second for what is new, and writes it to
+the usual path, at the same offset. What of a log is not fetched is a hole at its head, as if it had
+been dropped. So whoever reads logs and evidence reads local files.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import contextlib
+import os
+import re
+import time
+from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping
+from pathlib import Path
+from typing import Any, TypeGuard
+
+import msgspec
+
+from ddptop_runner.base import bounded
+from ddptop_runner.base.errors import DdptopError, UsageError
+from ddptop_runner.base.paths import RunFolder
+from ddptop_runner.store import logs
+
+OPS = ("fetch_log", "fetch_evidence")
+LEASE_S = 15.0
+"""For how long a log is followed after a viewer asked."""
+EVERY_S = 1.0
+ANSWER_S = 5.0
+"""A viewer waits no longer for the first look; what comes later is written later."""
+MOST_BYTES = 512 * 1024
+"""Of one answer: it is one line on the link, which other messages wait for."""
+TAIL_BYTES = 1 << 20
+"""Of a log that is looked at by itself, at first; the rest follows."""
+TAIL_OF_EACH = 64 * 1024
+"""Of each log where all are looked at."""
+BLOCK = 4096
+"""A hole has whole blocks."""
+MOST_FILES = 10_000
+MOST_EVIDENCE_BYTES = 64 << 20
+"""Of one node."""
+
+_WHERE = re.compile(r"logs/attempt-\d{1,9}|evidence/attempt-\d{1,9}-[a-z]{1,20}(-\d{1,6})?")
+_RANK_LOG = re.compile(r"rank-(\d{1,9})\.log")
+_OF_A_RANK = re.compile(r"-rank-\d+")
+
+Ask = Callable[[str, str, dict[str, Any]], Awaitable[dict[str, Any]]]
+"""`ask(host, op, arguments)`: a request to a node; DdptopError where it is out of reach."""
+
+
+# -- on the node -----------------------------------------------------------------------------------
+
+
+class Wanted(msgspec.Struct, frozen=True, kw_only=True):
+    """The arguments of `read_file`."""
+
+    where: str
+    """`logs/attempt-N` or `evidence/attempt-N-REASON`."""
+    names: list[str] | None = None
+    """None: all files there."""
+    known: dict[str, tuple[int, int]] = {}
+    """By name, from where to where a file is known."""
+    tail_bytes: int | None = None
+    """Of a file that is not known; None: all of it, as far as one answer holds it."""
+    whole: bool = False
+    """Once the end is known, also what lies before what is known."""
+
+
+class Piece(msgspec.Struct, frozen=True, kw_only=True):
+    """Part of a file."""
+
+    name: str
+    offset: int
+    data: str
+    """Base64."""
+    written_at: float
+    """Of the file, unix seconds."""
+    anew: bool = False
+    """Whether the file was cut short: what is known of it is gone."""
+
+
+class Pieces(msgspec.Struct, frozen=True, kw_only=True):
+    """The answer."""
+
+    pieces: list[Piece] = []
+    more: bool = False
+    """Whether there is more to fetch."""
+
+
+def read_new(folder: RunFolder, arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """What is new in files of a node's run folder; the answer to `read_file`.
+
+    Raises:
+        UsageError: the arguments name something else than logs and evidence.
+    """
+    try:
+        wanted = msgspec.convert(arguments, Wanted)
+    except msgspec.ValidationError as error:
+        raise UsageError(f"bad arguments for read_file: {error}") from error
+    if not _WHERE.fullmatch(wanted.where):
+        raise UsageError(f"{wanted.where!r} is neither logs nor evidence of an attempt")
+    directory = folder.path / wanted.where
+    names = _names(directory) if wanted.names is None else wanted.names[:MOST_FILES]
+    pieces: list[Piece] = []
+    left, is_more = MOST_BYTES, False
+    fair = max(BLOCK, MOST_BYTES // max(1, len(names)))
+    for most in (fair, MOST_BYTES):  # what a quiet file leaves goes to those that print much
+        taken = {piece.name for piece in pieces}
+        for name in names:
+            if name in taken or not bounded.is_file_name(name):
+                continue
+            try:
+                piece, more = _piece(directory / name, wanted, min(most, left))
+            except OSError:
+                continue
+            if more and most == fair and left > fair and fair < MOST_BYTES:
+                continue  # in the second round
+            is_more = is_more or more
+            if piece is not None:
+                pieces.append(piece)
+                left -= len(piece.data) * 3 // 4
+    found: dict[str, Any] = msgspec.to_builtins(Pieces(pieces=pieces, more=is_more))
+    return found
+
+
+def _names(directory: Path) -> list[str]:
+    try:
+        with os.scandir(directory) as entries:
+            return sorted(one.name for one in entries if one.is_file(follow_symlinks=False))[
+                :MOST_FILES
+            ]
+    except OSError:
+        return []
+
+
+def _piece(path: Path, wanted: Wanted, most: int) -> tuple[Piece | None, bool]:
+    """The next part of a file, if there is one; whether there is more behind or before it."""
+    with logs.LogFile(path) as file:
+        first, end = max(0, file.first - 1), file.end  # the line end before the first line
+        known = wanted.known.get(path.name)
+        anew = known is not None and known[1] > end
+        if known is None or anew:
+            tail = end if wanted.tail_bytes is None else max(0, wanted.tail_bytes)
+            known_from = known_to = max(first, (end - tail) // BLOCK * BLOCK)
+        else:
+            known_from, known_to = max(first, known[0]), max(first, known[1])
+        start, stop = known_to, min(end, known_to + max(0, most))
+        if known_to >= end and wanted.whole and not anew:
+            start, stop = max(first, (known_from - most) // BLOCK * BLOCK), known_from
+        data = file.between(start, stop) if stop > start else b""
+        before = wanted.whole and min(start, known_from) > first
+        more = max(stop, known_to) < end or before
+        if not data and not anew:
+            return None, more
+        return (
+            Piece(
+                name=path.name,
+                offset=start,
+                data=base64.b64encode(data).decode(),
+                written_at=file.written_at,
+                anew=anew,
+            ),
+            more,
+        )
+
+
+# -- on the head -----------------------------------------------------------------------------------
+
+
+class _Lease(msgspec.Struct):
+    """One log, or all of an attempt, that somebody looks at."""
+
+    until_s: float
+    looked: asyncio.Event
+
+
+class Fetcher:
+    """Brings logs and evidence of the nodes to the head's run folder.
+
+    Args:
+        folder: of the job, on the head.
+        ask: sends a request to a node.
+        nodes: by host, the wall clock of each node that there is, minus the head's, in seconds.
+    """
+
+    def __init__(
+        self, folder: RunFolder, ask: Ask, nodes: Callable[[], Mapping[str, float]]
+    ) -> None:
+        self._folder = folder
+        self._ask = ask
+        self._nodes = nodes
+        self._leases: dict[tuple[int, int | None], _Lease] = {}
+        """By attempt and rank; None is all ranks."""
+        self._home: dict[tuple[int, str], str] = {}
+        """By attempt and name of a log, the host that has it."""
+        self._from: dict[Path, int] = {}
+        """By log, where what was fetched begins."""
+        self._asked = asyncio.Event()
+        self._evidence: dict[str, asyncio.Task[None]] = {}
+        self.silent: dict[str, str] = {}
+        """By host, why it did not answer the last time."""
+
+    async def command(self, message: Mapping[str, Any]) -> dict[str, Any]:
+        """Carry out `fetch_log` or `fetch_evidence` of a viewer; back when there is a first look.
+
+        Raises:
+            UsageError: the arguments make no sense.
+        """
+        if message.get("op") == "fetch_evidence":
+            await self.take_evidence(str(message.get("name")))
+            return {"silent": dict(self.silent)}
+        attempt, ranks = message.get("attempt"), message.get("ranks")
+        if not _is_number(attempt) or not (
+            ranks is None or (isinstance(ranks, list) and all(map(_is_number, ranks)))
+        ):
+            raise UsageError("fetch_log needs an attempt, and ranks as a list or null")
+        leases = [self._lease(attempt, rank) for rank in (ranks or [None])]
+        self._asked.set()
+        with contextlib.suppress(asyncio.TimeoutError):
+            await asyncio.wait_for(
+                asyncio.gather(*(lease.looked.wait() for lease in leases)), ANSWER_S
+            )
+        return {"silent": dict(self.silent)}
+
+    def _lease(self, attempt: int, rank: int | None) -> _Lease:
+        until_s = time.monotonic() + LEASE_S
+        lease = self._leases.get((attempt, rank))
+        if lease is None:
+            lease = self._leases[attempt, rank] = _Lease(until_s, asyncio.Event())
+        lease.until_s = until_s
+        return lease
+
+    async def run(self) -> None:
+        """Follow what is looked at, until cancelled."""
+        while True:
+            if not self._leases:
+                self._asked.clear()
+                await self._asked.wait()
+            self._asked.clear()
+            await self.look()
+            with contextlib.suppress(asyncio.TimeoutError):
+                await asyncio.wait_for(self._asked.wait(), EVERY_S)
+
+    async def look(self) -> None:
+        """Fetch once what is new in the logs that are looked at."""
+        now_s = time.monotonic()
+        for key in [key for key, lease in self._leases.items() if lease.until_s < now_s]:
+            del self._leases[key]
+        leases = dict(self._leases)
+        by_attempt: dict[int, set[int | None]] = {}
+        for attempt, rank in leases:
+            by_attempt.setdefault(attempt, set()).add(rank)
+        await asyncio.gather(*(self._logs(*one) for one in by_attempt.items()))
+        for lease in leases.values():
+            lease.looked.set()
+
+    async def take_ends(self, attempts: Collection[int], most_s: float = 10.0) -> None:
+        """Fetch the ends of all logs of these attempts; what is not here by then never comes."""
+        with contextlib.suppress(asyncio.TimeoutError):
+            work = (self._logs(attempt, {None}) for attempt in attempts)
+            await asyncio.wait_for(asyncio.gather(*work), most_s)
+
+    async def take_evidence(self, name: str, most_s: float = 20.0) -> None:
+        """Fetch what each node kept under that name below `evidence/`.
+
+        Files of a rank keep their names; of others, which each node has, the host joins the name.
+
+        Raises:
+            UsageError: it is no name of a folder of evidence.
+        """
+        where = f"evidence/{name}"
+        if not _WHERE.fullmatch(where):
+            raise UsageError(f"{name!r} is no folder of evidence")
+        task = self._evidence.get(name)
+        if task is None or task.done():
+            task = self._evidence[name] = asyncio.create_task(self._all_evidence(where))
+        with contextlib.suppress(asyncio.TimeoutError):
+            await asyncio.wait_for(asyncio.shield(task), most_s)
+
+    # -- logs --------------------------------------------------------------------------------------
+
+    async def _logs(self, attempt: int, ranks: Collection[int | None]) -> None:
+        """Fetch once from each node that has one of these logs."""
+        where = f"logs/attempt-{attempt}"
+        alone = [f"rank-{rank}.log" for rank in ranks if rank is not None]
+        work = []
+        for host in self._nodes():
+            mine = [name for name in alone if self._home.get((attempt, name), host) == host]
+            if None in ranks:
+                there = [name for (n, name), h in self._home.items() if (n, h) == (attempt, host)]
+                known = self._known(where, there)
+                wanted = Wanted(where=where, known=known, tail_bytes=TAIL_OF_EACH)
+                work.append(self._take(host, attempt, wanted))
+            if mine:
+                wanted = Wanted(
+                    where=where,
+                    names=mine,
+                    known=self._known(where, mine),
+                    tail_bytes=TAIL_BYTES,
+                    whole=True,
+                )
+                work.append(self._take(host, attempt, wanted))
+        await asyncio.gather(*work)
+
+    def _known(self, where: str, names: Collection[str]) -> dict[str, tuple[int, int]]:
+        found = {}
+        for name in names:
+            path = self._folder.path / where / name
+            with contextlib.suppress(OSError), logs.LogFile(path) as file:
+                if path not in self._from:
+                    self._from[path] = file.first
+                found[name] = (self._from[path], file.end)
+        return found
+
+    async def _take(self, host: str, attempt: int, wanted: Wanted) -> None:
+        for piece in (await self._answer(host, wanted)).pieces:
+            if not _RANK_LOG.fullmatch(piece.name):
+                continue
+            self._home[attempt, piece.name] = host
+            with contextlib.suppress(OSError, ValueError):
+                self._write(self._folder.path / wanted.where / piece.name, piece, host)
+
+    def _write(self, path: Path, piece: Piece, host: str) -> None:
+        """Put a part of a log where it belongs.
+
+        Raises:
+            OSError: it cannot be written.
+            ValueError: it is no base64.
+        """
+        data = base64.b64decode(piece.data, validate=True)
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        with _opened(path) as fd:
+            end = os.fstat(fd).st_size
+            if piece.anew or piece.offset > end:  # a gap would read as zeros
+                os.ftruncate(fd, 0)
+                self._from[path] = piece.offset
+            _write_at(fd, data, piece.offset)
+        self._from[path] = min(piece.offset, self._from.get(path, piece.offset))
+        at = piece.written_at - self._nodes().get(host, 0.0)
+        os.utime(path, (at, at))
+
+    # -- evidence ----------------------------------------------------------------------------------
+
+    async def _all_evidence(self, where: str) -> None:
+        await asyncio.gather(*(self._evidence_of(host, where) for host in self._nodes()))
+
+    async def _evidence_of(self, host: str, where: str) -> None:
+        known: dict[str, tuple[int, int]] = {}
+        fetched, more = 0, True
+        while more and fetched < MOST_EVIDENCE_BYTES:
+            answer = await self._answer(host, Wanted(where=where, known=known))
+            for piece in answer.pieces:
+                if not bounded.is_file_name(piece.name) or piece.name.startswith("."):
+                    continue
+                try:
+                    fetched += self._write_evidence(host, where, piece)
+                except (OSError, ValueError):
+                    return
+                known[piece.name] = (0, piece.offset + len(piece.data) // 4 * 3)
+                padding = len(piece.data) - len(piece.data.rstrip("="))
+                known[piece.name] = (0, known[piece.name][1] - padding)
+            more = answer.more and bool(answer.pieces)
+
+    def _write_evidence(self, host: str, where: str, piece: Piece) -> int:
+        data = base64.b64decode(piece.data, validate=True)
+        folder = self._folder.path / where
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        with _opened(folder / evidence_name(piece.name, host)) as fd:
+            if not piece.offset:
+                os.ftruncate(fd, 0)
+            _write_at(fd, data, piece.offset)
+        return len(data)
+
+    async def _answer(self, host: str, wanted: Wanted) -> Pieces:
+        try:
+            answer = await self._ask(host, "read_file", msgspec.to_builtins(wanted))
+            found = msgspec.convert(answer, Pieces)
+        except (DdptopError, msgspec.ValidationError) as error:
+            self.silent[host] = str(error)
+            return Pieces()
+        self.silent.pop(host, None)
+        return found
+
+
+def evidence_name(name: str, host: str) -> str:
+    """The name on the head of a node's file: that of a rank is the only one."""
+    if _OF_A_RANK.search(name):
+        return name
+    path, safe = Path(name), re.sub(r"[^A-Za-z0-9_.-]", "_", host)
+    return f"{path.stem}-{safe}{path.suffix}"
+
+
+def _is_number(value: object) -> TypeGuard[int]:
+    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 10**9
+
+
+@contextlib.contextmanager
+def _opened(path: Path) -> Iterator[int]:
+    """A file of the run folder to write into, made where there is none; follows no link.
+
+    Raises:
+        OSError: there is something else in its place.
+    """
+    flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY
+    fd = os.open(path, flags, 0o600)
+    try:
+        yield fd
+    finally:
+        os.close(fd)
+
+
+def _write_at(fd: int, data: bytes, offset: int) -> None:
+    while data:
+        count = os.pwrite(fd, data, offset)
+        data, offset = data[count:], offset + count

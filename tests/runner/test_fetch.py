@@ -1,0 +1,253 @@
+"""Logs and evidence of nodes come to the head's run folder, at the usual paths."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ddptop_runner.base.errors import DdptopError, UsageError
+from ddptop_runner.base.paths import RunFolder
+from ddptop_runner.node import fetch
+from ddptop_runner.node.fetch import Fetcher, read_new
+from ddptop_runner.store import logs
+
+
+class Cluster:
+    """A head, and nodes that answer through JSON as over a link."""
+
+    def __init__(self, place: Path) -> None:
+        self.head = RunFolder(place / "head")
+        self.nodes = {host: RunFolder(place / host) for host in ("a", "b")}
+        self.clock = {"a": 0.0, "b": 0.0}
+        self.gone: set[str] = set()
+        self.asked: list[tuple[str, dict[str, Any]]] = []
+        for folder in (self.head, *self.nodes.values()):
+            folder.path.mkdir()
+        self.fetcher = Fetcher(self.head, self.ask, lambda: self.clock)
+
+    async def ask(self, host: str, op: str, arguments: dict[str, Any]) -> dict[str, Any]:
+        assert op == "read_file"
+        self.asked.append((host, arguments))
+        if host in self.gone:
+            raise DdptopError(f"{host} is out of reach", "wait")
+        line = json.dumps(read_new(self.nodes[host], json.loads(json.dumps(arguments))))
+        assert len(line) < 1 << 20, "one line of the link"
+        answer: dict[str, Any] = json.loads(line)
+        return answer
+
+    def write(self, host: str, rank: int, text: str | bytes, attempt: int = 0) -> Path:
+        path = self.nodes[host].log_file(attempt, rank)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with path.open("ab") as file:
+            file.write(text.encode() if isinstance(text, str) else text)
+        return path
+
+    def here(self, rank: int, attempt: int = 0) -> bytes:
+        return self.head.log_file(attempt, rank).read_bytes()
+
+    def want(self, *ranks: int, attempt: int = 0) -> None:
+        """Ask as a viewer does, and look until nothing more comes."""
+
+        async def work() -> None:
+            message = {"op": "fetch_log", "attempt": attempt, "ranks": list(ranks) or None}
+            follow = asyncio.create_task(self.fetcher.run())
+            await self.fetcher.command(message)
+            follow.cancel()
+            for _ in range(20):
+                await self.fetcher.look()
+
+        asyncio.run(work())
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[Cluster]:
+    return Cluster(tmp_path)
+
+
+def test_the_logs_of_all_ranks_come_from_their_nodes(cluster: Cluster):
+    cluster.write("a", 0, "zero\n")
+    cluster.write("b", 4, "four\n")
+    cluster.want()
+    assert (cluster.here(0), cluster.here(4)) == (b"zero\n", b"four\n")
+    assert logs.ranks(cluster.head, 0) == [0, 4]
+
+
+def test_only_what_is_new_is_fetched(cluster: Cluster):
+    cluster.write("b", 4, "one\n")
+    cluster.want(4)
+    cluster.write("b", 4, "two\n")
+    cluster.asked.clear()
+    cluster.want(4)
+    assert cluster.here(4) == b"one\ntwo\n"
+    assert {host for host, _ in cluster.asked} == {"b"}, "it is known where the rank is"
+    known = [one["known"].get("rank-4.log") for _, one in cluster.asked]
+    assert [tuple(one) for one in known if one][-1] == (0, 8)
+
+
+def test_of_a_long_log_the_end_comes_first_then_the_rest(cluster: Cluster):
+    text = b"".join(b"line %07d of the log\n" % number for number in range(150_000))
+    cluster.write("b", 4, text)
+
+    async def first_look() -> None:
+        cluster.fetcher._lease(0, 4)
+        await cluster.fetcher.look()
+
+    asyncio.run(first_look())
+    first = logs.last_lines(cluster.head.log_file(0, 4), 1)
+    assert first[0].startswith("line ")
+    with logs.LogFile(cluster.head.log_file(0, 4)) as file:
+        assert file.first > 1_000_000, "the head is a hole"
+        assert b"\0" not in file.between(file.first, file.end)
+    cluster.want(4)
+    assert cluster.here(4) == text
+
+
+def test_of_many_logs_only_the_ends_come(cluster: Cluster):
+    text = b"".join(b"line %07d of the log\n" % number for number in range(50_000))
+    for rank in range(4):
+        cluster.write("b", rank, text)
+    cluster.want()
+    for rank in range(4):
+        path = cluster.head.log_file(0, rank)
+        assert logs.last_lines(path, 1) == ["line 0049999 of the log"]
+        assert path.stat().st_blocks * 512 < 2 * fetch.TAIL_OF_EACH
+
+
+def test_a_head_that_was_dropped_on_the_node_stays_dropped_here(cluster: Cluster):
+    path = cluster.write("b", 4, b"")
+    with path.open("r+b") as file:
+        file.seek(1 << 20)
+        file.write(b"middle of a line\nfirst\nlast\n")
+    cluster.want(4)
+    with logs.LogFile(cluster.head.log_file(0, 4)) as mine, logs.LogFile(path) as theirs:
+        assert mine.first == theirs.first
+    assert logs.last_lines(cluster.head.log_file(0, 4), 5)[-2:] == ["first", "last"]
+
+
+def test_a_log_that_was_cut_short_begins_anew(cluster: Cluster):
+    path = cluster.write("b", 4, "long ago\n")
+    cluster.want(4)
+    path.write_text("new\n")
+    cluster.want(4)
+    assert cluster.here(4) == b"new\n"
+
+
+def test_a_fetcher_of_a_head_that_was_restarted_goes_on(cluster: Cluster):
+    cluster.write("b", 4, "one\n")
+    cluster.want()
+    cluster.write("b", 4, "two\n")
+    cluster.fetcher = Fetcher(cluster.head, cluster.ask, lambda: cluster.clock)
+    cluster.want()
+    assert cluster.here(4) == b"one\ntwo\n"
+
+
+def test_after_a_long_silence_there_is_no_gap_of_zeros(cluster: Cluster):
+    cluster.write("b", 4, "one\n")
+    cluster.want()
+    cluster.fetcher = Fetcher(cluster.head, cluster.ask, lambda: cluster.clock)
+    cluster.write("b", 4, b"x" * 99 + b"\n" + b"much more\n" * 50_000)
+    cluster.want()
+    assert logs.last_lines(cluster.head.log_file(0, 4), 1) == ["much more"]
+    with logs.LogFile(cluster.head.log_file(0, 4)) as file:
+        assert b"\0" not in file.between(file.first, file.end)
+
+
+def test_a_node_out_of_reach_is_named_and_the_others_come(cluster: Cluster):
+    cluster.write("a", 0, "zero\n")
+    cluster.write("b", 4, "four\n")
+    cluster.gone = {"b"}
+    cluster.want()
+    assert cluster.here(0) == b"zero\n"
+    assert "b is out of reach" in cluster.fetcher.silent["b"]
+    cluster.gone = set()
+    cluster.want()
+    assert cluster.here(4) == b"four\n"
+    assert cluster.fetcher.silent == {}
+
+
+def test_nothing_is_asked_once_nobody_looks(cluster: Cluster, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(fetch, "LEASE_S", -1.0)
+    cluster.write("b", 4, "four\n")
+    cluster.want(4)
+    assert cluster.asked == []
+
+
+def test_times_of_files_are_the_heads(cluster: Cluster):
+    path = cluster.write("b", 4, "four\n")
+    os.utime(path, (1000.0, 1000.0))
+    cluster.clock["b"] = 60.0
+    cluster.want(4)
+    assert cluster.head.log_file(0, 4).stat().st_mtime == pytest.approx(940.0)
+
+
+def test_evidence_of_all_nodes_lies_in_one_folder(cluster: Cluster):
+    for host, rank in (("a", 0), ("b", 4)):
+        kept = cluster.nodes[host].evidence_dir / "attempt-1-failure"
+        kept.mkdir(parents=True)
+        (kept / f"stacks-rank-{rank}.txt").write_text(f"stack of {rank}")
+        (kept / "devices.json").write_text(f'"{host}"')
+        (kept / f"flight-rank-{rank}.json").write_bytes(b"f" * 1_500_001)
+    asyncio.run(cluster.fetcher.take_evidence("attempt-1-failure"))
+    here = cluster.head.evidence_dir / "attempt-1-failure"
+    assert {path.name: path.stat().st_size for path in here.iterdir()} == {
+        "stacks-rank-0.txt": 10,
+        "stacks-rank-4.txt": 10,
+        "flight-rank-0.json": 1_500_001,
+        "flight-rank-4.json": 1_500_001,
+        "devices-a.json": 3,
+        "devices-b.json": 3,
+    }
+
+
+@pytest.mark.parametrize("where", ["../..", "logs", "logs/attempt-0/..", "job.json", "logs/../x"])
+def test_a_node_gives_out_logs_and_evidence_alone(cluster: Cluster, where: str):
+    with pytest.raises(UsageError):
+        read_new(cluster.nodes["a"], {"where": where})
+
+
+def test_a_node_follows_no_link_and_no_name_out_of_the_folder(cluster: Cluster, tmp_path: Path):
+    (tmp_path / "secret").write_text("secret")
+    path = cluster.write("a", 0, "zero\n")
+    (path.parent / "rank-1.log").symlink_to(tmp_path / "secret")
+    names = ["rank-1.log", "../../../secret", "rank-0.log"]
+    found = read_new(cluster.nodes["a"], {"where": "logs/attempt-0", "names": names})
+    assert [one["name"] for one in found["pieces"]] == ["rank-0.log"]
+
+
+def test_names_that_a_node_makes_up_are_not_written(cluster: Cluster, tmp_path: Path):
+    async def ask(host: str, op: str, arguments: dict[str, Any]) -> dict[str, Any]:
+        piece = {"offset": 0, "data": "eA==", "written_at": 0.0}
+        names = ["../../job.json", "x.log", ".hidden", "rank-1.log"]
+        return {"pieces": [{**piece, "name": name} for name in names]}
+
+    cluster.fetcher = Fetcher(cluster.head, ask, lambda: {"a": 0.0})
+    cluster.want()
+    asyncio.run(cluster.fetcher.take_evidence("attempt-0-hang"))
+    written = {str(p.relative_to(cluster.head.path)) for p in cluster.head.path.rglob("*.*")}
+    assert written == {
+        "logs/attempt-0/rank-1.log",
+        "evidence/attempt-0-hang/x-a.log",
+        "evidence/attempt-0-hang/rank-1-a.log",
+    }
+
+
+def test_a_link_on_the_head_is_not_written_through(cluster: Cluster, tmp_path: Path):
+    (tmp_path / "other").write_text("mine")
+    log = cluster.head.log_file(0, 4)
+    log.parent.mkdir(parents=True)
+    log.symlink_to(tmp_path / "other")
+    cluster.write("b", 4, "four\n")
+    cluster.want(4)
+    assert (tmp_path / "other").read_text() == "mine"
+
+
+@pytest.mark.parametrize("arguments", [{"attempt": "1"}, {"attempt": 0, "ranks": 3}, {"ranks": []}])
+def test_bad_arguments_are_one_line(cluster: Cluster, arguments: dict[str, Any]):
+    with pytest.raises(UsageError):
+        asyncio.run(cluster.fetcher.command({"op": "fetch_log", **arguments}))

@@ -20,7 +20,7 @@ import os, sys
 sys.path.insert(0, {str(AGENT.parent)!r})
 from agent import elastic as module
 from torch.distributed import TCPStore
-handler = module.OneBoxRendezvous("job@1")
+handler = module.StaticRendezvous("job@1")
 first = handler.next_rendezvous()
 first.store.set("left", "over")
 first_keeper = handler.keeper_pid

@@ -84,10 +84,10 @@ def test_the_rendezvous_has_every_method_that_torch_asks_for():
     from torch.distributed import TCPStore
     from torch.distributed.elastic.rendezvous import RendezvousHandler, RendezvousInfo
 
-    from ddptop_runner.agent.elastic import OneBoxRendezvous
+    from ddptop_runner.agent.elastic import StaticRendezvous
 
-    assert not OneBoxRendezvous.__abstractmethods__
-    assert RendezvousHandler.__abstractmethods__ <= set(vars(OneBoxRendezvous))
+    assert not StaticRendezvous.__abstractmethods__
+    assert RendezvousHandler.__abstractmethods__ <= set(vars(StaticRendezvous))
     assert parameters(RendezvousInfo.__init__)[1:5] == [
         "store",
         "rank",

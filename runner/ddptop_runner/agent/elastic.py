@@ -4,11 +4,12 @@ Rank assignment and group restarts stay torch's. Every private name of torch tha
 this file.
 
 torch 2.6 to 2.13 hands the dead attempt's store to the next one, which then reads stale addresses
-(pytorch#135712). Here each attempt gets a store of its own on the loopback interface, in a keeper
-process forked for it: the keeper outlives the agent, so that ranks whose agent was killed can still
-use their store.
+(pytorch#135712). Here each attempt gets a store of its own, in a keeper process forked for it: on
+the loopback interface, or, for a job on several nodes, at the address that the others reach. The
+keeper outlives the agent, so that ranks whose agent was killed can still use their store.
 """
 
+import errno
 import json
 import logging
 import os
@@ -34,6 +35,9 @@ RANK_SHELL = ("-c", 'exec "$@" >>"$DDPTOP_LOG" 2>&1', "ddptop-rank")
 """Standard output and error of a rank go to its log, appended, in the same process (exec)."""
 LOOPBACK = "127.0.0.1"
 STORE_TIMEOUT = timedelta(seconds=60)
+MEETING_TIMEOUT = timedelta(seconds=600)
+"""On several nodes: imports from a slow disk make some come late."""
+RUN_ID_KEY = "ddptop/run_id"
 
 
 def set_aside_broken_files(paths):
@@ -231,13 +235,15 @@ class SupervisedAgent(LocalElasticAgent):
                     pass  # it ended in between
         super()._stop_workers(worker_group, *args, **kwargs)
         if not self.stopping:
-            self._link.ask({"type": "group_stopped", "attempt": self.attempt})
+            answer = self._link.ask({"type": "group_stopped", "attempt": self.attempt})
+            if answer.get("rendezvous") is not None:
+                self._worker_group.spec.rdzv_handler.next_meeting = answer["rendezvous"]
 
 
 def keep_store(listener):
     """Serve a TCPStore on a bound socket until killed. Never returns."""
     store = TCPStore(
-        LOOPBACK,
+        listener.getsockname()[0],
         listener.getsockname()[1],
         is_master=True,
         wait_for_workers=False,
@@ -248,11 +254,27 @@ def keep_store(listener):
         signal.pause()
 
 
-def fork_store_keeper():
-    """Start a store on a free loopback port; (pid of its keeper, port)."""
-    listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
-    listener.bind((LOOPBACK, 0))
+def listen(address, port):
+    """A socket that listens there; on all addresses where that one is not this machine's own.
+
+    The other nodes may reach it through a translated address.
+    """
+    family, kind, _, _, place = socket.getaddrinfo(address, port, type=socket.SOCK_STREAM)[0]
+    listener = socket.socket(family, kind)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listener.bind(place)
+    except OSError as error:
+        if error.errno != errno.EADDRNOTAVAIL:
+            raise
+        listener.bind(("::" if family == socket.AF_INET6 else "0.0.0.0", port))
     listener.listen(2048)
+    return listener
+
+
+def fork_store_keeper(address=LOOPBACK, port=0):
+    """Start a store, on a free port where none is given; (pid of its keeper, port)."""
+    listener = listen(address, port)
     port = listener.getsockname()[1]
     pid = os.fork()
     if pid == 0:
@@ -271,13 +293,22 @@ def fork_store_keeper():
     return pid, port
 
 
-class OneBoxRendezvous(RendezvousHandler):
-    """Rendezvous of a single agent: no other node to wait for, a new store per round."""
+class StaticRendezvous(RendezvousHandler):
+    """Agents that know of each other: the supervisors have agreed on who takes part, and where.
 
-    def __init__(self, run_id):
+    Each round has a store of its own, kept by the first node.
+
+    Args:
+        run_id: the job's id, which ranks see as TORCHELASTIC_RUN_ID.
+        meeting: of the first attempt: run_id, address, port, node_rank, nodes; None on one machine.
+    """
+
+    def __init__(self, run_id, meeting=None):
         self._run_id = run_id
+        self.next_meeting = meeting
+        """Of the attempt to come."""
         self.keeper_pid = None
-        """Pid of the current attempt's store keeper."""
+        """Pid of the current attempt's store keeper, where this node keeps the store."""
 
     def get_backend(self):
         """The name that torch's events carry."""
@@ -289,11 +320,24 @@ class OneBoxRendezvous(RendezvousHandler):
         return True
 
     def next_rendezvous(self):
-        """End the last attempt's store and open a fresh one."""
+        """End the last attempt's store, and meet the other nodes at a fresh one."""
         self.shutdown()
-        self.keeper_pid, port = fork_store_keeper()
-        store = TCPStore(LOOPBACK, port, is_master=False, timeout=STORE_TIMEOUT)
-        return RendezvousInfo(store, 0, 1, RendezvousStoreInfo(LOOPBACK, port))
+        meeting = self.next_meeting
+        if meeting is None:
+            self.keeper_pid, port = fork_store_keeper()
+            store = TCPStore(LOOPBACK, port, is_master=False, timeout=STORE_TIMEOUT)
+            return RendezvousInfo(store, 0, 1, RendezvousStoreInfo(LOOPBACK, port))
+        address, port, node_rank = meeting["address"], meeting["port"], meeting["node_rank"]
+        if node_rank == 0:
+            self.keeper_pid, port = fork_store_keeper(address, port)
+        store = TCPStore(address, port, is_master=False, timeout=MEETING_TIMEOUT)
+        if node_rank == 0:
+            store.set(RUN_ID_KEY, meeting["run_id"])
+        elif store.get(RUN_ID_KEY) != meeting["run_id"].encode():
+            raise RuntimeError("the store at %s:%s is another attempt's" % (address, port))
+        return RendezvousInfo(
+            store, node_rank, meeting["nodes"], RendezvousStoreInfo(address, port)
+        )
 
     def is_closed(self):
         """Never: the supervisor ends the job, not a flag in a store."""
@@ -303,7 +347,7 @@ class OneBoxRendezvous(RendezvousHandler):
         """Nothing to close for others."""
 
     def num_nodes_waiting(self):
-        """No other node can join one box."""
+        """None: the supervisors decide which nodes an attempt has."""
         return 0
 
     def get_run_id(self):

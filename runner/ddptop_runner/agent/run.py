@@ -124,8 +124,8 @@ class Agent:
 
         from .elastic import (
             RANK_SHELL,
-            OneBoxRendezvous,
             RankFiles,
+            StaticRendezvous,
             SupervisedAgent,
             start_from_spares,
         )
@@ -136,7 +136,7 @@ class Agent:
         spec = WorkerSpec(
             role="default",
             local_world_size=plan["nproc"],
-            rdzv_handler=OneBoxRendezvous(plan["job_id"]),
+            rdzv_handler=StaticRendezvous(plan["job_id"], plan.get("rendezvous")),
             entrypoint="/bin/sh",
             args=tuple(command),
             max_restarts=plan["attempt"] + plan["restarts_left"],

@@ -25,7 +25,7 @@ def own_command(name: str, *arguments: str) -> list[str]:
     """The argv of one of ddptop's own processes.
 
     Args:
-        name: `guardian`, `supervisor`, or a module that would be run with -m.
+        name: `guardian`, `supervisor`, `node`, or a module that would be run with -m.
         arguments: what follows.
     """
     flags = ["-s"] if sys.flags.no_user_site else []
@@ -74,10 +74,11 @@ def main() -> int:
     """Run the named process to its end."""
     search_safely()
     name, *arguments = sys.argv[1:]
-    if name in ("guardian", "supervisor"):
+    if name in ("guardian", "supervisor", "node"):
         import importlib
 
-        status: int = importlib.import_module(f"ddptop_runner.node.{name}").main(*arguments)
+        module = "remote" if name == "node" else name
+        status: int = importlib.import_module(f"ddptop_runner.node.{module}").main(*arguments)
         return status
     import runpy
 

@@ -17,9 +17,11 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from ddptop_runner.base import bounded, start
 from ddptop_runner.base.paths import RunFolder
-from ddptop_runner.model.spec import JobSpec
+from ddptop_runner.model.spec import JobSpec, Rendezvous
 
 _LIMITS = ("RLIMIT_NOFILE", "RLIMIT_CORE", "RLIMIT_MEMLOCK", "RLIMIT_STACK")
 OF_A_RANK = frozenset(
@@ -152,7 +154,11 @@ def agent_command(spec: JobSpec) -> list[str]:
 
 
 def agent_plan(
-    spec: JobSpec, folder: RunFolder, attempt: int, restarts_left: int
+    spec: JobSpec,
+    folder: RunFolder,
+    attempt: int,
+    restarts_left: int,
+    rendezvous: Rendezvous | None = None,
 ) -> dict[str, Any]:
     """What the agent reads from standard input.
 
@@ -161,7 +167,10 @@ def agent_plan(
         folder: its run folder.
         attempt: the number that the first life of the worker group gets.
         restarts_left: the budget, which ranks see in TORCHELASTIC_MAX_RESTARTS.
+        rendezvous: of that attempt, on several nodes; None: the one the node was started for.
     """
+    if rendezvous is None and spec.membership is not None:
+        rendezvous = spec.membership.rendezvous
     return {
         "kind": spec.kind,
         "job_id": spec.job_id,
@@ -171,6 +180,7 @@ def agent_plan(
         "restarts_left": restarts_left,
         "logs_dir": str(folder.logs_dir),
         "control_socket": str(folder.control_socket),
+        "rendezvous": None if rendezvous is None else msgspec.to_builtins(rendezvous),
         "warm_spares": spec.warm_spares,
         "pty": spec.pty,
         "probe_file": str(PROBE_DIR / "sitecustomize.py") if spec.probe else None,

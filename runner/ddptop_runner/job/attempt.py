@@ -131,7 +131,7 @@ class Attempt:
 
     def _begin(self) -> None:
         """Nothing is left of the attempt before."""
-        self.table = table_of(self.spec, self.started_s)
+        self.table = table_of(self.spec, self.started_s, self.job.rendezvous)
         self.hangs.begin_attempt()
         self.losses.begin_attempt()
         self.oom.begin_attempt()
@@ -404,7 +404,7 @@ class Attempt:
     def recover(self, snapshot: NodeSnapshot) -> None:
         """Go on from the snapshot of a supervisor that died; the log has restored the state."""
         job, memory = self.job, read_memory(snapshot.memory)
-        self.table = table_of(self.spec, self.started_s)
+        self.table = table_of(self.spec, self.started_s, self.job.rendezvous)
         if snapshot.launcher is not None and snapshot.launcher.pid is not None:
             self.table.started(LAUNCHER, 0, snapshot.launcher.pid)
         self.checkpoints.recall(snapshot.checkpoint, snapshot.memory.get("saves") or {})

@@ -19,7 +19,7 @@ from ddptop_runner.job.ranks import OwnRanks, RankRecord, RanksMet
 from ddptop_runner.model.diagnose import RankExit
 from ddptop_runner.model.probe_message import ProbeMessage
 from ddptop_runner.model.snapshot import ProcessId
-from ddptop_runner.model.spec import JobSpec
+from ddptop_runner.model.spec import JobSpec, Rendezvous
 
 LOOKS_FOR_NAME = 3
 """A launcher that these have not named, with all its ranks there, is not known to anyone."""
@@ -214,11 +214,13 @@ class CommandRanks(OwnRanks):
             self._former_steps = max(self._former_steps or 0, record.steps or 0)
 
 
-def table_of(spec: JobSpec, started_boottime_s: float) -> OwnRanks:
-    """An empty table for an attempt that begins."""
+def table_of(spec: JobSpec, started_boottime_s: float, met: Rendezvous | None = None) -> OwnRanks:
+    """An empty table for an attempt that begins; `met`: how its node takes part in it."""
     if spec.is_command:
         return CommandRanks(started_boottime_s)
-    return OwnRanks(spec.nproc, started_boottime_s)
+    if met is None and spec.membership is not None:
+        met = spec.membership.rendezvous
+    return OwnRanks(spec.nproc, started_boottime_s, 0 if met is None else met.first_rank)
 
 
 def _met(record: RankRecord, numbered: bool) -> Met:

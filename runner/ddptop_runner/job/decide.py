@@ -25,6 +25,7 @@ RESUMED_GRACE_S = 10.0
 """For a stop whose supervisor died, where it is not known what was left of its grace."""
 BAD_END_GRACE_S = 10.0
 """Between SIGTERM and SIGKILL, for a group that hangs or trains on NaN."""
+NO_HEAD = "no contact with the head of the job (--orphan-timeout)"
 NOT_FINITE = "the loss was not finite (--on-nan stop)"
 
 Decision: TypeAlias = "list[ev.JobEvent | pt.Order]"
@@ -203,7 +204,8 @@ def _leftovers_ended(
         return _after_the_ranks(state)
     if state.stop is not None or state.is_over:
         return []  # the agent is being ended, and starts nothing more
-    return [*_memory_awaited(state, fact), pt.AnswerAgent(question=fact.question)]
+    answer = pt.AnswerAgent(question=fact.question, rendezvous=state.rendezvous)
+    return [*_memory_awaited(state, fact), answer]
 
 
 def _memory_awaited(
@@ -233,7 +235,9 @@ def _attempt_judged(
         return [pt.WaitForRestart(at_s=state.restart.at_s, question=fact.question)]
     judged = None
     if fact.cause is not None:
-        judged = ev.FailureJudged(attempt=state.attempt, cause=fact.cause, outcome=fact.outcome)
+        judged = ev.FailureJudged(
+            attempt=state.attempt, cause=fact.cause, outcome=fact.outcome, ends=fact.ends
+        )
     if state.phase == "stopping":  # its loss was not finite, and that was being judged
         ended = _end_decided(state, fact.cause, NOT_FINITE, requeue=False)
         told: Decision = [] if judged is None else [judged]
@@ -288,6 +292,13 @@ def _restart_or_end(
         question: the agent's that is answered in the end.
         end_ranks: whether ranks are alive and have to be ended.
     """
+    if spec.membership is not None:
+        held_s = spec.membership.orphan_timeout_s
+        held = ev.RestartHeld(
+            attempt=state.attempt, delay_s=held_s, at_s=now_s + held_s, end_ranks=end_ranks
+        )
+        wait = pt.WaitForRestart(at_s=now_s + held_s, question=question)
+        return [held, wait] if judged is None else [judged, held, wait]
     cause = state.cause if judged is None else judged.cause
     if judged is None or judged.outcome is None:
         used = state.budget.used
@@ -382,6 +393,10 @@ def _restart_due(state: JobState, fact: pt.RestartDue, now_s: float, spec: JobSp
         return _end(state, fact.question, now_s)
     if fact.attempt != state.attempt or state.restart is None:
         return []
+    if spec.membership is not None and state.restart.counted:
+        alive = state.has_living and fact.question is None
+        ended = _end_decided(state, state.cause, NO_HEAD, requeue=True, end_ranks=alive)
+        return [ended, *_end(state, fact.question, now_s, end_ranks=alive)]
     return [pt.ChooseDevices(question=fact.question)]
 
 
@@ -485,6 +500,7 @@ def _restart_asked(state: JobState, fact: pt.RestartAsked, now_s: float, spec: J
             used=max(0, used - 1),
             limit=spec.max_restarts,
             devices_back=[] if pending.prepared else fact.devices_back,
+            rendezvous=fact.rendezvous,
         )
         return [hurried, pt.SkipWait()]
     if state.phase not in ("starting", "running", "hung"):
@@ -496,6 +512,7 @@ def _restart_asked(state: JobState, fact: pt.RestartAsked, now_s: float, spec: J
         used=used,
         limit=spec.max_restarts,
         devices_back=fact.devices_back,
+        rendezvous=fact.rendezvous,
     )
     aside = [one for one in state.set_aside if one.device not in fact.devices_back]
     needs_agent = aside != state.set_aside_before

@@ -31,6 +31,8 @@ class EventLog:
         self._history = history
         self._show = show
         self._known: set[tuple[object, ...]] = set()
+        self.watchers: list[Callable[[Event], None]] = []
+        """Get each event as it is recorded."""
         self.state = JobState()
         """What `apply` makes of all events, and nothing else does."""
 
@@ -66,6 +68,8 @@ class EventLog:
         self._known.add(key)
         row = self._history.event(as_row(event))
         self.state = apply(self.state, event, row.ts)
+        for watcher in self.watchers:
+            watcher(row)
         if event.type != ev.SILENT:
             self._show(f"{row.ts.astimezone():%H:%M:%S}  {row.message}")
 

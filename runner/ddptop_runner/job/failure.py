@@ -69,11 +69,7 @@ def judge(
     """
     kept = evidence_folder.latest(folder, attempt, "failure")
     snapshot = _snapshot(kept)
-    ends = [
-        _end(folder, attempt, record, record.exit, kept, snapshot)
-        for record in table
-        if record.exit is not None
-    ]
+    ends = ends_of(folder, attempt, table)
     steps = table.most_steps()
     if table.launcher is not None:
         ends = _ends_in_command(folder, attempt, table.launcher, ends)
@@ -110,6 +106,17 @@ def judge(
         unopened=None if by_itself else unopened_script(blamed.end.tail),
     )
     return outcome, cause
+
+
+def ends_of(folder: RunFolder, attempt: int, table: OwnRanks) -> list[RankEnd]:
+    """All that is known of the ends of an attempt's ranks."""
+    kept = evidence_folder.latest(folder, attempt, "failure")
+    snapshot = _snapshot(kept)
+    return [
+        _end(folder, attempt, record, record.exit, kept, snapshot)
+        for record in table
+        if record.exit is not None
+    ]
 
 
 def _ends_in_command(

@@ -242,10 +242,11 @@ class OwnRanks:
         new: ranks that were discovered just now; the caller takes them and empties it.
     """
 
-    def __init__(self, world_size: int, started_boottime_s: float) -> None:
+    def __init__(self, count: int, started_boottime_s: float, first_rank: int = 0) -> None:
         self._started_s = started_boottime_s
         self._records = {
-            rank: RankRecord(rank, rank, started_boottime_s) for rank in range(world_size)
+            first_rank + local: RankRecord(first_rank + local, local, started_boottime_s)
+            for local in range(count)
         }
         self._rank_of_pid: dict[int, int] = {}
         self.launcher: RankRecord | None = None

@@ -8,6 +8,7 @@ from ddptop_runner.judge.restarts.policy import History, record
 from ddptop_runner.model.diagnose import AttemptOutcome
 from ddptop_runner.model.events import EndState, SetAside, Trouble
 from ddptop_runner.model.snapshot import Alert, Cause, Checkpoint
+from ddptop_runner.model.spec import Rendezvous
 from ddptop_runner.model.words import LIVE_STATES, Base, RankState
 from ddptop_runner.model.words import JobState as Phase
 
@@ -144,6 +145,8 @@ class JobState(Base, frozen=True, kw_only=True):
     policy: str | None = None
     """Why the restart policy did what it did last."""
     restart: PendingRestart | None = None
+    rendezvous: Rendezvous | None = None
+    """Of the next attempt, or of this one, as the head of a job on several nodes last named it."""
     stop: PendingStop | None = None
     ending: Ending | None = None
     wanted_agent: WantedAgent | None = None

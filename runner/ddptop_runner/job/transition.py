@@ -255,6 +255,22 @@ def _restart_decided(state: JobState, event: ev.RestartDecided, at: dt.datetime)
     )
 
 
+def _restart_held(state: JobState, event: ev.RestartHeld, at: dt.datetime) -> JobState:
+    """Until the head names the next attempt. The budget is the head's, and stays as it is."""
+    if not _is_current(state, event):
+        return state
+    held = PendingRestart(
+        attempt=event.attempt or 0,
+        at=at + dt.timedelta(seconds=event.delay_s),
+        at_s=event.at_s,
+        decided=True,
+        counted=True,
+        end_ranks=event.end_ranks,
+    )
+    phase = "stopping" if state.phase == "stopping" else "restarting"
+    return replace(state, phase=phase, restart=held)
+
+
 def _restart_asked(
     state: JobState, event: ev.RestartRequested | ev.RestartHurried, at: dt.datetime
 ) -> JobState:
@@ -273,6 +289,7 @@ def _restart_asked(
         history=dataclasses.replace(state.history, failed=(), used=event.used),
         set_aside=[one for one in state.set_aside if one.device not in event.devices_back],
         restart=replace(restart, at=at, at_s=at_s, counted=False),
+        rendezvous=event.rendezvous or state.rendezvous,
     )
 
 
@@ -426,6 +443,7 @@ _CHANGES: dict[type[ev.EventBase], Callable[[JobState, Any, dt.datetime], JobSta
     ev.FailureJudged: _failed,
     ev.HangJudged: _hung,
     ev.RestartDecided: _restart_decided,
+    ev.RestartHeld: _restart_held,
     ev.RestartRequested: _restart_asked,
     ev.RestartHurried: _restart_asked,
     ev.StopRequested: _stopping,

@@ -15,7 +15,7 @@ import msgspec
 from ddptop_runner.base.clock import is_time
 from ddptop_runner.model.diagnose import AttemptOutcome
 from ddptop_runner.model.snapshot import Alert, Cause, Checkpoint
-from ddptop_runner.model.spec import Device
+from ddptop_runner.model.spec import Device, Rendezvous
 
 EndState = Literal["finished", "failed", "stopped"]
 Trouble = Literal["hang", "nan"]
@@ -210,6 +210,8 @@ class FailureJudged(EventBase, frozen=True, kw_only=True, tag="failure"):
     cause: Cause
     outcome: AttemptOutcome | None = None
     """What it had achieved, for the restart policy; None where it does not count as a failure."""
+    ends: list[dict[str, Any]] = []
+    """On one of several nodes: a `RankEnd` of each rank, on which the head judges again."""
 
 
 class HangJudged(EventBase, frozen=True, kw_only=True, tag="hang"):
@@ -237,6 +239,18 @@ class RestartDecided(EventBase, frozen=True, kw_only=True, tag="restart_decided"
     """Whether its ranks live and have to be ended (a hang, a loss gone bad)."""
 
 
+class RestartHeld(EventBase, frozen=True, kw_only=True, tag="restart_held"):
+    """On one of several nodes: the head decides what follows this attempt."""
+
+    TYPE = SILENT
+    ONCE = True
+    delay_s: float
+    """After it without a word from the head, the node's part of the job ends."""
+    at_s: float
+    """The same as CLOCK_BOOTTIME."""
+    end_ranks: bool = False
+
+
 class RestartRequested(EventBase, frozen=True, kw_only=True, tag="restart_requested"):
     """Someone restarts all ranks; it costs nothing."""
 
@@ -245,6 +259,8 @@ class RestartRequested(EventBase, frozen=True, kw_only=True, tag="restart_reques
     limit: int | None = None
     devices_back: list[Device] = []
     """Set aside before, and fit again."""
+    rendezvous: Rendezvous | None = None
+    """Of the next attempt, on several nodes."""
 
 
 class RestartHurried(EventBase, frozen=True, kw_only=True, tag="restart_hurried"):
@@ -256,6 +272,8 @@ class RestartHurried(EventBase, frozen=True, kw_only=True, tag="restart_hurried"
     used: int
     limit: int | None = None
     devices_back: list[Device] = []
+    rendezvous: Rendezvous | None = None
+    """Of the next attempt, on several nodes."""
 
 
 class SetAside(msgspec.Struct, frozen=True, kw_only=True):
@@ -477,6 +495,7 @@ JobEvent: TypeAlias = (
     | FailureJudged
     | HangJudged
     | RestartDecided
+    | RestartHeld
     | RestartRequested
     | RestartHurried
     | StopRequested

@@ -12,9 +12,8 @@ from typing import Any, TypeAlias
 
 import msgspec
 
-from ddptop_runner.model.protocol import Rendezvous
 from ddptop_runner.model.snapshot import Event, NodeSnapshot
-from ddptop_runner.model.spec import JobSpec
+from ddptop_runner.model.spec import JobSpec, Rendezvous
 
 VERSION = 1
 

@@ -8,30 +8,18 @@ answered in the end, or None where no agent waits.
 
 from __future__ import annotations
 
-from typing import Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import msgspec
 
 from ddptop_runner.model.diagnose import AttemptOutcome
 from ddptop_runner.model.events import SetAside, Trouble
 from ddptop_runner.model.snapshot import Cause
-from ddptop_runner.model.spec import Device
+from ddptop_runner.model.spec import Device, Rendezvous
 
 
 class Message(msgspec.Struct, frozen=True, kw_only=True, tag_field="type"):
     """Of either kind. Each type repeats the options: msgspec inherits the tag field alone."""
-
-
-class Rendezvous(msgspec.Struct, frozen=True, kw_only=True):
-    """Where the agents of one attempt meet, and as which node one of them takes part."""
-
-    run_id: str
-    """Another one for each attempt."""
-    address: str
-    """Where the first node (`node_rank` 0) keeps the attempt's store."""
-    port: int
-    node_rank: int
-    nodes: int
 
 
 # -- facts: agent and ranks ------------------------------------------------------------------------
@@ -137,6 +125,8 @@ class AttemptJudged(Message, frozen=True, kw_only=True, tag="attempt_judged"):
     cause: Cause | None
     """None where ddptop itself failed to find out."""
     outcome: AttemptOutcome | None
+    ends: list[dict[str, Any]] = []
+    """As in `FailureJudged`."""
     jitter: float
     """Random, from 0 to 1: spreads the waits before a restart."""
 
@@ -221,6 +211,8 @@ class RestartAsked(Message, frozen=True, kw_only=True, tag="restart_asked"):
     """Someone restarts the job, which costs nothing."""
 
     agent: AgentState
+    rendezvous: Rendezvous | None = None
+    """Of the next attempt, where the head of a job on several nodes asks."""
     devices_back: list[Device] = []
     """Set aside before, and fit again."""
 
@@ -268,6 +260,8 @@ class AnswerAgent(Message, frozen=True, kw_only=True, tag="answer_agent"):
     restart: bool | None = None
     """Whether another attempt follows; None where that is not asked."""
     restarts_left: int = 0
+    rendezvous: Rendezvous | None = None
+    """Of the attempt that begins with this answer, on several nodes."""
 
 
 class TellAgent(Message, frozen=True, kw_only=True, tag="tell_agent"):

@@ -88,6 +88,22 @@ class Placement(Base, frozen=True, kw_only=True):
     slurm_job: str | None = None
 
 
+class Rendezvous(Base, frozen=True, kw_only=True):
+    """Where the agents of one attempt meet, and as which node one of them takes part."""
+
+    run_id: str
+    """Another one for each attempt."""
+    address: str
+    """Where the first node (`node_rank` 0) keeps the attempt's store."""
+    port: int
+    node_rank: int
+    nodes: int
+    first_rank: int
+    """Global rank of the node's local rank 0."""
+    world: int
+    """Ranks of all nodes."""
+
+
 class Membership(Base, frozen=True, kw_only=True):
     """In the spec of one node: of which job it is a part."""
 
@@ -95,7 +111,11 @@ class Membership(Base, frozen=True, kw_only=True):
     """The job's name on the head node."""
     node: str
     """Its `NodeSpec.host`."""
+    index: int
+    """Its place among the job's nodes."""
     orphan_timeout_s: float
+    rendezvous: Rendezvous | None = None
+    """Of the attempt that it was started for."""
 
 
 class JobSpec(Base, frozen=True, kw_only=True):

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import msgspec
+
 from ddptop_runner.base.paths import LAUNCHER
 from ddptop_runner.model import protocol as pt
 
@@ -69,6 +71,8 @@ class AgentLink:
         more: Message = {}
         if order.restart is not None:
             more = {"restart": order.restart, "restarts_left": order.restarts_left}
+        if order.rendezvous is not None:
+            more["rendezvous"] = msgspec.to_builtins(order.rendezvous)
         self._send({"answer": order.question, **more})
 
     def tell(self, order: pt.TellAgent) -> None:

@@ -8,6 +8,7 @@ fact.
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import random
 import signal
 from collections.abc import Callable, Coroutine
@@ -17,6 +18,7 @@ from typing import Any, Protocol
 import msgspec
 
 from ddptop_runner.base.clock import boottime_s
+from ddptop_runner.base.errors import ControlError
 from ddptop_runner.base.paths import RunFolder
 from ddptop_runner.devices.report import DeviceReport
 from ddptop_runner.host import procs, stopping
@@ -38,7 +40,7 @@ from ddptop_runner.model import protocol as pt
 from ddptop_runner.model.diagnose import AttemptOutcome
 from ddptop_runner.model.run_step import at_step
 from ddptop_runner.model.snapshot import Cause, NodeSnapshot, ProcessId, encode
-from ddptop_runner.model.spec import JobSpec
+from ddptop_runner.model.spec import JobSpec, Rendezvous
 from ddptop_runner.node.agent_link import AgentLink, Message
 from ddptop_runner.node.last_resort import LastResort
 from ddptop_runner.store import evidence_folder
@@ -48,6 +50,8 @@ AGENT_EXIT_S = 5.0
 """How long the agent may take to end once its ranks have."""
 EXITS_KNOWN_S = 1.5
 """How ranks exited is known by then, where no agent but the guardian or the kernel reports it."""
+TAIL_CHARACTERS = 4000
+"""Of a rank's log, as the head of a job on several nodes gets it."""
 RECONNECT_S = 3.0
 """An agent that lives is connected again by then."""
 
@@ -385,7 +389,18 @@ class JobDriver:
             xids_before=self._xids_before,
         )
         outcome, cause = self._with_achievements(outcome, cause)
-        return self._judged(order, attempt, cause, outcome)
+        judged = self._judged(order, attempt, cause, outcome)
+        if self._spec.membership is None:
+            return judged
+        return msgspec.structs.replace(judged, ends=self._ends_for_head(attempt))
+
+    def _ends_for_head(self, attempt: int) -> list[dict[str, Any]]:
+        """How each rank ended, as plain data: the head judges the ranks of all nodes together."""
+        ends = failure.ends_of(self._folder, attempt, self.attempt.table)
+        return [
+            msgspec.to_builtins(dataclasses.replace(end, tail=end.tail[-TAIL_CHARACTERS:]))
+            for end in ends
+        ]
 
     def _judged(
         self,
@@ -628,14 +643,28 @@ class JobDriver:
         """End the job: SIGTERM to every rank, after `grace_s` SIGKILL; 0 kills at once."""
         self.take(pt.StopAsked(grace_s=grace_s))
 
-    def restart(self) -> None:
+    def restart(self, rendezvous: Rendezvous | None = None) -> None:
         """Restart all ranks; it costs nothing of the budget.
 
         An attempt that is waited for begins at once. Devices that were set aside and are healthy
         again are used again.
         """
         back = self.devices.fit_again(self.job.set_aside)
-        self.take(pt.RestartAsked(agent=self._agent_state(), devices_back=back))
+        self.take(
+            pt.RestartAsked(agent=self._agent_state(), devices_back=back, rendezvous=rendezvous)
+        )
+
+    async def keep_evidence(self) -> str:
+        """Keep the evidence of a failure elsewhere, before any signal; the folder.
+
+        Raises:
+            ControlError: when no rank is alive.
+        """
+        if not self.attempt.table.ranks_alive():
+            raise ControlError("no rank is alive")
+        await self._keep_evidence_of_failure()
+        kept = evidence_folder.latest(self._folder, self.attempt.number, "failure")
+        return "" if kept is None else str(kept)
 
     def leave_queue(self, spec: JobSpec) -> None:
         """The job has its devices; an agent is being started."""

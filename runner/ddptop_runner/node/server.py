@@ -18,6 +18,8 @@ from ddptop_runner.base.errors import DdptopError
 from ddptop_runner.node.agent_link import AgentLink, Message
 
 LINE_LIMIT_BYTES = 1024 * 1024
+FOLLOWER_BYTES = 8 << 20
+"""A follower that is so far behind is cut off; it comes back and goes on after its last event."""
 FIRST_LINE_S = 10.0
 """For a client to say what it wants."""
 _decoder: msgspec.json.Decoder[Any] = msgspec.json.Decoder()
@@ -70,6 +72,8 @@ class ControlServer:
         path: the socket's path; what lies there from an earlier supervisor is removed.
         command: carries out a person's command and returns the answer's fields.
         agent_side: gets the agent's messages.
+        follow: sends a follower each event after that number, then what comes; returns what ends
+            that.
     """
 
     def __init__(
@@ -77,10 +81,12 @@ class ControlServer:
         path: Path,
         command: Callable[[Message], Awaitable[Message]],
         agent_side: AgentSide,
+        follow: Callable[[int, Callable[[bytes], None]], Callable[[], None]],
     ) -> None:
         self._path = path
         self._command = command
         self._agent_side = agent_side
+        self._follow = follow
         self._server: asyncio.Server | None = None
         self._bound: SocketFile | None = None
 
@@ -118,7 +124,9 @@ class ControlServer:
             if not _is_same_user(writer):
                 return
             message = _message(await asyncio.wait_for(reader.readline(), FIRST_LINE_S))
-            if message.get("op") != "agent":
+            if message.get("op") == "follow":
+                await self._serve_follower(message, reader, writer)
+            elif message.get("op") != "agent":
                 await self._answer(message, writer)
             elif message.get("pid") == _peer(writer)[0]:
                 await self._serve_agent(message, reader, writer)
@@ -134,6 +142,24 @@ class ControlServer:
             answer = {"ok": False, "error": error.message, "hint": error.hint}
         writer.write(json.dumps(answer).encode() + b"\n")
         await writer.drain()
+
+    async def _serve_follower(
+        self, message: Message, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> None:
+        """Send what happens from now on, until the other end leaves or stops reading."""
+
+        def send(line: bytes) -> None:
+            if writer.transport.get_write_buffer_size() > FOLLOWER_BYTES:
+                writer.transport.abort()
+            else:
+                writer.write(line + b"\n")
+
+        stop = self._follow(int(message.get("after_seq", 0)), send)
+        try:
+            while await reader.read(LINE_LIMIT_BYTES):
+                pass
+        finally:
+            stop()
 
     async def _serve_agent(
         self, hello: Message, reader: asyncio.StreamReader, writer: asyncio.StreamWriter

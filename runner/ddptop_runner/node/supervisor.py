@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import dataclasses
 import functools
 import json
 import os
 import signal
 import socket
 import sys
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from pathlib import Path, PurePath
 from typing import Any
 
@@ -32,14 +33,16 @@ from ddptop_runner.host.handover import agent_plan
 from ddptop_runner.host.tree import HostUsage
 from ddptop_runner.job import evidence
 from ddptop_runner.job.attempt import Attempt
+from ddptop_runner.job.decide import NO_HEAD
 from ddptop_runner.job.event_log import EventLog
 from ddptop_runner.job.progress import JobProgress
 from ddptop_runner.launch.gpus.choice import job_environment
 from ddptop_runner.launch.gpus.queue import QueueWatch, feed_of, queue_of
 from ddptop_runner.model import events as ev
+from ddptop_runner.model.node_link import NodeEvent, NodeState, Report
 from ddptop_runner.model.probe_message import decode_message
-from ddptop_runner.model.snapshot import NodeSnapshot, ProcessId, encode
-from ddptop_runner.model.spec import JobSpec, read_spec
+from ddptop_runner.model.snapshot import Event, NodeSnapshot, ProcessId, encode
+from ddptop_runner.model.spec import JobSpec, Rendezvous, read_spec
 from ddptop_runner.node import snapshot as node_snapshot
 from ddptop_runner.node.agent_link import Message
 from ddptop_runner.node.alerts import NodeAlerts
@@ -51,10 +54,11 @@ from ddptop_runner.node.last_resort import LastResort
 from ddptop_runner.node.past import look_back
 from ddptop_runner.node.server import ControlServer, SocketFile
 from ddptop_runner.store.disk import SteadyFile
-from ddptop_runner.store.history import HistoryWriter
+from ddptop_runner.store.history import HistoryReader, HistoryWriter
 
 TICK_S = 1.0
 DATAGRAM_BYTES = 8192
+ORPHAN_GRACE_S = 30.0
 LEAVE_AFTER_S = 0.05  # for the answer to whoever asked this supervisor to leave
 SHOWN_CHARACTERS = 2000
 """Of an event in the pane; the history has it whole."""
@@ -93,7 +97,12 @@ class Supervisor:
         self._probe_socket: socket.socket | None = None
         self._probe_path: SocketFile | None = None
         self._sockets_problem: str | None = None
-        self._server = ControlServer(folder.control_socket, self._command, self._driver)
+        self._server = ControlServer(
+            folder.control_socket, self._command, self._driver, self._follow
+        )
+        self._followers: list[Callable[[bytes], None]] = []
+        self._contact_s = boottime_s()
+        """When the head of a job on several nodes was last heard of."""
 
     @property
     def _attempt(self) -> Attempt:
@@ -135,6 +144,7 @@ class Supervisor:
             self._tick_in_queue(self._queue)
             return
         attempt, now_s = self._attempt, boottime_s()
+        self._look_for_head(now_s)
         self._look_at_usage()
         self.defects.call(lambda: attempt.look_at_tree(now_s, self._progress.is_printed), None)
         self.defects.call(self._look_at_output, None)
@@ -342,16 +352,49 @@ class Supervisor:
             self._unguarded = True
             self._orphans.begin(None)
 
+    def _follow(self, after_seq: int, send: Callable[[bytes], None]) -> Callable[[], None]:
+        """Send the head what it has not seen yet, then what happens."""
+        for row in HistoryReader(self._folder.history_db).events(silent=True, after_seq=after_seq):
+            send(_line(NodeEvent(event=row)))
+
+        def send_event(row: Event) -> None:
+            send(_line(NodeEvent(event=row)))
+
+        self._log.watchers.append(send_event)
+        self._followers.append(send)
+        self._contact_s = boottime_s()
+        self.publish()
+
+        def stop() -> None:
+            self._log.watchers.remove(send_event)
+            self._followers.remove(send)
+
+        return stop
+
+    def _look_for_head(self, now_s: float) -> None:
+        """A node that no head reaches any more trains for nobody in the end."""
+        membership = self._spec.membership
+        if membership is None or self._driver.job.phase == "stopping":
+            return
+        if self._followers:
+            self._contact_s = now_s
+        elif now_s - self._contact_s > membership.orphan_timeout_s:
+            self._log.emit(ev.Noticed(attempt=self._attempt.number, text=NO_HEAD))
+            self._driver.stop(ORPHAN_GRACE_S)
+
     async def _command(self, message: Message) -> Message:
         op = message.get("op")
+        self._contact_s = boottime_s()
         if op == "stop":
             self._driver.stop(float(message.get("grace_s", 30.0)))
         elif op == "kill":
             self._driver.stop(0.0)
         elif op == "restart":
-            self._driver.restart()
+            self._driver.restart(_rendezvous(message.get("rendezvous")))
         elif op == "stacks":
             return await self._stacks(message.get("rank"))
+        elif op == "evidence":
+            return {"evidence": await self._driver.keep_evidence()}
         elif op == "checkpoint":
             return {"asked": msgspec.to_builtins(self._attempt.ask_for_checkpoint())}
         elif op == "leave":
@@ -405,7 +448,8 @@ class Supervisor:
 
     def _ask_for_agent(self, attempt: int, restarts_left: int, env: dict[str, str]) -> None:
         self._driver.awaits_agent = not self._unguarded
-        plan = agent_plan(self._spec, self._folder, attempt, restarts_left)
+        rendezvous = self._driver.job.rendezvous
+        plan = agent_plan(self._spec, self._folder, attempt, restarts_left, rendezvous)
         self._tell_guardian({"type": "start_agent", "plan": plan, "env": env})
 
     def device_report(self) -> DeviceReport | None:
@@ -439,6 +483,14 @@ class Supervisor:
 
     def _write(self, snapshot: NodeSnapshot) -> None:
         self._snapshot_file.write(encode(snapshot))  # where it fails, the next tick tries again
+        if self._followers:
+            progress = [
+                dataclasses.asdict(one) for one in self._attempt.table.progress(boottime_s())
+            ]
+            bare = msgspec.structs.replace(snapshot, memory={})
+            line = _line(NodeState(snapshot=bare, progress=progress))
+            for send in self._followers:
+                send(line)
 
     def _snapshot(self) -> NodeSnapshot:
         self._seq += 1
@@ -454,6 +506,22 @@ class Supervisor:
             guardian=self._guardian,
             supervisor=self._self,
         )
+
+
+def _line(report: Report) -> bytes:
+    return msgspec.json.encode(report)
+
+
+def _rendezvous(plain: Any) -> Rendezvous | None:
+    """Of the next attempt.
+
+    Raises:
+        ControlError: when it is none.
+    """
+    try:
+        return msgspec.convert(plain, Rendezvous | None)
+    except msgspec.ValidationError as error:
+        raise ControlError(f"invalid rendezvous: {error}") from error
 
 
 def _launched(spec: JobSpec, attempt: int) -> ev.Launched:

@@ -1,0 +1,321 @@
+"""`ddptop-node`: the end of the head's link on a node, JSON lines on standard input and output.
+
+It holds nothing. It starts the node's part of a job, forwards what that publishes, and carries
+requests to it; whenever the link breaks, the next one continues after the last event that the head
+has. What it starts is detached from it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import socket
+import struct
+import sys
+from collections.abc import Callable, Mapping
+from fcntl import ioctl
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from ddptop_runner.base import bounded
+from ddptop_runner.base.clock import boottime_s, utc_now
+from ddptop_runner.base.errors import ControlError, DdptopError
+from ddptop_runner.base.files import belongs
+from ddptop_runner.base.paths import (
+    RunFolder,
+    create_local_dir,
+    local_dir_reason,
+    require_own,
+    state_home,
+)
+from ddptop_runner.base.start import keep_files_private
+from ddptop_runner.host import procs, survival
+from ddptop_runner.job.registry import is_locked
+from ddptop_runner.launch.gpus.choice import job_environment
+from ddptop_runner.model import node_link as nl
+from ddptop_runner.model.events import JobEnded
+from ddptop_runner.model.snapshot import decode_snapshot
+from ddptop_runner.model.spec import Rendezvous, write_spec
+from ddptop_runner.node import control
+from ddptop_runner.node.guardian_start import start_guardian
+from ddptop_runner.store.history import HistoryReader
+from ddptop_runner.version import __version__
+
+LINE_BYTES = 32 << 20
+"""The longest line: a snapshot of some hundred ranks is below a megabyte."""
+RECONNECT_S = 0.2
+ABSENT_AFTER_S = 3.0
+"""A supervisor that is started again binds its socket sooner."""
+READ_BYTES = 256 * 1024
+"""Of a file in one answer."""
+REQUEST_S = 60.0
+ENDED = JobEnded.__struct_config__.tag
+OF_SUPERVISOR = frozenset({"ping", "stop", "kill", "restart", "evidence", "stacks", "checkpoint"})
+GLOO_INTERFACE = "GLOO_SOCKET_IFNAME"
+SIOCGIFADDR = 0x8915
+
+
+def member_folder(node_job_id: str) -> RunFolder:
+    """The run folder of a node's part of a job, which is no job of its own to `ddptop ls`."""
+    return RunFolder(state_home() / "members" / node_job_id)
+
+
+def node_job_id(job_id: str, index: int) -> str:
+    """The id of a node's part of a job: nodes may share a machine, and end only their own."""
+    return f"{job_id}.{index}"
+
+
+# -- requests that the command answers itself ------------------------------------------------------
+
+
+def start(order: nl.Start) -> dict[str, Any]:
+    """Start the guardian of the node's part.
+
+    Raises:
+        DdptopError: where it runs already, or does not come up.
+    """
+    spec = order.spec
+    if spec.membership is None or not bounded.is_file_name(spec.job_id):
+        raise ControlError("not the spec of one of several nodes")
+    folder = member_folder(spec.job_id)
+    require_own(state_home())
+    folder.path.mkdir(mode=0o700, parents=True, exist_ok=True)
+    status = folder.path.lstat()
+    if status.st_uid != os.geteuid():
+        raise ControlError(
+            f"refusing to start anything from {folder.path}, which {belongs(status)}"
+        )
+    if is_locked(folder):
+        raise ControlError("the node's part of the job is running already")
+    if not Path(spec.cwd).is_dir():
+        raise ControlError(f"the working directory {spec.cwd} does not exist on this host")
+    if local_dir_reason(folder):
+        create_local_dir(folder)
+    for needed in (folder.nodes_dir, folder.logs_dir, folder.evidence_dir / "stacks"):
+        needed.mkdir(parents=True, exist_ok=True)
+    membership = msgspec.structs.replace(spec.membership, rendezvous=order.rendezvous)
+    spec = msgspec.structs.replace(spec, membership=membership, host=procs.host_name())
+    write_spec(folder, spec)
+    env = {**job_environment(spec.devices), **order.env, "DDPTOP_JOB_ID": spec.job_id}
+    env["TORCH_DISABLE_SHARE_RDZV_TCP_STORE"] = "1"
+    if (interface := gloo_interface(order.rendezvous, {**os.environ, **env})) is not None:
+        env[GLOO_INTERFACE] = interface
+    wrap = survival.plan(survival.gather(os.environ)).wrap
+    note = start_guardian(folder, spec, env, wrap, attempt=order.attempt)
+    return {"folder": str(folder.path), "note": note}
+
+
+def gloo_interface(rendezvous: Rendezvous, env: Mapping[str, str]) -> str | None:
+    """The interface that reaches the other nodes, for gloo, which would take the host name's.
+
+    Debian gives a host name the address 127.0.1.1. None where the person has chosen one, or none
+    is found.
+    """
+    if GLOO_INTERFACE in env or rendezvous.nodes == 1:
+        return None
+    try:
+        info = socket.getaddrinfo(rendezvous.address, rendezvous.port, type=socket.SOCK_DGRAM)[0]
+        with socket.socket(info[0], info[1]) as probe:
+            probe.connect(info[4])  # sends nothing
+            own = probe.getsockname()[0]
+            if own == rendezvous.address and own.startswith("127."):
+                return None
+            for _, name in socket.if_nameindex():
+                with contextlib.suppress(OSError):
+                    request = struct.pack("256s", name.encode()[:15])
+                    found = ioctl(probe.fileno(), SIOCGIFADDR, request)
+                    if socket.inet_ntoa(found[20:24]) == own:
+                        return name
+    except OSError:
+        pass
+    return None
+
+
+def read_file(folder: RunFolder, path: str, offset: int, limit: int) -> dict[str, Any]:
+    """A part of a log or of evidence, and where it ends.
+
+    Raises:
+        ControlError: where the path leads elsewhere, or is no file.
+    """
+    file = folder.path / path
+    try:
+        real = file.resolve(strict=True)
+        if not any(
+            real.is_relative_to(place.resolve()) for place in (folder.logs_dir, folder.evidence_dir)
+        ):
+            raise ControlError(f"{path} is not a log or evidence of this job")
+        if real.is_dir():
+            return {"names": sorted(one.name for one in real.iterdir())[:1000]}
+        fd = bounded.open_regular(real)
+    except (OSError, ValueError) as error:
+        raise ControlError(f"{path} cannot be read ({error})") from error
+    with os.fdopen(fd, "rb") as opened:
+        size = os.fstat(opened.fileno()).st_size
+        start_at = max(0, size + offset) if offset < 0 else offset
+        opened.seek(start_at)
+        data = opened.read(min(max(0, limit), READ_BYTES))
+    return {"size": size, "offset": start_at, "text": data.decode("latin-1")}
+
+
+LOCAL: dict[str, Callable[..., dict[str, Any]]] = {}
+"""Requests that need no running job, by name; called with the request's arguments."""
+
+
+# -- the link --------------------------------------------------------------------------------------
+
+
+class Remote:
+    """One link, from the first line to the end of standard input.
+
+    Args:
+        write: sends one line.
+    """
+
+    def __init__(self, write: Callable[[bytes], None]) -> None:
+        self._write = write
+        self._folder: RunFolder | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._following: asyncio.Task[None] | None = None
+        self._seq = 0
+
+    def send(self, report: nl.Report) -> None:
+        """Send one report to the head."""
+        self._write(msgspec.json.encode(report) + b"\n")
+
+    def greet(self) -> None:
+        """Send the first line."""
+        self.send(
+            nl.Hello(
+                ddptop=__version__,
+                host=procs.host_name(),
+                boot_id=procs.boot_id(),
+                boottime_s=boottime_s(),
+                now=utc_now(),
+            )
+        )
+
+    def take(self, order: nl.Order) -> None:
+        """Carry out what the head wants."""
+        if isinstance(order, nl.Follow):
+            if not bounded.is_file_name(order.job_id):
+                return
+            self._folder, self._seq = member_folder(order.job_id), order.after_seq
+            if self._following is not None:
+                self._following.cancel()
+            self._following = self._spawn(self._follow(self._folder))
+        else:
+            self._spawn(self._answer(order))
+
+    def _spawn(self, work: Any) -> asyncio.Task[None]:
+        task: asyncio.Task[None] = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
+
+    async def _answer(self, order: nl.Start | nl.Request) -> None:
+        try:
+            if isinstance(order, nl.Start):
+                data = await asyncio.to_thread(start, order)
+            else:
+                data = await asyncio.to_thread(self._request, order)
+        except DdptopError as error:
+            self.send(nl.Answer(id=order.id, error=error.message, hint=error.hint))
+        except (OSError, TypeError, ValueError) as error:
+            self.send(nl.Answer(id=order.id, error=f"{type(error).__name__}: {error}"))
+        else:
+            self.send(nl.Answer(id=order.id, data=data))
+
+    def _request(self, order: nl.Request) -> dict[str, Any]:
+        if order.op in LOCAL:
+            return LOCAL[order.op](**order.arguments)
+        if self._folder is None:
+            raise ControlError("no job is followed")
+        if order.op == "read_file":
+            return read_file(self._folder, **order.arguments)
+        if order.op in OF_SUPERVISOR:
+            return control.request(self._folder, order.op, REQUEST_S, **order.arguments)
+        raise ControlError(f"unknown request {order.op!r}")
+
+    async def _follow(self, folder: RunFolder) -> None:
+        """Forward what the supervisor publishes; a new one binds the same path."""
+        absent_since_s: float | None = None
+        while True:
+            with contextlib.suppress(OSError):
+                absent_since_s = None if await self._stream(folder) else absent_since_s
+            if self._forward_rest(folder):
+                return
+            now_s = boottime_s()
+            absent_since_s = absent_since_s or now_s
+            if now_s - absent_since_s > ABSENT_AFTER_S and not is_locked(folder):
+                self.send(nl.NodeAbsent(has_folder=folder.path.is_dir()))
+                absent_since_s = now_s
+            await asyncio.sleep(RECONNECT_S)
+
+    async def _stream(self, folder: RunFolder) -> bool:
+        """One connection to the supervisor; whether it told anything."""
+        reader, writer = await asyncio.open_unix_connection(
+            str(folder.control_socket), limit=LINE_BYTES
+        )
+        has_told = False
+        try:
+            order = {"op": "follow", "after_seq": self._seq}
+            writer.write(msgspec.json.encode(order) + b"\n")
+            while (line := await reader.readline()).endswith(b"\n"):
+                has_told = True
+                self._note(line)
+                self._write(line)
+        finally:
+            writer.close()
+        return has_told
+
+    def _note(self, line: bytes) -> None:
+        report = _decoder.decode(line)
+        if isinstance(report, nl.NodeEvent):
+            self._seq = max(self._seq, report.event.seq)
+
+    def _forward_rest(self, folder: RunFolder) -> bool:
+        """What the history has besides, once no supervisor answers; whether the job has ended."""
+        rows = HistoryReader(folder.history_db).events(silent=True, after_seq=self._seq)
+        for row in rows:
+            self._seq = row.seq
+            self.send(nl.NodeEvent(event=row))
+        ended = any((row.data or {}).get("kind") == ENDED for row in rows)
+        if ended:
+            with contextlib.suppress(OSError, msgspec.MsgspecError):
+                file = folder.node_file(procs.host_name())
+                snapshot = decode_snapshot(bounded.read_bytes(file))
+                self.send(nl.NodeState(snapshot=msgspec.structs.replace(snapshot, memory={})))
+        return ended
+
+
+_decoder = msgspec.json.Decoder(nl.Report)
+_orders = msgspec.json.Decoder(nl.Order)
+
+
+async def serve() -> int:
+    """Serve one link on standard input and output, until the head closes it."""
+    loop = asyncio.get_running_loop()
+    reader = asyncio.StreamReader(limit=LINE_BYTES)
+    await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin.buffer)
+    transport, _ = await loop.connect_write_pipe(
+        asyncio.streams.FlowControlMixin, sys.stdout.buffer
+    )
+    remote = Remote(transport.write)
+    remote.greet()
+    while (line := await reader.readline()).endswith(b"\n"):
+        try:
+            order = bounded.decode_json(_orders, line)
+        except msgspec.MsgspecError as error:
+            sys.stderr.write(f"ddptop-node: invalid line ({error})\n")
+            continue
+        remote.take(order)
+    return 0
+
+
+def main() -> int:
+    """Serve one link."""
+    keep_files_private()
+    return asyncio.run(serve())

@@ -73,10 +73,14 @@ async def agent() -> Agent:
 
 @pytest.fixture
 async def server(folder, agent) -> AsyncIterator[ControlServer]:
-    made = ControlServer(folder.control_socket, command, agent)
+    made = ControlServer(folder.control_socket, command, agent, nobody_follows)
     await made.start()
     yield made
     made.close()
+
+
+def nobody_follows(after_seq: int, send: object) -> Callable[[], None]:
+    return lambda: None
 
 
 async def ask(folder: RunFolder, op: str, **arguments: Any) -> Message:
@@ -155,7 +159,7 @@ async def test_garbage_is_hung_up_on_and_the_server_goes_on(server, folder, agen
 
 async def test_a_socket_left_by_a_killed_supervisor_is_taken_over(folder, agent):
     folder.control_socket.touch()
-    server = ControlServer(folder.control_socket, command, agent)
+    server = ControlServer(folder.control_socket, command, agent, nobody_follows)
     await server.start()
     assert (await ask(folder, "ping"))["ok"]
     server.close()

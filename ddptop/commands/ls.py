@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
+from ddptop import slurm_words
 from ddptop.output import count, local_time, put_clipped, put_json, say, table
 from ddptop.pause_words import short
 from ddptop.progress_words import bar_and_share, eta, step_cell
@@ -11,23 +12,33 @@ from ddptop.unguarded import guard
 from ddptop_runner.base.clock import utc_now
 from ddptop_runner.job.registry import is_recent, read_all
 from ddptop_runner.jobs.contract import DamagedRow, JobList, JobRow, job_row
+from ddptop_runner.jobs.slurm_queue import read_queue, with_jobs
 
 
 def run(show_all: bool, as_json: bool) -> int:
-    """Print live jobs and those of the last day, or all."""
+    """Print live jobs and those of the last day, or all; and what else Slurm has queued."""
     found, damaged = read_all()
     for error in damaged:
         say(f"ddptop: {error}")
     views = [view for view in found if show_all or is_recent(view)]
     rows = [job_row(view) for view in sorted(views, key=lambda view: not view.is_live)]
+    queue = read_queue()
+    slurm = None if queue is None else with_jobs(queue, found)
     if as_json:
         bad = [DamagedRow(job=error.job, reason=str(error)) for error in damaged]
-        put_json(JobList(jobs=rows, damaged=bad or msgspec.UNSET))
-    elif rows:
+        shown = msgspec.UNSET if queue is None else slurm
+        put_json(JobList(jobs=rows, damaged=bad or msgspec.UNSET, slurm=shown))
+        guard(views)
+        return 0
+    if rows:
         headers = ["JOB", "STATE", "RANKS", "ATTEMPT", "STEP", "DONE", "ETA", "STARTED", "COMMAND"]
         put_clipped(table(headers, [_cells(row) for row in rows], right=(2, 3, 4, 5, 6)))
-    else:
+    if waiting := slurm_words.others(slurm or []):
+        put_clipped(("\n" if rows else "") + slurm_words.queue_table(waiting))
+    elif not rows:
         say("no jobs yet; start one with ddptop launch train.py")
+    if queue is not None and queue.note is not None:
+        say(f"ddptop: {queue.note}")
     guard(views)
     return 0
 

@@ -27,6 +27,7 @@ from ddptop.tui.messages import CollectorFailed, LogRead, SnapshotReady
 from ddptop.tui.render.job_rows import sorted_jobs
 from ddptop.tui.render.recent import Recent
 from ddptop.tui.render.series import ChartData
+from ddptop.tui.slurm_source import SlurmSource
 from ddptop.tui.snapshot import Devices, JobDetail, Machine, Snapshot, Wish
 from ddptop.tui.sources import (
     DeviceSource,
@@ -86,6 +87,7 @@ class Collector:
         self.devices = DeviceSource()
         self._device_history = DeviceHistorySource()
         self._trends = TrendSource()
+        self._slurm = SlurmSource()
         self._cause: tuple[Path, tuple[str, ...]] | None = None
         self._asked = threading.Event()
         self._stopping = False
@@ -219,6 +221,8 @@ class Collector:
             more["device_history"] = self._device_history.read(own, wish, now_s)
         if wish.trends:
             more["trends"] = self._trends.read(own, now_s)
+        if wish.slurm:
+            more["slurm"] = self._slurm.read(own)
         if wish.compare:
             chosen = [by_name[name] for name in wish.compare if name in by_name]
             more["compared"] = self._late.compared.read(chosen, wish.compare_part)

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from ddptop.tui.replay_source import Replay
     from ddptop.tui.story_source import Story
     from ddptop_runner.foreign.types import Unreadable
+    from ddptop_runner.launch.slurm import SlurmJob
 
 
 class Machine(msgspec.Struct, frozen=True):
@@ -107,6 +108,8 @@ class Wish(msgspec.Struct, frozen=True):
     """UUID of the one whose figures are shown over that time; of the others, how busy they were."""
     trends: bool = False
     """Whether each job's loss trend is needed."""
+    slurm: bool = False
+    """Whether Slurm's queue is shown."""
     story: bool = False
     """Whether every attempt of `job` is needed."""
     story_attempt: int | None = None
@@ -146,6 +149,8 @@ class Snapshot(msgspec.Struct, frozen=True):
     device_history: DeviceHistory | None = None
     trends: Mapping[str, LossTrend] = msgspec.field(default_factory=dict)
     """By job: which way its loss goes."""
+    slurm: tuple[SlurmJob, ...] = ()
+    """The user's jobs in Slurm's queue that are no jobs of ddptop's."""
     story: Story | None = None
     """Story of the requested job."""
     compared: Compared | None = None

@@ -159,19 +159,17 @@ def test_the_queue_is_read():
         ["7", "bert", "PENDING", "gpu", "2", "", "Resources", "2026-11-22T10:00:00"],
         ["8_1", "a|b", "RUNNING", "gpu", "1", "n1", "None", "2026-11-22T10:00:00"],
     ]
-    cells[0] += ["2026-11-22T12:00:00", "1-00:00:00", "1-00:00:00", "7", "me"]
-    cells[1] += ["2026-11-22T11:00:00", "UNLIMITED", "UNLIMITED", "9", "me"]
+    cells[0] += ["2026-11-22T12:00:00", "1-00:00:00", "1-00:00:00", "7"]
+    cells[1] += ["2026-11-22T11:00:00", "UNLIMITED", "UNLIMITED", "9"]
     printed = "\n".join("\x1f".join(line) for line in cells)
     pending, running = slurm.queue_of(printed + "\nsomething else\n")
     at = dt.datetime(2026, 11, 22, 12, tzinfo=dt.timezone.utc)
     assert (pending.start_estimate, pending.started_at, pending.reason) == (at, None, "Resources")
     assert (pending.nodes, pending.node_list, pending.time_limit_s) == (2, None, 86400.0)
-    assert (running.id, running.name, running.start_estimate) == ("8_1", "a|b", None)
-    assert (running.started_at, running.reason, running.time_limit_s) == (
-        at - dt.timedelta(hours=1),
-        None,
-        None,
-    )
+    assert (running.id, running.number, running.name) == ("8_1", "9", "a|b")
+    hour = dt.timedelta(hours=1)
+    assert (running.started_at, running.start_estimate) == (at - hour, None)
+    assert (running.reason, running.time_limit_s) == (None, None)
 
 
 def test_srun_tells_that_a_node_left_the_allocation():

@@ -38,6 +38,7 @@ from ddptop.tui.widgets.jobs_table import JobsTable
 from ddptop.tui.widgets.key_bar import KeyBar
 from ddptop.tui.widgets.loss_chart import LossChart
 from ddptop.tui.widgets.said import Said
+from ddptop.tui.widgets.slurm_queue import SlurmQueue
 from ddptop.tui.widgets.table import Table
 from ddptop.tui.widgets.title_bar import TitleBar
 from ddptop_runner.devices.owners import user_name
@@ -65,6 +66,8 @@ class OverviewScreen(MonitorScreen):
     /* the loss of the job under the cursor, where there is room for it */
     OverviewScreen.-tall #chart.-chosen { display: block; }
     OverviewScreen #said.-chosen { display: block; }
+    OverviewScreen #slurm { display: none; height: 0; }
+    OverviewScreen #slurm.-some { display: block; }
     """
 
     BINDINGS = bindings(OVERVIEW)
@@ -76,6 +79,7 @@ class OverviewScreen(MonitorScreen):
         self._heights: dict[Widget, int | str] = {}
         self._keys = KeyBar(OVERVIEW)
         self._said = Said()
+        self._slurm = SlurmQueue()
         self._chart = LossChart(glance=True)
         self._filter = FilterBar(EXAMPLES)
         self._seen: set[tuple[str, dt.datetime | None]] = set()
@@ -84,7 +88,7 @@ class OverviewScreen(MonitorScreen):
 
     def compose(self) -> ComposeResult:
         """Title, jobs, devices, keys."""
-        yield from (self._title, self.jobs, self._said, self._chart, self._devices)
+        yield from (self._title, self.jobs, self._slurm, self._said, self._chart, self._devices)
         yield from (self._filter, self._keys)
 
     def on_mount(self) -> None:
@@ -98,6 +102,7 @@ class OverviewScreen(MonitorScreen):
             devices=True,
             device_history_s=HISTORY_S,
             trends=True,
+            slurm=True,
             chart_columns=max(60, 2 * self.app.size.width),
         )
 
@@ -112,6 +117,7 @@ class OverviewScreen(MonitorScreen):
             self._seen,
             snapshot.damaged,
         )
+        self._slurm.show(snapshot.slurm, snapshot.taken_at)
         self._say_filter()
         self._show_chosen()
         self._show_chart(snapshot)
@@ -137,7 +143,7 @@ class OverviewScreen(MonitorScreen):
 
     def _fit_jobs(self, device_rows: int) -> None:
         """The jobs get the rows they need; above the losses of one up to half of what is left."""
-        left = self.size.height - min(device_rows, self.size.height // 2) - 2
+        left = self.size.height - min(device_rows, self.size.height // 2) - 2 - self._slurm.rows
         needed = self.jobs.rows_wanted()
         wanted: int | str = "1fr"
         said = SAID_ROWS if left - needed >= SAID_ROWS or self.has_class("-tall") else 1

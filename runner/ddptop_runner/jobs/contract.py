@@ -11,6 +11,7 @@ import msgspec
 from ddptop_runner.foreign.types import Census, ForeignJob, ForeignRank
 from ddptop_runner.host import procs
 from ddptop_runner.job.registry import JobView, pause_of
+from ddptop_runner.launch.slurm import SlurmJob
 from ddptop_runner.model import run_step
 from ddptop_runner.model.snapshot import (
     SCHEMA,
@@ -105,6 +106,9 @@ class JobList(Base, frozen=True, kw_only=True):
     jobs: list[JobRow]
     damaged: list[DamagedRow] | msgspec.UnsetType = msgspec.UNSET
     """Run folders that cannot be read; this key is present only if there are any."""
+    slurm: list[SlurmJob] | msgspec.UnsetType | None = msgspec.UNSET
+    """Your jobs in Slurm's queue, at most 15 s old; null if squeue failed. This key is present only
+    on machines with Slurm."""
 
 
 class ForeignRow(JobRow, frozen=True, kw_only=True):

@@ -330,7 +330,7 @@ def why_no_requeue(counts: Requeues, most: int | None) -> str | None:
 # -- the queue -------------------------------------------------------------------------------------
 
 _SEPARATOR = "\x1f"
-_FIELDS = ("%i", "%j", "%T", "%P", "%D", "%N", "%r", "%V", "%S", "%l", "%L", "%A", "%u")
+_FIELDS = ("%i", "%j", "%T", "%P", "%D", "%N", "%r", "%V", "%S", "%l", "%L", "%A")
 QUEUE_ENV = {"TZ": "UTC", "SLURM_TIME_FORMAT": "standard"}
 """With these variables squeue prints times as `queue_of` reads them."""
 
@@ -340,6 +340,8 @@ class SlurmJob(Base, frozen=True, kw_only=True):
 
     id: str
     """Slurm's ID, such as 1234 or, for tasks of an array, 1234_[5-8]."""
+    number: str
+    """SLURM_JOB_ID, which differs from `id` for tasks of an array."""
     name: str
     state: str
     """As squeue prints it: PENDING, RUNNING, ..."""
@@ -372,12 +374,13 @@ def queue_of(printed: str) -> list[SlurmJob]:
         cells = [cell.strip() for cell in line.split(_SEPARATOR)]
         if len(cells) != len(_FIELDS) or not cells[0]:
             continue
-        id_, name, state, partition, nodes, hosts, reason, submit, start, limit, left, *_ = cells
+        id_, name, state, partition, nodes, hosts, reason, submit, start, limit, left = cells[:11]
         pending = state == "PENDING"
         start_at = _time(start)
         jobs.append(
             SlurmJob(
                 id=id_,
+                number=cells[11],
                 name=name,
                 state=state,
                 reason=reason if reason not in ("", "None") else None,

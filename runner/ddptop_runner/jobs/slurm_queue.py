@@ -1,0 +1,109 @@
+"""The user's jobs in Slurm's queue, asked for rarely: one controller serves the whole cluster."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import subprocess
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+import msgspec
+
+from ddptop_runner.base import bounded
+from ddptop_runner.base.clock import utc_now
+from ddptop_runner.base.files import write_atomic
+from ddptop_runner.base.paths import state_home
+from ddptop_runner.devices.owners import user_name
+from ddptop_runner.job.registry import JobView
+from ddptop_runner.launch.slurm import QUEUE_ENV, SlurmJob, queue_argv, queue_of
+from ddptop_runner.model.words import Base
+
+TIMEOUT_S = 2.0
+INTERVAL_S = 15.0
+"""All viewers of a user together ask not more often than this."""
+MOST_JOBS = 1000
+_CONFIGS = ("etc/slurm.conf", "etc/slurm/slurm.conf")
+_SYSTEM_CONFIGS = (
+    "/etc/slurm/slurm.conf",
+    "/etc/slurm-llnl/slurm.conf",
+    "/run/slurm/conf/slurm.conf",
+)
+
+
+class Queue(Base, frozen=True, kw_only=True):
+    """What squeue printed."""
+
+    jobs: list[SlurmJob] | None = None
+    """None where it did not answer."""
+    note: str | None = None
+    """Why it did not."""
+
+
+_decoder = msgspec.json.Decoder(Queue)
+
+
+def squeue_path(env: Mapping[str, str]) -> str | None:
+    """Where squeue is, on a machine that is part of a cluster; None elsewhere."""
+    found = shutil.which("squeue", path=env.get("PATH"))
+    if found is None or env.get("SLURM_CONF"):
+        return found
+    near = Path(found).resolve().parents[1]
+    configs = [*map(Path, _SYSTEM_CONFIGS), *(near / name for name in _CONFIGS)]
+    return found if any(map(os.path.exists, configs)) else None
+
+
+def read_queue(env: Mapping[str, str] | None = None) -> Queue | None:
+    """The user's jobs as of the last 15 s; None on a machine without Slurm.
+
+    Args:
+        env: the shell's variables; None: this process's.
+    """
+    shell = os.environ if env is None else env
+    squeue = squeue_path(shell)
+    if squeue is None:
+        return None
+    kept = state_home() / "slurm-queue.json"
+    with contextlib.suppress(OSError, msgspec.MsgspecError):
+        age_s = utc_now().timestamp() - kept.lstat().st_mtime
+        if 0 <= age_s < INTERVAL_S and kept.lstat().st_uid == os.geteuid():
+            return bounded.decode_json(_decoder, bounded.read_bytes(kept))
+    queue = _ask(squeue, shell)
+    with contextlib.suppress(OSError):
+        if kept.parent.is_dir() and kept.parent.stat().st_uid == os.geteuid():
+            write_atomic(kept, msgspec.json.encode(queue))
+    return queue
+
+
+def _ask(squeue: str, shell: Mapping[str, str]) -> Queue:
+    argv = queue_argv(user_name(os.geteuid()))
+    try:
+        done = subprocess.run(
+            [squeue, *argv[1:]],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            timeout=TIMEOUT_S,
+            check=False,
+            env={**shell, **QUEUE_ENV},
+        )
+    except subprocess.TimeoutExpired:
+        return Queue(note=f"squeue did not respond within {TIMEOUT_S:g} s")
+    except OSError as error:
+        return Queue(note=f"squeue cannot be run ({error.strerror})")
+    if done.returncode:
+        lines = done.stderr.decode(errors="replace").strip().splitlines() or ["no message"]
+        return Queue(note=f"squeue failed: {lines[-1].strip()[:200]}")
+    return Queue(jobs=queue_of(done.stdout.decode(errors="replace"))[:MOST_JOBS])
+
+
+def with_jobs(queue: Queue, views: Iterable[JobView]) -> list[SlurmJob] | None:
+    """The queue, with the names of the ddptop jobs that run in it."""
+    if queue.jobs is None:
+        return None
+    names = {
+        view.spec.placement.slurm_job: view.job
+        for view in views
+        if view.spec.placement is not None and view.is_live
+    }
+    return [msgspec.structs.replace(one, job=names.get(one.number)) for one in queue.jobs]

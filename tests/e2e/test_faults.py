@@ -27,7 +27,9 @@ pytestmark = [pytest.mark.torch, pytest.mark.tmux, pytest.mark.slow]
 
 TRAIN = Path(__file__).parents[2] / "ddptop" / "demo" / "train.py"
 LEAN = Path(__file__).with_name("descent_train.py")
-"""The same without DDP, for jobs whose ranks start again and again."""
+"""The same without DDP."""
+MEETING = Path(__file__).with_name("meeting_train.py")
+"""The same without torch, whose import would be most of what a job costs here."""
 TINY = [
     "--layers",
     "1",
@@ -51,10 +53,11 @@ JOBS = {
     "nothing of this is felt by the ranks": (
         *("stop", "supervisor-killed", "terminal-closed", "tmux-killed", "log-flood"),
     ),
-    "a rank ends": ("kill", "raise", "exit-code", "exit-0", "oom"),
-    "ranks stand still, or train on nonsense": ("hang-python", "hang-collective", "nan"),
+    "a rank ends, or trains on nonsense": ("kill", "raise", "exit-code", "exit-0", "nan"),
+    "ranks stand still in torch, or it fails": ("hang-python", "hang-collective", "oom"),
     "who holds the job ends": ("agent-killed", "guardian-killed", "corrupt-files"),
 }
+OF_TORCH = "ranks stand still in torch, or it fails"
 IN_A_PLACE = ("gpu-lost", "disk-full")
 """What these need is made for them."""
 
@@ -70,17 +73,18 @@ def test_every_fault_is_tried() -> None:
     assert sorted([*tried, *IN_A_PLACE]) == sorted(BY_NAME)
 
 
-@pytest.mark.parametrize("names", JOBS.values(), ids=JOBS)
+@pytest.mark.parametrize("what", JOBS)
 def test_the_job_goes_on_and_its_story_is_true(
-    names: tuple[str, ...],
+    what: str,
     ddptop_cli: Callable[..., subprocess.CompletedProcess[str]],
     tmp_path: Path,
 ) -> None:
-    faults = [quick(BY_NAME[name]) for name in names]
+    faults = [quick(BY_NAME[name]) for name in JOBS[what]]
+    script = LEAN if what == OF_TORCH else MEETING
     flags = [flag for fault in faults for flag in fault.flags()]
     answer = ddptop_cli(
-        *["launch", "-d", "--nproc", "2", "--max-restarts", str(len(names)), *flags],
-        *["--cwd", str(tmp_path), str(LEAN), *TINY, *KEPT, "--steps", "1000000"],
+        *["launch", "-d", "--nproc", "2", "--max-restarts", str(len(faults)), *flags],
+        *["--cwd", str(tmp_path), str(script), *TINY, *KEPT, "--steps", "1000000"],
     )
     assert answer.returncode == 0, answer.stderr
     trial = Trial(run_folder(answer.stdout.strip()))
@@ -104,7 +108,7 @@ def test_a_lost_gpu_is_set_aside(
         pytest.skip(str(error))
     for name, value in driver.items():
         monkeypatch.setenv(name, value)
-    one_fault(ddptop_cli, tmp_path, BY_NAME["gpu-lost"], "--gpus", "0,1", script=LEAN)
+    one_fault(ddptop_cli, tmp_path, BY_NAME["gpu-lost"], "--gpus", "0,1")
 
 
 def test_a_full_disk_is_a_gap_in_the_history(
@@ -127,11 +131,10 @@ def one_fault(
     folder: Path,
     fault: Fault,
     *options: str,
-    script: Path = TRAIN,
 ) -> None:
     answer = ddptop_cli(
         *["launch", "-d", *options, "--max-restarts", "1", *fault.flags()],
-        *["--cwd", str(folder), str(script), *TINY, *KEPT, "--steps", "1000000"],
+        *["--cwd", str(folder), str(MEETING), *TINY, *KEPT, "--steps", "1000000"],
     )
     assert answer.returncode == 0, answer.stderr
     job = answer.stdout.strip()

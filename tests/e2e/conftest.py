@@ -22,6 +22,7 @@ from ddptop_runner.store.history_reader import HistoryReader
 from ddptop_runner.store.logs import attempts, log_end, ranks
 
 DESCENT = Path(__file__).with_name("descent.py")
+MEETING = Path(__file__).with_name("meeting.py")
 REPORTER = '''
 """Reports steps and losses, and writes them down; without pauses by `hurry`."""
 import json, os, sys, time
@@ -181,10 +182,14 @@ def launch(
 def launch_script(
     tmp_path: Path, ddptop_cli: Callable[..., subprocess.CompletedProcess[str]]
 ) -> Callable[..., Job]:
-    """`launch_script(text, *options)` starts a script of the test's own, `descent` beside it."""
+    """`launch_script(text, *options)` starts a script of the test's own.
+
+    `descent` and `meeting` lie beside it.
+    """
 
     def start(text: str, *options: str, nproc: int = 2, name: str = "script") -> Job:
-        shutil.copy(DESCENT, tmp_path)
+        for module in (DESCENT, MEETING):
+            shutil.copy(module, tmp_path)
         (tmp_path / f"{name}.py").write_text(text)
         answer = ddptop_cli(
             "launch", "-d", "--nproc", str(nproc), *options, str(tmp_path / f"{name}.py")

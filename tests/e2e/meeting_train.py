@@ -12,9 +12,8 @@ import time
 import types
 from pathlib import Path
 
-from meeting import Meeting  # type: ignore[import-not-found]
-
 import ddptop
+from meeting import Meeting  # type: ignore[import-not-found]
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "ddptop" / "demo"))
 sys.modules["torch"] = types.ModuleType("torch")  # the faults' file imports it, for two of them

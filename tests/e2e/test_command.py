@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from tests.e2e.command_jobs import gone, launcher_of, pids_of, steps_of
-from tests.e2e.conftest import DESCENT
+from tests.e2e.conftest import MEETING
 
 from ddptop_runner.host import tree
 
@@ -19,21 +19,15 @@ pytestmark = [pytest.mark.torch, pytest.mark.tmux]
 TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
 
 TRAINER = '''
-"""A script that knows nothing of ddptop."""
+"""Ranks of torchrun's that need no torch themselves."""
 import os, sys, time
-import torch
-import torch.distributed as dist
-from descent import Descent
+import ddptop
+from meeting import Meeting
 
-dist.init_process_group("gloo")
-rank = dist.get_rank()
-model = torch.nn.Linear(16, 1)
-optimizer = Descent(model)
+rank, meeting = int(os.environ["RANK"]), Meeting()
 for step in range(1, 100_000):
-    loss = (model(torch.randn(8, 16)) - 1).square().mean()
-    optimizer.zero_grad()
-    loss.backward()
-    optimizer.step()
+    meeting.meet()
+    ddptop.report(loss=1 / step)
     print(f"rank {rank} step {step}", flush=True)
     if rank == 1 and os.path.exists(sys.argv[1]):
         raise ValueError(f"no more data, says {rank}")
@@ -44,7 +38,7 @@ for step in range(1, 100_000):
 @pytest.fixture
 def script(tmp_path: Path) -> list[str]:
     """A training script and its argument: it fails once that file is there."""
-    shutil.copy(DESCENT, tmp_path)
+    shutil.copy(MEETING, tmp_path)
     (tmp_path / "train.py").write_text(TRAINER)
     return [str(tmp_path / "train.py"), str(tmp_path / "fail")]
 
@@ -52,13 +46,11 @@ def script(tmp_path: Path) -> list[str]:
 def test_torchrun_outlives_all_that_guards_it_and_restarts_its_own_ranks(
     launch_command, script, wait_until
 ):
-    # else torch hands the dead ranks' store to the next ones, which may then wait for ever
-    fresh_store = ["--env", "TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1"]
-    job = launch_command([*TORCHRUN, "--max-restarts", "1", *script], *fresh_store)
+    job = launch_command([*TORCHRUN, "--max-restarts", "1", *script])
     wait_until(job.trains, what="both ranks to train")
     status, pids = job.status(), pids_of(job)
     assert (status["world_size"], [rank["rank"] for rank in status["ranks"]]) == (2, [0, 1])
-    assert {rank["loss_source"] for rank in status["ranks"]} == {"probe"}
+    assert {rank["loss_source"] for rank in status["ranks"]} == {"api"}
     launcher = launcher_of(job)
     assert (launcher["name"], launcher["state"]) == ("torchrun", "running")
     assert tree.descends_from(pids[0], launcher["pid"])

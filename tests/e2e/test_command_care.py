@@ -14,7 +14,7 @@ from tests.e2e.conftest import DESCENT
 pytestmark = [pytest.mark.torch, pytest.mark.tmux]
 
 SPAWNER = '''
-"""Two ranks by mp.spawn. Saves when asked, stands still while a file is there."""
+"""Two forked ranks: torch is imported once. Saves if asked, stands still while a file is there."""
 import os, signal, sys, time
 import torch
 import torch.distributed as dist
@@ -49,11 +49,11 @@ def train(rank, store, folder):
 if __name__ == "__main__":
     print("terminal", sys.stdout.isatty(), flush=True)
     store = f"file://{sys.argv[1]}/store-{os.getpid()}"
-    mp.spawn(train, (store, sys.argv[1]), nprocs=2)
+    mp.start_processes(train, (store, sys.argv[1]), nprocs=2, start_method="fork")
 '''
 
 
-def test_mp_spawn_is_cared_for(launch_command, tmp_path, wait_until):
+def test_ranks_of_a_script_of_its_own_are_cared_for(launch_command, tmp_path, wait_until):
     shutil.copy(DESCENT, tmp_path)
     (tmp_path / "spawn.py").write_text(SPAWNER)
     argv = [sys.executable, str(tmp_path / "spawn.py"), str(tmp_path)]

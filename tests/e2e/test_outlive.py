@@ -133,21 +133,17 @@ def test_every_killed_rank_is_restarted_on_the_first_try(launch, wait_until):
 
 def test_a_hang_is_ended_with_its_evidence_and_restarted(launch_script, wait_until):
     job = launch_script(
-        "import os, time, torch\n"
-        "import torch.distributed as dist\n"
-        "from descent import Descent\n"
-        "dist.init_process_group('gloo')\n"
-        "model = torch.nn.Linear(4, 1)\n"
-        "optimizer = Descent(model)\n"
+        "import os, time, ddptop\n"
+        "from meeting import Meeting\n"
+        "meeting = Meeting()\n"
         "def lost():\n"
         "    time.sleep(600)\n"
         "for step in range(60):\n"
-        "    if step == 20 and dist.get_rank() == 1 and os.environ['DDPTOP_ATTEMPT'] == '0':\n"
+        "    if step == 20 and os.environ['RANK'] == '1' and os.environ['DDPTOP_ATTEMPT'] == '0':\n"
         "        lost()\n"
-        "    model(torch.randn(2, 4)).mean().backward()\n"
-        "    optimizer.step()\n"
-        "    time.sleep(0.02)\n"
-        "dist.destroy_process_group()\n",
+        "    meeting.meet()\n"
+        "    ddptop.report(loss=0.5)\n"
+        "    time.sleep(0.02)\n",
         *["--hang-timeout", "5"],
     )
     assert job.wait() == 0
@@ -159,8 +155,17 @@ def test_a_hang_is_ended_with_its_evidence_and_restarted(launch_script, wait_unt
     assert "in lost" in stacks.read_text()
 
 
-def test_a_paused_rank_is_not_a_hang(launch, ddp_trainer, wait_until):
-    job = launch(10_000, 0.05, "--hang-timeout", "2")
+def test_a_paused_rank_is_not_a_hang(launch_script, wait_until):
+    job = launch_script(
+        "import time, ddptop\n"
+        "from meeting import Meeting\n"
+        "meeting = Meeting()\n"
+        "while True:\n"
+        "    meeting.meet()\n"
+        "    ddptop.report(loss=0.5)\n"
+        "    time.sleep(0.05)\n",
+        *["--hang-timeout", "2"],
+    )
     wait_until(job.trains, what="training")
     pid = job.rank(1)["pid"]
     os.kill(pid, signal.SIGSTOP)

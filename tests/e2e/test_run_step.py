@@ -57,7 +57,7 @@ def test_jobs_that_go_on_tell_the_steps_of_their_run_or_whose_steps_they_are(
         out = tmp_path / f"of-{name}"
         out.mkdir()
         script = SCRIPT.format(out=str(out), prints=name == "prints")
-        jobs[name] = launch_script(script, name=name)
+        jobs[name] = launch_script(script, name=name, nproc=1)
 
     def touch(name: str) -> None:
         for of in jobs:

@@ -4,11 +4,12 @@ A rank writes {"rank": .., "workers": [pids]} to OUT/<pid>.json, where OUT is DD
 """
 
 COMMON = """
-import json, os, signal, sys
+import json, multiprocessing, os, signal, sys
 from pathlib import Path
-import torch, torch.distributed as dist
+if "Manager" not in multiprocessing.current_process().name:  # which needs none of it
+    import torch, torch.distributed as dist
 
-class Data(torch.utils.data.Dataset):
+class Data:
     def __len__(self): return 1000
     def __getitem__(self, index): return float(index)
 
@@ -39,8 +40,6 @@ if __name__ == "__main__":
 SPAWN = (
     COMMON
     + """
-import torch.multiprocessing as mp
-
 def train(index, port, context, name_it):
     if name_it:
         os.environ.update(RANK=str(index), WORLD_SIZE="2", MASTER_ADDR="127.0.0.1",
@@ -49,6 +48,7 @@ def train(index, port, context, name_it):
     tell(index, context if index == 1 else None)
 
 if __name__ == "__main__":
+    import torch.multiprocessing as mp
     manager = mp.get_context("spawn").Manager()  # spawned before the ranks, and none of them
     mp.start_processes(train, (sys.argv[2], sys.argv[3], "name" in sys.argv), nprocs=2,
                        start_method=sys.argv[1])

@@ -111,7 +111,7 @@ TRAININGS = {
     "mp.spawn": (2, SPAWN),
     "mp.fork": (2, SPAWN),
     "mp.forkserver": (2, SPAWN),
-    "named spawn": (2, SPAWN),
+    "named": (2, SPAWN),
     "mpirun": (2, MPI),
     "single": (1, SINGLE),
 }
@@ -137,7 +137,7 @@ def trainings(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Tr
         found["mp.spawn"].start(python, "train.py", "spawn", free_port(), "fork")
         found["mp.fork"].start(python, "train.py", "fork", free_port(), "fork")
         found["mp.forkserver"].start(python, "train.py", "forkserver", free_port(), "fork")
-        found["named spawn"].start(python, "train.py", "spawn", free_port(), "spawn", "name")
+        found["named"].start(python, "train.py", "fork", free_port(), "spawn", "name")
         if "mpirun" in found:
             mpirun = ["mpirun", "--oversubscribe", "-np", "2"]
             found["mpirun"].start(*mpirun, python, "train.py", free_port())
@@ -227,7 +227,7 @@ def test_ranks_without_any_variable(trainings, census, name):
 
 
 def test_workers_with_the_variables_that_a_rank_set_are_no_ranks(trainings, census):
-    training = trainings["named spawn"]
+    training = trainings["named"]
     job = job_of(census, training)
     assert pid_by_rank(job) == training.pids
     assert [rank.evidence for rank in job.ranks] == ["start order"] * 2

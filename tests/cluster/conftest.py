@@ -14,7 +14,7 @@
     A folder with `steps.py` (no torch) and `ddp.py` (torch), and `do(rank, word)`,
     `steps(attempt, rank)`.
 
-A test that takes `hosts` or `slurm` is marked so by itself.
+A test that takes one of them is marked `slurm` or `cluster` by itself.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ JOB_TIMEOUT_S = 120.0
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         names = getattr(item, "fixturenames", ())
-        if "slurm" in names:
+        if "_slurm" in names:
             item.add_marker("slurm")
-        elif "hosts" in names:
+        elif "network" in names:
             item.add_marker("cluster")
 
 

@@ -289,11 +289,23 @@ class Host(Processes):
         self._outside = self.init = None
 
     def pids(self) -> list[int]:
-        """Everything that runs there but its process 1."""
+        """Everything that runs there but its daemons."""
+        daemons = self.daemons()
+        return [pid for pid in self._all_pids() if pid != self.init and pid not in daemons]
+
+    def daemons(self) -> list[int]:
+        """Pids of Slurm's own processes."""
+        return [
+            pid
+            for pid in self._all_pids()
+            if Path("".join(_argv(pid)[:1])).name.startswith(("slurmd", "slurmstepd"))
+        ]
+
+    def _all_pids(self) -> list[int]:
         if self.init is None:
             return []
         mine = _pid_namespace(self.init)
-        return [pid for pid in procs.all_pids() if pid != self.init and _pid_namespace(pid) == mine]
+        return [pid for pid in procs.all_pids() if _pid_namespace(pid) == mine]
 
     def popen(self, argv: Sequence[str], **options: Any) -> subprocess.Popen[str]:
         """Start a command there as its user, with the variables of a login."""

@@ -201,7 +201,7 @@ class Slurm:
         """End all jobs, and start what is missing, after the network was restored."""
         self.cancel()
         for host in self.network.hosts.values():
-            if not any("slurmd" in line for line in host.described()):
+            if not host.daemons():
                 self.start_node(host)
         self.wait_idle(60.0)
 
@@ -215,9 +215,8 @@ class Slurm:
             except (OSError, ValueError):
                 pass
         for host in self.network.hosts.values():
-            for line in host.described():
-                if "/slurmd" in line or "slurmstepd" in line:
-                    _kill(int(line.split()[0]))
+            for pid in host.daemons():
+                _kill(pid)
         shutil.rmtree(self.folder, ignore_errors=True)
 
 

@@ -6,7 +6,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from tests.cluster.machines import Host, Network
@@ -26,7 +26,9 @@ class Torchrun:
         command: Sequence[str],
         log: Path,
         nnodes: str | None = None,
+        variables: Mapping[str, str] | None = None,
     ) -> None:
+        self.variables = dict(variables or {})
         self.hosts = [network.hosts[name] for name in names]
         self.command = list(command)
         self.nnodes = nnodes or str(len(names))
@@ -52,7 +54,7 @@ class Torchrun:
                     *["--rdzv-endpoint", f"{self.hosts[0].address}:{PORT}"],
                     *["--local-addr", host.address, *self.command],
                 ],
-                env=CLEAN | {"GLOO_SOCKET_IFNAME": "eth0"},
+                env=CLEAN | {"GLOO_SOCKET_IFNAME": "eth0"} | self.variables,
                 stdout=log,
                 stderr=log,
                 start_new_session=True,

@@ -1,5 +1,6 @@
 """Trains a line with DDP over gloo: `ddp.py FOLDER [STEPS] [PAUSE_S]`, told things as steps.py."""
 
+import datetime
 import json
 import os
 import sys
@@ -12,7 +13,8 @@ import torch.distributed as dist
 folder = Path(sys.argv[1])
 steps = int(sys.argv[2]) if len(sys.argv) > 2 else 1_000_000
 pause_s = float(sys.argv[3]) if len(sys.argv) > 3 else 0.02
-dist.init_process_group("gloo")
+timeout_s = float(os.environ.get("DDP_TIMEOUT_S", "1800"))
+dist.init_process_group("gloo", timeout=datetime.timedelta(seconds=timeout_s))
 rank, attempt = dist.get_rank(), os.environ["TORCHELASTIC_RESTART_COUNT"]
 torch.manual_seed(rank)
 model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(16, 1))

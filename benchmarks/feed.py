@@ -12,7 +12,7 @@ import random
 import signal
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import msgspec
@@ -30,7 +30,7 @@ from ddptop_runner.model.snapshot import (
     RankSample,
     encode,
 )
-from ddptop_runner.model.spec import JobSpec, write_spec
+from ddptop_runner.model.spec import Device, JobSpec, NodeSpec, Placement, write_spec
 from ddptop_runner.store.history import HistoryWriter
 
 JOB = "bench"
@@ -38,18 +38,32 @@ TOTAL_STEPS = 10**6
 
 
 def samples(
-    second: int, now_s: float, ranks: int, gpus: int, chance: random.Random
+    second: int,
+    now_s: float,
+    ranks: int,
+    gpus: int,
+    chance: random.Random,
+    hosts: Sequence[str] = (),
 ) -> tuple[list[RankSample], list[GpuSample]]:
-    """Figures that all change from second to second, as a busy job's do."""
+    """Figures that all change from second to second, as a busy job's do.
+
+    With `hosts`, ranks and devices are dealt to them in order, equally many to each.
+    """
+    here = procs.host_name()
+
+    def place(number: int, total: int) -> tuple[str, int]:
+        each = total // max(1, len(hosts))
+        return (hosts[number // each], number % each) if hosts else (here, number)
+
     loss = 2.0 + 6.0 * math.exp(-second / 2000)
     now = dt.datetime.fromtimestamp(now_s, dt.timezone.utc)
     rank_samples = [
         RankSample(
             rank=rank,
-            local_rank=rank,
-            host=procs.host_name(),
-            pid=100_000 + rank,
-            gpu=rank if rank < gpus else None,
+            local_rank=place(rank, ranks)[1],
+            host=place(rank, ranks)[0],
+            pid=100_000 + place(rank, ranks)[1],
+            gpu=place(rank, ranks)[1] if rank < gpus else None,
             state="running",
             step=3 * second + rank % 2,
             loss=loss + chance.gauss(0, 0.05),
@@ -64,7 +78,8 @@ def samples(
     ]
     gpu_samples = [
         GpuSample(
-            index=index,
+            index=place(index, gpus)[1],
+            host=place(index, gpus)[0],
             uuid=f"GPU-{index:08x}-1111-2222-3333-444455556666",  # the stand-in driver's
             name="NVIDIA H100 80GB HBM3",
             util_percent=round(95 + chance.gauss(0, 3)),
@@ -80,6 +95,23 @@ def samples(
     return rank_samples, gpu_samples
 
 
+def _placement(hosts: Sequence[str], ranks: int, gpus: int) -> Placement:
+    devices = [Device(index=index) for index in range(gpus // len(hosts))]
+    nodes = [
+        NodeSpec(
+            host=host,
+            address=host,
+            nproc=ranks // len(hosts),
+            devices=devices or None,
+            python=sys.executable,
+            command=["ddptop-node"],
+            ports=[29500],
+        )
+        for host in hosts
+    ]
+    return Placement(by="ssh", nodes=nodes, min_nodes=len(hosts))
+
+
 class Feed:
     """The run folder of one live job; `tick` writes one more second of it."""
 
@@ -92,8 +124,13 @@ class Feed:
         history_s: int = 3600,
         step_s: int = 1,
         now_s: float | None = None,
+        hosts: Sequence[str] = (),
     ) -> None:
-        """Write the job's past, from `history_s` ago to `now_s`, in steps of `step_s`."""
+        """Write the job's past, from `history_s` ago to `now_s`, in steps of `step_s`.
+
+        With `hosts` it is the head's merged job of several machines.
+        """
+        self._hosts = hosts
         self._ranks, self._gpus = ranks, gpus
         self._chance = random.Random(1)
         self._second = history_s
@@ -109,25 +146,26 @@ class Feed:
             python=sys.executable,
             cwd="/",
             nproc=ranks,
+            placement=_placement(hosts, ranks, gpus) if hosts else None,
         )
         self.folder = RunFolder(home / "runs" / JOB)
         self.folder.nodes_dir.mkdir(parents=True)
         self._log = self.folder.log_file(0, 0)
         self._log.parent.mkdir(parents=True)
-        past = HistoryWriter(self.folder.history_db, batch_s=600.0)
+        past = HistoryWriter(self.folder.history_db, batch_s=600.0, hosts=hosts)
         for second in range(0, history_s, step_s):
             at_s = now_s - history_s + second
-            past.add(at_s, 0, *samples(second, at_s, ranks, gpus, self._chance))
+            past.add(at_s, 0, *samples(second, at_s, ranks, gpus, self._chance, hosts))
         past.event(Event(ts=self._started, type="launched", message="train.py", attempt=0))
         past.close()
-        self._history = HistoryWriter(self.folder.history_db)
+        self._history = HistoryWriter(self.folder.history_db, hosts=hosts)
         self.tick(now_s)
         write_spec(self.folder, self._spec)
 
     def tick(self, now_s: float) -> None:
         """Write the second that begins at `now_s`."""
         second = self._second
-        ranks, gpus = samples(second, now_s, self._ranks, self._gpus, self._chance)
+        ranks, gpus = samples(second, now_s, self._ranks, self._gpus, self._chance, self._hosts)
         snapshot = NodeSnapshot(
             job=JOB,
             job_id=self._spec.job_id,

@@ -1,6 +1,8 @@
 """A job of 1,024 ranks, every figure of which changes once a second: CPU, and how keys answer.
 
-    python benchmarks/tui_ranks.py [--ranks 1024] [--seconds 30] [--keys 50]
+    python benchmarks/tui_ranks.py [--ranks 1024] [--hosts 1] [--seconds 30] [--keys 50]
+
+With --hosts 128 the job is the head's merged one of 128 machines, and each rank has a device.
 
 Snapshots and history are written by a process of its own, whose cost is not counted. A key moves
 the cursor; it is answered when the first bytes reach the pty. Keys come at any moment of the
@@ -46,6 +48,7 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--ranks", type=int, default=1024)
     parser.add_argument("--gpus", type=int, default=8)
+    parser.add_argument("--hosts", type=int, default=1)
     parser.add_argument("--history-s", type=int, default=3600)
     parser.add_argument("--seconds", type=float, default=30.0)
     parser.add_argument("--keys", type=int, default=50)
@@ -53,9 +56,16 @@ def main() -> None:
     parser.add_argument("--columns", type=int, default=120)
     options = parser.parse_args()
     home = Path(tempfile.mkdtemp(prefix="ddptop-bench-"))
+    hosts = [f"node-{number:03}" for number in range(options.hosts)] if options.hosts > 1 else []
+    gpus = options.ranks if hosts else options.gpus
     step_s = max(1, options.history_s * options.ranks // 60_000)
     feeder = Feeder(
-        lambda: Feed(home, options.ranks, options.gpus, history_s=options.history_s, step_s=step_s)
+        lambda: Feed(
+            *(home, options.ranks, gpus),
+            history_s=options.history_s,
+            step_s=step_s,
+            hosts=hosts,
+        )
     )
     env = {**os.environ, "DDPTOP_HOME": str(home), "TERM": "xterm-256color"}
     command = [sys.executable, "-m", "ddptop", "attach", JOB]

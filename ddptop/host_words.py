@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 
-from ddptop_runner.model.snapshot import NodeSnapshot
+from ddptop_runner.model.snapshot import GpuSample, NodeSnapshot
 
 MOST_CELLS = 12
 """Of a host's name in a table."""
@@ -22,6 +22,20 @@ def has_several(snapshot: NodeSnapshot | None) -> bool:
         return False
     first = snapshot.ranks[0].host
     return any(rank.host != first for rank in snapshot.ranks)
+
+
+def hosts_in_words(hosts: Sequence[str], most: int = 4) -> str:
+    """`a, b`; of many hosts `128 (a to z)`."""
+    short = list(short_names(hosts, 16).values())
+    if len(short) <= most:
+        return ", ".join(short)
+    return f"{len(short)} ({short[0]} to {short[-1]})"
+
+
+def hosts_of_devices(gpus: Sequence[GpuSample], most: int = 8) -> Mapping[str, str]:
+    """Short names of the hosts of these devices; empty where they are of one host."""
+    hosts = dict.fromkeys(gpu.host for gpu in gpus if gpu.host is not None)
+    return short_names(hosts, most) if len(hosts) > 1 else {}
 
 
 def short_names(hosts: Collection[str], most: int = MOST_CELLS) -> Mapping[str, str]:

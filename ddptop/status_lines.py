@@ -10,6 +10,7 @@ import statistics
 import unicodedata
 from collections.abc import Callable, Iterable, Sequence
 
+from ddptop.host_words import hosts_of_devices
 from ddptop.output import number
 from ddptop.pause_words import in_words
 from ddptop.progress_words import BAR_CELLS, LIST_CELLS, place, share, shown_percent, text_bar
@@ -180,11 +181,16 @@ def _devices(status: JobStatus) -> list[Part]:
             (f"load {load}", ""),
             (f"memory {size(None if memory is None else int(memory))}", ""),
         ]
+    hosts = hosts_of_devices(gpus, 16)
     names = name_gpus([gpu.index for gpu in gpus if gpu.index is not None]) or "GPUs"
-    lost = [gpu.index for gpu in gpus if gpu.lost and gpu.index is not None]
+    if hosts:
+        names = f"{len(gpus)} GPUs on {len(hosts)} hosts"
     parts: list[Part] = [(names, "")]
-    if lost:
-        parts.append((f"{name_gpus(lost)} lost", "bad"))
+    for host in hosts or [None]:
+        lost = [gpu.index for gpu in gpus if gpu.lost and host in (None, gpu.host)]
+        if lost:
+            where = "" if host is None else f" on {hosts[host]}"
+            parts.append((f"{name_gpus(lost)}{where} lost", "bad"))
     parts.append((f"load {_range(gpus, lambda gpu: gpu.util_percent)}", ""))
     used = _sum(gpu.mem_used_bytes for gpu in gpus)
     total = _sum(gpu.mem_total_bytes for gpu in gpus)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import PurePath
 
 from ddptop import pause_words
+from ddptop.host_words import has_several
 from ddptop.output import count, local_time, number, put_folded, put_json, table
 from ddptop.progress_words import in_words
 from ddptop.rank_words import (
@@ -18,7 +19,15 @@ from ddptop.rank_words import (
 )
 from ddptop.unguarded import taken_up
 from ddptop_runner.base.paths import LAUNCHER
-from ddptop_runner.base.units import NOT_AVAILABLE, duration, name_ranks, percent, size, step_time
+from ddptop_runner.base.units import (
+    NOT_AVAILABLE,
+    duration,
+    name_ranks,
+    percent,
+    plural,
+    size,
+    step_time,
+)
 from ddptop_runner.devices.words import devices_in_words
 from ddptop_runner.job.registry import JobView, elapsed_s, resolve
 from ddptop_runner.jobs.contract import JobStatus, job_status
@@ -85,6 +94,7 @@ def describe(view: JobView, status: JobStatus) -> str:
     lines += _next(view, status)
     if devices := [one for one in view.spec.devices or () if one.index not in status.set_aside]:
         lines.append(f"  devices: {devices_in_words(devices)}")
+    lines += _hosts(view)
     if note := _device_note(view, status):
         lines.append(f"  device metrics: {note}")
     if saved := _checkpoint(view, status):
@@ -95,12 +105,28 @@ def describe(view: JobView, status: JobStatus) -> str:
         step = "STEP*" if own else "STEP"
         headers = ["RANK", "GPU", "PID", "STATE", step, "LOSS", "STEP TIME", "CPU", "RSS"]
         rows = [_cells(rank) for rank in status.ranks]
-        lines += ["", table(headers, rows, right=(0, 1, 2, 4, 5, 6, 7, 8))]
+        right = (0, 1, 2, 4, 5, 6, 7, 8)
+        if has_several(view.snapshot):
+            headers.append("HOST")
+            for row, rank in zip(rows, status.ranks, strict=True):
+                row.append(rank.host)
+        lines += ["", table(headers, rows, right=right)]
         if own:
             lines.append("  * steps taken in this attempt; its starting step is unknown")
     lines += _details(status)
     lines += _failing_lines(view, status)
     return "\n".join(lines)
+
+
+def _hosts(view: JobView) -> list[str]:
+    """The nodes of a job on several machines; of many only the first ones."""
+    nodes = [] if view.spec.placement is None else view.spec.placement.nodes
+    lines = []
+    for node in nodes[:DETAILS]:
+        devices = devices_in_words(node.devices) if node.devices else "no devices"
+        lines.append(f"  host {node.host}: {plural(node.nproc, 'rank')}, {devices}")
+    more = len(nodes) - DETAILS
+    return lines if more <= 0 else [*lines, f"  and {more} more hosts"]
 
 
 def _state(view: JobView, status: JobStatus) -> str:

@@ -11,6 +11,8 @@ from collections.abc import Callable, Coroutine, Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from msgspec.structs import replace
+
 from ddptop.tui.chart_source import ChartSource
 from ddptop.tui.messages import LogKey, LogRead
 from ddptop.tui.render.series import ChartData
@@ -24,8 +26,10 @@ from ddptop_runner.devices.report import (
     no_library_report,
     without_metrics,
 )
+from ddptop_runner.host import procs
 from ddptop_runner.job.registry import JobView, read_job, require_own_name
 from ddptop_runner.model.snapshot import Event, GpuSample
+from ddptop_runner.model.spec import JobSpec
 from ddptop_runner.store.history import HistoryReader
 
 if TYPE_CHECKING:
@@ -194,7 +198,17 @@ class DeviceSource:
         self._wanted_for = 0
 
     def read(self, views: Iterable[JobView]) -> Devices:
-        """Every device of this host."""
+        """Every device of this host, and those of others on which its jobs run."""
+        views = list(views)
+        found = self._read_own(views)
+        own = {gpu.uuid for gpu in found.gpus}
+        far = [gpu for gpu in far_devices(views) if gpu.uuid is None or gpu.uuid not in own]
+        if not far:
+            return found
+        note = None if found.note is None else f"{procs.host_name()}: {found.note}"
+        return replace(found, gpus=(*found.gpus, *far), note=note)
+
+    def _read_own(self, views: Iterable[JobView]) -> Devices:
         if not driver_library_exists():
             return Devices(note=no_library_report().note)
         covered = covered_devices(views)
@@ -282,8 +296,25 @@ class DeviceSource:
         task.add_done_callback(self._at_work.discard)
 
 
+def far_devices(views: Iterable[JobView]) -> list[GpuSample]:
+    """Devices of other hosts, on which a live job of this one runs."""
+    found: dict[object, GpuSample] = {}
+    for view in views:
+        if view.snapshot is None or not view.is_live or not is_on_several(view.spec):
+            continue
+        for gpu in view.snapshot.gpus:
+            if gpu.host != view.snapshot.host:
+                found.setdefault(gpu.uuid or (gpu.host, gpu.index), gpu)
+    return list(found.values())
+
+
+def is_on_several(spec: JobSpec) -> bool:
+    """Whether ranks of a job may be on other hosts, whose devices and pids are not local ones."""
+    return spec.placement is not None and spec.placement.by != "pipe"
+
+
 def covered_devices(views: Iterable[JobView]) -> Mapping[str, GpuSample]:
-    """Devices that a live job of this host has fresh figures of, by UUID."""
+    """Devices of this host that a live job has fresh figures of, by UUID."""
     return {
         gpu.uuid: gpu
         for view in views
@@ -291,4 +322,5 @@ def covered_devices(views: Iterable[JobView]) -> Mapping[str, GpuSample]:
         if (view.snapshot_age_s or 0.0) <= FRESH_S
         for gpu in view.snapshot.gpus
         if gpu.uuid is not None
+        if gpu.host == view.snapshot.host or not is_on_several(view.spec)
     }

@@ -7,8 +7,10 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from ddptop.host_words import short_names
+from ddptop.host_words import hosts_in_words, hosts_of_devices, short_names
 from ddptop.tui.render.alert_help import explain
+from ddptop.tui.render.devices import label
+from ddptop.tui.sources import covered_devices, far_devices
 from tests.runner.builders import make_spec, put_job
 from tests.runner.nodes import HOSTS, NOON, merged, placement, rank_on, ranks_and_devices
 from tests.runner.rank_lives import Told, healthy, sick
@@ -221,3 +223,24 @@ def test_no_host_is_called_slow_for_ordinary_noise_or_for_one_rank(name: str):
 )  # fmt: skip
 def test_host_names_are_shortened_so_that_they_still_tell_hosts_apart(hosts, short):
     assert [short_names(hosts)[host] for host in hosts] == short
+
+
+def test_many_hosts_are_counted_and_few_are_named():
+    assert hosts_in_words(["a", "b"]) == "a, b"
+    many = [f"node-{number:03}" for number in range(128)]
+    assert hosts_in_words(many) == "128 (node-000 to node-127)"
+
+
+def test_devices_are_named_by_host_and_index_where_hosts_are_several():
+    names = hosts_of_devices(GPUS)
+    assert [label(gpu, names) for gpu in (GPUS[0], GPUS[4])] == ["a:0", "b:0"]
+    assert hosts_of_devices(GPUS[:4]) == {} and label(GPUS[3]) == "3"
+
+
+def test_only_devices_of_other_hosts_are_added_to_those_of_this_one(ddptop_home: Path):
+    host = make_spec().host
+    ranks, gpus = ranks_and_devices((host, "b"))
+    alive = {"ranks": ranks, "gpus": gpus, "guardian": procs.identify(os.getpid())}
+    view = read_job(put_job(snapshot=alive, placement=placement((host, "b"))))
+    assert {gpu.host for gpu in far_devices([view])} == {"b"}
+    assert {gpu.host for gpu in covered_devices([view]).values()} == {host}

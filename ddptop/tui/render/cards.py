@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
+from ddptop.host_words import short_names
 from ddptop.rank_words import counts_own, data_share, parts_text, rank_step, sync_share
 from ddptop.tui.render.bars import bar
 from ddptop.tui.render.card_grid import LEAST_BOX
@@ -57,6 +58,8 @@ class Around(msgspec.Struct, frozen=True):
     """What is known of one rank at least: the rest gets no row."""
     slow: bool = False
     """Whether a rank holds up the others."""
+    hosts: Mapping[str, str] = msgspec.field(default_factory=dict)
+    """Short names of the hosts, where there are several."""
 
 
 def around(
@@ -73,6 +76,7 @@ def around(
     known = [points.t for points in (*step_times.values(), *losses.values()) if points.t]
     until = max((t[-1] for t in known), default=now.timestamp())
     since = max(until - span_s, min((t[0] for t in known), default=until - span_s))
+    hosts = dict.fromkeys(rank.host for rank in ranks)
     busiest = max((rank.cpu_percent or 0.0 for rank in ranks), default=0.0)
     return Around(
         now=now,
@@ -85,6 +89,7 @@ def around(
         cpu_full=max(100.0, busiest),
         rows=known_rows(ranks),
         slow=slow,
+        hosts=short_names(hosts) if len(hosts) > 1 else {},
     )
 
 
@@ -173,6 +178,8 @@ def _head(
     mark = "▸" if chosen else ""
     number: Span = (f"{mark}{rank.rank} ", "strong")
     device = device_text(rank)
+    if (host := others.hosts.get(rank.host)) is not None:
+        device = f"{host}:{rank.gpu}" if rank.gpu is not None else host
     room = cells - width((number,)) - len(device) - 2 - after
     if room < 6 or len(text) > room:
         device, room = "", cells - width((number,)) - after

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from msgspec.structs import replace
+
 from ddptop.tui.render.bars import bar
 from ddptop.tui.render.columns import Column, Row
 from ddptop.tui.render.device_words import wasted_words
 from ddptop.tui.render.devices import (
     LOST_WORDS,
+    NO_HOSTS,
     Owners,
     device_trouble,
     heat,
@@ -36,10 +39,15 @@ _BAR = Column("bar", "", BAR_CELLS, drop=6)
 _MEMORY_BAR = Column("memory_bar", "", BAR_CELLS, drop=7)
 
 
-def device_columns(cells: int, names_differ: bool) -> tuple[Column, ...]:
-    """The columns of a table of that width."""
+def device_columns(cells: int, names_differ: bool, label_cells: int = 4) -> tuple[Column, ...]:
+    """The columns of a table of that width; `label_cells` is what names a device."""
     curve = 30 if cells >= 150 else 20 if cells >= 120 else 15
-    columns = [_GPU, _BAR, _UTIL, Column("recent", "last 10m", curve, drop=4)]
+    columns = [
+        replace(_GPU, width=max(4, label_cells)),
+        _BAR,
+        _UTIL,
+        Column("recent", "last 10m", curve, drop=4),
+    ]
     columns += [_MEMORY_BAR, _MEMORY, _POWER, _TEMP]
     if cells >= 120:
         columns.append(_CLOCK)
@@ -58,6 +66,7 @@ def device_row(
     curve: int,
     *,
     brief: bool = False,
+    hosts: Mapping[str, str] = NO_HOSTS,
 ) -> Row:
     """One device, by column.
 
@@ -68,9 +77,10 @@ def device_row(
         idle_s: by UUID, for how long each has done nothing.
         curve: cells of its small curve.
         brief: whether there is no room for reasons.
+        hosts: short names of the hosts, where there are several.
     """
     head = {
-        "gpu": (f"{label(gpu):>3}", "strong"),
+        "gpu": (f"{label(gpu, hosts):>3}", "strong"),
         "name": (short_name(gpu.name), "dim"),
         "recent": (small_curve(recent.get(gpu.uuid or "", ()), curve), "median"),
     }

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from ddptop.host_words import has_several
 from ddptop.tui.render.devices import Holder, Owners, holder_text
 from ddptop.tui.render.text import Line, fill, line
 from ddptop_runner.base import units
@@ -44,11 +45,12 @@ def wasted_words(gpu: GpuSample, idle_s: Mapping[str, float]) -> Line:
 
 def holder_words(snapshot: Snapshot, *, brief: bool = False) -> Holder:
     """Who uses a device, its problems, and whether it is wasted."""
-    owners: Owners = snapshot.owners
+    here = snapshot.machine.host
     history = snapshot.device_history
     idle_s = {} if history is None else history.idle_s
 
     def holder(gpu: GpuSample) -> Line:
+        owners: Owners = snapshot.owners if gpu.host in (None, here) else {}
         parts = [wasted_words(gpu, idle_s), holder_text(gpu, owners, brief=brief)]
         return fill(parts, 200, "  ")
 
@@ -62,14 +64,16 @@ def unevenness(views: Sequence[AnyJob]) -> Line:
         snapshot = view.snapshot if view.is_live and not view.on_other_host else None
         if snapshot is None or not snapshot.gpus or not 1 < len(snapshot.ranks) <= MOST_RANKS:
             continue
+        several = has_several(snapshot)
         apart = deviations(snapshot.ranks, snapshot.gpus, snapshot.alerts)
         for rank in snapshot.ranks:
             for figure, ratio in apart[rank.rank].odd_in:
                 if rank.gpu is None or ratio is None or figure not in _SHOWN:
                     continue
                 if worst is None or abs(ratio) > worst[0]:
+                    where = f" on {rank.host}" if several else ""
                     side = "above" if ratio > 0 else "below"
-                    text = f"GPU {rank.gpu}: {figure} {100 * abs(ratio):.0f}% {side}"
+                    text = f"GPU {rank.gpu}{where}: {figure} {100 * abs(ratio):.0f}% {side}"
                     worst = abs(ratio), f"{text} the other GPUs in {view.job}"
     return () if worst is None else line((f"▲ {worst[1]}", "warn"))
 

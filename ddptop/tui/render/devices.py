@@ -22,6 +22,7 @@ Holder = Callable[[GpuSample], Line]
 Owners = Mapping[int, "tuple[str, int | None]"]
 """Job and rank by pid."""
 
+NO_HOSTS: Mapping[str, str] = {}
 LOST_WORDS = "lost: the driver is not responding"
 _TROUBLE_CELLS = 200
 _HOLDER_CELLS = 72
@@ -39,6 +40,7 @@ def device_lines(
     cells: int,
     holder: Holder,
     recent: Mapping[str, Sequence[float | None]] | None = None,
+    hosts: Mapping[str, str] = NO_HOSTS,
 ) -> list[Line]:
     """A row of column names, then one line per device: bars, figures, and who uses it.
 
@@ -47,6 +49,7 @@ def device_lines(
         cells: the width.
         holder: says who holds one.
         recent: by UUID, how busy each was in the last ten minutes, in percent, oldest first.
+        hosts: short names of the hosts, where there are several.
     """
     names = [short_name(gpu.name) for gpu in gpus]
     differ = len(set(names)) > 1 and cells >= 96
@@ -61,7 +64,7 @@ def device_lines(
     ]
     power = [units.watts(gpu.power_w, gpu.power_limit_w if full else None) for gpu in gpus]
     holders = [holder(gpu) for gpu in gpus]
-    index_cells = max((len(label(gpu)) for gpu in gpus), default=1) + 2
+    index_cells = max((len(label(gpu, hosts)) for gpu in gpus), default=1) + 2
     memory_cells = max(map(len, memory), default=0)
     power_cells = max(5, *map(len, power)) if power else 5
     room = cells - index_cells - name_cells - memory_cells - power_cells - 19
@@ -83,7 +86,7 @@ def device_lines(
     lines = [fit(line((head, "dim")), cells)]
     for gpu, name, used, watts, held in zip(gpus, names, memory, power, holders, strict=True):
         who: Line = (
-            (f" {label(gpu):>{index_cells - 2}} ", "strong"),
+            (f" {label(gpu, hosts):>{index_cells - 2}} ", "strong"),
             (pad(name, name_cells), "dim"),
         )
         if gpu.lost:
@@ -121,9 +124,13 @@ def small_curve(values: Sequence[float | None], cells: int) -> str:
     return spark(shares, 0.0, 100.0)
 
 
-def label(gpu: GpuSample) -> str:
-    """The device's index; a MIG instance is marked as a part of it."""
-    return f"{gpu.index}m" if gpu.parent_uuid is not None else str(gpu.index)
+def label(gpu: GpuSample, hosts: Mapping[str, str] = NO_HOSTS) -> str:
+    """The device's index, `node1:0` where `hosts` has several hosts' short names.
+
+    A MIG instance is marked as a part of its device.
+    """
+    host = f"{hosts[gpu.host]}:" if gpu.host is not None and gpu.host in hosts else ""
+    return f"{host}{gpu.index}m" if gpu.parent_uuid is not None else f"{host}{gpu.index}"
 
 
 def known(value: object) -> str:

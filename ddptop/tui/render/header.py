@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime as dt
 from collections.abc import Sequence
 
+from ddptop.host_words import hosts_in_words, hosts_of
 from ddptop.progress_words import step_text
 from ddptop.tui.render import words
 from ddptop.tui.render.bars import bar
@@ -147,6 +148,8 @@ def facts_of(view: AnyJob, snapshot: NodeSnapshot, now: dt.datetime) -> list[Lin
         parts.append(guard)
     if view.on_other_host:
         parts.append(line((f"on host {snapshot.host}", "warn")))
+    if len(hosts := hosts_of(snapshot)) > 1:
+        parts.append(field("hosts", hosts_in_words(hosts), ""))
     if snapshot.set_aside:
         gpus = "GPU" if len(snapshot.set_aside) == 1 else "GPUs"
         parts.append(line((f"▲ {gpus} {units.ranks(snapshot.set_aside)} set aside", "warn")))

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 import msgspec
 from msgspec.structs import replace
 
+from ddptop.host_words import hosts_of
 from ddptop.need import Need, Seen, order_of
 from ddptop.tui.render import words
 from ddptop.tui.render.attention import Attention, attention
@@ -228,7 +229,7 @@ def job_row(
         "loss": loss_cell(snapshot, trend if live and pause_of(view) is None else None),
         "uneven": worst_figure(snapshot) if live else ("", ""),
         "elapsed": (calm_duration(elapsed_s(view, now)), "" if live else "dim"),
-        "host": (" " + snapshot.host, "warn" if view.on_other_host else "dim"),
+        "host": (" " + _where(snapshot), "warn" if view.on_other_host else "dim"),
     }
     return row
 
@@ -242,6 +243,11 @@ def _gpus(snapshot: NodeSnapshot) -> str:
     even = len(set(on_each.values())) == 1
     number, hosts = len(held), len(on_each)
     return f"{hosts}x{number // hosts}" if even else f"{number} in {hosts}"
+
+
+def _where(snapshot: NodeSnapshot) -> str:
+    hosts = hosts_of(snapshot)
+    return f"{len(hosts)} hosts" if len(hosts) > 1 else snapshot.host
 
 
 def calm_duration(seconds: float | None) -> str:

@@ -14,6 +14,7 @@ from ddptop_runner.base import units
 from ddptop_runner.judge.balance.imbalance import Figure, RankDeviation
 from ddptop_runner.model.snapshot import Event, RankSample
 
+NO_HOSTS: Mapping[str, str] = {}
 UNKNOWN_DEVIATION = RankDeviation()
 
 
@@ -26,8 +27,9 @@ def rank_row(
     now: dt.datetime,
     live: bool,
     apart: RankDeviation = UNKNOWN_DEVIATION,
+    hosts: Mapping[str, str] = NO_HOSTS,
 ) -> dict[str, Span]:
-    """One rank, by column."""
+    """One rank, by column; `hosts` has the short names of several hosts."""
     loss = loss_text(rank)
     step_time = units.step_time(rank.step_time_s)
     ago = None
@@ -40,6 +42,7 @@ def rank_row(
     cpu = _marked(units.percent(rank.cpu_percent), apart, None if on_device else "utilization")
     return {
         "rank": (str(rank.rank), "strong"),
+        "host": (hosts.get(rank.host, rank.host), "dim"),
         "device": (device, _unknown(device)),
         "pid": (str(rank.pid) if rank.pid is not None else units.NOT_AVAILABLE, "dim"),
         "state": _brief(verdict(rank, apart, now, live)),

@@ -22,7 +22,7 @@ from ddptop.tui.snapshot import Snapshot, Wish
 from ddptop.tui.widgets.chart_keys import ChartKeys
 from ddptop.tui.widgets.chart_widget import ChartWidget
 from ddptop.tui.widgets.device_details import DeviceDetails
-from ddptop.tui.widgets.devices_table import DevicesTable, ProcessTable, key_of
+from ddptop.tui.widgets.devices_table import DevicesTable, ProcessTable, key_of, name_of
 from ddptop.tui.widgets.figure_chart import FigureChart
 from ddptop.tui.widgets.key_bar import KeyBar
 from ddptop.tui.widgets.machine_panel import MachinePanel
@@ -138,7 +138,11 @@ class DevicesScreen(ChartKeys):
             self._machine.show(snapshot.machine, devices.note)
             return
         self.devices.show(
-            devices.gpus, snapshot.owners, snapshot.device_history, unevenness(snapshot.jobs)
+            devices.gpus,
+            snapshot.owners,
+            snapshot.device_history,
+            unevenness(snapshot.jobs),
+            snapshot.machine.host,
         )
         if self._first is not None:
             first, self._first = self._first, None
@@ -150,15 +154,16 @@ class DevicesScreen(ChartKeys):
         snapshot, gpu = self.snapshot, self.devices.chosen
         if snapshot is None or gpu is None:
             return
-        self.processes.show(gpu, snapshot.owners)
-        self._details.show(gpu, snapshot.owners)
+        here = snapshot.machine.host
+        self.processes.show(gpu, snapshot.owners, here)
+        self._details.show(gpu, snapshot.owners if gpu.host in (None, here) else {})
         self._show_figures(snapshot, gpu)
         self._fit(len(gpu.processes or []))
 
     def _show_figures(self, snapshot: Snapshot, gpu: GpuSample) -> None:
         """Redraw the chart only if it would look different."""
         history, now_s = snapshot.device_history, snapshot.taken_at.timestamp()
-        title = f"GPU {gpu.index}, {window_label(self._chart.view.span)}"
+        title = f"{name_of(gpu, snapshot.machine.host)}, {window_label(self._chart.view.span)}"
         if history is None or history.device != gpu.uuid:
             if self._drawn[0] != (gpu.uuid, None):
                 self._drawn = (gpu.uuid, None), now_s
@@ -217,7 +222,7 @@ class DevicesScreen(ChartKeys):
 
         self.post_message(
             SectionsWanted(
-                f"GPU {gpu.index}",
+                name_of(gpu, None if self.snapshot is None else self.snapshot.machine.host),
                 "what each metric means; esc closes",
                 explain_device(gpu),
                 look,

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from textual import events
 from textual.message import Message
 
+from ddptop.host_words import hosts_of_devices
 from ddptop.tui.actions import MOVING, bindings
 from ddptop.tui.device_history import DeviceHistory
 from ddptop.tui.render.device_help import explain_device
@@ -24,6 +25,8 @@ from ddptop_runner.model.snapshot import GpuSample, Imbalance, RankSample
 
 NOTHING_KNOWN = Imbalance()
 HEAD_LINES = 2
+MOST_ROWS = 64
+"""Of more devices only those that are seen are drawn."""
 """The rule with the title, and the columns' names."""
 
 
@@ -213,9 +216,12 @@ class DevicePanel(LinesView, can_focus=True):
             self._top = min(max(0, self._cursor - room // 2), number - room)
             note = (*note, (f"  {self._top + 1}-{self._top + room} of {number}", "dim"))
         shown = self._gpus[self._top : self._top + room] if scrolls else self._gpus
-        rows = device_lines(shown, width, self._holder, self._recent)
+        hosts = hosts_of_devices(self._gpus)
+        if number > MOST_ROWS and not scrolls:
+            shown = shown[:height]  # the others are counted
+        rows = device_lines(shown, width, self._holder, self._recent, hosts)
         lines = [rule(self._heading(), width, note), *rows, *reason]
-        if len(lines) <= height or scrolls:
+        if scrolls or (len(shown) == number and len(lines) <= height):
             return _cut(lines, height)
         return self._cut_devices(lines, reason, height)
 
@@ -233,7 +239,8 @@ class DevicePanel(LinesView, can_focus=True):
             return _cut(lines, height)
         hidden = self._gpus[room - HEAD_LINES - 1 :]
         missing = line((f" and {len(hidden)} more", "dim"))
-        if ill := [label(gpu) for gpu in hidden if gpu.lost or device_trouble(gpu)]:
+        hosts = hosts_of_devices(self._gpus)
+        if ill := [label(gpu, hosts) for gpu in hidden if gpu.lost or device_trouble(gpu)]:
             missing = (*missing, (f", problems on GPU {', '.join(ill)}", "warn"))
         return [*lines[: room - 1], (*missing, (": press v", "dim")), *reason]
 

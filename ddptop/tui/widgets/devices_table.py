@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from textual import events
 
+from ddptop.host_words import hosts_of_devices
 from ddptop.tui.device_history import DeviceHistory
 from ddptop.tui.render.device_help import explain_device
 from ddptop.tui.render.device_rows import (
@@ -16,7 +17,7 @@ from ddptop.tui.render.device_rows import (
     process_row,
 )
 from ddptop.tui.render.device_words import common_name
-from ddptop.tui.render.devices import Owners
+from ddptop.tui.render.devices import Owners, label
 from ddptop.tui.render.panels import short_name
 from ddptop.tui.render.text import Line, line
 from ddptop.tui.widgets.table import Table
@@ -24,6 +25,7 @@ from ddptop_runner.base.units import plural
 from ddptop_runner.model.snapshot import GpuProcess, GpuSample
 
 NOTHING = DeviceHistory()
+NOBODY: Owners = {}
 FIRST_LOOK = "querying the driver for devices..."
 FREE = "no processes; the device is free"
 NOT_TOLD = "the driver does not report its processes"
@@ -38,24 +40,51 @@ class DevicesTable(Table):
         self._owners: Owners = {}
         self._history = NOTHING
         self._said: Line = ()
+        self._here = ""
 
     def show(
-        self, gpus: Sequence[GpuSample], owners: Owners, history: DeviceHistory | None, said: Line
+        self,
+        gpus: Sequence[GpuSample],
+        owners: Owners,
+        history: DeviceHistory | None,
+        said: Line,
+        here: str,
     ) -> None:
-        """Take a new look; `said` is what is to be said of them all."""
-        self._gpus, self._owners, self._said = gpus, owners, said
+        """Take a new look.
+
+        Args:
+            gpus: the devices.
+            owners: job and rank by pid, of processes of this host.
+            history: how busy they were.
+            said: what is to be said of them all.
+            here: this host.
+        """
+        self._gpus, self._owners, self._said, self._here = gpus, owners, said, here
         self._history = history or NOTHING
         self.refill()
 
     def refill(self) -> None:
         """The rows as the width has room for them."""
         names = {gpu.name for gpu in self._gpus}
-        self._columns = device_columns(self.size.width, len(names) > 1)
+        hosts = hosts_of_devices(self._gpus)
+        cells = max((len(label(gpu, hosts)) for gpu in self._gpus), default=0)
+        self._columns = device_columns(self.size.width, len(names) > 1, cells)
         curve = next((c.width for c in self._columns if c.key == "recent"), 0)
         recent, idle_s = self._history.recent, self._history.idle_s
         brief = self.size.width < 140
         rows = [
-            (key_of(gpu), device_row(gpu, self._owners, recent, idle_s, curve, brief=brief))
+            (
+                key_of(gpu),
+                device_row(
+                    gpu,
+                    self._owners if gpu.host in (None, self._here) else NOBODY,
+                    recent,
+                    idle_s,
+                    curve,
+                    brief=brief,
+                    hosts=hosts,
+                ),
+            )
             for gpu in self._gpus
         ]
         name = common_name(self._gpus)
@@ -80,7 +109,12 @@ class DevicesTable(Table):
 
 def key_of(gpu: GpuSample) -> str:
     """By what a device is known from one look to the next."""
-    return gpu.uuid or f"index {gpu.index}"
+    return gpu.uuid or f"{gpu.host or ''} index {gpu.index}"
+
+
+def name_of(gpu: GpuSample, here: str | None = None) -> str:
+    """`GPU 3`; `GPU 3 on b` of another host than `here`."""
+    return f"GPU {gpu.index}" + (f" on {gpu.host}" if here and gpu.host not in (None, here) else "")
 
 
 class ProcessTable(Table):
@@ -91,13 +125,15 @@ class ProcessTable(Table):
         self._by_pid: Mapping[str, GpuProcess] = {}
         self._owners: Owners = {}
 
-    def show(self, gpu: GpuSample | None, owners: Owners) -> None:
-        """Take the chosen device."""
+    def show(self, gpu: GpuSample | None, owners: Owners, here: str) -> None:
+        """Take the chosen device; `owners` are of processes of this host, `here`."""
+        if gpu is not None and gpu.host not in (None, here):
+            owners = NOBODY
         found = heaviest_first([] if gpu is None else gpu.processes or [])
         self.empty = NOT_TOLD if gpu is not None and gpu.processes is None else FREE
         self._by_pid = {str(process.pid): process for process in found}
         self._owners = owners
-        self.title = "processes" if gpu is None else f"processes on GPU {gpu.index}"
+        self.title = "processes" if gpu is None else f"processes on {name_of(gpu, here)}"
         rows = [(str(process.pid), process_row(process, owners)) for process in found]
         self.set_rows(rows, line((f"{len(found)}", "dim")) if len(found) > 1 else ())
 

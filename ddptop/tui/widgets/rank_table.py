@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from msgspec.structs import replace
 
+from ddptop.host_words import has_several, hosts_of, short_names
 from ddptop.rank_words import counts_own, is_rank_too, parts_text
 from ddptop.tui.render.columns import Column, Row, plain_cell
 from ddptop.tui.render.launched import (
@@ -19,16 +20,18 @@ from ddptop.tui.render.launched import (
 from ddptop.tui.render.odd import worst_first
 from ddptop.tui.render.rank_help import explain_rank, glossary
 from ddptop.tui.render.rows import STATE_CELLS, UNKNOWN_DEVIATION, rank_row
-from ddptop.tui.render.text import Line, line
+from ddptop.tui.render.text import Line, cells_of, line
 from ddptop.tui.snapshot import JobDetail
 from ddptop.tui.widgets.table import Table
 from ddptop_runner.foreign.types import ForeignView
-from ddptop_runner.model.snapshot import LauncherSample, RankSample
+from ddptop_runner.model.snapshot import LauncherSample, NodeSnapshot, RankSample
 
 LAUNCHER_ROW = "launcher"
 """The key of the row above the ranks, where a command has one."""
 
 _RANK = Column("rank", "rank", 4, ">")
+_HOST = Column("host", "host", 8)
+"""Only where there are several."""
 _STATE = Column("state", "state", STATE_CELLS)
 _LOSS = Column("loss", "loss", 7, ">")
 _LABELLED_LOSS = Column("loss", "loss", 11, ">")
@@ -127,6 +130,12 @@ class RankTable(Table):
         """The chosen rank; None while there is none, and while the launcher's row is chosen."""
         return int(self.cursor_key) if self.cursor_key not in (None, LAUNCHER_ROW) else None
 
+    def _hosts(self, snapshot: NodeSnapshot | None) -> Mapping[str, str]:
+        """Short names of the job's hosts, where there are several."""
+        if not has_several(snapshot):
+            return {}
+        return short_names(hosts_of(snapshot), 12 if self.size.width >= 100 else 8)
+
     def foot(self, width: int) -> Line:
         """What the columns do not tell of the chosen rank, or what is waited for."""
         if self._waiting:
@@ -153,14 +162,15 @@ class RankTable(Table):
             ranks = worst_first(ranks, detail.deviations, live)
             note = (*note, ("  worst first; S: sort by rank", "dim"))
         foreign = isinstance(detail.view, ForeignView)
-        self._columns = _columns(ranks, foreign)
+        hosts = self._hosts(snapshot)
+        self._columns = _columns(ranks, foreign, hosts)
         if foreign and not live:
             note = line(("last known values", "dim"))
         apart = detail.deviations
         rows = [
             (
                 str(rank.rank),
-                rank_row(rank, now, live, apart.get(rank.rank, UNKNOWN_DEVIATION)),
+                rank_row(rank, now, live, apart.get(rank.rank, UNKNOWN_DEVIATION), hosts),
             )
             for rank in ranks
         ]
@@ -177,8 +187,13 @@ class RankTable(Table):
         self.set_rows(rows, note)
 
 
-def _columns(ranks: list[RankSample], foreign: bool) -> tuple[Column, ...]:
+def _columns(
+    ranks: list[RankSample], foreign: bool, hosts: Mapping[str, str]
+) -> tuple[Column, ...]:
     columns = _columns_of(ranks, foreign)
+    if hosts:
+        cells = max(4, max(map(cells_of, hosts.values())))
+        columns = (columns[0], replace(_HOST, width=cells), *columns[1:])
     if any(counts_own(rank) for rank in ranks):
         own = {"step": "step*"}
         columns = tuple(replace(one, title=own.get(one.key, one.title)) for one in columns)

@@ -31,14 +31,14 @@ if TYPE_CHECKING:
 
 COMPLETE_VARIABLE = "_DDPTOP_COMPLETE"
 """What click's completion scripts set; click derives the same name from the program's."""
-WITHOUT_JOBS = ("completion", "doctor", "gpus", "keys", "ps")
+WITHOUT_JOBS = ("completion", "doctor", "gpus", "keys", "ps", "setup-host")
 """Commands that are useful even if the state folder cannot be read."""
 
 SECTIONS = {
     "Run": ["launch", "demo", "stop", "kill", "restart", "checkpoint", "wait", "rm"],
     "Watch": ["attach", "compare", "replay", "watch", "serve"],
     "Print": ["ls", "status", "logs", "events", "stacks", "gpus", "ps"],
-    "Set up": ["doctor", "keys", "completion"],
+    "Set up": ["doctor", "setup-host", "keys", "completion"],
 }
 """The order of the commands in `ddptop --help`; a test checks that none is missing."""
 
@@ -455,11 +455,34 @@ def events(job: str | None, as_json: bool) -> int:
 @cli.command(epilog="Example: ddptop doctor")
 @click.option("--json", "as_json", is_flag=True, help="print JSON")
 @click.option("--python", metavar="PATH", help="Python interpreter to check")
-def doctor(as_json: bool, python: str | None) -> int:
-    """Check whether this machine is ready for long training runs."""
-    from ddptop.commands.doctor import run
+@click.option("--hosts", metavar="LIST", help="check these machines instead, as in a,me@b,c")
+@click.option("--hostfile", metavar="FILE", help="the same, one host per line")
+def doctor(as_json: bool, python: str | None, hosts: str | None, hostfile: str | None) -> int:
+    """Check whether this machine is ready for long training runs.
 
+    With --hosts, check those machines, and whether they can train together.
+    """
+    from ddptop.commands.doctor import run, run_hosts
+
+    if hosts is not None or hostfile is not None:
+        return run_hosts(as_json, python, hosts, hostfile)
     return run(as_json, python)
+
+
+@cli.command(
+    short_help="Install ddptop on other machines.", epilog="Example: ddptop setup-host a b"
+)
+@click.argument("hosts", nargs=-1, required=True, metavar="HOST...")
+@click.option("--python", metavar="PATH", help="Python there  [default: active environment's path]")
+def setup_host(hosts: tuple[str, ...], python: str | None) -> int:
+    """Install this version of ddptop on other machines, by ssh.
+
+    It gets an environment of its own in ~/.local/share/ddptop, without torch. Machines where ddptop
+    is installed in the job's environment need none.
+    """
+    from ddptop.commands.setup_host import run
+
+    return run(hosts, python)
 
 
 @cli.command(

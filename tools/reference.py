@@ -24,6 +24,7 @@ from ddptop.tui.render.told import EVENT_MEANINGS
 
 from ddptop_runner.devices.report import DeviceReport
 from ddptop_runner.jobs.contract import ForeignList, JobList, JobStatus
+from ddptop_runner.jobs.doctor_hosts import HostsReport
 from ddptop_runner.launch.doctor import Report
 from ddptop_runner.model.snapshot import Event
 
@@ -37,6 +38,7 @@ OUTPUTS: dict[str, type[msgspec.Struct]] = {
     "gpus --json": DeviceReport,
     "compare --json": ComparisonReport,
     "doctor --json": Report,
+    "doctor --hosts --json": HostsReport,
     "keys --json": KeyReport,
 }
 GPUS_KEYS = ("schema", "source", "driver", "note", "gpus")
@@ -74,6 +76,7 @@ if it was lost, 93 if it failed and is not worth requeueing, and 124 if it timed
 | `DDPTOP_HOME` | state folder, `~/.local/state/ddptop` by default |
 | `DDPTOP_TMUX_SOCKET` | name of the tmux server, `ddptop` by default |
 | `DDPTOP_LOG` | log level of the supervisor, `info` by default |
+| `DDPTOP_SSH` | the ssh command, `ssh` by default, as in `ssh -F ./config` |
 | `NO_COLOR` | draw without colors |
 
 Every process of a job gets these:

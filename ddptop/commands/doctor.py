@@ -42,6 +42,31 @@ def run(as_json: bool, python: str | None) -> int:
     return 1 if any(check.status == "error" for check in checks) else 0
 
 
+def run_hosts(as_json: bool, python: str | None, hosts: str | None, hostfile: str | None) -> int:
+    """Print the table and the checks of other machines; return 1 if any is an error."""
+    from ddptop.commands.launch import hosts_of
+    from ddptop_runner.base import interpreters
+    from ddptop_runner.jobs.doctor_hosts import examine_hosts
+    from ddptop_runner.launch.readiness import table
+
+    asked = hosts_of(hosts, hostfile)
+    interpreter = python if python is not None else interpreters.choose(None, os.environ)
+    judged, report = examine_hosts(asked, interpreter)
+    if as_json:
+        put_json(report)
+    else:
+        colours = sys.stdout.isatty() and "NO_COLOR" not in os.environ
+        put(table(judged.rows))
+        for one in report.hosts:
+            bad = [check for check in one.checks if check.status != "ok"]
+            put(f"\n{one.host}: {_summary(one.checks)}")
+            if bad:
+                put(_checks_in_lines(bad, colours))
+    sys.stdout.flush()
+    errors = [check for one in report.hosts for check in one.checks if check.status == "error"]
+    return 1 if errors else 0
+
+
 def settings_check() -> Check | None:
     """Return whether config.toml is valid; None if there is none."""
     file = config_file()
@@ -66,6 +91,10 @@ def settings_check() -> Check | None:
 
 def render(checks: list[Check], colours: bool) -> str:
     """Return one paragraph per check, with its remedy below, and a summary line."""
+    return f"{_checks_in_lines(checks, colours)}\n\n{_summary(checks)}"
+
+
+def _checks_in_lines(checks: list[Check], colours: bool) -> str:
     mark_width = max(len(MARKS[check.status]) for check in checks)
     title_width = max(len(check.title) for check in checks)
     lines = []
@@ -85,8 +114,6 @@ def render(checks: list[Check], colours: bool) -> str:
         lines += text
         if check.remedy and check.status != "ok":
             lines.append(f"{' ' * len(head)}-> {check.remedy}")
-    lines.append("")
-    lines.append(_summary(checks))
     return "\n".join(lines)
 
 

@@ -50,6 +50,7 @@ class Question(Base, frozen=True, kw_only=True):
     ask: str
     """`facts`, `files`, `reach`, `clock`, `check`, `doctor`."""
     kind: str = "script"
+    """`script`, `module`, or `none`: no files are compared."""
     target: str = ""
     cwd: str = ""
     python: str = ""
@@ -156,7 +157,8 @@ def facts(question: Question) -> HostFacts:
         devices, notes = chosen.devices, chosen.notes
     except DdptopError as error:
         gpus_problem = error.message
-    script = script_of(question.kind, question.target, cwd)
+    trains = question.kind != "none"
+    script = script_of(question.kind, question.target, cwd) if trains else None
     ports, nonce = listen()
     return HostFacts(
         ddptop=__version__,
@@ -170,7 +172,7 @@ def facts(question: Question) -> HostFacts:
         has_cwd=cwd.is_dir(),
         script=None if script is None else str(script),
         script_digest=None if script is None else digest_of(script),
-        folder_digest=folder_digest(cwd),
+        folder_digest=folder_digest(cwd) if trains else None,
         devices=devices,
         gpus_problem=gpus_problem,
         gpus_note="; ".join(notes) or None,

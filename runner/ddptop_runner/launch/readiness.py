@@ -50,6 +50,8 @@ class Wanted(msgspec.Struct, frozen=True):
     python: str
     nproc: int | None = None
     force: bool = False
+    trains: bool = True
+    """Whether a job is to start; else the hosts are only looked at, without its files and ranks."""
     script_digest: str | None = None
     """Of the script here; None: it is not here, and the hosts are compared with each other."""
     folder_digest: str | None = None
@@ -80,7 +82,8 @@ class Judged(msgspec.Struct, frozen=True):
     """Empty where the job is refused."""
 
 
-HEADING = ["HOST", "STATE", "DDPTOP", "TORCH", "PYTHON", "RANKS", "CLOCK", "ADDRESS"]
+_RANKS, _GPUS = "RANKS", "GPUS"
+HEADING = ["HOST", "STATE", "DDPTOP", "TORCH", "PYTHON", _RANKS, "CLOCK", "ADDRESS"]
 _UNKNOWN = "-"
 
 
@@ -90,15 +93,17 @@ def judge(hosts: Sequence[Surveyed], wanted: Wanted) -> Judged:
     there = [(one, one.facts) for one in hosts if one.facts is not None]
     refusals += _versions(there, wanted)
     refusals += _programs(there, wanted)
-    refusals += _files(there, wanted)
-    refusals += _devices(hosts, there, wanted)
+    if wanted.trains:
+        refusals += _files(there, wanted)
+        refusals += _devices(hosts, there, wanted)
     addresses, unreached = _addresses(hosts)
     refusals += unreached
     merged = _merged(refusals)
     refused = {host for refusal in merged for host in refusal.hosts}
-    rows = [HEADING, *(_row(one, addresses, refused, wanted) for one in hosts)]
+    heading = HEADING if wanted.trains else [_GPUS if one == _RANKS else one for one in HEADING]
+    rows = [heading, *(_row(one, addresses, refused, wanted) for one in hosts)]
     nodes = []
-    if not merged:
+    if not merged and wanted.trains:
         nodes = [
             NodeSpec(
                 host=one.request.host,
@@ -335,6 +340,8 @@ def _row(
     ranks = ranks_of(one.request, facts, wanted)
     if facts.gpus_problem is not None:
         words = "busy" if "busy" in facts.gpus_problem else _UNKNOWN
+    elif not wanted.trains:
+        words = names_of(facts.devices) if facts.devices else "no GPUs"
     elif ranks is None:
         words = _UNKNOWN
     else:

@@ -160,7 +160,18 @@ def read_file(folder: RunFolder, path: str, offset: int, limit: int) -> dict[str
     return {"size": size, "offset": start_at, "text": data.decode("latin-1")}
 
 
-LOCAL: dict[str, Callable[..., dict[str, Any]]] = {}
+def preflight(**question: Any) -> dict[str, Any]:
+    """What the head asks before a job starts here.
+
+    Raises:
+        DdptopError: where it cannot be answered.
+    """
+    from ddptop_runner.launch.preflight import answer  # a link to a running job needs none of it
+
+    return answer(question)
+
+
+LOCAL: dict[str, Callable[..., dict[str, Any]]] = {"preflight": preflight}
 """Requests that need no running job, by name; called with the request's arguments."""
 
 
@@ -312,7 +323,7 @@ async def serve() -> int:
             sys.stderr.write(f"ddptop-node: invalid line ({error})\n")
             continue
         remote.take(order)
-    return 0
+    os._exit(0)  # a thread may still work on a request that nobody waits for
 
 
 def main() -> int:

@@ -1,0 +1,290 @@
+"""`ddptop setup-host`: installs this version of ddptop on another machine, next to nothing else.
+
+The wheels of ddptop and of what it needs are made again from what is installed here, so that
+neither a checkout nor, on a machine of the same kind, a network is needed there. torch is no part
+of it: jobs run under their own interpreter.
+"""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import hashlib
+import importlib.metadata as metadata
+import importlib.util
+import io
+import json
+import re
+import shlex
+import subprocess
+import sys
+import sysconfig
+import zipfile
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+from ddptop_runner.base.errors import DdptopError
+from ddptop_runner.launch.ssh import FAILED, VENVS, is_here, ssh_argv, why_unreachable
+from ddptop_runner.version import __version__
+
+LIMIT_S = 300.0
+MINIMUM_PYTHON = (3, 10)
+_PACKAGES = ("ddptop", "ddptop_runner")
+_LEFT_OUT = frozenset({"RECORD", "INSTALLER", "REQUESTED", "direct_url.json"})
+
+_INSTALL = r"""
+import io, json, os, shutil, subprocess, sys, sysconfig, zipfile
+def end(problem, remedy):
+    print(json.dumps({"problem": problem, "remedy": remedy}))
+    sys.exit(0)
+told = json.loads(sys.stdin.buffer.readline())
+payload = sys.stdin.buffer.read()
+if len(payload) != told["bytes"]:
+    end("only a part of the files arrived", "try again")
+found = sys.version_info[:2]
+if found < tuple(told["minimum"]):
+    end("%s is Python %d.%d, too old for ddptop" % ((sys.executable,) + found),
+        "pass --python PATH of a newer one there")
+target = os.path.join(os.path.expanduser("~"), told["venvs"], told["version"])
+mark = os.path.join(target, "ddptop-node")
+try:
+    os.makedirs(os.path.dirname(target), mode=0o700, exist_ok=True)
+    if os.path.exists(mark):
+        os.remove(mark)
+    shutil.rmtree(target, ignore_errors=True)
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", target], check=True,
+                   stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+    wheels = os.path.join(target, "wheels")
+    zipfile.ZipFile(io.BytesIO(payload)).extractall(wheels)
+except subprocess.CalledProcessError as error:
+    said = error.stdout.decode(errors="replace").strip()[-300:]
+    end("no environment in %s (%s)" % (target, said),
+        "install python3-venv there, or pass --python PATH")
+except OSError as error:
+    end("%s cannot be written (%s)" % (target, error.strerror), "check the home there")
+python = os.path.join(target, "bin", "python")
+same = [list(found), sysconfig.get_platform()] == told["platform"]
+argv = [sys.executable, "-m", "pip", "--python", python, "install", "--quiet",
+        "--disable-pip-version-check", "--no-input", "--find-links", wheels]
+argv += ["--no-index"] if same and told["complete"] else []
+done = subprocess.run(argv + ["ddptop==" + told["version"]], stdin=subprocess.DEVNULL,
+                      stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+if done.returncode:
+    lines = done.stdout.decode(errors="replace").strip().splitlines() or ["no output"]
+    errors = [line for line in lines if line.startswith("ERROR")] or lines
+    remedy = "check the network of that machine" if not same else "see the message"
+    if b"No module named pip" in done.stdout:
+        remedy = "install pip there, or pass --python PATH of one that has it"
+    elif b"no such option: --python" in done.stdout:
+        remedy = "upgrade pip there (22.3 or newer)"
+    end("pip failed: " + errors[-1][:300], remedy)
+shutil.rmtree(wheels, ignore_errors=True)
+start = subprocess.run([python, "-E", "-c",
+    "import ddptop_runner.base.start as s; print(s.own_command('node')[-2])"],
+    stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+if start.returncode:
+    end("it does not start: " + start.stderr.decode(errors="replace").strip()[-300:], "try again")
+with open(mark + ".new", "w") as file:
+    file.write('#!/bin/sh\nexec "%s" -E "%s" node "$@"\n'
+               % (python, start.stdout.decode().strip()))
+os.chmod(mark + ".new", 0o700)
+os.rename(mark + ".new", mark)
+print(json.dumps({"folder": target}))
+"""
+
+
+class Payload:
+    """What is sent to a host: a line of facts, then the wheels."""
+
+    def __init__(self) -> None:
+        wheels, is_complete = all_wheels()
+        packed = io.BytesIO()
+        with zipfile.ZipFile(packed, "w", zipfile.ZIP_STORED) as archive:
+            for name, data in wheels.items():
+                archive.writestr(name, data)
+        facts = {
+            "version": _version(),
+            "venvs": VENVS,
+            "minimum": MINIMUM_PYTHON,
+            "platform": [list(sys.version_info[:2]), sysconfig.get_platform()],
+            "complete": is_complete,
+            "bytes": len(packed.getvalue()),
+        }
+        self.data = json.dumps(facts).encode() + b"\n" + packed.getvalue()
+
+
+def install(host: str, python: str, payload: Payload, limit_s: float = LIMIT_S) -> str:
+    """Install it; the folder there.
+
+    Args:
+        host: as ssh gets it.
+        python: the job's interpreter; where it is missing there, python3 is used.
+        payload: what to send.
+        limit_s: for all of it.
+
+    Raises:
+        DdptopError: naming the problem and the remedy.
+    """
+    script = shlex.quote(_INSTALL)
+    wanted = shlex.quote(python)
+    command = f"p={wanted}; test -x $p || p=python3; exec $p -c {script}"
+    argv = (
+        ["sh", "-c", command] if is_here(host) else ssh_argv(host, f"sh -c {shlex.quote(command)}")
+    )
+    status: int | None
+    try:
+        done = subprocess.run(argv, input=payload.data, capture_output=True, timeout=limit_s)
+        status, out, err = done.returncode, done.stdout, done.stderr
+    except subprocess.TimeoutExpired as late:
+        status, out, err = None, late.stdout or b"", late.stderr or b""
+    except OSError as error:
+        raise DdptopError(
+            f"{host}: {argv[0]} cannot be run ({error.strerror})", "install the OpenSSH client"
+        ) from None
+    for line in reversed(out.decode("utf-8", "replace").splitlines()):
+        with contextlib.suppress(ValueError):
+            said = json.loads(line)
+            if isinstance(said, dict) and "folder" in said:
+                return str(said["folder"])
+            if isinstance(said, dict) and "problem" in said:
+                raise DdptopError(f"{host}: {said['problem']}", str(said.get("remedy")))
+    text = err.decode("utf-8", "replace")
+    if status not in (None, FAILED) and "python3" in text and "not found" in text:
+        raise DdptopError(f"{host}: no Python there", "install python3, or pass --python PATH")
+    why = why_unreachable(host, status, text, limit_s)
+    raise DdptopError(f"{host}: {why.problem}", why.remedy)
+
+
+# --- wheels -------------------------------------------------------------------------------------
+
+
+def all_wheels() -> tuple[dict[str, bytes], bool]:
+    """The wheels of ddptop and its requirements by file name, and whether none is missing."""
+    name, data = own_wheel()
+    wheels, missing = {name: data}, False
+    for distribution in _required():
+        if distribution is None or (made := _wheel_of(distribution)) is None:
+            missing = True
+        else:
+            wheels[made[0]] = made[1]
+    return wheels, not missing
+
+
+def own_wheel() -> tuple[str, bytes]:
+    """The wheel of this ddptop, installed or in a checkout: file name and content."""
+    files: dict[str, bytes] = {}
+    for package in _PACKAGES:
+        found = importlib.util.find_spec(package)
+        if found is None or found.origin is None:
+            raise DdptopError(f"the package {package} is not installed here", "install ddptop")
+        folder = Path(found.origin).parent
+        for path in sorted(folder.rglob("*")):
+            if path.is_file() and "__pycache__" not in path.parts:
+                files[str(path.relative_to(folder.parent))] = path.read_bytes()
+    info = f"ddptop-{_version()}.dist-info"
+    installed = metadata.distribution("ddptop")
+    text = installed.read_text("METADATA") or ""
+    files[f"{info}/METADATA"] = re.sub(
+        r"(?m)^Version: .*$", f"Version: {_version()}", text, count=1
+    ).encode()
+    files[f"{info}/entry_points.txt"] = (installed.read_text("entry_points.txt") or "").encode()
+    files[f"{info}/WHEEL"] = (
+        b"Wheel-Version: 1.0\nGenerator: ddptop\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
+    )
+    return f"ddptop-{_version()}-py3-none-any.whl", _packed(files, info)
+
+
+def _version() -> str:
+    return __version__
+
+
+def _required() -> Iterator[metadata.Distribution | None]:
+    """What ddptop requires, and what that requires; None for what is not installed."""
+    start = ("ddptop", "")
+    waiting, seen, found = [start], {start}, {"ddptop"}
+    while waiting:
+        name, extra = waiting.pop()
+        try:
+            distribution = metadata.distribution(name)
+        except metadata.PackageNotFoundError:
+            yield None
+            continue
+        if name not in found:
+            found.add(name)
+            yield distribution
+        for requirement in distribution.requires or ():
+            for needed in needed_by(requirement, extra):
+                if needed not in seen:
+                    seen.add(needed)
+                    waiting.append(needed)
+
+
+def needed_by(requirement: str, extra: str) -> list[tuple[str, str]]:
+    """(name, extra) of what a requirement asks for under this Python.
+
+    Of markers only the common ones are understood; any other is taken to be true.
+
+    Args:
+        requirement: as in a package's metadata.
+        extra: the extra of that package that was asked for; "" for the package itself.
+    """
+    before, _, marker = requirement.partition(";")
+    found = re.match(r"([A-Za-z0-9][A-Za-z0-9._-]*)\s*(?:\[([^\]]*)\])?", before.strip())
+    of_extra = re.search(r"""extra\s*==\s*['"]([^'"]+)['"]""", marker)
+    if found is None or (of_extra[1] if of_extra else "") != extra:
+        return []
+    older = re.search(r"""python_(?:full_)?version\s*<\s*['"](\d+)\.(\d+)""", marker)
+    if older and sys.version_info[:2] >= (int(older[1]), int(older[2])):
+        return []
+    if re.search(
+        r"""(sys_platform|platform_system|os_name)\s*==\s*['"](win|Win|nt|darwin)""", marker
+    ):
+        return []
+    name = _normal(found[1])
+    extras = [one.strip() for one in (found[2] or "").split(",") if one.strip()]
+    return [(name, ""), *((name, one) for one in extras)]
+
+
+def _normal(name: str) -> str:
+    return re.sub(r"[-_.]+", "-", name).lower()
+
+
+def _wheel_of(distribution: metadata.Distribution) -> tuple[str, bytes] | None:
+    """The wheel from which a package was installed, made again; None where files are missing."""
+    wheel = distribution.read_text("WHEEL") or ""
+    tag = re.search(r"(?m)^Tag: (\S+)$", wheel)
+    name = re.sub(r"[-_.]+", "_", distribution.metadata["Name"])
+    files: dict[str, bytes] = {}
+    info = None
+    for file in distribution.files or ():
+        path = str(file)
+        if path.startswith(("..", "/")) or "__pycache__" in path or path.endswith(".pth"):
+            continue
+        head, _, rest = path.partition("/")
+        if head.endswith(".dist-info"):
+            info = head
+            if rest in _LEFT_OUT:
+                continue
+        try:
+            files[path] = Path(str(distribution.locate_file(file))).read_bytes()
+        except OSError:
+            return None
+    if tag is None or info is None or len(files) < 3:
+        return None
+    return f"{name}-{distribution.version}-{tag[1]}.whl", _packed(files, info)
+
+
+def _packed(files: Mapping[str, bytes], info: str) -> bytes:
+    packed = io.BytesIO()
+    record = []
+    with zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, data in files.items():
+            archive.writestr(name, data)
+            digest = base64.urlsafe_b64encode(hashlib.sha256(data).digest()).rstrip(b"=").decode()
+            record.append(f"{_quoted(name)},sha256={digest},{len(data)}\n")
+        archive.writestr(f"{info}/RECORD", "".join(record) + f"{info}/RECORD,,\n")
+    return packed.getvalue()
+
+
+def _quoted(name: str) -> str:
+    return f'"{name}"' if "," in name else name

@@ -10,6 +10,7 @@ import os
 import select
 import shutil
 import sys
+import time
 from collections.abc import Callable, Iterable
 from contextlib import closing
 from typing import Literal
@@ -61,7 +62,10 @@ def run(
         raise UsageError(f"{folder.job} has no launcher log", "use -r all for its ranks")
     elif rank is None:
         rank = 0
-    _check(folder, spec, rank, attempt, wait=follow and not is_over())
+    live = not is_over()
+    if spec is not None and spec.placement is not None and live:
+        _fetch(folder, attempt, None if rank == "all" else [rank], keep=follow)
+    _check(folder, spec, rank, attempt, wait=follow and live)
     existing = logs.attempts(folder)
     chosen = attempt if attempt is not None else existing[-1] if existing else 0
     if speaker is not None:
@@ -87,6 +91,27 @@ def run(
     if not follow and attempt is None and chosen > existing[0]:
         say(f"ddptop: showing attempt {chosen}; use --attempt N for {_listed(existing[:-1])}")
     return 0
+
+
+def _fetch(folder: RunFolder, attempt: int | None, ranks: list[int] | None, *, keep: bool) -> None:
+    """Bring logs here that lie on other hosts; with `keep`, as long as this process lives."""
+    import threading
+
+    from ddptop_runner.jobs.far_files import FAR, RENEW_S
+
+    far = FAR.fetch_log(folder, attempt, ranks)
+    for why in () if far is None else far.silent:
+        say(f"ddptop: {why}")
+    if not keep:
+        return
+
+    def renew() -> None:
+        while True:
+            for rank in [None] if ranks is None else ranks:
+                FAR.want_log(folder, attempt, rank)
+            time.sleep(RENEW_S)
+
+    threading.Thread(target=renew, name="renew", daemon=True).start()
 
 
 def _check(

@@ -35,6 +35,8 @@ def read(view: JobView, attempt: int | None = None) -> list[tuple[str, str]]:
     Raises:
         DdptopError: when nothing was kept.
     """
+    if view.spec.placement is not None:
+        _fetch(view, attempt)
     kept = folders(view)
     if attempt is not None:
         kept.sort(key=lambda path: not path.name.startswith(f"attempt-{attempt}-"))
@@ -54,6 +56,19 @@ def read(view: JobView, attempt: int | None = None) -> list[tuple[str, str]]:
             )
         )
     return sections
+
+
+def _fetch(view: JobView, attempt: int | None) -> None:
+    """Bring what the nodes of the job kept at its failures, the last one's first."""
+    from ddptop_runner.jobs.far_files import fetch_evidence
+
+    snapshot = view.snapshot
+    causes = [] if snapshot is None else [snapshot.cause, snapshot.previous_cause]
+    names = [Path(one.evidence).name for one in causes if one is not None and one.evidence]
+    if attempt is not None:
+        names = [f"attempt-{attempt}-{why}" for why in ("failure", "hang", "nan")]
+    for name in names:
+        fetch_evidence(view, name)
 
 
 def _files(folder: Path) -> list[Path]:

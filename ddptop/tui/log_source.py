@@ -30,11 +30,13 @@ from ddptop.tui.render.log_find import LogPattern
 from ddptop.tui.render.log_row import Level, LogRow
 from ddptop_runner.base import units
 from ddptop_runner.base.paths import LAUNCHER, RunFolder
+from ddptop_runner.jobs.far_files import FAR, Far
 from ddptop_runner.store import logs
 
 POLL_S = 0.5
 """Each poll that finds a line sends the whole view to the terminal."""
 SLOW_POLL_S = 2.0
+MOST_ATTEMPTS = 10_000
 PLACES_EVERY_S = 1.0
 PAGE_ROWS = 200
 MORE_ROWS = 2000
@@ -94,6 +96,8 @@ class LogReader:
         self._opened_at = 0.0
         self._is_slow = False
         """Whether the message about slow reading was shown."""
+        self._far: Far | None = None
+        """Of a job on several hosts."""
         self._opened = -1
         """The attempt whose logs are open."""
 
@@ -203,11 +207,16 @@ class LogReader:
     def _look_for_places(self) -> None:
         self._places_at = time.monotonic()
         assert self._folder is not None
+        self._far = far = FAR.want_log(self._folder, self._view.attempt, self._view.whose)
         attempts = tuple(logs.attempts(self._folder))
+        if far is not None:
+            attempts = tuple(sorted({*attempts, *range(min(far.attempt, MOST_ATTEMPTS) + 1)}))
         attempt = self._view.attempt
         if attempt is None:
             attempt = attempts[-1] if attempts else 0
         ranks = logs.ranks(self._folder, attempt)
+        if far is not None and far.attempt == attempt:
+            ranks = sorted({*ranks, *far.ranks})
         has_launcher = LAUNCHER in ranks
         is_tagged = self._places.is_tagged and self._places.attempt == attempt
         if has_launcher and not is_tagged:
@@ -278,11 +287,20 @@ class LogReader:
         try:
             self._file = FileLog(folder.log_file(places.attempt, whose), speaker)
         except FileNotFoundError:
+            if self._far is not None and self.is_live:
+                self._miss_far(self._far, whose)
+                return
             who = "the launcher" if whose == LAUNCHER else f"rank {whose}"
             self._miss(
                 f"{who} has no log for attempt {places.attempt}",
                 "press [ or ] for another rank, < or > for another attempt",
             )
+
+    def _miss_far(self, far: Far, rank: int) -> None:
+        """Say where a log is that has not come yet, and why."""
+        host = dict(zip(far.ranks, far.hosts, strict=True)).get(rank, "its host")
+        remedy = next((why for why in far.silent if host in why), None)
+        self._miss(f"fetching the log from {host}...", remedy or "it appears here when it comes")
 
     def _feed(self, read: LogRead) -> None:
         if self._fed is not None:

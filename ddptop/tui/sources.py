@@ -140,6 +140,10 @@ class LogSource:
 
         Of a command `rank` may be None, for all that it wrote.
         """
+        if view.spec.placement is not None and view.is_live:
+            from ddptop_runner.jobs.far_files import FAR
+
+            FAR.want_log(view.folder, None, rank)
         key = LogKey(view.job, view.spec.job_id, rank, viewer)
         anew = key != self._key
         shared = view.spec.is_command

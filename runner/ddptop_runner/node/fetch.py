@@ -55,7 +55,7 @@ Ask = Callable[[str, str, dict[str, Any]], Awaitable[dict[str, Any]]]
 
 
 class Wanted(msgspec.Struct, frozen=True, kw_only=True):
-    """The arguments of `read_file`."""
+    """The arguments of `read_new`."""
 
     where: str
     """`logs/attempt-N` or `evidence/attempt-N-REASON`."""
@@ -91,7 +91,7 @@ class Pieces(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def read_new(folder: RunFolder, arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """What is new in files of a node's run folder; the answer to `read_file`.
+    """What is new in files of a node's run folder; the answer to `read_new`.
 
     Raises:
         UsageError: the arguments name something else than logs and evidence.
@@ -99,7 +99,7 @@ def read_new(folder: RunFolder, arguments: Mapping[str, Any]) -> dict[str, Any]:
     try:
         wanted = msgspec.convert(arguments, Wanted)
     except msgspec.ValidationError as error:
-        raise UsageError(f"bad arguments for read_file: {error}") from error
+        raise UsageError(f"bad arguments for read_new: {error}") from error
     if not _WHERE.fullmatch(wanted.where):
         raise UsageError(f"{wanted.where!r} is neither logs nor evidence of an attempt")
     directory = folder.path / wanted.where
@@ -376,7 +376,7 @@ class Fetcher:
 
     async def _answer(self, host: str, wanted: Wanted) -> Pieces:
         try:
-            answer = await self._ask(host, "read_file", msgspec.to_builtins(wanted))
+            answer = await self._ask(host, "read_new", msgspec.to_builtins(wanted))
             found = msgspec.convert(answer, Pieces)
         except (DdptopError, msgspec.ValidationError) as error:
             self.silent[host] = str(error)

@@ -39,7 +39,7 @@ from ddptop_runner.model import node_link as nl
 from ddptop_runner.model.events import JobEnded
 from ddptop_runner.model.snapshot import decode_snapshot
 from ddptop_runner.model.spec import Rendezvous, write_spec
-from ddptop_runner.node import control
+from ddptop_runner.node import control, fetch
 from ddptop_runner.node.guardian_start import start_guardian
 from ddptop_runner.store.history import HistoryReader
 from ddptop_runner.version import __version__
@@ -244,6 +244,8 @@ class Remote:
             return LOCAL[order.op](**order.arguments)
         if self._folder is None:
             raise ControlError("no job is followed")
+        if order.op == "read_new":
+            return fetch.read_new(self._folder, order.arguments)
         if order.op == "read_file":
             return read_file(self._folder, **order.arguments)
         if order.op in OF_SUPERVISOR:

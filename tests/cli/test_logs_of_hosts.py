@@ -1,0 +1,132 @@
+"""Logs of ranks on other hosts, through a head's control socket and its real fetcher."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.runner.builders import make_spec, put_job
+from tests.runner.nodes import placement, ranks_and_devices
+
+from ddptop_runner.base.errors import DdptopError
+from ddptop_runner.base.paths import RunFolder
+from ddptop_runner.host import procs
+from ddptop_runner.jobs.far_files import FarFiles
+from ddptop_runner.node.fetch import Fetcher, read_new
+from ddptop_runner.node.server import ControlServer
+from ddptop_runner.store import logs
+
+
+class Head:
+    """A head's control socket; nodes `a` and `b` are folders."""
+
+    def __init__(self, folder: RunFolder, place: Path) -> None:
+        self.folder = folder
+        self.nodes = {host: RunFolder(place / host) for host in ("a", "b")}
+        self.gone: set[str] = set()
+        self.ops: list[str] = []
+        self._loop = asyncio.new_event_loop()
+        self._up = threading.Event()
+        self._thread = threading.Thread(target=self._run)
+        self._thread.start()
+        assert self._up.wait(10)
+
+    def write(self, host: str, rank: int, text: str, attempt: int = 0) -> None:
+        path = self.nodes[host].log_file(attempt, rank)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with path.open("a") as file:
+            file.write(text)
+
+    async def _ask(self, host: str, op: str, arguments: dict[str, Any]) -> dict[str, Any]:
+        if host in self.gone:
+            raise DdptopError(f"{host} is out of reach")
+        return read_new(self.nodes[host], arguments)
+
+    def _run(self) -> None:
+        asyncio.set_event_loop(self._loop)
+        fetcher = Fetcher(self.folder, self._ask, lambda: dict.fromkeys(self.nodes, 0.0))
+
+        async def command(message: dict[str, Any]) -> dict[str, Any]:
+            self.ops.append(message["op"])
+            return await fetcher.command(message)
+
+        async def begin() -> None:
+            server = ControlServer(self.folder.control_socket, command, None, None)  # type: ignore[arg-type]
+            await server.start()
+            self._follow = asyncio.ensure_future(fetcher.run())
+            self._server = server
+            self._up.set()
+
+        self._loop.create_task(begin())
+        self._loop.run_forever()
+
+    def close(self) -> None:
+        def end() -> None:
+            self._follow.cancel()
+            self._server.close()
+            self._loop.call_soon(self._loop.stop)
+
+        self._loop.call_soon_threadsafe(end)
+        self._thread.join()
+        self._loop.run_until_complete(asyncio.sleep(0.05))
+        self._loop.close()
+
+
+@pytest.fixture
+def head(ddptop_home: Path, tmp_path: Path) -> Iterator[Head]:
+    ranks, gpus = ranks_and_devices(per_host=2)
+    alive = {"ranks": ranks, "gpus": gpus, "guardian": procs.identify(os.getpid())}
+    folder = put_job(snapshot=alive, placement=placement(per_host=2), nproc=4)
+    found = Head(folder, tmp_path)
+    yield found
+    found.close()
+
+
+Cli = Callable[..., Any]
+
+
+def test_a_log_of_another_host_is_printed(head: Head, ddptop_cli: Cli):
+    head.write("b", 3, "one\ntwo\n")
+    shown = ddptop_cli("logs", "train", "-r", "3")
+    assert (shown.returncode, shown.stdout, shown.stderr) == (0, "one\ntwo\n", "")
+
+
+def test_the_logs_of_all_hosts_are_printed(head: Head, ddptop_cli: Cli):
+    for host, rank in (("a", 0), ("a", 1), ("b", 2), ("b", 3)):
+        head.write(host, rank, f"line of {rank}\n")
+    shown = ddptop_cli("logs", "train", "-r", "all")
+    assert shown.stdout.splitlines() == [f"[rank {rank}] line of {rank}" for rank in range(4)]
+
+
+def test_a_host_out_of_reach_is_named(head: Head, ddptop_cli: Cli):
+    head.write("a", 0, "zero\n")
+    head.gone = {"b"}
+    shown = ddptop_cli("logs", "train", "-r", "all")
+    assert shown.stdout == "[rank 0] zero\n"
+    assert shown.stderr == "ddptop: b is out of reach\n"
+
+
+def test_a_reader_that_wants_a_log_sees_it_grow(head: Head, wait_until: Callable[..., None]):
+    far = FarFiles()
+    head.write("b", 3, "one\n")
+    path = head.folder.log_file(0, 3)
+    far.want_log(head.folder, None, 3)
+    wait_until(lambda: path.exists() and logs.last_lines(path, 1) == ["one"])
+    known = far.want_log(head.folder, None, 3)
+    assert known is not None
+    assert (known.attempt, known.ranks, known.hosts) == (0, (0, 1, 2, 3), ("a", "a", "b", "b"))
+    head.write("b", 3, "two\n")
+    wait_until(lambda: logs.last_lines(path, 1) == ["two"])
+
+
+def test_a_job_on_one_machine_asks_nobody(ddptop_home: Path):
+    folder = put_job("alone", snapshot={"guardian": procs.identify(os.getpid())})
+    far = FarFiles()
+    assert far.fetch_log(folder, None, None) is None
+    assert far.want_log(folder, None, 0) is None
+    assert make_spec().placement is None

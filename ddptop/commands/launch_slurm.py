@@ -3,15 +3,37 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Mapping, Sequence
-from typing import Any
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
 
+import msgspec
+
+from ddptop.cli_screens import is_terminal
+from ddptop.commands.launch import become_attach, describe
 from ddptop.output import put, say
 from ddptop_runner.base.errors import UsageError
 from ddptop_runner.base.start import own_command
-from ddptop_runner.jobs import slurm
-from ddptop_runner.launch.request import LaunchRequest
-from ddptop_runner.launch.slurm import allocation, batch_script, check_sbatch
+from ddptop_runner.jobs import launch as launcher
+from ddptop_runner.jobs import slurm, slurm_holder
+from ddptop_runner.jobs.slurm_holder import (
+    NOT_WORTH_REQUEUEING,
+    read_requeues,
+    write_requeues,
+)
+from ddptop_runner.launch.request import LaunchPlan, LaunchRequest
+from ddptop_runner.launch.slurm import (
+    Allocation,
+    allocation,
+    batch_script,
+    check_sbatch,
+    why_no_requeue,
+)
+
+if TYPE_CHECKING:
+    from ddptop_runner.launch.device_check import Findings
+    from ddptop_runner.launch.readiness import Judged
 
 LEFT_OUT = {"--slurm": 0, "--dry-run": 0, "-d": 0, "--detach": 0, "--name": 1, "--python": 1}
 """Options that the batch step does not get as typed, and how many values follow each."""
@@ -32,7 +54,7 @@ def run(
                 f"{sbatch[0]}: this shell is in Slurm job {found.job}, whose resources are fixed",
                 "remove the sbatch options, or submit from outside of the allocation",
             )
-        raise UsageError("an allocation cannot be used yet", "submit from a login node")
+        return use(request, found, options)
     plan = slurm.plan(request, os.environ, tuple(sbatch))
     script = batch_script(
         plan.batch(own_command("ddptop", *step_arguments(request, plan, typed_options)))
@@ -46,6 +68,62 @@ def run(
     say(f"ddptop: submitted Slurm job {job}; once it runs: ddptop attach {plan.name}")
     put(plan.name)
     return 0
+
+
+def use(request: LaunchRequest, found: Allocation, options: Mapping[str, Any]) -> int:
+    """Start the job in the allocation that this process runs in.
+
+    In the batch step, with which the allocation ends, this process becomes the job's holder.
+    """
+    request = slurm.in_allocation(request, found, os.environ)
+    before = slurm.to_resume(found) if found.is_batch else None
+    if before is not None:
+        request = replace(request, name=None)
+        counts = read_requeues(before.folder, found.job)
+        if counts.count < found.restarts:  # preempted, or requeued by a person
+            counts = msgspec.structs.replace(counts, count=found.restarts)
+            write_requeues(before.folder, counts)
+        if (why := why_no_requeue(counts, options["max_requeues"])) is not None:
+            say(f"ddptop: {before.job} is not continued: {why}")
+            return NOT_WORTH_REQUEUEING
+    plan = prepare_hosts(request) if request.hosts else launcher.prepare(request, os.environ)
+    if options["dry_run"]:
+        put(describe(plan))
+        return 0
+    for note in plan.notes:
+        say(f"ddptop: {note}")
+    if before is not None:
+        slurm.resume(before, plan)
+        folder = before.folder
+    else:
+        view, trouble = launcher.start(plan, waits=False)
+        folder = view.folder
+        if trouble:
+            say(f"ddptop: {trouble}")
+    argv = slurm_holder.job_argv(folder, options["max_requeues"])
+    put(folder.job)
+    if found.is_batch:
+        sys.stdout.flush()
+        os.execv(argv[0], argv)
+    slurm_holder.start_detached(folder, argv)
+    if is_terminal() and not options["detach"]:
+        become_attach(folder.job)
+    return 0
+
+
+def prepare_hosts(request: LaunchRequest) -> LaunchPlan:
+    """The plan of a job on several nodes of the allocation, all of which are asked."""
+    from ddptop_runner.jobs import launch_hosts
+
+    def show(judged: Judged) -> None:
+        for line in launch_hosts.refusals_before_last(judged):
+            say(f"ddptop: {line}")
+
+    def show_check(found: Findings) -> None:
+        for line in found.broken[:-1]:
+            say(f"ddptop: {line}")
+
+    return launch_hosts.prepare(request, os.environ, show, show_check)
 
 
 def step_arguments(

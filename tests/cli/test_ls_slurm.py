@@ -7,8 +7,6 @@ import json
 import pytest
 from tests.runner.builders import put_job
 
-from ddptop_runner.model.spec import NodeSpec, Placement
-
 HEAD = "\x1f2\x1f\x1f%s\x1f2026-11-22T10:00:00\x1f2026-11-22T12:00:00\x1f1:00:00\x1f1:00:00\x1f"
 PENDING = "7\x1fwaits\x1fPENDING\x1fgpu" + HEAD % "Resources" + "7"
 RUNNING = "9\x1ftrains\x1fRUNNING\x1fgpu" + HEAD % "None" + "9"
@@ -51,9 +49,7 @@ def test_the_queue_is_listed_beside_the_jobs(ddptop_cli, squeue):
 
 
 def test_a_job_of_ddptop_is_listed_once(ddptop_cli, squeue):
-    node = NodeSpec(host="n1", address="n1", nproc=1, python="p", command=["c"], ports=[1])
-    placement = Placement(by="slurm", nodes=[node], min_nodes=1, slurm_job="9")
-    put_job("bert", {}, placement=placement, host="elsewhere")
+    put_job("bert", {}, slurm_job="9", host="elsewhere")
     squeue(f"{PENDING}\n{RUNNING}\n")
     shown = ddptop_cli("ls").stdout
     assert "trains" not in shown

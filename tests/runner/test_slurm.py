@@ -143,14 +143,15 @@ def test_options_that_would_break_a_job_are_refused(options):
 
 def test_requeues_without_progress_run_out_and_progress_refills_them():
     counts = slurm.Requeues(slurm_job="1")
-    for step in (100, 100, 90):
-        assert slurm.why_no_requeue(counts, None) is None
+    for step in (100, 100, 90, None):
         counts = slurm.requeued(counts, step)
-    assert (counts.count, counts.without_progress, counts.step) == (3, 2, 100)
-    stuck = slurm.requeued(counts, None)
-    assert "without progress" in (slurm.why_no_requeue(stuck, None) or "")
+        assert slurm.why_no_requeue(counts, None) is None
+    assert (counts.count, counts.without_progress, counts.step) == (4, 3, 100)
+    stuck = slurm.requeued(counts, 100)
+    assert "no progress since 3" in (slurm.why_no_requeue(stuck, None) or "")
     moved = slurm.requeued(counts, 101)
     assert slurm.why_no_requeue(moved, None) is None
+    assert slurm.why_no_requeue(moved, 5) is None
     assert "--max-requeues 4" in (slurm.why_no_requeue(moved, 4) or "")
 
 

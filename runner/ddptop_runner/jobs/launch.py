@@ -128,11 +128,12 @@ def plan_of(
     """
     notes = [*choice.notes, *program.notes]
     name = _name(request)
+    is_held = request.slurm_job is not None  # and ends with its allocation anyway
     survival_plan = survival.plan(survival.gather(env))
     no_tmux = tmux.why_unusable()
-    if no_tmux is not None:
+    if no_tmux is not None and not is_held:
         notes.append(f"{no_tmux}; the job runs as a daemon, without a tmux pane")
-    if survival_plan.warning:
+    if survival_plan.warning and not is_held:
         notes.append(survival_plan.warning)
     job_id = f"{name}@{secrets.token_hex(8)}"
     job_env = {**overrides, **choice.environment, "DDPTOP_JOB_ID": job_id}
@@ -161,8 +162,9 @@ def plan_of(
         probe=request.probe,
         env_names=sorted(filter(is_text, set(handover.of_shell(env)) - SHELL_NOISE)),
         env_overrides=sorted(overrides),
-        backing="daemon" if no_tmux else "tmux",
-        tmux_socket=None if no_tmux else tmux.socket_name(),
+        backing="held" if is_held else "daemon" if no_tmux else "tmux",
+        tmux_socket=None if no_tmux or is_held else tmux.socket_name(),
+        slurm_job=request.slurm_job,
         launcher=program.launcher,
         pty=program.pty,
         placement=placement,
@@ -171,15 +173,19 @@ def plan_of(
         spec,
         job_env,
         tuple(notes),
-        tuple(survival_plan.wrap),
+        () if is_held else tuple(survival_plan.wrap),
         name_is_derived=request.name is None,
         choice=choice,
         work_in_run_folder=request.work_in_run_folder,
     )
 
 
-def start(plan: LaunchPlan) -> tuple[JobView, str | None]:
+def start(plan: LaunchPlan, *, waits: bool = True) -> tuple[JobView, str | None]:
     """Make the run folder and start the guardian; returns once it has taken the job over.
+
+    Args:
+        plan: what was decided.
+        waits: as in `guardian_start.bring_up`.
 
     Returns:
         The job, and a note where it could not be started as planned, or old runs were deleted.
@@ -208,7 +214,7 @@ def start(plan: LaunchPlan) -> tuple[JobView, str | None]:
         with nullcontext() if plan.choice.remake is None else usage.taking():
             plan, moved = _settle_devices(plan)
             write_spec(folder, plan.spec)
-        note = start_guardian(folder, plan.spec, plan.job_env, plan.wrap, attempt=0)
+        note = start_guardian(folder, plan.spec, plan.job_env, plan.wrap, attempt=0, waits=waits)
     except BaseException as error:
         _remove_unstarted(folder)
         if isinstance(error, OSError):
@@ -257,6 +263,11 @@ def restart_ended(
     closed = require_own_run(view.folder)
     if view.on_other_host:
         raise UsageError(f"{view.job} belongs to host {spec.host}", "restart it there")
+    if spec.backing == "held":
+        raise UsageError(
+            f"{view.job} ran in Slurm job {spec.slurm_job}",
+            "submit it again: ddptop launch --slurm",
+        )
     cwd = folder_of(spec.cwd)
     if spec.kind == "script":
         require_script(cwd, spec.target)

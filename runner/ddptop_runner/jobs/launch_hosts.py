@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Literal
 
 from msgspec.structs import replace
 
@@ -71,7 +72,7 @@ def prepare(
     fewest = fewest_nodes(request.nodes, len(request.hosts))
     python = _python(request, env)
     wanted = _wanted(request, cwd, python, {**env, **overrides})
-    with Survey(request.hosts) as survey:
+    with Survey(request.hosts, request.slurm_job) as survey:
         judged = survey.collect(wanted, request.gpus, overrides)
         show(judged)
         _require(judged)
@@ -80,7 +81,8 @@ def prepare(
             show_check(found)
             if found.broken:
                 raise UsageError(found.broken[-1], "leave it out of --hosts until it is repaired")
-    placement = Placement(by="ssh", nodes=judged.nodes, min_nodes=fewest)
+    by: Literal["ssh", "slurm"] = "ssh" if request.slurm_job is None else "slurm"
+    placement = Placement(by=by, nodes=judged.nodes, min_nodes=fewest, slurm_job=request.slurm_job)
     if request.node_timeout_s is not None:
         placement = replace(placement, node_timeout_s=request.node_timeout_s)
     if request.orphan_timeout_s is not None:

@@ -1,18 +1,31 @@
-"""Submits jobs to Slurm."""
+"""Submits jobs to Slurm, and makes the plan of one that runs in an allocation."""
 
 from __future__ import annotations
 
 import shutil
 import subprocess
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, replace
+
+import msgspec
 
 from ddptop_runner.base import interpreters
 from ddptop_runner.base.errors import DdptopError, UsageError
-from ddptop_runner.base.paths import run_folder, shared_file_system, state_home
+from ddptop_runner.base.paths import (
+    RunFolder,
+    create_local_dir,
+    local_dir_reason,
+    run_folder,
+    shared_file_system,
+    state_home,
+)
+from ddptop_runner.job.registry import JobView, all_jobs
 from ddptop_runner.launch.gpus.choice import parse_gpus
+from ddptop_runner.launch.hosts import HostRequest
 from ddptop_runner.launch.program import name_for
 from ddptop_runner.launch.request import (
+    LaunchPlan,
     LaunchRequest,
     folder_of,
     overrides_of,
@@ -20,8 +33,9 @@ from ddptop_runner.launch.request import (
     require_script,
     require_text,
 )
-from ddptop_runner.launch.slurm import Batch, submitted
-from ddptop_runner.model.spec import check_name
+from ddptop_runner.launch.slurm import Allocation, Batch, submitted
+from ddptop_runner.model.spec import check_name, write_spec
+from ddptop_runner.node.guardian_start import start_guardian
 
 SUBMIT_TIMEOUT_S = 60.0
 
@@ -126,7 +140,8 @@ def plan(
     if not request.is_dry and shutil.which("sbatch", path=env.get("PATH")) is None:
         raise UsageError("sbatch is not on PATH", "log in to a Slurm login node, or omit --slurm")
     name = name_for(request) if request.name is None else check_name(request.name)
-    if request.name is not None and run_folder(name).path.exists():
+    array = any(one.partition("=")[0] in ("-a", "--array") for one in options)
+    if request.name is not None and not array and run_folder(name).path.exists():
         raise UsageError(
             f"the name {name!r} is in use",
             f"choose another name, or remove that job: ddptop rm {name}",
@@ -187,3 +202,74 @@ def submit(script: str, options: Sequence[str], name: str) -> str:
             "see ddptop launch --slurm --dry-run for the script",
         )
     return job
+
+
+# -- inside an allocation --------------------------------------------------------------------------
+
+
+def in_allocation(
+    request: LaunchRequest, found: Allocation, env: Mapping[str, str]
+) -> LaunchRequest:
+    """The request with the machines of the allocation that this process is part of.
+
+    One node, on which this runs, needs no links and is a job of one machine.
+
+    Raises:
+        UsageError: naming what cannot be done and what to do instead.
+    """
+    require_slurm(request)
+    if found.in_step and env.get("SLURM_STEP_NUM_TASKS", "1") != "1":
+        raise UsageError(
+            "this is one of several tasks of srun, but --slurm starts the nodes itself",
+            "run ddptop launch --slurm once, without srun",
+        )
+    gpus_per_node(request.gpus)
+    fewest, most = request.nodes or (len(found.nodes),) * 2
+    if not found.nodes or fewest > len(found.nodes):
+        raise UsageError(
+            f"--nodes {fewest}, but Slurm job {found.job} has {len(found.nodes)}",
+            f"use --nodes {len(found.nodes)} or fewer, or a larger allocation",
+        )
+    if found.is_batch and found.gpus_on_node is None and request.nproc is None:
+        raise UsageError(
+            f"the allocation of Slurm job {found.job} has no GPUs",
+            "request them (-- --gpus-per-node=N), or pass --nproc N to train on CPUs",
+        )
+    nodes = found.nodes[:most]
+    if request.name is not None and found.array_task is not None:
+        request = replace(request, name=check_name(f"{request.name}-{found.array_task}"))
+    request = replace(request, slurm_job=found.job)
+    if nodes == (env.get("SLURMD_NODENAME"),):
+        return replace(request, nodes=None)
+    hosts = tuple(HostRequest(host) for host in nodes)
+    return replace(request, hosts=hosts, nodes=(min(fewest, len(nodes)), len(nodes)))
+
+
+def to_resume(found: Allocation) -> JobView | None:
+    """The job that this allocation ran before Slurm requeued it."""
+    if not found.restarts:
+        return None
+    return next((view for view in all_jobs() if view.spec.slurm_job == found.job), None)
+
+
+def resume(view: JobView, plan: LaunchPlan) -> None:
+    """Hand a requeued job over as its next attempt; the caller becomes its holder.
+
+    Args:
+        view: the job. Slurm has ended all of it.
+        plan: made as for a new job: it may have got other nodes.
+    """
+    folder = RunFolder(view.folder.path)
+    old = view.spec
+    spec = msgspec.structs.replace(
+        plan.spec, job=old.job, job_id=old.job_id, created_at=old.created_at
+    )
+    if local_dir_reason(folder):
+        create_local_dir(folder)
+    if old.host != spec.host:
+        with suppress(OSError):
+            folder.node_file(old.host).rename(folder.node_file(spec.host))
+    write_spec(folder, spec)
+    last = view.snapshot.attempt if view.snapshot and view.snapshot.attempt is not None else -1
+    job_env = {**plan.job_env, "DDPTOP_JOB_ID": old.job_id}
+    start_guardian(folder, spec, job_env, (), attempt=last + 1, waits=False)

@@ -101,9 +101,5 @@ def with_jobs(queue: Queue, views: Iterable[JobView]) -> list[SlurmJob] | None:
     """The queue, with the names of the ddptop jobs that run in it."""
     if queue.jobs is None:
         return None
-    names = {
-        view.spec.placement.slurm_job: view.job
-        for view in views
-        if view.spec.placement is not None and view.is_live
-    }
+    names = {view.spec.slurm_job: view.job for view in views if view.is_live}
     return [msgspec.structs.replace(one, job=names.get(one.number)) for one in queue.jobs]

@@ -56,6 +56,8 @@ class LaunchRequest:
     probe: bool = True
     launcher: str | None = None
     """Who starts the ranks of a script or module; one of `shortcuts.LAUNCHERS`, None: ddptop."""
+    slurm_job: str | None = None
+    """Slurm's id of the allocation to run in."""
     as_asked: bool = False
     """Start ranks whatever the script looks like: the user was asked and confirmed."""
     pty: bool = False

@@ -288,7 +288,7 @@ def submitted(printed: str) -> str | None:
 # -- requeueing ------------------------------------------------------------------------------------
 
 IDLE_REQUEUES = 3
-"""So many requeues in a row without progress end a job."""
+"""So many requeues in a row may bring no progress."""
 
 
 class Requeues(Base, frozen=True, kw_only=True):
@@ -314,16 +314,16 @@ def requeued(before: Requeues, step: int | None) -> Requeues:
 
 
 def why_no_requeue(counts: Requeues, most: int | None) -> str | None:
-    """Why a job must not be requeued once more; None where it may be.
+    """Why a job must not be requeued; None where it may be.
 
     Args:
-        counts: its requeues so far.
+        counts: its requeues, with this one.
         most: --max-requeues; None is unlimited.
     """
-    if most is not None and counts.count >= most:
-        return f"requeued {counts.count} times (--max-requeues {most})"
-    if counts.without_progress >= IDLE_REQUEUES:
-        return f"{counts.without_progress} requeues in a row without progress"
+    if most is not None and counts.count > most:
+        return f"it was requeued {counts.count - 1} times (--max-requeues {most})"
+    if counts.without_progress > IDLE_REQUEUES:
+        return f"no progress since {IDLE_REQUEUES} requeues"
     return None
 
 

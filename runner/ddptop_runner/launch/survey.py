@@ -19,6 +19,7 @@ from ddptop_runner.base.start import own_command
 from ddptop_runner.launch import device_check, preflight, readiness
 from ddptop_runner.launch.hosts import HostRequest
 from ddptop_runner.launch.readiness import Surveyed, Wanted
+from ddptop_runner.launch.slurm import link_argv, step_environment
 from ddptop_runner.launch.ssh import (
     NOT_INSTALLED,
     Unreachable,
@@ -54,15 +55,19 @@ class HostError(Exception):
 class HostLink:
     """A `ddptop-node` on a host, and questions to it one at a time."""
 
-    def __init__(self, host: str, limit_s: float = LIMIT_S) -> None:
-        """Start it, through ssh unless the host is this machine.
+    def __init__(self, host: str, limit_s: float = LIMIT_S, slurm_job: str | None = None) -> None:
+        """Start it, through ssh unless the host is this machine, or as a step of a Slurm job.
 
         Raises:
             HostError: it did not start in time.
         """
         self.host = host
         own = own_command("node")
-        argv = own if is_here(host) else ssh_argv(host, node_command(__version__, own))
+        env = dict(os.environ)
+        if slurm_job is not None:
+            argv, env = link_argv(slurm_job, host, own), step_environment(env)
+        else:
+            argv = own if is_here(host) else ssh_argv(host, node_command(__version__, own))
         self._ids = itertools.count(1)
         self._out = self._err = b""
         try:
@@ -72,7 +77,7 @@ class HostLink:
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
                 start_new_session=True,  # ctrl+c is for us, and ssh asks no terminal
-                env={**os.environ, "LC_ALL": "C"},
+                env={**env, "LC_ALL": "C"},
             )
         except OSError as error:
             why = f"{argv[0]} cannot be run ({error.strerror})"
@@ -193,8 +198,10 @@ def at_once(things: Sequence[T], do: Callable[[T], object]) -> None:
 class Survey:
     """All hosts of a job, with a link to each that answers. A context manager: links are closed."""
 
-    def __init__(self, hosts: Sequence[HostRequest]) -> None:
+    def __init__(self, hosts: Sequence[HostRequest], slurm_job: str | None = None) -> None:
+        """With `slurm_job` they are nodes of its allocation."""
         self.hosts = hosts
+        self._slurm_job = slurm_job
         self.links: dict[str, HostLink] = {}
         self.found: dict[str, Surveyed] = {one.host: Surveyed(one) for one in hosts}
         self._lock = threading.Lock()
@@ -214,7 +221,7 @@ class Survey:
 
         def open_link(one: HostRequest) -> None:
             try:
-                link = HostLink(one.host)
+                link = HostLink(one.host, slurm_job=self._slurm_job)
             except HostError as error:
                 self._note(one.host, unreachable=error.why)
             else:

@@ -157,8 +157,11 @@ class JobSpec(Base, frozen=True, kw_only=True):
     """Names of the launching shell's variables; the values are never written."""
     env_overrides: list[str] = []
     """Names given by --env."""
-    backing: Literal["tmux", "daemon"] = "tmux"
-    """What holds the guardian: a tmux session, or a process of its own session (setsid)."""
+    backing: Literal["tmux", "daemon", "held"] = "tmux"
+    """What holds the guardian: a tmux session, a process of its own session (setsid), or a holder
+    in a step of Slurm's."""
+    slurm_job: str | None = None
+    """Slurm's id of the job in whose allocation it runs."""
     tmux_socket: str | None = None
     launcher: str | None = None
     """Of a command: who starts its ranks, as its words tell; a `foreign.types.Launcher`."""

@@ -26,7 +26,7 @@ from ddptop_runner.host.handover import AGENT_MAIN, PROBE_DIR, SPARE_MAIN, Hando
 from ddptop_runner.job.registry import JobView, read_job
 from ddptop_runner.launch.gpus.choice import job_environment
 from ddptop_runner.model.spec import JobSpec, write_spec
-from ddptop_runner.node.guardian_start import bring_up, starting
+from ddptop_runner.node.guardian_start import bring_up, is_held, starting
 
 SEEN_WITHIN_S = 30.0
 """A new guardian's supervisor has written its first snapshot by then."""
@@ -223,6 +223,9 @@ def _umask_of(pid: int) -> int | None:
 def _bring_up(view: JobView, given: Handover) -> None:
     """In tmux as before, or as a daemon where tmux has no room for it."""
     spec = _backed(view.spec, daemon=tmux.why_unusable() is not None)
+    if is_held(view.spec):
+        bring_up(view.folder, view.spec, given, ())
+        return
     wrap = survival.plan(survival.gather(os.environ)).wrap
     try:
         bring_up(view.folder, spec, given, wrap)

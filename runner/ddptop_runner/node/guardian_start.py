@@ -35,6 +35,11 @@ def guardian_argv(folder: RunFolder) -> list[str]:
     return own_command("guardian", str(folder.path))
 
 
+def is_held(spec: JobSpec) -> bool:
+    """Whether a holder starts the guardian: what a step of Slurm's starts ends with it."""
+    return spec.backing == "held" or (spec.membership is not None and "SLURM_STEP_ID" in os.environ)
+
+
 @contextlib.contextmanager
 def starting(folder: RunFolder, timeout_s: float = 0.0) -> Iterator[bool]:
     """Hold the right to start a guardian of this job; False where another one is at it for longer.
@@ -59,6 +64,8 @@ def start_guardian(
     job_env: dict[str, str],
     wrap: Sequence[str],
     attempt: int,
+    *,
+    waits: bool = True,
 ) -> str | None:
     """Start the guardian of a job that does not live, with this process's variables.
 
@@ -68,6 +75,7 @@ def start_guardian(
         job_env: what the job gets beside this process's variables.
         wrap: a command that moves the guardian out of the login's reach (systemd-run); often empty.
         attempt: the number of the first attempt.
+        waits: as in `bring_up`.
 
     Returns:
         As `bring_up`.
@@ -77,7 +85,7 @@ def start_guardian(
     """
     with starting(folder, GUARDIAN_START_S):
         _let_former_go(folder)
-        return bring_up(folder, spec, handover.capture(job_env, attempt), wrap)
+        return bring_up(folder, spec, handover.capture(job_env, attempt), wrap, waits=waits)
 
 
 def _let_former_go(folder: RunFolder) -> None:
@@ -91,11 +99,17 @@ def _let_former_go(folder: RunFolder) -> None:
 
 
 def bring_up(
-    folder: RunFolder, spec: JobSpec, given: handover.Handover, wrap: Sequence[str]
+    folder: RunFolder,
+    spec: JobSpec,
+    given: handover.Handover,
+    wrap: Sequence[str],
+    *,
+    waits: bool = True,
 ) -> str | None:
     """Start a guardian in tmux or as a daemon, through `wrap` where that works.
 
-    To be called by who holds `starting`.
+    To be called by who holds `starting`. A guardian that is held is started by its holder; without
+    `waits` the caller becomes it.
 
     Returns:
         A note when it was not started as planned.
@@ -105,6 +119,13 @@ def bring_up(
     """
     folder.handover_file.unlink(missing_ok=True)
     handover.write(folder.handover_file, given, spec.job_id)
+    if is_held(spec):
+        if waits and not _taken_over(folder, GUARDIAN_START_S):
+            folder.handover_file.unlink(missing_ok=True)
+            raise DdptopError(
+                f"no holder took over {spec.job}", "see the output of its Slurm job for the reason"
+            )
+        return None
     if wrap:
         end_holder = _start_holder(folder, spec, [*wrap, *guardian_argv(folder)])
         if _taken_over(folder, WRAPPED_START_S):

@@ -1,0 +1,377 @@
+"""Holds a job's guardian for as long as Slurm's step lives, and answers Slurm's signals.
+
+Slurm ends whatever a step leaves behind, so that a guardian cannot be a daemon there: it is a child
+of its holder. The holder of the batch step also holds one step on each further node, has the job
+save a checkpoint when the time limit comes near (SIGUSR1), and requeues it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import msgspec
+
+from ddptop_runner.base import bounded
+from ddptop_runner.base.errors import DdptopError
+from ddptop_runner.base.files import write_atomic
+from ddptop_runner.base.paths import RunFolder, state_home
+from ddptop_runner.base.start import own_command
+from ddptop_runner.host import handover, procs
+from ddptop_runner.job.registry import JobView, read_job
+from ddptop_runner.jobs import checkpoint
+from ddptop_runner.launch.slurm import (
+    Allocation,
+    Requeues,
+    allocation,
+    hold_argv,
+    requeued,
+    step_environment,
+    why_no_requeue,
+)
+from ddptop_runner.model import run_step
+from ddptop_runner.model.spec import read_spec
+from ddptop_runner.node import adoption
+from ddptop_runner.node.guardian_start import guardian_argv
+from ddptop_runner.node.remote import member_folder, node_job_id
+
+POLL_S = 0.1
+REQUEUE_MARGIN_S = 20.0
+"""So much of the time that is left is kept for the end of the ranks."""
+CHECKPOINT_S = 90.0
+"""How long a checkpoint may take where Slurm does not tell how much time is left."""
+LEAD_S = 8
+"""Slurm starts a requeued job after two minutes, unless its begin time is later than its end."""
+STEP_PAUSES_S = (1.0, 2.0, 5.0, 15.0)
+ASK_S = 20.0
+NOT_WORTH_REQUEUEING = 93
+STATUSES = {"finished": 0, "stopped": 4, "lost": 5}
+
+
+def requeues_file(folder: RunFolder) -> Path:
+    """Where the requeues of a job are counted."""
+    return folder.path / "requeues.json"
+
+
+def read_requeues(folder: RunFolder, slurm_job: str) -> Requeues:
+    """The requeues of a job so far; none of those of an earlier job of Slurm's."""
+    with contextlib.suppress(OSError, msgspec.MsgspecError):
+        decoder = msgspec.json.Decoder(Requeues)
+        found = bounded.decode_json(decoder, bounded.read_bytes(requeues_file(folder)))
+        if found.slurm_job == slurm_job:
+            return found
+    return Requeues(slurm_job=slurm_job)
+
+
+def write_requeues(folder: RunFolder, counts: Requeues) -> None:
+    """Keep them; on a full disk they are as before."""
+    with contextlib.suppress(OSError):
+        write_atomic(requeues_file(folder), msgspec.json.encode(counts))
+
+
+def say(text: str) -> None:
+    """Write to the output of the batch step."""
+    sys.stderr.write(f"ddptop: {text}\n")
+    sys.stderr.flush()
+
+
+class GuardianHolder:
+    """Starts the guardian of one run folder whenever one is handed over."""
+
+    def __init__(self, folder: RunFolder) -> None:
+        self.folder = folder
+        self._guardian: subprocess.Popen[bytes] | None = None
+        self._takes_up: threading.Thread | None = None
+        self._refused = False
+        self.status: int | None = None
+        """Of the last guardian that exited."""
+
+    def look(self) -> None:
+        """Start what is handed over, and notice what exited."""
+        if self._guardian is not None and (status := self._guardian.poll()) is not None:
+            self._guardian, self.status = None, status
+            if self._refused:  # it would refuse again
+                self.folder.handover_file.unlink(missing_ok=True)
+        if self._guardian is None and self.folder.handover_file.exists():
+            self._start()
+
+    @property
+    def holds(self) -> bool:
+        """Whether a guardian lives, or is about to."""
+        taking_up = self._takes_up is not None and self._takes_up.is_alive()
+        return self._guardian is not None or taking_up or self.folder.handover_file.exists()
+
+    def _start(self) -> None:
+        spec = read_spec(self.folder)
+        with self.folder.supervisor_log.open("ab") as log:
+            self._guardian = subprocess.Popen(
+                guardian_argv(self.folder),
+                env={**handover.of_shell(os.environ), "DDPTOP_JOB_ID": spec.job_id},
+                cwd=self.folder.path,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+            )
+        deadline_s = time.monotonic() + ASK_S
+        while self.folder.handover_file.exists() and self._guardian.poll() is None:
+            if time.monotonic() > deadline_s:
+                break
+            time.sleep(POLL_S / 10)
+        self._refused = self.folder.handover_file.exists()
+
+    def take_up(self) -> None:
+        """Have a job that lost its guardian handed over again; `look` starts the new one."""
+
+        def adopt() -> None:
+            with contextlib.suppress(DdptopError, OSError):
+                adoption.take_up(read_job(self.folder), os.environ)
+
+        if self._takes_up is None or not self._takes_up.is_alive():
+            self._takes_up = threading.Thread(target=adopt, daemon=True)
+            self._takes_up.start()
+
+
+class Step:
+    """The step that holds a node's part of the job: started again when it ends too early."""
+
+    def __init__(self, slurm_job: str, host: str, command: list[str], log: Path) -> None:
+        self._argv = hold_argv(slurm_job, host, command)
+        self._log = log
+        self._process: subprocess.Popen[bytes] | None = None
+        self._ends = 0
+        self._next_s = 0.0
+
+    def look(self) -> None:
+        """Start it where it does not run."""
+        now_s = time.monotonic()
+        if self._process is not None and self._process.poll() is not None:
+            self._process = None
+            self._next_s = now_s + STEP_PAUSES_S[min(self._ends, len(STEP_PAUSES_S) - 1)]
+            self._ends += 1
+        if self._process is None and now_s >= self._next_s:
+            with self._log.open("ab") as log:
+                self._process = subprocess.Popen(
+                    self._argv,
+                    env=step_environment(os.environ),
+                    stdin=subprocess.DEVNULL,
+                    stdout=log,
+                    stderr=log,
+                    start_new_session=True,
+                )
+
+    def end(self) -> None:
+        """End the step."""
+        if self._process is not None and self._process.poll() is None:
+            self._process.terminate()
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._process.wait(timeout=5.0)
+
+
+class JobHolder:
+    """Holds a job in its allocation until it ends, or Slurm ends the allocation."""
+
+    def __init__(self, folder: RunFolder, found: Allocation, most: int | None) -> None:
+        self._folder = folder
+        self._allocation = found
+        self._most = most
+        self._guardian = GuardianHolder(folder)
+        spec = read_spec(folder)
+        self._steps: list[Step] = []
+        if spec.placement is not None:
+            for index, node in enumerate(spec.placement.nodes):
+                command = [*node.command[:-1], *member_words(node_job_id(spec.job_id, index))]
+                log = folder.logs_dir / f"step-{index}.log"
+                self._steps.append(Step(found.job, node.host, command, log))
+        self._signals: set[int] = set()
+        self._saving: threading.Thread | None = None
+        self._lost_since_s: float | None = None
+
+    def run(self) -> int:
+        """Hold it; the exit status of the batch step."""
+        for number in (signal.SIGUSR1, signal.SIGTERM):
+            signal.signal(number, lambda number, _: self._signals.add(number))
+        while True:
+            self._guardian.look()
+            for step in self._steps:
+                step.look()
+            if signal.SIGTERM in self._signals and self._allocation.is_batch:
+                return self._leave()
+            if signal.SIGUSR1 in self._signals and self._allocation.is_batch:
+                self._signals.discard(signal.SIGUSR1)
+                self._on_time_limit()
+            if not self._guardian.holds and (view := self._ended()) is not None:
+                return self._finish(view)
+            time.sleep(POLL_S)
+
+    def _ended(self) -> JobView | None:
+        """The job, once it has ended; a guardian that was killed is replaced."""
+        view = read_job(self._folder)
+        if view.needs_guardian:
+            self._guardian.take_up()
+            return None
+        if view.is_live:
+            if self._saving is not None and self._saving.is_alive():
+                return None
+            # nothing of it runs, although its files do not say so yet
+            self._lost_since_s = self._lost_since_s or time.monotonic()
+            return view if time.monotonic() - self._lost_since_s > ASK_S else None
+        return view
+
+    def _finish(self, view: JobView) -> int:
+        for step in self._steps:
+            step.end()
+        snapshot = view.snapshot
+        requeue = None if snapshot is None else snapshot.requeue
+        if view.state == "failed" and requeue is False:
+            say(f"{view.job} failed, and would fail again; not requeued")
+            return NOT_WORTH_REQUEUEING
+        if view.state == "failed" and requeue and self._allocation.is_batch:
+            if (why := self._count(view)) is not None:
+                say(f"{view.job} failed; not requeued: {why}")
+            elif self._requeue(f"{view.job} failed"):
+                return self._leave()
+        return STATUSES.get(view.state, 1)
+
+    # -- the time limit ----------------------------------------------------------------------------
+
+    def _on_time_limit(self) -> None:
+        if self._saving is None or not self._saving.is_alive():
+            self._saving = threading.Thread(target=self._save_and_requeue, daemon=True)
+            self._saving.start()
+
+    def _save_and_requeue(self) -> None:
+        view = read_job(self._folder)
+        if (why := self._count(view)) is not None:
+            say(f"the time limit is near; {view.job} is not requeued: {why}")
+            return
+        limit_s = self._time_left_s()
+        say(f"the time limit is near; waiting up to {limit_s:.0f} s for a checkpoint")
+        try:
+            found = checkpoint.save(view, limit_s)
+        except (DdptopError, OSError) as error:
+            say(str(error))
+        else:
+            say(f"saved {found.path}")
+        self._requeue("the time limit is near")
+
+    def _time_left_s(self) -> float:
+        printed = _ask("squeue", "--noheader", f"--job={self._allocation.job}", "--format=%e")
+        with contextlib.suppress(ValueError):
+            end_s = time.mktime(time.strptime(printed.strip(), "%Y-%m-%dT%H:%M:%S"))
+            return max(5.0, end_s - time.time() - REQUEUE_MARGIN_S)
+        return CHECKPOINT_S
+
+    def _count(self, view: JobView) -> str | None:
+        """Count one more requeue; why there must be none."""
+        step = run_step.of_snapshot(view.snapshot)
+        before = read_requeues(self._folder, self._allocation.job)
+        counts = requeued(before, None if step is None else step.step)
+        if (why := why_no_requeue(counts, self._most)) is None:
+            write_requeues(self._folder, counts)
+        return why
+
+    def _requeue(self, why: str) -> bool:
+        job = self._allocation.job
+        said = _ask("scontrol", "requeue", job, fails=True)
+        say(f"{why}; {f'Slurm did not requeue job {job}: {said}' if said else 'requeued'}")
+        return not said
+
+    # -- the end of the allocation -----------------------------------------------------------------
+
+    def _leave(self) -> int:
+        """Wait for the ranks to end; a requeued job starts again as soon as it can."""
+        job_id = read_spec(self._folder).job_id
+        while True:
+            self._guardian.look()
+            begin = f"StartTime=now+{LEAD_S}"
+            said = _ask("scontrol", "update", f"JobId={self._allocation.job}", begin, fails=True)
+            if not procs.pids_of_job(job_id, os.geteuid()):
+                return 128 + signal.SIGTERM
+            time.sleep(0.5 if not said else 1.0)
+
+
+def _ask(*argv: str, fails: bool = False) -> str:
+    """What a command of Slurm's printed; with `fails` why it failed, or nothing."""
+    try:
+        done = subprocess.run(
+            argv,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=ASK_S,
+            check=False,
+            env={**os.environ, "SLURM_TIME_FORMAT": "standard"},
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return str(error) if fails else ""
+    if not fails:
+        return done.stdout
+    return "" if done.returncode == 0 else (done.stderr.strip() or f"status {done.returncode}")
+
+
+def member_words(job_id: str) -> list[str]:
+    """What follows ddptop's interpreter and start file: the holder of a node's part of a job."""
+    return [__spec__.name, "member", job_id]
+
+
+def job_argv(folder: RunFolder, most_requeues: int | None) -> list[str]:
+    """The holder of a job in the allocation that it is started in."""
+    most = "" if most_requeues is None else str(most_requeues)
+    return own_command(__spec__.name, "job", str(folder.path), most)
+
+
+def start_detached(folder: RunFolder, argv: list[str]) -> None:
+    """Start a job's holder in a session of its own; returns once it has started the guardian.
+
+    Raises:
+        DdptopError: it did not.
+    """
+    with folder.supervisor_log.open("ab") as log:
+        process = subprocess.Popen(
+            argv, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
+        )
+    deadline_s = time.monotonic() + ASK_S
+    while folder.handover_file.exists():
+        if process.poll() is not None or time.monotonic() > deadline_s:
+            raise DdptopError(
+                f"the guardian for {folder.job} did not start", f"see {folder.supervisor_log}"
+            )
+        time.sleep(POLL_S / 10)
+    process.returncode = 0  # it outlives this process, which therefore never reaps it
+
+
+def hold_member(job_id: str) -> int:
+    """Hold a node's part of a job until the step is ended."""
+    if not bounded.is_file_name(job_id):
+        return 2
+    (state_home() / "members").mkdir(mode=0o700, parents=True, exist_ok=True)
+    holder = GuardianHolder(member_folder(job_id))
+    while True:
+        with contextlib.suppress(DdptopError, OSError):
+            holder.look()
+        time.sleep(POLL_S)
+
+
+def main(kind: str, *arguments: str) -> int:
+    """Hold a job, or a node's part of one."""
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    os.umask(0o077)
+    if kind == "member":
+        return hold_member(*arguments)
+    path, most = arguments
+    found = allocation(os.environ)
+    if found is None:
+        say("not inside a Slurm allocation")
+        return 2
+    return JobHolder(RunFolder(Path(path)), found, int(most) if most else None).run()
+
+
+if __name__ == "__main__":
+    sys.exit(main(*sys.argv[1:]))

@@ -1,0 +1,221 @@
+"""Before a job starts on hosts: what they answer over a real ssh, and what refuses it."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sys
+from pathlib import Path
+
+import pytest
+from tests.nvml_stub import StubDriver
+
+RUNNER = Path(__file__).parents[2] / "runner"
+LAUNCH = ["launch", "-d", "--nproc", "1"]
+
+
+@pytest.fixture(scope="module")
+def script(head):
+    """A script that must never run."""
+    file = head.folder / "train.py"
+    file.write_text("raise SystemExit('it must never run')")
+    return file
+
+
+@pytest.fixture
+def refused(head, hosts, script, wait_until):
+    """`refused("--hosts", "h1,h2")`: the last line on stderr; nothing is left anywhere."""
+
+    def run(*options: str, status: int = 2, **environment: str) -> str:
+        done = head.cli(*LAUNCH, *options, script.name, **environment)
+        assert done.returncode == status, done.stderr
+        assert done.stdout == ""
+        assert "Traceback" not in done.stderr
+        assert not (head.home / "runs").exists() or not list((head.home / "runs").iterdir())
+        wait_until(lambda: not head.pids(), 20, what="nothing left here")
+        for host in hosts.hosts.values():
+            wait_until(lambda host=host: not host.described(), 20, what=f"nothing on {host.name}")
+        return done.stderr.splitlines()[-1]
+
+    return run
+
+
+@pytest.fixture
+def hidden(hosts):
+    """`hidden("h2", path)`: an empty folder there in its place, or another file's content."""
+    done = []
+
+    def hide(name: str, path: Path, instead: Path | None = None) -> None:
+        how = ["-t", "tmpfs", "tmpfs"] if instead is None else ["--bind", str(instead)]
+        hosts.hosts[name].run("mount", *how, str(path))
+        done.append((name, path))
+
+    yield hide
+    for name, path in done:
+        if hosts.hosts[name].init is not None:
+            hosts.hosts[name].run("umount", str(path))
+
+
+def test_the_plan_names_the_nodes_and_their_addresses(head, hosts, script):
+    done = head.cli(*LAUNCH, "--hosts", "h2,h1", "--nodes", "1:2", "--dry-run", script.name)
+    assert done.returncode == 0, done.stderr
+    assert "machines:      2 machines (1 is enough): h2, h1" in done.stdout
+    for name in ("h1", "h2"):
+        assert f"{name}: 1 rank on CPU, at {hosts.hosts[name].address}" in done.stdout
+    table = done.stderr.splitlines()
+    assert [line.split()[:2] for line in table[:3]] == [
+        ["HOST", "STATE"],
+        ["h2", "ready"],
+        ["h1", "ready"],
+    ]
+
+
+def test_a_host_that_nobody_knows(refused):
+    line = refused("--hosts", "h1,nosuch")
+    assert line == ("ddptop: nosuch: unknown host; check the spelling, or add it to ~/.ssh/config")
+
+
+def test_a_host_that_is_down(hosts, refused):
+    hosts.hosts["h3"].cut()
+    line = refused("--hosts", "h1,h3")
+    assert line.startswith("ddptop: h3: it does not respond; check that it is up"), line
+
+
+def test_a_host_without_sshd(hosts, refused):
+    hosts.hosts["h3"].die()
+    line = refused("--hosts", "h3")
+    assert "h3: the connection was refused; start sshd there" in line
+
+
+def test_a_host_whose_key_has_changed(hosts, refused, tmp_path):
+    known = tmp_path / "known_hosts"
+    other = (hosts.hosts["h2"].folder / "host_key.pub").read_text()
+    known.write_text(f"{hosts.hosts['h1'].address} {other}")
+    ssh = f"ssh -F {hosts.keys}/ssh_config -o UserKnownHostsFile={known}"
+    line = refused("--hosts", "h1", DDPTOP_SSH=ssh)
+    assert "h1: its host key has changed; if it was reinstalled, run ssh-keygen" in line
+    known.write_text("")
+    line = refused("--hosts", "h1", DDPTOP_SSH=ssh)
+    assert "h1: its host key is not known yet; run `ssh h1 true` once" in line
+
+
+def test_a_host_that_wants_a_password(hosts, refused):
+    ssh = f"ssh -F {hosts.keys}/ssh_config -o IdentityFile=/dev/null -o PubkeyAuthentication=no"
+    line = refused("--hosts", "h1,h2", DDPTOP_SSH=ssh)
+    assert "h2: ssh wants a password; run ssh-copy-id h2" in line
+
+
+def test_a_host_with_another_torch(hidden, refused, tmp_path):
+    import importlib.util
+
+    found = importlib.util.find_spec("torch")
+    assert found is not None
+    assert found.origin is not None
+    version = Path(found.origin).with_name("version.py")
+    other = tmp_path / "version.py"
+    other.write_text("__version__ = '2.11.0+cpu'\n")
+    hidden("h3", version, other)
+    line = refused("--hosts", "h1,h2,h3")
+    assert line.startswith("ddptop: h3: torch 2.11.0+cpu is installed there, but 2.13.0+cpu on")
+    assert f"run `ssh h3 {sys.executable} -m pip install torch==2.13.0`" in line
+
+
+def test_a_host_without_the_script_and_one_with_another(hidden, refused, script, tmp_path):
+    other = tmp_path / "train.py"
+    other.write_text("print('older')")
+    hidden("h2", script, other)
+    folder = f"{script.parent}/"
+    line = refused("--hosts", "h1,h2")
+    assert line == (
+        f"ddptop: h2: train.py is not the same as here; copy it: rsync -a {folder} h2:{folder},"
+        " or pass --force"
+    )
+    hidden("h3", script.parent)
+    line = refused("--hosts", "h1,h3")
+    assert f"h3: no script train.py in {script.parent} there; copy it: rsync" in line
+
+
+def test_half_of_the_hosts_busy(hosts, refused, tmp_path):
+    with StubDriver(tmp_path, 2) as driver:
+        driver.set(0, mem_used=60 << 30)
+        with_gpus = driver.env({}, log=False)
+        idle = tmp_path / "idle"
+        idle.mkdir()
+        with StubDriver(idle, 2) as other:
+            other.set(0, mem_used=0)
+            for name, variables in (("h1", other.env({}, log=False)), ("h2", with_gpus)):
+                hosts.hosts[name].die()
+                hosts.hosts[name].start(**variables)
+            try:
+                line = refused("--hosts", "h1:0,h2:0")
+                assert "h2: GPU 0 is busy: unknown process, 60.0 GiB; use --hosts h1:0," in line
+            finally:
+                for name in ("h1", "h2"):
+                    hosts.hosts[name].die()
+                    for variable in with_gpus:
+                        hosts.hosts[name].environment.pop(variable)
+
+
+def test_a_host_that_the_others_cannot_reach(hosts, refused):
+    rule = ["ip", "route", "add", "blackhole", f"{hosts.hosts['h3'].address}/32"]
+    hosts.hosts["h2"].run(*rule)
+    try:
+        line = refused("--hosts", "h1,h2,h3")
+    finally:
+        rule[2] = "del"
+        hosts.hosts["h2"].run(*rule)
+    # whoever is cut off from whom, neither reaches the other
+    assert "h2 cannot connect to it at" in line or "h3 cannot connect to it at" in line
+    assert "check the network and the firewall between them" in line
+
+
+def test_two_jobs_with_one_name(head, hosts, script):
+    taken = head.home / "runs" / "taken"
+    taken.mkdir(parents=True)
+    try:
+        done = head.cli(*LAUNCH, "--hosts", "h1", "--name", "taken", script.name)
+        assert done.returncode == 2
+        assert done.stderr.splitlines()[-1].startswith("ddptop: the name 'taken' is in use; choose")
+    finally:
+        taken.rmdir()
+        taken.parent.rmdir()
+
+
+def test_setup_host_installs_where_there_is_none_and_the_doctor_agrees(
+    head, hosts, hidden, refused
+):
+    """The host has no network but to the others, and neither a checkout nor an installed ddptop."""
+    hidden("h3", RUNNER)
+    line = refused("--hosts", "h1,h3")
+    assert line == "ddptop: h3: ddptop is not installed; run ddptop setup-host h3"
+    done = head.cli("setup-host", "h3,nosuch", "--python", sys.executable)
+    assert done.returncode == 1
+    assert f"h3: ddptop 0.1.0 installed in {hosts.hosts['h3'].folder}/home/.local/" in done.stdout
+    assert done.stderr.startswith("ddptop: nosuch: unknown host; ")
+    done = head.cli("doctor", "--hosts", "h1,h3", "--json")
+    assert done.returncode == 0, done.stdout
+    report = json.loads(done.stdout)
+    assert [one["host"] for one in report["hosts"]] == ["h1", "h3"]
+    for one in report["hosts"]:
+        checks = {check["id"]: check["status"] for check in one["checks"]}
+        assert checks["together"] == "ok"
+        assert checks["python"] == "ok"
+    shutil.rmtree(hosts.hosts["h3"].folder / "home" / ".local")
+
+
+@pytest.mark.torch
+def test_the_check_measures_every_rank_and_names_the_broken_machine(
+    head, hosts, hidden, refused, script, tmp_path
+):
+    done = head.cli(*LAUNCH, "--hosts", "h1,h2", "--check", "--dry-run", script.name)
+    assert done.returncode == 0, done.stderr
+    assert "--check: 2 ranks measured, matrix product" in done.stderr
+    assert "slowest link" in done.stderr
+    broken = tmp_path / "check.py"
+    broken.write_text("raise RuntimeError('CUDA error: uncorrectable ECC error')")
+    hidden("h2", RUNNER / "ddptop_runner" / "agent" / "check.py", broken)
+    line = refused("--hosts", "h1,h2", "--check")
+    assert line == (
+        "ddptop: h2: rank 1 failed alone: RuntimeError: CUDA error: uncorrectable ECC error;"
+        " leave it out of --hosts until it is repaired"
+    )

@@ -5,21 +5,23 @@ from __future__ import annotations
 import functools
 from collections.abc import Collection, Mapping, Sequence
 
-from ddptop_runner.model.snapshot import GpuSample, NodeSnapshot
+from ddptop_runner.model.snapshot import GpuSample, NodeSnapshot, NodeStatus
 
 MOST_CELLS = 12
 """Of a host's name in a table."""
 
 
 def hosts_of(snapshot: NodeSnapshot | None) -> list[str]:
-    """The hosts of its ranks, in the order of the ranks."""
+    """Its nodes, or the hosts of its ranks, in order."""
+    if snapshot is not None and snapshot.nodes:
+        return [node.host for node in snapshot.nodes]
     return [] if snapshot is None else list(dict.fromkeys(rank.host for rank in snapshot.ranks))
 
 
 def has_several(snapshot: NodeSnapshot | None) -> bool:
     """Whether its ranks are on several hosts, so that a host tells something."""
     if snapshot is None or not snapshot.ranks:
-        return False
+        return snapshot is not None and len(snapshot.nodes) > 1
     first = snapshot.ranks[0].host
     return any(rank.host != first for rank in snapshot.ranks)
 
@@ -30,6 +32,15 @@ def hosts_in_words(hosts: Sequence[str], most: int = 4) -> str:
     if len(short) <= most:
         return ", ".join(short)
     return f"{len(short)} ({short[0]} to {short[-1]})"
+
+
+def node_in_words(node: NodeStatus | None) -> str:
+    """`unreachable since 12:03 (no route to host)`; empty where nothing is known."""
+    if node is None:
+        return ""
+    since = node.unknown_since if node.state == "unreachable" else None
+    when = "" if since is None else f" since {since.astimezone():%H:%M}"
+    return f"{node.state}{when}{f' ({node.why})' if node.why else ''}"
 
 
 def hosts_of_devices(gpus: Sequence[GpuSample], most: int = 8) -> Mapping[str, str]:

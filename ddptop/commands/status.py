@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import PurePath
 
 from ddptop import pause_words
-from ddptop.host_words import has_several
+from ddptop.host_words import has_several, node_in_words
 from ddptop.output import count, local_time, number, put_folded, put_json, table
 from ddptop.progress_words import in_words
 from ddptop.rank_words import (
@@ -32,7 +32,7 @@ from ddptop_runner.devices.words import devices_in_words
 from ddptop_runner.job.registry import JobView, elapsed_s, resolve
 from ddptop_runner.jobs.contract import JobStatus, job_status
 from ddptop_runner.model.run_step import step_beside
-from ddptop_runner.model.snapshot import LauncherSample, RankSample
+from ddptop_runner.model.snapshot import LauncherSample, NodeStatus, RankSample
 from ddptop_runner.store.logs import last_words
 
 DETAILS = 16
@@ -121,12 +121,19 @@ def describe(view: JobView, status: JobStatus) -> str:
 def _hosts(view: JobView) -> list[str]:
     """The nodes of a job on several machines; of many only the first ones."""
     nodes = [] if view.spec.placement is None else view.spec.placement.nodes
+    status = {} if view.snapshot is None else {node.host: node for node in view.snapshot.nodes}
+    nodes = sorted(nodes, key=lambda node: _is_well(status.get(node.host)))
     lines = []
     for node in nodes[:DETAILS]:
         devices = devices_in_words(node.devices) if node.devices else "no devices"
-        lines.append(f"  host {node.host}: {plural(node.nproc, 'rank')}, {devices}")
+        parts = [plural(node.nproc, "rank"), devices, node_in_words(status.get(node.host))]
+        lines.append(f"  host {node.host}: {', '.join(part for part in parts if part)}")
     more = len(nodes) - DETAILS
     return lines if more <= 0 else [*lines, f"  and {more} more hosts"]
+
+
+def _is_well(node: NodeStatus | None) -> bool:
+    return node is None or node.state not in ("unreachable", "lost")
 
 
 def _state(view: JobView, status: JobStatus) -> str:

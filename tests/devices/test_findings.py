@@ -336,6 +336,8 @@ def test_every_finding_is_explained():
     ids += [
         "straggler",
         "slow-node",
+        "node-unreachable",
+        "node-lost",
         "disk-full",
         "disk-low",
         "log-limit",

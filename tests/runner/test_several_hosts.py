@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import os
 from pathlib import Path
 
 import msgspec
 import pytest
-from ddptop.host_words import hosts_in_words, hosts_of_devices, short_names
+from ddptop.host_words import hosts_in_words, hosts_of_devices, node_in_words, short_names
 from ddptop.tui.render.alert_help import explain
 from ddptop.tui.render.devices import label
 from ddptop.tui.sources import covered_devices, far_devices
@@ -19,11 +20,12 @@ from ddptop_runner.host import procs
 from ddptop_runner.job.moment import compose
 from ddptop_runner.job.registry import rank_of_pid, read_job
 from ddptop_runner.job.state import JobState
+from ddptop_runner.judge.alerts import TOLD_BY_EVENTS, of_nodes
 from ddptop_runner.judge.balance import outliers
 from ddptop_runner.judge.balance.job_watch import JobWatch
 from ddptop_runner.judge.balance.rank_devices import own_devices
 from ddptop_runner.judge.balance.stuck import StuckWatch
-from ddptop_runner.model.snapshot import Alert, RankSample
+from ddptop_runner.model.snapshot import Alert, NodeSnapshot, NodeStatus, RankSample
 from ddptop_runner.store.history import HistoryReader, HistoryWriter
 from ddptop_runner.store.history_schema import device_number
 
@@ -142,7 +144,7 @@ def busy(host: str, number: int, local: int, own_s: float, step_s: float = 0.3) 
     return rank_on(host, number, local, step_time_s=step_s, sync_s=step_s - own_s, data_wait_s=0.01)
 
 
-def of_nodes(*own_s: float, per_host: int = 4) -> list[RankSample]:
+def nodes_busy(*own_s: float, per_host: int = 4) -> list[RankSample]:
     """So long each rank of each host is busy."""
     return [
         busy("abcd"[node], per_host * node + local, local, seconds)
@@ -153,7 +155,7 @@ def of_nodes(*own_s: float, per_host: int = 4) -> list[RankSample]:
 
 @pytest.mark.parametrize("own_s", [(0.15, 0.29), (0.15, 0.15, 0.29), (0.2, 0.2, 0.2, 0.28)])
 def test_a_host_whose_ranks_are_all_slow_is_named_once(own_s: tuple[float, ...]):
-    (one,) = alerts_of(of_nodes(*own_s), [])
+    (one,) = alerts_of(nodes_busy(*own_s), [])
     last = len(own_s) - 1
     assert (one.id, one.severity) == ("slow-node", "warning")
     assert one.ranks == list(range(4 * last, 4 * last + 4))
@@ -165,14 +167,14 @@ def test_a_host_whose_ranks_are_all_slow_is_named_once(own_s: tuple[float, ...])
 
 
 def test_a_slow_rank_is_not_a_slow_host():
-    ranks = of_nodes(0.15, 0.15)
+    ranks = nodes_busy(0.15, 0.15)
     ranks[5] = busy("b", 5, 1, 0.29)
     (one,) = alerts_of(ranks, [])
     assert (one.id, one.ranks) == ("straggler", [5])
 
 
 def test_hosts_of_one_rank_are_compared_as_ranks():
-    (one,) = alerts_of(of_nodes(0.15, 0.15, 0.29, per_host=1), [])
+    (one,) = alerts_of(nodes_busy(0.15, 0.15, 0.29, per_host=1), [])
     assert (one.id, one.ranks) == ("straggler", [2])
 
 
@@ -244,3 +246,58 @@ def test_only_devices_of_other_hosts_are_added_to_those_of_this_one(ddptop_home:
     view = read_job(put_job(snapshot=alive, placement=placement((host, "b"))))
     assert {gpu.host for gpu in far_devices([view])} == {"b"}
     assert {gpu.host for gpu in covered_devices([view]).values()} == {host}
+
+
+# --- states of nodes ------------------------------------------------------------------------------
+
+SINCE = NOON.replace(minute=3)
+
+
+def with_nodes(state: str, **fields) -> NodeSnapshot:
+    """The job while b is in that state."""
+    well = NodeStatus(host="a", state="running", ranks=[0, 1, 2, 3])
+    b = NodeStatus(host="b", state=state, ranks=[4, 5, 6, 7], **fields)
+    return merged(RANKS, GPUS, nodes=[well, b])
+
+
+def test_a_host_out_of_reach_is_a_warning_that_says_since_when_and_why():
+    snapshot = with_nodes("unreachable", unknown_since=SINCE, why="no route to host")
+    ((alert,), _) = JobWatch().update(snapshot, 0.0)
+    clock = f"{SINCE.astimezone():%H:%M}"
+    assert (alert.id, alert.severity, alert.ranks) == ("node-unreachable", "warning", [4, 5, 6, 7])
+    assert alert.message == (
+        f"b has been unreachable since {clock}: its ranks 4-7 may be training (no route to host)"
+    )
+    assert alert.id in TOLD_BY_EVENTS
+    assert node_in_words(snapshot.nodes[1]) == f"unreachable since {clock} (no route to host)"
+
+
+def test_a_host_that_was_given_up_is_a_warning_and_others_are_none():
+    ((alert,), _) = JobWatch().update(with_nodes("lost", why="out of reach for 5 min"), 0.0)
+    assert alert.message == "b is lost: the job continues without it (out of reach for 5 min)"
+    for state in ("waiting", "starting", "running", "held", "ended"):
+        assert JobWatch().update(with_nodes(state), 0.0)[0] == []
+
+
+def test_many_hosts_out_of_reach_are_one_alert():
+    nodes = [NodeStatus(host=f"n{n}", state="unreachable", ranks=[n]) for n in range(9)]
+    (one,) = of_nodes(nodes)
+    assert one.message.startswith("n0, n1, n2, n3 and 5 more have been unreachable: their ranks")
+
+
+def test_status_tells_of_each_host(ddptop_home: Path, ddptop_cli):
+    snapshot = with_nodes("unreachable", unknown_since=SINCE, why="no route to host")
+    alive = {
+        **{name: getattr(snapshot, name) for name in ("ranks", "gpus", "nodes")},
+        "guardian": procs.identify(os.getpid()),
+    }
+    put_job(snapshot=alive, placement=placement(), nproc=8)
+    text = ddptop_cli("status", "train").stdout
+    assert "host b: 4 ranks, GPUs 0-3" in text
+    assert f"unreachable since {SINCE.astimezone():%H:%M} (no route to host)" in text
+    assert "  host a: 4 ranks" in text and "HOST" in text
+    status = json.loads(ddptop_cli("status", "train", "--json").stdout)
+    assert [node["state"] for node in status["nodes"]] == ["running", "unreachable"]
+    assert [rank["host"] for rank in status["ranks"]] == ["a"] * 4 + ["b"] * 4
+    (row,) = json.loads(ddptop_cli("ls", "--json").stdout)["jobs"]
+    assert [rank["host"] for rank in row["ranks"]] == ["a"] * 4 + ["b"] * 4

@@ -118,9 +118,10 @@ def short_cause(cause: Cause) -> str:
     """A cause for one row: `rank 1: ValueError: bad at train.py:10`."""
     text = cause.summary.strip()
     who = _WHO.match(text)
-    name = "" if cause.rank is None else f"rank {cause.rank}"
+    where_ = "" if cause.host is None else f" on {cause.host}"
+    name = "" if cause.rank is None else f"rank {cause.rank}{where_}"
     if who is not None:
-        name = who[1].lower()
+        name = who[1].lower() + where_
         text = text[who.end() :]
     if cause.exception is None:
         if cause.kind == "hang":

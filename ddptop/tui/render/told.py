@@ -179,6 +179,7 @@ EVENT_MEANINGS = {
     "stopped": "the job ended because someone asked it to stop",
     "alert": "something you should know about; press f to list current problems",
     "alert_over": "an alert was resolved, or the job ended while it was active",
+    "node": "a machine of the job became unreachable, came back, or was given up",
     "gpu_lost": "a device fell off the bus",
     "gpu_memory": "the next attempt waited until its devices had released their memory",
     "supervisor_restarted": "ddptop's supervisor died and was restarted; the ranks kept running",

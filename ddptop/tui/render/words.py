@@ -83,6 +83,7 @@ _EVENT_STYLES: dict[str, str] = {
     "guardian_restarted": "warn",
     "lost": "bad",
     "gpu_lost": "bad",
+    "node": "warn",
     "alert": "warn",
     "supervisor_restarted": "warn",
     "stopping": "warn",

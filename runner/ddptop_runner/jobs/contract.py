@@ -22,6 +22,7 @@ from ddptop_runner.model.snapshot import (
     Imbalance,
     LauncherSample,
     NodeSnapshot,
+    NodeStatus,
     Pause,
     Progress,
     RankSample,
@@ -176,6 +177,8 @@ class JobStatus(JobFacts, frozen=True, kw_only=True):
     """Why the previous attempt failed; None if it did not."""
     launcher: LauncherSample | None
     """Process for the launched command; None if ddptop starts the ranks itself."""
+    nodes: list[NodeStatus] = []
+    """The machines of a job on several; empty on one."""
 
 
 def job_row(view: JobView) -> JobRow:

@@ -13,7 +13,7 @@ import msgspec
 from ddptop_runner.base.units import has_or_have, is_or_are, name_ranks
 from ddptop_runner.judge.balance.imbalance import MARKED_BY
 from ddptop_runner.model import run_step
-from ddptop_runner.model.snapshot import Alert, GpuSample, Pause, RankSample
+from ddptop_runner.model.snapshot import Alert, GpuSample, NodeStatus, Pause, RankSample
 from ddptop_runner.model.words import Severity
 
 LINGER_S = 5.0
@@ -24,6 +24,9 @@ RECALLED_HELD_S = 1e9
 
 MARKED_AFTER_S = 85.0
 """Ranks that are compared with each other are marked again within this time."""
+
+MOST_HOSTS = 4
+"""Named in one sentence."""
 
 EARLY_EXIT_HOLD_S = 3.0
 EARLY_EXIT_STEPS = 2
@@ -86,6 +89,47 @@ def lost(gpus: Sequence[GpuSample]) -> list[Finding]:
     names = ", ".join(map(str, gone))
     message = f"GPUs {names} are lost" if len(gone) > 1 else f"GPU {names} is lost"
     return [Finding("gpu-lost", "error", message, gpus=gone)]
+
+
+TOLD_BY_EVENTS = frozenset({"node-unreachable", "node-lost"})
+"""Findings that begin with an event of their own."""
+
+
+def of_nodes(nodes: Sequence[NodeStatus]) -> list[Finding]:
+    """Nodes that cannot be reached, and those that were given up."""
+    found = []
+    away = [node for node in nodes if node.state == "unreachable"]
+    gone = [node for node in nodes if node.state == "lost"]
+    if away:
+        who = _hosts_since(away)
+        ranks = tuple(sorted(rank for node in away for rank in node.ranks))
+        whose = "their" if len(away) > 1 else "its"
+        doing = f": {whose} {name_ranks(ranks, compact=True)} may be training" if ranks else ""
+        message = f"{who}{doing}{_reason(away)}"
+        found.append(Finding("node-unreachable", "warning", message, ranks, is_told=True))
+    if gone:
+        hosts = ", ".join(node.host for node in gone)
+        be = "are" if len(gone) > 1 else "is"
+        them = "them" if len(gone) > 1 else "it"
+        message = f"{hosts} {be} lost: the job continues without {them}{_reason(gone)}"
+        found.append(Finding("node-lost", "warning", message, is_told=True))
+    return found
+
+
+def _hosts_since(nodes: Sequence[NodeStatus]) -> str:
+    """`b has been unreachable since 12:03`."""
+    since = min((node.unknown_since for node in nodes if node.unknown_since), default=None)
+    names = [node.host for node in nodes]
+    shown = ", ".join(names[:MOST_HOSTS])
+    more = f" and {len(names) - MOST_HOSTS} more" if len(names) > MOST_HOSTS else ""
+    have = "have" if len(names) > 1 else "has"
+    when = "" if since is None else f" since {since.astimezone():%H:%M}"
+    return f"{shown}{more} {have} been unreachable{when}"
+
+
+def _reason(nodes: Sequence[NodeStatus]) -> str:
+    why = next((node.why for node in nodes if node.why), None)
+    return f" ({why})" if why else ""
 
 
 def stalled(pause: Pause | None, *, is_told: bool) -> list[Finding]:

@@ -18,6 +18,7 @@ from ddptop_runner.model.words import (
     LossIs,
     LossSource,
     LossState,
+    NodePart,
     PauseState,
     Phase,
     ProgressSource,
@@ -253,6 +254,8 @@ class Cause(Base, frozen=True, kw_only=True):
     unknown; new versions may add kinds."""
     rank: int | None = None
     """Rank that failed first."""
+    host: str | None = None
+    """Its node, if the job has several."""
     signal: str | None = None
     """Signal that killed it, such as `SIGKILL`."""
     exit_code: int | None = None
@@ -402,6 +405,25 @@ class LauncherSample(Base, frozen=True, kw_only=True):
     """Resident memory of the whole process tree."""
 
 
+class NodeStatus(Base, frozen=True, kw_only=True):
+    """One node of a job on several."""
+
+    host: str
+    """As the person or Slurm names it."""
+    state: NodePart
+    """See `why` for the reason."""
+    unknown_since: dt.datetime | None = None
+    """Since when it cannot be reached; its ranks may be training."""
+    attempt: int | None = None
+    """The attempt that it takes part in; None before its first."""
+    ranks: list[int] = []
+    """Its ranks in that attempt."""
+    clock_offset_s: float | None = None
+    """Its wall clock minus the head's."""
+    why: str | None = None
+    """Why it is in this state, unless that is obvious."""
+
+
 class NodeSnapshot(Base, frozen=True, kw_only=True):
     """One host's share of a job, written whole to `nodes/<host>.json` once a second."""
 
@@ -469,6 +491,8 @@ class NodeSnapshot(Base, frozen=True, kw_only=True):
     """By attempt, the step of the run at which it started, if known."""
     pause: Pause | None = None
     """None while the job is taking steps, or if unknown."""
+    nodes: list[NodeStatus] = []
+    """Of a job on several nodes, in their order; empty on one."""
     memory: dict[str, Any] = {}
     """State that a restarted supervisor restores; not for other readers."""
 

@@ -50,6 +50,11 @@ by ddptop (stop, kill, or a restart of the group). Seen from outside only: `bloc
 uninterruptible sleep (D) at every look for a while; `zombie`: ended, and its parent has not asked
 how; `stuck`: its device reads full utilization at idle power, as a waiting collective does."""
 
+NodePart = Literal["waiting", "starting", "running", "held", "ended", "unreachable", "lost"]
+"""A node's part in a job on several. `waiting`: it has not been started; `held`: its ranks have
+ended, and it waits for the next attempt; `unreachable`: nobody knows, and nothing is done for it;
+`lost`: given up, until it can be reached again."""
+
 ENDED: frozenset[RankState] = frozenset({"exited", "failed", "stopped", "zombie"})
 """States of a rank that is over."""
 

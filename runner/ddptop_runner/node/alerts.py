@@ -9,7 +9,7 @@ import msgspec
 from ddptop_runner.base.clock import boottime_s
 from ddptop_runner.devices.report import DeviceReport
 from ddptop_runner.job.event_log import EventLog
-from ddptop_runner.judge.alerts import Finding, stalled
+from ddptop_runner.judge.alerts import TOLD_BY_EVENTS, Finding, stalled
 from ddptop_runner.judge.balance.job_watch import JobWatch
 from ddptop_runner.model import events as ev
 from ddptop_runner.model.snapshot import Alert, NodeSnapshot
@@ -88,7 +88,7 @@ class NodeAlerts:
         if over := [id_ for id_ in self._told if id_ not in holding]:
             messages = {id_: self._told.pop(id_) for id_ in over}
             self._log.emit(ev.AlertsCleared(attempt=attempt.number, messages=messages))
-        told = {finding.id for finding in extra if finding.is_told}
+        told = {finding.id for finding in extra if finding.is_told} | TOLD_BY_EVENTS
         for alert in new:
             if alert.severity != "info" and alert.id not in told:
                 self._told[alert.id] = alert.message

@@ -57,6 +57,7 @@ class JobWatch:
         ranks, gpus, job = snapshot.ranks, snapshot.gpus, snapshot.job
         several = len({rank.host for rank in ranks}) > 1
         found = [*alerts.find(ranks, () if several else gpus), *extra]
+        found += alerts.of_nodes(snapshot.nodes)
         if snapshot.pause is not None:  # it says the same of the job
             found = [finding for finding in found if finding.id != "quiet"]
         if snapshot.state in _AT_WORK:

@@ -32,7 +32,7 @@ class Cluster:
         self.fetcher = Fetcher(self.head, self.ask, lambda: self.clock)
 
     async def ask(self, host: str, op: str, arguments: dict[str, Any]) -> dict[str, Any]:
-        assert op == "read_new"
+        assert op == "read_file"
         self.asked.append((host, arguments))
         if host in self.gone:
             raise DdptopError(f"{host} is out of reach", "wait")

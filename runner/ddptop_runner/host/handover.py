@@ -49,6 +49,26 @@ _SIGN_OF_TORCH = "TORCHELASTIC_RUN_ID"
 """Whoever has it is a rank of torch's agent, or was started by one."""
 
 
+SHELL_NOISE = frozenset(
+    """
+    _ OLDPWD PWD SHLVL TERM TERM_PROGRAM TERM_PROGRAM_VERSION TMUX TMUX_PANE STY WINDOW WINDOWID
+    COLUMNS LINES LS_COLORS LESSOPEN LESSCLOSE SSH_CLIENT SSH_CONNECTION SSH_TTY SSH_AUTH_SOCK
+    DISPLAY XDG_SESSION_ID XDG_SESSION_TYPE XDG_SESSION_CLASS COLORTERM PS1 HISTFILE MAIL
+    """.split()  # noqa: SIM905 - a list of one name a line is longer and no clearer
+)
+"""Variables that differ from shell to shell and mean nothing to a job: never named as missing."""
+
+
+_OF_THIS_MACHINE = frozenset(
+    """
+    HOME USER LOGNAME SHELL HOSTNAME HOST TMPDIR CUDA_VISIBLE_DEVICES CUDA_DEVICE_ORDER
+    NVIDIA_VISIBLE_DEVICES DBUS_SESSION_BUS_ADDRESS INVOCATION_ID JOURNAL_STREAM KRB5CCNAME
+    MANAGERPID SYSTEMD_EXEC_PID GLOO_SOCKET_IFNAME MASTER_ADDR MASTER_PORT
+    """.split()  # noqa: SIM905 - a list of one name a line is longer and no clearer
+)
+_FAMILIES = ("DDPTOP_", "SLURM_", "SSH_", "XDG_", "TMUX", "SUDO_", "GPG_", "PMI_", "OMPI_")
+
+
 @dataclass(frozen=True)
 class Handover:
     """What the guardian starts the job with."""
@@ -85,6 +105,30 @@ def of_shell(env: Mapping[str, str]) -> dict[str, str]:
         for name, value in env.items()
         if name not in OF_A_RANK and not (in_rank and is_of_torch(name))
     }
+
+
+def carried(env: Mapping[str, str]) -> dict[str, str]:
+    """The launching shell's variables that ranks on other machines get as well.
+
+    All but what belongs to this machine or this login: folders, sockets, devices, terminals.
+    """
+    return {
+        name: value
+        for name, value in of_shell(env).items()
+        if name not in _OF_THIS_MACHINE | SHELL_NOISE
+        and not name.startswith(_FAMILIES)
+        and is_text(name)
+        and is_text(value)
+    }
+
+
+def is_text(word: str) -> bool:
+    """Whether it is valid UTF-8; other bytes arrive as surrogates."""
+    try:
+        word.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def is_of_torch(name: str) -> bool:

@@ -482,7 +482,7 @@ def _end_ranks(state: JobState, grace_s: float, now_s: float) -> Decision:
     return [ending, pt.EndRanks(grace_s=grace_s)]
 
 
-def _is_waiting(state: JobState) -> bool:
+def is_waiting(state: JobState) -> bool:
     """Whether the next attempt is decided on and waits for its time."""
     pending = state.restart
     return state.phase == "restarting" and pending is not None and pending.at_s is not None
@@ -491,7 +491,7 @@ def _is_waiting(state: JobState) -> bool:
 def _restart_asked(state: JobState, fact: pt.RestartAsked, now_s: float, spec: JobSpec) -> Decision:
     """A pending attempt begins at once, and what it had cost is given back."""
     used, pending = state.budget.used, state.restart
-    if _is_waiting(state) and pending is not None:
+    if is_waiting(state) and pending is not None:
         if not pending.counted:
             return []  # once is enough
         hurried = ev.RestartHurried(

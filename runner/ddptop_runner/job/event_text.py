@@ -63,7 +63,14 @@ def _restart_decided(event: ev.RestartDecided) -> str:
     )
 
 
+def _nodes_awaited(event: ev.NodesAwaited) -> str:
+    names = ", ".join(event.nodes)
+    return f"waiting up to {event.seconds:.0f} s for {names} before attempt {_next(event)}"
+
+
 def _restart_requested(event: ev.RestartRequested) -> str:
+    if event.node is not None:
+        return f"restarting all ranks as attempt {_next(event)}, with {event.node} back"
     back = _back_in_use(event.devices_back)
     return f"restarting all ranks as attempt {_next(event)}, as requested{back}"
 
@@ -143,6 +150,12 @@ _TEXTS: dict[type[ev.EventBase], Callable[[Any], str]] = {
     ev.HangJudged: lambda event: event.cause.summary,
     ev.RestartDecided: _restart_decided,
     ev.RestartRequested: _restart_requested,
+    ev.NodeUnreachable: lambda event: (
+        f"{event.node} cannot be reached: {event.why}; its ranks may still be training"
+    ),
+    ev.NodeReachable: lambda event: f"{event.node} can be reached again",
+    ev.NodesAwaited: _nodes_awaited,
+    ev.NodeLost: lambda event: f"continuing without {event.node}: {event.why}",
     ev.RestartHurried: _restart_hurried,
     ev.StopRequested: _stop_requested,
     ev.JobEnded: _ended,

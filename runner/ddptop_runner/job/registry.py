@@ -172,6 +172,8 @@ class JobView(msgspec.Struct, frozen=True, dict=True):
         recorded = self.snapshot.state
         if recorded not in LIVE_STATES or self.on_other_host:
             return recorded
+        if self.spec.placement is not None:  # its ranks are on other machines, and train on
+            return recorded
         holders = [self.snapshot.guardian, self.snapshot.supervisor, self.snapshot.agent]
         if any(procs.is_alive(process) for process in holders):
             return recorded

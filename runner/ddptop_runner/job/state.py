@@ -116,6 +116,29 @@ class ShownAlert(Base, frozen=True, kw_only=True):
     until: dt.datetime | None = None
 
 
+class NodeLife(Base, frozen=True, kw_only=True):
+    """One node of a job on several."""
+
+    takes_part: bool = False
+    """In the current attempt."""
+    started: bool = False
+    failed: bool = False
+    """Its ranks ended badly in this attempt, and the node has judged why."""
+    ended: bool | None = None
+    """Its part is over in this attempt: well or not; None while it is not."""
+    cause: Cause | None = None
+    outcome: AttemptOutcome | None = None
+    unknown_since: dt.datetime | None = None
+    why: str | None = None
+    """Why it cannot be reached, or was given up."""
+    lost: bool = False
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether nothing more is to be heard of it in this attempt."""
+        return self.failed or self.ended is not None or self.unknown_since is not None
+
+
 class JobState(Base, frozen=True, kw_only=True):
     """A job."""
 
@@ -150,6 +173,8 @@ class JobState(Base, frozen=True, kw_only=True):
     stop: PendingStop | None = None
     ending: Ending | None = None
     wanted_agent: WantedAgent | None = None
+    nodes: dict[str, NodeLife] = {}
+    """By host, of a job on several."""
     cause: Cause | None = None
     """Why the attempt, or the job, failed; None while it runs."""
     previous_cause: Cause | None = None

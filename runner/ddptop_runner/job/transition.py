@@ -19,6 +19,7 @@ from ddptop_runner.job.state import (
     Budget,
     Ending,
     JobState,
+    NodeLife,
     PendingRestart,
     PendingStop,
     RankLife,
@@ -255,6 +256,55 @@ def _restart_decided(state: JobState, event: ev.RestartDecided, at: dt.datetime)
     )
 
 
+def _nodes_chosen(state: JobState, event: ev.NodesChosen, at: dt.datetime) -> JobState:
+    """The next attempt begins; nothing of the one before counts any more."""
+    opened = ev.AttemptOpened(attempt=event.attempt, at_s=event.at_s)
+    nodes = {
+        name: NodeLife(
+            takes_part=name in event.nodes,
+            unknown_since=life.unknown_since,
+            why=life.why,
+            lost=life.lost,
+        )
+        for name, life in state.nodes.items()
+    }
+    nodes |= {name: NodeLife(takes_part=True) for name in event.nodes if name not in nodes}
+    phase = "stopping" if state.phase == "stopping" else "starting"
+    return replace(_attempt_opened(state, opened, at), nodes=nodes, phase=phase, cause=None)
+
+
+def _of_node(state: JobState, name: str, **changes: Any) -> JobState:
+    life = replace(state.nodes.get(name, NodeLife()), **changes)
+    return replace(state, nodes={**state.nodes, name: life})
+
+
+def _node_started(state: JobState, event: ev.NodeStarted, at: dt.datetime) -> JobState:
+    return _of_node(state, event.node, started=True) if _is_current(state, event) else state
+
+
+def _node_failed(state: JobState, event: ev.NodeFailed, at: dt.datetime) -> JobState:
+    if not _is_current(state, event):
+        return state
+    return _of_node(state, event.node, failed=True, cause=event.cause, outcome=event.outcome)
+
+
+def _node_ended(state: JobState, event: ev.NodeEnded, at: dt.datetime) -> JobState:
+    return _of_node(state, event.node, ended=event.well) if _is_current(state, event) else state
+
+
+def _node_unreachable(state: JobState, event: ev.NodeUnreachable, at: dt.datetime) -> JobState:
+    life = state.nodes.get(event.node, NodeLife())
+    return _of_node(state, event.node, unknown_since=life.unknown_since or at, why=event.why)
+
+
+def _node_reachable(state: JobState, event: ev.NodeReachable, at: dt.datetime) -> JobState:
+    return _of_node(state, event.node, unknown_since=None, why=None, lost=False)
+
+
+def _node_lost(state: JobState, event: ev.NodeLost, at: dt.datetime) -> JobState:
+    return _of_node(state, event.node, lost=True, why=event.why)
+
+
 def _restart_held(state: JobState, event: ev.RestartHeld, at: dt.datetime) -> JobState:
     """Until the head names the next attempt. The budget is the head's, and stays as it is."""
     if not _is_current(state, event):
@@ -443,6 +493,13 @@ _CHANGES: dict[type[ev.EventBase], Callable[[JobState, Any, dt.datetime], JobSta
     ev.FailureJudged: _failed,
     ev.HangJudged: _hung,
     ev.RestartDecided: _restart_decided,
+    ev.NodesChosen: _nodes_chosen,
+    ev.NodeStarted: _node_started,
+    ev.NodeFailed: _node_failed,
+    ev.NodeEnded: _node_ended,
+    ev.NodeUnreachable: _node_unreachable,
+    ev.NodeReachable: _node_reachable,
+    ev.NodeLost: _node_lost,
     ev.RestartHeld: _restart_held,
     ev.RestartRequested: _restart_asked,
     ev.RestartHurried: _restart_asked,

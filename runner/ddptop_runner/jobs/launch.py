@@ -43,7 +43,6 @@ from ddptop_runner.launch.request import (
     LaunchRequest,
     executable_of,
     folder_of,
-    is_text,
     overrides_of,
     require_one_way,
     require_probe,
@@ -53,15 +52,6 @@ from ddptop_runner.launch.request import (
 from ddptop_runner.model.spec import JobSpec, Placement, check_name, write_spec
 from ddptop_runner.node.guardian_start import GUARDIAN_START_S, start_guardian
 from ddptop_runner.store.disk import is_no_room
-
-SHELL_NOISE = frozenset(
-    """
-    _ OLDPWD PWD SHLVL TERM TERM_PROGRAM TERM_PROGRAM_VERSION TMUX TMUX_PANE STY WINDOW WINDOWID
-    COLUMNS LINES LS_COLORS LESSOPEN LESSCLOSE SSH_CLIENT SSH_CONNECTION SSH_TTY SSH_AUTH_SOCK
-    DISPLAY XDG_SESSION_ID XDG_SESSION_TYPE XDG_SESSION_CLASS COLORTERM PS1 HISTFILE MAIL
-    """.split()  # noqa: SIM905 - a list of one name a line is longer and no clearer
-)
-"""Variables that differ from shell to shell and mean nothing to a job: never named as missing."""
 
 
 def prepare(request: LaunchRequest, env: Mapping[str, str]) -> LaunchPlan:
@@ -160,7 +150,9 @@ def plan_of(
         warm_spares=request.warm_spares,
         log_limit_bytes=request.log_limit_bytes,
         probe=request.probe,
-        env_names=sorted(filter(is_text, set(handover.of_shell(env)) - SHELL_NOISE)),
+        env_names=sorted(
+            filter(handover.is_text, set(handover.of_shell(env)) - handover.SHELL_NOISE)
+        ),
         env_overrides=sorted(overrides),
         backing="held" if is_held else "daemon" if no_tmux else "tmux",
         tmux_socket=None if no_tmux or is_held else tmux.socket_name(),
@@ -195,8 +187,6 @@ def start(plan: LaunchPlan, *, waits: bool = True) -> tuple[JobView, str | None]
             took the devices meanwhile.
         DdptopError: when the guardian does not come up.
     """
-    if plan.spec.placement is not None:
-        raise UsageError("--hosts cannot start jobs yet", "add --dry-run to see the plan")
     for place in (state_home(), runs_dir()):
         require_own(place)
     pruned = prune()

@@ -14,41 +14,17 @@ from ddptop_runner.base.errors import UsageError
 from ddptop_runner.base.units import plural
 from ddptop_runner.devices.words import names_of
 from ddptop_runner.host import handover
-from ddptop_runner.jobs.launch import SHELL_NOISE, checked, plan_of
+from ddptop_runner.jobs.launch import checked, plan_of
 from ddptop_runner.launch import advice, preflight
 from ddptop_runner.launch.device_check import Findings
 from ddptop_runner.launch.gpus.choice import DeviceChoice
 from ddptop_runner.launch.hosts import fewest_nodes
 from ddptop_runner.launch.program import Program
 from ddptop_runner.launch.readiness import Judged, Wanted
-from ddptop_runner.launch.request import LaunchPlan, LaunchRequest, is_text
+from ddptop_runner.launch.request import LaunchPlan, LaunchRequest
 from ddptop_runner.launch.survey import Survey
 from ddptop_runner.model.spec import NodeSpec, Placement
 from ddptop_runner.version import __version__
-
-_OF_THIS_MACHINE = frozenset(
-    """
-    HOME USER LOGNAME SHELL HOSTNAME HOST TMPDIR CUDA_VISIBLE_DEVICES CUDA_DEVICE_ORDER
-    NVIDIA_VISIBLE_DEVICES DBUS_SESSION_BUS_ADDRESS INVOCATION_ID JOURNAL_STREAM KRB5CCNAME
-    MANAGERPID SYSTEMD_EXEC_PID GLOO_SOCKET_IFNAME MASTER_ADDR MASTER_PORT
-    """.split()  # noqa: SIM905 - a list of one name a line is longer and no clearer
-)
-_FAMILIES = ("DDPTOP_", "SLURM_", "SSH_", "XDG_", "TMUX", "SUDO_", "GPG_", "PMI_", "OMPI_")
-
-
-def carried(env: Mapping[str, str]) -> dict[str, str]:
-    """The launching shell's variables that ranks on other machines get as well.
-
-    All but what belongs to this machine or this login: folders, sockets, devices, terminals.
-    """
-    return {
-        name: value
-        for name, value in handover.of_shell(env).items()
-        if name not in _OF_THIS_MACHINE | SHELL_NOISE
-        and not name.startswith(_FAMILIES)
-        and is_text(name)
-        and is_text(value)
-    }
 
 
 def prepare(
@@ -77,7 +53,7 @@ def prepare(
         show(judged)
         _require(judged)
         if request.check:
-            found = survey.check(judged, {**carried(env), **overrides})
+            found = survey.check(judged, {**handover.carried(env), **overrides})
             show_check(found)
             if found.broken:
                 raise UsageError(found.broken[-1], "leave it out of --hosts until it is repaired")
@@ -89,7 +65,7 @@ def prepare(
         placement = replace(placement, orphan_timeout_s=request.orphan_timeout_s)
     program = _program(request, cwd, python, env, judged.nodes)
     plan = plan_of(request, env, cwd, overrides, DeviceChoice(None), program, placement)
-    plan.job_env.update({**carried(env), **plan.job_env})
+    plan.job_env.update({**handover.carried(env), **plan.job_env})
     return plan
 
 

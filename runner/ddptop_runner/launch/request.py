@@ -13,6 +13,7 @@ from typing import Literal
 
 from ddptop_runner.base.errors import UsageError
 from ddptop_runner.foreign.arguments import python_target
+from ddptop_runner.host.handover import is_text
 from ddptop_runner.launch.gpus.choice import DeviceChoice
 from ddptop_runner.launch.hosts import HostRequest, fewest_nodes
 from ddptop_runner.model.spec import JobSpec
@@ -101,15 +102,6 @@ def require_text(words: Iterable[str]) -> None:
             raise UsageError(
                 f"{os.fsencode(word)!r} is not valid UTF-8", "rename it, or set it with --env"
             )
-
-
-def is_text(word: str) -> bool:
-    """Whether it is valid UTF-8; other bytes arrive as surrogates."""
-    try:
-        word.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
 
 
 def folder_of(path: str | None) -> Path:

@@ -239,6 +239,71 @@ class RestartDecided(EventBase, frozen=True, kw_only=True, tag="restart_decided"
     """Whether its ranks live and have to be ended (a hang, a loss gone bad)."""
 
 
+class NodesChosen(EventBase, frozen=True, kw_only=True, tag="nodes_chosen"):
+    """Which nodes take part in an attempt."""
+
+    TYPE = SILENT
+    nodes: list[str]
+    at_s: float
+
+
+class NodeStarted(EventBase, frozen=True, kw_only=True, tag="node_started"):
+    """A node's agent started its ranks."""
+
+    TYPE = SILENT
+    node: str
+
+
+class NodeFailed(EventBase, frozen=True, kw_only=True, tag="node_failed"):
+    """The ranks of a node ended badly; whether the cause is among them is judged over all nodes."""
+
+    TYPE = SILENT
+    node: str
+    cause: Cause | None = None
+    outcome: AttemptOutcome | None = None
+
+
+class NodeEnded(EventBase, frozen=True, kw_only=True, tag="node_ended"):
+    """A node's part of the job is over."""
+
+    TYPE = SILENT
+    node: str
+    well: bool
+    """Whether all of its ranks exited with 0."""
+
+
+class NodeUnreachable(EventBase, frozen=True, kw_only=True, tag="node_unreachable"):
+    """The link to a node is broken. What happens there is unknown, and nothing is done for it."""
+
+    TYPE = "node"
+    node: str
+    why: str
+
+
+class NodeReachable(EventBase, frozen=True, kw_only=True, tag="node_reachable"):
+    """A node can be reached again."""
+
+    TYPE = "node"
+    node: str
+
+
+class NodesAwaited(EventBase, frozen=True, kw_only=True, tag="nodes_awaited"):
+    """The next attempt waits for nodes that cannot be reached."""
+
+    TYPE = "node"
+    nodes: list[str]
+    seconds: float
+    """For how long at most."""
+
+
+class NodeLost(EventBase, frozen=True, kw_only=True, tag="node_lost"):
+    """A node is given up: the next attempt does without it."""
+
+    TYPE = "node"
+    node: str
+    why: str
+
+
 class RestartHeld(EventBase, frozen=True, kw_only=True, tag="restart_held"):
     """On one of several nodes: the head decides what follows this attempt."""
 
@@ -257,6 +322,8 @@ class RestartRequested(EventBase, frozen=True, kw_only=True, tag="restart_reques
     TYPE = "group_restart"
     used: int
     limit: int | None = None
+    node: str | None = None
+    """That came back and is the reason; None: a person asked."""
     devices_back: list[Device] = []
     """Set aside before, and fit again."""
     rendezvous: Rendezvous | None = None
@@ -495,6 +562,14 @@ JobEvent: TypeAlias = (
     | FailureJudged
     | HangJudged
     | RestartDecided
+    | NodesChosen
+    | NodeStarted
+    | NodeFailed
+    | NodeEnded
+    | NodeUnreachable
+    | NodeReachable
+    | NodesAwaited
+    | NodeLost
     | RestartHeld
     | RestartRequested
     | RestartHurried

@@ -13,7 +13,7 @@ from typing import Any, Literal, TypeAlias
 import msgspec
 
 from ddptop_runner.model.diagnose import AttemptOutcome
-from ddptop_runner.model.events import SetAside, Trouble
+from ddptop_runner.model.events import JobEvent, SetAside, Trouble
 from ddptop_runner.model.snapshot import Cause
 from ddptop_runner.model.spec import Device, Rendezvous
 
@@ -225,6 +225,51 @@ class SupervisorStarted(Message, frozen=True, kw_only=True, tag="supervisor_star
     """Whether the agent's exit is being followed already."""
 
 
+# -- facts: the nodes of a job on several, as their head sees them ---------------------------------
+
+
+class NodeReported(Message, frozen=True, kw_only=True, tag="node_reported"):
+    """A node recorded an event; its times are the head's by now."""
+
+    node: str
+    event: JobEvent
+
+
+class LinkBroken(Message, frozen=True, kw_only=True, tag="link_broken"):
+    """A node cannot be reached."""
+
+    node: str
+    why: str
+
+
+class LinkMade(Message, frozen=True, kw_only=True, tag="link_made"):
+    """A node can be reached, and has reported all that happened meanwhile."""
+
+    node: str
+    is_there: bool = True
+    """Whether processes of the job are on it, or its part has ended on record."""
+
+
+class PartRefused(Message, frozen=True, kw_only=True, tag="part_refused"):
+    """A node could not begin an attempt."""
+
+    node: str
+    attempt: int
+    error: str
+
+
+class VerdictsDue(Message, frozen=True, kw_only=True, tag="verdicts_due"):
+    """Evidence is kept on every node that can be reached, and no verdict is waited for longer."""
+
+    attempt: int
+
+
+class NodesDue(Message, frozen=True, kw_only=True, tag="nodes_due"):
+    """Nodes that cannot be reached were waited for long enough, or something has changed."""
+
+    attempt: int
+
+
 Fact: TypeAlias = (
     AgentConnected
     | AgentListens
@@ -247,6 +292,12 @@ Fact: TypeAlias = (
     | StopAsked
     | RestartAsked
     | SupervisorStarted
+    | NodeReported
+    | LinkBroken
+    | LinkMade
+    | PartRefused
+    | VerdictsDue
+    | NodesDue
 )
 
 
@@ -349,6 +400,30 @@ class Conclude(Message, frozen=True, kw_only=True, tag="conclude"):
     """End whatever is left of the job. Leads to `NothingLeft`."""
 
 
+class BeginOn(Message, frozen=True, kw_only=True, tag="begin_on"):
+    """Have a node take part in an attempt, whatever it does now."""
+
+    node: str
+    attempt: int
+    rendezvous: Rendezvous
+
+
+class KeepEvidenceOnNodes(Message, frozen=True, kw_only=True, tag="keep_evidence_on_nodes"):
+    """Keep evidence where ranks are alive, then wait for verdicts. Leads to `VerdictsDue`."""
+
+
+class AwaitNodes(Message, frozen=True, kw_only=True, tag="await_nodes"):
+    """Wait for nodes that cannot be reached. Leads to `NodesDue`."""
+
+    seconds: float
+
+
+class EndOn(Message, frozen=True, kw_only=True, tag="end_on"):
+    """Kill what a node still runs of an attempt that is over."""
+
+    node: str
+
+
 Order: TypeAlias = (
     AnswerAgent
     | TellAgent
@@ -365,4 +440,8 @@ Order: TypeAlias = (
     | StartAgent
     | EndRanks
     | Conclude
+    | BeginOn
+    | KeepEvidenceOnNodes
+    | AwaitNodes
+    | EndOn
 )

@@ -79,7 +79,7 @@ def take_up(view: JobView, shell: Mapping[str, str]) -> TakenUp | None:
             if not view.needs_guardian or _held(view.folder.guardian_lock):
                 return None
             living = living_processes(view)
-            if not living:
+            if not living and view.spec.placement is None:
                 return None
             given, missing = _handover(view, living, shell)
             _bring_up(view, given)

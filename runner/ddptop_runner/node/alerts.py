@@ -2,40 +2,29 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
-import msgspec
-
-from ddptop_runner.base.clock import boottime_s
-from ddptop_runner.devices.report import DeviceReport
 from ddptop_runner.job.event_log import EventLog
-from ddptop_runner.judge.alerts import TOLD_BY_EVENTS, Finding, stalled
+from ddptop_runner.judge.alerts import TOLD_BY_EVENTS, Finding
 from ddptop_runner.judge.balance.job_watch import JobWatch
 from ddptop_runner.model import events as ev
 from ddptop_runner.model.snapshot import Alert, NodeSnapshot
-from ddptop_runner.node.driver import JobDriver
-from ddptop_runner.node.keeper import RunFolderKeeper
 from ddptop_runner.node.last_resort import LastResort
 
 TOLD = "told"
 """In what is remembered: the messages of alerts whose end no event has told yet."""
 
 
-class NodeAlerts:
+class JobAlerts:
     """Looks once a second, and tells what is new.
 
     Args:
-        driver: the job on this node.
-        keeper: looks after its run folder.
         log: gets new alerts, and those that ended.
         defects: catches what a watcher should not raise.
     """
 
-    def __init__(
-        self, driver: JobDriver, keeper: RunFolderKeeper, log: EventLog, defects: LastResort
-    ) -> None:
-        self._driver = driver
-        self._keeper = keeper
+    def __init__(self, log: EventLog, defects: LastResort) -> None:
         self._log = log
         self._defects = defects
         self._watch = JobWatch()
@@ -43,7 +32,6 @@ class NodeAlerts:
         """By id, the messages of those that an event has told, until one tells their end."""
         self.now: list[Alert] = []
         """Those that hold, worst first."""
-        driver.before_end = self.tell_end
 
     def remember(self) -> dict[str, Any]:
         """What a supervisor that is started again has to know."""
@@ -61,35 +49,28 @@ class NodeAlerts:
         if self._told:
             self._log.emit(
                 ev.AlertsCleared(
-                    attempt=self._driver.attempt.number, messages=self._told, with_job=True
+                    attempt=self._log.state.attempt, messages=self._told, with_job=True
                 )
             )
             self._told = {}
 
-    def look(self, snapshot: NodeSnapshot, report: DeviceReport | None) -> None:
+    def look(self, snapshot: NodeSnapshot, extra: Sequence[Finding], now_s: float) -> None:
         """Bring `now` up to date.
 
         Args:
-            snapshot: the job at this moment.
-            report: its devices as last sampled.
+            snapshot: the job at this moment, with the ranks and devices that are judged.
+            extra: what others found.
+            now_s: CLOCK_BOOTTIME.
         """
-        driver, attempt, now_s = self._driver, self._driver.attempt, boottime_s()
-        call = self._defects.call
-        extra: list[Finding] = []
-        extra += call(lambda: self._keeper.look(attempt.number, now_s), [])
-        extra += call(lambda: driver.devices.look(report, driver.job.set_aside), [])
-        extra += stalled(snapshot.pause, is_told=attempt.hangs.is_on)
-        at_work = [gpu for gpu in snapshot.gpus if gpu.index not in snapshot.set_aside]
-        seen = msgspec.structs.replace(snapshot, gpus=at_work)
-        self.now, new = call(
-            lambda: self._watch.update(seen, now_s, extra=extra), (self.now, list[Alert]())
+        self.now, new = self._defects.call(
+            lambda: self._watch.update(snapshot, now_s, extra=extra), (self.now, list[Alert]())
         )
         holding = {alert.id for alert in self.now}
         if over := [id_ for id_ in self._told if id_ not in holding]:
             messages = {id_: self._told.pop(id_) for id_ in over}
-            self._log.emit(ev.AlertsCleared(attempt=attempt.number, messages=messages))
+            self._log.emit(ev.AlertsCleared(attempt=snapshot.attempt, messages=messages))
         told = {finding.id for finding in extra if finding.is_told} | TOLD_BY_EVENTS
         for alert in new:
             if alert.severity != "info" and alert.id not in told:
                 self._told[alert.id] = alert.message
-                self._log.emit(ev.AlertRaised(attempt=attempt.number, alert=alert))
+                self._log.emit(ev.AlertRaised(attempt=snapshot.attempt, alert=alert))

@@ -471,6 +471,9 @@ class JobDriver:
         """With the steps and checkpoints of the attempt, and with what is lost."""
         attempt = self.attempt
         attempt.look_at_checkpoints(at_once=True)
+        if self._spec.membership is not None:  # another node may have saved
+            evidence_folder.keep_cause(cause)
+            return self._achieved(outcome, cause), cause
         lost = attempt.checkpoints.work_lost(
             attempt.number, attempt.table.most_steps(), outcome.lived_s
         )
@@ -481,14 +484,16 @@ class JobDriver:
             work_lost_s=lost.seconds,
         )
         evidence_folder.keep_cause(cause)
-        outcome = failure.with_achievements(
+        return self._achieved(outcome, cause), cause
+
+    def _achieved(self, outcome: AttemptOutcome, cause: Cause) -> AttemptOutcome:
+        return failure.with_achievements(
             outcome,
-            attempt.table,
-            attempt.checkpoints.last,
+            self.attempt.table,
+            self.attempt.checkpoints.last,
             self.job.first_step_after_s,
             cause.kind,
         )
-        return outcome, cause
 
     def _doubt_checkpoint(self, bad: BadLoss) -> str:
         """Warns where the last checkpoint was saved after the loss had gone bad."""
@@ -654,16 +659,21 @@ class JobDriver:
             pt.RestartAsked(agent=self._agent_state(), devices_back=back, rendezvous=rendezvous)
         )
 
-    async def keep_evidence(self) -> str:
-        """Keep the evidence of a failure elsewhere, before any signal; the folder.
+    async def keep_evidence(self, reason: str) -> str:
+        """Keep the evidence for the head, before any signal; the folder.
+
+        Args:
+            reason: `failure`, `hang`, or `nan`.
 
         Raises:
             ControlError: when no rank is alive.
         """
-        if not self.attempt.table.ranks_alive():
+        if reason not in ("failure", "hang", "nan") or not self.attempt.table.ranks_alive():
             raise ControlError("no rank is alive")
+        if reason != "failure":
+            return await self._keep_evidence(reason)
         await self._keep_evidence_of_failure()
-        kept = evidence_folder.latest(self._folder, self.attempt.number, "failure")
+        kept = evidence_folder.latest(self._folder, self.attempt.number, reason)
         return "" if kept is None else str(kept)
 
     def leave_queue(self, spec: JobSpec) -> None:

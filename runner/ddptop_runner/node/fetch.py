@@ -376,7 +376,7 @@ class Fetcher:
 
     async def _answer(self, host: str, wanted: Wanted) -> Pieces:
         try:
-            answer = await self._ask(host, "read_new", msgspec.to_builtins(wanted))
+            answer = await self._ask(host, "read_file", msgspec.to_builtins(wanted))
             found = msgspec.convert(answer, Pieces)
         except (DdptopError, msgspec.ValidationError) as error:
             self.silent[host] = str(error)

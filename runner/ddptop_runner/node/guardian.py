@@ -120,7 +120,8 @@ class Guardian:
             signal.signal(typed, lambda *_: self._say(self._how_to_stop()))
         signal.signal(signal.SIGTERM, self._on_terminate)
         self._selector.register(wake_read, selectors.EVENT_READ, None)
-        if not (self._spec.is_queued or self._given.adopts):
+        is_head = self._spec.placement is not None  # its agents are on the nodes
+        if not (self._spec.is_queued or self._given.adopts or is_head):
             self._start_agent(self._first_plan())
         self._start_supervisor()
         while self._exit_code is None:
@@ -227,10 +228,11 @@ class Guardian:
         self._supervisor = None
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         argv = own_command("supervisor", str(self._folder.path), str(theirs.fileno()))
+        for_nodes = {} if self._spec.placement is None else self._given.job_env
         try:
             self._supervisor = subprocess.Popen(
                 argv,
-                env={**self._given.env, "DDPTOP_JOB_ID": self._spec.job_id},
+                env={**self._given.env, **for_nodes, "DDPTOP_JOB_ID": self._spec.job_id},
                 cwd=self._folder.path,
                 stdin=subprocess.DEVNULL,
                 stdout=self._log,

@@ -49,8 +49,6 @@ LINE_BYTES = 32 << 20
 RECONNECT_S = 0.2
 ABSENT_AFTER_S = 3.0
 """A supervisor that is started again binds its socket sooner."""
-READ_BYTES = 256 * 1024
-"""Of a file in one answer."""
 REQUEST_S = 60.0
 ENDED = JobEnded.__struct_config__.tag
 OF_SUPERVISOR = frozenset({"ping", "stop", "kill", "restart", "evidence", "stacks", "checkpoint"})
@@ -134,45 +132,17 @@ def gloo_interface(rendezvous: Rendezvous, env: Mapping[str, str]) -> str | None
     return None
 
 
-def read_file(folder: RunFolder, path: str, offset: int, limit: int) -> dict[str, Any]:
-    """A part of a log or of evidence, and where it ends.
+def _preflight(arguments: dict[str, Any]) -> dict[str, Any]:
+    from ddptop_runner.launch import preflight  # a link that only follows does without
 
-    Raises:
-        ControlError: where the path leads elsewhere, or is no file.
-    """
-    file = folder.path / path
-    try:
-        real = file.resolve(strict=True)
-        if not any(
-            real.is_relative_to(place.resolve()) for place in (folder.logs_dir, folder.evidence_dir)
-        ):
-            raise ControlError(f"{path} is not a log or evidence of this job")
-        if real.is_dir():
-            return {"names": sorted(one.name for one in real.iterdir())[:1000]}
-        fd = bounded.open_regular(real)
-    except (OSError, ValueError) as error:
-        raise ControlError(f"{path} cannot be read ({error})") from error
-    with os.fdopen(fd, "rb") as opened:
-        size = os.fstat(opened.fileno()).st_size
-        start_at = max(0, size + offset) if offset < 0 else offset
-        opened.seek(start_at)
-        data = opened.read(min(max(0, limit), READ_BYTES))
-    return {"size": size, "offset": start_at, "text": data.decode("latin-1")}
+    return preflight.answer(arguments)
 
 
-def preflight(**question: Any) -> dict[str, Any]:
-    """What the head asks before a job starts here.
-
-    Raises:
-        DdptopError: where it cannot be answered.
-    """
-    from ddptop_runner.launch.preflight import answer  # a link to a running job needs none of it
-
-    return answer(question)
-
-
-LOCAL: dict[str, Callable[..., dict[str, Any]]] = {"preflight": preflight}
-"""Requests that need no running job, by name; called with the request's arguments."""
+LOCAL: dict[str, Callable[[dict[str, Any]], dict[str, Any]]] = {
+    "hello": lambda _: {},
+    "preflight": _preflight,
+}
+"""Requests that need no job, by name."""
 
 
 # -- the link --------------------------------------------------------------------------------------
@@ -241,13 +211,11 @@ class Remote:
 
     def _request(self, order: nl.Request) -> dict[str, Any]:
         if order.op in LOCAL:
-            return LOCAL[order.op](**order.arguments)
+            return LOCAL[order.op](order.arguments)
         if self._folder is None:
             raise ControlError("no job is followed")
-        if order.op == "read_new":
-            return fetch.read_new(self._folder, order.arguments)
         if order.op == "read_file":
-            return read_file(self._folder, **order.arguments)
+            return fetch.read_new(self._folder, order.arguments)
         if order.op in OF_SUPERVISOR:
             return control.request(self._folder, order.op, REQUEST_S, **order.arguments)
         raise ControlError(f"unknown request {order.op!r}")

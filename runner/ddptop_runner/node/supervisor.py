@@ -36,6 +36,7 @@ from ddptop_runner.job.attempt import Attempt
 from ddptop_runner.job.decide import NO_HEAD
 from ddptop_runner.job.event_log import EventLog
 from ddptop_runner.job.progress import JobProgress
+from ddptop_runner.judge.alerts import Finding, stalled
 from ddptop_runner.launch.gpus.choice import job_environment
 from ddptop_runner.launch.gpus.queue import QueueWatch, feed_of, queue_of
 from ddptop_runner.model import events as ev
@@ -45,7 +46,7 @@ from ddptop_runner.model.snapshot import Event, NodeSnapshot, ProcessId, encode
 from ddptop_runner.model.spec import JobSpec, Rendezvous, read_spec
 from ddptop_runner.node import snapshot as node_snapshot
 from ddptop_runner.node.agent_link import Message
-from ddptop_runner.node.alerts import NodeAlerts
+from ddptop_runner.node.alerts import JobAlerts
 from ddptop_runner.node.driver import JobDriver
 from ddptop_runner.node.guardian import PACKET_BYTES
 from ddptop_runner.node.job_clock import JobClock
@@ -91,7 +92,8 @@ class Supervisor:
         self._snapshot_file = SteadyFile(folder.node_file(procs.host_name()))
         self._keeper = RunFolderKeeper(folder, spec, self._log, self._history, self._snapshot_file)
         self._progress = JobProgress(folder, spec.cwd, spec.command())
-        self._alerts = NodeAlerts(self._driver, self._keeper, self._log, self.defects)
+        self._alerts = JobAlerts(self._log, self.defects)
+        self._driver.before_end = self._alerts.tell_end
         self._queue = queue_of(folder, spec, self._log)
         self._feed = self._queue or feed_of(spec)
         self._probe_socket: socket.socket | None = None
@@ -156,11 +158,23 @@ class Supervisor:
         if self._driver.job.phase != snapshot.state:
             snapshot = self._snapshot()
         attempt.table.note_peaks(snapshot.ranks)
-        self._alerts.look(snapshot, self.device_report())
+        self._look_for_trouble(snapshot, now_s)
         self._write(msgspec.structs.replace(snapshot, alerts=self._alerts.now))
         ranks = node_snapshot.for_history(snapshot)
         self._history.add(snapshot.ts, snapshot.attempt, ranks, snapshot.gpus)
         attempt.table.forget_loss_range()
+
+    def _look_for_trouble(self, snapshot: NodeSnapshot, now_s: float) -> None:
+        driver, call = self._driver, self.defects.call
+        found: list[Finding] = []
+        found += call(lambda: self._keeper.look(self._attempt.number, now_s), [])
+        found += call(lambda: driver.devices.look(self.device_report(), driver.job.set_aside), [])
+        if self._spec.membership is not None:  # the head judges the ranks of all nodes together
+            self._alerts.look(msgspec.structs.replace(snapshot, ranks=[], gpus=[]), found, now_s)
+            return
+        found += stalled(snapshot.pause, is_told=self._attempt.hangs.is_on)
+        at_work = [gpu for gpu in snapshot.gpus if gpu.index not in snapshot.set_aside]
+        self._alerts.look(msgspec.structs.replace(snapshot, gpus=at_work), found, now_s)
 
     def _look_at_usage(self) -> None:
         records = self._attempt.table.everyone()
@@ -394,7 +408,8 @@ class Supervisor:
         elif op == "stacks":
             return await self._stacks(message.get("rank"))
         elif op == "evidence":
-            return {"evidence": await self._driver.keep_evidence()}
+            reason = str(message.get("reason", "failure"))
+            return {"evidence": await self._driver.keep_evidence(reason)}
         elif op == "checkpoint":
             return {"asked": msgspec.to_builtins(self._attempt.ask_for_checkpoint())}
         elif op == "leave":
@@ -538,7 +553,12 @@ def _launched(spec: JobSpec, attempt: int) -> ev.Launched:
 
 async def supervise(folder: RunFolder, channel: socket.socket) -> int:
     """Run the supervisor of a job on the guardian's channel."""
-    return await Supervisor(folder, read_spec(folder), channel).run()
+    spec = read_spec(folder)
+    if spec.placement is not None:
+        from ddptop_runner.node.head import Head
+
+        return await Head(folder, spec, channel).run()
+    return await Supervisor(folder, spec, channel).run()
 
 
 def main(run_dir: str, channel_fd: str) -> int:

@@ -1,0 +1,384 @@
+"""What follows from a fact for a job on several nodes, as their head decides it. Pure.
+
+Each node judges its own ranks and holds; here one cause is found over all nodes, and one next
+attempt. What is the same on one machine (a stop, a verdict, the restart policy, the end) is left to
+`decide`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from ddptop_runner.base.errors import ControlError
+from ddptop_runner.job import decide as single
+from ddptop_runner.job.decide import Decision
+from ddptop_runner.job.event_text import text
+from ddptop_runner.job.state import JobState, NodeLife
+from ddptop_runner.model import events as ev
+from ddptop_runner.model import protocol as pt
+from ddptop_runner.model.snapshot import Cause
+from ddptop_runner.model.spec import JobSpec, NodeSpec, Placement, Rendezvous
+
+SHRINK_AFTER_S = 15.0
+"""For how long a node is waited for, where enough others are there: a link may come back."""
+NOTICES = (
+    ev.AgentLost,
+    ev.GpuMemoryAwaited,
+    ev.GuardianRestarted,
+    ev.InternalError,
+    ev.Noticed,
+    ev.ProcessesStuck,
+    ev.SocketsFailed,
+    ev.SupervisorRestarted,
+)
+"""Events of a node that are told with its name, and change nothing."""
+
+
+def decide_nodes(state: JobState, fact: pt.Fact, now_s: float, spec: JobSpec) -> Decision:
+    """The events of a fact, and the orders that it leads to; see `decide`."""
+    rule = _RULES.get(type(fact))
+    if rule is None:
+        return single.decide(state, fact, now_s, spec)
+    return rule(state, fact, now_s, spec)
+
+
+def _placement(spec: JobSpec) -> Placement:
+    assert spec.placement is not None  # this is the head of several nodes
+    return spec.placement
+
+
+def _part(state: JobState, node: str) -> NodeLife:
+    return state.nodes.get(node, NodeLife())
+
+
+def _taking_part(state: JobState) -> list[NodeLife]:
+    return [life for life in state.nodes.values() if life.takes_part]
+
+
+def hosts_of_ranks(state: JobState, spec: JobSpec) -> dict[int, str]:
+    """The node of each rank in the current attempt."""
+    hosts = [
+        one.host
+        for one in _placement(spec).nodes
+        for _ in range(one.nproc)
+        if _part(state, one.host).takes_part
+    ]
+    return dict(enumerate(hosts))
+
+
+# -- what nodes report -----------------------------------------------------------------------------
+
+
+def _node_reported(state: JobState, fact: pt.NodeReported, now_s: float, spec: JobSpec) -> Decision:
+    event, node = fact.event, fact.node
+    if state.is_over:
+        return []
+    if isinstance(event, NOTICES):
+        return [ev.Noticed(attempt=state.attempt, text=f"{node}: {text(event)}")]
+    if event.attempt != state.attempt or not _part(state, node).takes_part:
+        return []
+    if isinstance(event, ev.AttemptStarted):
+        return _part_started(state, node, event, spec)
+    if isinstance(event, ev.RankStarted | ev.CheckpointSaved):
+        return [event]
+    if isinstance(event, ev.TrainingStarted):
+        return [] if state.first_step_after_s is not None else [event]
+    if isinstance(event, ev.RankExited):
+        return _rank_exited(state, event)
+    if isinstance(event, ev.FailureJudged):
+        if _part(state, node).failed:
+            return []
+        failed = ev.NodeFailed(
+            attempt=state.attempt, node=node, cause=event.cause, outcome=event.outcome
+        )
+        return [failed, *_judge_once_settled(state, node)]
+    if isinstance(event, ev.JobEnded):
+        return _part_ended(state, node, event)
+    return []
+
+
+def _part_started(state: JobState, node: str, event: ev.AttemptStarted, spec: JobSpec) -> Decision:
+    if _part(state, node).started:
+        return []
+    begun: Decision = [ev.NodeStarted(attempt=state.attempt, node=node)]
+    if state.world is None:  # the first of them
+        taking_part = [one for one in _placement(spec).nodes if _part(state, one.host).takes_part]
+        begun.append(
+            ev.AttemptStarted(
+                attempt=state.attempt,
+                world=sum(one.nproc for one in taking_part),
+                probed=event.probed,
+                at_s=state.attempt_started_s,
+            )
+        )
+    return begun
+
+
+def _rank_exited(state: JobState, event: ev.RankExited) -> Decision:
+    known = state.ranks.get(event.rank)
+    if known is not None and known.exited and known.status is not None:
+        return []
+    is_first = event.status != 0 and not event.by_us and not state.has_failed
+    if is_first and not state.is_decided and state.restart is None:
+        return [event, pt.KeepEvidenceOnNodes()]
+    return [event]
+
+
+def _part_ended(state: JobState, node: str, event: ev.JobEnded) -> Decision:
+    if _part(state, node).ended is not None:
+        return []
+    well = event.state == "finished"
+    ended = ev.NodeEnded(attempt=state.attempt, node=node, well=well)
+    if state.ending is not None or state.restart is not None:
+        return [ended]
+    if well:
+        others = [life for name, life in state.nodes.items() if life.takes_part and name != node]
+        if all(life.ended for life in others):
+            return [ended, pt.Conclude()]
+        return [ended, *_judge_once_settled(state, node)]
+    failed = ev.NodeFailed(attempt=state.attempt, node=node, cause=event.cause)
+    if any(life.failed for life in _taking_part(state)):
+        return [failed, ended, *_judge_once_settled(state, node)]
+    return [failed, ended, pt.KeepEvidenceOnNodes()]
+
+
+def _judge_once_settled(state: JobState, node: str) -> Decision:
+    """A verdict over all nodes, once the last of them has its own."""
+    others = [life for name, life in state.nodes.items() if life.takes_part and name != node]
+    is_failing = state.has_failed or any(life.failed for life in others)
+    if is_failing and all(life.is_settled for life in others):
+        return [pt.JudgeAttempt()]
+    return []
+
+
+def _verdicts_due(state: JobState, fact: pt.VerdictsDue, now_s: float, spec: JobSpec) -> Decision:
+    is_late = fact.attempt != state.attempt or state.is_decided or state.restart is not None
+    is_failing = state.has_failed or any(life.failed for life in _taking_part(state))
+    return [] if is_late or state.is_over or not is_failing else [pt.JudgeAttempt()]
+
+
+def _attempt_judged(
+    state: JobState, fact: pt.AttemptJudged, now_s: float, spec: JobSpec
+) -> Decision:
+    if state.restart is not None and state.ending is None:  # a person was faster
+        return []
+    decision = single.decide(state, fact, now_s, spec)
+    if not any(isinstance(one, ev.EndDecided | pt.Conclude) for one in decision):
+        return decision
+    left = [one for one in decision if not isinstance(one, pt.Conclude)]
+    return [*left, pt.EndRanks(grace_s=single.BAD_END_GRACE_S)]
+
+
+def _part_refused(state: JobState, fact: pt.PartRefused, now_s: float, spec: JobSpec) -> Decision:
+    is_late = fact.attempt != state.attempt or state.is_over or state.ending is not None
+    if is_late or _part(state, fact.node).failed or state.restart is not None:
+        return []
+    cause = Cause(
+        kind="launch",
+        summary=f"Attempt {fact.attempt} could not start on {fact.node}: {fact.error}.",
+        host=fact.node,
+    )
+    return [
+        ev.NodeFailed(attempt=state.attempt, node=fact.node, cause=cause),
+        ev.NodeEnded(attempt=state.attempt, node=fact.node, well=False),
+        pt.JudgeAttempt(),
+    ]
+
+
+# -- links -----------------------------------------------------------------------------------------
+
+
+def _link_broken(state: JobState, fact: pt.LinkBroken, now_s: float, spec: JobSpec) -> Decision:
+    """Unknown is not dead: nothing is restarted for it."""
+    if state.is_over or _part(state, fact.node).unknown_since is not None:
+        return []
+    broken = ev.NodeUnreachable(attempt=state.attempt, node=fact.node, why=fact.why)
+    if state.ending is not None or state.restart is not None:
+        return [broken]
+    return [broken, *_judge_once_settled(state, fact.node)]
+
+
+def _link_made(state: JobState, fact: pt.LinkMade, now_s: float, spec: JobSpec) -> Decision:
+    life, node = _part(state, fact.node), fact.node
+    if state.is_over:
+        return []
+    told: Decision = []
+    if life.unknown_since is not None or life.lost:
+        told = [ev.NodeReachable(attempt=state.attempt, node=node)]
+    if state.ending is not None:
+        return [*told, pt.EndOn(node=node)] if told else []
+    if state.restart is not None:
+        if told and not [host for host in _missing(state, spec) if host != node]:
+            told.append(pt.WaitForRestart(at_s=state.restart.at_s))  # it was waited for
+        return told
+    if not life.takes_part:
+        return [*told, *_take_back(state, node, now_s, spec)]
+    if fact.is_there or not life.started or life.failed or life.ended is not None:
+        return told
+    cause = Cause(
+        kind="node",
+        summary=f"All processes of the job on {node} are gone: it was rebooted, or they were"
+        " killed together.",
+        host=node,
+    )
+    return [
+        *told,
+        ev.NodeFailed(attempt=state.attempt, node=node, cause=cause),
+        ev.NodeEnded(attempt=state.attempt, node=node, well=False),
+        pt.KeepEvidenceOnNodes(),
+    ]
+
+
+def _take_back(state: JobState, node: str, now_s: float, spec: JobSpec) -> Decision:
+    """A node that the attempt does without is there again."""
+    if state.phase not in ("starting", "running") or not _taking_part(state):
+        return []
+    asked = ev.RestartRequested(
+        attempt=state.attempt, used=state.budget.used, limit=spec.max_restarts, node=node
+    )
+    return [asked, pt.WaitForRestart(at_s=None)]
+
+
+# -- the next attempt ------------------------------------------------------------------------------
+
+
+def _restart_asked(state: JobState, fact: pt.RestartAsked, now_s: float, spec: JobSpec) -> Decision:
+    if single.is_waiting(state):
+        return single.decide(state, fact, now_s, spec)
+    if state.phase not in ("starting", "running", "hung"):
+        raise ControlError(f"the job is {state.phase}", "wait until it is running")
+    asked = ev.RestartRequested(
+        attempt=state.attempt, used=state.budget.used, limit=spec.max_restarts
+    )
+    return [asked, pt.WaitForRestart(at_s=None)]
+
+
+def _restart_due(state: JobState, fact: pt.RestartDue, now_s: float, spec: JobSpec) -> Decision:
+    if state.ending is not None or state.is_over:
+        return []
+    if fact.attempt != state.attempt or state.restart is None:
+        return []
+    missing = _missing(state, spec)
+    if not missing:
+        return _begin(state, _placement(spec).nodes, now_s)
+    waits_s = _placement(spec).node_timeout_s
+    if _is_enough(state, spec):
+        waits_s = min(waits_s, SHRINK_AFTER_S)
+    awaited = ev.NodesAwaited(attempt=state.attempt, nodes=missing, seconds=waits_s)
+    return [awaited, pt.AwaitNodes(seconds=waits_s)]
+
+
+def _nodes_due(state: JobState, fact: pt.NodesDue, now_s: float, spec: JobSpec) -> Decision:
+    if state.ending is not None or state.is_over:
+        return []
+    if fact.attempt != state.attempt or state.restart is None:
+        return []
+    missing = _missing(state, spec)
+    lost: Decision = [
+        ev.NodeLost(attempt=state.attempt, node=node, why=_part(state, node).why or "no response")
+        for node in missing
+    ]
+    if not _is_enough(state, spec):
+        cause = Cause(
+            kind="node",
+            summary=f"{', '.join(missing)} did not come back.",
+            host=missing[0],
+        )
+        ended = ev.EndDecided(
+            attempt=state.attempt,
+            state="failed",
+            cause=cause if state.cause is None else _with_nodes(state.cause, cause),
+            reason=f"fewer than {_placement(spec).min_nodes} nodes are left",
+            requeue=True,
+        )
+        return [*lost, ended, pt.EndRanks(grace_s=single.BAD_END_GRACE_S)]
+    nodes = [one for one in _placement(spec).nodes if one.host not in missing]
+    return [*lost, *_begin(state, nodes, now_s)]
+
+
+def _with_nodes(cause: Cause, of_nodes: Cause) -> Cause:
+    return Cause(kind="node", summary=f"{of_nodes.summary} {cause.summary}", host=of_nodes.host)
+
+
+def _missing(state: JobState, spec: JobSpec) -> list[str]:
+    hosts = [one.host for one in _placement(spec).nodes]
+    return [host for host in hosts if _part(state, host).unknown_since is not None]
+
+
+def _is_enough(state: JobState, spec: JobSpec) -> bool:
+    placement = _placement(spec)
+    return len(placement.nodes) - len(_missing(state, spec)) >= placement.min_nodes
+
+
+def _begin(state: JobState, nodes: Iterable[NodeSpec], now_s: float) -> Decision:
+    """Another attempt, on these nodes."""
+    attempt = 0 if state.attempt is None else state.attempt + 1
+    return begin(attempt, list(nodes), now_s)
+
+
+def begin(attempt: int, nodes: list[NodeSpec], now_s: float) -> Decision:
+    """The orders that begin an attempt on these nodes, with a store of its own."""
+    first = nodes[0]
+    world = sum(one.nproc for one in nodes)
+    orders: Decision = [
+        ev.NodesChosen(attempt=attempt, nodes=[one.host for one in nodes], at_s=now_s)
+    ]
+    rank = 0
+    for number, one in enumerate(nodes):
+        rendezvous = Rendezvous(
+            run_id=f"{attempt}@{now_s:.3f}",
+            address=first.address,
+            port=first.ports[attempt % len(first.ports)],
+            node_rank=number,
+            nodes=len(nodes),
+            first_rank=rank,
+            world=world,
+        )
+        orders.append(pt.BeginOn(node=one.host, attempt=attempt, rendezvous=rendezvous))
+        rank += one.nproc
+    return orders
+
+
+# -- a new supervisor ------------------------------------------------------------------------------
+
+
+def _supervisor_started(
+    state: JobState, fact: pt.SupervisorStarted, now_s: float, spec: JobSpec
+) -> Decision:
+    """Go on with what the last supervisor had begun."""
+    if state.is_over:
+        return []
+    if state.phase == "stopping" or state.ending is not None:
+        left_s = single.BAD_END_GRACE_S
+        if state.stop is not None and state.stop.kill_at_s is not None:
+            left_s = max(0.0, state.stop.kill_at_s - now_s)
+        return [pt.EndRanks(grace_s=left_s)]
+    if state.restart is not None:
+        return [pt.WaitForRestart(at_s=state.restart.at_s)]
+    if state.has_failed or any(life.failed for life in _taking_part(state)):
+        return [pt.KeepEvidenceOnNodes()]
+    started = [life for life in _taking_part(state) if life.started]
+    if len(started) < len(_taking_part(state)):
+        # which of them began is not known: another attempt is certain
+        asked = ev.RestartRequested(
+            attempt=state.attempt, used=state.budget.used, limit=spec.max_restarts
+        )
+        return [asked, pt.WaitForRestart(at_s=None)]
+    if state.phase == "hung":
+        return [ev.TroubleDropped(attempt=state.attempt)]
+    return []
+
+
+_RULES: dict[type[pt.Message], Callable[[JobState, Any, float, JobSpec], Decision]] = {
+    pt.NodeReported: _node_reported,
+    pt.LinkBroken: _link_broken,
+    pt.LinkMade: _link_made,
+    pt.PartRefused: _part_refused,
+    pt.VerdictsDue: _verdicts_due,
+    pt.AttemptJudged: _attempt_judged,
+    pt.RestartAsked: _restart_asked,
+    pt.RestartDue: _restart_due,
+    pt.NodesDue: _nodes_due,
+    pt.SupervisorStarted: _supervisor_started,
+}

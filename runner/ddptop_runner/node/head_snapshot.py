@@ -1,0 +1,198 @@
+"""One snapshot of a job on several nodes, made from the snapshots of its nodes. Pure."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from msgspec.structs import replace
+
+from ddptop_runner.base.clock import utc_from_boottime
+from ddptop_runner.host import procs
+from ddptop_runner.job.state import JobState, NodeLife
+from ddptop_runner.judge.balance import imbalance
+from ddptop_runner.model.snapshot import (
+    NodeSnapshot,
+    NodeStatus,
+    Pause,
+    ProcessId,
+    RankSample,
+)
+from ddptop_runner.model.spec import JobSpec
+from ddptop_runner.model.words import ENDED, LIVE_STATES, NodePart
+from ddptop_runner.node.job_clock import JobClock
+
+
+@dataclass(frozen=True)
+class NodeView:
+    """What the head sees of one node."""
+
+    host: str
+    snapshot: NodeSnapshot | None
+    """The last one of the current attempt."""
+    is_live: bool
+    """Whether that is of this moment."""
+    attempt: int | None
+    ended: bool
+    clock_offset_s: float | None
+
+
+def since(seconds: float, now_s: float) -> dt.datetime:
+    """The time so many seconds before `now_s`, which is CLOCK_BOOTTIME."""
+    return utc_from_boottime(now_s - seconds)
+
+
+def merged(
+    job: JobState,
+    spec: JobSpec,
+    views: Sequence[NodeView],
+    *,
+    seq: int,
+    clock: JobClock,
+    pause: Pause | None,
+    guardian: ProcessId | None,
+    supervisor: ProcessId,
+    memory: dict[str, Any],
+    now_s: float,
+    now: dt.datetime,
+) -> NodeSnapshot:
+    """The job at this moment, but for its alerts.
+
+    Args:
+        job: its state.
+        spec: the job.
+        views: of all nodes, in their order.
+        seq: the snapshot's number.
+        clock: when the job started, and for how long it has lived.
+        pause: that no rank takes a step.
+        guardian: the head's guardian.
+        supervisor: the head.
+        memory: what a restarted head restores.
+        now_s: CLOCK_BOOTTIME.
+        now: the wall clock.
+    """
+    shown = [(view, view.snapshot) for view in views if view.snapshot is not None]
+    taking_part = {host for host, life in job.nodes.items() if life.takes_part}
+    at_work = [(view, one) for view, one in shown if view.host in taking_part]
+    ranks = [rank for view, one in at_work for rank in _ranks(view, one, job)]
+    gpus = [replace(gpu, host=view.host) for view, one in shown for gpu in one.gpus]
+    steps = [rank.step for rank in ranks if rank.step is not None]
+    first = at_work[0][1] if at_work else None
+    etas = [one.eta_s for _, one in at_work if one.eta_s is not None]
+    began = {
+        attempt: step for _, one in reversed(shown) for attempt, step in one.attempts_began.items()
+    }
+    restart_at_s = None if job.restart is None else job.restart.at_s
+    started_s = job.attempt_started_s
+    sources = [one.source for _, one in shown if one.source is not None]
+    notes = [f"{view.host}: {one.device_note}" for view, one in shown if one.device_note]
+    return NodeSnapshot(
+        job=spec.job,
+        job_id=spec.job_id,
+        host=procs.host_name(),
+        seq=seq,
+        ts=now,
+        boot_id=procs.boot_id(),
+        pid_ns=procs.pid_namespace(),
+        state=job.phase,
+        attempt=job.attempt,
+        restarts_used=job.budget.used,
+        restarts_left=job.restarts_left(spec.max_restarts),
+        world_size=job.world,
+        started_at=clock.started_at,
+        attempt_started_at=None if started_s is None else utc_from_boottime(started_s),
+        ended_at=clock.ended_at,
+        exit_code=job.exit_code,
+        cause=job.cause,
+        previous_cause=job.previous_cause,
+        step=min(steps, default=None if first is None else first.step),
+        total_steps=None if first is None else first.total_steps,
+        eta_s=max(etas, default=None),
+        guardian=guardian,
+        supervisor=supervisor,
+        ranks=ranks,
+        gpus=gpus,
+        imbalance=imbalance.of_job(ranks, gpus),
+        source=sources[0] if sources else None,
+        driver=first.driver if first is not None else None,
+        device_note="; ".join(notes) or None,
+        requeue=None if job.ending is None else job.ending.requeue,
+        checkpoint=job.checkpoint,
+        policy=job.policy,
+        restarts_refilled=job.history.refilled,
+        restart_at=None if restart_at_s is None else utc_from_boottime(restart_at_s),
+        ran_s=clock.lived_s(now_s),
+        boottime_s=now_s,
+        progress=None if first is None else first.progress,
+        run_step=None if first is None else first.run_step,
+        attempts_began=began,
+        pause=pause,
+        nodes=[_status(view, job, spec) for view in views],
+        memory=memory,
+    )
+
+
+def _ranks(view: NodeView, snapshot: NodeSnapshot, job: JobState) -> list[RankSample]:
+    """The ranks of a node; what is known of one that cannot be seen is old."""
+    found = [replace(rank, host=view.host) for rank in snapshot.ranks]
+    if view.is_live or view.ended or job.phase not in LIVE_STATES:
+        return found
+    away = job.nodes.get(view.host, NodeLife())
+    since_words = ""
+    if away.unknown_since is not None:
+        since_words = f" since {away.unknown_since.astimezone():%H:%M:%S}"
+    reason = f"{view.host} cannot be reached{since_words}"
+    unseen = dict.fromkeys(("cpu_percent", "steps_per_s", "gpu_util_percent", "gpu_power_w"))
+    return [
+        rank
+        if rank.state in ENDED
+        else replace(rank, state="unknown", state_reason=reason, **unseen)
+        for rank in found
+    ]
+
+
+def _status(view: NodeView, job: JobState, spec: JobSpec) -> NodeStatus:
+    life = job.nodes.get(view.host, NodeLife())
+    ranks = [] if view.snapshot is None else [rank.rank for rank in view.snapshot.ranks]
+    return NodeStatus(
+        host=view.host,
+        state=_part(view, life, job),
+        unknown_since=life.unknown_since,
+        attempt=view.attempt,
+        ranks=ranks if life.takes_part else [],
+        clock_offset_s=view.clock_offset_s,
+        why=life.why,
+    )
+
+
+def _part(view: NodeView, life: NodeLife, job: JobState) -> NodePart:
+    if job.phase not in LIVE_STATES:
+        return "ended"
+    if life.lost:
+        return "lost"
+    if life.unknown_since is not None:
+        return "unreachable"
+    if not life.takes_part or view.attempt is None:
+        return "waiting"
+    if life.ended is not None:
+        return "ended"
+    if life.failed:
+        return "held"
+    return "running" if life.started else "starting"
+
+
+def merged_request(
+    first: dict[str, Any] | None, answers: Sequence[dict[str, Any]]
+) -> dict[str, Any] | None:
+    """One request for a checkpoint, of those that the nodes carried out."""
+    if first is None:
+        return None
+    found = dict(first)
+    for name in ("signalled", "refused"):
+        both: dict[str, Any] = {}
+        for answer in answers:
+            both |= answer["asked"].get(name) or {}
+        found[name] = both
+    return found

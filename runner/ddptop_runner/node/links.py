@@ -1,0 +1,246 @@
+"""The head's links to the nodes of a job: one long-lived command per node."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+
+from ddptop_runner.base import bounded
+from ddptop_runner.base.clock import boottime_s, utc_now
+from ddptop_runner.base.errors import ControlError
+from ddptop_runner.launch import slurm, ssh
+from ddptop_runner.model import node_link as nl
+from ddptop_runner.model.spec import JobSpec, NodeSpec, Placement, Rendezvous
+
+RECONNECT_S = (0.2, 0.5, 1.0, 2.0, 5.0)
+"""Before each attempt to connect again, the last one for ever."""
+PING_S = 5.0
+SILENT_S = 15.0
+"""A link on which nothing comes for so long, not even the answer to a ping, is broken."""
+CONNECT_S = 20.0
+"""ssh itself gives up earlier."""
+ANSWER_S = 90.0
+LINE_BYTES = 32 << 20
+ERROR_BYTES = 4096
+
+
+def link_argv(placement: Placement, node: NodeSpec) -> list[str]:
+    """The command that runs ddptop-node on a node."""
+    if placement.by == "ssh":
+        return ssh.on_host(node.host, node.command)
+    if placement.by == "slurm":
+        return slurm.link_argv(placement.slurm_job or "", node.host, node.command)
+    return node.command
+
+
+class NodeLink:
+    """The link to one node.
+
+    Args:
+        placement: how nodes are reached.
+        node: the node.
+        job_id: of its part of the job.
+        after_seq: the last event of it that is known.
+        take: gets each event and state, and absences.
+        made: called when the node can be reached; the states and events come after it.
+        broken: called with the reason when it cannot.
+    """
+
+    def __init__(
+        self,
+        placement: Placement,
+        node: NodeSpec,
+        job_id: str,
+        after_seq: int,
+        take: Callable[[NodeLink, nl.NodeEvent | nl.NodeState | nl.NodeAbsent], None],
+        made: Callable[[NodeLink], None],
+        broken: Callable[[NodeLink, str], None],
+    ) -> None:
+        self.node = node
+        self.seq = after_seq
+        """Of the last event that it has delivered."""
+        self.shift_s = 0.0
+        """What is added to the node's CLOCK_BOOTTIME for the head's."""
+        self.clock_offset_s: float | None = None
+        """The node's wall clock minus the head's."""
+        self.is_up = False
+        self._placement = placement
+        self._job_id = job_id
+        self._take, self._made, self._broken = take, made, broken
+        self._process: asyncio.subprocess.Process | None = None
+        self._answers: dict[int, asyncio.Future[nl.Answer]] = {}
+        self._id = 0
+        self._heard_s = 0.0
+
+    @property
+    def host(self) -> str:
+        """The node's name."""
+        return self.node.host
+
+    async def run(self) -> None:
+        """Connect, and connect again, until cancelled."""
+        tries = 0
+        while True:
+            why = await self._connect_once()
+            tries = 0 if self.is_up else tries + 1
+            self.is_up = False
+            self._fail_all(why)
+            self._broken(self, why)
+            await asyncio.sleep(RECONNECT_S[min(tries, len(RECONNECT_S) - 1)])
+
+    async def _connect_once(self) -> str:
+        """One connection, from its start to its end; why it ended."""
+        env = slurm.step_environment(os.environ)
+        try:
+            argv = link_argv(self._placement, self.node)
+            process = await asyncio.create_subprocess_exec(
+                *argv,
+                stdin=asyncio.subprocess.PIPE,
+                stdout=asyncio.subprocess.PIPE,
+                stderr=asyncio.subprocess.PIPE,
+                env=env,
+                limit=LINE_BYTES,
+                start_new_session=True,
+            )
+        except OSError as error:
+            return f"{argv[0]} cannot be started ({error.strerror})"
+        self._process = process
+        self._heard_s = boottime_s()
+        watch = asyncio.ensure_future(self._watch(process))
+        errors = asyncio.ensure_future(_last_bytes(process.stderr))
+        try:
+            await self._read(process)
+        except (OSError, ValueError) as error:
+            return f"the link sent nonsense ({error})"
+        finally:
+            watch.cancel()
+            with contextlib.suppress(ProcessLookupError):
+                process.kill()
+            self._process = None
+            status = await process.wait()
+            said = await errors
+        return self._why(status, said)
+
+    def _why(self, status: int, said: str) -> str:
+        if self._placement.by == "slurm":
+            outside = slurm.link_problem(said, self._placement.slurm_job or "", self.host)
+            if outside is not None:
+                return outside
+        if self._placement.by == "ssh" and not ssh.is_here(self.host):
+            known = None if status < 0 else status
+            return ssh.why_unreachable(self.host, known, said, SILENT_S).problem
+        lines = said.strip().splitlines()
+        return lines[-1][:200] if lines else f"the link ended with status {status}"
+
+    async def _read(self, process: asyncio.subprocess.Process) -> None:
+        assert process.stdout is not None  # it was asked for as a pipe
+        while line := await process.stdout.readline():
+            if not line.startswith(b"{"):  # a login shell may greet
+                continue
+            self._heard_s = boottime_s()
+            self._receive(bounded.decode_json(_reports, line))
+
+    def _receive(self, report: nl.Report) -> None:
+        if isinstance(report, nl.Hello):
+            self.shift_s = boottime_s() - report.boottime_s
+            self.clock_offset_s = (report.now - utc_now()).total_seconds()
+            self.is_up = True
+            self._send(nl.Follow(job_id=self._job_id, after_seq=self.seq))
+            self._made(self)
+        elif isinstance(report, nl.Answer):
+            waiting = self._answers.pop(report.id, None)
+            if waiting is not None and not waiting.done():
+                waiting.set_result(report)
+        elif isinstance(report, nl.NodeEvent):
+            if report.event.seq > self.seq:
+                self.seq = report.event.seq
+                self._take(self, report)
+        else:
+            self._take(self, report)
+
+    async def _watch(self, process: asyncio.subprocess.Process) -> None:
+        """End a connection on which nothing comes any more."""
+        while True:
+            await asyncio.sleep(PING_S)
+            limit_s = SILENT_S if self.is_up else CONNECT_S
+            if boottime_s() - self._heard_s > limit_s:
+                with contextlib.suppress(ProcessLookupError):
+                    process.kill()
+                return
+            if self.is_up:
+                self._id += 1
+                self._send(nl.Request(id=self._id, op="hello"))
+
+    def _send(self, order: nl.Order) -> None:
+        process = self._process
+        if process is None or process.stdin is None or process.stdin.is_closing():
+            raise ControlError(f"{self.host} cannot be reached")
+        process.stdin.write(msgspec.json.encode(order) + b"\n")
+
+    def _fail_all(self, why: str) -> None:
+        waiting, self._answers = self._answers, {}
+        for future in waiting.values():
+            if not future.done():
+                future.set_exception(ControlError(f"{self.host} cannot be reached", why))
+
+    async def ask(
+        self, op: str, arguments: dict[str, Any], timeout_s: float = ANSWER_S
+    ) -> dict[str, Any]:
+        """A request to the node; its answer.
+
+        Raises:
+            ControlError: where it is refused, or the node cannot be reached.
+        """
+        return await self._asked(
+            lambda number: nl.Request(id=number, op=op, arguments=arguments), timeout_s
+        )
+
+    async def start(
+        self, spec: JobSpec, env: dict[str, str], attempt: int, rendezvous: Rendezvous
+    ) -> dict[str, Any]:
+        """Start the node's part, and follow it.
+
+        Raises:
+            ControlError: as for `ask`.
+        """
+        answer = await self._asked(
+            lambda number: nl.Start(
+                id=number, spec=spec, env=env, attempt=attempt, rendezvous=rendezvous
+            ),
+            ANSWER_S,
+        )
+        self._send(nl.Follow(job_id=self._job_id, after_seq=self.seq))
+        return answer
+
+    async def _asked(self, order: Callable[[int], nl.Order], timeout_s: float) -> dict[str, Any]:
+        if not self.is_up:
+            raise ControlError(f"{self.host} cannot be reached")
+        self._id += 1
+        number = self._id
+        future: asyncio.Future[nl.Answer] = asyncio.get_running_loop().create_future()
+        self._answers[number] = future
+        try:
+            self._send(order(number))
+            answer = await asyncio.wait_for(future, timeout_s)
+        except asyncio.TimeoutError:
+            raise ControlError(f"{self.host} did not answer within {timeout_s:g} s") from None
+        finally:
+            self._answers.pop(number, None)
+        if answer.error is not None:
+            raise ControlError(answer.error, answer.hint)
+        return answer.data
+
+
+async def _last_bytes(stream: asyncio.StreamReader | None) -> str:
+    kept = b""
+    while stream is not None and (data := await stream.read(ERROR_BYTES)):
+        kept = (kept + data)[-ERROR_BYTES:]
+    return kept.decode("utf-8", "replace")
+
+
+_reports = msgspec.json.Decoder(nl.Report)

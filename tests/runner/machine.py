@@ -25,7 +25,7 @@ from ddptop_runner.model import events as ev
 from ddptop_runner.model import protocol as pt
 from ddptop_runner.model.diagnose import AttemptOutcome
 from ddptop_runner.model.snapshot import Alert, Cause, Checkpoint, Event, NodeSnapshot
-from ddptop_runner.model.spec import Device
+from ddptop_runner.model.spec import Device, Membership, Rendezvous
 
 EPOCH = dt.datetime(2026, 1, 1, tzinfo=dt.timezone.utc)
 CAUSE = Cause(kind="signal", rank=0, signal="SIGKILL", summary="Rank 0 was killed.")
@@ -33,6 +33,7 @@ MOST_RESTARTS = 3
 RANKS = 2
 DEVICES = [Device(index=n, uuid=f"GPU-{n}") for n in range(RANKS)]
 LAUNCHER = -1
+ORPHAN_TIMEOUT_S = 600.0
 NOTICES = (
     ev.Noticed,
     ev.ProcessesStuck,
@@ -81,6 +82,7 @@ LEADS_TO = {
     ev.HangJudged: ("hung", "stopping"),
     ev.TroubleDropped: ("running",),
     ev.RestartDecided: ("restarting",),
+    ev.RestartHeld: ("restarting",),
     ev.RestartRequested: ("restarting",),
     ev.RestartHurried: ("restarting",),
     ev.StopRequested: ("stopping",),
@@ -103,6 +105,8 @@ class Agent:
     """`starting`, `watching`, `failing`, `torn_down`, `group_stopped`, `ending`."""
     restarts: bool = False
     """Whether another attempt follows."""
+    meeting: Rendezvous | None = None
+    """Of its next attempt, or of its current one; None on one machine."""
     workers: list[pt.Worker] = field(default_factory=list)
     """Of its current attempt."""
 
@@ -114,13 +118,15 @@ class Agent:
 
 
 class Machine:
-    """One job on one host, step by step."""
+    """One job on one host, step by step; or one node's part of a job on several."""
 
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed: int, *, of_several: bool = False) -> None:
         self.random = random.Random(seed)
         self.now_s = 100.0
         self.limit = self.random.randint(0, MOST_RESTARTS)
-        self.is_command = self.random.random() < 0.2
+        self.is_command = self.random.random() < 0.2 and not of_several
+        self.asked: dict[int, Rendezvous] = {}
+        """What the head has named for each attempt, and the node has agreed to."""
         self.spec = make_spec(
             max_restarts=self.limit,
             nproc=RANKS,
@@ -128,6 +134,7 @@ class Machine:
             kind="command" if self.is_command else "script",
             on_nan=self.random.choice(["restart", "stop"]),
             allow_shrink=True,
+            membership=self._membership(0) if of_several else None,
         )
         self.rows = Rows()
         self.log = self._new_log()
@@ -151,7 +158,15 @@ class Machine:
         else:
             self._launch(0)
 
+    def _membership(self, attempt: int) -> Membership:
+        self.asked[attempt] = met = _rendezvous(attempt)
+        return Membership(
+            job="train", node="a", index=0, orphan_timeout_s=ORPHAN_TIMEOUT_S, rendezvous=met
+        )
+
     def _launch(self, attempt: int) -> None:
+        if self.spec.membership is not None:
+            self.spec = msgspec.structs.replace(self.spec, membership=self._membership(attempt))
         launched = ev.Launched(attempt=attempt, target="train.py", nproc=RANKS, at_s=self.now_s)
         self._record(launched)
         self._start_agent(attempt)
@@ -278,14 +293,22 @@ class Machine:
             filled = last and last.progress and last.outcome.attempt == event.attempt
             assert state.budget.used == (0 if filled else before.budget.used) + 1
             assert state.is_decided and state.history.used == state.budget.used
+            assert self.spec.membership is None, "a node decides for itself"
             assert state.restart is not None and state.restart.at_s == event.at_s
+        elif isinstance(event, ev.RestartHeld):
+            assert self.spec.membership is not None and state.is_decided
+            assert state.budget == before.budget and state.restart is not None
+            assert state.restart.at_s == event.at_s == self.now_s + ORPHAN_TIMEOUT_S
+            assert before.restart is None, "what the head has asked for is held"
         elif isinstance(event, ev.RestartHurried):
             counted = before.restart is not None and before.restart.counted
-            assert state.budget.used == before.budget.used - counted
+            assert state.budget.used == max(0, before.budget.used - counted)
+            assert state.rendezvous == event.rendezvous or event.rendezvous is None
             assert state.restart is not None and state.restart.at_s == event.at_s
             assert not state.history.failed
         elif isinstance(event, ev.RestartRequested):
             assert state.budget.used == before.budget.used and state.restart is not None
+            assert state.rendezvous == event.rendezvous or event.rendezvous is None
             assert not state.history.failed
             assert all(one.device not in event.devices_back for one in state.set_aside)
         elif isinstance(event, ev.EndDecided):
@@ -310,7 +333,9 @@ class Machine:
 
     def _start_agent(self, attempt: int) -> None:
         assert self.agent is None, "two agents"
-        self.agent = Agent(pid=self._pid(), attempt=attempt)
+        member = self.spec.membership
+        meeting = self.state.rendezvous or (None if member is None else member.rendezvous)
+        self.agent = Agent(pid=self._pid(), attempt=attempt, meeting=meeting)
 
     def _agent_state(self) -> pt.AgentState:
         agent = self.agent
@@ -321,6 +346,8 @@ class Machine:
 
     def _start_group(self, agent: Agent) -> None:
         assert not self.alive, "two attempts are alive"
+        if self.spec.membership is not None:
+            assert agent.meeting == self.asked.get(agent.attempt), "the nodes do not meet"
         agent.workers = []
         for rank in [LAUNCHER] if self.is_command else range(RANKS):
             pid = self._pid()
@@ -496,6 +523,7 @@ class Machine:
             self._ask(agent, "group_stopped")
         elif agent.restarts and "stopping" not in agent.orders:
             agent.attempt, agent.restarts = agent.attempt + 1, False
+            agent.meeting = answer.rendezvous or agent.meeting
             agent.orders.clear()
             self._start_group(agent)
         else:
@@ -539,12 +567,25 @@ class Machine:
 
     def someone_restarts(self) -> None:
         back = [one.device for one in self.state.set_aside if self.random.random() < 0.5]
+        asked = pt.RestartAsked(agent=self._agent_state(), devices_back=back)
         before = self.state
+        if self.spec.membership is not None:
+            attempt = (before.attempt or 0) + self.random.choice((0, 1, 1, 1, 1, 2))
+            asked = msgspec.structs.replace(
+                asked, attempt=attempt, rendezvous=_rendezvous(attempt, self.random.random() < 0.1)
+            )
         try:
-            self.take(pt.RestartAsked(agent=self._agent_state(), devices_back=back))
+            self.take(asked)
         except ControlError:
             assert self.state == before, "a refused request changed something"
             return
+        if asked.attempt is not None and asked.rendezvous is not None:
+            if asked.attempt == before.attempt:
+                assert self.state == before and before.restart is None
+                return
+            assert asked.attempt == (before.attempt or 0) + 1
+            self.asked[asked.attempt] = asked.rendezvous
+            assert self.state.rendezvous == asked.rendezvous
         pending = self.state.restart
         assert self.state.phase == "restarting" and pending is not None and not pending.counted
 
@@ -770,9 +811,22 @@ class Machine:
             assert state.phase in ("starting", "running"), f"the job stays {state.phase}"
 
 
-def drive(seed: int, steps: int = 30) -> Machine:
+def _rendezvous(attempt: int, is_other: bool = False) -> Rendezvous:
+    run_id = f"train.{attempt}{'.other' if is_other else ''}"
+    return Rendezvous(
+        run_id=run_id,
+        address="a",
+        port=29000 + attempt,
+        node_rank=0,
+        nodes=2,
+        first_rank=0,
+        world=2 * RANKS,
+    )
+
+
+def drive(seed: int, steps: int = 30, *, of_several: bool = False) -> Machine:
     """One interleaving; the same for the same seed."""
-    machine = Machine(seed)
+    machine = Machine(seed, of_several=of_several)
     for _ in range(steps):
         step = machine.random.choice(Machine.STEPS)
         step(machine)

@@ -61,7 +61,8 @@ def _agent_listens(state: JobState, fact: pt.AgentListens, now_s: float, spec: J
     """What was sent before may have been lost with a supervisor."""
     if state.stop is not None or (state.ending is not None and state.ending.end_ranks):
         return [pt.TellAgent(order="stopping")]
-    if state.restart is not None and state.restart.sent:
+    is_new = state.wanted_agent is not None  # it begins with that attempt
+    if state.restart is not None and state.restart.sent and not is_new:
         return [_restart_group(state, spec)]
     return []
 
@@ -292,13 +293,16 @@ def _restart_or_end(
         question: the agent's that is answered in the end.
         end_ranks: whether ranks are alive and have to be ended.
     """
+    told: Decision = [] if judged is None else [judged]
     if spec.membership is not None:
         held_s = spec.membership.orphan_timeout_s
         held = ev.RestartHeld(
             attempt=state.attempt, delay_s=held_s, at_s=now_s + held_s, end_ranks=end_ranks
         )
         wait = pt.WaitForRestart(at_s=now_s + held_s, question=question)
-        return [held, wait] if judged is None else [judged, held, wait]
+        if state.restart is not None:  # the head asked for it before this was judged
+            return [*told, pt.WaitForRestart(at_s=None, question=question)]
+        return [*told, held, wait]
     cause = state.cause if judged is None else judged.cause
     if judged is None or judged.outcome is None:
         used = state.budget.used
@@ -308,7 +312,6 @@ def _restart_or_end(
         history = state.history_with(judged.outcome)
         used = history.used
         verdict = policy.decide(history, spec.max_restarts, jitter)
-    told: Decision = [] if judged is None else [judged]
     if not verdict.restart:
         cause = cause or Cause(kind="unknown", summary="The attempt failed; see its evidence.")
         requeue = None if judged is None or judged.outcome is None else verdict.requeue
@@ -488,8 +491,30 @@ def is_waiting(state: JobState) -> bool:
     return state.phase == "restarting" and pending is not None and pending.at_s is not None
 
 
+def _has_begun(state: JobState, fact: pt.RestartAsked, attempt: int) -> bool:
+    """Whether a node takes part in that attempt, or is about to: its head may ask again.
+
+    Raises:
+        ControlError: where it cannot: it missed an attempt, or waits for others in this one.
+    """
+    pending = state.restart
+    is_pending = pending is not None and not pending.counted
+    is_met = not is_pending or state.rendezvous == fact.rendezvous
+    if state.ending is None and state.phase != "stopping":
+        if attempt == state.attempt and pending is None:
+            return True
+        if attempt == (state.attempt or 0) + 1 and is_met:
+            return is_pending
+    raise ControlError(
+        f"this node is {state.phase} in attempt {state.attempt}, and cannot begin {attempt}",
+        "end its part of the job, and start it for that attempt",
+    )
+
+
 def _restart_asked(state: JobState, fact: pt.RestartAsked, now_s: float, spec: JobSpec) -> Decision:
     """A pending attempt begins at once, and what it had cost is given back."""
+    if fact.attempt is not None and _has_begun(state, fact, fact.attempt):
+        return []
     used, pending = state.budget.used, state.restart
     if is_waiting(state) and pending is not None:
         if not pending.counted:

@@ -211,8 +211,10 @@ class RestartAsked(Message, frozen=True, kw_only=True, tag="restart_asked"):
     """Someone restarts the job, which costs nothing."""
 
     agent: AgentState
+    attempt: int | None = None
+    """The number of the next attempt, where the head of a job on several nodes asks."""
     rendezvous: Rendezvous | None = None
-    """Of the next attempt, where the head of a job on several nodes asks."""
+    """Of that attempt."""
     devices_back: list[Device] = []
     """Set aside before, and fit again."""
 

@@ -648,16 +648,24 @@ class JobDriver:
         """End the job: SIGTERM to every rank, after `grace_s` SIGKILL; 0 kills at once."""
         self.take(pt.StopAsked(grace_s=grace_s))
 
-    def restart(self, rendezvous: Rendezvous | None = None) -> None:
+    def restart(self, attempt: int | None = None, rendezvous: Rendezvous | None = None) -> None:
         """Restart all ranks; it costs nothing of the budget.
 
         An attempt that is waited for begins at once. Devices that were set aside and are healthy
         again are used again.
+
+        Args:
+            attempt: the number of the next attempt, where the head of a job on several nodes asks.
+            rendezvous: of that attempt.
+
+        Raises:
+            ControlError: where that cannot be.
         """
         back = self.devices.fit_again(self.job.set_aside)
-        self.take(
-            pt.RestartAsked(agent=self._agent_state(), devices_back=back, rendezvous=rendezvous)
+        asked = pt.RestartAsked(
+            agent=self._agent_state(), attempt=attempt, rendezvous=rendezvous, devices_back=back
         )
+        self.take(asked)
 
     async def keep_evidence(self, reason: str) -> str:
         """Keep the evidence for the head, before any signal; the folder.

@@ -404,7 +404,7 @@ class Supervisor:
         elif op == "kill":
             self._driver.stop(0.0)
         elif op == "restart":
-            self._driver.restart(_rendezvous(message.get("rendezvous")))
+            self._driver.restart(*_next_attempt(message))
         elif op == "stacks":
             return await self._stacks(message.get("rank"))
         elif op == "evidence":
@@ -527,16 +527,17 @@ def _line(report: Report) -> bytes:
     return msgspec.json.encode(report)
 
 
-def _rendezvous(plain: Any) -> Rendezvous | None:
-    """Of the next attempt.
+def _next_attempt(message: Message) -> tuple[int | None, Rendezvous | None]:
+    """Number and rendezvous of the next attempt, as a head names them.
 
     Raises:
-        ControlError: when it is none.
+        ControlError: when they are none.
     """
     try:
-        return msgspec.convert(plain, Rendezvous | None)
+        attempt = msgspec.convert(message.get("attempt"), int | None)
+        return attempt, msgspec.convert(message.get("rendezvous"), Rendezvous | None)
     except msgspec.ValidationError as error:
-        raise ControlError(f"invalid rendezvous: {error}") from error
+        raise ControlError(f"invalid attempt or rendezvous: {error}") from error
 
 
 def _launched(spec: JobSpec, attempt: int) -> ev.Launched:

@@ -177,7 +177,7 @@ def start(plan: LaunchPlan, *, waits: bool = True) -> tuple[JobView, str | None]
 
     Args:
         plan: what was decided.
-        waits: as in `guardian_start.bring_up`.
+        waits: as in `guardian_start.start_guardian`.
 
     Returns:
         The job, and a note where it could not be started as planned, or old runs were deleted.

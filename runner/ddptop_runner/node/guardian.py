@@ -126,6 +126,8 @@ class Guardian:
         self._start_supervisor()
         while self._exit_code is None:
             if self._all_is_ended():
+                if self._supervisor is not None and self._supervisor.returncode is None:
+                    self._supervisor.terminate()  # one that was started in between
                 return 128 + signal.SIGTERM
             timeout_s = None
             if self._restart_at_s is not None:
@@ -136,7 +138,8 @@ class Guardian:
                 else:
                     self._receive()
             self._reap()
-            if self._restart_at_s is not None and time.monotonic() >= self._restart_at_s:
+            is_due = self._restart_at_s is not None and time.monotonic() >= self._restart_at_s
+            if is_due and not self._all_is_ended():
                 self._restart_at_s = None
                 self._start_supervisor()
         return self._exit_code

@@ -75,7 +75,7 @@ def start_guardian(
         job_env: what the job gets beside this process's variables.
         wrap: a command that moves the guardian out of the login's reach (systemd-run); often empty.
         attempt: the number of the first attempt.
-        waits: as in `bring_up`.
+        waits: False hands the job over to the holder that the caller becomes, and returns.
 
     Returns:
         As `bring_up`.
@@ -85,7 +85,17 @@ def start_guardian(
     """
     with starting(folder, GUARDIAN_START_S):
         _let_former_go(folder)
-        return bring_up(folder, spec, handover.capture(job_env, attempt), wrap, waits=waits)
+        given = handover.capture(job_env, attempt)
+        if not waits:
+            hand_over(folder, spec, given)
+            return None
+        return bring_up(folder, spec, given, wrap)
+
+
+def hand_over(folder: RunFolder, spec: JobSpec, given: handover.Handover) -> None:
+    """Leave it to the holder to start the guardian."""
+    folder.handover_file.unlink(missing_ok=True)
+    handover.write(folder.handover_file, given, spec.job_id)
 
 
 def _let_former_go(folder: RunFolder) -> None:
@@ -99,17 +109,11 @@ def _let_former_go(folder: RunFolder) -> None:
 
 
 def bring_up(
-    folder: RunFolder,
-    spec: JobSpec,
-    given: handover.Handover,
-    wrap: Sequence[str],
-    *,
-    waits: bool = True,
+    folder: RunFolder, spec: JobSpec, given: handover.Handover, wrap: Sequence[str]
 ) -> str | None:
     """Start a guardian in tmux or as a daemon, through `wrap` where that works.
 
-    To be called by who holds `starting`. A guardian that is held is started by its holder; without
-    `waits` the caller becomes it.
+    To be called by who holds `starting`. A guardian that is held is started by its holder.
 
     Returns:
         A note when it was not started as planned.
@@ -117,10 +121,9 @@ def bring_up(
     Raises:
         DdptopError: when the guardian does not come up at all.
     """
-    folder.handover_file.unlink(missing_ok=True)
-    handover.write(folder.handover_file, given, spec.job_id)
+    hand_over(folder, spec, given)
     if is_held(spec):
-        if waits and not _taken_over(folder, GUARDIAN_START_S):
+        if not _taken_over(folder, GUARDIAN_START_S):
             folder.handover_file.unlink(missing_ok=True)
             raise DdptopError(
                 f"no holder took over {spec.job}", "see the output of its Slurm job for the reason"

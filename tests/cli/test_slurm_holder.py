@@ -1,0 +1,198 @@
+"""A job in a Slurm allocation, held by its batch step. Slurm's commands are stand-ins here."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+from ddptop_runner.base.paths import run_folder
+from ddptop_runner.base.start import own_command
+from ddptop_runner.job.registry import read_job
+from ddptop_runner.jobs.slurm_holder import read_requeues
+from ddptop_runner.launch.slurm import Requeues
+
+TRAIN = """
+import os, time, ddptop
+for step in range(1, 10**6):
+    ddptop.report(step=step, loss=1.0)
+    time.sleep(0.05)
+    if ddptop.checkpoint_requested():
+        open("saved", "w").write(str(step))
+    if os.path.exists("fail"):
+        raise RuntimeError("told to fail")
+    if os.path.exists("end"):
+        break
+"""
+
+
+@pytest.fixture
+def batch(tmp_path, ddptop_home, monkeypatch):
+    """`batch(*options, **variables)` is the batch step; `calls()` what it asked of Slurm."""
+    (tmp_path / "train.py").write_text(TRAIN)
+    programs = tmp_path / "bin"
+    programs.mkdir()
+    for name in ("scontrol", "squeue"):
+        end = time.strftime("%Y-%m-%dT%H:%M:%S", time.localtime(time.time() + 1))
+        (programs / name).write_text(f"#!/bin/sh\necho {name} $* >>{tmp_path}/calls\necho {end}\n")
+        (programs / name).chmod(0o755)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PATH", f"{programs}:{os.environ['PATH']}")
+    started = []
+
+    def start(*options, **variables):
+        env = {
+            **os.environ,
+            "SLURM_JOB_ID": "41",
+            "SLURM_JOB_NODELIST": "n1",
+            "SLURMD_NODENAME": "n1",
+            "SLURM_TASK_PID": "1",
+            **variables,
+        }
+        argv = ["launch", "--slurm", "--name", "held", "--nproc", "2", *options, "train.py"]
+        with (tmp_path / "said").open("ab") as said:
+            step = subprocess.Popen(
+                own_command("ddptop", *argv),
+                env=env,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=said,
+            )
+        started.append(step)
+        return step
+
+    start.folder = tmp_path
+    start.calls = lambda: (tmp_path / "calls").read_text() if (tmp_path / "calls").exists() else ""
+    start.said = lambda: (tmp_path / "said").read_text()
+    yield start
+    (tmp_path / "end").touch()
+    for step in started:
+        try:
+            step.wait(timeout=20)
+        except subprocess.TimeoutExpired:
+            step.kill()
+            step.wait()
+
+
+def view(name="held"):
+    return read_job(run_folder(name))
+
+
+def is_training(name="held"):
+    folder = run_folder(name)
+    return folder.spec_file.exists() and (read_job(folder).snapshot or view) and _steps(name) > 0
+
+
+def _steps(name):
+    snapshot = view(name).snapshot
+    return 0 if snapshot is None or snapshot.state != "running" else snapshot.step or 0
+
+
+def end_like_slurm(step, name="held"):
+    """As Slurm does: everything of the job gets SIGTERM."""
+    from ddptop_runner.host import procs
+
+    for pid in [step.pid, *procs.pids_of_job(view(name).spec.job_id)]:
+        try:
+            os.kill(pid, signal.SIGTERM)
+        except ProcessLookupError:
+            pass
+
+
+@pytest.mark.torch
+def test_a_time_limit_saves_requeues_and_the_job_continues(batch, wait_until):
+    step = batch()
+    wait_until(is_training)
+    assert view().spec.backing == "held"
+    assert view().spec.slurm_job == "41"
+    step.send_signal(signal.SIGUSR1)
+    wait_until(lambda: "scontrol requeue 41" in batch.calls())
+    assert (batch.folder / "saved").exists(), "requeued before the checkpoint"
+    end_like_slurm(step)
+    assert step.wait(timeout=20) == 143
+    assert "scontrol update JobId=41 StartTime=now+" in batch.calls()
+    first = view()
+    counts = read_requeues(first.folder, "41")
+    assert (counts.count, counts.without_progress) == (1, 0)
+
+    batch(SLURM_RESTART_COUNT="1")
+    wait_until(lambda: view().snapshot.attempt == 1 and is_training())
+    assert view().spec.job_id == first.spec.job_id, "the requeued job did not continue"
+    assert not run_folder("held-2").path.exists()
+
+
+@pytest.mark.torch
+def test_a_guardian_that_is_killed_is_replaced(batch, wait_until):
+    step = batch()
+    wait_until(is_training)
+    guardian = view().snapshot.guardian
+    os.kill(guardian.pid, signal.SIGKILL)
+    wait_until(lambda: view().snapshot.guardian.pid != guardian.pid and view().guarded)
+    assert view().snapshot.attempt == 0
+    (batch.folder / "end").touch()
+    assert step.wait(timeout=20) == 0
+    assert view().state == "finished"
+
+
+@pytest.mark.torch
+def test_a_failure_that_would_recur_is_not_requeued(batch):
+    (batch.folder / "fail").touch()
+    assert batch("--max-restarts", "1").wait(timeout=60) == 93
+    assert "requeue" not in batch.calls()
+    assert "held failed, and would fail again; not requeued" in batch.said()
+
+
+def test_a_spent_budget_ends_a_job_that_slurm_requeued(ddptop_home, batch):
+    from tests.runner.builders import put_job
+
+    from ddptop_runner.jobs.slurm_holder import write_requeues
+
+    folder = put_job("held", {"state": "running"}, slurm_job="41")
+    write_requeues(folder, Requeues(slurm_job="41", count=1))
+    step = batch("--max-requeues", "1", SLURM_RESTART_COUNT="2")
+    assert step.wait(timeout=20) == 93
+    assert "held is not continued: it was requeued 1 times (--max-requeues 1)" in batch.said()
+
+
+REFUSED = {
+    # variables: words of the line
+    "no devices": ({}, [], "no GPUs; request them (-- --gpus-per-node=N), or pass --nproc N"),
+    "several tasks": (
+        {"SLURM_STEP_ID": "0", "SLURM_STEP_NUM_TASKS": "2"},
+        ["--nproc", "1"],
+        "without srun",
+    ),
+    "too few nodes": ({}, ["--nodes", "2"], "--nodes 2, but Slurm job 41 has 1"),
+    "options of sbatch": ({}, ["--", "--time=1"], "whose resources are fixed"),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_bad_input_in_an_allocation(name, bad_input, monkeypatch):
+    variables, options, words = REFUSED[name]
+    for key, value in {
+        "SLURM_JOB_ID": "41",
+        "SLURM_JOB_NODELIST": "n1",
+        "SLURMD_NODENAME": "n1",
+        "SLURM_TASK_PID": "1",
+        **variables,
+    }.items():
+        monkeypatch.setenv(key, value)
+    for key in ("SLURM_GPUS_ON_NODE", "SLURM_JOB_GPUS"):
+        monkeypatch.delenv(key, raising=False)
+    assert words in bad_input(2, "launch", "--slurm", *options, "train.py")
+
+
+def test_tasks_of_an_array_are_jobs_of_their_own(ddptop_home, batch):
+    from ddptop_runner.jobs.slurm import in_allocation
+    from ddptop_runner.launch.request import LaunchRequest
+    from ddptop_runner.launch.slurm import allocation
+
+    env = {"SLURM_JOB_ID": "7", "SLURM_JOB_NODELIST": "n1", "SLURMD_NODENAME": "n1"}
+    found = allocation({**env, "SLURM_ARRAY_TASK_ID": "3"})
+    request = LaunchRequest("script", "train.py", name="sweep", nproc=1, python=sys.executable)
+    assert in_allocation(request, found, env).name == "sweep-3"

@@ -43,6 +43,13 @@ def node_in_words(node: NodeStatus | None) -> str:
     return f"{node.state}{when}{f' ({node.why})' if node.why else ''}"
 
 
+def host_of(snapshot: NodeSnapshot | None, rank: int) -> str | None:
+    """The host of a rank, where the job has several."""
+    if snapshot is None or not has_several(snapshot):
+        return None
+    return next((one.host for one in snapshot.ranks if one.rank == rank), None)
+
+
 def hosts_of_devices(gpus: Sequence[GpuSample], most: int = 8) -> Mapping[str, str]:
     """Short names of the hosts of these devices; empty where they are of one host."""
     hosts = dict.fromkeys(gpu.host for gpu in gpus if gpu.host is not None)

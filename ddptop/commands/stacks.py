@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from ddptop.host_words import host_of
 from ddptop.output import put, say
 from ddptop.unguarded import taken_up
 from ddptop_runner.base import bounded
@@ -19,7 +20,9 @@ def run(job: str | None, rank: int | None) -> int:
     if not view.is_live:
         return _print_stored(view, rank)
     for entry in commands.stacks(view, rank)["stacks"]:
-        put(f"--- {owner_in_words(entry['rank'])} (pid {entry['pid']}) ---")
+        host = host_of(view.snapshot, entry["rank"])
+        where = "" if host is None else f" on {host}"
+        put(f"--- {owner_in_words(entry['rank'])} (pid {entry['pid']}{where}) ---")
         put(entry["text"].rstrip() if entry["text"] else f"no stacks: {entry['note']}")
         if entry.get("loader"):
             put(entry["loader"].rstrip())

@@ -37,6 +37,8 @@ POLL_S = 0.5
 """Each poll that finds a line sends the whole view to the terminal."""
 SLOW_POLL_S = 2.0
 MOST_ATTEMPTS = 10_000
+CLOCK_S = 0.02
+"""Clocks that differ by less are taken as one."""
 PLACES_EVERY_S = 1.0
 PAGE_ROWS = 200
 MORE_ROWS = 2000
@@ -276,7 +278,10 @@ class LogReader:
         whose = view.whose
         if whose is None and (places.is_tagged or not places.has_launcher):
             paths = [LAUNCHER] if places.has_launcher else list(places.ranks)
-            self._tails = RankTails({r: folder.log_file(places.attempt, r) for r in paths})
+            far = self._far
+            clocks = {} if far is None else dict(zip(far.ranks, far.clocks, strict=True))
+            ahead_s = {r: by for r, by in clocks.items() if abs(by) >= CLOCK_S}
+            self._tails = RankTails({r: folder.log_file(places.attempt, r) for r in paths}, ahead_s)
             self._loading = self._tails.load()
             self._opened_at, self._is_slow = time.monotonic(), False
             return

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import groupby
 from pathlib import Path
@@ -93,9 +93,11 @@ class RankTails:
     Args:
         paths: by rank its log; of a command the launcher's log alone, whose lines say whose
             they are.
+        ahead_s: by rank, by how much its host's clock is ahead of this one's.
     """
 
-    def __init__(self, paths: dict[int, Path]) -> None:
+    def __init__(self, paths: dict[int, Path], ahead_s: Mapping[int, float] | None = None) -> None:
+        self._ahead_s = ahead_s or {}
         self.limit = lines_of_each(len(paths))
         """Lines of each rank that are read at first."""
         self._is_tagged = set(paths) == {LAUNCHER}
@@ -103,7 +105,7 @@ class RankTails:
             self.limit *= 8
         self._tails = {rank: _Tail(path, self.limit) for rank, path in paths.items()}
         self._lines: dict[int, deque[Told]] = {}
-        self._merger: Merger | None = Merger(most=MOST_LINES)
+        self._merger: Merger | None = Merger(most=MOST_LINES, ahead_s=self._ahead_s)
         self._alike = False
         self._marks: deque[int] = deque([0], maxlen=OLD_LOOKS)
         self._is_each = False
@@ -143,7 +145,7 @@ class RankTails:
             yield speaker, list(told)
 
     def _merge_all(self) -> Iterator[None]:
-        merger = Merger(alike=self._alike, most=MOST_LINES)
+        merger = Merger(alike=self._alike, most=MOST_LINES, ahead_s=self._ahead_s)
         tails = self._tails
         newest = max((tail.written_at for tail in tails.values()), default=0.0)
         # the one who says most first: where others are silent for long, its lines tell the time

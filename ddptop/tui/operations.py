@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from ddptop.host_words import host_of
 from ddptop.rank_words import launcher_in_words
 from ddptop_runner.base import bounded
 from ddptop_runner.base.errors import DdptopError, UsageError
@@ -236,6 +237,8 @@ def read_stacks(view: AnyJob) -> list[tuple[str, str]]:
             if entry.get("loader"):
                 text = f"{text}\n{entry['loader']}"
             heading = f"{owner_in_words(entry['rank'])}   pid {entry['pid'] or 'n/a'}"
+            if (host := host_of(view.snapshot, entry["rank"])) is not None:
+                heading += f"   host {host}"
             sections.append((heading, _clean(text).rstrip()))
         return sections
     from ddptop.commands.stacks import stored_files

@@ -11,6 +11,7 @@ import pytest
 from ddptop.host_words import hosts_in_words, hosts_of_devices, node_in_words, short_names
 from ddptop.tui.render.alert_help import explain
 from ddptop.tui.render.devices import label
+from ddptop.tui.render.log_merge import Merger, when
 from ddptop.tui.sources import covered_devices, far_devices
 from tests.runner.builders import make_spec, put_job
 from tests.runner.nodes import HOSTS, NOON, merged, placement, rank_on, ranks_and_devices
@@ -18,6 +19,7 @@ from tests.runner.rank_lives import Told, healthy, sick
 
 from ddptop_runner.host import procs
 from ddptop_runner.job.moment import compose
+from ddptop_runner.job.old_events import typed
 from ddptop_runner.job.registry import rank_of_pid, read_job
 from ddptop_runner.job.state import JobState
 from ddptop_runner.judge.alerts import TOLD_BY_EVENTS, of_nodes
@@ -25,7 +27,7 @@ from ddptop_runner.judge.balance import outliers
 from ddptop_runner.judge.balance.job_watch import JobWatch
 from ddptop_runner.judge.balance.rank_devices import own_devices
 from ddptop_runner.judge.balance.stuck import StuckWatch
-from ddptop_runner.model.snapshot import Alert, NodeSnapshot, NodeStatus, RankSample
+from ddptop_runner.model.snapshot import Alert, Event, NodeSnapshot, NodeStatus, RankSample
 from ddptop_runner.store.history import HistoryReader, HistoryWriter
 from ddptop_runner.store.history_schema import device_number
 
@@ -301,3 +303,29 @@ def test_status_tells_of_each_host(ddptop_home: Path, ddptop_cli):
     assert [rank["host"] for rank in status["ranks"]] == ["a"] * 4 + ["b"] * 4
     (row,) = json.loads(ddptop_cli("ls", "--json").stdout)["jobs"]
     assert [rank["host"] for rank in row["ranks"]] == ["a"] * 4 + ["b"] * 4
+
+
+def test_a_straggler_is_named_with_its_host():
+    ranks = nodes_busy(0.15, 0.15)
+    ranks[5] = busy("b", 5, 1, 0.29)
+    (one,) = alerts_of(ranks, [])
+    assert one.message.startswith("rank 5 (pid 101 on b) is holding up the others: ")
+    told = Event(seq=1, ts=NOON, type="alert", message=one.message)
+    assert [event.alert.ranks for event in typed([told])] == [[5]]
+
+
+def test_times_of_hosts_are_compared_by_one_clock():
+    lines = {
+        0: ["2026-01-01 12:00:01.000 a first", "2026-01-01 12:00:03.000 a second"],
+        1: ["2026-01-01 12:05:02.000 b between"],
+    }
+
+    def order(ahead_s: dict[int, float]) -> list[str]:
+        merger = Merger(ahead_s=ahead_s)
+        for rank, told in lines.items():
+            merger.add(rank, [(text, "", False) for text in told])
+        return [row.text.split(" ", 2)[2] for row in merger.rows]
+
+    assert order({1: 300.0}) == ["a first", "b between", "a second"]
+    assert order({}) == ["a first", "a second", "b between"]
+    assert when("2026-01-01 00:00:00,25 x", 0.5) == "2025-12-31 23:59:59.75"

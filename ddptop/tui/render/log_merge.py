@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
+import datetime as dt
 import re
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from difflib import SequenceMatcher
 from itertools import pairwise
@@ -132,10 +134,22 @@ def _forwards(
     return pairs
 
 
-def when(text: str) -> str:
-    """The time at a line's beginning, so that those of other lines compare; empty: none."""
+def when(text: str, ahead_s: float = 0.0) -> str:
+    """The time at a line's beginning, so that those of other lines compare; empty: none.
+
+    `ahead_s` is by how much the clock that it was taken from is ahead of this machine's.
+    """
     found = _WHEN.match(text) if text[:1].isdigit() or text[:1] == "[" else None
-    return "" if found is None else f"{found[1]} {found[2]}.{found[3] or ''}"
+    if found is None:
+        return ""
+    if ahead_s:
+        with contextlib.suppress(ValueError, OverflowError):
+            micros = int((found[3] or "0")[:6].ljust(6, "0"))
+            moment = dt.datetime.fromisoformat(f"{found[1]} {found[2]}")
+            aligned = moment + dt.timedelta(microseconds=micros, seconds=-ahead_s)
+            digits = len(found[3] or "")
+            return f"{aligned:%Y-%m-%d %H:%M:%S}.{f'{aligned.microsecond:06}'[:digits]}"
+    return f"{found[1]} {found[2]}.{found[3] or ''}"
 
 
 def step_of(text: str) -> str:
@@ -190,9 +204,17 @@ class Merger:
     Args:
         alike: whether lines are one that differ only in ranks, devices, pids and times.
         most: rows that are kept; the oldest go.
+        ahead_s: by rank, by how much its host's clock is ahead of this one's.
     """
 
-    def __init__(self, *, alike: bool = False, most: int = 64_000) -> None:
+    def __init__(
+        self,
+        *,
+        alike: bool = False,
+        most: int = 64_000,
+        ahead_s: Mapping[int, float] | None = None,
+    ) -> None:
+        self._ahead_s = ahead_s or {}
         self.rows: list[MergedRow] = []
         """In order: of each rank its lines stand as it printed them."""
         self._alike = alike
@@ -254,9 +276,8 @@ class Merger:
 
     def _row(self, key: str, text: str, rank: int, level: Level, inside: bool) -> MergedRow:
         self._number += 1
-        return MergedRow(
-            self._number, key, text, {rank: ""}, level, inside, when(text), step_of(text)
-        )
+        time = when(text, self._ahead_s.get(rank, 0.0))
+        return MergedRow(self._number, key, text, {rank: ""}, level, inside, time, step_of(text))
 
     def _after(self, rank: int, old: int) -> int:
         """The index behind the rank's last row, and behind every old one."""

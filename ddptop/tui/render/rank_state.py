@@ -41,18 +41,19 @@ class Known:
     live: bool
     foreign: bool = False
     """Whether ddptop did not start the job."""
+    several_hosts: bool = False
 
 
 def sentence(rank: RankSample, known: Known) -> Span:
     """`rank 3 is 38% slower than the median since 12:03:10; it spends ...`."""
-    name = f"rank {rank.rank}"
+    name = f"rank {rank.rank}" + (f" on {rank.host}" if known.several_hosts else "")
     if rank.state in ("failed", "exited", "stopped") or not known.live:
         return _ended(rank, known, name)
     if rank.loss_state in ("nan", "inf"):
         return _not_finite(rank, name), "bad"
     if rank.state not in CALM:
         style = "busy" if rank.state == "quiet" else "warn"
-        return _still(rank, name), "bad" if rank.state in ("hung", "stuck") else style
+        return _still(rank, name, known), "bad" if rank.state in ("hung", "stuck") else style
     if rank.state == "starting" and rank.step is None:
         return f"{name} has not taken a step yet{_place(rank)}", "busy"
     if odd := _odd(rank, known, name):
@@ -112,10 +113,11 @@ def _waits(rank: RankSample) -> str:
     return f"; it spends {' and '.join(parts)}" if parts else ""
 
 
-def _still(rank: RankSample, name: str) -> str:
+def _still(rank: RankSample, name: str, known: Known) -> str:
     """For a rank that takes no steps: since when, and where it was last seen."""
     if rank.state == "paused":
         go = "" if rank.pid is None else f"; to resume it, run kill -CONT {rank.pid}"
+        go += " there" if go and known.several_hosts else ""
         return f"{name} is stopped by SIGSTOP{go}"
     since = rank.quiet_since or rank.last_progress_at
     when = "" if since is None else f" since {_clock(since)}"

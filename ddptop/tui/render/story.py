@@ -76,8 +76,9 @@ def how_it_ended(attempt: Attempt, state: JobState) -> Span:
         return _ENDINGS[attempt.ending]
     if attempt.cause is None:
         return "✗ failed", "bad"
-    place = _place(attempt.cause)
-    return f"✗ {failure_name(attempt.cause)}{f' at {place}' if place else ''}", "bad"
+    place, host = _place(attempt.cause), attempt.cause.host
+    where = (f" on {host}" if host else "") + (f" at {place}" if place else "")
+    return f"✗ {failure_name(attempt.cause)}{where}", "bad"
 
 
 def work_lost(cause: Cause | None) -> str:

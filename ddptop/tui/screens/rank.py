@@ -7,6 +7,7 @@ from textual.app import ComposeResult
 from textual.containers import Horizontal
 from textual.widget import Widget
 
+from ddptop.host_words import has_several
 from ddptop.tui.actions.common import bindings
 from ddptop.tui.actions.rank import RANK
 from ddptop.tui.messages import LogRead, WishChanged
@@ -218,6 +219,7 @@ class RankScreen(PagedScreen):
             now=snapshot.taken_at,
             live=view.is_live,
             foreign=isinstance(view, ForeignView),
+            several_hosts=has_several(state),
         )
         return sentence(rank, known)
 

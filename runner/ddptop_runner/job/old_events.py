@@ -30,7 +30,7 @@ _MARKS = {
         r"the loss o[nf] ranks? (?P<ranks>[\d, -]+) has (diverged from the others|left the others')"
     ),
     "straggler": re.compile(
-        r"ranks? (?P<ranks>[\d, -]+?)(?: \(pid \d+\))?"
+        r"ranks? (?P<ranks>[\d, -]+?)(?: \(pid \d+(?: on \S+)?\))?"
         r" (?:holds?|is holding|are holding) up the others"
     ),
 }

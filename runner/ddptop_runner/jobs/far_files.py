@@ -33,6 +33,8 @@ class Far(msgspec.Struct, frozen=True):
     """Of that attempt."""
     hosts: tuple[str, ...] = ()
     """Of these ranks, in their order."""
+    clocks: tuple[float, ...] = ()
+    """By how many seconds each of these hosts' clocks is ahead of this one's."""
     silent: tuple[str, ...] = ()
     """Why hosts did not answer when their files were asked for."""
 
@@ -145,10 +147,12 @@ def _far(view: JobView, before: Far | None) -> Far:
     snapshot = view.snapshot
     if snapshot is None:
         return before or Far(0)
+    ahead = {node.host: node.clock_offset_s or 0.0 for node in snapshot.nodes}
     return Far(
         attempt=snapshot.attempt or 0,
         ranks=tuple(rank.rank for rank in snapshot.ranks),
         hosts=tuple(rank.host for rank in snapshot.ranks),
+        clocks=tuple(ahead.get(rank.host, 0.0) for rank in snapshot.ranks),
         silent=() if before is None else before.silent,
     )
 

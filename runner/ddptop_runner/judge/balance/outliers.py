@@ -309,7 +309,9 @@ def straggler_finding(ranks: Sequence[RankSample], apart: Mapping[int, float]) -
     several = len(numbers) > 1
     worst = max(numbers, key=lambda number: apart[number])
     slowest = next(rank for rank in ranks if rank.rank == worst)
-    who = f"{name_ranks(numbers)}" + ("" if several or not slowest.pid else f" (pid {slowest.pid})")
+    where = f" on {slowest.host}" if any(rank.host != slowest.host for rank in ranks) else ""
+    pid = "" if several or not slowest.pid else f" (pid {slowest.pid}{where})"
+    who = f"{name_ranks(numbers)}{pid}"
     why = _why(slowest, [rank for rank in ranks if rank.step_time_s is not None], apart[worst])
     message = f"{who} {is_or_are(numbers)} holding up the others: {why}"
     return Finding("straggler", "warning", message, numbers)

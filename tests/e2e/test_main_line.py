@@ -98,15 +98,17 @@ def test_a_finished_job_tells_its_whole_story_and_is_started_again(
     assert job.cli("status", job.name).returncode == 3
 
 
-def test_values_of_variables_reach_the_ranks_and_nothing_else(
+def test_values_of_variables_reach_the_ranks_alone_and_stacks_name_where_they_stand(
     launch_script, wait_until, monkeypatch
 ):
     hush, given = f"hush-{uuid.uuid4().hex}", f"yes-{uuid.uuid4().hex}"
     monkeypatch.setenv("MY_SECRET", hush)
     job = launch_script(
         "import os, time\n"
+        "import ddptop\n"
         "print(os.environ['MY_SECRET'], os.environ['GIVEN'], os.getcwd(), flush=True)\n"
-        "time.sleep(600)\n",
+        "def stand_here():\n    time.sleep(600)\n"
+        "ddptop.report(loss=1)\nstand_here()\n",
         *["--env", f"GIVEN={given}", "--cwd", "/"],
     )
     wait_until(lambda: f"{hush} {given} /" in job.log(), what="the log")
@@ -127,6 +129,17 @@ def test_values_of_variables_reach_the_ranks_and_nothing_else(
     spec = json.loads((job.folder() / "job.json").read_text())
     assert "MY_SECRET" in spec["env_names"]
     assert spec["env_overrides"] == ["GIVEN"]
+
+    for rank in (0, 1):
+        wait_until(lambda rank=rank: job.rank(rank).get("has_probe"), what="the probe")
+    wait_until(
+        lambda: job.cli("stacks", job.name).stdout.count("in stand_here") == 2, what="both there"
+    )
+    only = job.cli("stacks", job.name, "-r", "1").stdout
+    assert only.count("in stand_here") == 1
+    assert "--- rank 1" in only
+    assert job.status()["state"] in ("starting", "running")
+    assert job.cli("stacks", job.name, "-r", "7").returncode == 1
     assert job.cli("kill", job.name).returncode == 0
 
 
@@ -190,11 +203,10 @@ def test_dry_run_shows_the_plan_and_leaves_no_trace(trainer, ddptop_cli, ddptop_
     assert "secret-value" not in answer.stdout
 
 
-@pytest.mark.parametrize("how", ["stop", "kill"])
-def test_no_process_is_left_when_stop_returns(
-    launch_script, wait_until, how: str, ddptop_home: Path
+def test_two_jobs_of_one_script_have_names_and_leave_no_process_when_stop_returns(
+    launch_script, wait_until, ddptop_cli
 ):
-    job = launch_script(
+    script = (
         "import os, signal, subprocess, sys, time\n"
         "signal.signal(signal.SIGTERM, lambda *_: print('saving', flush=True))\n"
         "child = 'import signal, time; signal.signal(15, signal.SIG_IGN); time.sleep(600)'\n"
@@ -202,20 +214,29 @@ def test_no_process_is_left_when_stop_returns(
         "print('up', flush=True)\n"
         "while True: time.sleep(0.1)\n"
     )
-    spec = json.loads((job.folder() / "job.json").read_text())
-    for rank in (0, 1):
-        wait_until(lambda rank=rank: "up" in job.log(rank), what="the ranks")
-    arguments = ["stop", job.name, "--grace", "1"] if how == "stop" else ["kill", job.name]
-    assert job.cli(*arguments).returncode == 0
-    assert {pid: procs.argv(pid) for pid in procs.pids_of_job(spec["job_id"])} == {}
-    status = job.status()
-    assert status["state"] == "stopped"
-    assert [rank["state"] for rank in status["ranks"]] == ["stopped", "stopped"]
-    assert {rank["signal"] for rank in status["ranks"]} == {"SIGKILL"}
-    if how == "stop":
-        assert "saving" in job.cli("logs", job.name).stdout
-    assert job.wait() == 4
-    assert job.cli("stop", job.name).returncode == 2
+    stopped, killed = (launch_script(script, name="train") for _ in range(2))
+    assert (stopped.name, killed.name) == ("train", "train-2")
+    answer = ddptop_cli("status")
+    assert answer.returncode == 2
+    assert "train, train-2" in answer.stderr
+    for job in (stopped, killed):
+        for rank in (0, 1):
+            wait_until(lambda job=job, rank=rank: "up" in job.log(rank), what="the ranks")
+    for job, arguments in (
+        (stopped, ["stop", "train", "--grace", "1"]),
+        (killed, ["kill", "train-2"]),
+    ):
+        job_id = json.loads((job.folder() / "job.json").read_text())["job_id"]
+        assert len(procs.pids_of_job(job_id)) >= 4  # the ranks and their children
+        assert job.cli(*arguments).returncode == 0
+        assert {pid: procs.argv(pid) for pid in procs.pids_of_job(job_id)} == {}
+        status = job.status()
+        assert status["state"] == "stopped"
+        assert [rank["state"] for rank in status["ranks"]] == ["stopped", "stopped"]
+        assert {rank["signal"] for rank in status["ranks"]} == {"SIGKILL"}
+    assert "saving" in stopped.cli("logs", stopped.name).stdout
+    assert stopped.wait() == 4
+    assert stopped.cli("stop", stopped.name).returncode == 2
 
 
 def test_a_script_that_fails_at_once_fails_once_and_shows_its_last_lines(launch_script):
@@ -229,25 +250,6 @@ def test_a_script_that_fails_at_once_fails_once_and_shows_its_last_lines(launch_
     assert "RuntimeError: no such luck [b]x[/b]" in shown
     assert "  almost" in shown
     assert len(job.events("failure")) == 1
-
-
-def test_stacks_name_the_line_where_each_rank_stands(launch_script, wait_until):
-    job = launch_script(
-        "import ddptop, time\n"
-        "def stand_here():\n    time.sleep(600)\n"
-        "ddptop.report(loss=1)\nstand_here()\n"
-    )
-    for rank in (0, 1):
-        wait_until(lambda rank=rank: job.rank(rank).get("has_probe"), what="the probe")
-    wait_until(
-        lambda: job.cli("stacks", job.name).stdout.count("in stand_here") == 2, what="both there"
-    )
-    only = job.cli("stacks", job.name, "-r", "1").stdout
-    assert only.count("in stand_here") == 1
-    assert "--- rank 1" in only
-    assert job.status()["state"] in ("starting", "running")
-    assert job.cli("stacks", job.name, "-r", "7").returncode == 1
-    job.cli("kill", job.name)
 
 
 def test_restart_of_a_live_job_costs_no_budget_and_its_log_is_followed(launch, wait_until):
@@ -273,13 +275,3 @@ def test_restart_of_a_live_job_costs_no_budget_and_its_log_is_followed(launch, w
     assert follower.wait(timeout=60) == 0
     assert "rank 1 attempt 0 step 2" in output
     assert "rank 1 attempt 1 step 2" in output
-
-
-def test_two_jobs_of_the_same_script_get_different_names(launch_script, ddptop_cli):
-    script = "import time\ntime.sleep(600)\n"
-    first, second = (launch_script(script, name="train") for _ in range(2))
-    assert (first.name, second.name) == ("train", "train-2")
-    assert ddptop_cli("status").returncode == 2
-    assert "train, train-2" in ddptop_cli("status").stderr
-    for job in (first, second):
-        assert job.cli("kill", job.name).returncode == 0

@@ -14,12 +14,13 @@ pytestmark = [pytest.mark.torch, pytest.mark.tmux]
 
 SCRIPT = """
 import os, time, torch
+from descent import Descent
 torch.set_num_threads(1)
 torch.distributed.init_process_group("gloo")
 rank, attempt = int(os.environ["RANK"]), int(os.environ["DDPTOP_ATTEMPT"])
 loader = torch.utils.data.DataLoader(torch.randn(400, 4), batch_size=4)
-model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(4, 1))
-optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+model = torch.nn.Linear(4, 1)
+optimizer = Descent(model)
 for step, batch in enumerate(loader):
     time.sleep(0.2 if rank else 0.02)
     optimizer.zero_grad()

@@ -1,4 +1,4 @@
-"""Two processes of mp.spawn in a group, which print what they do; nothing else tells of it."""
+"""Two forked processes in a group, which print what they do; nothing else tells of it."""
 
 import os
 import time
@@ -16,4 +16,5 @@ def train(rank, store):
 
 
 if __name__ == "__main__":
-    mp.spawn(train, (f"file://{Path.cwd()}/store-{os.getpid()}",), nprocs=2)
+    store = f"file://{Path.cwd()}/store-{os.getpid()}"
+    mp.start_processes(train, (store,), nprocs=2, start_method="fork")

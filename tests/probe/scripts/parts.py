@@ -9,6 +9,7 @@ import time
 
 import torch
 import torch.distributed as dist
+from training import Plain
 
 SLOW_S, DATA_S, SAMPLES = 0.08, 0.01, 24
 
@@ -29,7 +30,7 @@ dist.init_process_group("gloo", sys.argv[2], rank=rank, world_size=2)
 dist.barrier()
 model = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.BatchNorm1d(4), torch.nn.Linear(4, 1))
 trained = model if "plain" in sys.argv else torch.nn.parallel.DistributedDataParallel(model)
-optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+optimizer = Plain(model)
 for batch in torch.utils.data.DataLoader(Slowly(), batch_size=2):
     if rank == 1:
         time.sleep(SLOW_S)

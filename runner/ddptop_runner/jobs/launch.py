@@ -261,7 +261,9 @@ def restart_ended(
     cwd = folder_of(spec.cwd)
     if spec.kind == "script":
         require_script(cwd, spec.target)
-    if not spec.is_command:
+    if spec.placement is not None:
+        pass  # the interpreters are on the nodes
+    elif not spec.is_command:
         interpreters.require_torch(interpreters.inspect(spec.python))
     elif not os.access(spec.python, os.X_OK):
         spec = msgspec.structs.replace(
@@ -270,6 +272,8 @@ def restart_ended(
     missing = sorted((set(spec.env_names) | set(spec.env_overrides)) - set(env))
     job_env = {name: env[name] for name in spec.env_overrides if name in env}
     job_env |= {"DDPTOP_JOB_ID": spec.job_id, **_few_threads(spec.nproc, env)}
+    if spec.placement is not None:
+        job_env = {**handover.carried(env), **job_env}
     last = view.snapshot.attempt if view.snapshot and view.snapshot.attempt is not None else -1
     no_tmux = tmux.why_unusable()
     spec = msgspec.structs.replace(

@@ -32,6 +32,7 @@ from ddptop_runner.job.state import JobState
 from ddptop_runner.judge.alerts import Finding, stalled
 from ddptop_runner.judge.causes import culprit, paragraph
 from ddptop_runner.judge.causes.culprit import RankEnd
+from ddptop_runner.judge.causes.error_text import NOT_A_VICTIM
 from ddptop_runner.judge.checkpoints import CheckpointBook
 from ddptop_runner.judge.hangs.records import hang_cause
 from ddptop_runner.judge.hangs.verdict import HangVerdict, RankProgress, SeenPause
@@ -143,6 +144,8 @@ class Head:
         self._wait: asyncio.Event | None = None
         self._evidence = asyncio.Lock()
         self._has_evidence: set[str] = set()
+        self._silent: set[str] = set()
+        """Nodes that could not keep evidence: they have failed themselves, or are gone."""
         self._under_way: list[tuple[pt.Order, int]] = []
         self.ended = asyncio.Event()
 
@@ -480,19 +483,24 @@ class Head:
             ]
             self._has_evidence.update(part.link.host for part in alive)
             arguments = {"reason": reason}
-            await asyncio.gather(
+            answers = await asyncio.gather(
                 *(part.link.ask("evidence", arguments, EVIDENCE_S) for part in alive),
                 return_exceptions=True,
             )
+            self._silent = {
+                part.link.host
+                for part, answer in zip(alive, answers, strict=True)
+                if isinstance(answer, BaseException)
+            }
         with contextlib.suppress(DdptopError):
             await self._fetcher.take_evidence(name, EVIDENCE_S)
 
     def _has_all_verdicts(self) -> bool:
-        """Whether each node with a rank that ended badly has judged why."""
+        """Whether each node with a rank that ended badly has judged why, or is known to be gone."""
         job, hosts = self.job, hosts_of_ranks(self.job, self._spec)
         failing = {
             hosts.get(rank) for rank, life in job.ranks.items() if life.exited and life.status != 0
-        }
+        } | self._silent
         return all(host not in failing or life.is_settled for host, life in job.nodes.items())
 
     async def _judge_attempt(self, attempt: int) -> pt.AttemptJudged:
@@ -515,30 +523,25 @@ class Head:
         ends = [end for part in self._parts.values() for end in part.ends]
         blamed = culprit.find(ends) if ends else None
         gone = [host for host, life in failed.items() if life.outcome is None]
-        if blamed is not None and not (gone and blamed.how == "victim"):
+        away = [host for host, life in job.nodes.items() if life.unknown_since is not None]
+        is_victim = blamed is not None and blamed.end.victim != NOT_A_VICTIM
+        if blamed is not None and not (is_victim and (gone or away)):
             host = hosts.get(blamed.end.rank)
             life = None if host is None else failed.get(host)
             cause = None if life is None else life.cause
             if cause is None or cause.rank != blamed.end.rank:
                 cause = paragraph.cause_of(blamed, ends, paragraph.Surroundings(), None)
             outcome = None if life is None else life.outcome
-        elif gone or failed:
-            host = gone[0] if gone else next(iter(failed))
-            cause, outcome = failed[host].cause, failed[host].outcome
+        elif gone:
+            host = gone[0]
+            cause, outcome = failed[host].cause, None
         else:
-            return self._unreachable_cause(job), None
+            host, outcome = away[0] if away else None, None
+            cause = _cause_of_absence(away, blamed)
         if cause is None:
             return None, outcome
         outcome = self._achieved(outcome, attempt, cause)
         return self._with_loss(replace(cause, host=host), outcome), outcome
-
-    def _unreachable_cause(self, job: JobState) -> Cause:
-        away = [host for host, life in job.nodes.items() if life.unknown_since is not None]
-        return Cause(
-            kind="node",
-            summary=f"{', '.join(away) or 'A node'} cannot be reached, and the others failed.",
-            host=away[0] if away else None,
-        )
 
     def _achieved(
         self, outcome: AttemptOutcome | None, attempt: int, cause: Cause
@@ -843,3 +846,10 @@ def _end_of(plain: dict[str, Any], shift_s: float) -> RankEnd:
     end = msgspec.convert(plain, RankEnd)
     at_s = end.exit.at_boottime_s + shift_s
     return dataclasses.replace(end, exit=dataclasses.replace(end.exit, at_boottime_s=at_s))
+
+
+def _cause_of_absence(away: list[str], blamed: culprit.Culprit | None) -> Cause:
+    """Ranks failed while nodes could not be reached, and none of them by itself."""
+    who = ", ".join(away) or "a node"
+    other = "" if blamed is None else f" while rank {blamed.end.rank} failed: it lost a connection"
+    return Cause(kind="node", summary=f"Cannot reach {who}{other}.", host=away[0] if away else None)

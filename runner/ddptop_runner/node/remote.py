@@ -10,9 +10,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import shutil
 import socket
 import struct
 import sys
+import time
 from collections.abc import Callable, Mapping
 from fcntl import ioctl
 from pathlib import Path
@@ -49,6 +51,8 @@ LINE_BYTES = 32 << 20
 RECONNECT_S = 0.2
 ABSENT_AFTER_S = 3.0
 """A supervisor that is started again binds its socket sooner."""
+KEPT_S = 14 * 86400.0
+"""What a node keeps of an ended job, counted from its last output."""
 REQUEST_S = 60.0
 ENDED = JobEnded.__struct_config__.tag
 OF_SUPERVISOR = frozenset({"ping", "stop", "kill", "restart", "evidence", "stacks", "checkpoint"})
@@ -80,6 +84,7 @@ def start(order: nl.Start) -> dict[str, Any]:
         raise ControlError("not the spec of one of several nodes")
     folder = member_folder(spec.job_id)
     require_own(state_home())
+    _prune(folder)
     folder.path.mkdir(mode=0o700, parents=True, exist_ok=True)
     status = folder.path.lstat()
     if status.st_uid != os.geteuid():
@@ -104,6 +109,18 @@ def start(order: nl.Start) -> dict[str, Any]:
     wrap = survival.plan(survival.gather(os.environ)).wrap
     note = start_guardian(folder, spec, env, wrap, attempt=order.attempt)
     return {"folder": str(folder.path), "note": note}
+
+
+def _prune(new: RunFolder) -> None:
+    """Delete what ended parts of old jobs left; the head has fetched what was looked at."""
+    with contextlib.suppress(OSError):
+        for path in new.path.parent.iterdir():
+            old = RunFolder(path)
+            with contextlib.suppress(OSError):
+                age_s = time.time() - old.spec_file.stat().st_mtime
+                written_s = time.time() - old.supervisor_log.stat().st_mtime
+                if min(age_s, written_s) > KEPT_S and path != new.path and not is_locked(old):
+                    shutil.rmtree(path)
 
 
 def gloo_interface(rendezvous: Rendezvous, env: Mapping[str, str]) -> str | None:

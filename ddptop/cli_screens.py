@@ -39,11 +39,18 @@ def is_terminal() -> bool:
 
 
 @click.command(epilog="Example: ddptop attach bert")
-@click.argument("job", shell_complete=complete_job, required=False)
+@click.argument("job", shell_complete=complete_job, required=False, metavar="[JOB|HOST:JOB]")
 @click.option("--readonly", is_flag=True, help=READONLY_HELP)
 @click.option("--ascii/--no-ascii", "ascii_only", default=None, help=ASCII_HELP)
 def attach(job: str | None, readonly: bool, ascii_only: bool | None) -> int:
-    """Open a live or ended job. Quitting never affects it."""
+    """Open a live or ended job. Quitting never affects it.
+
+    With HOST:JOB, open a job of another machine over ssh.
+    """
+    if job is not None and ":" in job:
+        from ddptop.commands.attach_host import run_there
+
+        return run_there(job, readonly=readonly, ascii_only=ascii_only, terminal=is_terminal())
     from ddptop.tui.garbage import wait_with_garbage
 
     wait_with_garbage()

@@ -339,6 +339,29 @@ def test_slurm(tmp_path) -> None:
     assert is_(doctor.check_slurm(place(tmp_path, SLURM_JOB_ID="42")), "ok", "job 42", None)
 
 
+def test_what_slurm_lacks_is_named(tmp_path) -> None:
+    bin_ = tmp_path / "bin"
+    bin_.mkdir()
+
+    def put(*names: str, printed: str = "") -> None:
+        for name in names:
+            (bin_ / name).write_text(f"#!/bin/sh\necho '{printed}'\n")
+            (bin_ / name).chmod(0o755)
+
+    here = place(tmp_path, PATH=str(bin_))
+    put("sbatch", "squeue")
+    assert is_(doctor.check_slurm(here), "warning", "srun, scontrol not found", "PATH")
+    put("srun", "scontrol")
+    assert is_(doctor.check_slurm(here), "warning", "controller does not respond", "sinfo")
+    put("scontrol", printed="SlurmdTimeout           = 600 sec\nJobRequeue = 0")
+    judged = doctor.check_slurm(here)
+    assert is_(judged, "warning", "noticed after 600 s", "DDPTOP_HOME")
+    assert "JobRequeue 0: jobs are not" in judged.detail
+    config = {"SlurmdTimeout": "300 sec", "JobRequeue": "1", "PreemptMode": "REQUEUE"}
+    assert is_(doctor.judge_slurm(config, None, "nfs"), "ok", "PreemptMode REQUEUE", None)
+    assert is_(doctor.judge_slurm(config, "7", "nfs"), "ok", "inside Slurm job 7", None)
+
+
 def test_a_home_on_a_shared_disk_or_that_is_a_file(ddptop_home: Path, monkeypatch) -> None:
     assert is_(doctor.check_folder(place(Path("/"))), "ok", str(ddptop_home), None)
     monkeypatch.setattr(paths, "local_dir_reason", lambda _: "it is on nfs")

@@ -9,9 +9,11 @@ from __future__ import annotations
 import os
 import platform
 import queue
+import re
 import resource
 import shutil
 import socket
+import subprocess
 import tempfile
 import threading
 import time
@@ -25,6 +27,7 @@ from ddptop_runner.base.units import size
 from ddptop_runner.devices.report import DeviceReport, driver_library_exists, sample_once
 from ddptop_runner.host import oom, survival, tmux
 from ddptop_runner.launch.gpus.usage import is_hot
+from ddptop_runner.launch.slurm import config_of
 from ddptop_runner.model.snapshot import SCHEMA
 from ddptop_runner.model.words import Base
 
@@ -439,13 +442,70 @@ def check_clock(_: Place) -> Judgement:
     return Judgement("ok", "no problems found")
 
 
+SLURM_TOOLS = ("sbatch", "srun", "squeue", "scontrol")
+SLOW_NODE_FAILURE_S = 300
+
+
 def check_slurm(place: Place) -> Judgement:
-    """Information only."""
-    if job_id := place.env.get("SLURM_JOB_ID"):
-        return Judgement("ok", f"inside Slurm job {job_id}; jobs end when it ends")
-    if shutil.which("sbatch", path=place.env.get("PATH")) is not None:
-        return Judgement("ok", "Slurm is installed")
-    return Judgement("ok", "no batch system found")
+    """What `launch --slurm` needs."""
+    job_id = place.env.get("SLURM_JOB_ID")
+    found = {tool: shutil.which(tool, path=place.env.get("PATH")) for tool in SLURM_TOOLS}
+    if not any(found.values()):
+        if job_id:
+            return Judgement("ok", f"inside Slurm job {job_id}; jobs end when it ends")
+        return Judgement("ok", "no batch system found")
+    if missing := [tool for tool, path in found.items() if path is None]:
+        return Judgement(
+            "warning",
+            f"Slurm is installed, but {', '.join(missing)} not found",
+            "add Slurm's commands to PATH (module load slurm)",
+        )
+    try:
+        done = subprocess.run(
+            [str(found["scontrol"]), "show", "config"],
+            env=dict(place.env),
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=ASK_TIMEOUT_S,
+            check=False,
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        done = None
+    config = {} if done is None else config_of(done.stdout)
+    return judge_slurm(config, job_id, paths.shared_file_system(paths.state_home()))
+
+
+def judge_slurm(config: Mapping[str, str], job_id: str | None, shared: str | None) -> Judgement:
+    """What Slurm's settings mean for jobs.
+
+    Args:
+        config: what `scontrol show config` printed; empty: its controller did not answer.
+        job_id: of the allocation that this runs in.
+        shared: the shared file system of the run folders; None: they are on a local disk.
+    """
+    if not config:
+        return Judgement(
+            "warning", "Slurm is installed, but its controller does not respond", "check `sinfo`"
+        )
+    names = ("SlurmdTimeout", "JobRequeue", "PreemptMode")
+    known = ", ".join(f"{name} {config[name]}" for name in names if name in config)
+    where = f"inside Slurm job {job_id}, with which jobs end" if job_id else "Slurm responds"
+    detail = f"{where}; {known}"
+    ill, remedies = [], []
+    if config.get("JobRequeue") == "0":
+        ill.append("JobRequeue 0: jobs are not requeued after a node failure")
+        remedies.append("pass --requeue to sbatch, as ddptop launch --slurm does")
+    timeout = re.match(r"([0-9]+)", config.get("SlurmdTimeout", ""))
+    if timeout is not None and int(timeout[1]) > SLOW_NODE_FAILURE_S:
+        ill.append(f"a dead node is noticed after {timeout[1]} s")
+        remedies.append("ask the administrator for a lower SlurmdTimeout")
+    if shared is None:
+        ill.append(f"run folders are in {paths.state_home()}, on a local disk")
+        remedies.append("set DDPTOP_HOME to a directory that all nodes share")
+    if ill:
+        return Judgement("warning", f"{detail}; {'; '.join(ill)}", "; ".join(remedies))
+    return Judgement("ok", detail)
 
 
 TOPICS = (

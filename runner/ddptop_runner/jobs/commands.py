@@ -32,6 +32,7 @@ from ddptop_runner.job.registry import (
     read_job,
     was_written_lately,
 )
+from ddptop_runner.jobs import slurm_reach
 from ddptop_runner.model.snapshot import ProcessId
 from ddptop_runner.model.words import HAS_ENDED
 from ddptop_runner.node import control
@@ -85,7 +86,7 @@ def _end(view: JobView, op: str, grace_s: float) -> str | None:
         _request(view, op, grace_s=grace_s)
     except ControlError as error:
         snapshot = read_job(view.folder).snapshot
-        if snapshot is None:
+        if snapshot is None or view.on_other_host:
             raise
         guards = (snapshot.guardian, snapshot.supervisor)
         living = [guard for guard in guards if guard is not None and procs.is_alive(guard)]
@@ -136,6 +137,8 @@ def _request(view: JobView, op: str, **arguments: Any) -> dict[str, Any]:
     deadline_s = time.monotonic() + REACH_S
     while True:
         try:
+            if view.on_other_host:
+                return slurm_reach.request(view, op, **arguments)
             return control.request(view.folder, op, **arguments)
         except ControlError as error:
             absent = isinstance(error.__cause__, (FileNotFoundError, ConnectionRefusedError))
@@ -344,7 +347,7 @@ def _require_live(view: JobView) -> None:
         raise UsageError(
             f"{view.job} has ended ({view.state})", f"relaunch it: ddptop restart {view.job}"
         )
-    if view.on_other_host:
+    if view.on_other_host and not slurm_reach.can_reach(view):
         hint = "run this command there"
         if not was_written_lately(view.folder):
             hint = _if_gone(view, hint)

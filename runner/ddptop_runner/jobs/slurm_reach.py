@@ -1,0 +1,90 @@
+"""Requests to a job's supervisor on another node of a cluster, through a step in its allocation."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from ddptop_runner.base import bounded
+from ddptop_runner.base.errors import ControlError
+from ddptop_runner.base.paths import RunFolder
+from ddptop_runner.base.start import own_command
+from ddptop_runner.job.registry import JobView
+from ddptop_runner.launch.slurm import link_argv, step_environment
+from ddptop_runner.node import control
+
+STEP_S = 30.0
+"""How long a step may take to start."""
+_decoder: msgspec.json.Decoder[dict[str, Any]] = msgspec.json.Decoder(dict[str, Any])
+
+
+def can_reach(view: JobView) -> bool:
+    """Whether the job runs in an allocation of Slurm's that this machine can add a step to."""
+    return view.spec.slurm_job is not None and shutil.which("srun") is not None
+
+
+def head_node(view: JobView) -> str:
+    """The node of its head, by its name in Slurm."""
+    placement = view.spec.placement
+    return view.spec.host if placement is None else placement.nodes[0].host
+
+
+def request(view: JobView, op: str, timeout_s: float = 10.0, **arguments: Any) -> dict[str, Any]:
+    """As `control.request`, there.
+
+    Raises:
+        ControlError: when no supervisor answers in time, or it refuses.
+    """
+    argv = own_command(__spec__.name, str(view.folder.path))
+    asked = {"op": op, "timeout_s": timeout_s, "arguments": arguments}
+    node, job = head_node(view), view.spec.slurm_job or ""
+    try:
+        done = subprocess.run(
+            link_argv(job, node, argv),
+            input=msgspec.json.encode(asked) + b"\n",
+            capture_output=True,
+            timeout=timeout_s + STEP_S,
+            check=False,
+            env=step_environment(os.environ),
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise ControlError(
+            f"{view.job} cannot be reached on {node} ({type(error).__name__})",
+            f"check `squeue --job={job}`",
+        ) from error
+    try:
+        answer = bounded.decode_json(_decoder, done.stdout.strip().split(b"\n")[-1])
+    except msgspec.MsgspecError:
+        said = done.stderr.decode(errors="replace").strip().splitlines()
+        raise ControlError(
+            f"{view.job} cannot be reached on {node} ({said[-1][:200] if said else 'no answer'})",
+            f"check `squeue --job={job}`",
+        ) from None
+    if "error" in answer:
+        raise ControlError(str(answer["error"]), answer.get("hint"))
+    data = answer.get("data")
+    return data if isinstance(data, dict) else {}
+
+
+def main(path: str) -> int:
+    """Ask the supervisor of that run folder, here."""
+    try:
+        asked = _decoder.decode(sys.stdin.buffer.readline())
+        data = control.request(
+            RunFolder(Path(path)), asked["op"], asked["timeout_s"], **asked["arguments"]
+        )
+        answer: dict[str, Any] = {"data": data}
+    except ControlError as error:
+        answer = {"error": error.message, "hint": error.hint}
+    sys.stdout.buffer.write(msgspec.json.encode(answer) + b"\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(*sys.argv[1:]))

@@ -1,0 +1,66 @@
+"""A job of ddptop's on two nodes of a real Slurm, from submission over requeues to its end."""
+
+from __future__ import annotations
+
+import pytest
+from tests.cluster.jobs import Job, now
+
+REQUEUE_DELAY_S = 120.0
+"""After which Slurm starts a requeued job by itself."""
+
+
+@pytest.fixture
+def submit(head, slurm, trainer, monkeypatch):
+    """`submit("--nodes", "2")`: the job and Slurm's id of it."""
+    for name, value in slurm.environment.items():
+        monkeypatch.setitem(head.environment, name, value)
+
+    def run(*options: str, sbatch: tuple[str, ...] = (), name: str = "job") -> tuple[Job, str]:
+        output = f"--output={slurm.folder}/log/ddptop-%j.out"
+        said = head.cli(
+            *["launch", "--slurm", "--name", name, "--nproc", "1", "--gpus", "none", *options],
+            *["--", output, *sbatch, str(trainer.script), str(trainer.folder)],
+        )
+        assert said.returncode == 0, said.stderr
+        assert said.stdout == f"{name}\n"
+        number = said.stderr.split("submitted Slurm job ")[1].split(";")[0]
+        return Job(head, name, trainer), number
+
+    return run
+
+
+def test_a_requeued_job_continues_at_once_on_the_nodes_that_it_gets(
+    submit, head, slurm, hosts, wait_until
+):
+    job, number = submit("--nodes", "2")
+    wait_until(lambda: job.trains(["h1", "h2"]), what="both ranks train")
+    assert {one["host"] for one in job.status()["ranks"]} == {"h1", "h2"}
+
+    saved = head.cli("checkpoint", "job", "--timeout", "1")  # by a step on the head's node
+    assert "requested a checkpoint" in saved.stderr, saved.stderr
+    wait_until((job.trainer.folder / "checkpoint.json").exists, what="the checkpoint")
+
+    asked = now()
+    slurm.requeue(number)
+    wait_until(lambda: job.attempt() == 1 and job.trains(["h1", "h2"], asked, 1), what="again")
+    assert now() - asked < REQUEUE_DELAY_S
+    assert job.trainer.steps(1, 0)[0]["step"] > 1, "it began anew"
+
+    asked = now()
+    other = slurm.run(
+        *["sbatch", "--parsable", "-N3", "--exclusive", "-p", "high", "-o", "/dev/null"],
+        *["--wrap", "sleep 1"],
+    )
+    wait_until(lambda: slurm.job_state(other) == "COMPLETED", what="the job that preempts")
+    wait_until(lambda: job.attempt() == 2 and job.trains(["h1", "h2"], asked, 2), what="after it")
+    assert now() - asked < REQUEUE_DELAY_S
+
+    stopped = head.cli("stop", "job", "--grace", "5")
+    assert stopped.returncode == 0, stopped.stderr
+    wait_until(lambda: slurm.job_state(number) in ("COMPLETED", "FAILED"), what="Slurm's end")
+    assert job.status()["state"] == "stopped"
+    for host in hosts.hosts.values():
+        wait_until(
+            lambda host=host: not any("ddptop" in line for line in host.described()),
+            what=f"nothing left on {host.name}",
+        )

@@ -54,6 +54,9 @@ def main() -> None:
     parser.add_argument("--keys", type=int, default=50)
     parser.add_argument("--rows", type=int, default=40)
     parser.add_argument("--columns", type=int, default=120)
+    parser.add_argument(
+        "--screen", choices=["job", "overview", "devices", "logs", "story"], default="job"
+    )
     options = parser.parse_args()
     home = Path(tempfile.mkdtemp(prefix="ddptop-bench-"))
     hosts = [f"node-{number:03}" for number in range(options.hosts)] if options.hosts > 1 else []
@@ -68,11 +71,16 @@ def main() -> None:
         )
     )
     env = {**os.environ, "DDPTOP_HOME": str(home), "TERM": "xterm-256color"}
-    command = [sys.executable, "-m", "ddptop", "attach", JOB]
+    command = [sys.executable, "-m", "ddptop"]
+    command += [] if options.screen in ("overview", "devices") else ["attach", JOB]
     screen = Screen(command, env, rows=options.rows, columns=options.columns)
     try:
-        if screen.drain_until((b"start",), 30.0):
-            raise SystemExit("the job's chart was never drawn")
+        began = time.monotonic()
+        if screen.drain_until((JOB.encode(),), 30.0):
+            raise SystemExit("the job was never drawn")
+        first_s = time.monotonic() - began
+        screen.drain(4.0)
+        screen.type({"devices": "v", "logs": "l", "story": "e"}.get(options.screen, ""))
         screen.drain(8.0)
         before, began = cpu_s_of_tree(screen.pid), time.monotonic()
         received = screen.drain(options.seconds)
@@ -87,7 +95,8 @@ def main() -> None:
     slow_s = times[min(len(times) - 1, int(0.95 * len(times)))]
     over = percent > ALLOWED_PERCENT or slow_s > ALLOWED_KEY_S
     print(
-        f"{options.ranks} ranks at 1 Hz: {percent:.1f} % of a core (allowed:"
+        f"{options.screen}, {options.ranks} ranks at 1 Hz: first seen after {first_s:.1f} s,"
+        f" {percent:.1f} % of a core (allowed:"
         f" {ALLOWED_PERCENT:.0f} %), {received / elapsed / 1000:.1f} kB/s,"
         f" RSS {rss / 2**20:.0f} MiB"
     )

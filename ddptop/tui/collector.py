@@ -216,7 +216,7 @@ class Collector:
         more: dict[str, Any] = {}
         by_name = {view.job: view for view in own}
         view = by_name.get(wish.job or "")
-        self._device_history.take(devices.gpus, now_s)
+        self._device_history.take(devices.gpus, now_s, wish.device)
         if wish.device_history_s is not None:
             more["device_history"] = self._device_history.read(own, wish, now_s)
         if wish.trends:

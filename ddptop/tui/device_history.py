@@ -43,6 +43,9 @@ IDLE_PERCENT = 1.0
 
 MOST_MARKS = 64
 
+MOST_DEVICES = 64
+"""Of more, as of a job on many machines, the first ones are remembered, and the selected one."""
+
 
 class DeviceHistory(msgspec.Struct, frozen=True):
     """What was, up to a moment."""
@@ -160,13 +163,21 @@ class DeviceHistorySource:
         self._to_fill: deque[tuple[str, int]] = deque()
         self._known_jobs: set[str] = set()
         self._fills = 0
+        self._extra: str | None = None
+        """The device that is remembered because it is selected."""
 
-    def take(self, gpus: Sequence[GpuSample], now_s: float) -> None:
-        """Remember a look."""
+    def take(self, gpus: Sequence[GpuSample], now_s: float, selected: str | None = None) -> None:
+        """Remember a look; `selected` is the UUID of a device that is remembered in any case."""
         for gpu in gpus:
             if gpu.uuid is None:
                 continue
             if (device := self._devices.get(gpu.uuid)) is None:
+                if len(self._devices) >= MOST_DEVICES:
+                    if gpu.uuid != selected:
+                        continue
+                    self._devices.pop(self._extra or "", None)
+                    self._extra = selected
+                    self._known_jobs.clear()  # to read what was before
                 device = self._devices[gpu.uuid] = _Device(now_s)
             for name, attribute in FIGURES.items():
                 value = None if gpu.lost else getattr(gpu, attribute)
@@ -250,13 +261,14 @@ class DeviceHistorySource:
         uuids = {
             device_number(hosts, gpu.host, gpu.index): gpu.uuid
             for gpu in gpus
-            if gpu.parent_uuid is None and gpu.uuid
+            if gpu.parent_uuid is None and gpu.uuid in self._devices
         }
         step_s, size = TIERS[tier]
         reader = HistoryReader(view.folder.history_db)
         for name, attribute in FIGURES.items():
             try:
-                series = reader.gpu_series(attribute, now_s - step_s * size, now_s, size)
+                since = now_s - step_s * size
+                series = reader.gpu_series(attribute, since, now_s, size, list(uuids))
             except DdptopError:
                 return
             for number, one in series.items():

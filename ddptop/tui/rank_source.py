@@ -144,7 +144,8 @@ def _of_device(
         ("memory", "mem_used_bytes"),
         ("power", "power_w"),
     ):
-        series = reader.gpu_series(metric, frame.since, frame.until, columns).get(number)
+        found_of = reader.gpu_series(metric, frame.since, frame.until, columns, [number])
+        series = found_of.get(number)
         if series is not None and series.t:
             found[name] = points_of(series)
     return found

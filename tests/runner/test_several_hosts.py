@@ -9,6 +9,7 @@ from pathlib import Path
 import msgspec
 import pytest
 from ddptop.host_words import hosts_in_words, hosts_of_devices, node_in_words, short_names
+from ddptop.tui.device_history import MOST_DEVICES, DeviceHistorySource
 from ddptop.tui.render.alert_help import explain
 from ddptop.tui.render.devices import label
 from ddptop.tui.render.log_merge import Merger, when
@@ -27,7 +28,14 @@ from ddptop_runner.judge.balance import outliers
 from ddptop_runner.judge.balance.job_watch import JobWatch
 from ddptop_runner.judge.balance.rank_devices import own_devices
 from ddptop_runner.judge.balance.stuck import StuckWatch
-from ddptop_runner.model.snapshot import Alert, Event, NodeSnapshot, NodeStatus, RankSample
+from ddptop_runner.model.snapshot import (
+    Alert,
+    Event,
+    GpuSample,
+    NodeSnapshot,
+    NodeStatus,
+    RankSample,
+)
 from ddptop_runner.store.history import HistoryReader, HistoryWriter
 from ddptop_runner.store.history_schema import device_number
 
@@ -329,3 +337,23 @@ def test_times_of_hosts_are_compared_by_one_clock():
     assert order({1: 300.0}) == ["a first", "b between", "a second"]
     assert order({}) == ["a first", "a second", "b between"]
     assert when("2026-01-01 00:00:00,25 x", 0.5) == "2025-12-31 23:59:59.75"
+
+
+def test_of_thousands_of_devices_the_first_and_the_selected_one_are_remembered():
+    source = DeviceHistorySource()
+    many = [GpuSample(index=n % 8, uuid=f"GPU-{n}", host=f"n{n // 8}") for n in range(1024)]
+    for second in range(3):
+        source.take(many, START + second, "GPU-900")
+    assert len(source._devices) == MOST_DEVICES + 1
+    source.take(many, START + 4, "GPU-901")
+    assert "GPU-901" in source._devices and "GPU-900" not in source._devices
+
+
+def test_the_history_of_one_device_is_read_by_itself(tmp_path: Path):
+    writer = HistoryWriter(tmp_path / "history.db", hosts=HOSTS)
+    for second in range(3):
+        writer.add(START + second, 0, RANKS, GPUS)
+    writer.close()
+    reader, number = HistoryReader(tmp_path / "history.db"), device_number(HOSTS, "b", 1)
+    alone = reader.gpu_series("power_w", 0, START + 9, 100, [number])
+    assert alone == {number: reader.gpu_series("power_w", 0, START + 9, 100)[number]}

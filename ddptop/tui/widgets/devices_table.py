@@ -8,6 +8,7 @@ from textual import events
 
 from ddptop.host_words import hosts_of_devices
 from ddptop.tui.device_history import DeviceHistory
+from ddptop.tui.render.columns import Column, Row
 from ddptop.tui.render.device_help import explain_device
 from ddptop.tui.render.device_rows import (
     PROCESS_COLUMNS,
@@ -41,6 +42,8 @@ class DevicesTable(Table):
         self._history = NOTHING
         self._said: Line = ()
         self._here = ""
+        self._hosts: Mapping[str, str] = {}
+        self._by_key: Mapping[str, GpuSample] = {}
 
     def show(
         self,
@@ -69,28 +72,27 @@ class DevicesTable(Table):
         hosts = hosts_of_devices(self._gpus)
         cells = max((len(label(gpu, hosts)) for gpu in self._gpus), default=0)
         self._columns = device_columns(self.size.width, len(names) > 1, cells)
-        curve = next((c.width for c in self._columns if c.key == "recent"), 0)
-        recent, idle_s = self._history.recent, self._history.idle_s
-        brief = self.size.width < 140
-        rows = [
-            (
-                key_of(gpu),
-                device_row(
-                    gpu,
-                    self._owners if gpu.host in (None, self._here) else NOBODY,
-                    recent,
-                    idle_s,
-                    curve,
-                    brief=brief,
-                    hosts=hosts,
-                ),
-            )
-            for gpu in self._gpus
-        ]
+        self._hosts = hosts
+        self._by_key = {key_of(gpu): gpu for gpu in self._gpus}
+        rows: list[tuple[str, Row]] = [(key, {}) for key in self._by_key]
         name = common_name(self._gpus)
         whole = sum(gpu.parent_uuid is None for gpu in self._gpus)
         self.title = "devices" if name is None else f"{plural(whole, 'device')}, {short_name(name)}"
         self.set_rows(rows, self._said)
+
+    def line_of(self, key: str, row: Row, layout: Sequence[tuple[Column, int]], width: int) -> Line:
+        """One device; only those that are visible are drawn, of which there may be thousands."""
+        gpu = self._by_key[key]
+        shown = device_row(
+            gpu,
+            self._owners if gpu.host in (None, self._here) else NOBODY,
+            self._history.recent,
+            self._history.idle_s,
+            next((c.width for c in self._columns if c.key == "recent"), 0),
+            brief=self.size.width < 140,
+            hosts=self._hosts,
+        )
+        return super().line_of(key, shown, layout, width)
 
     def on_resize(self, event: events.Resize) -> None:
         """Another width has other columns."""

@@ -169,14 +169,19 @@ class HistoryReader:
         return self._series(RANK, metric, since_unix, until_unix, max_points)
 
     def gpu_series(
-        self, metric: str, since_unix: float, until_unix: float, max_points: int
+        self,
+        metric: str,
+        since_unix: float,
+        until_unix: float,
+        max_points: int,
+        only: Sequence[int] = (),
     ) -> dict[int, Series]:
         """A metric of every device: util_percent, mem_used_bytes, temperature_c, power_w.
 
-        The key is `history_schema.device_number`: on one machine, the index. The arguments and
-        errors are those of `rank_series`.
+        The key is `history_schema.device_number`: on one machine, the index. With `only`, of the
+        devices of these numbers. The other arguments and the errors are those of `rank_series`.
         """
-        return self._series(GPU, metric, since_unix, until_unix, max_points)
+        return self._series(GPU, metric, since_unix, until_unix, max_points, only)
 
     def events(
         self, after_seq: int = 0, limit: int | None = None, *, silent: bool = False
@@ -280,7 +285,13 @@ class HistoryReader:
         return [(since, min(until, span[1] + 1)) for since, until in spans]
 
     def _series(
-        self, kind: Kind, metric: str, since_unix: float, until_unix: float, max_points: int
+        self,
+        kind: Kind,
+        metric: str,
+        since_unix: float,
+        until_unix: float,
+        max_points: int,
+        only: Sequence[int] = (),
     ) -> dict[int, Series]:
         kind.metric(metric)
         with self.open() as db:
@@ -294,7 +305,7 @@ class HistoryReader:
             db.execute("BEGIN")
             level, width_s = _choose(db, kind, since, until, max(2, max_points))
             start, tiers = since - since % width_s, TIERS[: level + 1]
-            parts = _parts(db, kind, start, until + 1, width_s, tiers=tiers)
+            parts = _parts(db, kind, start, until + 1, width_s, only, tiers)
             return _series(db, kind, metric, parts, width_s)
 
     @contextlib.contextmanager

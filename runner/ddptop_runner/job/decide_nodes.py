@@ -175,7 +175,7 @@ def _part_refused(state: JobState, fact: pt.PartRefused, now_s: float, spec: Job
     if is_late or _part(state, fact.node).failed or state.restart is not None:
         return []
     cause = Cause(
-        kind="launch",
+        kind="node" if state.attempt else "launch",
         summary=f"Attempt {fact.attempt} could not start on {fact.node}: {fact.error}.",
         host=fact.node,
     )

@@ -70,6 +70,7 @@ EVIDENCE_S = 10.0
 VERDICTS_S = 10.0
 """Nodes whose ranks failed have judged why by then."""
 POLL_S = 0.05
+RETRY_S = 0.5
 ENDED_S = 60.0
 """For a node's part to end, beyond the grace that its ranks get."""
 
@@ -329,6 +330,7 @@ class Head:
             await self._end_part(self._parts[order.node], 0.0)
             return None
         if isinstance(order, pt.EndRanks):
+            await self._until(lambda: not self._is_beginning, UP_S)
             await asyncio.gather(
                 *(self._end_part(part, order.grace_s) for part in self._parts.values())
             )
@@ -399,10 +401,18 @@ class Head:
     async def _ask_node(self, host: str, op: str, arguments: dict[str, Any]) -> dict[str, Any]:
         return await self._parts[host].link.ask(op, arguments)
 
+    @property
+    def _is_beginning(self) -> bool:
+        """Whether a node is being asked to begin an attempt."""
+        return any(isinstance(order, pt.BeginOn) for order, _ in self._under_way)
+
     async def _begin_on(self, order: pt.BeginOn) -> pt.Fact | None:
         part = self._parts[order.node]
         try:
-            if not await self._until(lambda: part.link.is_up, UP_S):
+            await self._until(lambda: part.link.is_up or self.job.ending is not None, UP_S)
+            if self.job.ending is not None or self.attempt != order.attempt:
+                return None
+            if not part.link.is_up:
                 why = self.job.nodes[order.node].why if order.node in self.job.nodes else None
                 raise ControlError(why or "it cannot be reached")
             await self._begin(part, order.attempt, order.rendezvous)
@@ -464,11 +474,13 @@ class Head:
 
     async def _end_part(self, part: Part, grace_s: float) -> None:
         """End what a node runs of the job; returns once that is so, or it cannot be reached."""
-        if part.ended:
-            return
-        with contextlib.suppress(ControlError):
-            await part.link.ask("stop", {"grace_s": grace_s}, timeout_s=10.0)
-        await self._until(lambda: part.ended or not part.link.is_up, grace_s + ENDED_S)
+        deadline_s = boottime_s() + grace_s + ENDED_S
+        while not part.ended and part.link.is_up and boottime_s() < deadline_s:
+            asked = False
+            with contextlib.suppress(ControlError):  # its supervisor may be starting
+                await part.link.ask("stop", {"grace_s": grace_s}, timeout_s=10.0)
+                asked = True
+            await self._until(lambda: part.ended, grace_s + ENDED_S if asked else RETRY_S)
 
     # -- evidence and causes ---------------------------------------------------------------------
 
@@ -553,6 +565,13 @@ class Head:
                 attempt, self._lived_s(), None, cause.exit_code, cause.signal, None, kind=cause.kind
             )
         steps = [one.steps for one in lives if one.steps is not None]
+        steps += [
+            rank.step
+            for part in self._parts.values()
+            if (seen := _if_of(attempt, part.snapshot)) is not None
+            for rank in seen.ranks
+            if rank.step is not None and rank.step_source != "log"
+        ]
         global_steps = [one.global_step for one in lives if one.global_step is not None]
         saved = [one for one in lives if one.new_checkpoint]
         last = self.job.checkpoint
@@ -805,7 +824,7 @@ class Head:
         parts = [
             head_snapshot.NodeView(
                 host=host,
-                snapshot=part.snapshot if part.attempt == self.job.attempt else None,
+                snapshot=_if_of(self.job.attempt, part.snapshot),
                 is_live=part.is_live(now_s),
                 attempt=part.attempt,
                 ended=part.ended,
@@ -853,3 +872,8 @@ def _cause_of_absence(away: list[str], blamed: culprit.Culprit | None) -> Cause:
     who = ", ".join(away) or "a node"
     other = "" if blamed is None else f" while rank {blamed.end.rank} failed: it lost a connection"
     return Cause(kind="node", summary=f"Cannot reach {who}{other}.", host=away[0] if away else None)
+
+
+def _if_of(attempt: int | None, snapshot: NodeSnapshot | None) -> NodeSnapshot | None:
+    """The snapshot of a node, unless it is of another attempt."""
+    return snapshot if snapshot is not None and snapshot.attempt == attempt else None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import os
 import socket
@@ -156,8 +157,9 @@ class ControlServer:
 
         stop = self._follow(int(message.get("after_seq", 0)), send)
         try:
-            while await reader.read(LINE_LIMIT_BYTES):
-                pass
+            with contextlib.suppress(asyncio.CancelledError):  # the supervisor exits
+                while await reader.read(LINE_LIMIT_BYTES):
+                    pass
         finally:
             stop()
 

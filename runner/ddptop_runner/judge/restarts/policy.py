@@ -85,6 +85,7 @@ RULES: dict[str, Rule] = {
     "nan": Rule(2, requeue=False, again="a non-finite loss at the same step"),
     "gpu": Rule(waits=True),
     "launch": Rule(1, at_step=False, requeue=False, again="no rank could be started"),
+    "node": Rule(),
     "unknown": Rule(),
 }
 """By failure class: the kind of the cause, where a signal that the process sent itself is a

@@ -146,7 +146,7 @@ def test_those_of_the_jobs_life_before_are_let_go_first(folder, monkeypatch, hel
     going.start()
     free: list[int | None] = []
     monkeypatch.setattr(
-        guardian_start, "bring_up", lambda *_: free.append(lock(getattr(folder, held)))
+        guardian_start, "bring_up", lambda *_, **__: free.append(lock(getattr(folder, held)))
     )
     start_guardian(folder, make_spec(backing="daemon"), {}, (), attempt=1)
     going.join()

@@ -14,7 +14,7 @@ from tests.runner.emitted import EmittedLog
 
 from ddptop_runner.judge.alerts import Finding
 from ddptop_runner.node import alerts as node_alerts
-from ddptop_runner.node.alerts import NodeAlerts
+from ddptop_runner.node.alerts import JobAlerts
 from ddptop_runner.node.last_resort import LastResort
 
 
@@ -30,7 +30,7 @@ def look(*findings: Finding) -> tuple[list[str], list[str]]:
     story: Any = EmittedLog()
     driver = make_driver()
     keeper: Any = SimpleNamespace(look=lambda attempt, now_s: list(findings))
-    alerts = NodeAlerts(driver, keeper, story, LastResort(story))
+    alerts = JobAlerts(driver, keeper, story, LastResort(story))
     alerts.look(make_snapshot(make_spec()), None)
     return [alert.message for alert in alerts.now], story.texts
 
@@ -54,8 +54,8 @@ def test_the_end_of_an_alert_is_told_even_by_a_supervisor_that_came_later(
     driver = make_driver()
     keeper: Any = SimpleNamespace(look=lambda attempt, now_s: found)
 
-    def watcher() -> NodeAlerts:
-        return NodeAlerts(driver, keeper, story, LastResort(story))
+    def watcher() -> JobAlerts:
+        return JobAlerts(driver, keeper, story, LastResort(story))
 
     first, later, snapshot = watcher(), watcher(), make_snapshot(make_spec())
     first.look(snapshot, None)
@@ -75,7 +75,7 @@ def test_what_holds_until_the_job_ends_is_over_with_it() -> None:
     driver = make_driver()
     found = [Finding("a", "warning", "disk low"), Finding("b", "warning", "GPU 1 is hot")]
     keeper: Any = SimpleNamespace(look=lambda attempt, now_s: found)
-    alerts = NodeAlerts(driver, keeper, story, LastResort(story))
+    alerts = JobAlerts(driver, keeper, story, LastResort(story))
     alerts.look(make_snapshot(make_spec()), None)
     driver.before_end()
     driver.before_end()
@@ -89,7 +89,7 @@ def test_a_watcher_that_fails_costs_the_others_nothing() -> None:
         raise KeyError("x")
 
     driver = make_driver([Finding("p", "warning", "set aside")])
-    alerts = NodeAlerts(driver, SimpleNamespace(look=broken), story, LastResort(story))
+    alerts = JobAlerts(driver, SimpleNamespace(look=broken), story, LastResort(story))
     alerts.look(make_snapshot(make_spec()), None)
     assert [alert.message for alert in alerts.now] == ["set aside"]
     assert len(story.texts) == 2 and "internal error in ddptop" in story.texts[0]

@@ -430,7 +430,10 @@ class Head:
             return
         if not part.ended and part.attempt == attempt - 1:
             with contextlib.suppress(ControlError):
-                arguments = {"rendezvous": msgspec.to_builtins(rendezvous)}
+                arguments = {
+                    "attempt": attempt,
+                    "rendezvous": msgspec.to_builtins(rendezvous),
+                }
                 await part.link.ask("restart", arguments)
                 return
         if not part.ended:

@@ -1,0 +1,198 @@
+"""Nodes of a job on this machine, and the head's end of their links, line by line."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from ddptop_runner.base.clock import utc_now
+from ddptop_runner.base.paths import RunFolder
+from ddptop_runner.base.start import own_command
+from ddptop_runner.host import procs
+from ddptop_runner.model import node_link as nl
+from ddptop_runner.model.snapshot import Event, NodeSnapshot
+from ddptop_runner.model.spec import JobSpec, Membership, Rendezvous
+from ddptop_runner.node.remote import member_folder, node_job_id
+
+JOB_ID = "toy@0123456789abcdef"
+_reports = msgspec.json.Decoder(nl.Report)
+
+
+def free_port() -> int:
+    """A port of the loopback interface that nothing listens on."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+def rendezvous(attempt: int, port: int, index: int, nodes: int) -> Rendezvous:
+    """Of a node with one rank."""
+    return Rendezvous(
+        run_id=f"toy.{attempt}",
+        address="127.0.0.1",
+        port=port,
+        node_rank=index,
+        nodes=nodes,
+        first_rank=index,
+        world=nodes,
+    )
+
+
+class Node:
+    """One node, and a link to it that may be cut and made again."""
+
+    def __init__(self, script: Path, index: int = 0, nodes: int = 1, **more: Any) -> None:
+        self.job_id = node_job_id(JOB_ID, index)
+        self.events: list[Event] = []
+        """All that came over any link, each once and in order."""
+        self.state: NodeSnapshot | None = None
+        self.absent: list[nl.NodeAbsent] = []
+        self._index, self._nodes = index, nodes
+        self._script, self._more = script, more
+        self._ids = itertools.count(1)
+        self._answers: dict[int, nl.Answer] = {}
+        self._answered = threading.Condition()
+        self._link: subprocess.Popen[bytes] | None = None
+        self._reader: threading.Thread | None = None
+        self.connect()
+
+    @property
+    def folder(self) -> RunFolder:
+        return member_folder(self.job_id)
+
+    @property
+    def seq(self) -> int:
+        return self.events[-1].seq if self.events else 0
+
+    def connect(self) -> None:
+        """Make a link, which continues after the last event."""
+        self._link = subprocess.Popen(
+            own_command("node"), stdin=subprocess.PIPE, stdout=subprocess.PIPE
+        )
+        self._reader = threading.Thread(target=self._read, args=(self._link,), daemon=True)
+        self._reader.start()
+        self._put(nl.Follow(job_id=self.job_id, after_seq=self.seq))
+
+    def cut(self) -> None:
+        """End the link's command."""
+        assert self._link is not None and self._link.stdin is not None
+        self._link.kill()
+        self._link.wait()
+        assert self._reader is not None
+        self._reader.join()
+        with contextlib.suppress(OSError):
+            self._link.stdin.close()
+
+    def _read(self, link: subprocess.Popen[bytes]) -> None:
+        assert link.stdout is not None
+        with link.stdout:
+            for line in link.stdout:
+                if line.endswith(b"\n"):
+                    self._take(_reports.decode(line))
+
+    def _take(self, report: nl.Report) -> None:
+        if isinstance(report, nl.NodeEvent):
+            self.events.append(report.event)
+        elif isinstance(report, nl.NodeState):
+            self.state = report.snapshot
+        elif isinstance(report, nl.NodeAbsent):
+            self.absent.append(report)
+        elif isinstance(report, nl.Answer):
+            with self._answered:
+                self._answers[report.id] = report
+                self._answered.notify_all()
+
+    def _put(self, order: nl.Order) -> None:
+        assert self._link is not None and self._link.stdin is not None
+        self._link.stdin.write(msgspec.json.encode(order) + b"\n")
+        self._link.stdin.flush()
+
+    def _answer(self, number: int) -> nl.Answer:
+        with self._answered:
+            assert self._answered.wait_for(lambda: number in self._answers, 60.0), "no answer"
+        return self._answers[number]
+
+    def ask(self, op: str, **arguments: Any) -> nl.Answer:
+        """A request, and its answer."""
+        number = next(self._ids)
+        self._put(nl.Request(id=number, op=op, arguments=arguments))
+        return self._answer(number)
+
+    def start(self, port: int, *arguments: str, attempt: int = 0) -> nl.Answer:
+        """Start the node's part of the job."""
+        number = next(self._ids)
+        spec = JobSpec(
+            job="toy",
+            job_id=self.job_id,
+            host="a",
+            created_at=utc_now(),
+            kind="script",
+            target=str(self._script),
+            args=list(arguments),
+            python=sys.executable,
+            cwd=str(self._script.parent),
+            nproc=1,
+            backing="daemon",
+            membership=Membership(
+                job="toy",
+                node=f"node{self._index}",
+                index=self._index,
+                orphan_timeout_s=self._more.get("orphan_timeout_s", 600.0),
+            ),
+        )
+        met = rendezvous(attempt, port, self._index, self._nodes)
+        env = {"OMP_NUM_THREADS": "1"}
+        self._put(nl.Start(id=number, spec=spec, env=env, attempt=attempt, rendezvous=met))
+        return self._answer(number)
+
+    def restart(self, attempt: int, port: int) -> nl.Answer:
+        """Ask for the next attempt."""
+        met = rendezvous(attempt, port, self._index, self._nodes)
+        return self.ask("restart", attempt=attempt, rendezvous=msgspec.to_builtins(met))
+
+    def kinds(self, attempt: int | None = None) -> list[str]:
+        """Of the events so far."""
+        return [
+            (one.data or {})["kind"]
+            for one in list(self.events)
+            if attempt is None or one.attempt == attempt
+        ]
+
+    def of_kind(self, kind: str) -> list[dict[str, Any]]:
+        """The data of events of a kind."""
+        found = [one.data or {} for one in list(self.events)]
+        return [data for data in found if data["kind"] == kind]
+
+    def kill_rank(self, attempt: int) -> None:
+        """SIGKILL the node's rank of that attempt."""
+        ranks = [one for one in self.of_kind("rank_started") if one["attempt"] == attempt]
+        os.kill(ranks[-1]["pid"], signal.SIGKILL)
+
+    def close(self) -> None:
+        """End everything that is left of it."""
+        self.cut()
+        for pid in procs.pids_of_job(self.job_id):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+
+
+@contextlib.contextmanager
+def nodes_of(*nodes: Node) -> Iterator[None]:
+    """Nothing of them is left afterwards."""
+    try:
+        yield
+    finally:
+        for node in nodes:
+            node.close()

@@ -59,7 +59,8 @@ class Node:
         """All that came over any link, each once and in order."""
         self.state: NodeSnapshot | None = None
         self.absent: list[nl.NodeAbsent] = []
-        self._index, self._nodes = index, nodes
+        self._name, self._nodes = f"node{index}", nodes
+        self._index = index if nodes > 1 else 0  # else it is a job of its own
         self._script, self._more = script, more
         self._ids = itertools.count(1)
         self._answers: dict[int, nl.Answer] = {}
@@ -147,7 +148,7 @@ class Node:
             backing="daemon",
             membership=Membership(
                 job="toy",
-                node=f"node{self._index}",
+                node=self._name,
                 index=self._index,
                 orphan_timeout_s=self._more.get("orphan_timeout_s", 600.0),
             ),
@@ -155,7 +156,10 @@ class Node:
         met = rendezvous(attempt, port, self._index, self._nodes)
         env = {"OMP_NUM_THREADS": "1"}
         self._put(nl.Start(id=number, spec=spec, env=env, attempt=attempt, rendezvous=met))
-        return self._answer(number)
+        answer = self._answer(number)
+        if answer.error is None:
+            self._put(nl.Follow(job_id=self.job_id, after_seq=self.seq))
+        return answer
 
     def restart(self, attempt: int, port: int) -> nl.Answer:
         """Ask for the next attempt."""

@@ -96,8 +96,8 @@ def test_a_node_without_a_head_ends_what_it_runs(ddptop_home, script, wait_until
     path = script(PLAIN)
     trains = Node(path, 0, orphan_timeout_s=2.0)
     fails = Node(path, 1, orphan_timeout_s=6.0)
-    fails._index, port = 0, free_port()  # each a job of its own
     with nodes_of(trains, fails):
+        port = free_port()
         assert trains.start(port, "600").error is None
         assert fails.start(free_port(), "0").error is None
         wait_until(lambda: "rank_started" in trains.kinds())

@@ -38,9 +38,9 @@ from ddptop_runner.host import procs, survival
 from ddptop_runner.job.registry import is_locked
 from ddptop_runner.launch.gpus.choice import job_environment
 from ddptop_runner.model import node_link as nl
-from ddptop_runner.model.events import JobEnded
-from ddptop_runner.model.snapshot import decode_snapshot
+from ddptop_runner.model.snapshot import NodeSnapshot, decode_snapshot
 from ddptop_runner.model.spec import Rendezvous, write_spec
+from ddptop_runner.model.words import LIVE_STATES
 from ddptop_runner.node import control, fetch
 from ddptop_runner.node.guardian_start import start_guardian
 from ddptop_runner.store.history import HistoryReader
@@ -54,7 +54,9 @@ ABSENT_AFTER_S = 3.0
 KEPT_S = 14 * 86400.0
 """What a node keeps of an ended job, counted from its last output."""
 REQUEST_S = 60.0
-ENDED = JobEnded.__struct_config__.tag
+UNSENT_BYTES = 1 << 20
+HEAD_SILENT_S = 300.0
+"""A head that follows pings more often: one whose host is gone may never close the link."""
 OF_SUPERVISOR = frozenset({"ping", "stop", "kill", "restart", "evidence", "stacks", "checkpoint"})
 GLOO_INTERFACE = "GLOO_SOCKET_IFNAME"
 SIOCGIFADDR = 0x8915
@@ -170,14 +172,23 @@ class Remote:
 
     Args:
         write: sends one line.
+        unsent: how many bytes the link has not taken yet.
     """
 
-    def __init__(self, write: Callable[[bytes], None]) -> None:
+    def __init__(
+        self, write: Callable[[bytes], None], unsent: Callable[[], int] = lambda: 0
+    ) -> None:
         self._write = write
+        self._unsent = unsent
         self._folder: RunFolder | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._following: asyncio.Task[None] | None = None
         self._seq = 0
+
+    @property
+    def is_following(self) -> bool:
+        """Whether a head wants to be kept informed."""
+        return self._following is not None and not self._following.done()
 
     def send(self, report: nl.Report) -> None:
         """Send one report to the head."""
@@ -241,13 +252,17 @@ class Remote:
         """Forward what the supervisor publishes; a new one binds the same path."""
         absent_since_s: float | None = None
         while True:
-            with contextlib.suppress(OSError):
+            # a line that cannot be read is a supervisor's that died within it
+            with contextlib.suppress(OSError, ValueError, msgspec.MsgspecError):
                 absent_since_s = None if await self._stream(folder) else absent_since_s
-            if self._forward_rest(folder):
+            lives = is_locked(folder)
+            self._forward_rest(folder)
+            if not lives and (last := _last_state(folder)) is not None:
+                self.send(nl.NodeState(snapshot=msgspec.structs.replace(last, memory={})))
                 return
             now_s = boottime_s()
             absent_since_s = absent_since_s or now_s
-            if now_s - absent_since_s > ABSENT_AFTER_S and not is_locked(folder):
+            if now_s - absent_since_s > ABSENT_AFTER_S and not lives:
                 self.send(nl.NodeAbsent(has_folder=folder.path.is_dir()))
                 absent_since_s = now_s
             await asyncio.sleep(RECONNECT_S)
@@ -263,33 +278,44 @@ class Remote:
             writer.write(msgspec.json.encode(order) + b"\n")
             while (line := await reader.readline()).endswith(b"\n"):
                 has_told = True
-                self._note(line)
+                seen = _decoder.decode(line)
+                if seen.event is not None:
+                    self._seq = max(self._seq, seen.event.seq)
                 self._write(line)
+                while self._unsent() > UNSENT_BYTES:  # the supervisor cuts off who falls behind
+                    await asyncio.sleep(RECONNECT_S)
         finally:
             writer.close()
         return has_told
 
-    def _note(self, line: bytes) -> None:
-        report = _decoder.decode(line)
-        if isinstance(report, nl.NodeEvent):
-            self._seq = max(self._seq, report.event.seq)
-
-    def _forward_rest(self, folder: RunFolder) -> bool:
-        """What the history has besides, once no supervisor answers; whether the job has ended."""
+    def _forward_rest(self, folder: RunFolder) -> None:
+        """What the history has besides, once no supervisor answers."""
         rows = HistoryReader(folder.history_db).events(silent=True, after_seq=self._seq)
         for row in rows:
             self._seq = row.seq
             self.send(nl.NodeEvent(event=row))
-        ended = any((row.data or {}).get("kind") == ENDED for row in rows)
-        if ended:
-            with contextlib.suppress(OSError, msgspec.MsgspecError):
-                file = folder.node_file(procs.host_name())
-                snapshot = decode_snapshot(bounded.read_bytes(file))
-                self.send(nl.NodeState(snapshot=msgspec.structs.replace(snapshot, memory={})))
-        return ended
 
 
-_decoder = msgspec.json.Decoder(nl.Report)
+def _last_state(folder: RunFolder) -> NodeSnapshot | None:
+    """The last snapshot of a part that has ended; None where it has no end."""
+    try:
+        last = decode_snapshot(bounded.read_bytes(folder.node_file(procs.host_name())))
+    except (OSError, msgspec.MsgspecError):
+        return None
+    return None if last.state in LIVE_STATES else last
+
+
+class _Numbered(msgspec.Struct):
+    seq: int
+
+
+class _Seen(msgspec.Struct):
+    """What of a report has to be known to forward it."""
+
+    event: _Numbered | None = None
+
+
+_decoder = msgspec.json.Decoder(_Seen)
 _orders = msgspec.json.Decoder(nl.Order)
 
 
@@ -301,9 +327,9 @@ async def serve() -> int:
     transport, _ = await loop.connect_write_pipe(
         asyncio.streams.FlowControlMixin, sys.stdout.buffer
     )
-    remote = Remote(transport.write)
+    remote = Remote(transport.write, transport.get_write_buffer_size)
     remote.greet()
-    while (line := await reader.readline()).endswith(b"\n"):
+    while (line := await _line(reader, remote)).endswith(b"\n"):
         try:
             order = bounded.decode_json(_orders, line)
         except msgspec.MsgspecError as error:
@@ -311,6 +337,15 @@ async def serve() -> int:
             continue
         remote.take(order)
     os._exit(0)  # a thread may still work on a request that nobody waits for
+
+
+async def _line(reader: asyncio.StreamReader, remote: Remote) -> bytes:
+    """What the head says next; nothing where it has gone, or keeps silent for too long."""
+    limit_s = HEAD_SILENT_S if remote.is_following else None
+    try:
+        return await asyncio.wait_for(reader.readline(), limit_s)
+    except asyncio.TimeoutError:
+        return b""
 
 
 def main() -> int:

@@ -251,3 +251,17 @@ def test_a_link_on_the_head_is_not_written_through(cluster: Cluster, tmp_path: P
 def test_bad_arguments_are_one_line(cluster: Cluster, arguments: dict[str, Any]):
     with pytest.raises(UsageError):
         asyncio.run(cluster.fetcher.command({"op": "fetch_log", **arguments}))
+
+
+def test_the_log_of_a_rank_that_failed_comes_without_a_viewer(cluster: Cluster):
+    cluster.write("b", 4, "why\n")
+
+    async def work() -> None:
+        follow = asyncio.create_task(cluster.fetcher.run())
+        await asyncio.sleep(0)
+        cluster.fetcher.follow(0, 4)
+        await asyncio.wait_for(cluster.fetcher._leases[0, 4].looked.wait(), 10)
+        follow.cancel()
+
+    asyncio.run(work())
+    assert cluster.here(4) == b"why\n"

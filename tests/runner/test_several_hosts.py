@@ -11,6 +11,7 @@ import pytest
 from ddptop.host_words import hosts_in_words, hosts_of_devices, node_in_words, short_names
 from ddptop.tui.device_history import MOST_DEVICES, DeviceHistorySource
 from ddptop.tui.render.alert_help import explain
+from ddptop.tui.render.attention import short_cause
 from ddptop.tui.render.devices import label
 from ddptop.tui.render.log_merge import Merger, when
 from ddptop.tui.sources import covered_devices, far_devices
@@ -30,6 +31,7 @@ from ddptop_runner.judge.balance.rank_devices import own_devices
 from ddptop_runner.judge.balance.stuck import StuckWatch
 from ddptop_runner.model.snapshot import (
     Alert,
+    Cause,
     Event,
     GpuSample,
     NodeSnapshot,
@@ -357,3 +359,14 @@ def test_the_history_of_one_device_is_read_by_itself(tmp_path: Path):
     reader, number = HistoryReader(tmp_path / "history.db"), device_number(HOSTS, "b", 1)
     alone = reader.gpu_series("power_w", 0, START + 9, 100, [number])
     assert alone == {number: reader.gpu_series("power_w", 0, START + 9, 100)[number]}
+
+
+def test_a_cause_in_one_row_names_the_host_once():
+    cause = Cause(
+        kind="exit",
+        summary="On b: Rank 5 (pid 101) was killed by SIGKILL at step 3.",
+        rank=5,
+        host="b",
+        signal="SIGKILL",
+    )
+    assert short_cause(cause) == "rank 5 on b was killed by SIGKILL at step 3."

@@ -116,7 +116,7 @@ _AT = re.compile(r" \(at .*", re.DOTALL)
 
 def short_cause(cause: Cause) -> str:
     """A cause for one row: `rank 1: ValueError: bad at train.py:10`."""
-    text = cause.summary.strip()
+    text = cause.summary.strip().removeprefix(f"On {cause.host}: ")
     who = _WHO.match(text)
     where_ = "" if cause.host is None else f" on {cause.host}"
     name = "" if cause.rank is None else f"rank {cause.rank}{where_}"

@@ -233,6 +233,11 @@ class Fetcher:
         lease.until_s = until_s
         return lease
 
+    def follow(self, attempt: int, rank: int) -> None:
+        """Bring a log here that somebody will look at, as of the rank that failed."""
+        self._lease(attempt, rank)
+        self._asked.set()
+
     async def run(self) -> None:
         """Follow what is looked at, until cancelled."""
         while True:

@@ -66,6 +66,8 @@ LINK_GRACE_S = 3.0
 """A link that is made again within this was never broken, as far as a person is concerned."""
 UP_S = 30.0
 """A node that begins an attempt is reached within this, or the attempt cannot begin."""
+MOST_ATTEMPTS = 5
+"""The ends of the logs of the last ones are fetched when the job ends."""
 EVIDENCE_S = 10.0
 VERDICTS_S = 10.0
 """Nodes whose ranks failed have judged why by then."""
@@ -525,6 +527,8 @@ class Head:
         nothing: tuple[Cause | None, AttemptOutcome | None] = (None, None)
         cause, outcome = self.defects.call(lambda: self._verdict(attempt), nothing)
         if cause is not None:
+            if cause.rank is not None:
+                self._fetcher.follow(attempt, cause.rank)
             kept = self._folder.evidence_dir / name
             cause = replace(cause, evidence=str(kept) if kept.is_dir() else None)
         return pt.AttemptJudged(
@@ -713,7 +717,8 @@ class Head:
 
     async def _conclude(self) -> pt.NothingLeft:
         await asyncio.gather(*(self._end_part(part, 0.0) for part in self._parts.values()))
-        await self._fetcher.take_ends([self.attempt])
+        last = self.attempt or 0
+        await self._fetcher.take_ends(range(max(0, last - MOST_ATTEMPTS + 1), last + 1))
         self._alerts.tell_end()
         return pt.NothingLeft()
 

@@ -66,3 +66,52 @@ def test_each_attempt_has_a_store_of_its_own_that_outlives_a_killed_agent():
         assert agent.stdin is not None
         agent.stdin.close()
         agent.wait()
+
+
+MEETING = f"""
+import os, socket, sys
+sys.path.insert(0, {str(AGENT.parent)!r})
+from agent import elastic as module
+
+def meeting(place, run_id="job.1"):
+    return dict(run_id=run_id, address="127.0.0.1", port=port, node_rank=place, nodes=2)
+
+with module.listen("127.0.0.1", 0) as probe:
+    port = probe.getsockname()[1]
+first = module.StaticRendezvous("job@1.0", meeting(0))
+other = module.StaticRendezvous("job@1.1", meeting(1))
+late = module.StaticRendezvous("job@1.1", meeting(1, "job.0"))
+try:
+    met = [one.next_rendezvous() for one in (first, other)]
+    assert [(one.rank, one.world_size) for one in met] == [(0, 2), (1, 2)]
+    assert {{one.bootstrap_store_info.master_port for one in met}} == {{port}}
+    assert other.keeper_pid is None
+    met[0].store.set("from", "first")
+    assert met[1].store.get("from") == b"first"
+    try:
+        late.next_rendezvous()
+    except RuntimeError as error:
+        print(error)
+finally:
+    first.shutdown()
+
+asked = socket.getaddrinfo
+def as_debian(name, port, **more):
+    return asked("127.0.1.1" if name == "own-name" else name, port, **more)
+socket.getaddrinfo = as_debian
+for address in ("127.0.0.1", "localhost", "own-name", "192.0.2.77"):
+    with module.listen(address, 0) as listener:
+        print(address, listener.getsockname()[0])
+"""
+
+
+def test_nodes_meet_at_the_store_of_the_first_of_them():
+    done = subprocess.run(
+        [sys.executable, "-c", MEETING], capture_output=True, text=True, check=False, timeout=120
+    )
+    assert done.returncode == 0, done.stderr
+    refused, *listened = done.stdout.splitlines()
+    assert "is another attempt's" in refused
+    assert listened[0] == "127.0.0.1 127.0.0.1"
+    assert listened[1].endswith((" 127.0.0.1", " ::1"))
+    assert listened[2:] == ["own-name 0.0.0.0", "192.0.2.77 0.0.0.0"], "others cannot reach it"

@@ -255,11 +255,14 @@ def keep_store(listener):
 
 
 def listen(address, port):
-    """A socket that listens there; on all addresses where that one is not this machine's own.
+    """A socket that listens there; on all addresses where others reach this machine by another.
 
-    The other nodes may reach it through a translated address.
+    Its address may be a translated one, and Debian gives a machine's own name 127.0.1.1.
     """
     family, kind, _, _, place = socket.getaddrinfo(address, port, type=socket.SOCK_STREAM)[0]
+    everywhere = ("::" if family == socket.AF_INET6 else "0.0.0.0", port)
+    if str(place[0]).startswith("127.") and address not in (place[0], "localhost"):
+        place = everywhere
     listener = socket.socket(family, kind)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
@@ -267,7 +270,7 @@ def listen(address, port):
     except OSError as error:
         if error.errno != errno.EADDRNOTAVAIL:
             raise
-        listener.bind(("::" if family == socket.AF_INET6 else "0.0.0.0", port))
+        listener.bind(everywhere)
     listener.listen(2048)
     return listener
 

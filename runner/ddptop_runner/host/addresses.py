@@ -55,3 +55,8 @@ def of_interfaces() -> list[tuple[str, str]]:
 def interface_of(address: str) -> str | None:
     """The interface that has this IPv4 address; None where none has."""
     return next((name for name, its in of_interfaces() if its == address), None)
+
+
+def is_loopback(address: str) -> bool:
+    """Whether it is a name or address by which only this machine can be meant."""
+    return address in ("localhost", "::1") or address.startswith("127.")

@@ -12,11 +12,9 @@ import contextlib
 import os
 import shutil
 import socket
-import struct
 import sys
 import time
 from collections.abc import Callable, Mapping
-from fcntl import ioctl
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +33,7 @@ from ddptop_runner.base.paths import (
 )
 from ddptop_runner.base.start import keep_files_private
 from ddptop_runner.host import procs, survival
+from ddptop_runner.host.addresses import interface_of, is_loopback, of_interfaces
 from ddptop_runner.job.registry import is_locked
 from ddptop_runner.launch.gpus.choice import job_environment
 from ddptop_runner.model import node_link as nl
@@ -59,7 +58,6 @@ HEAD_SILENT_S = 300.0
 """A head that follows pings more often: one whose host is gone may never close the link."""
 OF_SUPERVISOR = frozenset({"ping", "stop", "kill", "restart", "evidence", "stacks", "checkpoint"})
 GLOO_INTERFACE = "GLOO_SOCKET_IFNAME"
-SIOCGIFADDR = 0x8915
 
 
 def member_folder(node_job_id: str) -> RunFolder:
@@ -138,17 +136,11 @@ def gloo_interface(rendezvous: Rendezvous, env: Mapping[str, str]) -> str | None
         with socket.socket(info[0], info[1]) as probe:
             probe.connect(info[4])  # sends nothing
             own = probe.getsockname()[0]
-            if own == rendezvous.address and own.startswith("127."):
-                return None
-            for _, name in socket.if_nameindex():
-                with contextlib.suppress(OSError):
-                    request = struct.pack("256s", name.encode()[:15])
-                    found = ioctl(probe.fileno(), SIOCGIFADDR, request)
-                    if socket.inet_ntoa(found[20:24]) == own:
-                        return name
     except OSError:
-        pass
-    return None
+        return None
+    if own.startswith("127.") and not is_loopback(rendezvous.address):
+        return next((name for name, its in of_interfaces() if not is_loopback(its)), None)
+    return interface_of(own)
 
 
 def _preflight(arguments: dict[str, Any]) -> dict[str, Any]:

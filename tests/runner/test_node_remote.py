@@ -1,0 +1,44 @@
+"""What ddptop-node decides by itself."""
+
+from __future__ import annotations
+
+import socket
+from typing import Any
+
+import msgspec
+import pytest
+
+from ddptop_runner.host import addresses
+from ddptop_runner.model.spec import Rendezvous
+from ddptop_runner.node import remote
+
+MET = Rendezvous(
+    run_id="a.0", address="127.0.0.1", port=29500, node_rank=0, nodes=2, first_rank=0, world=4
+)
+
+
+@pytest.mark.parametrize(
+    ("address", "interface"),
+    [("127.0.0.1", "lo"), ("own-name", "eth7"), ("nowhere", None)],
+)
+def test_gloo_gets_an_interface_that_others_reach(
+    monkeypatch: pytest.MonkeyPatch, address: str, interface: str | None
+) -> None:
+    asked = socket.getaddrinfo
+
+    def as_debian(name: str, *rest: Any, **more: Any) -> Any:
+        if name == "nowhere":
+            raise socket.gaierror("Name or service not known")
+        return asked("127.0.1.1" if name == "own-name" else name, *rest, **more)
+
+    interfaces = [("lo", "127.0.0.1"), ("eth7", "192.0.2.7")]
+    monkeypatch.setattr(socket, "getaddrinfo", as_debian)
+    monkeypatch.setattr(remote, "of_interfaces", lambda: interfaces)
+    monkeypatch.setattr(addresses, "of_interfaces", lambda: interfaces)
+    met = msgspec.structs.replace(MET, address=address)
+    assert remote.gloo_interface(met, {}) == interface
+
+
+def test_gloo_keeps_what_the_person_has_chosen() -> None:
+    assert remote.gloo_interface(MET, {"GLOO_SOCKET_IFNAME": "ib0"}) is None
+    assert remote.gloo_interface(msgspec.structs.replace(MET, nodes=1), {}) is None

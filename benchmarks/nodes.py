@@ -94,8 +94,8 @@ def compare(network: Network, head: Head, runs: int) -> dict[str, list[tuple[flo
             raise SystemExit(said.stderr)
 
     def stop() -> None:
-        head.cli("kill", "bench", "--yes")
-        head.cli("rm", "bench", "--yes")
+        head.cli("kill", "bench")
+        head.cli("rm", "bench")
 
     for number in range(runs):
         job = Torchrun(network, NAMES, [script, str(folder)], network.folder / "torchrun.log")
@@ -126,7 +126,7 @@ def traffic(network: Network, head: Head, seconds: float) -> dict[str, float]:
     time.sleep(seconds)
     took_s = time.monotonic() - began
     rates = {name: (network.hosts[name].traffic_bytes() - before[name]) / took_s for name in NAMES}
-    head.cli("kill", "quiet", "--yes")
+    head.cli("kill", "quiet")
     return rates
 
 

@@ -76,7 +76,7 @@ class Job:
 
     def stop(self) -> None:
         """End it, whatever state it is in."""
-        self.head.cli("kill", self.name, "--yes", timeout_s=60)
+        self.head.cli("kill", self.name, timeout_s=60)
 
 
 def launch(

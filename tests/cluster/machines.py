@@ -131,7 +131,7 @@ class Processes:
         ]
 
     def of(self, role: str, job: str | None = None) -> list[int]:
-        """Pids of `guardian`, `supervisor`, `sampler`, `agent`, `node`, or `rank`.
+        """Pids of `guardian`, `supervisor`, `sampler`, `agent`, `store`, `node`, or `rank`.
 
         Args:
             role: what the process is.
@@ -180,14 +180,21 @@ def _argv(pid: int) -> list[str]:
     return [word.decode(errors="replace") for word in data.split(b"\0")[:-1]]
 
 
+def _parent(pid: int) -> int:
+    fields = procs.stat_fields(pid)
+    return int(fields[1]) if fields else 0
+
+
+def _is_agent(argv: list[str]) -> bool:
+    return any(word.endswith("ddptop_runner/agent/__main__.py") for word in argv)
+
+
 def _role(pid: int) -> str | None:
     argv = _argv(pid)
     if words := own_words(argv):
         return words[0].rpartition(".")[2]
-    if any(
-        word.endswith(("ddptop_runner/agent", "ddptop_runner/agent/__main__.py")) for word in argv
-    ):
-        return "agent"
+    if _is_agent(argv):
+        return "store" if _is_agent(_argv(_parent(pid))) else "agent"
     return "rank" if procs.environ_value(pid, "LOCAL_RANK") is not None else None
 
 

@@ -222,7 +222,8 @@ def _umask_of(pid: int) -> int | None:
 
 def _bring_up(view: JobView, given: Handover) -> None:
     """In tmux as before, or as a daemon where tmux has no room for it."""
-    spec = _backed(view.spec, daemon=tmux.why_unusable() is not None)
+    is_part = view.spec.membership is not None
+    spec = _backed(view.spec, daemon=is_part or tmux.why_unusable() is not None)
     if is_held(view.spec):
         bring_up(view.folder, view.spec, given, ())
         return

@@ -509,6 +509,9 @@ class Head:
                 for part, answer in zip(alive, answers, strict=True)
                 if isinstance(answer, BaseException)
             }
+            self._silent |= {  # a link that has just broken is not reported yet
+                host for host, part in self._parts.items() if not (part.ended or part.link.is_up)
+            }
         with contextlib.suppress(DdptopError):
             await self._fetcher.take_evidence(name, EVIDENCE_S)
 

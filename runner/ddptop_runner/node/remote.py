@@ -34,13 +34,13 @@ from ddptop_runner.base.paths import (
 from ddptop_runner.base.start import keep_files_private
 from ddptop_runner.host import procs, survival
 from ddptop_runner.host.addresses import interface_of, is_loopback, of_interfaces
-from ddptop_runner.job.registry import is_locked
+from ddptop_runner.job.registry import is_locked, read_job
 from ddptop_runner.launch.gpus.choice import job_environment
 from ddptop_runner.model import node_link as nl
 from ddptop_runner.model.snapshot import NodeSnapshot, decode_snapshot
 from ddptop_runner.model.spec import Rendezvous, write_spec
 from ddptop_runner.model.words import LIVE_STATES
-from ddptop_runner.node import control, fetch
+from ddptop_runner.node import adoption, control, fetch
 from ddptop_runner.node.guardian_start import start_guardian
 from ddptop_runner.store.history import HistoryReader
 from ddptop_runner.version import __version__
@@ -48,6 +48,7 @@ from ddptop_runner.version import __version__
 LINE_BYTES = 32 << 20
 """The longest line: a snapshot of some hundred ranks is below a megabyte."""
 RECONNECT_S = 0.2
+GUARD_EVERY_S = 2.0
 ABSENT_AFTER_S = 3.0
 """A supervisor that is started again binds its socket sooner."""
 KEPT_S = 14 * 86400.0
@@ -123,6 +124,19 @@ def _prune(new: RunFolder) -> None:
                     shutil.rmtree(path)
 
 
+def adopt(folder: RunFolder) -> None:
+    """Start another guardian for a part of a job that needs one.
+
+    Raises:
+        DdptopError: where it does not come up.
+    """
+    if not folder.spec_file.exists():
+        return  # it was not started yet
+    view = read_job(folder)
+    if view.needs_guardian:
+        adoption.take_up(view, os.environ)
+
+
 def gloo_interface(rendezvous: Rendezvous, env: Mapping[str, str]) -> str | None:
     """The interface that reaches the other nodes, for gloo, which would take the host name's.
 
@@ -175,6 +189,7 @@ class Remote:
         self._folder: RunFolder | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._following: asyncio.Task[None] | None = None
+        self._guarding: asyncio.Task[None] | None = None
         self._seq = 0
 
     @property
@@ -204,9 +219,11 @@ class Remote:
             if not bounded.is_file_name(order.job_id):
                 return
             self._folder, self._seq = member_folder(order.job_id), order.after_seq
-            if self._following is not None:
-                self._following.cancel()
+            for task in (self._following, self._guarding):
+                if task is not None:
+                    task.cancel()
             self._following = self._spawn(self._follow(self._folder))
+            self._guarding = self._spawn(self._guard(self._folder))
         else:
             self._spawn(self._answer(order))
 
@@ -258,6 +275,15 @@ class Remote:
                 self.send(nl.NodeAbsent(has_folder=folder.path.is_dir()))
                 absent_since_s = now_s
             await asyncio.sleep(RECONNECT_S)
+
+    async def _guard(self, folder: RunFolder) -> None:
+        """Give the node's part another guardian where it has lost its own: nobody else looks."""
+        while True:
+            await asyncio.sleep(GUARD_EVERY_S)
+            try:
+                await asyncio.to_thread(adopt, folder)
+            except (DdptopError, OSError) as error:
+                sys.stderr.write(f"ddptop-node: {folder.path} cannot be adopted ({error})\n")
 
     async def _stream(self, folder: RunFolder) -> bool:
         """One connection to the supervisor; whether it told anything."""

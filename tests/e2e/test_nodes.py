@@ -92,7 +92,7 @@ def test_two_nodes_train_and_restart_as_their_head_says(ddptop_home, script, wai
 
 
 @pytest.mark.torch
-def test_a_node_without_a_head_ends_what_it_runs(ddptop_home, script, wait_until):
+def test_a_node_is_left_alone_started_anew_and_guarded_again(ddptop_home, script, wait_until):
     path = script(PLAIN)
     trains = Node(path, 0, orphan_timeout_s=2.0)
     fails = Node(path, 1, orphan_timeout_s=6.0)
@@ -120,6 +120,13 @@ def test_a_node_without_a_head_ends_what_it_runs(ddptop_home, script, wait_until
         wait_until(lambda: "ended" in trains.kinds(), what="the rest to be forwarded")
         assert trains.start(port, "600", attempt=1).error is None, "a head may start it again"
         wait_until(lambda: "attempt_started" in trains.kinds(1))
+
+        os.kill(trains.state.guardian.pid, signal.SIGKILL)
+        wait_until(lambda: "guardian_restarted" in trains.kinds(), what="a new guardian")
+        os.kill(trains.state.agent.pid, signal.SIGKILL)
+        wait_until(lambda: "agent_lost" in trains.kinds())
+        assert trains.restart(2, free_port()).error is None
+        wait_until(lambda: "attempt_started" in trains.kinds(2), what="a new agent")
         assert trains.ask("kill").error is None
         wait_until(lambda: trains.kinds().count("ended") == 2)
 

@@ -64,3 +64,27 @@ def test_a_requeued_job_continues_at_once_on_the_nodes_that_it_gets(
             lambda host=host: not any("ddptop" in line for line in host.described()),
             what=f"nothing left on {host.name}",
         )
+
+
+def test_a_node_that_slurm_takes_away_stays_out(submit, slurm, hosts, wait_until):
+    job, number = submit("--nodes", "2:3", "--node-timeout", "3", name="shrinks")
+    wait_until(lambda: job.trains(["h1", "h2", "h3"]), what="three ranks train")
+    hosts.hosts["h3"].die()
+    wait_until(lambda: job.trains(["h1", "h2"], now() - 1), what="the others go on")
+    wait_until(lambda: "down" in slurm.run("sinfo", "-h", "-n", "h3", "-o", "%T"), what="DOWN")
+    assert slurm.job_state(number) == "RUNNING"
+    attempt = job.attempt()
+    hosts.hosts["h3"].start()
+    slurm.start_node(hosts.hosts["h3"])
+    wait_until(lambda: "idle" in slurm.run("sinfo", "-h", "-n", "h3", "-o", "%T"), what="back")
+    assert job.attempt() == attempt
+    assert job.trains(["h1", "h2"], now() - 2)
+
+
+def test_a_job_that_needs_all_nodes_continues_on_others(submit, slurm, hosts, wait_until):
+    job, number = submit("--nodes", "2", sbatch=("--exclusive",), name="moves")
+    wait_until(lambda: job.trains(["h1", "h2"]), what="both ranks train")
+    hosts.hosts["h2"].die()
+    wait_until(lambda: job.trains(["h1", "h3"], now() - 2), 180, what="on another node")
+    assert job.attempt() > 0
+    assert slurm.job_state(number) == "RUNNING"

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import datetime as dt
+import os
 import shlex
 import shutil
 import subprocess
+import time
 
 import pytest
+from tests.runner.builders import put_job
 
 from ddptop_runner.base.errors import UsageError
+from ddptop_runner.job.registry import read_job
 from ddptop_runner.launch import slurm
 
 HOSTS = {
@@ -115,7 +119,6 @@ def test_the_batch_script_is_what_sbatch_reads():
     assert head == [
         "#SBATCH --job-name=bert",
         "#SBATCH --nodes=2-4",
-        "#SBATCH --ntasks-per-node=1",
         "#SBATCH --requeue",
         "#SBATCH --open-mode=append",
         "#SBATCH --signal=B:USR1@120",
@@ -187,3 +190,15 @@ def test_what_sbatch_prints_is_read():
     assert slurm.seconds_of("1-02:03:04") == 93784.0
     assert slurm.seconds_of("03:04") == 184.0
     assert slurm.seconds_of("UNLIMITED") is None
+
+
+def test_a_job_in_slurm_that_writes_no_more_is_lost_and_not_running_for_ever(ddptop_home):
+    folder = put_job("j", {"state": "running"}, slurm_job="7", host="elsewhere")
+    assert read_job(folder).state == "running"
+    long_ago = time.time() - 600
+    for file in (folder.node_file("elsewhere"), folder.spec_file):
+        os.utime(file, (long_ago, long_ago))
+    assert read_job(folder).state == "lost"
+    folder = put_job("k", {"state": "running"}, host="elsewhere")
+    os.utime(folder.node_file("elsewhere"), (long_ago, long_ago))
+    assert read_job(folder).state == "running", "of a host that cannot be seen nothing is known"

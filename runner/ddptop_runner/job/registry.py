@@ -170,9 +170,13 @@ class JobView(msgspec.Struct, frozen=True, dict=True):
                 return "starting"
             return "starting" if self._has_processes else "lost"
         recorded = self.snapshot.state
-        if recorded not in LIVE_STATES or self.on_other_host:
+        if recorded not in LIVE_STATES:
             return recorded
-        if self.spec.placement is not None:  # its ranks are on other machines, and train on
+        if self.on_other_host:
+            ends_elsewhere = self.spec.slurm_job is not None and not was_written_lately(self.folder)
+            return "lost" if ends_elsewhere else recorded
+        if self.spec.placement is not None and self.spec.slurm_job is None:
+            # its ranks are on other machines, and train on; in Slurm they end with the batch step
             return recorded
         holders = [self.snapshot.guardian, self.snapshot.supervisor, self.snapshot.agent]
         if any(procs.is_alive(process) for process in holders):

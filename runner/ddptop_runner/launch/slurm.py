@@ -240,7 +240,7 @@ def batch_script(batch: Batch) -> str:
     lines = [
         f"--job-name={batch.name}",
         f"--nodes={most}" if fewest == most else f"--nodes={fewest}-{most}",
-        "--ntasks-per-node=1",
+        *(["--ntasks-per-node=1"] if fewest == most else []),  # else Slurm gives the fewest
         "--requeue",
         "--open-mode=append",
         f"--signal=B:USR1@{CHECKPOINT_BEFORE_S}",

@@ -1,0 +1,715 @@
+"""A simulated job on several nodes: the real head, in virtual time, over nodes that can lose anything.
+
+The head is `node.head.Head` with its orders, waits, and retries; what it reads and writes is
+replaced: links, history, snapshot file, control socket. A node of the simulation behaves as
+`job.decide` has it for one of several, and outlives the head. Whoever cuts a link loses what was on
+its way: orders, answers, and events, of which the node keeps its own log.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import dataclasses
+import json
+import random
+import selectors
+import socket
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from tests.runner.builders import make_snapshot, make_spec
+from tests.runner.machine import Rows
+
+from ddptop_runner.base.errors import ControlError
+from ddptop_runner.base.paths import RunFolder
+from ddptop_runner.job.event_log import as_row
+from ddptop_runner.job.state import JobState
+from ddptop_runner.judge.causes.culprit import RankEnd
+from ddptop_runner.model import events as ev
+from ddptop_runner.model import node_link as nl
+from ddptop_runner.model import protocol as pt
+from ddptop_runner.model.diagnose import AttemptOutcome, RankExit
+from ddptop_runner.model.snapshot import Cause, Event, decode_snapshot
+from ddptop_runner.model.spec import NodeSpec, Placement, Rendezvous
+from ddptop_runner.node import head as head_module
+from ddptop_runner.node.head import Head
+from ddptop_runner.node.past import Past
+
+MOST_RESTARTS = 3
+NODE_TIMEOUT_S = 40.0
+STEPS = 25
+SETTLED_S = 600.0
+"""After the last thing that happened, whatever is to follow has followed."""
+TICK_S = 5.0
+POLL_S = 0.5
+FOLDER = RunFolder(Path(tempfile.gettempdir()) / "machine-nodes" / "train")
+
+
+class VirtualLoop(asyncio.SelectorEventLoop):
+    """Whoever waits waits no time at all."""
+
+    def __init__(self) -> None:
+        self.clock_s = 1000.0
+        super().__init__(_Jumps(self))
+
+    def time(self) -> float:
+        return self.clock_s
+
+
+class _Jumps(selectors.SelectSelector):
+    def __init__(self, loop: VirtualLoop) -> None:
+        super().__init__()
+        self._loop = loop
+
+    def select(self, timeout: float | None = None) -> list[Any]:
+        found = super().select(0)
+        if not found and timeout:
+            self._loop.clock_s += max(timeout, 1e-6)  # a sum that is rounded down stands still
+        return found
+
+
+class Node:
+    """One node's part of the job, as its supervisor would lead it."""
+
+    def __init__(self, world: World, spec: NodeSpec) -> None:
+        self.world, self.spec = world, spec
+        self.host = spec.host
+        self.is_cut = False
+        self.is_off = False
+        self.log: list[Event] = []
+        self.phase = "none"
+        """`none`, `starting`, `running`, `held`, `stopping`, `ended`."""
+        self.attempt: int | None = None
+        self.met: Rendezvous | None = None
+        self.alive: dict[int, int] = {}
+        """Pid by rank."""
+        self.ends: list[RankEnd] = []
+        self.link: Link | None = None
+
+    @property
+    def can_be_reached(self) -> bool:
+        return not (self.is_cut or self.is_off)
+
+    @property
+    def is_alive(self) -> bool:
+        return self.phase in ("starting", "running", "held", "stopping")
+
+    def record(self, event: ev.JobEvent) -> None:
+        row = msgspec.structs.replace(as_row(event), seq=len(self.log) + 1)
+        self.log.append(row)
+        if self.link is not None:
+            self.link.wake.set()
+
+    def later(self, least_s: float, most_s: float, do: Callable[[], None]) -> None:
+        """Unless another attempt began, or the node was switched off, in between."""
+        attempt, life = self.attempt, self.world.lives[self.host]
+
+        def check() -> None:
+            if (attempt, life) == (self.attempt, self.world.lives[self.host]):
+                do()
+
+        delay_s = self.world.random.uniform(least_s, most_s)
+        self.world.loop.call_later(delay_s, check)
+
+    # -- what the head asks for ------------------------------------------------------------------
+
+    def start(self, attempt: int, rendezvous: Rendezvous) -> dict[str, Any]:
+        if self.is_alive:
+            raise ControlError("the node's part of the job is running already")
+        assert self.attempt is None or attempt >= self.attempt, "an attempt is started again"
+        self._begin(attempt, rendezvous)
+        self.record(ev.Launched(attempt=attempt, target="train.py", nproc=self.spec.nproc))
+        return {}
+
+    def _begin(self, attempt: int, rendezvous: Rendezvous) -> None:
+        assert not self.alive, "two attempts on one node"
+        if attempt in self.world.meetings:
+            assert self.world.meetings[attempt] == (rendezvous.run_id, rendezvous.nodes) or (
+                self.world.heads > 1
+            ), "an attempt meets twice"
+        self.world.meetings[attempt] = (rendezvous.run_id, rendezvous.nodes)
+        self.attempt, self.met, self.phase, self.ends = attempt, rendezvous, "starting", []
+        self.later(0.1, 8.0, self._group_started)
+
+    def _group_started(self) -> None:
+        if self.phase != "starting" or self.met is None:
+            return
+        self.phase = "running"
+        ranks = range(self.met.first_rank, self.met.first_rank + self.spec.nproc)
+        self.record(
+            ev.AttemptStarted(
+                attempt=self.attempt, world=len(ranks), at_s=self.world.loop.time()
+            )
+        )
+        for rank in ranks:
+            self.alive[rank] = self.world.pid()
+            self.record(ev.RankStarted(attempt=self.attempt, rank=rank, pid=self.alive[rank]))
+        self.later(0.5, 3.0, self._train)
+
+    def _train(self) -> None:
+        if self.phase == "running":
+            self.record(ev.TrainingStarted(attempt=self.attempt, after_s=1.0))
+
+    def request(self, op: str, arguments: dict[str, Any]) -> dict[str, Any]:
+        if op == "restart":
+            return self._restart(arguments)
+        if not self.is_alive:
+            raise ControlError("nothing of the job runs here")
+        if op == "stop":
+            self._stop(float(arguments["grace_s"]))
+        elif op == "evidence" and not self.alive:
+            raise ControlError("no rank is alive")
+        return {}
+
+    def _restart(self, arguments: dict[str, Any]) -> dict[str, Any]:
+        rendezvous = msgspec.convert(arguments["rendezvous"], Rendezvous)
+        attempt = arguments["attempt"]
+        if attempt == self.attempt and self.phase in ("starting", "running"):
+            return {}
+        if self.phase not in ("running", "held") or attempt != (self.attempt or 0) + 1:
+            raise ControlError(f"this node is {self.phase} in attempt {self.attempt}")
+        kind = ev.RestartHurried if self.phase == "held" else ev.RestartRequested
+        self.record(kind(attempt=self.attempt, used=0, rendezvous=rendezvous))
+        self._end_ranks()
+        self._begin(attempt, rendezvous)
+        return {}
+
+    def _stop(self, grace_s: float) -> None:
+        if self.phase == "stopping" and grace_s > 0:
+            return
+        self.phase = "stopping"
+        self.later(0.1, 0.2 + grace_s, self._stopped)
+
+    def _stopped(self) -> None:
+        if self.phase == "stopping":
+            self._end_ranks()
+            self._ended("stopped")
+
+    def _ended(self, state: Any) -> None:
+        self.phase = "ended"
+        self.record(ev.JobEnded(attempt=self.attempt, state=state))
+
+    def _end_ranks(self) -> None:
+        for rank in list(self.alive):
+            self.exit(rank, -15, by_us=True)
+
+    # -- what happens ----------------------------------------------------------------------------
+
+    def exit(self, rank: int, status: int, *, by_us: bool = False) -> None:
+        pid, at_s = self.alive.pop(rank), self.world.loop.time()
+        self.ends.append(RankEnd(RankExit(rank, pid, status, at_s, ended_by_us=by_us)))
+        self.record(
+            ev.RankExited(
+                attempt=self.attempt, rank=rank, pid=pid, status=status, at_s=at_s, by_us=by_us
+            )
+        )
+        if by_us or self.phase != "running":
+            return
+        if status:
+            self.later(0.0, 3.0, self._hold)
+            for other in self.world.nodes.values():
+                if other is not self and other.attempt == self.attempt:
+                    other.loses_others()
+        elif not self.alive:
+            self._ended("finished")
+
+    def loses_others(self) -> None:
+        """Ranks that train with one that is gone fail soon, or wait for ever."""
+        if self.world.random.random() < 0.7:
+            self.later(0.0, 3.0, self._fail)
+
+    def _fail(self) -> None:
+        if self.phase == "running" and self.alive:
+            self.exit(min(self.alive), 1)
+
+    def _hold(self) -> None:
+        if self.phase != "running":
+            return
+        self._end_ranks()
+        bad = [end for end in self.ends if end.exit.failed and not end.exit.ended_by_us]
+        first = bad[0].exit
+        self.phase = "held"
+        outcome = AttemptOutcome(self.attempt or 0, 30.0, 5, 1, None, None, kind="exit_code")
+        self.record(
+            ev.FailureJudged(
+                attempt=self.attempt,
+                cause=Cause(kind="exit_code", rank=first.rank, exit_code=1, summary="It failed."),
+                outcome=outcome,
+                ends=[msgspec.to_builtins(end) for end in self.ends],
+            )
+        )
+        self.record(ev.RestartHeld(attempt=self.attempt, delay_s=7200.0, at_s=0.0))
+
+    def die(self) -> None:
+        """Everything on the node is gone at once."""
+        self.world.lives[self.host] += 1
+        self.is_off = True
+        if self.is_alive:
+            for other in self.world.nodes.values():
+                if other is not self and other.attempt == self.attempt:
+                    other.loses_others()
+            self.phase, self.alive = "none", {}
+        self.break_link()
+
+    def break_link(self) -> None:
+        if self.link is not None:
+            self.link.cut("Broken pipe")
+
+
+class Link:
+    """Stands in for `node.links.NodeLink`, with what was on its way when it broke lost."""
+
+    world: World
+
+    def __init__(
+        self,
+        placement: Placement,
+        node: NodeSpec,
+        job_id: str,
+        after_seq: int,
+        take: Callable[..., None],
+        made: Callable[..., None],
+        broken: Callable[..., None],
+    ) -> None:
+        self.node, self.seq = node, after_seq
+        self.shift_s, self.clock_offset_s = 0.0, 0.0
+        self.is_up = False
+        self.wake = asyncio.Event()
+        self._take, self._made, self._broken = take, made, broken
+        self._far = self.world.nodes[node.host]
+        self._life = 0
+        self._answers: set[asyncio.Future[Any]] = set()
+
+    @property
+    def host(self) -> str:
+        return self.node.host
+
+    async def run(self) -> None:
+        try:
+            while True:
+                while not self._far.can_be_reached:
+                    self._broken(self, "No route to host")
+                    await asyncio.sleep(2.0)
+                self._far.link, self.is_up = self, True
+                self._made(self)
+                await self._follow(self._life)
+                await asyncio.sleep(self.world.random.choice([0.2, 1.0, 5.0]))
+        finally:
+            if self._far.link is self:
+                self._far.link = None
+
+    async def _follow(self, life: int) -> None:
+        """As ddptop-node does: events, then states, or that nothing is there."""
+        absent_s = 0.0
+        while self.is_up and life == self._life:
+            self.wake.clear()
+            await asyncio.sleep(self.world.random.choice([0.0, 0.0, 0.3]))
+            far = self._far
+            log = list(far.log)
+            is_there = far.is_alive
+            for row in log:
+                if not self.is_up or life != self._life:
+                    return
+                if row.seq > self.seq:
+                    self.seq = row.seq
+                    self._take(self, nl.NodeEvent(event=row))
+            if not self.is_up or life != self._life:
+                return
+            if is_there or (log and far.phase == "ended"):
+                absent_s = 0.0
+                self._take(self, nl.NodeState(snapshot=far.world.snapshot_of(far)))
+            elif (absent_s := absent_s + 1.0) >= 3.0:
+                absent_s = 0.0
+                self._take(self, nl.NodeAbsent(has_folder=bool(log)))
+            with contextlib.suppress(asyncio.TimeoutError):
+                await asyncio.wait_for(self.wake.wait(), 1.0)
+
+    def cut(self, why: str) -> None:
+        if not self.is_up:
+            return
+        self.is_up = False
+        self._life += 1
+        self._far.link = None
+        self.wake.set()
+        for future in self._answers:
+            if not future.done():
+                future.set_exception(ControlError(f"{self.host} cannot be reached", why))
+        self._broken(self, why)
+
+    async def ask(
+        self, op: str, arguments: dict[str, Any], timeout_s: float = 90.0
+    ) -> dict[str, Any]:
+        return await self._asked(lambda: self._far.request(op, arguments), timeout_s)
+
+    async def start(
+        self, spec: Any, env: dict[str, str], attempt: int, rendezvous: Rendezvous
+    ) -> dict[str, Any]:
+        return await self._asked(lambda: self._far.start(attempt, rendezvous), 90.0)
+
+    async def _asked(self, do: Callable[[], dict[str, Any]], timeout_s: float) -> dict[str, Any]:
+        if not self.is_up:
+            raise ControlError(f"{self.host} cannot be reached")
+        future: asyncio.Future[Any] = self.world.loop.create_future()
+        self._answers.add(future)
+        life = self._life
+
+        def arrive() -> None:
+            if life != self._life or future.cancelled():
+                return  # the order is lost
+            try:
+                result: Any = do()
+            except ControlError as error:
+                result = error
+            self.world.loop.call_later(self.world.random.choice([0.0, 0.5]), reply, result)
+
+        def reply(result: Any) -> None:
+            if future.done() or life != self._life:
+                return  # the answer is lost
+            if isinstance(result, ControlError):
+                future.set_exception(result)
+            else:
+                future.set_result(result)
+
+        self.world.loop.call_later(self.world.random.choice([0.0, 0.2, 1.0]), arrive)
+        try:
+            found: dict[str, Any] = await asyncio.wait_for(future, timeout_s)
+        except asyncio.TimeoutError:
+            raise ControlError(f"{self.host} did not answer") from None
+        finally:
+            self._answers.discard(future)
+        return found
+
+
+class HeadRows(Rows):
+    """The head's history; checks what must hold at each event."""
+
+    problem = None
+
+    def __init__(self, world: World) -> None:
+        super().__init__()
+        self.world = world
+
+    def event(self, row: Event) -> Event:
+        before = self.folded
+        row = super().event(row)
+        self.world.check_event(before, self.folded, ev.from_data(row.data))
+        return row
+
+    def add(self, *_: object) -> None:
+        pass
+
+    def close(self, final: bool = False) -> None:
+        pass
+
+
+class _File:
+    def __init__(self, world: World) -> None:
+        self._world = world
+
+    def write(self, data: bytes) -> bool:
+        self._world.snapshot = data
+        return True
+
+
+class _Server:
+    is_bound = True
+
+    async def start(self) -> None:
+        pass
+
+    def close(self) -> None:
+        pass
+
+
+class _Fetcher:
+    async def run(self) -> None:
+        await asyncio.Event().wait()
+
+    async def take_evidence(self, name: str, most_s: float = 0.0) -> None:
+        await asyncio.sleep(0.1)
+
+    async def take_ends(self, attempts: object) -> None:
+        await asyncio.sleep(0.1)
+
+
+class World:
+    """One job on several nodes, with a head that can be killed."""
+
+    def __init__(self, seed: int, loop: VirtualLoop) -> None:
+        self.random, self.loop = random.Random(seed), loop
+        count = self.random.randint(1, 3)
+        self.limit = self.random.randint(0, MOST_RESTARTS)
+        specs = [
+            NodeSpec(
+                host=f"n{index}",
+                address=f"10.0.0.{index}",
+                nproc=self.random.randint(1, 2),
+                python="/usr/bin/python3",
+                command=["ddptop-node"],
+                ports=[29500, 29501, 29502],
+            )
+            for index in range(count)
+        ]
+        placement = Placement(
+            by="pipe",
+            nodes=specs,
+            min_nodes=self.random.randint(1, count),
+            node_timeout_s=NODE_TIMEOUT_S,
+        )
+        self.spec = make_spec(
+            max_restarts=self.limit,
+            nproc=sum(one.nproc for one in specs),
+            placement=placement,
+        )
+        self.lives = {one.host: 0 for one in specs}
+        self.nodes = {one.host: Node(self, one) for one in specs}
+        self.rows = HeadRows(self)
+        self.snapshot = b""
+        self.heads = 0
+        self.meetings: dict[int, tuple[str, int]] = {}
+        self._pids = 100
+        self.head: Head | None = None
+        self._work: asyncio.Task[int] | None = None
+        self._channels: tuple[socket.socket, socket.socket] | None = None
+        self.happened: list[str] = []
+        self._far = {
+            host: make_snapshot(self.spec, ranks=[], alerts=[]) for host in self.lives
+        }
+
+    def pid(self) -> int:
+        self._pids += 1
+        return self._pids
+
+    def snapshot_of(self, node: Node) -> Any:
+        return msgspec.structs.replace(self._far[node.host], attempt=node.attempt)
+
+    # -- the head --------------------------------------------------------------------------------
+
+    def start_head(self) -> None:
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        for end in (ours, theirs):
+            end.setblocking(False)
+        hello = {
+            "attempt": 0,
+            "agent_pid": None,
+            "guardian_pid": 1,
+            "exits": [],
+            "supervisor_restarts": self.heads,
+        }
+        ours.send(json.dumps({"type": "hello", **hello}).encode())
+        self._channels = (ours, theirs)
+        self.heads += 1
+        self.head = Head(FOLDER, self.spec, theirs)
+        self._work = self.loop.create_task(self.head.run())
+
+    async def kill_head(self) -> None:
+        """Nothing of it is left but the log and the last snapshot."""
+        head, work = self.head, self._work
+        assert head is not None and work is not None and self._channels is not None
+        self.head = None
+        while tasks := [task for task in (work, *head._tasks) if not task.done()]:
+            for task in tasks:  # wait_for loses one that comes as its own wait is over
+                task.cancel()
+            await asyncio.wait(tasks, timeout=0.01)
+        for part in head._parts.values():
+            if part.broken is not None:
+                part.broken.cancel()
+        self._close()
+
+    def _close(self) -> None:
+        assert self._channels is not None
+        self.loop.remove_reader(self._channels[1])
+        for end in self._channels:
+            end.close()
+
+    def look_back(self, folder: object, hello: dict[str, Any]) -> Past:
+        if not self.heads or not self.snapshot:
+            return Past(None, lives_on=False, event=None)
+        snapshot = decode_snapshot(self.snapshot)
+        event = ev.SupervisorRestarted(attempt=snapshot.attempt)
+        return Past(snapshot, lives_on=True, event=event, events=tuple(self.rows.kept))
+
+    @property
+    def job(self) -> JobState:
+        return self.rows.folded
+
+    # -- what always holds -----------------------------------------------------------------------
+
+    def check_event(self, before: JobState, state: JobState, event: ev.JobEvent | None) -> None:
+        assert 0 <= state.budget.used <= self.limit, "the budget is overspent"
+        if before.is_over:
+            assert state == before, "an end is final"
+        if isinstance(event, ev.RankExited) and event.attempt == before.attempt:
+            known = before.ranks.get(event.rank)
+            assert known is None or not known.exited, "an exit is told once"
+        if isinstance(event, ev.NodesChosen):
+            assert len(event.nodes) >= self.spec.placement.min_nodes, "too few nodes"  # type: ignore[union-attr]
+            assert before.attempt in (None, event.attempt, (event.attempt or 0) - 1)
+
+    def check(self) -> None:
+        if self.head is not None and self.head._parts:  # it has restored what it was
+            mine, folded = (msgspec.to_builtins(one) for one in (self.head.job, self.rows.folded))
+            apart = {name: (mine[name], folded[name]) for name in mine if mine[name] != folded[name]}
+            assert not apart, f"the log tells another story: {apart}"
+        if self.head is not None:
+            assert not self.head.defects._told, self.head.defects._told
+
+    # -- what can happen -------------------------------------------------------------------------
+
+    def some(self) -> Node:
+        return self.random.choice(list(self.nodes.values()))
+
+    async def rank_fails(self) -> None:
+        node = self.some()
+        if node.phase == "running" and node.alive:
+            node.exit(self.random.choice(list(node.alive)), self.random.choice([1, -9, -11]))
+
+    async def ranks_finish(self) -> None:
+        if self.random.random() < 0.3:
+            for node in self.nodes.values():
+                for rank in list(node.alive):
+                    if node.phase == "running" and node.attempt == self.job.attempt:
+                        node.exit(rank, 0)
+
+    async def link_breaks(self) -> None:
+        node = self.some()
+        node.is_cut = self.random.random() < 0.7
+        node.break_link()
+
+    async def link_returns(self) -> None:
+        for node in self.nodes.values():
+            node.is_cut = False
+
+    async def node_dies(self) -> None:
+        self.some().die()
+
+    async def nodes_return(self) -> None:
+        for node in self.nodes.values():
+            node.is_off = False
+
+    async def head_dies(self) -> None:
+        if self.head is not None and not self.head.ended.is_set():
+            await self.kill_head()
+            await asyncio.sleep(self.random.choice([0.0, 0.5, 20.0]))
+            self.start_head()
+
+    async def node_tells(self) -> None:
+        node = self.some()
+        if node.is_alive:
+            node.record(ev.Noticed(attempt=node.attempt, text="something"))
+
+    async def asked_to_restart(self) -> None:
+        await self.command({"op": "restart"})
+
+    async def asked_to_stop(self) -> None:
+        if self.random.random() < 0.15:
+            await self.command({"op": "stop", "grace_s": self.random.choice([0.0, 10.0])})
+
+    async def command(self, message: dict[str, Any]) -> None:
+        head = self.head
+        if head is not None and head._parts and not head.ended.is_set():
+            with contextlib.suppress(ControlError):
+                await head._command(message)
+
+    HAPPENS = (
+        *(rank_fails, rank_fails, rank_fails, ranks_finish, link_breaks, link_breaks),
+        *(link_returns, node_dies, nodes_return, nodes_return, head_dies, node_tells),
+        *(asked_to_restart, asked_to_stop),
+    )
+
+    async def happen(self, steps: tuple[Any, ...], count: int) -> None:
+        for _ in range(count):
+            await asyncio.sleep(self.random.choice([0.0, 0.1, 1.0, 5.0, 20.0, 60.0]))
+            step = self.random.choice(steps)
+            self.happened.append(f"{self.loop.time() - 1000:.1f} {step.__name__}")
+            await step(self)
+            self.check()
+            if self.job.is_over:
+                return
+
+    async def settle(self) -> None:
+        """Everything can be reached again: each node trains the job's attempt, or the job is over."""
+        await self.link_returns()
+        await self.nodes_return()
+        self.happened.append(f"{self.loop.time() - 1000:.1f} settle")
+        await asyncio.sleep(SETTLED_S)
+        self.check()
+        if not self.job.is_over:
+            assert self.job.phase == "running", f"it stays {self.job.phase}"
+            for node in self.nodes.values():
+                assert node.phase in ("running", "ended"), f"{node.host} stays {node.phase}"
+                assert node.attempt == self.job.attempt, f"{node.host} trains {node.attempt}"
+            await self.command({"op": "stop", "grace_s": 5.0})
+            await asyncio.sleep(SETTLED_S)
+        assert self.job.is_over, "a stop does not end"
+        assert self._work is not None
+        await asyncio.wait_for(self._work, SETTLED_S)
+        self.check()
+        left = [node.host for node in self.nodes.values() if node.is_alive]
+        assert not left, f"left running on {left}"
+
+    async def close(self) -> None:
+        if self.head is not None and self._work is not None:
+            if self._work.done():
+                self._close()
+            else:
+                await self.kill_head()
+
+
+@contextlib.contextmanager
+def simulated(world: World) -> Iterator[None]:
+    """Has the head read and write the simulation alone."""
+    stands_in = {
+        "HistoryWriter": lambda *_, **__: world.rows,
+        "SteadyFile": lambda *_: _File(world),
+        "ControlServer": lambda *_: _Server(),
+        "Fetcher": lambda *_: _Fetcher(),
+        "NodeLink": type("WorldLink", (Link,), {"world": world}),
+        "look_back": world.look_back,
+        "write_end": _nothing,
+        "boottime_s": world.loop.time,
+        "TICK_S": TICK_S,
+        "POLL_S": POLL_S,
+    }
+    real = {name: getattr(head_module, name) for name in stands_in}
+    for name, value in stands_in.items():
+        setattr(head_module, name, value)
+    try:
+        yield
+    finally:
+        for name, value in real.items():
+            setattr(head_module, name, value)
+
+
+async def _nothing(*_: object) -> None:
+    pass
+
+
+def drive(seed: int, steps: tuple[Any, ...] = World.HAPPENS, count: int = STEPS) -> World:
+    """One interleaving of everything that can happen.
+
+    Raises:
+        AssertionError: an invariant is broken.
+    """
+    loop = VirtualLoop()
+    loop.set_exception_handler(lambda *_: None)
+    world = World(seed, loop)
+
+    async def run() -> None:
+        world.start_head()
+        try:
+            await world.happen(steps, count)
+            await world.settle()
+        finally:
+            await world.close()
+
+    try:
+        with simulated(world):
+            loop.run_until_complete(run())
+    finally:
+        loop.close()
+    return world

@@ -1,7 +1,10 @@
 """Drive the state of a job through random interleavings of everything that can happen to it.
 
 python benchmarks/state_machine.py [--runs 100000] [--seed FIRST]
+python benchmarks/state_machine.py --nodes [--runs 10000] [--seed FIRST]
 python benchmarks/state_machine.py --breaks [--runs 1500]
+
+With `--nodes`, the job runs on several nodes, and its real head leads it in virtual time.
 
 Prints the seed of each interleaving that breaks an invariant; `--seed N --runs 1` replays it. With
 `--breaks`, takes out each transition and each decision in turn, and prints those that no
@@ -19,6 +22,7 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT), str(ROOT / "runner")]
 
+from tests.runner import machine_nodes  # noqa: E402
 from tests.runner.machine import drive  # noqa: E402
 
 from ddptop_runner.job import decide, transition  # noqa: E402
@@ -57,8 +61,10 @@ def main() -> int:
     parser.add_argument("--runs", type=int)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--breaks", action="store_true")
+    parser.add_argument("--nodes", action="store_true")
     args = parser.parse_args()
-    runs = args.runs or (1500 if args.breaks else 100_000)
+    runs = args.runs or (1500 if args.breaks else 10_000 if args.nodes else 100_000)
+    drive_one = machine_nodes.drive if args.nodes else drive
     seeds = range(args.seed, args.seed + runs)
     if args.breaks:
         found = survivors(seeds)
@@ -67,10 +73,11 @@ def main() -> int:
     began_s, failed = time.monotonic(), 0
     for seed in seeds:
         try:
-            drive(seed)
+            drive_one(seed)
         except Exception as error:
             failed += 1
-            print(f"--seed {seed} --runs 1: {error}")
+            nodes = "--nodes " if args.nodes else ""
+            print(f"{nodes}--seed {seed} --runs 1: {error}")
             if runs == 1:
                 raise
     took_s = time.monotonic() - began_s

@@ -1,4 +1,4 @@
-"""A simulated job on several nodes: the real head, in virtual time, over nodes that can lose anything.
+"""A simulated job on several nodes: its real head, in virtual time, over nodes that lose anything.
 
 The head is `node.head.Head` with its orders, waits, and retries; what it reads and writes is
 replaced: links, history, snapshot file, control socket. A node of the simulation behaves as
@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import dataclasses
 import json
 import random
 import selectors
@@ -31,12 +30,12 @@ from ddptop_runner.job.state import JobState
 from ddptop_runner.judge.causes.culprit import RankEnd
 from ddptop_runner.model import events as ev
 from ddptop_runner.model import node_link as nl
-from ddptop_runner.model import protocol as pt
 from ddptop_runner.model.diagnose import AttemptOutcome, RankExit
 from ddptop_runner.model.snapshot import Cause, Event, decode_snapshot
 from ddptop_runner.model.spec import NodeSpec, Placement, Rendezvous
 from ddptop_runner.node import head as head_module
 from ddptop_runner.node.head import Head
+from ddptop_runner.node.links import LinkError
 from ddptop_runner.node.past import Past
 
 MOST_RESTARTS = 3
@@ -141,9 +140,7 @@ class Node:
         self.phase = "running"
         ranks = range(self.met.first_rank, self.met.first_rank + self.spec.nproc)
         self.record(
-            ev.AttemptStarted(
-                attempt=self.attempt, world=len(ranks), at_s=self.world.loop.time()
-            )
+            ev.AttemptStarted(attempt=self.attempt, world=len(ranks), at_s=self.world.loop.time())
         )
         for rank in ranks:
             self.alive[rank] = self.world.pid()
@@ -337,7 +334,7 @@ class Link:
         self.wake.set()
         for future in self._answers:
             if not future.done():
-                future.set_exception(ControlError(f"{self.host} cannot be reached", why))
+                future.set_exception(LinkError(f"{self.host} cannot be reached", why))
         self._broken(self, why)
 
     async def ask(
@@ -352,7 +349,7 @@ class Link:
 
     async def _asked(self, do: Callable[[], dict[str, Any]], timeout_s: float) -> dict[str, Any]:
         if not self.is_up:
-            raise ControlError(f"{self.host} cannot be reached")
+            raise LinkError(f"{self.host} cannot be reached")
         future: asyncio.Future[Any] = self.world.loop.create_future()
         self._answers.add(future)
         life = self._life
@@ -378,7 +375,7 @@ class Link:
         try:
             found: dict[str, Any] = await asyncio.wait_for(future, timeout_s)
         except asyncio.TimeoutError:
-            raise ControlError(f"{self.host} did not answer") from None
+            raise LinkError(f"{self.host} did not answer") from None
         finally:
             self._answers.discard(future)
         return found
@@ -476,9 +473,9 @@ class World:
         self._work: asyncio.Task[int] | None = None
         self._channels: tuple[socket.socket, socket.socket] | None = None
         self.happened: list[str] = []
-        self._far = {
-            host: make_snapshot(self.spec, ranks=[], alerts=[]) for host in self.lives
-        }
+        self.away_at_end: set[str] = set()
+        """Nodes that could not be reached as the job ended: they end by themselves, later."""
+        self._far = {host: make_snapshot(self.spec, ranks=[], alerts=[]) for host in self.lives}
 
     def pid(self) -> int:
         self._pids += 1
@@ -541,6 +538,9 @@ class World:
 
     def check_event(self, before: JobState, state: JobState, event: ev.JobEvent | None) -> None:
         assert 0 <= state.budget.used <= self.limit, "the budget is overspent"
+        if isinstance(event, ev.JobEnded):
+            away = (one.host for one in self.nodes.values() if not one.can_be_reached)
+            self.away_at_end.update(away)
         if before.is_over:
             assert state == before, "an end is final"
         if isinstance(event, ev.RankExited) and event.attempt == before.attempt:
@@ -553,7 +553,9 @@ class World:
     def check(self) -> None:
         if self.head is not None and self.head._parts:  # it has restored what it was
             mine, folded = (msgspec.to_builtins(one) for one in (self.head.job, self.rows.folded))
-            apart = {name: (mine[name], folded[name]) for name in mine if mine[name] != folded[name]}
+            apart = {
+                name: (mine[name], folded[name]) for name in mine if mine[name] != folded[name]
+            }
             assert not apart, f"the log tells another story: {apart}"
         if self.head is not None:
             assert not self.head.defects._told, self.head.defects._told
@@ -632,7 +634,7 @@ class World:
                 return
 
     async def settle(self) -> None:
-        """Everything can be reached again: each node trains the job's attempt, or the job is over."""
+        """With every node in reach, each trains the attempt of the job, or the job is over."""
         await self.link_returns()
         await self.nodes_return()
         self.happened.append(f"{self.loop.time() - 1000:.1f} settle")
@@ -649,7 +651,11 @@ class World:
         assert self._work is not None
         await asyncio.wait_for(self._work, SETTLED_S)
         self.check()
-        left = [node.host for node in self.nodes.values() if node.is_alive]
+        left = [
+            node.host
+            for node in self.nodes.values()
+            if node.is_alive and node.host not in self.away_at_end
+        ]
         assert not left, f"left running on {left}"
 
     async def close(self) -> None:
@@ -689,8 +695,20 @@ async def _nothing(*_: object) -> None:
     pass
 
 
-def drive(seed: int, steps: tuple[Any, ...] = World.HAPPENS, count: int = STEPS) -> World:
+def drive(
+    seed: int,
+    steps: tuple[Any, ...] = World.HAPPENS,
+    count: int = STEPS,
+    *,
+    settles_first: bool = False,
+) -> World:
     """One interleaving of everything that can happen.
+
+    Args:
+        seed: decides on all.
+        steps: what can happen.
+        count: how often something does, at most.
+        settles_first: it trains before the first of them.
 
     Raises:
         AssertionError: an invariant is broken.
@@ -702,6 +720,8 @@ def drive(seed: int, steps: tuple[Any, ...] = World.HAPPENS, count: int = STEPS)
     async def run() -> None:
         world.start_head()
         try:
+            if settles_first:
+                await asyncio.sleep(30.0)
             await world.happen(steps, count)
             await world.settle()
         finally:

@@ -214,7 +214,7 @@ def _link_made(state: JobState, fact: pt.LinkMade, now_s: float, spec: JobSpec) 
         return told
     if not life.takes_part:
         return [*told, *_take_back(state, node, now_s, spec)]
-    if fact.is_there or not life.started or life.failed or life.ended is not None:
+    if fact.is_there or life.failed or life.ended is not None:
         return told
     cause = Cause(
         kind="node",

@@ -52,7 +52,7 @@ from ddptop_runner.node.guardian import PACKET_BYTES
 from ddptop_runner.node.job_clock import JobClock
 from ddptop_runner.node.keeper import write_end
 from ddptop_runner.node.last_resort import LastResort
-from ddptop_runner.node.links import NodeLink
+from ddptop_runner.node.links import LinkError, NodeLink
 from ddptop_runner.node.past import look_back
 from ddptop_runner.node.remote import node_job_id
 from ddptop_runner.node.server import ControlServer
@@ -73,6 +73,8 @@ VERDICTS_S = 10.0
 """Nodes whose ranks failed have judged why by then."""
 POLL_S = 0.05
 RETRY_S = 0.5
+AWAY_S = 10.0
+"""For how long a node that cannot be reached is waited for where its ranks have to end."""
 ENDED_S = 60.0
 """For a node's part to end, beyond the grace that its ranks get."""
 
@@ -91,9 +93,16 @@ class Part:
     """CLOCK_BOOTTIME of the snapshot's arrival."""
     is_told: bool = False
     """Whether the state of a link that was made has been reported."""
+    is_new: bool = False
+    """Whether nothing of the job can be there: it is not asked for what happened."""
     ends: list[RankEnd] = dataclasses.field(default_factory=list)
     broken: asyncio.TimerHandle | None = None
     """Reports the broken link, unless it is made again before."""
+
+    @property
+    def is_known(self) -> bool:
+        """Whether it can be reached, and all that happened there is known."""
+        return self.link.is_up and (self.is_told or self.is_new)
 
     def is_live(self, now_s: float) -> bool:
         """Whether what is known of it is of this moment."""
@@ -204,6 +213,7 @@ class Head:
                 self._link_broken,
             )
             part = Part(link, attempt=kept.get("attempt"), ended=bool(kept.get("ended", True)))
+            part.is_new = past.snapshot is None
             self._parts[node.host] = part
         if past.event is not None:
             self._log.emit(past.event)
@@ -305,6 +315,9 @@ class Head:
     async def _do(self, order: pt.Order, attempt: int) -> None:
         try:
             fact = await self._fact_of(order, attempt)
+        except Exception as error:  # a defect must not leave a job without an end
+            self.defects.report(error)
+            fact = _fact_in_any_case(order, attempt)
         finally:
             self._under_way.remove((order, attempt))
         if fact is not None:
@@ -361,13 +374,13 @@ class Head:
         if isinstance(report, nl.NodeState):
             part.snapshot, part.seen_s = report.snapshot, boottime_s()
             part.progress = [msgspec.convert(one, RankProgress) for one in report.progress]
-        elif not part.is_told:
-            part.ended = True
         self._report_link(part, is_there=isinstance(report, nl.NodeState))
 
     def _note(self, part: Part, event: ev.JobEvent) -> None:
         if isinstance(event, ev.Launched | ev.AttemptStarted | ev.AttemptOpened):
             part.attempt, part.ended = event.attempt, False
+        elif isinstance(event, ev.RestartRequested | ev.RestartHurried):
+            part.attempt = (event.attempt or 0) + 1
         elif isinstance(event, ev.JobEnded):
             part.ended = True
         elif isinstance(event, ev.FailureJudged) and event.attempt == self.attempt:
@@ -377,9 +390,12 @@ class Head:
         if part.is_told and is_there:
             return
         part.is_told = True
-        fact = pt.LinkMade(node=part.link.host, is_there=is_there or part.ended)
-        if not is_there and not part.ended:
-            part.ended = True
+        is_gone = not (is_there or part.ended)
+        # that what is left of an earlier attempt is gone is no news: it had to end
+        fact = pt.LinkMade(
+            node=part.link.host, is_there=not is_gone or part.attempt != self.attempt
+        )
+        part.ended = part.ended or is_gone
         self.defects.call(lambda: self.take(fact), None)
 
     def _link_made(self, link: NodeLink) -> None:
@@ -409,18 +425,28 @@ class Head:
         return any(isinstance(order, pt.BeginOn) for order, _ in self._under_way)
 
     async def _begin_on(self, order: pt.BeginOn) -> pt.Fact | None:
+        """Until the node has begun: of an order that was lost with its link nobody knows."""
         part = self._parts[order.node]
-        try:
-            await self._until(lambda: part.link.is_up or self.job.ending is not None, UP_S)
-            if self.job.ending is not None or self.attempt != order.attempt:
-                return None
-            if not part.link.is_up:
-                why = self.job.nodes[order.node].why if order.node in self.job.nodes else None
-                raise ControlError(why or "it cannot be reached")
-            await self._begin(part, order.attempt, order.rendezvous)
-        except DdptopError as error:
-            return pt.PartRefused(node=order.node, attempt=order.attempt, error=error.message)
-        return None
+        deadline_s = boottime_s() + UP_S
+        error = "it cannot be reached"
+        while self.job.ending is None and self.attempt == order.attempt:
+            try:
+                if part.is_known:
+                    await self._begin(part, order.attempt, order.rendezvous)
+                    return None
+            except LinkError as lost:
+                part.is_new, error = False, lost.message
+            except DdptopError as refused:
+                error = refused.message
+                break
+            if boottime_s() >= deadline_s:
+                life = self.job.nodes.get(order.node)
+                error = (life.why if life is not None else None) or error
+                break
+            await asyncio.sleep(POLL_S)
+        else:
+            return None
+        return pt.PartRefused(node=order.node, attempt=order.attempt, error=error)
 
     async def _begin(self, part: Part, attempt: int, rendezvous: Rendezvous) -> None:
         """Have a node take part in an attempt: with the agent that it has, or anew.
@@ -431,13 +457,14 @@ class Head:
         if not part.ended and part.attempt == attempt:
             return
         if not part.ended and part.attempt == attempt - 1:
-            with contextlib.suppress(ControlError):
-                arguments = {
-                    "attempt": attempt,
-                    "rendezvous": msgspec.to_builtins(rendezvous),
-                }
+            arguments = {"attempt": attempt, "rendezvous": msgspec.to_builtins(rendezvous)}
+            try:
                 await part.link.ask("restart", arguments)
                 return
+            except LinkError:
+                raise
+            except ControlError:
+                pass  # it cannot with the agent that it has
         if not part.ended:
             await self._end_part(part, 0.0)
         index = [one.host for one in self._placement.nodes].index(part.link.host)
@@ -480,12 +507,19 @@ class Head:
     async def _end_part(self, part: Part, grace_s: float) -> None:
         """End what a node runs of the job; returns once that is so, or it cannot be reached."""
         deadline_s = boottime_s() + grace_s + ENDED_S
-        while not part.ended and part.link.is_up and boottime_s() < deadline_s:
+        while not part.ended and boottime_s() < deadline_s:
+            if not part.is_known:
+                life = self.job.nodes.get(part.link.host)
+                away_s = AWAY_S if life is not None and life.takes_part else 0.0
+                if not await self._until(lambda: part.ended or part.is_known, away_s):
+                    return
+                continue
             asked = False
             with contextlib.suppress(ControlError):  # its supervisor may be starting
                 await part.link.ask("stop", {"grace_s": grace_s}, timeout_s=10.0)
                 asked = True
-            await self._until(lambda: part.ended, grace_s + ENDED_S if asked else RETRY_S)
+            wait_s = grace_s + ENDED_S if asked else RETRY_S
+            await self._until(lambda: part.ended or not part.is_known, wait_s)
 
     # -- evidence and causes ---------------------------------------------------------------------
 
@@ -720,6 +754,10 @@ class Head:
 
     async def _conclude(self) -> pt.NothingLeft:
         await asyncio.gather(*(self._end_part(part, 0.0) for part in self._parts.values()))
+        left = [host for host, part in self._parts.items() if not part.ended]
+        if left:
+            text = f"ranks on {' and '.join(left)} could not be ended: the link is broken"
+            self._log.emit(ev.Noticed(attempt=self.attempt, text=text))
         last = self.attempt or 0
         await self._fetcher.take_ends(range(max(0, last - MOST_ATTEMPTS + 1), last + 1))
         self._alerts.tell_end()
@@ -864,6 +902,26 @@ class Head:
             now_s=now_s,
             now=utc_now(),
         )
+
+
+def _fact_in_any_case(order: pt.Order, attempt: int) -> pt.Fact | None:
+    """What follows an order that failed by a defect of ddptop."""
+    if isinstance(order, pt.KeepEvidenceOnNodes):
+        return pt.VerdictsDue(attempt=attempt)
+    if isinstance(order, pt.JudgeAttempt):
+        return pt.AttemptJudged(
+            attempt=attempt, question=None, cause=None, outcome=None, jitter=random.random()
+        )
+    if isinstance(order, pt.JudgeTrouble):
+        cause = Cause(kind="unknown", summary="The ranks stand still, or their loss went bad.")
+        return pt.TroubleJudged(
+            attempt=attempt, reason=order.reason, cause=cause, outcome=None, jitter=random.random()
+        )
+    if isinstance(order, pt.BeginOn):
+        return pt.PartRefused(node=order.node, attempt=order.attempt, error="internal error")
+    if isinstance(order, pt.EndRanks):
+        return pt.RanksEnded()
+    return pt.NothingLeft() if isinstance(order, pt.Conclude) else None
 
 
 def _shifted(event: ev.JobEvent, shift_s: float) -> ev.JobEvent:

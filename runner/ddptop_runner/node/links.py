@@ -38,6 +38,10 @@ def link_argv(placement: Placement, node: NodeSpec) -> list[str]:
     return node.command
 
 
+class LinkError(ControlError):
+    """A node cannot be reached, or does not answer: whether it got the order is not known."""
+
+
 class NodeLink:
     """The link to one node.
 
@@ -179,14 +183,14 @@ class NodeLink:
     def _send(self, order: nl.Order) -> None:
         process = self._process
         if process is None or process.stdin is None or process.stdin.is_closing():
-            raise ControlError(f"{self.host} cannot be reached")
+            raise LinkError(f"{self.host} cannot be reached")
         process.stdin.write(msgspec.json.encode(order) + b"\n")
 
     def _fail_all(self, why: str) -> None:
         waiting, self._answers = self._answers, {}
         for future in waiting.values():
             if not future.done():
-                future.set_exception(ControlError(f"{self.host} cannot be reached", why))
+                future.set_exception(LinkError(f"{self.host} cannot be reached", why))
 
     async def ask(
         self, op: str, arguments: dict[str, Any], timeout_s: float = ANSWER_S
@@ -194,7 +198,7 @@ class NodeLink:
         """A request to the node; its answer.
 
         Raises:
-            ControlError: where it is refused, or the node cannot be reached.
+            ControlError: where it is refused; `LinkError` where the node cannot be reached.
         """
         return await self._asked(
             lambda number: nl.Request(id=number, op=op, arguments=arguments), timeout_s
@@ -219,7 +223,7 @@ class NodeLink:
 
     async def _asked(self, order: Callable[[int], nl.Order], timeout_s: float) -> dict[str, Any]:
         if not self.is_up:
-            raise ControlError(f"{self.host} cannot be reached")
+            raise LinkError(f"{self.host} cannot be reached")
         self._id += 1
         number = self._id
         future: asyncio.Future[nl.Answer] = asyncio.get_running_loop().create_future()
@@ -228,7 +232,7 @@ class NodeLink:
             self._send(order(number))
             answer = await asyncio.wait_for(future, timeout_s)
         except asyncio.TimeoutError:
-            raise ControlError(f"{self.host} did not answer within {timeout_s:g} s") from None
+            raise LinkError(f"{self.host} did not answer within {timeout_s:g} s") from None
         finally:
             self._answers.pop(number, None)
         if answer.error is not None:

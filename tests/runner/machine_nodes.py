@@ -429,6 +429,9 @@ class _Fetcher:
     async def take_evidence(self, name: str, most_s: float = 0.0) -> None:
         await asyncio.sleep(0.1)
 
+    def follow(self, *_: object) -> None:
+        pass
+
     async def take_ends(self, attempts: object) -> None:
         await asyncio.sleep(0.1)
 

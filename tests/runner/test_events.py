@@ -147,6 +147,22 @@ EVERY: list[tuple[ev.JobEvent, str, str]] = [
     (ev.SocketsFailed(error="no"), "alert", ""),
     (ev.InternalError(error="KeyError", place="a.py:7"), "alert", ""),
     (ev.Noticed(text="a log was cut"), "alert", "a log was cut"),
+    (
+        ev.NodeUnreachable(attempt=0, node="b", why="no route to host"),
+        "node",
+        "b cannot be reached: no route to host; its ranks may still be training",
+    ),
+    (ev.NodeReachable(attempt=0, node="b"), "node", "b can be reached again"),
+    (
+        ev.NodesAwaited(attempt=0, nodes=["b", "c"], seconds=15.0),
+        "node",
+        "waiting up to 15 s for b, c before attempt 1",
+    ),
+    (
+        ev.NodeLost(attempt=0, node="b", why="no route to host"),
+        "node",
+        "continuing without b: no route to host",
+    ),
     (ev.Untyped(text="of another version"), "alert", "of another version"),
 ]
 

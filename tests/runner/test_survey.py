@@ -8,7 +8,7 @@ import time
 import pytest
 
 from ddptop_runner.base.errors import UsageError
-from ddptop_runner.jobs import launch_hosts
+from ddptop_runner.host import handover
 from ddptop_runner.launch import preflight, survey
 from ddptop_runner.launch.hosts import parse_hosts
 from ddptop_runner.launch.readiness import Wanted
@@ -115,7 +115,7 @@ def test_each_host_that_does_not_answer_is_refused_beside_the_others(fake_ssh):
 def test_all_hosts_together_take_no_longer_than_one_that_never_answers(fake_ssh, monkeypatch):
     started_s = time.monotonic()
     link_limit_s = 1.5
-    monkeypatch.setattr(survey.HostLink.__init__, "__defaults__", (link_limit_s,))
+    monkeypatch.setattr(survey.HostLink.__init__, "__defaults__", (link_limit_s, None))
     judged, asked = collect("a,silent,endless")
     assert time.monotonic() - started_s < 10
     said = {refusal.hosts[0]: refusal.problem for refusal in judged.refusals}
@@ -208,4 +208,4 @@ def test_ranks_elsewhere_get_the_shells_variables_but_not_what_belongs_to_this_m
         "TERM": "xterm",
         "BYTES": "\udcff",
     }
-    assert set(launch_hosts.carried(env)) == {"WANDB_API_KEY", "NCCL_DEBUG", "PATH"}
+    assert set(handover.carried(env)) == {"WANDB_API_KEY", "NCCL_DEBUG", "PATH"}

@@ -52,7 +52,7 @@ try:
     if os.path.exists(mark):
         os.remove(mark)
     shutil.rmtree(target, ignore_errors=True)
-    subprocess.run([sys.executable, "-m", "venv", "--without-pip", target], check=True,
+    subprocess.run([sys.executable, "-I", "-m", "venv", "--without-pip", target], check=True,
                    stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
     wheels = os.path.join(target, "wheels")
     zipfile.ZipFile(io.BytesIO(payload)).extractall(wheels)
@@ -64,7 +64,7 @@ except OSError as error:
     end("%s cannot be written (%s)" % (target, error.strerror), "check the home there")
 python = os.path.join(target, "bin", "python")
 same = [list(found), sysconfig.get_platform()] == told["platform"]
-argv = [sys.executable, "-m", "pip", "--python", python, "install", "--quiet",
+argv = [sys.executable, "-E", "-m", "pip", "--python", python, "install", "--quiet",
         "--disable-pip-version-check", "--no-input", "--find-links", wheels]
 argv += ["--no-index"] if same and told["complete"] else []
 done = subprocess.run(argv + ["ddptop==" + told["version"]], stdin=subprocess.DEVNULL,

@@ -217,7 +217,7 @@ QUESTIONS = {
     "tests/frameworks/scripts/horovod_train.py": "gets its rank from horovodrun: hvd.init",
     "tests/frameworks/scripts/mirrored_train.py": "tf.distribute.MirroredStrategy",
     "tests/launched/scripts/parallel.py": "torch.nn.DataParallel",
-    "tests/launched/scripts/printing_spawn.py": "starts its own ranks: mp.spawn",
+    "tests/launched/scripts/printing_spawn.py": "starts its own ranks: mp.start_processes",
     "tests/launched/scripts/spawn.py": "starts its own ranks: mp.spawn",
     "tests/samples/progress_jobs.py": "lightning.Trainer(devices=2)",
 }

@@ -138,6 +138,6 @@ def test_a_link_tells_that_there_is_nothing(ddptop_home, script, wait_until):
         assert not node.absent[0].has_folder
         assert "cannot be reached" in (node.ask("stop", grace_s=1.0).error or "")
         assert "unknown request" in (node.ask("leave").error or "")
-        assert node.ask("read_new", where="../../etc", names=["passwd"]).error is not None
+        assert node.ask("read_file", where="../../etc", names=["passwd"]).error is not None
         assert node.ask("restart", attempt="x").error is not None
         node.cut()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 
+import msgspec
 import pytest
 from tests.runner.builders import make_snapshot, make_spec, put_job
 
@@ -13,8 +14,9 @@ from ddptop_runner.host.oom import KernelLog, MemoryGroup, OomWatch
 from ddptop_runner.job import evidence, failure
 from ddptop_runner.job.command_ranks import CommandRanks
 from ddptop_runner.job.ranks import OwnRanks
+from ddptop_runner.judge.causes.culprit import RankEnd
 from ddptop_runner.judge.restarts import policy
-from ddptop_runner.model.diagnose import RankExit
+from ddptop_runner.model.diagnose import PythonException, RankExit
 from ddptop_runner.model.snapshot import Cause, GpuProcess, GpuSample, RankSample, encode
 from ddptop_runner.store import evidence_folder
 
@@ -264,3 +266,17 @@ def test_a_command_that_is_its_only_rank_is_named_as_that_rank(quiet):
     table[0].exit = RankExit(0, pid, -9, 1.001)
     _, cause = failure.judge(folder, 0, table, 1.0, oom=quiet)
     assert (cause.rank, cause.signal) == (0, "SIGKILL")
+
+
+def test_an_event_keeps_no_more_of_an_end_than_a_person_reads():
+    many = "Missing key(s): " + ", ".join(f"layers.{n}.weight" for n in range(100_000))
+    error = PythonException("RuntimeError", many, "train.py:3 in main", because="E: " + many)
+    end = failure.shortened(
+        RankEnd(RankExit(5, 7, 1, 100.0), exception=error, tail="x" * 90_000 + "the end")
+    )
+    assert end.exception is not None
+    assert end.exception.message.startswith("Missing key(s)")
+    assert end.tail.endswith("the end")
+    assert len(msgspec.json.encode(end)) < 10_000
+    plain = msgspec.to_builtins(end)
+    assert msgspec.convert(plain, RankEnd) == end, "the head reads it back"

@@ -44,6 +44,8 @@ CRASHES = frozenset(
     (Signals.SIGSEGV, Signals.SIGABRT, Signals.SIGBUS, Signals.SIGFPE, Signals.SIGILL)
 )
 """Signals of which the probe's faulthandler tells where they struck."""
+KEPT_CHARACTERS = 4000
+"""Of a rank's last lines, and of its exception, in an event."""
 ERROR_FILE_BYTES = 1024 * 1024
 """Of torch's error file; a longer one is not read."""
 
@@ -117,6 +119,18 @@ def ends_of(folder: RunFolder, attempt: int, table: OwnRanks) -> list[RankEnd]:
         for record in table
         if record.exit is not None
     ]
+
+
+def shortened(end: RankEnd) -> RankEnd:
+    """The end as an event keeps it; a message may list every key of a model."""
+    exception = end.exception
+    if exception is not None:
+        exception = dataclasses.replace(
+            exception,
+            message=diagnose.clipped(exception.message, KEPT_CHARACTERS),
+            because=None if exception.because is None else diagnose.clipped(exception.because),
+        )
+    return dataclasses.replace(end, exception=exception, tail=end.tail[-KEPT_CHARACTERS:])
 
 
 def _ends_in_command(

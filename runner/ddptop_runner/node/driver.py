@@ -8,7 +8,6 @@ fact.
 from __future__ import annotations
 
 import asyncio
-import dataclasses
 import random
 import signal
 from collections.abc import Callable, Coroutine
@@ -50,8 +49,6 @@ AGENT_EXIT_S = 5.0
 """How long the agent may take to end once its ranks have."""
 EXITS_KNOWN_S = 1.5
 """How ranks exited is known by then, where no agent but the guardian or the kernel reports it."""
-TAIL_CHARACTERS = 4000
-"""Of a rank's log, as the head of a job on several nodes gets it."""
 RECONNECT_S = 3.0
 """An agent that lives is connected again by then."""
 
@@ -397,10 +394,7 @@ class JobDriver:
     def _ends_for_head(self, attempt: int) -> list[dict[str, Any]]:
         """How each rank ended, as plain data: the head judges the ranks of all nodes together."""
         ends = failure.ends_of(self._folder, attempt, self.attempt.table)
-        return [
-            msgspec.to_builtins(dataclasses.replace(end, tail=end.tail[-TAIL_CHARACTERS:]))
-            for end in ends
-        ]
+        return [msgspec.to_builtins(failure.shortened(end)) for end in ends]
 
     def _judged(
         self,

@@ -17,7 +17,7 @@ from ddptop.progress_words import BAR_CELLS, LIST_CELLS, place, share, shown_per
 from ddptop_runner.base.units import NOT_AVAILABLE, duration, name_gpus, name_ranks, size
 from ddptop_runner.job.registry import JobView
 from ddptop_runner.jobs.contract import JobStatus
-from ddptop_runner.judge.balance.imbalance import WORST_FIRST, Figure, deviations
+from ddptop_runner.judge.balance.imbalance import WORST_FIRST, Figure, deviations, seen
 from ddptop_runner.model.snapshot import Alert, GpuSample, RankSample
 
 Part = tuple[str, str]
@@ -120,7 +120,7 @@ def _ranks(status: JobStatus) -> list[Part]:
 
 def _learning(status: JobStatus) -> list[Part]:
     """Pace and loss."""
-    ranks = status.ranks
+    ranks = seen(status.ranks)
     pace = _middle(rank.steps_per_s for rank in ranks)
     loss = _middle(rank.loss for rank in ranks)
     parts: list[Part] = []

@@ -14,6 +14,7 @@ from ddptop.tui.render.alert_help import explain
 from ddptop.tui.render.attention import short_cause
 from ddptop.tui.render.devices import label
 from ddptop.tui.render.log_merge import Merger, when
+from ddptop.tui.render.panels import median_loss
 from ddptop.tui.sources import covered_devices, far_devices
 from tests.runner.builders import make_spec, put_job
 from tests.runner.nodes import HOSTS, NOON, merged, placement, rank_on, ranks_and_devices
@@ -26,6 +27,7 @@ from ddptop_runner.job.registry import rank_of_pid, read_job
 from ddptop_runner.job.state import JobState
 from ddptop_runner.judge.alerts import TOLD_BY_EVENTS, of_nodes
 from ddptop_runner.judge.balance import outliers
+from ddptop_runner.judge.balance.imbalance import RankDeviation, deviations
 from ddptop_runner.judge.balance.job_watch import JobWatch
 from ddptop_runner.judge.balance.rank_devices import own_devices
 from ddptop_runner.judge.balance.stuck import StuckWatch
@@ -38,6 +40,7 @@ from ddptop_runner.model.snapshot import (
     NodeStatus,
     RankSample,
 )
+from ddptop_runner.node.snapshot import devices_for_history, for_history
 from ddptop_runner.store.history import HistoryReader, HistoryWriter
 from ddptop_runner.store.history_schema import device_number
 
@@ -370,3 +373,18 @@ def test_a_cause_in_one_row_names_the_host_once():
         signal="SIGKILL",
     )
     assert short_cause(cause) == "rank 5 on b was killed by SIGKILL at step 3."
+
+
+def test_figures_of_a_host_out_of_reach_are_neither_compared_nor_recorded():
+    ranks = [
+        *RANKS[:4],
+        *(msgspec.structs.replace(r, state="unknown", loss=9.0) for r in RANKS[4:]),
+    ]
+    ranks[3] = msgspec.structs.replace(ranks[3], loss=2.2)
+    snapshot = msgspec.structs.replace(with_nodes("unreachable"), ranks=ranks)
+    apart = deviations(ranks, GPUS)
+    assert apart[0].loss == 0.0 and apart[5] == RankDeviation()
+    assert median_loss(snapshot)[0] == 2.0
+    assert [rank.rank for rank in for_history(snapshot)] == [0, 1, 2, 3]
+    assert {gpu.host for gpu in devices_for_history(snapshot)} == {"a"}
+    assert devices_for_history(with_nodes("running")) == GPUS

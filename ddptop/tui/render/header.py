@@ -26,6 +26,7 @@ from ddptop.tui.render.text import (
 )
 from ddptop_runner.base import units
 from ddptop_runner.job.registry import AnyJob, JobView, pause_of
+from ddptop_runner.judge.balance.imbalance import seen
 from ddptop_runner.model.run_step import of_snapshot as run_step_of
 from ddptop_runner.model.run_step import step_beside
 from ddptop_runner.model.snapshot import NodeSnapshot, Pause, Progress, RankSample
@@ -124,7 +125,7 @@ def _alive(
 
 def last_step(ranks: Sequence[RankSample], now: dt.datetime) -> Line:
     """`last step 0s ago`, of the rank that is the longest without one; empty where unknown."""
-    known = [rank for rank in ranks if rank.last_progress_at is not None]
+    known = [rank for rank in seen(ranks) if rank.last_progress_at is not None]
     if not known:
         return ()
     slowest = min(known, key=lambda rank: rank.last_progress_at or now)

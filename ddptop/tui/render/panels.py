@@ -21,6 +21,7 @@ from ddptop.tui.snapshot import Machine
 from ddptop_runner.base import units
 from ddptop_runner.job import registry
 from ddptop_runner.job.registry import AnyJob
+from ddptop_runner.judge.balance.imbalance import seen
 from ddptop_runner.model.snapshot import Alert, Cause, NodeSnapshot, RankSample
 
 HOT_C = 85.0
@@ -43,7 +44,7 @@ def median_loss(snapshot: NodeSnapshot) -> tuple[float | None, str | None]:
     for rank in snapshot.ranks:
         if rank.loss_state in ("nan", "inf"):
             return None, rank.loss_state
-    known = sorted(rank.loss for rank in snapshot.ranks if rank.loss is not None)
+    known = sorted(rank.loss for rank in seen(snapshot.ranks) if rank.loss is not None)
     if not known:
         return None, None
     middle = len(known) // 2

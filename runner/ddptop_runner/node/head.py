@@ -56,7 +56,7 @@ from ddptop_runner.node.links import LinkError, NodeLink
 from ddptop_runner.node.past import look_back
 from ddptop_runner.node.remote import node_job_id
 from ddptop_runner.node.server import ControlServer
-from ddptop_runner.node.snapshot import for_history
+from ddptop_runner.node.snapshot import devices_for_history, for_history
 from ddptop_runner.store.disk import SteadyFile
 from ddptop_runner.store.history import HistoryWriter
 
@@ -253,7 +253,9 @@ class Head:
         found = [*self._alerts_of_nodes(), *stalled(snapshot.pause, is_told=self._hangs.is_on)]
         self._alerts.look(snapshot, found, now_s)
         self._write(replace(snapshot, alerts=self._alerts.now))
-        self._history.add(snapshot.ts, snapshot.attempt, for_history(snapshot), snapshot.gpus)
+        self._history.add(
+            snapshot.ts, snapshot.attempt, for_history(snapshot), devices_for_history(snapshot)
+        )
 
     async def _shut_down(self) -> None:
         self._loop.remove_reader(self._channel)
@@ -263,7 +265,9 @@ class Head:
         self._server.close()
         self._clock.end()
         snapshot = self._snapshot()
-        self._history.add(snapshot.ts, snapshot.attempt, for_history(snapshot), snapshot.gpus)
+        self._history.add(
+            snapshot.ts, snapshot.attempt, for_history(snapshot), devices_for_history(snapshot)
+        )
         await write_end(self._folder, snapshot, self._history, self._snapshot_file)
 
     # -- facts, events, orders -------------------------------------------------------------------

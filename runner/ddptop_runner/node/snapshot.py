@@ -18,7 +18,13 @@ from ddptop_runner.judge.balance import imbalance, rank_devices
 from ddptop_runner.launch.gpus.queue import QueueWatch
 from ddptop_runner.model import run_step
 from ddptop_runner.model.run_step import RankSteps, RunSteps
-from ddptop_runner.model.snapshot import LauncherSample, NodeSnapshot, ProcessId, RankSample
+from ddptop_runner.model.snapshot import (
+    GpuSample,
+    LauncherSample,
+    NodeSnapshot,
+    ProcessId,
+    RankSample,
+)
 from ddptop_runner.model.spec import JobSpec
 from ddptop_runner.model.words import LIVE_STATES, StepCounts
 from ddptop_runner.node.driver import JobDriver
@@ -74,16 +80,25 @@ def with_run_steps(
 
 def for_history(snapshot: NodeSnapshot) -> list[RankSample]:
     """The ranks as they are recorded: while no step is taken, without what only a step tells."""
+    ranks = snapshot.ranks
+    if snapshot.nodes:  # of a node that cannot be reached nothing is known
+        ranks = [rank for rank in ranks if rank.state != "unknown"]
     if snapshot.pause is None:
-        return snapshot.ranks
+        return ranks
     return [
         msgspec.structs.replace(
             rank,
             **dict.fromkeys(("loss", "loss_min", "loss_max", "step_time_s")),
             **dict.fromkeys(("data_wait_s", "sync_s", "compute_s")),
         )
-        for rank in snapshot.ranks
+        for rank in ranks
     ]
+
+
+def devices_for_history(snapshot: NodeSnapshot) -> list[GpuSample]:
+    """The devices as they are recorded: without those of nodes that cannot be reached."""
+    away = {node.host for node in snapshot.nodes if node.state in ("unreachable", "lost")}
+    return [gpu for gpu in snapshot.gpus if gpu.host not in away] if away else snapshot.gpus
 
 
 def _size(path: Path) -> int | None:

@@ -111,6 +111,11 @@ def _ratio(value: float, median: float) -> float | None:
     return (value - median) / abs(median) if median else None
 
 
+def seen(ranks: Sequence[RankSample]) -> Sequence[RankSample]:
+    """Without those on hosts that cannot be reached, whose figures are old; all, if all are."""
+    return [rank for rank in ranks if rank.state != "unknown"] or ranks
+
+
 def of_job(ranks: Sequence[RankSample], gpus: Sequence[GpuSample]) -> Imbalance:
     """The imbalance of a job over its living ranks and its devices.
 
@@ -118,7 +123,7 @@ def of_job(ranks: Sequence[RankSample], gpus: Sequence[GpuSample]) -> Imbalance:
     known for two ranks; utilization and power are the devices'. In a job without devices memory is
     the ranks' resident memory and utilization their CPU time.
     """
-    living = [rank for rank in ranks if rank.state not in ENDED]
+    living = [rank for rank in seen(ranks) if rank.state not in ENDED]
     step_time = imbalance(rank.step_time_s for rank in living)
     if not gpus:
         return Imbalance(
@@ -166,7 +171,7 @@ def deviations(
         gpus: its devices.
         alerts: those of now; they say which ranks are marked, and in what.
     """
-    living = [rank for rank in ranks if rank.state not in ENDED]
+    living = [rank for rank in seen(ranks) if rank.state not in ENDED]
     found: dict[int, dict[str, float]] = {rank.rank: {} for rank in ranks}
     for name, read in (_OF_DEVICES if gpus else _OF_PROCESSES).items():
         values = {rank.rank: read(rank) for rank in living}

@@ -21,7 +21,7 @@ import msgspec
 
 from ddptop_runner.base.units import has_or_have, is_or_are, name_ranks, size, step_time
 from ddptop_runner.judge.alerts import Finding
-from ddptop_runner.judge.balance.imbalance import alone_s
+from ddptop_runner.judge.balance.imbalance import alone_s, seen
 from ddptop_runner.judge.losses import LossApart
 from ddptop_runner.model.snapshot import GpuSample, RankSample
 from ddptop_runner.model.words import ENDED
@@ -151,7 +151,7 @@ class RankMarks:
             now_s: a clock that only goes forward, in seconds.
             attempt: the job's; with another one all begins anew.
         """
-        living = [rank for rank in ranks if rank.state not in ENDED]
+        living = [rank for rank in seen(ranks) if rank.state not in ENDED]
         ids = attempt, tuple(sorted((rank.rank, rank.pid) for rank in living if rank.pid))
         if ids != self._ids:
             self._smoothed.clear()

@@ -126,11 +126,18 @@ def serve(port: int | None, host: str, actions: bool) -> int:
 
 
 @click.command(epilog="Example: ddptop watch 12345")
-@click.argument("target", metavar="PID|JOB")
+@click.argument("target", metavar="PID|JOB|slurm:ID[@NODE]")
 @click.option("--readonly", is_flag=True, help=READONLY_HELP)
 @click.option("--ascii/--no-ascii", "ascii_only", default=None, help=ASCII_HELP)
 def watch(target: str, readonly: bool, ascii_only: bool | None) -> int:
-    """Watch a training job that ddptop did not start."""
+    """Watch a training job that ddptop did not start.
+
+    With slurm:ID, show what runs on the first node of that Slurm job, or on NODE.
+    """
+    if target.startswith("slurm:"):
+        from ddptop.commands.watch_slurm import run_there
+
+        return run_there(target, readonly=readonly, ascii_only=ascii_only, terminal=is_terminal())
     from ddptop.commands.watch import run
 
     return run(target, readonly=readonly, terminal=is_terminal(), ascii_only=ascii_only)

@@ -183,6 +183,13 @@ def test_srun_tells_that_a_node_left_the_allocation():
     assert slurm.link_problem("srun: error: Unable to contact slurm controller", "4", "n2") is None
 
 
+def test_what_srun_prints_is_told_without_its_noise():
+    noise = "srun: cluster configuration lacks support for cpu binding\n"
+    assert slurm.step_problem(noise) is None
+    said = f"{noise}srun: error: Unable to contact slurm controller (connect failure)\n"
+    assert slurm.step_problem(said) == "Unable to contact slurm controller (connect failure)"
+
+
 def test_what_sbatch_prints_is_read():
     assert slurm.submitted("12\n") == "12"
     assert slurm.submitted("note\n12;cluster\n") == "12"

@@ -157,6 +157,16 @@ def link_problem(said: str, slurm_job: str, host: str) -> str | None:
     return f"{host} is not part of Slurm job {slurm_job} any more"
 
 
+_NOISE = re.compile(r"lacks support for cpu binding|^srun: (?:warning|info|job )", re.IGNORECASE)
+
+
+def step_problem(said: str) -> str | None:
+    """Why a step ended, in srun's words; None where it said nothing of use."""
+    lines = [line.strip() for line in said.splitlines()]
+    lines = [line for line in lines if line and not _NOISE.search(line)]
+    return re.sub(r"^(?:srun: )?(?:error: )?", "", lines[-1])[:200] if lines else None
+
+
 # -- the batch script ------------------------------------------------------------------------------
 
 _FLAGS = frozenset(

@@ -135,6 +135,9 @@ class NodeLink:
             outside = slurm.link_problem(said, self._placement.slurm_job or "", self.host)
             if outside is not None:
                 return outside
+            if status < 0:  # ended by `_watch`
+                return f"{self.host} does not respond"
+            return slurm.step_problem(said) or f"the step ended with status {status}"
         if self._placement.by == "ssh" and not ssh.is_here(self.host):
             known = None if status < 0 else status
             return ssh.why_unreachable(self.host, known, said, SILENT_S).problem

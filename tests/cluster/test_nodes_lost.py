@@ -1,0 +1,62 @@
+"""Nodes that go away for good, and nodes whose head does."""
+
+from __future__ import annotations
+
+import pytest
+from tests.cluster.jobs import launch
+
+
+@pytest.fixture
+def run(head, trainer):
+    started = []
+
+    def start(*options, **more):
+        job = launch(head, trainer, *options, **more)
+        started.append(job)
+        return job
+
+    yield start
+    for job in started:
+        job.stop()
+
+
+def test_the_rest_goes_on_without_a_lost_node_and_takes_it_back(hosts, run, wait_until):
+    job = run("--nodes", "1:2", "--node-timeout", "3")
+    wait_until(lambda: job.trains(("h1", "h2")))
+    hosts.hosts["h2"].die()
+    wait_until(lambda: job.trains(("h1",), attempt=1), 60)
+    wait_until(lambda: job.status()["state"] == "running", 10)
+    assert "h2" in " ".join(event["message"] for event in job.events())
+    hosts.hosts["h2"].start()
+    wait_until(lambda: job.trains(("h1", "h2"), attempt=2), 60)
+
+
+def test_with_the_first_node_the_store_is_lost_and_the_rest_goes_on(hosts, run, wait_until):
+    job = run("--nodes", "1:2", "--node-timeout", "3")
+    wait_until(lambda: job.trains(("h1", "h2")))
+    hosts.hosts["h1"].die()
+    wait_until(lambda: job.trains(("h2",), attempt=1), 60)
+
+
+def test_a_lost_node_that_is_needed_fails_the_job(hosts, run, wait_until):
+    job = run("--node-timeout", "3")
+    wait_until(lambda: job.trains(("h1", "h2")))
+    hosts.hosts["h2"].die()
+    wait_until(lambda: job.status()["state"] == "failed", 60)
+    assert "h2" in job.last("ended") + job.last("failure")
+    wait_until(lambda: not hosts.hosts["h1"].pids(), 20)
+
+
+def test_nodes_without_a_head_end_themselves(hosts, head, run, wait_until):
+    job = run("--orphan-timeout", "4")
+    wait_until(lambda: job.trains(("h1", "h2")))
+    head.kill("guardian", job.name)
+    head.kill("supervisor", job.name)
+    wait_until(lambda: not (hosts.hosts["h1"].pids() or hosts.hosts["h2"].pids()), 40)
+
+
+def test_the_training_ends_well(hosts, run, head, wait_until):
+    job = run("--", "--steps", "20")
+    assert head.cli("wait", job.name, "--timeout", "60").returncode == 0
+    assert job.status()["state"] == "finished"
+    wait_until(lambda: not (hosts.hosts["h1"].pids() or hosts.hosts["h2"].pids()), 20)

@@ -9,7 +9,7 @@ import threading
 from tests.runner.builders import gone, put_job
 
 from ddptop_runner.base.clock import utc_now
-from ddptop_runner.base.paths import runs_dir
+from ddptop_runner.base.paths import members_dir, runs_dir
 from ddptop_runner.host import procs
 from ddptop_runner.launch.gpus import usage
 from ddptop_runner.launch.gpus.usage import claims, queued_before, taking, uses
@@ -41,6 +41,14 @@ def test_live_jobs_have_their_devices(ddptop_home):
     found = sorted(claims(), key=lambda claim: claim[0])
     assert found == [("comes-up", ONE), ("runs", ZERO)]
     assert claims(besides="comes-up@1") == [("runs", ZERO)]
+
+
+def test_parts_of_jobs_on_several_machines_have_their_devices(ddptop_home):
+    folder = put_job("part", live(), devices=[ONE], job_id="j@1.0")
+    members_dir().mkdir()
+    folder.path.rename(members_dir() / "j@1.0")
+    assert claims() == [("part", ONE)]
+    assert claims(besides="j@1.0") == []
 
 
 def test_a_job_in_another_container_of_this_machine_counts_while_it_is_heard_of(ddptop_home):

@@ -164,6 +164,11 @@ def runs_dir() -> Path:
     return state_home() / "runs"
 
 
+def members_dir() -> Path:
+    """The folder that holds this machine's parts of jobs on several machines."""
+    return state_home() / "members"
+
+
 def config_file() -> Path:
     """The person's own settings, which need not exist."""
     base = os.environ.get("XDG_CONFIG_HOME")

@@ -24,6 +24,7 @@ from ddptop_runner.base.clock import boottime_s, is_time, utc_now
 from ddptop_runner.base.errors import DamagedFileError, NoSuchJobError, UsageError
 from ddptop_runner.base.paths import (
     RunFolder,
+    members_dir,
     run_folder,
     runs_dir,
     shared_file_system,
@@ -372,6 +373,19 @@ def read_all() -> tuple[list[JobView], list[DamagedFileError]]:
 def all_jobs() -> list[JobView]:
     """Every readable job of this state folder, newest first."""
     return read_all()[0]
+
+
+def parts_here() -> list[JobView]:
+    """This machine's readable parts of jobs on several machines, whose heads may be elsewhere."""
+    try:
+        folders = [RunFolder(path) for path in members_dir().iterdir()]
+    except OSError:
+        return []
+    views = []
+    for folder in filter(_is_job, folders):
+        with contextlib.suppress(DamagedFileError):
+            views.append(read_job(folder))
+    return views
 
 
 def is_recent(view: JobView) -> bool:

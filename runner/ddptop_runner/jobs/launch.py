@@ -117,7 +117,7 @@ def plan_of(
         UsageError: when its name cannot be had.
     """
     notes = [*choice.notes, *program.notes]
-    name = _name(request)
+    name = name_of_job(request)
     is_held = request.slurm_job is not None  # and ends with its allocation anyway
     survival_plan = survival.plan(survival.gather(env))
     no_tmux = tmux.why_unusable()
@@ -332,7 +332,12 @@ def _bring_history_back(folder: RunFolder) -> None:
         stored.unlink()
 
 
-def _name(request: LaunchRequest) -> str:
+def name_of_job(request: LaunchRequest) -> str:
+    """The name that was asked for, or the one that is derived, which may still get a suffix.
+
+    Raises:
+        UsageError: when it is in use, or cannot be a name.
+    """
     if request.name is None:
         return name_for(request)
     name = check_name(request.name)

@@ -14,7 +14,7 @@ from ddptop_runner.base.errors import UsageError
 from ddptop_runner.base.units import plural
 from ddptop_runner.devices.words import names_of
 from ddptop_runner.host import handover
-from ddptop_runner.jobs.launch import checked, plan_of
+from ddptop_runner.jobs.launch import checked, name_of_job, plan_of
 from ddptop_runner.launch import advice, preflight
 from ddptop_runner.launch.device_check import Findings
 from ddptop_runner.launch.gpus.choice import DeviceChoice
@@ -45,6 +45,7 @@ def prepare(
         UsageError: naming what cannot be done and what to do instead.
     """
     cwd, overrides = checked(request)
+    name_of_job(request)  # no host is asked for a job that could not be started
     fewest = fewest_nodes(request.nodes, len(request.hosts))
     python = _python(request, env)
     wanted = _wanted(request, cwd, python, {**env, **overrides})

@@ -28,6 +28,7 @@ from ddptop_runner.base.paths import (
     RunFolder,
     create_local_dir,
     local_dir_reason,
+    members_dir,
     require_own,
     state_home,
 )
@@ -63,7 +64,7 @@ GLOO_INTERFACE = "GLOO_SOCKET_IFNAME"
 
 def member_folder(node_job_id: str) -> RunFolder:
     """The run folder of a node's part of a job, which is no job of its own to `ddptop ls`."""
-    return RunFolder(state_home() / "members" / node_job_id)
+    return RunFolder(members_dir() / node_job_id)
 
 
 def node_job_id(job_id: str, index: int) -> str:

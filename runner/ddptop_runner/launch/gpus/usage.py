@@ -252,7 +252,8 @@ FRESH_S = 30.0
 
 def _holders_here() -> list[JobView]:
     """Live jobs that may have devices of this machine."""
-    return [view for view in registry.all_jobs() if _is_here(view) and view.is_live]
+    views = [*registry.all_jobs(), *registry.parts_here()]
+    return [view for view in views if _is_here(view) and view.is_live]
 
 
 def _is_here(view: JobView) -> bool:

@@ -8,15 +8,23 @@ import os
 import stat
 import struct
 from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from ddptop_runner.base.clock import utc_now
 from ddptop_runner.base.errors import ControlError
 from ddptop_runner.base.paths import RunFolder
+from ddptop_runner.job.event_log import EventLog
+from ddptop_runner.model import events as ev
+from ddptop_runner.model.snapshot import Event
 from ddptop_runner.node import control
 from ddptop_runner.node import server as supervisor_server
 from ddptop_runner.node.server import ControlServer
+from ddptop_runner.node.supervisor import Supervisor
+from ddptop_runner.store.history import HistoryWriter
 
 Message = dict[str, Any]
 
@@ -218,3 +226,32 @@ async def test_a_client_that_says_nothing_is_hung_up_on(server, folder, monkeypa
     writer.write(b'{"op": ')
     assert await reader.read() == b""
     writer.close()
+
+
+def test_a_head_gets_what_a_full_disk_has_not_taken(tmp_path: Path) -> None:
+    history = HistoryWriter(tmp_path / "history.db")
+    row = Event(ts=utc_now(), type="state", message="", attempt=0)
+    history.event(row)
+    history._connect = lambda: None  # type: ignore[method-assign]
+    history.event(row)
+    log = EventLog(history, lambda line: None)
+    sent: list[dict[str, Any]] = []
+    supervisor: Any = SimpleNamespace(
+        _folder=SimpleNamespace(history_db=tmp_path / "history.db"),
+        _history=history,
+        _log=log,
+        _followers=[],
+        publish=lambda: None,
+    )
+
+    def follow(after_seq: int) -> list[int]:
+        sent.clear()
+        stop = Supervisor._follow(supervisor, after_seq, lambda line: sent.append(json.loads(line)))
+        log.emit(ev.Noticed(text="live"))
+        stop()
+        return [one["event"]["seq"] for one in sent]
+
+    assert follow(0) == [1, 2, 3]
+    assert follow(1) == [2, 3, 4]
+    assert follow(4) == [5]
+    assert not log.watchers and not supervisor._followers

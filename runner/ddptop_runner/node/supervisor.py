@@ -368,7 +368,9 @@ class Supervisor:
 
     def _follow(self, after_seq: int, send: Callable[[bytes], None]) -> Callable[[], None]:
         """Send the head what it has not seen yet, then what happens."""
-        for row in HistoryReader(self._folder.history_db).events(silent=True, after_seq=after_seq):
+        rows = HistoryReader(self._folder.history_db).events(silent=True, after_seq=after_seq)
+        unsaved = [row for row in self._history.unsaved_events if row.seq > after_seq]
+        for row in [*rows, *unsaved]:
             send(_line(NodeEvent(event=row)))
 
         def send_event(row: Event) -> None:

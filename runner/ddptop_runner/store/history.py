@@ -301,6 +301,11 @@ class HistoryWriter:
         """Of the last event; 0 before the first."""
         return self._next_seq - 1
 
+    @property
+    def unsaved_events(self) -> list[Event]:
+        """Those that a full disk has not taken yet."""
+        return list(self._pending_events)
+
     def flush(self) -> None:
         """Commit everything taken so far, the unfinished second included."""
         if self._closed:

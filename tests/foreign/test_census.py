@@ -8,11 +8,13 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
+import msgspec
 import pytest
 from tests.foreign.builders import find, process, torch_process, torchrun
 from tests.runner.builders import make_spec, put_job
 
 from ddptop_runner.base.errors import NoSuchJobError, UsageError
+from ddptop_runner.base.paths import run_folder
 from ddptop_runner.devices.owners import ENDED
 from ddptop_runner.foreign.census import (
     CensusTaker,
@@ -24,6 +26,7 @@ from ddptop_runner.foreign.census import (
 from ddptop_runner.foreign.types import Census
 from ddptop_runner.host import procs
 from ddptop_runner.model.snapshot import GpuProcess, GpuSample
+from ddptop_runner.model.spec import Placement, write_spec
 
 SLEEP = "import time; time.sleep(600)"
 
@@ -103,6 +106,17 @@ def test_own_jobs_are_left_out_and_others_are_not(sleeper):
     gpus = [gpu(0, *(GpuProcess(pid=one.pid, user="ada") for one in (own, other)))]
     pids = {job.root_pid for job in CensusTaker().take(gpus).jobs}
     assert other.pid in pids and own.pid not in pids
+
+
+def test_parts_of_a_job_on_several_nodes_are_its_own(ddptop_home):
+    put_job("mine")
+    spec = make_spec("mine")
+    placement = Placement(by="pipe", nodes=[], min_nodes=1)
+    of_nodes = [f"{spec.job_id}.{number}" for number in range(2)]
+    assert not any(is_own_job(job_id, os.geteuid()) for job_id in of_nodes)
+    write_spec(run_folder("mine"), msgspec.structs.replace(spec, placement=placement))
+    assert all(is_own_job(job_id, os.geteuid()) for job_id in of_nodes)
+    assert not is_own_job("mine@another.0", os.geteuid())
 
 
 def test_whose_job_an_id_names(ddptop_home):

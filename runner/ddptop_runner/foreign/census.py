@@ -39,7 +39,9 @@ def is_own_job(job_id: str, uid: int) -> bool:
     except (OSError, ValueError):
         return False
     try:
-        return read_spec(folder).job_id == job_id
+        spec = read_spec(folder)
+        of_node = spec.placement is not None and job_id.rpartition(".")[0] == spec.job_id
+        return of_node or spec.job_id == job_id
     except DamagedFileError:
         return True  # better left out than shown as somebody else's
 

@@ -24,7 +24,7 @@ from ddptop_runner.host import procs
 from ddptop_runner.job.moment import compose
 from ddptop_runner.job.old_events import typed
 from ddptop_runner.job.registry import rank_of_pid, read_job
-from ddptop_runner.job.state import JobState
+from ddptop_runner.job.state import JobState, NodeLife, RankLife
 from ddptop_runner.judge.alerts import TOLD_BY_EVENTS, of_nodes
 from ddptop_runner.judge.balance import outliers
 from ddptop_runner.judge.balance.imbalance import RankDeviation, deviations
@@ -42,6 +42,7 @@ from ddptop_runner.model.snapshot import (
 )
 from ddptop_runner.node.snapshot import devices_for_history, for_history
 from ddptop_runner.store.history import HistoryReader, HistoryWriter
+from ddptop_runner.store.history_reader import Figures
 from ddptop_runner.store.history_schema import device_number
 
 RANKS, GPUS = ranks_and_devices()
@@ -388,3 +389,23 @@ def test_figures_of_a_host_out_of_reach_are_neither_compared_nor_recorded():
     assert [rank.rank for rank in for_history(snapshot)] == [0, 1, 2, 3]
     assert {gpu.host for gpu in devices_for_history(snapshot)} == {"a"}
     assert devices_for_history(with_nodes("running")) == GPUS
+
+
+def test_a_replay_places_the_ranks_on_the_nodes_of_that_attempt():
+    spec = make_spec(placement=placement(("a", "b"), per_host=2), nproc=4)
+    alone = JobState(
+        phase="running",
+        attempt=1,
+        nodes={"a": NodeLife(lost=True, why="gone"), "b": NodeLife(takes_part=True)},
+        ranks={0: RankLife(), 1: RankLife()},
+    )
+    both, gpus = ranks_and_devices(per_host=2)
+    then = compose(spec, alone, Figures(), NOON, merged(both, gpus, attempt=2))
+    assert [(rank.host, rank.local_rank, rank.gpu) for rank in then.ranks] == [
+        ("b", 0, 0),
+        ("b", 1, 1),
+    ]
+    assert [(node.host, node.state, node.ranks) for node in then.nodes] == [
+        ("a", "lost", []),
+        ("b", "running", [0, 1]),
+    ]

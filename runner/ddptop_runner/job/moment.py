@@ -21,9 +21,10 @@ from ddptop_runner.base.exit_status import split_status
 from ddptop_runner.base.paths import RunFolder
 from ddptop_runner.base.start import own_words
 from ddptop_runner.host import procs
+from ddptop_runner.job.decide_nodes import hosts_of_ranks
 from ddptop_runner.job.event_log import memory_of
 from ddptop_runner.job.old_events import cause_told, typed
-from ddptop_runner.job.state import JobState, RankLife
+from ddptop_runner.job.state import JobState, NodeLife, RankLife
 from ddptop_runner.job.transition import fold
 from ddptop_runner.judge.balance import imbalance, rank_devices
 from ddptop_runner.judge.hangs.pause import Facts, pause_state
@@ -36,12 +37,13 @@ from ddptop_runner.model.snapshot import (
     GpuSample,
     Imbalance,
     NodeSnapshot,
+    NodeStatus,
     Pause,
     ProcessId,
     RankSample,
 )
 from ddptop_runner.model.spec import JobSpec
-from ddptop_runner.model.words import LIVE_STATES, Base, RankState
+from ddptop_runner.model.words import LIVE_STATES, Base, NodePart, RankState
 from ddptop_runner.reading.progress.combine import of_moment
 from ddptop_runner.store import evidence_folder, logs
 from ddptop_runner.store.history_reader import Figures, HistoryReader, LastStep, Rows
@@ -250,6 +252,7 @@ def compose(
         checkpoint=state.checkpoint,
         policy=state.policy,
         pause=pause,
+        nodes=_nodes(spec, state),
     )
 
 
@@ -278,10 +281,55 @@ def _ranks(
     known = {} if last is None else {rank.rank: rank for rank in last.ranks}
     same_places = last is not None and (not last.set_aside or last.attempt == state.attempt)
     numbers = sorted({*state.ranks, *figures.ranks})
+    known = _moved(spec, state, known) if spec.placement is not None else known
     return [
         _rank(spec, number, state, figures, known.get(number) if same_places else None)
         for number in numbers
     ]
+
+
+def _moved(
+    spec: JobSpec, state: JobState, known: Mapping[int, RankSample]
+) -> dict[int, RankSample]:
+    """The ranks at the nodes of that attempt: each deals them anew to those that take part."""
+    devices = {} if spec.placement is None else {n.host: n.devices for n in spec.placement.nodes}
+    found, counts = dict(known), Counter[str]()
+    for number, host in hosts_of_ranks(state, spec).items():
+        local, counts[host] = counts[host], counts[host] + 1
+        there = known.get(number)
+        if there is None or there.host != host:
+            own = devices.get(host) or []
+            found[number] = RankSample(
+                rank=number,
+                local_rank=local,
+                host=host,
+                gpu=own[local].index if local < len(own) else None,
+            )
+    return found
+
+
+def _nodes(spec: JobSpec, state: JobState) -> list[NodeStatus]:
+    """The nodes of a job on several, as its events tell."""
+    hosts = hosts_of_ranks(state, spec) if spec.placement is not None else {}
+    found = []
+    for host in spec.hosts:
+        life = state.nodes.get(host, NodeLife())
+        part: NodePart = "running" if life.takes_part else "waiting"
+        part = "ended" if state.phase not in LIVE_STATES else "lost" if life.lost else part
+        if life.unknown_since is not None and part not in ("ended", "lost"):
+            part = "unreachable"
+        ranks = [rank for rank, one in hosts.items() if one == host]
+        found.append(
+            NodeStatus(
+                host=host,
+                state=part,
+                unknown_since=life.unknown_since,
+                attempt=state.attempt if life.takes_part else None,
+                ranks=ranks,
+                why=life.why,
+            )
+        )
+    return found
 
 
 def _rank(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from ddptop.output import say
 from ddptop_runner.base.errors import DamagedFileError, NewerFileError, NoSuchJobError
 from ddptop_runner.base.paths import RunFolder, run_folder
 from ddptop_runner.job.registry import JobView, is_there, resolve
@@ -38,5 +39,6 @@ def run(jobs: Sequence[str], force: bool = False) -> int:
     for folder in damaged.values():
         commands.remove_damaged(folder)
     for view in views.values():
-        commands.remove(view, force=force)
+        if (left := commands.remove(view, force=force)) is not None:
+            say(f"ddptop: {view.job} was deleted, but {left}")
     return 0

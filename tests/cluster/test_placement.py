@@ -11,6 +11,12 @@ import pytest
 from tests.nvml_stub import StubDriver
 
 RUNNER = Path(__file__).parents[2] / "runner"
+SAY = """\
+import os, pathlib, socket, sys
+names = ("TOLD", "MINE", "CUDA_VISIBLE_DEVICES")
+words = [socket.gethostname(), os.getcwd(), *(str(os.environ.get(name)) for name in names)]
+pathlib.Path(sys.argv[1], os.environ["RANK"]).write_text("|".join(words))
+"""
 LAUNCH = ["launch", "-d", "--nproc", "1"]
 
 
@@ -202,6 +208,26 @@ def test_setup_host_installs_where_there_is_none_and_the_doctor_agrees(
         assert checks["together"] == "ok"
         assert checks["python"] == "ok"
     shutil.rmtree(hosts.hosts["h3"].folder / "home" / ".local")
+
+
+@pytest.mark.torch
+def test_a_job_gets_the_shells_variables_everywhere_and_rm_leaves_nothing(head, hosts, tmp_path):
+    (head.folder / "say.py").write_text(SAY)
+    words = [*LAUNCH, "--hosts", "h1,h2", "--name", "say", "--env", "MINE=1", "say.py", tmp_path]
+    done = head.cli(*map(str, words), TOLD="by the shell", CUDA_VISIBLE_DEVICES="7")
+    assert (done.returncode, done.stdout) == (0, "say\n"), done.stderr
+    assert head.cli("wait", "say").returncode == 0, head.cli("events", "say").stdout
+    for rank, host in enumerate(("h1", "h2")):
+        said = (tmp_path / str(rank)).read_text().split("|")
+        assert said == [host, str(head.folder), "by the shell", "1", "None"]
+    parts = [hosts.hosts[name].home / "members" for name in ("h1", "h2")]
+    assert [len(list(part.iterdir())) for part in parts] == [1, 1]
+    hosts.hosts["h2"].die()
+    done = head.cli("rm", "say")
+    assert done.returncode == 0
+    assert done.stderr.startswith("ddptop: say was deleted, but its files remain on h2 (the conn")
+    assert not list(parts[0].iterdir())
+    shutil.rmtree(parts[1])
 
 
 @pytest.mark.torch

@@ -240,12 +240,15 @@ def _wait_for_guards(view: JobView) -> None:
         time.sleep(POLL_S / 10)
 
 
-def remove(view: JobView, *, force: bool = False) -> None:
-    """Delete an ended job's run folder with its logs and history.
+def remove(view: JobView, *, force: bool = False) -> str | None:
+    """Delete an ended job's run folder with its logs and history, on all of its machines.
 
     Args:
         view: the job.
         force: also that of another host, of which nothing is heard any more.
+
+    Returns:
+        Where something could not be deleted, and why; None where nothing is left.
 
     Raises:
         UsageError: when the job lives.
@@ -255,7 +258,13 @@ def remove(view: JobView, *, force: bool = False) -> None:
         view = read_job(view.folder)  # it may have been started again since
     require_ended(view, force=force)
     _wait_for_guards(view)
+    left = None
+    if view.spec.placement is not None:
+        from ddptop_runner.jobs.parts import remove_parts  # what most verbs do without
+
+        left = remove_parts(view.spec, view.spec.placement)
     _delete(view.folder)
+    return left
 
 
 def remove_damaged(folder: RunFolder) -> None:

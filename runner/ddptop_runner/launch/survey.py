@@ -104,7 +104,15 @@ class HostLink:
         Raises:
             HostError: there was none, or the question was refused.
         """
-        request = Request(id=next(self._ids), op="preflight", arguments=question)
+        return self.request("preflight", limit_s, question)
+
+    def request(self, op: str, limit_s: float, arguments: dict[str, Any]) -> dict[str, Any]:
+        """The answer to a request that needs no job.
+
+        Raises:
+            HostError: there was none, or it was refused.
+        """
+        request = Request(id=next(self._ids), op=op, arguments=arguments)
         assert self._process.stdin is not None
         self._limit_s = limit_s
         try:

@@ -12,6 +12,7 @@ import contextlib
 import os
 import shutil
 import socket
+import stat
 import sys
 import time
 from collections.abc import Callable, Mapping
@@ -164,7 +165,32 @@ def _preflight(arguments: dict[str, Any]) -> dict[str, Any]:
     return preflight.answer(arguments)
 
 
+def forget(arguments: dict[str, Any]) -> dict[str, Any]:
+    """Delete the run folder of a node's part of a job, with its logs and evidence.
+
+    Raises:
+        ControlError: where it runs, or is another user's.
+    """
+    job_id = str(arguments.get("job_id", ""))
+    folder = member_folder(job_id)
+    if not bounded.is_file_name(job_id):
+        raise ControlError("not the id of a node's part of a job")
+    try:
+        status = folder.path.lstat()
+    except FileNotFoundError:
+        return {}
+    if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.geteuid():
+        raise ControlError(f"not deleting {folder.path}, which {belongs(status)}")
+    if is_locked(folder):
+        raise ControlError("the node's part of the job is still running")
+    if folder.live_dir != folder.path:
+        shutil.rmtree(folder.live_dir, ignore_errors=True)
+    shutil.rmtree(folder.path)
+    return {}
+
+
 LOCAL: dict[str, Callable[[dict[str, Any]], dict[str, Any]]] = {
+    "forget": forget,
     "hello": lambda _: {},
     "preflight": _preflight,
 }

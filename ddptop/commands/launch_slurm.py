@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -76,6 +77,8 @@ def use(request: LaunchRequest, found: Allocation, options: Mapping[str, Any]) -
     In the batch step, with which the allocation ends, this process becomes the job's holder.
     """
     request = slurm.in_allocation(request, found, os.environ)
+    if found.is_batch:  # the holder takes it
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGUSR1})
     before = slurm.to_resume(found) if found.is_batch else None
     if before is not None:
         request = replace(request, name=None)

@@ -197,6 +197,7 @@ class JobHolder:
         """Hold it; the exit status of the batch step."""
         for number in (signal.SIGUSR1, signal.SIGTERM):
             signal.signal(number, lambda number, _: self._signals.add(number))
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGUSR1})
         while True:
             self._guardian.look()
             for step in self._steps:

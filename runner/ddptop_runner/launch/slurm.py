@@ -266,6 +266,7 @@ def batch_script(batch: Batch) -> str:
         f"#!/bin/bash\n{head}\n"
         "# Before the time limit, Slurm sends USR1 to ddptop, which has the job save a checkpoint\n"
         "# and requeues it. A requeued job continues in its run folder.\n"
+        "trap '' USR1  # until ddptop listens\n"
         f"cd {shlex.quote(batch.cwd)} || exit 1\n{exports}exec {shlex.join(batch.command)}\n"
     )
 

@@ -23,6 +23,7 @@ from ddptop_runner.jobs.slurm_holder import (
     read_requeues,
     write_requeues,
 )
+from ddptop_runner.jobs.slurm_queue import forget_queue, read_queue
 from ddptop_runner.launch.request import LaunchPlan, LaunchRequest
 from ddptop_runner.launch.slurm import (
     Allocation,
@@ -65,10 +66,30 @@ def run(
     if options["dry_run"]:
         put(script.rstrip("\n"))
         return 0
+    if request.name is not None:
+        require_unqueued(plan.name)
     job = slurm.submit(script, sbatch, plan.name)
+    forget_queue()
     say(f"ddptop: submitted Slurm job {job}; once it runs: ddptop attach {plan.name}")
     put(plan.name)
     return 0
+
+
+def require_unqueued(name: str) -> None:
+    """Refuse the name of a job that Slurm has not started yet, which has no run folder.
+
+    Raises:
+        UsageError: one has it.
+    """
+    forget_queue()
+    queue = read_queue()
+    jobs = [] if queue is None or queue.jobs is None else queue.jobs
+    same = next((one for one in jobs if one.name == name), None)
+    if same is not None:
+        raise UsageError(
+            f"the name {name!r} is in use by Slurm job {same.id}",
+            f"choose another name, or cancel that job: scancel {same.id}",
+        )
 
 
 def use(request: LaunchRequest, found: Allocation, options: Mapping[str, Any]) -> int:

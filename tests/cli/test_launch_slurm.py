@@ -72,6 +72,14 @@ def test_the_batch_step_gets_the_command_as_typed(ddptop_cli, tmp_path, monkeypa
     assert (done.returncode, done.stdout) == (0, "b\n")
     assert "submitted Slurm job 41; once it runs: ddptop attach b" in done.stderr
 
+    cells = ["40", "b", "PENDING", "p", "1", "", "Priority", *["N/A"] * 4, "40"]
+    program(no_slurm, "squeue", "cat <<'EOF'\n" + "\x1f".join(cells) + "\nEOF")
+    monkeypatch.setenv("SLURM_CONF", "/dev/null")
+    twice = ddptop_cli("launch", *typed, *target)
+    assert twice.returncode == 2
+    assert "the name 'b' is in use by Slurm job 40; " in twice.stderr
+    (no_slurm / "squeue").unlink()
+
     program(no_slurm, "sbatch", 'echo "sbatch: error: Invalid account" >&2; exit 1')
     refused = ddptop_cli("launch", *typed, *target)
     assert refused.returncode == 1

@@ -76,6 +76,12 @@ def read_queue(env: Mapping[str, str] | None = None) -> Queue | None:
     return queue
 
 
+def forget_queue() -> None:
+    """Have the next reader ask again: a job was just submitted."""
+    with contextlib.suppress(OSError):
+        (state_home() / "slurm-queue.json").unlink(missing_ok=True)
+
+
 def _ask(squeue: str, shell: Mapping[str, str]) -> Queue:
     argv = queue_argv(user_name(os.geteuid()))
     try:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import math
 import random
 import selectors
 import socket
@@ -43,6 +44,8 @@ NODE_TIMEOUT_S = 40.0
 STEPS = 25
 SETTLED_S = 600.0
 """After the last thing that happened, whatever is to follow has followed."""
+LINK_BACK_S = 15.0
+"""Until a link is made again, and the node has told what happened."""
 TICK_S = 5.0
 POLL_S = 0.5
 FOLDER = RunFolder(Path(tempfile.gettempdir()) / "machine-nodes" / "train")
@@ -88,10 +91,19 @@ class Node:
         """Pid by rank."""
         self.ends: list[RankEnd] = []
         self.link: Link | None = None
+        self.back_s = 0.0
+        """Since when it can be reached; as long as it cannot, in the future."""
 
     @property
     def can_be_reached(self) -> bool:
         return not (self.is_cut or self.is_off)
+
+    def comes_back(self, **changes: bool) -> None:
+        was_away = not self.can_be_reached
+        for name, value in changes.items():
+            setattr(self, name, value)
+        if was_away and self.can_be_reached:
+            self.back_s = self.world.loop.time()
 
     @property
     def is_alive(self) -> bool:
@@ -244,7 +256,7 @@ class Node:
     def die(self) -> None:
         """Everything on the node is gone at once."""
         self.world.lives[self.host] += 1
-        self.is_off = True
+        self.is_off, self.back_s = True, math.inf
         if self.is_alive:
             for other in self.world.nodes.values():
                 if other is not self and other.attempt == self.attempt:
@@ -542,7 +554,8 @@ class World:
     def check_event(self, before: JobState, state: JobState, event: ev.JobEvent | None) -> None:
         assert 0 <= state.budget.used <= self.limit, "the budget is overspent"
         if isinstance(event, ev.JobEnded):
-            away = (one.host for one in self.nodes.values() if not one.can_be_reached)
+            now_s = self.loop.time()
+            away = (one.host for one in self.nodes.values() if now_s - one.back_s < LINK_BACK_S)
             self.away_at_end.update(away)
         if before.is_over:
             assert state == before, "an end is final"
@@ -582,19 +595,20 @@ class World:
 
     async def link_breaks(self) -> None:
         node = self.some()
-        node.is_cut = self.random.random() < 0.7
+        node.is_cut = node.is_cut or self.random.random() < 0.7
+        node.back_s = math.inf if node.is_cut else self.loop.time()
         node.break_link()
 
     async def link_returns(self) -> None:
         for node in self.nodes.values():
-            node.is_cut = False
+            node.comes_back(is_cut=False)
 
     async def node_dies(self) -> None:
         self.some().die()
 
     async def nodes_return(self) -> None:
         for node in self.nodes.values():
-            node.is_off = False
+            node.comes_back(is_off=False)
 
     async def head_dies(self) -> None:
         if self.head is not None and not self.head.ended.is_set():

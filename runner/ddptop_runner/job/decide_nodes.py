@@ -102,7 +102,7 @@ def _part_started(state: JobState, node: str, event: ev.AttemptStarted, spec: Jo
     if _part(state, node).started:
         return []
     begun: Decision = [ev.NodeStarted(attempt=state.attempt, node=node)]
-    if state.world is None:  # the first of them
+    if state.world is None and state.ending is None:  # the first of them
         taking_part = [one for one in _placement(spec).nodes if _part(state, one.host).takes_part]
         begun.append(
             ev.AttemptStarted(
@@ -244,6 +244,8 @@ def _take_back(state: JobState, node: str, now_s: float, spec: JobSpec) -> Decis
 
 
 def _restart_asked(state: JobState, fact: pt.RestartAsked, now_s: float, spec: JobSpec) -> Decision:
+    if state.ending is not None:
+        raise ControlError("the job is ending", "wait until it has ended")
     if single.is_waiting(state):
         return single.decide(state, fact, now_s, spec)
     if state.phase not in ("starting", "running", "hung"):
@@ -275,6 +277,11 @@ def _nodes_due(state: JobState, fact: pt.NodesDue, now_s: float, spec: JobSpec) 
     if fact.attempt != state.attempt or state.restart is None:
         return []
     missing = _missing(state, spec)
+    timeout_s = _placement(spec).node_timeout_s
+    if missing and not _is_enough(state, spec) and fact.waited_s < timeout_s:
+        # others went away while it was waited for those that can be done without
+        awaited = ev.NodesAwaited(attempt=state.attempt, nodes=missing, seconds=timeout_s)
+        return [awaited, pt.AwaitNodes(seconds=timeout_s)]
     lost: Decision = [
         ev.NodeLost(attempt=state.attempt, node=node, why=_part(state, node).why or "no response")
         for node in missing

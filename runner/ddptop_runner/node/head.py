@@ -96,6 +96,10 @@ class Part:
     is_new: bool = False
     """Whether nothing of the job can be there: it is not asked for what happened."""
     ends: list[RankEnd] = dataclasses.field(default_factory=list)
+    is_stale: bool = False
+    """Whether this head has not heard of it yet: the last one may have started something there."""
+    is_beginning: asyncio.Lock = dataclasses.field(default_factory=asyncio.Lock)
+    """Held while it is told to begin an attempt: a later one may be decided on meanwhile."""
     broken: asyncio.TimerHandle | None = None
     """Reports the broken link, unless it is made again before."""
 
@@ -214,6 +218,7 @@ class Head:
             )
             part = Part(link, attempt=kept.get("attempt"), ended=bool(kept.get("ended", True)))
             part.is_new = past.snapshot is None
+            part.is_stale = not part.is_new
             self._parts[node.host] = part
         if past.event is not None:
             self._log.emit(past.event)
@@ -259,9 +264,10 @@ class Head:
 
     async def _shut_down(self) -> None:
         self._loop.remove_reader(self._channel)
-        for task in list(self._tasks):
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        while tasks := [task for task in self._tasks if not task.done()]:
+            for task in tasks:  # before Python 3.12 wait_for may swallow one
+                task.cancel()
+            await asyncio.wait(tasks, timeout=0.1)
         self._server.close()
         self._clock.end()
         snapshot = self._snapshot()
@@ -344,7 +350,7 @@ class Head:
             return await self._wait_for_restart(order, attempt)
         if isinstance(order, pt.AwaitNodes):
             await asyncio.sleep(order.seconds)
-            return pt.NodesDue(attempt=attempt)
+            return pt.NodesDue(attempt=attempt, waited_s=order.seconds)
         if isinstance(order, pt.EndOn):
             await self._end_part(self._parts[order.node], 0.0)
             return None
@@ -393,7 +399,7 @@ class Head:
     def _report_link(self, part: Part, *, is_there: bool) -> None:
         if part.is_told and is_there:
             return
-        part.is_told = True
+        part.is_told, part.is_stale = True, False
         is_gone = not (is_there or part.ended)
         # that what is left of an earlier attempt is gone is no news: it had to end
         fact = pt.LinkMade(
@@ -436,7 +442,9 @@ class Head:
         while self.job.ending is None and self.attempt == order.attempt:
             try:
                 if part.is_known:
-                    await self._begin(part, order.attempt, order.rendezvous)
+                    async with part.is_beginning:
+                        if self.job.ending is None and self.attempt == order.attempt:
+                            await self._begin(part, order.attempt, order.rendezvous)
                     return None
             except LinkError as lost:
                 part.is_new, error = False, lost.message
@@ -511,11 +519,11 @@ class Head:
     async def _end_part(self, part: Part, grace_s: float) -> None:
         """End what a node runs of the job; returns once that is so, or it cannot be reached."""
         deadline_s = boottime_s() + grace_s + ENDED_S
-        while not part.ended and boottime_s() < deadline_s:
+        while (part.is_stale or not part.ended) and boottime_s() < deadline_s:
             if not part.is_known:
                 life = self.job.nodes.get(part.link.host)
                 away_s = AWAY_S if life is not None and life.takes_part else 0.0
-                if not await self._until(lambda: part.ended or part.is_known, away_s):
+                if not await self._until(lambda: part.is_known, away_s):
                     return
                 continue
             asked = False

@@ -61,6 +61,7 @@ from ddptop_runner.store.disk import SteadyFile
 from ddptop_runner.store.history import HistoryWriter
 
 TICK_S = 1.0
+PUBLISH_S = 0.05
 SHOWN_CHARACTERS = 2000
 LINK_GRACE_S = 3.0
 """A link that is made again within this was never broken, as far as a person is concerned."""
@@ -163,6 +164,8 @@ class Head:
         self._silent: set[str] = set()
         """Nodes that could not keep evidence: they have failed themselves, or are gone."""
         self._under_way: list[tuple[pt.Order, int]] = []
+        self._publishing: asyncio.TimerHandle | None = None
+        """Writes the snapshot soon, after events that change nothing but figures."""
         self.ended = asyncio.Event()
 
     @property
@@ -287,14 +290,16 @@ class Head:
         self._carry(decide_nodes(self.job, fact, boottime_s(), self._spec))
 
     def _carry(self, decision: Decision) -> None:
-        has_events = False
+        before, has_events = self.job.phase, False
         for event in decision:
             if isinstance(event, ev.EventBase):
                 self._log.emit(event)
                 self._follow_event(event)
                 has_events = True
-        if has_events:
+        if self.job.phase != before or any(isinstance(one, pt.Message) for one in decision):
             self.publish()
+        elif has_events and self._publishing is None:  # a thousand ranks start at once
+            self._publishing = self._loop.call_later(PUBLISH_S, self.publish)
         for order in decision:
             if isinstance(order, pt.Message):
                 self._carry_out(order)
@@ -874,6 +879,9 @@ class Head:
 
     def publish(self) -> None:
         """Write the snapshot now."""
+        if self._publishing is not None:
+            self._publishing.cancel()
+            self._publishing = None
         self._write(replace(self._snapshot(), alerts=self._alerts.now))
 
     def _write(self, snapshot: NodeSnapshot) -> None:

@@ -263,15 +263,19 @@ def slow_nodes(ranks: Sequence[RankSample]) -> dict[str, float]:
 
 
 def _slow_nodes(on: Mapping[str, Sequence[RankSample]], read: Read) -> dict[str, float]:
+    times = {host: [read(rank) or 0.0 for rank in here] for host, here in on.items()}
+    least_s = min(map(min, times.values()))
     found = {}
     for host, here in on.items():
-        elsewhere = [rank for other, there in on.items() if other != host for rank in there]
-        if len(here) < 2 or len(elsewhere) < 2:
+        own_s = min(times[host])
+        if len(here) < 2 or own_s < least_s + LEAST_S:  # no median of others is smaller than that
             continue
-        usual_s = statistics.median(read(rank) or 0.0 for rank in elsewhere)
-        fastest = min(here, key=lambda rank: read(rank) or 0.0)
-        excess_s = (read(fastest) or 0.0) - usual_s
-        if excess_s >= max(LEAST_S, SHARE * (fastest.step_time_s or 0.0)) > 0:
+        elsewhere = [time_s for other, there in times.items() if other != host for time_s in there]
+        if len(elsewhere) < 2:
+            continue
+        excess_s = own_s - statistics.median(elsewhere)
+        step_s = here[times[host].index(own_s)].step_time_s
+        if excess_s >= max(LEAST_S, SHARE * (step_s or 0.0)) > 0:
             found[host] = excess_s
     return found
 

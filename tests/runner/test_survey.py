@@ -37,6 +37,7 @@ if host == "noisy":
     sys.stderr.write("This system is for authorized use only.\\n")
 if host == "mad":
     print("[" * 100000)
+asked_times = 0
 boot = None if host == "bootless" else host
 out(type="hello", ddptop="0.0.1" if host == "old" else VERSION, host=host, boot_id=boot,
     boottime_s=1.0, now="2026-11-22T00:00:00Z")
@@ -48,6 +49,9 @@ for line in sys.stdin:
     if host == "refuses":
         out(type="answer", id=order["id"], error="the disk is full", hint="free some space")
     elif asked == "clock":
+        asked_times += 1
+        if asked_times == 1:  # it loads its modules
+            time.sleep(1)
         out(type="answer", id=order["id"], data={"now_s": time.time() + 5})
     elif asked == "facts" and host == "old":
         out(type="answer", id=order["id"], data={"something": "else"})

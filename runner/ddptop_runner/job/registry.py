@@ -32,7 +32,7 @@ from ddptop_runner.base.paths import (
 )
 from ddptop_runner.devices.owners import user_name
 from ddptop_runner.host import procs
-from ddptop_runner.model.snapshot import NodeSnapshot, Pause, decode_snapshot
+from ddptop_runner.model.snapshot import SCHEMA, NodeSnapshot, Pause, decode_snapshot
 from ddptop_runner.model.spec import JobSpec, damaged_job, read_spec, refuse_newer_schema
 from ddptop_runner.model.words import LIVE_STATES, JobState
 
@@ -263,9 +263,11 @@ def _read_once(folder: RunFolder) -> JobView:
 def _read_snapshot(file: Path) -> NodeSnapshot:
     for _ in range(3):  # on a full disk a file may be overwritten in place, while it is read
         data = bounded.read_bytes(file)
-        refuse_newer_schema(file, data)
         with contextlib.suppress(msgspec.MsgspecError):
-            return _checked(decode_snapshot(data))
+            snapshot = decode_snapshot(data)
+            if snapshot.schema <= SCHEMA:  # to read it once more for that alone takes its time
+                return _checked(snapshot)
+        refuse_newer_schema(file, data)
         time.sleep(TORN_S)
     return _checked(decode_snapshot(data))
 

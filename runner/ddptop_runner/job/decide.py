@@ -396,10 +396,6 @@ def _restart_due(state: JobState, fact: pt.RestartDue, now_s: float, spec: JobSp
         return _end(state, fact.question, now_s)
     if fact.attempt != state.attempt or state.restart is None:
         return []
-    if spec.membership is not None and state.restart.counted:
-        alive = state.has_living and fact.question is None
-        ended = _end_decided(state, state.cause, NO_HEAD, requeue=True, end_ranks=alive)
-        return [ended, *_end(state, fact.question, now_s, end_ranks=alive)]
     return [pt.ChooseDevices(question=fact.question)]
 
 
@@ -413,6 +409,9 @@ def _devices_chosen(
         return []
     told: Decision = [ev.Noticed(attempt=state.attempt, text=note) for note in fact.notes]
     alive = state.has_living and question is None
+    if spec.membership is not None and state.restart.counted:  # the head has not asked for it
+        ended = _end_decided(state, state.cause, NO_HEAD, requeue=True, end_ranks=alive)
+        return [ended, *_end(state, question, now_s, end_ranks=alive)]
     if fact.refused is not None:
         cause = state.cause
         if cause is not None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import pytest
 from tests.cluster.jobs import Job, now
 
+pytestmark = pytest.mark.slow
+
 REQUEUE_DELAY_S = 120.0
 """After which Slurm starts a requeued job by itself."""
 
@@ -77,6 +79,7 @@ def test_a_node_that_slurm_takes_away_stays_out(submit, slurm, hosts, wait_until
     hosts.hosts["h3"].start()
     slurm.start_node(hosts.hosts["h3"])
     wait_until(lambda: "idle" in slurm.run("sinfo", "-h", "-n", "h3", "-o", "%T"), what="back")
+    assert job.node("h3")["state"] == "lost"
     assert job.attempt() == attempt
     assert job.trains(["h1", "h2"], now() - 2)
 

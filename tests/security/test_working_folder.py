@@ -51,6 +51,7 @@ VERBS = {
     "kill": ["train"],
     "wait": ["train"],
     "restart": ["train"],
+    "setup-host": ["nowhere.invalid"],
     "stop": ["train"],
     "rm": ["train"],
 }

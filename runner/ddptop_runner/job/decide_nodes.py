@@ -92,6 +92,8 @@ def _node_reported(state: JobState, fact: pt.NodeReported, now_s: float, spec: J
         failed = ev.NodeFailed(
             attempt=state.attempt, node=node, cause=event.cause, outcome=event.outcome
         )
+        if not state.has_failed and not any(life.failed for life in _taking_part(state)):
+            return [failed, pt.KeepEvidenceOnNodes()]  # it failed before it had a rank
         return [failed, *_judge_once_settled(state, node)]
     if isinstance(event, ev.JobEnded):
         return _part_ended(state, node, event)
@@ -102,7 +104,7 @@ def _part_started(state: JobState, node: str, event: ev.AttemptStarted, spec: Jo
     if _part(state, node).started:
         return []
     begun: Decision = [ev.NodeStarted(attempt=state.attempt, node=node)]
-    if state.world is None and state.ending is None:  # the first of them
+    if state.world is None and state.ending is None and state.restart is None:  # the first of them
         taking_part = [one for one in _placement(spec).nodes if _part(state, one.host).takes_part]
         begun.append(
             ev.AttemptStarted(
@@ -207,7 +209,7 @@ def _link_made(state: JobState, fact: pt.LinkMade, now_s: float, spec: JobSpec) 
     if life.unknown_since is not None or life.lost:
         told = [ev.NodeReachable(attempt=state.attempt, node=node)]
     if state.ending is not None:
-        return [*told, pt.EndOn(node=node)] if told else []
+        return [*told, pt.EndOn(node=node, grace_s=_grace_left_s(state, now_s))] if told else []
     if state.restart is not None:
         if told and not [host for host in _missing(state, spec) if host != node]:
             told.append(pt.WaitForRestart(at_s=state.restart.at_s))  # it was waited for
@@ -228,6 +230,13 @@ def _link_made(state: JobState, fact: pt.LinkMade, now_s: float, spec: JobSpec) 
         ev.NodeEnded(attempt=state.attempt, node=node, well=False),
         pt.KeepEvidenceOnNodes(),
     ]
+
+
+def _grace_left_s(state: JobState, now_s: float) -> float:
+    """What is left of the time that ranks get to save, once the job is ending."""
+    if state.stop is None or state.stop.kill_at_s is None:
+        return single.BAD_END_GRACE_S
+    return max(0.0, state.stop.kill_at_s - now_s)
 
 
 def _take_back(state: JobState, node: str, now_s: float, spec: JobSpec) -> Decision:
@@ -357,14 +366,13 @@ def _supervisor_started(
     if state.is_over:
         return []
     if state.phase == "stopping" or state.ending is not None:
-        left_s = single.BAD_END_GRACE_S
-        if state.stop is not None and state.stop.kill_at_s is not None:
-            left_s = max(0.0, state.stop.kill_at_s - now_s)
-        return [pt.EndRanks(grace_s=left_s)]
+        return [pt.EndRanks(grace_s=_grace_left_s(state, now_s))]
     if state.restart is not None:
         return [pt.WaitForRestart(at_s=state.restart.at_s)]
     if state.has_failed or any(life.failed for life in _taking_part(state)):
         return [pt.KeepEvidenceOnNodes()]
+    if _taking_part(state) and all(life.ended for life in _taking_part(state)):
+        return [pt.Conclude()]  # its end was all that was missing
     started = [life for life in _taking_part(state) if life.started]
     if len(started) < len(_taking_part(state)):
         # which of them began is not known: another attempt is certain

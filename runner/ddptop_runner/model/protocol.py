@@ -422,9 +422,11 @@ class AwaitNodes(Message, frozen=True, kw_only=True, tag="await_nodes"):
 
 
 class EndOn(Message, frozen=True, kw_only=True, tag="end_on"):
-    """Kill what a node still runs of an attempt that is over."""
+    """End what a node still runs of a job that is ending."""
 
     node: str
+    grace_s: float
+    """Between SIGTERM and SIGKILL."""
 
 
 Order: TypeAlias = (

@@ -345,7 +345,8 @@ class Fetcher:
             _write_at(fd, data, piece.offset)
         self._from[path] = min(piece.offset, self._from.get(path, piece.offset))
         at = piece.written_at - self._nodes().get(host, 0.0)
-        os.utime(path, (at, at))
+        with contextlib.suppress(OverflowError):  # a node may say anything
+            os.utime(path, (at, at))
 
     # -- evidence ----------------------------------------------------------------------------------
 

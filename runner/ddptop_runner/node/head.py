@@ -357,7 +357,7 @@ class Head:
             await asyncio.sleep(order.seconds)
             return pt.NodesDue(attempt=attempt, waited_s=order.seconds)
         if isinstance(order, pt.EndOn):
-            await self._end_part(self._parts[order.node], 0.0)
+            await self._end_part(self._parts[order.node], order.grace_s)
             return None
         if isinstance(order, pt.EndRanks):
             await self._until(lambda: not self._is_beginning, UP_S)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import signal
 from collections.abc import Callable
 from typing import Any
 
@@ -12,7 +13,7 @@ import msgspec
 
 from ddptop_runner.base import bounded
 from ddptop_runner.base.clock import boottime_s, utc_now
-from ddptop_runner.base.errors import ControlError
+from ddptop_runner.base.errors import ControlError, DdptopError
 from ddptop_runner.launch import slurm, ssh
 from ddptop_runner.model import node_link as nl
 from ddptop_runner.model.spec import JobSpec, NodeSpec, Placement, Rendezvous
@@ -22,6 +23,7 @@ RECONNECT_S = (0.2, 0.5, 1.0, 2.0, 5.0)
 PING_S = 5.0
 SILENT_S = 15.0
 """A link on which nothing comes for so long, not even the answer to a ping, is broken."""
+LAST_WORDS_S = 1.0
 CONNECT_S = 20.0
 """ssh itself gives up earlier."""
 ANSWER_S = 90.0
@@ -119,15 +121,17 @@ class NodeLink:
         errors = asyncio.ensure_future(_last_bytes(process.stderr))
         try:
             await self._read(process)
-        except (OSError, ValueError) as error:
-            return f"the link sent nonsense ({error})"
+        except (ArithmeticError, DdptopError, OSError, TypeError, ValueError) as error:
+            return f"the link broke ({error})"
         finally:
             watch.cancel()
-            with contextlib.suppress(ProcessLookupError):
-                process.kill()
+            with contextlib.suppress(ProcessLookupError):  # a ProxyJump is a process of its own
+                os.killpg(process.pid, signal.SIGKILL)
             self._process = None
             status = await process.wait()
-            said = await errors
+            said = ""
+            with contextlib.suppress(asyncio.TimeoutError):  # what left the group may hold stderr
+                said = await asyncio.wait_for(errors, LAST_WORDS_S)
         return self._why(status, said)
 
     def _why(self, status: int, said: str) -> str:
@@ -177,7 +181,7 @@ class NodeLink:
             limit_s = SILENT_S if self.is_up else CONNECT_S
             if boottime_s() - self._heard_s > limit_s:
                 with contextlib.suppress(ProcessLookupError):
-                    process.kill()
+                    os.killpg(process.pid, signal.SIGKILL)
                 return
             if self.is_up:
                 self._id += 1

@@ -1,0 +1,133 @@
+"""What the head of a job on several nodes makes of single facts."""
+
+from __future__ import annotations
+
+import asyncio
+import datetime as dt
+from typing import Any
+
+import pytest
+from tests.runner.builders import make_spec
+
+from ddptop_runner.job.decide_nodes import begin, decide_nodes
+from ddptop_runner.job.state import JobState
+from ddptop_runner.job.transition import apply
+from ddptop_runner.model import events as ev
+from ddptop_runner.model import protocol as pt
+from ddptop_runner.model.snapshot import Cause
+from ddptop_runner.model.spec import NodeSpec, Placement
+from ddptop_runner.node.links import NodeLink
+
+NOW = dt.datetime(2026, 1, 1, tzinfo=dt.timezone.utc)
+
+
+class Job:
+    """The state of a job on two nodes, and what was ordered last."""
+
+    def __init__(self) -> None:
+        nodes = [
+            NodeSpec(
+                host=f"n{number}",
+                address="127.0.0.1",
+                nproc=1,
+                python="python",
+                command=["ddptop-node"],
+                ports=[1, 2],
+            )
+            for number in range(2)
+        ]
+        placement = Placement(by="pipe", nodes=nodes, min_nodes=1)
+        self.spec = make_spec(nproc=2, placement=placement)
+        self.state = JobState()
+        self._do([ev.Launched(attempt=0, target="t.py", nproc=2, at_s=0.0)])
+        self._do(begin(0, nodes, 0.0))
+
+    def _do(self, decision: Any) -> list[pt.Order]:
+        for one in decision:
+            if isinstance(one, ev.EventBase):
+                self.state = apply(self.state, one, NOW)
+        return [one for one in decision if not isinstance(one, ev.EventBase)]
+
+    def take(self, fact: pt.Fact, now_s: float = 1.0) -> list[pt.Order]:
+        """The orders of a fact."""
+        return self._do(decide_nodes(self.state, fact, now_s, self.spec))
+
+    def hear(self, node: str, event: ev.JobEvent) -> list[pt.Order]:
+        """The orders of what a node reports."""
+        return self.take(pt.NodeReported(node=node, event=event))
+
+    def run(self) -> None:
+        """Both nodes start their rank."""
+        for rank in range(2):
+            started = ev.AttemptStarted(attempt=0, world=1, probed=False, at_s=1.0)
+            self.hear(f"n{rank}", started)
+            self.hear(f"n{rank}", ev.RankStarted(attempt=0, rank=rank, pid=100 + rank))
+
+
+def test_a_head_that_died_before_the_end_was_recorded_records_it() -> None:
+    job = Job()
+    job.run()
+    for rank in range(2):
+        exited = ev.RankExited(attempt=0, rank=rank, pid=100 + rank, status=0, at_s=2.0)
+        job.hear(f"n{rank}", exited)
+        job.hear(f"n{rank}", ev.JobEnded(attempt=0, state="finished"))
+    assert job.take(pt.SupervisorStarted(agent=pt.AgentState())) == [pt.Conclude()]
+
+
+def test_a_node_that_fails_without_a_rank_has_all_nodes_judged() -> None:
+    job = Job()
+    cause = Cause(kind="signal", summary="The agent was killed.")
+    judged = ev.FailureJudged(attempt=0, cause=cause)
+    assert job.hear("n0", judged) == [pt.KeepEvidenceOnNodes()]
+    assert pt.JudgeAttempt() in job.take(pt.VerdictsDue(attempt=0))
+
+
+def test_ranks_that_start_late_leave_a_pending_restart_alone() -> None:
+    job = Job()
+    job.take(pt.RestartAsked(agent=pt.AgentState()))
+    job.hear("n0", ev.AttemptStarted(attempt=0, world=1, probed=False, at_s=1.0))
+    orders = job.take(pt.RestartDue(attempt=0, question=None))
+    assert [type(one) for one in orders] == [pt.BeginOn, pt.BeginOn]
+
+
+def test_a_node_that_returns_while_the_job_stops_has_the_rest_of_the_grace() -> None:
+    job = Job()
+    job.run()
+    job.take(pt.StopAsked(grace_s=300.0), now_s=10.0)
+    job.take(pt.LinkBroken(node="n1", why="no route to host"))
+    orders = job.take(pt.LinkMade(node="n1"), now_s=60.0)
+    assert orders == [pt.EndOn(node="n1", grace_s=250.0)]
+
+
+@pytest.mark.parametrize(
+    "script",
+    [
+        'echo \'{"type":"hello","ddptop":"1","host":"h","boot_id":null,"boottime_s":1.0,'
+        '"now":"2026-01-01T00:00:00"}\'; sleep 60',
+        "sleep 60 >/dev/null & echo gone >&2",
+    ],
+    ids=["a time without a zone", "a child that keeps the pipe"],
+)
+async def test_a_link_that_breaks_in_any_way_is_made_again(script: str) -> None:
+    job, broken = Job(), asyncio.Event()
+    assert job.spec.placement is not None
+    node = NodeSpec(
+        host="n0",
+        address="127.0.0.1",
+        nproc=1,
+        python="python",
+        command=["sh", "-c", script],
+        ports=[1],
+    )
+    times: list[str] = []
+
+    def note(_: NodeLink, why: str) -> None:
+        times.append(why)
+        if len(times) == 2:
+            broken.set()
+
+    link = NodeLink(job.spec.placement, node, "j.0", 0, lambda *_: None, lambda _: None, note)
+    task = asyncio.create_task(link.run())
+    await asyncio.wait_for(broken.wait(), 20)
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)

@@ -23,6 +23,7 @@ FOLLOWER_BYTES = 8 << 20
 """A follower that is so far behind is cut off; it comes back and goes on after its last event."""
 FIRST_LINE_S = 10.0
 """For a client to say what it wants."""
+LISTEN_BACKLOG = 100
 _decoder: msgspec.json.Decoder[Any] = msgspec.json.Decoder()
 
 
@@ -42,9 +43,12 @@ class AgentSide(Protocol):
 class SocketFile:
     """The path of a unix socket that this process bound.
 
+    The path appears once the socket takes connections or datagrams, in place of whatever an
+    earlier supervisor left there, so that whoever finds it is never refused.
+
     Args:
-        endpoint: the socket, not bound yet.
-        path: where; what lies there from an earlier supervisor is removed.
+        endpoint: the socket, not bound yet; a stream socket listens afterwards.
+        path: where.
 
     Raises:
         OSError: it cannot be bound.
@@ -52,10 +56,18 @@ class SocketFile:
 
     def __init__(self, endpoint: socket.socket, path: Path) -> None:
         self._path = path
-        path.unlink(missing_ok=True)
-        endpoint.bind(str(path))
-        path.chmod(0o600)
-        self._inode = path.lstat().st_ino
+        unfinished = path.with_suffix(".new")  # no longer than the path: sun_path has 108 bytes
+        unfinished.unlink(missing_ok=True)
+        try:
+            endpoint.bind(str(unfinished))
+            unfinished.chmod(0o600)
+            self._inode = unfinished.lstat().st_ino
+            if endpoint.type == socket.SOCK_STREAM:
+                endpoint.listen(LISTEN_BACKLOG)
+            unfinished.replace(path)
+        except OSError:
+            unfinished.unlink(missing_ok=True)
+            raise
 
     @property
     def is_there(self) -> bool:
@@ -111,7 +123,7 @@ class ControlServer:
             endpoint.close()
             raise
         self._server = await asyncio.start_unix_server(
-            self._serve, sock=endpoint, limit=LINE_LIMIT_BYTES
+            self._serve, sock=endpoint, limit=LINE_LIMIT_BYTES, backlog=LISTEN_BACKLOG
         )
 
     def close(self) -> None:

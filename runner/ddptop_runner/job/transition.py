@@ -204,7 +204,10 @@ def _trouble(state: JobState, event: ev.TroubleFound, at: dt.datetime) -> JobSta
 
 
 def _trouble_dropped(state: JobState, event: ev.TroubleDropped, at: dt.datetime) -> JobState:
-    return replace(state, phase="running", trouble=None) if state.phase == "hung" else state
+    if state.phase != "hung":
+        return state
+    ranks = {rank: replace(life, hung=False) for rank, life in state.ranks.items()}
+    return replace(state, phase="running", ranks=ranks, trouble=None)
 
 
 def _ranks_ending(state: JobState, event: ev.RanksEnding, at: dt.datetime) -> JobState:

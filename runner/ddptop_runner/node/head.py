@@ -156,7 +156,6 @@ class Head:
         self._checkpoints = CheckpointBook()
         self._found: HangVerdict | BadLoss | None = None
         self._pause: Pause | None = None
-        self._notes: dict[int, str] = {}
         self._skip = asyncio.Event()
         self._wait: asyncio.Event | None = None
         self._evidence = asyncio.Lock()

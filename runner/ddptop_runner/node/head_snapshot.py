@@ -24,6 +24,9 @@ from ddptop_runner.model.spec import JobSpec
 from ddptop_runner.model.words import ENDED, LIVE_STATES, NodePart
 from ddptop_runner.node.job_clock import JobClock
 
+AT_WORK = ("starting", "running", "quiet")
+"""States in which a node shows a rank that hangs for all that it knows."""
+
 
 @dataclass(frozen=True)
 class NodeView:
@@ -135,8 +138,17 @@ def merged(
 
 
 def _ranks(view: NodeView, snapshot: NodeSnapshot, job: JobState) -> list[RankSample]:
-    """The ranks of a node; what is known of one that cannot be seen is old."""
-    found = [replace(rank, host=view.host) for rank in snapshot.ranks]
+    """The ranks of a node; what is known of one that cannot be seen is old.
+
+    That a rank hangs is judged here: its node sees its own ranks alone.
+    """
+    hung = {rank for rank, life in job.ranks.items() if life.hung}
+    found = [
+        replace(rank, host=view.host, state="hung")
+        if rank.rank in hung and rank.state in AT_WORK
+        else replace(rank, host=view.host)
+        for rank in snapshot.ranks
+    ]
     if view.is_live or view.ended or job.phase not in LIVE_STATES:
         return found
     away = job.nodes.get(view.host, NodeLife())

@@ -1,0 +1,57 @@
+"""The snapshot of a job on several nodes, made from those of its nodes."""
+
+from __future__ import annotations
+
+from msgspec.structs import replace
+from tests.runner.builders import make_spec
+from tests.runner.nodes import HOSTS, NOON, merged, placement, ranks_and_devices
+
+from ddptop_runner.host import procs
+from ddptop_runner.job.state import JobState, NodeLife, RankLife
+from ddptop_runner.job.transition import apply
+from ddptop_runner.model import events as ev
+from ddptop_runner.model.snapshot import NodeSnapshot
+from ddptop_runner.node import head_snapshot
+from ddptop_runner.node.job_clock import JobClock
+
+LIVES = {host: NodeLife(takes_part=True, started=True) for host in HOSTS}
+JOB = JobState(phase="running", attempt=0, nodes=LIVES, ranks={n: RankLife() for n in range(8)})
+
+
+def seen(job: JobState, *exited: int) -> NodeSnapshot:
+    """What viewers see of eight ranks that run as far as their nodes can tell."""
+    ranks, gpus = ranks_and_devices()
+    ranks = [replace(one, state="exited") if one.rank in exited else one for one in ranks]
+    views = [
+        head_snapshot.NodeView(
+            host=host,
+            snapshot=merged([one for one in ranks if one.host == host], gpus),
+            is_live=True,
+            attempt=0,
+            ended=False,
+            clock_offset_s=0.0,
+        )
+        for host in HOSTS
+    ]
+    return head_snapshot.merged(
+        job,
+        make_spec(placement=placement()),
+        views,
+        seq=1,
+        clock=JobClock(NOON),
+        pause=None,
+        guardian=None,
+        supervisor=procs.identify(1),
+        memory={},
+        now_s=0.0,
+        now=NOON,
+    )
+
+
+def test_ranks_that_hang_are_shown_so_though_their_nodes_see_them_run():
+    hung = apply(JOB, ev.TroubleFound(attempt=0, reason="hang", ranks=[1, 5, 6]), NOON)
+    states = [one.state for one in seen(hung, 6).ranks]
+    assert [rank for rank, state in enumerate(states) if state == "hung"] == [1, 5]
+    assert states[6] == "exited"
+    well = apply(hung, ev.TroubleDropped(attempt=0), NOON)
+    assert "hung" not in {one.state for one in seen(well).ranks}

@@ -49,8 +49,8 @@ def rss_mib() -> float:
 
 def read_alone(path: Path) -> dict[str, float]:
     """What the reader needs, without a screen."""
-    from ddptop.tui.log_window import FileLog
-    from ddptop.tui.render.log_find import pattern_of
+    from ddptop.logs.find import pattern_of
+    from ddptop.logs.window import FileLog
 
     before_s = time.perf_counter()
     log = FileLog(path)

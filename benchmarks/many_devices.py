@@ -32,7 +32,7 @@ SKIP = 5
 VIEWER = """
 import sys, time
 from ddptop.tui.app import DdptopApp
-from ddptop.tui.collector import Collector
+from ddptop.sources.collector import Collector
 told = open(sys.argv[1], "a", 1)
 look = Collector.look
 def timed_look(self, wish):

@@ -19,8 +19,8 @@ import time
 from pathlib import Path
 
 from common import Screen, cpu_s_of_tree
-from ddptop.tui.render.series import ChartData
-from ddptop.tui.replay_source import ReplaySource
+from ddptop.sources.replay import ReplaySource
+from ddptop.view.series import ChartData
 from feed import JOB, Feed
 
 from ddptop_runner.base.paths import RunFolder

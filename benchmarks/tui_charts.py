@@ -19,11 +19,11 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from ddptop.tui.render.chart import ChartOptions, draw_chart
-from ddptop.tui.render.chart_figures import Curve, FigureOptions, FiguresData, draw_figures
-from ddptop.tui.render.chart_split import SplitData, SplitOptions, draw_split
-from ddptop.tui.render.chart_view import View
-from ddptop.tui.render.series import ChartData, Points
+from ddptop.charts.figures import Curve, FigureOptions, FiguresData, draw_figures
+from ddptop.charts.loss import ChartOptions, draw_chart
+from ddptop.charts.split import SplitData, SplitOptions, draw_split
+from ddptop.charts.view import View
+from ddptop.view.series import ChartData, Points
 
 from ddptop_runner.store.history import HistoryReader
 from ddptop_runner.store.history_reader import BandReader

@@ -40,7 +40,7 @@ def _run() -> int:
     import click
 
     from ddptop.cli import cli
-    from ddptop.output import say
+    from ddptop.plain.output import say
     from ddptop_runner.base.errors import DdptopError
 
     try:

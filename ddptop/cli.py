@@ -18,11 +18,11 @@ from ddptop.cli_screens import (
     attach,
     compare,
     complete_job,
-    is_terminal,
     replay,
     serve,
     watch,
 )
+from ddptop.plain.output import is_terminal
 from ddptop_runner.base.errors import UsageError
 from ddptop_runner.version import __version__
 
@@ -91,7 +91,7 @@ def cli(context: click.Context, readonly: bool, ascii_only: bool | None) -> int 
 
     wait_with_garbage()
     from ddptop.commands.attach import run_overview
-    from ddptop.unguarded import guard
+    from ddptop.commands.unguarded import guard
     from ddptop_runner.job.registry import all_jobs
 
     if not readonly:
@@ -305,7 +305,7 @@ def status(job: str | None, as_json: bool, watches: bool, interval: float | None
 def logs(job: str | None, rank: str | None, follow: bool, lines: int, attempt: int | None) -> int:
     """Print the output of a rank or a command."""
     from ddptop.commands.logs import run
-    from ddptop.unguarded import taken_up
+    from ddptop.commands.unguarded import taken_up
     from ddptop_runner.job.registry import read_job, resolve
 
     if rank is not None and rank != "all" and not rank.isdigit():
@@ -446,7 +446,7 @@ def gpus(as_json: bool, links: bool) -> int:
 def events(job: str | None, as_json: bool) -> int:
     """Print a job's events in order."""
     from ddptop.commands.events import run
-    from ddptop.unguarded import taken_up
+    from ddptop.commands.unguarded import taken_up
     from ddptop_runner.job.registry import resolve
 
     return run(taken_up(resolve(job)).folder, as_json)

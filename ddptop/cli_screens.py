@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import sys
 from typing import TYPE_CHECKING
 
 import click
 
+from ddptop.plain.output import is_terminal
 from ddptop_runner.base.errors import UsageError
 
 if TYPE_CHECKING:
@@ -33,11 +33,6 @@ def complete_job(
     ]
 
 
-def is_terminal() -> bool:
-    """Whether all standard streams are terminals: Textual reads stdin and draws on stderr."""
-    return sys.stdin.isatty() and sys.stdout.isatty() and sys.stderr.isatty()
-
-
 @click.command(epilog="Example: ddptop attach bert")
 @click.argument("job", shell_complete=complete_job, required=False, metavar="[JOB|HOST:JOB]")
 @click.option("--readonly", is_flag=True, help=READONLY_HELP)
@@ -60,7 +55,7 @@ def attach(job: str | None, readonly: bool, ascii_only: bool | None) -> int:
     if not is_terminal():
         raise UsageError("attach needs a terminal", f"use ddptop status {view.job} in scripts")
     from ddptop.commands.attach import run
-    from ddptop.unguarded import taken_up
+    from ddptop.commands.unguarded import taken_up
 
     if not readonly:
         taken_up(view)

@@ -17,7 +17,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1]))  # the stand-in driver belongs to the tests
 
-from ddptop.tui import foreign_source
+from ddptop.sources import foreign as foreign_source
 from ddptop.tui.app import DdptopApp
 from tests.nvml_stub import GIB, StubDriver, StubProcess
 from textual.pilot import Pilot

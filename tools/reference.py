@@ -18,9 +18,9 @@ import click
 import msgspec
 from ddptop.cli import SECTIONS, cli
 from ddptop.commands.keys import KeyReport, key_lines
-from ddptop.comparing.contract import ComparisonReport
-from ddptop.tui.keymap import KeyMap
-from ddptop.tui.render.told import EVENT_MEANINGS
+from ddptop.draw.told import EVENT_MEANINGS
+from ddptop.tui.prefs.keymap import KeyMap
+from ddptop.view.contract import ComparisonReport
 
 from ddptop_runner.devices.report import DeviceReport
 from ddptop_runner.jobs.contract import ForeignList, JobList, JobStatus

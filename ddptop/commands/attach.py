@@ -6,7 +6,7 @@ import os
 import sys
 from typing import TYPE_CHECKING
 
-from ddptop import terminal
+from ddptop.view import terminal
 
 if TYPE_CHECKING:
     from textual.message import Message
@@ -38,7 +38,7 @@ def run(
     from ddptop.tui.garbage import wait_with_garbage
 
     wait_with_garbage()
-    from ddptop.tui.settings import read_settings
+    from ddptop.tui.prefs.settings import read_settings
     from ddptop.tui.start import app_with
     from ddptop.tui.terminal_driver import TerminalDriver
 

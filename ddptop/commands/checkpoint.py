@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from ddptop.output import put, say
-from ddptop.unguarded import taken_up
+from ddptop.commands.unguarded import taken_up
+from ddptop.plain.output import put, say
 from ddptop_runner.base.units import duration_in_words, size
 from ddptop_runner.job.registry import resolve
 from ddptop_runner.jobs import checkpoint as wanted

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ddptop.output import put_json
+from ddptop.plain.output import put_json
 from ddptop_runner.base.errors import NoSuchJobError, UsageError
 from ddptop_runner.job.registry import JobView, all_jobs, resolve
 
@@ -61,10 +61,10 @@ def run(
 
 
 def _print(views: list[JobView]) -> int:
-    from ddptop.comparing.contract import report
-    from ddptop.comparing.differences import compare
-    from ddptop.comparing.reading import read_run
-    from ddptop.comparing.run import companions
+    from ddptop.sources.comparing import read_run
+    from ddptop.view.contract import report
+    from ddptop.view.differences import compare
+    from ddptop.view.run import companions
 
     if len(views) == 1:
         others = companions(all_jobs(), views[0].job)

@@ -11,8 +11,8 @@ from typing import NamedTuple
 
 from ddptop.commands.launch import become_attach, start_plan
 from ddptop.commands.wait import exit_status
-from ddptop.output import number, put, say
-from ddptop.progress_words import step_text
+from ddptop.plain.output import number, put, say
+from ddptop.view.progress_words import step_text
 from ddptop_runner.base.errors import DamagedFileError, UsageError
 from ddptop_runner.base.units import duration
 from ddptop_runner.job.registry import JobView, read_job

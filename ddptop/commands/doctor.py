@@ -7,7 +7,7 @@ import sys
 import textwrap
 from pathlib import Path
 
-from ddptop.output import put, put_json
+from ddptop.plain.output import put, put_json
 from ddptop_runner.base.config import read_config
 from ddptop_runner.base.errors import UsageError
 from ddptop_runner.base.paths import config_file
@@ -72,8 +72,8 @@ def settings_check() -> Check | None:
     file = config_file()
     if not file.exists():
         return None
+    from ddptop.tui.prefs.settings import read_settings
     from ddptop.tui.reach import reach_of
-    from ddptop.tui.settings import read_settings
 
     problems = list(reach_of(read_settings()).problems)
     try:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ddptop.output import put_folded, put_json
+from ddptop.plain.output import put_folded, put_json
 from ddptop_runner.base.paths import RunFolder
 from ddptop_runner.model.snapshot import Event
 from ddptop_runner.store.history import HistoryReader

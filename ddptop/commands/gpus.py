@@ -30,8 +30,8 @@ def run(json_output: bool, *, links: bool = False) -> int:
     With `links` PCIe and NVLink rates are read too, which takes a second more.
     """
     reading = ForkedReading(links=links)
-    from ddptop.commands.gpus_text import as_text
-    from ddptop.output import put, put_json, say
+    from ddptop.plain.gpus import as_text
+    from ddptop.plain.output import put, put_json, say
     from ddptop_runner.job.registry import all_jobs, rank_of_pid
 
     views = all_jobs()

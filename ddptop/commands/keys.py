@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import sys
 
-from ddptop.output import put, put_json
+from ddptop.plain.output import put, put_json
 from ddptop.tui.actions import ALL, EVERYWHERE, MOVING, Action
-from ddptop.tui.keymap import KeyMap
+from ddptop.tui.prefs.keymap import KeyMap
+from ddptop.tui.prefs.settings import read_settings
 from ddptop.tui.reach import reach_of
-from ddptop.tui.settings import read_settings
 from ddptop_runner.base.paths import config_file
 from ddptop_runner.model.words import Base
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from ddptop.output import put, say
+from ddptop.plain.output import put, say
 from ddptop_runner.base import bounded
 from ddptop_runner.base.errors import UsageError
 from ddptop_runner.base.start import own_command

@@ -11,9 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from ddptop.cli_screens import is_terminal
 from ddptop.commands.launch import become_attach, describe
-from ddptop.output import put, say
+from ddptop.plain.output import is_terminal, put, say
 from ddptop_runner.base.errors import UsageError
 from ddptop_runner.base.start import own_command
 from ddptop_runner.jobs import launch as launcher

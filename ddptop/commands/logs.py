@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable
 from contextlib import closing
 from typing import Literal
 
-from ddptop.output import say
+from ddptop.plain.output import say
 from ddptop_runner.base import units
 from ddptop_runner.base.errors import DamagedFileError, DdptopError, UsageError
 from ddptop_runner.base.paths import LAUNCHER, RunFolder

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import msgspec
 
-from ddptop import slurm_words
-from ddptop.output import count, local_time, put_clipped, put_json, say, table
-from ddptop.pause_words import short
-from ddptop.progress_words import bar_and_share, eta, step_cell
-from ddptop.unguarded import guard
+from ddptop.commands.unguarded import guard
+from ddptop.plain.output import count, local_time, put_clipped, put_json, say, table
+from ddptop.plain.slurm import queue_table
+from ddptop.view.pause_words import short
+from ddptop.view.progress_words import bar_and_share, eta, step_cell
+from ddptop.view.slurm_words import others
 from ddptop_runner.base.clock import utc_now
 from ddptop_runner.job.registry import is_recent, read_all
 from ddptop_runner.jobs.contract import DamagedRow, JobList, JobRow, job_row
@@ -33,8 +34,8 @@ def run(show_all: bool, as_json: bool) -> int:
     if rows:
         headers = ["JOB", "STATE", "RANKS", "ATTEMPT", "STEP", "DONE", "ETA", "STARTED", "COMMAND"]
         put_clipped(table(headers, [_cells(row) for row in rows], right=(2, 3, 4, 5, 6)))
-    if waiting := slurm_words.others(slurm or []):
-        put_clipped(("\n" if rows else "") + slurm_words.queue_table(waiting))
+    if waiting := others(slurm or []):
+        put_clipped(("\n" if rows else "") + queue_table(waiting))
     elif not rows:
         say("no jobs yet; start one with ddptop launch train.py")
     if queue is not None and queue.note is not None:

@@ -7,8 +7,8 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 
-from ddptop.output import count, number, put, put_json, say, table
-from ddptop.progress_words import eta, share, step_cell
+from ddptop.plain.output import count, number, put, put_json, say, table
+from ddptop.view.progress_words import eta, share, step_cell
 from ddptop_runner.base.clock import utc_now
 from ddptop_runner.base.units import NOT_AVAILABLE, duration, size, span
 from ddptop_runner.devices.report import sample_once

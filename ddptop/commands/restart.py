@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 
-from ddptop.output import say
-from ddptop.unguarded import taken_up
+from ddptop.commands.unguarded import taken_up
+from ddptop.plain.output import say
 from ddptop_runner.base.errors import UsageError
 from ddptop_runner.job.registry import resolve
 from ddptop_runner.jobs import commands, launch

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ddptop.output import say
+from ddptop.plain.output import say
 from ddptop_runner.base.errors import DamagedFileError, NewerFileError, NoSuchJobError
 from ddptop_runner.base.paths import RunFolder, run_folder
 from ddptop_runner.job.registry import JobView, is_there, resolve

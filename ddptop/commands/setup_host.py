@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from concurrent.futures import ThreadPoolExecutor
 
-from ddptop.output import put, say
+from ddptop.plain.output import put, say
 from ddptop_runner.base import interpreters
 from ddptop_runner.base.errors import DdptopError
 from ddptop_runner.launch.hosts import parse_hosts, require_distinct

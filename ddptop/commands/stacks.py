@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
-from ddptop.host_words import host_of
-from ddptop.output import put, say
-from ddptop.unguarded import taken_up
+from ddptop.commands.unguarded import taken_up
+from ddptop.plain.output import put, say
+from ddptop.sources.evidence_pages import stored_files
+from ddptop.view.host_words import host_of
 from ddptop_runner.base import bounded
 from ddptop_runner.base.errors import DdptopError
-from ddptop_runner.base.paths import owner_in_words, owner_name
+from ddptop_runner.base.paths import owner_in_words
 from ddptop_runner.job.registry import JobView, resolve
 from ddptop_runner.jobs import commands
 
@@ -27,18 +26,6 @@ def run(job: str | None, rank: int | None) -> int:
         if entry.get("loader"):
             put(entry["loader"].rstrip())
     return 0
-
-
-def stored_files(view: JobView, rank: int | None) -> list[Path]:
-    """The stack files of the last failure or hang."""
-    folders = [path for path in view.folder.evidence_dir.glob("attempt-*-*") if path.is_dir()]
-    if not folders:
-        return []
-    last = max(folders, key=lambda path: path.stat().st_mtime)
-    if rank is None:
-        return sorted(last.glob("stacks-*.txt"))
-    owner = owner_name(rank)
-    return sorted([*last.glob(f"stacks-{owner}.txt"), *last.glob(f"stacks-{owner}-loader.txt")])
 
 
 def _print_stored(view: JobView, rank: int | None) -> int:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from pathlib import PurePath
 
-from ddptop import pause_words
-from ddptop.host_words import has_several, node_in_words
-from ddptop.output import count, local_time, number, put_folded, put_json, table
-from ddptop.progress_words import in_words
-from ddptop.rank_words import (
+from ddptop.commands.unguarded import taken_up
+from ddptop.plain.output import count, local_time, number, put_folded, put_json, table
+from ddptop.view import pause_words
+from ddptop.view.host_words import has_several, node_in_words
+from ddptop.view.progress_words import in_words
+from ddptop.view.rank_words import (
     counts_own,
     launcher_in_words,
     parts_in_words,
@@ -17,7 +18,6 @@ from ddptop.rank_words import (
     replicas_in_words,
     source_in_words,
 )
-from ddptop.unguarded import taken_up
 from ddptop_runner.base.paths import LAUNCHER
 from ddptop_runner.base.units import (
     NOT_AVAILABLE,

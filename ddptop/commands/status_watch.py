@@ -8,12 +8,12 @@ import time
 from types import FrameType
 from typing import NoReturn
 
+from ddptop.commands.unguarded import KeptGuarded, guard, taken_up
 from ddptop.commands.wait import exit_status
-from ddptop.inline import Inline, quiet_keys
-from ddptop.need import by_need
-from ddptop.output import put_json
-from ddptop.status_lines import Part, job_line, job_lines
-from ddptop.unguarded import KeptGuarded, guard, taken_up
+from ddptop.plain.inline import Inline, quiet_keys
+from ddptop.plain.output import put_json
+from ddptop.plain.status_lines import Part, job_line, job_lines
+from ddptop.view.need import by_need
 from ddptop_runner.base.clock import utc_now
 from ddptop_runner.base.errors import DamagedFileError, NoSuchJobError
 from ddptop_runner.job.registry import JobView, is_recent, read_all, read_job, resolve

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from ddptop.output import say
-from ddptop.unguarded import taken_up
+from ddptop.commands.unguarded import taken_up
+from ddptop.plain.output import say
 from ddptop_runner.base.errors import DdptopError, WaitTimeoutError
 from ddptop_runner.job.registry import JobView, read_job, resolve
 from ddptop_runner.jobs import commands

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ddptop.unguarded import KeptGuarded, taken_up
+from ddptop.commands.unguarded import KeptGuarded, taken_up
 from ddptop_runner.job.registry import JobView, resolve
 from ddptop_runner.jobs.commands import wait_until_ended
 

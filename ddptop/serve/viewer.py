@@ -23,7 +23,7 @@ def main(arguments: list[str] | None = None) -> int:
     from ddptop.serve.driver import TabDriver
 
     del os.environ["TEXTUAL_COLOR_SYSTEM"]  # a job that is launched from here has no use for it
-    from ddptop.tui.settings import read_settings
+    from ddptop.tui.prefs.settings import read_settings
     from ddptop.tui.start import app_with
 
     settings = read_settings()

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 from textual import work
 
+from ddptop.sources.collector import Collector
 from ddptop.tui import messages, operations
-from ddptop.tui.collector import Collector
 from ddptop.tui.reach import Reach, ReachApp
 from ddptop_runner.base.clock import utc_now
 from ddptop_runner.base.errors import DdptopError
@@ -60,7 +60,7 @@ class ActingApp(ReachApp):
         def answered(yes: bool | None) -> None:
             if yes:
                 if operation.plan is not None:
-                    from ddptop.tui.render.foreign import stopping_words
+                    from ddptop.draw.foreign import stopping_words
 
                     self.collector.stopping(view.job, stopping_words(operation.plan, utc_now()))
                     self.collector.ask()
@@ -120,7 +120,7 @@ class ActingApp(ReachApp):
     def on_evidence_wanted(self, message: messages.EvidenceWanted) -> None:
         """Show the evidence saved at the last failure or hang."""
         if isinstance(view := message.view, JobView):
-            from ddptop.tui import evidence_pages
+            from ddptop.sources import evidence_pages
             from ddptop.tui.screens.sections import SectionsScreen
 
             screen = SectionsScreen(

@@ -18,15 +18,18 @@ from textual.await_complete import AwaitComplete
 from textual.geometry import Size
 from textual.message import Message
 
+from ddptop.logs.messages import CollectorFailed, LogRead
+from ddptop.sources.collector import Collector
+from ddptop.sources.machine import read_machine
+from ddptop.sources.messages import SnapshotReady
+from ddptop.sources.snapshot import Devices, Snapshot, Wish
 from ddptop.tui import messages
 from ddptop.tui.acting import ActingApp
-from ddptop.tui.collector import Collector
 from ddptop.tui.garbage import go_on_with_garbage
 from ddptop.tui.hangup import HangUp
-from ddptop.tui.machine import read_machine
 from ddptop.tui.reach import Reach
 from ddptop.tui.screens.base import MonitorScreen
-from ddptop.tui.snapshot import Devices, Machine, Snapshot, Wish
+from ddptop.view.shown import Machine
 from ddptop_runner.base.clock import utc_now
 
 if TYPE_CHECKING:
@@ -176,7 +179,7 @@ class DdptopApp(ActingApp):
                 return screen
         return None
 
-    def on_snapshot_ready(self, message: messages.SnapshotReady) -> None:
+    def on_snapshot_ready(self, message: SnapshotReady) -> None:
         """Hand each look to the screen that is seen; none is any more while the app ends."""
         if not self.screen_stack:
             return
@@ -201,12 +204,12 @@ class DdptopApp(ActingApp):
         wish = Wish() if (monitor := self.monitor) is None else monitor.wish()
         return replace(wish, devices=True) if isinstance(self.screen, ShowsDevices) else wish
 
-    def on_log_read(self, message: messages.LogRead) -> None:
+    def on_log_read(self, message: LogRead) -> None:
         """Lines go to the screen that shows them, whatever lies above it."""
         if (monitor := self.monitor) is not None:
             monitor.on_log_read(message)
 
-    def on_collector_failed(self, message: messages.CollectorFailed) -> None:
+    def on_collector_failed(self, message: CollectorFailed) -> None:
         """A defect of ours: leave with its words, jobs go on."""
         self.exit(
             return_code=1,

@@ -6,58 +6,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-import msgspec
 from textual.message import Message
 
 from ddptop_runner.base.errors import DdptopError
 from ddptop_runner.job.registry import AnyJob
 
 if TYPE_CHECKING:
+    from ddptop.sources.snapshot import Snapshot
     from ddptop.tui.operations import Operation
-    from ddptop.tui.snapshot import Snapshot
-
-
-@dataclass
-class SnapshotReady(Message):
-    """The collector has a new snapshot."""
-
-    snapshot: Snapshot
-
-    def can_replace(self, message: Message) -> bool:
-        """A newer look makes one that still waits worthless."""
-        return isinstance(message, SnapshotReady)
-
-
-@dataclass
-class CollectorFailed(Message):
-    """The collector crashed."""
-
-    error: Exception
-
-
-class LogKey(msgspec.Struct, frozen=True):
-    """One rank's log, over all attempts."""
-
-    job: str
-    job_id: str
-    rank: int | None
-    """None is the output of a foreign job or of a command as a whole."""
-    viewer: int
-    """The `Wish.viewer` that it is read for."""
-
-
-@dataclass
-class LogRead(Message):
-    """Lines of a rank's log, clean of control sequences."""
-
-    key: LogKey
-    lines: list[str]
-    restarted: bool
-    """Whether these are the first lines of another log, replacing the lines shown."""
-    partial: str = ""
-    """The line that has not ended yet, such as a progress bar."""
-    whole: bool = False
-    """Whether these are lines of all ranks of a command, which do not say whose they are."""
 
 
 @dataclass

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from ddptop.host_words import host_of
-from ddptop.rank_words import launcher_in_words
+from ddptop.view.host_words import host_of
+from ddptop.view.rank_words import launcher_in_words
 from ddptop_runner.base import bounded
 from ddptop_runner.base.errors import DdptopError, UsageError
 from ddptop_runner.base.paths import owner_in_words
@@ -241,7 +241,7 @@ def read_stacks(view: AnyJob) -> list[tuple[str, str]]:
                 heading += f"   host {host}"
             sections.append((heading, _clean(text).rstrip()))
         return sections
-    from ddptop.commands.stacks import stored_files
+    from ddptop.sources.evidence_pages import stored_files
 
     files = stored_files(view, None)
     if not files:

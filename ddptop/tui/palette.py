@@ -11,12 +11,12 @@ from textual.command import CommandPalette, DiscoveryHit, Hit, Hits, Provider
 from textual.content import Content
 from textual.message import Message
 
+from ddptop.sources.snapshot import Snapshot
 from ddptop.tui import messages
 from ddptop.tui.actions import EVERYWHERE, Action, table_of
 from ddptop.tui.actions.common import EXIT, PALETTE
-from ddptop.tui.keymap import keys_in_use
+from ddptop.tui.prefs.keymap import keys_in_use
 from ddptop.tui.screens.base import MonitorScreen
-from ddptop.tui.snapshot import Snapshot
 from ddptop.tui.widgets.key_bar import KeyBar
 from ddptop_runner.foreign.types import ForeignView
 from ddptop_runner.job.registry import AnyJob

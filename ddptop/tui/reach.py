@@ -21,11 +21,11 @@ from textual.theme import BUILTIN_THEMES, Theme
 from ddptop.tui.actions import EVERYWHERE, bindings
 from ddptop.tui.actions.common import HELP, PALETTE
 from ddptop.tui.garbage import give_back
-from ddptop.tui.keymap import KeyedApp, KeyMap, check_keys
-from ddptop.tui.memory import Memory
-from ddptop.tui.render.ascii import Translator, drawable
-from ddptop.tui.settings import Interface, Settings
-from ddptop.tui.theme import DARK, OWN, STRONG, chosen_theme, own_themes
+from ddptop.tui.prefs.ascii import Translator, drawable
+from ddptop.tui.prefs.keymap import KeyedApp, KeyMap, check_keys
+from ddptop.tui.prefs.memory import Memory
+from ddptop.tui.prefs.settings import Interface, Settings
+from ddptop.tui.prefs.theme import DARK, OWN, STRONG, chosen_theme, own_themes
 
 NOTHING = Memory()
 PLAIN = Interface()

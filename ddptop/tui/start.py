@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ddptop.tui.app import DdptopApp
-from ddptop.tui.memory import recall, remember
 from ddptop.tui.messages import DevicesWanted
+from ddptop.tui.prefs.memory import recall, remember
+from ddptop.tui.prefs.settings import Settings
 from ddptop.tui.reach import reach_of
-from ddptop.tui.settings import Settings
 
 if TYPE_CHECKING:
     from textual.message import Message

@@ -9,8 +9,8 @@ import subprocess
 import sys
 
 import pytest
-from ddptop import output
-from ddptop.output import count, local_time, number, put_json, table
+from ddptop.plain import output
+from ddptop.plain.output import count, local_time, number, put_json, table
 from tests.runner.builders import gone, make_spec, put_job
 
 from ddptop_runner.base.clock import utc_now

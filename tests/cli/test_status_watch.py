@@ -21,9 +21,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ddptop.inline import Inline
-from ddptop.need import by_need
-from ddptop.status_lines import cells, clip, fit, odd_one
+from ddptop.plain.inline import Inline
+from ddptop.plain.status_lines import cells, clip, fit, odd_one
+from ddptop.view.need import by_need
 from tests.runner.builders import make_snapshot, put_job
 
 from ddptop_runner.base.clock import utc_now
@@ -230,7 +230,7 @@ def test_without_a_terminal_each_change_is_one_line(
 
 HUNG_UP = """
 import contextlib, fcntl, os, signal, termios
-from ddptop.inline import quiet_keys
+from ddptop.plain.inline import quiet_keys
 signal.signal(signal.SIGHUP, signal.SIG_IGN)
 fcntl.ioctl(0, termios.TIOCSCTTY, 0)
 with quiet_keys():

@@ -7,10 +7,9 @@ from types import SimpleNamespace
 
 import ddptop.cli
 import pytest
-from ddptop import unguarded
-from ddptop.commands import attach
-from ddptop.tui.collector import Collector
-from ddptop.tui.snapshot import Wish
+from ddptop.commands import attach, unguarded
+from ddptop.sources.collector import Collector
+from ddptop.sources.snapshot import Wish
 from tests.runner.builders import gone, put_job
 
 from ddptop_runner.base.paths import run_folder

@@ -5,11 +5,11 @@ from __future__ import annotations
 import datetime as dt
 
 import pytest
-from ddptop.comparing.curve import LossCurve, Sample
-from ddptop.comparing.differences import compare
-from ddptop.comparing.run import Run
-from ddptop.tui.render.compare import companion_row, how_much_lower, rows, verdict
-from ddptop.tui.render.compare_curves import by_step_data, by_time_data, without_steps
+from ddptop.charts.compared import by_step_data, by_time_data, without_steps
+from ddptop.draw.compare import companion_row, how_much_lower, rows, verdict
+from ddptop.view.curve import LossCurve, Sample
+from ddptop.view.differences import compare
+from ddptop.view.run import Run
 from tests.comparing.test_differences import NOW, view
 
 

@@ -6,8 +6,8 @@ import datetime as dt
 import random
 
 import pytest
-from ddptop.tui.render import alert_help
-from ddptop.tui.render.alert_help import explain
+from ddptop.view import alert_help
+from ddptop.view.alert_help import explain
 from tests.devices.jobs import (
     JOB,
     change,

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 
 import pytest
 from ddptop.commands.gpus import heard_by, with_xids
-from ddptop.commands.gpus_text import as_text
+from ddptop.plain.gpus import as_text
 from tests.nvml_stub import GIB, StubGpu, StubProcess
 
 from ddptop_runner.base.clock import utc_now

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Iterator
 
 import pytest
-from ddptop import unguarded
+from ddptop.commands import unguarded
 from tests.runner.builders import gone, make_spec, put_job
 
 from ddptop_runner.base.files import lock

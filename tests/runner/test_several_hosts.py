@@ -8,14 +8,14 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from ddptop.host_words import hosts_in_words, hosts_of_devices, node_in_words, short_names
-from ddptop.tui.device_history import MOST_DEVICES, DeviceHistorySource
-from ddptop.tui.render.alert_help import explain
-from ddptop.tui.render.attention import short_cause
-from ddptop.tui.render.devices import label
-from ddptop.tui.render.log_merge import Merger, when
-from ddptop.tui.render.panels import median_loss
-from ddptop.tui.sources import covered_devices, far_devices
+from ddptop.draw.devices import label
+from ddptop.logs.merge import Merger, when
+from ddptop.sources.device_history import MOST_DEVICES, DeviceHistorySource
+from ddptop.sources.everything import covered_devices, far_devices
+from ddptop.view.alert_help import explain
+from ddptop.view.attention import short_cause
+from ddptop.view.host_words import hosts_in_words, hosts_of_devices, node_in_words, short_names
+from ddptop.view.jobs import median_loss
 from tests.runner.builders import make_spec, put_job
 from tests.runner.nodes import HOSTS, NOON, merged, placement, rank_on, ranks_and_devices
 from tests.runner.rank_lives import Told, healthy, sick

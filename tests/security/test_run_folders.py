@@ -21,7 +21,7 @@ from pathlib import Path
 
 import pytest
 from ddptop.cli import cli
-from ddptop.tui.sources import HistorySource, JobSource
+from ddptop.sources.everything import HistorySource, JobSource
 from tests.runner.builders import put_job
 
 from ddptop_runner.base import paths

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from ddptop.tui import memory, settings
+from ddptop.tui.prefs import memory, settings
 from tests.runner.builders import put_job
 from tests.security.conftest import Account
 from tests.security.test_run_folders import in_time

@@ -9,10 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ddptop.tui import foreign_source, log_source, sources
+from ddptop.logs import reader as log_source
+from ddptop.sources import everything as sources
+from ddptop.sources import foreign as foreign_source
+from ddptop.sources.collector import Collector
 from ddptop.tui.app import DdptopApp
-from ddptop.tui.collector import Collector
-from ddptop.tui.snapshot import Machine
+from ddptop.view.shown import Machine
 from tests.tui import fake_gpus, idle
 from tests.tui.fake_foreign import FakeBook, FakeTaker, FakeWorld, HeldFeed, IllFeed
 from tests.tui.fake_home import GIB, HOST, NOW

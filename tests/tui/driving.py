@@ -5,12 +5,12 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
+from ddptop.sources.snapshot import Snapshot, Wish
 from ddptop.tui.app import DdptopApp
 from ddptop.tui.palette import ActionProvider, JobProvider, ThemeCommands
-from ddptop.tui.render.text import plain
-from ddptop.tui.snapshot import Snapshot, Wish
 from ddptop.tui.widgets.key_bar import KeyBar
 from ddptop.tui.widgets.lines import LinesView
+from ddptop.view.text import plain
 from tests.tui import idle
 from textual.pilot import Pilot
 from textual.widgets import Static

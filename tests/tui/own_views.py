@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from ddptop.tui.render.attention import attention
-from ddptop.tui.render.columns import Row
-from ddptop.tui.render.job_rows import Listed, job_row
+from ddptop.draw.columns import Row
+from ddptop.draw.job_rows import job_row
+from ddptop.view.attention import attention
+from ddptop.view.listed import Listed
 from tests.tui.fake_home import HOST, NOW, snapshot_of, spec_of
 
 from ddptop_runner.base.paths import RunFolder

@@ -8,9 +8,9 @@ from collections import Counter
 import pytest
 from ddptop.tui.actions import ALL, JOB, OVERVIEW, PLACES, Action, keys_text
 from ddptop.tui.app import DdptopApp
-from ddptop.tui.render.text import plain
-from ddptop.tui.render.words import GLOSSARY
 from ddptop.tui.screens.help import help_lines
+from ddptop.view.text import plain
+from ddptop.view.words import GLOSSARY
 
 MODULES = {
     "OverviewScreen": "overview",

@@ -6,7 +6,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 from ddptop.tui.app import DdptopApp
-from ddptop.tui.render.text import plain
 from ddptop.tui.screens.compare import CompareScreen
 from ddptop.tui.screens.job import JobScreen
 from ddptop.tui.screens.overview import OverviewScreen
@@ -14,6 +13,7 @@ from ddptop.tui.widgets.job_header import JobHeader
 from ddptop.tui.widgets.key_bar import KeyBar
 from ddptop.tui.widgets.log_view import LogView
 from ddptop.tui.widgets.loss_chart import LossChart
+from ddptop.view.text import plain
 from tests.tui import fake_home
 from tests.tui.driving import keys_shown, look, said, settle, shown, until
 

@@ -7,13 +7,13 @@ import unicodedata
 from collections.abc import Callable
 from pathlib import Path
 
-import ddptop.tui
+import ddptop
 import pytest
-from ddptop import terminal
 from ddptop.tui.actions import PLACES
 from ddptop.tui.app import DdptopApp
+from ddptop.tui.prefs.ascii import Translator, braille, glyph, harmless
 from ddptop.tui.reach import Reach
-from ddptop.tui.render.ascii import Translator, braille, glyph, harmless
+from ddptop.view import terminal
 from rich.cells import cell_len
 from tests.tui import fake_gpus, fake_home
 from tests.tui.driving import look, settle
@@ -29,7 +29,9 @@ NO_GLYPHS = {"glossary.py", "ascii.py"}
 def drawn_in_code() -> set[str]:
     """Every glyph in a text of the interface's code; docstrings, and letters alone, left out."""
     found: set[str] = set()
-    for file in Path(ddptop.tui.__path__[0]).rglob("*.py"):
+    code = Path(ddptop.__path__[0])
+    rooms = [code / room for room in ("view", "charts", "logs", "draw", "sources", "tui")]
+    for file in (file for room in rooms for file in room.rglob("*.py")):
         if file.name in NO_GLYPHS:
             continue
         tree = ast.parse(file.read_text())

@@ -5,8 +5,8 @@ from __future__ import annotations
 import datetime as dt
 
 import pytest
-from ddptop.tui.attempts import attempts_of, by_attempt
-from ddptop.tui.render.told import fold, offset, told_row, told_sections
+from ddptop.draw.told import fold, offset, told_row, told_sections
+from ddptop.view.attempts import attempts_of, by_attempt
 
 from ddptop_runner.model.snapshot import Cause, Event
 

@@ -6,13 +6,14 @@ from dataclasses import replace
 
 import msgspec
 import pytest
-from ddptop.need import Need, by_need, judge, seen_key
-from ddptop.tui.render.attention import Attention, attention, brief_place, next_step, short_cause
-from ddptop.tui.render.columns import fit_columns
-from ddptop.tui.render.job_help import explain_job
-from ddptop.tui.render.job_rows import Listed, calm_duration, columns_for, job_row, listed
-from ddptop.tui.render.learning import LossTrend
-from ddptop.tui.render.words import state_of
+from ddptop.draw.columns import fit_columns
+from ddptop.draw.job_rows import calm_duration, columns_for, job_row
+from ddptop.view.attention import Attention, attention, brief_place, next_step, short_cause
+from ddptop.view.job_help import explain_job
+from ddptop.view.learning import LossTrend
+from ddptop.view.listed import Listed, listed
+from ddptop.view.need import Need, by_need, judge, seen_key
+from ddptop.view.words import state_of
 from tests.tui import fake_foreign, fake_gpus
 from tests.tui.fake_home import NOW, ago, snapshot_of, spec_of
 from tests.tui.own_views import rank, view_of

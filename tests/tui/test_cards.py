@@ -5,9 +5,11 @@ from __future__ import annotations
 import re
 
 import pytest
-from ddptop.tui.render import card_grid, cards, odd, spark
-from ddptop.tui.render.series import Points
-from ddptop.tui.render.text import plain, width
+from ddptop.charts import spark
+from ddptop.draw import card_grid, cards
+from ddptop.view import odd
+from ddptop.view.series import Points
+from ddptop.view.text import plain, width
 from tests.tui.fake_home import GIB, NOW, ago, gpu
 from tests.tui.own_views import rank
 

@@ -6,13 +6,13 @@ import itertools
 import re
 
 import pytest
-from ddptop.tui.render import scale
-from ddptop.tui.render.braille import Canvas
-from ddptop.tui.render.chart import ChartOptions, LastPlot, draw_chart, value_range
-from ddptop.tui.render.chart_plot import tick_rows
-from ddptop.tui.render.chart_view import View
-from ddptop.tui.render.series import ChartData, Points, across, bin_points, ratios
-from ddptop.tui.render.text import plain
+from ddptop.charts import scale
+from ddptop.charts.braille import Canvas
+from ddptop.charts.loss import ChartOptions, LastPlot, draw_chart, value_range
+from ddptop.charts.plot import tick_rows
+from ddptop.charts.view import View
+from ddptop.view.series import ChartData, Points, across, bin_points, ratios
+from ddptop.view.text import plain
 
 
 def rows(canvas: Canvas) -> list[str]:

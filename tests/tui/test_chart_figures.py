@@ -6,20 +6,13 @@ import math
 import random
 
 import pytest
-from ddptop.tui.render.chart import MODES, ChartOptions, draw_chart
-from ddptop.tui.render.chart_figures import Curve, FigureOptions, FiguresData, draw_figures
-from ddptop.tui.render.chart_split import (
-    PARTS,
-    SplitData,
-    SplitOptions,
-    draw_split,
-    stack_of,
-    stacks,
-)
-from ddptop.tui.render.chart_steps import by_step
-from ddptop.tui.render.chart_view import View
-from ddptop.tui.render.series import AttemptSteps, ChartData, Points
-from ddptop.tui.render.text import plain
+from ddptop.charts.figures import Curve, FigureOptions, FiguresData, draw_figures
+from ddptop.charts.loss import MODES, ChartOptions, draw_chart
+from ddptop.charts.split import PARTS, SplitData, SplitOptions, draw_split, stack_of, stacks
+from ddptop.charts.steps import by_step
+from ddptop.charts.view import View
+from ddptop.view.series import AttemptSteps, ChartData, Points
+from ddptop.view.text import plain
 
 
 def points(values: list[float | None]) -> Points:

@@ -7,12 +7,12 @@ import random
 from pathlib import Path
 
 import pytest
-from ddptop.tui import chart_source
-from ddptop.tui.chart_source import ChartSource, away_from_median
-from ddptop.tui.render.chart import ChartOptions, draw_chart
-from ddptop.tui.render.chart_steps import by_step, no_steps
-from ddptop.tui.render.text import plain
-from ddptop.tui.snapshot import Wish
+from ddptop.charts.loss import ChartOptions, draw_chart
+from ddptop.charts.steps import by_step, no_steps
+from ddptop.sources import chart as chart_source
+from ddptop.sources.chart import ChartSource, away_from_median
+from ddptop.sources.snapshot import Wish
+from ddptop.view.text import plain
 from tests.tui import fake_home
 from tests.tui.fake_home import HOST, NOW
 

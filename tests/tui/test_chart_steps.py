@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import pytest
-from ddptop.tui.render.chart import ChartOptions, draw_chart
-from ddptop.tui.render.chart_steps import by_step, no_steps, step_times, steps_of
-from ddptop.tui.render.chart_view import View
-from ddptop.tui.render.series import AttemptSteps, ChartData, Points
-from ddptop.tui.render.text import plain
+from ddptop.charts.loss import ChartOptions, draw_chart
+from ddptop.charts.steps import by_step, no_steps, step_times, steps_of
+from ddptop.charts.view import View
+from ddptop.view.series import AttemptSteps, ChartData, Points
+from ddptop.view.text import plain
 
 
 def points(

@@ -5,9 +5,9 @@ from __future__ import annotations
 import itertools
 
 import pytest
-from ddptop.tui.render.chart_axis import AxisWords, axis_line, exact_label, step_label, ticks
-from ddptop.tui.render.chart_smooth import WEIGHTS, next_weight, smoothed
-from ddptop.tui.render.chart_view import (
+from ddptop.charts.axis import AxisWords, axis_line, exact_label, step_label, ticks
+from ddptop.charts.smooth import WEIGHTS, next_weight, smoothed
+from ddptop.charts.view import (
     TIME_SPANS,
     Area,
     View,
@@ -17,7 +17,7 @@ from ddptop.tui.render.chart_view import (
     visible,
     zoomed,
 )
-from ddptop.tui.render.text import plain
+from ddptop.view.text import plain
 
 HOUR = Area(left=8, cells=100, since=0.0, until=3600.0, first=0.0, last=3600.0)
 

@@ -7,14 +7,15 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from ddptop.draw import launched, rows
+from ddptop.draw.columns import fit_columns, row_line
+from ddptop.draw.job_rows import MIDDLE
 from ddptop.tui import operations
 from ddptop.tui.app import DdptopApp
-from ddptop.tui.render import launched, rows
-from ddptop.tui.render.columns import fit_columns, row_line
-from ddptop.tui.render.job_rows import MIDDLE
-from ddptop.tui.render.text import plain
 from ddptop.tui.screens.job import JobScreen
 from ddptop.tui.widgets.rank_table import CPU_COLUMNS, RankTable
+from ddptop.view.attention import waiting_text
+from ddptop.view.text import plain
 from tests.tui import fake_commands, fake_home
 from tests.tui.driving import look, settle, shown
 from tests.tui.fake_commands import launcher_of, rank_of
@@ -134,7 +135,7 @@ class TestWords:
 
         def said(**fields: object) -> str:
             assert view.snapshot is not None
-            return launched.waiting_text(view, msgspec.structs.replace(view.snapshot, **fields))
+            return waiting_text(view, msgspec.structs.replace(view.snapshot, **fields))
 
         assert said() == "waiting for ranks; each appears once it is training; l: logs"
         assert said(attempt_started_at=ago(125)).startswith("no ranks discovered in 2m: ")

@@ -8,20 +8,14 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from ddptop.tui import sources
-from ddptop.tui.render.device_details import detail_lines, energy
-from ddptop.tui.render.devices import (
-    device_lines,
-    device_trouble,
-    heat,
-    holder_text,
-    rank_holder,
-)
-from ddptop.tui.render.header import cost
-from ddptop.tui.render.text import plain, width
-from ddptop.tui.sources import DeviceSource
+from ddptop.draw.device_details import detail_lines, energy
+from ddptop.draw.devices import device_lines, device_trouble, heat, holder_text, rank_holder
+from ddptop.draw.header import cost
+from ddptop.sources import everything as sources
+from ddptop.sources.everything import DeviceSource
 from ddptop.tui.widgets.device_panel import DevicePanel
 from ddptop.tui.widgets.lines import changed_cells
+from ddptop.view.text import plain, width
 from tests.tui import fake_foreign
 from tests.tui.fake_foreign import HeldFeed, IllFeed
 from tests.tui.fake_home import GIB, gpu

@@ -6,12 +6,12 @@ import tracemalloc
 from pathlib import Path
 
 import pytest
-from ddptop.tui.device_history import RECENT, DeviceHistorySource, Ring
-from ddptop.tui.render.device_charts import figures_of, pause_s
-from ddptop.tui.render.device_words import unevenness, wasted_words
-from ddptop.tui.render.devices import small_curve
-from ddptop.tui.render.text import plain
-from ddptop.tui.snapshot import Wish
+from ddptop.charts.devices import figures_of, pause_s
+from ddptop.draw.device_words import unevenness, wasted_words
+from ddptop.draw.devices import small_curve
+from ddptop.sources.device_history import RECENT, DeviceHistorySource, Ring
+from ddptop.sources.snapshot import Wish
+from ddptop.view.text import plain
 from msgspec.structs import replace
 from tests.tui import fake_gpus
 from tests.tui.fake_device_history import write_gpu_history

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from ddptop.tui.render.filter import Facts, Vocabulary, parse
-from ddptop.tui.render.filter_facts import JOB_WORDS, RANK_WORDS, job_facts, rank_facts
+from ddptop.view.filter import Facts, Vocabulary, parse
+from ddptop.view.filter_facts import JOB_WORDS, RANK_WORDS, job_facts, rank_facts
 from tests.tui import fake_foreign, fake_gpus
 from tests.tui.fake_home import NOW
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import msgspec
-from ddptop.tui.render.findings import findings
+from ddptop.view.findings import findings
 from tests.tui.fake_home import NOW, ago, snapshot_of, spec_of
 from tests.tui.own_views import view_of
 

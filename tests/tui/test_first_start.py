@@ -6,9 +6,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 from ddptop.tui.app import DdptopApp
-from ddptop.tui.memory import recall, remember
+from ddptop.tui.prefs.memory import recall, remember
+from ddptop.tui.prefs.settings import Settings, parse
 from ddptop.tui.reach import reach_of
-from ddptop.tui.settings import Settings, parse
 from tests.tui.driving import said, settle, until
 from tests.tui.terminal import Terminal
 

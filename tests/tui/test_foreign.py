@@ -9,9 +9,9 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from ddptop.tui import foreign_source
+from ddptop.sources import foreign as foreign_source
+from ddptop.sources.foreign import ForeignSource
 from ddptop.tui.app import DdptopApp
-from ddptop.tui.foreign_source import ForeignSource
 from ddptop.tui.screens.job import JobScreen
 from ddptop.tui.screens.overview import OverviewScreen
 from ddptop.tui.screens.sections import SectionsScreen

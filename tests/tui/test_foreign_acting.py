@@ -9,8 +9,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from ddptop.draw.foreign import stopping_words
 from ddptop.tui.app import DdptopApp
-from ddptop.tui.render.foreign import stopping_words
 from ddptop.tui.screens.confirm import ConfirmScreen
 from ddptop.tui.screens.job import JobScreen
 from ddptop.tui.screens.launch import LaunchScreen

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from ddptop.tui.render import heat
-from ddptop.tui.render.text import plain, rule, width
+from ddptop.draw import heat
+from ddptop.view.text import plain, rule, width
 from tests.tui.fake_home import GIB, NOW
 from tests.tui.own_views import rank
 

@@ -12,17 +12,18 @@ from pathlib import Path
 from typing import get_args
 
 import pytest
-from ddptop.tui import render, screens, widgets
+from ddptop import draw
+from ddptop.draw.columns import Column
+from ddptop.tui import screens, widgets
 from ddptop.tui.actions import ALL, EVERYWHERE, MOVING, PLACES
 from ddptop.tui.app import DdptopApp
-from ddptop.tui.keymap import KeyMap
-from ddptop.tui.render.alert_help import explain
-from ddptop.tui.render.columns import Column
-from ddptop.tui.render.device_help import slowed_help
-from ddptop.tui.render.glossary import GLOSSARY, SECTIONS
-from ddptop.tui.render.text import plain
+from ddptop.tui.prefs.keymap import KeyMap
 from ddptop.tui.screens.base import MonitorScreen
 from ddptop.tui.screens.help import HelpScreen, help_lines
+from ddptop.view.alert_help import explain
+from ddptop.view.device_help import slowed_help
+from ddptop.view.glossary import GLOSSARY, SECTIONS
+from ddptop.view.text import plain
 from tests.tui import fake_gpus
 from tests.tui.driving import settle, shown, until
 from textual.containers import VerticalScroll
@@ -101,7 +102,7 @@ def test_every_reason_to_slow_down_is_explained() -> None:
 
 def test_every_column_is_explained() -> None:
     titles: set[str] = set()
-    for module in (*modules(render), *modules(widgets)):
+    for module in (*modules(draw), *modules(widgets)):
         for value in vars(module).values():
             if isinstance(value, tuple) and value and isinstance(value[0], Column):
                 titles |= {column.title.strip() for column in value}

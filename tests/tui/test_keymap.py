@@ -10,12 +10,12 @@ import pytest
 from ddptop.tui.actions import ALL, MOVING
 from ddptop.tui.actions.common import HELP, STOP
 from ddptop.tui.app import DdptopApp
-from ddptop.tui.keymap import RESERVED, KeyMap, check_keys, every_action, parse_key, places
+from ddptop.tui.prefs.keymap import RESERVED, KeyMap, check_keys, every_action, parse_key, places
+from ddptop.tui.prefs.settings import parse
 from ddptop.tui.reach import reach_of
 from ddptop.tui.screens.confirm import ConfirmScreen
 from ddptop.tui.screens.help import HelpScreen
 from ddptop.tui.screens.overview import OverviewScreen
-from ddptop.tui.settings import parse
 from tests.tui import fake_gpus, fake_home
 from tests.tui.driving import keys_shown, offered, settle, shown, until
 

@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 from ddptop.cli import cli
+from ddptop.sources.snapshot import Devices
 from ddptop.tui import launching
 from ddptop.tui.launching import LaunchForm
 from ddptop.tui.messages import JobLaunched
 from ddptop.tui.screens.launch import LaunchScreen
-from ddptop.tui.snapshot import Devices
 from ddptop.tui.widgets.gpu_choice import GpuChoice, holder_words
 from ddptop.tui.widgets.table import Table
 from textual.app import App

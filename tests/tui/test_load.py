@@ -8,9 +8,9 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from ddptop.tui import sources
+from ddptop.sources import everything as sources
 from ddptop.tui.app import DdptopApp
-from ddptop.tui.render.text import plain
+from ddptop.view.text import plain
 from tests.tui import fake_foreign
 from tests.tui.driving import settle
 from tests.tui.fake_foreign import FakeWorld

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from ddptop.tui.render.log_levels import MAX_BLOCK_LINES, LevelReader, level_of, may_be_grave
+from ddptop.logs.levels import MAX_BLOCK_LINES, LevelReader, level_of, may_be_grave
 
 GRAVE = [
     "ERROR:root:cannot read shard 7",

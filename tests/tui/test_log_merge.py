@@ -5,8 +5,8 @@ from __future__ import annotations
 import random
 from pathlib import Path
 
-from ddptop.tui.log_tails import LINES_OF_EACH, RankTails, lines_of_each
-from ddptop.tui.render.log_merge import Merger, align, said, similar
+from ddptop.logs.merge import Merger, align, said, similar
+from ddptop.logs.tails import LINES_OF_EACH, RankTails, lines_of_each
 
 from ddptop_runner.base.paths import LAUNCHER
 

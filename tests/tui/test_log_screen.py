@@ -6,12 +6,12 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from ddptop.tui import log_source
+from ddptop.logs import reader as log_source
 from ddptop.tui.app import DdptopApp
 from ddptop.tui.messages import LogsWanted
-from ddptop.tui.render.text import plain
 from ddptop.tui.screens.logs import LogsScreen
 from ddptop.tui.widgets.log_head import LogHead
+from ddptop.view.text import plain
 from tests.tui import fake_commands, fake_home, fake_logs
 from tests.tui.driving import look, shown, until
 from tests.tui.driving_logs import cursor, opened, press, settled, title, view

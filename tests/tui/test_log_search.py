@@ -6,7 +6,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from ddptop.tui import log_source, log_window
+from ddptop.logs import reader as log_source
+from ddptop.logs import window as log_window
 from ddptop.tui.app import DdptopApp
 from ddptop.tui.screens.job import JobScreen
 from ddptop.tui.screens.logs import LogsScreen

@@ -5,11 +5,11 @@ from __future__ import annotations
 import random
 
 import pytest
-from ddptop.tui.render.log_find import MAX_MARKS, pattern_of
-from ddptop.tui.render.log_line import label_width, row_line, shape_of, thumb
-from ddptop.tui.render.log_row import LogRow
-from ddptop.tui.render.log_text import cells_until, marked, safe, window, wrapped
-from ddptop.tui.render.text import plain, width
+from ddptop.logs.find import MAX_MARKS, pattern_of
+from ddptop.logs.line import label_width, row_line, shape_of, thumb
+from ddptop.logs.row import LogRow
+from ddptop.logs.text import cells_until, marked, safe, window, wrapped
+from ddptop.view.text import plain, width
 from rich.cells import cell_len
 
 ODD = [

@@ -9,10 +9,10 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from ddptop.tui import log_window
-from ddptop.tui.log_window import PIECE_BYTES, FileLog, Part, Searched, pieces
-from ddptop.tui.render.log_find import pattern_of
-from ddptop.tui.render.log_row import LogRow
+from ddptop.logs import window as log_window
+from ddptop.logs.find import pattern_of
+from ddptop.logs.row import LogRow
+from ddptop.logs.window import PIECE_BYTES, FileLog, Part, Searched, pieces
 
 from ddptop_runner.store.disk import BLOCK_BYTES, punch
 

@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 import pytest
+from ddptop.charts.figures import Curve, FiguresData
+from ddptop.charts.split import SplitData
+from ddptop.charts.view import View
+from ddptop.sources.snapshot import Snapshot, Wish
 from ddptop.tui.actions.chart import CHART_ACTIONS
 from ddptop.tui.actions.common import BACK, bindings
 from ddptop.tui.messages import WishChanged
-from ddptop.tui.render.chart_figures import Curve, FiguresData
-from ddptop.tui.render.chart_split import SplitData
-from ddptop.tui.render.chart_view import View
-from ddptop.tui.render.series import AttemptSteps, ChartData, Points
-from ddptop.tui.render.text import plain
-from ddptop.tui.snapshot import Snapshot, Wish
 from ddptop.tui.widgets.chart_keys import ChartKeys
 from ddptop.tui.widgets.chart_widget import ChartWidget
 from ddptop.tui.widgets.figure_chart import FigureChart
 from ddptop.tui.widgets.loss_chart import LossChart
 from ddptop.tui.widgets.split_chart import SplitChart
+from ddptop.view.series import AttemptSteps, ChartData, Points
+from ddptop.view.text import plain
 from textual import events
 from textual.app import App, ComposeResult
 from textual.pilot import Pilot

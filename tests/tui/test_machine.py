@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import psutil
 import pytest
-from ddptop.tui import machine
+from ddptop.sources import machine
 
 STAT = "cpu  {busy} 0 0 {idle} 0 0 0 0 999 0\ncpu0 1 2 3 4 5 6 7 8 9 10\nintr 1\n"
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import msgspec
 import pytest
-from ddptop.tui.render import header as job_header
-from ddptop.tui.render import panels, rows, words
-from ddptop.tui.render.learning import LossTrend
-from ddptop.tui.render.text import plain, width
+from ddptop.draw import header as job_header
+from ddptop.draw import panels, rows
 from ddptop.tui.widgets.rank_table import COLUMNS as RANK_COLUMNS
+from ddptop.view import jobs, words
+from ddptop.view.learning import LossTrend
+from ddptop.view.text import plain, width
 from tests.tui.fake_home import NOW, ago, snapshot_of, spec_of
 from tests.tui.own_views import rank, view_of
 
@@ -156,7 +157,7 @@ class TestHeader:
         assert job_header.last_step([rank(0)], NOW) == ()
 
     def test_the_pace_is_the_slowest_rank_s(self) -> None:
-        assert panels.steps_per_s([rank(steps_per_s=3.0), rank(steps_per_s=2.0), rank()]) == 2.0
+        assert jobs.steps_per_s([rank(steps_per_s=3.0), rank(steps_per_s=2.0), rank()]) == 2.0
 
 
 class TestWhatHoldsAJobUp:

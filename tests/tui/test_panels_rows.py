@@ -6,12 +6,12 @@ from collections.abc import Sequence
 
 import msgspec
 import pytest
-from ddptop.tui.render import devices, panels, rows
-from ddptop.tui.render.columns import fit_columns
-from ddptop.tui.render.job_rows import columns_for
-from ddptop.tui.render.text import Line, plain, width
-from ddptop.tui.render.uneven import imbalance_note, worst_figure
+from ddptop.draw import devices, panels, rows
+from ddptop.draw.columns import fit_columns
+from ddptop.draw.job_rows import columns_for
 from ddptop.tui.widgets.rank_table import COLUMNS as RANK_COLUMNS
+from ddptop.view.text import Line, plain, width
+from ddptop.view.uneven import imbalance_note, worst_figure
 from tests.tui.fake_home import GIB, NOW, ago, event, gpu, snapshot_of, spec_of
 from tests.tui.own_views import rank
 

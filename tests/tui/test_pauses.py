@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 
 import pytest
-from ddptop import pause_words
 from ddptop.commands import ls, status
-from ddptop.status_lines import job_line, job_lines
-from ddptop.tui.render import header, job_rows, words
-from ddptop.tui.render.attention import attention
-from ddptop.tui.render.learning import LossTrend
-from ddptop.tui.render.text import plain
+from ddptop.draw import header, job_rows
+from ddptop.plain.status_lines import job_line, job_lines
+from ddptop.view import pause_words, words
+from ddptop.view.attention import attention
+from ddptop.view.learning import LossTrend
+from ddptop.view.text import plain
 from tests.tui.fake_home import NOW, ago
 from tests.tui.own_views import rank, view_of
 

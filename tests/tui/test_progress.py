@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import pytest
-from ddptop import progress_words
-from ddptop.tui.render import foreign, progress
-from ddptop.tui.render import header as job_header
-from ddptop.tui.render.text import plain, width
+from ddptop.draw import foreign
+from ddptop.draw import header as job_header
+from ddptop.view import progress, progress_words
+from ddptop.view.text import plain, width
 from tests.tui.fake_foreign import foreign_job, ranks_of, view_of
 from tests.tui.fake_home import NOW, ago
 from tests.tui.own_views import row_of

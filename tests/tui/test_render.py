@@ -5,9 +5,10 @@ from __future__ import annotations
 import math
 
 import pytest
-from ddptop.tui.render import scale, text
-from ddptop.tui.render.bars import bar
-from ddptop.tui.render.text import plain
+from ddptop.charts import scale
+from ddptop.charts.bars import bar
+from ddptop.view import text
+from ddptop.view.text import plain
 
 from ddptop_runner.base import units
 

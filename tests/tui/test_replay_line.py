@@ -7,24 +7,20 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
-from ddptop.tui.render.text import plain, width
-from ddptop.tui.render.timeline import (
-    Course,
-    Mark,
+from ddptop.draw.timeline import (
     Position,
     bar_line,
     clock_line,
     column,
     explain_timeline,
     mark_at,
-    marks_of,
     moment_at,
     moment_label,
-    neighbour,
-    opening,
     timeline_lines,
     words_line,
 )
+from ddptop.view.course import Course, Mark, marks_of, neighbour, opening
+from ddptop.view.text import plain, width
 
 from ddptop_runner.base.clock import utc_from_unix
 from ddptop_runner.model.snapshot import Event

@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from ddptop.tui.memory import Memory, recall, remember
+from ddptop.tui.prefs.memory import Memory, recall, remember
+from ddptop.tui.prefs.settings import Interface, Settings, parse, read_settings
 from ddptop.tui.reach import reach_of
-from ddptop.tui.settings import Interface, Settings, parse, read_settings
 
 FILE = "config.toml"
 ALL_OF_IT = """

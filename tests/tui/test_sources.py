@@ -10,11 +10,19 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from ddptop.tui import sources
-from ddptop.tui.collector import Collector
-from ddptop.tui.messages import CollectorFailed, LogRead, SnapshotReady
-from ddptop.tui.snapshot import Machine, Wish
-from ddptop.tui.sources import DeviceSource, HistorySource, JobSource, LogSource, covered_devices
+from ddptop.logs.messages import CollectorFailed, LogRead
+from ddptop.sources import everything as sources
+from ddptop.sources.collector import Collector
+from ddptop.sources.everything import (
+    DeviceSource,
+    HistorySource,
+    JobSource,
+    LogSource,
+    covered_devices,
+)
+from ddptop.sources.messages import SnapshotReady
+from ddptop.sources.snapshot import Wish
+from ddptop.view.shown import Machine
 from tests.tui import fake_gpus, fake_home
 from tests.tui.fake_gpus import FrozenFeed
 from tests.tui.fake_home import NOW

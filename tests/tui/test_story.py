@@ -6,13 +6,13 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from ddptop.sources.story import StorySource
 from ddptop.tui import messages
 from ddptop.tui.app import DdptopApp
 from ddptop.tui.screens.logs import LogsScreen
 from ddptop.tui.screens.overview import OverviewScreen
 from ddptop.tui.screens.sections import SectionsScreen
 from ddptop.tui.screens.story import StoryScreen
-from ddptop.tui.story_source import StorySource
 from tests.tui import fake_home, fake_story
 from tests.tui.driving import keys_shown, look, said, settle, shown, until
 from tests.tui.fake_home import write_log

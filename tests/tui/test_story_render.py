@@ -7,8 +7,7 @@ from dataclasses import replace
 
 import msgspec
 import pytest
-from ddptop.tui.attempts import Attempt
-from ddptop.tui.render.story import (
+from ddptop.draw.story import (
     attempt_row,
     failure_name,
     headline,
@@ -17,8 +16,9 @@ from ddptop.tui.render.story import (
     why_lines,
     work_lost,
 )
-from ddptop.tui.render.text import plain, width
-from ddptop.tui.story_source import Tail
+from ddptop.view.attempts import Attempt
+from ddptop.view.shown import Tail
+from ddptop.view.text import plain, width
 
 from ddptop_runner.base.paths import LAUNCHER
 from ddptop_runner.model.snapshot import Cause, Event

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 from ddptop.tui.app import DdptopApp
-from ddptop.tui.memory import Memory
+from ddptop.tui.prefs.memory import Memory
+from ddptop.tui.prefs.settings import Settings, parse
+from ddptop.tui.prefs.theme import COLOUR_BLIND, COLOUR_BLIND_LIGHT, CONTRAST, DARK, OWN, own_themes
 from ddptop.tui.reach import Reach, reach_of
-from ddptop.tui.settings import Settings, parse
-from ddptop.tui.theme import COLOUR_BLIND, COLOUR_BLIND_LIGHT, CONTRAST, DARK, OWN, own_themes
 from ddptop.tui.widgets.key_bar import KeyBar
 from tests.tui import colour_vision, fake_gpus, fake_home
 from tests.tui.driving import settle

@@ -8,12 +8,13 @@ from textual.dom import NoScreen
 from textual.reactive import var
 from textual.screen import Screen
 
-from ddptop.tui.messages import LogRead, SectionsWanted, WishChanged
-from ddptop.tui.render.findings import findings
-from ddptop.tui.render.header import cost
-from ddptop.tui.render.text import Line, line
-from ddptop.tui.snapshot import Snapshot, Wish
+from ddptop.draw.header import cost
+from ddptop.logs.messages import LogRead
+from ddptop.sources.snapshot import Snapshot, Wish
+from ddptop.tui.messages import SectionsWanted, WishChanged
 from ddptop.tui.widgets.lines import LinesView
+from ddptop.view.findings import findings
+from ddptop.view.text import Line, line
 from ddptop_runner.job.registry import AnyJob
 
 HORIZONTAL = [(0, "-narrow"), (100, "-normal"), (160, "-wide")]

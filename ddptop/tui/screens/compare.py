@@ -8,15 +8,12 @@ from textual import on
 from textual.app import ComposeResult
 from textual.containers import Horizontal
 
-from ddptop.comparing.run import companions
+from ddptop.charts.compared import LETTERS
+from ddptop.draw.compare import verdict
+from ddptop.sources.snapshot import Snapshot, Wish
 from ddptop.tui.actions.common import bindings
 from ddptop.tui.actions.compare import COMPARE
 from ddptop.tui.messages import JobPicked, WishChanged
-from ddptop.tui.render.compare import verdict
-from ddptop.tui.render.compare_curves import LETTERS
-from ddptop.tui.render.filter import parse
-from ddptop.tui.render.filter_facts import JOB_WORDS, job_facts
-from ddptop.tui.snapshot import Snapshot, Wish
 from ddptop.tui.widgets.chart_keys import ChartKeys
 from ddptop.tui.widgets.chart_widget import ChartWidget
 from ddptop.tui.widgets.compare_chart import CompareChart
@@ -25,6 +22,9 @@ from ddptop.tui.widgets.filter_bar import FilterBar
 from ddptop.tui.widgets.key_bar import KeyBar
 from ddptop.tui.widgets.table import Table
 from ddptop.tui.widgets.title_bar import TitleBar
+from ddptop.view.filter import parse
+from ddptop.view.filter_facts import JOB_WORDS, job_facts
+from ddptop.view.run import companions
 from ddptop_runner.base.units import plural
 from ddptop_runner.job.registry import JobView
 

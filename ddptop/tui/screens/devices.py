@@ -9,16 +9,15 @@ from textual.app import ComposeResult
 from textual.containers import Horizontal
 from textual.widget import Widget
 
+from ddptop.charts.devices import figures_of, pause_s
+from ddptop.charts.figures import FiguresData
+from ddptop.charts.scale import window_label
+from ddptop.charts.view import View
+from ddptop.draw.device_words import unevenness
+from ddptop.sources.snapshot import Snapshot, Wish
 from ddptop.tui.actions.common import bindings
 from ddptop.tui.actions.devices import DEVICES
 from ddptop.tui.messages import JobPicked, SectionsWanted, WishChanged
-from ddptop.tui.render.chart_figures import FiguresData
-from ddptop.tui.render.chart_view import View
-from ddptop.tui.render.device_charts import figures_of, pause_s
-from ddptop.tui.render.device_help import explain_device
-from ddptop.tui.render.device_words import unevenness
-from ddptop.tui.render.scale import window_label
-from ddptop.tui.snapshot import Snapshot, Wish
 from ddptop.tui.widgets.chart_keys import ChartKeys
 from ddptop.tui.widgets.chart_widget import ChartWidget
 from ddptop.tui.widgets.device_details import DeviceDetails
@@ -28,6 +27,7 @@ from ddptop.tui.widgets.key_bar import KeyBar
 from ddptop.tui.widgets.machine_panel import MachinePanel
 from ddptop.tui.widgets.table import HEAD_LINES, Table
 from ddptop.tui.widgets.title_bar import TitleBar
+from ddptop.view.device_help import explain_device
 from ddptop_runner.foreign.types import ForeignView
 from ddptop_runner.model.snapshot import GpuSample
 

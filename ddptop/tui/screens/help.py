@@ -11,12 +11,12 @@ from textual.containers import VerticalScroll
 from textual.screen import Screen
 
 from ddptop.tui.actions import ALL, EVERYWHERE, MOVING, PLACES, Action
-from ddptop.tui.keymap import KeyMap
-from ddptop.tui.render.glossary import SECTIONS
-from ddptop.tui.render.text import Line, line, pad, rule, wrap
+from ddptop.tui.prefs.keymap import KeyMap
 from ddptop.tui.screens.base import MonitorScreen
 from ddptop.tui.screens.pager import PagerScreen
 from ddptop.tui.widgets.lines import LinesView
+from ddptop.view.glossary import SECTIONS
+from ddptop.view.text import Line, line, pad, rule, wrap
 
 MOUSE = (
     (

@@ -11,18 +11,14 @@ from textual.app import ComposeResult
 from textual.containers import Horizontal
 from textual.widget import Widget
 
-from ddptop.need import SETBACK_S
+from ddptop.draw.devices import rank_holder
+from ddptop.draw.foreign import about
+from ddptop.draw.launched import launcher_name
+from ddptop.logs.messages import LogRead
+from ddptop.sources.snapshot import JobDetail, Snapshot, Wish
 from ddptop.tui.actions import JOB, bindings
-from ddptop.tui.messages import LogRead, RankPicked, WishChanged
-from ddptop.tui.render.devices import rank_holder
-from ddptop.tui.render.filter import RANK_EXAMPLES, Filter, parse
-from ddptop.tui.render.filter_facts import RANK_WORDS, ranks_that_match
-from ddptop.tui.render.findings import alerts_of
-from ddptop.tui.render.foreign import about
-from ddptop.tui.render.launched import launcher_name
-from ddptop.tui.render.learning import whose_loss
+from ddptop.tui.messages import RankPicked, WishChanged
 from ddptop.tui.screens.paged import PagedScreen
-from ddptop.tui.snapshot import JobDetail, Snapshot, Wish
 from ddptop.tui.widgets.alerts import AlertsPanel, CausePanel
 from ddptop.tui.widgets.chart_widget import ChartWidget
 from ddptop.tui.widgets.device_details import DeviceDetails
@@ -37,6 +33,11 @@ from ddptop.tui.widgets.loss_chart import LossChart
 from ddptop.tui.widgets.pages import Pages
 from ddptop.tui.widgets.rank_panel import RankPanel
 from ddptop.tui.widgets.title_bar import TitleBar
+from ddptop.view.filter import RANK_EXAMPLES, Filter, parse
+from ddptop.view.filter_facts import RANK_WORDS, ranks_that_match
+from ddptop.view.findings import alerts_of
+from ddptop.view.learning import whose_loss
+from ddptop.view.need import SETBACK_S
 from ddptop_runner.foreign.types import ForeignView
 from ddptop_runner.job.registry import AnyJob, pause_of
 from ddptop_runner.model.snapshot import Alert, Cause
@@ -399,8 +400,8 @@ def _rows_of(widget: LinesView) -> int:
 
 def what_now(detail: JobDetail) -> str:
     """What to do about a failed job: the end of its story."""
-    from ddptop.tui.attempts import Attempt  # only a failed job needs it
-    from ddptop.tui.render import story
+    from ddptop.draw import story
+    from ddptop.view.attempts import Attempt  # only a failed job needs it
 
     view, state = detail.view, detail.view.snapshot
     if state is None or isinstance(view, ForeignView):

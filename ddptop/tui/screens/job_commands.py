@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ddptop.sources.snapshot import JobDetail
 from ddptop.tui import operations
 from ddptop.tui.messages import (
     CompareWanted,
@@ -14,9 +15,8 @@ from ddptop.tui.messages import (
     StacksWanted,
     StoryWanted,
 )
-from ddptop.tui.render.rank_figures import device_uuid
-from ddptop.tui.snapshot import JobDetail
 from ddptop.tui.widgets.chart_keys import ChartKeys
+from ddptop.view.rank_words import device_uuid
 
 NO_HISTORY = "{} has no {}: ddptop did not start it"
 

@@ -13,16 +13,16 @@ from textual.screen import ModalScreen
 from textual.suggester import Suggester
 from textual.widgets import Button, Checkbox, Input, Label, Static
 
+from ddptop.sources.snapshot import Devices
 from ddptop.tui import launching
 from ddptop.tui.actions.common import EXIT, HELP
-from ddptop.tui.keymap import help_hint, keys_in_use
 from ddptop.tui.launching import LaunchForm
 from ddptop.tui.messages import JobLaunched
-from ddptop.tui.render.launch_help import FIELDS
+from ddptop.tui.prefs.keymap import help_hint, keys_in_use
 from ddptop.tui.screens.base import VERTICAL
-from ddptop.tui.snapshot import Devices
 from ddptop.tui.widgets.gpu_choice import GpuChoice
 from ddptop.tui.widgets.table import HEAD_LINES
+from ddptop.view.launch_help import FIELDS
 from ddptop_runner.base.errors import DdptopError
 from ddptop_runner.model.snapshot import GpuSample
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from textual import on
 
-from ddptop.tui.log_messages import SearchMoved
-from ddptop.tui.log_source import LogReader
-from ddptop.tui.render.log_find import LogPattern, pattern_of
+from ddptop.logs.find import LogPattern, pattern_of
+from ddptop.logs.messages import SearchMoved
+from ddptop.logs.reader import LogReader
 from ddptop.tui.screens.base import MonitorScreen
 from ddptop.tui.widgets.filter_bar import FilterBar
 from ddptop.tui.widgets.log_pager import LogPager

@@ -6,28 +6,22 @@ from msgspec.structs import replace
 from textual import on
 from textual.app import ComposeResult
 
+from ddptop.draw.launched import launcher_name
+from ddptop.logs.explain import about_line
+from ddptop.logs.head import HeadFacts, empty_lines
+from ddptop.logs.messages import LogGrew, LogMissing, LogRead, PageRead, Places, PlacesRead
+from ddptop.logs.reader import LogReader, LogView
+from ddptop.logs.row import Level
+from ddptop.sources.snapshot import Snapshot, Wish
 from ddptop.tui.actions.common import bindings
 from ddptop.tui.actions.logs import LOGS
-from ddptop.tui.log_messages import (
-    LogGrew,
-    LogMissing,
-    PageRead,
-    Places,
-    PlacesRead,
-)
-from ddptop.tui.log_source import LogReader, LogView
-from ddptop.tui.messages import LogRead, WishChanged
-from ddptop.tui.render.launched import launcher_name
-from ddptop.tui.render.log_explain import about_line
-from ddptop.tui.render.log_head import HeadFacts, empty_lines
-from ddptop.tui.render.log_row import Level
-from ddptop.tui.render.text import line
+from ddptop.tui.messages import WishChanged
 from ddptop.tui.screens.log_search import LogSearch
-from ddptop.tui.snapshot import Snapshot, Wish
 from ddptop.tui.widgets.key_bar import KeyBar
 from ddptop.tui.widgets.log_head import LogHead
 from ddptop.tui.widgets.log_pager import LogPager
 from ddptop.tui.widgets.title_bar import TitleBar
+from ddptop.view.text import line
 from ddptop_runner.base.paths import LAUNCHER, RunFolder, runs_dir
 from ddptop_runner.foreign.types import ForeignView
 from ddptop_runner.job.registry import AnyJob

@@ -9,7 +9,11 @@ from textual import on
 from textual.app import ComposeResult
 from textual.widget import Widget
 
-from ddptop.need import seen_key
+from ddptop.charts.loss import ChartOptions
+from ddptop.draw.device_words import holder_words, unevenness
+from ddptop.draw.foreign import damaged_sections, unreadable_sections
+from ddptop.draw.job_rows import ORDERS
+from ddptop.sources.snapshot import Snapshot, Wish
 from ddptop.tui import operations
 from ddptop.tui.actions import OVERVIEW, bindings
 from ddptop.tui.messages import (
@@ -24,14 +28,7 @@ from ddptop.tui.messages import (
     StoryWanted,
     WishChanged,
 )
-from ddptop.tui.render.chart import ChartOptions
-from ddptop.tui.render.device_words import holder_words, unevenness
-from ddptop.tui.render.filter import EXAMPLES, parse
-from ddptop.tui.render.filter_facts import JOB_WORDS
-from ddptop.tui.render.foreign import damaged_sections, unreadable_sections
-from ddptop.tui.render.job_rows import ORDERS
 from ddptop.tui.screens.base import MonitorScreen
-from ddptop.tui.snapshot import Snapshot, Wish
 from ddptop.tui.widgets.device_panel import DevicePanel
 from ddptop.tui.widgets.filter_bar import FilterBar
 from ddptop.tui.widgets.jobs_table import JobsTable
@@ -41,6 +38,9 @@ from ddptop.tui.widgets.said import Said
 from ddptop.tui.widgets.slurm_queue import SlurmQueue
 from ddptop.tui.widgets.table import Table
 from ddptop.tui.widgets.title_bar import TitleBar
+from ddptop.view.filter import EXAMPLES, parse
+from ddptop.view.filter_facts import JOB_WORDS
+from ddptop.view.need import seen_key
 from ddptop_runner.devices.owners import user_name
 from ddptop_runner.foreign.types import ForeignView
 from ddptop_runner.job.registry import AnyJob
@@ -125,14 +125,19 @@ class OverviewScreen(MonitorScreen):
             self._show_devices(snapshot)
 
     def _show_devices(self, snapshot: Snapshot) -> None:
-        panel = self._devices
+        panel, history = self._devices, snapshot.device_history
         if snapshot.devices.gpus:
             panel.show_devices(
                 snapshot.devices.gpus,
-                holder_words(snapshot, brief=self.size.width < 100),
+                holder_words(
+                    snapshot.owners,
+                    {} if history is None else history.idle_s,
+                    snapshot.machine.host,
+                    brief=self.size.width < 100,
+                ),
                 reason=snapshot.devices.note,
                 note=unevenness(snapshot.jobs),
-                history=snapshot.device_history,
+                history=history,
             )
         else:
             panel.show_machine(snapshot.machine, snapshot.devices.note)

@@ -7,29 +7,18 @@ from textual.app import ComposeResult
 from textual.containers import Horizontal
 from textual.widget import Widget
 
-from ddptop.host_words import has_several
+from ddptop.charts.devices import device_curves
+from ddptop.charts.figures import FiguresData
+from ddptop.charts.loss import ChartOptions
+from ddptop.charts.split import SplitData
+from ddptop.draw.launched import launcher_name
+from ddptop.draw.rank_figures import fact_lines
+from ddptop.logs.messages import LogRead
+from ddptop.sources.snapshot import JobDetail, Snapshot, Wish
 from ddptop.tui.actions.common import bindings
 from ddptop.tui.actions.rank import RANK
-from ddptop.tui.messages import LogRead, WishChanged
-from ddptop.tui.render.chart import ChartOptions
-from ddptop.tui.render.chart_figures import FiguresData
-from ddptop.tui.render.chart_split import SplitData
-from ddptop.tui.render.findings import alerts_of
-from ddptop.tui.render.launched import launcher_name
-from ddptop.tui.render.learning import whose_loss
-from ddptop.tui.render.rank_figures import (
-    device_curves,
-    device_of,
-    device_uuid,
-    fact_lines,
-    find_rank,
-)
-from ddptop.tui.render.rank_help import explain_rank, glossary
-from ddptop.tui.render.rank_state import Known, sentence
-from ddptop.tui.render.series import ChartData
-from ddptop.tui.render.text import Span
+from ddptop.tui.messages import WishChanged
 from ddptop.tui.screens.paged import PagedScreen
-from ddptop.tui.snapshot import JobDetail, Snapshot, Wish
 from ddptop.tui.widgets.alerts import AlertsPanel
 from ddptop.tui.widgets.chart_widget import ChartWidget
 from ddptop.tui.widgets.figure_chart import FigureChart
@@ -40,6 +29,14 @@ from ddptop.tui.widgets.pages import Pages
 from ddptop.tui.widgets.rank_head import RankHead
 from ddptop.tui.widgets.split_chart import SplitChart
 from ddptop.tui.widgets.title_bar import TitleBar
+from ddptop.view.findings import alerts_of
+from ddptop.view.host_words import has_several
+from ddptop.view.learning import whose_loss
+from ddptop.view.rank_help import explain_rank, glossary
+from ddptop.view.rank_state import Known, sentence
+from ddptop.view.rank_words import device_of, device_uuid, find_rank
+from ddptop.view.series import ChartData
+from ddptop.view.text import Span
 from ddptop_runner.foreign.types import ForeignView
 from ddptop_runner.judge.balance.imbalance import RankDeviation
 from ddptop_runner.model.snapshot import Alert, RankSample

@@ -10,19 +10,20 @@ from textual.app import ComposeResult
 from textual.screen import Screen
 from textual.timer import Timer
 
+from ddptop.draw.timeline import SPEEDS, Position, moment_label
+from ddptop.sources.replay import Replay
+from ddptop.sources.snapshot import JobDetail, Snapshot, Wish
 from ddptop.tui.actions.common import bindings
 from ddptop.tui.actions.replay import REPLAY
 from ddptop.tui.messages import WishChanged
-from ddptop.tui.render.text import Line, line
-from ddptop.tui.render.timeline import GLYPHS, SPEEDS, MarkKind, Position, moment_label, neighbour
-from ddptop.tui.replay_source import Replay
 from ddptop.tui.screens.job import JobScreen
-from ddptop.tui.snapshot import JobDetail, Snapshot, Wish
 from ddptop.tui.widgets.chart_widget import ChartWidget
 from ddptop.tui.widgets.key_bar import KeyBar
 from ddptop.tui.widgets.rank_panel import RankPanel
 from ddptop.tui.widgets.timeline import TimeLine
 from ddptop.tui.widgets.title_bar import TitleBar
+from ddptop.view.course import GLYPHS, MarkKind, neighbour
+from ddptop.view.text import Line, line
 from ddptop_runner.base.clock import utc_from_unix
 from ddptop_runner.model.snapshot import Cause
 

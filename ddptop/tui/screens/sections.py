@@ -10,10 +10,10 @@ from textual.binding import Binding
 from textual.containers import Vertical, VerticalScroll
 from textual.widgets import Static
 
+from ddptop.sources.snapshot import Snapshot
 from ddptop.tui.actions.common import HELP
-from ddptop.tui.keymap import help_hint
+from ddptop.tui.prefs.keymap import help_hint
 from ddptop.tui.screens.pager import PagerScreen
-from ddptop.tui.snapshot import Snapshot
 
 MORE = "; j and k scroll"
 """Shown when the text does not fit."""

@@ -8,9 +8,11 @@ from textual import on
 from textual.app import ComposeResult
 from textual.containers import Vertical
 
+from ddptop.draw.story import headline
+from ddptop.draw.told import told_sections
+from ddptop.sources.snapshot import JobDetail, Snapshot, Wish
 from ddptop.tui.actions.common import bindings
 from ddptop.tui.actions.story import STORY
-from ddptop.tui.attempts import Attempt
 from ddptop.tui.messages import (
     EvidenceWanted,
     LogsWanted,
@@ -18,11 +20,7 @@ from ddptop.tui.messages import (
     SectionsWanted,
     WishChanged,
 )
-from ddptop.tui.render.filter import Vocabulary, parse
-from ddptop.tui.render.story import headline
-from ddptop.tui.render.told import told_sections
 from ddptop.tui.screens.job_commands import JobCommands
-from ddptop.tui.snapshot import JobDetail, Snapshot, Wish
 from ddptop.tui.widgets.attempts_table import AttemptsTable
 from ddptop.tui.widgets.chart_widget import ChartWidget
 from ddptop.tui.widgets.filter_bar import FilterBar
@@ -31,6 +29,8 @@ from ddptop.tui.widgets.table import Table
 from ddptop.tui.widgets.title_bar import TitleBar
 from ddptop.tui.widgets.told_table import ToldTable
 from ddptop.tui.widgets.why_panel import WhyPanel
+from ddptop.view.attempts import Attempt
+from ddptop.view.filter import Vocabulary, parse
 from ddptop_runner.base.units import plural
 
 VOCABULARY = Vocabulary(fields=("event", "rank"))

@@ -5,9 +5,9 @@ from __future__ import annotations
 import datetime as dt
 from collections.abc import Callable, Sequence
 
-from ddptop.tui.render.panels import alert_lines, cause_lines, setback_lines
-from ddptop.tui.render.text import Line
+from ddptop.draw.panels import alert_lines, cause_lines, setback_lines
 from ddptop.tui.widgets.lines import LinesView
+from ddptop.view.text import Line
 from ddptop_runner.model.snapshot import Alert, Cause
 
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import datetime as dt
 from collections.abc import Sequence
 
-from ddptop.tui.attempts import Attempt
-from ddptop.tui.render.columns import Column
-from ddptop.tui.render.story import attempt_row
+from ddptop.draw.columns import Column
+from ddptop.draw.story import attempt_row
 from ddptop.tui.widgets.table import Table
+from ddptop.view.attempts import Attempt
 from ddptop_runner.model.words import JobState
 
 COLUMNS = (

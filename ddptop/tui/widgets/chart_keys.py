@@ -8,9 +8,9 @@ from msgspec.structs import replace
 from textual import on
 from textual.widget import Widget
 
+from ddptop.sources.snapshot import Wish
 from ddptop.tui.messages import WishChanged
 from ddptop.tui.screens.base import MonitorScreen
-from ddptop.tui.snapshot import Wish
 from ddptop.tui.widgets.chart_widget import ChartWidget
 
 

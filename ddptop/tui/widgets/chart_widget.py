@@ -8,15 +8,7 @@ from msgspec.structs import replace
 from textual import events
 from textual.message import Message
 
-from ddptop.tui.render.chart_view import (
-    AXES,
-    Area,
-    View,
-    cursor_moved,
-    cursor_to,
-    panned,
-    zoomed,
-)
+from ddptop.charts.view import AXES, Area, View, cursor_moved, cursor_to, panned, zoomed
 from ddptop.tui.widgets.dragged import DraggedView
 
 PAN_CELLS = 10

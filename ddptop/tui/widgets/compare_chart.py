@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ddptop.comparing.run import Run
-from ddptop.tui.compare_source import Compared
-from ddptop.tui.render.chart_figures import FiguresData
-from ddptop.tui.render.chart_view import View
-from ddptop.tui.render.compare_curves import without_steps
+from ddptop.charts.compared import without_steps
+from ddptop.charts.figures import FiguresData
+from ddptop.charts.view import View
+from ddptop.sources.compare import Compared
 from ddptop.tui.widgets.figure_chart import FigureChart
+from ddptop.view.run import Run
 
 
 class CompareChart(FigureChart):

@@ -5,11 +5,11 @@ from __future__ import annotations
 import datetime as dt
 from collections.abc import Sequence
 
-from ddptop.comparing.differences import Comparison
-from ddptop.tui.render.columns import Column
-from ddptop.tui.render.compare import Row, companion_row, explained, rows
-from ddptop.tui.render.compare_curves import name_of
+from ddptop.charts.compared import name_of
+from ddptop.draw.columns import Column
+from ddptop.draw.compare import Row, companion_row, explained, rows
 from ddptop.tui.widgets.table import Table
+from ddptop.view.differences import Comparison
 from ddptop_runner.job.registry import JobView
 
 LABEL = Column("what", "", 22)

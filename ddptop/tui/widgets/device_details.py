@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from ddptop.tui.render.device_details import detail_lines
-from ddptop.tui.render.devices import Owners
-from ddptop.tui.render.text import Line
+from ddptop.draw.device_details import detail_lines
+from ddptop.draw.devices import Owners
 from ddptop.tui.widgets.lines import LinesView
+from ddptop.view.text import Line
 from ddptop_runner.model.snapshot import GpuSample
 
 

@@ -6,22 +6,22 @@ from collections.abc import Mapping, Sequence
 
 from textual import events
 
-from ddptop.host_words import hosts_of_devices
-from ddptop.tui.device_history import DeviceHistory
-from ddptop.tui.render.columns import Column, Row
-from ddptop.tui.render.device_help import explain_device
-from ddptop.tui.render.device_rows import (
+from ddptop.draw.columns import Column, Row
+from ddptop.draw.device_rows import (
     PROCESS_COLUMNS,
     device_columns,
     device_row,
     heaviest_first,
     process_row,
 )
-from ddptop.tui.render.device_words import common_name
-from ddptop.tui.render.devices import Owners, label
-from ddptop.tui.render.panels import short_name
-from ddptop.tui.render.text import Line, line
+from ddptop.draw.device_words import common_name
+from ddptop.draw.devices import Owners, label
+from ddptop.draw.panels import short_name
 from ddptop.tui.widgets.table import Table
+from ddptop.view.device_help import explain_device
+from ddptop.view.host_words import hosts_of_devices
+from ddptop.view.shown import DeviceHistory
+from ddptop.view.text import Line, line
 from ddptop_runner.base.units import plural
 from ddptop_runner.model.snapshot import GpuProcess, GpuSample
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ddptop.tui.render.columns import Column
-from ddptop.tui.render.rows import event_row
+from ddptop.draw.columns import Column
+from ddptop.draw.rows import event_row
 from ddptop.tui.widgets.table import Table
 from ddptop_runner.model.snapshot import Event
 

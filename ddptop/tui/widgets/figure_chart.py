@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from ddptop.tui.render.chart_figures import FigureOptions, FiguresData, draw_figures, units_of
-from ddptop.tui.render.chart_help import explain_figures
-from ddptop.tui.render.chart_smooth import next_weight
-from ddptop.tui.render.text import Line, rule
+from ddptop.charts.figures import FigureOptions, FiguresData, draw_figures, units_of
+from ddptop.charts.help import explain_figures
+from ddptop.charts.smooth import next_weight
 from ddptop.tui.widgets.chart_widget import ChartWidget
+from ddptop.view.text import Line, rule
 
 
 class FigureChart(ChartWidget):

@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from textual.binding import Binding
 from textual.message import Message
 
-from ddptop.tui.render.columns import Column
-from ddptop.tui.render.panels import short_name
-from ddptop.tui.render.text import Span, line
+from ddptop.draw.columns import Column
+from ddptop.draw.panels import short_name
 from ddptop.tui.widgets.table import Table
+from ddptop.view.text import Span, line
 from ddptop_runner.base.units import ranks, size_of
 from ddptop_runner.launch.gpus.choice import in_mig_mode, is_instance
 from ddptop_runner.launch.gpus.usage import DeviceUse, program_of, unknown_holder, use_of

@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime as dt
 from collections.abc import Mapping, Sequence
 
-from ddptop.tui.render.heat import (
+from ddptop.draw.heat import (
     ORDER,
     STATE,
     HeatGrid,
@@ -20,11 +20,11 @@ from ddptop.tui.render.heat import (
     ruler,
     worst_ranks,
 )
-from ddptop.tui.render.odd import state_of
-from ddptop.tui.render.rank_help import explain_heat, explain_rank
-from ddptop.tui.render.text import Line, Span, fill, fit, line, rule, width
-from ddptop.tui.snapshot import JobDetail
+from ddptop.sources.snapshot import JobDetail
 from ddptop.tui.widgets.rank_grid import RankGrid
+from ddptop.view.odd import state_of
+from ddptop.view.rank_help import explain_heat, explain_rank
+from ddptop.view.text import Line, Span, fill, fit, line, rule, width
 from ddptop_runner.judge.balance.imbalance import RankDeviation
 from ddptop_runner.judge.balance.rank_devices import own_devices
 from ddptop_runner.model.snapshot import GpuSample

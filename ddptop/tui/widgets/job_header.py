@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import datetime as dt
 
-from ddptop.tui.render import foreign, header
-from ddptop.tui.render.learning import LossTrend
-from ddptop.tui.render.rank_help import explain_state
-from ddptop.tui.render.text import Line
+from ddptop.draw import foreign, header
 from ddptop.tui.widgets.lines import LinesView
+from ddptop.view.learning import LossTrend
+from ddptop.view.rank_help import explain_state
+from ddptop.view.text import Line
 from ddptop_runner.foreign.types import ForeignView
 from ddptop_runner.job.registry import AnyJob
 

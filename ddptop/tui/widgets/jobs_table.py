@@ -8,18 +8,19 @@ from typing import TYPE_CHECKING
 
 from textual import events, on
 
-from ddptop.need import Seen
-from ddptop.tui.render import job_rows, words
-from ddptop.tui.render.columns import fit_columns
-from ddptop.tui.render.filter import Filter
-from ddptop.tui.render.filter_facts import job_facts
-from ddptop.tui.render.foreign import damaged_line, unreadable_line
-from ddptop.tui.render.job_help import explain_job
-from ddptop.tui.render.job_rows import Listed
-from ddptop.tui.render.launched import launcher_name
-from ddptop.tui.render.learning import LossTrend
-from ddptop.tui.render.text import Line, line
+from ddptop.draw import job_rows
+from ddptop.draw.columns import fit_columns
+from ddptop.draw.foreign import damaged_line, unreadable_line
+from ddptop.draw.launched import launcher_name
 from ddptop.tui.widgets.table import Table
+from ddptop.view import words
+from ddptop.view.filter import Filter
+from ddptop.view.filter_facts import job_facts
+from ddptop.view.job_help import explain_job
+from ddptop.view.learning import LossTrend
+from ddptop.view.listed import Listed, listed
+from ddptop.view.need import Seen
+from ddptop.view.text import Line, line
 from ddptop_runner.foreign.types import ForeignView
 from ddptop_runner.job.registry import AnyJob
 
@@ -98,7 +99,7 @@ class JobsTable(Table):
 
     def refill(self) -> None:
         """Put the rows in their order, without those that the filter hides."""
-        everything = job_rows.listed(self._views, self._now, self._seen, self.order)
+        everything = listed(self._views, self._now, self._seen, self.order)
         self._listed = [one for one in everything if self._matches(one)]
         self.sorted_by = job_rows.COLUMN_OF_ORDER[self.order]
         names = [f"{'◆ ' * (view.job in self.marked)}{view.job}" for view in self._views]

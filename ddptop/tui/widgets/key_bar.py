@@ -9,9 +9,9 @@ from textual.content import Content
 
 from ddptop.tui.actions import Action
 from ddptop.tui.actions.common import HELP
-from ddptop.tui.keymap import keys_in_use
-from ddptop.tui.render.text import Line, line, spread, width
+from ddptop.tui.prefs.keymap import keys_in_use
 from ddptop.tui.widgets.lines import LinesView
+from ddptop.view.text import Line, line, spread, width
 
 
 class KeyBar(LinesView):

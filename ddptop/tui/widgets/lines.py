@@ -11,8 +11,8 @@ from textual.geometry import Region, Size
 from textual.strip import Strip
 from textual.widget import Widget
 
-from ddptop.tui.render.ascii import harmless
-from ddptop.tui.render.text import STYLES, Line, cells_of, fit
+from ddptop.tui.prefs.ascii import harmless
+from ddptop.view.text import STYLES, Line, cells_of, fit
 
 
 def changed_cells(old: Line, new: Line, width: int) -> tuple[int, int]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ddptop.tui.render.log_row import LogRow
+from ddptop.logs.row import LogRow
 
 MAX_ROWS = 6000
 MAX_CHARS = 12_000_000

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from textual import events
 
-from ddptop.tui.render.log_head import HeadFacts, choices, head_rule
-from ddptop.tui.render.text import Line, width
+from ddptop.logs.head import HeadFacts, choices, head_rule
 from ddptop.tui.widgets.lines import LinesView
+from ddptop.view.text import Line, width
 
 
 class LogHead(LinesView):

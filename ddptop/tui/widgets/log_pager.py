@@ -10,23 +10,15 @@ from textual import events
 from textual.binding import Binding
 from textual.message import Message
 
+from ddptop.logs.line import Shape, label_width, row_line, shape_of, text_cells, thumb, widest
+from ddptop.logs.row import LogRow
 from ddptop.tui.actions.common import MOVING, bindings
-from ddptop.tui.render.log_line import (
-    Shape,
-    label_width,
-    row_line,
-    shape_of,
-    text_cells,
-    thumb,
-    widest,
-)
-from ddptop.tui.render.log_row import LogRow
-from ddptop.tui.render.text import Line, fit, line
 from ddptop.tui.widgets.lines import LinesView
 from ddptop.tui.widgets.log_buffer import LogBuffer
+from ddptop.view.text import Line, fit, line
 
 if TYPE_CHECKING:
-    from ddptop.tui.render.log_find import LogPattern
+    from ddptop.logs.find import LogPattern
 
 MARGIN = 100
 """So many lines beyond those that are seen are wanted in either direction."""

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING
 from textual.app import ComposeResult
 from textual.containers import Vertical
 
-from ddptop.tui.messages import LogRead
-from ddptop.tui.render.text import Line, line, rule
+from ddptop.logs.messages import LogRead
 from ddptop.tui.widgets.lines import LinesView
 from ddptop.tui.widgets.log_pager import LogPager
+from ddptop.view.text import Line, line, rule
 
 if TYPE_CHECKING:
-    from ddptop.tui.log_fed import FedLines
+    from ddptop.logs.fed import FedLines
 
 
 class _LogTitle(LinesView):
@@ -60,7 +60,7 @@ class LogView(Vertical):
     @functools.cached_property
     def _fed(self) -> FedLines:
         """What was printed; the first frame has none of it."""
-        from ddptop.tui.log_fed import FedLines
+        from ddptop.logs.fed import FedLines
 
         return FedLines()
 

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from ddptop.tui.render.chart import MODES, Chart, ChartOptions, LastPlot, draw_chart
-from ddptop.tui.render.chart_smooth import next_weight
-from ddptop.tui.render.chart_steps import by_step, no_steps, step_moment, step_times
-from ddptop.tui.render.chart_view import View
-from ddptop.tui.render.scale import window_label
-from ddptop.tui.render.series import ChartData
-from ddptop.tui.render.text import Line, rule
+from ddptop.charts.loss import MODES, Chart, ChartOptions, LastPlot, draw_chart
+from ddptop.charts.scale import window_label
+from ddptop.charts.smooth import next_weight
+from ddptop.charts.steps import by_step, no_steps, step_moment, step_times
+from ddptop.charts.view import View
 from ddptop.tui.widgets.chart_widget import ChartWidget
+from ddptop.view.series import ChartData
+from ddptop.view.text import Line, rule
 
 
 class LossChart(ChartWidget):
@@ -134,7 +134,7 @@ class LossChart(ChartWidget):
 
     def explain(self) -> list[tuple[str, str]]:
         """What is drawn, and what the marks mean."""
-        from ddptop.tui.render.chart_help import explain_loss
+        from ddptop.charts.help import explain_loss
 
         return explain_loss(self._drawn_data(), self.options)
 

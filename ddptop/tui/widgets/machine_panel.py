@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from ddptop.tui.render.panels import machine_lines
-from ddptop.tui.render.text import Line, line, rule, wrap
-from ddptop.tui.snapshot import Machine
+from ddptop.draw.panels import machine_lines
 from ddptop.tui.widgets.lines import LinesView
+from ddptop.view.shown import Machine
+from ddptop.view.text import Line, line, rule, wrap
 
 TO_DO = (
     ("ddptop doctor", "checks the driver, its library, and permissions, and suggests fixes"),

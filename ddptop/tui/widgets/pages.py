@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from textual import events
 from textual.message import Message
 
-from ddptop.tui.render.text import Line, width
 from ddptop.tui.widgets.lines import LinesView
+from ddptop.view.text import Line, width
 
 PAGES = (
     ("main", "1", "ranks and loss"),

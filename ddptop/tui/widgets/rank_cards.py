@@ -5,13 +5,13 @@ from __future__ import annotations
 import datetime as dt
 from collections.abc import Mapping
 
-from ddptop.tui.render.card_grid import GAP, Grid, grid
-from ddptop.tui.render.cards import Around, around, card_lines, wanted_rows
-from ddptop.tui.render.rank_help import explain_rank, glossary
-from ddptop.tui.render.recent import SPARK_S, Recent
-from ddptop.tui.render.text import Line, line
-from ddptop.tui.snapshot import JobDetail
+from ddptop.draw.card_grid import GAP, Grid, grid
+from ddptop.draw.cards import Around, around, card_lines, wanted_rows
+from ddptop.sources.snapshot import JobDetail
 from ddptop.tui.widgets.rank_grid import RankGrid
+from ddptop.view.rank_help import explain_rank, glossary
+from ddptop.view.recent import SPARK_S, Recent
+from ddptop.view.text import Line, line
 from ddptop_runner.judge.balance.imbalance import RankDeviation
 
 _NOTHING = RankDeviation()

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from ddptop.tui.render.text import Line, Span, fill, fit, line, wrap
 from ddptop.tui.widgets.lines import LinesView
+from ddptop.view.text import Line, Span, fill, fit, line, wrap
 
 SENTENCE_ROWS = 2
 

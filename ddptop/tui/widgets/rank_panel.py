@@ -11,24 +11,20 @@ from textual.app import ComposeResult
 from textual.containers import Vertical
 from textual.message import Message
 
-from ddptop.rank_words import is_rank_too
-from ddptop.tui.render.card_grid import MOST as MOST_CARDS
-from ddptop.tui.render.heat import FEWEST
-from ddptop.tui.render.launched import (
-    launcher_alone,
-    launcher_name,
-    rank_detail,
-    waiting_text,
-)
-from ddptop.tui.render.recent import Recent
-from ddptop.tui.render.text import Line, clip, line
-from ddptop.tui.snapshot import JobDetail
+from ddptop.draw.card_grid import MOST as MOST_CARDS
+from ddptop.draw.heat import FEWEST
+from ddptop.draw.launched import launcher_alone, launcher_name, rank_detail
+from ddptop.sources.snapshot import JobDetail
 from ddptop.tui.widgets.heat_map import HeatMap
 from ddptop.tui.widgets.lines import LinesView
 from ddptop.tui.widgets.rank_cards import RankCards
 from ddptop.tui.widgets.rank_grid import RankGrid
 from ddptop.tui.widgets.rank_table import RankTable
 from ddptop.tui.widgets.table import Table
+from ddptop.view.attention import waiting_text
+from ddptop.view.rank_words import is_rank_too
+from ddptop.view.recent import Recent
+from ddptop.view.text import Line, clip, line
 from ddptop_runner.foreign.types import ForeignView
 from ddptop_runner.model.snapshot import LauncherSample, RankSample
 

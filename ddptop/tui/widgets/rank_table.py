@@ -7,22 +7,17 @@ from collections.abc import Mapping, Sequence
 
 from msgspec.structs import replace
 
-from ddptop.host_words import has_several, hosts_of, short_names
-from ddptop.rank_words import counts_own, is_rank_too, parts_text
-from ddptop.tui.render.columns import Column, Row, plain_cell
-from ddptop.tui.render.launched import (
-    launcher_line,
-    launcher_name,
-    launcher_state,
-    rank_detail,
-    waiting_text,
-)
-from ddptop.tui.render.odd import worst_first
-from ddptop.tui.render.rank_help import explain_rank, glossary
-from ddptop.tui.render.rows import STATE_CELLS, UNKNOWN_DEVIATION, rank_row
-from ddptop.tui.render.text import Line, cells_of, line
-from ddptop.tui.snapshot import JobDetail
+from ddptop.draw.columns import Column, Row, plain_cell
+from ddptop.draw.launched import launcher_line, launcher_name, launcher_state, rank_detail
+from ddptop.draw.rows import STATE_CELLS, UNKNOWN_DEVIATION, rank_row
+from ddptop.sources.snapshot import JobDetail
 from ddptop.tui.widgets.table import Table
+from ddptop.view.attention import waiting_text
+from ddptop.view.host_words import has_several, hosts_of, short_names
+from ddptop.view.odd import worst_first
+from ddptop.view.rank_help import explain_rank, glossary
+from ddptop.view.rank_words import counts_own, is_rank_too, parts_text
+from ddptop.view.text import Line, cells_of, line
 from ddptop_runner.foreign.types import ForeignView
 from ddptop_runner.model.snapshot import LauncherSample, NodeSnapshot, RankSample
 

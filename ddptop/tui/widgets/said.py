@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from ddptop.tui.render.attention import next_step
-from ddptop.tui.render.job_rows import Listed, sentence_cell
-from ddptop.tui.render.text import Line, fit, line, plain, wrap
+from ddptop.draw.job_rows import sentence_cell
 from ddptop.tui.widgets.lines import LinesView
+from ddptop.view.attention import next_step
+from ddptop.view.listed import Listed
+from ddptop.view.text import Line, fit, line, plain, wrap
 
 
 class Said(LinesView):

@@ -5,9 +5,9 @@ from __future__ import annotations
 import datetime as dt
 from collections.abc import Sequence
 
-from ddptop.slurm_words import brief
-from ddptop.tui.render.text import Line, fit, line
 from ddptop.tui.widgets.lines import LinesView
+from ddptop.view.slurm_words import brief
+from ddptop.view.text import Line, fit, line
 from ddptop_runner.launch.slurm import SlurmJob
 from ddptop_runner.store.log_clean import sanitize
 

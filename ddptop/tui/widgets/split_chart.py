@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from ddptop.tui.render.chart_help import explain_split
-from ddptop.tui.render.chart_split import SplitData, SplitOptions, draw_split
-from ddptop.tui.render.text import Line, rule
+from ddptop.charts.help import explain_split
+from ddptop.charts.split import SplitData, SplitOptions, draw_split
 from ddptop.tui.widgets.chart_widget import ChartWidget
+from ddptop.view.text import Line, rule
 
 
 class SplitChart(ChartWidget):

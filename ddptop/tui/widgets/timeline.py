@@ -8,16 +8,10 @@ from textual import events
 from textual.content import Content
 from textual.message import Message
 
-from ddptop.tui.render.text import Line, line
-from ddptop.tui.render.timeline import (
-    Course,
-    Position,
-    explain_timeline,
-    mark_at,
-    moment_at,
-    timeline_lines,
-)
+from ddptop.draw.timeline import Position, explain_timeline, mark_at, moment_at, timeline_lines
 from ddptop.tui.widgets.dragged import DraggedView
+from ddptop.view.course import Course
+from ddptop.view.text import Line, line
 
 
 class TimeLine(DraggedView, can_focus=True):

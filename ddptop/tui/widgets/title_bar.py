@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from ddptop.tui.render.panels import title_line
-from ddptop.tui.render.text import Line
+from ddptop.draw.panels import title_line
 from ddptop.tui.widgets.lines import LinesView
+from ddptop.view.text import Line
 
 
 class TitleBar(LinesView):

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ddptop.tui.attempts import Attempt
-from ddptop.tui.render.columns import Column
-from ddptop.tui.render.filter import Facts, Filter
-from ddptop.tui.render.told import EVENT_MEANINGS, Told, fold, told_row
-from ddptop.tui.render.words import event_words
+from ddptop.draw.columns import Column
+from ddptop.draw.told import EVENT_MEANINGS, Told, fold, told_row
 from ddptop.tui.widgets.table import Table
+from ddptop.view.attempts import Attempt
+from ddptop.view.filter import Facts, Filter
+from ddptop.view.words import event_words
 from ddptop_runner.model.snapshot import Event
 
 COLUMNS = (

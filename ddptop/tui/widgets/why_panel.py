@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import datetime as dt
 
-from ddptop.tui.attempts import Attempt
-from ddptop.tui.render.story import why_lines
-from ddptop.tui.render.text import Line, rule
-from ddptop.tui.story_source import Tail
+from ddptop.draw.story import why_lines
 from ddptop.tui.widgets.lines import LinesView
+from ddptop.view.attempts import Attempt
+from ddptop.view.shown import Tail
+from ddptop.view.text import Line, rule
 from ddptop_runner.model.words import JobState
 
 

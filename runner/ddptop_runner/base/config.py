@@ -6,7 +6,7 @@ keep_days = 30       # ended runs older than this are deleted at the next launch
 keep_bytes = "50G"   # the oldest ended runs beyond this, all together, too
 ```
 
-`[interface]`, `[keys]` and `[themes.NAME]` are the interface's own: `ddptop.tui.settings`.
+`[interface]`, `[keys]` and `[themes.NAME]` are the interface's own: `ddptop.tui.prefs.settings`.
 """
 
 from __future__ import annotations

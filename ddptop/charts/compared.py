@@ -1,0 +1,112 @@
+"""The losses of several jobs as curves of one chart, by time and by step. Pure."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+
+from ddptop.charts.figures import Curve, FiguresData
+from ddptop.view.curve import Sample
+from ddptop.view.run import Run
+from ddptop.view.series import Points
+
+LETTERS = "ABCD"
+"""What the jobs are called on the chart: as many can be compared at once."""
+STYLES = ("median", "warn", "ok", "chosen")
+"""Of the jobs' curves, in order."""
+
+
+def name_of(place: int, run: Run) -> str:
+    """`A lin-lr1e-2`."""
+    return f"{LETTERS[place]} {run.job}"
+
+
+def _points(samples: Sequence[Sample], places: Sequence[float]) -> Points:
+    kept = [(at, one) for at, one in zip(places, samples, strict=True) if one.loss is not None]
+    losses = [one.loss for _, one in kept]
+    return Points(
+        t=[at for at, _ in kept],
+        low=losses,
+        mean=losses,
+        high=losses,
+        not_finite=[at for at, one in zip(places, samples, strict=True) if one.is_bad],
+    )
+
+
+def _empty(runs: Sequence[Run]) -> str:
+    if trouble := next((run.trouble for run in runs if run.trouble), None):
+        return trouble
+    names = " and ".join(run.job for run in runs)
+    return f"no loss found for {names}; ddptop reads it from the probe, ddptop.report, or the log"
+
+
+def _curves(
+    runs: Sequence[Run], points: Sequence[Points], marks: Sequence[tuple[float, str]]
+) -> tuple[Curve, ...]:
+    """A curve for each job, which only its own restarts interrupt."""
+    return tuple(
+        Curve(
+            name=name_of(place, run),
+            points=points[place],
+            unit="loss",
+            style=STYLES[place],
+            cuts=[at for at, label in marks if label[0] == LETTERS[place]],
+        )
+        for place, run in enumerate(runs)
+    )
+
+
+def by_time_data(runs: Sequence[Run]) -> FiguresData:
+    """The losses over the seconds since each job's own start."""
+    points = [_points(run.curve.samples, [one.at_s for one in run.curve.samples]) for run in runs]
+    ends = [run.curve.samples[-1].at_s for run in runs if run.curve.samples]
+    marks = tuple(
+        (at, _mark(place, attempt))
+        for place, run in enumerate(runs)
+        for attempt, at in run.attempts
+        if attempt
+    )
+    return FiguresData(
+        curves=_curves(runs, points, marks),
+        since=0.0,
+        until=max([1.0, *ends]),
+        marks=marks,
+        ended=True,
+        empty=_empty(runs),
+    )
+
+
+def by_step_data(runs: Sequence[Run]) -> FiguresData | None:
+    """The losses over steps; None where a job's steps are not known."""
+    samples = [run.curve.by_step for run in runs]
+    if not all(samples):
+        return None
+    points = [_points(mine, [float(one.step or 0) for one in mine]) for mine in samples]
+    marks = tuple(
+        (float(one.step or 0), _mark(place, one.attempt))
+        for place, mine in enumerate(samples)
+        for before, one in itertools.pairwise(mine)
+        if one.attempt and one.attempt != before.attempt
+    )
+    return FiguresData(
+        curves=_curves(runs, points, marks),
+        since=0.0,
+        until=max(1.0, *(float(mine[-1].step or 0) for mine in samples)),
+        marks=marks,
+        ended=True,
+        by_step=True,
+        empty=_empty(runs),
+    )
+
+
+def _mark(place: int, attempt: int | None) -> str:
+    """A restart: `A↻2` where job A's attempt 2 begins."""
+    return f"{LETTERS[place]}↻{attempt}"
+
+
+def without_steps(runs: Sequence[Run]) -> str:
+    """Why the losses cannot be drawn by step, in one sentence."""
+    names = " and ".join(
+        name_of(place, run) for place, run in enumerate(runs) if not run.curve.by_step
+    )
+    return f"by step: n/a (steps are unknown for {names or 'these jobs'})"

@@ -1,0 +1,71 @@
+"""A device's history as curves of a chart."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from ddptop.charts.figures import Curve, FiguresData
+from ddptop.view.series import Points
+from ddptop.view.shown import DeviceHistory
+from ddptop_runner.model.snapshot import GpuSample
+
+MAX_PAUSE_S = 15.0
+NOTHING = Points([], [], [], [])
+
+
+def figures_of(gpu: GpuSample, history: DeviceHistory) -> FiguresData:
+    """How busy and how full it was, its power against its limit, its temperature.
+
+    What the driver does not tell has no curve.
+    """
+    known = history.figures
+    memory = _share(known.get("memory", NOTHING), gpu.mem_total_bytes)
+    curves = (
+        Curve("util", known.get("util", NOTHING), "%", 0.0, 100.0, band=True),
+        Curve("memory", memory, "%", 0.0, 100.0),
+        Curve("power", known.get("power", NOTHING), "W", 0.0, gpu.power_limit_w, band=True),
+        Curve("temperature", known.get("temperature", NOTHING), "°C"),
+    )
+    told = tuple(curve for curve in curves if curve.points.t)
+    first = history.until if history.first is None else history.first
+    return FiguresData(
+        told,
+        since=history.since,
+        until=history.until,
+        window_s=history.until - history.since,
+        marks=history.marks,
+        watched=True,
+        whole=(min(first, history.until - 1), history.until),
+        empty="no history yet: recording starts now",
+    )
+
+
+def _share(points: Points, total: int | None) -> Points:
+    """Bytes as percent of all there are; nothing where that is not known."""
+    if not total:
+        return NOTHING
+    low, mean, high = (
+        [None if value is None else 100 * value / total for value in values]
+        for values in (points.low, points.mean, points.high)
+    )
+    return Points(points.t, low, mean, high)
+
+
+def pause_s(span_s: float | None, history: DeviceHistory, cells: int) -> float:
+    """How long the chart need not be redrawn: until it would differ by a column."""
+    shown_s = history.until - (history.first or history.since) if span_s is None else span_s
+    return min(MAX_PAUSE_S, max(0.9, shown_s / max(1, 2 * cells)))
+
+
+def device_curves(device: GpuSample, figures: Mapping[str, Points]) -> Sequence[Curve]:
+    """A device's load, memory and power, each with its limit at the top."""
+    most = {
+        "util": ("GPU", "%", 100.0),
+        "memory": ("GPU mem", "bytes", device.mem_total_bytes),
+        "power": ("power", "W", device.power_limit_w),
+    }
+    return [
+        Curve(title, figures[name], unit, least=0.0, most=None if top is None else float(top))
+        for name, (title, unit, top) in most.items()
+        if name in figures
+    ]

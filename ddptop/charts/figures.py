@@ -1,0 +1,330 @@
+"""Several named figures over time: one plot for each unit, stacked on one axis. Pure.
+
+A curve is told from its neighbours by its pattern and by its name at its right end, not by its
+colour alone.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+
+import msgspec
+from msgspec.structs import replace
+
+from ddptop.charts import scale
+from ddptop.charts.axis import AxisWords, axis_line, axis_words
+from ddptop.charts.braille import DOTS_X, DOTS_Y, Canvas
+from ddptop.charts.loss import Chart, said
+from ddptop.charts.plot import (
+    Behind,
+    Overlay,
+    Plane,
+    break_columns,
+    mark_cells,
+    plot_row,
+    tick_rows,
+    value_range,
+)
+from ddptop.charts.reading import Reading, reading
+from ddptop.charts.smooth import smoothed
+from ddptop.charts.view import Area, View, visible
+from ddptop.view.series import Columns, Frame, Points, bin_points
+from ddptop.view.text import Line, Span, cells_of, join, line
+from ddptop_runner.base.units import celsius, loss, percent, size, step_time, watts
+
+CURVE_STYLES = ("median", "chosen", "ok", "strong", "title", "dim")
+"""Of the curves of one plot, in order."""
+
+PATTERNS = ((1, 0), (2, 2), (4, 2), (1, 3), (6, 3), (1, 1))
+"""Dot columns drawn and left out, of the curves of one plot in order."""
+
+LEAST_ROWS = 3
+"""A plot with fewer rows says nothing."""
+
+_NAMES = 14
+"""Cells at most for the curves' names at the right."""
+
+
+class Curve(msgspec.Struct, frozen=True):
+    """One figure over time."""
+
+    name: str
+    points: Points
+    unit: str = ""
+    """`%`, `bytes`, `W`, `°C`, `s`, `loss`, or any other word; curves of one unit share a plot."""
+    least: float | None = None
+    """The value axis reaches down to this at least; None: to the least value."""
+    most: float | None = None
+    """The value axis reaches up to this at least, such as a device's memory or power limit."""
+    style: str = ""
+    """A style's name; empty chooses by order."""
+    band: bool = False
+    """Whether least and greatest within each sample are shown as a band."""
+    cuts: Sequence[float] | None = None
+    """Places on the axis that it does not cross, such as its own restarts; None: all marks."""
+
+
+class FiguresData(Frame, frozen=True):
+    """Curves between two moments."""
+
+    curves: tuple[Curve, ...] = ()
+    empty: str = "no data yet"
+    """What to say in place of curves."""
+
+
+class FigureOptions(msgspec.Struct, frozen=True):
+    """How the person wants the figures."""
+
+    logarithmic: bool = False
+    smoothing: float = 0.0
+    first: int = 0
+    """The unit that is shown first, by its place; the others follow where there is room."""
+    view: View = msgspec.field(default_factory=View)
+    """What part of the axis is shown, and where the cursor is."""
+
+
+_FORMS: dict[str, Callable[[float], str]] = {
+    "%": percent,
+    "bytes": size,
+    "W": watts,
+    "°C": celsius,
+    "s": step_time,
+    "loss": loss,
+}
+
+
+def form_of(unit: str) -> Callable[[float], str]:
+    """How a value of a unit is written."""
+    return _FORMS.get(unit, lambda value: f"{value:.4g} {unit}".rstrip())
+
+
+def _tick_form(unit: str) -> Callable[[float, float], str]:
+    """How a value of a unit is written on its axis."""
+    if unit == "bytes":
+        return lambda value, _: size(round(value)).replace(".0 ", " ") if value else "0"
+    if unit == "s":
+        return lambda value, _: step_time(value) if value else "0"
+    if unit == "%":
+        return lambda value, step: f"{scale.value_label(value, step)}%"
+    if unit in ("W", "°C"):
+        return lambda value, step: f"{scale.value_label(value, step)} {unit}"
+    return scale.value_label
+
+
+def units_of(data: FiguresData) -> tuple[str, ...]:
+    """The units of the curves, each once, in order."""
+    return tuple(dict.fromkeys(curve.unit for curve in data.curves))
+
+
+class _Drawn(msgspec.Struct, frozen=True):
+    """A curve in dot columns, with the style and pattern that distinguish it from its neighbors."""
+
+    curve: Curve
+    raw: Columns
+    columns: Columns
+    style: str
+    pattern: tuple[int, int]
+    breaks: frozenset[int] = frozenset()
+    """Dot columns that it does not cross."""
+
+
+def _in_columns(
+    curves: Sequence[Curve],
+    first: int,
+    since: float,
+    until: float,
+    dots: int,
+    weight: float,
+    marks: Sequence[tuple[float, str]],
+) -> list[_Drawn]:
+    found = []
+    for place, curve in enumerate(curves):
+        cuts = [at for at, _ in marks] if curve.cuts is None else curve.cuts
+        breaks = break_columns([(at, "") for at in cuts], since, until, dots)
+        raw = bin_points(curve.points, since, until, dots, cuts)
+        drawn = raw if weight <= 0 else replace(raw, mean=smoothed(raw.mean, weight, breaks))
+        style = curve.style or CURVE_STYLES[(first + place) % len(CURVE_STYLES)]
+        found.append(_Drawn(curve, raw, drawn, style, PATTERNS[place % len(PATTERNS)], breaks))
+    return found
+
+
+def _plots(units: Sequence[str], first: int, rows: int) -> list[tuple[str, int]]:
+    """The units that have room, with their rows, in order of the data."""
+    number = min(len(units), max(1, rows // (LEAST_ROWS + 1)))
+    turned = [*units[first % len(units) :], *units[: first % len(units)]]
+    chosen = [unit for unit in units if unit in turned[:number]]
+    free = rows - (number - 1)
+    each, more = divmod(free, number)
+    return [(unit, each + (place < more)) for place, unit in enumerate(chosen)]
+
+
+def _axis(drawn: Sequence[_Drawn], rows: int, logarithmic: bool) -> scale.Scale:
+    """The value axis of one plot."""
+    values = [
+        value
+        for one in drawn
+        for part in ((one.raw.low, one.raw.high) if one.curve.band else (one.raw.mean,))
+        for value in part
+        if value is not None
+    ]
+    logarithmic = logarithmic and any(value > 0 for value in values)
+    low, high = value_range(values, logarithmic)
+    if not logarithmic:
+        least = [one.curve.least for one in drawn if one.curve.least is not None]
+        most = [one.curve.most for one in drawn if one.curve.most is not None]
+        low = min([low, *least]) if values else min(least, default=low)
+        high = max([high, *most]) if values else max(most, default=high)
+        if least and values and min(values) >= min(least):
+            low = min(least)
+        if most and values and max(values) <= max(most):
+            high = max(most)
+    return scale.Scale(low, max(high, low + 1e-12), rows * DOTS_Y, logarithmic)
+
+
+def draw_figures(
+    data: FiguresData, options: FigureOptions, width: int, height: int, gutter: int = 8
+) -> Chart:
+    """The figures in exactly `height` lines of `width` cells.
+
+    `gutter` is the least width of the value axes; longer labels widen it.
+    """
+    rows = height - 1
+    if width - gutter < 8 or rows < 2:
+        return Chart([line(("too small for a chart", "dim")), *[()] * (height - 1)], ())
+    if not any(curve.points.t for curve in data.curves):
+        return Chart(said(data.empty, width, height), ())
+    names = min(_NAMES, max(cells_of(curve.name) for curve in data.curves) + 1)
+    names = names if width - gutter - names >= 40 else 0
+    cells = width - gutter - names
+    view = options.view
+    since, until = data.since, data.until
+    if view.span is not None:
+        since, until = visible(view, *data.extent)
+    units = units_of(data)
+    plots = _plots(units, options.first, rows)
+    drawn: dict[str, list[_Drawn]] = {}
+    axes: dict[str, scale.Scale] = {}
+    labels: dict[str, dict[int, str]] = {}
+    for unit, size_of in plots:
+        curves = [curve for curve in data.curves if curve.unit == unit]
+        drawn[unit] = _in_columns(
+            curves,
+            data.curves.index(curves[0]),
+            since,
+            until,
+            cells * DOTS_X,
+            options.smoothing,
+            data.marks,
+        )
+        axes[unit] = _axis(drawn[unit], size_of, options.logarithmic)
+        form = _tick_form(unit)
+        binary = 1024.0 ** int(math.log(max(axes[unit].high, 1.0), 1024))
+        labels[unit] = tick_rows(axes[unit], size_of, form, binary if unit == "bytes" else 1.0)
+    needed = 2 + max(len(text) for rows_of in labels.values() for text in rows_of.values())
+    if needed > gutter:
+        return draw_figures(data, options, width, height, needed)
+    area = Area(gutter, cells, since, until, *data.extent)
+    words = axis_words(data, view)
+    cursor = None if view.cursor is None else area.cell(view.cursor)
+    lines: list[Line] = []
+    for unit, size_of in plots:
+        if lines:
+            lines.append(line(" " * (gutter - 1), ("├" + "─" * cells, "faint")))
+        marks = (
+            mark_cells(data.marks, since, until, cells)
+            if not lines
+            else dict.fromkeys(mark_cells(data.marks, since, until, cells), "")
+        )
+        plane = Plane(Canvas(cells, size_of), axes[unit])
+        lines += _plot(plane, drawn[unit], labels[unit], gutter, names, Behind(marks, cursor))
+    found = _read(drawn, options, area, words, cursor)
+    note, *shorter = _notes(drawn, units)
+    return Chart(
+        [*lines, axis_line(area, words, view.cursor, names)],
+        note,
+        area,
+        found,
+        shorter=tuple(shorter),
+    )
+
+
+def _plot(
+    plane: Plane,
+    drawn: Sequence[_Drawn],
+    labels: dict[int, str],
+    gutter: int,
+    names: int,
+    behind: Behind,
+) -> list[Line]:
+    """One plot, with its curves' names at the right."""
+    canvas, overlay = plane.canvas, Overlay()
+    styles: list[str] = []
+    for one in drawn:
+        styles += ["band", one.style]
+    for place, one in enumerate(drawn):
+        mine = replace(plane, breaks=one.breaks)
+        if one.curve.band:
+            mine.band(one.raw, 2 * place)
+        mine.curve(one.columns, 2 * place + 1, one.pattern)
+        for x in one.raw.not_finite:
+            overlay.write(x // DOTS_X, canvas.rows - 1, "✕", "bad")
+    behind.name_marks(overlay, canvas)
+    ends = _ends(plane, drawn) if names else {}
+    return [
+        (
+            *plot_row(canvas, y, labels.get(y), gutter, styles, behind, overlay),
+            *([ends[y]] if y in ends else []),
+        )
+        for y in range(canvas.rows)
+    ]
+
+
+def _ends(plane: Plane, drawn: Sequence[_Drawn]) -> dict[int, Span]:
+    """The names by row: each as near to its curve's end as the others leave room."""
+    rows = plane.canvas.rows
+    wanted: list[tuple[int, _Drawn]] = []
+    for one in drawn:
+        known = [value for value in one.columns.mean if value is not None]
+        if known:
+            wanted.append((rows - 1 - plane.axis.dot(known[-1]) // DOTS_Y, one))
+    found: dict[int, Span] = {}
+    for row, one in sorted(wanted, key=lambda item: item[0]):
+        free = [y for y in range(rows) if y not in found]
+        if not free:
+            break
+        y = min(free, key=lambda y: (abs(y - row), y < row))
+        found[y] = (f" {one.curve.name}", one.style)
+    return found
+
+
+def _notes(drawn: dict[str, list[_Drawn]], units: Sequence[str]) -> list[Line]:
+    """The present value of each curve, and what had no room; then with fewer and fewer of them."""
+    parts: list[Line] = []
+    for unit, curves in drawn.items():
+        for one in curves:
+            known = [value for value in one.raw.mean if value is not None]
+            mark = "━" if one.pattern == PATTERNS[0] else "╍"
+            value = form_of(unit)(known[-1]) if known else "n/a"
+            parts.append(line((f"{mark} ", one.style), (f"{one.curve.name} ", "dim"), value))
+    hidden = len(units) - len(drawn)
+    more = line((f"{hidden} more: press a", "dim")) if hidden else ()
+    return [join([*parts[:number], more], "  ") for number in range(len(parts), -1, -1)]
+
+
+def _read(
+    drawn: dict[str, list[_Drawn]],
+    options: FigureOptions,
+    area: Area,
+    words: AxisWords,
+    cell: int | None,
+) -> Reading | None:
+    """The values under the cursor."""
+    at = options.view.cursor
+    if cell is None or at is None:
+        return None
+    found = reading(words, at, cell)
+    for unit, curves in drawn.items():
+        for one in curves:
+            found.value(one.curve.name, one.raw, one.columns, one.style, form_of(unit))
+    return found

@@ -1,0 +1,261 @@
+"""Where the time of a step goes, over time, as a stack. Pure."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from ddptop.charts import scale
+from ddptop.charts.axis import axis_line, axis_words
+from ddptop.charts.braille import DOTS_Y, Canvas
+from ddptop.charts.loss import GUTTER, Chart, said
+from ddptop.charts.plot import Behind, Overlay, mark_cells, tick_rows
+from ddptop.charts.reading import Reading, reading
+from ddptop.charts.view import Area, View, visible
+from ddptop.view.series import Frame
+from ddptop.view.text import Line, Span, join, line
+from ddptop_runner.base.units import NOT_AVAILABLE, step_time
+
+
+class SplitData(Frame, frozen=True):
+    """The parts of a rank's or a job's step time, as parallel lists, oldest first.
+
+    A part that nobody measured is None: what is left of the step is then shown as not split.
+    """
+
+    t: Sequence[float] = ()
+    """Unix seconds."""
+    step_time_s: Sequence[float | None] = ()
+    data_wait_s: Sequence[float | None] = ()
+    compute_s: Sequence[float | None] = ()
+    sync_s: Sequence[float | None] = ()
+    empty: str = "no steps timed yet"
+    """What to say in place of the stack."""
+
+
+@dataclass(frozen=True)
+class SplitOptions:
+    """How the person wants it."""
+
+    view: View = field(default_factory=View)
+    """What part of the axis is shown, and where the cursor is."""
+    shares: bool = False
+    """Whether each part is drawn as its share of the step, and not in seconds."""
+
+
+PARTS = (
+    ("data wait", "▒", "chosen"),
+    ("compute", "█", "median"),
+    ("sync", "▓", "title"),
+    ("other", "░", "dim"),
+)
+"""Name, fill and style of each part, from the bottom of the stack to its top."""
+
+_EIGHTHS = " ▁▂▃▄▅▆▇█"
+
+
+@dataclass(frozen=True)
+class Stack:
+    """The mean step of one cell of the plot."""
+
+    parts: tuple[float | None, float | None, float | None, float]
+    """Seconds of each of PARTS; None if not measured. The last is the rest."""
+
+    @property
+    def total(self) -> float:
+        """Seconds of the whole step."""
+        return sum(part for part in self.parts if part is not None)
+
+
+def stack_of(
+    step_time_s: float | None,
+    data_wait_s: float | None,
+    compute_s: float | None,
+    sync_s: float | None,
+) -> Stack | None:
+    """The stack of one step; None where not even the step's time is known.
+
+    Without a step time the known parts are the step; parts that say more than the step are
+    believed, and nothing is left over.
+    """
+    known = [part for part in (data_wait_s, compute_s, sync_s) if part is not None]
+    if step_time_s is None and not known:
+        return None
+    rest = max(0.0, step_time_s - sum(known)) if step_time_s is not None else 0.0
+    return Stack((data_wait_s, compute_s, sync_s, rest))
+
+
+def stacks(data: SplitData, since: float, until: float, cells: int) -> list[Stack | None]:
+    """By cell: the mean of each part over the samples that fall into it."""
+    columns = (data.step_time_s, data.data_wait_s, data.compute_s, data.sync_s)
+    sums = [[[0.0, 0] for _ in columns] for _ in range(cells)]
+    factor = cells / max(1e-9, until - since)
+    for place, t in enumerate(data.t):
+        if not since <= t <= until:
+            continue
+        cell = sums[min(cells - 1, int((t - since) * factor))]
+        for column, one in zip(columns, cell, strict=True):
+            value = column[place] if place < len(column) else None
+            if value is not None and value >= 0 and value - value == 0:
+                one[0] += value
+                one[1] += 1
+    return [stack_of(*[total / n if n else None for total, n in cell]) for cell in sums]
+
+
+def _bridged(found: list[Stack | None], times: Sequence[float], apart: float) -> list[Stack | None]:
+    """Cells between two samples that are no gap apart show the earlier one."""
+    gaps = sorted(b - a for a, b in itertools.pairwise(times))
+    usual = gaps[len(gaps) // 2] if gaps else 0.0
+    reach = max(1, round(3 * usual / max(1e-9, apart)))
+    filled, last, age = list(found), None, 0
+    ahead = [place for place, one in enumerate(found) if one is not None]
+    for place, one in enumerate(found):
+        if one is not None:
+            last, age = one, 0
+            continue
+        age += 1
+        if last is not None and age < reach and ahead and place < ahead[-1]:
+            filled[place] = last
+    return filled
+
+
+def _column(stack: Stack, axis: scale.Scale, rows: int, shares: bool) -> list[Span]:
+    """One cell's stack from the bottom row up: each cell belongs to the part that fills most."""
+    per_row = (axis.high - axis.low) / rows
+    factor = 1 / stack.total if shares and stack.total > 0 else 1.0
+    bounds: list[tuple[float, float, int]] = []
+    height = 0.0
+    for place, part in enumerate(stack.parts):
+        if part:
+            bounds.append((height, height + part * factor / per_row, place))
+            height = bounds[-1][1]
+    cells: list[Span] = []
+    for row in range(min(rows, int(height + 0.999))):
+        shown = [
+            (min(end, row + 1) - max(start, row), place)
+            for start, end, place in bounds
+            if end > row and start < row + 1
+        ]
+        if not shown:
+            break
+        _, place = max(shown)
+        filled = sum(share for share, _ in shown)
+        _, fill_with, style = PARTS[place]
+        if fill_with == "█" and row + 1 > height:
+            fill_with = _EIGHTHS[max(1, round(filled * 8))]
+        elif filled < 0.4:
+            break
+        cells.append((fill_with, style))
+    return cells
+
+
+def draw_split(
+    data: SplitData, options: SplitOptions, width: int, height: int, gutter: int = GUTTER
+) -> Chart:
+    """The stack in exactly `height` lines of `width` cells."""
+    cells, rows = width - gutter, height - 1
+    if cells < 8 or rows < 2:
+        return Chart([line(("too small for a chart", "dim")), *[()] * (height - 1)], ())
+    since, until = data.since, data.until
+    if options.view.span is not None:
+        since, until = visible(options.view, *data.extent)
+    found = stacks(data, since, until, cells)
+    totals = sorted(one.total for one in found if one is not None)
+    if not totals:
+        return Chart(said(data.empty, width, height), ())
+    usual = totals[int(0.98 * (len(totals) - 1))]
+    top = min(totals[-1], 3 * usual) if usual > 0 else totals[-1]
+    axis = scale.Scale(0.0, 1.0 if options.shares else max(top * 1.05, 1e-9), rows * DOTS_Y)
+    labels = tick_rows(axis, rows, _share_label if options.shares else _time_label)
+    if (needed := max(map(len, labels.values()), default=0) + 2) > gutter:
+        return draw_split(data, options, width, height, needed)
+    area = Area(gutter, cells, since, until, *data.extent)
+    words = axis_words(data, options.view)
+    cursor = None if options.view.cursor is None else area.cell(options.view.cursor)
+    bridged = _bridged(found, data.t, area.width / cells)
+    columns = [[] if one is None else _column(one, axis, rows, options.shares) for one in bridged]
+    behind, overlay = Behind(mark_cells(data.marks, since, until, cells), cursor), Overlay()
+    behind.name_marks(overlay, Canvas(cells, rows))
+    lines = [_row(y, rows, columns, labels.get(y), gutter, behind, overlay) for y in range(rows)]
+    lines.append(axis_line(area, words, options.view.cursor))
+    at = None
+    if cursor is not None and options.view.cursor is not None:
+        at = reading(words, options.view.cursor, cursor)
+        _say(at, bridged[cursor])
+    last = next(one for one in reversed(found) if one is not None)
+    legend, *shorter = _legends(last)
+    return Chart(lines, legend, area, at, shorter=tuple(shorter))
+
+
+def _share_label(value: float, step: float) -> str:
+    return f"{100 * value:.0f}%"
+
+
+def _time_label(value: float, step: float) -> str:
+    return step_time(value) if value else "0"
+
+
+def _row(
+    y: int,
+    rows: int,
+    columns: Sequence[Sequence[Span]],
+    label: str | None,
+    gutter: int,
+    behind: Behind,
+    overlay: Overlay,
+) -> Line:
+    """One row of the stack, from the top."""
+    spans: list[Span] = [(f"{label or '':>{gutter - 2}} ", "dim")]
+    spans.append(("┤" if label else "│", "faint"))
+    background, level = behind.row(), rows - 1 - y
+    for x, column in enumerate(columns):
+        span = background.get(x, ("┈" if label else " ", "faint"))
+        span = overlay.cells.get((x, y), span)
+        if level < len(column) and x != behind.cursor:
+            span = column[level]
+        elif level < len(column):
+            span = ("│", "strong")
+        if len(spans) > 2 and spans[-1][1] == span[1]:
+            spans[-1] = (spans[-1][0] + span[0], span[1])
+        else:
+            spans.append(span)
+    return tuple(spans)
+
+
+def _values(stack: Stack) -> list[tuple[str, str, str, float]]:
+    """Name, fill, style and seconds of what is known of a stack."""
+    return [
+        (*kind, part)
+        for kind, part in zip(PARTS, stack.parts, strict=True)
+        if part is not None and (part > 0 or kind[0] != "other")
+    ]
+
+
+def _legends(stack: Stack) -> list[Line]:
+    """The parts with their present values, and with less and less; last what the fills mean."""
+    total = line(("step ", "dim"), (step_time(stack.total), "strong"))
+    values = _values(stack)
+    parts = [
+        line((f"{fill_with} ", style), (f"{name} ", "dim"), step_time(part))
+        for name, fill_with, style, part in values
+    ]
+    brief = [
+        line((f"{fill_with} ", style), (f"{name.removesuffix(' wait')} ", "dim"), step_time(part))
+        for name, fill_with, style, part in values
+    ]
+    names = [line((f"{fill_with} ", style), (name, "dim")) for name, fill_with, style, _ in values]
+    return [join([total, *parts], "  "), join(parts, "  "), join(brief, " "), join(names, " ")]
+
+
+def _say(at: Reading, stack: Stack | None) -> None:
+    """Read a stack under the cursor."""
+    if stack is None:
+        at.say(f"step {NOT_AVAILABLE}", "dim")
+        return
+    at.parts.append(line(("step ", "dim"), (step_time(stack.total), "strong")))
+    for name, fill_with, style, part in _values(stack):
+        share = f" {100 * part / stack.total:.0f}%" if stack.total > 0 else ""
+        at.parts.append(
+            line((f"{fill_with} ", style), (f"{name} ", "dim"), step_time(part), (share, "dim"))
+        )

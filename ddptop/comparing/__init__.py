@@ -1,1 +1,0 @@
-"""Job comparison: losses on one axis, and the differences between jobs."""

@@ -1,0 +1,388 @@
+"""A card for each rank: its state, its distance from the others, and what it uses. Pure."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Mapping, Sequence
+
+import msgspec
+
+from ddptop.charts.bars import bar
+from ddptop.charts.spark import bridged, cells_of, limits, spark
+from ddptop.draw.card_grid import LEAST_BOX
+from ddptop.draw.panels import FULL_SHARE
+from ddptop.view.host_words import short_names
+from ddptop.view.odd import device_text, severity, verdict
+from ddptop.view.rank_words import counts_own, data_share, parts_text, rank_step, sync_share
+from ddptop.view.series import Points
+from ddptop.view.text import Line, Span, clip, fit, line, pad, width
+from ddptop_runner.base import units
+from ddptop_runner.judge.balance.imbalance import Figure, RankDeviation
+from ddptop_runner.judge.balance.rank_devices import own_devices
+from ddptop_runner.model.snapshot import GpuSample, RankSample
+
+BOXED = 6
+"""Cards of this many rows or more have a full border, and so do those that show everything."""
+
+ROWS = ("step", "loss", "time", "wait", "sync", "util", "mem", "power", "cpu")
+"""Of a card, from top to bottom."""
+
+_TELLING = ("loss", "time", "util", "mem", "step", "wait", "sync", "power", "cpu")
+"""The same, most informative first: the last ones are dropped first."""
+
+_TELLING_LATE = ("loss", "wait", "time", "util", "mem", "sync", "step", "power", "cpu")
+"""Where a rank holds up the others: they all take equally long for a step, so what it waits for
+tells more."""
+
+LABEL, VALUE, ASIDE = 5, 8, 7
+"""Cells of a row's columns; what is left takes bars and curves."""
+TIGHT = 6
+"""Of value and distance each, on a card that has no more room."""
+
+
+class Around(msgspec.Struct, frozen=True):
+    """Context for a card: the other ranks, and the last minutes."""
+
+    now: dt.datetime
+    live: bool
+    gpus: Mapping[int, GpuSample] = msgspec.field(default_factory=dict)
+    """By rank: its own device."""
+    step_times: Mapping[int, Points] = msgspec.field(default_factory=dict)
+    losses: Mapping[int, Points] = msgspec.field(default_factory=dict)
+    since: float = 0.0
+    until: float = 0.0
+    """Of the small curves, unix seconds."""
+    cpu_full: float = 100.0
+    """What a full bar of CPU is: the busiest rank's, or one core."""
+    rows: frozenset[str] = frozenset(ROWS)
+    """What is known of one rank at least: the rest gets no row."""
+    slow: bool = False
+    """Whether a rank holds up the others."""
+    hosts: Mapping[str, str] = msgspec.field(default_factory=dict)
+    """Short names of the hosts, where there are several."""
+
+
+def around(
+    ranks: Sequence[RankSample],
+    gpus: Sequence[GpuSample],
+    now: dt.datetime,
+    live: bool,
+    step_times: Mapping[int, Points],
+    losses: Mapping[int, Points],
+    span_s: float,
+    slow: bool = False,
+) -> Around:
+    """What the cards of a job share; curves end with the last sample, and begin with the first."""
+    known = [points.t for points in (*step_times.values(), *losses.values()) if points.t]
+    until = max((t[-1] for t in known), default=now.timestamp())
+    since = max(until - span_s, min((t[0] for t in known), default=until - span_s))
+    hosts = dict.fromkeys(rank.host for rank in ranks)
+    busiest = max((rank.cpu_percent or 0.0 for rank in ranks), default=0.0)
+    return Around(
+        now=now,
+        live=live,
+        gpus=own_devices(ranks, gpus),
+        step_times=step_times,
+        losses=losses,
+        since=since,
+        until=until,
+        cpu_full=max(100.0, busiest),
+        rows=known_rows(ranks),
+        slow=slow,
+        hosts=short_names(hosts) if len(hosts) > 1 else {},
+    )
+
+
+def known_rows(ranks: Sequence[RankSample]) -> frozenset[str]:
+    """What is known of one of these ranks at least, by the name of its row."""
+    known = set()
+    for rank in ranks:
+        on_device = rank.gpu is not None or bool(rank.gpus)
+        values = {
+            "step": rank.step,
+            "loss": rank.loss if rank.loss_state is None else rank.loss_state,
+            "time": rank.step_time_s,
+            "wait": rank.data_wait_s,
+            "sync": rank.sync_s,
+            "util": rank.gpu_util_percent if on_device else rank.cpu_percent,
+            "mem": rank.gpu_mem_used_bytes if on_device else rank.rss_bytes,
+            "power": rank.gpu_power_w,
+            "cpu": rank.cpu_percent if on_device else None,
+        }
+        known |= {name for name, value in values.items() if value is not None}
+    if known & {"loss", "time"}:
+        known.discard("cpu")  # its place is better used by the chart of losses
+    return frozenset(known)
+
+
+def wanted_rows(ranks: Sequence[RankSample]) -> int:
+    """Rows of a card that shows every known figure of these ranks."""
+    return max(1, len(known_rows(ranks))) + 2
+
+
+def card_lines(
+    rank: RankSample,
+    apart: RankDeviation,
+    others: Around,
+    cells: int,
+    rows: int,
+    chosen: bool,
+    least: int = 0,
+) -> list[Line]:
+    """One card in exactly `rows` lines of `cells`; `least` is the narrowest card of its grid."""
+    worst = severity(rank, apart, others.live)
+    edge = ("chosen" if chosen else "faint", "warn", "bad")[worst]
+    boxed = rows >= min(BOXED, len(others.rows) + 2) and (least or cells) >= LEAST_BOX
+    frame = 4 if boxed else 2
+    inner = cells - frame
+    told = (least or cells) - frame
+    body = _body(rank, apart, others, told, rows - (2 if boxed else 1))
+    if not boxed:
+        mark = "▌" if worst or chosen else "▏"
+        head = _head(rank, apart, others, told, chosen, " ")
+        return [fit(line((mark, edge), " ", *text), cells) for text in (head, *body)]
+    corners = "┏━┓┃┗┛" if chosen else "╭─╮│╰╯"
+    head = _head(rank, apart, others, told - 1, chosen, corners[1], edge, after=1)
+    more = corners[1] * (1 + inner - told)
+    top = line((corners[0] + corners[1], edge), " ", *head, (more + corners[2], edge))
+    middle = [
+        line((corners[3] + " ", edge), *fit(text, inner), (" " + corners[3], edge)) for text in body
+    ]
+    bottom = line((corners[4] + corners[1] * (cells - 2) + corners[5], edge))
+    return [top, *middle, bottom]
+
+
+def _head(
+    rank: RankSample,
+    apart: RankDeviation,
+    others: Around,
+    cells: int,
+    chosen: bool,
+    filler: str,
+    edge: str = "",
+    after: int = 0,
+) -> Line:
+    """Number, state or outlying figure, and the device at the right.
+
+    Args:
+        rank: whose.
+        apart: how far it is from the others.
+        others: what its card tells of them.
+        cells: width of all of it.
+        chosen: whether it has the cursor.
+        filler: what is drawn between state and device, or to the end where that has no room.
+        edge: the filler's style.
+        after: empty cells behind the last word.
+    """
+    text, style = verdict(rank, apart, others.now, others.live)
+    mark = "▸" if chosen else ""
+    number: Span = (f"{mark}{rank.rank} ", "strong")
+    device = device_text(rank)
+    if (host := others.hosts.get(rank.host)) is not None:
+        device = f"{host}:{rank.gpu}" if rank.gpu is not None else host
+    room = cells - width((number,)) - len(device) - 2 - after
+    if room < 6 or len(text) > room:
+        device, room = "", cells - width((number,)) - after
+    left = line(number, (clip(text, room), style))
+    space = cells - width(left)
+    if not device:
+        return line(*left, (f" {filler * (space - 1)}" if space else "", edge))
+    gap = f" {filler * (space - len(device) - after - 2)} "
+    return line(*left, (gap, edge), (device, "dim"), *[" "] * after)
+
+
+def _body(
+    rank: RankSample, apart: RankDeviation, others: Around, cells: int, rows: int
+) -> list[Line]:
+    """As many rows as fit, in their usual order; the least informative are dropped first."""
+    on_device = rank.gpu is not None or bool(rank.gpus)
+    made = {
+        "step": _step(rank, others, cells),
+        "loss": _loss(rank, apart, others, cells),
+        "time": _time(rank, apart, others, cells),
+        "wait": _wait("data", rank.data_wait_s, data_share(rank), apart, cells),
+        "sync": _wait("sync", rank.sync_s, sync_share(rank), apart, cells),
+        "util": _util(rank, apart, others, cells, on_device),
+        "mem": _memory(rank, apart, others, cells, on_device),
+        "power": _power(rank, apart, others, cells),
+        "cpu": _processes(rank, cells),
+    }
+    telling = _TELLING_LATE if others.slow else _TELLING
+    keep = [name for name in telling if name in others.rows]
+    if rows < min(4, len(keep)) and {"util", "mem"} <= others.rows:
+        made["util"] = _both(rank, on_device)
+        keep.remove("mem")
+    chosen = keep[:rows]
+    body = [text for name, text in made.items() if name in chosen]
+    return [*body, *[()] * (rows - len(body))]
+
+
+def _row(label: str, value: str, aside: Span, graphic: Line, cells: int, style: str = "") -> Line:
+    tight = cells < LABEL + VALUE + ASIDE
+    size, side = (TIGHT, TIGHT) if tight else (VALUE, ASIDE)
+    value = _brief(value) if tight else value
+    beside = f" {aside[0]}" if aside[0] else ""
+    if LABEL + len(value) + len(beside) > cells:  # two numbers would read as one
+        beside = "" if aside[0][0].isdigit() else aside[0]
+    # what is too wide for its column takes the room of the other, and is never run into it
+    left = max(len(value), size - max(0, len(beside) - side))
+    return line(
+        (f"{label:<{LABEL}}", "dim"),
+        (pad(value, left, ">"), style or ("dim" if value == units.NOT_AVAILABLE else "")),
+        (pad(beside, max(size + side - left, len(beside)), ">"), aside[1]),
+        *graphic,
+    )
+
+
+def _brief(text: str) -> str:
+    """`74.0 GiB` as `74.0G`, where every cell counts."""
+    return text.replace(" KiB", "K").replace(" MiB", "M").replace(" GiB", "G").replace(" TiB", "T")
+
+
+def _room(cells: int) -> int:
+    """For a bar or curve at the right; 0 where there is none."""
+    left = cells - LABEL - VALUE - ASIDE - 2
+    return left if left >= 6 else 0
+
+
+def _deviation(apart: RankDeviation, figure: Figure) -> Span:
+    """Distance from the median; an outlier is marked by its side, not only by color."""
+    ratio, is_marked = apart.marked(figure)
+    if ratio is None:
+        return "", ""
+    if is_marked:
+        return f"{'▲' if ratio > 0 else '▼'}{units.deviation(ratio)}", "warn"
+    return units.deviation(ratio), "dim"
+
+
+def _curve(series: Mapping[int, Points], rank: int, others: Around, cells: int, zero: bool) -> Line:
+    room = _room(cells)
+    points = series.get(rank)
+    if not room or points is None:
+        return ()
+    values = bridged(cells_of(points, others.since, others.until, 2 * room), max(4, room // 15))
+    low, high = limits(series, from_zero=zero)
+    return line("  ", (spark(values, low, high), "band" if zero else "median"))
+
+
+def _loss(rank: RankSample, apart: RankDeviation, others: Around, cells: int) -> Line:
+    text = units.loss(rank.loss, rank.loss_state)
+    if len(parts := parts_text(rank)) + len(text) <= VALUE:
+        text += parts
+    bad = rank.loss_state in ("nan", "inf")
+    curve = _curve(others.losses, rank.rank, others, cells, False)
+    style = "bad" if bad else "strong" if rank.loss is not None else ""
+    return _row("loss", text, _deviation(apart, "loss"), curve, cells, style)
+
+
+def _time(rank: RankSample, apart: RankDeviation, others: Around, cells: int) -> Line:
+    curve = _curve(others.step_times, rank.rank, others, cells, True)
+    aside = _deviation(apart, "step_time")
+    return _row("time", units.step_time(rank.step_time_s), aside, curve, cells)
+
+
+def _step(rank: RankSample, others: Around, cells: int) -> Line:
+    ago = ""
+    if others.live and rank.last_progress_at is not None:
+        ago_s = max(0.0, (others.now - rank.last_progress_at).total_seconds())
+        tight = cells < LABEL + VALUE + ASIDE
+        ago = units.brief_duration(ago_s) + ("" if tight else " ago")
+    late = rank.state == "hung"
+    label = "step*" if counts_own(rank) else "step"
+    return _row(label, units.count(rank_step(rank)), (ago, "warn" if late else "dim"), (), cells)
+
+
+def _wait(
+    label: str, wait_s: float | None, share: float | None, apart: RankDeviation, cells: int
+) -> Line:
+    """Its wait for data or for other ranks, and which share of a step that is."""
+    text = "" if share is None else f"{min(999, 100 * share):.0f}%"
+    slow = label == "data" and "step_time" in apart.outliers
+    loud = slow and share is not None and share >= WAITS
+    graphic = _bar(share, cells, "warn" if loud else "band")
+    aside = (text, "warn" if loud else "dim")
+    return _row(label, units.step_time(wait_s), aside, graphic, cells)
+
+
+WAITS = 0.3
+"""Of a step: where a slow rank waits longer for its data, that is drawn as a warning."""
+
+
+def _bar(share: float | None, cells: int, style: str = "busy") -> Line:
+    room = _room(cells)
+    return line("  ", *bar(share, room, style)) if room else ()
+
+
+def _util(
+    rank: RankSample, apart: RankDeviation, others: Around, cells: int, on_device: bool
+) -> Line:
+    percent = rank.gpu_util_percent if on_device else rank.cpu_percent
+    full = 100.0 if on_device else others.cpu_full
+    share = None if percent is None else percent / full
+    name = "util" if on_device else "CPU"
+    aside = _deviation(apart, "utilization")
+    style = aside[1] if aside[1] == "warn" else "busy"
+    if not _room(cells):
+        return _short_bar(name, units.percent(percent), share, cells, style)
+    return _row(name, units.percent(percent), aside, _bar(share, cells, style), cells)
+
+
+def _memory(
+    rank: RankSample, apart: RankDeviation, others: Around, cells: int, on_device: bool
+) -> Line:
+    used = rank.gpu_mem_used_bytes if on_device else rank.rss_bytes
+    share = memory_share(rank, others.gpus) if on_device else None
+    aside = _deviation(apart, "memory")
+    full = share is not None and share >= FULL_SHARE
+    name, text = ("mem" if on_device else "RSS"), units.size(used)
+    style = "warn" if full or aside[1] == "warn" else "median"
+    if not on_device:
+        return _row(name, text, aside, (), cells)
+    if not _room(cells):
+        return _short_bar(name, text, share, cells, style)
+    return _row(name, text, aside, _bar(share, cells, style), cells)
+
+
+def _power(rank: RankSample, apart: RankDeviation, others: Around, cells: int) -> Line:
+    gpu = others.gpus.get(rank.rank)
+    limit = None if gpu is None else gpu.power_limit_w
+    share = rank.gpu_power_w / limit if rank.gpu_power_w is not None and limit else None
+    aside = _deviation(apart, "power")
+    graphic = _bar(share, cells, "warn" if aside[1] == "warn" else "band")
+    return _row("power", units.watts(rank.gpu_power_w), aside, graphic, cells)
+
+
+def _processes(rank: RankSample, cells: int) -> Line:
+    """Of a rank with a device: CPU and memory of its processes, which seldom matter."""
+    aside = (_brief(units.size(rank.rss_bytes)), "dim")
+    return _row("CPU", units.percent(rank.cpu_percent), aside, (), cells)
+
+
+def memory_share(rank: RankSample, gpus: Mapping[int, GpuSample]) -> float | None:
+    """Of its device's memory that the rank holds; None where one of them is not known."""
+    gpu = gpus.get(rank.rank)
+    if gpu is None or not gpu.mem_total_bytes or rank.gpu_mem_used_bytes is None:
+        return None
+    return rank.gpu_mem_used_bytes / gpu.mem_total_bytes
+
+
+def _short_bar(name: str, text: str, share: float | None, cells: int, style: str) -> Line:
+    """The bar without the distance, where both do not fit."""
+    tight = cells < LABEL + VALUE + ASIDE
+    size = TIGHT if tight else VALUE
+    room = max(0, cells - LABEL - size - 1)
+    value = pad(_brief(text) if tight else text, size, ">"), _known(text)
+    return line((f"{name:<{LABEL}}", "dim"), value, " ", *bar(share, room, style))
+
+
+def _known(text: str) -> str:
+    return "dim" if text == units.NOT_AVAILABLE else ""
+
+
+def _both(rank: RankSample, on_device: bool) -> Line:
+    """Load and memory in one row."""
+    percent = rank.gpu_util_percent if on_device else rank.cpu_percent
+    used = rank.gpu_mem_used_bytes if on_device else rank.rss_bytes
+    left = (f"{'util' if on_device else 'CPU':<{LABEL}}", "dim")
+    memory = _brief(units.size(used))
+    return line(left, (f"{units.percent(percent):>6}", ""), (f"{memory:>6}", ""))

@@ -1,0 +1,81 @@
+"""Table columns of fixed widths, and which of them fit."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TypeAlias
+
+import msgspec
+
+from ddptop.view.text import Line, Span, fit, pad, width
+
+GAP = 1
+"""Cells between two columns."""
+
+Cell: TypeAlias = Span | Line
+"""The content of one column of one row: one text, or several styled spans."""
+
+Row: TypeAlias = Mapping[str, Cell]
+"""By column."""
+
+
+class Column(msgspec.Struct, frozen=True):
+    """One column. Where the width does not suffice, those of the highest `drop` go first."""
+
+    key: str
+    title: str
+    width: int
+    align: str = "<"
+    drop: int = 0
+    flex: bool = False
+    """Takes the width that the others leave, beyond its own."""
+    most: int = 0
+    """The widest that it becomes by that; 0 is no limit."""
+
+
+def fit_columns(columns: Sequence[Column], width: int) -> list[tuple[Column, int]]:
+    """The columns that fit into `width`, and the width of each."""
+    chosen = list(columns)
+
+    def needed() -> int:
+        return sum(column.width + GAP for column in chosen)
+
+    while needed() > width and any(column.drop for column in chosen):
+        chosen.remove(max(chosen, key=lambda column: column.drop))
+    rest = max(0, width - needed())
+    more = dict.fromkeys(chosen, 0)
+    flexible = [column for column in chosen if column.flex]
+    for place, column in enumerate(sorted(flexible, key=lambda c: c.most or 1_000_000)):
+        share = rest // (len(flexible) - place)
+        more[column] = min(share, max(0, column.most - column.width)) if column.most else share
+        rest -= more[column]
+    return [(column, column.width + more[column]) for column in chosen]
+
+
+def row_line(row: Row, layout: Sequence[tuple[Column, int]], width: int) -> Line:
+    """One row in exactly `width` cells; a column that the row lacks stays empty."""
+    spans: list[Span] = [(" ", "")]
+    for column, cells in layout:
+        spans += [*cell_line(row.get(column.key, ("", "")), cells, column.align), (" " * GAP, "")]
+    return fit(tuple(spans), width)
+
+
+def cell_line(cell: Cell, cells: int, align: str = "<") -> Line:
+    """The content of a column, cut or padded to exactly `cells`."""
+    if not cell:
+        return ((" " * cells, ""),)
+    first = cell[0]
+    if isinstance(first, str):  # one span
+        return ((pad(first, cells, align), str(cell[1])),)
+    spans: Line = tuple(span for span in cell if isinstance(span, tuple))
+    space = cells - width(spans)
+    if align == ">" and space > 0:
+        return ((" " * space, ""), *spans)
+    return fit(spans, cells)
+
+
+def plain_cell(cell: Cell) -> str:
+    """The text of a cell."""
+    if cell and isinstance(cell[0], str):
+        return cell[0]
+    return "".join(span[0] for span in cell if isinstance(span, tuple))

@@ -1,0 +1,269 @@
+"""Compared jobs as rows: their figures, and the options in which they differ. Pure."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from ddptop.charts.compared import LETTERS, name_of
+from ddptop.view import words
+from ddptop.view.differences import Comparison
+from ddptop.view.progress import progress_of
+from ddptop.view.progress_words import step_text
+from ddptop.view.run import Run, options_of
+from ddptop.view.text import Span
+from ddptop_runner.base import units
+from ddptop_runner.job.registry import JobView, elapsed_s
+from ddptop_runner.model import run_step
+
+NOTABLE = 0.005
+"""Losses that lie nearer to each other than this share are called the same."""
+LARGE = 1.5
+"""From here on a ratio says more than a percentage."""
+FASTER = 1.1
+"""A pace that is no more than this times another's is called the same."""
+HUGE = 1000
+"""And from here on how large it is says nothing."""
+_MEASURED = ("common", "best", "last", "pace", "step_time", "steps", "elapsed", "started")
+"""Rows of figures: that they are not the same to the last digit says nothing."""
+
+
+@dataclass(frozen=True)
+class Row:
+    """One figure or option of every job."""
+
+    key: str
+    label: str
+    meaning: str
+    values: tuple[Span, ...]
+    """In the jobs' order."""
+
+    @property
+    def differs(self) -> bool:
+        """Whether it is not the same in all jobs, and no figure."""
+        return self.key not in _MEASURED and len({text for text, _ in self.values}) > 1
+
+
+def how_much_lower(losses: Sequence[float | None], best: int | None, by: float | None) -> str:
+    """`12% lower`, `3.1x lower`; empty if no loss is the lowest."""
+    if best is None or by is None or by < NOTABLE:
+        return ""
+    least = losses[best]
+    others = [loss for place, loss in enumerate(losses) if place != best and loss is not None]
+    if least is not None and least > 0 and others and min(others) / least >= LARGE:
+        ratio = min(others) / least
+        if ratio >= HUGE:
+            return f"over {HUGE:,}x lower"
+        return f"{ratio:.1f}x lower" if ratio < 10 else f"{ratio:.0f}x lower"
+    return f"{100 * by:.0f}% lower" if by >= 0.01 else f"{100 * by:.1f}% lower"
+
+
+def common_label(comparison: Comparison) -> str:
+    """Where the losses are compared: `loss at step 150`."""
+    if comparison.step is not None:
+        return f"loss at step {units.count(comparison.step)}"
+    if comparison.after_s is not None:
+        return f"loss after {units.duration(comparison.after_s)}"
+    return "loss"
+
+
+def verdict(comparison: Comparison) -> str:
+    """Who learns better, in one sentence."""
+    if len(comparison.runs) < 2:
+        return "pick a job to compare with"
+    bad = [
+        LETTERS[place]
+        for place, run in enumerate(comparison.runs)
+        if run.curve.bad_since is not None
+    ]
+    if bad:
+        return f"loss is no longer finite for {' and '.join(bad)}"
+    where = common_label(comparison).removeprefix("loss ")
+    if any(loss is None for loss in comparison.losses):
+        missing = [LETTERS[i] for i, loss in enumerate(comparison.losses) if loss is None]
+        return f"no loss to compare for {' and '.join(missing)}"
+    lower = how_much_lower(comparison.losses, comparison.best, comparison.best_by)
+    said = f"the losses are the same {where}"
+    if comparison.best is not None and lower:
+        said = f"{LETTERS[comparison.best]}'s loss is {lower} {where}"
+    faster = _faster(comparison.runs)
+    return f"{said}; {faster}" if faster else said
+
+
+def _faster(runs: Sequence[Run]) -> str:
+    """`A is 1.3 times as fast per step`, of the fastest against the next; empty where none is."""
+    times = [run.curve.step_time_s() for run in runs]
+    known = sorted((time_s, place) for place, time_s in enumerate(times) if time_s)
+    if len(known) < max(2, len(runs)) or known[1][0] < FASTER * known[0][0]:
+        return ""
+    return f"{LETTERS[known[0][1]]} is {known[1][0] / known[0][0]:.1f} times as fast per step"
+
+
+def rows(comparison: Comparison, now: dt.datetime) -> list[Row]:
+    """All rows, most important first."""
+    runs = comparison.runs
+    lower = how_much_lower(comparison.losses, comparison.best, comparison.best_by)
+    found = [
+        Row(
+            "common",
+            common_label(comparison),
+            "the median of the ranks' losses at the last step that all of these jobs reached "
+            "or, if steps are unknown, at the longest time since launch that all reached; "
+            "computed over the last 2% before that point, because single batches are noisy",
+            tuple(_common(comparison, place, lower) for place in range(len(runs))),
+        )
+    ]
+    found += [
+        Row(
+            f"given {one.what}",
+            one.what,
+            "an option that differs between these jobs",
+            tuple(("not set", "dim") if text is None else (text, "strong") for text in one.values),
+        )
+        for one in comparison.differences
+    ]
+    return [*found, *_figures(runs, now)]
+
+
+def _common(comparison: Comparison, place: int, lower: str) -> Span:
+    text = units.loss(comparison.losses[place])
+    if comparison.losses[place] is None:
+        return (text, "dim")
+    if comparison.best == place and lower:
+        return (f"{text}  ✓ {lower}", "ok")
+    return (text, "")
+
+
+def _figures(runs: Sequence[Run], now: dt.datetime) -> list[Row]:
+    def row(key: str, label: str, meaning: str, values: Iterable[str | Span]) -> Row:
+        spans = [(value, "") if isinstance(value, str) else value for value in values]
+        dimmed = [(text, "dim" if text == units.NOT_AVAILABLE else style) for text, style in spans]
+        return Row(key, label, meaning, tuple(dimmed))
+
+    return [
+        row(
+            "best",
+            "best loss",
+            "the lowest loss in the whole run; each sample covers one or more seconds",
+            map(_best, runs),
+        ),
+        row("last", "last loss", "the latest loss", map(_last, runs)),
+        row(
+            "pace",
+            "pace",
+            "training steps per second across all attempts, excluding the time between them",
+            (units.rate(run.curve.steps_per_s()) for run in runs),
+        ),
+        row(
+            "step_time",
+            "time per step",
+            "the pace in seconds per step",
+            (units.step_time(run.curve.step_time_s()) for run in runs),
+        ),
+        row(
+            "steps",
+            "steps",
+            "the run's current step and, if known, its total; if an attempt's starting step is "
+            "unknown, the steps taken in that attempt",
+            map(_steps, runs),
+        ),
+        row(
+            "state",
+            "state",
+            "what the job is doing now, or how it ended",
+            (words.job_state(run.view.state) for run in runs),
+        ),
+        row(
+            "elapsed",
+            "elapsed",
+            "time since launch, excluding the time between an exit and a restart",
+            (_elapsed(run, now) for run in runs),
+        ),
+        row(
+            "restarts",
+            "restarts",
+            "how many times all ranks restarted; the chart marks each restart: B↻1 is B's "
+            "attempt 1",
+            (units.count(run.restarts) for run in runs),
+        ),
+        row("ranks", "ranks", "world size", (units.count(run.ranks) for run in runs)),
+        row(
+            "devices",
+            "devices",
+            "the devices used by the ranks",
+            (run.devices for run in runs),
+        ),
+        row("started", "started", "when the job was launched", map(_started, runs)),
+    ]
+
+
+def _best(run: Run) -> str:
+    best = run.curve.best()
+    if best is None:
+        return units.NOT_AVAILABLE
+    where = f"after {units.duration(best.at_s)}"
+    if best.step is not None:
+        where = f"at step {units.count(best.step)}"
+    return f"{units.loss(best.loss)} {where}"
+
+
+def _last(run: Run) -> Span:
+    last, bad = run.curve.last, run.curve.bad_since
+    if bad is not None:
+        where = f"step {units.count(bad.step)}" if bad.step is not None else "then"
+        at = where if bad.step is not None else f"{units.duration(bad.at_s)} in"
+        return (f"not finite since {at}", "bad")
+    return (units.loss(None if last is None else last.loss), "")
+
+
+def _steps(run: Run) -> str:
+    return step_text(run.step, progress_of(run.view), run.view.is_live)
+
+
+def _elapsed(run: Run, now: dt.datetime) -> str:
+    if run.view.snapshot is None:
+        return units.NOT_AVAILABLE
+    return units.duration(elapsed_s(run.view, now))
+
+
+def _started(run: Run) -> str:
+    return f"{run.view.created_at.astimezone():%b %d %H:%M:%S}"
+
+
+def explained(row: Row, runs: Sequence[Run]) -> list[tuple[str, str]]:
+    """A row's meaning, and its values in full."""
+    values = [(name_of(place, run), row.values[place][0]) for place, run in enumerate(runs)]
+    return [(row.label, row.meaning), *values]
+
+
+# --- whom to compare with -----------------------------------------------------------------------
+
+
+def companion_row(view: JobView, letter: str, mine: JobView | None) -> dict[str, Span]:
+    """A job that can be chosen, by column; of one of the same script only the other options."""
+    snapshot = view.snapshot
+    same = mine is not None and mine.spec.target == view.spec.target
+    what = view.command
+    if same and mine is not None:
+        given, theirs = options_of(mine.spec), options_of(view.spec)
+        other = [
+            value if name.startswith("argument ") else f"{name} {value}"
+            for name, value in theirs.items()
+            if given.get(name) != value
+        ]
+        other += [f"no {name}" for name in given if name not in theirs]
+        what = " ".join(other) or "none"
+    run = run_step.of_snapshot(snapshot)
+    step = None if run is None else run.step
+    return {
+        "letter": (letter, "strong"),
+        "job": (view.job, ""),
+        "state": words.job_state(view.state),
+        "step": (
+            units.count(step) + "*" * (run is not None and run.counts == "attempt"),
+            "" if step is not None else "dim",
+        ),
+        "started": (f"{view.created_at.astimezone():%b %d %H:%M}", "dim"),
+        "what": (what, "" if same else "dim"),
+    }

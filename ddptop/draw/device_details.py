@@ -1,0 +1,273 @@
+"""Every figure of one device, and why some are missing."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ddptop.draw.devices import LOST_WORDS, Owners, heat, program, slowed_by
+from ddptop.view.device_help import slowed_help, xid_help
+from ddptop.view.text import Line, clip, field, fit, join, line, pad, rule, width, wrap
+from ddptop_runner.base import units
+from ddptop_runner.launch.gpus.usage import unknown_holder
+from ddptop_runner.model.snapshot import GpuProcess, GpuSample
+
+_LABEL_CELLS = 10
+_FIELDS: dict[str, str] = {
+    "util_percent": "utilization",
+    "mem_util_percent": "memory utilization",
+    "mem_used_bytes": "memory",
+    "mem_total_bytes": "total memory",
+    "mem_reserved_bytes": "reserved memory",
+    "temperature_c": "temperature",
+    "temperature_slowdown_c": "slowdown threshold",
+    "power_w": "power",
+    "power_limit_w": "power limit",
+    "energy_j": "energy",
+    "sm_clock_mhz": "SM clock",
+    "sm_clock_max_mhz": "maximum SM clock",
+    "mem_clock_mhz": "memory clock",
+    "fan_percent": "fan",
+    "pstate": "P-state",
+    "throttle_reasons": "throttle reasons",
+    "ecc_uncorrected": "ECC",
+    "remapped_rows": "spare rows",
+    "xid": "XID",
+    "pcie_rx_bytes_per_s": "PCIe",
+    "pcie_tx_bytes_per_s": "PCIe",
+    "nvlink_rx_bytes_per_s": "NVLink",
+    "nvlink_tx_bytes_per_s": "NVLink",
+    "processes": "processes",
+}
+
+
+def detail_lines(
+    gpu: GpuSample,
+    cells: int,
+    rows: int,
+    owners: Owners | None = None,
+    *,
+    processes: bool = True,
+) -> list[Line]:
+    """The device's identity and state, its figures, its processes, and what is not known.
+
+    Where `rows` do not suffice, the processes and then the rarer figures are cut, and that is said.
+    Without `processes` these are left out, and it is said what helps against a slow-down or error.
+    """
+    title = f"GPU {gpu.index}"
+    if gpu.parent_uuid is not None:
+        title += ", MIG instance"
+    facts = [text for text in (gpu.name, gpu.pci_bus_id, gpu.uuid) if text]
+    note = line((clip("   ".join(facts), max(0, cells - 20)), "dim"))
+    first = [rule(title, cells, note), *_state(gpu, cells, helps=not processes)]
+    last: list[Line] = []
+    if not gpu.lost:
+        for name, parts in _first_figures(gpu):
+            first += _flow(name, parts, cells)
+        for name, parts in _more_figures(gpu):
+            last += _flow(name, parts, cells)
+    last += _unknown(gpu, cells)
+    if not processes:
+        return _cut([*first, *last], rows)
+    room = max(4, rows - len(first) - len(last))
+    return _cut([*first, *_cut(_processes(gpu, cells, owners or {}), room), *last], rows)
+
+
+def _cut(lines: list[Line], rows: int) -> list[Line]:
+    if len(lines) <= rows or rows < 1:
+        return lines[:rows]
+    missing = len(lines) - rows + 1
+    return [*lines[: rows - 1], line((f" and {units.plural(missing, 'line')} more", "dim"))]
+
+
+def _state(gpu: GpuSample, cells: int, *, helps: bool) -> list[Line]:
+    if gpu.lost:
+        return _flow("state", _words(f"✗ {gpu.note or LOST_WORDS}", "bad", cells), cells)
+    lines: list[Line] = []
+    if gpu.note:
+        lines += _flow("state", _words(f"▲ {gpu.note}", "warn", cells), cells)
+    if slowed := slowed_by(gpu):
+        lines += _flow("slowed", _words(f"▼ {'; '.join(slowed)}", "warn", cells), cells)
+        if helps and (text := slowed_help(slowed[0])):
+            lines += _flow("", _words(text, "dim", cells), cells)
+    meanings = gpu.xid_meanings or []
+    for place, code in enumerate(gpu.xid or []):
+        meaning = meanings[place] if place < len(meanings) else "see NVIDIA's XID documentation"
+        lines += _flow("XID", _words(f"✗ {code}: {meaning}", "bad", cells), cells)
+        if helps:
+            lines += _flow("", _words(xid_help(code), "dim", cells), cells)
+    if lines:
+        return lines
+    if gpu.throttle_reasons is None and gpu.xid is None:
+        return _flow("state", [line(("n/a", "dim"))], cells)
+    return _flow("state", [line(("● the driver reports no problems", "ok"))], cells)
+
+
+def _words(text: str, style: str, cells: int) -> list[Line]:
+    return [line((part, style)) for part in wrap(text, max(10, cells - _LABEL_CELLS - 2), 3)]
+
+
+def _first_figures(gpu: GpuSample) -> list[tuple[str, list[Line]]]:
+    used = units.size_of(gpu.mem_used_bytes, gpu.mem_total_bytes)
+    reserved = gpu.mem_reserved_bytes
+    return [
+        (
+            "load",
+            [
+                _figure("SM", gpu.util_percent, units.percent(gpu.util_percent)),
+                _figure("memory bus", gpu.mem_util_percent, units.percent(gpu.mem_util_percent)),
+                _figure("power", gpu.power_w, units.watts(gpu.power_w, gpu.power_limit_w)),
+                _figure("energy", gpu.energy_j, energy(gpu.energy_j)),
+            ],
+        ),
+        (
+            "memory",
+            [
+                _figure("used", gpu.mem_used_bytes, used),
+                _figure("reserved by the driver", reserved, units.size(reserved)),
+            ],
+        ),
+    ]
+
+
+def _more_figures(gpu: GpuSample) -> list[tuple[str, list[Line]]]:
+    calm = [reason for reason in gpu.throttle_reasons or [] if reason not in slowed_by(gpu)]
+    now, slowdown = gpu.temperature_c, gpu.temperature_slowdown_c
+    clocks = [
+        _figure("SM", gpu.sm_clock_mhz, _mhz(gpu.sm_clock_mhz, gpu.sm_clock_max_mhz)),
+        _figure("memory", gpu.mem_clock_mhz, _mhz(gpu.mem_clock_mhz)),
+        _figure("P-state", gpu.pstate, f"P{gpu.pstate}"),
+    ]
+    if calm:
+        clocks.append(field("limited by", "; ".join(calm), ""))
+    heats = [
+        _figure("now", now, units.celsius(now), heat(gpu)),
+        _figure("slowdown at", slowdown, units.celsius(slowdown)),
+        _figure("fan", gpu.fan_percent, units.percent(gpu.fan_percent)),
+    ]
+    rows = [("thermal", heats), ("clocks", clocks), ("errors", _errors(gpu))]
+    if links := _links(gpu):
+        rows.append(("links", links))
+    if gpu.mig_instances:
+        rows.append(("MIG", [line((uuid, "")) for uuid in gpu.mig_instances]))
+    return rows
+
+
+def _figure(label: str, value: object, text: str, style: str = "") -> Line:
+    return field(
+        label, units.NOT_AVAILABLE if value is None else text, "dim" if value is None else style
+    )
+
+
+def _mhz(value: int | None, most: int | None = None) -> str:
+    return f"{units.count(value)} MHz" if most is None else f"{units.count(value)}/{most:,} MHz"
+
+
+def energy(joules: float | None) -> str:
+    """`12.3 kWh`, `840 Wh`."""
+    if joules is None:
+        return units.NOT_AVAILABLE
+    hours = joules / 3600
+    return f"{hours:.0f} Wh" if hours < 999.5 else f"{hours / 1000:,.1f} kWh"
+
+
+def _errors(gpu: GpuSample) -> list[Line]:
+    bad = "bad" if gpu.ecc_uncorrected else ""
+    parts = [
+        _figure("uncorrected ECC", gpu.ecc_uncorrected, units.count(gpu.ecc_uncorrected), bad),
+        _figure("spare rows used", gpu.remapped_rows, units.count(gpu.remapped_rows)),
+    ]
+    if gpu.remap_pending:
+        parts.append(line(("row remap pending: reset the device", "warn")))
+    if gpu.remap_failed:
+        parts.append(line(("no spare rows left: replace the device", "bad")))
+    parts.append(
+        field("XID", units.NOT_AVAILABLE, "dim")
+        if gpu.xid is None
+        else field("XID", "none" if not gpu.xid else ", ".join(map(str, gpu.xid)), "")
+    )
+    return parts
+
+
+def _links(gpu: GpuSample) -> list[Line]:
+    rates = (
+        ("PCIe in", gpu.pcie_rx_bytes_per_s),
+        ("PCIe out", gpu.pcie_tx_bytes_per_s),
+        ("NVLink in", gpu.nvlink_rx_bytes_per_s),
+        ("NVLink out", gpu.nvlink_tx_bytes_per_s),
+    )
+    return [
+        field(name, f"{units.size(round(rate))}/s", "") for name, rate in rates if rate is not None
+    ]
+
+
+def _unknown(gpu: GpuSample, cells: int) -> list[Line]:
+    """Why figures are missing, those of one reason together."""
+    reasons: dict[str, list[str]] = {}
+    for name, reason in gpu.unknown.items():
+        if "--links" in reason:
+            reason = "measured only by ddptop gpus --links"
+        word = _FIELDS.get(name, name.replace("_", " "))
+        if word not in (known := reasons.setdefault(reason, [])):
+            known.append(word)
+    lines: list[Line] = []
+    for reason, names in reasons.items():
+        text = f"{', '.join(names)}: {reason}"
+        name = "" if lines else "n/a"
+        lines += _flow(name, _words(text, "dim", cells), cells)
+    return lines
+
+
+def _processes(gpu: GpuSample, cells: int, owners: Owners) -> list[Line]:
+    if gpu.processes is None:
+        return []
+    if not gpu.processes:
+        unknown = unknown_holder(gpu)
+        text = "none; the device is free" if unknown is None else f"none listed; busy: {unknown}"
+        return _flow("processes", _words(text, "dim", cells), cells)
+    job = pad("job", _job_cells(cells))
+    head = f" {'PID':>8}  {'user':<10} {'memory':>9} {'SM':>6}  {job} command"
+    return [
+        fit(line((head, "dim")), cells),
+        *(_process(process, cells, owners) for process in _heaviest_first(gpu.processes)),
+    ]
+
+
+def _job_cells(cells: int) -> int:
+    return 30 if cells >= 100 else 18
+
+
+def _heaviest_first(processes: Sequence[GpuProcess]) -> list[GpuProcess]:
+    return sorted(processes, key=lambda process: -(process.mem_used_bytes or 0))
+
+
+def _process(process: GpuProcess, cells: int, owners: Owners) -> Line:
+    job, rank = owners.get(process.pid, (process.job, process.rank))
+    whose = units.NOT_AVAILABLE if process.note else "-"
+    if job is not None:
+        whose = job if rank is None else f"{clip(job, _job_cells(cells) - 9)} rank {rank}"
+    memory, share = process.mem_used_bytes, process.sm_util_percent
+    command = program(process.command) if process.command else process.note or units.NOT_AVAILABLE
+    spans: Line = (
+        (f" {process.pid:>8}  ", "strong"),
+        (pad(process.user or units.NOT_AVAILABLE, 10) + " ", "" if process.user else "dim"),
+        (f"{units.size(memory):>9} ", "" if memory is not None else "dim"),
+        (f"{units.percent(share):>6}  ", "" if share is not None else "dim"),
+        (pad(whose, _job_cells(cells)) + " ", "" if job else "dim"),
+        (command, "dim"),
+    )
+    return fit(spans, cells)
+
+
+def _flow(name: str, parts: Sequence[Line], cells: int) -> list[Line]:
+    """Parts after a label, wrapped where they do not fit."""
+    rows: list[list[Line]] = [[]]
+    room = cells - _LABEL_CELLS - 1
+    for part in parts:
+        if rows[-1] and width(join([*rows[-1], part])) > room:
+            rows.append([])
+        rows[-1].append(part)
+    lines: list[Line] = []
+    for place, row in enumerate(rows):
+        head = pad(name if place == 0 else "", _LABEL_CELLS)
+        lines.append(fit(line((f" {head}", "dim"), *join(row)), cells))
+    return lines

@@ -1,0 +1,280 @@
+"""Devices as lines: bars, figures, problems, and who uses them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+from ddptop.charts.bars import bar
+from ddptop.charts.spark import spark
+from ddptop.draw.panels import FULL_SHARE, HOT_C, short_name
+from ddptop.view.text import Line, clip, fill, fit, line, pad, width
+from ddptop_runner.base import units
+from ddptop_runner.foreign.types import ForeignView
+from ddptop_runner.job.registry import AnyJob
+from ddptop_runner.judge.balance.rank_devices import is_own
+from ddptop_runner.judge.balance.stuck import SPINNING_MEM_PERCENT, SPINNING_PERCENT, VERY_LOW_POWER
+from ddptop_runner.launch.gpus.usage import unknown_holder
+from ddptop_runner.model.snapshot import GpuProcess, GpuSample
+
+Holder = Callable[[GpuSample], Line]
+"""Who uses a device, and its problems."""
+
+Owners = Mapping[int, "tuple[str, int | None]"]
+"""Job and rank by pid."""
+
+NO_HOSTS: Mapping[str, str] = {}
+LOST_WORDS = "lost: the driver is not responding"
+_TROUBLE_CELLS = 200
+_HOLDER_CELLS = 72
+RECENT_BUCKETS = 60
+"""Of ten seconds each, in a small curve of ten minutes."""
+_BAR_MOST = 60
+_CURVES = ((140, 30), (100, 15))
+"""Cells of a small curve, by the least width that has room for them."""
+_CALM_REASONS = frozenset({"power cap", "application clocks", "display clocks"})
+"""Reasons that are no trouble: the usual power limit, and clocks that a person set."""
+
+
+def device_lines(
+    gpus: Sequence[GpuSample],
+    cells: int,
+    holder: Holder,
+    recent: Mapping[str, Sequence[float | None]] | None = None,
+    hosts: Mapping[str, str] = NO_HOSTS,
+) -> list[Line]:
+    """A row of column names, then one line per device: bars, figures, and who uses it.
+
+    Args:
+        gpus: the devices.
+        cells: the width.
+        holder: says who holds one.
+        recent: by UUID, how busy each was in the last ten minutes, in percent, oldest first.
+        hosts: short names of the hosts, where there are several.
+    """
+    names = [short_name(gpu.name) for gpu in gpus]
+    differ = len(set(names)) > 1 and cells >= 96
+    name_cells = min(18, max(map(len, names), default=0)) + 2 if differ else 0
+    spark_cells = 0 if recent is None else next((n for least, n in _CURVES if cells >= least), 0)
+    full = cells >= 72
+    memory = [
+        units.size_of(gpu.mem_used_bytes, gpu.mem_total_bytes)
+        if full
+        else units.size(gpu.mem_used_bytes)
+        for gpu in gpus
+    ]
+    power = [units.watts(gpu.power_w, gpu.power_limit_w if full else None) for gpu in gpus]
+    holders = [holder(gpu) for gpu in gpus]
+    index_cells = max((len(label(gpu, hosts)) for gpu in gpus), default=1) + 2
+    memory_cells = max(map(len, memory), default=0)
+    power_cells = max(5, *map(len, power)) if power else 5
+    room = cells - index_cells - name_cells - memory_cells - power_cells - 19
+    room -= spark_cells + bool(spark_cells)
+    bars = min(_BAR_MOST, room - min(max(map(width, holders), default=0), max(0, room - 10)))
+    util_cells, memory_bar_cells = max(0, bars // 2), max(0, bars - bars // 2)
+    head = "".join(
+        (
+            " " * index_cells,
+            pad("device" if name_cells else "", name_cells),
+            pad("util", util_cells + 6),
+            pad(" last 10m", spark_cells + 1) if spark_cells else "",
+            pad(" memory", memory_bar_cells + memory_cells + 2),
+            f"{'temp':>6} ",
+            f"{'power':>{power_cells}}  ",
+            "used by" if any(holders) else "",
+        )
+    )
+    lines = [fit(line((head, "dim")), cells)]
+    for gpu, name, used, watts, held in zip(gpus, names, memory, power, holders, strict=True):
+        who: Line = (
+            (f" {label(gpu, hosts):>{index_cells - 2}} ", "strong"),
+            (pad(name, name_cells), "dim"),
+        )
+        if gpu.lost:
+            lines.append(fit((*who, (f"✗ {gpu.note or LOST_WORDS}", "bad")), cells))
+            continue
+        figures: Line = (
+            *bar(None if gpu.util_percent is None else gpu.util_percent / 100, util_cells),
+            (f"{units.percent(gpu.util_percent):>6} ", known(gpu.util_percent)),
+            *_recent((recent or {}).get(gpu.uuid or "", ()), spark_cells),
+            *_memory_bar(gpu, memory_bar_cells),
+            (f" {used:>{memory_cells}} ", known(gpu.mem_used_bytes)),
+            (f"{units.celsius(gpu.temperature_c):>6} ", heat(gpu)),
+            (f"{watts:>{power_cells}}  ", known(gpu.power_w)),
+        )
+        lines.append(fit((*who, *figures, *held), cells))
+    return lines
+
+
+def _recent(values: Sequence[float | None], cells: int) -> Line:
+    """How busy it was, as a curve that ends now."""
+    if not cells:
+        return ()
+    return ((small_curve(values, cells), "median"), (" ", ""))
+
+
+def small_curve(values: Sequence[float | None], cells: int) -> str:
+    """Percents as a thin line, each dot the mean of the RECENT_BUCKETS that fall to it."""
+    dots = min(RECENT_BUCKETS, 2 * cells)
+    padded = [None] * (RECENT_BUCKETS - len(values)) + list(values)[-RECENT_BUCKETS:]
+    shares: list[float | None] = []
+    for dot in range(dots):
+        first, last = dot * RECENT_BUCKETS // dots, (dot + 1) * RECENT_BUCKETS // dots
+        known_ones = [value for value in padded[first:last] if value is not None]
+        shares.append(sum(known_ones) / len(known_ones) if known_ones else None)
+    return spark(shares, 0.0, 100.0)
+
+
+def label(gpu: GpuSample, hosts: Mapping[str, str] = NO_HOSTS) -> str:
+    """The device's index, `node1:0` where `hosts` has several hosts' short names.
+
+    A MIG instance is marked as a part of its device.
+    """
+    host = f"{hosts[gpu.host]}:" if gpu.host is not None and gpu.host in hosts else ""
+    return f"{host}{gpu.index}m" if gpu.parent_uuid is not None else f"{host}{gpu.index}"
+
+
+def known(value: object) -> str:
+    """The style of a figure: what is not known is dim."""
+    return "dim" if value is None else ""
+
+
+def heat(gpu: GpuSample) -> str:
+    """The style of a temperature, against the device's own slow-down threshold where known."""
+    if gpu.temperature_c is None:
+        return "dim"
+    limit = HOT_C if gpu.temperature_slowdown_c is None else gpu.temperature_slowdown_c - 2
+    return "warn" if gpu.temperature_c >= limit else ""
+
+
+def _memory_bar(gpu: GpuSample, cells: int) -> Line:
+    if gpu.mem_used_bytes is None or not gpu.mem_total_bytes:
+        return bar(None, cells)
+    share = gpu.mem_used_bytes / gpu.mem_total_bytes
+    return bar(share, cells, "warn" if share >= FULL_SHARE else "median")
+
+
+# --- what is wrong with a device ------------------------------------------------------------------
+
+
+def slowed_by(gpu: GpuSample) -> list[str]:
+    """Why its clocks are lowered, without harmless reasons."""
+    return [reason for reason in gpu.throttle_reasons or [] if reason not in _CALM_REASONS]
+
+
+def spins(gpu: GpuSample) -> bool:
+    """Whether it reads full utilization at idle power, as when it waits in a collective.
+
+    Seen at one look only: whether its job is stuck takes longer to tell.
+    """
+    if gpu.util_percent is None or gpu.power_w is None or not gpu.power_limit_w:
+        return False
+    return (
+        gpu.util_percent >= SPINNING_PERCENT
+        and gpu.power_w < VERY_LOW_POWER * gpu.power_limit_w
+        and (gpu.mem_util_percent or 0) <= SPINNING_MEM_PERCENT
+    )
+
+
+def device_trouble(gpu: GpuSample, brief: bool = False) -> Line:
+    """Throttling, XID errors, failing memory, work without power; `brief` gives no reasons."""
+    parts: list[Line] = []
+    if gpu.xid:
+        parts.append(line((f"XID {','.join(map(str, gpu.xid))}", "bad")))
+    if gpu.ecc_uncorrected:
+        parts.append(line((f"{gpu.ecc_uncorrected} ECC", "bad")))
+    if gpu.remap_failed:
+        parts.append(
+            line(
+                ("replace it" if brief else "no spare memory rows left: replace the device", "bad")
+            )
+        )
+    elif gpu.remap_pending:
+        parts.append(line(("reset" if brief else "row remap pending: reset the device", "warn")))
+    if reasons := slowed_by(gpu):
+        text = _brief_reason(reasons) if brief else "; ".join(reasons)
+        parts.append(line((f"▼ {text}", "warn")))
+    if spins(gpu):
+        text = "at idle power" if brief else f"{gpu.util_percent:.0f}% at idle power"
+        parts.append(line((f"▲ {text}", "warn")))
+    if gpu.note and not gpu.lost:
+        parts.append(line((f"▲ {'note' if brief else gpu.note}", "warn")))
+    return fill(parts, _TROUBLE_CELLS, "  ")
+
+
+def _brief_reason(reasons: Sequence[str]) -> str:
+    if any("thermal" in reason for reason in reasons):
+        return "hot"
+    return "power" if any("power" in reason for reason in reasons) else "throttled"
+
+
+# --- who holds a device ---------------------------------------------------------------------------
+
+
+def holder_text(gpu: GpuSample, owners: Owners | None = None, *, brief: bool = False) -> Line:
+    """The problems of a device and who uses it: jobs and ranks, or user and command.
+
+    `brief` leaves room for the holder by giving no reasons.
+    """
+    held: dict[str, list[int]] = {}
+    others: list[str] = []
+    for process in gpu.processes or []:
+        job, rank = (owners or {}).get(process.pid, (process.job, process.rank))
+        if job is not None:
+            held.setdefault(job, []).extend([] if rank is None else [rank])
+        else:
+            others.append(stranger(process))
+    parts = [
+        device_trouble(gpu, brief),
+        *(line((clip(job, 20), ""), (_ranks(ranks), "dim")) for job, ranks in sorted(held.items())),
+    ]
+    parts += [line((text, "dim")) for text in dict.fromkeys(others)]
+    if gpu.processes is None:  # those in use may well be a job's own
+        parts.append(line(("n/a", "dim")))
+    elif (unknown := unknown_holder(gpu)) is not None:
+        parts.append(line((unknown if gpu.processes else f"busy: {unknown}", "dim")))
+    elif not gpu.processes:
+        parts.append(line(("free", "dim")))
+    return fill(parts, _HOLDER_CELLS, "  ")
+
+
+def _ranks(ranks: Sequence[int]) -> str:
+    if not ranks:
+        return ""
+    return f" {units.name_ranks(list(ranks), compact=True)}"
+
+
+def stranger(process: GpuProcess) -> str:
+    """`bob: python eval.py`; where that is not known, the pid."""
+    if process.user is None and process.command is None:
+        return f"pid {process.pid}"
+    return f"{process.user or 'n/a'}: {clip(program(process.command), 20)}"
+
+
+def program(command: str | None) -> str:
+    """A command without the folder of its program: `/opt/env/bin/python a.py` as `python a.py`."""
+    first, space, rest = (command or "?").partition(" ")
+    return first.rpartition("/")[2] + space + rest
+
+
+def rank_holder(view: AnyJob) -> Holder:
+    """Which ranks of the job hold a device, under which name they know it, and who else does."""
+    ranks = view.snapshot.ranks if view.snapshot is not None else []
+    mine = {rank.pid for rank in ranks if rank.pid is not None}
+    if isinstance(view, ForeignView):
+        mine.update(view.foreign.pids)
+
+    def holder(gpu: GpuSample) -> Line:
+        parts: list[Line] = []
+        own = [rank for rank in ranks if is_own(rank, gpu)]
+        if own:
+            parts.append(line((units.name_ranks([rank.rank for rank in own], compact=True), "dim")))
+        names = {rank.cuda_device for rank in own if rank.cuda_device is not None}
+        if len(names) == 1 and (name := names.pop()) != gpu.index:
+            parts.append(line((f"cuda:{name}", "dim")))
+        parts.insert(0, device_trouble(gpu, brief=True))
+        strangers = [p for p in gpu.processes or [] if p.job != view.job and p.pid not in mine]
+        if strangers:
+            parts.append(line((f"+{len(strangers)} from outside this job", "warn")))
+        return fill(parts, 48, " ")
+
+    return holder

@@ -1,0 +1,308 @@
+"""A job's header: its status, its progress, and its loss; a row for each."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Sequence
+
+from ddptop.charts.bars import bar
+from ddptop.draw.launched import common_parts
+from ddptop.view import words
+from ddptop.view.host_words import hosts_in_words, hosts_of
+from ddptop.view.jobs import elapsed_s, median_loss, restarts_text, steps_per_s
+from ddptop.view.learning import LossTrend, bad_loss, trend_words, whose_loss
+from ddptop.view.progress import LEAST_BAR, label, no_bar_words, progress_of
+from ddptop.view.progress_words import step_text
+from ddptop.view.text import Line, clip, field, fill, fit, join, line, spread, width
+from ddptop_runner.base import units
+from ddptop_runner.job.registry import AnyJob, JobView, pause_of
+from ddptop_runner.judge.balance.imbalance import seen
+from ddptop_runner.model.run_step import of_snapshot as run_step_of
+from ddptop_runner.model.run_step import step_beside
+from ddptop_runner.model.snapshot import NodeSnapshot, Pause, Progress, RankSample
+
+LABELLED = 110
+"""From this width on each row begins with the question that it answers."""
+
+_QUESTIONS = ("status", "progress", "loss")
+
+START_S = 60.0
+"""So long after an attempt began a total that is not known may still come."""
+
+LATE_S = 5.0
+"""A last step this long ago is drawn as a warning if the rank is hung."""
+
+
+def header_lines(
+    view: AnyJob,
+    now: dt.datetime,
+    cells: int,
+    trend: LossTrend | None = None,
+    most: int = 4,
+) -> list[Line]:
+    """Three rows, or four where facts need one of their own and `most` grants it."""
+    snapshot, state = view.snapshot, words.job_state(view.state)
+    if snapshot is None:
+        text = "no snapshot yet: launching processes"
+        if not view.is_live:
+            log = f"; see {view.folder.supervisor_log}" if isinstance(view, JobView) else ""
+            text = f"it never started{log}"
+        return [fit(line(" ", state, "   ", (text, "dim")), cells), (), ()]
+    if view.state == "queued":
+        return _queued_lines(view, snapshot, now, cells)
+    progress = progress_of(view)
+    facts = facts_of(view, snapshot, now)
+    alive, own_row = _alive(view, snapshot, now, facts, cells, most > 3)
+    far = restart_line(snapshot, now) if view.state == "restarting" else ()
+    rows = [
+        alive,
+        far or far_line(view, snapshot, progress, now, cells),
+        learning_line(snapshot, trend if view.is_live else None, cells, pause_of(view)),
+    ]
+    lines = [fit((*question(place, cells), *row), cells) for place, row in enumerate(rows)]
+    if own_row:
+        lines.append(fit(fill([(*question(3, cells), *facts[0]), *facts[1:]], cells), cells))
+    return lines
+
+
+def gone_lines(seen: dt.datetime | None, cells: int) -> list[Line]:
+    """For a job that no longer exists: when it was last `seen`."""
+    parts = [line(("? gone", "bad")), line(("the job no longer exists", "strong"))]
+    if seen is None:
+        return [fit(line(*question(0, cells), *join(parts)), cells)]
+    parts.append(field("last seen", f"{seen.astimezone():%H:%M:%S}"))
+    below = line(*question(9, cells), ("the values below are from that time", "dim"))
+    return [fit(line(*question(0, cells), *join(parts)), cells), fit(below, cells)]
+
+
+def question(place: int, cells: int) -> Line:
+    """The label in front of a row, if there is room."""
+    if cells < LABELLED:
+        return line(" ")
+    name = _QUESTIONS[place] if place < len(_QUESTIONS) else ""
+    return line((f" {name:<9} ", "title"))
+
+
+# --- is it alive ----------------------------------------------------------------------------------
+
+
+def _alive(
+    view: AnyJob,
+    snapshot: NodeSnapshot,
+    now: dt.datetime,
+    facts: list[Line],
+    cells: int,
+    tall: bool,
+) -> tuple[Line, bool]:
+    """State and pace, with the facts at the right; and whether these need a row of their own."""
+    pause = pause_of(view)
+    parts = [line(words.job_state(view.state))]
+    if pause is not None and view.state != "hung":
+        parts = [line(words.pause_state(pause, now)), line((pause.reason or "", "strong"))]
+    elif view.is_live:
+        if (pace := steps_per_s(snapshot.ranks)) is not None:
+            parts.append(line((units.rate(pace), "strong")))
+        parts.append(last_step(snapshot.ranks, now))
+    elif view.ended_at is not None:
+        parts.append(field("ended", f"{view.ended_at.astimezone():%b %d %H:%M:%S}", ""))
+    left, room = join(parts), cells - width(question(0, cells)) - 1
+    if width(left) + 3 + width(join(facts)) <= room:
+        return (*spread(left, join(facts), room), (" ", "")), False
+    if tall and facts:
+        return left, True
+    return (*left, ("   ", ""), *fill(facts, room - width(left) - 3)), False
+
+
+def last_step(ranks: Sequence[RankSample], now: dt.datetime) -> Line:
+    """`last step 0s ago`, of the rank that is the longest without one; empty where unknown."""
+    known = [rank for rank in seen(ranks) if rank.last_progress_at is not None]
+    if not known:
+        return ()
+    slowest = min(known, key=lambda rank: rank.last_progress_at or now)
+    ago_s = max(0.0, (now - (slowest.last_progress_at or now)).total_seconds())
+    late = slowest.state == "hung" and ago_s >= LATE_S
+    of = f" on rank {slowest.rank}" if late and len(ranks) > 1 else ""
+    text = f"{units.brief_duration(ago_s)} ago{of}"
+    return field("last step", text, "warn" if late else "")
+
+
+def facts_of(view: AnyJob, snapshot: NodeSnapshot, now: dt.datetime) -> list[Line]:
+    """What stays the same for long, worst first: stale figures, guard, attempt, restarts, host."""
+    parts: list[Line] = []
+    stale = words.age_words(view.snapshot_age_s or 0.0) if view.is_live else None
+    if stale:
+        parts.append(line((f"▲ {stale}", "warn")))
+    known = view.guarded is not None or view.on_other_host
+    guard = words.guard_words(view.guarded, view.is_live) if known else ()
+    warned = bool(guard) and guard[0][1] == "warn"
+    if warned:
+        parts.append(guard)
+    if view.on_other_host:
+        parts.append(line((f"on host {snapshot.host}", "warn")))
+    if len(hosts := hosts_of(snapshot)) > 1:
+        parts.append(field("hosts", hosts_in_words(hosts), ""))
+    if snapshot.set_aside:
+        gpus = "GPU" if len(snapshot.set_aside) == 1 else "GPUs"
+        parts.append(line((f"▲ {gpus} {units.ranks(snapshot.set_aside)} set aside", "warn")))
+    if snapshot.attempt is not None:
+        parts.append(field("attempt", str(snapshot.attempt), ""))
+    parts.append(field("restarts", restarts_text(snapshot), ""))
+    if saved := checkpoint_field(snapshot, now):
+        parts.append(saved)
+    if snapshot.world_size is not None or snapshot.launcher is not None:
+        parts.append(field("world size", units.count(snapshot.world_size), ""))
+    if guard and not warned:
+        parts.append(guard)
+    return parts
+
+
+def checkpoint_field(snapshot: NodeSnapshot, now: dt.datetime) -> Line:
+    """`checkpoint step 120, 4 s ago`; empty where none was seen."""
+    saved = snapshot.checkpoint
+    if saved is None:
+        return ()
+    step = step_beside(saved, snapshot.attempt)
+    ago = f"{units.brief_duration(max(0.0, (now - saved.at).total_seconds()))} ago"
+    return field("checkpoint", ago if step is None else f"{step}, {ago}", "")
+
+
+def _queued_lines(view: AnyJob, snapshot: NodeSnapshot, now: dt.datetime, cells: int) -> list[Line]:
+    """For a queued job: how long it has waited; an alert says for what."""
+    since = next((a.since for a in snapshot.alerts if a.id == "queued"), snapshot.started_at)
+    waited = field("waited", units.duration((now - since).total_seconds()))
+    facts = [line(" "), *facts_of(view, snapshot, now)]
+    return [
+        fit(join([line(" ", words.job_state("queued")), waited], "   "), cells),
+        line(" ", ("not started: waiting for free GPUs", "dim")),
+        fit(line(" ", *fill(facts[1:], cells - 1)), cells),
+    ]
+
+
+# --- how far --------------------------------------------------------------------------------------
+
+
+def restart_line(snapshot: NodeSnapshot, now: dt.datetime) -> Line:
+    """When the next attempt begins, and why then; empty where that is not known."""
+    wait_s = 0.0
+    if snapshot.restart_at is not None:
+        wait_s = (snapshot.restart_at - now).total_seconds()
+    attempt = "the next attempt" if snapshot.attempt is None else f"attempt {snapshot.attempt + 1}"
+    when = f"in {units.brief_duration(wait_s)}" if wait_s >= 1 else "now"
+    why = (f"  {snapshot.policy}", "dim") if snapshot.policy else ("", "")
+    return line((f"↻ {attempt} starts {when}", "warn"), why)
+
+
+def begins(view: AnyJob, snapshot: NodeSnapshot, now: dt.datetime) -> bool:
+    """Whether an attempt is so young that its total may still be reported."""
+    if not view.is_live:
+        return False
+    if view.state in ("starting", "restarting", "queued") or snapshot.step is None:
+        return True
+    since = snapshot.attempt_started_at or snapshot.started_at
+    return (now - since).total_seconds() < START_S
+
+
+def far_line(
+    view: AnyJob,
+    snapshot: NodeSnapshot,
+    progress: Progress | None,
+    now: dt.datetime,
+    cells: int,
+) -> Line:
+    """Step, bar, share, time left and time passed; in words why one of them is missing."""
+    live, room = view.is_live, cells - width(question(1, cells)) - 1
+    left = field("step", step_text(run_step_of(snapshot), progress, live))
+    passed = field("elapsed" if live else "ran", units.duration(elapsed_s(view, now)))
+    if progress is None or (progress.fraction is None and progress.epoch_fraction is None):
+        young = begins(view, snapshot, now)
+        text = no_bar_words(progress, live, young)
+        text = clip(text, max(10, room - width(left) - width(passed) - 6))
+        return spread(join([left, line((text, "dim"))]), passed, room)
+    right = [line((label(progress).strip(), "strong"))]
+    right += eta_fields(progress) if live else []
+    right.append(passed)
+    done = progress.epoch_fraction if progress.fraction is None else progress.fraction
+    for shown in (right[:count] for count in range(len(right), 0, -1)):
+        said = join(shown)
+        space = room - width(left) - width(said) - 4
+        if space >= LEAST_BAR:
+            return (*left, ("  ", ""), *bar(done or 0.0, space), ("  ", ""), *said)
+    return fill([left, *right], room, "  ")
+
+
+def eta_fields(progress: Progress) -> list[Line]:
+    """When it ends; where that is an estimate or not known, when its epoch does too."""
+    epoch = field("epoch ETA", units.duration(progress.epoch_eta_s))
+    if progress.fraction is None:
+        return [epoch]
+    about = "about " if progress.estimated and progress.eta_s is not None else ""
+    run = field("ETA", about + units.duration(progress.eta_s))
+    return [run, epoch] if progress.estimated and progress.epoch_eta_s is not None else [run]
+
+
+# --- is it learning -------------------------------------------------------------------------------
+
+
+def learning_line(
+    snapshot: NodeSnapshot, trend: LossTrend | None, cells: int, pause: Pause | None = None
+) -> Line:
+    """The current loss, its optimizer, and its trend; then the losses of further optimizers.
+
+    A trend is of new losses: while no step is taken there is none.
+    """
+    whose = whose_loss(snapshot)
+    parts = [join([loss_field(snapshot, cells >= LABELLED), from_log(snapshot)], " ")]
+    if pause is not None and not bad_loss(snapshot):
+        parts.append(field("trend", units.NOT_AVAILABLE, "dim"))
+    elif way := trend_words(trend, snapshot, of_several=bool(whose)):
+        parts.append(way)
+    parts += other_losses(snapshot)
+    return fill(parts, cells - width(question(2, cells)) - 1)
+
+
+def loss_field(snapshot: NodeSnapshot, labelled: bool = False) -> Line:
+    """The median of the ranks' losses, with its label, and its optimizer if there are several.
+
+    `labelled` if the row itself begins with "loss".
+    """
+    value, state = median_loss(snapshot)
+    text = units.loss(value, state) + common_parts(snapshot.ranks)
+    whose = whose_loss(snapshot)
+    style = "bad" if state in ("nan", "inf") else "strong"
+    if labelled and not whose:
+        return line((text, style))
+    if labelled:
+        return field(whose, text, style)
+    return field(f"loss ({whose})" if whose else "loss", text, style)
+
+
+def other_losses(snapshot: NodeSnapshot) -> list[Line]:
+    """Of the further optimizers, as a rank has them that has several: `SGD 2 0.69`."""
+    for rank in snapshot.ranks:
+        if len(rank.losses) > 1:
+            rest = list(rank.losses.items())[1:]
+            return [field(name, units.loss(value), "") for name, value in rest]
+    return []
+
+
+def from_log(snapshot: NodeSnapshot) -> Line:
+    """A note if the losses come from output or files; empty if a probe reported one."""
+    sources = {rank.loss_source for rank in snapshot.ranks if rank.loss_state is not None}
+    return line(("from the log", "dim")) if sources == {"log"} else ()
+
+
+def cost(
+    viewer_percent: float | None, sampler_percent: float | None, queries_per_s: float | None
+) -> tuple[str, str]:
+    """CPU used by ddptop itself, in full and in brief; empty if unknown.
+
+    `ddptop overhead 3.1% CPU, sampler 0.9%, 24 queries/s`, or `ddptop overhead 4.0% CPU` in total.
+    """
+    if viewer_percent is None:
+        return "", ""
+    text = f"ddptop overhead {viewer_percent:.1f}% CPU"
+    if sampler_percent is not None:
+        text += f", sampler {sampler_percent:.1f}%"
+    if queries_per_s is not None:
+        text += f", {queries_per_s:.0f} queries/s"
+    return text, f"ddptop overhead {viewer_percent + (sampler_percent or 0.0):.1f}% CPU"

@@ -1,0 +1,155 @@
+"""Headers and panels as lines: values in, lines of a given width out."""
+
+from __future__ import annotations
+
+import datetime as dt
+import re
+from collections.abc import Sequence
+
+from ddptop.charts.bars import bar
+from ddptop.view import words
+from ddptop.view.shown import Machine
+from ddptop.view.text import Line, clip, fit, line, spread, width, wrap
+from ddptop_runner.base import units
+from ddptop_runner.model.snapshot import Alert, Cause, RankSample
+
+HOT_C = 85.0
+"""From here on a temperature is drawn as a warning."""
+
+ALERT_ROWS = 3
+"""The most lines of one alert."""
+
+FULL_SHARE = 0.95
+"""From here on a memory bar is drawn as a warning."""
+
+
+def title_line(
+    name: str, right: Line, cells: int, about: str = "", *, readonly: bool = False
+) -> Line:
+    """The top row: program, job, a note about it, and the current place."""
+    left = line((" ddptop", "title"), ("  ", ""))
+    if readonly:
+        left = (*left, ("read-only", "warn"), ("  ", ""))
+    left = (*left, (name, "strong"))
+    if about:
+        left = (*left, (f"   {about}", "dim"))
+    return fit(spread(left, (*right, (" ", "")), cells), cells)
+
+
+def alert_lines(alerts: Sequence[Alert], now: dt.datetime, cells: int, most: int) -> list[Line]:
+    """The worst alerts, and how many more there are, in at most `most` lines.
+
+    The worst one has the first claim on lines, for its remedy stands at its end.
+    """
+    order = {"error": 0, "warning": 1, "info": 2}
+    ranked = sorted(alerts, key=lambda alert: (order.get(alert.severity, 1), alert.since))
+    lines: list[Line] = []
+    for place, alert in enumerate(ranked):
+        rest = len(ranked) - place - 1
+        room = most - len(lines)
+        if room < 1 or (room == 1 and rest and place):
+            lines.append(fit(line((f"   and {rest + 1} more: press f", "dim")), cells))
+            break
+        later = 0 if not rest else 1 if place == 0 else min(rest, room - 1)
+        lines += _alert(alert, now, cells, max(1, min(ALERT_ROWS, room - later)))
+    return lines[:most]
+
+
+def _alert(alert: Alert, now: dt.datetime, cells: int, rows: int) -> list[Line]:
+    symbol, style = words.severity(alert.severity)
+    lasted = f"for {units.brief_duration((now - alert.since).total_seconds())}"
+    if alert.severity == "info":
+        lasted = ""
+    first, *more = wrap(alert.message, cells - 6 - len(lasted), rows)
+    head = spread(line(" ", (f"{symbol} {first}", style)), line((f"{lasted} ", "dim")), cells)
+    return [fit(head, cells), *(fit(line("   ", (text, style)), cells) for text in more)]
+
+
+def cause_lines(
+    state: str, cause: Cause, last_lines: Sequence[str], cells: int, rows: int, now: str = ""
+) -> list[Line]:
+    """Why the job ended, the last words of the rank that failed first, and what to do `now`."""
+    symbol, style = words.job_state(state)
+    head = line((f"{symbol[0]} ", style), (who_first(cause), "strong"))
+    lines = [head]
+    summary_rows = max(1, rows - 2) if rows <= 6 else rows // 2
+    lines += [line((text, "")) for text in wrap(cause.summary, cells - 2, summary_rows)]
+    room = rows - len(lines) - (1 if cause.evidence or now else 0)
+    tail = [text for text in last_lines if _CARETS.sub("", text)][-room:] if room > 1 else []
+    lines += [line(("│ ", "faint"), (clip(text, cells - 4), "dim")) for text in tail]
+    if (cause.evidence or now) and len(lines) < rows:
+        keys = line(("i", "busy"), (" evidence", "dim")) if cause.evidence else ()
+        label = "next  " if now else "saved  "
+        said = clip(now or cause.evidence or "", cells - 5 - len(label) - width(keys))
+        lines.append(line((label, "title"), said, "   ", *keys))
+    return [fit((("▌", "bad"), (" ", ""), *one), cells) for one in lines[:rows]]
+
+
+def who_first(cause: Cause) -> str:
+    """`rank 3 failed first (exit 1)`; of a hang `rank 2 hung first`, since ddptop ended it."""
+    if cause.kind == "hang":
+        return "the job hung" if cause.rank is None else f"rank {cause.rank} hung first"
+    how = f" ({cause.signal})" if cause.signal else ""
+    if not how and cause.exit_code is not None:
+        how = f" (exit {cause.exit_code})"
+    return (cause.kind if cause.rank is None else f"rank {cause.rank} failed first") + how
+
+
+def setback_lines(attempt: int | None, cause: Cause, cells: int, rows: int) -> list[Line]:
+    """Why an attempt of a running job failed, in at most `rows` rows."""
+    who = "the last attempt" if attempt is None else f"attempt {attempt}"
+    hint = "   i: evidence" if cause.evidence else ""
+    *texts, last = wrap(f"{who} failed: {cause.summary}", cells - 4 - len(hint), rows)
+    lines = [line((text, "")) for text in texts]
+    lines.append(line((last, ""), (hint, "dim")))
+    return [fit((("▌", "warn"), (" ", ""), *one), cells) for one in lines]
+
+
+_CARETS = re.compile(r"^(\[rank\d+\]:)?[\s^~]*$")
+"""An empty line, or one of a traceback that only points at the line above."""
+
+
+def pointing_only(text: str) -> bool:
+    """Whether a line of a log is empty, or only points at the line above."""
+    return _CARETS.fullmatch(text) is not None
+
+
+def short_name(name: str | None) -> str:
+    """`NVIDIA H100 80GB HBM3` as `H100 80GB HBM3`."""
+    return (name or "").removeprefix("NVIDIA ").removeprefix("GeForce ")
+
+
+def cpu_rank_lines(ranks: Sequence[RankSample], cells: int) -> list[Line]:
+    """Without devices: CPU and resident memory of each rank, under column names.
+
+    The bars compare ranks: full is the busiest one, or one whole core.
+    """
+    if all(rank.cpu_percent is None and rank.rss_bytes is None for rank in ranks):
+        return [line(" "), line((" no metrics: no rank is running", "dim"))]
+    digits = max((len(str(rank.rank)) for rank in ranks), default=1)
+    most = max([100.0, *(rank.cpu_percent for rank in ranks if rank.cpu_percent is not None)])
+    bars = max(0, min(40, cells - 6 - digits - 26))
+    title = "CPU (% of one core)" if bars > 10 else "CPU %"
+    head = f"{'':{7 + digits}}{title:<{bars + 8}} {'RSS':>9}"
+    lines = [fit(line((head, "dim")), cells)]
+    for rank in ranks:
+        share = None if rank.cpu_percent is None else rank.cpu_percent / most
+        figures = f" {units.percent(rank.cpu_percent):>7} {units.size(rank.rss_bytes):>9}"
+        spans = ((f" rank {rank.rank:>{digits}} ", "strong"), *bar(share, bars), (figures, ""))
+        lines.append(fit(spans, cells))
+    return lines
+
+
+def machine_lines(machine: Machine, cells: int) -> list[Line]:
+    """CPU and memory of the machine."""
+    bars = max(0, min(40, cells - 40))
+    cpu = None if machine.cpu_percent is None else machine.cpu_percent / 100
+    cores = "" if machine.cores is None else f" of {units.plural(machine.cores, 'core')}"
+    total = machine.memory_total_bytes
+    memory = machine.memory_used_bytes / total if machine.memory_used_bytes and total else None
+    used = units.size_of(machine.memory_used_bytes, total)
+    rows = (("CPU", cpu, units.percent(machine.cpu_percent) + cores), ("memory", memory, used))
+    return [
+        fit(line((f" {label:<7}", "strong"), *bar(share, bars), (f"  {text}", "")), cells)
+        for label, share, text in rows
+    ]

@@ -1,0 +1,272 @@
+"""The story of a job as lines: how each attempt ended, why, and what to do. Pure."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from pathlib import PurePath
+
+from ddptop.draw.panels import pointing_only
+from ddptop.view import words
+from ddptop.view.attempts import Attempt
+from ddptop.view.shown import Tail
+from ddptop.view.text import Line, Span, clip, fit, line, wrap
+from ddptop_runner.base import units
+from ddptop_runner.base.paths import LAUNCHER
+from ddptop_runner.model.snapshot import Cause
+from ddptop_runner.model.words import JobState
+
+_ENDINGS: dict[str, Span] = {
+    "finished": ("✓ finished", "ok"),
+    "stopped": ("■ stopped", "dim"),
+    "again": ("↻ restarted on request", "dim"),
+    "lost": ("? lost", "bad"),
+    "unknown": ("? ended, cause unknown", "dim"),
+}
+_KINDS = {
+    "cuda_oom": "out of GPU memory",
+    "host_oom": "out of memory",
+    "hang": "hung",
+    "nan": "non-finite loss",
+    "gpu": "GPU failed",
+    "launch": "did not start",
+    "early_exit": "a rank exited early",
+}
+"""Names of failures whose kind says more than an exception or a signal."""
+
+REFUSED = 2
+"""Exit status of argparse, click and most command lines on bad arguments."""
+
+_REMEDIES = {
+    "host_oom": "use fewer data loader workers, a smaller batch, or more memory for this job",
+    "nan": "lower the learning rate or clip gradients, and resume from a checkpoint saved "
+    "before the first bad loss; to resume automatically, use launch --on-nan restart",
+    "hang": "stacks and flight records (press i) show where each rank was and which one never "
+    "arrived",
+    "gpu": "exclude the device (launch --gpus), or let jobs continue without it "
+    "(--allow-shrink); to see its status, run ddptop gpus",
+    "early_exit": "give every rank the same number of batches: DistributedSampler(drop_last=True), "
+    "or Join",
+    "launch": "use ddptop launch --dry-run to see what would run",
+}
+
+
+def failure_name(cause: Cause) -> str:
+    """A failure in two or three words: `ValueError`, `SIGKILL`, `out of GPU memory`."""
+    if (name := _KINDS.get(cause.kind)) is not None:
+        return name
+    if cause.exception is not None:
+        return cause.exception
+    if cause.signal is not None:
+        return cause.signal
+    return "failed" if cause.exit_code is None else f"exit {cause.exit_code}"
+
+
+def _place(cause: Cause) -> str:
+    """`train.py:81` of `/home/ada/train.py:81 in step`."""
+    return PurePath(cause.place.split(" in ")[0]).name if cause.place else ""
+
+
+def how_it_ended(attempt: Attempt, state: JobState) -> Span:
+    """`✗ ValueError at train.py:81`; of one that lives the job's state."""
+    if attempt.ending == "lives":
+        return words.job_state(state)
+    if attempt.ending != "failed":
+        return _ENDINGS[attempt.ending]
+    if attempt.cause is None:
+        return "✗ failed", "bad"
+    place, host = _place(attempt.cause), attempt.cause.host
+    where = (f" on {host}" if host else "") + (f" at {place}" if place else "")
+    return f"✗ {failure_name(attempt.cause)}{where}", "bad"
+
+
+def work_lost(cause: Cause | None) -> str:
+    """`42 steps, 12s`."""
+    if cause is None:
+        return ""
+    parts = []
+    if cause.work_lost_steps is not None:
+        parts.append(units.plural(cause.work_lost_steps, "step"))
+    if cause.work_lost_s is not None:
+        parts.append(units.duration(cause.work_lost_s))
+    return ", ".join(parts) or units.NOT_AVAILABLE
+
+
+def attempt_row(attempt: Attempt, state: JobState, now: dt.datetime) -> Mapping[str, Span]:
+    """An attempt, by column."""
+    started = attempt.started_at
+    local = None if started is None else started.astimezone()
+    failed = attempt.cause
+    first = (
+        "" if failed is None else units.NOT_AVAILABLE if failed.rank is None else str(failed.rank)
+    )
+    return {
+        "number": (str(attempt.number), "strong"),
+        "day": ("" if local is None else f"{local:%b %d}", "dim"),
+        "started": (units.NOT_AVAILABLE if local is None else f"{local:%H:%M:%S}", "dim"),
+        "ran": (units.duration(attempt.ran_s(now)), ""),
+        "steps": (units.count(attempt.steps), "dim" if attempt.steps is None else ""),
+        "how": how_it_ended(attempt, state),
+        "first": (first, "dim" if first == units.NOT_AVAILABLE else ""),
+        "lost": (work_lost(failed), ""),
+    }
+
+
+def headline(attempts: Sequence[Attempt], state: JobState) -> str:
+    """The whole job in one sentence."""
+    if not attempts:
+        return "no events yet"
+    failed = [one.cause for one in attempts if one.ending == "failed" and one.cause is not None]
+    number = units.plural(len(attempts), "attempt")
+    if not failed:
+        return f"{number}, no failures; {_is(state)}"
+    names = Counter(map(failure_name, reversed(failed)))
+    told = ", ".join(f"{name} {n} times" if n > 1 else name for name, n in names.items())
+    return f"{number}, {units.plural(len(failed), 'failure')} ({told}); {_is(state)}"
+
+
+def _is(state: JobState) -> str:
+    return {"failed": "the job failed", "finished": "the job finished",
+            "stopped": "the job was stopped"}.get(state, f"the job is {state}")  # fmt: skip
+
+
+# --- one attempt --------------------------------------------------------------------------------
+
+
+def opening(attempt: Attempt, state: JobState, now: dt.datetime) -> Line:
+    """Which attempt, how it ended, and after how long."""
+    text, style = how_it_ended(attempt, state)
+    ran = units.duration(attempt.ran_s(now))
+    steps = "" if attempt.steps is None else f", {units.plural(attempt.steps, 'step')}"
+    when = f"for {ran}{steps} so far" if attempt.ending == "lives" else f"after {ran}{steps}"
+    who = ""
+    if attempt.cause is not None and attempt.cause.rank is not None:
+        who = f" on rank {attempt.cause.rank}" if attempt.cause.exception else ""
+        who = who or f", rank {attempt.cause.rank} first"
+    return line((text + who, style if style != "dim" else "strong"), (f"   {when}", "dim"))
+
+
+def sentence(attempt: Attempt) -> str:
+    """What happened, for an attempt that did not fail as well."""
+    if attempt.cause is not None:
+        return attempt.cause.summary
+    asked = [one.message for one in attempt.events if one.type in ("stopping", "group_restart")]
+    last = attempt.events[-1].message if attempt.events else ""
+    if attempt.ending == "lives":
+        return f"No failures. Last event: {last}." if last else ""
+    if attempt.ending in ("stopped", "again") and asked:
+        return f"{asked[-1][0].upper()}{asked[-1][1:]}."
+    if attempt.ending == "finished":
+        return "Every rank exited with status 0."
+    if attempt.ending == "lost":
+        return (
+            "Its processes exited without leaving an exit status (for example, because of a "
+            "reboot or kill -9). " + (f"Last event: {last}." if last else "")
+        )
+    return f"{last}." if last else ""
+
+
+def what_now(attempt: Attempt, state: JobState, *, is_last: bool) -> str:
+    """What a person can do about it; empty if nothing."""
+    cause = attempt.cause
+    again = is_last and state in ("failed", "stopped", "lost")
+    parts = []
+    if cause is not None and (again or cause.kind in _REMEDIES):
+        remedy = _REMEDIES.get(cause.kind, "")
+        if not remedy and cause.exception is not None and cause.place is not None:
+            remedy = f"fix {_place(cause)}"
+        if not remedy and cause.kind == "signal" and cause.signal == "SIGKILL":
+            remedy = (
+                "find out what is killing processes on this host: a batch system, an OOM "
+                "daemon, or another user"
+            )
+        parts.append(remedy)
+    if again and cause is not None and cause.kind == "exit_code" and cause.exit_code == REFUSED:
+        return (
+            "launch with different arguments; the script rejected these, and pressing R reuses them"
+        )
+    if again:
+        parts.append("press R to relaunch")
+    known = [part for part in parts if part]
+    return (", then " if known and known[0].startswith("fix ") else "; ").join(known)
+
+
+def aftermath(attempt: Attempt) -> list[str]:
+    """What was done about its end, without what the panel says already."""
+    return [text.replace("restarting all ranks as", "restarted as") for text in attempt.aftermath]
+
+
+def why_lines(
+    attempt: Attempt,
+    state: JobState,
+    tail: Tail | None,
+    now: dt.datetime,
+    cells: int,
+    rows: int,
+    *,
+    is_last: bool,
+) -> list[Line]:
+    """Why an attempt ended, what was done about it, what to do, and its last words.
+
+    Args:
+        attempt: which.
+        state: the job's.
+        tail: its last log lines, where they are known.
+        now: the time of the look.
+        cells: width of a line.
+        rows: so many lines at most.
+        is_last: whether no attempt followed it.
+    """
+    room = max(10, cells - 2)
+    failed = attempt.cause is not None
+    style = "bad" if failed or attempt.ending == "lost" else "ok"
+    lines: list[Line] = [opening(attempt, state, now)]
+    below = _labelled(attempt, state, room, is_last=is_last, roomy=rows > ROOMY)
+    most = min(6, max(1, rows - 1 - len(below)))
+    told = sentence(attempt)
+    if len(wrap(told, room, most + 1)) > most and attempt.cause and attempt.cause.exception:
+        # the line above says who it was; what it said is the news
+        told = told.partition(". ")[2] or told
+    lines += [line(text) for text in wrap(told, room, most) if text]
+    lines += below
+    left = rows - len(lines)
+    if tail is not None and tail.attempt == attempt.number and left >= 2:
+        lines += _tail_lines(tail, room, left)
+    return [fit((("▌", style), (" ", ""), *one), cells) for one in lines[:rows]]
+
+
+LABEL_CELLS = 10
+ROOMY = 9
+"""With no more rows than this, what happened has the first claim on them."""
+
+
+def _labelled(
+    attempt: Attempt, state: JobState, room: int, *, is_last: bool, roomy: bool
+) -> list[Line]:
+    """What was done, what to do, and the saved evidence."""
+    lines: list[Line] = []
+
+    def say(label: str, text: str, rows: int, style: str = "") -> None:
+        for place, part in enumerate(wrap(text, room - LABEL_CELLS, rows)):
+            head = label if place == 0 else ""
+            lines.append(line((f"{head:<{LABEL_CELLS}}", "dim"), (part, style)))
+
+    for text in aftermath(attempt)[:3]:
+        say("then", text, 2 if roomy else 1)
+    if now := what_now(attempt, state, is_last=is_last):
+        say("next step" if is_last else "remedy", now, 2, "strong")
+    if attempt.cause is not None and attempt.cause.evidence:
+        kept = PurePath(attempt.cause.evidence).name
+        hint = ("   press enter to open", "dim")
+        lines.append(line((f"{'evidence':<{LABEL_CELLS}}", "dim"), kept, hint))
+    return lines
+
+
+def _tail_lines(tail: Tail, room: int, rows: int) -> list[Line]:
+    texts = [text for text in tail.lines if not pointing_only(text)][-(rows - 1) :]
+    who = "the command" if tail.owner == LAUNCHER else f"rank {tail.owner}"
+    if not texts:
+        return [line((f"{who} printed nothing", "dim"))]
+    head = line((f"last lines from {who}", "dim"), ("   l: logs", "dim"))
+    return [head, *(line(("│ ", "faint"), (clip(text, room - 2), "dim")) for text in texts)]

@@ -1,0 +1,1 @@
+"""Logs: windows of lines, tails, merging, levels, and search, and the thread that reads them."""

@@ -1,0 +1,191 @@
+"""The head of a log: its rank and attempt, what is hidden, and whether it follows."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from ddptop.logs.row import Level
+from ddptop.view.text import Line, Span, line, rule, width
+from ddptop_runner.base import units
+from ddptop_runner.base.paths import LAUNCHER
+
+MOST_NAMED = 24
+"""Ranks that are named one by one."""
+
+LEVEL_WORDS: dict[Level, str] = {
+    "": "all lines",
+    "warn": "warnings and errors",
+    "error": "errors",
+}
+
+
+@dataclass(frozen=True)
+class HeadFacts:
+    """The facts about the log that is shown."""
+
+    whose: int | None = None
+    ranks: tuple[int, ...] = ()
+    has_launcher: bool = False
+    launcher: str = "the launcher"
+    is_merged: bool = False
+    attempts: tuple[int, ...] = ()
+    attempt: int | None = None
+    least: Level = ""
+    alike: bool = False
+    each: bool = False
+    limit: int = 0
+    """Last lines of each rank that were read, of merged lines."""
+    size_bytes: int | None = None
+    following: bool = True
+    held: bool = False
+    is_live: bool = True
+    output: str | None = None
+    """Of a foreign job: where its output goes."""
+
+
+def whose_words(facts: HeadFacts, *, brief: bool = False) -> str:
+    """The ranks of these lines; if brief, without how lines of many ranks are merged."""
+    if facts.whose == LAUNCHER or (facts.whose is None and not facts.is_merged):
+        return (
+            f"everything {facts.launcher} printed" if facts.has_launcher else "everything printed"
+        )
+    if facts.whose is not None:
+        return f"rank {facts.whose}"
+    if brief:
+        return units.plural(len(facts.ranks), "rank") if facts.ranks else "all ranks"
+    how = (
+        "every line"
+        if facts.each
+        else "similar lines collapsed"
+        if facts.alike
+        else "identical lines collapsed"
+    )
+    return (
+        f"{units.plural(len(facts.ranks), 'rank')}, {how}" if facts.ranks else f"all ranks, {how}"
+    )
+
+
+def state_words(facts: HeadFacts) -> Span:
+    """Whether more lines are shown as they come."""
+    if facts.following:
+        return ("following", "ok") if facts.is_live else ("end", "dim")
+    return ("not following (G: end)", "warn") if facts.is_live else ("press G for the end", "dim")
+
+
+def head_rule(facts: HeadFacts, cells: int) -> Line:
+    """The title's row."""
+    parts: list[tuple[int, Span]] = []  # with how soon each gives way
+    if facts.output is not None:
+        parts.append((3, (facts.output, "dim")))
+    elif len(facts.attempts) > 1:
+        latest = facts.attempts[-1]
+        is_latest = facts.attempt == latest
+        words = f"attempt {facts.attempt} ({'latest' if is_latest else f'latest: {latest}'})"
+        parts.append((2, (words, "" if is_latest else "warn")))
+    elif facts.attempt is not None:
+        parts.append((2, (f"attempt {facts.attempt}", "dim")))
+    if facts.is_merged and facts.limit:
+        parts.append((4, (f"last {facts.limit:,} lines per rank", "dim")))
+    if facts.least:
+        parts.append((0, (f"{LEVEL_WORDS[facts.least]} only", "warn")))
+    if facts.size_bytes is not None:
+        parts.append((5, (units.size(facts.size_bytes), "dim")))
+    parts.append((1, state_words(facts)))
+    what = "log:" if facts.output is None else "output:"
+    title = f"{what} {whose_words(facts)}"
+    needed = width(_joined([span for place, span in parts if place <= 1]))
+    if needed > cells - len(title) - 12:
+        title = f"{what} {whose_words(facts, brief=True)}"
+    room = cells - len(title) - 12
+    while len(parts) > 1 and width(_joined([span for _, span in parts])) > room:
+        parts.remove(max(parts))
+    return rule(title, cells, _joined([span for _, span in parts]))
+
+
+def _joined(parts: Sequence[Span]) -> Line:
+    spans: list[Span] = []
+    for part in parts:
+        if spans:
+            spans.append((" · ", "faint"))
+        spans.append(part)
+    return tuple(spans)
+
+
+@dataclass(frozen=True)
+class Choice:
+    """A place in the row of choices that can be clicked."""
+
+    action: str
+    spans: Line
+
+
+def choices(facts: HeadFacts, cells: int) -> list[Choice]:
+    """Which logs there are, the one that is shown marked: as many as fit."""
+    found: list[Choice] = []
+
+    def offer(text: str, action: str, chosen: bool) -> None:
+        mark = ("▸", "busy") if chosen else (" ", "")
+        found.append(Choice(action, line(mark, (text, "strong" if chosen else "dim"), " ")))
+
+    found.append(Choice("", line((" ranks", "dim"))))
+    is_all = facts.whose is None
+    offer("all", "show('all')", is_all)
+    if facts.has_launcher and facts.is_merged | (not is_all) and facts.ranks:
+        offer("launcher", f"show('{LAUNCHER}')", facts.whose == LAUNCHER)
+    if len(facts.ranks) <= MOST_NAMED:
+        for rank in facts.ranks:
+            offer(str(rank), f"show('{rank}')", facts.whose == rank)
+    elif facts.whose is None or facts.whose == LAUNCHER:
+        found.append(Choice("", line((f" {units.ranks(list(facts.ranks))} ", "dim"))))
+    else:
+        offer(f"{facts.whose} of {len(facts.ranks):,}", "", True)
+    if len(facts.attempts) > 1:
+        found.append(Choice("", line(("   attempt", "dim"))))
+        for attempt in facts.attempts[-9:]:
+            offer(str(attempt), f"show_attempt({attempt})", facts.attempt == attempt)
+    kept: list[Choice] = []
+    used = 0
+    for one in found:
+        used += width(one.spans)
+        if used > cells:
+            break
+        kept.append(one)
+    return kept
+
+
+def empty_lines(
+    least: Level,
+    *,
+    looked: float | None = None,
+    size_bytes: int = 0,
+    is_live: bool = True,
+    output: str | None = None,
+) -> list[Line]:
+    """What to say where no line is shown, and what to do.
+
+    Args:
+        least: the filter.
+        looked: the share that has been looked through; None: all of it.
+        size_bytes: of the log.
+        is_live: whether more may come.
+        output: of a foreign job: where its output goes.
+    """
+    if looked is not None:
+        text = f"searching for {LEVEL_WORDS[least]}: {looked:.0%} of {units.size(size_bytes)}"
+        return _said(text, "press L to show all lines")
+    if least:
+        none = LEVEL_WORDS[least].replace(" and", " or")
+        return _said(f"no {none} in this log", "press L to show all lines")
+    if output is not None:
+        return _said(
+            f"no output read yet; the output goes to {output}",
+            "ddptop can read files and terminals; ddptop launch saves a log for every rank",
+        )
+    if is_live:
+        return _said("no output yet", "new lines appear here automatically")
+    return _said("no output", "press [ or ] for another rank, < or > for another attempt")
+
+
+def _said(words: str, remedy: str) -> list[Line]:
+    return [line("  ", (words, "strong")), line("  ", (remedy, "dim"))]

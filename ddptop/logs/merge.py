@@ -1,0 +1,298 @@
+"""Merge the lines of many ranks: identical ones become one, and each rank's order is kept."""
+
+from __future__ import annotations
+
+import contextlib
+import datetime as dt
+import re
+from bisect import bisect_left
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from difflib import SequenceMatcher
+from itertools import pairwise
+
+from ddptop.logs.levels import WHOSE
+from ddptop.logs.row import GRAVITY, Level, LogRow
+
+SMALL = 40_000
+"""Pairs of lines that may be compared at once where no line is unique."""
+
+_TIMES = re.compile(
+    r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(?:[.,]\d+)?(?:Z|[+-]\d\d:?\d\d)?"
+    r"|\b\d\d:\d\d:\d\d(?:[.,]\d+)?|\b[IWEF]\d{3,4}\b"
+)
+_WHEN = re.compile(r"\[?(\d{4}-\d\d-\d\d)[T ](\d\d:\d\d:\d\d)(?:[.,](\d+))?")
+_STEP = re.compile(r"(?i)\b(?:global[_ ]?)?(?:step|iter|iteration)\b[ :=#\[]{0,3}(\d{1,18})")
+_RANKS = re.compile(
+    r"(?i)\b((?:local[ _]?|global[ _]?)?rank|cuda|gpu|device|pid|worker)([ :=_]*)\d+"
+)
+
+
+def said(text: str) -> str:
+    """What a rank printed, without the prefix that names the rank."""
+    if text[:1] != "[":
+        return text
+    found = WHOSE.match(text)
+    return text[found.end() :] if found else text
+
+
+def similar(text: str) -> str:
+    """The text with ranks, devices, pids and times made the same."""
+    return _RANKS.sub(r"\1\2#", _TIMES.sub("#", text))
+
+
+def align(old: Sequence[str], new: Sequence[str]) -> list[tuple[int, int]]:
+    """Pairs of indices of equal lines, rising in both, as many as stand together naturally.
+
+    Lines that both have once are the anchors; between them the same is done again.
+    """
+    pairs: list[tuple[int, int]] = []
+    work = [(0, len(old), 0, len(new))]
+    while work:
+        a, a_end, b, b_end = work.pop()
+        while a < a_end and b < b_end and old[a] == new[b]:
+            pairs.append((a, b))
+            a, b = a + 1, b + 1
+        while a < a_end and b < b_end and old[a_end - 1] == new[b_end - 1]:
+            a_end, b_end = a_end - 1, b_end - 1
+            pairs.append((a_end, b_end))
+        if a == a_end or b == b_end:
+            continue
+        anchors = _anchors(old, new, a, a_end, b, b_end)
+        if anchors is None:
+            continue
+        if anchors:
+            pairs += anchors
+            edges = [(a - 1, b - 1), *anchors, (a_end, b_end)]
+            work += [
+                (left[0] + 1, right[0], left[1] + 1, right[1]) for left, right in pairwise(edges)
+            ]
+        elif (a_end - a) * (b_end - b) <= SMALL:
+            matcher = SequenceMatcher(None, old[a:a_end], new[b:b_end], autojunk=False)
+            for one in matcher.get_matching_blocks():
+                pairs += [(a + one.a + i, b + one.b + i) for i in range(one.size)]
+        else:
+            pairs += _forwards(old, new, a, a_end, b, b_end)
+    return sorted(pairs)
+
+
+def _anchors(
+    old: Sequence[str], new: Sequence[str], a: int, a_end: int, b: int, b_end: int
+) -> list[tuple[int, int]] | None:
+    """Lines that stand once in both parts, in the longest run that rises in both.
+
+    None where the parts have no line in common.
+    """
+    new_counts = Counter(new[b:b_end])
+    where: dict[str, int] = {}
+    twice: set[str] = set()
+    for i in range(a, a_end):
+        if (key := old[i]) in new_counts:
+            if key in where:
+                twice.add(key)
+            where[key] = i
+    if not where:
+        return None
+    found = [
+        (where[key], j)
+        for j in range(b, b_end)
+        if (key := new[j]) in where and new_counts[key] == 1 and key not in twice
+    ]
+    tails: list[int] = []
+    ends: list[int] = []
+    before: list[int] = []
+    for index, (i, _) in enumerate(found):
+        at = bisect_left(tails, i)
+        before.append(ends[at - 1] if at else -1)
+        if at == len(tails):
+            tails.append(i)
+            ends.append(index)
+        else:
+            tails[at], ends[at] = i, index
+    chain: list[tuple[int, int]] = []
+    index = ends[-1] if ends else -1
+    while index >= 0:
+        chain.append(found[index])
+        index = before[index]
+    return chain[::-1]
+
+
+def _forwards(
+    old: Sequence[str], new: Sequence[str], a: int, a_end: int, b: int, b_end: int
+) -> list[tuple[int, int]]:
+    places: dict[str, list[int]] = {}
+    for i in range(a, a_end):
+        places.setdefault(old[i], []).append(i)
+    pairs: list[tuple[int, int]] = []
+    for j in range(b, b_end):
+        known = places.get(new[j], [])
+        at = bisect_left(known, a)
+        if at < len(known):
+            pairs.append((known[at], j))
+            a = known[at] + 1
+    return pairs
+
+
+def when(text: str, ahead_s: float = 0.0) -> str:
+    """The time at a line's beginning, so that those of other lines compare; empty: none.
+
+    `ahead_s` is by how much the clock that it was taken from is ahead of this machine's.
+    """
+    found = _WHEN.match(text) if text[:1].isdigit() or text[:1] == "[" else None
+    if found is None:
+        return ""
+    if ahead_s:
+        with contextlib.suppress(ValueError, OverflowError):
+            micros = int((found[3] or "0")[:6].ljust(6, "0"))
+            moment = dt.datetime.fromisoformat(f"{found[1]} {found[2]}")
+            aligned = moment + dt.timedelta(microseconds=micros, seconds=-ahead_s)
+            digits = len(found[3] or "")
+            return f"{aligned:%Y-%m-%d %H:%M:%S}.{f'{aligned.microsecond:06}'[:digits]}"
+    return f"{found[1]} {found[2]}.{found[3] or ''}"
+
+
+def step_of(text: str) -> str:
+    """The step that a line names, so that it compares with those of other lines; empty: none."""
+    found = _STEP.search(text)
+    return "" if found is None else found[1].zfill(18)
+
+
+@dataclass(slots=True)
+class MergedRow:
+    """A line, and the ranks that printed it."""
+
+    number: int
+    """Its own, for as long as it is kept."""
+    key: str
+    text: str
+    ranks: dict[int, str]
+    """By rank what it printed, as far as that is not `text`."""
+    level: Level = ""
+    inside: bool = False
+    when: str = ""
+    """The time at its beginning, where it has one, so that times can be compared."""
+    step: str = ""
+    """The step that it tells of, in as many digits as any."""
+    shown: tuple[LogRow, ...] | None = None
+    """As it is drawn, for whoever draws it to keep; None after each change."""
+
+
+def woven(old: Sequence[MergedRow], new: Sequence[MergedRow]) -> list[MergedRow]:
+    """Both in their orders: by the times in them, else by the steps, else `new` behind `old`."""
+    if not old or not new or not (new[0].when or new[0].step):
+        return [*old, *new]
+    by_time = bool(new[0].when)
+    places = [row.when if by_time else row.step for row in new]
+    woven_rows: list[MergedRow] = []
+    at = 0
+    for row in old:
+        place = row.when if by_time else row.step
+        while place and at < len(new) and places[at] < place:
+            woven_rows.append(new[at])
+            at += 1
+            while at < len(new) and not places[at]:  # what goes on with the line before
+                woven_rows.append(new[at])
+                at += 1
+        woven_rows.append(row)
+    return [*woven_rows, *new[at:]]
+
+
+class Merger:
+    """Merges lines of ranks as they come; any number at once, of any rank.
+
+    Args:
+        alike: whether lines are one that differ only in ranks, devices, pids and times.
+        most: rows that are kept; the oldest go.
+        ahead_s: by rank, by how much its host's clock is ahead of this one's.
+    """
+
+    def __init__(
+        self,
+        *,
+        alike: bool = False,
+        most: int = 64_000,
+        ahead_s: Mapping[int, float] | None = None,
+    ) -> None:
+        self._ahead_s = ahead_s or {}
+        self.rows: list[MergedRow] = []
+        """In order: of each rank its lines stand as it printed them."""
+        self._alike = alike
+        self._most = most
+        self._number = 0
+        self._last: dict[int, int] = {}
+        """By rank: the number of its last row."""
+
+    @property
+    def number(self) -> int:
+        """Of the latest row that was made."""
+        return self._number
+
+    def add(
+        self, rank: int, lines: Sequence[tuple[str, Level, bool]], *, closed: int = 0, old: int = 0
+    ) -> None:
+        """Add what a rank printed next.
+
+        Args:
+            rank: whose.
+            lines: texts as they are, with their levels.
+            closed: rows up to this number are known to have been printed before: what nobody else
+                printed yet stands behind them.
+            old: rows up to this number were printed so long ago that these lines are others.
+        """
+        if not lines:
+            return
+        texts = [said(text) for text, _, _ in lines]
+        keys = [similar(text) for text in texts] if self._alike else texts
+        start = self._after(rank, old)
+        rest = self.rows[start:]
+        matched = {j: i for i, j in align([row.key for row in rest], keys)}
+        merged: list[MergedRow] = []
+        tail: list[MergedRow] = []
+        taken = 0
+        for j, (_, level, inside) in enumerate(lines):
+            i = matched.get(j)
+            if i is None:
+                tail.append(self._row(keys[j], texts[j], rank, level, inside))
+                continue
+            row = rest[i]
+            merged += [*woven(rest[taken:i], tail), row]
+            taken, tail = i + 1, []
+            row.shown = None
+            row.ranks[rank] = "" if row.text == texts[j] else texts[j]
+            if GRAVITY[level] > GRAVITY[row.level]:
+                row.level, row.inside = level, inside
+            self._last[rank] = row.number
+        if tail:
+            behind = max(taken, self._floor(closed) - start)
+            if any(row.when or row.step for row in tail):
+                behind = len(rest)
+            merged += woven(rest[taken:behind], tail)
+            taken = behind
+            self._last[rank] = tail[-1].number
+        self.rows[start:] = [*merged, *rest[taken:]]
+        if len(self.rows) > self._most + self._most // 8:
+            del self.rows[: len(self.rows) - self._most]
+
+    def _row(self, key: str, text: str, rank: int, level: Level, inside: bool) -> MergedRow:
+        self._number += 1
+        time = when(text, self._ahead_s.get(rank, 0.0))
+        return MergedRow(self._number, key, text, {rank: ""}, level, inside, time, step_of(text))
+
+    def _after(self, rank: int, old: int) -> int:
+        """The index behind the rank's last row, and behind every old one."""
+        number = self._last.get(rank, 0)
+        if number == 0 and old == 0:
+            return 0
+        for index in range(len(self.rows) - 1, -1, -1):
+            if (found := self.rows[index].number) == number or found <= old:
+                return index + 1
+        return 0
+
+    def _floor(self, number: int) -> int:
+        """The index behind the last row up to that number."""
+        if number:
+            for index in range(len(self.rows) - 1, -1, -1):
+                if self.rows[index].number <= number:
+                    return index + 1
+        return 0

@@ -1,0 +1,116 @@
+"""What verbs print: data on stdout, narration on stderr, plain text without Rich (55 ms)."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    pass
+
+import datetime as dt
+import os
+import re
+from collections.abc import Sequence
+
+from ddptop_runner.base.units import NOT_AVAILABLE
+from ddptop_runner.model.snapshot import encode
+from ddptop_runner.store.log_clean import UNSAFE, sanitize
+
+
+def say(text: str) -> None:
+    """Narrate on stderr."""
+    sys.stderr.write(f"{_printable(text)}\n")
+    sys.stderr.flush()
+
+
+def put(text: str) -> None:
+    """Print data on stdout."""
+    sys.stdout.write(f"{_printable(text)}\n")
+
+
+def _printable(text: str) -> str:
+    """The text without what steers a terminal: exceptions and arguments may hold it."""
+    return sanitize(text) if UNSAFE.search(text) else text
+
+
+def put_folded(text: str, indent: int) -> None:
+    """Print data whose long lines are continued under `indent` spaces, on a terminal."""
+    columns = _columns()
+    if columns is not None:
+        import textwrap
+
+        fold = textwrap.TextWrapper(
+            max(columns, indent + 20),
+            subsequent_indent=" " * indent,
+            expand_tabs=False,
+            replace_whitespace=False,
+            break_long_words=False,
+            break_on_hyphens=False,
+        )
+        lines = (line if len(line) <= columns else fold.fill(line) for line in text.split("\n"))
+        text = "\n".join(lines)
+    put(text)
+
+
+def put_clipped(text: str) -> None:
+    """Print data whose long lines end with an ellipsis, on a terminal."""
+    columns = _columns()
+    if columns is not None:
+        lines = text.split("\n")
+        text = "\n".join(x if len(x) <= columns else f"{x[: columns - 1]}…" for x in lines)
+    put(text)
+
+
+def _columns() -> int | None:
+    """The terminal's width; None where stdout is none."""
+    if not sys.stdout.isatty():
+        return None
+    return os.get_terminal_size(sys.stdout.fileno()).columns or None
+
+
+def put_json(value: object) -> None:
+    """Print one JSON object on one line, with escapes for what could steer a terminal."""
+    sys.stdout.write(UNSAFE.sub(_escaped, encode(value).decode()) + "\n")
+
+
+def _escaped(unsafe: re.Match[str]) -> str:
+    units = unsafe[0].encode("utf-16-be", "surrogatepass")
+    return "".join(f"\\u{units[at]:02x}{units[at + 1]:02x}" for at in range(0, len(units), 2))
+
+
+def table(headers: Sequence[str], rows: Sequence[Sequence[str]], right: Sequence[int] = ()) -> str:
+    """Columns aligned by spaces; those whose index is in `right` are aligned right."""
+    widths = [max(len(row[i]) for row in [headers, *rows]) for i in range(len(headers))]
+    lines = []
+    for row in [headers, *rows]:
+        cells = [
+            cell.rjust(width) if index in right else cell.ljust(width)
+            for index, (cell, width) in enumerate(zip(row, widths, strict=True))
+        ]
+        lines.append("  ".join(cells).rstrip())
+    return "\n".join(lines)
+
+
+def number(value: float | None, digits: int = 4) -> str:
+    """A number with the given significant digits, or n/a."""
+    return NOT_AVAILABLE if value is None else f"{value:.{digits}g}"
+
+
+def count(value: int | None) -> str:
+    """A whole number, or n/a."""
+    return NOT_AVAILABLE if value is None else str(value)
+
+
+def local_time(moment: dt.datetime | None) -> str:
+    """A time of this machine's zone, with the date unless it is today."""
+    if moment is None:
+        return NOT_AVAILABLE
+    local = moment.astimezone()
+    same_day = local.date() == dt.datetime.now().astimezone().date()
+    return f"{local:%H:%M:%S}" if same_day else f"{local:%Y-%m-%d %H:%M}"
+
+
+def is_terminal() -> bool:
+    """Whether all standard streams are terminals: Textual reads stdin and draws on stderr."""
+    return sys.stdin.isatty() and sys.stdout.isatty() and sys.stderr.isatty()

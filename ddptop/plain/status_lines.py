@@ -1,0 +1,276 @@
+"""A job in three lines, and all jobs in one line each, for `ddptop status --watch`. Pure.
+
+A line is a list of parts, the most important first; parts that do not fit are dropped from the end.
+Each part has a color name, but its words carry all the information.
+"""
+
+from __future__ import annotations
+
+import statistics
+import unicodedata
+from collections.abc import Callable, Iterable, Sequence
+
+from ddptop.plain.output import number
+from ddptop.view.host_words import hosts_of_devices
+from ddptop.view.pause_words import in_words
+from ddptop.view.progress_words import BAR_CELLS, LIST_CELLS, place, share, shown_percent, text_bar
+from ddptop_runner.base.units import NOT_AVAILABLE, duration, name_gpus, name_ranks, size
+from ddptop_runner.job.registry import JobView
+from ddptop_runner.jobs.contract import JobStatus
+from ddptop_runner.judge.balance.imbalance import WORST_FIRST, Figure, deviations, seen
+from ddptop_runner.model.snapshot import Alert, GpuSample, RankSample
+
+Part = tuple[str, str]
+"""Text, and `good`, `warn`, `bad`, `strong` or nothing."""
+
+STALE_S = 5.0
+
+_COLOURS = {
+    "running": "good",
+    "finished": "good",
+    "restarting": "warn",
+    "stopping": "warn",
+    "hung": "bad",
+    "failed": "bad",
+    "lost": "bad",
+}
+
+_FIGURES: dict[Figure, tuple[str, str]] = {
+    "step_time": ("{} slower", "{} faster"),
+    "loss": ("loss {} above the median", "loss {} below the median"),
+    "utilization": ("{} busier", "{} less busy"),
+    "memory": ("using {} more memory", "using {} less memory"),
+    "power": ("drawing {} more power", "drawing {} less power"),
+}
+
+
+def job_lines(view: JobView, status: JobStatus) -> list[list[Part]]:
+    """State with progress, ranks, devices."""
+    return [_state(view, status), _ranks(status), _devices(status)]
+
+
+def job_line(view: JobView, status: JobStatus) -> list[Part]:
+    """One job of several."""
+    return [
+        (view.job, "strong"),
+        _state_part(view, status, ""),
+        *_progress(status, LIST_CELLS),
+        *_news(view, status),
+        *_learning(status),
+    ]
+
+
+def _state(view: JobView, status: JobStatus) -> list[Part]:
+    text, colour = _state_part(view, status, "strong")
+    parts: list[Part] = [(f"{view.job}: {text}", colour)]
+    if status.pause is not None and status.pause.reason is not None:
+        parts.append((status.pause.reason, ""))
+    parts += _progress(status, BAR_CELLS)
+    if status.attempt:
+        parts.append((f"attempt {status.attempt}", "warn"))
+    if view.is_live and status.guarded is False:
+        parts.append(("unguarded", "warn"))
+    age_s = status.snapshot_age_s
+    if view.is_live and age_s is not None and age_s > STALE_S:
+        parts.append((f"stale: {duration(age_s)} old", "warn"))
+    return parts
+
+
+def _state_part(view: JobView, status: JobStatus, plain: str) -> Part:
+    """The state in a word, or for how long no step was taken."""
+    pause = status.pause
+    if pause is None or status.state == "hung":
+        return status.state, _COLOURS.get(status.state, plain)
+    return in_words(pause, view.read_at), "warn" if pause.state == "stalled" else plain
+
+
+def _progress(status: JobStatus, cells: int) -> list[Part]:
+    progress = status.progress
+    if progress is None:
+        return [] if status.step is None else [(_step(status), "")]
+    parts: list[Part] = []
+    if progress.fraction is not None:
+        parts.append((f"{text_bar(progress.fraction, cells)} {share(progress)}", ""))
+    elif progress.epoch_fraction is not None:
+        bar = text_bar(progress.epoch_fraction, cells)
+        parts.append((f"{bar} {shown_percent(progress.epoch_fraction):.1f}% of the epoch", ""))
+    if progress.eta_s is not None:
+        about = "about " if progress.estimated else ""
+        parts.append((f"{about}{duration(progress.eta_s)} left", ""))
+    if where := place(progress):
+        parts.append((where, ""))
+    elif status.step is not None:
+        parts.append((_step(status), ""))
+    return parts
+
+
+def _step(status: JobStatus) -> str:
+    """`step 738`, or `step 98 of this attempt` where the run's is not known."""
+    whose = "" if status.step_counts in (None, "run") else f" of this {status.step_counts}"
+    return f"step {status.step:,}{whose}"
+
+
+def _ranks(status: JobStatus) -> list[Part]:
+    count = len(status.ranks) or status.world_size
+    head = "no ranks yet" if not count else f"{count} rank{'s' if count > 1 else ''}"
+    if status.world_size and status.ranks and len(status.ranks) != status.world_size:
+        head = f"{len(status.ranks)} of {status.world_size} ranks"
+    return [(head, ""), *_learning(status), *_news(None, status)]
+
+
+def _learning(status: JobStatus) -> list[Part]:
+    """Pace and loss."""
+    ranks = seen(status.ranks)
+    pace = _middle(rank.steps_per_s for rank in ranks)
+    loss = _middle(rank.loss for rank in ranks)
+    parts: list[Part] = []
+    if pace is not None and status.pause is None:
+        parts.append((f"{number(pace, 3)} steps/s", ""))
+    if broken := [rank.rank for rank in ranks if rank.loss_state in ("nan", "inf")]:
+        state = next(rank.loss_state for rank in ranks if rank.rank == broken[0])
+        whose = "" if len(broken) == len(ranks) else f" on {name_ranks(broken)}"
+        parts.append((f"loss is {state}{whose}", "bad"))
+    elif ranks:
+        parts.append((f"loss {number(loss, 5)}", ""))
+    return parts
+
+
+def _news(view: JobView | None, status: JobStatus) -> list[Part]:
+    """The most important fact: the cause of failure, an alert, or an outlier rank."""
+    if status.cause is not None:
+        return [(status.cause.summary, "bad")]
+    alerts = [alert for alert in status.alerts if alert.severity in ("error", "warning")]
+    if alerts:
+        worst = min(alerts, key=lambda alert: alert.severity != "error")
+        more = f" (and {len(alerts) - 1} more)" if len(alerts) > 1 else ""
+        return [(worst.message + more, "bad" if worst.severity == "error" else "warn")]
+    live = view is None or view.is_live
+    return (
+        [(odd, "warn")]
+        if live and (odd := odd_one(status.ranks, status.gpus, status.alerts))
+        else []
+    )
+
+
+def odd_one(ranks: Sequence[RankSample], gpus: Sequence[GpuSample], alerts: Sequence[Alert]) -> str:
+    """The rank that lies farthest from the others, in words; empty where none is marked."""
+    found = [
+        (WORST_FIRST.index(figure), -abs(ratio), rank, figure, ratio)
+        for rank, apart in deviations(ranks, gpus, alerts).items()
+        for figure, ratio in apart.odd_in
+        if ratio is not None
+    ]
+    if not found:
+        return ""
+    _, _, rank, figure, ratio = min(found)
+    others = len({one[2] for one in found}) - 1
+    more, less = _FIGURES[figure]
+    share = f"{100 * abs(ratio):.0f}%"
+    words = f"rank {rank}: {(more if ratio > 0 else less).format(share)}"
+    return words + (f" (and {others} more)" if others else "")
+
+
+def _devices(status: JobStatus) -> list[Part]:
+    gpus = status.gpus
+    if not gpus:
+        cpu = _sum(rank.cpu_percent for rank in status.ranks)
+        memory = _sum(rank.rss_bytes for rank in status.ranks)
+        load = NOT_AVAILABLE if cpu is None else f"{cpu:.0f}%"
+        return [
+            ("CPU", ""),
+            (f"load {load}", ""),
+            (f"memory {size(None if memory is None else int(memory))}", ""),
+        ]
+    hosts = hosts_of_devices(gpus, 16)
+    names = name_gpus([gpu.index for gpu in gpus if gpu.index is not None]) or "GPUs"
+    if hosts:
+        names = f"{len(gpus)} GPUs on {len(hosts)} hosts"
+    parts: list[Part] = [(names, "")]
+    for host in hosts or [None]:
+        lost = [gpu.index for gpu in gpus if gpu.lost and host in (None, gpu.host)]
+        if lost:
+            where = "" if host is None else f" on {hosts[host]}"
+            parts.append((f"{name_gpus(lost)}{where} lost", "bad"))
+    parts.append((f"load {_range(gpus, lambda gpu: gpu.util_percent)}", ""))
+    used = _sum(gpu.mem_used_bytes for gpu in gpus)
+    total = _sum(gpu.mem_total_bytes for gpu in gpus)
+    if used is None or not total:
+        parts.append((f"memory {NOT_AVAILABLE}", ""))
+    else:
+        parts.append((f"memory {100 * used / total:.0f}% of {size(int(total))}", ""))
+    return parts
+
+
+def _range(gpus: Sequence[GpuSample], read: Callable[[GpuSample], float | None]) -> str:
+    """`97%`, or `12 to 97%` where devices differ."""
+    known = [value for gpu in gpus if (value := read(gpu)) is not None]
+    if not known:
+        return NOT_AVAILABLE
+    least, most = min(known), max(known)
+    return f"{most:.0f}%" if round(least) == round(most) else f"{least:.0f} to {most:.0f}%"
+
+
+def _middle(values: Iterable[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return statistics.median(known) if known else None
+
+
+def _sum(values: Iterable[float | None]) -> float | None:
+    """None unless each is known: a sum of some would look like that of all."""
+    known = list(values)
+    return None if not known or None in known else float(sum(v for v in known if v is not None))
+
+
+# --- cells ----------------------------------------------------------------------------------------
+
+
+def cells(text: str) -> int:
+    """Terminal cells that the text takes."""
+    if text.isascii():
+        return len(text)
+    return sum(_cells_of(letter) for letter in text)
+
+
+def _cells_of(letter: str) -> int:
+    if unicodedata.combining(letter) or unicodedata.category(letter) in ("Mn", "Me", "Cf"):
+        return 0
+    return 2 if unicodedata.east_asian_width(letter) in "WF" else 1
+
+
+def fit(parts: Sequence[Part], width: int, gap: str = "  ") -> list[Part]:
+    """The parts that a line of `width` cells has room for, the first one cut where it has to be.
+
+    What is said last but is worth a colour goes before what is not.
+    """
+    kept = [part for part in parts if part[0]]
+    while len(kept) > 1 and _width(kept, gap) > width:
+        plain = [index for index, (_, colour) in enumerate(kept) if index and not colour]
+        if not plain:
+            break
+        kept.pop(plain[-1])
+    left, line = width, list[Part]()
+    for text, colour in kept:
+        room = left - (len(gap) if line else 0)
+        if room < min(cells(text), 4):
+            break
+        cut = clip(text, room)
+        line.append((cut, colour))
+        left = room - cells(cut)
+    return line
+
+
+def _width(parts: Sequence[Part], gap: str) -> int:
+    return sum(cells(text) for text, _ in parts) + len(gap) * (len(parts) - 1)
+
+
+def clip(text: str, width: int) -> str:
+    """The text cut to a number of cells, with an ellipsis if it was cut."""
+    if cells(text) <= width:
+        return text
+    kept, left = "", width - 1
+    for letter in text:
+        left -= _cells_of(letter)
+        if left < 0:
+            break
+        kept += letter
+    return f"{kept}…" if width > 0 else ""

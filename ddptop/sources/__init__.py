@@ -1,0 +1,1 @@
+"""All reading of the interface, in one thread: run folders, histories, devices."""

@@ -1,0 +1,330 @@
+"""Where the collector reads: run folders, histories, logs, devices. All IO of the interface.
+
+Used by the collector's thread alone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable, Coroutine, Iterable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from msgspec.structs import replace
+
+from ddptop.logs.messages import LogKey, LogRead
+from ddptop.sources.chart import ChartSource
+from ddptop.sources.snapshot import Devices, Wish
+from ddptop.view.series import ChartData
+from ddptop_runner.base.errors import DamagedFileError
+from ddptop_runner.base.paths import LAUNCHER, RunFolder, runs_dir
+from ddptop_runner.devices.feed import DeviceFeed
+from ddptop_runner.devices.report import (
+    DeviceReport,
+    driver_library_exists,
+    no_library_report,
+    without_metrics,
+)
+from ddptop_runner.host import procs
+from ddptop_runner.job.registry import JobView, read_job, require_own_name
+from ddptop_runner.model.snapshot import Event, GpuSample
+from ddptop_runner.model.spec import JobSpec
+from ddptop_runner.store.history import HistoryReader
+
+if TYPE_CHECKING:
+    from ddptop_runner.store.logs import LogFollower, LogLine
+
+EVENTS_SHOWN = 300
+
+FRESH_S = 3.5
+"""A snapshot this old still speaks for its devices."""
+
+STEADY_LOOKS = 3
+"""The sampled set must be unchanged for this many refreshes before the sampler is replaced."""
+
+
+def _stamp(path: Path) -> int | None:
+    try:
+        return path.lstat().st_mtime_ns
+    except OSError:
+        return None
+
+
+class JobSource:
+    """All jobs; one that has ended is not read again until its files change."""
+
+    def __init__(self) -> None:
+        self._ended: dict[Path, tuple[tuple[int | None, int | None], JobView]] = {}
+        self.damaged: list[DamagedFileError] = []
+        """Why run folders could not be read at the last look."""
+
+    def read(self) -> list[JobView]:
+        """Every readable job, with its state already checked."""
+        self.damaged = []
+        try:
+            paths = list(runs_dir().iterdir())
+        except OSError:
+            return []
+        return [view for path in paths if (view := self._read_one(path)) is not None]
+
+    def _read_one(self, path: Path) -> JobView | None:
+        folder = RunFolder(path)
+        if (known := self._ended.get(path)) is not None:
+            if known[0] == self._key(folder, known[1]):
+                return known[1]
+            del self._ended[path]
+        if _stamp(folder.spec_file) is None:  # there is none, or it is somebody else's
+            return None
+        try:
+            view = require_own_name(read_job(folder))
+        except DamagedFileError as error:
+            if _stamp(folder.spec_file) is not None:  # it was not removed this moment
+                error.job = folder.job
+                self.damaged.append(error)
+            return None
+        key = self._key(folder, view)
+        # what looks at files and processes is asked here, once: the properties remember it
+        _ = view.user
+        if not view.is_live and view.guarded is not True:
+            self._ended[path] = (key, view)
+        return view
+
+    @staticmethod
+    def _key(folder: RunFolder, view: JobView) -> tuple[int | None, int | None]:
+        return _stamp(folder.spec_file), _stamp(folder.node_file(view.spec.host))
+
+
+class HistorySource:
+    """A job's chart and events, read again only when they can look different."""
+
+    def __init__(self) -> None:
+        self._charts = ChartSource()
+        self._events_key: object = None
+        self._events: list[Event] = []
+
+    def chart(self, view: JobView, wish: Wish, now_s: float) -> ChartData:
+        """The losses over the window that is wished for."""
+        return self._charts.read(view, wish, now_s)
+
+    def events(self, view: JobView) -> tuple[Event, ...]:
+        """The latest events, latest first."""
+        path = view.folder.history_db
+        wal = path.with_name(path.name + "-wal")
+        key = (path, _stamp(path), _stamp(wal))
+        if key[:1] != (self._events_key[:1] if isinstance(self._events_key, tuple) else None):
+            self._events = []
+        elif key == self._events_key:
+            return tuple(self._events)
+        after = self._events[0].seq if self._events else 0
+        new = HistoryReader(path).events(after, EVENTS_SHOWN)
+        self._events = [*reversed(new), *self._events][:EVENTS_SHOWN]
+        self._events_key = key
+        return tuple(self._events)
+
+
+class LogSource:
+    """Follows the log of one rank, from one attempt to the next."""
+
+    FIRST_LINES = 2000
+    MOST_READS = 16
+    """In one look; a rank that writes faster is caught up with later."""
+
+    def __init__(self) -> None:
+        self._key: LogKey | None = None
+        self._follower: LogFollower | None = None
+        self._partial = ""
+
+    def read(self, view: JobView, rank: int | None, viewer: int) -> LogRead | None:
+        """What is new since the last look, or None; first the last lines.
+
+        Of a command `rank` may be None, for all that it wrote.
+        """
+        if view.spec.placement is not None and view.is_live:
+            from ddptop_runner.jobs.far_files import FAR
+
+            FAR.want_log(view.folder, None, rank)
+        key = LogKey(view.job, view.spec.job_id, rank, viewer)
+        anew = key != self._key
+        shared = view.spec.is_command
+        if anew or self._follower is None:
+            from ddptop_runner.store.logs import LogFollower  # the first frame has no line
+
+            self.close()
+            self._follower = LogFollower(
+                view.folder,
+                [LAUNCHER if rank is None else rank],
+                tail=self.FIRST_LINES,
+                speaker=rank if shared else None,
+            )
+            self._key = key
+        lines: list[LogLine] = []
+        for _ in range(self.MOST_READS):
+            new = self._follower.poll()
+            lines += new
+            if not new:
+                break
+        log = LAUNCHER if shared or rank is None else rank
+        partial = self._follower.partial().get(log, "")
+        if not lines and not anew and partial == self._partial:
+            return None
+        self._partial = partial
+        whole = shared and not self._follower.is_tagged
+        return LogRead(key, [one.text for one in lines], anew, partial, whole)
+
+    def close(self) -> None:
+        """Let go of the file; the next reader gets the last lines again."""
+        if self._follower is not None:
+            self._follower.close()
+        self._follower = self._key = None
+
+
+class DeviceSource:
+    """The machine's devices: from fresh snapshots of its jobs, sampled only for the others.
+
+    The feed's sampler belongs to the interface's event loop; only its latest report is read here.
+    What is begun and ended there is handed over, and is refused once the loop is to end.
+    """
+
+    def __init__(self) -> None:
+        self.loop: asyncio.AbstractEventLoop | None = None
+        """Where feeds run; without one nothing is sampled."""
+        self._feed: DeviceFeed | None = None
+        self._begun: list[DeviceFeed] = []
+        """Those whose samplers may run. Like the two below, of the loop alone."""
+        self._at_work: set[asyncio.Task[None]] = set()
+        self._is_closed = False
+        self._known: DeviceReport | None = None
+        """The first report of all devices: which there are."""
+        self._sampled: tuple[str, ...] | None = None
+        """What the feed samples; None is everything."""
+        self._wanted: tuple[str, ...] = ()
+        self._wanted_for = 0
+
+    def read(self, views: Iterable[JobView]) -> Devices:
+        """Every device of this host, and those of others on which its jobs run."""
+        views = list(views)
+        found = self._read_own(views)
+        own = {gpu.uuid for gpu in found.gpus}
+        far = [gpu for gpu in far_devices(views) if gpu.uuid is None or gpu.uuid not in own]
+        if not far:
+            return found
+        note = None if found.note is None else f"{procs.host_name()}: {found.note}"
+        return replace(found, gpus=(*found.gpus, *far), note=note)
+
+    def _read_own(self, views: Iterable[JobView]) -> Devices:
+        if not driver_library_exists():
+            return Devices(note=no_library_report().note)
+        covered = covered_devices(views)
+        if self._known is None:
+            if self._feed is None:
+                self._start(None)
+            report = self._feed.latest if self._feed is not None else None
+            if report is None:
+                return Devices(gpus=tuple(covered.values()), note="querying the driver")
+            if not report.gpus:
+                return Devices(note=report.note)
+            self._known = report
+        self._narrow(tuple(g.uuid for g in self._known.gpus if g.uuid and g.uuid not in covered))
+        report = self._feed.latest if self._feed is not None else None
+        if report is not None and report.gpus and self._sampled is None:
+            self._known = report  # MIG instances come and go
+        sampled = {gpu.uuid: gpu for gpu in report.gpus} if report is not None else {}
+        gpus = tuple(
+            covered.get(gpu.uuid or "") or sampled.get(gpu.uuid) or without_metrics(gpu)
+            for gpu in self._known.gpus
+        )
+        if report is None:
+            return Devices(gpus=gpus)
+        return Devices(
+            gpus=gpus,
+            note=report.note,
+            driver=report.driver,
+            sampler_cpu_percent=report.sampler_cpu_percent,
+            queries_per_s=report.queries_per_s,
+        )
+
+    def pause(self) -> None:
+        """Sample nothing until `read` is called again."""
+        self._sampled = None
+        feed, self._feed = self._feed, None
+        if feed is not None:
+            self._hand_over(self._end, feed)
+
+    async def close(self) -> None:
+        """Stop every sampler and start no more; await it in the event loop."""
+        self._is_closed, self._feed = True, None
+        for feed in [*self._begun]:
+            self._end(feed)
+        while self._at_work:  # else the loop is closed under a process that it still waits for
+            await asyncio.wait(self._at_work)
+
+    def _narrow(self, wanted: tuple[str, ...]) -> None:
+        """Sample just `wanted`, once that was so for three looks."""
+        self._wanted_for = self._wanted_for + 1 if wanted == self._wanted else 0
+        self._wanted = wanted
+        known = self._known.gpus if self._known is not None else ()
+        if self._feed is not None and self._sampled is None and len(wanted) == len(known):
+            return  # everything is wanted and sampled
+        running = self._sampled if self._feed is not None else ()
+        if wanted == running or (self._wanted_for < STEADY_LOOKS and self._feed is not None):
+            return
+        self.pause()
+        if wanted:
+            self._start(wanted)
+
+    def _start(self, uuids: tuple[str, ...] | None) -> None:
+        if self.loop is None:
+            return
+        self._feed, self._sampled = DeviceFeed(uuids), uuids
+        self._hand_over(self._begin, self._feed)
+
+    def _hand_over(self, act: Callable[[DeviceFeed], None], feed: DeviceFeed) -> None:
+        if self.loop is not None:
+            with contextlib.suppress(RuntimeError):  # it is closed: the interface has ended
+                self.loop.call_soon_threadsafe(act, feed)
+
+    def _begin(self, feed: DeviceFeed) -> None:
+        if not self._is_closed:
+            self._begun.append(feed)
+            self._work(feed.start())
+
+    def _end(self, feed: DeviceFeed) -> None:
+        if feed in self._begun:
+            self._begun.remove(feed)
+            self._work(feed.stop())
+
+    def _work(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._at_work.add(task)
+        task.add_done_callback(self._at_work.discard)
+
+
+def far_devices(views: Iterable[JobView]) -> list[GpuSample]:
+    """Devices of other hosts, on which a live job of this one runs."""
+    found: dict[object, GpuSample] = {}
+    for view in views:
+        if view.snapshot is None or not view.is_live or not is_on_several(view.spec):
+            continue
+        for gpu in view.snapshot.gpus:
+            if gpu.host != view.snapshot.host:
+                found.setdefault(gpu.uuid or (gpu.host, gpu.index), gpu)
+    return list(found.values())
+
+
+def is_on_several(spec: JobSpec) -> bool:
+    """Whether ranks of a job may be on other hosts, whose devices and pids are not local ones."""
+    return spec.placement is not None and spec.placement.by != "pipe"
+
+
+def covered_devices(views: Iterable[JobView]) -> Mapping[str, GpuSample]:
+    """Devices of this host that a live job has fresh figures of, by UUID."""
+    return {
+        gpu.uuid: gpu
+        for view in views
+        if view.is_live and not view.on_other_host and view.snapshot is not None
+        if (view.snapshot_age_s or 0.0) <= FRESH_S
+        for gpu in view.snapshot.gpus
+        if gpu.uuid is not None
+        if gpu.host == view.snapshot.host or not is_on_several(view.spec)
+    }

@@ -1,0 +1,169 @@
+"""Training that ddptop did not start, as the collector reads it. Used by its thread alone."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import msgspec
+
+from ddptop.logs.messages import LogKey, LogRead
+from ddptop.sources.chart import redraw_pause_s
+from ddptop.sources.last_figures import LastFigures
+from ddptop.sources.recent import TREND_EVERY_S
+from ddptop.sources.series_points import points_of
+from ddptop.sources.snapshot import Wish
+from ddptop.view.learning import POINTS, medians, stretch_s, trend
+from ddptop.view.recent import Recent
+from ddptop.view.series import ChartData
+from ddptop_runner.base.clock import boottime_s
+from ddptop_runner.foreign.census import CensusTaker
+from ddptop_runner.foreign.types import Census, ForeignJob, ForeignView, Unreadable
+from ddptop_runner.foreign.watch import ForeignBook, NewLines
+from ddptop_runner.model.snapshot import Event, GpuSample
+
+CENSUS_EVERY_S = 2.0
+"""Looking at every process of the machine costs more than looking at the known ones again."""
+
+
+@dataclass(frozen=True)
+class ForeignLook:
+    """What a look found."""
+
+    views: tuple[ForeignView, ...] = ()
+    unreadable: tuple[Unreadable, ...] = ()
+
+
+class ForeignSource:
+    """The foreign jobs of this host, one of them followed closely while its screen is open."""
+
+    def __init__(self, watched: ForeignJob | None = None) -> None:
+        """`watched` remains a job even if it is not recognized, because the user selected it."""
+        self.ended_by: dict[str, str] = {}
+        """The signal that was sent from here, by the job that it ended."""
+        self.stopping: dict[str, str] = {}
+        """The signals that are being sent from here, in words, by job."""
+        self._taker = CensusTaker()
+        self._book = ForeignBook()
+        if watched is not None:
+            self._taker.keep(watched)
+        self._last = LastFigures()
+        self._census = Census()
+        self._next_census_s = 0.0
+        self._chart_key: object = None
+        self._chart_span: tuple[float, float] | None = None
+        self._chart_at = 0.0
+        self._chart = ChartData()
+        self._recent = Recent()
+        self._recent_of: str | None = None
+        self._recent_until = 0.0
+        self._shown: tuple[LogKey, NewLines] | None = None
+        """What the log screen shows, and its last lines."""
+
+    def read(self, gpus: Sequence[GpuSample], now: dt.datetime, follow: str | None) -> ForeignLook:
+        """Every foreign job as it is now; the processes are counted anew every 2 s."""
+        if (now_s := boottime_s()) >= self._next_census_s:
+            self._next_census_s = now_s + CENSUS_EVERY_S
+            self._census = self._taker.take(gpus)
+        self._last.follow(follow)
+        views = self._book.look(self._census, gpus, now, follow=follow)
+        return ForeignLook(
+            tuple(map(self._last.fill, map(self._explained, views))),
+            (*self._census.unreadable, *self._book.left_out),
+        )
+
+    def _explained(self, view: ForeignView) -> ForeignView:
+        """With the signals that are sent to it from here, or the one that ended it."""
+        if view.is_live:
+            sending = self.stopping.get(view.job)
+            return view if sending is None else replace(view, stopping=sending)
+        signal = self.ended_by.get(view.job)
+        return view if signal is None else replace(view, ended_by=signal)
+
+    def chart(self, view: ForeignView, wish: Wish, now_s: float) -> ChartData:
+        """The losses that its log told; the same object again while nothing looks different."""
+        span = self._book.span(view.job)
+        window = (view.job, wish.chart_window_s, wish.chart_until, wish.chart_columns)
+        key = (*window, span is None, view.state, view.output)
+        pause_s = redraw_pause_s(self._chart, wish)
+        fresh = now_s - self._chart_at < pause_s or span == self._chart_span
+        if key == self._chart_key and fresh:
+            return self._chart
+        self._chart_key, self._chart_span, self._chart_at = key, span, now_s
+        if span is None:
+            self._chart = ChartData(
+                window_s=wish.chart_window_s,
+                ended=not view.is_live,
+                watched=True,
+                empty=no_loss(view),
+            )
+            return self._chart
+        until = max(span[1] + 1, now_s) if view.is_live else span[1] + 1
+        since = span[0]
+        whole = since, until
+        if wish.chart_until is not None:
+            until = min(until, wish.chart_until)
+        if wish.chart_window_s is not None:
+            since = max(until - wish.chart_window_s, 0.0)
+        series = self._book.chart(view.job, since, until, wish.chart_columns)
+        self._chart = ChartData(
+            series={rank: points_of(one) for rank, one in series.items()},
+            since=since,
+            until=until,
+            window_s=wish.chart_window_s,
+            ended=not view.is_live,
+            watched=True,
+            whole=whole,
+        )
+        return self._chart
+
+    def recent(self, view: ForeignView, now_s: float) -> Recent:
+        """Where the loss that its log told goes; the same object again for a while."""
+        span = self._book.span(view.job)
+        if span is None:
+            return Recent()
+        if view.job == self._recent_of and now_s < self._recent_until:
+            return self._recent
+        until = span[1] + 1.0
+        self._recent_of, self._recent_until = view.job, now_s + TREND_EVERY_S[0]
+        series = self._book.chart(view.job, until - stretch_s(until - span[0]), until, POINTS)
+        points = {rank: points_of(one) for rank, one in series.items()}
+        self._recent = Recent(trend(medians(points)))
+        return self._recent
+
+    def events(self, view: ForeignView) -> tuple[Event, ...]:
+        """What happened while it was watched, latest first."""
+        events = tuple(self._book.events(view.job))
+        if view.ended_by is None:
+            return events
+        text = f"all processes exited after ddptop sent {view.ended_by}"
+        return tuple(
+            msgspec.structs.replace(one, message=text) if one.type == "lost" else one
+            for one in events
+        )
+
+    def log(self, view: ForeignView, rank: int | None, viewer: int) -> LogRead | None:
+        """What is new in an output since the last look, or None; first the last lines."""
+        key = LogKey(view.job, view.job, rank, viewer)
+        known = self._shown[1] if self._shown is not None and self._shown[0] == key else NewLines()
+        new = self._book.lines(view.job, rank, known.mark)
+        is_first = self._shown is None or self._shown[0] != key
+        self._shown = key, new
+        if not is_first and not new.anew and not new.lines and new.partial == known.partial:
+            return None
+        return LogRead(key, list(new.lines), is_first or new.anew, new.partial)
+
+    def forget_log(self) -> None:
+        """Nobody reads any more: the next viewer gets the last lines again."""
+        self._shown = None
+
+    def close(self) -> None:
+        """Let go of every open file."""
+        self._book.close()
+
+
+def no_loss(view: ForeignView) -> str:
+    """Why no loss is known of a job that has no probe."""
+    where = f" ({view.output})" if view.output else ""
+    return f"no loss found in the job's output{where}"

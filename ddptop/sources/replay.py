@@ -1,0 +1,201 @@
+"""A job as it was at one moment, and where that lies in its history."""
+
+from __future__ import annotations
+
+import functools
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import msgspec
+
+from ddptop.logs.messages import LogKey, LogRead
+from ddptop.sources.everything import EVENTS_SHOWN
+from ddptop.sources.snapshot import JobDetail, Wish
+from ddptop.view.course import Course, marks_of, opening
+from ddptop.view.series import ChartData
+from ddptop_runner.base.clock import utc_from_unix
+from ddptop_runner.base.errors import DdptopError
+from ddptop_runner.base.paths import LAUNCHER
+from ddptop_runner.job.moment import Moment, MomentReader
+from ddptop_runner.job.registry import JobView
+from ddptop_runner.judge.balance.imbalance import deviations
+from ddptop_runner.model.snapshot import Cause
+from ddptop_runner.model.words import LIVE_STATES, JobState
+from ddptop_runner.store.logs import log_end
+
+COURSE_POINTS = 600
+"""Gaps are told as exactly as so many cells can show them."""
+LOOK_AGAIN_S = 5.0
+"""The course of a live job is read again this often."""
+LOG_BYTES = 128 * 1024
+
+
+class PastView(JobView, frozen=True, dict=True):
+    """A job as it was: no process is asked whether it lives."""
+
+    @functools.cached_property
+    def guarded(self) -> bool | None:
+        """Nobody knows whether it had a guardian then."""
+        return None
+
+    @functools.cached_property
+    def needs_guardian(self) -> bool:
+        """What was needs none."""
+        return False
+
+    @functools.cached_property
+    def on_other_host(self) -> bool:
+        """What was is as far away as another host."""
+        return False
+
+    @functools.cached_property
+    def state(self) -> JobState:
+        """The state according to its events."""
+        return "starting" if self.snapshot is None else self.snapshot.state
+
+    @property
+    def is_live(self) -> bool:
+        """Whether it lived then."""
+        return self.state in LIVE_STATES
+
+    @property
+    def snapshot_age_s(self) -> float | None:
+        """It is of the very moment that is shown."""
+        return 0.0
+
+
+@dataclass(frozen=True)
+class Replay:
+    """A job as it was at one moment, and where that lies in its history."""
+
+    job: str = ""
+    at: float | None = None
+    """Unix seconds of the moment; None where there is no history."""
+    width_s: int | None = None
+    """How exactly it is known; None where nothing was recorded then."""
+    course: Course | None = None
+    detail: JobDetail | None = None
+    """What the job screen shows."""
+    trouble: str | None = None
+    """Why there is nothing to see, in words."""
+    attempt_started: float | None = None
+    """Unix seconds."""
+
+
+@dataclass
+class _Job:
+    """What is kept of the job that is replayed."""
+
+    job_id: str
+    reader: MomentReader
+    course: Course | None = None
+    read_at_s: float = field(default=float("-inf"))
+
+
+class ReplaySource:
+    """Reads it. Used by the collector's thread alone."""
+
+    def __init__(self) -> None:
+        self._job: _Job | None = None
+        self._logged: tuple[Path, int | None, int] | None = None
+
+    def read(self, view: JobView, at: float | None, chart: ChartData) -> Replay:
+        """The job at a moment.
+
+        Args:
+            view: the job as it is now.
+            at: unix seconds; None is where a replay begins.
+            chart: its losses.
+        """
+        try:
+            course = self._course(view)
+            if course is None:
+                words = f"{view.job} has no history"
+                return Replay(view.job, trouble=words)
+            return self._read(view, course, opening(course) if at is None else at, chart)
+        except DdptopError as error:
+            return Replay(view.job, trouble=str(error))
+
+    def _read(self, view: JobView, course: Course, at: float, chart: ChartData) -> Replay:
+        at = min(max(at, course.first), course.last)
+        moment = self._known(view).reader.read(at, view.snapshot)
+        past = _past(view, moment)
+        state = moment.snapshot
+        started = state.attempt_started_at
+        return Replay(
+            job=view.job,
+            at=at,
+            width_s=moment.width_s,
+            course=course,
+            detail=JobDetail(
+                view=past,
+                chart=chart,
+                events=tuple(reversed(moment.events[-EVENTS_SHOWN:])),
+                deviations=deviations(state.ranks, state.gpus, state.alerts),
+            ),
+            attempt_started=None if started is None else started.timestamp(),
+        )
+
+    def _known(self, view: JobView) -> _Job:
+        if self._job is None or self._job.job_id != view.spec.job_id:
+            self._job = _Job(view.spec.job_id, MomentReader(view.folder, view.spec))
+        return self._job
+
+    def _course(self, view: JobView) -> Course | None:
+        """The whole history; of an ended job it is read once."""
+        known, now_s = self._known(view), time.monotonic()
+        old = known.course
+        is_old = old is None or (old.live and now_s - known.read_at_s >= LOOK_AGAIN_S)
+        if is_old or (old is not None and old.live != view.is_live):
+            known.read_at_s = now_s
+            span = known.reader.span()
+            known.course = None if span is None else Course(
+                first=span[0],
+                last=span[1],
+                recorded=tuple(known.reader.recorded(COURSE_POINTS)),
+                marks=marks_of(known.reader.events()),
+                live=view.is_live,
+            )  # fmt: skip
+        return known.course
+
+    def log(self, replay: Replay, wish: Wish) -> LogRead | None:
+        """The chosen rank's log as it ended at that moment; None where it is shown already."""
+        detail = replay.detail
+        if detail is None or detail.view.snapshot is None or not isinstance(detail.view, JobView):
+            return None
+        view, snapshot, rank = detail.view, detail.view.snapshot, wish.log_rank
+        shared = view.spec.is_command
+        known = [one for one in snapshot.ranks if shared or one.rank == rank]
+        size = max((one.log_bytes for one in known if one.log_bytes is not None), default=None)
+        attempt = snapshot.attempt or 0
+        log = LAUNCHER if shared or rank is None else rank
+        path = view.folder.log_file(attempt, log)
+        if (path, size, wish.viewer) == self._logged:
+            return None
+        self._logged = (path, size, wish.viewer)
+        if size is None:
+            lines = ["n/a: the log's length at this point was not recorded"]
+        else:
+            lines = log_end(path, LOG_BYTES, size, LOG_BYTES).splitlines()
+        key = LogKey(view.job, view.spec.job_id, rank, wish.viewer)
+        return LogRead(key, lines, restarted=True, whole=shared)
+
+    def forget_log(self) -> None:
+        """Nobody shows it any more."""
+        self._logged = None
+
+
+def _past(view: JobView, moment: Moment) -> PastView:
+    """The job with its snapshot of then."""
+    snapshot = msgspec.structs.replace(
+        moment.snapshot,
+        cause=_without_key(moment.snapshot.cause),
+        previous_cause=_without_key(moment.snapshot.previous_cause),
+    )
+    return PastView(view.folder, view.spec, snapshot, read_at=utc_from_unix(moment.at))
+
+
+def _without_key(cause: Cause | None) -> Cause | None:
+    """A cause whose evidence is not offered: the key for it is the story's."""
+    return None if cause is None else msgspec.structs.replace(cause, evidence=None)

@@ -1,0 +1,201 @@
+"""What happened to a job, attempt by attempt."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from ddptop.view.attempts import FAILURES, Attempt, attempts_of
+from ddptop.view.shown import Tail
+from ddptop_runner.base import bounded
+from ddptop_runner.base.errors import DdptopError
+from ddptop_runner.base.paths import RunFolder
+from ddptop_runner.job.registry import JobView
+from ddptop_runner.model import run_step
+from ddptop_runner.model.snapshot import Cause, Event, NodeSnapshot, decode_snapshot
+from ddptop_runner.store import evidence_folder
+from ddptop_runner.store.history import HistoryReader
+from ddptop_runner.store.history_reader import attempts_taken
+from ddptop_runner.store.logs import last_words
+
+TAIL_LINES = 40
+"""Last lines that are read of the rank that failed first."""
+LOOK_BACK_S = 60.0
+"""How much history before an attempt's end is read to find its last step."""
+MOST_EVENTS = 20_000
+"""Only this many of the latest events are shown."""
+
+
+@dataclass(frozen=True)
+class Story:
+    """What happened to a job, attempt by attempt."""
+
+    job: str = ""
+    attempts: tuple[Attempt, ...] = ()
+    """The last one first."""
+    tail: Tail | None = None
+    """Of the attempt that was asked for, where it failed."""
+    trouble: str | None = None
+    """What could not be read, in words."""
+
+
+class StorySource:
+    """Reads it. Used by the collector's thread alone."""
+
+    def __init__(self) -> None:
+        self._job_id: str | None = None
+        self._forget()
+
+    def _forget(self) -> None:
+        self._events: list[Event] = []
+        self._stamp: object = None
+        self._gathered: set[int] = set()
+        self._causes: dict[int, Cause] = {}
+        self._steps: dict[int, int] = {}
+        self._tail: Tail | None = None
+        self._known: tuple[object, tuple[Attempt, ...]] | None = None
+
+    def read(self, view: JobView, chosen: int | None = None) -> Story | None:
+        """The story; `chosen` is the attempt whose last words are wanted, None the last one."""
+        if view.spec.job_id != self._job_id:
+            self._forget()
+            self._job_id = view.spec.job_id
+        trouble = None
+        try:
+            self._read_events(view.folder)
+        except DdptopError as error:
+            trouble = str(error)
+        attempts = self._attempts(view)
+        return Story(view.job, attempts, self._tail_of(view, attempts, chosen), trouble)
+
+    def _read_events(self, folder: RunFolder) -> None:
+        """What is new since the last look."""
+        path = folder.history_db
+        stamp = (_stamp(path), _stamp(path.with_name(path.name + "-wal")))
+        if stamp == self._stamp:
+            return
+        after = self._events[-1].seq if self._events else 0
+        new = HistoryReader(path).events(after, MOST_EVENTS)
+        self._events = [*self._events, *new][-MOST_EVENTS:]
+        self._stamp = stamp
+
+    def _attempts(self, view: JobView) -> tuple[Attempt, ...]:
+        snapshot = view.snapshot
+        seq = self._events[-1].seq if self._events else 0
+        now = (seq, view.state, snapshot and (snapshot.attempt, snapshot.step, snapshot.cause))
+        if self._known is None or self._known[0] != now:
+            self._gather(view.folder)
+            if run_step.is_printed(snapshot):
+                self._count_printed(view.folder)
+            told = attempts_of(
+                self._events,
+                view.state,
+                view.ended_at,
+                _causes_with(self._causes, snapshot),
+                _steps_with(self._steps, snapshot),
+            )
+            self._known = (now, tuple(self._with_steps(view, one) for one in told))
+        return self._known[1]
+
+    def _gather(self, folder: RunFolder) -> None:
+        """Causes and steps that were kept at failures: read once, they stay as they are."""
+        for event in self._events:
+            if event.type not in FAILURES or not event.evidence or event.seq in self._gathered:
+                continue
+            self._gathered.add(event.seq)
+            kept = kept_in(folder, event.evidence)
+            attempt = event.attempt or 0
+            if (cause := evidence_folder.kept_cause(kept)) is not None:
+                self._causes[attempt] = cause
+            if (steps := _steps_in(kept)) is not None:
+                self._steps[attempt] = steps
+
+    def _count_printed(self, folder: RunFolder) -> None:
+        """The steps of each attempt where the output counts those of the run."""
+        with contextlib.suppress(DdptopError):
+            for one in attempts_taken(HistoryReader(folder.history_db), printed=True):
+                if one.taken is not None:
+                    self._steps[one.attempt] = one.taken
+
+    def _with_steps(self, view: JobView, attempt: Attempt) -> Attempt:
+        """An attempt of which nothing was kept, with the steps that its history ends with."""
+        if attempt.steps is not None or attempt.ended_at is None:
+            return attempt
+        if attempt.number not in self._steps:
+            until = attempt.ended_at.timestamp()
+            reader = HistoryReader(view.folder.history_db)
+            try:
+                series = reader.rank_series("step", until - LOOK_BACK_S, until + 1, 60)
+            except DdptopError:
+                return attempt
+            last = [
+                round(max(mine))
+                for one in series.values()
+                if (
+                    mine := [
+                        v for v, n in zip(one.last, one.attempt, strict=True) if n == attempt.number
+                    ]
+                )
+            ]
+            if not last:
+                return attempt
+            self._steps[attempt.number] = min(last)
+        return replace(attempt, steps=self._steps[attempt.number])
+
+    def _tail_of(
+        self, view: JobView, attempts: Sequence[Attempt], chosen: int | None
+    ) -> Tail | None:
+        attempt = next((one for one in attempts if chosen in (None, one.number)), None)
+        if attempt is None or attempt.ending != "failed" or attempt.cause is None:
+            return None
+        rank = attempt.cause.rank
+        if rank is None and not view.spec.is_command:
+            return None
+        if self._tail is None or self._tail.attempt != attempt.number:
+            owner, lines = last_words(view.folder, attempt.number, rank, TAIL_LINES)
+            self._tail = Tail(attempt.number, owner, tuple(lines))
+        return self._tail
+
+
+def _stamp(path: Path) -> int | None:
+    try:
+        return path.stat().st_mtime_ns
+    except OSError:
+        return None
+
+
+def kept_in(folder: RunFolder, evidence: str) -> Path:
+    """The evidence folder of an event; of a copied run folder the one beside its own history."""
+    kept = Path(evidence)
+    beside = folder.evidence_dir / kept.name
+    return beside if beside.is_dir() else kept
+
+
+def _steps_in(kept: Path) -> int | None:
+    """The slowest rank's steps at the moment of a failure."""
+    try:
+        return decode_snapshot(bounded.read_bytes(kept / "snapshot.json")).step
+    except (OSError, ValueError):
+        return None
+
+
+def _causes_with(causes: Mapping[int, Cause], snapshot: NodeSnapshot | None) -> dict[int, Cause]:
+    """With those that the snapshot knows: of its attempt and the one before."""
+    found = dict(causes)
+    if snapshot is not None and snapshot.attempt is not None:
+        if snapshot.cause is not None:
+            found[snapshot.attempt] = snapshot.cause
+        if snapshot.previous_cause is not None:
+            found[snapshot.attempt - 1] = snapshot.previous_cause
+    return found
+
+
+def _steps_with(steps: Mapping[int, int], snapshot: NodeSnapshot | None) -> dict[int, int]:
+    found = dict(steps)
+    if run_step.is_printed(snapshot):
+        return found
+    if snapshot is not None and snapshot.attempt is not None and snapshot.step is not None:
+        found[snapshot.attempt] = snapshot.step
+    return found

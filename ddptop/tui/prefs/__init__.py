@@ -1,0 +1,1 @@
+"""The interface as a person set it: keys, themes, ASCII, and what it remembers."""

@@ -1,0 +1,1 @@
+"""What is known and what it means, for a person. Without Textual and without IO."""

@@ -1,0 +1,261 @@
+"""Why a job needs a person, in one sentence. Pure."""
+
+from __future__ import annotations
+
+import datetime as dt
+import re
+
+import msgspec
+
+from ddptop.view import pause_words, words
+from ddptop.view.findings import alerts_of
+from ddptop.view.jobs import elapsed_s
+from ddptop.view.need import Judged, Need, Seen, alarms, judge
+from ddptop.view.text import (
+    Span,
+)
+from ddptop.view.words import GONE
+from ddptop_runner.base import units
+from ddptop_runner.base.units import name_ranks
+from ddptop_runner.foreign.types import ForeignView
+from ddptop_runner.job.registry import AnyJob, pause_of
+from ddptop_runner.model import run_step
+from ddptop_runner.model.snapshot import Cause, NodeSnapshot, RankSample
+
+LASTING_S = 2.0
+"""What a rank does instead of steps is shown after this long."""
+
+
+class Attention(msgspec.Struct, frozen=True):
+    """The need of a job, in words."""
+
+    need: Need
+    sentence: str
+    style: str = "dim"
+
+
+def attention(view: AnyJob, now: dt.datetime, seen: Seen = ()) -> Attention:
+    """The most urgent thing to know about a job.
+
+    Args:
+        view: the job.
+        now: for what has passed.
+        seen: ended jobs that were looked at.
+    """
+    judged, snapshot = judge(view, now, seen), view.snapshot
+    if judged.why == "ended":
+        style = "dim" if judged.need == Need.ENDED else "bad"
+        return Attention(judged.need, _ended(view, now), style)
+    if judged.why == "hung":
+        return Attention(judged.need, _hung(snapshot, now), "bad")
+    if snapshot is None:
+        return Attention(judged.need, "starting: launching processes")
+    if judged.why == "alarm":
+        return Attention(judged.need, *_alarm(view, now))
+    if judged.need < Need.RUNNING:
+        return Attention(judged.need, _trouble(view, snapshot, judged, now), "warn")
+    style = "warn" if judged.why == "stopping" else "dim"
+    return Attention(judged.need, _well(view, snapshot, judged, now), style)
+
+
+def next_step(view: AnyJob, needs: Attention, *, readonly: bool = False) -> str:
+    """Which keys help now; empty if there is nothing to do."""
+    if isinstance(view, ForeignView):
+        steps = "enter: details" + ("; f: findings" if alerts_of(view) else "")
+        return steps if readonly or not view.is_live else f"{steps}; s: stop"
+    again = "" if readonly else "; R: relaunch"
+    if needs.need == Need.HUNG:
+        return "enter, then t: stacks for all ranks; e: story"
+    if needs.need in (Need.ERROR, Need.WARNING, Need.UNEVEN) and alerts_of(view):
+        return "f: findings and remedies; enter: ranks"
+    if needs.need in (Need.WARNING, Need.UNEVEN):
+        return "enter: ranks; e: story"
+    if view.is_live:
+        return ""
+    if view.state == "finished":
+        return "enter: details; C: compare"
+    why = "story" if view.state == "stopped" else "cause and evidence"
+    return f"e: {why}; l: logs{again}"
+
+
+# --- what has ended -------------------------------------------------------------------------------
+
+
+def _ended(view: AnyJob, now: dt.datetime) -> str:
+    snapshot, state, ended = view.snapshot, view.state, view.ended_at
+    ago_s = None if ended is None else max(0.0, (now - ended).total_seconds())
+    ago = "" if ago_s is None else f"{units.brief_duration(ago_s)} ago"
+    if isinstance(view, ForeignView):
+        how = f"exited after ddptop sent {view.ended_by}" if view.ended_by else GONE
+        return f"{ago}: {how}" if ago else how
+    if state == "failed":
+        cause = None if snapshot is None else snapshot.cause
+        return short_cause(cause) if cause is not None else _exit(snapshot)
+    if state == "lost":
+        text = "its processes exited without leaving an exit status"
+        return f"{text}; last seen {ago}" if ago else text
+    parts = []
+    if (run := run_step.of_snapshot(snapshot)) is not None:
+        last = " in the last attempt" if run.counts == "attempt" else ""
+        parts.append(f"after {units.plural(run.step, 'step')}{last}")
+    if (lasted_s := elapsed_s(view, now)) is not None:
+        parts.append(f"{'in' if state == 'finished' else 'ran'} {units.duration(lasted_s)}")
+    return f"{ago}, {', '.join(parts)}" if parts and ago else ago or state
+
+
+def _exit(snapshot: NodeSnapshot | None) -> str:
+    if snapshot is None or snapshot.exit_code is None:
+        return "cause unknown; l: logs"
+    return f"exit status {snapshot.exit_code}; l: logs"
+
+
+_PID = re.compile(r" \(pid \d+\)")
+_WHO = re.compile(r"(Rank \d+|The command) \(pid \d+\) ")
+_AT = re.compile(r" \(at .*", re.DOTALL)
+
+
+def short_cause(cause: Cause) -> str:
+    """A cause for one row: `rank 1: ValueError: bad at train.py:10`."""
+    text = cause.summary.strip().removeprefix(f"On {cause.host}: ")
+    who = _WHO.match(text)
+    where_ = "" if cause.host is None else f" on {cause.host}"
+    name = "" if cause.rank is None else f"rank {cause.rank}{where_}"
+    if who is not None:
+        name = who[1].lower() + where_
+        text = text[who.end() :]
+    if cause.exception is None:
+        if cause.kind == "hang":
+            text = text.removeprefix("The job hung: ")
+        return f"{name} {text}" if who is not None else f"{name}: {text}" if name else text
+    raised = re.search(
+        rf"(?:^|\. )((?:[\w.]+\.)?{re.escape(cause.exception)}\b.*)", text, re.DOTALL
+    )
+    text = " ".join(_AT.sub("", raised[1] if raised else text).split())
+    where = "" if cause.place is None else f" at {brief_place(cause.place)}"
+    return f"{name}: {text}{where}" if name else f"{text}{where}"
+
+
+def brief_place(place: str) -> str:
+    """`/home/a/train.py:81 in step` as `train.py:81`."""
+    return place.partition(" in ")[0].rpartition("/")[2]
+
+
+# --- what is wrong --------------------------------------------------------------------------------
+
+
+def _hung(snapshot: NodeSnapshot | None, now: dt.datetime) -> str:
+    hung = [] if snapshot is None else [rank for rank in snapshot.ranks if rank.state == "hung"]
+    if not hung:
+        return "no rank is making progress"
+    last = [rank.last_progress_at for rank in hung if rank.last_progress_at is not None]
+    places = {rank.stands_at for rank in hung if rank.stands_at is not None}
+    where = f" at {brief_place(places.pop())}" if len(places) == 1 else ""
+    if not where and all(rank.phase == "collective" for rank in hung):
+        where = " in a collective"
+    who, one = name_ranks([rank.rank for rank in hung]), len(hung) == 1
+    if not last:
+        return f"{who} {'is' if one else 'are'} hung{where}"
+    since = units.brief_duration((now - max(last)).total_seconds())
+    return f"{who} {'has' if one else 'have'} been hung{where} for {since}"
+
+
+def _alarm(view: AnyJob, now: dt.datetime) -> Span:
+    """The worst alert, and the number of others."""
+    first, *others = alarms(view)
+    for_ = units.brief_duration((now - first.since).total_seconds())
+    more = f"; {len(others)} more" if others else ""
+    symbol, style = words.severity(first.severity)
+    return f"{symbol} {_PID.sub('', first.message)} (for {for_}{more})", style
+
+
+def _trouble(view: AnyJob, snapshot: NodeSnapshot, judged: Judged, now: dt.datetime) -> str:
+    """Problems without an alert: restarts, stale figures, a dead guardian."""
+    if judged.why == "restarting":
+        cause = snapshot.cause or snapshot.previous_cause
+        return "restarting" + ("" if cause is None else f": {short_cause(cause)}")
+    if judged.why == "stale":
+        return f"▲ {words.age_words(view.snapshot_age_s or 0.0)}: the job is not reporting"
+    if judged.why == "unguarded":
+        return "▲ guardian not running: nothing will restart the supervisor"
+    began, cause = snapshot.attempt_started_at, snapshot.previous_cause
+    if judged.why == "setback" and cause is not None and began is not None:
+        ago = units.brief_duration((now - began).total_seconds())
+        return f"▲ restarted {ago} ago: {short_cause(cause)}"
+    return ""
+
+
+# --- what is well ---------------------------------------------------------------------------------
+
+_DOES = {
+    "compile": "compiling",
+    "evaluation": "evaluating",
+    "checkpoint": "saving",
+    "data": "waiting for data",
+    "end": "exiting",
+}
+
+
+def _well(view: AnyJob, snapshot: NodeSnapshot, judged: Judged, now: dt.datetime) -> str:
+    if judged.why == "queued":
+        waits = next((a.message for a in snapshot.alerts if a.id == "queued"), None)
+        return waits or "waiting for free GPUs"
+    if judged.why == "stopping":
+        sent = view.stopping if isinstance(view, ForeignView) else None
+        return sent or "stopping"
+    if judged.why == "starting":
+        return _starting(view, snapshot)
+    if view.on_other_host:
+        return f"running on {view.host}: not monitored from here"
+    if waiting := waiting_text(view, snapshot):
+        return waiting
+    if (pause := pause_of(view)) is not None:
+        return pause_words.sentence(pause, now)
+    quiet = next((one.message for one in alerts_of(view) if one.id == "quiet"), None)
+    if quiet is not None:
+        return quiet
+    if isinstance(view, ForeignView):
+        return "no problems detected"
+    if snapshot.step is None:
+        return "running; no steps yet"
+    doing = {_doing(rank, now) for rank in snapshot.ranks if rank.state == "running"}
+    does = doing.pop() if len(doing) == 1 else None
+    return f"no problems: {does}" if does else "no problems"
+
+
+def _doing(rank: RankSample, now: dt.datetime) -> str | None:
+    if rank.phase is None or rank.phase_since is None:
+        return None
+    lasting = (now - rank.phase_since).total_seconds() >= LASTING_S
+    return _DOES.get(rank.phase) if lasting else None
+
+
+def _starting(view: AnyJob, snapshot: NodeSnapshot) -> str:
+    if waiting := waiting_text(view, snapshot):
+        return waiting
+    up = sum(rank.pid is not None for rank in snapshot.ranks)
+    world = snapshot.world_size or view.world_size
+    if not up or world is None:
+        return "starting: no ranks are up yet"
+    if up < world:
+        return f"starting: {up} of {world} ranks are up"
+    compiles = sum(rank.phase == "compile" for rank in snapshot.ranks)
+    return "starting: compiling" if compiles else "starting: all ranks are up, no steps yet"
+
+
+SEEN_BY_S = 60.0
+"""A command that trains has shown a rank by then, as a rule."""
+
+
+def waiting_text(view: AnyJob, snapshot: NodeSnapshot) -> str:
+    """What a command without ranks is waited for, and what to do when none comes."""
+    launcher = snapshot.launcher
+    if launcher is None or snapshot.ranks:
+        return ""
+    if not view.is_live:
+        return "no ranks discovered; l: logs"
+    began = snapshot.attempt_started_at or snapshot.started_at
+    waited_s = (view.read_at - began).total_seconds()
+    if waited_s < SEEN_BY_S:
+        return "waiting for ranks; each appears once it is training; l: logs"
+    waited = units.brief_duration(waited_s)
+    return f"no ranks discovered in {waited}: nothing is training; l: logs"

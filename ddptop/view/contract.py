@@ -1,0 +1,143 @@
+"""A comparison as `compare --json` prints it. Every key is always there, null when unknown."""
+
+from __future__ import annotations
+
+import datetime as dt
+
+from ddptop.view.differences import Comparison, losses_at_common_steps
+from ddptop.view.run import Run
+from ddptop_runner.job.registry import elapsed_s
+from ddptop_runner.model.snapshot import SCHEMA
+from ddptop_runner.model.words import Base, JobState, LossState, StepCounts
+
+
+class ComparedJob(Base, frozen=True, kw_only=True):
+    """One job of a comparison."""
+
+    job: str
+    state: JobState
+    host: str
+    command: str
+    python: str
+    """Interpreter that runs the script."""
+    cwd: str
+    """Working directory."""
+    world_size: int | None
+    gpus: list[int]
+    """Machine indices of the job's devices; empty if it runs on the CPU."""
+    started_at: dt.datetime
+    ended_at: dt.datetime | None
+    elapsed_s: float | None
+    """Time the job has been live, across all attempts."""
+    restarts: int | None
+    step: int | None
+    step_counts: StepCounts | None
+    """What `step` counts: `run`, or `attempt` or `epoch` when the step of the whole run is
+    unknown."""
+    total_steps: int | None
+    steps_per_s: float | None
+    """Across all attempts, counting only the time spent training."""
+    step_time_s: float | None
+    """1 / `steps_per_s`."""
+    loss: float | None
+    """Last finite loss (median across ranks)."""
+    loss_state: LossState | None
+    """Also `nan` if the loss is infinite; the history does not distinguish the two."""
+    loss_bad_since_step: int | None
+    """First step after which every loss is NaN or infinite; null if the loss is finite."""
+    best_loss: float | None
+    """Lowest loss in the run."""
+    best_loss_step: int | None
+    """Step with the lowest loss."""
+    best_loss_after_s: float | None
+    """Time from launch to the lowest loss."""
+    loss_at_common: float | None
+    """Loss at `common_step`, or at `common_s` if that is null."""
+
+
+class Given(Base, frozen=True, kw_only=True):
+    """An option or setting that differs between the jobs."""
+
+    what: str
+    """Name of the option or setting."""
+    values: list[str | None]
+    """Values in job order; null for jobs without it."""
+
+
+class LossesAtStep(Base, frozen=True, kw_only=True):
+    """The loss of every job at the same step."""
+
+    step: int
+    values: list[float | None]
+    """Losses in job order."""
+
+
+class ComparisonReport(Base, frozen=True, kw_only=True):
+    """What `compare --json` prints."""
+
+    schema: int = SCHEMA
+    jobs: list[ComparedJob]
+    common_step: int | None
+    """Last step that all jobs reached; null if any job's steps are unknown."""
+    common_s: float | None
+    """Longest elapsed time that all jobs reached."""
+    better: str | None
+    """Job with the lowest loss at `common_step`, or at `common_s` if that is null."""
+    better_by: float | None
+    """Relative difference from the next lowest loss; 0.1 is 10%."""
+    differences: list[Given]
+    """Options and settings that differ."""
+    losses: list[LossesAtStep]
+    """Losses at steps that all jobs reached."""
+
+
+def report(comparison: Comparison) -> ComparisonReport:
+    """The comparison as scripts get it."""
+    best = comparison.best
+    return ComparisonReport(
+        jobs=[_job(run, comparison.losses[place]) for place, run in enumerate(comparison.runs)],
+        common_step=comparison.step,
+        common_s=comparison.after_s,
+        better=None if best is None else comparison.runs[best].job,
+        better_by=comparison.best_by,
+        differences=[
+            Given(what=one.what, values=list(one.values)) for one in comparison.differences
+        ],
+        losses=[
+            LossesAtStep(step=step, values=list(values))
+            for step, values in losses_at_common_steps(comparison)
+        ],
+    )
+
+
+def _job(run: Run, loss_at_common: float | None) -> ComparedJob:
+    view, curve = run.view, run.curve
+    best, bad = curve.best(), curve.bad_since
+    finite = next((one.loss for one in reversed(curve.samples) if one.loss is not None), None)
+    state: LossState | None = "nan" if bad is not None else "ok" if finite is not None else None
+    return ComparedJob(
+        job=run.job,
+        state=view.state,
+        host=view.host,
+        command=view.command,
+        python=view.spec.python,
+        cwd=view.spec.cwd,
+        world_size=run.ranks,
+        gpus=[device.index for device in view.spec.devices or ()],
+        started_at=view.created_at,
+        ended_at=view.ended_at,
+        elapsed_s=elapsed_s(view, view.read_at),
+        restarts=run.restarts,
+        step=None if run.step is None else run.step.step,
+        step_counts=None if run.step is None else run.step.counts,
+        total_steps=run.total_steps,
+        steps_per_s=curve.steps_per_s(),
+        step_time_s=curve.step_time_s(),
+        loss=finite,
+        loss_state=state,
+        loss_bad_since_step=None if bad is None else bad.step,
+        best_loss=None if best is None else best.loss,
+        best_loss_step=None if best is None else best.step,
+        best_loss_after_s=None if best is None else best.at_s,
+        loss_at_common=loss_at_common,
+    )

@@ -1,0 +1,39 @@
+"""A job's figures as a whole: how long it ran, its loss, its pace. Pure."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Sequence
+
+from ddptop_runner.job import registry
+from ddptop_runner.job.registry import AnyJob
+from ddptop_runner.judge.balance.imbalance import seen
+from ddptop_runner.model.snapshot import NodeSnapshot, RankSample
+
+
+def elapsed_s(view: AnyJob, now: dt.datetime) -> float | None:
+    """How long the job has run, or ran."""
+    return None if view.snapshot is None else registry.elapsed_s(view, now)
+
+
+def median_loss(snapshot: NodeSnapshot) -> tuple[float | None, str | None]:
+    """The median of the ranks' losses, or the state of one that is not finite."""
+    for rank in snapshot.ranks:
+        if rank.loss_state in ("nan", "inf"):
+            return None, rank.loss_state
+    known = sorted(rank.loss for rank in seen(snapshot.ranks) if rank.loss is not None)
+    if not known:
+        return None, None
+    middle = len(known) // 2
+    return (known[middle] if len(known) % 2 else (known[middle - 1] + known[middle]) / 2), "ok"
+
+
+def steps_per_s(ranks: Sequence[RankSample]) -> float | None:
+    """The slowest rank's pace: the others wait for it."""
+    known = [rank.steps_per_s for rank in ranks if rank.steps_per_s is not None]
+    return min(known) if known else None
+
+
+def restarts_text(snapshot: NodeSnapshot) -> str:
+    """`1 used, 2 left`."""
+    return f"{snapshot.restarts_used} used, {snapshot.restarts_left} left"

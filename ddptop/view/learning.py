@@ -1,0 +1,136 @@
+"""The trend of a job's loss over the last tenth of its run. Pure."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Mapping, Sequence
+from typing import Literal
+
+import msgspec
+
+from ddptop.view.series import Points
+from ddptop.view.text import Line, Span, line
+from ddptop_runner.base import units
+from ddptop_runner.model import run_step
+from ddptop_runner.model.snapshot import NodeSnapshot
+
+SHARE = 0.1
+"""Of the run, at its end: that much of it is looked at."""
+
+LEAST_S = 20.0
+"""A shorter stretch says little of a loss, whatever share of the run it is."""
+
+POINTS = 40
+"""Moments of that stretch that are compared."""
+
+LEAST_POINTS = 8
+"""With fewer, there is no trend."""
+
+CHANGE = 0.005
+"""Of the loss: a change below half a percent is none."""
+
+SURE = 2.0
+"""A change is one where it is this many times what the points' scatter alone would make."""
+
+Way = Literal["falling", "flat", "rising"]
+
+_SYMBOLS: dict[Way, str] = {"falling": "↘", "flat": "→", "rising": "↗"}
+
+
+class LossTrend(msgspec.Struct, frozen=True):
+    """How the ranks' median loss changed over a stretch of time."""
+
+    way: Way
+    span_s: float
+    """From the first to the last moment that was compared."""
+    ratio: float | None = None
+    """Of the second half against the first: -0.03 is 3% less. None where the loss is about 0."""
+
+
+def stretch_s(run_s: float) -> float:
+    """How much of a run's end is looked at, in seconds."""
+    return max(LEAST_S, SHARE * run_s)
+
+
+def medians(series: Mapping[int, Points]) -> list[tuple[float, float]]:
+    """The median over the ranks at each moment that one of them has a value, oldest first."""
+    at: dict[float, list[float]] = {}
+    for points in series.values():
+        for t, mean in zip(points.t, points.mean, strict=False):
+            if mean is not None:
+                at.setdefault(t, []).append(mean)
+    return [(t, statistics.median(at[t])) for t in sorted(at)]
+
+
+def trend(values: Sequence[tuple[float, float]]) -> LossTrend | None:
+    """Which way the values went: the mean of the later half against that of the earlier one.
+
+    None with fewer than LEAST_POINTS. A change counts where it is at least CHANGE of the loss, and
+    SURE times the standard error that the two halves' scatter gives their difference.
+
+    Args:
+        values: unix seconds and loss, oldest first.
+    """
+    if len(values) < LEAST_POINTS:
+        return None
+    middle = len(values) // 2
+    before, after = ([loss for _, loss in half] for half in (values[:middle], values[middle:]))
+    change = statistics.fmean(after) - statistics.fmean(before)
+    level = abs(statistics.fmean(before))
+    error = sum(statistics.variance(half) / len(half) for half in (before, after)) ** 0.5
+    span_s = values[-1][0] - values[0][0]
+    ratio = change / level if level > 1e-9 else None
+    if abs(change) < SURE * error or abs(change) <= CHANGE * level:
+        return LossTrend("flat", span_s, ratio)
+    return LossTrend("falling" if change < 0 else "rising", span_s, ratio)
+
+
+def trend_words(found: LossTrend | None, snapshot: NodeSnapshot, *, of_several: bool) -> Line:
+    """`↘ falling, -3.1% in 7m`; or since which step it is NaN; empty where nothing is known.
+
+    A loss that rises is a warning, unless it is one of several that train against each other.
+    """
+    if bad := bad_loss(snapshot):
+        return line(bad)
+    if found is None:
+        return ()
+    style = {"falling": "ok", "flat": "", "rising": "" if of_several else "warn"}[found.way]
+    if found.way == "flat":
+        return line((f"{_SYMBOLS['flat']} flat", style), (f" for {_brief(found.span_s)}", "dim"))
+    of = "" if found.ratio is None else f", {_percent(found.ratio)}"
+    span = f"{of} in {_brief(found.span_s)}"
+    return line((f"{_SYMBOLS[found.way]} {found.way}", style), (span, "dim"))
+
+
+def bad_loss(snapshot: NodeSnapshot) -> Span | None:
+    """`✕ NaN since step 1,203 on rank 0, last finite 2.31`; None while losses are finite."""
+    bad = [rank for rank in snapshot.ranks if rank.loss_state in ("nan", "inf")]
+    if not bad:
+        return None
+    name = "NaN" if any(rank.loss_state == "nan" for rank in bad) else "inf"
+    told = [rank for rank in bad if rank.loss_bad_since is not None]
+    first = min(told, key=lambda rank: rank.loss_bad_since or 0, default=None)
+    since = "" if first is None else f" since {run_step.in_words(first, first.loss_bad_since)}"
+    numbers = [rank.rank for rank in bad]
+    where = (
+        "" if len(bad) == len(snapshot.ranks) else f" on {units.name_ranks(numbers, compact=True)}"
+    )
+    good = next((rank.loss_last_good for rank in bad if rank.loss_last_good is not None), None)
+    last = "" if good is None else f", last finite {units.loss(good)}"
+    return f"✕ {name}{since}{where}{last}", "bad"
+
+
+def whose_loss(snapshot: NodeSnapshot | None) -> str:
+    """The optimizer whose loss is shown if there are several; else empty."""
+    for rank in snapshot.ranks if snapshot is not None else ():
+        if len(rank.losses) > 1:
+            return next(iter(rank.losses))
+    return ""
+
+
+def _brief(seconds: float) -> str:
+    return units.brief_duration(seconds)
+
+
+def _percent(ratio: float) -> str:
+    return f"{100 * ratio:+.1f}%" if abs(ratio) < 0.0995 else units.deviation(ratio)

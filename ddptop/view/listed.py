@@ -1,0 +1,46 @@
+"""The order of jobs in a list. Pure."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Sequence
+
+import msgspec
+
+from ddptop.view.attention import Attention, attention
+from ddptop.view.filter_facts import held_by
+from ddptop.view.need import Seen, order_of
+from ddptop_runner.job.registry import AnyJob
+
+
+class Listed(msgspec.Struct, frozen=True):
+    """A job and its attention."""
+
+    view: AnyJob
+    attention: Attention
+
+
+def listed(views: Sequence[AnyJob], now: dt.datetime, seen: Seen, order: str) -> list[Listed]:
+    """All jobs in that order; between equals what needs a person more comes first."""
+    found = [Listed(view, attention(view, now, seen)) for view in views]
+    found.sort(key=lambda one: order_of(one.view, one.attention.need))
+    if order == "name":
+        found.sort(key=lambda one: one.view.job.casefold())
+    elif order == "started":
+        found.sort(key=lambda one: -one.view.created_at.timestamp())
+    elif order == "gpus":
+        found.sort(key=lambda one: _first_gpu(one.view))
+    return found
+
+
+def _first_gpu(view: AnyJob) -> tuple[int, int]:
+    """Live jobs by their first device, then those without one, then those that have ended."""
+    if not view.is_live or view.snapshot is None:
+        return 2, 0
+    held = held_by(view.snapshot)
+    return (0, min(index for _, index in held)) if held else (1, 0)
+
+
+def sorted_jobs(views: Sequence[AnyJob]) -> list[AnyJob]:
+    """Live jobs first, and of each the newest: the order in which they are handed on."""
+    return sorted(views, key=lambda v: (not v.is_live, -(v.ended_at or v.created_at).timestamp()))

@@ -1,0 +1,112 @@
+"""Facts about a rank besides its metrics, in words; for every viewer."""
+
+from __future__ import annotations
+
+from pathlib import PurePath
+
+from ddptop_runner.job.registry import JobView
+from ddptop_runner.judge.balance.rank_devices import is_own
+from ddptop_runner.model.snapshot import GpuSample, LauncherSample, NodeSnapshot, RankSample
+
+REPLICATING = ("DataParallel", "MirroredStrategy")
+"""Launchers that are one process on several devices."""
+
+CERTAIN = ("probe", "environment", "single")
+"""What gives a rank's number without doubt."""
+
+_SOURCES = {
+    "arguments": "its arguments",
+    "start order": "start order",
+    "device": "its device",
+    "sockets": "its sockets",
+}
+
+
+def rank_step(rank: RankSample) -> int | None:
+    """The step of the run at which it is; its own in this attempt where that is not known."""
+    return rank.step if rank.run_step is None else rank.run_step
+
+
+def counts_own(rank: RankSample) -> bool:
+    """Whether `rank_step` is of its attempt only."""
+    return rank.run_step is None and rank.step_counts == "attempt"
+
+
+def data_share(rank: RankSample) -> float | None:
+    """Share of a step spent waiting for data; None if unknown."""
+    return _share(rank, rank.data_wait_s)
+
+
+def sync_share(rank: RankSample) -> float | None:
+    """Share of a step spent waiting for other ranks; None if unknown."""
+    return _share(rank, rank.sync_s)
+
+
+def _share(rank: RankSample, wait_s: float | None) -> float | None:
+    return wait_s / rank.step_time_s if wait_s is not None and rank.step_time_s else None
+
+
+def parts_text(rank: RankSample) -> str:
+    """` Σ4`: its loss is the sum of 4 parts; ` μ4`: their mean; empty of one, and if unknown."""
+    if rank.loss is None or not rank.loss_parts or rank.loss_parts < 2 or rank.loss_is is None:
+        return ""
+    return f" {'Σ' if rank.loss_is == 'sum' else 'μ'}{rank.loss_parts}"
+
+
+def parts_in_words(rank: RankSample) -> str:
+    """`sum of 4 backward passes`; empty where the loss is of one, or that is not known."""
+    if not parts_text(rank):
+        return ""
+    return f"{'sum' if rank.loss_is == 'sum' else 'mean'} of {rank.loss_parts} backward passes"
+
+
+def replicas_in_words(rank: RankSample, launcher: LauncherSample | None) -> str:
+    """`1 process, 4 GPUs (DataParallel): no per-device loss`; empty of one device."""
+    if not rank.replicas or rank.replicas < 2:
+        return ""
+    kind = launcher.name if launcher is not None and launcher.name in REPLICATING else None
+    where = f"1 process, {rank.replicas} {'GPUs' if rank.gpus else 'devices'}"
+    return f"{where}{f' ({kind})' if kind else ''}: no per-device loss"
+
+
+def source_in_words(rank: RankSample) -> str:
+    """How its number was inferred if the rank did not report it."""
+    source = rank.rank_source
+    if source is None or source in CERTAIN:
+        return ""
+    return f"rank inferred from {_SOURCES.get(source, source)}"
+
+
+def is_rank_too(launcher: LauncherSample, ranks: list[RankSample]) -> bool:
+    """Whether the process that a command started is its only rank."""
+    return len(ranks) == 1 and launcher.pid is not None and ranks[0].pid == launcher.pid
+
+
+def launcher_in_words(view: JobView) -> str:
+    """What starts a command's ranks; if unknown, the name of the running program."""
+    if view.spec.launcher is None and view.launcher == "python":
+        return PurePath(view.spec.target).name or view.launcher
+    return view.launcher
+
+
+def find_rank(snapshot: NodeSnapshot | None, rank: int | None) -> RankSample | None:
+    """The rank of that number."""
+    ranks = snapshot.ranks if snapshot is not None else []
+    return next((one for one in ranks if one.rank == rank), None)
+
+
+def device_of(snapshot: NodeSnapshot | None, rank: int | None) -> GpuSample | None:
+    """The rank's own device, or the first that it holds; None without one."""
+    one = find_rank(snapshot, rank)
+    if snapshot is None or one is None:
+        return None
+    for gpu in snapshot.gpus:
+        if is_own(one, gpu) and gpu.parent_uuid is None:
+            return gpu
+    return next((gpu for gpu in snapshot.gpus if gpu.uuid in one.gpus), None)
+
+
+def device_uuid(snapshot: NodeSnapshot | None, rank: int | None) -> str | None:
+    """Of that device; None without one."""
+    gpu = device_of(snapshot, rank)
+    return None if gpu is None else gpu.uuid

@@ -1,0 +1,202 @@
+"""States and causes as a symbol, a word, and a style: color is never the only sign."""
+
+from __future__ import annotations
+
+import datetime as dt
+from typing import TYPE_CHECKING
+
+from ddptop.view.text import Line
+from ddptop_runner.foreign.types import ForeignView
+
+if TYPE_CHECKING:
+    pass
+
+
+from ddptop.view import pause_words
+from ddptop.view.glossary import GLOSSARY
+from ddptop.view.need import STALE_S, is_stopping
+from ddptop.view.text import Span
+from ddptop_runner.job.registry import AnyJob, pause_of
+from ddptop_runner.model.snapshot import Pause
+from ddptop_runner.model.words import PauseState, Phase, RankState
+
+__all__ = [
+    "GLOSSARY",
+    "age_words",
+    "event_style",
+    "event_words",
+    "guard_words",
+    "job_state",
+    "pause_state",
+    "rank_state",
+    "severity",
+    "state_of",
+]
+
+_JOB_STATES: dict[str, tuple[str, str]] = {
+    "queued": ("○", "dim"),
+    "starting": ("◔", "busy"),
+    "running": ("●", "ok"),
+    "restarting": ("↻", "warn"),
+    "hung": ("‖", "bad"),
+    "stopping": ("◌", "warn"),
+    "finished": ("✓", "ok"),
+    "failed": ("✗", "bad"),
+    "stopped": ("■", "dim"),
+    "lost": ("?", "bad"),
+}
+
+_RANK_STATES: dict[str, tuple[str, str]] = {
+    "starting": ("◔", "busy"),
+    "running": ("●", "ok"),
+    "paused": ("‖", "warn"),
+    "quiet": ("◌", "busy"),
+    "hung": ("‖", "bad"),
+    "exited": ("✓", "dim"),
+    "failed": ("✗", "bad"),
+    "stopped": ("■", "dim"),
+    "unknown": ("?", "dim"),
+    "blocked": ("◌", "warn"),
+    "zombie": ("✗", "bad"),
+    "stuck": ("‖", "bad"),
+}
+
+_PHASES: dict[Phase, str] = {
+    "compile": "compile",
+    "evaluation": "eval",
+    "checkpoint": "ckpt",
+    "data": "no batch",
+    "end": "exiting",
+}
+"""What a healthy rank does instead of steps; short, because the column is narrow."""
+
+_STANDING_STILL: tuple[RankState, ...] = ("stuck", "zombie", "paused", "blocked")
+"""Of a foreign job; the worst first."""
+
+_SEVERITIES: dict[str, tuple[str, str]] = {
+    "info": ("i", "dim"),
+    "warning": ("▲", "warn"),
+    "error": ("✗", "bad"),
+}
+
+_EVENT_STYLES: dict[str, str] = {
+    "rank_exited": "warn",
+    "launcher_exited": "warn",
+    "hang_suspected": "warn",
+    "hang": "bad",
+    "failure": "bad",
+    "failed": "bad",
+    "group_restart": "warn",
+    "guardian_restarted": "warn",
+    "lost": "bad",
+    "gpu_lost": "bad",
+    "node": "warn",
+    "alert": "warn",
+    "supervisor_restarted": "warn",
+    "stopping": "warn",
+    "training": "ok",
+    "finished": "ok",
+}
+
+
+def job_state(state: str) -> Span:
+    """`● running` and its style; an unknown state of a newer ddptop is shown verbatim."""
+    symbol, style = _JOB_STATES.get(state, ("?", "dim"))
+    return f"{symbol} {state}", style
+
+
+_PAUSES: dict[PauseState, tuple[str, str]] = {
+    "no_step": ("◌", "busy"),
+    "stalled": ("▲", "warn"),
+}
+
+
+def pause_state(pause: Pause, now: dt.datetime, *, brief: bool = False) -> Span:
+    """`◌ no step for 25 s`, which is no warning, or `▲ stalled for 2 min`."""
+    symbol, style = _PAUSES.get(pause.state, _JOB_STATES["hung"])
+    text = pause_words.short(pause, now) if brief else pause_words.in_words(pause, now)
+    return f"{symbol} {text}", style
+
+
+def state_of(view: AnyJob, now: dt.datetime | None = None) -> Span:
+    """A job's state; for a foreign job also stuck, stopping, or gone."""
+    if not isinstance(view, ForeignView):
+        pause = pause_of(view)
+        if pause is not None and view.state != "hung":
+            return pause_state(pause, view.read_at if now is None else now, brief=True)
+        return job_state(view.state)
+    if view.state == "lost":
+        return "■ gone", "dim"
+    if is_stopping(view):
+        return job_state("stopping")
+    states = [rank.state for rank in view.snapshot.ranks]
+    for state in _STANDING_STILL:
+        if number := states.count(state):
+            symbol, style = _RANK_STATES[state]
+            return f"{symbol} {number} {state}", style
+    return job_state(view.state)
+
+
+def rank_state(
+    state: str,
+    exit_code: int | None = None,
+    signal: str | None = None,
+    phase: Phase | None = None,
+) -> Span:
+    """`✗ SIGKILL`, `✗ exit 1`, `● running`: how a rank ended, or how it is.
+
+    Args:
+        state: the rank's.
+        exit_code: with which it ended.
+        signal: by which it was ended.
+        phase: what it has been doing for a while instead of training steps, if anything.
+    """
+    symbol, style = _RANK_STATES.get(state, ("?", "dim"))
+    if state in ("running", "starting") and phase in _PHASES:
+        return f"◍ {_PHASES[phase]}", "busy"
+    if state == "failed":
+        if signal:
+            return f"{symbol} {signal}", style
+        if exit_code is not None:
+            return f"{symbol} exit {exit_code}", style
+    return f"{symbol} {state}", style
+
+
+def severity(of: str) -> Span:
+    """The symbol of an alert and its style."""
+    return _SEVERITIES.get(of, ("▲", "warn"))
+
+
+def event_style(kind: str) -> str:
+    """The style of an event's type."""
+    return _EVENT_STYLES.get(kind, "dim")
+
+
+def event_words(kind: str) -> str:
+    """`group_restart` as `group restart`."""
+    return kind.replace("_", " ")
+
+
+def age_words(age_s: float, quiet_after_s: float = STALE_S) -> str | None:
+    """How old a stale snapshot is; None while it is fresh."""
+    if age_s <= quiet_after_s:
+        return None
+    return (
+        f"last update {int(age_s)} s ago"
+        if age_s < 120
+        else f"last update {age_s / 60:.0f} min ago"
+    )
+
+
+def guard_words(guarded: bool | None, live: bool) -> Line:
+    """Whether the guardian is running."""
+    if not live:
+        return ()
+    if guarded is None:
+        return (("guardian on another host", "dim"),)
+    if guarded:
+        return (("guarded", "dim"),)
+    return (("▲ unguarded: guardian not running", "warn"),)
+
+
+GONE = "its processes have exited; exit status unknown (not started by ddptop)"

@@ -33,7 +33,7 @@ from ddptop_runner.model import protocol as pt
 from ddptop_runner.model.snapshot import GpuSample, NodeSnapshot, RankSample
 from ddptop_runner.model.spec import JobSpec, NodeSpec, Placement, write_spec
 from ddptop_runner.node import head as head_module
-from ddptop_runner.node import links
+from ddptop_runner.node import job_process, links
 
 
 def spec_of(nodes: int, ranks: int, folder: Path) -> JobSpec:
@@ -154,7 +154,7 @@ async def measure(nodes: int, ranks: int, seconds: int) -> None:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         theirs.setblocking(False)
         head = head_module.Head(folder, spec, theirs)
-        with mock.patch.object(head, "_carry_out"):
+        with mock.patch.object(head._orders, "begin"):
             greeting = {"attempt": 0, "guardian_pid": os.getpid(), "agent_pid": None, "exits": []}
             head._greet({**greeting, "supervisor_restarts": 0})
         assert head.job.attempt == 0
@@ -165,7 +165,10 @@ async def measure(nodes: int, ranks: int, seconds: int) -> None:
                 host: line_of(number, ranks, second) for number, host in enumerate(head._parts)
             }
             now_s = began_s + second
-            with mock.patch.object(head_module, "boottime_s", lambda now_s=now_s: now_s):
+            with (
+                mock.patch.object(head_module, "boottime_s", lambda now_s=now_s: now_s),
+                mock.patch.object(job_process, "boottime_s", lambda now_s=now_s: now_s),
+            ):
                 if second == 1:
                     for number, (host, part) in enumerate(head._parts.items()):
                         part.link.is_up, part.attempt, part.ended = True, 0, False
@@ -195,7 +198,7 @@ async def measure(nodes: int, ranks: int, seconds: int) -> None:
             f"of a core (worst second {100 * max(later):.1f} %), {memory:.0f} MiB; "
             f"{size / seconds / nodes:.0f} bytes per node and second on the link"
         )
-        for task in list(head._tasks):
+        for task in list(head.process.tasks):
             task.cancel()
 
 

@@ -19,6 +19,7 @@ import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import msgspec
 from tests.runner.builders import make_snapshot, make_spec
@@ -35,6 +36,7 @@ from ddptop_runner.model.diagnose import AttemptOutcome, RankExit
 from ddptop_runner.model.snapshot import Cause, Event, decode_snapshot
 from ddptop_runner.model.spec import NodeSpec, Placement, Rendezvous
 from ddptop_runner.node import head as head_module
+from ddptop_runner.node import job_process, orders
 from ddptop_runner.node.head import Head
 from ddptop_runner.node.links import LinkError
 from ddptop_runner.node.past import Past
@@ -523,7 +525,7 @@ class World:
         head, work = self.head, self._work
         assert head is not None and work is not None and self._channels is not None
         self.head = None
-        while tasks := [task for task in (work, *head._tasks) if not task.done()]:
+        while tasks := [task for task in (work, *head.process.tasks) if not task.done()]:
             for task in tasks:  # wait_for loses one that comes as its own wait is over
                 task.cancel()
             await asyncio.wait(tasks, timeout=0.01)
@@ -698,14 +700,12 @@ def simulated(world: World) -> Iterator[None]:
         "TICK_S": TICK_S,
         "POLL_S": POLL_S,
     }
-    real = {name: getattr(head_module, name) for name in stands_in}
-    for name, value in stands_in.items():
-        setattr(head_module, name, value)
-    try:
+    with contextlib.ExitStack() as stack:
+        for name, value in stands_in.items():
+            for module in (head_module, job_process, orders):
+                if hasattr(module, name):
+                    stack.enter_context(mock.patch.object(module, name, value))
         yield
-    finally:
-        for name, value in real.items():
-            setattr(head_module, name, value)
 
 
 async def _nothing(*_: object) -> None:

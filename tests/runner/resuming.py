@@ -80,7 +80,7 @@ class Around:
             ranks=ranks,
             exit_code=driver.job.exit_code,
             previous_cause=driver.job.previous_cause,
-            memory=driver.learned(),
+            memory={**driver.learned(), **self.log.memory()},
         )
 
     def start_agent(self, attempt: int, restarts_left: int) -> None:

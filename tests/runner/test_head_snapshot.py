@@ -6,13 +6,11 @@ from msgspec.structs import replace
 from tests.runner.builders import make_spec
 from tests.runner.nodes import HOSTS, NOON, merged, placement, ranks_and_devices
 
-from ddptop_runner.host import procs
 from ddptop_runner.job.state import JobState, NodeLife, RankLife
 from ddptop_runner.job.transition import apply
 from ddptop_runner.model import events as ev
 from ddptop_runner.model.snapshot import NodeSnapshot
 from ddptop_runner.node import head_snapshot
-from ddptop_runner.node.job_clock import JobClock
 
 LIVES = {host: NodeLife(takes_part=True, started=True) for host in HOSTS}
 JOB = JobState(phase="running", attempt=0, nodes=LIVES, ranks={n: RankLife() for n in range(8)})
@@ -33,19 +31,8 @@ def seen(job: JobState, *exited: int) -> NodeSnapshot:
         )
         for host in HOSTS
     ]
-    return head_snapshot.merged(
-        job,
-        make_spec(placement=placement()),
-        views,
-        seq=1,
-        clock=JobClock(NOON),
-        pause=None,
-        guardian=None,
-        supervisor=procs.identify(1),
-        memory={},
-        now_s=0.0,
-        now=NOON,
-    )
+    begun = merged([], [], state=job.phase)
+    return head_snapshot.merged(begun, job, make_spec(placement=placement()), views, None, {})
 
 
 def test_ranks_that_hang_are_shown_so_though_their_nodes_see_them_run():

@@ -238,7 +238,7 @@ def test_a_head_gets_what_a_full_disk_has_not_taken(tmp_path: Path) -> None:
     sent: list[dict[str, Any]] = []
     supervisor: Any = SimpleNamespace(
         _folder=SimpleNamespace(history_db=tmp_path / "history.db"),
-        _history=history,
+        _process=SimpleNamespace(history=history),
         _log=log,
         _followers=[],
         publish=lambda: None,

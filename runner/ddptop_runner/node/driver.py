@@ -42,6 +42,7 @@ from ddptop_runner.model.snapshot import Cause, NodeSnapshot, ProcessId, encode
 from ddptop_runner.model.spec import JobSpec, Rendezvous
 from ddptop_runner.node.agent_link import AgentLink, Message
 from ddptop_runner.node.last_resort import LastResort
+from ddptop_runner.node.orders import Orders, judged, trouble_judged, until
 from ddptop_runner.store import evidence_folder
 from ddptop_runner.store.evidence_folder import RankFiles, Scene
 
@@ -122,12 +123,15 @@ class JobDriver:
         self._has_evidence = False
         """Whether it was kept as the first of the ranks that are known now failed."""
         self._keeping_evidence = asyncio.Lock()
-        self._skip = asyncio.Event()
-        """Nobody waits for the next attempt any more."""
-        self._wait: asyncio.Event | None = None
-        """Ends the latest wait for the next attempt, where a later one replaces it."""
-        self._under_way: list[tuple[pt.Order, int]] = []
-        """Orders with their attempts: none is carried out twice at a time."""
+        self._orders = Orders(
+            log,
+            around.defects,
+            around.spawn,
+            follow=self._follow,
+            take=self.take,
+            fact_of=self._fact_of,
+            otherwise=self._fact_in_any_case,
+        )
 
     @property
     def job(self) -> JobState:
@@ -142,22 +146,12 @@ class JobDriver:
         Raises:
             ControlError: when someone asks for what cannot be done.
         """
-        before = self.job
-        decision = decide(before, fact, boottime_s(), self._spec)
-        for event in decision:
-            if isinstance(event, ev.EventBase):
-                self._log.emit(event)
-                self._follow(event)
+        before = self.job.phase
+        orders = self._orders.record(decide(self.job, fact, boottime_s(), self._spec))
+        has_begun = isinstance(fact, pt.GroupStarted)
         if isinstance(fact, pt.GroupStarted):
             self.attempt.adopt(fact.workers)
-        number = self.attempt.number
-        orders = [
-            one
-            for one in decision
-            if isinstance(one, pt.Message) and (one, number) not in self._under_way
-        ]
-        has_begun = isinstance(fact, pt.GroupStarted)
-        if orders or has_begun or self.job.phase != before.phase:
+        if orders or has_begun or self.job.phase != before:
             self._around.publish()
         for order in orders:
             self._carry_out(order)
@@ -166,7 +160,7 @@ class JobDriver:
         if isinstance(event, ev.AttemptStarted | ev.AttemptOpened):
             self.devices.begin_attempt()
             self._forget_evidence()
-            self._skip.clear()
+            self._orders.skip.clear()
             self._seen_exits = {}
             report = self._around.device_report()
             self._xids_before = failure.xids_of([] if report is None else report.gpus)
@@ -183,33 +177,11 @@ class JobDriver:
                 self._link.tell(order)
         elif isinstance(order, pt.InterruptRanks):
             self._interrupt_ranks()
-        elif isinstance(order, pt.SkipWait):
-            self._skip.set()
         elif isinstance(order, pt.StartAgent):
-            self._skip.clear()
+            self._orders.skip.clear()
             self._around.start_agent(order.attempt, order.restarts_left)
         else:
-            work = (order, self.attempt.number)
-            self._under_way.append(work)
-            self._around.spawn(self._do(*work))
-
-    async def _do(self, order: pt.Order, attempt: int) -> None:
-        """Carry out what takes its time, and take what comes of it."""
-        try:
-            fact = await self._fact_of(order, attempt)
-        except Exception as error:  # a defect must not leave a job without an end
-            self._around.defects.report(error)
-            fact = self._fact_in_any_case(order, attempt)
-        finally:
-            self._under_way.remove((order, attempt))
-        if fact is None:
-            return
-        try:
-            self.take(fact)
-        except Exception as error:
-            self._around.defects.report(error)
-            if isinstance(fact, pt.AttemptJudged | pt.TroubleJudged):  # now only the budget counts
-                self.take(msgspec.structs.replace(fact, outcome=None))
+            self._orders.begin(order)
 
     def _fact_in_any_case(self, order: pt.Order, attempt: int) -> pt.Fact | None:
         """What follows an order that failed by a defect of ddptop."""
@@ -217,8 +189,6 @@ class JobDriver:
             return pt.EvidenceKept(attempt=attempt, question=order.question, ranks=order.ranks)
         if isinstance(order, pt.EndLeftovers):
             return pt.LeftoversEnded(question=order.question)
-        if isinstance(order, pt.JudgeAttempt):
-            return self._judged(order, attempt, None, None)
         if isinstance(order, pt.JudgeStart):
             cause = Cause(kind="launch", summary="The agent exited before starting any rank.")
             return pt.StartJudged(
@@ -231,9 +201,7 @@ class JobDriver:
             return pt.DevicesChosen(attempt=attempt, question=order.question, agent=agent)
         if isinstance(order, pt.ReplaceAgent):
             return pt.AgentMadeRoom(attempt=attempt)
-        if isinstance(order, pt.EndRanks):
-            return pt.RanksEnded()
-        return pt.NothingLeft() if isinstance(order, pt.Conclude) else None
+        return None
 
     async def _fact_of(self, order: pt.Order, attempt: int) -> pt.Fact | None:
         if isinstance(order, pt.KeepEvidence):
@@ -249,8 +217,6 @@ class JobDriver:
             )
         if isinstance(order, pt.JudgeTrouble):
             return await self._judge_trouble(order, attempt)
-        if isinstance(order, pt.WaitForRestart):
-            return await self._wait_for_restart(order, attempt)
         if isinstance(order, pt.ChooseDevices):
             return await self._choose_devices(order, attempt)
         if isinstance(order, pt.ReplaceAgent):
@@ -377,39 +343,24 @@ class JobDriver:
 
     async def _judge_attempt(self, order: pt.JudgeAttempt, attempt: int) -> pt.AttemptJudged:
         await self.processes.end_leftovers(attempt)  # of a command, they may train on
-        await self._until(lambda: not self.attempt.has_unreported_exits, EXITS_KNOWN_S)
+        await until(lambda: not self.attempt.has_unreported_exits, EXITS_KNOWN_S)
         if self.job.is_decided:
-            return self._judged(order, attempt, None, None)
+            return judged(order, attempt, None, None)
         outcome, cause = failure.judge(
             *(self._folder, attempt, self.attempt.table, self._lived_s()),
             oom=self.attempt.oom,
             xids_before=self._xids_before,
         )
         outcome, cause = self._with_achievements(outcome, cause)
-        judged = self._judged(order, attempt, cause, outcome)
+        verdict = judged(order, attempt, cause, outcome)
         if self._spec.membership is None:
-            return judged
-        return msgspec.structs.replace(judged, ends=self._ends_for_head(attempt))
+            return verdict
+        return msgspec.structs.replace(verdict, ends=self._ends_for_head(attempt))
 
     def _ends_for_head(self, attempt: int) -> list[dict[str, Any]]:
         """How each rank ended, as plain data: the head judges the ranks of all nodes together."""
         ends = failure.ends_of(self._folder, attempt, self.attempt.table)
         return [msgspec.to_builtins(failure.shortened(end)) for end in ends]
-
-    def _judged(
-        self,
-        order: pt.JudgeAttempt,
-        attempt: int,
-        cause: Cause | None,
-        outcome: AttemptOutcome | None,
-    ) -> pt.AttemptJudged:
-        return pt.AttemptJudged(
-            attempt=attempt,
-            question=order.question,
-            cause=cause,
-            outcome=outcome,
-            jitter=random.random(),
-        )
 
     async def _judge_trouble(self, order: pt.JudgeTrouble, attempt: int) -> pt.TroubleJudged | None:
         found = self.attempt.found
@@ -444,13 +395,7 @@ class JobDriver:
         elif cause is None and isinstance(found, BadLoss):
             cause = Cause(kind="nan", rank=found.rank, summary=found.in_words())
         assert cause is not None
-        return pt.TroubleJudged(
-            attempt=attempt,
-            reason=order.reason,
-            cause=cause,
-            outcome=outcome,
-            jitter=random.random(),
-        )
+        return trouble_judged(order, attempt, cause, outcome)
 
     def _hang_cause(self, found: HangVerdict, folder: str) -> Cause:
         table = self.attempt.table
@@ -504,28 +449,12 @@ class JobDriver:
 
     # -- the next attempt ------------------------------------------------------------------------
 
-    async def _wait_for_restart(
-        self, order: pt.WaitForRestart, attempt: int
-    ) -> pt.RestartDue | None:
-        """A later wait replaces an earlier one."""
-        if self._wait is not None:
-            self._wait.set()
-        replaced = self._wait = asyncio.Event()
-        left_s = 0.0 if order.at_s is None else max(0.0, order.at_s - boottime_s())
-        waits = [asyncio.ensure_future(event.wait()) for event in (self._skip, replaced)]
-        await asyncio.wait(waits, timeout=left_s, return_when=asyncio.FIRST_COMPLETED)
-        for wait in waits:
-            wait.cancel()
-        if replaced.is_set():
-            return None
-        return pt.RestartDue(attempt=attempt, question=order.question)
-
     async def _choose_devices(self, order: pt.ChooseDevices, attempt: int) -> pt.DevicesChosen:
         choice = await self.devices.choose(
             self._around.device_report, self.job.set_aside, self._failed_s()
         )
         if order.question is None and self.agent_pid is not None:
-            await self._until(lambda: self._link is not None, RECONNECT_S)
+            await until(lambda: self._link is not None, RECONNECT_S)
         return pt.DevicesChosen(
             attempt=attempt,
             question=order.question,
@@ -574,7 +503,7 @@ class JobDriver:
             self._around.device_report,
             self.job.set_aside,
             self.processes.is_living,
-            self._skip.is_set,
+            self._orders.skip.is_set,
         )
 
     # -- ends ------------------------------------------------------------------------------------
@@ -603,7 +532,7 @@ class JobDriver:
     async def _end_ranks(self, grace_s: float) -> pt.RanksEnded:
         """Ranks first, by themselves, so that one which saves its work still has its children."""
         table = self.attempt.table
-        await self._until(lambda: not self.awaits_agent, AGENT_EXIT_S)
+        await until(lambda: not self.awaits_agent, AGENT_EXIT_S)
         if self._link is not None:
             self._link.tell(pt.TellAgent(order="stopping"))
         had_ranks = bool(table.alive())
@@ -612,29 +541,20 @@ class JobDriver:
         await stopping.end(self.processes.everything_started, leftover_s)
         if self.agent_pid is not None:
             agent = procs.identify(self.agent_pid)
-            await self._until(
-                lambda: not procs.is_alive(agent), AGENT_EXIT_S if had_ranks else 1.0, poll_s=0.05
-            )
+            await until(lambda: not procs.is_alive(agent), AGENT_EXIT_S if had_ranks else 1.0)
             await stopping.end(lambda: alive([agent]), 0.0)
-        await self._until(lambda: not self.agent_pid and not table.alive(), EXITS_KNOWN_S)
+        await until(lambda: not self.agent_pid and not table.alive(), EXITS_KNOWN_S)
         return pt.RanksEnded()
 
     async def _conclude(self) -> pt.NothingLeft:
         """End what is left and record what is still to be known."""
         await self.processes.end_leftovers(self.attempt.number, with_agent=True)
-        await self._until(lambda: not self.attempt.has_unreported_exits, EXITS_KNOWN_S)
+        await until(lambda: not self.attempt.has_unreported_exits, EXITS_KNOWN_S)
         self.attempt.look_at_checkpoints(at_once=True)
         request.withdraw(self._folder)
         if not self.job.is_over:
             self.before_end()
         return pt.NothingLeft()
-
-    async def _until(
-        self, condition: Callable[[], bool], timeout_s: float, poll_s: float = 0.02
-    ) -> None:
-        deadline_s = boottime_s() + timeout_s
-        while not condition() and boottime_s() < deadline_s:
-            await asyncio.sleep(poll_s)
 
     # -- people and supervisors ------------------------------------------------------------------
 
@@ -685,11 +605,7 @@ class JobDriver:
 
     def learned(self) -> dict[str, Any]:
         """What a supervisor that is started again needs besides the snapshot's other fields."""
-        return {
-            **self.attempt.learned(),
-            "devices": self.devices.learned,
-            **self._log.memory(),
-        }
+        return {**self.attempt.learned(), "devices": self.devices.learned}
 
     def recover(self, snapshot: NodeSnapshot) -> None:
         """Go on from the snapshot of a supervisor that died; the log has restored the state."""

@@ -9,24 +9,21 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import dataclasses
-import json
 import os
-import random
 import socket
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import PurePath
 from typing import Any
 
 import msgspec
 from msgspec.structs import replace
 
-from ddptop_runner.base.clock import boottime_s, utc_now
+from ddptop_runner.base.clock import boottime_s, utc_from_boottime
 from ddptop_runner.base.errors import ControlError, DdptopError
 from ddptop_runner.base.paths import RunFolder
-from ddptop_runner.host import handover, procs
+from ddptop_runner.host import handover
 from ddptop_runner.job.decide import Decision
 from ddptop_runner.job.decide_nodes import begin, decide_nodes, hosts_of_ranks
-from ddptop_runner.job.event_log import EventLog
 from ddptop_runner.job.old_events import typed
 from ddptop_runner.job.state import JobState
 from ddptop_runner.judge.alerts import Finding, stalled
@@ -42,27 +39,18 @@ from ddptop_runner.model import events as ev
 from ddptop_runner.model import node_link as nl
 from ddptop_runner.model import protocol as pt
 from ddptop_runner.model.diagnose import AttemptOutcome
-from ddptop_runner.model.snapshot import Cause, NodeSnapshot, Pause, ProcessId, encode
+from ddptop_runner.model.snapshot import Cause, NodeSnapshot, Pause
 from ddptop_runner.model.spec import JobSpec, Membership, NodeSpec, Rendezvous
 from ddptop_runner.node import fetch, head_snapshot
 from ddptop_runner.node.agent_link import Message
-from ddptop_runner.node.alerts import JobAlerts
 from ddptop_runner.node.fetch import Fetcher
-from ddptop_runner.node.guardian import PACKET_BYTES
-from ddptop_runner.node.job_clock import JobClock
-from ddptop_runner.node.keeper import write_end
-from ddptop_runner.node.last_resort import LastResort
+from ddptop_runner.node.job_process import TICK_S, JobProcess
 from ddptop_runner.node.links import LinkError, NodeLink
-from ddptop_runner.node.past import look_back
+from ddptop_runner.node.orders import POLL_S, Orders, judged, trouble_judged, until
 from ddptop_runner.node.remote import node_job_id
 from ddptop_runner.node.server import ControlServer
-from ddptop_runner.node.snapshot import devices_for_history, for_history
-from ddptop_runner.store.disk import SteadyFile
-from ddptop_runner.store.history import HistoryWriter
 
-TICK_S = 1.0
 PUBLISH_S = 0.05
-SHOWN_CHARACTERS = 2000
 LINK_GRACE_S = 3.0
 """A link that is made again within this was never broken, as far as a person is concerned."""
 UP_S = 30.0
@@ -72,7 +60,6 @@ MOST_ATTEMPTS = 5
 EVIDENCE_S = 10.0
 VERDICTS_S = 10.0
 """Nodes whose ranks failed have judged why by then."""
-POLL_S = 0.05
 RETRY_S = 0.5
 AWAY_S = 10.0
 """For how long a node that cannot be reached is waited for where its ranks have to end."""
@@ -132,20 +119,11 @@ class Head:
 
     def __init__(self, folder: RunFolder, spec: JobSpec, channel: socket.socket) -> None:
         assert spec.placement is not None  # `supervise` has looked
-        self._folder, self._spec, self._channel = folder, spec, channel
+        self._folder, self._spec = folder, spec
         self._placement = spec.placement
         self._loop = asyncio.get_running_loop()
-        self._tasks: set[asyncio.Task[None]] = set()
-        self._seq = 0
-        self._clock = JobClock(spec.created_at)
-        self._guardian: ProcessId | None = None
-        self._self = procs.identify(os.getpid())
-        self._unguarded = False
-        self._history = HistoryWriter(folder.live_dir / "history.db", hosts=spec.hosts)
-        self._log = EventLog(self._history, self._show)
-        self.defects = LastResort(self._log)
-        self._alerts = JobAlerts(self._log, self.defects)
-        self._snapshot_file = SteadyFile(folder.node_file(procs.host_name()))
+        self.process = process = JobProcess(folder, spec, channel)
+        self._log, self._alerts, self.defects = process.log, process.alerts, process.defects
         self._server = ControlServer(
             folder.control_socket, self._command, NoAgent(), lambda *_: lambda: None
         )
@@ -156,13 +134,19 @@ class Head:
         self._checkpoints = CheckpointBook()
         self._found: HangVerdict | BadLoss | None = None
         self._pause: Pause | None = None
-        self._skip = asyncio.Event()
-        self._wait: asyncio.Event | None = None
+        self._orders = Orders(
+            process.log,
+            process.defects,
+            process.spawn,
+            follow=self._follow_event,
+            take=self.take,
+            fact_of=self._fact_of,
+            otherwise=_fact_in_any_case,
+        )
         self._evidence = asyncio.Lock()
         self._has_evidence: set[str] = set()
         self._silent: set[str] = set()
         """Nodes that could not keep evidence: they have failed themselves, or are gone."""
-        self._under_way: list[tuple[pt.Order, int]] = []
         self._publishing: asyncio.TimerHandle | None = None
         """Writes the snapshot soon, after events that change nothing but figures."""
         self.ended = asyncio.Event()
@@ -181,30 +165,23 @@ class Head:
 
     async def run(self) -> int:
         """Lead the job until it has ended."""
-        hello = json.loads(await self._loop.sock_recv(self._channel, PACKET_BYTES))
-        self._greet(hello)
+        self._greet(await self.process.receive_hello())
         with contextlib.suppress(OSError):
             await self._server.start()
-        self._loop.add_reader(self._channel, self._read_guardian)
+        self.process.listen(lambda _: None, lambda: None)
         self.publish()
         for part in self._parts.values():
-            self.spawn(part.link.run())
-        self.spawn(self._fetcher.run())
-        await self._tick_until_ended()
+            self.process.spawn(part.link.run())
+        self.process.spawn(self._fetcher.run())
+        await self.process.tick_until(self.ended, self._each_second)
         await self._shut_down()
-        job = self.job
-        code = job.exit_code if job.exit_code is not None else int(job.phase != "finished")
-        self._tell_guardian({"type": "done", "exit_code": code})
+        self.process.tell_end()
         return 0
 
     def _greet(self, hello: Message) -> None:
-        self._guardian = procs.identify(hello["guardian_pid"])
-        past = look_back(self._folder, hello)
-        self._log.restore(past.events, past.snapshot if past.lives_on else None)
+        past = self.process.restore(hello)
         known: dict[str, Any] = {}
         if past.snapshot is not None:
-            self._clock.go_on_from(past.snapshot, alive_since=past.lives_on)
-            self._seq = past.snapshot.seq
             known = past.snapshot.memory.get("parts") or {}
             self._checkpoints.recall(past.snapshot.checkpoint, {})
         for index, node in enumerate(self._placement.nodes):
@@ -225,7 +202,7 @@ class Head:
         if past.event is not None:
             self._log.emit(past.event)
         if past.lives_on and past.snapshot is not None:
-            self._alerts.recall(past.snapshot.alerts, past.snapshot.memory.get("alerts") or {})
+            self.process.restore_alerts(past.snapshot)
             if self.job.is_over:
                 self.ended.set()
             else:
@@ -241,16 +218,11 @@ class Head:
         )
         self._carry(begin(hello["attempt"], list(self._placement.nodes), boottime_s()))
 
-    async def _tick_until_ended(self) -> None:
-        next_tick_s = self._loop.time()
-        while not self.ended.is_set():
-            if not self._server.is_bound and self._folder.path.is_dir():
-                with contextlib.suppress(OSError):
-                    await self._server.start()
-            self.defects.call(self._tick, None)
-            next_tick_s = max(next_tick_s + TICK_S, self._loop.time())
-            with contextlib.suppress(asyncio.TimeoutError):
-                await asyncio.wait_for(self.ended.wait(), next_tick_s - self._loop.time())
+    async def _each_second(self) -> None:
+        if not self._server.is_bound and self._folder.path.is_dir():
+            with contextlib.suppress(OSError):
+                await self._server.start()
+        self.defects.call(self._tick, None)
 
     def _tick(self) -> None:
         now_s = boottime_s()
@@ -259,24 +231,17 @@ class Head:
         self.defects.call(lambda: self._look_at_losses(snapshot), None)
         found = [*self._alerts_of_nodes(), *stalled(snapshot.pause, is_told=self._hangs.is_on)]
         self._alerts.look(snapshot, found, now_s)
-        self._write(replace(snapshot, alerts=self._alerts.now))
-        self._history.add(
-            snapshot.ts, snapshot.attempt, for_history(snapshot), devices_for_history(snapshot)
-        )
+        self.process.write(snapshot)
+        self.process.record(snapshot)
 
     async def _shut_down(self) -> None:
-        self._loop.remove_reader(self._channel)
-        while tasks := [task for task in self._tasks if not task.done()]:
+        self.process.stop_listening()
+        while tasks := [task for task in self.process.tasks if not task.done()]:
             for task in tasks:  # before Python 3.12 wait_for may swallow one
                 task.cancel()
             await asyncio.wait(tasks, timeout=0.1)
         self._server.close()
-        self._clock.end()
-        snapshot = self._snapshot()
-        self._history.add(
-            snapshot.ts, snapshot.attempt, for_history(snapshot), devices_for_history(snapshot)
-        )
-        await write_end(self._folder, snapshot, self._history, self._snapshot_file)
+        await self.process.end(self._snapshot)
 
     # -- facts, events, orders -------------------------------------------------------------------
 
@@ -289,19 +254,14 @@ class Head:
         self._carry(decide_nodes(self.job, fact, boottime_s(), self._spec))
 
     def _carry(self, decision: Decision) -> None:
-        before, has_events = self.job.phase, False
-        for event in decision:
-            if isinstance(event, ev.EventBase):
-                self._log.emit(event)
-                self._follow_event(event)
-                has_events = True
-        if self.job.phase != before or any(isinstance(one, pt.Message) for one in decision):
+        before = self.job.phase
+        orders = self._orders.record(decision)
+        if orders or self.job.phase != before:
             self.publish()
-        elif has_events and self._publishing is None:  # a thousand ranks start at once
+        elif decision and self._publishing is None:  # a thousand ranks start at once
             self._publishing = self._loop.call_later(PUBLISH_S, self.publish)
-        for order in decision:
-            if isinstance(order, pt.Message):
-                self._carry_out(order)
+        for order in orders:
+            self._orders.begin(order)
 
     def _follow_event(self, event: ev.JobEvent) -> None:
         if isinstance(event, ev.NodesChosen):
@@ -309,7 +269,7 @@ class Head:
             self._losses.begin_attempt()
             self._found = self._pause = None
             self._has_evidence.clear()
-            self._skip.clear()
+            self._orders.skip.clear()
             for part in self._parts.values():
                 part.ends = []
         elif isinstance(event, ev.CheckpointSaved):
@@ -317,41 +277,19 @@ class Head:
         elif isinstance(event, ev.JobEnded):
             self.ended.set()
 
-    def _carry_out(self, order: pt.Order) -> None:
-        if isinstance(order, pt.SkipWait):
-            self._skip.set()
-            return
-        work = (order, self.attempt)
-        if work not in self._under_way:
-            self._under_way.append(work)
-            self.spawn(self._do(*work))
-
-    async def _do(self, order: pt.Order, attempt: int) -> None:
-        try:
-            fact = await self._fact_of(order, attempt)
-        except Exception as error:  # a defect must not leave a job without an end
-            self.defects.report(error)
-            fact = _fact_in_any_case(order, attempt)
-        finally:
-            self._under_way.remove((order, attempt))
-        if fact is not None:
-            self.take(fact)
-
     async def _fact_of(self, order: pt.Order, attempt: int) -> pt.Fact | None:
         if isinstance(order, pt.BeginOn):
             return await self._begin_on(order)
         if isinstance(order, pt.KeepEvidenceOnNodes):
             await self._keep_evidence("failure")
-            await self._until(self._has_all_verdicts, VERDICTS_S)
+            await until(self._has_all_verdicts, VERDICTS_S)
             return pt.VerdictsDue(attempt=attempt)
         if isinstance(order, pt.JudgeAttempt):
             async with self._evidence:  # the next attempt must not end what is being looked at
                 pass
-            return await self._judge_attempt(attempt)
+            return await self._judge_attempt(order, attempt)
         if isinstance(order, pt.JudgeTrouble):
             return await self._judge_trouble(order, attempt)
-        if isinstance(order, pt.WaitForRestart):
-            return await self._wait_for_restart(order, attempt)
         if isinstance(order, pt.AwaitNodes):
             await asyncio.sleep(order.seconds)
             return pt.NodesDue(attempt=attempt, waited_s=order.seconds)
@@ -359,7 +297,7 @@ class Head:
             await self._end_part(self._parts[order.node], order.grace_s)
             return None
         if isinstance(order, pt.EndRanks):
-            await self._until(lambda: not self._is_beginning, UP_S)
+            await until(lambda: not self._is_beginning, UP_S)
             await asyncio.gather(
                 *(self._end_part(part, order.grace_s) for part in self._parts.values())
             )
@@ -367,12 +305,6 @@ class Head:
         if isinstance(order, pt.Conclude):
             return await self._conclude()
         raise AssertionError(order)  # nothing else is ordered of a head
-
-    async def _until(self, condition: Callable[[], bool], timeout_s: float) -> bool:
-        deadline_s = boottime_s() + timeout_s
-        while not condition() and boottime_s() < deadline_s:
-            await asyncio.sleep(POLL_S)
-        return condition()
 
     # -- nodes -----------------------------------------------------------------------------------
 
@@ -436,7 +368,7 @@ class Head:
     @property
     def _is_beginning(self) -> bool:
         """Whether a node is being asked to begin an attempt."""
-        return any(isinstance(order, pt.BeginOn) for order, _ in self._under_way)
+        return any(isinstance(order, pt.BeginOn) for order in self._orders.under_way)
 
     async def _begin_on(self, order: pt.BeginOn) -> pt.Fact | None:
         """Until the node has begun: of an order that was lost with its link nobody knows."""
@@ -527,7 +459,7 @@ class Head:
             if not part.is_known:
                 life = self.job.nodes.get(part.link.host)
                 away_s = AWAY_S if life is not None and life.takes_part else 0.0
-                if not await self._until(lambda: part.is_known, away_s):
+                if not await until(lambda: part.is_known, away_s):
                     return
                 continue
             asked = False
@@ -535,7 +467,7 @@ class Head:
                 await part.link.ask("stop", {"grace_s": grace_s}, timeout_s=10.0)
                 asked = True
             wait_s = grace_s + ENDED_S if asked else RETRY_S
-            await self._until(lambda: part.ended or not part.is_known, wait_s)
+            await until(lambda: part.ended or not part.is_known, wait_s)
 
     # -- evidence and causes ---------------------------------------------------------------------
 
@@ -573,7 +505,7 @@ class Head:
         } | self._silent
         return all(host not in failing or life.is_settled for host, life in job.nodes.items())
 
-    async def _judge_attempt(self, attempt: int) -> pt.AttemptJudged:
+    async def _judge_attempt(self, order: pt.JudgeAttempt, attempt: int) -> pt.AttemptJudged:
         name = f"attempt-{attempt}-failure"
         with contextlib.suppress(DdptopError):
             await self._fetcher.take_evidence(name, EVIDENCE_S)
@@ -584,9 +516,7 @@ class Head:
                 self._fetcher.follow(attempt, cause.rank)
             kept = self._folder.evidence_dir / name
             cause = replace(cause, evidence=str(kept) if kept.is_dir() else None)
-        return pt.AttemptJudged(
-            attempt=attempt, question=None, cause=cause, outcome=outcome, jitter=random.random()
-        )
+        return judged(order, attempt, cause, outcome)
 
     def _verdict(self, attempt: int) -> tuple[Cause | None, AttemptOutcome | None]:
         """One cause over all nodes: the first rank that failed, and was no victim of another."""
@@ -702,7 +632,7 @@ class Head:
         if seen is None:
             self._pause = None
             return
-        since = head_snapshot.since(seen.stepless_s, now_s)
+        since = utc_from_boottime(now_s - seen.stepless_s)
         self._pause = Pause(
             state=seen.state,
             since=since if self._pause is None else self._pause.since,
@@ -734,13 +664,8 @@ class Head:
         bare = AttemptOutcome(attempt, lived_s, most, None, None, None, is_hang, not is_hang)
         host = None if cause.rank is None else hosts_of_ranks(self.job, self._spec).get(cause.rank)
         outcome = self._achieved(bare, attempt, cause)
-        return pt.TroubleJudged(
-            attempt=attempt,
-            reason=order.reason,
-            cause=self._with_loss(replace(cause, host=host), outcome),
-            outcome=outcome,
-            jitter=random.random(),
-        )
+        cause = self._with_loss(replace(cause, host=host), outcome)
+        return trouble_judged(order, attempt, cause, outcome)
 
     def _alerts_of_nodes(self) -> list[Finding]:
         """What nodes report of their disks, logs, and devices, with their names."""
@@ -754,20 +679,6 @@ class Head:
 
     # -- the next attempt, and the end -------------------------------------------------------------
 
-    async def _wait_for_restart(
-        self, order: pt.WaitForRestart, attempt: int
-    ) -> pt.RestartDue | None:
-        """A later wait replaces an earlier one."""
-        if self._wait is not None:
-            self._wait.set()
-        replaced = self._wait = asyncio.Event()
-        left_s = 0.0 if order.at_s is None else max(0.0, order.at_s - boottime_s())
-        waits = [asyncio.ensure_future(event.wait()) for event in (self._skip, replaced)]
-        await asyncio.wait(waits, timeout=left_s, return_when=asyncio.FIRST_COMPLETED)
-        for wait in waits:
-            wait.cancel()
-        return None if replaced.is_set() else pt.RestartDue(attempt=attempt, question=None)
-
     async def _conclude(self) -> pt.NothingLeft:
         await asyncio.gather(*(self._end_part(part, 0.0) for part in self._parts.values()))
         left = [host for host, part in self._parts.items() if not part.ended]
@@ -779,18 +690,7 @@ class Head:
         self._alerts.tell_end()
         return pt.NothingLeft()
 
-    # -- guardian and people -----------------------------------------------------------------------
-
-    def _read_guardian(self) -> None:
-        try:
-            packet = self._channel.recv(PACKET_BYTES)
-        except BlockingIOError:
-            return
-        except OSError:
-            packet = b""
-        if not packet:
-            self._loop.remove_reader(self._channel)
-            self._unguarded = True
+    # -- people ----------------------------------------------------------------------------------
 
     async def _command(self, message: Message) -> Message:
         op = message.get("op")
@@ -807,22 +707,10 @@ class Head:
         elif op == "checkpoint":
             return await self._checkpoint()
         elif op == "leave":
-            self._leave()
+            self.process.leave(self.publish)
         elif op != "ping":
             raise ControlError(f"unknown request {op!r}")
         return {"state": self.job.phase}
-
-    def _leave(self) -> None:
-        """Make room for the head of a new guardian."""
-        if not self._unguarded:
-            raise ControlError("the job already has a guardian")
-
-        def leave() -> None:
-            self.publish()
-            self._history.close()
-            os._exit(0)
-
-        self._loop.call_later(0.05, leave)
 
     async def _stacks(self, rank: int | None) -> Message:
         hosts = hosts_of_ranks(self.job, self._spec)
@@ -858,36 +746,14 @@ class Head:
 
     # -- what goes out -----------------------------------------------------------------------------
 
-    def _show(self, line: str) -> None:
-        self._tell_guardian({"type": "print", "text": line[:SHOWN_CHARACTERS]})
-
-    def _tell_guardian(self, message: Message) -> None:
-        with contextlib.suppress(OSError):
-            self._channel.send(json.dumps(message).encode())
-
-    def spawn(self, work: Coroutine[Any, Any, None]) -> None:
-        """Run something beside the loop; an error of it is written to the supervisor's log."""
-        task = self._loop.create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._task_done)
-
-    def _task_done(self, task: asyncio.Task[None]) -> None:
-        self._tasks.discard(task)
-        if not task.cancelled() and isinstance(error := task.exception(), Exception):
-            self.defects.report(error)
-
     def publish(self) -> None:
         """Write the snapshot now."""
         if self._publishing is not None:
             self._publishing.cancel()
             self._publishing = None
-        self._write(replace(self._snapshot(), alerts=self._alerts.now))
-
-    def _write(self, snapshot: NodeSnapshot) -> None:
-        self._snapshot_file.write(encode(snapshot))
+        self.process.write(self._snapshot())
 
     def _snapshot(self) -> NodeSnapshot:
-        self._seq += 1
         now_s = boottime_s()
         parts = [
             head_snapshot.NodeView(
@@ -901,46 +767,23 @@ class Head:
             for host, part in self._parts.items()
         ]
         memory = {
-            **self._log.memory(),
-            "alerts": self._alerts.remember(),
-            "parts": {
-                host: {"seq": part.link.seq, "attempt": part.attempt, "ended": part.ended}
-                for host, part in self._parts.items()
-            },
+            host: {"seq": part.link.seq, "attempt": part.attempt, "ended": part.ended}
+            for host, part in self._parts.items()
         }
-        return head_snapshot.merged(
-            self.job,
-            self._spec,
-            parts,
-            seq=self._seq,
-            clock=self._clock,
-            pause=self._pause,
-            guardian=self._guardian,
-            supervisor=self._self,
-            memory=memory,
-            now_s=now_s,
-            now=utc_now(),
-        )
+        begun = self.process.begin_snapshot(self._spec)
+        return head_snapshot.merged(begun, self.job, self._spec, parts, self._pause, memory)
 
 
 def _fact_in_any_case(order: pt.Order, attempt: int) -> pt.Fact | None:
     """What follows an order that failed by a defect of ddptop."""
     if isinstance(order, pt.KeepEvidenceOnNodes):
         return pt.VerdictsDue(attempt=attempt)
-    if isinstance(order, pt.JudgeAttempt):
-        return pt.AttemptJudged(
-            attempt=attempt, question=None, cause=None, outcome=None, jitter=random.random()
-        )
     if isinstance(order, pt.JudgeTrouble):
         cause = Cause(kind="unknown", summary="The ranks stand still, or their loss went bad.")
-        return pt.TroubleJudged(
-            attempt=attempt, reason=order.reason, cause=cause, outcome=None, jitter=random.random()
-        )
+        return trouble_judged(order, attempt, cause, None)
     if isinstance(order, pt.BeginOn):
         return pt.PartRefused(node=order.node, attempt=order.attempt, error="internal error")
-    if isinstance(order, pt.EndRanks):
-        return pt.RanksEnded()
-    return pt.NothingLeft() if isinstance(order, pt.Conclude) else None
+    return None
 
 
 def _shifted(event: ev.JobEvent, shift_s: float) -> ev.JobEvent:

@@ -2,27 +2,22 @@
 
 from __future__ import annotations
 
-import datetime as dt
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from msgspec.structs import replace
 
-from ddptop_runner.base.clock import utc_from_boottime
-from ddptop_runner.host import procs
 from ddptop_runner.job.state import JobState, NodeLife
 from ddptop_runner.judge.balance import imbalance
 from ddptop_runner.model.snapshot import (
     NodeSnapshot,
     NodeStatus,
     Pause,
-    ProcessId,
     RankSample,
 )
 from ddptop_runner.model.spec import JobSpec
 from ddptop_runner.model.words import ENDED, LIVE_STATES, NodePart
-from ddptop_runner.node.job_clock import JobClock
 
 AT_WORK = ("starting", "running", "quiet")
 """States in which a node shows a rank that hangs for all that it knows."""
@@ -42,39 +37,23 @@ class NodeView:
     clock_offset_s: float | None
 
 
-def since(seconds: float, now_s: float) -> dt.datetime:
-    """The time so many seconds before `now_s`, which is CLOCK_BOOTTIME."""
-    return utc_from_boottime(now_s - seconds)
-
-
 def merged(
+    begun: NodeSnapshot,
     job: JobState,
     spec: JobSpec,
     views: Sequence[NodeView],
-    *,
-    seq: int,
-    clock: JobClock,
     pause: Pause | None,
-    guardian: ProcessId | None,
-    supervisor: ProcessId,
-    memory: dict[str, Any],
-    now_s: float,
-    now: dt.datetime,
+    parts: dict[str, Any],
 ) -> NodeSnapshot:
     """The job at this moment, but for its alerts.
 
     Args:
+        begun: what the state of the job says.
         job: its state.
         spec: the job.
         views: of all nodes, in their order.
-        seq: the snapshot's number.
-        clock: when the job started, and for how long it has lived.
         pause: that no rank takes a step.
-        guardian: the head's guardian.
-        supervisor: the head.
-        memory: what a restarted head restores.
-        now_s: CLOCK_BOOTTIME.
-        now: the wall clock.
+        parts: what a restarted head restores of each node's part.
     """
     shown = [(view, view.snapshot) for view in views if view.snapshot is not None]
     taking_part = {host for host, life in job.nodes.items() if life.takes_part}
@@ -87,53 +66,25 @@ def merged(
     began = {
         attempt: step for _, one in reversed(shown) for attempt, step in one.attempts_began.items()
     }
-    restart_at_s = None if job.restart is None else job.restart.at_s
-    started_s = job.attempt_started_s
     sources = [one.source for _, one in shown if one.source is not None]
     notes = [f"{view.host}: {one.device_note}" for view, one in shown if one.device_note]
-    return NodeSnapshot(
-        job=spec.job,
-        job_id=spec.job_id,
-        host=procs.host_name(),
-        seq=seq,
-        ts=now,
-        boot_id=procs.boot_id(),
-        pid_ns=procs.pid_namespace(),
-        state=job.phase,
-        attempt=job.attempt,
-        restarts_used=job.budget.used,
-        restarts_left=job.restarts_left(spec.max_restarts),
-        world_size=job.world,
-        started_at=clock.started_at,
-        attempt_started_at=None if started_s is None else utc_from_boottime(started_s),
-        ended_at=clock.ended_at,
-        exit_code=job.exit_code,
-        cause=job.cause,
-        previous_cause=job.previous_cause,
+    return replace(
+        begun,
         step=min(steps, default=None if first is None else first.step),
         total_steps=None if first is None else first.total_steps,
         eta_s=max(etas, default=None),
-        guardian=guardian,
-        supervisor=supervisor,
         ranks=ranks,
         gpus=gpus,
         imbalance=imbalance.of_job(ranks, gpus),
         source=sources[0] if sources else None,
         driver=first.driver if first is not None else None,
         device_note="; ".join(notes) or None,
-        requeue=None if job.ending is None else job.ending.requeue,
-        checkpoint=job.checkpoint,
-        policy=job.policy,
-        restarts_refilled=job.history.refilled,
-        restart_at=None if restart_at_s is None else utc_from_boottime(restart_at_s),
-        ran_s=clock.lived_s(now_s),
-        boottime_s=now_s,
         progress=None if first is None else first.progress,
         run_step=None if first is None else first.run_step,
         attempts_began=began,
         pause=pause,
         nodes=[_status(view, job, spec) for view in views],
-        memory=memory,
+        memory={**begun.memory, "parts": parts},
     )
 
 

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import msgspec
 
-from ddptop_runner.base.clock import boottime_s, utc_from_boottime, utc_now
+from ddptop_runner.base.clock import boottime_s, utc_from_boottime
 from ddptop_runner.base.paths import LAUNCHER, RunFolder
 from ddptop_runner.devices.feed import DeviceFeed
 from ddptop_runner.host import procs
@@ -22,13 +21,11 @@ from ddptop_runner.model.snapshot import (
     GpuSample,
     LauncherSample,
     NodeSnapshot,
-    ProcessId,
     RankSample,
 )
 from ddptop_runner.model.spec import JobSpec
 from ddptop_runner.model.words import LIVE_STATES, StepCounts
 from ddptop_runner.node.driver import JobDriver
-from ddptop_runner.node.job_clock import JobClock
 from ddptop_runner.reading.progress.combine import ended, total_steps
 
 
@@ -109,31 +106,23 @@ def _size(path: Path) -> int | None:
 
 
 def take(
+    begun: NodeSnapshot,
     driver: JobDriver,
     spec: JobSpec,
     feed: DeviceFeed | QueueWatch | None,
     *,
     folder: RunFolder,
-    seq: int,
-    clock: JobClock,
     progress: JobProgress,
-    alerts_memory: dict[str, Any],
-    guardian: ProcessId | None,
-    supervisor: ProcessId,
 ) -> NodeSnapshot:
     """The job on this host at this moment, but for its alerts.
 
     Args:
+        begun: what the state of the job says.
         driver: drives it.
         spec: the job as it runs now.
         feed: samples its devices; None without any.
         folder: where its ranks' logs are.
-        seq: the snapshot's number.
-        clock: when it started and for how long it has lived.
         progress: what its output tells.
-        alerts_memory: what the job's watch has to remember.
-        guardian: its guardian's process.
-        supervisor: this one.
     """
     now_s = boottime_s()
     job, attempt, started = driver.job, driver.attempt, not driver.job.in_queue
@@ -154,31 +143,14 @@ def take(
     if done is not None and job.phase not in LIVE_STATES:
         done = ended(done)
     steps = [sample.step for sample in samples if sample.step is not None]
-    restart_at_s = None if job.restart is None else job.restart.at_s
-    return NodeSnapshot(
-        job=spec.job,
-        job_id=spec.job_id,
-        host=procs.host_name(),
-        seq=seq,
-        ts=utc_now(),
-        boot_id=procs.boot_id(),
-        pid_ns=procs.pid_namespace(),
-        state=job.phase,
+    return msgspec.structs.replace(
+        begun,
         attempt=attempt.number,
-        restarts_used=job.budget.used,
-        restarts_left=job.restarts_left(spec.max_restarts),
         world_size=attempt.table.world_size,
-        started_at=clock.started_at,
         attempt_started_at=utc_from_boottime(attempt.started_s),
-        ended_at=clock.ended_at,
-        exit_code=job.exit_code,
-        cause=job.cause,
-        previous_cause=job.previous_cause,
         step=min(steps, default=None if done is None or done.counts != "run" else done.step),
         total_steps=total_steps(done),
         eta_s=None if done is None else done.eta_s,
-        guardian=guardian,
-        supervisor=supervisor,
         agent=None if driver.agent_pid is None else procs.identify(driver.agent_pid),
         ranks=samples,
         gpus=gpus,
@@ -186,14 +158,8 @@ def take(
         source=None if report is None else report.source,
         driver=None if report is None else report.driver,
         device_note=None if feed is None else feed.note,
-        requeue=None if job.ending is None else job.ending.requeue,
         checkpoint=attempt.checkpoints.last,
-        policy=job.policy,
-        restarts_refilled=job.history.refilled,
-        restart_at=None if restart_at_s is None else utc_from_boottime(restart_at_s),
         set_aside=[one.device.index for one in job.set_aside],
-        ran_s=clock.lived_s(now_s),
-        boottime_s=now_s,
         launcher=launcher_sample(attempt, now_s),
         progress=done,
         run_step=run_step.of_job(
@@ -201,5 +167,5 @@ def take(
         ),
         attempts_began=attempt.run_steps.attempts_began,
         pause=attempt.pause,
-        memory={**driver.learned(), "alerts": alerts_memory},
+        memory=begun.memory | driver.learned(),
     )

@@ -10,14 +10,12 @@ import asyncio
 import contextlib
 import dataclasses
 import functools
-import json
 import os
 import signal
 import socket
 import sys
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 from pathlib import Path, PurePath
-from typing import Any
 
 import msgspec
 
@@ -34,7 +32,6 @@ from ddptop_runner.host.tree import HostUsage
 from ddptop_runner.job import evidence
 from ddptop_runner.job.attempt import Attempt
 from ddptop_runner.job.decide import NO_HEAD
-from ddptop_runner.job.event_log import EventLog
 from ddptop_runner.job.progress import JobProgress
 from ddptop_runner.judge.alerts import Finding, stalled
 from ddptop_runner.launch.gpus.choice import job_environment
@@ -42,20 +39,15 @@ from ddptop_runner.launch.gpus.queue import QueueWatch, feed_of, queue_of
 from ddptop_runner.model import events as ev
 from ddptop_runner.model.node_link import NodeEvent, NodeState, Report
 from ddptop_runner.model.probe_message import decode_message
-from ddptop_runner.model.snapshot import Event, NodeSnapshot, ProcessId, encode
+from ddptop_runner.model.snapshot import Event, NodeSnapshot, encode
 from ddptop_runner.model.spec import JobSpec, Rendezvous, read_spec
 from ddptop_runner.node import snapshot as node_snapshot
 from ddptop_runner.node.agent_link import Message
-from ddptop_runner.node.alerts import JobAlerts
 from ddptop_runner.node.driver import JobDriver
-from ddptop_runner.node.guardian import PACKET_BYTES
-from ddptop_runner.node.job_clock import JobClock
-from ddptop_runner.node.keeper import RunFolderKeeper, write_end
-from ddptop_runner.node.last_resort import LastResort
-from ddptop_runner.node.past import look_back
+from ddptop_runner.node.job_process import JobProcess
+from ddptop_runner.node.keeper import RunFolderKeeper
 from ddptop_runner.node.server import ControlServer, SocketFile
-from ddptop_runner.store.disk import SteadyFile
-from ddptop_runner.store.history import HistoryReader, HistoryWriter
+from ddptop_runner.store.history import HistoryReader
 
 TICK_S = 1.0
 DATAGRAM_BYTES = 8192
@@ -71,28 +63,21 @@ class Supervisor:
     def __init__(self, folder: RunFolder, spec: JobSpec, channel: socket.socket) -> None:
         self._folder = folder
         self._spec = spec
-        self._channel = channel
         self._loop = asyncio.get_running_loop()
-        self._tasks: set[asyncio.Task[None]] = set()
-        self._seq = 0
-        self._unguarded = False
+        self._process = process = JobProcess(folder, spec, channel)
+        self._log, self._alerts = process.log, process.alerts
+        self.defects, self.spawn = process.defects, process.spawn
         self._is_reachable = False
         """Whether commands are served: what is published before would call for some."""
         self._devices_changed = False
         """Whether an attempt ran, or is to run, on other devices than the one before."""
-        self._clock = JobClock(spec.created_at)
-        self._guardian: ProcessId | None = None
-        self._self = procs.identify(os.getpid())
         self._usage = HostUsage()
         self._orphans = OrphanWatch(lambda *ended: self._driver.seen_to_exit(*ended))
-        self._history = HistoryWriter(folder.live_dir / "history.db", hosts=spec.hosts)
-        self._log = EventLog(self._history, self._show)
-        self.defects = LastResort(self._log)
         self._driver = JobDriver(folder, spec, self._log, self._usage, self)
-        self._snapshot_file = SteadyFile(folder.node_file(procs.host_name()))
-        self._keeper = RunFolderKeeper(folder, spec, self._log, self._history, self._snapshot_file)
+        self._keeper = RunFolderKeeper(
+            folder, spec, self._log, process.history, process.snapshot_file
+        )
         self._progress = JobProgress(folder, spec.cwd, spec.command())
-        self._alerts = JobAlerts(self._log, self.defects)
         self._driver.before_end = self._alerts.tell_end
         self._queue = queue_of(folder, spec, self._log)
         self._feed = self._queue or feed_of(spec)
@@ -114,31 +99,25 @@ class Supervisor:
         """Supervise until the group has ended; the job's exit code for the guardian."""
         with contextlib.suppress(OSError):  # ranks may be speaking; the first tick tries again
             self._bind_probe_socket()
-        hello = json.loads(await self._loop.sock_recv(self._channel, PACKET_BYTES))
-        self._greet(hello)
+        self._greet(await self._process.receive_hello())
         await self._bind_sockets()
         self._is_reachable = True
         self.publish()
-        self._loop.add_reader(self._channel, self._read_guardian)
+        self._process.listen(self._take_exits, lambda: self._orphans.begin(None))
         if self._feed is not None:
             await self._feed.start()
         try:
-            await self._tick_until_ended()
+            await self._process.tick_until(self._driver.ended, self._each_second)
         finally:
             await self._shut_down()
-        self._tell_guardian({"type": "done", "exit_code": self._exit_status()})
+        self._process.tell_end()
         return 0
 
     # -- the loop --------------------------------------------------------------------------------
 
-    async def _tick_until_ended(self) -> None:
-        next_tick_s = self._loop.time()
-        while not self._driver.ended.is_set():
-            await self._keep_sockets()
-            self._tick()
-            next_tick_s = max(next_tick_s + TICK_S, self._loop.time())
-            with contextlib.suppress(asyncio.TimeoutError):
-                await asyncio.wait_for(self._driver.ended.wait(), next_tick_s - self._loop.time())
+    async def _each_second(self) -> None:
+        await self._keep_sockets()
+        self._tick()
 
     def _tick(self) -> None:
         """Gather the figures, let the job decide on them, then publish what is known."""
@@ -159,9 +138,8 @@ class Supervisor:
             snapshot = self._snapshot()
         attempt.table.note_peaks(snapshot.ranks)
         self._look_for_trouble(snapshot, now_s)
-        self._write(msgspec.structs.replace(snapshot, alerts=self._alerts.now))
-        ranks = node_snapshot.for_history(snapshot)
-        self._history.add(snapshot.ts, snapshot.attempt, ranks, snapshot.gpus)
+        self._write(snapshot)
+        self._process.record(snapshot)
         attempt.table.forget_loss_range()
 
     def _look_for_trouble(self, snapshot: NodeSnapshot, now_s: float) -> None:
@@ -193,7 +171,7 @@ class Supervisor:
 
     def _tick_in_queue(self, queue: QueueWatch) -> None:
         # without a guardian, nobody would start it
-        may_start = self._driver.job.phase == "queued" and not self._unguarded
+        may_start = self._driver.job.phase == "queued" and not self._process.is_unguarded
         launched = queue.look() if may_start else None
         self._alerts.now = [queue.alert()]
         if launched is not None:
@@ -205,7 +183,7 @@ class Supervisor:
         if self._queue is not None:
             self.spawn(self._queue.stop())
         self._spec, self._alerts.now = spec, []
-        self._clock.begin_again()
+        self._process.clock.begin_again()
         self._queue, self._feed = None, feed_of(spec)
         if self._feed is not None:
             self.spawn(self._feed.start())
@@ -218,7 +196,7 @@ class Supervisor:
     async def _shut_down(self) -> None:
         self._read_probes()  # the last words of ranks that ended
         self._attempt.look_at_checkpoints(at_once=self._driver.ended.is_set())
-        self._loop.remove_reader(self._channel)
+        self._process.stop_listening()
         if self._feed is not None:
             await self._feed.stop()
         self._server.close()
@@ -226,18 +204,10 @@ class Supervisor:
         self._folder.probe_socket.unlink(missing_ok=True)
         if not self._driver.ended.is_set():
             return
-        self._clock.end()
         self._keeper.close()
         self.defects.call(self._look_at_output, None)
         self._progress.close()
-        snapshot = self._snapshot()
-        ranks = node_snapshot.for_history(snapshot)
-        self._history.add(snapshot.ts, snapshot.attempt, ranks, snapshot.gpus)
-        await write_end(self._folder, snapshot, self._history, self._snapshot_file)
-
-    def _exit_status(self) -> int:
-        job = self._driver.job
-        return job.exit_code if job.exit_code is not None else (job.phase != "finished")
+        await self._process.end(self._snapshot)
 
     # -- what comes in ---------------------------------------------------------------------------
 
@@ -301,13 +271,9 @@ class Supervisor:
                 self.defects.call(heard, None)
 
     def _greet(self, hello: Message) -> None:
-        self._guardian = procs.identify(hello["guardian_pid"])
         self._driver.agent_pid = hello["agent_pid"]
-        past = look_back(self._folder, hello)
-        self._log.restore(past.events, past.snapshot if past.lives_on else None)
+        past = self._process.restore(hello)
         if past.snapshot is not None:
-            self._clock.go_on_from(past.snapshot, alive_since=past.lives_on)
-            self._seq = past.snapshot.seq
             known = past.snapshot.memory.get("saves") or {}
             self._attempt.checkpoints.recall(
                 past.snapshot.checkpoint, {"saved_at": known.get("saved_at")}
@@ -317,8 +283,7 @@ class Supervisor:
         if past.snapshot is not None and past.lives_on:
             self._driver.recover(past.snapshot)
             if past.snapshot.state != "queued":  # what it waits for is told anew at each look
-                memory = past.snapshot.memory.get("alerts") or {}
-                self._alerts.recall(past.snapshot.alerts, memory)
+                self._process.restore_alerts(past.snapshot)
             if self._queue is not None:
                 self._queue.skip_event()
         if past.event is not None:
@@ -335,23 +300,11 @@ class Supervisor:
         if past.lives_on:
             self._driver.resume()
         if hello.get("adopted"):
-            self._orphans.begin(self._guardian)
+            self._orphans.begin(procs.identify(hello["guardian_pid"]))
             self._orphans.look(self._driver.unguarded_processes())
 
-    def _read_guardian(self) -> None:
-        """Take all that the guardian has sent; the agent's exit last, as in its hello."""
-        messages: list[Message] = []
-        is_alive = True
-        while is_alive:
-            try:
-                packet = self._channel.recv(PACKET_BYTES)
-            except BlockingIOError:
-                break
-            except OSError:
-                packet = b""
-            is_alive = bool(packet)
-            if packet:
-                messages.append(json.loads(packet))
+    def _take_exits(self, messages: list[Message]) -> None:
+        """What the guardian has sent: the agent's exit last, as in its hello."""
         agent_pid = self._driver.agent_pid
         for message in sorted(messages, key=lambda one: one["pid"] == agent_pid):
             if message["type"] == "exited":
@@ -361,15 +314,11 @@ class Supervisor:
             elif message["type"] == "agent_started":
                 self._driver.agent_pid = message["pid"]
                 self._driver.awaits_agent = False
-        if not is_alive:  # the guardian died: from now on nobody collects exits for us
-            self._loop.remove_reader(self._channel)
-            self._unguarded = True
-            self._orphans.begin(None)
 
     def _follow(self, after_seq: int, send: Callable[[bytes], None]) -> Callable[[], None]:
         """Send the head what it has not seen yet, then what happens."""
         rows = HistoryReader(self._folder.history_db).events(silent=True, after_seq=after_seq)
-        unsaved = [row for row in self._history.unsaved_events if row.seq > after_seq]
+        unsaved = [row for row in self._process.history.unsaved_events if row.seq > after_seq]
         for row in [*rows, *unsaved]:
             send(_line(NodeEvent(event=row)))
 
@@ -415,22 +364,10 @@ class Supervisor:
         elif op == "checkpoint":
             return {"asked": msgspec.to_builtins(self._attempt.ask_for_checkpoint())}
         elif op == "leave":
-            self._leave()
+            self._process.leave(self.publish)
         elif op != "ping":
             raise ControlError(f"unknown request {op!r}")
         return {"state": self._driver.job.phase}
-
-    def _leave(self) -> None:
-        """Make room for the supervisor of a new guardian, which goes on from the snapshot."""
-        if not self._unguarded:
-            raise ControlError("the job already has a guardian")
-
-        def leave() -> None:
-            self.publish()
-            self._history.close()
-            os._exit(0)
-
-        self._loop.call_later(LEAVE_AFTER_S, leave)
 
     async def _stacks(self, rank: int | None) -> Message:
         records = [record for record in self._attempt.table if rank in (None, record.rank)]
@@ -447,13 +384,6 @@ class Supervisor:
 
     # -- what goes out ---------------------------------------------------------------------------
 
-    def _show(self, line: str) -> None:
-        self._tell_guardian({"type": "print", "text": line[:SHOWN_CHARACTERS]})
-
-    def _tell_guardian(self, message: Message) -> None:
-        with contextlib.suppress(OSError):  # a lost guardian does not stop the supervisor
-            self._channel.send(json.dumps(message).encode())
-
     def start_agent(self, attempt: int, restarts_left: int) -> None:
         """Have the guardian start a new agent."""
         report = self.device_report()
@@ -464,10 +394,10 @@ class Supervisor:
         self._ask_for_agent(attempt, restarts_left, env)
 
     def _ask_for_agent(self, attempt: int, restarts_left: int, env: dict[str, str]) -> None:
-        self._driver.awaits_agent = not self._unguarded
+        self._driver.awaits_agent = not self._process.is_unguarded
         rendezvous = self._driver.job.rendezvous
         plan = agent_plan(self._spec, self._folder, attempt, restarts_left, rendezvous)
-        self._tell_guardian({"type": "start_agent", "plan": plan, "env": env})
+        self._process.tell_guardian({"type": "start_agent", "plan": plan, "env": env})
 
     def device_report(self) -> DeviceReport | None:
         """The latest report on the job's devices; None where nothing samples them."""
@@ -478,17 +408,6 @@ class Supervisor:
         self._spec = spec
         self._devices_changed = True
 
-    def spawn(self, work: Coroutine[Any, Any, None]) -> None:
-        """Run something beside the loop; an error of it is written to the supervisor's log."""
-        task = self._loop.create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._task_done)
-
-    def _task_done(self, task: asyncio.Task[None]) -> None:
-        self._tasks.discard(task)
-        if not task.cancelled() and isinstance(error := task.exception(), Exception):
-            self.defects.report(error)
-
     def snapshot_bytes(self) -> bytes:
         """The node snapshot of this moment."""
         return encode(self._snapshot())
@@ -496,32 +415,27 @@ class Supervisor:
     def publish(self) -> None:
         """Write the snapshot now."""
         if self._is_reachable:
-            self._write(msgspec.structs.replace(self._snapshot(), alerts=self._alerts.now))
+            self._write(self._snapshot())
 
     def _write(self, snapshot: NodeSnapshot) -> None:
-        self._snapshot_file.write(encode(snapshot))  # where it fails, the next tick tries again
+        written = self._process.write(snapshot)
         if self._followers:
             progress = [
                 dataclasses.asdict(one) for one in self._attempt.table.progress(boottime_s())
             ]
-            bare = msgspec.structs.replace(snapshot, memory={})
+            bare = msgspec.structs.replace(written, memory={})
             line = _line(NodeState(snapshot=bare, progress=progress))
             for send in self._followers:
                 send(line)
 
     def _snapshot(self) -> NodeSnapshot:
-        self._seq += 1
         return node_snapshot.take(
+            self._process.begin_snapshot(self._spec),
             self._driver,
             self._spec,
             self._feed,
             folder=self._folder,
-            seq=self._seq,
-            clock=self._clock,
             progress=self._progress,
-            alerts_memory=self._alerts.remember(),
-            guardian=self._guardian,
-            supervisor=self._self,
         )
 
 

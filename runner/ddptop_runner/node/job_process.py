@@ -1,0 +1,231 @@
+"""A job's own process: its log, clock, alerts, snapshot file, tasks, and the guardian's channel.
+
+The supervisor of a node's ranks and the head of a job on several nodes are each built on one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import socket
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any
+
+from msgspec.structs import replace
+
+from ddptop_runner.base.clock import boottime_s, utc_from_boottime, utc_now
+from ddptop_runner.base.errors import ControlError
+from ddptop_runner.base.paths import RunFolder
+from ddptop_runner.host import procs
+from ddptop_runner.job.event_log import EventLog
+from ddptop_runner.model.snapshot import NodeSnapshot, ProcessId, encode
+from ddptop_runner.model.spec import JobSpec
+from ddptop_runner.node.agent_link import Message
+from ddptop_runner.node.alerts import JobAlerts
+from ddptop_runner.node.guardian import PACKET_BYTES
+from ddptop_runner.node.job_clock import JobClock
+from ddptop_runner.node.keeper import write_end
+from ddptop_runner.node.last_resort import LastResort
+from ddptop_runner.node.past import Past, look_back
+from ddptop_runner.node.snapshot import devices_for_history, for_history
+from ddptop_runner.store.disk import SteadyFile
+from ddptop_runner.store.history import HistoryWriter
+
+TICK_S = 1.0
+LEAVE_AFTER_S = 0.05  # for the answer to whoever asked this process to leave
+SHOWN_CHARACTERS = 2000
+"""Of an event in the pane; the history has it whole."""
+
+
+class JobProcess:
+    """Construct inside a running event loop.
+
+    Args:
+        folder: the job's run folder.
+        spec: the job.
+        channel: the guardian's.
+    """
+
+    def __init__(self, folder: RunFolder, spec: JobSpec, channel: socket.socket) -> None:
+        self._folder = folder
+        self._channel = channel
+        self._loop = asyncio.get_running_loop()
+        self._seq = 0
+        self._guardian: ProcessId | None = None
+        self._self = procs.identify(os.getpid())
+        self.tasks: set[asyncio.Task[None]] = set()
+        self.is_unguarded = False
+        """Whether the guardian has died."""
+        self.clock = JobClock(spec.created_at)
+        self.history = HistoryWriter(folder.live_dir / "history.db", hosts=spec.hosts)
+        self.log = EventLog(self.history, self._show)
+        self.defects = LastResort(self.log)
+        self.alerts = JobAlerts(self.log, self.defects)
+        self.snapshot_file = SteadyFile(folder.node_file(procs.host_name()))
+
+    # -- from start to end -----------------------------------------------------------------------
+
+    async def receive_hello(self) -> Message:
+        """The guardian's first message."""
+        hello: Message = json.loads(await self._loop.sock_recv(self._channel, PACKET_BYTES))
+        return hello
+
+    def restore(self, hello: Message) -> Past:
+        """Continue the log and the clock of an earlier process of this job; what it left."""
+        self._guardian = procs.identify(hello["guardian_pid"])
+        past = look_back(self._folder, hello)
+        self.log.restore(past.events, past.snapshot if past.lives_on else None)
+        if past.snapshot is not None:
+            self.clock.go_on_from(past.snapshot, alive_since=past.lives_on)
+            self._seq = past.snapshot.seq
+        return past
+
+    def restore_alerts(self, snapshot: NodeSnapshot) -> None:
+        """Continue the alerts of an earlier process of this life of the job."""
+        self.alerts.recall(snapshot.alerts, snapshot.memory.get("alerts") or {})
+
+    async def tick_until(self, ended: asyncio.Event, tick: Callable[[], Awaitable[None]]) -> None:
+        """Call `tick` once a second, until the job has ended."""
+        next_tick_s = self._loop.time()
+        while not ended.is_set():
+            await tick()
+            next_tick_s = max(next_tick_s + TICK_S, self._loop.time())
+            with contextlib.suppress(asyncio.TimeoutError):
+                await asyncio.wait_for(ended.wait(), next_tick_s - self._loop.time())
+
+    async def end(self, take_snapshot: Callable[[], NodeSnapshot]) -> None:
+        """Write the last snapshot and close the history."""
+        self.clock.end()
+        snapshot = take_snapshot()
+        self.record(snapshot)
+        await write_end(self._folder, snapshot, self.history, self.snapshot_file)
+
+    def leave(self, publish: Callable[[], None]) -> None:
+        """Exit soon, for the process of a new guardian, which continues from the snapshot.
+
+        Raises:
+            ControlError: the guardian lives.
+        """
+        if not self.is_unguarded:
+            raise ControlError("the job already has a guardian")
+
+        def leave() -> None:
+            publish()
+            self.history.close()
+            os._exit(0)
+
+        self._loop.call_later(LEAVE_AFTER_S, leave)
+
+    # -- tasks -----------------------------------------------------------------------------------
+
+    def spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        """Run something beside the loop; an error of it is written to the supervisor's log."""
+        task = self._loop.create_task(work)
+        self.tasks.add(task)
+        task.add_done_callback(self._task_done)
+
+    def _task_done(self, task: asyncio.Task[None]) -> None:
+        self.tasks.discard(task)
+        if not task.cancelled() and isinstance(error := task.exception(), Exception):
+            self.defects.report(error)
+
+    # -- guardian --------------------------------------------------------------------------------
+
+    def listen(self, take: Callable[[list[Message]], None], lost: Callable[[], None]) -> None:
+        """Receive what the guardian sends, until `stop_listening`.
+
+        Args:
+            take: gets all messages that are there, in order.
+            lost: called once the guardian has died: from then on nobody collects exits.
+        """
+
+        def read() -> None:
+            messages: list[Message] = []
+            is_alive = True
+            while is_alive:
+                try:
+                    packet = self._channel.recv(PACKET_BYTES)
+                except BlockingIOError:
+                    break
+                except OSError:
+                    packet = b""
+                is_alive = bool(packet)
+                if packet:
+                    messages.append(json.loads(packet))
+            take(messages)
+            if not is_alive:
+                self.stop_listening()
+                self.is_unguarded = True
+                lost()
+
+        self._loop.add_reader(self._channel, read)
+
+    def stop_listening(self) -> None:
+        """Receive nothing of the guardian any more."""
+        self._loop.remove_reader(self._channel)
+
+    def tell_guardian(self, message: Message) -> None:
+        """Send a message; a guardian that has died does not stop the job."""
+        with contextlib.suppress(OSError):
+            self._channel.send(json.dumps(message).encode())
+
+    def tell_end(self) -> None:
+        """Send the guardian the job's exit code: this process is about to exit."""
+        job = self.log.state
+        code = job.exit_code if job.exit_code is not None else int(job.phase != "finished")
+        self.tell_guardian({"type": "done", "exit_code": code})
+
+    def _show(self, line: str) -> None:
+        self.tell_guardian({"type": "print", "text": line[:SHOWN_CHARACTERS]})
+
+    # -- snapshots -------------------------------------------------------------------------------
+
+    def begin_snapshot(self, spec: JobSpec) -> NodeSnapshot:
+        """What the job's state says at this moment; ranks, devices, and alerts are to be added."""
+        self._seq += 1
+        job, now_s = self.log.state, boottime_s()
+        started_s = job.attempt_started_s
+        restart_at_s = None if job.restart is None else job.restart.at_s
+        return NodeSnapshot(
+            job=spec.job,
+            job_id=spec.job_id,
+            host=procs.host_name(),
+            seq=self._seq,
+            ts=utc_now(),
+            boot_id=procs.boot_id(),
+            pid_ns=procs.pid_namespace(),
+            state=job.phase,
+            attempt=job.attempt,
+            restarts_used=job.budget.used,
+            restarts_left=job.restarts_left(spec.max_restarts),
+            world_size=job.world,
+            started_at=self.clock.started_at,
+            attempt_started_at=None if started_s is None else utc_from_boottime(started_s),
+            ended_at=self.clock.ended_at,
+            exit_code=job.exit_code,
+            cause=job.cause,
+            previous_cause=job.previous_cause,
+            guardian=self._guardian,
+            supervisor=self._self,
+            requeue=None if job.ending is None else job.ending.requeue,
+            checkpoint=job.checkpoint,
+            policy=job.policy,
+            restarts_refilled=job.history.refilled,
+            restart_at=None if restart_at_s is None else utc_from_boottime(restart_at_s),
+            ran_s=self.clock.lived_s(now_s),
+            boottime_s=now_s,
+            memory={**self.log.memory(), "alerts": self.alerts.remember()},
+        )
+
+    def write(self, snapshot: NodeSnapshot) -> NodeSnapshot:
+        """Write a snapshot with the alerts of this moment; returns it."""
+        whole = replace(snapshot, alerts=self.alerts.now)
+        self.snapshot_file.write(encode(whole))  # where it fails, the next tick tries again
+        return whole
+
+    def record(self, snapshot: NodeSnapshot) -> None:
+        """Add the figures of ranks and devices to the history."""
+        gpus = devices_for_history(snapshot)
+        self.history.add(snapshot.ts, snapshot.attempt, for_history(snapshot), gpus)

@@ -118,7 +118,7 @@ def test_ranks_that_hang_or_train_on_nan_are_ended_though_the_cause_cannot_be_to
         monkeypatch.setattr(where, broken_is, broken)
         ended = AsyncMock(return_value=None)
         monkeypatch.setattr(driver, "_end_ranks", ended)
-        driver.attempt.found = found
+        driver.attempt.trouble.found = found
         driver.take(pt.TroubleFound(reason="hang" if found is HANG else "nan"))
         await finish(around)
         assert len([one for one in told("alert") if "internal error" in one.message]) == 1

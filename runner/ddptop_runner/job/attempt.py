@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from ddptop_runner.base.clock import boottime_s, utc_from_boottime
+from ddptop_runner.base.clock import boottime_s
 from ddptop_runner.base.errors import ControlError
 from ddptop_runner.base.paths import LAUNCHER, RunFolder
 from ddptop_runner.host import procs, tree
@@ -23,16 +23,14 @@ from ddptop_runner.job.command_ranks import CommandRanks, table_of
 from ddptop_runner.job.event_log import EventLog
 from ddptop_runner.job.ranks import RankMemory, RankRecord, read_memory
 from ddptop_runner.job.state import JobState, RankLife
+from ddptop_runner.job.trouble import TroubleWatch
 from ddptop_runner.judge.checkpoints import CheckpointBook
-from ddptop_runner.judge.hangs.verdict import HangVerdict, SeenPause
-from ddptop_runner.judge.hangs.watch import HangWatch
-from ddptop_runner.judge.losses import BadLoss, LossWatch
 from ddptop_runner.model import events as ev
 from ddptop_runner.model import protocol as pt
 from ddptop_runner.model.diagnose import RankExit
 from ddptop_runner.model.probe_message import ProbeMessage
 from ddptop_runner.model.run_step import RankSteps, RunSteps
-from ddptop_runner.model.snapshot import NodeSnapshot, Pause, ProcessId, RankSample
+from ddptop_runner.model.snapshot import NodeSnapshot, ProcessId
 from ddptop_runner.model.spec import JobSpec
 
 STARTED_AFTER_S = 30.0
@@ -69,16 +67,11 @@ class Attempt:
         self._publish = publish
         self._begun_s = boottime_s()
         self.table = table_of(spec, self.started_s)
-        self.pause: Pause | None = None
-        """That no step is taken; None while steps come."""
-        self.hangs = HangWatch(spec.hang_timeout_s, auto=spec.hang_auto)
-        self.losses = LossWatch(spec.on_nan)
+        self.trouble = TroubleWatch(spec, log, take)
         self.checkpoints = CheckpointBook()
         self.run_steps = RunSteps()
         self.oom = OomWatch()
         self.oom.begin_attempt()
-        self.found: HangVerdict | BadLoss | None = None
-        """For what the attempt is ended while its ranks are alive."""
         self.on_bad_exit: Callable[[], None] = lambda: None
         """Called as a rank of a command exits badly by itself."""
         self.on_new_ranks: Callable[[], None] = lambda: None
@@ -87,7 +80,6 @@ class Attempt:
         self._tree = TreeLook(self._tree_pids)
         self._exits: ProcessWatch | None = None
         self._save_asked: request.SaveAsked | None = None
-        self._is_suspected = False
         self._looked_at_s: float | None = None
         self.settled_at_s = boottime_s() + SETTLE_S
         """CLOCK_BOOTTIME from which on a hang can be found."""
@@ -132,11 +124,9 @@ class Attempt:
     def _begin(self) -> None:
         """Nothing is left of the attempt before."""
         self.table = table_of(self.spec, self.started_s, self.job.rendezvous)
-        self.hangs.begin_attempt()
-        self.losses.begin_attempt()
+        self.trouble.begin_attempt()
         self.oom.begin_attempt()
-        self.pause = self.found = self._save_asked = None
-        self._is_suspected = False
+        self._save_asked = None
         self.look_at_steps({})
         request.withdraw(self._folder)  # a new attempt has nothing to save yet
 
@@ -245,7 +235,7 @@ class Attempt:
         new, self.table.new = self.table.new, []
         for record in new:
             self._watch(record)
-            self.hangs.forget(record.rank)
+            self.trouble.hangs.forget(record.rank)
             self._log.emit(ev.RankStarted(attempt=self.number, rank=record.rank, pid=record.pid))
         if new:
             self.on_new_ranks()
@@ -267,44 +257,9 @@ class Attempt:
         lived_s = now_s - self.started_s
         if self.job.phase == "starting" and self.table.alive() and lived_s > STARTED_AFTER_S:
             self._log.emit(ev.RunningAssumed(attempt=self.number))
-        hung = self.job.phase == "hung"
-        looked = self.hangs.look(self.table.progress(now_s), now_s, hung=hung)
+        is_settled = now_s >= self.settled_at_s
+        looked = self.trouble.look(self.table.progress(now_s), now_s, is_settled=is_settled)
         self.table.note_quiet(looked)
-        self._note_pause(looked.pause, now_s)
-        if self.job.phase not in ("starting", "running") or now_s < self.settled_at_s:
-            return
-        if looked.verdict is not None:
-            self.found = looked.verdict
-            self._take(pt.TroubleFound(reason="hang", ranks=list(looked.verdict.ranks)))
-        elif looked.suspicion is not None and not self._is_suspected:
-            self._log.emit(
-                ev.HangSuspected(
-                    attempt=self.number,
-                    found=looked.suspicion.message,
-                    ranks=list(looked.suspicion.ranks),
-                )
-            )
-        self._is_suspected = looked.suspicion is not None
-
-    def _note_pause(self, seen: SeenPause | None, now_s: float) -> None:
-        """Keep it as viewers are shown it; its beginning does not move."""
-        if seen is None or self.job.phase not in ("starting", "running", "hung"):
-            self.pause = None
-            return
-        since = utc_from_boottime(now_s - seen.stepless_s)
-        self.pause = Pause(
-            state=seen.state,
-            since=since if self.pause is None else self.pause.since,
-            reason=seen.reason,
-            ranks=list(seen.ranks),
-        )
-
-    def look_at_losses(self, ranks: Sequence[RankSample]) -> None:
-        """Report a loss gone bad where `--on-nan` asks for it."""
-        bad = self.losses.look(ranks)
-        if bad is not None and self.job.phase == "running":
-            self.found = bad
-            self._take(pt.TroubleFound(reason="nan"))
 
     # -- probes and checkpoints ------------------------------------------------------------------
 
@@ -395,7 +350,7 @@ class Attempt:
             ranks_met=self.table.remember() if isinstance(self.table, CommandRanks) else None,
         )
         return {
-            "hangs": self.hangs.remember(),
+            "hangs": self.trouble.hangs.remember(),
             "saves": self.checkpoints.remember(),
             "oom": self.oom.remember(),
             "group": msgspec.to_builtins(ranks, str_keys=True),
@@ -408,7 +363,7 @@ class Attempt:
         if snapshot.launcher is not None and snapshot.launcher.pid is not None:
             self.table.started(LAUNCHER, 0, snapshot.launcher.pid)
         self.checkpoints.recall(snapshot.checkpoint, snapshot.memory.get("saves") or {})
-        self.hangs.recall(snapshot.memory.get("hangs") or {})
+        self.trouble.recall(snapshot.memory.get("hangs") or {})
         self.oom.recall(snapshot.memory.get("oom") or {})
         for rank in snapshot.ranks:
             if rank.pid is not None and snapshot.attempt == job.attempt:
@@ -431,7 +386,6 @@ class Attempt:
                 self._deaths.watch(record.process.pid)
             if record.alive and self.table.launcher not in (None, record):
                 self._watch(record)
-        self._is_suspected = job.suspected is not None
         self.run_steps.recall(snapshot, resumed=self._is_resumed)
         self.look_at_steps({})
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from signal import Signals
 
@@ -33,6 +33,7 @@ from ddptop_runner.judge.causes.error_text import (
     last_exception,
     unopened_script,
 )
+from ddptop_runner.judge.checkpoints import WorkLost
 from ddptop_runner.judge.hangs import records
 from ddptop_runner.model import diagnose, run_step
 from ddptop_runner.model.diagnose import AttemptOutcome, PythonException, RankExit
@@ -301,33 +302,41 @@ def never_started(folder: RunFolder, returncode: int | None) -> Cause:
 
 def with_achievements(
     outcome: AttemptOutcome,
-    table: OwnRanks,
+    kind: str,
+    global_steps: Iterable[int | None],
     last: Checkpoint | None,
     startup_s: float | None,
-    kind: str,
 ) -> AttemptOutcome:
     """The outcome with what ranks and checkpoints say of the attempt's progress.
 
     Args:
         outcome: what is known of the end.
-        table: the attempt's ranks.
+        kind: of the cause.
+        global_steps: of the attempt's ranks.
         last: the last checkpoint, of any attempt.
         startup_s: how long its first step took; None when there was none.
-        kind: of the cause.
     """
     new_checkpoint = None
     if last is not None and last.attempt == outcome.attempt:
         new_checkpoint = True
     elif last is not None and outcome.steps is not None:
         new_checkpoint = False  # this job's script is known to save, and this attempt did not
-    steps = [
-        record.reported.global_step for record in table if record.reported.global_step is not None
-    ]
+    known = [step for step in global_steps if step is not None]
     return dataclasses.replace(
         outcome,
         new_checkpoint=new_checkpoint,
         checkpoint_step=last.global_step if last is not None and new_checkpoint else None,
-        global_step=max(steps, default=outcome.global_step),
+        global_step=max(known, default=outcome.global_step),
         startup_s=startup_s,
         kind=kind if outcome.kind == "unknown" else outcome.kind,
+    )
+
+
+def with_work_lost(cause: Cause, lost: WorkLost) -> Cause:
+    """The cause with what training is lost, in words and numbers."""
+    return msgspec.structs.replace(
+        cause,
+        summary=" ".join(filter(None, [cause.summary, lost.in_words()])),
+        work_lost_steps=lost.steps,
+        work_lost_s=lost.seconds,
     )

@@ -29,6 +29,7 @@ from ddptop_runner.job.decide import decide
 from ddptop_runner.job.event_log import EventLog
 from ddptop_runner.job.processes import LEFTOVER_GRACE_S, JobProcesses, alive
 from ddptop_runner.job.state import JobState
+from ddptop_runner.job.trouble import plain_cause, plain_outcome
 from ddptop_runner.judge.hangs.records import hang_cause
 from ddptop_runner.judge.hangs.verdict import HangVerdict
 from ddptop_runner.judge.losses import BadLoss
@@ -195,7 +196,11 @@ class JobDriver:
                 attempt=attempt, status=order.status, cause=cause, jitter=random.random()
             )
         if isinstance(order, pt.JudgeTrouble):
-            return self._trouble_judged(order, attempt, None, None)
+            found = self.attempt.trouble.found
+            if found is None:
+                return None
+            # ranks that hang, or train on nonsense, are ended in any case
+            return trouble_judged(order, attempt, plain_cause(found), None)
         if isinstance(order, pt.ChooseDevices):
             agent = self._agent_state()
             return pt.DevicesChosen(attempt=attempt, question=order.question, agent=agent)
@@ -363,38 +368,20 @@ class JobDriver:
         return [msgspec.to_builtins(failure.shortened(end)) for end in ends]
 
     async def _judge_trouble(self, order: pt.JudgeTrouble, attempt: int) -> pt.TroubleJudged | None:
-        found = self.attempt.found
+        found = self.attempt.trouble.found
         folder = await self._keep_evidence(order.reason)
         if found is None or self.attempt.number != attempt or self.job.is_decided:
             return None
         if isinstance(found, HangVerdict):
             cause = self._hang_cause(found, folder)
         else:
-            words = filter(None, [found.in_words(), self._doubt_checkpoint(found)])
-            cause = Cause(kind="nan", rank=found.rank, summary=" ".join(words), evidence=folder)
-        steps, is_hang = self.attempt.table.most_steps(), order.reason == "hang"
-        bare = AttemptOutcome(
-            attempt, self._lived_s(), steps, None, None, None, is_hang, not is_hang
+            cause = plain_cause(found)
+            words = filter(None, [cause.summary, self._doubt_checkpoint(found)])
+            cause = msgspec.structs.replace(cause, summary=" ".join(words), evidence=folder)
+        steps = self.attempt.table.most_steps()
+        outcome, cause = self._with_achievements(
+            plain_outcome(found, attempt, self._lived_s(), steps), cause
         )
-        outcome, cause = self._with_achievements(bare, cause)
-        return self._trouble_judged(order, attempt, cause, outcome)
-
-    def _trouble_judged(
-        self,
-        order: pt.JudgeTrouble,
-        attempt: int,
-        cause: Cause | None,
-        outcome: AttemptOutcome | None,
-    ) -> pt.TroubleJudged | None:
-        """As far as it is known: ranks that hang, or train on nonsense, are ended in any case."""
-        found = self.attempt.found
-        if found is None:
-            return None
-        if cause is None and isinstance(found, HangVerdict):
-            cause = Cause(kind="hang", summary=f"The job hung: {found.message}.")
-        elif cause is None and isinstance(found, BadLoss):
-            cause = Cause(kind="nan", rank=found.rank, summary=found.in_words())
-        assert cause is not None
         return trouble_judged(order, attempt, cause, outcome)
 
     def _hang_cause(self, found: HangVerdict, folder: str) -> Cause:
@@ -410,29 +397,19 @@ class JobDriver:
         """With the steps and checkpoints of the attempt, and with what is lost."""
         attempt = self.attempt
         attempt.look_at_checkpoints(at_once=True)
-        if self._spec.membership is not None:  # another node may have saved
-            evidence_folder.keep_cause(cause)
-            return self._achieved(outcome, cause), cause
-        lost = attempt.checkpoints.work_lost(
-            attempt.number, attempt.table.most_steps(), outcome.lived_s
-        )
-        cause = msgspec.structs.replace(
-            cause,
-            summary=" ".join(filter(None, [cause.summary, lost.in_words()])),
-            work_lost_steps=lost.steps,
-            work_lost_s=lost.seconds,
-        )
+        if self._spec.membership is None:  # else another node may have saved
+            steps = attempt.table.most_steps()
+            lost = attempt.checkpoints.work_lost(attempt.number, steps, outcome.lived_s)
+            cause = failure.with_work_lost(cause, lost)
         evidence_folder.keep_cause(cause)
-        return self._achieved(outcome, cause), cause
-
-    def _achieved(self, outcome: AttemptOutcome, cause: Cause) -> AttemptOutcome:
-        return failure.with_achievements(
+        achieved = failure.with_achievements(
             outcome,
-            self.attempt.table,
-            self.attempt.checkpoints.last,
-            self.job.first_step_after_s,
             cause.kind,
+            [record.reported.global_step for record in attempt.table],
+            attempt.checkpoints.last,
+            self.job.first_step_after_s,
         )
+        return achieved, cause
 
     def _doubt_checkpoint(self, bad: BadLoss) -> str:
         """Warns where the last checkpoint was saved after the loss had gone bad."""

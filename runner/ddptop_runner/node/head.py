@@ -18,28 +18,26 @@ from typing import Any
 import msgspec
 from msgspec.structs import replace
 
-from ddptop_runner.base.clock import boottime_s, utc_from_boottime
+from ddptop_runner.base.clock import boottime_s
 from ddptop_runner.base.errors import ControlError, DdptopError
 from ddptop_runner.base.paths import RunFolder
 from ddptop_runner.host import handover
+from ddptop_runner.job import failure_on_nodes
 from ddptop_runner.job.decide import Decision
 from ddptop_runner.job.decide_nodes import begin, decide_nodes, hosts_of_ranks
 from ddptop_runner.job.old_events import typed
 from ddptop_runner.job.state import JobState
+from ddptop_runner.job.trouble import TroubleWatch, plain_cause, plain_outcome
 from ddptop_runner.judge.alerts import Finding, stalled
-from ddptop_runner.judge.causes import culprit, paragraph
 from ddptop_runner.judge.causes.culprit import RankEnd
-from ddptop_runner.judge.causes.error_text import NOT_A_VICTIM
 from ddptop_runner.judge.checkpoints import CheckpointBook
 from ddptop_runner.judge.hangs.records import hang_cause
-from ddptop_runner.judge.hangs.verdict import HangVerdict, RankProgress, SeenPause
-from ddptop_runner.judge.hangs.watch import HangWatch
-from ddptop_runner.judge.losses import BadLoss, LossWatch
+from ddptop_runner.judge.hangs.verdict import HangVerdict, RankProgress
 from ddptop_runner.model import events as ev
 from ddptop_runner.model import node_link as nl
 from ddptop_runner.model import protocol as pt
 from ddptop_runner.model.diagnose import AttemptOutcome
-from ddptop_runner.model.snapshot import Cause, NodeSnapshot, Pause
+from ddptop_runner.model.snapshot import Cause, NodeSnapshot
 from ddptop_runner.model.spec import JobSpec, Membership, NodeSpec, Rendezvous
 from ddptop_runner.node import fetch, head_snapshot
 from ddptop_runner.node.agent_link import Message
@@ -129,11 +127,8 @@ class Head:
         )
         self._parts: dict[str, Part] = {}
         self._fetcher = Fetcher(folder, self._ask_node, self._clock_offsets)
-        self._hangs = HangWatch(spec.hang_timeout_s, auto=spec.hang_auto)
-        self._losses = LossWatch(spec.on_nan)
+        self._trouble = TroubleWatch(spec, process.log, self.take)
         self._checkpoints = CheckpointBook()
-        self._found: HangVerdict | BadLoss | None = None
-        self._pause: Pause | None = None
         self._orders = Orders(
             process.log,
             process.defects,
@@ -203,6 +198,7 @@ class Head:
             self._log.emit(past.event)
         if past.lives_on and past.snapshot is not None:
             self.process.restore_alerts(past.snapshot)
+            self._trouble.recall({})
             if self.job.is_over:
                 self.ended.set()
             else:
@@ -228,8 +224,11 @@ class Head:
         now_s = boottime_s()
         self.defects.call(lambda: self._look_at_progress(now_s), None)
         snapshot = self._snapshot()
-        self.defects.call(lambda: self._look_at_losses(snapshot), None)
-        found = [*self._alerts_of_nodes(), *stalled(snapshot.pause, is_told=self._hangs.is_on)]
+        self.defects.call(lambda: self._trouble.look_at_losses(snapshot.ranks), None)
+        found = [
+            *self._alerts_of_nodes(),
+            *stalled(snapshot.pause, is_told=self._trouble.hangs.is_on),
+        ]
         self._alerts.look(snapshot, found, now_s)
         self.process.write(snapshot)
         self.process.record(snapshot)
@@ -265,9 +264,7 @@ class Head:
 
     def _follow_event(self, event: ev.JobEvent) -> None:
         if isinstance(event, ev.NodesChosen):
-            self._hangs.begin_attempt()
-            self._losses.begin_attempt()
-            self._found = self._pause = None
+            self._trouble.begin_attempt()
             self._has_evidence.clear()
             self._orders.skip.clear()
             for part in self._parts.values():
@@ -519,73 +516,24 @@ class Head:
         return judged(order, attempt, cause, outcome)
 
     def _verdict(self, attempt: int) -> tuple[Cause | None, AttemptOutcome | None]:
-        """One cause over all nodes: the first rank that failed, and was no victim of another."""
-        job, hosts = self.job, hosts_of_ranks(self.job, self._spec)
-        failed = {host: life for host, life in job.nodes.items() if life.failed}
         ends = [end for part in self._parts.values() for end in part.ends]
-        blamed = culprit.find(ends) if ends else None
-        gone = [host for host, life in failed.items() if life.outcome is None]
-        away = [host for host, life in job.nodes.items() if life.unknown_since is not None]
-        is_victim = blamed is not None and blamed.end.victim != NOT_A_VICTIM
-        if blamed is not None and not (is_victim and (gone or away)):
-            host = hosts.get(blamed.end.rank)
-            life = None if host is None else failed.get(host)
-            cause = None if life is None else life.cause
-            if cause is None or cause.rank != blamed.end.rank:
-                cause = paragraph.cause_of(blamed, ends, paragraph.Surroundings(), None)
-            outcome = None if life is None else life.outcome
-        elif gone:
-            host = gone[0]
-            cause, outcome = failed[host].cause, None
-        else:
-            host, outcome = away[0] if away else None, None
-            cause = _cause_of_absence(away, blamed)
+        cause, outcome = failure_on_nodes.blame(self.job, self._spec, ends)
         if cause is None:
             return None, outcome
-        outcome = self._achieved(outcome, attempt, cause)
-        return self._with_loss(replace(cause, host=host), outcome), outcome
-
-    def _achieved(
-        self, outcome: AttemptOutcome | None, attempt: int, cause: Cause
-    ) -> AttemptOutcome:
-        """With what any node achieved: rank 0 alone may save."""
-        lives = [life.outcome for life in self.job.nodes.values() if life.outcome is not None]
         if outcome is None:
             outcome = AttemptOutcome(
                 attempt, self._lived_s(), None, cause.exit_code, cause.signal, None, kind=cause.kind
             )
-        steps = [one.steps for one in lives if one.steps is not None]
-        steps += [
-            rank.step
-            for part in self._parts.values()
-            if (seen := _if_of(attempt, part.snapshot)) is not None
-            for rank in seen.ranks
-            if rank.step is not None and rank.step_source != "log"
-        ]
-        global_steps = [one.global_step for one in lives if one.global_step is not None]
-        saved = [one for one in lives if one.new_checkpoint]
-        last = self.job.checkpoint
-        if last is not None and last.attempt == attempt:
-            new_checkpoint: bool | None = True
-        else:
-            new_checkpoint = None if last is None and not saved else bool(saved)
-        return dataclasses.replace(
-            outcome,
-            steps=max(steps, default=outcome.steps),
-            global_step=max(global_steps, default=outcome.global_step),
-            new_checkpoint=new_checkpoint,
-            checkpoint_step=last.global_step if last is not None and new_checkpoint else None,
-            startup_s=self.job.first_step_after_s,
-        )
+        outcome, cause = self._with_achievements(outcome, cause)
+        return cause, outcome
 
-    def _with_loss(self, cause: Cause, outcome: AttemptOutcome) -> Cause:
-        lost = self._checkpoints.work_lost(self.attempt, outcome.steps, outcome.lived_s)
-        where = f"On {cause.host}: " if cause.host and cause.kind not in ("node", "launch") else ""
-        return replace(
-            cause,
-            summary=" ".join(filter(None, [where + cause.summary, lost.in_words()])),
-            work_lost_steps=lost.steps,
-            work_lost_s=lost.seconds,
+    def _with_achievements(
+        self, outcome: AttemptOutcome, cause: Cause
+    ) -> tuple[AttemptOutcome, Cause]:
+        seen = [_if_of(outcome.attempt, part.snapshot) for part in self._parts.values()]
+        ranks = [rank for one in seen if one is not None for rank in one.ranks]
+        return failure_on_nodes.with_achievements(
+            outcome, cause, self.job, ranks, self._checkpoints
         )
 
     def _lived_s(self) -> float:
@@ -607,47 +555,14 @@ class Head:
         return found
 
     def _look_at_progress(self, now_s: float) -> None:
-        phase = self.job.phase
         progress = self._progress(now_s)
-        if progress is None or phase not in ("starting", "running", "hung"):
-            self._pause = None
-            return
-        looked = self._hangs.look(progress, now_s, hung=phase == "hung")
-        self._note_pause(looked.pause, now_s)
-        if phase == "hung":
-            return
-        if looked.verdict is not None:
-            self._found = looked.verdict
-            self.take(pt.TroubleFound(reason="hang", ranks=list(looked.verdict.ranks)))
-        elif looked.suspicion is not None and self.job.suspected is None:
-            self._log.emit(
-                ev.HangSuspected(
-                    attempt=self.attempt,
-                    found=looked.suspicion.message,
-                    ranks=list(looked.suspicion.ranks),
-                )
-            )
-
-    def _note_pause(self, seen: SeenPause | None, now_s: float) -> None:
-        if seen is None:
-            self._pause = None
-            return
-        since = utc_from_boottime(now_s - seen.stepless_s)
-        self._pause = Pause(
-            state=seen.state,
-            since=since if self._pause is None else self._pause.since,
-            reason=seen.reason,
-            ranks=list(seen.ranks),
-        )
-
-    def _look_at_losses(self, snapshot: NodeSnapshot) -> None:
-        bad = self._losses.look(snapshot.ranks)
-        if bad is not None and self.job.phase == "running":
-            self._found = bad
-            self.take(pt.TroubleFound(reason="nan"))
+        if progress is None:
+            self._trouble.pause = None
+        else:
+            self._trouble.look(progress, now_s)
 
     async def _judge_trouble(self, order: pt.JudgeTrouble, attempt: int) -> pt.TroubleJudged | None:
-        found = self._found
+        found = self._trouble.found
         await self._keep_evidence(order.reason)
         if found is None or self.attempt != attempt:
             return None
@@ -656,15 +571,13 @@ class Head:
             stands_at = {one.rank: one.stands_at for one in self._progress(boottime_s()) or ()}
             cause = hang_cause(found, folder, stands_at)
         else:
-            cause = Cause(kind="nan", rank=found.rank, summary=found.in_words(), evidence=folder)
+            cause = replace(plain_cause(found), evidence=folder)
         steps = [one.steps for part in self._parts.values() for one in part.progress if one.steps]
-        is_hang = order.reason == "hang"
-        lived_s = self._lived_s()
-        most = max(steps, default=None)
-        bare = AttemptOutcome(attempt, lived_s, most, None, None, None, is_hang, not is_hang)
         host = None if cause.rank is None else hosts_of_ranks(self.job, self._spec).get(cause.rank)
-        outcome = self._achieved(bare, attempt, cause)
-        cause = self._with_loss(replace(cause, host=host), outcome)
+        outcome, cause = self._with_achievements(
+            plain_outcome(found, attempt, self._lived_s(), max(steps, default=None)),
+            replace(cause, host=host),
+        )
         return trouble_judged(order, attempt, cause, outcome)
 
     def _alerts_of_nodes(self) -> list[Finding]:
@@ -771,7 +684,7 @@ class Head:
             for host, part in self._parts.items()
         }
         begun = self.process.begin_snapshot(self._spec)
-        return head_snapshot.merged(begun, self.job, self._spec, parts, self._pause, memory)
+        return head_snapshot.merged(begun, self.job, self._spec, parts, self._trouble.pause, memory)
 
 
 def _fact_in_any_case(order: pt.Order, attempt: int) -> pt.Fact | None:
@@ -796,13 +709,6 @@ def _end_of(plain: dict[str, Any], shift_s: float) -> RankEnd:
     end = msgspec.convert(plain, RankEnd)
     at_s = end.exit.at_boottime_s + shift_s
     return dataclasses.replace(end, exit=dataclasses.replace(end.exit, at_boottime_s=at_s))
-
-
-def _cause_of_absence(away: list[str], blamed: culprit.Culprit | None) -> Cause:
-    """Ranks failed while nodes could not be reached, and none of them by itself."""
-    who = ", ".join(away) or "a node"
-    other = "" if blamed is None else f" while rank {blamed.end.rank} failed: it lost a connection"
-    return Cause(kind="node", summary=f"Cannot reach {who}{other}.", host=away[0] if away else None)
 
 
 def _if_of(attempt: int | None, snapshot: NodeSnapshot | None) -> NodeSnapshot | None:

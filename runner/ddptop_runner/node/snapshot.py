@@ -166,6 +166,6 @@ def take(
             samples, attempt.number, attempt.run_steps.began, counted.values()
         ),
         attempts_began=attempt.run_steps.attempts_began,
-        pause=attempt.pause,
+        pause=attempt.trouble.pause,
         memory=begun.memory | driver.learned(),
     )

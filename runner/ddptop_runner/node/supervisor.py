@@ -133,7 +133,7 @@ class Supervisor:
         self.defects.call(lambda: attempt.look_at_progress(now_s), None)
         attempt.look_at_checkpoints()
         snapshot = self._snapshot()
-        self.defects.call(lambda: attempt.look_at_losses(snapshot.ranks), None)
+        self.defects.call(lambda: attempt.trouble.look_at_losses(snapshot.ranks), None)
         if self._driver.job.phase != snapshot.state:
             snapshot = self._snapshot()
         attempt.table.note_peaks(snapshot.ranks)
@@ -150,7 +150,7 @@ class Supervisor:
         if self._spec.membership is not None:  # the head judges the ranks of all nodes together
             self._alerts.look(msgspec.structs.replace(snapshot, ranks=[], gpus=[]), found, now_s)
             return
-        found += stalled(snapshot.pause, is_told=self._attempt.hangs.is_on)
+        found += stalled(snapshot.pause, is_told=self._attempt.trouble.hangs.is_on)
         at_work = [gpu for gpu in snapshot.gpus if gpu.index not in snapshot.set_aside]
         self._alerts.look(msgspec.structs.replace(snapshot, gpus=at_work), found, now_s)
 

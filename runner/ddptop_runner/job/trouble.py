@@ -1,0 +1,121 @@
+"""Watches for trouble that ends an attempt while its ranks are alive: hangs and bad losses."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from ddptop_runner.base.clock import utc_from_boottime
+from ddptop_runner.job.event_log import EventLog
+from ddptop_runner.judge.hangs.verdict import HangLook, HangVerdict, RankProgress, SeenPause
+from ddptop_runner.judge.hangs.watch import HangWatch
+from ddptop_runner.judge.losses import BadLoss, LossWatch
+from ddptop_runner.model import events as ev
+from ddptop_runner.model import protocol as pt
+from ddptop_runner.model.diagnose import AttemptOutcome
+from ddptop_runner.model.snapshot import Cause, Pause, RankSample
+from ddptop_runner.model.spec import JobSpec
+
+
+class TroubleWatch:
+    """Looks once a second at all ranks of a job.
+
+    Args:
+        spec: the job.
+        log: holds the job's state, and gets suspicions.
+        take: gets what was found.
+    """
+
+    def __init__(self, spec: JobSpec, log: EventLog, take: Callable[[pt.Fact], None]) -> None:
+        self._log = log
+        self._take = take
+        self._losses = LossWatch(spec.on_nan)
+        self._is_suspected = False
+        self.hangs = HangWatch(spec.hang_timeout_s, auto=spec.hang_auto)
+        self.found: HangVerdict | BadLoss | None = None
+        """For what the attempt is ended while its ranks are alive."""
+        self.pause: Pause | None = None
+        """That no step is taken; None while steps come."""
+
+    def begin_attempt(self) -> None:
+        """Nothing is left of the attempt before but the pace of its steps."""
+        self.hangs.begin_attempt()
+        self._losses.begin_attempt()
+        self.found = self.pause = None
+        self._is_suspected = False
+
+    def recall(self, memory: dict[str, Any]) -> None:
+        """Go on with what `hangs.remember` gave; the log has restored the state."""
+        self.hangs.recall(memory)
+        self._is_suspected = self._log.state.suspected is not None
+
+    def look(
+        self, progress: Sequence[RankProgress], now_s: float, *, is_settled: bool = True
+    ) -> HangLook:
+        """Find a hang, or the suspicion of one.
+
+        Args:
+            progress: of all ranks.
+            now_s: CLOCK_BOOTTIME.
+            is_settled: whether each rank could have reported by now.
+        """
+        job = self._log.state
+        looked = self.hangs.look(progress, now_s, hung=job.phase == "hung")
+        self._note_pause(looked.pause, now_s)
+        if job.phase not in ("starting", "running") or not is_settled:
+            return looked
+        if looked.verdict is not None:
+            self.found = looked.verdict
+            self._take(pt.TroubleFound(reason="hang", ranks=list(looked.verdict.ranks)))
+        elif looked.suspicion is not None and not self._is_suspected:
+            self._log.emit(
+                ev.HangSuspected(
+                    attempt=job.attempt or 0,
+                    found=looked.suspicion.message,
+                    ranks=list(looked.suspicion.ranks),
+                )
+            )
+        self._is_suspected = looked.suspicion is not None
+        return looked
+
+    def _note_pause(self, seen: SeenPause | None, now_s: float) -> None:
+        """Keep it as viewers are shown it; its beginning does not move."""
+        if seen is None or self._log.state.phase not in ("starting", "running", "hung"):
+            self.pause = None
+            return
+        since = utc_from_boottime(now_s - seen.stepless_s)
+        self.pause = Pause(
+            state=seen.state,
+            since=since if self.pause is None else self.pause.since,
+            reason=seen.reason,
+            ranks=list(seen.ranks),
+        )
+
+    def look_at_losses(self, ranks: Sequence[RankSample]) -> None:
+        """Report a loss gone bad where `--on-nan` asks for it."""
+        bad = self._losses.look(ranks)
+        if bad is not None and self._log.state.phase == "running":
+            self.found = bad
+            self._take(pt.TroubleFound(reason="nan"))
+
+
+def plain_cause(found: HangVerdict | BadLoss) -> Cause:
+    """The cause, before anything else is read."""
+    if isinstance(found, HangVerdict):
+        return Cause(kind="hang", summary=f"The job hung: {found.message}.")
+    return Cause(kind="nan", rank=found.rank, summary=found.in_words())
+
+
+def plain_outcome(
+    found: HangVerdict | BadLoss, attempt: int, lived_s: float, steps: int | None
+) -> AttemptOutcome:
+    """The outcome of an attempt that is ended for it.
+
+    Args:
+        found: the trouble.
+        attempt: the attempt's number.
+        lived_s: how long the attempt lived.
+        steps: the most that a rank took.
+    """
+    is_hang = isinstance(found, HangVerdict)
+    return AttemptOutcome(attempt, lived_s, steps, None, None, None, is_hang, not is_hang)

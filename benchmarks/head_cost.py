@@ -34,6 +34,7 @@ from ddptop_runner.model.snapshot import GpuSample, NodeSnapshot, RankSample
 from ddptop_runner.model.spec import JobSpec, NodeSpec, Placement, write_spec
 from ddptop_runner.node import head as head_module
 from ddptop_runner.node import job_process, links
+from ddptop_runner.node import parts as parts_module
 
 
 def spec_of(nodes: int, ranks: int, folder: Path) -> JobSpec:
@@ -162,15 +163,17 @@ async def measure(nodes: int, ranks: int, seconds: int) -> None:
         began_s = clock.boottime_s()
         for second in range(1, seconds + 1):
             lines = {
-                host: line_of(number, ranks, second) for number, host in enumerate(head._parts)
+                host: line_of(number, ranks, second)
+                for number, host in enumerate(head.parts.by_host)
             }
             now_s = began_s + second
             with (
                 mock.patch.object(head_module, "boottime_s", lambda now_s=now_s: now_s),
+                mock.patch.object(parts_module, "boottime_s", lambda now_s=now_s: now_s),
                 mock.patch.object(job_process, "boottime_s", lambda now_s=now_s: now_s),
             ):
                 if second == 1:
-                    for number, (host, part) in enumerate(head._parts.items()):
+                    for number, (host, part) in enumerate(head.parts.by_host.items()):
                         part.link.is_up, part.attempt, part.ended = True, 0, False
                         started = ev.AttemptStarted(attempt=0, world=ranks, at_s=now_s)
                         head.take(pt.NodeReported(node=host, event=started))
@@ -183,7 +186,7 @@ async def measure(nodes: int, ranks: int, seconds: int) -> None:
                     size += len(line)
                     report = links._reports.decode(line)
                     assert isinstance(report, nl.NodeState)
-                    head._take_report(head._parts[host].link, report)
+                    head.parts.take_report(head.parts.by_host[host].link, report)
                 head._tick()
                 times.append(time.process_time() - used_s)
             while True:  # what the pane would show

@@ -56,7 +56,7 @@ class Head:
             return await fetcher.command(message)
 
         async def begin() -> None:
-            server = ControlServer(self.folder.control_socket, command, None, None)  # type: ignore[arg-type]
+            server = ControlServer(self.folder.control_socket, command)
             await server.start()
             self._follow = asyncio.ensure_future(fetcher.run())
             self._server = server

@@ -36,7 +36,7 @@ from ddptop_runner.model.diagnose import AttemptOutcome, RankExit
 from ddptop_runner.model.snapshot import Cause, Event, decode_snapshot
 from ddptop_runner.model.spec import NodeSpec, Placement, Rendezvous
 from ddptop_runner.node import head as head_module
-from ddptop_runner.node import job_process, orders
+from ddptop_runner.node import job_process, orders, parts
 from ddptop_runner.node.head import Head
 from ddptop_runner.node.links import LinkError
 from ddptop_runner.node.past import Past
@@ -529,7 +529,7 @@ class World:
             for task in tasks:  # wait_for loses one that comes as its own wait is over
                 task.cancel()
             await asyncio.wait(tasks, timeout=0.01)
-        for part in head._parts.values():
+        for part in head.parts.by_host.values():
             if part.broken is not None:
                 part.broken.cancel()
         self._close()
@@ -569,7 +569,7 @@ class World:
             assert before.attempt in (None, event.attempt, (event.attempt or 0) - 1)
 
     def check(self) -> None:
-        if self.head is not None and self.head._parts:  # it has restored what it was
+        if self.head is not None and self.head.parts.by_host:  # it has restored what it was
             mine, folded = (msgspec.to_builtins(one) for one in (self.head.job, self.rows.folded))
             apart = {
                 name: (mine[name], folded[name]) for name in mine if mine[name] != folded[name]
@@ -632,7 +632,7 @@ class World:
 
     async def command(self, message: dict[str, Any]) -> None:
         head = self.head
-        if head is not None and head._parts and not head.ended.is_set():
+        if head is not None and head.parts.by_host and not head.ended.is_set():
             with contextlib.suppress(ControlError):
                 await head._command(message)
 
@@ -702,7 +702,7 @@ def simulated(world: World) -> Iterator[None]:
     }
     with contextlib.ExitStack() as stack:
         for name, value in stands_in.items():
-            for module in (head_module, job_process, orders):
+            for module in (head_module, job_process, orders, parts):
                 if hasattr(module, name):
                     stack.enter_context(mock.patch.object(module, name, value))
         yield

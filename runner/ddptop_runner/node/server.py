@@ -10,7 +10,7 @@ import socket
 import struct
 from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeAlias
 
 import msgspec
 
@@ -24,6 +24,7 @@ FOLLOWER_BYTES = 8 << 20
 FIRST_LINE_S = 10.0
 """For a client to say what it wants."""
 LISTEN_BACKLOG = 100
+Follow: TypeAlias = Callable[[int, Callable[[bytes], None]], Callable[[], None]]
 _decoder: msgspec.json.Decoder[Any] = msgspec.json.Decoder()
 
 
@@ -84,7 +85,7 @@ class ControlServer:
     Args:
         path: the socket's path; what lies there from an earlier supervisor is removed.
         command: carries out a person's command and returns the answer's fields.
-        agent_side: gets the agent's messages.
+        agent_side: gets the agent's messages; None where there is no agent.
         follow: sends a follower each event after that number, then what comes; returns what ends
             that.
     """
@@ -93,8 +94,8 @@ class ControlServer:
         self,
         path: Path,
         command: Callable[[Message], Awaitable[Message]],
-        agent_side: AgentSide,
-        follow: Callable[[int, Callable[[bytes], None]], Callable[[], None]],
+        agent_side: AgentSide | None = None,
+        follow: Follow | None = None,
     ) -> None:
         self._path = path
         self._command = command
@@ -137,12 +138,12 @@ class ControlServer:
             if not _is_same_user(writer):
                 return
             message = _message(await asyncio.wait_for(reader.readline(), FIRST_LINE_S))
-            if message.get("op") == "follow":
-                await self._serve_follower(message, reader, writer)
-            elif message.get("op") != "agent":
+            if message.get("op") == "follow" and self._follow is not None:
+                await self._serve_follower(self._follow, message, reader, writer)
+            elif message.get("op") != "agent" or self._agent_side is None:
                 await self._answer(message, writer)
             elif message.get("pid") == _peer(writer)[0]:
-                await self._serve_agent(message, reader, writer)
+                await self._serve_agent(self._agent_side, message, reader, writer)
         except (OSError, ValueError, TypeError, asyncio.IncompleteReadError, asyncio.TimeoutError):
             return  # a client that broke off or does not speak the protocol
         finally:
@@ -157,7 +158,11 @@ class ControlServer:
         await writer.drain()
 
     async def _serve_follower(
-        self, message: Message, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+        self,
+        follow: Follow,
+        message: Message,
+        reader: asyncio.StreamReader,
+        writer: asyncio.StreamWriter,
     ) -> None:
         """Send what happens from now on, until the other end leaves or stops reading."""
 
@@ -167,7 +172,7 @@ class ControlServer:
             else:
                 writer.write(line + b"\n")
 
-        stop = self._follow(int(message.get("after_seq", 0)), send)
+        stop = follow(int(message.get("after_seq", 0)), send)
         try:
             with contextlib.suppress(asyncio.CancelledError):  # the supervisor exits
                 while await reader.read(LINE_LIMIT_BYTES):
@@ -176,19 +181,23 @@ class ControlServer:
             stop()
 
     async def _serve_agent(
-        self, hello: Message, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+        self,
+        agent_side: AgentSide,
+        hello: Message,
+        reader: asyncio.StreamReader,
+        writer: asyncio.StreamWriter,
     ) -> None:
         def send(message: Message) -> None:
             writer.write(json.dumps(message).encode() + b"\n")
 
-        link = self._agent_side.agent_connected(hello, send)
+        link = agent_side.agent_connected(hello, send)
         try:
             while line := await reader.readline():
                 if link is not None:
-                    self._agent_side.from_agent(link, _message(line))
+                    agent_side.from_agent(link, _message(line))
         finally:
             if link is not None:
-                self._agent_side.agent_disconnected(link)
+                agent_side.agent_disconnected(link)
 
 
 def _message(line: bytes) -> Message:

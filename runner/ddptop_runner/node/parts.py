@@ -1,0 +1,421 @@
+"""The parts of a job on its nodes: what is known of each, and what each is asked to do."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import dataclasses
+import os
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import msgspec
+from msgspec.structs import replace
+
+from ddptop_runner.base.clock import boottime_s
+from ddptop_runner.base.errors import ControlError, DdptopError
+from ddptop_runner.host import handover
+from ddptop_runner.job.decide_nodes import hosts_of_ranks
+from ddptop_runner.job.event_log import EventLog
+from ddptop_runner.job.old_events import typed
+from ddptop_runner.judge.alerts import Finding
+from ddptop_runner.judge.causes.culprit import RankEnd
+from ddptop_runner.judge.hangs.verdict import RankProgress
+from ddptop_runner.model import events as ev
+from ddptop_runner.model import node_link as nl
+from ddptop_runner.model import protocol as pt
+from ddptop_runner.model.snapshot import NodeSnapshot
+from ddptop_runner.model.spec import JobSpec, Membership, NodeSpec, Placement, Rendezvous
+from ddptop_runner.node.head_snapshot import NodeView
+from ddptop_runner.node.job_process import TICK_S
+from ddptop_runner.node.last_resort import LastResort
+from ddptop_runner.node.links import LinkError, NodeLink
+from ddptop_runner.node.orders import POLL_S, until
+from ddptop_runner.node.remote import node_job_id
+
+LINK_GRACE_S = 3.0
+"""A link that is made again within this was never broken, as far as a person is concerned."""
+UP_S = 30.0
+"""A node that begins an attempt is reached within this, or the attempt cannot begin."""
+EVIDENCE_S = 10.0
+RETRY_S = 0.5
+AWAY_S = 10.0
+"""For how long a node that cannot be reached is waited for where its ranks have to end."""
+ENDED_S = 60.0
+"""For a node's part to end, beyond the grace that its ranks get."""
+
+
+@dataclasses.dataclass
+class Part:
+    """What is seen of a node's part of the job."""
+
+    link: NodeLink
+    attempt: int | None = None
+    ended: bool = True
+    """Whether no process of it is there."""
+    snapshot: NodeSnapshot | None = None
+    progress: list[RankProgress] = dataclasses.field(default_factory=list)
+    seen_s: float = 0.0
+    """CLOCK_BOOTTIME of the snapshot's arrival."""
+    is_told: bool = False
+    """Whether the state of a link that was made has been reported."""
+    is_new: bool = False
+    """Whether nothing of the job can be there: it is not asked for what happened."""
+    ends: list[RankEnd] = dataclasses.field(default_factory=list)
+    is_stale: bool = False
+    """Whether this head has not heard of it yet: the last one may have started something there."""
+    is_beginning: asyncio.Lock = dataclasses.field(default_factory=asyncio.Lock)
+    """Held while it is told to begin an attempt: a later one may be decided on meanwhile."""
+    broken: asyncio.TimerHandle | None = None
+    """Reports the broken link, unless it is made again before."""
+
+    @property
+    def is_known(self) -> bool:
+        """Whether it can be reached, and all that happened there is known."""
+        return self.link.is_up and (self.is_told or self.is_new)
+
+    def is_live(self, now_s: float) -> bool:
+        """Whether what is known of it is of this moment."""
+        return self.snapshot is not None and self.link.is_up and now_s - self.seen_s < 5 * TICK_S
+
+    def snapshot_of(self, attempt: int | None) -> NodeSnapshot | None:
+        """Its last snapshot, unless that is of another attempt."""
+        seen = self.snapshot
+        return seen if seen is not None and seen.attempt == attempt else None
+
+
+class Parts:
+    """The parts of one job.
+
+    Args:
+        spec: the job.
+        placement: its nodes.
+        log: holds the state of the job.
+        defects: catches what should never be raised.
+        take: gets what nodes and links report.
+    """
+
+    def __init__(
+        self,
+        spec: JobSpec,
+        placement: Placement,
+        log: EventLog,
+        defects: LastResort,
+        take: Callable[[pt.Fact], None],
+    ) -> None:
+        self._spec, self._placement = spec, placement
+        self._log, self._defects, self._take = log, defects, take
+        self.by_host: dict[str, Part] = {}
+        self.keeping_evidence = asyncio.Lock()
+        """The next attempt must not end what is being looked at."""
+        self._has_evidence: set[str] = set()
+        self._silent: set[str] = set()
+        """Nodes that could not keep evidence: they have failed themselves, or are gone."""
+
+    @property
+    def _attempt(self) -> int:
+        return self._log.state.attempt or 0
+
+    def restore(self, snapshot: NodeSnapshot | None) -> None:
+        """Create the parts as the snapshot of an earlier head has them; none is reached yet."""
+        known = {} if snapshot is None else snapshot.memory.get("parts") or {}
+        for index, node in enumerate(self._placement.nodes):
+            kept = known.get(node.host) or {}
+            link = NodeLink(
+                self._placement,
+                node,
+                node_job_id(self._spec.job_id, index),
+                int(kept.get("seq") or 0),
+                self.take_report,
+                self._link_made,
+                self._link_broken,
+            )
+            part = Part(link, attempt=kept.get("attempt"), ended=bool(kept.get("ended", True)))
+            part.is_new = snapshot is None
+            part.is_stale = not part.is_new
+            self.by_host[node.host] = part
+
+    def memory(self) -> dict[str, Any]:
+        """What `restore` needs."""
+        return {
+            host: {"seq": part.link.seq, "attempt": part.attempt, "ended": part.ended}
+            for host, part in self.by_host.items()
+        }
+
+    def begin_attempt(self) -> None:
+        """Another attempt was decided on."""
+        self._has_evidence.clear()
+        for part in self.by_host.values():
+            part.ends = []
+
+    # -- what nodes report -----------------------------------------------------------------------
+
+    def take_report(
+        self, link: NodeLink, report: nl.NodeEvent | nl.NodeState | nl.NodeAbsent
+    ) -> None:
+        """Take in an event of a node, its state, or that nothing of the job is there."""
+        part = self.by_host[link.host]
+        if isinstance(report, nl.NodeEvent):
+            event = _shifted(typed([report.event])[0], link.shift_s)
+            self._note(part, event)
+            self._report(pt.NodeReported(node=link.host, event=event))
+            return
+        if isinstance(report, nl.NodeState):
+            part.snapshot, part.seen_s = report.snapshot, boottime_s()
+            part.progress = [msgspec.convert(one, RankProgress) for one in report.progress]
+        self._report_link(part, is_there=isinstance(report, nl.NodeState))
+
+    def _note(self, part: Part, event: ev.JobEvent) -> None:
+        if isinstance(event, ev.Launched | ev.AttemptStarted | ev.AttemptOpened):
+            part.attempt, part.ended = event.attempt, False
+        elif isinstance(event, ev.RestartRequested | ev.RestartHurried):
+            part.attempt = (event.attempt or 0) + 1
+        elif isinstance(event, ev.JobEnded):
+            part.ended = True
+        elif isinstance(event, ev.FailureJudged) and event.attempt == self._attempt:
+            part.ends = [_end_of(one, part.link.shift_s) for one in event.ends]
+
+    def _report_link(self, part: Part, *, is_there: bool) -> None:
+        if part.is_told and is_there:
+            return
+        part.is_told, part.is_stale = True, False
+        is_gone = not (is_there or part.ended)
+        # that what is left of an earlier attempt is gone is no news: it had to end
+        fact = pt.LinkMade(
+            node=part.link.host, is_there=not is_gone or part.attempt != self._attempt
+        )
+        part.ended = part.ended or is_gone
+        self._report(fact)
+
+    def _link_made(self, link: NodeLink) -> None:
+        part = self.by_host[link.host]
+        part.is_told = False
+        if part.broken is not None:
+            part.broken.cancel()
+            part.broken = None
+
+    def _link_broken(self, link: NodeLink, why: str) -> None:
+        part = self.by_host[link.host]
+        if part.broken is None:
+            report = pt.LinkBroken(node=link.host, why=why)
+            part.broken = asyncio.get_running_loop().call_later(
+                LINK_GRACE_S, lambda: self._report(report)
+            )
+
+    def _report(self, fact: pt.Fact) -> None:
+        self._defects.call(lambda: self._take(fact), None)
+
+    def views(self) -> list[NodeView]:
+        """What is seen of each node at this moment."""
+        now_s, attempt = boottime_s(), self._log.state.attempt
+        return [
+            NodeView(
+                host=host,
+                snapshot=part.snapshot_of(attempt),
+                is_live=part.is_live(now_s),
+                attempt=part.attempt,
+                ended=part.ended,
+                clock_offset_s=part.link.clock_offset_s,
+            )
+            for host, part in self.by_host.items()
+        ]
+
+    def progress(self, now_s: float) -> list[RankProgress] | None:
+        """Of all ranks; None where that of a node is not known, and nothing can be judged."""
+        found: list[RankProgress] = []
+        for host, life in self._log.state.nodes.items():
+            if not life.takes_part:
+                continue
+            part = self.by_host[host]
+            if not part.is_live(now_s) or part.attempt != self._log.state.attempt:
+                return None
+            found += part.progress
+        return found
+
+    def alerts(self) -> list[Finding]:
+        """What nodes report of their disks, logs, and devices, with their names."""
+        now_s = boottime_s()
+        return [
+            Finding(f"{alert.id}@{host}", alert.severity, f"{host}: {alert.message}", host=host)
+            for host, part in self.by_host.items()
+            if part.snapshot is not None and part.is_live(now_s)
+            for alert in part.snapshot.alerts
+        ]
+
+    # -- what they are asked ---------------------------------------------------------------------
+
+    def clock_offsets(self) -> dict[str, float]:
+        """By host, its wall clock minus the head's."""
+        return {host: part.link.clock_offset_s or 0.0 for host, part in self.by_host.items()}
+
+    async def ask(self, host: str, op: str, arguments: dict[str, Any]) -> dict[str, Any]:
+        """A request to a node; its answer.
+
+        Raises:
+            ControlError: where it is refused; `LinkError` where the node cannot be reached.
+        """
+        return await self.by_host[host].link.ask(op, arguments)
+
+    async def begin(self, order: pt.BeginOn) -> pt.Fact | None:
+        """Until the node has begun: of an order that was lost with its link nobody knows."""
+        part = self.by_host[order.node]
+        deadline_s = boottime_s() + UP_S
+        error = "it cannot be reached"
+        while self._log.state.ending is None and self._attempt == order.attempt:
+            try:
+                if part.is_known:
+                    async with part.is_beginning:
+                        if self._log.state.ending is None and self._attempt == order.attempt:
+                            await self._take_part(part, order.attempt, order.rendezvous)
+                    return None
+            except LinkError as lost:
+                part.is_new, error = False, lost.message
+            except DdptopError as refused:
+                error = refused.message
+                break
+            if boottime_s() >= deadline_s:
+                life = self._log.state.nodes.get(order.node)
+                error = (life.why if life is not None else None) or error
+                break
+            await asyncio.sleep(POLL_S)
+        else:
+            return None
+        return pt.PartRefused(node=order.node, attempt=order.attempt, error=error)
+
+    async def _take_part(self, part: Part, attempt: int, rendezvous: Rendezvous) -> None:
+        """Have a node take part in an attempt: with the agent that it has, or anew.
+
+        Raises:
+            DdptopError: where it refuses.
+        """
+        if not part.ended and part.attempt == attempt:
+            return
+        if not part.ended and part.attempt == attempt - 1:
+            arguments = {"attempt": attempt, "rendezvous": msgspec.to_builtins(rendezvous)}
+            try:
+                await part.link.ask("restart", arguments)
+                return
+            except LinkError:
+                raise
+            except ControlError:
+                pass  # it cannot with the agent that it has
+        if not part.ended:
+            await self.end(part, 0.0)
+        index = [one.host for one in self._placement.nodes].index(part.link.host)
+        spec = self._spec_of(part.link.node, index)
+        await part.link.start(spec, self._environment(), attempt, rendezvous)
+        part.attempt, part.ended = attempt, False
+
+    def _spec_of(self, node: NodeSpec, index: int) -> JobSpec:
+        """A node's own part of the job; verdicts over its ranks are the head's."""
+        return replace(
+            self._spec,
+            job_id=node_job_id(self._spec.job_id, index),
+            host=node.host,
+            nproc=node.nproc,
+            devices=node.devices,
+            python=node.python,
+            hang_timeout_s=None,
+            hang_auto=False,
+            on_nan="alert",
+            allow_shrink=False,
+            backing="held" if self._placement.by == "slurm" else "daemon",
+            tmux_socket=None,
+            placement=None,
+            membership=Membership(
+                job=self._spec.job,
+                node=node.host,
+                index=index,
+                orphan_timeout_s=self._placement.orphan_timeout_s,
+            ),
+        )
+
+    def _environment(self) -> dict[str, str]:
+        """What ranks get besides the variables of their node: those of the launching shell."""
+        return {
+            name: value
+            for name, value in handover.carried(os.environ).items()
+            if name != "DDPTOP_JOB_ID"
+        }
+
+    async def end(self, part: Part, grace_s: float) -> None:
+        """End what a node runs of the job; returns once that is so, or it cannot be reached."""
+        deadline_s = boottime_s() + grace_s + ENDED_S
+        while (part.is_stale or not part.ended) and boottime_s() < deadline_s:
+            if not part.is_known:
+                life = self._log.state.nodes.get(part.link.host)
+                away_s = AWAY_S if life is not None and life.takes_part else 0.0
+                if not await until(lambda: part.is_known, away_s):
+                    return
+                continue
+            asked = False
+            with contextlib.suppress(ControlError):  # its supervisor may be starting
+                await part.link.ask("stop", {"grace_s": grace_s}, timeout_s=10.0)
+                asked = True
+            wait_s = grace_s + ENDED_S if asked else RETRY_S
+            await until(lambda: part.ended or not part.is_known, wait_s)
+
+    async def end_all(self, grace_s: float) -> None:
+        """End what all nodes run of the job."""
+        await asyncio.gather(*(self.end(part, grace_s) for part in self.by_host.values()))
+
+    async def ask_each(
+        self, hosts: set[str], op: str, arguments: Mapping[str, Any]
+    ) -> list[dict[str, Any]]:
+        """The answers of nodes; the error of one where none answers.
+
+        Raises:
+            ControlError: no node answered.
+        """
+        found = await asyncio.gather(
+            *(self.ask(host, op, dict(arguments)) for host in sorted(hosts)),
+            return_exceptions=True,
+        )
+        answers = [one for one in found if not isinstance(one, BaseException)]
+        errors = [one for one in found if isinstance(one, ControlError)]
+        if not answers and errors:
+            raise errors[0]
+        return answers
+
+    async def keep_evidence(self, reason: str) -> None:
+        """Have each node with living ranks keep its evidence, once in an attempt."""
+        async with self.keeping_evidence:
+            alive = [
+                part
+                for host, part in self.by_host.items()
+                if not part.ended and part.link.is_up and host not in self._has_evidence
+            ]
+            self._has_evidence.update(part.link.host for part in alive)
+            arguments = {"reason": reason}
+            answers = await asyncio.gather(
+                *(part.link.ask("evidence", arguments, EVIDENCE_S) for part in alive),
+                return_exceptions=True,
+            )
+            self._silent = {
+                part.link.host
+                for part, answer in zip(alive, answers, strict=True)
+                if isinstance(answer, BaseException)
+            }
+            self._silent |= {  # a link that has just broken is not reported yet
+                host for host, part in self.by_host.items() if not (part.ended or part.link.is_up)
+            }
+
+    def has_all_verdicts(self) -> bool:
+        """Whether each node with a rank that ended badly has judged why, or is known to be gone."""
+        job, hosts = self._log.state, hosts_of_ranks(self._log.state, self._spec)
+        failing = {
+            hosts.get(rank) for rank, life in job.ranks.items() if life.exited and life.status != 0
+        } | self._silent
+        return all(host not in failing or life.is_settled for host, life in job.nodes.items())
+
+
+def _shifted(event: ev.JobEvent, shift_s: float) -> ev.JobEvent:
+    """With its times on the head's clock."""
+    at_s = getattr(event, "at_s", None)
+    return event if at_s is None else replace(event, at_s=at_s + shift_s)
+
+
+def _end_of(plain: dict[str, Any], shift_s: float) -> RankEnd:
+    end = msgspec.convert(plain, RankEnd)
+    at_s = end.exit.at_boottime_s + shift_s
+    return dataclasses.replace(end, exit=dataclasses.replace(end.exit, at_boottime_s=at_s))

@@ -31,7 +31,7 @@ def taken_up(view: JobView) -> JobView:
     from ddptop_runner.node import adoption
 
     try:
-        done = adoption.take_up(view, os.environ)
+        done = adoption.adopt(view, os.environ)
     except (DdptopError, OSError) as error:
         say(f"ddptop: {view.job} is unguarded and cannot be adopted: {error}")
         return view

@@ -173,7 +173,7 @@ class Collector:
             from ddptop_runner.node import adoption
 
             with contextlib.suppress(DdptopError, OSError):
-                adoption.take_up(view, os.environ)
+                adoption.adopt(view, os.environ)
 
     def look(self, wish: Wish) -> Snapshot:
         """Collect one snapshot of what the wish names."""

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from ddptop_runner.job.old_events import cause_told
+from ddptop_runner.job.old_events import cause_in_row
 from ddptop_runner.model.snapshot import Cause, Event
 from ddptop_runner.model.words import JobState
 
@@ -108,7 +108,7 @@ def _attempt(
     failure = _last(events, *FAILURES)
     ending, ended_at = _ending(events, failure, job)
     if ending == "failed" and cause is None:
-        cause = None if (told := failure or _last(events, "failed")) is None else cause_told(told)
+        cause = None if (told := failure or _last(events, "failed")) is None else cause_in_row(told)
     first = events[0].ts if events else None
     return Attempt(
         number=number,

@@ -27,11 +27,11 @@ def taken(monkeypatch, ddptop_home) -> list[str]:
     """The jobs that were taken up; there is one that needs it."""
     found: list[str] = []
 
-    def take_up(view, shell):
+    def adopt(view, shell):
         found.append(view.job)
-        return adoption.TakenUp(view, ("LOST",) if "LOST" in shell else ())
+        return adoption.Adopted(view, ("LOST",) if "LOST" in shell else ())
 
-    monkeypatch.setattr(adoption, "take_up", take_up)
+    monkeypatch.setattr(adoption, "adopt", adopt)
     for module in (ddptop.cli, ddptop.cli_screens):
         monkeypatch.setattr(module, "is_terminal", lambda: True)
     monkeypatch.setattr(attach, "run", lambda job, **_: 0)

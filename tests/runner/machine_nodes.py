@@ -540,12 +540,12 @@ class World:
         for end in self._channels:
             end.close()
 
-    def look_back(self, folder: object, hello: dict[str, Any]) -> Past:
+    def read_past(self, folder: object, hello: dict[str, Any]) -> Past:
         if not self.heads or not self.snapshot:
-            return Past(None, lives_on=False, event=None)
+            return Past(None, has_continued=False, event=None)
         snapshot = decode_snapshot(self.snapshot)
         event = ev.SupervisorRestarted(attempt=snapshot.attempt)
-        return Past(snapshot, lives_on=True, event=event, events=tuple(self.rows.kept))
+        return Past(snapshot, has_continued=True, event=event, events=tuple(self.rows.kept))
 
     @property
     def job(self) -> JobState:
@@ -576,7 +576,7 @@ class World:
             }
             assert not apart, f"the log tells another story: {apart}"
         if self.head is not None:
-            assert not self.head.defects._told, self.head.defects._told
+            assert not self.head.defects._reported, self.head.defects._reported
 
     # -- what can happen -------------------------------------------------------------------------
 
@@ -694,7 +694,7 @@ def simulated(world: World) -> Iterator[None]:
         "ControlServer": lambda *_: _Server(),
         "Fetcher": lambda *_: _Fetcher(),
         "NodeLink": type("WorldLink", (Link,), {"world": world}),
-        "look_back": world.look_back,
+        "read_past": world.read_past,
         "write_end": _nothing,
         "boottime_s": world.loop.time,
         "TICK_S": TICK_S,

@@ -17,7 +17,7 @@ from ddptop_runner.host import handover, procs
 from ddptop_runner.host.handover import AGENT_MAIN, PROBE_DIR, SPARE_MAIN
 from ddptop_runner.job.registry import read_job
 from ddptop_runner.node import adoption
-from ddptop_runner.node.adoption import take_up, variables, without_rank
+from ddptop_runner.node.adoption import adopt, variables, without_rank
 from ddptop_runner.node.guardian_start import starting
 
 SHELL = {"HOME": "/home/ann", "PATH": "/bin"}
@@ -110,7 +110,7 @@ def unguarded_job(agent: subprocess.Popen[bytes], **snapshot) -> RunFolder:
 def test_the_agent_hands_the_job_over(ddptop_home, agent, brought_up):
     view = read_job(unguarded_job(agent))
     assert view.needs_guardian
-    done = take_up(view, {"SHELL_ONLY": "1"})
+    done = adopt(view, {"SHELL_ONLY": "1"})
     assert done is not None and done.missing == ("K", "LOST")
     (given,) = brought_up
     assert (given.adopts, given.agent_pid, given.attempt) == (True, agent.pid, 2)
@@ -125,7 +125,7 @@ def test_a_rank_that_was_a_spare_hands_the_job_over_alone(
     state = {"state": "running", "attempt": 2, "guardian": gone(), "agent": gone()}
     view = read_job(put_job("train", state))
     wait_until(lambda: str(SPARE_MAIN) in procs.argv(warm_rank), what="the rank")
-    assert take_up(view, {}) is not None
+    assert adopt(view, {}) is not None
     (given,) = brought_up
     assert (given.env["OF_THE_JOB"], given.agent_pid) == ("yes", None)
 
@@ -135,7 +135,7 @@ def test_where_another_is_at_it_nothing_is_started(ddptop_home, agent, brought_u
     folder = unguarded_job(agent)
     fd = lock(getattr(folder, held))
     assert fd is not None
-    assert take_up(read_job(folder), {}) is None
+    assert adopt(read_job(folder), {}) is None
     os.close(fd)
     assert brought_up == []
     with starting(folder) as mine:
@@ -156,7 +156,7 @@ def test_what_is_no_unguarded_job_is_left_alone(ddptop_home, agent, brought_up, 
             folder.spec_file.write_text(spec)
         view = read_job(folder)
         assert not view.needs_guardian
-        assert take_up(view, {}) is None
+        assert adopt(view, {}) is None
         subprocess.run(["rm", "-r", str(folder.path)], check=True)
     just_launched = read_job(put_job("train"))
     assert not just_launched.needs_guardian
@@ -177,7 +177,7 @@ def test_a_shell_in_the_jobs_old_window_is_no_life(ddptop_home, brought_up):
     try:
         view = read_job(put_job("train", {"state": "running", "guardian": gone()}))
         assert view.needs_guardian
-        assert take_up(view, {}) is None
+        assert adopt(view, {}) is None
     finally:
         shell.communicate()
     assert brought_up == []

@@ -39,11 +39,11 @@ def table() -> CommandRanks:
     return made
 
 
-def hear(table: CommandRanks, pid: int, rank: int | None, **fields: Any) -> int | None:
+def receive(table: CommandRanks, pid: int, rank: int | None, **fields: Any) -> int | None:
     message = ProbeMessage(
         **{"v": 1, "pid": pid, "rank": rank, "attempt": 0, "seq": 1, "t": 1.0} | fields
     )
-    record = table.hear(message, attempt=0)
+    record = table.receive(message, attempt=0)
     return None if record is None else record.rank
 
 
@@ -63,7 +63,7 @@ def test_only_a_command_has_a_launcher():
 
 
 def test_the_attempt_lives_in_its_launcher(table, pids):
-    hear(table, pids[0], 0, world_size=2)
+    receive(table, pids[0], 0, world_size=2)
     assert [record.rank for record in table.alive()] == [LAUNCHER]
     assert table.of_pid(OWN) is table.launcher is table[LAUNCHER]
     table[0].exit = RankExit(0, pids[0], 1, 5.0)
@@ -74,52 +74,52 @@ def test_the_attempt_lives_in_its_launcher(table, pids):
 
 
 def test_ranks_appear_in_any_order_and_are_new_once(table, pids):
-    assert hear(table, pids[1], 1, world_size=2, local_rank=1) == 1
-    assert hear(table, pids[0], 0, world_size=2, local_rank=0) == 0
+    assert receive(table, pids[1], 1, world_size=2, local_rank=1) == 1
+    assert receive(table, pids[0], 0, world_size=2, local_rank=0) == 0
     assert ranks_of(table) == {0: pids[0], 1: pids[1]}
     assert [record.rank for record in table.new] == [1, 0]
     table.new = []
-    assert hear(table, pids[1], 1, steps=3, last_step_t=2.0) == 1
+    assert receive(table, pids[1], 1, steps=3, last_step_t=2.0) == 1
     assert (table.new, table.world_size, table[1].steps) == ([], 2, 3)
 
 
 def test_the_tree_is_looked_at_until_it_names_the_launcher_or_will_not(table, pids):
     table.see(Sight("python"), with_ranks=False)  # it had not started its ranks yet
     for rank in (0, 1):
-        assert not table.is_told
-        hear(table, pids[rank], rank, world_size=2)
-    assert not table.is_told
+        assert not table.is_complete
+        receive(table, pids[rank], rank, world_size=2)
+    assert not table.is_complete
     table.see(Sight("mp.spawn"), with_ranks=False)
-    assert table.is_told and table.launcher_name == "mp.spawn"
+    assert table.is_complete and table.launcher_name == "mp.spawn"
 
 
 def test_a_launcher_that_nothing_names_is_not_looked_for_for_ever(table, pids):
-    hear(table, pids[0], 0, world_size=1)
+    receive(table, pids[0], 0, world_size=1)
     for _ in range(LOOKS_FOR_NAME):
-        assert not table.is_told
+        assert not table.is_complete
         table.see(Sight("python"), with_ranks=False)
-    assert table.is_told
+    assert table.is_complete
 
 
 def test_messages_of_another_attempt_make_no_rank(table, pids):
-    assert hear(table, pids[0], 0, attempt=1) is None
+    assert receive(table, pids[0], 0, attempt=1) is None
     assert list(table) == []
 
 
 def test_a_launcher_that_restarts_its_ranks(table, pids):
-    hear(table, pids[0], 0, steps=9, last_step_t=1.0)
+    receive(table, pids[0], 0, steps=9, last_step_t=1.0)
     table[0].exit = RankExit(0, pids[0], -9, 5.0)
-    assert hear(table, pids[1], 0, steps=1, last_step_t=6.0) == 0
+    assert receive(table, pids[1], 0, steps=1, last_step_t=6.0) == 0
     assert (table[0].pid, table[0].steps, table[0].exit) == (pids[1], 1, None)
-    assert hear(table, pids[0], 0, steps=10, last_step_t=6.0) is None  # its last words, come late
+    assert receive(table, pids[0], 0, steps=10, last_step_t=6.0) is None  # its last message, late
     assert table[0].steps == 1
 
 
 def test_what_a_launcher_has_restarted_has_trained_all_the_same(table, pids):
     assert table.most_steps() is None
-    hear(table, pids[0], 0, steps=900, last_step_t=1.0)
+    receive(table, pids[0], 0, steps=900, last_step_t=1.0)
     table[0].exit = RankExit(0, pids[0], -9, 5.0)
-    hear(table, pids[1], 0)
+    receive(table, pids[1], 0)
     assert (table[0].steps, table.most_steps()) == (None, 900)
     after = CommandRanks(0.0)
     after.recall(table.remember())
@@ -128,21 +128,21 @@ def test_what_a_launcher_has_restarted_has_trained_all_the_same(table, pids):
 
 def test_one_that_is_only_seen_dead_makes_room(table, pids):
     gone = subprocess.Popen(["true"])
-    hear(table, gone.pid, 0)
+    receive(table, gone.pid, 0)
     gone.wait()
     assert table[0].exit is None  # nobody has told yet
-    assert hear(table, pids[0], 0) == 0
+    assert receive(table, pids[0], 0) == 0
     assert table[0].pid == pids[0]
 
 
 def test_processes_without_a_rank_are_numbered_by_their_start(table, pids):
     for pid in (pids[1], pids[2], pids[0]):
-        hear(table, pid, None, steps=1, last_step_t=1.0)
+        receive(table, pid, None, steps=1, last_step_t=1.0)
     in_order = sorted(pids, key=lambda pid: (procs.start_ticks(pid), pid))
     assert ranks_of(table) == dict(enumerate(in_order))
     assert table.world_size == 3
     assert (
-        hear(table, pids[0], 0, world_size=1) == 0
+        receive(table, pids[0], 0, world_size=1) == 0
     )  # it joined a group: its number is its own now
 
 
@@ -150,7 +150,7 @@ def test_ranks_that_know_no_rank_take_the_place_of_whom_the_tree_took_for_one(ta
     table.see(Sight("python", 1, (seen(0, OWN, "single"),)), with_ranks=True)
     assert ranks_of(table) == {0: OWN}  # the parent of all
     for pid in pids:
-        hear(table, pid, None, steps=1, last_step_t=1.0)
+        receive(table, pid, None, steps=1, last_step_t=1.0)
     in_order = sorted(pids, key=lambda pid: (procs.start_ticks(pid), pid))
     assert ranks_of(table) == dict(enumerate(in_order))
 
@@ -170,7 +170,7 @@ def test_what_the_tree_shows_counts_until_somebody_speaks(table, pids):
         table[rank].exit = RankExit(rank, pids[rank], 0, 5.0)
     table.see(Sight("mp.spawn"), with_ranks=True)
     assert table.world_size == 2  # they are gone, and were two
-    assert hear(table, pids[1], 0) == 0  # it knows better
+    assert receive(table, pids[1], 0) == 0  # it knows better
     assert ranks_of(table) == {0: pids[1]}
     table.see(sight, with_ranks=True)
     assert ranks_of(table) == {0: pids[1]}
@@ -178,16 +178,16 @@ def test_what_the_tree_shows_counts_until_somebody_speaks(table, pids):
 
 def test_a_launcher_that_goes_on_with_fewer_ranks(table, pids):
     for rank in (0, 1):
-        hear(table, pids[rank], rank, world_size=2)
+        receive(table, pids[rank], rank, world_size=2)
         table[rank].exit = RankExit(rank, pids[rank], -9, 5.0)
-    assert hear(table, pids[2], 0, world_size=1) == 0
+    assert receive(table, pids[2], 0, world_size=1) == 0
     assert (ranks_of(table), table.world_size) == ({0: pids[2]}, 1)
 
 
 def test_the_next_supervisor_knows_whose_number_is_not_their_own(table, pids):
     first, second, third = sorted(pids, key=lambda pid: (procs.start_ticks(pid), pid))
     for pid in (first, second):
-        hear(table, pid, None, steps=1, last_step_t=1.0)
+        receive(table, pid, None, steps=1, last_step_t=1.0)
     after = CommandRanks(0.0)
     after.started(LAUNCHER, 0, OWN)
     for record in table:
@@ -195,19 +195,19 @@ def test_the_next_supervisor_knows_whose_number_is_not_their_own(table, pids):
         after.restore(record.sample(2.0, probe=True), record.pid)
     after.recall(table.remember())
     assert after.world_size == 2
-    assert hear(after, third, None, steps=1, last_step_t=3.0) == 2
+    assert receive(after, third, None, steps=1, last_step_t=3.0) == 2
     assert ranks_of(after) == {0: first, 1: second, 2: third}
 
 
 def test_the_next_supervisor_knows_the_world_size(table, pids):
-    hear(table, pids[0], 0, world_size=4)
+    receive(table, pids[0], 0, world_size=4)
     after = CommandRanks(0.0)
     after.recall(table.remember())
     assert after.world_size == 4
 
 
 def test_one_that_learns_its_rank_is_not_numbered_any_more(table, pids):
-    hear(table, pids[0], None, steps=1, last_step_t=1.0)
-    hear(table, pids[0], 0, world_size=2, steps=2, last_step_t=2.0)
-    assert hear(table, pids[1], 0, world_size=2) is None  # the rank lives, and says so itself
+    receive(table, pids[0], None, steps=1, last_step_t=1.0)
+    receive(table, pids[0], 0, world_size=2, steps=2, last_step_t=2.0)
+    assert receive(table, pids[1], 0, world_size=2) is None  # the rank lives, and says so itself
     assert ranks_of(table) == {0: pids[0]}

@@ -15,7 +15,7 @@ from ddptop_runner.base.paths import run_folder
 from ddptop_runner.job.event_log import EventLog, as_row
 from ddptop_runner.job.event_text import text
 from ddptop_runner.job.moment import rebuild
-from ddptop_runner.job.old_events import cause_told, typed
+from ddptop_runner.job.old_events import cause_in_row, typed
 from ddptop_runner.job.transition import fold
 from ddptop_runner.judge.restarts import policy
 from ddptop_runner.model import events as ev
@@ -236,7 +236,7 @@ def test_the_cause_of_a_failure_is_read_whole_from_its_event():
         ev.HangJudged(attempt=0, cause=cause),
         ev.JobEnded(attempt=0, state="failed", cause=cause, reason="no restarts left"),
     ):
-        assert cause_told(as_row(event)) == cause
+        assert cause_in_row(as_row(event)) == cause
 
 
 def test_an_old_log_gives_a_hurried_restart_back_too():

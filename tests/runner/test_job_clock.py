@@ -14,7 +14,7 @@ from ddptop_runner.job.event_text import text
 from ddptop_runner.job.registry import elapsed_s, read_job
 from ddptop_runner.node import job_clock
 from ddptop_runner.node.job_clock import JobClock
-from ddptop_runner.node.past import look_back
+from ddptop_runner.node.past import read_past
 
 HOUR = dt.timedelta(hours=1)
 NOW = utc_now()
@@ -61,7 +61,7 @@ def test_a_clock_that_is_set_changes_no_duration(monkeypatch, ddptop_home, by):
 def test_the_time_between_an_end_and_a_restart_is_not_counted(before, alive_since, lived_s):
     clock = JobClock(NOW)
     previous = make_snapshot(make_spec(), boottime_s=boottime_s() - 10.0, **before)
-    clock.go_on_from(previous, alive_since=alive_since)
+    clock.continue_from(previous, alive_since=alive_since)
     assert clock.started_at == previous.started_at
     assert clock.lived_s(boottime_s()) == pytest.approx(lived_s, abs=5.0)
 
@@ -69,11 +69,11 @@ def test_the_time_between_an_end_and_a_restart_is_not_counted(before, alive_sinc
 def test_an_end_that_was_written_stays_the_end():
     clock = JobClock(NOW)
     ended = make_snapshot(make_spec(), state="finished", ended_at=NOW - HOUR, ran_s=5.0, **HERE)
-    clock.go_on_from(ended, alive_since=True)
+    clock.continue_from(ended, alive_since=True)
     clock.end()
     assert clock.ended_at == NOW - HOUR
     clock = JobClock(NOW)
-    clock.go_on_from(ended, alive_since=False)  # started again
+    clock.continue_from(ended, alive_since=False)  # started again
     assert clock.ended_at is None
 
 
@@ -125,9 +125,9 @@ PASTS = {
 @pytest.mark.parametrize(("snapshot", "hello", "expected"), PASTS.values(), ids=list(PASTS))
 def test_what_a_supervisor_finds(ddptop_home, snapshot, hello, expected):
     folder = put_job("train", None if snapshot is None else {**snapshot, "guardian": gone()})
-    past = look_back(folder, {**HELLO, **hello})
-    lives_on, type_, words = expected
-    assert past.lives_on is lives_on
+    past = read_past(folder, {**HELLO, **hello})
+    has_continued, type_, words = expected
+    assert past.has_continued is has_continued
     assert (None if past.event is None else past.event.type) == type_
     assert past.event is None or words in text(past.event)
     assert past.event is None or past.event.attempt == past.snapshot.attempt

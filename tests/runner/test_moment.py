@@ -14,7 +14,7 @@ from tests.runner.histories import SAMPLES, START, rank
 from ddptop_runner.base.clock import utc_from_unix
 from ddptop_runner.base.paths import RunFolder
 from ddptop_runner.job.moment import MomentReader
-from ddptop_runner.job.old_events import ALERTED_S, alert_of, cause_told, checkpoint_of, typed
+from ddptop_runner.job.old_events import ALERTED_S, alert_of, cause_in_row, checkpoint_of, typed
 from ddptop_runner.job.state import JobState
 from ddptop_runner.job.transition import fold
 from ddptop_runner.model.snapshot import Alert, Cause, Event, GpuSample, RankSample
@@ -121,9 +121,9 @@ def test_a_checkpoint_is_told_by_its_words(words, attempt, step, of_run):
 
 
 def test_the_cause_of_an_attempt_becomes_the_one_before():
-    assert at(22).cause == cause_told(STORY[9]) and at(22).previous_cause is None
+    assert at(22).cause == cause_in_row(STORY[9]) and at(22).previous_cause is None
     later = at(26)
-    assert later.cause is None and later.previous_cause == cause_told(STORY[9])
+    assert later.cause is None and later.previous_cause == cause_in_row(STORY[9])
 
 
 def test_an_alert_is_shown_for_a_while():

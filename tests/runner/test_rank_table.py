@@ -62,23 +62,23 @@ HEARD = {
 @pytest.mark.parametrize("case", HEARD.values(), ids=list(HEARD))
 def test_who_is_heard(table, case):
     fields, rank = case
-    record = table.hear(message(**fields), attempt=0)
+    record = table.receive(message(**fields), attempt=0)
     assert (None if record is None else record.rank) == rank
-    assert [r.rank for r in table if r.heard] == ([] if rank is None else [rank])
+    assert [r.rank for r in table if r.has_reported] == ([] if rank is None else [rank])
 
 
 def test_last_words_of_a_rank_that_ended_count_those_of_an_earlier_attempt_do_not(table):
     table[0].exit = RankExit(0, PID, 0, 200.0)
-    assert table.hear(stepped(9, 199.0), attempt=0) is table[0]
+    assert table.receive(stepped(9, 199.0), attempt=0) is table[0]
     assert table[0].steps == 9
-    assert table.hear(stepped(12, 199.0, attempt=3), attempt=0) is None
+    assert table.receive(stepped(12, 199.0, attempt=3), attempt=0) is None
     assert table[0].steps == 9
 
 
 def test_counters_move_and_what_a_message_leaves_out_stays(table):
     first = {"loss": 2.5, "loss_state": "ok", "loss_step": 3, "loss_source": "probe"}
-    table.hear(stepped(3, 110.0, **first, step_time_s=0.1, metrics={"lr": 0.1}), 0)
-    table.hear(stepped(4, 111.0, data_wait_s=0.02, metrics={"acc": None}), 0)
+    table.receive(stepped(3, 110.0, **first, step_time_s=0.1, metrics={"lr": 0.1}), 0)
+    table.receive(stepped(4, 111.0, data_wait_s=0.02, metrics={"acc": None}), 0)
     sample = table[0].sample(111.5, probe=True)
     assert (sample.step, sample.loss, sample.loss_step) == (4, 2.5, 3)
     assert (sample.step_time_s, sample.data_wait_s) == (0.1, 0.02)
@@ -87,32 +87,32 @@ def test_counters_move_and_what_a_message_leaves_out_stays(table):
 
 
 def test_a_loss_that_is_not_finite_replaces_the_last_good_one(table):
-    table.hear(message(loss=2.5, loss_state="ok", loss_step=3, loss_source="probe"), 0)
-    table.hear(message(loss=None, loss_state="nan", loss_step=4, loss_source="probe"), 0)
+    table.receive(message(loss=2.5, loss_state="ok", loss_step=3, loss_source="probe"), 0)
+    table.receive(message(loss=None, loss_state="nan", loss_step=4, loss_source="probe"), 0)
     sample = table[0].sample(101.0, probe=True)
     assert (sample.loss, sample.loss_state, sample.loss_step) == (None, "nan", 4)
 
 
 def test_a_bad_loss_is_known_by_where_it_began(table):
     fields = {"loss_bad_since": 8, "loss_last_good": 2.5}
-    table.hear(message(loss_state="nan", loss_step=9, **fields), 0)
+    table.receive(message(loss_state="nan", loss_step=9, **fields), 0)
     sample = table[0].sample(101.0, probe=True)
     assert (sample.loss_bad_since, sample.loss_last_good) == (8, 2.5)
 
 
 def test_signals_are_only_those_of_the_rank_s_own_process(table):
     """A launcher that a rank is would be ended by what the process that it started handles."""
-    table.hear(message(pid=PID + 1, save_signals=[10]), 0)
+    table.receive(message(pid=PID + 1, save_signals=[10]), 0)
     assert table[0].reported.save_signals == []
-    table.hear(message(save_signals=[12]), 0)
-    table.hear(message(pid=PID + 1, save_signals=[10]), 0)
+    table.receive(message(save_signals=[12]), 0)
+    table.receive(message(pid=PID + 1, save_signals=[10]), 0)
     assert table[0].reported.save_signals == [12]
 
 
 def test_smallest_and_largest_loss_are_those_since_the_last_snapshot(table):
     for low, high in ((2.0, 3.0), (1.5, 2.5), (None, None)):
         fields = {"loss": 2.2, "loss_state": "ok", "loss_min": low, "loss_max": high}
-        table.hear(message(**fields), 0)
+        table.receive(message(**fields), 0)
     sample = table[0].sample(101.0, probe=True)
     assert (sample.loss_min, sample.loss_max) == (1.5, 3.0)
     table.forget_loss_range()
@@ -123,26 +123,26 @@ def test_smallest_and_largest_loss_are_those_since_the_last_snapshot(table):
 def test_speed_is_that_of_the_last_seconds(table):
     record = table[0]
     assert record.steps_per_s(100.0) is None
-    table.hear(stepped(1, 100.0), 0)
+    table.receive(stepped(1, 100.0), 0)
     assert record.steps_per_s(100.0) is None
-    table.hear(stepped(11, 101.0), 0)
+    table.receive(stepped(11, 101.0), 0)
     assert record.steps_per_s(101.0) == pytest.approx(10.0)
     for second in range(2, 40):  # slower from now on
-        table.hear(stepped(11 + second, 100.0 + second), 0)
+        table.receive(stepped(11 + second, 100.0 + second), 0)
     assert record.steps_per_s(139.0) == pytest.approx(1.0)
 
 
 def test_a_message_without_a_new_step_is_no_mark(table):
     for _ in range(3):
-        table.hear(stepped(5, 105.0), 0)
+        table.receive(stepped(5, 105.0), 0)
     assert table[0].steps_per_s(105.0) is None
     assert table[0].since_progress_s(107.0) == pytest.approx(2.0)
 
 
 def test_progress_without_a_step_proves_life(table):
-    table.hear(stepped(5, 105.0), 0)
-    table.hear(stepped(5, 190.0), 0)  # a gradient scaler refused the steps in between
-    table.hear(stepped(5, 150.0), 0)  # a process beside it, of the same rank, is behind
+    table.receive(stepped(5, 105.0), 0)
+    table.receive(stepped(5, 190.0), 0)  # a gradient scaler refused the steps in between
+    table.receive(stepped(5, 150.0), 0)  # a process beside it, of the same rank, is behind
     assert table[0].since_progress_s(192.0) == pytest.approx(2.0)
     assert table.progress(192.0)[0].since_progress_s == pytest.approx(2.0)
     assert table[0].steps == 5
@@ -160,7 +160,7 @@ def eta_s(table, now_s):
 
 def test_a_quiet_rank_has_no_speed_and_no_end_in_sight(table):
     for step in (1, 101):
-        table.hear(stepped(step, 100.0 + step / 100, step_time_s=0.01, total_steps=1000), 0)
+        table.receive(stepped(step, 100.0 + step / 100, step_time_s=0.01, total_steps=1000), 0)
     assert table[0].steps_per_s(102.0) == pytest.approx(100.0)
     assert eta_s(table, 102.0) == pytest.approx(9.0, abs=0.02)
     table[0].quiet = True
@@ -174,7 +174,7 @@ def test_the_slowest_rank_decides_when_it_ends(table):
     for rank, speed, pid in ((0, 10, PID), (1, 5, os.getppid())):
         for second in (1, 2):
             fields = {"rank": rank, "pid": pid, "total_steps": 100}
-            table.hear(stepped(second * speed, 100.0 + second, **fields), 0)
+            table.receive(stepped(second * speed, 100.0 + second, **fields), 0)
     assert eta_s(table, 102.0) == pytest.approx((100 - 10) / 5)
     assert total_steps(progress_of(table, 102.0)) == 100
     assert table.most_steps() == 20
@@ -183,13 +183,13 @@ def test_the_slowest_rank_decides_when_it_ends(table):
 def test_a_reported_global_step_counts_for_the_end(table):
     for second in (1, 2):
         fields = {"global_step": 900 + second, "total_steps": 1000}
-        table.hear(stepped(second, 100.0 + second, **fields), 0)
+        table.receive(stepped(second, 100.0 + second, **fields), 0)
     assert eta_s(table, 102.0) == pytest.approx(98.0)
 
 
 def test_no_total_no_end(table):
     for second in (1, 2):
-        table.hear(stepped(second, 100.0 + second), 0)
+        table.receive(stepped(second, 100.0 + second), 0)
     assert eta_s(table, 102.0) is None
     assert total_steps(progress_of(table, 102.0)) is None
 
@@ -204,9 +204,9 @@ def ended(returncode: int | None, by_us: bool = False) -> RankExit:
 
 STATES = {
     "started, no step yet": ({}, True, "starting"),
-    "heard, no step yet": ({"heard": True, "steps": 0}, True, "starting"),
+    "heard, no step yet": ({"has_reported": True, "steps": 0}, True, "starting"),
     "takes no steps, but many collectives": (
-        {"heard": True, "steps": 0, "reported": message(collectives={"0": [21, 20]})},
+        {"has_reported": True, "steps": 0, "reported": message(collectives={"0": [21, 20]})},
         *(True, "running"),
     ),
     "stepping": ({"steps": 4, "last_step_boottime_s": 199.0}, True, "running"),
@@ -270,17 +270,17 @@ def test_figures_of_a_process_go_with_it(table):
 
 def test_progress_is_unknown_without_a_probe_and_zero_before_the_first_step(table):
     table.started(1, 1, os.getppid())
-    table.hear(message(), 0)  # its probe speaks, but saw no step yet
+    table.receive(message(), 0)  # its probe speaks, but saw no step yet
     table[1].usage = usage("T")
     zero, one = table.progress(160.0)
     assert (zero.steps, zero.alive, zero.paused, zero.since_progress_s) == (0, True, False, 60.0)
     assert (one.steps, one.alive, one.paused, one.since_progress_s) == (None, True, True, 60.0)
-    table.hear(stepped(7, 150.0), 0)
+    table.receive(stepped(7, 150.0), 0)
     assert (table.progress(160.0)[0].steps, table.progress(160.0)[0].since_progress_s) == (7, 10.0)
 
 
 def test_the_last_progress_is_told_in_wall_clock_time(table):
-    table.hear(stepped(1, clock.boottime_s() - 5.0), 0)
+    table.receive(stepped(1, clock.boottime_s() - 5.0), 0)
     at = table[0].sample(clock.boottime_s(), probe=True).last_progress_at
     assert at is not None
     age_s = (clock.utc_now() - at).total_seconds()
@@ -291,7 +291,7 @@ def test_the_last_progress_is_told_in_wall_clock_time(table):
 def test_a_restored_rank_goes_on_from_its_last_snapshot(table):
     now_s = clock.boottime_s()
     fields = {"loss": 2.5, "loss_state": "ok", "loss_step": 7, "loss_source": "api"}
-    table.hear(stepped(8, now_s - 3.0, **fields, metrics={"lr": 0.1}, step_time_s=0.2), 0)
+    table.receive(stepped(8, now_s - 3.0, **fields, metrics={"lr": 0.1}, step_time_s=0.2), 0)
     written = table[0].sample(now_s, probe=True)
     later = OwnRanks(2, now_s - 0.5)
     later.restore(written, PID)
@@ -311,13 +311,15 @@ def test_a_pid_leads_to_its_rank(table):
 
 def test_a_rank_whose_probe_said_its_last_word_ends(table):
     now_s = clock.boottime_s()
-    table[0].hear(stepped(7, now_s - 9.0, t=now_s - 9.0, phase="evaluation", phase_t=now_s - 9.0))
+    table[0].receive(
+        stepped(7, now_s - 9.0, t=now_s - 9.0, phase="evaluation", phase_t=now_s - 9.0)
+    )
     assert table[0].progress(now_s).phase == "evaluation"
     last = stepped(7, now_s - 9.0, t=now_s - 4.0, seq=2, final=True, phase="steps", phase_t=90.0)
-    table[0].hear(last)
+    table[0].receive(last)
     seen, sample = table[0].progress(now_s), table[0].sample(now_s, probe=True)
     assert (seen.phase, seen.phase_s) == ("end", pytest.approx(4.0))
     assert sample.phase == "end" and sample.phase_since is not None
     # a child's last word is not the rank's
-    table[0].hear(stepped(8, now_s, t=now_s, seq=3, phase="steps", phase_t=90.0))
+    table[0].receive(stepped(8, now_s, t=now_s, seq=3, phase="steps", phase_t=90.0))
     assert table[0].progress(now_s).phase == "steps"

@@ -93,8 +93,8 @@ def test_without_a_history_the_logs_tell_the_attempt(folder):
 def test_a_supervisor_that_starts_again_goes_on_from_the_history(folder, content):
     tell(folder, STORY)
     folder.node_file(host_name()).write_bytes(content)
-    found = past.look_back(folder, {"supervisor_restarts": 1, "attempt": 0})
-    assert found.lives_on
+    found = past.read_past(folder, {"supervisor_restarts": 1, "attempt": 0})
+    assert found.has_continued
     assert (found.snapshot.attempt, found.snapshot.restarts_used) == (1, 1)
     assert found.snapshot.restarts_left == 2
     assert [(rank.rank, rank.pid) for rank in found.snapshot.ranks] == [(0, 8), (1, 9)]
@@ -107,7 +107,7 @@ def test_a_supervisor_that_starts_again_goes_on_from_the_history(folder, content
 def test_a_job_that_is_started_again_says_that_its_snapshot_was_damaged(folder):
     tell(folder, [*STORY, ("stopped", {"attempt": 1})])
     folder.node_file(host_name()).write_bytes(b"{")
-    found = past.look_back(folder, {"supervisor_restarts": 0, "attempt": 2})
-    assert not found.lives_on
+    found = past.read_past(folder, {"supervisor_restarts": 0, "attempt": 2})
+    assert not found.has_continued
     assert found.event.attempt == 2
     assert "damaged" in text(found.event)

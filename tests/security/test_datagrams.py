@@ -38,7 +38,7 @@ def fold(message: ProbeMessage) -> RankSample:
     """All that the supervisor reckons out of one message."""
     record = RankRecord(0, 0, 0.0)
     for _ in range(2):
-        record.hear(message)
+        record.receive(message)
         record.progress(boottime_s())
     return record.sample(boottime_s(), probe=True)
 
@@ -83,7 +83,7 @@ def test_a_rank_asks_for_no_signal_that_could_end_it() -> None:
     message = decode_message(json.dumps(REQUIRED | {"pid": 7} | fields).encode())
     assert message is not None
     record.process = None
-    record.hear(message)
+    record.receive(message)
     assert record.reported.stack_signal is None
     assert not {9, 15} & {*record.reported.save_signals}
 
@@ -94,11 +94,11 @@ def test_figures_are_bounded_however_many_names_come() -> None:
         metrics = {f"{number}-{n}": 1.0 for n in range(30)} | {"lr": float(number)}
         message = decode_message(json.dumps(REQUIRED | {"metrics": metrics}).encode())
         assert message is not None
-        record.hear(message)
+        record.receive(message)
         step = {"steps": number, "last_step_t": 5.0}
         message = decode_message(json.dumps(REQUIRED | step).encode())
         assert message is not None
-        record.hear(message)
+        record.receive(message)
     sample = record.sample(0.0, probe=True)
     assert len(sample.metrics) == MAX_METRICS
     assert sample.metrics["lr"] == 999.0

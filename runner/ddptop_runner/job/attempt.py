@@ -36,9 +36,9 @@ from ddptop_runner.model.spec import JobSpec
 STARTED_AFTER_S = 30.0
 """A group that lives this long counts as running even if its script takes no optimizer steps."""
 UNSEEN_S = 3.0
-"""A look that comes so late means that this process was stopped, or the machine was."""
+"""A tick this late means that this process was stopped or the machine suspended."""
 SETTLE_S = 6.0
-"""After that, and at the start, no hang is found before every rank can have reported again."""
+"""After that, and at the start, hangs are not judged until every rank can have reported."""
 
 
 class Attempt:
@@ -102,7 +102,7 @@ class Attempt:
 
     @property
     def launcher_name(self) -> str | None:
-        """Who starts a command's ranks: by its words, or by its tree where that tells more."""
+        """Who starts a command's ranks: from its words, or from its process tree."""
         given = self.spec.launcher
         seen = self.table.launcher_name if isinstance(self.table, CommandRanks) else None
         return (seen if given in UNTOLD else given) or given
@@ -110,7 +110,7 @@ class Attempt:
     # -- what the log has recorded ---------------------------------------------------------------
 
     def observe(self, event: ev.JobEvent) -> None:
-        """Follow an event that the log has."""
+        """Update the figures after a recorded event."""
         if isinstance(event, ev.AttemptStarted | ev.AttemptOpened):
             self._begin()
         elif isinstance(event, ev.RankExited):
@@ -122,7 +122,7 @@ class Attempt:
                 self.table[rank].hung = True
 
     def _begin(self) -> None:
-        """Nothing is left of the attempt before."""
+        """Clear what belongs to the previous attempt."""
         self.table = table_of(self.spec, self.started_s, self.job.rendezvous)
         self.trouble.begin_attempt()
         self.oom.begin_attempt()
@@ -158,7 +158,7 @@ class Attempt:
 
         Args:
             pid: its number.
-            status: as subprocess gives it; None where nobody could collect it.
+            status: as subprocess gives it; None if no process could collect it.
             at_s: CLOCK_BOOTTIME at which that was seen.
             approximate: whether that may be late.
         """
@@ -218,20 +218,20 @@ class Attempt:
 
         Args:
             now_s: CLOCK_BOOTTIME.
-            is_printing: whether its output tells a step or a loss.
+            is_printing: whether its output contains steps or losses.
         """
         table = self.table
-        if not isinstance(table, CommandRanks) or table.is_told or not self._tree.is_due(now_s):
+        if not isinstance(table, CommandRanks) or table.is_complete or not self._tree.is_due(now_s):
             return
         late = now_s - self.started_s > PATIENCE_S
         sight = self._tree.look(now_s)
         if late and is_printing and (pids := self._tree_pids()):
             sight = sight.or_printing(pids[0])
         table.see(sight if late else sight.sure, with_ranks=late or not self.spec.probe)
-        self._take_up_new()
+        self._watch_new()
 
-    def _take_up_new(self) -> None:
-        """Ranks of a command that were discovered just now: watch for their exits."""
+    def _watch_new(self) -> None:
+        """Record newly discovered ranks of a command, and watch for their exits."""
         new, self.table.new = self.table.new, []
         for record in new:
             self._watch(record)
@@ -263,10 +263,10 @@ class Attempt:
 
     # -- probes and checkpoints ------------------------------------------------------------------
 
-    def hear(self, message: ProbeMessage) -> None:
+    def receive(self, message: ProbeMessage) -> None:
         """Fold in a probe's message."""
-        record = self.table.hear(message, self.number)
-        self._take_up_new()
+        record = self.table.receive(message, self.number)
+        self._watch_new()
         if record is not None and message.saved is not None:
             self.checkpoints.saved(
                 message.saved,
@@ -347,7 +347,7 @@ class Attempt:
                 for record in self.table
                 if record.last_step_boottime_s is not None
             },
-            ranks_met=self.table.remember() if isinstance(self.table, CommandRanks) else None,
+            discovered=self.table.remember() if isinstance(self.table, CommandRanks) else None,
         )
         return {
             "hangs": self.trouble.hangs.remember(),
@@ -357,7 +357,7 @@ class Attempt:
         }
 
     def recover(self, snapshot: NodeSnapshot) -> None:
-        """Go on from the snapshot of a supervisor that died; the log has restored the state."""
+        """Restore from the snapshot of an earlier supervisor; the log has restored the state."""
         job, memory = self.job, read_memory(snapshot.memory)
         self.table = table_of(self.spec, self.started_s, self.job.rendezvous)
         if snapshot.launcher is not None and snapshot.launcher.pid is not None:
@@ -368,8 +368,8 @@ class Attempt:
         for rank in snapshot.ranks:
             if rank.pid is not None and snapshot.attempt == job.attempt:
                 self.table.restore(rank, rank.pid)
-        if isinstance(self.table, CommandRanks) and memory.ranks_met is not None:
-            self.table.recall(memory.ranks_met)
+        if isinstance(self.table, CommandRanks) and memory.discovered is not None:
+            self.table.recall(memory.discovered)
         for rank_number, at_s in memory.last_step_s.items():
             if (record := self.table.get(rank_number)) is not None:
                 record.last_step_boottime_s = at_s

@@ -16,7 +16,7 @@ from ddptop_runner.host import procs
 
 EVERY_S = 2.0
 PATIENCE_S = 15.0
-"""A rank whose probe can be expected is first heard within this time; nobody else's word counts."""
+"""Within this time, a rank with a probe first reports; until then nothing else counts."""
 UNTOLD = (None, "python")
 """Launchers by a command's words that the tree may know better."""
 JOB_ID = "DDPTOP_JOB_ID"
@@ -27,7 +27,7 @@ class Sight:
     """What one look found."""
 
     launcher: str | None = None
-    """Who started the ranks; None where nothing tells."""
+    """Who started the ranks; None if unknown."""
     world_size: int | None = None
     ranks: tuple[ForeignRank, ...] = ()
     is_of_several: bool = False

@@ -15,14 +15,14 @@ from dataclasses import dataclass
 from ddptop_runner.base.paths import LAUNCHER
 from ddptop_runner.host import procs, tree
 from ddptop_runner.job.command_look import UNTOLD, Sight
-from ddptop_runner.job.ranks import OwnRanks, RankRecord, RanksMet
+from ddptop_runner.job.ranks import DiscoveredRanks, OwnRanks, RankRecord
 from ddptop_runner.model.diagnose import RankExit
 from ddptop_runner.model.probe_message import ProbeMessage
 from ddptop_runner.model.snapshot import ProcessId
 from ddptop_runner.model.spec import JobSpec, Rendezvous
 
 LOOKS_FOR_NAME = 3
-"""A launcher that these have not named, with all its ranks there, is not known to anyone."""
+"""A launcher that these have not named, with all its ranks there, stays unknown."""
 
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 
@@ -38,9 +38,9 @@ class CommandRanks(OwnRanks):
         self.launcher_name: str | None = None
         """Who starts the ranks, where the tree tells it better than the command's words."""
         self._looks_at_all = 0
-        """How many looks there were since every rank has been heard."""
+        """How many times the tree was read since every rank has reported."""
         self._seen_size: int | None = None
-        self._told_size: int | None = None
+        self._reported_size: int | None = None
         self._former_steps: int | None = None
         """The most that any process took which is no rank any more."""
 
@@ -66,8 +66,8 @@ class CommandRanks(OwnRanks):
 
     @property
     def world_size(self) -> int | None:
-        """As the ranks say, or as many as know no rank; None before the first is met."""
-        return self._told_size or self._seen_size or len(self._numbered) or None
+        """As the ranks report, or as many as know no rank; None before the first is discovered."""
+        return self._reported_size or self._seen_size or len(self._numbered) or None
 
     def started(self, rank: int, local_rank: int, pid: int) -> RankRecord:
         """A process exists; its record knows it from now on."""
@@ -88,36 +88,36 @@ class CommandRanks(OwnRanks):
         """The launcher's end, once it is known."""
         return [] if self._launcher.exit is None else [self._launcher.exit]
 
-    def hear(self, message: ProbeMessage, attempt: int | None) -> RankRecord | None:
-        """Give a probe's message to its rank, which it may be the first to tell of."""
+    def receive(self, message: ProbeMessage, attempt: int | None) -> RankRecord | None:
+        """Give a probe's message to its rank, which it may be the first to reveal."""
         if message.attempt != attempt:
             return None
         record = self.rank_of_pid(message.pid)
         if record is None or message.rank not in (None, record.rank):
-            record = self._meet(message)
+            record = self._discover(message)
         if record is None:
             return None
-        record.hear(message)
+        record.receive(message)
         if message.rank == record.rank:
             record.rank_source = "probe"
             self._numbered.discard(message.pid)
         if message.rank is not None and message.world_size:
-            self._told_size = message.world_size
+            self._reported_size = message.world_size
             self._forget_dead_above(message.world_size)
         return record
 
-    def remember(self) -> RanksMet:
+    def remember(self) -> DiscoveredRanks:
         """What the table of a supervisor that is started again needs besides the records."""
-        return RanksMet(
+        return DiscoveredRanks(
             numbered=sorted(self._numbered),
-            told_size=self._told_size,
+            reported_size=self._reported_size,
             former_steps=self._former_steps,
         )
 
-    def recall(self, memory: RanksMet) -> None:
-        """Go on with what `remember` gave, once the records are restored."""
+    def recall(self, memory: DiscoveredRanks) -> None:
+        """Restore what `remember` returned, once the records are restored."""
         self._numbered = {pid for pid in memory.numbered if pid in self._rank_of_pid}
-        self._told_size = memory.told_size
+        self._reported_size = memory.reported_size
         self._former_steps = memory.former_steps
 
     def most_steps(self) -> int | None:
@@ -126,15 +126,15 @@ class CommandRanks(OwnRanks):
         return max((steps for steps in known if steps is not None), default=None)
 
     @property
-    def is_told(self) -> bool:
-        """Whether no look from outside adds anything: every rank was heard, the launcher named."""
+    def is_complete(self) -> bool:
+        """Whether the process tree adds nothing: all ranks and the launcher are known."""
         is_named = self.launcher_name not in UNTOLD or self._looks_at_all >= LOOKS_FOR_NAME
-        return is_named and self._are_all_heard
+        return is_named and self._have_all_reported
 
     @property
-    def _are_all_heard(self) -> bool:
-        heard = sum(record.heard for record in self)
-        return self._told_size is not None and heard >= self._told_size
+    def _have_all_reported(self) -> bool:
+        reported = sum(record.has_reported for record in self)
+        return self._reported_size is not None and reported >= self._reported_size
 
     def see(self, sight: Sight, *, with_ranks: bool) -> None:
         """What the process tree shows.
@@ -144,8 +144,8 @@ class CommandRanks(OwnRanks):
             with_ranks: whether ranks that were only seen count as such.
         """
         self.launcher_name = sight.launcher or self.launcher_name
-        self._looks_at_all += self._are_all_heard
-        if not with_ranks or any(record.heard for record in self):
+        self._looks_at_all += self._have_all_reported
+        if not with_ranks or any(record.has_reported for record in self):
             return
         shown = {rank.pid for rank in sight.ranks}
         for record in list(self):
@@ -158,13 +158,13 @@ class CommandRanks(OwnRanks):
             if known is None or known.pid != rank.pid:
                 self._add(rank.rank, rank.pid, rank.local_rank, rank.evidence)
 
-    def _meet(self, message: ProbeMessage) -> RankRecord | None:
-        met = [
-            _met(record, record.pid in self._numbered or record.rank_source != "probe")
+    def _discover(self, message: ProbeMessage) -> RankRecord | None:
+        ranks = [
+            _known(record, record.pid in self._numbered or record.rank_source != "probe")
             for record in self._records.values()
         ]
         new = Newcomer(message.pid, message.rank, procs.start_ticks(message.pid) or 0)
-        seating = seat(new, met, tree.descends_from)
+        seating = seat(new, ranks, tree.descends_from)
         if seating is None:
             return None
         if not seating.takes:
@@ -210,29 +210,32 @@ class CommandRanks(OwnRanks):
         self._numbered.discard(pid)
         rank = self._rank_of_pid.pop(pid, None)
         record = None if rank is None else self._records.pop(rank, None)
-        if record is not None and record.heard:
+        if record is not None and record.has_reported:
             self._former_steps = max(self._former_steps or 0, record.steps or 0)
 
 
-def table_of(spec: JobSpec, started_boottime_s: float, met: Rendezvous | None = None) -> OwnRanks:
-    """An empty table for an attempt that begins; `met`: how its node takes part in it."""
+def table_of(
+    spec: JobSpec, started_boottime_s: float, rendezvous: Rendezvous | None = None
+) -> OwnRanks:
+    """An empty table for a new attempt, in which this node takes part by that rendezvous."""
     if spec.is_command:
         return CommandRanks(started_boottime_s)
-    if met is None and spec.membership is not None:
-        met = spec.membership.rendezvous
-    return OwnRanks(spec.nproc, started_boottime_s, 0 if met is None else met.first_rank)
+    if rendezvous is None and spec.membership is not None:
+        rendezvous = spec.membership.rendezvous
+    first_rank = 0 if rendezvous is None else rendezvous.first_rank
+    return OwnRanks(spec.nproc, started_boottime_s, first_rank)
 
 
-def _met(record: RankRecord, numbered: bool) -> Met:
+def _known(record: RankRecord, numbered: bool) -> KnownRank:
     process = record.process
-    return Met(
+    return KnownRank(
         rank=record.rank,
         pid=record.pid or 0,
         alive=record.exit is None and procs.is_alive(process),
         stepped=bool(record.steps),
         numbered=numbered,
         start_ticks=0 if process is None else process.start_ticks or 0,
-        heard=record.rank_source == "probe",
+        has_reported=record.rank_source == "probe",
     )
 
 
@@ -246,23 +249,23 @@ Descends = Callable[[int, int], bool]
 
 
 @dataclass(frozen=True)
-class Met:
-    """A process that was met as a rank."""
+class KnownRank:
+    """A process that is known as a rank."""
 
     rank: int
     pid: int
     alive: bool
     stepped: bool
     numbered: bool = False
-    """Whether its number is not its own word: it knows no rank, or only its tree tells it."""
+    """Whether ddptop numbered it: it knows no rank, or only the process tree shows it."""
     start_ticks: int = 0
-    heard: bool = True
-    """Whether it spoke itself; else only its tree shows it."""
+    has_reported: bool = True
+    """Whether its probe has reported; else only the process tree shows it."""
 
 
 @dataclass(frozen=True)
 class Newcomer:
-    """A process that speaks."""
+    """A process whose probe reports."""
 
     pid: int
     rank: int | None
@@ -275,26 +278,26 @@ class Seating:
 
     rank: int
     takes: bool = False
-    """Whether it becomes the rank; else it speaks for the process that is."""
+    """Whether it becomes the rank; else it reports for the process that is."""
     numbered: bool = False
     moved: tuple[tuple[int, int], ...] = ()
     """(pid, rank) of others that get another number."""
 
 
-def seat(new: Newcomer, met: Sequence[Met], descends: Descends) -> Seating | None:
-    """The rank that a process is or speaks for; None for one that is nobody's.
+def seat(new: Newcomer, ranks: Sequence[KnownRank], descends: Descends) -> Seating | None:
+    """The rank that a process is or reports for; None for one that belongs to no rank.
 
     Args:
-        new: the process, by its own word.
-        met: the ranks so far, dead ones included; each rank once.
+        new: the process, as it reports itself.
+        ranks: those so far, dead ones included; each rank once.
         descends: tells a child from its parent.
     """
-    own = next((one for one in met if one.pid == new.pid), None)
+    own = next((one for one in ranks if one.pid == new.pid), None)
     if own is not None and new.rank in (None, own.rank):
         return Seating(own.rank, numbered=own.numbered and new.rank is None)
     if new.rank is None or new.rank < 0:
-        return _seat_by_order(new, met, descends)
-    holder = next((one for one in met if one.rank == new.rank and one.pid != new.pid), None)
+        return _seat_by_order(new, ranks, descends)
+    holder = next((one for one in ranks if one.rank == new.rank and one.pid != new.pid), None)
     if holder is None or not holder.alive or holder.numbered or descends(holder.pid, new.pid):
         return Seating(new.rank, takes=True)
     if descends(new.pid, holder.pid) and not holder.stepped:
@@ -302,11 +305,11 @@ def seat(new: Newcomer, met: Sequence[Met], descends: Descends) -> Seating | Non
     return None
 
 
-def _seat_by_order(new: Newcomer, met: Sequence[Met], descends: Descends) -> Seating | None:
-    living = [one for one in met if one.alive]
+def _seat_by_order(new: Newcomer, ranks: Sequence[KnownRank], descends: Descends) -> Seating | None:
+    living = [one for one in ranks if one.alive]
     for one in living:
         if descends(new.pid, one.pid):
-            if not one.heard:  # it starts those that train
+            if not one.has_reported:  # it starts those that train
                 return Seating(one.rank, takes=True, numbered=True)
             return None if one.stepped else Seating(one.rank)
     if any(not one.numbered for one in living):

@@ -227,7 +227,7 @@ def _memory_awaited(
 def _attempt_judged(
     state: JobState, fact: pt.AttemptJudged, now_s: float, spec: JobSpec
 ) -> Decision:
-    """Judged again, as for an agent whose supervisor died, it goes on with what was decided."""
+    """Judged again, as for an agent whose supervisor died, it continues with what was decided."""
     if state.ending is not None or state.is_over:
         return _end(state, fact.question, now_s)
     if fact.attempt != state.attempt or state.wanted_agent is not None:
@@ -241,8 +241,8 @@ def _attempt_judged(
         )
     if state.phase == "stopping":  # its loss was not finite, and that was being judged
         ended = _end_decided(state, fact.cause, NOT_FINITE, requeue=False)
-        told: Decision = [] if judged is None else [judged]
-        return [*told, ended, *_end(state, fact.question, now_s)]
+        events: Decision = [] if judged is None else [judged]
+        return [*events, ended, *_end(state, fact.question, now_s)]
     return _restart_or_end(state, judged, now_s, spec, jitter=fact.jitter, question=fact.question)
 
 
@@ -293,7 +293,7 @@ def _restart_or_end(
         question: the agent's that is answered in the end.
         end_ranks: whether ranks are alive and have to be ended.
     """
-    told: Decision = [] if judged is None else [judged]
+    events: Decision = [] if judged is None else [judged]
     if spec.membership is not None:
         held_s = spec.membership.orphan_timeout_s
         held = ev.RestartHeld(
@@ -301,8 +301,8 @@ def _restart_or_end(
         )
         wait = pt.WaitForRestart(at_s=now_s + held_s, question=question)
         if state.restart is not None:  # the head asked for it before this was judged
-            return [*told, pt.WaitForRestart(at_s=None, question=question)]
-        return [*told, held, wait]
+            return [*events, pt.WaitForRestart(at_s=None, question=question)]
+        return [*events, held, wait]
     cause = state.cause if judged is None else judged.cause
     if judged is None or judged.outcome is None:
         used = state.budget.used
@@ -316,7 +316,7 @@ def _restart_or_end(
         cause = cause or Cause(kind="unknown", summary="The attempt failed; see its evidence.")
         requeue = None if judged is None or judged.outcome is None else verdict.requeue
         ended = _end_decided(state, cause, verdict.reason, requeue=requeue, end_ranks=end_ranks)
-        return [*told, ended, *_end(state, question, now_s, end_ranks=end_ranks)]
+        return [*events, ended, *_end(state, question, now_s, end_ranks=end_ranks)]
     at_s = now_s + verdict.delay_s
     decided = ev.RestartDecided(
         attempt=state.attempt,
@@ -327,7 +327,7 @@ def _restart_or_end(
         reason=verdict.reason if judged is not None and judged.outcome is not None else None,
         end_ranks=end_ranks,
     )
-    return [*told, decided, pt.WaitForRestart(at_s=at_s, question=question)]
+    return [*events, decided, pt.WaitForRestart(at_s=at_s, question=question)]
 
 
 def _end_decided(
@@ -407,7 +407,7 @@ def _devices_chosen(
         return _end(state, question, now_s)
     if fact.attempt != state.attempt or state.restart is None or state.wanted_agent is not None:
         return []
-    told: Decision = [ev.Noticed(attempt=state.attempt, text=note) for note in fact.notes]
+    events: Decision = [ev.Noticed(attempt=state.attempt, text=note) for note in fact.notes]
     alive = state.has_living and question is None
     if spec.membership is not None and state.restart.counted:  # the head has not asked for it
         ended = _end_decided(state, state.cause, NO_HEAD, requeue=True, end_ranks=alive)
@@ -418,17 +418,17 @@ def _devices_chosen(
             summary = f"{fact.refused}. {cause.summary}"
             cause = msgspec.structs.replace(cause, kind="gpu", summary=summary)
         ended = _end_decided(state, cause, fact.refused, requeue=True, end_ranks=alive)
-        return [*told, ended, *_end(state, question, now_s, end_ranks=alive)]
-    told.append(ev.RestartPrepared(attempt=state.attempt, aside=fact.aside))
+        return [*events, ended, *_end(state, question, now_s, end_ranks=alive)]
+    events.append(ev.RestartPrepared(attempt=state.attempt, aside=fact.aside))
     aside = [*state.set_aside, *fact.aside]
     needs_agent = aside != state.set_aside_before
     if question is not None:
         left = state.restarts_left(spec.max_restarts)
         answer = pt.AnswerAgent(question=question, restart=not needs_agent, restarts_left=left)
-        return [*told, answer]
+        return [*events, answer]
     if alive:
-        return [*told, *_restart_ranks(state, fact.agent, now_s, spec, needs_agent=needs_agent)]
-    return [*told, *_request_agent(state, fact.agent, spec)]
+        return [*events, *_restart_ranks(state, fact.agent, now_s, spec, needs_agent=needs_agent)]
+    return [*events, *_request_agent(state, fact.agent, spec)]
 
 
 def _restart_ranks(
@@ -570,7 +570,7 @@ def _nothing_left(state: JobState, fact: pt.NothingLeft, now_s: float, spec: Job
 def _supervisor_started(
     state: JobState, fact: pt.SupervisorStarted, now_s: float, spec: JobSpec
 ) -> Decision:
-    """Go on with what the last supervisor had begun."""
+    """Continue what the last supervisor had begun."""
     if state.is_over or (state.in_queue and state.phase != "stopping"):
         return []
     if state.phase == "stopping":

@@ -32,7 +32,7 @@ NOTICES = (
     ev.SocketsFailed,
     ev.SupervisorRestarted,
 )
-"""Events of a node that are told with its name, and change nothing."""
+"""Events of a node that are recorded with its name, and change nothing."""
 
 
 def decide_nodes(state: JobState, fact: pt.Fact, now_s: float, spec: JobSpec) -> Decision:
@@ -163,7 +163,7 @@ def _verdicts_due(state: JobState, fact: pt.VerdictsDue, now_s: float, spec: Job
 def _attempt_judged(
     state: JobState, fact: pt.AttemptJudged, now_s: float, spec: JobSpec
 ) -> Decision:
-    if state.restart is not None and state.ending is None:  # a person was faster
+    if state.restart is not None and state.ending is None:  # someone asked for a restart meanwhile
         return []
     decision = single.decide(state, fact, now_s, spec)
     if not any(isinstance(one, ev.EndDecided | pt.Conclude) for one in decision):
@@ -192,7 +192,7 @@ def _part_refused(state: JobState, fact: pt.PartRefused, now_s: float, spec: Job
 
 
 def _link_broken(state: JobState, fact: pt.LinkBroken, now_s: float, spec: JobSpec) -> Decision:
-    """Unknown is not dead: nothing is restarted for it."""
+    """A node that cannot be reached may train on: nothing is restarted for it."""
     if state.is_over or _part(state, fact.node).unknown_since is not None:
         return []
     broken = ev.NodeUnreachable(attempt=state.attempt, node=fact.node, why=fact.why)
@@ -205,19 +205,19 @@ def _link_made(state: JobState, fact: pt.LinkMade, now_s: float, spec: JobSpec) 
     life, node = _part(state, fact.node), fact.node
     if state.is_over:
         return []
-    told: Decision = []
+    events: Decision = []
     if life.unknown_since is not None or life.lost:
-        told = [ev.NodeReachable(attempt=state.attempt, node=node)]
+        events = [ev.NodeReachable(attempt=state.attempt, node=node)]
     if state.ending is not None:
-        return [*told, pt.EndOn(node=node, grace_s=_grace_left_s(state, now_s))] if told else []
+        return [*events, pt.EndOn(node=node, grace_s=_grace_left_s(state, now_s))] if events else []
     if state.restart is not None:
-        if told and not [host for host in _missing(state, spec) if host != node]:
-            told.append(pt.WaitForRestart(at_s=state.restart.at_s))  # it was waited for
-        return told
+        if events and not [host for host in _missing(state, spec) if host != node]:
+            events.append(pt.WaitForRestart(at_s=state.restart.at_s))  # it was waited for
+        return events
     if not life.takes_part:
-        return [*told, *_take_back(state, node, now_s, spec)]
+        return [*events, *_take_back(state, node, now_s, spec)]
     if fact.is_there or life.failed or life.ended is not None:
-        return told
+        return events
     cause = Cause(
         kind="node",
         summary=f"All processes of the job on {node} are gone: it was rebooted, or they were"
@@ -225,7 +225,7 @@ def _link_made(state: JobState, fact: pt.LinkMade, now_s: float, spec: JobSpec) 
         host=node,
     )
     return [
-        *told,
+        *events,
         ev.NodeFailed(attempt=state.attempt, node=node, cause=cause),
         ev.NodeEnded(attempt=state.attempt, node=node, well=False),
         pt.KeepEvidenceOnNodes(),
@@ -362,7 +362,7 @@ def begin(attempt: int, nodes: list[NodeSpec], now_s: float) -> Decision:
 def _supervisor_started(
     state: JobState, fact: pt.SupervisorStarted, now_s: float, spec: JobSpec
 ) -> Decision:
-    """Go on with what the last supervisor had begun."""
+    """Continue what the last head had begun."""
     if state.is_over:
         return []
     if state.phase == "stopping" or state.ending is not None:

@@ -37,11 +37,11 @@ class EventLog:
         """What `apply` makes of all events, and nothing else does."""
 
     def restore(self, rows: Sequence[Event], snapshot: NodeSnapshot | None = None) -> None:
-        """Go on from what an earlier supervisor has recorded.
+        """Restore what an earlier supervisor has recorded.
 
         Args:
             rows: the log.
-            snapshot: its last one, where the job has lived since. The log adds what happened
+            snapshot: its last one, if the job has continued since. The log adds what happened
                 after it; where a full disk has lost the end of the log, the snapshot is believed.
         """
         events = typed(rows)

@@ -1,7 +1,7 @@
 """Saves evidence, the stacks of every rank and the ends of all logs, before any signal is sent.
 
 Stacks come from faulthandler in the rank itself (SIGRTMIN+9, C level: it works while Python holds
-the GIL in a collective, and needs no ptrace right). The signal is sent only where the probe said
+the GIL in a collective, and needs no ptrace right). The signal is sent only if the probe reported
 that it registered the handler and the kernel shows it caught; otherwise it would end the rank.
 """
 

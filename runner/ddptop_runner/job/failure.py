@@ -152,10 +152,10 @@ def _ends_in_command(
     ends = by_themselves(ends, over_s)
     if launcher.exit is not None and not any(end.failed for end in ends):
         return [RankEnd(launcher.exit, exception=exception_in_log(tail), tail=tail)]
-    untold = [end for end in ends if end.failed and end.exception is None]
-    if untold and untold[0].exit_code in RAISED_CODES:  # its probe did not say why
-        told = dataclasses.replace(untold[0], exception=exception_in_log(tail))
-        return [told if end is untold[0] else end for end in ends]
+    unexplained = [end for end in ends if end.failed and end.exception is None]
+    if unexplained and unexplained[0].exit_code in RAISED_CODES:  # its probe did not report why
+        explained = dataclasses.replace(unexplained[0], exception=exception_in_log(tail))
+        return [explained if end is unexplained[0] else end for end in ends]
     return ends
 
 
@@ -284,8 +284,8 @@ def never_started(folder: RunFolder, returncode: int | None) -> Cause:
     """The cause of a job whose agent ended before it had started any rank.
 
     Args:
-        folder: the job's run folder, whose supervisor's log holds the agent's words.
-        returncode: the agent's, negative for a signal; None when nobody saw it.
+        folder: the job's run folder, whose supervisor's log has the agent's output.
+        returncode: the agent's, negative for a signal; None if unknown.
     """
     words = diagnose.RankExit(0, 0, returncode, 0.0).in_words()
     exit_code, signal = (None, None) if returncode is None else split_status(returncode)

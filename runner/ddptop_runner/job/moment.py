@@ -23,7 +23,7 @@ from ddptop_runner.base.start import own_words
 from ddptop_runner.host import procs
 from ddptop_runner.job.decide_nodes import hosts_of_ranks
 from ddptop_runner.job.event_log import memory_of
-from ddptop_runner.job.old_events import cause_told, typed
+from ddptop_runner.job.old_events import cause_in_row, typed
 from ddptop_runner.job.state import JobState, NodeLife, RankLife
 from ddptop_runner.job.transition import fold
 from ddptop_runner.judge.balance import imbalance, rank_devices
@@ -136,7 +136,7 @@ class MomentReader:
             if event.evidence is not None:
                 folder = self._folder.evidence_dir / Path(event.evidence).name
                 kept = evidence_folder.kept_cause(folder)
-            known = self._causes[event.seq] = kept or cause_told(event)
+            known = self._causes[event.seq] = kept or cause_in_row(event)
         return known
 
 
@@ -203,8 +203,8 @@ def compose(
         attempt = next((row["attempt"] for row in figures.ranks.values()), None)
     alerts = state.alerts_at(at)
     if last is not None and last.attempt == attempt and last.ts >= at:
-        told = {alert.message for alert in alerts}
-        alerts += [one for one in last.alerts if one.since <= at and one.message not in told]
+        raised = {alert.message for alert in alerts}
+        alerts += [one for one in last.alerts if one.since <= at and one.message not in raised]
     is_over = state.phase not in LIVE_STATES
     pause = _pause(state, figures.last_step, at)
     if pause is not None and pause.state == "stalled" and state.suspected is not None:
@@ -260,18 +260,18 @@ def _pause(state: JobState, last: LastStep | None, at: dt.datetime) -> Pause | N
     """That no step was taken at that moment, by the same function as of a live job."""
     if last is None or state.phase not in ("running", "hung"):
         return None
-    since, told = utc_from_unix(last.since), state.suspected
+    since, suspected = utc_from_unix(last.since), state.suspected
     pause = pause_state(
         Facts(
             stepless_s=(at - since).total_seconds(),
             usual_s=last.usual_s,
-            stalled_before=told is not None and told.at > since,
+            stalled_before=suspected is not None and suspected.at > since,
             hung=state.phase == "hung",
         )
     )
     if pause is None:
         return None
-    why = told.found.partition("; ")[2] if told is not None and pause != "no_step" else ""
+    why = suspected.found.partition("; ")[2] if suspected is not None and pause != "no_step" else ""
     return Pause(state=pause, since=since, reason=why or None)
 
 

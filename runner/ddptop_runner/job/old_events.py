@@ -45,14 +45,14 @@ def typed(
 
     Args:
         rows: of a history, in order.
-        cause_of: what is known of the failure that an old row tells of; by default `cause_told`.
+        cause_of: what is known of the failure that an old row tells of; by default `cause_in_row`.
     """
-    reader = _OldReader(rows, cause_of or cause_told)
+    reader = _OldReader(rows, cause_of or cause_in_row)
     return [ev.from_data(row.data) or reader.read(at) for at, row in enumerate(rows)]
 
 
-def cause_told(event: Event) -> Cause:
-    """What an event alone says of a failure: all of it, or of an old one what its columns hold."""
+def cause_in_row(event: Event) -> Cause:
+    """The cause that one row records: all of it, or of an old one what its columns hold."""
     judged = ev.from_data(event.data)
     if isinstance(judged, ev.FailureJudged | ev.HangJudged):
         return judged.cause
@@ -172,7 +172,7 @@ class _OldReader:
         )
 
     def _is_victim(self, at: int, status: int | None) -> bool:
-        """Torch ends the others before the cause is told: that event names the culprit."""
+        """Torch ends the others before the cause is recorded: that event names the culprit."""
         row = self._rows[at]
         if status not in _OURS:
             return False

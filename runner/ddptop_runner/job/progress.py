@@ -16,10 +16,10 @@ from ddptop_runner.reading.progress.rank_view import fill
 from ddptop_runner.reading.progress.text_watch import RankFiles, TextWatch
 
 TRACES_AFTER_S = 15.0
-"""Files are looked for once nothing else has told a loss for so long."""
+"""Files are looked for once nothing else has reported a loss for so long."""
 TRACES_EVERY_S = 5.0
 LOOKS_APART_S = 1.5
-"""So far apart may be what the output and what the ranks told last."""
+"""So far apart may be what the output and what the ranks reported last."""
 
 
 class JobProgress:
@@ -37,7 +37,7 @@ class JobProgress:
         self._files: RankFiles | None = None
         self._attempt: int | None = None
         self._began_s = 0.0
-        """Unix seconds at which the attempt began, taken once: files are told apart by it."""
+        """Unix seconds at which the attempt began, taken once: it identifies its files."""
 
     def look(self, table: OwnRanks, attempt: int, started_s: float) -> None:
         """Read on.
@@ -65,11 +65,11 @@ class JobProgress:
             self._files.look(pids, others, now)
 
     def _lacks_a_loss(self, table: OwnRanks) -> bool:
-        told = self._text.ranks
+        printed = self._text.ranks
         return any(
             record.alive
             and record.reported.loss_state is None
-            and (record.rank not in told or told[record.rank].loss_state is None)
+            and (record.rank not in printed or printed[record.rank].loss_state is None)
             for record in table
         )
 
@@ -78,14 +78,14 @@ class JobProgress:
 
     @property
     def is_printed(self) -> bool:
-        """Whether the output tells a step or a loss."""
+        """Whether the output contains steps or losses."""
         return any(
             known.step is not None or known.loss_state is not None
             for known in self._text.ranks.values()
         )
 
     def fill(self, samples: list[RankSample], attempt: int | None) -> list[RankSample]:
-        """The ranks of an attempt with what their probes do not tell."""
+        """The ranks of an attempt with what their probes do not report."""
         if attempt != self._attempt:  # it has begun since the last look
             return samples
         now = utc_now()
@@ -97,7 +97,7 @@ class JobProgress:
     def of_job(
         self, table: OwnRanks, attempt: int | None, run_steps: Mapping[int, int | None]
     ) -> Progress | None:
-        """How far the job is; None where nothing said a total.
+        """How far the job is; None if no source reports a total.
 
         Args:
             table: its ranks.
@@ -112,7 +112,7 @@ class JobProgress:
         return of_table(table, texts, boottime_s(), run_steps)
 
     def steps(self, table: OwnRanks, attempt: int | None) -> dict[int, RankSteps]:
-        """What is told of each rank's step."""
+        """What output and probe report of each rank's step."""
         now_s, found = boottime_s(), {}
         for record in table:
             known = None
@@ -128,7 +128,7 @@ class JobProgress:
         return found
 
     def close(self) -> None:
-        """Let go of all files; what they told stays."""
+        """Close all files, and keep what they reported."""
         self._text.close()
         if self._files is not None:
             self._files.close()
@@ -149,16 +149,16 @@ def of_table(
 
     Args:
         table: its ranks.
-        texts: by rank what its output tells, and how far apart the last two steps in it were.
+        texts: by rank what its output reports, and how far apart the last two steps in it were.
         now_s: CLOCK_BOOTTIME.
         run_steps: by rank the step of the run.
     """
-    told, others = [], dict(texts)
+    progress, others = [], dict(texts)
     for record in table:
         text = others.pop(record.rank, (None, None))
         run_step, steps_per_s = run_steps.get(record.rank), record.steps_per_s(now_s)
-        told.append(combine.of_rank(record.reported, run_step, steps_per_s, *text))
-    return combine.of_job([*told, *(text for text, _ in others.values())])
+        progress.append(combine.of_rank(record.reported, run_step, steps_per_s, *text))
+    return combine.of_job([*progress, *(text for text, _ in others.values())])
 
 
 def _pids(record: RankRecord) -> tuple[int, ...]:

@@ -40,8 +40,8 @@ class RankRecord:
     process: ProcessId | None = None
     reported: ProbeMessage = rank_view.NOTHING
     """What its probe reports, merged over its messages."""
-    heard: bool = False
-    heard_boottime_s: float | None = None
+    has_reported: bool = False
+    reported_boottime_s: float | None = None
     steps: int | None = None
     last_step_boottime_s: float | None = None
     began: int | None = 0
@@ -52,14 +52,14 @@ class RankRecord:
     quiet: bool = False
     """Takes longer than usual for its next progress, as the hang watch says."""
     silent_because: str | None = None
-    """Why it is silent and well, in words."""
+    """Why its silence is expected, in words."""
     collective_boottime_s: float | None = None
     """When a collective was last seen to have completed."""
     gpu_mem_peak_bytes: int | None = None
     leaving: bool = False
-    """Whether its probe has said that the process is about to end."""
+    """Whether its probe has reported that the process is about to exit."""
     ends_since_s: float | None = None
-    """CLOCK_BOOTTIME at which it said so; None once anything else is heard after that."""
+    """CLOCK_BOOTTIME of that report; None once it reports anything else."""
     rank_source: str | None = None
     """What its number was read from; None where ddptop numbered it."""
     _rate_marks: list[tuple[float, int]] = field(default_factory=list)
@@ -90,10 +90,10 @@ class RankRecord:
         return (last - first) / (last_s - first_s) if last_s > first_s else None
 
     def restore(self, sample: RankSample, pid: int) -> None:
-        """Go on from what a supervisor that died had last written of this rank."""
+        """Continue from the last sample that an earlier supervisor wrote of this rank."""
         self.process = procs.identify(pid)
-        self.heard = bool(sample.has_probe)
-        counted = sample.step_source != "log"  # what was printed is read again, and proves no life
+        self.has_reported = bool(sample.has_probe)
+        counted = sample.step_source != "log"  # output is read again, and is no sign of life
         if counted:
             self.steps = sample.step
         self.reported = rank_view.restored(sample)
@@ -103,10 +103,10 @@ class RankRecord:
             age_s = max(0.0, (utc_now() - sample.last_progress_at).total_seconds())
             self.last_step_boottime_s = boottime_s() - age_s
 
-    def hear(self, message: ProbeMessage) -> None:
+    def receive(self, message: ProbeMessage) -> None:
         """Fold in one message of the rank's probe."""
-        self.heard = True
-        self.heard_boottime_s = message.t
+        self.has_reported = True
+        self.reported_boottime_s = message.t
         self.leaving = self.leaving or message.final
         self.ends_since_s = message.t if message.final else None
         if _completed(message.collectives) > _completed(self.reported.collectives):
@@ -145,12 +145,12 @@ class RankRecord:
     def progress(self, now_s: float) -> RankProgress:
         """What the hang watch looks at."""
         usage, reported = self.usage, self.reported
-        (phase, began_s), heard_s = self._phase(), self.heard_boottime_s
+        (phase, began_s), heard_s = self._phase(), self.reported_boottime_s
         return RankProgress(
             rank=self.rank,
             alive=self.alive,
             paused=usage is not None and usage.state_letter in "Tt",
-            steps=(self.steps or 0) if self.heard else None,
+            steps=(self.steps or 0) if self.has_reported else None,
             since_progress_s=self.since_progress_s(now_s),
             phase=phase,
             phase_s=0.0 if began_s is None else max(0.0, now_s - began_s),
@@ -166,7 +166,7 @@ class RankRecord:
         )
 
     def _phase(self) -> tuple[Phase | None, float | None]:
-        """What it does, and since when: after its probe's last word it ends."""
+        """Its phase and when that began; after the probe's last message, `end`."""
         if self.ends_since_s is not None:
             return "end", self.ends_since_s
         return self.reported.phase, self.reported.phase_t
@@ -215,7 +215,7 @@ class RankRecord:
             last_progress_at=last_progress_at,
             exit_code=exit_code,
             signal=signal,
-            has_probe=self.heard if probe else None,
+            has_probe=self.has_reported if probe else None,
             state_reason=self.silent_because if self.alive else None,
             phase=phase,
             phase_since=None if phase_s is None else utc_from_boottime(phase_s),
@@ -294,10 +294,10 @@ class OwnRanks:
         rank = self._rank_of_pid.get(pid)
         return None if rank is None else self._records[rank]
 
-    def hear(self, message: ProbeMessage, attempt: int | None) -> RankRecord | None:
-        """Give a probe's message to its rank; None when it is of another attempt or nobody's.
+    def receive(self, message: ProbeMessage, attempt: int | None) -> RankRecord | None:
+        """Give a probe's message to its rank; None for another attempt, or an unknown process.
 
-        A process started by a rank (its own launcher, say) speaks for that rank by number.
+        A process that a rank started may report for that rank by number.
         """
         record = self.of_pid(message.pid)
         if record is None:
@@ -306,7 +306,7 @@ class OwnRanks:
             record = self._records.get(message.rank)
         if record is None or (record.exit is not None and message.attempt != attempt):
             return None
-        record.hear(message)
+        record.receive(message)
         return record
 
     def everyone(self) -> list[RankRecord]:
@@ -330,7 +330,7 @@ class OwnRanks:
         return [record.progress(now_s) for record in self]
 
     def note_quiet(self, looked: HangLook) -> None:
-        """Keep what the hang watch says of each rank, for its state."""
+        """Keep the hang watch's findings for the state of each rank."""
         for record in self:
             record.quiet = record.rank in looked.quiet
             record.silent_because = looked.notes.get(record.rank)
@@ -343,8 +343,8 @@ class OwnRanks:
                 record.gpu_mem_peak_bytes = max(record.gpu_mem_peak_bytes or 0, used)
 
     def most_steps(self) -> int | None:
-        """Of any rank; None when no rank's probe was heard."""
-        return max((record.steps or 0 for record in self if record.heard), default=None)
+        """Of any rank; None when no probe has reported."""
+        return max((record.steps or 0 for record in self if record.has_reported), default=None)
 
     def forget_loss_range(self) -> None:
         """Begin a new second: smallest and largest loss are since the previous snapshot."""
@@ -352,12 +352,12 @@ class OwnRanks:
             record.forget_loss_range()
 
 
-class RanksMet(Base, frozen=True, kw_only=True):
-    """What a command's ranks said of their numbers."""
+class DiscoveredRanks(Base, frozen=True, kw_only=True):
+    """What a command's ranks report of their numbers."""
 
     numbered: list[int] = []
     """Pids of ranks that know no rank themselves."""
-    told_size: int | None = None
+    reported_size: int | None = msgspec.field(default=None, name="told_size")
     """The world size, as the ranks say."""
     former_steps: int | None = None
     """The most steps of any process that is no rank any more."""
@@ -368,7 +368,7 @@ class RankMemory(Base, frozen=True, kw_only=True):
 
     last_step_s: dict[int, float] = {}
     """By rank."""
-    ranks_met: RanksMet | None = None
+    discovered: DiscoveredRanks | None = msgspec.field(default=None, name="ranks_met")
     """None of a job that is no command."""
 
 

@@ -191,7 +191,7 @@ class JobView(msgspec.Struct, frozen=True, dict=True):
 
     @property
     def ended_at(self) -> dt.datetime | None:
-        """When it ended; for a lost job, when it was last heard of."""
+        """When it ended; for a lost job, when it last wrote a snapshot."""
         if self.snapshot is None:
             return self.spec.created_at if self.state == "lost" else None
         return self.snapshot.ts if self.state == "lost" else self.snapshot.ended_at

@@ -19,7 +19,7 @@ class RankLife(Base, frozen=True, kw_only=True):
     pid: int | None = None
     exited: bool = False
     status: int | None = None
-    """As subprocess gives it, negative for a signal; None while it lives, and where nobody knows.
+    """As subprocess gives it, negative for a signal; None while it lives, and if unknown.
     """
     at_s: float | None = None
     """CLOCK_BOOTTIME of its exit."""
@@ -49,7 +49,7 @@ class Budget(Base, frozen=True, kw_only=True):
     used: int = 0
     """Since it was last filled."""
     limit: int | None = None
-    """None before an event tells it."""
+    """None before an event records it."""
 
 
 class Ending(Base, frozen=True, kw_only=True):
@@ -110,7 +110,7 @@ class Suspicion(Base, frozen=True, kw_only=True):
 
 
 class ShownAlert(Base, frozen=True, kw_only=True):
-    """An alert, and until when it is shown where no event tells its end."""
+    """An alert, and until when it is shown if no event records its end."""
 
     alert: Alert
     until: dt.datetime | None = None
@@ -135,7 +135,7 @@ class NodeLife(Base, frozen=True, kw_only=True):
 
     @property
     def is_settled(self) -> bool:
-        """Whether nothing more is to be heard of it in this attempt."""
+        """Whether it reports nothing more in this attempt."""
         return self.failed or self.ended is not None or self.unknown_since is not None
 
 

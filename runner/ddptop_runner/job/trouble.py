@@ -38,14 +38,14 @@ class TroubleWatch:
         """That no step is taken; None while steps come."""
 
     def begin_attempt(self) -> None:
-        """Nothing is left of the attempt before but the pace of its steps."""
+        """Clear all but the pace of steps."""
         self.hangs.begin_attempt()
         self._losses.begin_attempt()
         self.found = self.pause = None
         self._is_suspected = False
 
     def recall(self, memory: dict[str, Any]) -> None:
-        """Go on with what `hangs.remember` gave; the log has restored the state."""
+        """Restore what `hangs.remember` returned; the log has restored the state."""
         self.hangs.recall(memory)
         self._is_suspected = self._log.state.suspected is not None
 

@@ -131,7 +131,7 @@ class GuardianHolder:
 
         def adopt() -> None:
             with contextlib.suppress(DdptopError, OSError):
-                adoption.take_up(read_job(self.folder), os.environ)
+                adoption.adopt(read_job(self.folder), os.environ)
 
         if self._takes_up is None or not self._takes_up.is_alive():
             self._takes_up = threading.Thread(target=adopt, daemon=True)

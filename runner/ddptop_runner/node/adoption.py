@@ -1,6 +1,6 @@
 """Adopts a job whose guardian was killed: starts a new guardian, by one command at a time.
 
-The job goes on meanwhile: its supervisor, its agent and its ranks live, or some of them. The new
+The job continues meanwhile: its supervisor, its agent and its ranks live, or some of them. The new
 guardian gets the variables of the shell that launched the job from the processes that still carry
 them, so that later restarts have the right ones. Which of several commands starts it is decided by
 a lock; the others wait until it is there.
@@ -35,7 +35,7 @@ POLL_S = 0.02
 
 @dataclass(frozen=True)
 class Living:
-    """The processes of a job that can tell its variables."""
+    """The processes of a job that have its variables."""
 
     supervisors: tuple[int, ...]
     agents: tuple[int, ...]
@@ -49,20 +49,20 @@ class Living:
 
 
 @dataclass(frozen=True)
-class TakenUp:
-    """A job that was taken up again."""
+class Adopted:
+    """A job with a new guardian."""
 
     view: JobView
     missing: tuple[str, ...] = ()
-    """Variables that the job was launched with and that nothing tells any more."""
+    """Variables that the job was launched with and that no process has any more."""
 
 
-def take_up(view: JobView, shell: Mapping[str, str]) -> TakenUp | None:
+def adopt(view: JobView, shell: Mapping[str, str]) -> Adopted | None:
     """Start a new guardian for a job that needs one; returns once it is there.
 
     Args:
         view: the job, as it was just read.
-        shell: the calling shell's variables, for what no process of the job tells.
+        shell: the calling shell's variables, for what no process of the job has.
 
     Returns:
         None where another command has started it, or nothing of the job is left.
@@ -83,7 +83,7 @@ def take_up(view: JobView, shell: Mapping[str, str]) -> TakenUp | None:
                 return None
             given, missing = _handover(view, living, shell)
             _bring_up(view, given)
-            return TakenUp(wait_until_guarded(view), missing)
+            return Adopted(wait_until_guarded(view), missing)
     wait_until_guarded(view)
     return None
 
@@ -126,18 +126,18 @@ def living_processes(view: JobView) -> Living:
 def _handover(
     view: JobView, living: Living, shell: Mapping[str, str]
 ) -> tuple[Handover, tuple[str, ...]]:
-    """What the new guardian starts with, and the names of variables that nothing tells."""
+    """What the new guardian starts with, and the names of variables that no process has."""
     spec, snapshot = view.spec, view.snapshot
-    told = {
+    known = {
         pid: environ
         for pid in (*living.supervisors, *living.agents, *living.ranks)
         if (environ := procs.environ_of(pid)).get("DDPTOP_JOB_ID") == spec.job_id
         and procs.uid_of(pid) == os.geteuid()  # and no other process has the pid by now
     }
     env, job_env = variables(
-        supervisor=_first(told, living.supervisors),
-        agent=_first(told, living.agents),
-        rank=_first(told, living.ranks),
+        supervisor=_first(known, living.supervisors),
+        agent=_first(known, living.agents),
+        rank=_first(known, living.ranks),
         shell=shell,
     )
     job_env["DDPTOP_JOB_ID"] = spec.job_id
@@ -166,8 +166,8 @@ def _agent_pid(view: JobView, living: Living) -> int | None:
     return known.pid if known is not None and known.pid in living.agents else None
 
 
-def _first(told: Mapping[int, dict[str, str]], pids: Sequence[int]) -> dict[str, str] | None:
-    return next((told[pid] for pid in pids if pid in told), None)
+def _first(known: Mapping[int, dict[str, str]], pids: Sequence[int]) -> dict[str, str] | None:
+    return next((known[pid] for pid in pids if pid in known), None)
 
 
 def variables(

@@ -12,12 +12,12 @@ from ddptop_runner.model import events as ev
 from ddptop_runner.model.snapshot import Alert, NodeSnapshot
 from ddptop_runner.node.last_resort import LastResort
 
-TOLD = "told"
-"""In what is remembered: the messages of alerts whose end no event has told yet."""
+REPORTED = "told"
+"""In what is remembered: the messages of alerts whose end is not recorded yet."""
 
 
 class JobAlerts:
-    """Looks once a second, and tells what is new.
+    """Looks once a second, and records what is new.
 
     Args:
         log: gets new alerts, and those that ended.
@@ -28,31 +28,31 @@ class JobAlerts:
         self._log = log
         self._defects = defects
         self._watch = JobWatch()
-        self._told: dict[str, str] = {}
-        """By id, the messages of those that an event has told, until one tells their end."""
+        self._reported: dict[str, str] = {}
+        """By id, the messages of recorded alerts, until their end is recorded."""
         self.now: list[Alert] = []
         """Those that hold, worst first."""
 
     def remember(self) -> dict[str, Any]:
         """What a supervisor that is started again has to know."""
-        return {**self._watch.remember(), TOLD: dict(self._told)}
+        return {**self._watch.remember(), REPORTED: dict(self._reported)}
 
     def recall(self, alerts: list[Alert], memory: dict[str, Any]) -> None:
-        """Go on with what was shown, and with what `remember` gave."""
+        """Restore what was shown, and what `remember` returned."""
         self._watch.recall(alerts, memory)
-        told = memory.get(TOLD)
-        self._told = dict(told) if isinstance(told, dict) else {}
+        reported = memory.get(REPORTED)
+        self._reported = dict(reported) if isinstance(reported, dict) else {}
         self.now = alerts
 
     def tell_end(self) -> None:
         """The job ends: what still holds is over with it, and has not become well."""
-        if self._told:
+        if self._reported:
             self._log.emit(
                 ev.AlertsCleared(
-                    attempt=self._log.state.attempt, messages=self._told, with_job=True
+                    attempt=self._log.state.attempt, messages=self._reported, with_job=True
                 )
             )
-            self._told = {}
+            self._reported = {}
 
     def look(self, snapshot: NodeSnapshot, extra: Sequence[Finding], now_s: float) -> None:
         """Bring `now` up to date.
@@ -66,11 +66,11 @@ class JobAlerts:
             lambda: self._watch.update(snapshot, now_s, extra=extra), (self.now, list[Alert]())
         )
         holding = {alert.id for alert in self.now}
-        if over := [id_ for id_ in self._told if id_ not in holding]:
-            messages = {id_: self._told.pop(id_) for id_ in over}
+        if over := [id_ for id_ in self._reported if id_ not in holding]:
+            messages = {id_: self._reported.pop(id_) for id_ in over}
             self._log.emit(ev.AlertsCleared(attempt=snapshot.attempt, messages=messages))
-        told = {finding.id for finding in extra if finding.is_told} | TOLD_BY_EVENTS
+        recorded = {finding.id for finding in extra if finding.is_told} | TOLD_BY_EVENTS
         for alert in new:
-            if alert.severity != "info" and alert.id not in told:
-                self._told[alert.id] = alert.message
+            if alert.severity != "info" and alert.id not in recorded:
+                self._reported[alert.id] = alert.message
                 self._log.emit(ev.AlertRaised(attempt=snapshot.attempt, alert=alert))

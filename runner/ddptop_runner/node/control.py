@@ -73,7 +73,7 @@ def request(
 
 
 def _read_line(connection: socket.socket, deadline_s: float) -> bytes:
-    """What is sent up to a line's end, the connection's, or the longest answer there is.
+    """Read up to the end of the line or the connection, or the longest possible answer.
 
     Raises:
         TimeoutError: when it is not there in time, however much of it is.

@@ -199,7 +199,7 @@ class JobDriver:
             found = self.attempt.trouble.found
             if found is None:
                 return None
-            # ranks that hang, or train on nonsense, are ended in any case
+            # ranks that hang or diverged are ended in any case
             return trouble_judged(order, attempt, plain_cause(found), None)
         if isinstance(order, pt.ChooseDevices):
             agent = self._agent_state()
@@ -282,7 +282,7 @@ class JobDriver:
         return [self._agent, *found]
 
     def seen_to_exit(self, process: ProcessId, status: int | None) -> None:
-        """A process that no guardian collects has exited; None: nobody knows how."""
+        """A process that no guardian collects has exited; `status` is None if unknown."""
         if self.attempt.table.of_pid(process.pid) is None or self.agent_pid is None:
             self.process_exited(process.pid, status, boottime_s())
         else:
@@ -447,7 +447,7 @@ class JobDriver:
         return max(exits, default=boottime_s())
 
     async def _make_room(self, attempt: int) -> pt.AgentMadeRoom:
-        """End the old agent, whose end is no news, and all that it started."""
+        """End the old agent and all that it started; its exit is expected."""
         self._link = self.agent_pid = None
         spec = without(self._spec, self.job.set_aside)
         if self.job.needs_new_agent:
@@ -585,7 +585,7 @@ class JobDriver:
         return {**self.attempt.learned(), "devices": self.devices.learned}
 
     def recover(self, snapshot: NodeSnapshot) -> None:
-        """Go on from the snapshot of a supervisor that died; the log has restored the state."""
+        """Restore from the snapshot of an earlier supervisor; the log has restored the state."""
         self._agent = snapshot.agent
         self.devices.learned = snapshot.memory.get("devices") or {}
         job = self.job
@@ -598,7 +598,7 @@ class JobDriver:
             self.ended.set()
 
     def resume(self) -> None:
-        """Go on with what an earlier supervisor had begun. Call once all exits are known."""
+        """Continue what an earlier supervisor had begun. Call once all exits are known."""
         if not self.ended.is_set():
             self.take(
                 pt.SupervisorStarted(agent=self._agent_state(), agent_end_seen=self._agent_end_seen)

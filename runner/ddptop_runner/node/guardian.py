@@ -7,7 +7,7 @@ to stop the job.
 
 SIGTERM to the guardian alone, a person's `kill PID`, is answered like Ctrl-C. Where the supervisor
 is ended by SIGTERM at the same time, everything of the login or the machine is being ended, and the
-guardian goes as well. A job whose guardian was killed is taken up by a new one (`adoption`), which
+guardian goes as well. A job whose guardian was killed is adopted by a new one (`adoption`), which
 relieves the supervisor that is left and starts its own.
 
 Channel to the supervisor: a SOCK_SEQPACKET pair, one JSON object per packet.
@@ -55,7 +55,7 @@ LEAVE_S = 2.0
 SHUTDOWN_S = 5.0
 """SIGTERMs that come within this belong together."""
 EXITS_KEPT = 512
-"""Exits that a supervisor which is started again is told of: they fit into one packet."""
+"""Exits that a restarted supervisor gets: they fit into one packet."""
 STDOUT = 1
 
 
@@ -197,7 +197,7 @@ class Guardian:
             with agent.stdin:
                 agent.stdin.write(json.dumps(plan).encode())
         except OSError:
-            pass  # it died at once; its exit tells
+            pass  # it died at once; its exit is reported
         agent.returncode = 0  # reaped by pid in _reap, never by this handle
         self._agent_pid = agent.pid
         self._send({"type": "agent_started", "pid": agent.pid})
@@ -302,7 +302,7 @@ class Guardian:
             self._send({"type": "exited", **exit_})
 
     def _supervisor_ended(self, returncode: int) -> None:
-        while self._channel is not None:  # its last words: it may have said that it is done
+        while self._channel is not None:  # its last messages: it may be done
             self._receive()
         if self._exit_code is not None:
             return

@@ -73,7 +73,7 @@ def start_guardian(
         folder: the job's run folder, with its spec written.
         spec: the job.
         job_env: what the job gets beside this process's variables.
-        wrap: a command that moves the guardian out of the login's reach (systemd-run); often empty.
+        wrap: a command that moves the guardian out of the login session; often empty.
         attempt: the number of the first attempt.
         waits: False hands the job over to the holder that the caller becomes, and returns.
 
@@ -144,9 +144,9 @@ def bring_up(
     if not _taken_over(folder, GUARDIAN_START_S):
         folder.handover_file.unlink(missing_ok=True)
         # a refused job's folder goes with its log, so the message has to quote it
-        said = last_lines(folder.supervisor_log, 1) if folder.supervisor_log.exists() else []
+        last_line = last_lines(folder.supervisor_log, 1) if folder.supervisor_log.exists() else []
         raise DdptopError(
-            f"the guardian for {spec.job} did not start ({''.join(said) or 'no message'})",
+            f"the guardian for {spec.job} did not start ({''.join(last_line) or 'no message'})",
             "run `ddptop doctor`",
         )
     return (

@@ -107,7 +107,7 @@ class Head:
         self.parts.restore(past.snapshot)
         if past.event is not None:
             self._log.emit(past.event)
-        if past.lives_on and past.snapshot is not None:
+        if past.has_continued and past.snapshot is not None:
             self.process.restore_alerts(past.snapshot)
             self._trouble.recall({})
             if self.job.is_over:

@@ -23,13 +23,13 @@ class JobClock:
         self._lived_before_s = 0.0
         self._since_s = boottime_s()
 
-    def go_on_from(self, previous: NodeSnapshot, *, alive_since: bool) -> None:
-        """Count on from an earlier snapshot.
+    def continue_from(self, previous: NodeSnapshot, *, alive_since: bool) -> None:
+        """Continue from an earlier snapshot.
 
         Args:
             previous: the last one.
-            alive_since: whether the job has lived since then, without its supervisor; otherwise it
-                had ended, or was lost.
+            alive_since: whether the job has continued since then, without its supervisor;
+                otherwise it had ended, or was lost.
         """
         self.started_at = previous.started_at
         lived_s = previous.ran_s
@@ -39,7 +39,7 @@ class JobClock:
         self._lived_before_s = lived_s
         if alive_since:
             self._lived_before_s += unseen_s(previous, self._since_s)
-            self.ended_at = previous.ended_at  # it died between its last snapshot and its last word
+            self.ended_at = previous.ended_at  # it died between its last snapshot and its exit
 
     def begin_again(self) -> None:
         """What was before (a wait for devices) does not count."""

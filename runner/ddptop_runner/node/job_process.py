@@ -28,7 +28,7 @@ from ddptop_runner.node.guardian import PACKET_BYTES
 from ddptop_runner.node.job_clock import JobClock
 from ddptop_runner.node.keeper import write_end
 from ddptop_runner.node.last_resort import LastResort
-from ddptop_runner.node.past import Past, look_back
+from ddptop_runner.node.past import Past, read_past
 from ddptop_runner.node.snapshot import devices_for_history, for_history
 from ddptop_runner.store.disk import SteadyFile
 from ddptop_runner.store.history import HistoryWriter
@@ -75,10 +75,10 @@ class JobProcess:
     def restore(self, hello: Message) -> Past:
         """Continue the log and the clock of an earlier process of this job; what it left."""
         self._guardian = procs.identify(hello["guardian_pid"])
-        past = look_back(self._folder, hello)
-        self.log.restore(past.events, past.snapshot if past.lives_on else None)
+        past = read_past(self._folder, hello)
+        self.log.restore(past.events, past.snapshot if past.has_continued else None)
         if past.snapshot is not None:
-            self.clock.go_on_from(past.snapshot, alive_since=past.lives_on)
+            self.clock.continue_from(past.snapshot, alive_since=past.has_continued)
             self._seq = past.snapshot.seq
         return past
 
@@ -138,7 +138,7 @@ class JobProcess:
 
         Args:
             take: gets all messages that are there, in order.
-            lost: called once the guardian has died: from then on nobody collects exits.
+            lost: called once the guardian has died: from then on no process collects exits.
         """
 
         def read() -> None:

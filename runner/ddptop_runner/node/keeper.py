@@ -43,7 +43,7 @@ TELL_EVERY_S = 60.0
 ROOM_FOR_S = 3.0
 """A disk that was full has space again once all reserves were held for so long."""
 RETRY_FOR_S = 600.0
-"""A job that ended is not seen to have before its last snapshot is written: that is worth waiting
+"""Viewers see a job's end only once its last snapshot is written: that is worth waiting
 for. The history's last figures are waited for a tenth of it."""
 RETRY_S = 1.0
 OWN_LOG = -2
@@ -56,7 +56,7 @@ class RunFolderKeeper:
     Args:
         folder: the job's run folder.
         spec: the job.
-        story: is told of what is dropped.
+        story: records what is dropped.
         history: the job's history.
         snapshot_file: the job's snapshot.
     """
@@ -294,7 +294,7 @@ async def write_end(
         history: still open.
         file: where the snapshot goes.
     """
-    if not _is_written(history):  # that the job has ended is told first
+    if not _is_written(history):  # the last snapshot first: it shows the end
         await _until_written(folder, file, snapshot)
         deadline_s = time.monotonic() + RETRY_FOR_S / 10
         while not _is_written(history) and time.monotonic() < deadline_s:
@@ -321,7 +321,7 @@ def _is_written(history: HistoryWriter) -> bool:
 async def _until_written(folder: RunFolder, file: SteadyFile, snapshot: NodeSnapshot) -> None:
     deadline_s = time.monotonic() + RETRY_FOR_S
     while not file.write(encode(snapshot)) and time.monotonic() < deadline_s:
-        if not folder.nodes_dir.is_dir():  # deleted: nobody looks for the end
+        if not folder.nodes_dir.is_dir():  # deleted: no reader can find the end
             return
         await asyncio.sleep(RETRY_S)
 

@@ -22,15 +22,15 @@ class LastResort:
 
     def __init__(self, log: EventLog) -> None:
         self._log = log
-        self._told: set[str] = set()
+        self._reported: set[str] = set()
 
     def report(self, error: Exception) -> None:
         """Write the traceback to the supervisor's log, and an alert, once for each place."""
         frames = traceback.extract_tb(error.__traceback__)
         place = f"{frames[-1].filename}:{frames[-1].lineno}" if frames else "nowhere"
-        if place in self._told:
+        if place in self._reported:
             return
-        self._told.add(place)
+        self._reported.add(place)
         traceback.print_exception(error, file=sys.stderr)
         self._log.emit(ev.InternalError(error=type(error).__name__, place=place))
 

@@ -99,7 +99,7 @@ class Orders:
             self._take(fact)
         except Exception as error:
             self._defects.report(error)
-            if isinstance(fact, pt.AttemptJudged | pt.TroubleJudged):  # now only the budget counts
+            if isinstance(fact, pt.AttemptJudged | pt.TroubleJudged):  # decided by the budget alone
                 self._take(replace(fact, outcome=None))
 
     def _fact_in_any_case(self, order: pt.Order, attempt: int) -> pt.Fact | None:

@@ -34,7 +34,7 @@ from ddptop_runner.node.orders import POLL_S, until
 from ddptop_runner.node.remote import node_job_id
 
 LINK_GRACE_S = 3.0
-"""A link that is made again within this was never broken, as far as a person is concerned."""
+"""A broken link is reported if it is not made again within this time."""
 UP_S = 30.0
 """A node that begins an attempt is reached within this, or the attempt cannot begin."""
 EVIDENCE_S = 10.0
@@ -57,22 +57,22 @@ class Part:
     progress: list[RankProgress] = dataclasses.field(default_factory=list)
     seen_s: float = 0.0
     """CLOCK_BOOTTIME of the snapshot's arrival."""
-    is_told: bool = False
+    is_reported: bool = False
     """Whether the state of a link that was made has been reported."""
     is_new: bool = False
     """Whether nothing of the job can be there: it is not asked for what happened."""
     ends: list[RankEnd] = dataclasses.field(default_factory=list)
     is_stale: bool = False
-    """Whether this head has not heard of it yet: the last one may have started something there."""
+    """Whether it has not reported to this head yet: an earlier one may have started its part."""
     is_beginning: asyncio.Lock = dataclasses.field(default_factory=asyncio.Lock)
-    """Held while it is told to begin an attempt: a later one may be decided on meanwhile."""
+    """Held while it is asked to begin an attempt: a later one may be decided on meanwhile."""
     broken: asyncio.TimerHandle | None = None
     """Reports the broken link, unless it is made again before."""
 
     @property
     def is_known(self) -> bool:
         """Whether it can be reached, and all that happened there is known."""
-        return self.link.is_up and (self.is_told or self.is_new)
+        return self.link.is_up and (self.is_reported or self.is_new)
 
     def is_live(self, now_s: float) -> bool:
         """Whether what is known of it is of this moment."""
@@ -176,11 +176,11 @@ class Parts:
             part.ends = [_end_of(one, part.link.shift_s) for one in event.ends]
 
     def _report_link(self, part: Part, *, is_there: bool) -> None:
-        if part.is_told and is_there:
+        if part.is_reported and is_there:
             return
-        part.is_told, part.is_stale = True, False
+        part.is_reported, part.is_stale = True, False
         is_gone = not (is_there or part.ended)
-        # that what is left of an earlier attempt is gone is no news: it had to end
+        # a part of an earlier attempt had to end: that it is gone changes nothing
         fact = pt.LinkMade(
             node=part.link.host, is_there=not is_gone or part.attempt != self._attempt
         )
@@ -189,7 +189,7 @@ class Parts:
 
     def _link_made(self, link: NodeLink) -> None:
         part = self.by_host[link.host]
-        part.is_told = False
+        part.is_reported = False
         if part.broken is not None:
             part.broken.cancel()
             part.broken = None
@@ -257,7 +257,7 @@ class Parts:
         return await self.by_host[host].link.ask(op, arguments)
 
     async def begin(self, order: pt.BeginOn) -> pt.Fact | None:
-        """Until the node has begun: of an order that was lost with its link nobody knows."""
+        """Ask until the node has begun: whether it got an order is unknown if the link broke."""
         part = self.by_host[order.node]
         deadline_s = boottime_s() + UP_S
         error = "it cannot be reached"
@@ -410,7 +410,7 @@ class Parts:
 
 
 def _shifted(event: ev.JobEvent, shift_s: float) -> ev.JobEvent:
-    """With its times on the head's clock."""
+    """The event with its times on the head's clock."""
     at_s = getattr(event, "at_s", None)
     return event if at_s is None else replace(event, at_s=at_s + shift_s)
 

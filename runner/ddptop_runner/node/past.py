@@ -27,15 +27,15 @@ class Past:
 
     snapshot: NodeSnapshot | None
     """The last one of any earlier supervisor."""
-    lives_on: bool
-    """Whether the job has gone on since: only its supervisor, or its guardian, was ended."""
+    has_continued: bool
+    """Whether the job has continued since: only its supervisor, or its guardian, was ended."""
     event: ev.JobEvent | None
     """What is to be recorded about it."""
     events: tuple[Event, ...] = ()
     """The job's log."""
 
 
-def look_back(folder: RunFolder, hello: dict[str, Any]) -> Past:
+def read_past(folder: RunFolder, hello: dict[str, Any]) -> Past:
     """Read what is left, and tell from the guardian's hello how this supervisor came to be."""
     snapshot, damage = _last_snapshot(folder)
     events: tuple[Event, ...] = ()
@@ -46,10 +46,10 @@ def look_back(folder: RunFolder, hello: dict[str, Any]) -> Past:
         event: ev.JobEvent | None = _lost(snapshot)
         if damage is not None:
             event = ev.SnapshotDamaged(attempt=hello["attempt"], damage=damage)
-        return Past(snapshot, lives_on=False, event=event, events=events)
+        return Past(snapshot, has_continued=False, event=event, events=events)
     came = ev.GuardianRestarted if adopted and not restarts else ev.SupervisorRestarted
     event = came(attempt=snapshot.attempt, damage=damage)
-    return Past(snapshot, lives_on=True, event=event, events=events)
+    return Past(snapshot, has_continued=True, event=event, events=events)
 
 
 def _is_of_an_earlier_life(snapshot: NodeSnapshot, hello: dict[str, Any]) -> bool:

@@ -136,7 +136,7 @@ def adopt(folder: RunFolder) -> None:
         return  # it was not started yet
     view = read_job(folder)
     if view.needs_guardian:
-        adoption.take_up(view, os.environ)
+        adoption.adopt(view, os.environ)
 
 
 def gloo_interface(rendezvous: Rendezvous, env: Mapping[str, str]) -> str | None:

@@ -20,19 +20,19 @@ from ddptop_runner.node.agent_link import AgentLink, Message
 
 LINE_LIMIT_BYTES = 1024 * 1024
 FOLLOWER_BYTES = 8 << 20
-"""A follower that is so far behind is cut off; it comes back and goes on after its last event."""
+"""A follower that is so far behind is cut off; it reconnects and continues after its last event."""
 FIRST_LINE_S = 10.0
-"""For a client to say what it wants."""
+"""For a client to send its request."""
 LISTEN_BACKLOG = 100
 Follow: TypeAlias = Callable[[int, Callable[[bytes], None]], Callable[[], None]]
 _decoder: msgspec.json.Decoder[Any] = msgspec.json.Decoder()
 
 
 class AgentSide(Protocol):
-    """Who listens to the agent."""
+    """Receives what the agent sends."""
 
     def agent_connected(self, hello: Message, send: Callable[[Message], None]) -> AgentLink | None:
-        """The agent's hello; None where it is not listened to."""
+        """The agent's hello; None to ignore the agent."""
 
     def from_agent(self, link: AgentLink, message: Message) -> None:
         """Any later message."""
@@ -128,7 +128,7 @@ class ControlServer:
         )
 
     def close(self) -> None:
-        """Listen no more; the path disappears."""
+        """Stop listening, and remove the path."""
         if self._server is not None:
             self._server.close()
         self._path.unlink(missing_ok=True)
@@ -201,7 +201,7 @@ class ControlServer:
 
 
 def _message(line: bytes) -> Message:
-    """What one line says.
+    """The message in one line.
 
     Raises:
         ValueError: when it is no JSON object.

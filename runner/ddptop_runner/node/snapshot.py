@@ -60,15 +60,15 @@ def with_log_sizes(
 
 
 def with_run_steps(
-    samples: list[RankSample], told: Mapping[int, RankSteps], run: RunSteps
+    samples: list[RankSample], steps: Mapping[int, RankSteps], run: RunSteps
 ) -> list[RankSample]:
     """The ranks with the step of the run at which each is, or what their own step counts."""
     found = []
     for sample in samples:
-        step = run_step.of_rank(told[sample.rank], run.began, run.resumed)
+        step = run_step.of_rank(steps[sample.rank], run.began, run.resumed)
         counts: StepCounts | None = None
         if step is None and sample.step is not None:
-            printed = told[sample.rank].printed
+            printed = steps[sample.rank].printed
             is_epoch = sample.step_source == "log" and printed is not None and not printed.of_run
             counts = "epoch" if is_epoch else "attempt"
         found.append(msgspec.structs.replace(sample, run_step=step, step_counts=counts))
@@ -129,9 +129,11 @@ def take(
     samples = [record.sample(now_s, spec.probe) for record in attempt.table if started]
     samples = progress.fill(samples, attempt.number)
     samples = with_log_sizes(samples, folder, attempt.number, spec.is_command)
-    told = progress.steps(attempt.table, attempt.number) if started else {}
-    samples = with_run_steps(samples, told, attempt.run_steps)
-    counted = {rank: run_step.counted(one, attempt.run_steps.resumed) for rank, one in told.items()}
+    reported = progress.steps(attempt.table, attempt.number) if started else {}
+    samples = with_run_steps(samples, reported, attempt.run_steps)
+    counted = {
+        rank: run_step.counted(one, attempt.run_steps.resumed) for rank, one in reported.items()
+    }
     run_steps = counted | {one.rank: one.run_step for one in samples if one.run_step is not None}
     done = progress.of_job(attempt.table, attempt.number, run_steps) if started else None
     report = None if feed is None else feed.latest

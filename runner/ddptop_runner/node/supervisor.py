@@ -1,7 +1,7 @@
 """The supervisor: gathers every source into one model, writes snapshot and history, takes commands.
 
 It imports no torch. It may die at any time: the guardian starts it again, it binds the same socket
-paths, reads its last snapshot, and the agent tells it the rest.
+paths, reads its last snapshot, and the agent reports the rest.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ class Supervisor:
         )
         self._followers: list[Callable[[bytes], None]] = []
         self._contact_s = boottime_s()
-        """When the head of a job on several nodes was last heard of."""
+        """When the head of a job on several nodes was last connected."""
 
     @property
     def _attempt(self) -> Attempt:
@@ -97,7 +97,7 @@ class Supervisor:
 
     async def run(self) -> int:
         """Supervise until the group has ended; the job's exit code for the guardian."""
-        with contextlib.suppress(OSError):  # ranks may be speaking; the first tick tries again
+        with contextlib.suppress(OSError):  # ranks may be sending; the first tick tries again
             self._bind_probe_socket()
         self._greet(await self._process.receive_hello())
         await self._bind_sockets()
@@ -170,7 +170,7 @@ class Supervisor:
     # -- waiting for devices ---------------------------------------------------------------------
 
     def _tick_in_queue(self, queue: QueueWatch) -> None:
-        # without a guardian, nobody would start it
+        # only a guardian can start it
         may_start = self._driver.job.phase == "queued" and not self._process.is_unguarded
         launched = queue.look() if may_start else None
         self._alerts.now = [queue.alert()]
@@ -194,7 +194,7 @@ class Supervisor:
         self._ask_for_agent(self._attempt.number, spec.max_restarts, env)
 
     async def _shut_down(self) -> None:
-        self._read_probes()  # the last words of ranks that ended
+        self._read_probes()  # the last messages of ranks that exited
         self._attempt.look_at_checkpoints(at_once=self._driver.ended.is_set())
         self._process.stop_listening()
         if self._feed is not None:
@@ -216,7 +216,7 @@ class Supervisor:
         has_probes = self._probe_path is not None and self._probe_path.is_there
         if has_probes and self._server.is_bound:
             return
-        if not self._folder.path.is_dir():  # deleted under the job; nobody asks any more
+        if not self._folder.path.is_dir():  # deleted under the job: no client can find it
             return
         was_bound = self._sockets_problem is None
         await self._bind_sockets()
@@ -225,7 +225,7 @@ class Supervisor:
             self._log.emit(ev.SocketsRecreated(attempt=self._attempt.number, folder=str(where)))
 
     async def _bind_sockets(self) -> None:
-        """Bind what is not bound. Where that fails the next tick tries again, and it is told once.
+        """Bind what is not bound. Where that fails the next tick tries again, and reports it once.
 
         A supervisor without sockets still guards the job.
         """
@@ -267,8 +267,7 @@ class Supervisor:
                 return
             message = decode_message(data)
             if message is not None and message.job == self._spec.job_id:
-                heard = functools.partial(self._attempt.hear, message)
-                self.defects.call(heard, None)
+                self.defects.call(functools.partial(self._attempt.receive, message), None)
 
     def _greet(self, hello: Message) -> None:
         self._driver.agent_pid = hello["agent_pid"]
@@ -280,31 +279,31 @@ class Supervisor:
             )
             self._attempt.run_steps.recall(past.snapshot, resumed=False)
             self._attempt.look_at_steps({})
-        if past.snapshot is not None and past.lives_on:
+        if past.snapshot is not None and past.has_continued:
             self._driver.recover(past.snapshot)
-            if past.snapshot.state != "queued":  # what it waits for is told anew at each look
+            if past.snapshot.state != "queued":  # the queue raises its alert at each tick
                 self._process.restore_alerts(past.snapshot)
             if self._queue is not None:
                 self._queue.skip_event()
         if past.event is not None:
             self._log.emit(past.event)
-        if hello["agent_pid"] is None and not past.lives_on:
+        if hello["agent_pid"] is None and not past.has_continued:
             self._log.emit(ev.QueueEntered(attempt=hello["attempt"]))
-        if not past.lives_on and self._queue is None and hello["agent_pid"] is not None:
+        if not past.has_continued and self._queue is None and hello["agent_pid"] is not None:
             self._log.emit(_launched(self._spec, hello["attempt"]))
         if self._queue is None and self._driver.job.phase == "queued":  # the last one took devices
             self._leave_queue(self._spec)
         # what the ranks did is known better from their own exits than from the agent's
         for exit_ in sorted(hello["exits"], key=lambda one: one["pid"] == hello["agent_pid"]):
             self._driver.process_exited(exit_["pid"], exit_["returncode"], exit_["at_boottime_s"])
-        if past.lives_on:
+        if past.has_continued:
             self._driver.resume()
         if hello.get("adopted"):
             self._orphans.begin(procs.identify(hello["guardian_pid"]))
             self._orphans.look(self._driver.unguarded_processes())
 
     def _take_exits(self, messages: list[Message]) -> None:
-        """What the guardian has sent: the agent's exit last, as in its hello."""
+        """Take the exits that the guardian has sent: the agent's last, as in its hello."""
         agent_pid = self._driver.agent_pid
         for message in sorted(messages, key=lambda one: one["pid"] == agent_pid):
             if message["type"] == "exited":
@@ -337,7 +336,7 @@ class Supervisor:
         return stop
 
     def _look_for_head(self, now_s: float) -> None:
-        """A node that no head reaches any more trains for nobody in the end."""
+        """Stop a node that has had no contact with its head for `--orphan-timeout`."""
         membership = self._spec.membership
         if membership is None or self._driver.job.phase == "stopping":
             return

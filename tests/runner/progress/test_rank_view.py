@@ -50,7 +50,7 @@ def test_a_figure_of_the_probe_is_kept_and_shown_unless_a_list_says_otherwise() 
 
 def test_a_restarted_supervisor_goes_on_from_all_that_a_rank_showed() -> None:
     record, next_one = RankRecord(0, 0, 0.0), RankRecord(0, 0, 0.0)
-    record.hear(SAID)
+    record.receive(SAID)
     sample = record.sample(boottime_s(), probe=True)
     next_one.restore(sample, os.getpid())
     after = next_one.sample(boottime_s(), probe=True)
@@ -80,8 +80,8 @@ def test_what_was_printed_is_not_restored_as_what_a_probe_said() -> None:
 
 def test_a_message_without_a_value_keeps_the_last_one() -> None:
     record = RankRecord(0, 0, 0.0)
-    record.hear(SAID)
-    record.hear(ProbeMessage(v=1, pid=SAID.pid, seq=2, t=SAID.t))
+    record.receive(SAID)
+    record.receive(ProbeMessage(v=1, pid=SAID.pid, seq=2, t=SAID.t))
     said = record.reported
     assert (said.global_step, said.sync_s, said.frameworks) == (107, 0.2, ["lightning"])
     assert (said.loss_state, said.loss_bad_since, said.phase) == ("nan", 4, None)

@@ -238,7 +238,10 @@ def _hung(state: JobState, event: ev.HangJudged, at: dt.datetime) -> JobState:
     return replace(state, cause=event.cause, phase=phase, ranks=ranks, history=history)
 
 
-def _restart_decided(state: JobState, event: ev.RestartDecided, at: dt.datetime) -> JobState:
+def _restart_decided(
+    state: JobState, event: ev.RestartDecided | ev.RestartHeld, at: dt.datetime
+) -> JobState:
+    """A held one waits for the head, whose budget it counts against."""
     if not _is_current(state, event):
         return state
     restart = PendingRestart(
@@ -249,13 +252,15 @@ def _restart_decided(state: JobState, event: ev.RestartDecided, at: dt.datetime)
         counted=True,
         end_ranks=event.end_ranks,
     )
+    phase = "stopping" if state.phase == "stopping" else "restarting"
+    state = replace(state, phase=phase, restart=restart)
+    if isinstance(event, ev.RestartHeld):
+        return state
     return replace(
         state,
-        phase="stopping" if state.phase == "stopping" else "restarting",
         budget=Budget(used=event.used, limit=event.limit),
         history=dataclasses.replace(state.history, used=event.used),
         policy=event.reason,
-        restart=restart,
     )
 
 
@@ -306,22 +311,6 @@ def _node_reachable(state: JobState, event: ev.NodeReachable, at: dt.datetime) -
 
 def _node_lost(state: JobState, event: ev.NodeLost, at: dt.datetime) -> JobState:
     return _of_node(state, event.node, lost=True, why=event.why)
-
-
-def _restart_held(state: JobState, event: ev.RestartHeld, at: dt.datetime) -> JobState:
-    """Until the head names the next attempt. The budget is the head's, and stays as it is."""
-    if not _is_current(state, event):
-        return state
-    held = PendingRestart(
-        attempt=event.attempt or 0,
-        at=at + dt.timedelta(seconds=event.delay_s),
-        at_s=event.at_s,
-        decided=True,
-        counted=True,
-        end_ranks=event.end_ranks,
-    )
-    phase = "stopping" if state.phase == "stopping" else "restarting"
-    return replace(state, phase=phase, restart=held)
 
 
 def _restart_asked(
@@ -503,7 +492,7 @@ _CHANGES: dict[type[ev.EventBase], Callable[[JobState, Any, dt.datetime], JobSta
     ev.NodeUnreachable: _node_unreachable,
     ev.NodeReachable: _node_reachable,
     ev.NodeLost: _node_lost,
-    ev.RestartHeld: _restart_held,
+    ev.RestartHeld: _restart_decided,
     ev.RestartRequested: _restart_asked,
     ev.RestartHurried: _restart_asked,
     ev.StopRequested: _stopping,

@@ -128,6 +128,7 @@ class JobDriver:
             log,
             around.defects,
             around.spawn,
+            self.attempt.trouble,
             follow=self._follow,
             take=self.take,
             fact_of=self._fact_of,
@@ -195,12 +196,6 @@ class JobDriver:
             return pt.StartJudged(
                 attempt=attempt, status=order.status, cause=cause, jitter=random.random()
             )
-        if isinstance(order, pt.JudgeTrouble):
-            found = self.attempt.trouble.found
-            if found is None:
-                return None
-            # ranks that hang or diverged are ended in any case
-            return trouble_judged(order, attempt, plain_cause(found), None)
         if isinstance(order, pt.ChooseDevices):
             agent = self._agent_state()
             return pt.DevicesChosen(attempt=attempt, question=order.question, agent=agent)

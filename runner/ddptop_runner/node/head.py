@@ -64,6 +64,7 @@ class Head:
             process.log,
             process.defects,
             process.spawn,
+            self._trouble,
             follow=self._follow_event,
             take=self.take,
             fact_of=self._fact_of,
@@ -365,9 +366,6 @@ def _fact_in_any_case(order: pt.Order, attempt: int) -> pt.Fact | None:
     """What follows an order that failed by a defect of ddptop."""
     if isinstance(order, pt.KeepEvidenceOnNodes):
         return pt.VerdictsDue(attempt=attempt)
-    if isinstance(order, pt.JudgeTrouble):
-        cause = Cause(kind="unknown", summary="The ranks stand still, or their loss went bad.")
-        return trouble_judged(order, attempt, cause, None)
     if isinstance(order, pt.BeginOn):
         return pt.PartRefused(node=order.node, attempt=order.attempt, error="internal error")
     return None

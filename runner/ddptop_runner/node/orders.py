@@ -12,6 +12,7 @@ from msgspec.structs import replace
 from ddptop_runner.base.clock import boottime_s
 from ddptop_runner.job.decide import Decision
 from ddptop_runner.job.event_log import EventLog
+from ddptop_runner.job.trouble import TroubleWatch, plain_cause
 from ddptop_runner.model import events as ev
 from ddptop_runner.model import protocol as pt
 from ddptop_runner.model.diagnose import AttemptOutcome
@@ -28,6 +29,7 @@ class Orders:
         log: records the events of decisions.
         defects: catches what should never be raised.
         spawn: runs work beside the loop.
+        trouble: has found what an attempt is ended for.
         follow: called with each event that was recorded.
         take: gets the fact that comes of an order.
         fact_of: carries out an order of an attempt, and returns the fact that comes of it.
@@ -39,13 +41,14 @@ class Orders:
         log: EventLog,
         defects: LastResort,
         spawn: Callable[[Coroutine[Any, Any, None]], None],
+        trouble: TroubleWatch,
         *,
         follow: Callable[[ev.JobEvent], None],
         take: Callable[[pt.Fact], None],
         fact_of: Callable[[pt.Order, int], Awaitable[pt.Fact | None]],
         otherwise: Callable[[pt.Order, int], pt.Fact | None],
     ) -> None:
-        self._log, self._defects, self._spawn = log, defects, spawn
+        self._log, self._defects, self._spawn, self._trouble = log, defects, spawn, trouble
         self._follow, self._take = follow, take
         self._fact_of, self._otherwise = fact_of, otherwise
         self._under_way: list[tuple[pt.Order, int]] = []
@@ -105,6 +108,11 @@ class Orders:
     def _fact_in_any_case(self, order: pt.Order, attempt: int) -> pt.Fact | None:
         if isinstance(order, pt.JudgeAttempt):
             return judged(order, attempt, None, None)
+        if isinstance(order, pt.JudgeTrouble):  # the ranks are ended, whatever else is known
+            found = self._trouble.found
+            if found is None:
+                return None
+            return trouble_judged(order, attempt, plain_cause(found), None)
         if isinstance(order, pt.EndRanks):
             return pt.RanksEnded()
         if isinstance(order, pt.Conclude):

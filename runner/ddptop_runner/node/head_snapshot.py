@@ -8,7 +8,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from ddptop_runner.job.state import JobState, NodeLife
+from ddptop_runner.job.state import JobState, NodeLife, RankLife
 from ddptop_runner.judge.balance import imbalance
 from ddptop_runner.model.snapshot import (
     NodeSnapshot,
@@ -21,6 +21,7 @@ from ddptop_runner.model.words import ENDED, LIVE_STATES, NodePart
 
 AT_WORK = ("starting", "running", "quiet")
 """States in which a node shows a rank that hangs for all that it knows."""
+WELL = RankLife()
 
 
 @dataclass(frozen=True)
@@ -93,10 +94,9 @@ def _ranks(view: NodeView, snapshot: NodeSnapshot, job: JobState) -> list[RankSa
 
     That a rank hangs is judged here: its node sees its own ranks alone.
     """
-    hung = {rank for rank, life in job.ranks.items() if life.hung}
     found = [
         replace(rank, host=view.host, state="hung")
-        if rank.rank in hung and rank.state in AT_WORK
+        if rank.state in AT_WORK and job.ranks.get(rank.rank, WELL).hung
         else replace(rank, host=view.host)
         for rank in snapshot.ranks
     ]

@@ -4,19 +4,24 @@ from __future__ import annotations
 
 import asyncio
 import datetime as dt
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from tests.runner.builders import make_spec
+from tests.runner.builders import make_snapshot, make_spec
 
-from ddptop_runner.job.decide_nodes import begin, decide_nodes
+from ddptop_runner.job.decide_nodes import away_for_long, begin, decide_nodes
+from ddptop_runner.job.failure_on_nodes import hang_without
 from ddptop_runner.job.state import JobState
 from ddptop_runner.job.transition import apply
+from ddptop_runner.judge.hangs.verdict import RankProgress
 from ddptop_runner.model import events as ev
 from ddptop_runner.model import protocol as pt
 from ddptop_runner.model.snapshot import Cause
 from ddptop_runner.model.spec import NodeSpec, Placement
+from ddptop_runner.node.last_resort import LastResort
 from ddptop_runner.node.links import NodeLink
+from ddptop_runner.node.parts import Parts
 
 NOW = dt.datetime(2026, 1, 1, tzinfo=dt.timezone.utc)
 
@@ -56,6 +61,14 @@ class Job:
         """The orders of what a node reports."""
         return self.take(pt.NodeReported(node=node, event=event))
 
+    def finish(self, number: int) -> list[pt.Order]:
+        """The rank of that node exits with 0; the orders of its end."""
+        self.hear(
+            f"n{number}",
+            ev.RankExited(attempt=0, rank=number, pid=100 + number, status=0, at_s=2.0),
+        )
+        return self.hear(f"n{number}", ev.JobEnded(attempt=0, state="finished"))
+
     def run(self) -> None:
         """Both nodes start their rank."""
         for rank in range(2):
@@ -68,9 +81,7 @@ def test_a_head_that_died_before_the_end_was_recorded_records_it() -> None:
     job = Job()
     job.run()
     for rank in range(2):
-        exited = ev.RankExited(attempt=0, rank=rank, pid=100 + rank, status=0, at_s=2.0)
-        job.hear(f"n{rank}", exited)
-        job.hear(f"n{rank}", ev.JobEnded(attempt=0, state="finished"))
+        job.finish(rank)
     assert job.take(pt.SupervisorStarted(agent=pt.AgentState())) == [pt.Conclude()]
 
 
@@ -80,6 +91,59 @@ def test_a_node_that_fails_without_a_rank_has_all_nodes_judged() -> None:
     judged = ev.FailureJudged(attempt=0, cause=cause)
     assert job.hear("n0", judged) == [pt.KeepEvidenceOnNodes()]
     assert pt.JudgeAttempt() in job.take(pt.VerdictsDue(attempt=0))
+
+
+@pytest.mark.parametrize("order", [["ends", "breaks"], ["breaks", "ends"], ["breaks", "head"]])
+def test_a_node_away_for_good_does_not_keep_a_job_that_has_finished(order: list[str]) -> None:
+    job = Job()
+    job.run()
+    happens = {
+        "breaks": lambda: job.take(pt.LinkBroken(node="n1", why="no route"), now_s=10.0),
+        "ends": lambda: job.finish(0),
+        "head": lambda: job.finish(0) and job.take(pt.SupervisorStarted(agent=pt.AgentState())),
+    }
+    orders = [happens[one]() for one in order]
+    assert orders[-1] == [pt.AwaitNodes(seconds=300.0)]
+    early = job.take(pt.NodesDue(attempt=0, waited_s=300.0), now_s=300.0)
+    assert early == [pt.AwaitNodes(seconds=10.0)]
+    assert job.take(pt.NodesDue(attempt=0), now_s=310.0) == [pt.EndRanks(grace_s=10.0)]
+    job.take(pt.RanksEnded())
+    job.take(pt.NothingLeft())
+    assert job.state.phase == "failed" and job.state.requeue
+    assert job.state.cause is not None and job.state.cause.kind == "node"
+    assert "n1 cannot be reached" in job.state.cause.summary
+
+
+def test_nodes_that_all_train_on_unseen_are_waited_for() -> None:
+    job = Job()
+    job.run()
+    for node in ("n0", "n1"):
+        job.take(pt.LinkBroken(node=node, why="no route"))
+    assert job.take(pt.NodesDue(attempt=0), now_s=9000.0) == []
+    job.take(pt.LinkMade(node="n1"))
+    assert job.finish(1) == [pt.AwaitNodes(seconds=300.0)]
+
+
+@pytest.mark.parametrize(("now_s", "seen"), [(300.0, None), (302.0, [0])])
+async def test_a_hang_is_looked_for_without_a_node_that_is_away_for_long(
+    now_s: float, seen: list[int] | None
+) -> None:
+    job = Job()
+    job.run()
+    job.take(pt.LinkBroken(node="n1", why="no route"), now_s=1.0)
+    assert job.spec.placement is not None
+    log: Any = SimpleNamespace(state=job.state)
+    parts = Parts(job.spec, job.spec.placement, log, LastResort(log), job.take)
+    parts.restore(None)
+    near = parts.by_host["n0"]
+    near.attempt, near.seen_s, near.link.is_up = 0, now_s, True
+    near.snapshot = make_snapshot(job.spec)
+    near.progress = [RankProgress(0, alive=True, paused=False, steps=5, since_progress_s=400.0)]
+    found = parts.progress(now_s)
+    assert (found and [one.rank for one in found]) == seen
+    hang = Cause(kind="hang", summary="The job hung: rank 0 waits.")
+    cause = hang_without(away_for_long(job.state, now_s, job.spec), hang)
+    assert (cause.kind, cause.host) == (("node", "n1") if seen else ("hang", None))
 
 
 def test_ranks_that_start_late_leave_a_pending_restart_alone() -> None:

@@ -67,6 +67,13 @@ def hosts_of_ranks(state: JobState, spec: JobSpec) -> dict[int, str]:
     return dict(enumerate(hosts))
 
 
+def away_for_long(state: JobState, now_s: float, spec: JobSpec) -> list[str]:
+    """Nodes of the attempt that cannot be reached for longer than such a node is waited for."""
+    timeout_s = _placement(spec).node_timeout_s
+    lives = state.nodes.items()
+    return [name for name, life in lives if life.takes_part and life.away_s(now_s) > timeout_s]
+
+
 # -- what nodes report -----------------------------------------------------------------------------
 
 
@@ -94,9 +101,9 @@ def _node_reported(state: JobState, fact: pt.NodeReported, now_s: float, spec: J
         )
         if not state.has_failed and not any(life.failed for life in _taking_part(state)):
             return [failed, pt.KeepEvidenceOnNodes()]  # it failed before it had a rank
-        return [failed, *_judge_once_settled(state, node)]
+        return [failed, *_once_settled(state, node, spec)]
     if isinstance(event, ev.JobEnded):
-        return _part_ended(state, node, event)
+        return _part_ended(state, node, event, spec)
     return []
 
 
@@ -127,7 +134,7 @@ def _rank_exited(state: JobState, event: ev.RankExited) -> Decision:
     return [event]
 
 
-def _part_ended(state: JobState, node: str, event: ev.JobEnded) -> Decision:
+def _part_ended(state: JobState, node: str, event: ev.JobEnded, spec: JobSpec) -> Decision:
     if _part(state, node).ended is not None:
         return []
     well = event.state == "finished"
@@ -138,20 +145,24 @@ def _part_ended(state: JobState, node: str, event: ev.JobEnded) -> Decision:
         others = [life for name, life in state.nodes.items() if life.takes_part and name != node]
         if all(life.ended for life in others):
             return [ended, pt.Conclude()]
-        return [ended, *_judge_once_settled(state, node)]
+        return [ended, *_once_settled(state, node, spec)]
     failed = ev.NodeFailed(attempt=state.attempt, node=node, cause=event.cause)
     if any(life.failed for life in _taking_part(state)):
-        return [failed, ended, *_judge_once_settled(state, node)]
+        return [failed, ended, *_once_settled(state, node, spec)]
     return [failed, ended, pt.KeepEvidenceOnNodes()]
 
 
-def _judge_once_settled(state: JobState, node: str) -> Decision:
-    """A verdict over all nodes, once the last of them has its own."""
+def _once_settled(state: JobState, node: str, spec: JobSpec) -> Decision:
+    """Once the last node has a verdict, or has ended, or is away: one over all of them.
+
+    Where those that can be reached have finished, the others may do so too, for a while.
+    """
     others = [life for name, life in state.nodes.items() if life.takes_part and name != node]
-    is_failing = state.has_failed or any(life.failed for life in others)
-    if is_failing and all(life.is_settled for life in others):
+    if not all(life.is_settled for life in others):
+        return []
+    if state.has_failed or any(life.failed for life in others):
         return [pt.JudgeAttempt()]
-    return []
+    return [pt.AwaitNodes(seconds=_placement(spec).node_timeout_s)]
 
 
 def _verdicts_due(state: JobState, fact: pt.VerdictsDue, now_s: float, spec: JobSpec) -> Decision:
@@ -195,10 +206,10 @@ def _link_broken(state: JobState, fact: pt.LinkBroken, now_s: float, spec: JobSp
     """A node that cannot be reached may train on: nothing is restarted for it."""
     if state.is_over or _part(state, fact.node).unknown_since is not None:
         return []
-    broken = ev.NodeUnreachable(attempt=state.attempt, node=fact.node, why=fact.why)
+    broken = ev.NodeUnreachable(attempt=state.attempt, node=fact.node, why=fact.why, at_s=now_s)
     if state.ending is not None or state.restart is not None:
         return [broken]
-    return [broken, *_judge_once_settled(state, fact.node)]
+    return [broken, *_once_settled(state, fact.node, spec)]
 
 
 def _link_made(state: JobState, fact: pt.LinkMade, now_s: float, spec: JobSpec) -> Decision:
@@ -283,8 +294,10 @@ def _restart_due(state: JobState, fact: pt.RestartDue, now_s: float, spec: JobSp
 def _nodes_due(state: JobState, fact: pt.NodesDue, now_s: float, spec: JobSpec) -> Decision:
     if state.ending is not None or state.is_over:
         return []
-    if fact.attempt != state.attempt or state.restart is None:
+    if fact.attempt != state.attempt:
         return []
+    if state.restart is None:
+        return _end_without(state, now_s, spec)
     missing = _missing(state, spec)
     timeout_s = _placement(spec).node_timeout_s
     if missing and not _is_enough(state, spec) and fact.waited_s < timeout_s:
@@ -311,6 +324,30 @@ def _nodes_due(state: JobState, fact: pt.NodesDue, now_s: float, spec: JobSpec) 
         return [*lost, ended, pt.EndRanks(grace_s=single.BAD_END_GRACE_S)]
     nodes = [one for one in _placement(spec).nodes if one.host not in missing]
     return [*lost, *_begin(state, nodes, now_s)]
+
+
+def _end_without(state: JobState, now_s: float, spec: JobSpec) -> Decision:
+    """Nodes are away for too long, and the others have finished."""
+    away = {name: life for name, life in state.nodes.items() if life.takes_part and not life.ended}
+    is_waiting = all(life.is_settled and not life.failed for life in away.values())
+    if state.has_failed or not is_waiting or not 0 < len(away) < len(_taking_part(state)):
+        return []
+    left_s = _placement(spec).node_timeout_s - min(life.away_s(now_s) for life in away.values())
+    if left_s > 0:
+        return [pt.AwaitNodes(seconds=left_s)]
+    cause = Cause(
+        kind="node",
+        summary=f"{', '.join(away)} cannot be reached, and the other nodes have finished.",
+        host=next(iter(away)),
+    )
+    ended = ev.EndDecided(
+        attempt=state.attempt,
+        state="failed",
+        cause=cause,
+        reason="whether all ranks have finished is unknown",
+        requeue=True,
+    )
+    return [ended, pt.EndRanks(grace_s=single.BAD_END_GRACE_S)]
 
 
 def _with_nodes(cause: Cause, of_nodes: Cause) -> Cause:
@@ -382,6 +419,8 @@ def _supervisor_started(
         return [asked, pt.WaitForRestart(at_s=None)]
     if state.phase == "hung":
         return [ev.TroubleDropped(attempt=state.attempt)]
+    if _missing(state, spec):  # whoever waited for them did so in vain
+        return [pt.AwaitNodes(seconds=_placement(spec).node_timeout_s)]
     return []
 
 

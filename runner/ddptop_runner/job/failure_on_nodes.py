@@ -55,6 +55,16 @@ def _absence(away: Sequence[str], blamed: culprit.Culprit | None) -> Cause:
     return Cause(kind="node", summary=f"Cannot reach {who}{other}.", host=away[0] if away else None)
 
 
+def hang_without(away: Sequence[str], hang: Cause) -> Cause:
+    """The cause of a hang of the others, where nodes are away for long."""
+    if not away:
+        return hang
+    words = f"{', '.join(away)} cannot be reached, and the others do not go on without."
+    return Cause(
+        kind="node", summary=f"{words} {hang.summary}", host=away[0], evidence=hang.evidence
+    )
+
+
 def with_achievements(
     outcome: AttemptOutcome,
     cause: Cause,

@@ -129,6 +129,8 @@ class NodeLife(Base, frozen=True, kw_only=True):
     cause: Cause | None = None
     outcome: AttemptOutcome | None = None
     unknown_since: dt.datetime | None = None
+    unknown_since_s: float | None = None
+    """The same as CLOCK_BOOTTIME of the head."""
     why: str | None = None
     """Why it cannot be reached, or was given up."""
     lost: bool = False
@@ -137,6 +139,10 @@ class NodeLife(Base, frozen=True, kw_only=True):
     def is_settled(self) -> bool:
         """Whether it reports nothing more in this attempt."""
         return self.failed or self.ended is not None or self.unknown_since is not None
+
+    def away_s(self, now_s: float) -> float:
+        """For how long it has not been reached."""
+        return 0.0 if self.unknown_since_s is None else max(0.0, now_s - self.unknown_since_s)
 
 
 class JobState(Base, frozen=True, kw_only=True):

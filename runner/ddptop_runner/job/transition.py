@@ -271,6 +271,7 @@ def _nodes_chosen(state: JobState, event: ev.NodesChosen, at: dt.datetime) -> Jo
         name: NodeLife(
             takes_part=name in event.nodes,
             unknown_since=life.unknown_since,
+            unknown_since_s=life.unknown_since_s,
             why=life.why,
             lost=life.lost,
         )
@@ -301,12 +302,12 @@ def _node_ended(state: JobState, event: ev.NodeEnded, at: dt.datetime) -> JobSta
 
 
 def _node_unreachable(state: JobState, event: ev.NodeUnreachable, at: dt.datetime) -> JobState:
-    life = state.nodes.get(event.node, NodeLife())
-    return _of_node(state, event.node, unknown_since=life.unknown_since or at, why=event.why)
+    return _of_node(state, event.node, unknown_since=at, unknown_since_s=event.at_s, why=event.why)
 
 
 def _node_reachable(state: JobState, event: ev.NodeReachable, at: dt.datetime) -> JobState:
-    return _of_node(state, event.node, unknown_since=None, why=None, lost=False)
+    back: dict[str, Any] = {"unknown_since": None, "unknown_since_s": None, "why": None}
+    return _of_node(state, event.node, lost=False, **back)
 
 
 def _node_lost(state: JobState, event: ev.NodeLost, at: dt.datetime) -> JobState:

@@ -278,6 +278,8 @@ class NodeUnreachable(EventBase, frozen=True, kw_only=True, tag="node_unreachabl
     TYPE = "node"
     node: str
     why: str
+    at_s: float | None = None
+    """CLOCK_BOOTTIME of the head."""
 
 
 class NodeReachable(EventBase, frozen=True, kw_only=True, tag="node_reachable"):

@@ -18,7 +18,7 @@ from ddptop_runner.base.errors import ControlError, DdptopError
 from ddptop_runner.base.paths import RunFolder
 from ddptop_runner.job import failure_on_nodes
 from ddptop_runner.job.decide import Decision
-from ddptop_runner.job.decide_nodes import begin, decide_nodes, hosts_of_ranks
+from ddptop_runner.job.decide_nodes import away_for_long, begin, decide_nodes, hosts_of_ranks
 from ddptop_runner.job.state import JobState
 from ddptop_runner.job.trouble import TroubleWatch, plain_cause, plain_outcome
 from ddptop_runner.judge.alerts import stalled
@@ -279,13 +279,16 @@ class Head:
             return None
         folder = str(self._folder.evidence_dir / f"attempt-{attempt}-{order.reason}")
         if isinstance(found, HangVerdict):
-            stands_at = {one.rank: one.stands_at for one in self.parts.progress(boottime_s()) or ()}
-            cause = hang_cause(found, folder, stands_at)
+            now_s = boottime_s()
+            stands_at = {one.rank: one.stands_at for one in self.parts.progress(now_s) or ()}
+            away = away_for_long(self.job, now_s, self._spec)
+            cause = failure_on_nodes.hang_without(away, hang_cause(found, folder, stands_at))
         else:
             cause = replace(plain_cause(found), evidence=folder)
         parts = self.parts.by_host.values()
         steps = [one.steps for part in parts for one in part.progress if one.steps]
-        host = None if cause.rank is None else hosts_of_ranks(self.job, self._spec).get(cause.rank)
+        hosts = hosts_of_ranks(self.job, self._spec)
+        host = cause.host if cause.rank is None else hosts.get(cause.rank)
         outcome, cause = self._with_achievements(
             plain_outcome(found, attempt, self._lived_s(), max(steps, default=None)),
             replace(cause, host=host),

@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from ddptop_runner.base.clock import boottime_s
 from ddptop_runner.base.errors import ControlError, DdptopError
 from ddptop_runner.host import handover
-from ddptop_runner.job.decide_nodes import hosts_of_ranks
+from ddptop_runner.job.decide_nodes import away_for_long, hosts_of_ranks
 from ddptop_runner.job.event_log import EventLog
 from ddptop_runner.job.old_events import typed
 from ddptop_runner.judge.alerts import Finding
@@ -221,16 +221,20 @@ class Parts:
         ]
 
     def progress(self, now_s: float) -> list[RankProgress] | None:
-        """Of all ranks; None where that of a node is not known, and nothing can be judged."""
+        """Of all ranks; None where that of a node is not known, and nothing can be judged.
+
+        What is away for long is left out: the others train on, or hang without it.
+        """
         found: list[RankProgress] = []
+        away = away_for_long(self._log.state, now_s, self._spec)
         for host, life in self._log.state.nodes.items():
-            if not life.takes_part:
+            if not life.takes_part or host in away:
                 continue
             part = self.by_host[host]
             if not part.is_live(now_s) or part.attempt != self._log.state.attempt:
                 return None
             found += part.progress
-        return found
+        return found or None
 
     def alerts(self) -> list[Finding]:
         """What nodes report of their disks, logs, and devices, with their names."""

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from tests.runner.builders import make_snapshot, make_spec
 
-from ddptop_runner.job.decide_nodes import away_for_long, begin, decide_nodes
+from ddptop_runner.job.decide_nodes import SHRINK_AFTER_S, away_for_long, begin, decide_nodes
 from ddptop_runner.job.failure_on_nodes import hang_without
 from ddptop_runner.job.state import JobState
 from ddptop_runner.job.transition import apply
@@ -27,9 +27,9 @@ NOW = dt.datetime(2026, 1, 1, tzinfo=dt.timezone.utc)
 
 
 class Job:
-    """The state of a job on two nodes, and what was ordered last."""
+    """The state of a job on a few nodes, and what was ordered last."""
 
-    def __init__(self) -> None:
+    def __init__(self, count: int = 2, least: int = 1) -> None:
         nodes = [
             NodeSpec(
                 host=f"n{number}",
@@ -39,10 +39,10 @@ class Job:
                 command=["ddptop-node"],
                 ports=[1, 2],
             )
-            for number in range(2)
+            for number in range(count)
         ]
-        placement = Placement(by="pipe", nodes=nodes, min_nodes=1)
-        self.spec = make_spec(nproc=2, placement=placement)
+        placement = Placement(by="pipe", nodes=nodes, min_nodes=least)
+        self.spec = make_spec(nproc=count, placement=placement)
         self.state = JobState()
         self._do([ev.Launched(attempt=0, target="t.py", nproc=2, at_s=0.0)])
         self._do(begin(0, nodes, 0.0))
@@ -70,8 +70,8 @@ class Job:
         return self.hear(f"n{number}", ev.JobEnded(attempt=0, state="finished"))
 
     def run(self) -> None:
-        """Both nodes start their rank."""
-        for rank in range(2):
+        """Each node starts its rank."""
+        for rank in range(len(self.state.nodes)):
             started = ev.AttemptStarted(attempt=0, world=1, probed=False, at_s=1.0)
             self.hear(f"n{rank}", started)
             self.hear(f"n{rank}", ev.RankStarted(attempt=0, rank=rank, pid=100 + rank))
@@ -104,7 +104,7 @@ def test_a_node_away_for_good_does_not_keep_a_job_that_has_finished(order: list[
     }
     orders = [happens[one]() for one in order]
     assert orders[-1] == [pt.AwaitNodes(seconds=300.0)]
-    early = job.take(pt.NodesDue(attempt=0, waited_s=300.0), now_s=300.0)
+    early = job.take(pt.NodesDue(attempt=0), now_s=300.0)
     assert early == [pt.AwaitNodes(seconds=10.0)]
     assert job.take(pt.NodesDue(attempt=0), now_s=310.0) == [pt.EndRanks(grace_s=10.0)]
     job.take(pt.RanksEnded())
@@ -144,6 +144,30 @@ async def test_a_hang_is_looked_for_without_a_node_that_is_away_for_long(
     hang = Cause(kind="hang", summary="The job hung: rank 0 waits.")
     cause = hang_without(away_for_long(job.state, now_s, job.spec), hang)
     assert (cause.kind, cause.host) == (("node", "n1") if seen else ("hang", None))
+
+
+def test_a_node_that_makes_it_enough_shortens_the_wait_for_the_others() -> None:
+    job = Job(count=3, least=2)
+    job.run()
+    for node in ("n1", "n2"):
+        job.take(pt.LinkBroken(node=node, why="no route"), now_s=10.0)
+    job.take(pt.RestartAsked(agent=pt.AgentState()), now_s=20.0)
+    due = pt.RestartDue(attempt=0, question=None)
+    assert job.take(due, now_s=20.0) == [pt.AwaitNodes(seconds=290.0)]
+    assert job.take(pt.LinkMade(node="n1"), now_s=30.0) == [pt.WaitForRestart(at_s=None)]
+    assert job.take(due, now_s=30.0) == [pt.AwaitNodes(seconds=SHRINK_AFTER_S)]
+    begun = job.take(pt.NodesDue(attempt=0), now_s=45.0)
+    assert [one.node for one in begun if isinstance(one, pt.BeginOn)] == ["n0", "n1"]
+
+
+def test_a_node_that_goes_away_again_is_waited_for_as_long_again() -> None:
+    job = Job(count=2, least=2)
+    job.run()
+    job.take(pt.LinkBroken(node="n1", why="no route"), now_s=10.0)
+    job.take(pt.RestartAsked(agent=pt.AgentState()), now_s=20.0)
+    job.take(pt.LinkMade(node="n1"), now_s=300.0)
+    job.take(pt.LinkBroken(node="n1", why="no route"), now_s=305.0)
+    assert job.take(pt.NodesDue(attempt=0), now_s=310.0) == [pt.AwaitNodes(seconds=295.0)]
 
 
 def test_ranks_that_start_late_leave_a_pending_restart_alone() -> None:

@@ -222,7 +222,9 @@ def _link_made(state: JobState, fact: pt.LinkMade, now_s: float, spec: JobSpec) 
     if state.ending is not None:
         return [*events, pt.EndOn(node=node, grace_s=_grace_left_s(state, now_s))] if events else []
     if state.restart is not None:
-        if events and not [host for host in _missing(state, spec) if host != node]:
+        missing = [host for host in _missing(state, spec) if host != node]
+        was_enough = _is_enough(_missing(state, spec), spec)
+        if events and (not missing or (_is_enough(missing, spec) and not was_enough)):
             events.append(pt.WaitForRestart(at_s=state.restart.at_s))  # it was waited for
         return events
     if not life.takes_part:
@@ -284,9 +286,10 @@ def _restart_due(state: JobState, fact: pt.RestartDue, now_s: float, spec: JobSp
     missing = _missing(state, spec)
     if not missing:
         return _begin(state, _placement(spec).nodes, now_s)
-    waits_s = _placement(spec).node_timeout_s
-    if _is_enough(state, spec):
-        waits_s = min(waits_s, SHRINK_AFTER_S)
+    timeout_s, waits_s = _placement(spec).node_timeout_s, SHRINK_AFTER_S
+    if not _is_enough(missing, spec):
+        waits_s = max(waits_s, _left_s(state, missing, now_s, spec))
+    waits_s = min(waits_s, timeout_s)
     awaited = ev.NodesAwaited(attempt=state.attempt, nodes=missing, seconds=waits_s)
     return [awaited, pt.AwaitNodes(seconds=waits_s)]
 
@@ -298,17 +301,19 @@ def _nodes_due(state: JobState, fact: pt.NodesDue, now_s: float, spec: JobSpec) 
         return []
     if state.restart is None:
         return _end_without(state, now_s, spec)
+    if state.restart.at_s is not None and now_s < state.restart.at_s:
+        return []
     missing = _missing(state, spec)
-    timeout_s = _placement(spec).node_timeout_s
-    if missing and not _is_enough(state, spec) and fact.waited_s < timeout_s:
+    left_s = _left_s(state, missing, now_s, spec)
+    if not _is_enough(missing, spec) and left_s > 0:
         # others went away while it was waited for those that can be done without
-        awaited = ev.NodesAwaited(attempt=state.attempt, nodes=missing, seconds=timeout_s)
-        return [awaited, pt.AwaitNodes(seconds=timeout_s)]
+        awaited = ev.NodesAwaited(attempt=state.attempt, nodes=missing, seconds=left_s)
+        return [awaited, pt.AwaitNodes(seconds=left_s)]
     lost: Decision = [
         ev.NodeLost(attempt=state.attempt, node=node, why=_part(state, node).why or "no response")
         for node in missing
     ]
-    if not _is_enough(state, spec):
+    if not _is_enough(missing, spec):
         cause = Cause(
             kind="node",
             summary=f"{', '.join(missing)} did not come back.",
@@ -328,17 +333,19 @@ def _nodes_due(state: JobState, fact: pt.NodesDue, now_s: float, spec: JobSpec) 
 
 def _end_without(state: JobState, now_s: float, spec: JobSpec) -> Decision:
     """Nodes are away for too long, and the others have finished."""
-    away = {name: life for name, life in state.nodes.items() if life.takes_part and not life.ended}
-    is_waiting = all(life.is_settled and not life.failed for life in away.values())
+    away = [name for name, life in state.nodes.items() if life.takes_part and not life.ended]
+    is_waiting = all(
+        _part(state, name).unknown_since and not _part(state, name).failed for name in away
+    )
     if state.has_failed or not is_waiting or not 0 < len(away) < len(_taking_part(state)):
         return []
-    left_s = _placement(spec).node_timeout_s - min(life.away_s(now_s) for life in away.values())
+    left_s = _left_s(state, away, now_s, spec)
     if left_s > 0:
         return [pt.AwaitNodes(seconds=left_s)]
     cause = Cause(
         kind="node",
         summary=f"{', '.join(away)} cannot be reached, and the other nodes have finished.",
-        host=next(iter(away)),
+        host=away[0],
     )
     ended = ev.EndDecided(
         attempt=state.attempt,
@@ -359,9 +366,15 @@ def _missing(state: JobState, spec: JobSpec) -> list[str]:
     return [host for host in hosts if _part(state, host).unknown_since is not None]
 
 
-def _is_enough(state: JobState, spec: JobSpec) -> bool:
+def _is_enough(missing: list[str], spec: JobSpec) -> bool:
     placement = _placement(spec)
-    return len(placement.nodes) - len(_missing(state, spec)) >= placement.min_nodes
+    return len(placement.nodes) - len(missing) >= placement.min_nodes
+
+
+def _left_s(state: JobState, missing: list[str], now_s: float, spec: JobSpec) -> float:
+    """For how long the last of these nodes to have gone away is waited for."""
+    away_s = min((_part(state, host).away_s(now_s) for host in missing), default=0.0)
+    return round(_placement(spec).node_timeout_s - away_s, 1)  # a timer may be early
 
 
 def _begin(state: JobState, nodes: Iterable[NodeSpec], now_s: float) -> Decision:

@@ -270,7 +270,6 @@ class NodesDue(Message, frozen=True, kw_only=True, tag="nodes_due"):
     """Nodes that cannot be reached were waited for long enough, or something has changed."""
 
     attempt: int
-    waited_s: float = 0.0
 
 
 Fact: TypeAlias = (

@@ -199,7 +199,7 @@ class Head:
             return await self._judge_trouble(order, attempt)
         if isinstance(order, pt.AwaitNodes):
             await asyncio.sleep(order.seconds)
-            return pt.NodesDue(attempt=attempt, waited_s=order.seconds)
+            return pt.NodesDue(attempt=attempt)
         if isinstance(order, pt.EndOn):
             await self.parts.end(self.parts.by_host[order.node], order.grace_s)
             return None

@@ -237,6 +237,21 @@ def test_names_that_a_node_makes_up_are_not_written(cluster: Cluster, tmp_path: 
     }
 
 
+def test_empty_pieces_end_the_fetching_of_evidence(cluster: Cluster):
+    asked = 0
+
+    async def ask(host: str, op: str, arguments: dict[str, Any]) -> dict[str, Any]:
+        nonlocal asked
+        asked += 1
+        assert asked < 10
+        piece = {"name": "x.log", "offset": 0, "data": "", "written_at": 0.0}
+        return {"pieces": [piece], "more": True}
+
+    cluster.fetcher = Fetcher(cluster.head, ask, lambda: {"a": 0.0})
+    asyncio.run(cluster.fetcher.take_evidence("attempt-0-hang"))
+    assert asked == 1
+
+
 def test_a_link_on_the_head_is_not_written_through(cluster: Cluster, tmp_path: Path):
     (tmp_path / "other").write_text("mine")
     log = cluster.head.log_file(0, 4)

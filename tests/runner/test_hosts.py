@@ -154,7 +154,7 @@ SAID = {
         "Host key for h has changed and you have requested strict checking.\n"
         "Host key verification failed.",
         255,
-        ["host key has changed", 'ssh-keygen -f "/k" -R "[h]:22"'],
+        ["host key has changed", "run ssh-keygen -R h"],
     ),
     "key-unknown": (
         "No ED25519 host key is known for h and you have requested strict checking.\n"
@@ -179,6 +179,13 @@ def test_each_failure_of_ssh_is_told_apart_with_its_remedy(kind):
     assert why.kind == kind
     for word in words:
         assert word in f"{why.problem}; {why.remedy}"
+
+
+@pytest.mark.parametrize("kind", ["denied", "key-changed", "refused"])
+def test_what_the_remote_side_prints_is_not_taken_for_sshs(kind):
+    why = ssh.why_unreachable("me@h", 1, f"{SAID[kind][0]}\n", 20)
+    assert why.kind == "ssh"
+    assert "exit status 1" in why.problem
 
 
 def test_a_host_that_says_nothing_is_named_with_the_time_it_had():

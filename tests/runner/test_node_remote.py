@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import socket
+import subprocess
+import sys
 from typing import Any
 
 import msgspec
@@ -42,3 +44,11 @@ def test_gloo_gets_an_interface_that_others_reach(
 def test_gloo_keeps_what_the_person_has_chosen() -> None:
     assert remote.gloo_interface(MET, {"GLOO_SOCKET_IFNAME": "ib0"}) is None
     assert remote.gloo_interface(msgspec.structs.replace(MET, nodes=1), {}) is None
+
+
+def test_without_a_pipe_to_a_head_it_says_so_and_ends() -> None:
+    argv = [sys.executable, "-c", "from ddptop_runner.node import remote; exit(remote.main())"]
+    ended = subprocess.run(argv, stdin=subprocess.DEVNULL, capture_output=True, timeout=30)
+    assert ended.returncode == 2
+    assert ended.stderr.count(b"\n") == 1
+    assert b"no pipe to a head" in ended.stderr

@@ -123,10 +123,11 @@ def why_unreachable(host: str, status: int | None, stderr: str, limit_s: float) 
     name = host.rpartition("@")[2]
     quoted = shlex.quote(host)
     for kind, pattern, problem, remedy in _MEANINGS:
+        is_of_ssh = kind != "ddptop"
+        if is_of_ssh and status not in (None, FAILED):
+            continue  # the remote side printed it
         if re.search(pattern, stderr, re.IGNORECASE):
             words = {"host": quoted, "name": shlex.quote(name)}
-            if kind == "key-changed" and (by := re.search(r"ssh-keygen -f .*", stderr)):
-                return Unreachable(kind, problem, f"if it was reinstalled, run {by[0].strip()}")
             return Unreachable(kind, problem.format(**words), remedy.format(**words))
     if status is None:
         return Unreachable(

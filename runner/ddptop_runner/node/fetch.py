@@ -368,7 +368,7 @@ class Fetcher:
                 known[piece.name] = (0, piece.offset + len(piece.data) // 4 * 3)
                 padding = len(piece.data) - len(piece.data.rstrip("="))
                 known[piece.name] = (0, known[piece.name][1] - padding)
-            more = answer.more and bool(answer.pieces)
+            more = answer.more and any(piece.data for piece in answer.pieces)
 
     def _write_evidence(self, host: str, where: str, piece: Piece) -> int:
         data = base64.b64decode(piece.data, validate=True)

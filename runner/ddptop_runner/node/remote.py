@@ -123,7 +123,13 @@ def _prune(new: RunFolder) -> None:
                 age_s = time.time() - old.spec_file.stat().st_mtime
                 written_s = time.time() - old.supervisor_log.stat().st_mtime
                 if min(age_s, written_s) > KEPT_S and path != new.path and not is_locked(old):
-                    shutil.rmtree(path)
+                    _delete(old)
+
+
+def _delete(folder: RunFolder) -> None:
+    if folder.live_dir != folder.path:
+        shutil.rmtree(folder.live_dir, ignore_errors=True)
+    shutil.rmtree(folder.path)
 
 
 def adopt(folder: RunFolder) -> None:
@@ -183,9 +189,7 @@ def forget(arguments: dict[str, Any]) -> dict[str, Any]:
         raise ControlError(f"not deleting {folder.path}, which {belongs(status)}")
     if is_locked(folder):
         raise ControlError("the node's part of the job is still running")
-    if folder.live_dir != folder.path:
-        shutil.rmtree(folder.live_dir, ignore_errors=True)
-    shutil.rmtree(folder.path)
+    _delete(folder)
     return {}
 
 
@@ -395,5 +399,9 @@ async def _line(reader: asyncio.StreamReader, remote: Remote) -> bytes:
 
 def main() -> int:
     """Serve one link."""
+    kind = os.fstat(0).st_mode
+    if not (stat.S_ISFIFO(kind) or stat.S_ISSOCK(kind)):
+        sys.stderr.write("ddptop-node: no pipe to a head; ddptop launch --hosts runs this itself\n")
+        return 2
     keep_files_private()
     return asyncio.run(serve())

@@ -1,11 +1,11 @@
 """kill -9 of a rank to the first step after, under ddptop and under torchrun, interleaved.
 
-    python benchmarks/kill_rank.py [--kills 20] [--spares] [--stale]
+    python benchmarks/kill_rank.py [--kills 20] [--plain] [--stale]
 
 Two jobs train side by side, each mostly asleep; one rank of one is killed, then one of the other.
 torchrun runs with TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1, which makes its restarts clean. --stale
 adds torchrun as it is: there a restart may meet the store of the dead attempt, and fail again.
---spares launches with the next attempt's interpreters warmed up in advance.
+--plain adds ddptop with --no-zygote: each rank imports torch anew.
 """
 
 from __future__ import annotations
@@ -149,7 +149,7 @@ def main() -> None:
     """Kill, and compare the medians."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--kills", type=int, default=20)
-    parser.add_argument("--spares", action="store_true")
+    parser.add_argument("--plain", action="store_true")
     parser.add_argument("--stale", action="store_true")
     options = parser.parse_args()
     ddptop = [sys.executable, "-m", "ddptop", "launch", "-d", "--nproc", "2"]
@@ -161,9 +161,9 @@ def main() -> None:
             Contender("ddptop", ddptop, folder / "ddptop"),
             Contender("torchrun", torchrun, folder / "torchrun", CLEAN),
         ]
-        if options.spares:
+        if options.plain:
             contenders.append(
-                Contender("ddptop with spares", [*ddptop, "--warm-spares"], folder / "spares")
+                Contender("ddptop, not forked", [*ddptop, "--no-zygote"], folder / "plain")
             )
         if options.stale:
             contenders.append(Contender("torchrun as it is", torchrun, folder / "stale"))

@@ -181,7 +181,11 @@ class LaunchCommand(click.Command):
 @click.option(
     "--warm-spares",
     is_flag=True,
-    help="preload torch in a spare process per rank",
+    hidden=True,
+    help="without an effect: ranks are forked with torch preloaded",
+)
+@click.option(
+    "--no-zygote", is_flag=True, help="start each rank anew, not forked with torch preloaded"
 )
 @click.option(
     "--log-limit", metavar="SIZE", help="drop the start of larger rank logs  [default: 1G]"

@@ -155,6 +155,7 @@ def request_of(target: Target | None, options: Mapping[str, Any]) -> LaunchReque
         on_nan=options["on_nan"],
         allow_shrink=options["allow_shrink"],
         warm_spares=options["warm_spares"],
+        zygote=not options["no_zygote"],
         log_limit_bytes=size_bytes(options["log_limit"]),
         env=tuple(options["env"]),
         cwd=options["cwd"],
@@ -351,10 +352,6 @@ def describe(plan: LaunchPlan) -> str:
         lines.append(f"output:        {'a pseudo-terminal' if spec.pty else 'its log'}")
     else:
         lines.append(f"store:         {store}")
-    if spec.warm_spares:
-        lines.append(
-            "warm spares:   one process per rank with torch preloaded, for the next attempt"
-        )
     if spec.log_limit_bytes is not None:
         limit = spec.log_limit_bytes
         lines.append(f"log limit:     {limit} bytes per rank; the start of longer logs is dropped")

@@ -27,7 +27,7 @@ def run(*words: str, cwd: Path, said: str = "") -> subprocess.CompletedProcess[s
 def test_a_module_in_pythonpath_hides_none_of_pythons(tmp_path: Path) -> None:
     for name in ("json", "queue", "selectors", "signal", "socket", "threading"):
         (tmp_path / f"{name}.py").write_text("raise SystemExit('the wrong one')\n")
-    ended = run("-u", str(AGENT_MAIN), cwd=tmp_path, said='{"kind": "script"}')
+    ended = run("-u", str(AGENT_MAIN), cwd=tmp_path, said='{"kind": "script", "zygote": false}')
     assert "KeyError: 'control_socket'" in ended.stderr, "it was started, and got no whole plan"
 
 

@@ -192,6 +192,7 @@ def test_a_queued_job_starts_when_its_devices_are_free_whatever_dies(
     assert job.status()["state"] == "queued"  # one of two is not enough
     free(stub, 1)
     wait_until(lambda: "sees 1,0" in job.log(), what="the ranks")
+    wait_until(lambda: job.events("attempt_started"), what="the agent's report")
     status = job.status()
     assert [rank["gpu"] for rank in status["ranks"]] == [1, 0]
     assert status["alerts"] == []

@@ -14,7 +14,7 @@ from tests.runner.builders import gone, make_spec, put_job
 from ddptop_runner.base.files import lock
 from ddptop_runner.base.paths import RunFolder
 from ddptop_runner.host import handover, procs
-from ddptop_runner.host.handover import AGENT_MAIN, PROBE_DIR, SPARE_MAIN
+from ddptop_runner.host.handover import AGENT_MAIN, PROBE_DIR
 from ddptop_runner.job.registry import read_job
 from ddptop_runner.node import adoption
 from ddptop_runner.node.adoption import adopt, variables, without_rank
@@ -79,16 +79,6 @@ def agent(tmp_path) -> Iterator[subprocess.Popen[bytes]]:
 
 
 @pytest.fixture
-def warm_rank() -> Iterator[int]:
-    """A rank that was a spare interpreter: its variables in /proc are still the agent's."""
-    env = {**os.environ, "DDPTOP_JOB_ID": make_spec("train").job_id, "OF_THE_JOB": "yes"}
-    with subprocess.Popen(
-        [sys.executable, "-S", "-c", "input()", str(SPARE_MAIN)], stdin=subprocess.PIPE, env=env
-    ) as process:
-        yield process.pid
-
-
-@pytest.fixture
 def brought_up(monkeypatch) -> list[handover.Handover]:
     """The hand-overs with which guardians would have been started."""
     given: list[handover.Handover] = []
@@ -117,17 +107,6 @@ def test_the_agent_hands_the_job_over(ddptop_home, agent, brought_up):
     assert (given.env["OF_THE_JOB"], given.umask) == ("yes", 0o037)
     assert "SHELL_ONLY" not in given.env and "DDPTOP_JOB_ID" not in given.env
     assert given.soft_limits == handover.capture({}, 0).soft_limits
-
-
-def test_a_rank_that_was_a_spare_hands_the_job_over_alone(
-    ddptop_home, warm_rank, brought_up, wait_until
-):
-    state = {"state": "running", "attempt": 2, "guardian": gone(), "agent": gone()}
-    view = read_job(put_job("train", state))
-    wait_until(lambda: str(SPARE_MAIN) in procs.argv(warm_rank), what="the rank")
-    assert adopt(view, {}) is not None
-    (given,) = brought_up
-    assert (given.env["OF_THE_JOB"], given.agent_pid) == ("yes", None)
 
 
 @pytest.mark.parametrize("held", ["guardian_lock", "start_lock"])

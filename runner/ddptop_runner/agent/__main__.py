@@ -6,6 +6,10 @@ The agent of ddptop's own ranks runs under the job's interpreter, that of a comm
 import os
 import sys
 
+LOADED_FIRST = set(sys.modules)
+"""What a new interpreter has loaded."""
+FIRST_PATH = list(sys.path)
+
 
 def search_python_first():
     """Look for modules behind Python's own: in PYTHONPATH's folders, then among what is installed.
@@ -56,9 +60,16 @@ def main():
     load_package()
     if plan["kind"] == "command":
         from ddptop_agent import command as agent  # type: ignore[import-not-found]
-    else:
-        from ddptop_agent import run as agent
-    return agent.run_plan(plan)
+
+        return agent.run_plan(plan)
+    zygote, why_not = None, None
+    if plan["zygote"]:
+        from ddptop_agent import zygote as zygotes
+
+        zygote, why_not = zygotes.start(plan["command"], LOADED_FIRST, FIRST_PATH)
+    from ddptop_agent import run as agent
+
+    return agent.run_plan(plan, zygote, why_not)
 
 
 if __name__ == "__main__":

@@ -96,21 +96,25 @@ class RankFiles(LogsSpecs):
         return LogsDest(dict(nothing), dict(nothing), {}, {}, error_files)
 
 
-def start_from_spares(spares, command):
-    """Have torch's agent take a waiting spare for a rank, where there is one.
+def start_from_zygote(zygote, interpreter, probe, report):
+    """Have torch's agent fork each rank, where that is possible.
 
     Args:
-        spares: a Spares.
-        command: the interpreter and its options, which a spare has behind it.
+        zygote: a Zygote.
+        interpreter: `python -u`, with which it was started.
+        probe: the probe's sitecustomize.py, None without a probe.
+        report: is called with the reason once the zygote forks no more.
     """
     start_process = SubprocessHandler._popen
-    head = ("/bin/sh", *RANK_SHELL, *command)
+    head = ("/bin/sh", *RANK_SHELL, *interpreter)
 
     def popen(self, args, env):
-        spare = None
-        if tuple(args[: len(head)]) == head:
-            spare = spares.take(args[len(head) :], env, env["DDPTOP_LOG"])
-        return start_process(self, args, env) if spare is None else spare
+        forked, gave_up = None, zygote.why_not is not None
+        if not gave_up and tuple(args[: len(head)]) == head:
+            forked = zygote.fork_rank(args[len(head) :], env, env["DDPTOP_LOG"], probe)
+            if zygote.why_not is not None:
+                report(zygote.why_not)
+        return start_process(self, args, env) if forked is None else forked
 
     SubprocessHandler._popen = popen
 
@@ -123,12 +127,10 @@ class SupervisedAgent(LocalElasticAgent):
         logs_specs: a RankFiles.
         link: a SupervisorLink.
         exit_watch: an ExitWatch.
-        spares: a Spares; None without.
     """
 
-    def __init__(self, spec, logs_specs, link, exit_watch, spares=None):
+    def __init__(self, spec, logs_specs, link, exit_watch):
         super().__init__(spec, logs_specs)
-        self._spares = spares
         self._link = link
         self._exit_watch = exit_watch
         self.restart_requested = False
@@ -177,7 +179,6 @@ class SupervisedAgent(LocalElasticAgent):
         return {
             "attempt": self.attempt if started is None else started,
             "keeper_pid": self._worker_group.spec.rdzv_handler.keeper_pid,
-            "spare_pids": [] if self._spares is None else self._spares.pids(),
             "workers": [
                 {
                     "rank": worker.global_rank,
@@ -198,8 +199,6 @@ class SupervisedAgent(LocalElasticAgent):
         self._link.report(dict(self.describe(), type="group_started"))
         for rank, process in self.handles().items():
             self._exit_watch.add(process, {"attempt": self.attempt, "rank": rank})
-        if self._spares is not None:
-            self._spares.replenish_later(len(pids))
         return pids
 
     def _monitor_workers(self, worker_group):

@@ -78,8 +78,10 @@ def make_logs(logs_dir, attempt, names):
 class Agent:
     """One run of the agent: from the plan to the end of the worker group."""
 
-    def __init__(self, plan):
+    def __init__(self, plan, zygote, why_not):
         self._plan = plan
+        self._zygote = zygote
+        self._why_not = why_not
         self._elastic = None
         self._exits = []
         self._exits_lock = threading.Lock()
@@ -117,6 +119,9 @@ class Agent:
             elastic.restarts_left = message["restarts_left"]
             elastic.restart_requested = True
 
+    def _report_plain_start(self, why):
+        self._link.report({"type": "plain_start", "attempt": self._plan["attempt"], "why": why})
+
     def run(self):
         """Run the worker group until torch's agent returns, and report how it ended."""
         plan = self._plan
@@ -127,9 +132,8 @@ class Agent:
             RankFiles,
             StaticRendezvous,
             SupervisedAgent,
-            start_from_spares,
+            start_from_zygote,
         )
-        from .spares import Spares
 
         # torch substitutes ${local_rank} in arguments; "$$" stands for a plain "$"
         command = [argument.replace("$", "$$") for argument in [*RANK_SHELL, *plan["command"]]]
@@ -142,11 +146,13 @@ class Agent:
             max_restarts=plan["attempt"] + plan["restarts_left"],
             monitor_interval=0.1,
         )
-        spares = None
-        if plan["warm_spares"]:
-            spares = Spares(plan["command"][0], plan["probe_file"])
-            start_from_spares(spares, plan["command"][:2])
-        elastic = SupervisedAgent(spec, RankFiles(plan), self._link, self._exit_watch, spares)
+        if self._zygote is not None:
+            start_from_zygote(
+                self._zygote, plan["command"][:2], plan["probe_file"], self._report_plain_start
+            )
+        elif self._why_not is not None:
+            self._report_plain_start(self._why_not)
+        elastic = SupervisedAgent(spec, RankFiles(plan), self._link, self._exit_watch)
         elastic.continue_from(plan["restarts_left"])
         self._elastic = elastic
         if self._stopping:
@@ -158,9 +164,15 @@ class Agent:
             spec.rdzv_handler.shutdown()
 
 
-def run_plan(plan):
-    """Run torch elastic in a thread of its own, where torch installs no signal handlers."""
-    agent = Agent(plan)
+def run_plan(plan, zygote=None, why_not=None):
+    """Run torch elastic in a thread of its own, where torch installs no signal handlers.
+
+    Args:
+        plan: the agent's.
+        zygote: forks ranks; None: they start as usual.
+        why_not: why there is no zygote where one was wanted.
+    """
+    agent = Agent(plan, zygote, why_not)
     failure = []
 
     def body():

@@ -181,7 +181,6 @@ def apply_limits(soft_limits: dict[str, int]) -> None:
 
 _ENGINE = Path(__file__).resolve().parents[1]
 AGENT_MAIN = _ENGINE / "agent" / "__main__.py"
-SPARE_MAIN = _ENGINE / "agent" / "warm.py"
 PUMP_MAIN = _ENGINE / "agent" / "pump.py"
 PROBE_DIR = _ENGINE / "probe" / "inject"
 
@@ -225,7 +224,7 @@ def agent_plan(
         "logs_dir": str(folder.logs_dir),
         "control_socket": str(folder.control_socket),
         "rendezvous": None if rendezvous is None else msgspec.to_builtins(rendezvous),
-        "warm_spares": spec.warm_spares,
+        "zygote": spec.zygote,
         "pty": spec.pty,
         "probe_file": str(PROBE_DIR / "sitecustomize.py") if spec.probe else None,
         "probe_dir": str(PROBE_DIR) if spec.probe else None,

@@ -6,6 +6,7 @@ was learned of their pace. A snapshot keeps it for the next supervisor.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -37,6 +38,8 @@ STARTED_AFTER_S = 30.0
 """A group that lives this long counts as running even if its script takes no optimizer steps."""
 UNSEEN_S = 3.0
 """A tick this late means that this process was stopped or the machine suspended."""
+EARLY_MESSAGES = 1024
+"""That are kept of ranks which the agent has not reported yet: a forked rank is quick."""
 SETTLE_S = 6.0
 """After that, and at the start, hangs are not judged until every rank can have reported."""
 
@@ -80,6 +83,7 @@ class Attempt:
         self._tree = TreeLook(self._tree_pids)
         self._exits: ProcessWatch | None = None
         self._save_asked: request.SaveAsked | None = None
+        self._early: deque[ProbeMessage] = deque(maxlen=EARLY_MESSAGES)
         self._looked_at_s: float | None = None
         self.settled_at_s = boottime_s() + SETTLE_S
         """CLOCK_BOOTTIME from which on a hang can be found."""
@@ -148,6 +152,9 @@ class Attempt:
             if known is None or known.process is None:
                 self.table.started(rank, worker.local_rank, worker.pid)
                 self._deaths.watch(worker.pid)
+        early, self._early = self._early, deque(maxlen=EARLY_MESSAGES)
+        for message in early:
+            self.receive(message)
 
     # -- exits -----------------------------------------------------------------------------------
 
@@ -265,6 +272,9 @@ class Attempt:
 
     def receive(self, message: ProbeMessage) -> None:
         """Fold in a probe's message."""
+        if self._is_early(message):
+            self._early.append(message)
+            return
         record = self.table.receive(message, self.number)
         self._watch_new()
         if record is not None and message.saved is not None:
@@ -280,6 +290,12 @@ class Attempt:
             took_s = boottime_s() - self.started_s
             self._log.emit(ev.TrainingStarted(attempt=self.number, after_s=took_s))
             self._publish()
+
+    def _is_early(self, message: ProbeMessage) -> bool:
+        """Whether a rank reports before the agent has reported that it runs."""
+        if message.attempt != self.number:
+            return (message.attempt or 0) > self.number
+        return all(record.process is None for record in self.table.everyone())
 
     @property
     def _is_resumed(self) -> bool:

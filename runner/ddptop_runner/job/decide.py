@@ -57,6 +57,10 @@ def _agent_connected(
     return [ev.AgentConnected(attempt=state.attempt, pid=fact.pid)]
 
 
+def _plain_start(state: JobState, fact: pt.PlainStart, now_s: float, spec: JobSpec) -> Decision:
+    return [ev.Noticed(attempt=state.attempt, text=f"ranks are not forked: {fact.why}")]
+
+
 def _agent_listens(state: JobState, fact: pt.AgentListens, now_s: float, spec: JobSpec) -> Decision:
     """What was sent before may have been lost with a supervisor."""
     if state.stop is not None or (state.ending is not None and state.ending.end_ranks):
@@ -605,6 +609,7 @@ def _resume_stop(state: JobState, now_s: float) -> Decision:
 _DECISIONS: dict[type[pt.Message], Callable[[JobState, Any, float, JobSpec], Decision]] = {
     pt.AgentConnected: _agent_connected,
     pt.AgentListens: _agent_listens,
+    pt.PlainStart: _plain_start,
     pt.GroupStarted: _group_started,
     pt.ProcessExited: _process_exited,
     pt.OrphanExited: _orphan_exited,

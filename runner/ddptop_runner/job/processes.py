@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterable
 
 from ddptop_runner.host import procs, stopping, tree
-from ddptop_runner.host.handover import AGENT_MAIN, PUMP_MAIN, SPARE_MAIN
+from ddptop_runner.host.handover import AGENT_MAIN, PUMP_MAIN
 from ddptop_runner.host.tree import HostUsage
 from ddptop_runner.job.event_log import EventLog
 from ddptop_runner.model import events as ev
@@ -33,12 +33,12 @@ def rank_processes(job_id: str, owner: int | None = None) -> list[ProcessId]:
 
 
 def agent_processes(job_id: str, owner: int | None = None) -> list[ProcessId]:
-    """The job's agents, store keepers (forks of an agent), pumps, spare interpreters and samplers.
+    """The job's agents, their forks (store keepers, zygotes), pumps, and samplers.
 
     A shell that a person opened in the job's tmux session carries the job's id too, and is not
     ours to end.
     """
-    ours = {str(AGENT_MAIN), str(SPARE_MAIN), str(PUMP_MAIN), SAMPLER_MODULE}
+    ours = {str(AGENT_MAIN), str(PUMP_MAIN), SAMPLER_MODULE}
     pids = procs.pids_of_job(job_id, owner)
     return [procs.identify(pid) for pid in pids if ours & set(procs.argv(pid))]
 

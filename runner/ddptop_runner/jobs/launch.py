@@ -147,7 +147,7 @@ def plan_of(
         hang_auto=request.hang_auto and request.probe,
         on_nan=request.on_nan,
         allow_shrink=request.allow_shrink,
-        warm_spares=request.warm_spares,
+        zygote=request.zygote,
         log_limit_bytes=request.log_limit_bytes,
         probe=request.probe,
         env_names=sorted(

@@ -47,6 +47,8 @@ class LaunchRequest:
     on_nan: OnNan = "alert"
     allow_shrink: bool = False
     warm_spares: bool = False
+    """Of earlier versions; without an effect."""
+    zygote: bool = True
     log_limit_bytes: int | None = None
     env: tuple[str, ...] = ()
     """`K=V` each."""
@@ -254,7 +256,6 @@ def require_one_way(request: LaunchRequest) -> None:
         f"--launcher {request.launcher}": request.launcher is not None,
         "--pty": request.pty,
         "--allow-shrink": request.allow_shrink,
-        "--warm-spares": request.warm_spares,
     }
     for option in (option for option, given in together.items() if given):
         remedy = "use --nodes MIN:MAX" if option == "--allow-shrink" else f"remove {option}"

@@ -53,6 +53,12 @@ class AgentListens(Message, frozen=True, kw_only=True, tag="agent_listens"):
     """It has reported all that it knows."""
 
 
+class PlainStart(Message, frozen=True, kw_only=True, tag="plain_start"):
+    """The agent starts ranks as usual, though it should have forked them."""
+
+    why: str
+
+
 class GroupStarted(Message, frozen=True, kw_only=True, tag="group_started"):
     """The agent started the ranks of an attempt, or its command."""
 
@@ -275,6 +281,7 @@ class NodesDue(Message, frozen=True, kw_only=True, tag="nodes_due"):
 Fact: TypeAlias = (
     AgentConnected
     | AgentListens
+    | PlainStart
     | GroupStarted
     | ProcessExited
     | OrphanExited

@@ -149,7 +149,9 @@ class JobSpec(Base, frozen=True, kw_only=True):
     allow_shrink: bool = False
     """Whether attempts may go on without a device that is broken, with fewer ranks."""
     warm_spares: bool = False
-    """Whether an interpreter waits for each rank of the next attempt, with torch imported."""
+    """Of earlier versions: whether an interpreter with torch waited for each rank to come."""
+    zygote: bool = True
+    """Whether ranks are forked from a process that has torch imported, where that is possible."""
     log_limit_bytes: int | None = None
     """Of one rank's log in one attempt, beyond which its head is dropped; None: the default."""
     probe: bool = True

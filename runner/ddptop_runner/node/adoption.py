@@ -22,7 +22,7 @@ from ddptop_runner.base.files import lock
 from ddptop_runner.base.paths import require_own_run
 from ddptop_runner.base.start import own_words
 from ddptop_runner.host import handover, procs, survival, tmux
-from ddptop_runner.host.handover import AGENT_MAIN, PROBE_DIR, SPARE_MAIN, Handover
+from ddptop_runner.host.handover import AGENT_MAIN, PROBE_DIR, Handover
 from ddptop_runner.job.registry import JobView, read_job
 from ddptop_runner.launch.gpus.choice import job_environment
 from ddptop_runner.model.spec import JobSpec, write_spec
@@ -115,7 +115,7 @@ def living_processes(view: JobView) -> Living:
             supervisors.append(pid)
         elif procs.environ_value(pid, "DDPTOP_ATTEMPT") is not None:
             ranks.append(pid)
-        elif {str(AGENT_MAIN), str(SPARE_MAIN)} & set(words):  # or its keeper, or what was a spare
+        elif str(AGENT_MAIN) in words:  # or its keeper, or its zygote
             agents.append(pid)
     known = None if view.snapshot is None else view.snapshot.agent
     if known is not None and known.pid in agents and procs.is_alive(known):

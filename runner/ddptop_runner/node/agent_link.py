@@ -48,6 +48,8 @@ class AgentLink:
         kind = message["type"]
         if kind == "group_started":
             self._take(_group_started(message))
+        elif kind == "plain_start":
+            self._take(pt.PlainStart(why=message["why"]))
         elif kind == "rank_exited":
             self._exited(message)
         elif "question" in message:

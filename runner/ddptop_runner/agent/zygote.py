@@ -1,0 +1,526 @@
+"""A process with torch imported that forks ranks, so that a rank starts in milliseconds.
+
+The agent imports torch while it has one thread, and forks the zygote. For each rank it sends one
+JSON line. The zygote forks twice, and the process in between exits: the kernel then gives the rank
+to the agent, which is a subreaper for that moment, so that the rank is the agent's child like one
+that was started as usual. The zygote holds no file, socket, or store of an attempt. Without it, or
+where it fails, ranks start as usual.
+
+In a rank, what is preloaded stays hidden until the script imports it. If the script has changed a
+variable by then that is read when torch is loaded (OMP_NUM_THREADS, PYTORCH_CUDA_ALLOC_CONF), the
+rank starts again, as usual, in the same process.
+
+A forked rank differs from a started one in this: all ranks share Python's hash seed, and modules
+of the standard library that torch imports are loaded before the script's first line.
+"""
+
+import builtins
+import ctypes
+import gc
+import importlib
+import importlib.machinery
+import importlib.util
+import json
+import mmap
+import os
+import re
+import runpy
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+import types
+from typing import Any
+
+READY_S = 120.0
+"""How long imports may take: from a slow network disk they take a minute."""
+FORK_S = 20.0
+OWNER_S = 10.0
+"""For the kernel to give a rank to the agent."""
+SCRIPT_BYTES = 1 << 20
+
+LOADED_WITH_TORCH = re.compile(
+    r"(OMP|GOMP|KMP|MKL|OPENBLAS|BLIS|NPY|NUMPY|NUMEXPR|DNNL|ONEDNN|PYTORCH|ATEN|TRITON"
+    r"|TORCH(?!ELASTIC|_NCCL|_DISABLE_SHARE))"
+)
+"""Variables that torch, numpy, or their libraries read when they are loaded."""
+NEEDS_COMPILER = re.compile(rb"optim|DistributedDataParallel|lightning|transformers|accelerate")
+"""Torch's optimizers and DDP import torch's compiler, which takes as long as torch itself."""
+
+PR_SET_CHILD_SUBREAPER = 36
+PR_SET_MM = 35
+PR_SET_MM_MAP = 14
+
+
+# -- the agent's side --------------------------------------------------------------------------
+
+
+class ForkedRank(subprocess.Popen):
+    """A child of this process that something else forked, with all that `Popen` can do."""
+
+    def __init__(self, pid, args):
+        self.args, self.pid, self.returncode = args, pid, None
+        self.stdin = self.stdout = self.stderr = None
+        self.encoding = self.errors = self.text_mode = self.pipesize = None
+        self._input, self._communication_started = None, False
+        self._child_created, self._closed_child_pipe_fds = True, True
+        self._waitpid_lock = threading.Lock()
+        self._sigint_wait_secs = 0.25
+
+
+class Zygote:
+    """The agent's end of it.
+
+    Args:
+        pid: of the zygote.
+        channel: a socket that leads to it.
+        interpreter: the job's, as it is called: `python -u`.
+        loaded_env: the variables with which torch was imported.
+    """
+
+    def __init__(self, pid, channel, interpreter, loaded_env):
+        self.pid = pid
+        self._channel = channel
+        self._lines = channel.makefile("rb")
+        self._interpreter = interpreter
+        self._loaded_env = loaded_env
+        self._is_ready = False
+        self.why_not = None
+        """Why it forks no ranks, once that is known."""
+
+    def fork_rank(self, argv, env, log, probe):
+        """Fork a rank.
+
+        Args:
+            argv: `script ARGS` or `-m module ARGS`.
+            env: all of its variables.
+            log: where its output is appended.
+            probe: the probe's sitecustomize.py, None without a probe.
+
+        Returns:
+            Its process handle, or None where it has to be started as usual.
+        """
+        if self.why_not is not None or changed(self._loaded_env, env):
+            return None
+        order = {"argv": list(argv), "env": env, "log": log, "probe": probe, "agent": os.getpid()}
+        adopt(True)
+        try:
+            if not self._is_ready:
+                self._ask(None, READY_S)
+                self._is_ready = True
+            pid = self._ask(order, FORK_S)["pid"]
+        except (OSError, ValueError) as error:
+            self.give_up("it does not answer (%s)" % (error,))
+            return None
+        except RuntimeError as error:
+            self.give_up(str(error))
+            return None
+        finally:
+            adopt(False)
+        return ForkedRank(pid, [*self._interpreter, *argv])
+
+    def _ask(self, order, timeout_s):
+        self._channel.settimeout(timeout_s)
+        if order is not None:
+            self._channel.sendall(json.dumps(order).encode("ascii") + b"\n")
+        answer = json.loads(self._lines.readline() or b"null")
+        if answer is None:
+            raise OSError("it has exited")
+        if answer.get("why_not"):
+            raise RuntimeError(answer["why_not"])
+        return answer
+
+    def give_up(self, why):
+        """Use it no more: ranks start as usual from now on."""
+        self.why_not = why
+        self._channel.close()
+        try:
+            os.kill(self.pid, signal.SIGKILL)
+            os.waitpid(self.pid, 0)
+        except OSError:
+            pass  # it is gone already
+
+
+def adopt(wanted):
+    """Whether orphans among this process's descendants become its children."""
+    ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, int(wanted), 0, 0, 0)
+
+
+def changed(before, now):
+    """The names of variables that are read with torch and differ."""
+    names = [name for name in {*before, *now} if LOADED_WITH_TORCH.match(name)]
+    return sorted(name for name in names if before.get(name) != now.get(name))
+
+
+def start(command, before, path):
+    """Import torch and fork the zygote. In a forked rank, run its script and exit.
+
+    Args:
+        command: of the ranks: `python -u script ARGS` or `python -u -m module ARGS`.
+        before: the modules that the interpreter had loaded before the agent's first line.
+        path: sys.path as the interpreter made it.
+
+    Returns:
+        A Zygote, and None; or None, and why there is none.
+    """
+    loaded_env = dict(os.environ)
+    try:
+        import torch.distributed
+        import torch.nn.parallel  # noqa: F401
+    except Exception as error:  # the rank itself will report it better
+        return None, "torch cannot be imported (%s)" % (error,)
+    if holds_device():
+        return None, "importing torch initializes CUDA"
+    agent_end, zygote_end = socket.socketpair()
+    pid = os.fork()
+    if pid:
+        zygote_end.close()
+        zygote = Zygote(pid, agent_end, command[:2], loaded_env)
+        if len(os.listdir("/proc/self/task")) > 1:
+            zygote.give_up("torch starts threads when it is imported")
+            return None, zygote.why_not
+        return zygote, None
+    agent_end.close()
+    try:
+        order = serve(zygote_end, command, before, path)
+    except BaseException as error:
+        sys.stderr.write("ddptop: the zygote failed: %r\n" % (error,))
+        sys.stderr.flush()
+        os._exit(1)
+    run_script(order["argv"])
+    sys.exit(0)
+
+
+# -- the zygote --------------------------------------------------------------------------------
+
+
+def serve(channel, command, before, path):
+    """Fork a rank for each line. Returns, with its order, in a rank; never in the zygote.
+
+    Args:
+        channel: leads to the agent.
+        command: of the ranks.
+        before: the modules that a new interpreter has loaded.
+        path: sys.path of a rank, but for its script's folder.
+    """
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    only_open(channel.fileno())
+    why_not = preload(command, before)
+    gc.collect()
+    gc.freeze()  # else collections in ranks would copy all of it
+    channel.sendall(json.dumps({"why_not": why_not}).encode("ascii") + b"\n")
+    for line in channel.makefile("rb"):
+        order = json.loads(line)
+        read, write = os.pipe()
+        middle = os.fork()
+        if middle == 0:
+            if fork_and_name(write):
+                os._exit(0)
+            only_open(write)
+            be_rank(order, command[:2], before, path)
+            os.write(write, b"\n")
+            os.close(write)
+            return order
+        os.close(write)
+        said = b""
+        while not said.endswith(b"\n"):
+            piece = os.read(read, 64)
+            if not piece:
+                break
+            said += piece
+        os.close(read)
+        os.waitpid(middle, 0)
+        answer = {"pid": int(said)} if said.endswith(b"\n") else {"why_not": "it cannot fork"}
+        channel.sendall(json.dumps(answer).encode("ascii") + b"\n")
+    os._exit(0)
+
+
+def fork_and_name(write):
+    """Fork, and write the child's pid; it is returned, 0 in the child."""
+    pid = os.fork()
+    if pid:
+        os.write(write, b"%d" % pid)
+    return pid
+
+
+def only_open(kept):
+    """Close all files but the standard ones and this one."""
+    os.closerange(3, kept)
+    os.closerange(kept + 1, max(map(int, os.listdir("/proc/self/fd"))) + 1)
+
+
+def preload(command, before):
+    """Import more than torch, where the script needs it; why no rank can be forked, or None."""
+    argv = command[2:]
+    try:
+        with open(script_file(argv), "rb") as file:
+            text = file.read(SCRIPT_BYTES)
+        if NEEDS_COMPILER.search(text):
+            import torch._dynamo  # noqa: F401
+    except Exception:
+        pass  # a module somewhere else, or a torch without it: each rank imports it
+    first = os.getcwd() if argv[0] == "-m" else os.path.dirname(os.path.abspath(argv[0]))
+    for folder in [first, *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]:
+        for name in sorted(importable_in(folder) & (set(sys.modules) - before)):
+            loaded = getattr(sys.modules[name], "__file__", None)
+            if loaded and not os.path.abspath(loaded).startswith(os.path.abspath(folder) + os.sep):
+                return "%s in %s hides a module that torch imports" % (name, folder)
+    if holds_device() or len(os.listdir("/proc/self/task")) > 1:
+        return "torch's compiler initializes CUDA or starts threads when it is imported"
+    try:
+        set_command_line(command, os.environ)
+    except (OSError, ValueError) as error:
+        return "this system cannot show a forked rank's command line (%s)" % (error,)
+    return None
+
+
+def holds_device():
+    """Whether a GPU's driver is open in this process: CUDA does not survive a fork."""
+    for number in os.listdir("/proc/self/fd"):
+        try:
+            if os.readlink("/proc/self/fd/" + number).startswith(("/dev/nvidia", "/dev/kfd")):
+                return True
+        except OSError:
+            pass  # the listing's own
+    return False
+
+
+def script_file(argv):
+    """The file that is run, as far as that can be known without importing anything."""
+    if argv[0] != "-m":
+        return argv[0]
+    stem = os.path.join(os.getcwd(), *argv[1].split("."))
+    return stem + ".py" if os.path.exists(stem + ".py") else os.path.join(stem, "__main__.py")
+
+
+def importable_in(folder):
+    """The names of modules and packages in a folder."""
+    found = set()
+    try:
+        for name in os.listdir(folder):
+            stem, dot, ending = name.partition(".")
+            is_file = dot and ending.rpartition(".")[2] in ("py", "so")
+            if is_file or os.path.exists(os.path.join(folder, name, "__init__.py")):
+                found.add(stem)
+    except OSError:
+        pass
+    return found
+
+
+# -- a rank ------------------------------------------------------------------------------------
+
+
+def be_rank(order, interpreter, before, path):
+    """Take on a rank's place: its parent, session, variables, streams, modules, and probe."""
+    deadline_s = time.monotonic() + OWNER_S
+    while os.getppid() != order["agent"]:
+        if time.monotonic() > deadline_s:
+            os._exit(1)
+        time.sleep(0.0002)
+    os.setsid()
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    null = os.open(os.devnull, os.O_RDONLY)
+    log = os.open(order["log"], os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o666)
+    for target, source in ((0, null), (1, log), (2, log)):
+        os.dup2(source, target)
+    os.close(null)
+    os.close(log)
+    os.environ.clear()
+    os.environ.update(order["env"])
+    sys.orig_argv = command = [*interpreter, *order["argv"]]
+    set_command_line(command, os.environ)
+    sys.path[:] = path
+    sys.modules["torch"].default_generator.seed()  # as random.py does after a fork
+    if "numpy.random" in sys.modules:
+        sys.modules["numpy.random"].seed()
+    hide_modules(before, command)
+    importlib.invalidate_caches()
+    if order["probe"]:
+        try:
+            runpy.run_path(order["probe"])
+        except ImportError:
+            pass  # there is no other sitecustomize behind it
+        except Exception:  # a job must run even where its probe cannot
+            pass
+
+
+class Preloaded:
+    """Finds a hidden package, and all of its modules, when it is imported.
+
+    Args:
+        families: by top-level name, modules by name.
+        command: the rank's.
+    """
+
+    def __init__(self, families, command):
+        self._families = families
+        self._command = command
+        self._rank_env = dict(os.environ)
+
+    def find_spec(self, fullname, path=None, target=None):
+        """The spec of a hidden package; None for all else."""
+        family = self._families.get(fullname)
+        if family is None:
+            return None
+        own = family[fullname].__spec__
+        loader: Any = Unhiding(self, family)
+        spec = importlib.machinery.ModuleSpec(fullname, loader, origin=own.origin)
+        spec.submodule_search_locations = own.submodule_search_locations
+        spec.has_location, spec.cached = own.has_location, own.cached
+        return spec
+
+    def check(self, family):
+        """Start this rank as usual where torch has to be loaded anew."""
+        if changed(self._rank_env, os.environ):
+            os.execve(self._command[0], self._command, self._rank_env)
+        self._families = {
+            name: modules for name, modules in self._families.items() if modules is not family
+        }
+
+
+class Unhiding:
+    """Loads a package by giving its modules back."""
+
+    def __init__(self, preloaded, family):
+        self._preloaded = preloaded
+        self._family = family
+
+    def create_module(self, spec):
+        """The module as it was loaded."""
+        self._preloaded.check(self._family)
+        self._spec = self._family[spec.name].__spec__
+        return self._family[spec.name]
+
+    def exec_module(self, module):
+        """Nothing is executed: all of its modules appear."""
+        module.__spec__ = self._spec
+        sys.modules.update(self._family)
+
+
+def hide_modules(before, command):
+    """Hide what was preloaded, but for the standard library; forget the agent's own modules."""
+    standard = getattr(sys, "stdlib_module_names", None)
+    library = os.path.dirname(os.path.abspath(os.__file__)) + os.sep
+    families: dict = {}
+    for name in set(sys.modules) - before:
+        top = name.partition(".")[0]
+        file = getattr(sys.modules.get(top), "__file__", None)
+        if standard is not None:
+            is_standard = top in standard
+        else:
+            is_standard = file is None or (file.startswith(library) and "-packages" not in file)
+        if top == "ddptop_agent":
+            del sys.modules[name]
+        elif not is_standard and getattr(sys.modules.get(top), "__spec__", None) is not None:
+            families.setdefault(top, {})[name] = sys.modules[name]
+    for family in families.values():
+        for name in family:
+            del sys.modules[name]
+    sys.meta_path.insert(0, Preloaded(families, command))
+
+
+def run_script(argv):
+    """Run `script ARGS` or `-m module ARGS` as the interpreter itself would."""
+    module = types.ModuleType("__main__")
+    module.__dict__["__builtins__"] = builtins
+    is_module = argv[0] == "-m"
+    if not getattr(sys.flags, "safe_path", False):
+        first = os.getcwd() if is_module else os.path.dirname(os.path.abspath(argv[0]))
+        sys.path[0] = first
+    sys.modules["__main__"] = module
+    try:
+        if is_module:
+            sys.argv[:] = argv[1:]
+            runpy._run_module_as_main(argv[1])  # type: ignore[attr-defined]
+            return
+        path = os.path.abspath(argv[0])
+        sys.argv[:] = argv
+        module.__file__ = path
+        module.__loader__ = importlib.machinery.SourceFileLoader("__main__", path)
+        module.__dict__["__cached__"] = None
+        with open(path, "rb") as file:
+            source = file.read()
+        exec(compile(source, path, "exec", dont_inherit=True), module.__dict__)
+    except SystemExit:
+        raise
+    except BaseException:
+        sys.excepthook = without_own_frames(sys.excepthook)
+        raise
+
+
+def without_own_frames(hook):
+    """An excepthook that shows a traceback from the script's first frame on."""
+
+    def show(kind, error, trace):
+        script = vars(sys.modules["__main__"])
+        while trace is not None and trace.tb_frame.f_globals is not script:
+            trace = trace.tb_next
+        hook(kind, error.with_traceback(trace), trace)
+
+    return show
+
+
+# -- what other processes see of it ------------------------------------------------------------
+
+
+class _Map(ctypes.Structure):
+    """`struct prctl_mm_map` of linux/prctl.h."""
+
+    _fields_ = [
+        *((name, ctypes.c_uint64) for name in ("start_code", "end_code", "start_data", "end_data")),
+        *((name, ctypes.c_uint64) for name in ("start_brk", "brk", "start_stack", "arg_start")),
+        *((name, ctypes.c_uint64) for name in ("arg_end", "env_start", "env_end", "auxv")),
+        ("auxv_size", ctypes.c_uint32),
+        ("exe_fd", ctypes.c_uint32),
+    ]
+
+
+_STAT_FIELDS = {
+    "start_code": 26,
+    "end_code": 27,
+    "start_stack": 28,
+    "start_data": 45,
+    "end_data": 46,
+    "start_brk": 47,
+}
+"""Their numbers in /proc/PID/stat, from 1, as proc(5) has them."""
+_shown: list = []
+"""The memory with the command line and the variables, which must stay."""
+
+
+def set_command_line(command, environ):
+    """Have /proc show this command and these variables: ps, nvidia-smi, and ddptop read them.
+
+    Args:
+        command: its words.
+        environ: variables by name.
+
+    Raises:
+        OSError: the kernel does not let it.
+    """
+    arguments = b"".join(os.fsencode(word) + b"\0" for word in command)
+    variables = b"".join(
+        os.fsencode(name) + b"=" + os.fsencode(value) + b"\0" for name, value in environ.items()
+    )
+    # private: the kernel shows no memory that is shared
+    flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
+    memory = mmap.mmap(-1, max(1, len(arguments) + len(variables)), flags=flags)
+    memory.write(arguments + variables)
+    place = ctypes.addressof(ctypes.c_char.from_buffer(memory))
+    with open("/proc/self/stat", "rb") as file:
+        fields = file.read().rpartition(b")")[2].split()
+    libc = ctypes.CDLL(None, use_errno=True)
+    libc.sbrk.restype = ctypes.c_void_p
+    new = _Map(**{name: int(fields[number - 3]) for name, number in _STAT_FIELDS.items()})
+    new.brk = libc.sbrk(ctypes.c_ssize_t(0))
+    new.arg_start, new.arg_end = place, place + len(arguments)
+    new.env_start, new.env_end = new.arg_end, new.arg_end + len(variables)
+    new.exe_fd = 0xFFFFFFFF
+    done = libc.prctl(
+        PR_SET_MM, PR_SET_MM_MAP, ctypes.byref(new), ctypes.c_ulong(ctypes.sizeof(new)), 0
+    )
+    if done != 0:
+        raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
+    _shown[:] = [memory]

@@ -1,0 +1,49 @@
+"""Is an agent: starts or forks a rank for each order on standard input, and prints how it ended."""
+
+import os
+import sys
+
+LOADED_FIRST, FIRST_PATH = set(sys.modules), list(sys.path)
+
+import importlib.util  # noqa: E402
+import json  # noqa: E402
+import subprocess  # noqa: E402
+from pathlib import Path  # noqa: E402
+
+agent_folder, command = sys.argv[1], json.loads(sys.argv[2])
+spec = importlib.util.spec_from_file_location(
+    "ddptop_agent",
+    Path(agent_folder, "__init__.py"),
+    submodule_search_locations=[agent_folder],
+)
+sys.modules["ddptop_agent"] = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(sys.modules["ddptop_agent"])
+from ddptop_agent import zygote as zygotes  # noqa: E402
+
+SHELL = ["/bin/sh", "-c", 'exec "$@" >>"$DDPTOP_LOG" 2>&1', "ddptop-rank"]
+
+
+def say(**words):
+    print(json.dumps(words), flush=True)
+
+
+zygote, why_not = zygotes.start(command, LOADED_FIRST, FIRST_PATH)
+say(why_not=why_not, zygote=zygote and zygote.pid)
+for line in sys.stdin:
+    order = json.loads(line)
+    env = {**os.environ, **order["env"], "AGENT": str(os.getpid())}
+    argv, probe = command[2:] + order["more"], order["probe"]
+    if order["usual"]:
+        rank = subprocess.Popen(
+            [*SHELL, *command[:2], *argv], env=env, stdin=subprocess.DEVNULL, start_new_session=True
+        )
+    else:
+        rank = zygote.fork_rank(argv, env, env["DDPTOP_LOG"], probe)
+    if rank is None:
+        say(why_not=zygote.why_not)
+    else:
+        if "signal" in order:
+            while "ready" not in Path(env["DDPTOP_LOG"]).read_text():
+                pass
+            rank.send_signal(order["signal"])
+        say(pid=rank.pid, code=rank.wait(120))

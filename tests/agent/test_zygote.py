@@ -1,0 +1,228 @@
+"""A forked rank is like one that was started as usual."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ddptop_runner.host import procs
+from ddptop_runner.host.handover import AGENT_MAIN, PROBE_DIR
+
+pytestmark = pytest.mark.torch
+
+SELF_PORTRAIT = """
+import atexit, json, multiprocessing, os, pickle, random, signal, sys, threading
+class Mine: pass
+def told(): print("at exit")
+atexit.register(told)
+how = sys.argv[-1]
+spawned = None
+if how in ("spawn", "fork", "forkserver") and __name__ == "__main__":
+    context = multiprocessing.get_context(how)
+    process = context.Process(target=print, args=("of a child",))
+    process.start()
+    process.join()
+    spawned = process.exitcode
+def of_torch():
+    import numpy, torch
+    optimizer = torch.optim.SGD(torch.nn.Linear(2, 2).parameters(), lr=0.1)
+    return {
+        "threads": [torch.get_num_threads(), torch.get_num_interop_threads()],
+        "cuda": [torch.cuda.is_available(), torch.cuda.is_initialized()],
+        "matmul": torch.mm(torch.ones(64, 64), torch.ones(64, 64)).sum().item(),
+        "file": torch.__file__, "spec": str(torch.__spec__.origin), "path": list(torch.__path__),
+        "numpy": numpy.__file__, "loader": type(torch.__loader__).__name__,
+        "compiler": "torch._dynamo" in sys.modules, "group": torch.distributed.is_initialized(),
+        "step": optimizer.step(),
+    }
+if __name__ == "__main__":
+    main = sys.modules["__main__"]
+    def of_kernel(name):
+        return open("/proc/self/" + name, "rb").read().decode("latin1").split("\\0")
+    not_ours = ("_", "SHLVL", "OLDPWD", "PWD", "DDPTOP_LOG", "DDPTOP_PROBE_OWNER")
+    portrait = {
+        "argv": sys.argv, "name": __name__, "file": __file__, "path": sys.path,
+        "is_main": main.__dict__ is globals(), "package": __package__,
+        "spec": getattr(__spec__, "name", None), "loader": type(__loader__).__name__,
+        "builtins": __builtins__ is sys.modules["builtins"], "spawned": spawned,
+        "pickled": pickle.loads(pickle.dumps(Mine)) is Mine, "cwd": os.getcwd(),
+        "isatty": sys.stdin.isatty(), "stdin": sys.stdin.read(),
+        "threads": threading.active_count(), "native": threading.get_native_id() == os.getpid(),
+        "encoding": sys.stdout.encoding, "write_through": sys.stdout.write_through,
+        "leads": [os.getpgid(0) == os.getpid(), os.getsid(0) == os.getpid()],
+        "env": {k: v for k, v in os.environ.items() if k not in not_ours},
+        "probe": "_ddptop_probe" in sys.modules, "ppid": os.getppid() == int(os.environ["AGENT"]),
+        "cmdline": of_kernel("cmdline"), "orig": sys.orig_argv,
+        "environ": sorted(x for x in of_kernel("environ") if x and x.split("=")[0] not in not_ours),
+        "open": len(os.listdir("/proc/self/fd")), "umask": os.umask(0o22),
+        "hidden": [x for x in ("torch", "numpy", "sympy", "ddptop_agent") if x in sys.modules],
+        "flags": str(sys.flags), "warnings": sys.warnoptions, "executable": sys.executable,
+        "blocked": [int(x) for x in signal.pthread_sigmask(signal.SIG_BLOCK, [])],
+        "handlers": [str(signal.getsignal(x)).split(" at ")[0] for x in range(1, 32)],
+        "limits": open("/proc/self/limits").read(), "file_of_main": getattr(main, "__file__", None),
+        "torch": of_torch() if how == "torch" else None,
+    }
+    print(json.dumps(portrait, sort_keys=True))
+    if how == "raise":
+        raise ValueError("on purpose")
+    if how == "exit":
+        sys.exit(7)
+    if how == "interrupt":
+        print("ready")
+        while True:
+            signal.pause()
+"""
+HOWS = ["plain", "spawn", "fork", "forkserver", "raise", "exit", "interrupt", "torch"]
+
+
+class Agent:
+    """A process that starts and forks ranks of one script."""
+
+    def __init__(self, argv: list[str], cwd: Path, env: dict[str, str]) -> None:
+        self.process = subprocess.Popen(
+            [
+                *(sys.executable, "-u", str(Path(__file__).with_name("fork_ranks.py"))),
+                *(str(AGENT_MAIN.parent), json.dumps([sys.executable, "-u", *argv])),
+            ],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            cwd=cwd,
+            env=env,
+            text=True,
+        )
+        self.env = env
+        self.started = self._read()
+
+    def _read(self) -> dict[str, Any]:
+        assert self.process.stdout is not None
+        read: dict[str, Any] = json.loads(self.process.stdout.readline() or "{}")
+        return read
+
+    def rank(self, log: Path, *more: str, usual: bool = False, **of_order: Any) -> dict[str, Any]:
+        path = os.pathsep.join(filter(None, [str(PROBE_DIR), self.env.get("PYTHONPATH")]))
+        env = {"PYTHONPATH": path, "DDPTOP_JOB_ID": "forked@1", "RANK": "1"}
+        env |= {"DDPTOP_PROBE_SOCK": str(log.with_name("none")), "DDPTOP_LOG": str(log)}
+        env |= of_order.pop("env", {})
+        order = {"more": more, "env": env, "usual": usual, **of_order}
+        log.write_text("from before\n")
+        order["probe"] = str(PROBE_DIR / "sitecustomize.py")
+        assert self.process.stdin is not None
+        self.process.stdin.write(json.dumps(order) + "\n")
+        self.process.stdin.flush()
+        return self._read()
+
+    def both(self, folder: Path, *more: str, **of_order: Any) -> list[str]:
+        """What a rank prints that was started, and one that was forked; their exits are equal."""
+        logs = folder / "usual.log", folder / "forked.log"
+        ended = [self.rank(log, *more, usual=log is logs[0], **of_order)["code"] for log in logs]
+        said = [log.read_text().replace(str(log), "LOG") for log in logs]
+        assert ended[0] == ended[1], said[0][-700:]
+        return said
+
+
+@contextlib.contextmanager
+def agent_for(argv: list[str], cwd: Path, **variables: str) -> Iterator[Agent]:
+    env = {k: v for k, v in os.environ.items() if not k.startswith("DDPTOP_")} | variables
+    agent = Agent(argv, cwd, env)
+    try:
+        yield agent
+    finally:
+        agent.process.communicate()
+
+
+@pytest.fixture(scope="module")
+def package(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("job") / "pkg"
+    folder.mkdir()
+    (folder / "train.py").write_text(SELF_PORTRAIT)
+    (folder / "__init__.py").write_text("")
+    return folder.parent
+
+
+@pytest.fixture(scope="module")
+def agent(package: Path) -> Iterator[Agent]:
+    variables = {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(package / "theirs")}
+    with agent_for(["pkg/train.py", "--lr", "ü \udcff"], package, **variables) as running:
+        assert running.started["why_not"] is None
+        yield running
+
+
+def portrait(text: str) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(next(x for x in text.splitlines() if x[:1] == "{"))
+    return found
+
+
+@pytest.mark.parametrize("how", HOWS)
+def test_a_forked_rank_is_a_rank_like_any_other(agent: Agent, tmp_path: Path, how: str) -> None:
+    of_order = {"signal": int(signal.SIGINT)} if how == "interrupt" else {}
+    usual, forked = agent.both(tmp_path, how, **of_order)
+    assert portrait(forked) == portrait(usual)
+    assert forked == usual
+    assert portrait(usual)["probe"] and portrait(usual)["ppid"] and not portrait(usual)["hidden"]
+
+
+def test_a_module_is_forked_as_well(package: Path, tmp_path: Path) -> None:
+    with agent_for(["-m", "pkg.train"], package) as agent:
+        usual, forked = agent.both(tmp_path, "plain")
+    assert portrait(forked) == portrait(usual)
+    assert forked == usual
+
+
+def test_a_variable_that_torch_reads_when_it_is_loaded_still_counts(
+    package: Path, tmp_path: Path
+) -> None:
+    (package / "threads.py").write_text(
+        "import os\nos.environ['OMP_NUM_THREADS'] = '2'\nimport torch\n"
+        "print(torch.get_num_threads(), os.getpid(), 'optim')"
+    )
+    with agent_for(["threads.py"], package, OMP_NUM_THREADS="1") as agent:
+        answer = agent.rank(tmp_path / "log")
+        assert agent.rank(tmp_path / "other", env={"MKL_NUM_THREADS": "1"}) == {"why_not": None}
+    assert (tmp_path / "log").read_text() == f"from before\n2 {answer['pid']} optim\n"
+
+
+def test_random_numbers_differ_between_ranks(package: Path, tmp_path: Path) -> None:
+    (package / "dice.py").write_text(
+        "import numpy, random, torch, uuid\n"
+        "print(numpy.random.rand(), random.random(), uuid.uuid4(), torch.rand(1).item())"
+    )
+    with agent_for(["dice.py"], package) as agent:
+        for name in ("a", "b"):
+            agent.rank(tmp_path / name)
+    mine, theirs = ((tmp_path / x).read_text().splitlines()[1].split() for x in "ab")
+    assert len(mine) == 4 and not set(mine) & set(theirs)
+
+
+def test_a_module_beside_the_script_that_torch_would_import_is_imported(
+    package: Path, tmp_path: Path
+) -> None:
+    folder = tmp_path / "job"
+    folder.mkdir()
+    (folder / "queue.py").write_text("mine = True")
+    (folder / "train.py").write_text("import queue; print(queue.mine)")
+    with agent_for(["train.py"], folder) as agent:
+        answer = agent.rank(tmp_path / "log")
+    assert answer == {"why_not": f"queue in {folder} hides a module that torch imports"}
+
+
+def test_a_dead_zygote_means_plain_starts_and_it_leaves_with_its_agent(
+    package: Path, tmp_path: Path, wait_until: Any
+) -> None:
+    with agent_for(["pkg/train.py"], package) as agent:
+        assert agent.rank(tmp_path / "log", "plain")["code"] == 0
+        zygote = procs.identify(agent.started["zygote"])
+        os.kill(zygote.pid, signal.SIGKILL)
+        assert "it does not answer" in agent.rank(tmp_path / "log", "plain")["why_not"]
+    with agent_for(["pkg/train.py"], package) as agent:
+        zygote = procs.identify(agent.started["zygote"])
+        agent.process.kill()
+        wait_until(lambda: not procs.is_alive(zygote))

@@ -84,6 +84,8 @@ class Node:
         self.host = spec.host
         self.is_cut = False
         self.is_off = False
+        self.is_full = False
+        """Whether its disk is, so that it starts nothing."""
         self.log: list[Event] = []
         self.phase = "none"
         """`none`, `starting`, `running`, `held`, `stopping`, `ended`."""
@@ -133,6 +135,8 @@ class Node:
     def start(self, attempt: int, rendezvous: Rendezvous) -> dict[str, Any]:
         if self.is_alive:
             raise ControlError("the node's part of the job is running already")
+        if self.is_full:
+            raise ControlError("No space left on device")
         assert self.attempt is None or attempt >= self.attempt, "an attempt is started again"
         self._begin(attempt, rendezvous)
         self.record(ev.Launched(attempt=attempt, target="train.py", nproc=self.spec.nproc))
@@ -618,6 +622,10 @@ class World:
             await asyncio.sleep(self.random.choice([0.0, 0.5, 20.0]))
             self.start_head()
 
+    async def disk_fills(self) -> None:
+        node = self.some()
+        node.is_full = self.random.random() < 0.3
+
     async def node_tells(self) -> None:
         node = self.some()
         if node.is_alive:
@@ -639,6 +647,7 @@ class World:
     HAPPENS = (
         *(rank_fails, rank_fails, rank_fails, ranks_finish, link_breaks, link_breaks),
         *(link_returns, node_dies, nodes_return, nodes_return, head_dies, node_tells),
+        disk_fills,
         *(asked_to_restart, asked_to_stop),
     )
 
@@ -662,6 +671,9 @@ class World:
         if not self.job.is_over:
             assert self.job.phase == "running", f"it stays {self.job.phase}"
             for node in self.nodes.values():
+                if self.job.nodes[node.host].refused:
+                    assert not node.is_alive, f"{node.host} is left out, and {node.phase}"
+                    continue
                 assert node.phase in ("running", "ended"), f"{node.host} stays {node.phase}"
                 assert node.attempt == self.job.attempt, f"{node.host} trains {node.attempt}"
             await self.command({"op": "stop", "grace_s": 5.0})

@@ -170,6 +170,54 @@ def test_a_node_that_goes_away_again_is_waited_for_as_long_again() -> None:
     assert job.take(pt.NodesDue(attempt=0), now_s=310.0) == [pt.AwaitNodes(seconds=295.0)]
 
 
+def refuse(job: Job, attempt: int, node: str = "n1") -> list[pt.Order]:
+    """The orders of a node that could not begin."""
+    error = "No space left on device"
+    return job.take(pt.PartRefused(node=node, attempt=attempt, error=error, answered=True))
+
+
+def test_a_node_that_refuses_is_left_out_until_a_person_restarts() -> None:
+    job = Job(count=3, least=2)
+    job.run()
+    assert refuse(job, 0) == [pt.WaitForRestart(at_s=None)]
+    begun = job.take(pt.RestartDue(attempt=0, question=None))
+    assert [one.node for one in begun if isinstance(one, pt.BeginOn)] == ["n0", "n2"]
+    assert job.state.budget.used == 0 and job.state.nodes["n1"].lost
+    for fact in (pt.LinkBroken(node="n1", why="no route"), pt.LinkMade(node="n1")):
+        assert job.take(fact) == []  # it is not taken back
+    assert job.state.nodes["n1"].why == "No space left on device"
+    job.take(pt.RestartAsked(agent=pt.AgentState()))
+    begun = job.take(pt.RestartDue(attempt=1, question=None))
+    assert [one.node for one in begun if isinstance(one, pt.BeginOn)] == ["n0", "n1", "n2"]
+    assert not job.state.nodes["n1"].lost
+
+
+@pytest.mark.parametrize(("attempt", "kind"), [(0, "launch"), (1, "node")])
+def test_a_node_that_cannot_be_done_without_fails_the_job(attempt: int, kind: str) -> None:
+    job = Job(count=2, least=2)
+    job.run()
+    if attempt:
+        job.take(pt.RestartAsked(agent=pt.AgentState()))
+        job.take(pt.RestartDue(attempt=0, question=None))
+    assert refuse(job, attempt) == [pt.EndRanks(grace_s=10.0)]
+    ending = job.state.ending
+    assert ending is not None and ending.cause is not None and ending.cause.kind == kind
+    assert "No space left on device" in ending.cause.summary
+    assert ending.requeue == (kind == "node")
+
+
+def test_a_node_that_refused_does_not_keep_the_others_waiting() -> None:
+    job = Job(count=3, least=1)
+    job.run()
+    refuse(job, 0)
+    job.take(pt.LinkBroken(node="n2", why="no route"), now_s=5.0)
+    due = pt.RestartDue(attempt=0, question=None)
+    assert job.take(due, now_s=6.0) == [pt.AwaitNodes(seconds=SHRINK_AFTER_S)]
+    assert job.take(pt.LinkMade(node="n2"), now_s=7.0) == [pt.WaitForRestart(at_s=None)]
+    begun = job.take(due, now_s=7.0)
+    assert [one.node for one in begun if isinstance(one, pt.BeginOn)] == ["n0", "n2"]
+
+
 def test_ranks_that_start_late_leave_a_pending_restart_alone() -> None:
     job = Job()
     job.take(pt.RestartAsked(agent=pt.AgentState()))

@@ -5,13 +5,17 @@ from __future__ import annotations
 import socket
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
+from tests.runner.builders import make_snapshot, make_spec
 
-from ddptop_runner.host import addresses
-from ddptop_runner.model.spec import Rendezvous
+from ddptop_runner.base.errors import ControlError
+from ddptop_runner.host import addresses, procs
+from ddptop_runner.model import node_link as nl
+from ddptop_runner.model.spec import Membership, Rendezvous
 from ddptop_runner.node import remote
 
 MET = Rendezvous(
@@ -52,3 +56,26 @@ def test_without_a_pipe_to_a_head_it_says_so_and_ends() -> None:
     assert ended.returncode == 2
     assert ended.stderr.count(b"\n") == 1
     assert b"no pipe to a head" in ended.stderr
+
+
+@pytest.mark.parametrize("state", ["running", "finished"])
+def test_a_part_that_has_ended_makes_room_although_its_guardian_has_not_exited(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, state: Any
+) -> None:
+    monkeypatch.setenv("DDPTOP_HOME", str(tmp_path / "home"))
+    membership = Membership(job="train", node="b", index=1, orphan_timeout_s=60.0)
+    spec = make_spec(job_id="train@1.1", membership=membership, cwd=str(tmp_path))
+    folder = remote.member_folder(spec.job_id)
+    folder.nodes_dir.mkdir(parents=True)
+    last = msgspec.json.encode(make_snapshot(spec, state=state))
+    folder.node_file(procs.host_name()).write_bytes(last)
+    started: list[int] = []
+    monkeypatch.setattr(remote, "is_locked", lambda _: True)
+    monkeypatch.setattr(remote, "start_guardian", lambda *_, attempt: started.append(attempt))
+    order = nl.Start(id=1, spec=spec, env={}, attempt=3, rendezvous=MET)
+    if state == "running":
+        with pytest.raises(ControlError, match="running already"):
+            remote.start(order)
+    else:
+        remote.start(order)
+    assert started == ([] if state == "running" else [3])

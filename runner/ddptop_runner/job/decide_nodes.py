@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any
 
+from msgspec.structs import replace
+
 from ddptop_runner.base.errors import ControlError
 from ddptop_runner.job import decide as single
 from ddptop_runner.job.decide import Decision
@@ -192,11 +194,23 @@ def _part_refused(state: JobState, fact: pt.PartRefused, now_s: float, spec: Job
         summary=f"Attempt {fact.attempt} could not start on {fact.node}: {fact.error}.",
         host=fact.node,
     )
-    return [
+    failed: Decision = [
         ev.NodeFailed(attempt=state.attempt, node=fact.node, cause=cause),
         ev.NodeEnded(attempt=state.attempt, node=fact.node, well=False),
-        pt.JudgeAttempt(),
     ]
+    if not fact.answered:
+        return [*failed, pt.JudgeAttempt()]
+    refused = [name for name, life in state.nodes.items() if life.refused]
+    if _is_enough([*refused, fact.node], spec):
+        lost = ev.NodeLost(attempt=state.attempt, node=fact.node, why=fact.error, refused=True)
+        asked = ev.RestartRequested(
+            attempt=state.attempt,
+            used=state.budget.used,
+            limit=spec.max_restarts,
+            without=fact.node,
+        )
+        return [lost, asked, pt.WaitForRestart(at_s=None)]
+    return [*failed, *_end_for_nodes(state, cause, spec)]
 
 
 # -- links -----------------------------------------------------------------------------------------
@@ -222,9 +236,11 @@ def _link_made(state: JobState, fact: pt.LinkMade, now_s: float, spec: JobSpec) 
     if state.ending is not None:
         return [*events, pt.EndOn(node=node, grace_s=_grace_left_s(state, now_s))] if events else []
     if state.restart is not None:
-        missing = [host for host in _missing(state, spec) if host != node]
-        was_enough = _is_enough(_missing(state, spec), spec)
-        if events and (not missing or (_is_enough(missing, spec) and not was_enough)):
+        missing = _missing(state, spec)
+        left = [host for host in missing if host != node or life.refused]
+        is_last = all(_part(state, host).refused for host in left)
+        makes_enough = _is_enough(left, spec) and not _is_enough(missing, spec)
+        if events and (is_last or makes_enough):
             events.append(pt.WaitForRestart(at_s=state.restart.at_s))  # it was waited for
         return events
     if not life.takes_part:
@@ -254,7 +270,7 @@ def _grace_left_s(state: JobState, now_s: float) -> float:
 
 def _take_back(state: JobState, node: str, now_s: float, spec: JobSpec) -> Decision:
     """A node that the attempt does without is there again."""
-    if state.phase not in ("starting", "running") or not _taking_part(state):
+    if state.phase not in ("starting", "running") or _part(state, node).refused:
         return []
     asked = ev.RestartRequested(
         attempt=state.attempt, used=state.budget.used, limit=spec.max_restarts, node=node
@@ -284,13 +300,14 @@ def _restart_due(state: JobState, fact: pt.RestartDue, now_s: float, spec: JobSp
     if fact.attempt != state.attempt or state.restart is None:
         return []
     missing = _missing(state, spec)
-    if not missing:
-        return _begin(state, _placement(spec).nodes, now_s)
+    away = [host for host in missing if not _part(state, host).refused]
+    if not away:
+        return _go_on(state, missing, now_s, spec)
     timeout_s, waits_s = _placement(spec).node_timeout_s, SHRINK_AFTER_S
     if not _is_enough(missing, spec):
-        waits_s = max(waits_s, _left_s(state, missing, now_s, spec))
+        waits_s = max(waits_s, _left_s(state, away, now_s, spec))
     waits_s = min(waits_s, timeout_s)
-    awaited = ev.NodesAwaited(attempt=state.attempt, nodes=missing, seconds=waits_s)
+    awaited = ev.NodesAwaited(attempt=state.attempt, nodes=away, seconds=waits_s)
     return [awaited, pt.AwaitNodes(seconds=waits_s)]
 
 
@@ -304,31 +321,40 @@ def _nodes_due(state: JobState, fact: pt.NodesDue, now_s: float, spec: JobSpec) 
     if state.restart.at_s is not None and now_s < state.restart.at_s:
         return []
     missing = _missing(state, spec)
-    left_s = _left_s(state, missing, now_s, spec)
-    if not _is_enough(missing, spec) and left_s > 0:
+    away = [host for host in missing if not _part(state, host).refused]
+    left_s = _left_s(state, away, now_s, spec)
+    if away and not _is_enough(missing, spec) and left_s > 0:
         # others went away while it was waited for those that can be done without
-        awaited = ev.NodesAwaited(attempt=state.attempt, nodes=missing, seconds=left_s)
+        awaited = ev.NodesAwaited(attempt=state.attempt, nodes=away, seconds=left_s)
         return [awaited, pt.AwaitNodes(seconds=left_s)]
     lost: Decision = [
         ev.NodeLost(attempt=state.attempt, node=node, why=_part(state, node).why or "no response")
-        for node in missing
+        for node in away
     ]
-    if not _is_enough(missing, spec):
-        cause = Cause(
-            kind="node",
-            summary=f"{', '.join(missing)} did not come back.",
-            host=missing[0],
-        )
-        ended = ev.EndDecided(
-            attempt=state.attempt,
-            state="failed",
-            cause=cause if state.cause is None else _with_nodes(state.cause, cause),
-            reason=f"fewer than {_placement(spec).min_nodes} nodes are left",
-            requeue=True,
-        )
-        return [*lost, ended, pt.EndRanks(grace_s=single.BAD_END_GRACE_S)]
-    nodes = [one for one in _placement(spec).nodes if one.host not in missing]
-    return [*lost, *_begin(state, nodes, now_s)]
+    return [*lost, *_go_on(state, missing, now_s, spec)]
+
+
+def _go_on(state: JobState, missing: list[str], now_s: float, spec: JobSpec) -> Decision:
+    """Without these, where the others are enough."""
+    if _is_enough(missing, spec):
+        nodes = [one for one in _placement(spec).nodes if one.host not in missing]
+        return _begin(state, nodes, now_s)
+    cause = Cause(kind="node", summary=f"{', '.join(missing)} did not come back.", host=missing[0])
+    if state.cause is not None:
+        cause = replace(cause, summary=f"{cause.summary} {state.cause.summary}")
+    return _end_for_nodes(state, cause, spec)
+
+
+def _end_for_nodes(state: JobState, cause: Cause, spec: JobSpec) -> Decision:
+    """Too few nodes are left."""
+    ended = ev.EndDecided(
+        attempt=state.attempt,
+        state="failed",
+        cause=cause,
+        reason=f"fewer than {_placement(spec).min_nodes} nodes are left",
+        requeue=cause.kind == "node",
+    )
+    return [ended, pt.EndRanks(grace_s=single.BAD_END_GRACE_S)]
 
 
 def _end_without(state: JobState, now_s: float, spec: JobSpec) -> Decision:
@@ -357,13 +383,9 @@ def _end_without(state: JobState, now_s: float, spec: JobSpec) -> Decision:
     return [ended, pt.EndRanks(grace_s=single.BAD_END_GRACE_S)]
 
 
-def _with_nodes(cause: Cause, of_nodes: Cause) -> Cause:
-    return Cause(kind="node", summary=f"{of_nodes.summary} {cause.summary}", host=of_nodes.host)
-
-
 def _missing(state: JobState, spec: JobSpec) -> list[str]:
-    hosts = [one.host for one in _placement(spec).nodes]
-    return [host for host in hosts if _part(state, host).unknown_since is not None]
+    lives = {one.host: _part(state, one.host) for one in _placement(spec).nodes}
+    return [host for host, life in lives.items() if life.unknown_since or life.refused]
 
 
 def _is_enough(missing: list[str], spec: JobSpec) -> bool:
@@ -432,7 +454,9 @@ def _supervisor_started(
         return [asked, pt.WaitForRestart(at_s=None)]
     if state.phase == "hung":
         return [ev.TroubleDropped(attempt=state.attempt)]
-    if _missing(state, spec):  # whoever waited for them did so in vain
+    if any(
+        life.unknown_since for life in state.nodes.values()
+    ):  # whoever waited for them did so in vain
         return [pt.AwaitNodes(seconds=_placement(spec).node_timeout_s)]
     return []
 

@@ -71,6 +71,8 @@ def _nodes_awaited(event: ev.NodesAwaited) -> str:
 def _restart_requested(event: ev.RestartRequested) -> str:
     if event.node is not None:
         return f"restarting all ranks as attempt {_next(event)}, with {event.node} back"
+    if event.without is not None:
+        return f"restarting all ranks as attempt {_next(event)}, without {event.without}"
     back = _back_in_use(event.devices_back)
     return f"restarting all ranks as attempt {_next(event)}, as requested{back}"
 

@@ -134,6 +134,8 @@ class NodeLife(Base, frozen=True, kw_only=True):
     why: str | None = None
     """Why it cannot be reached, or was given up."""
     lost: bool = False
+    refused: bool = False
+    """It could not begin an attempt although it could be reached: it is not asked again."""
 
     @property
     def is_settled(self) -> bool:

@@ -274,6 +274,7 @@ def _nodes_chosen(state: JobState, event: ev.NodesChosen, at: dt.datetime) -> Jo
             unknown_since_s=life.unknown_since_s,
             why=life.why,
             lost=life.lost,
+            refused=life.refused,
         )
         for name, life in state.nodes.items()
     }
@@ -302,16 +303,20 @@ def _node_ended(state: JobState, event: ev.NodeEnded, at: dt.datetime) -> JobSta
 
 
 def _node_unreachable(state: JobState, event: ev.NodeUnreachable, at: dt.datetime) -> JobState:
-    return _of_node(state, event.node, unknown_since=at, unknown_since_s=event.at_s, why=event.why)
+    life = state.nodes.get(event.node, NodeLife())
+    why = life.why if life.refused else event.why
+    return _of_node(state, event.node, unknown_since=at, unknown_since_s=event.at_s, why=why)
 
 
 def _node_reachable(state: JobState, event: ev.NodeReachable, at: dt.datetime) -> JobState:
-    back: dict[str, Any] = {"unknown_since": None, "unknown_since_s": None, "why": None}
-    return _of_node(state, event.node, lost=False, **back)
+    life = state.nodes.get(event.node, NodeLife())
+    why = life.why if life.refused else None
+    back: dict[str, Any] = {"unknown_since": None, "unknown_since_s": None, "why": why}
+    return _of_node(state, event.node, lost=life.refused, **back)
 
 
 def _node_lost(state: JobState, event: ev.NodeLost, at: dt.datetime) -> JobState:
-    return _of_node(state, event.node, lost=True, why=event.why)
+    return _of_node(state, event.node, lost=True, why=event.why, refused=event.refused)
 
 
 def _restart_asked(
@@ -325,8 +330,15 @@ def _restart_asked(
         at_s = event.at_s
     if isinstance(event, ev.RestartRequested) or restart is None:
         restart = PendingRestart(attempt=event.attempt or 0, at=at)
+    nodes = state.nodes
+    if not (isinstance(event, ev.RestartRequested) and (event.node or event.without)):
+        nodes = {  # a person may have mended them
+            name: replace(life, refused=False, lost=False, why=None) if life.refused else life
+            for name, life in nodes.items()
+        }
     return replace(
         state,
+        nodes=nodes,
         phase="stopping" if state.phase == "stopping" else "restarting",
         budget=Budget(used=event.used, limit=event.limit),
         history=dataclasses.replace(state.history, failed=(), used=event.used),

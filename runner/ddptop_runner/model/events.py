@@ -304,6 +304,8 @@ class NodeLost(EventBase, frozen=True, kw_only=True, tag="node_lost"):
     TYPE = "node"
     node: str
     why: str
+    refused: bool = False
+    """It can be reached, and could not begin: only a person's restart takes it back."""
 
 
 class RestartHeld(EventBase, frozen=True, kw_only=True, tag="restart_held"):
@@ -325,7 +327,9 @@ class RestartRequested(EventBase, frozen=True, kw_only=True, tag="restart_reques
     used: int
     limit: int | None = None
     node: str | None = None
-    """That came back and is the reason; None: a person asked."""
+    """That came back and is the reason."""
+    without: str | None = None
+    """A node that refused and is the reason. A person asked where there is neither."""
     devices_back: list[Device] = []
     """Set aside before, and fit again."""
     rendezvous: Rendezvous | None = None

@@ -264,6 +264,8 @@ class PartRefused(Message, frozen=True, kw_only=True, tag="part_refused"):
     node: str
     attempt: int
     error: str
+    answered: bool = False
+    """Whether the node itself said so."""
 
 
 class VerdictsDue(Message, frozen=True, kw_only=True, tag="verdicts_due"):

@@ -264,7 +264,7 @@ class Parts:
         """Ask until the node has begun: whether it got an order is unknown if the link broke."""
         part = self.by_host[order.node]
         deadline_s = boottime_s() + UP_S
-        error = "it cannot be reached"
+        error, answered = "it cannot be reached", False
         while self._log.state.ending is None and self._attempt == order.attempt:
             try:
                 if part.is_known:
@@ -275,7 +275,7 @@ class Parts:
             except LinkError as lost:
                 part.is_new, error = False, lost.message
             except DdptopError as refused:
-                error = refused.message
+                error, answered = refused.message, True
                 break
             if boottime_s() >= deadline_s:
                 life = self._log.state.nodes.get(order.node)
@@ -284,7 +284,9 @@ class Parts:
             await asyncio.sleep(POLL_S)
         else:
             return None
-        return pt.PartRefused(node=order.node, attempt=order.attempt, error=error)
+        return pt.PartRefused(
+            node=order.node, attempt=order.attempt, error=error, answered=answered
+        )
 
     async def _take_part(self, part: Part, attempt: int, rendezvous: Rendezvous) -> None:
         """Have a node take part in an attempt: with the agent that it has, or anew.

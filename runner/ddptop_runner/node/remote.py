@@ -94,7 +94,7 @@ def start(order: nl.Start) -> dict[str, Any]:
         raise ControlError(
             f"refusing to start anything from {folder.path}, which {belongs(status)}"
         )
-    if is_locked(folder):
+    if is_locked(folder) and _last_state(folder) is None:
         raise ControlError("the node's part of the job is running already")
     if not Path(spec.cwd).is_dir():
         raise ControlError(f"the working directory {spec.cwd} does not exist on this host")

@@ -99,7 +99,7 @@ def test_a_host_whose_key_has_changed(hosts, refused, tmp_path):
     known.write_text(f"{hosts.hosts['h1'].address} {other}")
     ssh = f"ssh -F {hosts.keys}/ssh_config -o UserKnownHostsFile={known}"
     line = refused("--hosts", "h1", DDPTOP_SSH=ssh)
-    assert "h1: its host key has changed; if it was reinstalled, run ssh-keygen" in line
+    assert "h1: its host key has changed; if it was reinstalled, run the ssh-keygen" in line
     known.write_text("")
     line = refused("--hosts", "h1", DDPTOP_SSH=ssh)
     assert "h1: its host key is not known yet; run `ssh h1 true` once" in line

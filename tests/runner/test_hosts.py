@@ -154,7 +154,7 @@ SAID = {
         "Host key for h has changed and you have requested strict checking.\n"
         "Host key verification failed.",
         255,
-        ["host key has changed", "run ssh-keygen -R h"],
+        ["host key has changed", "ssh-keygen command that `ssh me@h true` prints"],
     ),
     "key-unknown": (
         "No ED25519 host key is known for h and you have requested strict checking.\n"

@@ -120,15 +120,13 @@ def why_unreachable(host: str, status: int | None, stderr: str, limit_s: float) 
         stderr: what ssh and the remote side printed there.
         limit_s: the time that it had.
     """
-    name = host.rpartition("@")[2]
     quoted = shlex.quote(host)
     for kind, pattern, problem, remedy in _MEANINGS:
         is_of_ssh = kind != "ddptop"
         if is_of_ssh and status not in (None, FAILED):
             continue  # the remote side printed it
         if re.search(pattern, stderr, re.IGNORECASE):
-            words = {"host": quoted, "name": shlex.quote(name)}
-            return Unreachable(kind, problem.format(**words), remedy.format(**words))
+            return Unreachable(kind, problem, remedy.format(host=quoted))
     if status is None:
         return Unreachable(
             "silent", f"no response within {limit_s:g} s", f"check that `ssh {quoted} true` works"
@@ -148,7 +146,7 @@ _MEANINGS = (
         "key-changed",
         "REMOTE HOST IDENTIFICATION HAS CHANGED",
         "its host key has changed",
-        "if it was reinstalled, run ssh-keygen -R {name}",
+        "if it was reinstalled, run the ssh-keygen command that `ssh {host} true` prints",
     ),
     (
         "key-unknown",

@@ -237,14 +237,15 @@ def test_names_that_a_node_makes_up_are_not_written(cluster: Cluster, tmp_path: 
     }
 
 
-def test_empty_pieces_end_the_fetching_of_evidence(cluster: Cluster):
+@pytest.mark.parametrize(("name", "data"), [("x.log", ""), (".hidden", "eA==")])
+def test_pieces_that_bring_nothing_end_the_fetching(cluster: Cluster, name: str, data: str):
     asked = 0
 
     async def ask(host: str, op: str, arguments: dict[str, Any]) -> dict[str, Any]:
         nonlocal asked
         asked += 1
         assert asked < 10
-        piece = {"name": "x.log", "offset": 0, "data": "", "written_at": 0.0}
+        piece = {"name": name, "offset": 0, "data": data, "written_at": 0.0}
         return {"pieces": [piece], "more": True}
 
     cluster.fetcher = Fetcher(cluster.head, ask, lambda: {"a": 0.0})

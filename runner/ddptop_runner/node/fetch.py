@@ -357,6 +357,7 @@ class Fetcher:
         known: dict[str, tuple[int, int]] = {}
         fetched, more = 0, True
         while more and fetched < MOST_EVIDENCE_BYTES:
+            before = fetched
             answer = await self._answer(host, Wanted(where=where, known=known))
             for piece in answer.pieces:
                 if not bounded.is_file_name(piece.name) or piece.name.startswith("."):
@@ -368,7 +369,7 @@ class Fetcher:
                 known[piece.name] = (0, piece.offset + len(piece.data) // 4 * 3)
                 padding = len(piece.data) - len(piece.data.rstrip("="))
                 known[piece.name] = (0, known[piece.name][1] - padding)
-            more = answer.more and any(piece.data for piece in answer.pieces)
+            more = answer.more and fetched > before
 
     def _write_evidence(self, host: str, where: str, piece: Piece) -> int:
         data = base64.b64decode(piece.data, validate=True)

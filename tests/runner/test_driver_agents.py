@@ -31,6 +31,7 @@ from ddptop_runner.base.clock import boottime_s
 from ddptop_runner.job.state import WantedAgent
 from ddptop_runner.judge.restarts import policy
 from ddptop_runner.model import protocol as pt
+from ddptop_runner.model.probe_message import ProbeMessage
 from ddptop_runner.model.spec import Device
 from ddptop_runner.node.driver import JobDriver
 
@@ -363,3 +364,23 @@ def test_evidence_of_one_failure_is_kept_once_and_awaited_by_all(monkeypatch):
 
     run(scenario)
     assert kept == ["failure"]
+
+
+@pytest.mark.parametrize("attempt", [0, 1])
+def test_ranks_that_report_before_their_agent_does_are_heard_once_it_has(attempt: int):
+    async def scenario() -> None:
+        driver, _ = begin()
+        connect(driver)
+        if attempt:
+            start(driver)
+            fail(driver)
+        for rank, pid in enumerate(PIDS):
+            now_s = boottime_s()
+            fields = {"v": 1, "seq": 1, "t": now_s, "last_step_t": now_s, "steps": 7}
+            driver.attempt.receive(ProbeMessage(pid=pid, rank=rank, attempt=attempt, **fields))
+        assert told("training") == []
+        start(driver, attempt)
+        assert [record.steps for record in driver.attempt.table] == [7, 7]
+        assert told("training")[0].seq > told("attempt_started")[-1].seq
+
+    run(scenario)

@@ -8,6 +8,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 from tests.runner.builders import make_snapshot, make_spec
 
 from ddptop_runner.job.decide_nodes import SHRINK_AFTER_S, away_for_long, begin, decide_nodes
@@ -233,6 +234,32 @@ def test_a_node_that_returns_while_the_job_stops_has_the_rest_of_the_grace() -> 
     job.take(pt.LinkBroken(node="n1", why="no route to host"))
     orders = job.take(pt.LinkMade(node="n1"), now_s=60.0)
     assert orders == [pt.EndOn(node="n1", grace_s=250.0)]
+
+
+async def test_a_node_that_fails_once_it_has_greeted_is_asked_ever_more_rarely(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    hello = (
+        'echo \'{"type":"hello","ddptop":"1","host":"h","boot_id":null,"boottime_s":1.0,'
+        '"now":"2026-01-01T00:00:00Z"}\''
+    )
+    monkeypatch.setattr("ddptop_runner.node.links.RECONNECT_S", (0.0, 0.0, 60.0))
+    times: list[str] = []
+    job = Job()
+    assert job.spec.placement is not None
+    node = replace(job.spec.placement.nodes[0], command=["sh", "-c", hello])
+    link = NodeLink(
+        job.spec.placement,
+        node,
+        "j.0",
+        0,
+        lambda *_: None,
+        lambda _: None,
+        lambda _, why: times.append(why),
+    )
+    with pytest.raises(asyncio.TimeoutError):
+        await asyncio.wait_for(link.run(), 3)
+    assert len(times) == 2
 
 
 @pytest.mark.parametrize(

@@ -23,6 +23,8 @@ RECONNECT_S = (0.2, 0.5, 1.0, 2.0, 5.0)
 PING_S = 5.0
 SILENT_S = 15.0
 """A link on which nothing comes for so long, not even the answer to a ping, is broken."""
+STABLE_S = 10.0
+"""A link that was up for so long is made again without delay if it breaks."""
 LAST_WORDS_S = 1.0
 CONNECT_S = 20.0
 """ssh itself gives up earlier."""
@@ -81,7 +83,7 @@ class NodeLink:
         self._process: asyncio.subprocess.Process | None = None
         self._answers: dict[int, asyncio.Future[nl.Answer]] = {}
         self._id = 0
-        self._heard_s = 0.0
+        self._heard_s = self._up_s = 0.0
 
     @property
     def host(self) -> str:
@@ -93,7 +95,8 @@ class NodeLink:
         tries = 0
         while True:
             why = await self._connect_once()
-            tries = 0 if self.is_up else tries + 1
+            was_stable = self.is_up and boottime_s() - self._up_s >= STABLE_S
+            tries = 0 if was_stable else tries + 1
             self.is_up = False
             self._fail_all(why)
             self._broken(self, why)
@@ -160,7 +163,7 @@ class NodeLink:
         if isinstance(report, nl.Hello):
             self.shift_s = boottime_s() - report.boottime_s
             self.clock_offset_s = (report.now - utc_now()).total_seconds()
-            self.is_up = True
+            self.is_up, self._up_s = True, boottime_s()
             self._send(nl.Follow(job_id=self._job_id, after_seq=self.seq))
             self._made(self)
         elif isinstance(report, nl.Answer):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import datetime as dt
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -18,6 +17,7 @@ from ddptop_runner.job.transition import apply
 from ddptop_runner.judge.hangs.verdict import RankProgress
 from ddptop_runner.model import events as ev
 from ddptop_runner.model import protocol as pt
+from ddptop_runner.model.node_link import NodeState
 from ddptop_runner.model.snapshot import Cause
 from ddptop_runner.model.spec import NodeSpec, Placement
 from ddptop_runner.node.last_resort import LastResort
@@ -125,6 +125,35 @@ def test_nodes_that_all_train_on_unseen_are_waited_for() -> None:
     assert job.finish(1) == [pt.AwaitNodes(seconds=300.0)]
 
 
+def parts_of(job: Job) -> Parts:
+    """The parts of the job, none of which is reached yet."""
+    log: Any = job
+    assert job.spec.placement is not None
+    parts = Parts(job.spec, job.spec.placement, log, LastResort(log), job.take)
+    parts.restore(None)
+    return parts
+
+
+async def test_a_node_whose_supervisor_says_nothing_is_unknown_until_it_does() -> None:
+    job = Job()
+    job.run()
+    parts, part = parts_of(job), "n1"
+    near = parts.by_host[part]
+    near.attempt, near.ended, near.link.is_up = 0, False, True
+    state = NodeState(snapshot=make_snapshot(job.spec))
+    parts.take_report(near.link, state)
+    parts.look_at_silence(near.heard_s + 14.0)
+    assert near.is_known and job.state.nodes[part].unknown_since is None
+    parts.look_at_silence(near.heard_s + 16.0)
+    assert not near.is_known and job.state.nodes[part].unknown_since is not None
+    assert job.state.nodes[part].why == "its supervisor does not respond"
+    parts.take_report(near.link, state)
+    assert near.is_known and job.state.nodes[part].unknown_since is None
+    near.ended = True  # and reports no more
+    parts.look_at_silence(near.heard_s + 16.0)
+    assert near.is_known
+
+
 @pytest.mark.parametrize(("now_s", "seen"), [(300.0, None), (302.0, [0])])
 async def test_a_hang_is_looked_for_without_a_node_that_is_away_for_long(
     now_s: float, seen: list[int] | None
@@ -132,10 +161,7 @@ async def test_a_hang_is_looked_for_without_a_node_that_is_away_for_long(
     job = Job()
     job.run()
     job.take(pt.LinkBroken(node="n1", why="no route"), now_s=1.0)
-    assert job.spec.placement is not None
-    log: Any = SimpleNamespace(state=job.state)
-    parts = Parts(job.spec, job.spec.placement, log, LastResort(log), job.take)
-    parts.restore(None)
+    parts = parts_of(job)
     near = parts.by_host["n0"]
     near.attempt, near.seen_s, near.link.is_up = 0, now_s, True
     near.snapshot = make_snapshot(job.spec)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import socket
 import subprocess
 import sys
@@ -79,3 +80,15 @@ def test_a_part_that_has_ended_makes_room_although_its_guardian_has_not_exited(
     else:
         remote.start(order)
     assert started == ([] if state == "running" else [3])
+
+
+async def test_a_history_that_cannot_be_read_ends_the_link_with_a_reason(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("DDPTOP_HOME", str(tmp_path / "home"))
+    folder = remote.member_folder("train@1.1")
+    folder.path.mkdir(parents=True)
+    folder.history_db.write_bytes(b"no database" * 1000)
+    why: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+    remote.Remote(lambda _: None, end=why.set_result).take(nl.Follow(job_id="train@1.1"))
+    assert "file is not a database" in await asyncio.wait_for(why, 10)

@@ -134,6 +134,7 @@ class Head:
 
     def _tick(self) -> None:
         now_s = boottime_s()
+        self.parts.look_at_silence(now_s)
         self.defects.call(lambda: self._look_at_progress(now_s), None)
         snapshot = self._snapshot()
         self.defects.call(lambda: self._trouble.look_at_losses(snapshot.ranks), None)

@@ -29,7 +29,7 @@ from ddptop_runner.model.spec import JobSpec, Membership, NodeSpec, Placement, R
 from ddptop_runner.node.head_snapshot import NodeView
 from ddptop_runner.node.job_process import TICK_S
 from ddptop_runner.node.last_resort import LastResort
-from ddptop_runner.node.links import LinkError, NodeLink
+from ddptop_runner.node.links import SILENT_S, LinkError, NodeLink
 from ddptop_runner.node.orders import POLL_S, until
 from ddptop_runner.node.remote import node_job_id
 
@@ -57,6 +57,8 @@ class Part:
     progress: list[RankProgress] = dataclasses.field(default_factory=list)
     seen_s: float = 0.0
     """CLOCK_BOOTTIME of the snapshot's arrival."""
+    heard_s: float = 0.0
+    """The same of the last report of any kind, or of the link."""
     is_reported: bool = False
     """Whether the state of a link that was made has been reported."""
     is_new: bool = False
@@ -155,13 +157,14 @@ class Parts:
     ) -> None:
         """Take in an event of a node, its state, or that nothing of the job is there."""
         part = self.by_host[link.host]
+        part.heard_s = boottime_s()
         if isinstance(report, nl.NodeEvent):
             event = _shifted(typed([report.event])[0], link.shift_s)
             self._note(part, event)
             self._report(pt.NodeReported(node=link.host, event=event))
             return
         if isinstance(report, nl.NodeState):
-            part.snapshot, part.seen_s = report.snapshot, boottime_s()
+            part.snapshot, part.seen_s = report.snapshot, part.heard_s
             part.progress = [msgspec.convert(one, RankProgress) for one in report.progress]
         self._report_link(part, is_there=isinstance(report, nl.NodeState))
 
@@ -189,7 +192,7 @@ class Parts:
 
     def _link_made(self, link: NodeLink) -> None:
         part = self.by_host[link.host]
-        part.is_reported = False
+        part.is_reported, part.heard_s = False, boottime_s()
         if part.broken is not None:
             part.broken.cancel()
             part.broken = None
@@ -201,6 +204,13 @@ class Parts:
             part.broken = asyncio.get_running_loop().call_later(
                 LINK_GRACE_S, lambda: self._report(report)
             )
+
+    def look_at_silence(self, now_s: float) -> None:
+        """Report each node whose link is up, and whose part of the job tells nothing any more."""
+        for host, part in self.by_host.items():
+            if part.link.is_up and not part.ended and now_s - part.heard_s > SILENT_S:
+                part.is_reported = part.is_new = False
+                self._report(pt.LinkBroken(node=host, why="its supervisor does not respond"))
 
     def _report(self, fact: pt.Fact) -> None:
         self._defects.call(lambda: self._take(fact), None)

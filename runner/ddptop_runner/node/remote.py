@@ -12,6 +12,7 @@ import contextlib
 import os
 import shutil
 import socket
+import sqlite3
 import stat
 import sys
 import time
@@ -210,12 +211,17 @@ class Remote:
     Args:
         write: sends one line.
         unsent: how many bytes the link has not taken yet.
+        end: ends the link, and tells the head why: the next one follows anew.
     """
 
     def __init__(
-        self, write: Callable[[bytes], None], unsent: Callable[[], int] = lambda: 0
+        self,
+        write: Callable[[bytes], None],
+        unsent: Callable[[], int] = lambda: 0,
+        end: Callable[[str], None] = lambda _: None,
     ) -> None:
         self._write = write
+        self._end = end
         self._unsent = unsent
         self._folder: RunFolder | None = None
         self._tasks: set[asyncio.Task[None]] = set()
@@ -296,7 +302,11 @@ class Remote:
             with contextlib.suppress(OSError, ValueError, msgspec.MsgspecError):
                 absent_since_s = None if await self._stream(folder) else absent_since_s
             lives = is_locked(folder)
-            self._forward_rest(folder)
+            try:
+                self._forward_rest(folder)
+            except (DdptopError, OSError, sqlite3.Error) as error:
+                self._end(f"{folder.history_db} cannot be read ({error})")
+                return
             if not lives and (last := _last_state(folder)) is not None:
                 self.send(nl.NodeState(snapshot=msgspec.structs.replace(last, memory={})))
                 return
@@ -376,7 +386,7 @@ async def serve() -> int:
     transport, _ = await loop.connect_write_pipe(
         asyncio.streams.FlowControlMixin, sys.stdout.buffer
     )
-    remote = Remote(transport.write, transport.get_write_buffer_size)
+    remote = Remote(transport.write, transport.get_write_buffer_size, _end)
     remote.greet()
     while (line := await _line(reader, remote)).endswith(b"\n"):
         try:
@@ -386,6 +396,11 @@ async def serve() -> int:
             continue
         remote.take(order)
     os._exit(0)  # a thread may still work on a request that nobody waits for
+
+
+def _end(why: str) -> None:
+    sys.stderr.write(f"ddptop-node: {why}\n")
+    os._exit(1)
 
 
 async def _line(reader: asyncio.StreamReader, remote: Remote) -> bytes:

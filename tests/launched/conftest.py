@@ -13,6 +13,7 @@ import pytest
 from tests.e2e.conftest import JOB_TIMEOUT_S, Job
 
 SCRIPTS = Path(__file__).parent / "scripts"
+LIGHT = Path(__file__).parents[1] / "light" / "without_compiler.py"
 
 
 class Launched(Job):
@@ -65,6 +66,7 @@ def start(
 ) -> Callable[..., Launched]:
     """`start(*words)` launches with these options, in a folder that has the scripts and `notes`."""
     shutil.copytree(SCRIPTS, tmp_path / "scripts")
+    shutil.copy(LIGHT, tmp_path / "scripts")
 
     def wait(condition: Callable[[], Any], what: str) -> Any:
         return wait_until(condition, JOB_TIMEOUT_S, what)

@@ -19,6 +19,7 @@ from ddptop_runner import probe
 from ddptop_runner.model.probe_message import MAX_BYTES, ProbeMessage, decode_message
 
 INJECT = Path(probe.__path__[0]) / "inject"
+LIGHT = Path(__file__).parents[1] / "light"
 
 
 class Receiver:
@@ -154,7 +155,7 @@ def make_rank() -> Iterator[Rank]:
             "PATH": os.environ["PATH"],
             "HOME": str(folder),
             "OMP_NUM_THREADS": "1",
-            "PYTHONPATH": str(INJECT),
+            "PYTHONPATH": os.pathsep.join([str(INJECT), str(LIGHT)]),
             "DDPTOP_JOB_ID": "cats@1f2e",
             "DDPTOP_PROBE_SOCK": str(receiver.path),
             "DDPTOP_ATTEMPT": "2",

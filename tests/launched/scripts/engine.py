@@ -4,6 +4,7 @@ import sys
 import time
 
 import torch
+import without_compiler  # noqa: F401
 
 model = torch.nn.Linear(16, 1)
 optimizer = torch.optim.SGD(model.parameters(), lr=0.01)

@@ -1,6 +1,7 @@
 """Two optimizers in turn: a critic with two losses a step, and a maker with one."""
 
 import torch
+import without_compiler  # noqa: F401
 from notes import Notes
 
 critic, maker = torch.nn.Linear(8, 1), torch.nn.Linear(4, 8)

@@ -1,6 +1,7 @@
 """One process that would use every device it may, through DataParallel."""
 
 import torch
+import without_compiler  # noqa: F401
 from notes import Notes
 
 model = torch.nn.DataParallel(torch.nn.Linear(16, 1))

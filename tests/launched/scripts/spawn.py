@@ -6,6 +6,7 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
+import without_compiler  # noqa: F401
 from notes import Notes
 
 

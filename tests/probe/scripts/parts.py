@@ -9,6 +9,7 @@ import time
 
 import torch
 import torch.distributed as dist
+import without_compiler  # noqa: F401
 from training import Plain
 
 SLOW_S, DATA_S, SAMPLES = 0.08, 0.01, 24

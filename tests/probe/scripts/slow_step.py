@@ -1,6 +1,7 @@
 """Takes three steps, prints the last loss and then waits for a line."""
 
 import torch
+import without_compiler  # noqa: F401
 
 torch.set_num_threads(1)
 model = torch.nn.Linear(4, 1)

@@ -1,6 +1,7 @@
 """The smallest model, its optimizer, and a loss of its own for each call."""
 
 import torch
+import without_compiler  # noqa: F401
 from torch import nn
 
 

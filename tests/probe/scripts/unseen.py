@@ -7,6 +7,7 @@ import sys
 import threading
 
 import torch
+import without_compiler  # noqa: F401
 
 random.seed(1)
 torch.manual_seed(1)

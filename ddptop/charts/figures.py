@@ -13,22 +13,18 @@ import msgspec
 from msgspec.structs import replace
 
 from ddptop.charts import scale
-from ddptop.charts.axis import AxisWords, axis_line, axis_words
-from ddptop.charts.braille import DOTS_X, DOTS_Y, Canvas
-from ddptop.charts.loss import Chart, said
+from ddptop.charts.braille import DOTS_Y, Canvas
+from ddptop.charts.frame import GUTTER, Chart, Painted, Plot, Sheet, draw
 from ddptop.charts.plot import (
-    Behind,
     Overlay,
     Plane,
     break_columns,
-    mark_cells,
-    plot_row,
     tick_rows,
     value_range,
 )
-from ddptop.charts.reading import Reading, reading
+from ddptop.charts.reading import Reading
 from ddptop.charts.smooth import smoothed
-from ddptop.charts.view import Area, View, visible
+from ddptop.charts.view import View
 from ddptop.view.series import Columns, Frame, Points, bin_points
 from ddptop.view.text import Line, Span, cells_of, join, line
 from ddptop_runner.base.units import celsius, loss, percent, size, step_time, watts
@@ -44,6 +40,8 @@ LEAST_ROWS = 3
 
 _NAMES = 14
 """Cells at most for the curves' names at the right."""
+_LEAST_PLOT = 40
+"""A narrower plot has no names beside it."""
 
 
 class Curve(msgspec.Struct, frozen=True):
@@ -132,17 +130,16 @@ class _Drawn(msgspec.Struct, frozen=True):
 def _in_columns(
     curves: Sequence[Curve],
     first: int,
-    since: float,
-    until: float,
-    dots: int,
+    sheet: Sheet,
     weight: float,
     marks: Sequence[tuple[float, str]],
 ) -> list[_Drawn]:
     found = []
+    part = sheet.since, sheet.until, sheet.dots
     for place, curve in enumerate(curves):
         cuts = [at for at, _ in marks] if curve.cuts is None else curve.cuts
-        breaks = break_columns([(at, "") for at in cuts], since, until, dots)
-        raw = bin_points(curve.points, since, until, dots, cuts)
+        breaks = break_columns([(at, "") for at in cuts], *part)
+        raw = bin_points(curve.points, *part, cuts)
         drawn = raw if weight <= 0 else replace(raw, mean=smoothed(raw.mean, weight, breaks))
         style = curve.style or CURVE_STYLES[(first + place) % len(CURVE_STYLES)]
         found.append(_Drawn(curve, raw, drawn, style, PATTERNS[place % len(PATTERNS)], breaks))
@@ -182,102 +179,50 @@ def _axis(drawn: Sequence[_Drawn], rows: int, logarithmic: bool) -> scale.Scale:
     return scale.Scale(low, max(high, low + 1e-12), rows * DOTS_Y, logarithmic)
 
 
-def draw_figures(
-    data: FiguresData, options: FigureOptions, width: int, height: int, gutter: int = 8
-) -> Chart:
-    """The figures in exactly `height` lines of `width` cells.
-
-    `gutter` is the least width of the value axes; longer labels widen it.
-    """
-    rows = height - 1
-    if width - gutter < 8 or rows < 2:
-        return Chart([line(("too small for a chart", "dim")), *[()] * (height - 1)], ())
-    if not any(curve.points.t for curve in data.curves):
-        return Chart(said(data.empty, width, height), ())
-    names = min(_NAMES, max(cells_of(curve.name) for curve in data.curves) + 1)
-    names = names if width - gutter - names >= 40 else 0
-    cells = width - gutter - names
-    view = options.view
-    since, until = data.since, data.until
-    if view.span is not None:
-        since, until = visible(view, *data.extent)
-    units = units_of(data)
-    plots = _plots(units, options.first, rows)
-    drawn: dict[str, list[_Drawn]] = {}
-    axes: dict[str, scale.Scale] = {}
-    labels: dict[str, dict[int, str]] = {}
-    for unit, size_of in plots:
-        curves = [curve for curve in data.curves if curve.unit == unit]
-        drawn[unit] = _in_columns(
-            curves,
-            data.curves.index(curves[0]),
-            since,
-            until,
-            cells * DOTS_X,
-            options.smoothing,
-            data.marks,
-        )
-        axes[unit] = _axis(drawn[unit], size_of, options.logarithmic)
-        form = _tick_form(unit)
-        binary = 1024.0 ** int(math.log(max(axes[unit].high, 1.0), 1024))
-        labels[unit] = tick_rows(axes[unit], size_of, form, binary if unit == "bytes" else 1.0)
-    needed = 2 + max(len(text) for rows_of in labels.values() for text in rows_of.values())
-    if needed > gutter:
-        return draw_figures(data, options, width, height, needed)
-    area = Area(gutter, cells, since, until, *data.extent)
-    words = axis_words(data, view)
-    cursor = None if view.cursor is None else area.cell(view.cursor)
-    lines: list[Line] = []
-    for unit, size_of in plots:
-        if lines:
-            lines.append(line(" " * (gutter - 1), ("├" + "─" * cells, "faint")))
-        marks = (
-            mark_cells(data.marks, since, until, cells)
-            if not lines
-            else dict.fromkeys(mark_cells(data.marks, since, until, cells), "")
-        )
-        plane = Plane(Canvas(cells, size_of), axes[unit])
-        lines += _plot(plane, drawn[unit], labels[unit], gutter, names, Behind(marks, cursor))
-    found = _read(drawn, options, area, words, cursor)
-    note, *shorter = _notes(drawn, units)
-    return Chart(
-        [*lines, axis_line(area, words, view.cursor, names)],
-        note,
-        area,
-        found,
-        shorter=tuple(shorter),
+def draw_figures(data: FiguresData, options: FigureOptions, width: int, height: int) -> Chart:
+    """The figures in exactly `height` lines of `width` cells."""
+    known = any(curve.points.t for curve in data.curves)
+    names = max((cells_of(curve.name) + 1 for curve in data.curves), default=0)
+    names = min(_NAMES, names) if width - GUTTER - min(_NAMES, names) >= _LEAST_PLOT else 0
+    return draw(
+        data,
+        options.view,
+        width,
+        height,
+        lambda sheet: _paint(sheet, data, options),
+        empty=None if known else data.empty,
+        names=names,
     )
 
 
-def _plot(
-    plane: Plane,
-    drawn: Sequence[_Drawn],
-    labels: dict[int, str],
-    gutter: int,
-    names: int,
-    behind: Behind,
-) -> list[Line]:
-    """One plot, with its curves' names at the right."""
-    canvas, overlay = plane.canvas, Overlay()
+def _paint(sheet: Sheet, data: FiguresData, options: FigureOptions) -> Painted:
+    units = units_of(data)
+    drawn: dict[str, list[_Drawn]] = {}
+    plots: list[Plot] = []
+    for unit, rows in _plots(units, options.first, sheet.rows):
+        curves = [curve for curve in data.curves if curve.unit == unit]
+        first = data.curves.index(curves[0])
+        drawn[unit] = _in_columns(curves, first, sheet, options.smoothing, data.marks)
+        axis = _axis(drawn[unit], rows, options.logarithmic)
+        binary = 1024.0 ** int(math.log(max(axis.high, 1.0), 1024))
+        labels = tick_rows(axis, rows, _tick_form(unit), binary if unit == "bytes" else 1.0)
+        plots.append(_plot(Plane(Canvas(sheet.cells, rows), axis), drawn[unit], labels, sheet))
+    return Painted(plots, _notes(drawn, units), lambda found: _read(found, drawn))
+
+
+def _plot(plane: Plane, drawn: Sequence[_Drawn], labels: dict[int, str], sheet: Sheet) -> Plot:
+    """The curves of one unit, with their names at the right."""
+    overlay = Overlay()
     styles: list[str] = []
-    for one in drawn:
-        styles += ["band", one.style]
     for place, one in enumerate(drawn):
+        styles += ["band", one.style]
         mine = replace(plane, breaks=one.breaks)
         if one.curve.band:
             mine.band(one.raw, 2 * place)
         mine.curve(one.columns, 2 * place + 1, one.pattern)
-        for x in one.raw.not_finite:
-            overlay.write(x // DOTS_X, canvas.rows - 1, "✕", "bad")
-    behind.name_marks(overlay, canvas)
-    ends = _ends(plane, drawn) if names else {}
-    return [
-        (
-            *plot_row(canvas, y, labels.get(y), gutter, styles, behind, overlay),
-            *([ends[y]] if y in ends else []),
-        )
-        for y in range(canvas.rows)
-    ]
+        overlay.cross(plane.canvas, one.raw)
+    ends = _ends(plane, drawn) if sheet.names else {}
+    return Plot(plane.canvas, labels, styles, overlay, ends)
 
 
 def _ends(plane: Plane, drawn: Sequence[_Drawn]) -> dict[int, Span]:
@@ -312,19 +257,8 @@ def _notes(drawn: dict[str, list[_Drawn]], units: Sequence[str]) -> list[Line]:
     return [join([*parts[:number], more], "  ") for number in range(len(parts), -1, -1)]
 
 
-def _read(
-    drawn: dict[str, list[_Drawn]],
-    options: FigureOptions,
-    area: Area,
-    words: AxisWords,
-    cell: int | None,
-) -> Reading | None:
-    """The values under the cursor."""
-    at = options.view.cursor
-    if cell is None or at is None:
-        return None
-    found = reading(words, at, cell)
+def _read(found: Reading, drawn: dict[str, list[_Drawn]]) -> None:
+    """Add the values under the cursor."""
     for unit, curves in drawn.items():
         for one in curves:
             found.value(one.curve.name, one.raw, one.columns, one.style, form_of(unit))
-    return found

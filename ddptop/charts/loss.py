@@ -13,32 +13,25 @@ import msgspec
 from msgspec.structs import replace
 
 from ddptop.charts import scale
-from ddptop.charts.axis import AxisWords, axis_line, axis_words
 from ddptop.charts.braille import DOTS_X, Canvas
+from ddptop.charts.frame import Chart, Painted, Plot, Sheet, draw
 from ddptop.charts.plot import (
-    Behind,
     Overlay,
     Plane,
     break_columns,
-    mark_cells,
-    plot_row,
     tick_rows,
     value_range,
 )
-from ddptop.charts.reading import Reading, reading
+from ddptop.charts.reading import Reading
 from ddptop.charts.smooth import smoothed
-from ddptop.charts.view import Area, View, visible
+from ddptop.charts.view import View
 from ddptop.view.series import ChartData, Columns, across, bin_points, ratios
-from ddptop.view.text import Line, line, wrap
-from ddptop.view.text import width as cells_in
+from ddptop.view.text import Line
 from ddptop_runner.base.units import deviation, loss, name_ranks
-
-__all__ = ["GUTTER", "MODES", "Chart", "ChartMode", "ChartOptions", "draw_chart", "value_range"]
 
 ChartMode = Literal["median", "ranks", "rank"]
 MODES: tuple[ChartMode, ...] = ("median", "ranks", "rank")
 
-GUTTER = 8
 HIDES = 0.25
 """Of the median: a line that is nearer would hide it."""
 _BAND, _RAW, _OTHER, _MEDIAN, _OUTLIER, _CHOSEN = range(6)
@@ -59,7 +52,7 @@ class ChartOptions(msgspec.Struct, frozen=True):
     """What part of the axis is shown, and where the cursor is."""
 
 
-class Plot(msgspec.Struct, frozen=True):
+class LossPlot(msgspec.Struct, frozen=True):
     """Everything needed to draw, in dot columns."""
 
     ranks: dict[int, Columns]
@@ -72,7 +65,7 @@ class Plot(msgspec.Struct, frozen=True):
     """Columns in which a new attempt starts: curves do not cross them."""
 
 
-def make_plot(data: ChartData, since: float, until: float, dots: int) -> Plot:
+def make_plot(data: ChartData, since: float, until: float, dots: int) -> LossPlot:
     """Reduce the samples between two places of the axis to columns."""
     cuts = [at for at, _ in data.marks]
     ranks = {
@@ -83,13 +76,13 @@ def make_plot(data: ChartData, since: float, until: float, dots: int) -> Plot:
     if data.middle is not None:
         middle = bin_points(data.middle, since, until, dots, cuts)
         number = data.number if data.number is not None else len(ranks)
-        return Plot(ranks, dict(data.apart), middle, number, breaks)
+        return LossPlot(ranks, dict(data.apart), middle, number, breaks)
     apart = ratios(ranks, data.odd, dots)
     healthy = [columns for rank, columns in ranks.items() if rank not in apart]
-    return Plot(ranks, apart, across(healthy, dots), len(ranks), breaks)
+    return LossPlot(ranks, apart, across(healthy, dots), len(ranks), breaks)
 
 
-Plotter = Callable[[ChartData, float, float, int], Plot]
+Plotter = Callable[[ChartData, float, float, int], LossPlot]
 """What `make_plot` does."""
 
 
@@ -97,9 +90,9 @@ class LastPlot:
     """Makes a plot, and gives it again while the same is asked, as for another height or cursor."""
 
     def __init__(self) -> None:
-        self._known: tuple[ChartData, tuple[float, float, int], Plot] | None = None
+        self._known: tuple[ChartData, tuple[float, float, int], LossPlot] | None = None
 
-    def __call__(self, data: ChartData, since: float, until: float, dots: int) -> Plot:
+    def __call__(self, data: ChartData, since: float, until: float, dots: int) -> LossPlot:
         """See `make_plot`."""
         part = since, until, dots
         if self._known is None or self._known[0] is not data or self._known[1] != part:
@@ -107,13 +100,13 @@ class LastPlot:
         return self._known[2]
 
 
-def _smooth(columns: Columns, plot: Plot, options: ChartOptions) -> Columns:
+def _smooth(columns: Columns, plot: LossPlot, options: ChartOptions) -> Columns:
     if options.smoothing <= 0:
         return columns
     return replace(columns, mean=smoothed(columns.mean, options.smoothing, plot.breaks))
 
 
-def _shown(plot: Plot, options: ChartOptions) -> list[float]:
+def _shown(plot: LossPlot, options: ChartOptions) -> list[float]:
     """Every value that will be drawn."""
     drawn: list[Columns] = [plot.middle]
     if options.mode == "rank" and options.rank in plot.ranks:
@@ -135,7 +128,7 @@ def _apart_only(columns: Columns, middle: Columns) -> Columns:
     return replace(columns, mean=mean)
 
 
-def _draw(plane: Plane, plot: Plot, options: ChartOptions) -> list[tuple[str, Columns, str]]:
+def _draw(plane: Plane, plot: LossPlot, options: ChartOptions) -> list[tuple[str, Columns, str]]:
     """Draw the curves; those that a name belongs to at their end, with it and its style."""
     chosen = plot.ranks.get(options.rank)
     named: list[tuple[str, Columns, str]] = []
@@ -188,100 +181,46 @@ def _name_ends(
                 break
 
 
-class Chart(msgspec.Struct, frozen=True):
-    """A drawn chart."""
-
-    lines: list[Line]
-    note: Line
-    """What the curves are, for the right end of the chart's title."""
-    area: Area | None = None
-    """Where the plot is; None while nothing is drawn."""
-    reading: Reading | None = None
-    """What the cursor reads."""
-    logarithmic: bool = False
-    """Whether the values are: without one above zero they cannot be."""
-    shorter: tuple[Line, ...] = ()
-    """The note with less and less in it, for titles with little room."""
-
-    def fitting(self, room: int) -> Line:
-        """As much of the note as has room; the last that there is may have to be cut."""
-        notes = (self.note, *self.shorter)
-        return next((note for note in notes if cells_in(note) <= room), notes[-1])
-
-
 def draw_chart(
     data: ChartData,
     options: ChartOptions,
     width: int,
     height: int,
-    gutter: int = GUTTER,
     plotted: Plotter = make_plot,
 ) -> Chart:
     """The chart in exactly `height` lines of `width` cells.
 
-    `gutter` is the least width of the value axis; longer labels widen it. `plotted` makes the plot,
-    or knows it already.
+    `plotted` makes the plot, or knows it already.
     """
-    cells, rows = width - gutter, height - 1
-    if cells < 8 or rows < 2:
-        return Chart([line(("too small for a chart", "dim")), *[()] * (height - 1)], ())
-    if data.middle is None and not any(points.t for points in data.series.values()):
-        return Chart(said(data.empty, width, height), ())
-    view = options.view
-    since, until = (data.since, data.until)
-    if view.span is not None:
-        since, until = visible(view, *data.extent)
-    canvas = Canvas(cells, rows)
-    plot = plotted(data, since, until, canvas.dots_x)
+
+    def paint(sheet: Sheet) -> Painted:
+        plot = plotted(data, sheet.since, sheet.until, sheet.dots)
+        return _paint(sheet, plot, options)
+
+    known = data.middle is not None or any(points.t for points in data.series.values())
+    return draw(data, options.view, width, height, paint, empty=None if known else data.empty)
+
+
+def _paint(sheet: Sheet, plot: LossPlot, options: ChartOptions) -> Painted:
+    canvas = Canvas(sheet.cells, sheet.rows)
     values = _shown(plot, options)
     logarithmic = options.logarithmic and any(value > 0 for value in values)
     low, high = value_range(values, logarithmic)
     plane = Plane(canvas, scale.Scale(low, high, canvas.dots_y, logarithmic), plot.breaks)
-    labels = tick_rows(plane.axis, rows)
-    if (needed := max(map(len, labels.values()), default=0) + 2) > gutter:
-        return draw_chart(data, options, width, height, needed, plotted)
-    named = _draw(plane, plot, options)
-    area = Area(gutter, cells, since, until, *data.extent)
-    words = axis_words(data, view)
     overlay = Overlay()
-    _name_ends(overlay, plane, named, {rows - 1})
-    for columns in (plot.middle, *plot.ranks.values()):
-        for x in columns.not_finite:
-            overlay.write(x // DOTS_X, rows - 1, "✕", "bad")
-    cursor = None if view.cursor is None else area.cell(view.cursor)
-    behind = Behind(mark_cells(data.marks, since, until, cells), cursor)
-    behind.name_marks(overlay, canvas)
-    lines = [
-        plot_row(canvas, y, labels.get(y), gutter, _STYLES, behind, overlay) for y in range(rows)
-    ]
+    _name_ends(overlay, plane, _draw(plane, plot, options), {sheet.rows - 1})
+    overlay.cross(canvas, plot.middle, *plot.ranks.values())
     peak = max(values) if values and max(values) > high else None
-    return Chart(
-        [*lines, axis_line(area, words, view.cursor)],
-        _note(plot, options, peak),
-        area,
-        _read(plot, options, area, words, cursor),
+    return Painted(
+        [Plot(canvas, tick_rows(plane.axis, sheet.rows), _STYLES, overlay)],
+        [_note(plot, options, peak), _note(plot, options, peak, legend=False)],
+        lambda found: _read(found, plot, options),
         logarithmic,
-        (_note(plot, options, peak, legend=False),),
     )
 
 
-def said(text: str, width: int, height: int) -> list[Line]:
-    """A sentence in the middle of a chart without curves."""
-    blank: list[Line] = [()] * height
-    words = wrap(text, min(width - 4, 72), height - 1)
-    for place, words_of in enumerate(words, max(0, (height - 1 - len(words)) // 2)):
-        blank[place] = line((f"{words_of:^{width}}", "dim"))
-    return blank
-
-
-def _read(
-    plot: Plot, options: ChartOptions, area: Area, words: AxisWords, cell: int | None
-) -> Reading | None:
-    """The values under the cursor."""
-    at = options.view.cursor
-    if cell is None or at is None:
-        return None
-    found = reading(words, at, cell)
+def _read(found: Reading, plot: LossPlot, options: ChartOptions) -> None:
+    """Add the values under the cursor."""
     one = plot.ranks.get(options.rank)
     if options.mode == "rank" and one is not None:
         found.value(f"rank {options.rank}", one, _smooth(one, plot, options), "chosen")
@@ -298,10 +237,11 @@ def _read(
     bad = [r for r, columns in plot.ranks.items() if found.bad(columns)]
     if bad:
         found.say(f"{name_ranks(bad, compact=True)} ✕ NaN", "bad")
-    return found
 
 
-def _note(plot: Plot, options: ChartOptions, peak: float | None, *, legend: bool = True) -> Line:
+def _note(
+    plot: LossPlot, options: ChartOptions, peak: float | None, *, legend: bool = True
+) -> Line:
     """What is wrong with ranks, and which curve is which."""
     spans: list[tuple[str, str]] = []
     bad = [rank for rank, found in plot.ranks.items() if found.not_finite]

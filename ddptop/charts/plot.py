@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Protocol
 
 import msgspec
 
 from ddptop.charts import scale
-from ddptop.charts.braille import DOTS_Y, Canvas
+from ddptop.charts.braille import DOTS_X, DOTS_Y, Canvas
 from ddptop.view.series import Columns
 from ddptop.view.text import Line, Span
 
@@ -169,6 +170,19 @@ class Plane(msgspec.Struct, frozen=True):
             last = (x, bottom, top)
 
 
+class Cells(Protocol):
+    """What a plot is painted on: a braille canvas, or a stack of blocks."""
+
+    columns: int
+    rows: int
+
+    def row(self, y: int) -> Sequence[tuple[str, int]]:
+        """Cells of one row from the top: character and layer (-1 where empty)."""
+
+    def owner(self, x: int, y: int) -> int:
+        """The layer of a cell, counted from the top left; -1 where it is empty or outside."""
+
+
 class Overlay(msgspec.Struct):
     """What is written over a plot: by cell from the top left, a character and its style."""
 
@@ -179,7 +193,13 @@ class Overlay(msgspec.Struct):
         for offset, character in enumerate(text):
             self.cells[x + offset, y] = (character, style)
 
-    def is_free(self, x: int, y: int, cells: int, canvas: Canvas, shade: int = 0) -> bool:
+    def cross(self, canvas: Canvas, *curves: Columns) -> None:
+        """Mark values that are not finite at the bottom edge."""
+        for columns in curves:
+            for x in columns.not_finite:
+                self.write(x // DOTS_X, canvas.rows - 1, "✕", "bad")
+
+    def is_free(self, x: int, y: int, cells: int, canvas: Cells, shade: int = 0) -> bool:
         """Whether neither a curve nor a text is in these cells; layers up to `shade` are none."""
         return (
             x >= 0
@@ -211,7 +231,7 @@ class Behind(msgspec.Struct, frozen=True):
             found[self.cursor] = ("│", "strong")
         return found
 
-    def name_marks(self, overlay: Overlay, canvas: Canvas) -> None:
+    def name_marks(self, overlay: Overlay, canvas: Cells) -> None:
         """Write each mark's name next to it, in one of the upper rows without a curve."""
         for x, text in sorted(self.marks.items()):
             name = f" {text} "
@@ -223,7 +243,7 @@ class Behind(msgspec.Struct, frozen=True):
 
 
 def plot_row(
-    canvas: Canvas,
+    canvas: Cells,
     y: int,
     label: str | None,
     gutter: int,

@@ -7,14 +7,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from ddptop.charts import scale
-from ddptop.charts.axis import axis_line, axis_words
-from ddptop.charts.braille import DOTS_Y, Canvas
-from ddptop.charts.loss import GUTTER, Chart, said
-from ddptop.charts.plot import Behind, Overlay, mark_cells, tick_rows
-from ddptop.charts.reading import Reading, reading
-from ddptop.charts.view import Area, View, visible
+from ddptop.charts.braille import DOTS_Y
+from ddptop.charts.frame import Chart, Painted, Plot, Sheet, draw
+from ddptop.charts.plot import tick_rows
+from ddptop.charts.reading import Reading
+from ddptop.charts.view import View
 from ddptop.view.series import Frame
-from ddptop.view.text import Line, Span, join, line
+from ddptop.view.text import Line, join, line
 from ddptop_runner.base.units import NOT_AVAILABLE, step_time
 
 
@@ -120,7 +119,7 @@ def _bridged(found: list[Stack | None], times: Sequence[float], apart: float) ->
     return filled
 
 
-def _column(stack: Stack, axis: scale.Scale, rows: int, shares: bool) -> list[Span]:
+def _column(stack: Stack, axis: scale.Scale, rows: int, shares: bool) -> list[tuple[str, int]]:
     """One cell's stack from the bottom row up: each cell belongs to the part that fills most."""
     per_row = (axis.high - axis.low) / rows
     factor = 1 / stack.total if shares and stack.total > 0 else 1.0
@@ -130,7 +129,7 @@ def _column(stack: Stack, axis: scale.Scale, rows: int, shares: bool) -> list[Sp
         if part:
             bounds.append((height, height + part * factor / per_row, place))
             height = bounds[-1][1]
-    cells: list[Span] = []
+    cells: list[tuple[str, int]] = []
     for row in range(min(rows, int(height + 0.999))):
         shown = [
             (min(end, row + 1) - max(start, row), place)
@@ -141,51 +140,65 @@ def _column(stack: Stack, axis: scale.Scale, rows: int, shares: bool) -> list[Sp
             break
         _, place = max(shown)
         filled = sum(share for share, _ in shown)
-        _, fill_with, style = PARTS[place]
+        _, fill_with, _ = PARTS[place]
         if fill_with == "█" and row + 1 > height:
             fill_with = _EIGHTHS[max(1, round(filled * 8))]
         elif filled < 0.4:
             break
-        cells.append((fill_with, style))
+        cells.append((fill_with, place))
     return cells
 
 
-def draw_split(
-    data: SplitData, options: SplitOptions, width: int, height: int, gutter: int = GUTTER
-) -> Chart:
+class _Blocks:
+    """Stacks of blocks, one to a cell; where the cursor is, its line is seen instead."""
+
+    def __init__(self, columns: Sequence[Sequence[tuple[str, int]]], rows: int) -> None:
+        self.columns, self.rows = len(columns), rows
+        self._stacks = columns
+
+    def row(self, y: int) -> list[tuple[str, int]]:
+        """Cells of one row from the top: character and part."""
+        level = self.rows - 1 - y
+        return [one[level] if level < len(one) else (" ", -1) for one in self._stacks]
+
+    def owner(self, x: int, y: int) -> int:
+        """The part in a cell; -1 where there is none."""
+        stack = self._stacks[x]
+        return stack[self.rows - 1 - y][1] if self.rows - 1 - y < len(stack) else -1
+
+
+def draw_split(data: SplitData, options: SplitOptions, width: int, height: int) -> Chart:
     """The stack in exactly `height` lines of `width` cells."""
-    cells, rows = width - gutter, height - 1
-    if cells < 8 or rows < 2:
-        return Chart([line(("too small for a chart", "dim")), *[()] * (height - 1)], ())
-    since, until = data.since, data.until
-    if options.view.span is not None:
-        since, until = visible(options.view, *data.extent)
-    found = stacks(data, since, until, cells)
-    totals = sorted(one.total for one in found if one is not None)
-    if not totals:
-        return Chart(said(data.empty, width, height), ())
+    columns = (data.step_time_s, data.data_wait_s, data.compute_s, data.sync_s)
+    known = data.t and any(value is not None for column in columns for value in column)
+    return draw(
+        data,
+        options.view,
+        width,
+        height,
+        lambda sheet: _paint(sheet, data, options),
+        empty=None if known else data.empty,
+    )
+
+
+def _paint(sheet: Sheet, data: SplitData, options: SplitOptions) -> Painted:
+    found = stacks(data, sheet.since, sheet.until, sheet.cells)
+    totals = sorted(one.total for one in found if one is not None) or [0.0]
     usual = totals[int(0.98 * (len(totals) - 1))]
     top = min(totals[-1], 3 * usual) if usual > 0 else totals[-1]
+    rows = sheet.rows
     axis = scale.Scale(0.0, 1.0 if options.shares else max(top * 1.05, 1e-9), rows * DOTS_Y)
     labels = tick_rows(axis, rows, _share_label if options.shares else _time_label)
-    if (needed := max(map(len, labels.values()), default=0) + 2) > gutter:
-        return draw_split(data, options, width, height, needed)
-    area = Area(gutter, cells, since, until, *data.extent)
-    words = axis_words(data, options.view)
-    cursor = None if options.view.cursor is None else area.cell(options.view.cursor)
-    bridged = _bridged(found, data.t, area.width / cells)
+    bridged = _bridged(found, data.t, (sheet.until - sheet.since) / sheet.cells)
     columns = [[] if one is None else _column(one, axis, rows, options.shares) for one in bridged]
-    behind, overlay = Behind(mark_cells(data.marks, since, until, cells), cursor), Overlay()
-    behind.name_marks(overlay, Canvas(cells, rows))
-    lines = [_row(y, rows, columns, labels.get(y), gutter, behind, overlay) for y in range(rows)]
-    lines.append(axis_line(area, words, options.view.cursor))
-    at = None
-    if cursor is not None and options.view.cursor is not None:
-        at = reading(words, options.view.cursor, cursor)
-        _say(at, bridged[cursor])
-    last = next(one for one in reversed(found) if one is not None)
-    legend, *shorter = _legends(last)
-    return Chart(lines, legend, area, at, shorter=tuple(shorter))
+    if sheet.cursor is not None:
+        columns[sheet.cursor] = []
+    last = next((one for one in reversed(found) if one is not None), None)
+    return Painted(
+        [Plot(_Blocks(columns, rows), labels, [style for _, _, style in PARTS])],
+        [()] if last is None else _legends(last),
+        lambda reading: _say(reading, None if sheet.cursor is None else bridged[sheet.cursor]),
+    )
 
 
 def _share_label(value: float, step: float) -> str:
@@ -194,33 +207,6 @@ def _share_label(value: float, step: float) -> str:
 
 def _time_label(value: float, step: float) -> str:
     return step_time(value) if value else "0"
-
-
-def _row(
-    y: int,
-    rows: int,
-    columns: Sequence[Sequence[Span]],
-    label: str | None,
-    gutter: int,
-    behind: Behind,
-    overlay: Overlay,
-) -> Line:
-    """One row of the stack, from the top."""
-    spans: list[Span] = [(f"{label or '':>{gutter - 2}} ", "dim")]
-    spans.append(("┤" if label else "│", "faint"))
-    background, level = behind.row(), rows - 1 - y
-    for x, column in enumerate(columns):
-        span = background.get(x, ("┈" if label else " ", "faint"))
-        span = overlay.cells.get((x, y), span)
-        if level < len(column) and x != behind.cursor:
-            span = column[level]
-        elif level < len(column):
-            span = ("│", "strong")
-        if len(spans) > 2 and spans[-1][1] == span[1]:
-            spans[-1] = (spans[-1][0] + span[0], span[1])
-        else:
-            spans.append(span)
-    return tuple(spans)
 
 
 def _values(stack: Stack) -> list[tuple[str, str, str, float]]:

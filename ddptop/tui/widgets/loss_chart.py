@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from ddptop.charts.loss import MODES, Chart, ChartOptions, LastPlot, draw_chart
+from ddptop.charts.frame import Chart
+from ddptop.charts.loss import MODES, ChartOptions, LastPlot, draw_chart
 from ddptop.charts.scale import window_label
 from ddptop.charts.smooth import next_weight
 from ddptop.charts.steps import by_step, no_steps, step_moment, step_times

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
+from pathlib import Path
 
 import pytest
 from tests.e2e.nodes import Node, free_port, nodes_of
@@ -14,9 +16,10 @@ TRAIN = """
 import os, sys, time
 import torch
 import torch.distributed as dist
+from descent import Descent
 dist.init_process_group("gloo")
-model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(4, 1))
-optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+model = torch.nn.Linear(4, 1)
+optimizer = Descent(model)
 attempt = int(os.environ["DDPTOP_ATTEMPT"])
 print("rank", dist.get_rank(), "of", dist.get_world_size(), "in attempt", attempt, flush=True)
 step = 0
@@ -42,6 +45,7 @@ def script(tmp_path):
     def write(text):
         path = tmp_path / "train.py"
         path.write_text(text)
+        shutil.copy(Path(__file__).with_name("descent.py"), tmp_path)
         return path
 
     return write

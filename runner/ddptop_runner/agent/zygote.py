@@ -46,7 +46,9 @@ LOADED_WITH_TORCH = re.compile(
     r"|TORCH(?!ELASTIC|_NCCL|_DISABLE_SHARE))"
 )
 """Variables that torch, numpy, or their libraries read when they are loaded."""
-NEEDS_COMPILER = re.compile(rb"optim|DistributedDataParallel|lightning|transformers|accelerate")
+NEEDS_COMPILER = re.compile(
+    rb"\boptim\b|DistributedDataParallel|\b(lightning|transformers|accelerate)\b"
+)
 """Torch's optimizers and DDP import torch's compiler, which takes as long as torch itself."""
 
 PR_SET_CHILD_SUBREAPER = 36

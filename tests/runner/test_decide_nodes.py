@@ -11,17 +11,19 @@ from msgspec.structs import replace
 from tests.runner.builders import make_snapshot, make_spec
 
 from ddptop_runner.job.decide_nodes import SHRINK_AFTER_S, away_for_long, begin, decide_nodes
+from ddptop_runner.job.event_log import as_row
 from ddptop_runner.job.failure_on_nodes import hang_without
 from ddptop_runner.job.state import JobState
 from ddptop_runner.job.transition import apply
 from ddptop_runner.judge.hangs.verdict import RankProgress
 from ddptop_runner.model import events as ev
 from ddptop_runner.model import protocol as pt
-from ddptop_runner.model.node_link import NodeState
+from ddptop_runner.model.node_link import NodeEvent, NodeState
 from ddptop_runner.model.snapshot import Cause
 from ddptop_runner.model.spec import NodeSpec, Placement
 from ddptop_runner.node.last_resort import LastResort
-from ddptop_runner.node.links import NodeLink
+from ddptop_runner.node.links import LinkError, NodeLink
+from ddptop_runner.node.orders import until
 from ddptop_runner.node.parts import Parts
 
 NOW = dt.datetime(2026, 1, 1, tzinfo=dt.timezone.utc)
@@ -152,6 +154,64 @@ async def test_a_node_whose_supervisor_says_nothing_is_unknown_until_it_does() -
     near.ended = True  # and reports no more
     parts.look_at_silence(near.heard_s + 16.0)
     assert near.is_known
+
+
+class Deaf(NodeLink):
+    """A link that breaks once the node has got the order to start."""
+
+    def __init__(self, parts: Parts, host: str) -> None:
+        self.node, self.seq, self.shift_s, self.is_up = parts.by_host[host].link.node, 0, 0.0, True
+        self.asked: list[str] = []
+
+    async def start(self, *_: Any) -> Any:
+        self.is_up = False
+        raise LinkError("n1 cannot be reached")
+
+    async def ask(self, op: str, *_: Any, **more: Any) -> Any:
+        self.asked.append(op)
+        return {}
+
+
+async def test_a_part_that_may_have_started_as_the_link_broke_is_ended() -> None:
+    job = Job()
+    parts = parts_of(job)
+    part, link = parts.by_host["n1"], Deaf(parts, "n1")
+    part.link = link
+    order = next(
+        one
+        for one in begin(0, job.spec.placement.nodes, 0.0)  # type: ignore[union-attr]
+        if isinstance(one, pt.BeginOn) and one.node == "n1"
+    )
+    beginning = asyncio.create_task(parts.begin(order))
+    await asyncio.sleep(0.1)
+    job.take(pt.StopAsked(grace_s=0.0))
+    ending = asyncio.create_task(parts.end_all(0.0))
+    await asyncio.sleep(0.1)
+    assert not ending.done()
+    link.is_up = True
+    launched = ev.Launched(attempt=0, target="t.py", nproc=1)
+    parts.take_report(link, NodeEvent(event=replace(as_row(launched), seq=1)))
+    parts.take_report(link, NodeState(snapshot=make_snapshot(job.spec)))
+    await until(lambda: link.asked == ["stop"], 5.0)
+    assert link.asked == ["stop"]
+    ended = ev.JobEnded(attempt=0, state="stopped")
+    parts.take_report(link, NodeEvent(event=replace(as_row(ended), seq=2)))
+    await asyncio.wait_for(asyncio.gather(beginning, ending), 5.0)
+
+
+async def test_a_kill_does_not_wait_for_one_slow_node_to_begin() -> None:
+    job = Job()
+    parts, asked = parts_of(job), {}
+    for host, part in parts.by_host.items():
+        link = Deaf(parts, host)
+        asked[host] = link.asked
+        part.link, part.ended, part.is_reported = link, False, True
+    await parts.by_host["n0"].is_beginning.acquire()
+    ending = asyncio.create_task(parts.end_all(0.0))
+    await until(lambda: bool(asked["n1"]), 5.0)
+    assert asked == {"n0": [], "n1": ["stop"]}
+    ending.cancel()
+    await asyncio.gather(ending, return_exceptions=True)
 
 
 @pytest.mark.parametrize(("now_s", "seen"), [(300.0, None), (302.0, [0])])

@@ -35,7 +35,7 @@ from ddptop_runner.node.agent_link import Message
 from ddptop_runner.node.fetch import Fetcher
 from ddptop_runner.node.job_process import JobProcess
 from ddptop_runner.node.orders import Orders, judged, trouble_judged, until
-from ddptop_runner.node.parts import EVIDENCE_S, UP_S, Parts
+from ddptop_runner.node.parts import EVIDENCE_S, Parts
 from ddptop_runner.node.server import ControlServer
 
 PUBLISH_S = 0.05
@@ -205,17 +205,11 @@ class Head:
             await self.parts.end(self.parts.by_host[order.node], order.grace_s)
             return None
         if isinstance(order, pt.EndRanks):
-            await until(lambda: not self._is_beginning, UP_S)
             await self.parts.end_all(order.grace_s)
             return pt.RanksEnded()
         if isinstance(order, pt.Conclude):
             return await self._conclude()
         raise AssertionError(order)  # nothing else is ordered of a head
-
-    @property
-    def _is_beginning(self) -> bool:
-        """Whether a node is being asked to begin an attempt."""
-        return any(isinstance(order, pt.BeginOn) for order in self._orders.under_way)
 
     # -- evidence and causes ---------------------------------------------------------------------
 
@@ -300,7 +294,8 @@ class Head:
 
     async def _conclude(self) -> pt.NothingLeft:
         await self.parts.end_all(0.0)
-        left = [host for host, part in self.parts.by_host.items() if not part.ended]
+        parts = self.parts.by_host.items()
+        left = [host for host, part in parts if part.is_stale or not part.ended]
         if left:
             text = f"ranks on {' and '.join(left)} could not be ended: the link is broken"
             self._log.emit(ev.Noticed(attempt=self.attempt, text=text))

@@ -65,7 +65,7 @@ class Part:
     """Whether nothing of the job can be there: it is not asked for what happened."""
     ends: list[RankEnd] = dataclasses.field(default_factory=list)
     is_stale: bool = False
-    """Whether it has not reported to this head yet: an earlier one may have started its part."""
+    """Whether its part may have been started unseen: by an earlier head, or as the link broke."""
     is_beginning: asyncio.Lock = dataclasses.field(default_factory=asyncio.Lock)
     """Held while it is asked to begin an attempt: a later one may be decided on meanwhile."""
     broken: asyncio.TimerHandle | None = None
@@ -179,9 +179,10 @@ class Parts:
             part.ends = [_end_of(one, part.link.shift_s) for one in event.ends]
 
     def _report_link(self, part: Part, *, is_there: bool) -> None:
+        part.is_stale = False
         if part.is_reported and is_there:
             return
-        part.is_reported, part.is_stale = True, False
+        part.is_reported = True
         is_gone = not (is_there or part.ended)
         # a part of an earlier attempt had to end: that it is gone changes nothing
         fact = pt.LinkMade(
@@ -283,7 +284,7 @@ class Parts:
                             await self._take_part(part, order.attempt, order.rendezvous)
                     return None
             except LinkError as lost:
-                part.is_new, error = False, lost.message
+                part.is_new, part.is_stale, error = False, True, lost.message
             except DdptopError as refused:
                 error, answered = refused.message, True
                 break
@@ -372,8 +373,13 @@ class Parts:
             await until(lambda: part.ended or not part.is_known, wait_s)
 
     async def end_all(self, grace_s: float) -> None:
-        """End what all nodes run of the job."""
-        await asyncio.gather(*(self.end(part, grace_s) for part in self.by_host.values()))
+        """End what all nodes run of the job; one that is being asked to begin, right after."""
+
+        async def end(part: Part) -> None:
+            await until(lambda: not part.is_beginning.locked(), UP_S)
+            await self.end(part, grace_s)
+
+        await asyncio.gather(*map(end, self.by_host.values()))
 
     async def ask_each(
         self, hosts: set[str], op: str, arguments: Mapping[str, Any]

@@ -293,6 +293,25 @@ def test_a_node_that_cannot_be_done_without_fails_the_job(attempt: int, kind: st
     assert ending.requeue == (kind == "node")
 
 
+def test_a_node_that_went_away_unnoticed_costs_one_restart() -> None:
+    job = Job(count=3, least=2)
+    job.run()
+    job.hear("n0", ev.RankExited(attempt=0, rank=0, pid=100, status=1, at_s=2.0))
+    cause = Cause(kind="exit_code", rank=0, summary="It lost a connection.")
+    judged = pt.AttemptJudged(attempt=0, question=None, cause=cause, outcome=None, jitter=0.0)
+    job.take(judged)
+    begun = job.take(pt.RestartDue(attempt=0, question=None), now_s=5.0)
+    assert [one.node for one in begun if isinstance(one, pt.BeginOn)] == ["n0", "n1", "n2"]
+    job.take(pt.LinkBroken(node="n1", why="no response within 15 s"), now_s=18.0)
+    unreached = pt.PartRefused(node="n1", attempt=1, error="it cannot be reached")
+    assert job.take(unreached, now_s=35.0) == [pt.WaitForRestart(at_s=None)]
+    due = pt.RestartDue(attempt=1, question=None)
+    assert job.take(due, now_s=35.0) == [pt.AwaitNodes(seconds=SHRINK_AFTER_S)]
+    begun = job.take(pt.NodesDue(attempt=1), now_s=50.0)
+    assert [one.node for one in begun if isinstance(one, pt.BeginOn)] == ["n0", "n2"]
+    assert job.state.budget.used == 1
+
+
 def test_a_node_that_refused_does_not_keep_the_others_waiting() -> None:
     job = Job(count=3, least=1)
     job.run()

@@ -198,18 +198,23 @@ def _part_refused(state: JobState, fact: pt.PartRefused, now_s: float, spec: Job
         ev.NodeFailed(attempt=state.attempt, node=fact.node, cause=cause),
         ev.NodeEnded(attempt=state.attempt, node=fact.node, well=False),
     ]
-    if not fact.answered:
-        return [*failed, pt.JudgeAttempt()]
-    refused = [name for name, life in state.nodes.items() if life.refused]
-    if _is_enough([*refused, fact.node], spec):
-        lost = ev.NodeLost(attempt=state.attempt, node=fact.node, why=fact.error, refused=True)
-        asked = ev.RestartRequested(
+    again: Decision = [
+        ev.RestartRequested(
             attempt=state.attempt,
             used=state.budget.used,
             limit=spec.max_restarts,
             without=fact.node,
-        )
-        return [lost, asked, pt.WaitForRestart(at_s=None)]
+        ),
+        pt.WaitForRestart(at_s=None),
+    ]
+    if not fact.answered:
+        # it went away before the attempt, which cost a restart already: now it is waited for
+        is_away = bool(state.attempt) and _part(state, fact.node).unknown_since is not None
+        return again if is_away else [*failed, pt.JudgeAttempt()]
+    refused = [name for name, life in state.nodes.items() if life.refused]
+    if _is_enough([*refused, fact.node], spec):
+        lost = ev.NodeLost(attempt=state.attempt, node=fact.node, why=fact.error, refused=True)
+        return [lost, *again]
     return [*failed, *_end_for_nodes(state, cause, spec)]
 
 

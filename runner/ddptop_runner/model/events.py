@@ -329,7 +329,7 @@ class RestartRequested(EventBase, frozen=True, kw_only=True, tag="restart_reques
     node: str | None = None
     """That came back and is the reason."""
     without: str | None = None
-    """A node that refused and is the reason. A person asked where there is neither."""
+    """A node that could not begin and is the reason. A person asked where there is neither."""
     devices_back: list[Device] = []
     """Set aside before, and fit again."""
     rendezvous: Rendezvous | None = None

@@ -38,7 +38,7 @@ from ddptop_runner.model.spec import NodeSpec, Placement, Rendezvous
 from ddptop_runner.node import head as head_module
 from ddptop_runner.node import job_process, orders, parts
 from ddptop_runner.node.head import Head
-from ddptop_runner.node.links import LinkError
+from ddptop_runner.node.links import SILENT_S, LinkError
 from ddptop_runner.node.past import Past
 
 MOST_RESTARTS = 3
@@ -268,7 +268,10 @@ class Node:
                 if other is not self and other.attempt == self.attempt:
                     other.loses_others()
             self.phase, self.alive = "none", {}
-        self.break_link()
+        if self.world.random.random() < 0.5:
+            self.break_link()
+        elif self.link is not None:  # nothing tells of it
+            self.link.goes_silent()
 
     def break_link(self) -> None:
         if self.link is not None:
@@ -297,6 +300,7 @@ class Link:
         self._take, self._made, self._broken = take, made, broken
         self._far = self.world.nodes[node.host]
         self._life = 0
+        self._is_silent = False
         self._answers: set[asyncio.Future[Any]] = set()
 
     @property
@@ -314,6 +318,7 @@ class Link:
                 await self._follow(self._life)
                 await asyncio.sleep(self.world.random.choice([0.2, 1.0, 5.0]))
         finally:
+            self._life += 1
             if self._far.link is self:
                 self._far.link = None
 
@@ -326,6 +331,9 @@ class Link:
             far = self._far
             log = list(far.log)
             is_there = far.is_alive
+            if self._is_silent:
+                await asyncio.sleep(1.0)
+                continue
             for row in log:
                 if not self.is_up or life != self._life:
                     return
@@ -343,10 +351,17 @@ class Link:
             with contextlib.suppress(asyncio.TimeoutError):
                 await asyncio.wait_for(self.wake.wait(), 1.0)
 
+    def goes_silent(self) -> None:
+        """As after a power-off: orders get no answer, until the head gives the link up."""
+        life = self._life
+        self._is_silent = True
+        give_up = self.world.loop.call_later
+        give_up(SILENT_S, lambda: self.cut("no response") if life == self._life else None)
+
     def cut(self, why: str) -> None:
         if not self.is_up:
             return
-        self.is_up = False
+        self.is_up = self._is_silent = False
         self._life += 1
         self._far.link = None
         self.wake.set()
@@ -373,7 +388,7 @@ class Link:
         life = self._life
 
         def arrive() -> None:
-            if life != self._life or future.cancelled():
+            if life != self._life or self._is_silent or future.cancelled():
                 return  # the order is lost
             try:
                 result: Any = do()

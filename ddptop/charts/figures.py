@@ -32,8 +32,9 @@ from ddptop_runner.base.units import celsius, loss, percent, size, step_time, wa
 CURVE_STYLES = ("median", "chosen", "ok", "strong", "title", "dim")
 """Of the curves of one plot, in order."""
 
-PATTERNS = ((1, 0), (2, 2), (4, 2), (1, 3), (6, 3), (1, 1))
-"""Dot columns drawn and left out, of the curves of one plot in order."""
+PATTERNS = ((1, 0), (8, 2), (4, 2), (12, 4), (6, 4), (16, 2))
+"""Dot columns drawn and left out, of the curves of one plot in order. Dashes are longer than gaps,
+so that a curve that goes up and down is not scattered dots."""
 
 LEAST_ROWS = 3
 """A plot with fewer rows says nothing."""

@@ -35,8 +35,8 @@ class Chart(msgspec.Struct, frozen=True):
     """Where the plot is; None while nothing is drawn."""
     reading: Reading | None = None
     """What the cursor reads."""
-    logarithmic: bool = False
-    """Whether the values are: without one above zero they cannot be."""
+    scaling: str = ""
+    """How the value axis differs from a linear one that shows everything, in words."""
     shorter: tuple[Line, ...] = ()
     """The note with less and less in it, for titles with little room."""
 
@@ -89,7 +89,8 @@ class Painted(msgspec.Struct, frozen=True):
     """What the curves are, and the same with less and less in it."""
     read: Callable[[Reading], None]
     """Adds the values under the cursor."""
-    logarithmic: bool = False
+    scaling: str = ""
+    """See `Chart.scaling`."""
 
 
 def draw(
@@ -147,7 +148,7 @@ def draw(
         found = reading(words, view.cursor, cursor)
         painted.read(found)
     note, *shorter = painted.notes
-    return Chart(lines, note, area, found, painted.logarithmic, tuple(shorter))
+    return Chart(lines, note, area, found, painted.scaling, tuple(shorter))
 
 
 def said(text: str, width: int, height: int) -> list[Line]:

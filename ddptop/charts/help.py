@@ -32,7 +32,7 @@ def explain_loss(data: ChartData, options: ChartOptions) -> list[tuple[str, str]
         "has its own labeled line outside the band",
         "ranks": "each line is a rank; the selected rank and outliers are labeled",
         "rank": f"the solid line is rank {options.rank}, the band spans its lowest to highest "
-        "loss in each column, and the dashed line is the median of all ranks",
+        "loss in each column, and the dim line is the median of all ranks",
     }
     found = [
         (
@@ -54,6 +54,14 @@ def explain_loss(data: ChartData, options: ChartOptions) -> list[tuple[str, str]
     if options.logarithmic:
         found.append(
             ("log scale", "equal distances represent equal ratios; press y to turn it off")
+        )
+    if options.fitted:
+        found.append(
+            (
+                "scale",
+                "if the first losses would flatten the rest, the axis is logarithmic, or fits the "
+                "last half; the title says which. Press y for a logarithmic or linear one",
+            )
         )
     if data.by_step:
         found.append(

@@ -6,7 +6,8 @@ it each rank that lies apart, in the alert style. Eight lines in eight colours w
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Sequence
 from typing import Literal
 
 import msgspec
@@ -32,6 +33,10 @@ from ddptop_runner.base.units import deviation, loss, name_ranks
 ChartMode = Literal["median", "ranks", "rank"]
 MODES: tuple[ChartMode, ...] = ("median", "ranks", "rank")
 
+_FLATTENS = 5.0
+"""Times the range of the last half that the first tenth spans, so that the rest looks flat."""
+_LEAST_FITTED = 20
+"""Of fewer values nothing is said about that."""
 HIDES = 0.25
 """Of the median: a line that is nearer would hide it."""
 _BAND, _RAW, _OTHER, _MEDIAN, _OUTLIER, _CHOSEN = range(6)
@@ -50,6 +55,8 @@ class ChartOptions(msgspec.Struct, frozen=True):
     """Weight of the moving average; 0 is not smoothed."""
     view: View = msgspec.field(default_factory=View)
     """What part of the axis is shown, and where the cursor is."""
+    fitted: bool = False
+    """Whether a start that would flatten the rest makes the axis logarithmic, or leaves it out."""
 
 
 class LossPlot(msgspec.Struct, frozen=True):
@@ -106,14 +113,16 @@ def _smooth(columns: Columns, plot: LossPlot, options: ChartOptions) -> Columns:
     return replace(columns, mean=smoothed(columns.mean, options.smoothing, plot.breaks))
 
 
-def _shown(plot: LossPlot, options: ChartOptions) -> list[float]:
-    """Every value that will be drawn."""
+def _shown(plot: LossPlot, options: ChartOptions, first: int = 0) -> list[float]:
+    """Every value that will be drawn, from a dot column on."""
     drawn: list[Columns] = [plot.middle]
     if options.mode == "rank" and options.rank in plot.ranks:
         drawn.append(plot.ranks[options.rank])
-    values = [v for columns in drawn for part in (columns.low, columns.high) for v in part]
+    values = [v for columns in drawn for part in (columns.low, columns.high) for v in part[first:]]
     lines = plot.ranks if options.mode == "ranks" else plot.apart
-    values += [value for rank in lines if rank in plot.ranks for value in plot.ranks[rank].mean]
+    values += [
+        value for rank in lines if rank in plot.ranks for value in plot.ranks[rank].mean[first:]
+    ]
     return [value for value in values if value is not None]
 
 
@@ -134,9 +143,13 @@ def _draw(plane: Plane, plot: LossPlot, options: ChartOptions) -> list[tuple[str
     named: list[tuple[str, Columns, str]] = []
     if options.mode == "rank" and chosen is not None:
         plane.band(chosen, _BAND)
+        drawn = _smooth(chosen, plot, options)
+        named.append((f"rank {options.rank}", drawn, "chosen"))
         if plot.number > 1:
-            plane.curve(_smooth(plot.middle, plot, options), _OTHER, (3, 3))
-        plane.curve(_smooth(chosen, plot, options), _CHOSEN)
+            middle = _smooth(plot.middle, plot, options)
+            plane.curve(middle, _OTHER)
+            named.append(("median", middle, "dim"))
+        plane.curve(drawn, _CHOSEN)
         return named
     if options.mode == "ranks":
         for rank, columns in plot.ranks.items():
@@ -160,6 +173,8 @@ def _draw(plane: Plane, plot: LossPlot, options: ChartOptions) -> list[tuple[str
                 plane.curve(_apart_only(columns, plot.middle), _RAW)
             plane.curve(drawn, _OUTLIER)
             named.append((f"rank {rank}", drawn, "bad"))
+    if named:
+        named.append(("median", middle, "median"))
     return named
 
 
@@ -205,7 +220,15 @@ def _paint(sheet: Sheet, plot: LossPlot, options: ChartOptions) -> Painted:
     canvas = Canvas(sheet.cells, sheet.rows)
     values = _shown(plot, options)
     logarithmic = options.logarithmic and any(value > 0 for value in values)
+    late = _late(plot, options) if options.fitted and not logarithmic else None
+    if late is not None:
+        logarithmic = min(values) > 0 and not _flat([math.log(value) for _, value in late])
+    scaling = "log scale" if logarithmic else "fit to last half" if late is not None else ""
+    if late is not None and not logarithmic:
+        values = _shown(plot, options, late[len(late) // 2][0])
     low, high = value_range(values, logarithmic)
+    if late is not None and not logarithmic:
+        plot = _below(plot, high)
     plane = Plane(canvas, scale.Scale(low, high, canvas.dots_y, logarithmic), plot.breaks)
     overlay = Overlay()
     _name_ends(overlay, plane, _draw(plane, plot, options), {sheet.rows - 1})
@@ -215,7 +238,37 @@ def _paint(sheet: Sheet, plot: LossPlot, options: ChartOptions) -> Painted:
         [Plot(canvas, tick_rows(plane.axis, sheet.rows), _STYLES, overlay)],
         [_note(plot, options, peak), _note(plot, options, peak, legend=False)],
         lambda found: _read(found, plot, options),
-        logarithmic,
+        scaling,
+    )
+
+
+def _late(plot: LossPlot, options: ChartOptions) -> list[tuple[int, float]] | None:
+    """The main curve's values by dot column, where its start flattens the rest."""
+    main = plot.ranks.get(options.rank) if options.mode == "rank" else None
+    found = [(x, v) for x, v in enumerate((main or plot.middle).mean) if v is not None]
+    return found if _flat([value for _, value in found]) else None
+
+
+def _flat(values: Sequence[float]) -> bool:
+    """Whether the first tenth spans so much more than the last half that this would be flat."""
+    if len(values) < _LEAST_FITTED:
+        return False
+    start, rest = values[: len(values) // 10], values[len(values) // 2 :]
+    return max(start) - min(start) > _FLATTENS * (max(rest) - min(rest)) > 0
+
+
+def _below(plot: LossPlot, high: float) -> LossPlot:
+    """Without what lies above the axis, so that it is no line along the upper edge."""
+
+    def cut(columns: Columns) -> Columns:
+        return replace(
+            columns,
+            mean=[None if v is not None and v > high else v for v in columns.mean],
+            low=[None if v is not None and v > high else v for v in columns.low],
+        )
+
+    return replace(
+        plot, middle=cut(plot.middle), ranks={rank: cut(one) for rank, one in plot.ranks.items()}
     )
 
 
@@ -257,7 +310,7 @@ def _note(
     if options.mode == "rank":
         spans += [("━ ", "chosen"), (f"rank {options.rank}", "dim")]
         if plot.number > 1:
-            spans += [("  ╍ median", "dim")]
+            spans += [("  ━ median", "dim")]
     elif options.mode == "ranks":
         spans += [("━ ", "chosen"), (f"rank {options.rank}", "dim"), ("  ━ others", "dim")]
     elif plot.number > 1:

@@ -69,8 +69,10 @@ def visible(view: View, first: float, last: float) -> tuple[float, float]:
     """The part of the axis that a view shows of all that there is."""
     if view.span is None:
         return first, last
-    right = last if view.right is None else view.right
-    return right - view.span, right
+    if view.right is None:
+        # what is newest fills the chart from the first sample on
+        return max(min(first, last - 1), last - view.span), last
+    return view.right - view.span, view.right
 
 
 def zoomed(view: View, area: Area, direction: int, at: float | None = None) -> View:

@@ -29,8 +29,14 @@ def points_of(series: Series) -> Points:
 def at_new_steps(points: Points) -> Points:
     """Only the samples in which a step was taken: what is repeated between two steps is not new.
 
-    A series without steps is left as it is: nothing tells which of its values are new.
+    A series without steps ends where its value changed last; before that, nothing tells which of
+    its values are new.
     """
+    if all(step is None for step in points.step):
+        end = len(points.t)
+        while end > 1 and points.mean[end - 1] == points.mean[end - 2]:
+            end -= 1
+        return points if end <= 1 or end == len(points.t) else _those(points, range(end))
     new = [
         place for place in range(len(points.t)) if not place or not _same(points, place, place - 1)
     ]
@@ -49,7 +55,7 @@ def _same(points: Points, place: int, other: int) -> bool:
 
 
 def _those(points: Points, places: Sequence[int]) -> Points:
-    names = ("t", "low", "mean", "high", "step", "attempt")
+    names = ("t", "low", "mean", "high", *[n for n in ("step", "attempt") if getattr(points, n)])
     return replace(points, **{name: [getattr(points, name)[i] for i in places] for name in names})
 
 

@@ -213,13 +213,17 @@ _GAPS = 64
 
 
 def _reach(times: Sequence[float], start: int, end: int, columns_per_s: float) -> int:
-    """Three usual distances between samples, in columns: anything longer is a gap."""
+    """The distance between samples, in columns, that is a gap if it is any longer.
+
+    That is three usual distances. Where samples come in bursts, the pauses between them are usual.
+    """
     if end - start < 2:
         return 2
     stride = max(1, (end - start) // _GAPS)
     gaps = sorted(times[i + 1] - times[i] for i in range(start, end - 1, stride))
     usual = (gaps[(len(gaps) - 1) // 2] + gaps[len(gaps) // 2]) / 2
-    return max(2, math.ceil(usual * columns_per_s * 3))
+    pause = gaps[len(gaps) * 9 // 10]
+    return max(2, math.ceil(max(3 * usual, 1.5 * pause) * columns_per_s))
 
 
 def across(ranks: Sequence[Columns], columns: int) -> Columns:

@@ -171,7 +171,7 @@ class TestChart:
 
     def test_one_rank_and_all_ranks(self) -> None:
         data = ChartData({r: points([2.0 + r] * 100) for r in range(2)}, since=0, until=100)
-        for mode, said in (("rank", "rank 1  ╍ median"), ("ranks", "rank 1  ━ others")):
+        for mode, said in (("rank", "rank 1  ━ median"), ("ranks", "rank 1  ━ others")):
             drawn = draw_chart(data, ChartOptions(mode, 1), 40, 7)
             assert said in plain(drawn.note)
             assert any(style == "chosen" for line in drawn.lines for _, style in line)
@@ -239,12 +239,12 @@ class TestFewSamples:
         values: list[float | None] = [5.0] * 40 + [-1.0] * 20 + [1.0] * 40
         data = ChartData({0: points(values)}, since=0, until=100)
         drawn = draw_chart(data, ChartOptions(logarithmic=True), 68, 8)
-        assert drawn.logarithmic
+        assert drawn.scaling == "log scale"
         lines = [plain(line)[8:] for line in drawn.lines[:-1]]
         bare = [x for x in range(60) if not any("\u2800" < row[x] <= "\u28ff" for row in lines)]
         assert set(range(26, 34)) <= set(bare)
         below = ChartData({0: points([-1.0] * 100)}, since=0, until=100)
-        assert not draw_chart(below, ChartOptions(logarithmic=True), 60, 8).logarithmic
+        assert not draw_chart(below, ChartOptions(logarithmic=True), 60, 8).scaling
 
 
 class TestRange:
@@ -291,3 +291,32 @@ def test_the_ticks_of_a_value_axis_are_evenly_spaced(rows: int) -> None:
         assert not apart or max(apart) - min(apart) <= (min(apart) >= 3), (low, high, found)
     full = [len(tick_rows(scale.Scale(0.0, top, 4 * rows), rows)) for top in (1.0, 3.0, 4.1, 8.8)]
     assert rows < 5 or min(full) >= 2
+
+
+class TestAStartThatFlattens:
+    def drawn(self, values: list[float | None], **options: object) -> list[str]:
+        data = ChartData({0: points(values)}, since=0, until=len(values))
+        found = draw_chart(data, ChartOptions(fitted=True, **options), 60, 8)
+        return [found.scaling, *map(plain, found.lines)]
+
+    def test_a_steep_fall_makes_the_axis_logarithmic(self) -> None:
+        falling = [2 * 0.93**i + 0.01 for i in range(100)]
+        assert self.drawn(falling)[0] == "log scale"
+
+    def test_what_is_flat_even_then_is_fitted_to_its_last_half(self) -> None:
+        scaling, *lines = self.drawn([90.0] * 3 + [80.0] * 3 + [2 + i % 5 / 50 for i in range(94)])
+        assert scaling == "fit to last half"
+        labels = [float(line.split("┤")[0]) for line in lines if "┤" in line]
+        assert max(labels) < 3, lines
+        assert not re.search("[⠁-⣿]", lines[0][:11]), "no line along the edge"
+
+    def test_an_even_fall_stays_as_it_is(self) -> None:
+        assert self.drawn([8 - i / 20 for i in range(100)])[0] == ""
+        assert self.drawn([9.0, 5.0, 2.0, 2.0, 2.0])[0] == "", "too few to say so"
+
+
+def test_samples_in_bursts_are_joined() -> None:
+    times = [30.0 * burst + i for burst in range(20) for i in range(5)]
+    values: list[float | None] = [2.0] * len(times)
+    columns = bin_points(Points(times, values, values, values), 0, 600, 600)
+    assert columns.reach >= 26

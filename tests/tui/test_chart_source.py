@@ -11,7 +11,9 @@ from ddptop.charts.loss import ChartOptions, draw_chart
 from ddptop.charts.steps import by_step, no_steps
 from ddptop.sources import chart as chart_source
 from ddptop.sources.chart import ChartSource, away_from_median
+from ddptop.sources.series_points import at_new_steps
 from ddptop.sources.snapshot import Wish
+from ddptop.view.series import Points
 from ddptop.view.text import plain
 from tests.tui import fake_home
 from tests.tui.fake_home import HOST, NOW
@@ -158,3 +160,12 @@ def test_how_far_those_are_from_the_median_that_an_alert_names() -> None:
     assert away_from_median(values, (3, 9)) == {3: 1.0}
     assert away_from_median(values, ()) == {}
     assert away_from_median({}, (3,)) == {}
+
+
+def test_losses_without_steps_end_where_they_changed_last() -> None:
+    values: list[float | None] = [3.0, 2.5, 2.5, 2.0, 2.0, 2.0]
+    points = Points([float(i) for i in range(6)], values, values, values)
+    assert list(at_new_steps(points).t) == [0, 1, 2, 3]
+    same: list[float | None] = [2.0] * 6
+    whole = Points(points.t, same, same, same)
+    assert at_new_steps(whole) is whole, "a loss that never changes is not cut"

@@ -176,3 +176,8 @@ class TestSmoothing:
             found.append(next_weight(found[-1]))
         assert found == [0.0, 0.6, 0.9, 0.97, 0.0]
         assert smoothed([1.0, 5.0], 0.0) == [1.0, 5.0]
+
+
+def test_a_history_fills_the_chart_from_its_first_sample() -> None:
+    assert visible(View(span=900), 1000, 1120) == (1000, 1120)
+    assert visible(View(span=900, right=1500), 1000, 2000) == (600, 1500)

@@ -9,7 +9,6 @@ from textual import on
 from textual.app import ComposeResult
 from textual.widget import Widget
 
-from ddptop.charts.loss import ChartOptions
 from ddptop.draw.device_words import holder_words, unevenness
 from ddptop.draw.foreign import damaged_sections, unreadable_sections
 from ddptop.draw.job_rows import ORDERS
@@ -164,7 +163,7 @@ class OverviewScreen(MonitorScreen):
         for widget in (self._said, self._chart):
             widget.set_class(bool(snapshot.jobs), "-chosen")
         if (detail := snapshot.detail) is not None and detail.view.job == self.jobs.cursor_key:
-            self._chart.show(detail.chart, ChartOptions(), detail.view.job)
+            self._chart.show(detail.chart, None, detail.view.job)
 
     # --- the filter, the order, the marks --------------------------------------------------------
 

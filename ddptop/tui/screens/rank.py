@@ -9,7 +9,6 @@ from textual.widget import Widget
 
 from ddptop.charts.devices import device_curves
 from ddptop.charts.figures import FiguresData
-from ddptop.charts.loss import ChartOptions
 from ddptop.charts.split import SplitData
 from ddptop.draw.launched import launcher_name
 from ddptop.draw.rank_figures import fact_lines
@@ -24,7 +23,7 @@ from ddptop.tui.widgets.chart_widget import ChartWidget
 from ddptop.tui.widgets.figure_chart import FigureChart
 from ddptop.tui.widgets.key_bar import KeyBar
 from ddptop.tui.widgets.log_view import LogView
-from ddptop.tui.widgets.loss_chart import LossChart
+from ddptop.tui.widgets.loss_chart import USUAL, LossChart
 from ddptop.tui.widgets.pages import Pages
 from ddptop.tui.widgets.rank_head import RankHead
 from ddptop.tui.widgets.split_chart import SplitChart
@@ -110,7 +109,7 @@ class RankScreen(PagedScreen):
 
     def on_mount(self) -> None:
         """The loss is its own against the median, and has the keys."""
-        self._chart.show(self._chart_data(), ChartOptions(mode="rank", rank=self.rank))
+        self._chart.show(self._chart_data(), replace(USUAL, mode="rank", rank=self.rank))
         self.focus_main()
 
     @property

@@ -7,12 +7,15 @@ from msgspec.structs import replace
 from ddptop.charts.frame import Chart
 from ddptop.charts.loss import MODES, ChartOptions, LastPlot, draw_chart
 from ddptop.charts.scale import window_label
-from ddptop.charts.smooth import next_weight
+from ddptop.charts.smooth import WEIGHTS, next_weight
 from ddptop.charts.steps import by_step, no_steps, step_moment, step_times
 from ddptop.charts.view import View
 from ddptop.tui.widgets.chart_widget import ChartWidget
 from ddptop.view.series import ChartData
 from ddptop.view.text import Line, rule
+
+USUAL = ChartOptions(fitted=True, smoothing=WEIGHTS[1])
+"""How the loss is drawn until a key changes that."""
 
 
 class LossChart(ChartWidget):
@@ -24,7 +27,7 @@ class LossChart(ChartWidget):
         self.can_focus = self.takes_mouse = not glance
         self._data = ChartData()
         self._stepped: ChartData | None = None
-        self._options = ChartOptions()
+        self._options = USUAL
         self._job = ""
         self._plot = LastPlot()
         self._asked: tuple[View, tuple[float | None, float | None]] | None = None
@@ -99,8 +102,9 @@ class LossChart(ChartWidget):
         self._set(replace(self._options, mode=mode))
 
     def next_scale(self) -> None:
-        """Linear or logarithmic values."""
-        self._set(replace(self._options, logarithmic=not self._options.logarithmic))
+        """An axis that fits, a logarithmic one, a linear one."""
+        fitted, logarithmic = self._options.fitted, self._options.logarithmic
+        self._set(replace(self._options, logarithmic=fitted, fitted=not fitted and not logarithmic))
 
     def next_smoothing(self) -> None:
         """Not at all, 0.6, 0.9, 0.97."""
@@ -153,18 +157,14 @@ class LossChart(ChartWidget):
         return [
             shown,
             _by_step(data) if data.by_step else "",
-            _log_axis(chart) if options.logarithmic else "",
+            chart.scaling or _no_log(chart) if options.logarithmic else chart.scaling,
             f"smoothing {options.smoothing:g}" if options.smoothing else "",
         ]
 
 
-def _log_axis(chart: Chart) -> str:
-    """The axis label if a logarithmic axis was requested."""
-    return (
-        "log scale"
-        if chart.logarithmic or chart.area is None
-        else "log scale: n/a (no positive values)"
-    )
+def _no_log(chart: Chart) -> str:
+    """The axis label if a logarithmic axis was requested and is not drawn."""
+    return "log scale" if chart.area is None else "log scale: n/a (no positive values)"
 
 
 def _by_step(data: ChartData) -> str:

@@ -36,7 +36,7 @@ from typing import Any
 
 READY_S = 120.0
 """How long imports may take: from a slow network disk they take a minute."""
-FORK_S = 20.0
+FORK_S = 60.0
 OWNER_S = 10.0
 """For the kernel to give a rank to the agent."""
 SCRIPT_BYTES = 1 << 20

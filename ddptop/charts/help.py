@@ -36,7 +36,7 @@ def explain_loss(data: ChartData, options: ChartOptions) -> list[tuple[str, str]
     }
     found = [
         (
-            "loss",
+            data.name,
             f"{curves[options.mode]}. Press a to switch between median, all ranks, and one rank",
         ),
         ("✕", "a loss was NaN or infinite; shown at the bottom edge"),

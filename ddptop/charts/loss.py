@@ -28,7 +28,7 @@ from ddptop.charts.smooth import smoothed
 from ddptop.charts.view import View
 from ddptop.view.series import ChartData, Columns, across, bin_points, ratios
 from ddptop.view.text import Line
-from ddptop_runner.base.units import deviation, loss, name_ranks
+from ddptop_runner.base.units import deviation, loss, name_ranks, rate
 
 ChartMode = Literal["median", "ranks", "rank"]
 MODES: tuple[ChartMode, ...] = ("median", "ranks", "rank")
@@ -210,13 +210,14 @@ def draw_chart(
 
     def paint(sheet: Sheet) -> Painted:
         plot = plotted(data, sheet.since, sheet.until, sheet.dots)
-        return _paint(sheet, plot, options)
+        return _paint(sheet, plot, options, data.name)
 
     known = data.middle is not None or any(points.t for points in data.series.values())
     return draw(data, options.view, width, height, paint, empty=None if known else data.empty)
 
 
-def _paint(sheet: Sheet, plot: LossPlot, options: ChartOptions) -> Painted:
+def _paint(sheet: Sheet, plot: LossPlot, options: ChartOptions, name: str) -> Painted:
+    form = rate if name == "throughput" else loss
     canvas = Canvas(sheet.cells, sheet.rows)
     values = _shown(plot, options)
     logarithmic = options.logarithmic and any(value > 0 for value in values)
@@ -229,15 +230,17 @@ def _paint(sheet: Sheet, plot: LossPlot, options: ChartOptions) -> Painted:
     low, high = value_range(values, logarithmic)
     if late is not None and not logarithmic:
         plot = _below(plot, high)
+    if name == "throughput" and not logarithmic:
+        low = 0.0
     plane = Plane(canvas, scale.Scale(low, high, canvas.dots_y, logarithmic), plot.breaks)
     overlay = Overlay()
     _name_ends(overlay, plane, _draw(plane, plot, options), {sheet.rows - 1})
     overlay.cross(canvas, plot.middle, *plot.ranks.values())
-    peak = max(values) if values and max(values) > high else None
+    said = form(max(values)) if values and max(values) > high else None
     return Painted(
         [Plot(canvas, tick_rows(plane.axis, sheet.rows), _STYLES, overlay)],
-        [_note(plot, options, peak), _note(plot, options, peak, legend=False)],
-        lambda found: _read(found, plot, options),
+        [_note(plot, options, said), _note(plot, options, said, legend=False)],
+        lambda found: _read(found, plot, options, name, form),
         scaling,
     )
 
@@ -272,29 +275,33 @@ def _below(plot: LossPlot, high: float) -> LossPlot:
     )
 
 
-def _read(found: Reading, plot: LossPlot, options: ChartOptions) -> None:
+def _read(
+    found: Reading,
+    plot: LossPlot,
+    options: ChartOptions,
+    name: str,
+    form: Callable[[float], str],
+) -> None:
     """Add the values under the cursor."""
     one = plot.ranks.get(options.rank)
     if options.mode == "rank" and one is not None:
-        found.value(f"rank {options.rank}", one, _smooth(one, plot, options), "chosen")
+        found.value(f"rank {options.rank}", one, _smooth(one, plot, options), "chosen", form)
     if plot.number > 1 or options.mode != "rank":
-        name = "median" if plot.number > 1 else "loss"
-        found.value(name, plot.middle, _smooth(plot.middle, plot, options), "median")
-        found.spread(plot.middle)
+        name = "median" if plot.number > 1 else name
+        found.value(name, plot.middle, _smooth(plot.middle, plot, options), "median", form)
+        found.spread(plot.middle, form)
     for rank, _ in sorted(plot.apart.items(), key=lambda item: -abs(item[1]))[:3]:
         if rank in plot.ranks and not (options.mode == "rank" and rank == options.rank):
             columns = plot.ranks[rank]
             found.value(f"rank {rank}", columns, _smooth(columns, plot, options), "bad")
     if options.mode == "ranks" and one is not None and options.rank not in plot.apart:
-        found.value(f"rank {options.rank}", one, _smooth(one, plot, options), "chosen")
+        found.value(f"rank {options.rank}", one, _smooth(one, plot, options), "chosen", form)
     bad = [r for r, columns in plot.ranks.items() if found.bad(columns)]
     if bad:
         found.say(f"{name_ranks(bad, compact=True)} ✕ NaN", "bad")
 
 
-def _note(
-    plot: LossPlot, options: ChartOptions, peak: float | None, *, legend: bool = True
-) -> Line:
+def _note(plot: LossPlot, options: ChartOptions, peak: str | None, *, legend: bool = True) -> Line:
     """What is wrong with ranks, and which curve is which."""
     spans: list[tuple[str, str]] = []
     bad = [rank for rank, found in plot.ranks.items() if found.not_finite]
@@ -304,7 +311,7 @@ def _note(
         if rank not in bad:
             spans += [(f"rank {rank} {deviation(ratio)}", "bad"), ("  ", "")]
     if peak is not None:
-        spans += [(f"peak {loss(peak)} clipped", "warn"), ("  ", "")]
+        spans += [(f"peak {peak} clipped", "warn"), ("  ", "")]
     if not legend:
         return (*spans[:-1],)
     if options.mode == "rank":

@@ -85,6 +85,8 @@ class ChartData(Frame, frozen=True):
     """What a chart shows: samples of each rank between two moments."""
 
     series: Mapping[int, Points] = msgspec.field(default_factory=dict)
+    name: str = "loss"
+    """What the samples are: `loss`, or `throughput` in steps per second."""
     empty: str = "no loss yet"
     """What to say in place of a curve where there is no sample."""
     middle: Points | None = None

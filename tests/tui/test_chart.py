@@ -10,6 +10,7 @@ from ddptop.charts import scale
 from ddptop.charts.braille import Canvas
 from ddptop.charts.loss import ChartOptions, LastPlot, draw_chart, value_range
 from ddptop.charts.plot import tick_rows
+from ddptop.charts.rates import rates, throughput
 from ddptop.charts.view import View
 from ddptop.view.series import ChartData, Points, across, bin_points, ratios
 from ddptop.view.text import plain
@@ -320,3 +321,17 @@ def test_samples_in_bursts_are_joined() -> None:
     values: list[float | None] = [2.0] * len(times)
     columns = bin_points(Points(times, values, values, values), 0, 600, 600)
     assert columns.reach >= 26
+
+
+def test_a_job_that_becomes_slower_shows_it() -> None:
+    times = [float(t) for t in range(200)]
+    steps: list[int | None] = [int(10.8 * min(t, 100) + 4 * max(0, t - 100)) for t in times]
+    one = Points(times, [1.0] * 200, [1.0] * 200, [1.0] * 200, step=steps, attempt=[0] * 200)
+    found = rates(one)
+    by_time = dict(zip(found.t, found.mean, strict=True))
+    assert by_time[50.0] == pytest.approx(10.8, abs=0.1)
+    assert by_time[199.0] == pytest.approx(4.0, abs=0.1)
+    drawn = draw_chart(throughput(ChartData({0: one}, since=0, until=200)), ChartOptions(), 60, 10)
+    rows = [plain(line) for line in drawn.lines]
+    assert any(re.match(r" *10 ┤[⠁-⣿┈]", row) for row in rows), rows
+    assert any(re.match(r" *0 ┤┈+$", row) for row in rows), "the axis begins at 0"

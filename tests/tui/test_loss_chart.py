@@ -120,6 +120,15 @@ class TestKeys:
         await pilot.press("w")
         assert "smoothing" not in title(chart)
 
+    async def test_m_shows_the_throughput_by_time_and_by_step(self, pilot: Pilot[None]) -> None:
+        chart = both_of(pilot).loss
+        await pilot.press("M")
+        assert title(chart).startswith("── throughput, steps/s, whole run")
+        await pilot.press("b", "end")
+        assert "1 steps/s" in title(chart)
+        await pilot.press("escape", "M")
+        assert title(chart).startswith("── loss, whole run, by step")
+
     async def test_zooming_asks_for_more_exact_figures(self, pilot: Pilot[None]) -> None:
         both = both_of(pilot)
         before = both.wishes

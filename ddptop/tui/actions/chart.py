@@ -9,6 +9,14 @@ CHART_ACTIONS: tuple[Action, ...] = (
         "chart.mode", "chart_mode", "a", "Chart", "chart: show the median, all ranks, or one rank"
     ),
     Action(
+        "chart.figure",
+        "chart_figure",
+        "M",
+        "Throughput",
+        "chart: show the loss or the throughput",
+        show=False,
+    ),
+    Action(
         "chart.log",
         "chart_log",
         "y",

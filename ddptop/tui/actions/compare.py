@@ -5,7 +5,7 @@ from __future__ import annotations
 from ddptop.tui.actions.chart import CHART_ACTIONS
 from ddptop.tui.actions.common import BACK, DETACH, HELP, LEAVE, Action
 
-_KEPT_BACK = ("chart.mode",)
+_KEPT_BACK = ("chart.mode", "chart.figure")
 """There is one curve a job, and nothing to choose between."""
 _SHOWN = {"chart.axis": "Step/time", "chart.log": "Log", "chart.smooth": "Smooth"}
 

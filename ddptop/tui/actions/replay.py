@@ -16,7 +16,7 @@ from ddptop.tui.actions.common import (
     Action,
 )
 
-_CHART_KEYS = ("chart.mode", "chart.log", "chart.axis", "chart.smooth")
+_CHART_KEYS = ("chart.mode", "chart.figure", "chart.log", "chart.axis", "chart.smooth")
 """The others move in time here."""
 
 REPLAY: tuple[Action, ...] = (

@@ -75,6 +75,11 @@ class ChartKeys(MonitorScreen):
         if (chart := self.keyed_chart()) is not None:
             chart.next_mode()
 
+    def action_chart_figure(self) -> None:
+        """Loss or throughput."""
+        if (chart := self.keyed_chart()) is not None:
+            chart.next_figure()
+
     def action_chart_log(self) -> None:
         """Linear or logarithmic values."""
         if (chart := self.keyed_chart()) is not None:

@@ -91,6 +91,9 @@ class ChartWidget(DraggedView, can_focus=True):
     def next_mode(self) -> None:
         """Draw other curves, where there is a choice."""
 
+    def next_figure(self) -> None:
+        """Another figure of the same subject, where there is one."""
+
     def next_scale(self) -> None:
         """Linear or logarithmic values, where there is a choice."""
 

@@ -6,6 +6,7 @@ from msgspec.structs import replace
 
 from ddptop.charts.frame import Chart
 from ddptop.charts.loss import MODES, ChartOptions, LastPlot, draw_chart
+from ddptop.charts.rates import throughput
 from ddptop.charts.scale import window_label
 from ddptop.charts.smooth import WEIGHTS, next_weight
 from ddptop.charts.steps import by_step, no_steps, step_moment, step_times
@@ -26,6 +27,8 @@ class LossChart(ChartWidget):
         super().__init__(id=id)
         self.can_focus = self.takes_mouse = not glance
         self._data = ChartData()
+        self._figure: ChartData | None = None
+        """The throughput, while that is shown in place of the loss."""
         self._stepped: ChartData | None = None
         self._options = USUAL
         self._job = ""
@@ -61,6 +64,7 @@ class LossChart(ChartWidget):
             return
         if data is not self._data:
             self._stepped = None
+            self._figure = None if self._figure is None else throughput(data)
         if job != self._job:
             self.view = View()  # what was zoomed to is a part of another job's time
         self._data, self._options, self._job = data, wanted, job
@@ -101,6 +105,12 @@ class LossChart(ChartWidget):
         mode = MODES[(MODES.index(self._options.mode) + 1) % len(MODES)]
         self._set(replace(self._options, mode=mode))
 
+    def next_figure(self) -> None:
+        """The loss, the throughput."""
+        self._figure = throughput(self._data) if self._figure is None else None
+        self._stepped = None
+        self.redraw()
+
     def next_scale(self) -> None:
         """An axis that fits, a logarithmic one, a linear one."""
         fitted, logarithmic = self._options.fitted, self._options.logarithmic
@@ -116,18 +126,23 @@ class LossChart(ChartWidget):
 
     def _drawn_data(self) -> ChartData:
         """What is drawn: by time as it came, by step once for each data."""
+        shown = self._data if self._figure is None else self._figure
         if self.view.axis == "time" or not self.has_steps:
-            return self._data
+            return shown
         if self._stepped is None:
-            self._stepped = by_step(self._data)
+            self._stepped = by_step(shown)
         return self._stepped
 
     def build(self, width: int, height: int) -> list[Line]:
         """Title, plot and axes."""
         data = self._drawn_data()
-        chart = draw_chart(data, self.options, width - 1, height - 1, plotted=self._plot)
+        options = self.options
+        if self._figure is not None:
+            options = replace(options, fitted=False)
+        chart = draw_chart(data, options, width - 1, height - 1, plotted=self._plot)
         self.area = chart.area
-        title = f"loss for {self._job}" if self._job else "loss"
+        name = "loss" if self._figure is None else "throughput, steps/s"
+        title = f"{name} for {self._job}" if self._job else name
         if chart.reading is not None:
             room = width - len(title) - 10
             return [rule(title, width, chart.reading.line(room), self.title_style), *chart.lines]

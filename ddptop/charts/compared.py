@@ -7,11 +7,9 @@ from collections.abc import Sequence
 
 from ddptop.charts.figures import Curve, FiguresData
 from ddptop.view.curve import Sample
-from ddptop.view.run import Run
+from ddptop.view.run import LETTERS, Run
 from ddptop.view.series import Points
 
-LETTERS = "ABCD"
-"""What the jobs are called on the chart: as many can be compared at once."""
 STYLES = ("median", "warn", "ok", "chosen")
 """Of the jobs' curves, in order."""
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ddptop.plain.output import put_json
+from ddptop.view.run import LETTERS, companions
 from ddptop_runner.base.errors import NoSuchJobError, UsageError
 from ddptop_runner.job.registry import JobView, all_jobs, resolve
 
-MOST_JOBS = 4
+MOST_JOBS = len(LETTERS)
 
 
 def find(names: Sequence[str]) -> list[JobView]:
@@ -64,7 +65,6 @@ def _print(views: list[JobView]) -> int:
     from ddptop.sources.comparing import read_run
     from ddptop.view.contract import report
     from ddptop.view.differences import compare
-    from ddptop.view.run import companions
 
     if len(views) == 1:
         others = companions(all_jobs(), views[0].job)

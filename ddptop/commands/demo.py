@@ -11,8 +11,9 @@ from typing import NamedTuple
 
 from ddptop.commands.launch import become_attach, start_plan
 from ddptop.commands.wait import exit_status
-from ddptop.plain.output import number, put, say
+from ddptop.plain.output import put, say
 from ddptop.view.progress_words import step_text
+from ddptop.view.rank_words import loss_text
 from ddptop_runner.base.errors import DamagedFileError, UsageError
 from ddptop_runner.base.units import duration
 from ddptop_runner.job.registry import JobView, read_job
@@ -189,7 +190,7 @@ def _progress(view: JobView) -> str:
     snapshot = view.snapshot
     if snapshot is None:
         return f"{view.job}: {view.state}"
-    losses = " ".join(f"rank {rank.rank}: {number(rank.loss)}" for rank in snapshot.ranks)
+    losses = " ".join(f"rank {rank.rank}: {loss_text(rank)}" for rank in snapshot.ranks)
     run = run_step.of_snapshot(snapshot)
     step = "no steps yet" if run is None else f"step {step_text(run, None)}"
     return f"{view.job}: {view.state}, {step}, loss {losses}, ETA {duration(snapshot.eta_s)}"

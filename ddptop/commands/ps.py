@@ -7,10 +7,10 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 
-from ddptop.plain.output import count, number, put, put_json, say, table
+from ddptop.plain.output import count, put, put_json, say, table
 from ddptop.view.progress_words import eta, share, step_cell
 from ddptop_runner.base.clock import utc_now
-from ddptop_runner.base.units import NOT_AVAILABLE, duration, size, span
+from ddptop_runner.base.units import NOT_AVAILABLE, duration, percent, size, span
 from ddptop_runner.devices.report import sample_once
 from ddptop_runner.foreign.census import CensusTaker
 from ddptop_runner.foreign.types import Census
@@ -124,7 +124,7 @@ def _cells(
         row.user,
         str(here) if world == here else f"{here} of {count(world)}",
         span((gpu.index for gpu in gpus if gpu.uuid in held), compact=True) or "-",
-        NOT_AVAILABLE if cpu is None else number(cpu, 3) + "%",
+        percent(cpu),
         NOT_AVAILABLE if used is None else size(used.rss_bytes),
         duration(max(0.0, elapsed_s)),
         row.command,

@@ -5,19 +5,21 @@ from __future__ import annotations
 from pathlib import PurePath
 
 from ddptop.commands.unguarded import taken_up
-from ddptop.plain.output import count, local_time, number, put_folded, put_json, table
-from ddptop.view import pause_words
+from ddptop.plain.output import count, local_time, put_folded, put_json, table
+from ddptop.view import pause_words, words
 from ddptop.view.host_words import has_several, node_in_words
+from ddptop.view.need import is_stale
 from ddptop.view.progress_words import in_words
 from ddptop.view.rank_words import (
     counts_own,
     launcher_in_words,
+    loss_text,
     parts_in_words,
-    parts_text,
     rank_step,
     replicas_in_words,
     source_in_words,
 )
+from ddptop_runner.base import units
 from ddptop_runner.base.paths import LAUNCHER
 from ddptop_runner.base.units import (
     NOT_AVAILABLE,
@@ -39,7 +41,6 @@ DETAILS = 16
 """Lines on ranks below their table."""
 FAILED_LINES = 15
 """Lines of the failing rank's log that are shown."""
-STALE_S = 5.0
 MISSED_AFTER_S = 60.0
 """A job that trains for so long without a checkpoint is worth a word."""
 
@@ -74,10 +75,9 @@ def describe(view: JobView, status: JobStatus) -> str:
             f" or ddptop rm {view.job} to delete it"
         )
     if view.is_live and status.guarded is False:
-        lines.append("  unguarded: its guardian is gone; the ranks are still running")
-    age_s = status.snapshot_age_s
-    if view.is_live and age_s is not None and age_s > STALE_S:
-        lines.append(f"  stale: the values below are {duration(age_s)} old")
+        lines.append(f"  {words.UNGUARDED}; the ranks are still running")
+    if is_stale(view):
+        lines.append(f"  stale: the values below are {duration(status.snapshot_age_s)} old")
     if status.cause is not None:
         lines.append(f"  {status.cause.summary}")
         if status.cause.evidence:
@@ -149,11 +149,11 @@ def _launcher(launcher: LauncherSample) -> str:
     """`pid 4711, running; process tree: CPU 187%, 2.1 GiB`."""
     end = "" if launcher.exit_code is None else f" (exit {launcher.exit_code})"
     end = end if launcher.signal is None else f" ({launcher.signal})"
-    words = f"pid {count(launcher.pid)}, {launcher.state}{end}"
+    text = f"pid {count(launcher.pid)}, {launcher.state}{end}"
     if launcher.cpu_percent is None:
-        return words
-    cpu, memory = f"CPU {launcher.cpu_percent:.0f}%", size(launcher.rss_bytes)
-    return f"{words}; process tree: {cpu}, {memory}"
+        return text
+    cpu, memory = percent(launcher.cpu_percent), size(launcher.rss_bytes)
+    return f"{text}; process tree: CPU {cpu}, {memory}"
 
 
 def _no_ranks(view: JobView, status: JobStatus) -> list[str]:
@@ -169,10 +169,10 @@ def _details(status: JobStatus) -> list[str]:
     """What the table does not tell of ranks, once for those of which the same is to be told."""
     found: dict[str, list[int]] = {}
     for rank in status.ranks:
-        losses = ", ".join(f"{name} {number(loss, 5)}" for name, loss in rank.losses.items())
+        losses = ", ".join(f"{name} {units.loss(loss)}" for name, loss in rank.losses.items())
         parts = [
             f"losses {losses}" if len(rank.losses) > 1 else "",
-            f"loss is the {words}" if (words := parts_in_words(rank)) else "",
+            f"loss is the {of}" if (of := parts_in_words(rank)) else "",
             replicas_in_words(rank, status.launcher),
             f"imports {', '.join(rank.frameworks)}" if rank.frameworks else "",
             source_in_words(rank),
@@ -195,10 +195,10 @@ def _device_note(view: JobView, status: JobStatus) -> str | None:
 
 def _budget(status: JobStatus) -> str:
     """`1 of 3 restarts used; count last reset at step 120`."""
-    words = f"{status.restarts_used} of {status.restarts_used + status.restarts_left} restarts used"
+    text = f"{status.restarts_used} of {status.restarts_used + status.restarts_left} restarts used"
     if status.restarts_refilled is not None:
-        words += f"; count last reset at {status.restarts_refilled}"
-    return words
+        text += f"; count last reset at {status.restarts_refilled}"
+    return text
 
 
 def _next(view: JobView, status: JobStatus) -> list[str]:
@@ -233,14 +233,13 @@ def _cells(rank: RankSample) -> list[str]:
         state = f"{state} ({rank.signal})"
     elif rank.exit_code:
         state = f"{state} ({rank.exit_code})"
-    loss = rank.loss_state if rank.loss_state in ("nan", "inf") else number(rank.loss, 5)
     return [
         str(rank.rank),
         count(rank.gpu),
         count(rank.pid),
         state,
         count(rank_step(rank)),
-        f"{loss}{parts_text(rank)}",
+        loss_text(rank),
         step_time(rank.step_time_s),
         percent(rank.cpu_percent),
         size(rank.rss_bytes),

@@ -6,12 +6,12 @@ import datetime as dt
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from ddptop.charts.compared import LETTERS, name_of
+from ddptop.charts.compared import name_of
 from ddptop.view import words
 from ddptop.view.differences import Comparison
 from ddptop.view.progress import progress_of
 from ddptop.view.progress_words import step_text
-from ddptop.view.run import Run, options_of
+from ddptop.view.run import LETTERS, Run, options_of
 from ddptop.view.text import Span
 from ddptop_runner.base import units
 from ddptop_runner.job.registry import JobView, elapsed_s

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ddptop.draw.devices import LOST_WORDS, Owners, heat, program, slowed_by
-from ddptop.view.device_help import slowed_help, xid_help
+from ddptop.draw.devices import LOST_WORDS, Owners, heat, program
+from ddptop.view.device_help import slowed_by, slowed_help, xid_help
 from ddptop.view.text import Line, clip, field, fit, join, line, pad, rule, width, wrap
 from ddptop_runner.base import units
 from ddptop_runner.launch.gpus.usage import unknown_holder

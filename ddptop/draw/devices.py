@@ -6,14 +6,15 @@ from collections.abc import Callable, Mapping, Sequence
 
 from ddptop.charts.bars import bar
 from ddptop.charts.spark import spark
-from ddptop.draw.panels import FULL_SHARE, HOT_C, short_name
+from ddptop.draw.panels import FULL_SHARE, short_name
+from ddptop.view.device_help import slowed_by
 from ddptop.view.text import Line, clip, fill, fit, line, pad, width
 from ddptop_runner.base import units
 from ddptop_runner.foreign.types import ForeignView
 from ddptop_runner.job.registry import AnyJob
 from ddptop_runner.judge.balance.rank_devices import is_own
 from ddptop_runner.judge.balance.stuck import SPINNING_MEM_PERCENT, SPINNING_PERCENT, VERY_LOW_POWER
-from ddptop_runner.launch.gpus.usage import unknown_holder
+from ddptop_runner.launch.gpus.usage import is_hot, unknown_holder
 from ddptop_runner.model.snapshot import GpuProcess, GpuSample
 
 Holder = Callable[[GpuSample], Line]
@@ -31,8 +32,6 @@ RECENT_BUCKETS = 60
 _BAR_MOST = 60
 _CURVES = ((140, 30), (100, 15))
 """Cells of a small curve, by the least width that has room for them."""
-_CALM_REASONS = frozenset({"power cap", "application clocks", "display clocks"})
-"""Reasons that are no trouble: the usual power limit, and clocks that a person set."""
 
 
 def device_lines(
@@ -139,11 +138,8 @@ def known(value: object) -> str:
 
 
 def heat(gpu: GpuSample) -> str:
-    """The style of a temperature, against the device's own slow-down threshold where known."""
-    if gpu.temperature_c is None:
-        return "dim"
-    limit = HOT_C if gpu.temperature_slowdown_c is None else gpu.temperature_slowdown_c - 2
-    return "warn" if gpu.temperature_c >= limit else ""
+    """The style of a temperature, against the device's own slow-down threshold."""
+    return "warn" if is_hot(gpu) else known(gpu.temperature_c)
 
 
 def _memory_bar(gpu: GpuSample, cells: int) -> Line:
@@ -154,11 +150,6 @@ def _memory_bar(gpu: GpuSample, cells: int) -> Line:
 
 
 # --- what is wrong with a device ------------------------------------------------------------------
-
-
-def slowed_by(gpu: GpuSample) -> list[str]:
-    """Why its clocks are lowered, without harmless reasons."""
-    return [reason for reason in gpu.throttle_reasons or [] if reason not in _CALM_REASONS]
 
 
 def spins(gpu: GpuSample) -> bool:

@@ -129,7 +129,7 @@ def last_step(ranks: Sequence[RankSample], now: dt.datetime) -> Line:
 def facts_of(view: AnyJob, snapshot: NodeSnapshot, now: dt.datetime) -> list[Line]:
     """What stays the same for long, worst first: stale figures, guard, attempt, restarts, host."""
     parts: list[Line] = []
-    stale = words.age_words(view.snapshot_age_s or 0.0) if view.is_live else None
+    stale = words.age_words(view)
     if stale:
         parts.append(line((f"▲ {stale}", "warn")))
     known = view.guarded is not None or view.on_other_host

@@ -35,11 +35,6 @@ LONGEST_NAME = 20
 """Of a launcher, in cells."""
 
 
-def loss_text(rank: RankSample) -> str:
-    """Its loss and, where that is made of several backward passes, of how many: `0.5320 Σ4`."""
-    return units.loss(rank.loss, rank.loss_state) + parts_text(rank)
-
-
 def common_parts(ranks: Sequence[RankSample]) -> str:
     """The same for all ranks; empty where they differ."""
     found = {parts_text(rank) for rank in ranks if rank.loss is not None}

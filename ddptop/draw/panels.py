@@ -13,9 +13,6 @@ from ddptop.view.text import Line, clip, fit, line, spread, width, wrap
 from ddptop_runner.base import units
 from ddptop_runner.model.snapshot import Alert, Cause, RankSample
 
-HOT_C = 85.0
-"""From here on a temperature is drawn as a warning."""
-
 ALERT_ROWS = 3
 """The most lines of one alert."""
 

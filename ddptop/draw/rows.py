@@ -5,10 +5,9 @@ from __future__ import annotations
 import datetime as dt
 from collections.abc import Mapping
 
-from ddptop.draw.launched import loss_text
 from ddptop.view import words
 from ddptop.view.odd import device_text, verdict
-from ddptop.view.rank_words import rank_step
+from ddptop.view.rank_words import loss_text, rank_step
 from ddptop.view.text import Span
 from ddptop_runner.base import units
 from ddptop_runner.judge.balance.imbalance import Figure, RankDeviation

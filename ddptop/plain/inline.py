@@ -17,7 +17,7 @@ from ddptop.plain.status_lines import Part, cells, fit
 from ddptop_runner.store.log_clean import sanitize
 
 GAP = "  "
-_SGR = {"good": "32", "warn": "33", "bad": "31", "strong": "1"}
+_SGR = {"ok": "32", "warn": "33", "bad": "31", "strong": "1"}
 _UP, _TO_END, _BELOW = "\x1b[{}A", "\x1b[K", "\x1b[J"
 _SPACES = re.compile(r"\s+")
 

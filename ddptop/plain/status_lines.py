@@ -10,10 +10,13 @@ import statistics
 import unicodedata
 from collections.abc import Callable, Iterable, Sequence
 
-from ddptop.plain.output import number
+from ddptop.view import words
 from ddptop.view.host_words import hosts_of_devices
+from ddptop.view.jobs import steps_per_s
+from ddptop.view.need import worst_first
 from ddptop.view.pause_words import in_words
 from ddptop.view.progress_words import BAR_CELLS, LIST_CELLS, place, share, shown_percent, text_bar
+from ddptop_runner.base import units
 from ddptop_runner.base.units import NOT_AVAILABLE, duration, name_gpus, name_ranks, size
 from ddptop_runner.job.registry import JobView
 from ddptop_runner.jobs.contract import JobStatus
@@ -21,19 +24,7 @@ from ddptop_runner.judge.balance.imbalance import WORST_FIRST, Figure, deviation
 from ddptop_runner.model.snapshot import Alert, GpuSample, RankSample
 
 Part = tuple[str, str]
-"""Text, and `good`, `warn`, `bad`, `strong` or nothing."""
-
-STALE_S = 5.0
-
-_COLOURS = {
-    "running": "good",
-    "finished": "good",
-    "restarting": "warn",
-    "stopping": "warn",
-    "hung": "bad",
-    "failed": "bad",
-    "lost": "bad",
-}
+"""Text, and `ok`, `warn`, `bad`, `strong` or nothing."""
 
 _FIGURES: dict[Figure, tuple[str, str]] = {
     "step_time": ("{} slower", "{} faster"),
@@ -70,9 +61,8 @@ def _state(view: JobView, status: JobStatus) -> list[Part]:
         parts.append((f"attempt {status.attempt}", "warn"))
     if view.is_live and status.guarded is False:
         parts.append(("unguarded", "warn"))
-    age_s = status.snapshot_age_s
-    if view.is_live and age_s is not None and age_s > STALE_S:
-        parts.append((f"stale: {duration(age_s)} old", "warn"))
+    if stale := words.age_words(view):
+        parts.append((stale, "warn"))
     return parts
 
 
@@ -80,8 +70,13 @@ def _state_part(view: JobView, status: JobStatus, plain: str) -> Part:
     """The state in a word, or for how long no step was taken."""
     pause = status.pause
     if pause is None or status.state == "hung":
-        return status.state, _COLOURS.get(status.state, plain)
-    return in_words(pause, view.read_at), "warn" if pause.state == "stalled" else plain
+        return status.state, _colour(words.job_state(status.state), plain)
+    return in_words(pause, view.read_at), _colour(words.pause_state(pause, view.read_at), plain)
+
+
+def _colour(state: Part, plain: str) -> str:
+    """That of the TUI; what is dim or busy there is plain here."""
+    return plain if state[1] in ("dim", "busy") else state[1]
 
 
 def _progress(status: JobStatus, cells: int) -> list[Part]:
@@ -121,17 +116,17 @@ def _ranks(status: JobStatus) -> list[Part]:
 def _learning(status: JobStatus) -> list[Part]:
     """Pace and loss."""
     ranks = seen(status.ranks)
-    pace = _middle(rank.steps_per_s for rank in ranks)
+    pace = steps_per_s(ranks)
     loss = _middle(rank.loss for rank in ranks)
     parts: list[Part] = []
     if pace is not None and status.pause is None:
-        parts.append((f"{number(pace, 3)} steps/s", ""))
+        parts.append((units.rate(pace), ""))
     if broken := [rank.rank for rank in ranks if rank.loss_state in ("nan", "inf")]:
         state = next(rank.loss_state for rank in ranks if rank.rank == broken[0])
         whose = "" if len(broken) == len(ranks) else f" on {name_ranks(broken)}"
-        parts.append((f"loss is {state}{whose}", "bad"))
+        parts.append((f"loss is {units.loss(None, state)}{whose}", "bad"))
     elif ranks:
-        parts.append((f"loss {number(loss, 5)}", ""))
+        parts.append((f"loss {units.loss(loss)}", ""))
     return parts
 
 
@@ -139,11 +134,9 @@ def _news(view: JobView | None, status: JobStatus) -> list[Part]:
     """The most important fact: the cause of failure, an alert, or an outlier rank."""
     if status.cause is not None:
         return [(status.cause.summary, "bad")]
-    alerts = [alert for alert in status.alerts if alert.severity in ("error", "warning")]
-    if alerts:
-        worst = min(alerts, key=lambda alert: alert.severity != "error")
+    if alerts := worst_first(status.alerts):
         more = f" (and {len(alerts) - 1} more)" if len(alerts) > 1 else ""
-        return [(worst.message + more, "bad" if worst.severity == "error" else "warn")]
+        return [(alerts[0].message + more, words.severity(alerts[0].severity)[1])]
     live = view is None or view.is_live
     return (
         [(odd, "warn")]
@@ -166,8 +159,8 @@ def odd_one(ranks: Sequence[RankSample], gpus: Sequence[GpuSample], alerts: Sequ
     others = len({one[2] for one in found}) - 1
     more, less = _FIGURES[figure]
     share = f"{100 * abs(ratio):.0f}%"
-    words = f"rank {rank}: {(more if ratio > 0 else less).format(share)}"
-    return words + (f" (and {others} more)" if others else "")
+    text = f"rank {rank}: {(more if ratio > 0 else less).format(share)}"
+    return text + (f" (and {others} more)" if others else "")
 
 
 def _devices(status: JobStatus) -> list[Part]:
@@ -175,10 +168,9 @@ def _devices(status: JobStatus) -> list[Part]:
     if not gpus:
         cpu = _sum(rank.cpu_percent for rank in status.ranks)
         memory = _sum(rank.rss_bytes for rank in status.ranks)
-        load = NOT_AVAILABLE if cpu is None else f"{cpu:.0f}%"
         return [
             ("CPU", ""),
-            (f"load {load}", ""),
+            (f"load {units.percent(cpu)}", ""),
             (f"memory {size(None if memory is None else int(memory))}", ""),
         ]
     hosts = hosts_of_devices(gpus, 16)

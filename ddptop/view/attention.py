@@ -11,6 +11,7 @@ from ddptop.view import pause_words, words
 from ddptop.view.findings import alerts_of
 from ddptop.view.jobs import elapsed_s
 from ddptop.view.need import Judged, Need, Seen, alarms, judge
+from ddptop.view.odd import lasting_phase
 from ddptop.view.text import (
     Span,
 )
@@ -21,9 +22,6 @@ from ddptop_runner.foreign.types import ForeignView
 from ddptop_runner.job.registry import AnyJob, pause_of
 from ddptop_runner.model import run_step
 from ddptop_runner.model.snapshot import Cause, NodeSnapshot, RankSample
-
-LASTING_S = 2.0
-"""What a rank does instead of steps is shown after this long."""
 
 
 class Attention(msgspec.Struct, frozen=True):
@@ -174,9 +172,9 @@ def _trouble(view: AnyJob, snapshot: NodeSnapshot, judged: Judged, now: dt.datet
         cause = snapshot.cause or snapshot.previous_cause
         return "restarting" + ("" if cause is None else f": {short_cause(cause)}")
     if judged.why == "stale":
-        return f"▲ {words.age_words(view.snapshot_age_s or 0.0)}: the job is not reporting"
+        return f"▲ {words.age_words(view)}: the job is not reporting"
     if judged.why == "unguarded":
-        return "▲ guardian not running: nothing will restart the supervisor"
+        return f"▲ {words.UNGUARDED}; nothing will restart the supervisor"
     began, cause = snapshot.attempt_started_at, snapshot.previous_cause
     if judged.why == "setback" and cause is not None and began is not None:
         ago = units.brief_duration((now - began).total_seconds())
@@ -223,10 +221,8 @@ def _well(view: AnyJob, snapshot: NodeSnapshot, judged: Judged, now: dt.datetime
 
 
 def _doing(rank: RankSample, now: dt.datetime) -> str | None:
-    if rank.phase is None or rank.phase_since is None:
-        return None
-    lasting = (now - rank.phase_since).total_seconds() >= LASTING_S
-    return _DOES.get(rank.phase) if lasting else None
+    phase = lasting_phase(rank, now)
+    return None if phase is None else _DOES.get(phase)
 
 
 def _starting(view: AnyJob, snapshot: NodeSnapshot) -> str:

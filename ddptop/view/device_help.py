@@ -22,8 +22,16 @@ _SLOWED = {
     "affected",
 }
 
+_CALM = frozenset({"power cap", "application clocks", "display clocks"})
+"""Reasons that are no trouble: the usual power limit, and clocks that a person set."""
+
 _RESET = frozenset({48, 62, 63, 64, 69, 74, 79, 92, 95, 109, 119, 120, 121, 122, 123, 125, 136})
 _PROGRAM = frozenset({8, 11, 13, 31, 43, 45, 66, 110})
+
+
+def slowed_by(gpu: GpuSample) -> list[str]:
+    """Why its clocks are lowered, without harmless reasons."""
+    return [reason for reason in gpu.throttle_reasons or [] if reason not in _CALM]
 
 
 def slowed_help(reason: str) -> str:

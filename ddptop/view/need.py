@@ -16,8 +16,8 @@ from ddptop_runner.foreign.types import ForeignView
 from ddptop_runner.job.registry import RECENT_S, AnyJob, JobView
 from ddptop_runner.model.snapshot import Alert, NodeSnapshot
 
-STALE_S = 3.0
-"""Metrics older than this are marked stale."""
+STALE_S = 5.0
+"""Metrics of a live job older than this are marked stale."""
 
 SETBACK_S = 300.0
 """Why the attempt before failed is told for so long into the next one; then its event tells."""
@@ -104,13 +104,23 @@ def is_stopping(view: AnyJob) -> bool:
 
 
 def alarms(view: AnyJob) -> list[Alert]:
-    """The errors and warnings of a live job, worst first; a slow rank is the least of warnings."""
+    """The errors and warnings of a live job, worst first."""
     if view.snapshot is None or not view.is_live:
         return []
+    return worst_first(view.snapshot.alerts)
+
+
+def worst_first(alerts: Iterable[Alert]) -> list[Alert]:
+    """The errors and warnings, worst first; a slow rank is the least of warnings."""
     return sorted(
-        (one for one in view.snapshot.alerts if one.severity in ("error", "warning")),
+        (one for one in alerts if one.severity in ("error", "warning")),
         key=lambda one: (one.severity != "error", one.id in STRAGGLERS, one.since),
     )
+
+
+def is_stale(view: AnyJob) -> bool:
+    """Whether its metrics are old although it lives."""
+    return view.is_live and (view.snapshot_age_s or 0.0) > STALE_S
 
 
 def _of_ended(view: AnyJob, now: dt.datetime, seen: Seen) -> Need:
@@ -131,7 +141,7 @@ def _trouble(view: AnyJob, snapshot: NodeSnapshot, now: dt.datetime) -> Judged |
     """Problems without an alert: restarts, stale metrics, no guardian."""
     if view.state == "restarting":
         return Judged(Need.WARNING, "restarting")
-    if (view.snapshot_age_s or 0.0) > STALE_S:
+    if is_stale(view):
         return Judged(Need.WARNING, "stale")
     if view.guarded is False:
         return Judged(Need.WARNING, "unguarded")

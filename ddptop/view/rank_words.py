@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import PurePath
 
+from ddptop_runner.base import units
 from ddptop_runner.job.registry import JobView
 from ddptop_runner.judge.balance.rank_devices import is_own
 from ddptop_runner.model.snapshot import GpuSample, LauncherSample, NodeSnapshot, RankSample
@@ -51,6 +52,11 @@ def parts_text(rank: RankSample) -> str:
     if rank.loss is None or not rank.loss_parts or rank.loss_parts < 2 or rank.loss_is is None:
         return ""
     return f" {'Σ' if rank.loss_is == 'sum' else 'μ'}{rank.loss_parts}"
+
+
+def loss_text(rank: RankSample) -> str:
+    """Its loss and, where that is made of several backward passes, of how many: `0.5320 Σ4`."""
+    return units.loss(rank.loss, rank.loss_state) + parts_text(rank)
 
 
 def parts_in_words(rank: RankSample) -> str:

@@ -12,6 +12,9 @@ from ddptop_runner.model import run_step
 from ddptop_runner.model.snapshot import RunStep
 from ddptop_runner.model.spec import JobSpec
 
+LETTERS = "ABCD"
+"""What the jobs are called on the chart: as many can be compared at once."""
+
 
 @dataclass(frozen=True)
 class Run:

@@ -8,8 +8,6 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TypeAlias
 
-from rich.cells import cell_len, chop_cells
-
 Span: TypeAlias = tuple[str, str]
 """Text and the name of its style ("" is plain)."""
 
@@ -48,7 +46,11 @@ def plain(of: Line) -> str:
 
 def cells_of(text: str) -> int:
     """Terminal cells that the text takes; most of it is ASCII, where that is its length."""
-    return len(text) if text.isascii() else cell_len(text)
+    if text.isascii():
+        return len(text)
+    from rich.cells import cell_len  # verbs that print use this module without Rich
+
+    return cell_len(text)
 
 
 def width(of: Line) -> int:
@@ -62,6 +64,8 @@ def clip(text: str, cells: int) -> str:
         return text
     if cells <= 0:
         return ""
+    from rich.cells import chop_cells
+
     pieces = chop_cells(text, cells - 1) if cells > 1 else [""]
     return (pieces[0] if pieces else "") + ELLIPSIS
 
@@ -150,6 +154,8 @@ def wrap(text: str, cells: int, rows: int) -> list[str]:
 
     Where there is no room for them lines have one cell: a terminal may be narrower than a label.
     """
+    from rich.cells import chop_cells
+
     cells = max(1, cells)
     lines: list[str] = []
     for paragraph in text.splitlines() or [""]:

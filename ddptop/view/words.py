@@ -3,25 +3,20 @@
 from __future__ import annotations
 
 import datetime as dt
-from typing import TYPE_CHECKING
-
-from ddptop.view.text import Line
-from ddptop_runner.foreign.types import ForeignView
-
-if TYPE_CHECKING:
-    pass
-
 
 from ddptop.view import pause_words
 from ddptop.view.glossary import GLOSSARY
-from ddptop.view.need import STALE_S, is_stopping
-from ddptop.view.text import Span
+from ddptop.view.need import is_stale, is_stopping
+from ddptop.view.text import Line, Span
+from ddptop_runner.base import units
+from ddptop_runner.foreign.types import ForeignView
 from ddptop_runner.job.registry import AnyJob, pause_of
 from ddptop_runner.model.snapshot import Pause
 from ddptop_runner.model.words import PauseState, Phase, RankState
 
 __all__ = [
     "GLOSSARY",
+    "UNGUARDED",
     "age_words",
     "event_style",
     "event_words",
@@ -177,15 +172,11 @@ def event_words(kind: str) -> str:
     return kind.replace("_", " ")
 
 
-def age_words(age_s: float, quiet_after_s: float = STALE_S) -> str | None:
-    """How old a stale snapshot is; None while it is fresh."""
-    if age_s <= quiet_after_s:
+def age_words(view: AnyJob) -> str | None:
+    """How old the metrics of a live job are; None while they are fresh."""
+    if not is_stale(view):
         return None
-    return (
-        f"last update {int(age_s)} s ago"
-        if age_s < 120
-        else f"last update {age_s / 60:.0f} min ago"
-    )
+    return f"last update {units.duration_in_words(view.snapshot_age_s or 0.0)} ago"
 
 
 def guard_words(guarded: bool | None, live: bool) -> Line:
@@ -196,7 +187,10 @@ def guard_words(guarded: bool | None, live: bool) -> Line:
         return (("guardian on another host", "dim"),)
     if guarded:
         return (("guarded", "dim"),)
-    return (("▲ unguarded: guardian not running", "warn"),)
+    return ((f"▲ {UNGUARDED}", "warn"),)
+
+
+UNGUARDED = "unguarded: its guardian is gone"
 
 
 GONE = "its processes have exited; exit status unknown (not started by ddptop)"

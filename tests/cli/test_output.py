@@ -180,7 +180,7 @@ def test_status_tells_a_failure_with_its_last_lines(ddptop_home, ddptop_cli):
         *["0", "n/a", "10", "stopped", "(SIGTERM)", "7", "2.3457", "n/a", "n/a", "n/a"],
     ]
     (second,) = [line.split() for line in lines if " 11  failed" in line]
-    assert second[3:8] == ["failed", "(3)", "n/a", "nan", "250"]
+    assert second[3:8] == ["failed", "(3)", "n/a", "NaN", "250"]
     assert lines[-1] == "  line 39"
     assert "last lines from rank 1:" in lines and "  line 25" in lines and "  line 24" not in lines
 

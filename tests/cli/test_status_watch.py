@@ -156,7 +156,7 @@ def test_three_lines_are_drawn_in_place_until_the_job_ends(
     wait_until(lambda: len(one.screen()) == 3, what="three lines")
     state, of_ranks, devices = one.screen()
     assert state == "train: running  [########............] 41.0%  1m 15s left  step 41 of 100"
-    assert of_ranks == "4 ranks  2 steps/s  loss 2.5"
+    assert of_ranks == "4 ranks  2 steps/s  loss 2.5000"
     assert devices == "CPU  load 400%  memory 4.0 GiB"
     slow = Alert(
         id="straggler", severity="info", ranks=[2], message="rank 2 is slow", since=utc_now()

@@ -14,6 +14,7 @@ from ddptop.tui import operations
 from ddptop.tui.app import DdptopApp
 from ddptop.tui.screens.job import JobScreen
 from ddptop.tui.widgets.rank_table import CPU_COLUMNS, RankTable
+from ddptop.view import rank_words
 from ddptop.view.attention import waiting_text
 from ddptop.view.text import plain
 from tests.tui import fake_commands, fake_home
@@ -67,10 +68,10 @@ class TestWords:
         ],
     )
     def test_a_loss_says_of_how_many_parts_it_is_made(self, parts, of, text) -> None:
-        assert launched.loss_text(rank_of(0, loss_parts=parts, loss_is=of)) == text
+        assert rank_words.loss_text(rank_of(0, loss_parts=parts, loss_is=of)) == text
 
     def test_an_unknown_loss_has_no_parts(self) -> None:
-        assert launched.loss_text(rank_of(0, loss=None, loss_parts=4, loss_is="sum")) == "n/a"
+        assert rank_words.loss_text(rank_of(0, loss=None, loss_parts=4, loss_is="sum")) == "n/a"
 
     def test_the_jobs_loss_is_labelled_where_all_ranks_agree(self) -> None:
         four = [rank_of(number, loss_parts=4, loss_is="sum") for number in range(2)]

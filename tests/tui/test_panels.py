@@ -4,18 +4,26 @@ from __future__ import annotations
 
 import msgspec
 import pytest
+from ddptop.commands.status import describe
 from ddptop.draw import header as job_header
 from ddptop.draw import panels, rows
+from ddptop.plain import status_lines
 from ddptop.tui.widgets.rank_table import COLUMNS as RANK_COLUMNS
 from ddptop.view import jobs, words
 from ddptop.view.learning import LossTrend
+from ddptop.view.need import STALE_S, judge
 from ddptop.view.text import plain, width
 from tests.tui.fake_home import NOW, ago, snapshot_of, spec_of
 from tests.tui.own_views import rank, view_of
 
 from ddptop_runner.job.registry import JobView
+from ddptop_runner.jobs.contract import job_status
 from ddptop_runner.model.snapshot import Alert, Cause, Checkpoint, NodeSnapshot
 from ddptop_runner.model.words import JobState, Phase, RankState
+
+
+def aged(age_s: float) -> JobView:
+    return view_of(step=12, ts=ago(age_s))
 
 
 class TestWords:
@@ -43,9 +51,20 @@ class TestWords:
         assert words.job_state("frozen") == ("? frozen", "dim")
 
     def test_old_figures_are_said_in_words(self) -> None:
-        assert words.age_words(2.9) is None
-        assert words.age_words(12.7) == "last update 12 s ago"
-        assert words.age_words(600) == "last update 10 min ago"
+        assert [words.age_words(aged(s)) for s in (STALE_S, 12.7, 600)] == [
+            None,
+            "last update 13 s ago",
+            "last update 10 min ago",
+        ]
+
+    def test_the_list_of_jobs_and_the_verb_agree_on_what_is_old(self) -> None:
+        for age_s, old in ((STALE_S - 0.1, False), (STALE_S + 0.1, True)):
+            view = aged(age_s)
+            status = job_status(view)
+            assert ("last update" in str(status_lines.job_lines(view, status))) == old
+            assert ("stale" in describe(view, status)) == old
+            assert (judge(view, NOW).why == "stale") == old
+            assert ("last update" in "".join(header(view))) == old
 
 
 def header(view: JobView, cells: int = 120, trend: LossTrend | None = None) -> list[str]:
@@ -122,7 +141,7 @@ class TestHeader:
     def test_old_figures_and_a_missing_guard_come_first(self) -> None:
         view = view_of(ts=ago(42))
         view.__dict__["guarded"] = False
-        facts = "▲ last update 42 s ago   ▲ unguarded: guardian not running   attempt 0"
+        facts = "▲ last update 42 s ago   ▲ unguarded: its guardian is gone   attempt 0"
         assert facts in "".join(header(view))
 
     def test_another_host_is_named(self) -> None:

@@ -22,7 +22,14 @@ from ddptop_runner.model.snapshot import Alert, GpuProcess, Imbalance
 
 class TestDevices:
     def test_a_device_line(self) -> None:
-        one = gpu(0, util_percent=50.0, mem_used_bytes=40 * GIB, temperature_c=88.0, power_w=612.4)
+        one = gpu(
+            0,
+            util_percent=50.0,
+            mem_used_bytes=40 * GIB,
+            temperature_c=88.0,
+            temperature_slowdown_c=90.0,
+            power_w=612.4,
+        )
         lines = devices.device_lines([one], 80, lambda _: (("rank 0", "dim"),))
         assert texts(lines) == [
             "   util                  memory                         temp     power  used by",

@@ -8,7 +8,6 @@ from textual import on
 from textual.app import ComposeResult
 from textual.containers import Horizontal
 
-from ddptop.charts.compared import LETTERS
 from ddptop.draw.compare import verdict
 from ddptop.sources.snapshot import Snapshot, Wish
 from ddptop.tui.actions.common import bindings
@@ -24,7 +23,7 @@ from ddptop.tui.widgets.table import Table
 from ddptop.tui.widgets.title_bar import TitleBar
 from ddptop.view.filter import parse
 from ddptop.view.filter_facts import JOB_WORDS, job_facts
-from ddptop.view.run import companions
+from ddptop.view.run import LETTERS, companions
 from ddptop_runner.base.units import plural
 from ddptop_runner.job.registry import JobView
 

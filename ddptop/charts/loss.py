@@ -219,7 +219,7 @@ def draw_chart(
 def _paint(sheet: Sheet, plot: LossPlot, options: ChartOptions, name: str) -> Painted:
     form = rate if name == "throughput" else loss
     canvas = Canvas(sheet.cells, sheet.rows)
-    values = _shown(plot, options)
+    values, drawn = _shown(plot, options), plot
     logarithmic = options.logarithmic and any(value > 0 for value in values)
     late = _late(plot, options) if options.fitted and not logarithmic else None
     if late is not None:
@@ -229,12 +229,12 @@ def _paint(sheet: Sheet, plot: LossPlot, options: ChartOptions, name: str) -> Pa
         values = _shown(plot, options, late[len(late) // 2][0])
     low, high = value_range(values, logarithmic)
     if late is not None and not logarithmic:
-        plot = _below(plot, high)
+        drawn = _below(plot, high)
     if name == "throughput" and not logarithmic:
         low = 0.0
     plane = Plane(canvas, scale.Scale(low, high, canvas.dots_y, logarithmic), plot.breaks)
     overlay = Overlay()
-    _name_ends(overlay, plane, _draw(plane, plot, options), {sheet.rows - 1})
+    _name_ends(overlay, plane, _draw(plane, drawn, options), {sheet.rows - 1})
     overlay.cross(canvas, plot.middle, *plot.ranks.values())
     said = form(max(values)) if values and max(values) > high else None
     return Painted(

@@ -311,6 +311,12 @@ class TestAStartThatFlattens:
         assert max(labels) < 3, lines
         assert not re.search("[⠁-⣿]", lines[0][:11]), "no line along the edge"
 
+    def test_the_cursor_still_reads_what_is_left_out(self) -> None:
+        values: list[float | None] = [90.0] * 3 + [80.0] * 3 + [2 + i % 5 / 50 for i in range(94)]
+        data = ChartData({0: points(values)}, since=0, until=100)
+        found = draw_chart(data, ChartOptions(fitted=True, view=View(cursor=1.0)), 60, 8)
+        assert found.reading is not None and "loss 90" in plain(found.reading.line(60))
+
     def test_an_even_fall_stays_as_it_is(self) -> None:
         assert self.drawn([8 - i / 20 for i in range(100)])[0] == ""
         assert self.drawn([9.0, 5.0, 2.0, 2.0, 2.0])[0] == "", "too few to say so"

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import shlex
 
+import msgspec
 import pytest
 
+from ddptop_runner.base.clock import utc_now
 from ddptop_runner.base.errors import UsageError
 from ddptop_runner.launch import ssh
 from ddptop_runner.launch.hosts import (
@@ -15,6 +18,8 @@ from ddptop_runner.launch.hosts import (
     parse_hosts,
     parse_nodes,
 )
+from ddptop_runner.model.node_link import Answer, NodeEvent
+from ddptop_runner.model.snapshot import Event
 
 
 @pytest.mark.parametrize(
@@ -219,3 +224,35 @@ def test_the_node_is_found_beside_this_one_or_in_its_own_environment(shell, tmp_
     made.chmod(0o755)
     assert run().stdout == "made\n"
     assert shlex.split(command)[0] == "sh"
+
+
+HOSTILE = "a\x1b]0;owned\x07b\u202ec\x9bd"
+
+
+@pytest.mark.parametrize("ascii_only", [True, False], ids=["escaped", "as it is"])
+def test_what_a_node_reports_cannot_steer_the_terminal(ascii_only: bool):
+    event = {
+        "type": "node",
+        "ts": "2026-01-01T00:00:00Z",
+        "message": HOSTILE,
+        "data": {HOSTILE: [HOSTILE]},
+    }
+    line = json.dumps({"type": "event", "event": event}, ensure_ascii=ascii_only)
+    report = ssh.decode_report(line.encode() + b"\n")
+    shown = json.dumps(msgspec.to_builtins(report), ensure_ascii=False)
+    assert "owned" in shown
+    assert not ssh.UNSAFE.search(shown)
+    assert "\\u00" not in shown
+
+
+def test_a_report_is_kept_as_it_is_but_for_what_is_too_long():
+    sent = Answer(id=1, data={"text": 'two\nlines\t"é…"', "data": "A" * (2 * ssh.LONG_BYTES)})
+    assert ssh.decode_report(msgspec.json.encode(sent) + b"\n") == sent
+    event = Event(type="node", ts=utc_now(), message="m" * (2 * ssh.LONG_BYTES))
+    cut = ssh.decode_report(msgspec.json.encode(NodeEvent(event=event)))
+    assert isinstance(cut, NodeEvent)
+    assert len(cut.event.message) == ssh.TEXT_CHARS
+
+
+def test_a_reason_is_one_short_line():
+    assert ssh.one_line("a\x1b[2Jb\nc " + "x" * 999) == ("a\ufffd[2Jb c " + "x" * 999)[:300]

@@ -20,7 +20,8 @@ host = sys.argv[-2]
 def out(**line):
     print(json.dumps(line), flush=True)
 if host == "nologin":
-    sys.exit("nologin: Permission denied (publickey,password).")
+    sys.stderr.write("nologin: Permission denied (publickey,password).\\n")
+    sys.exit(255)
 if host == "gone":
     sys.stderr.write("ssh: connect to host gone port 22: No route to host\\n")
     sys.exit(255)

@@ -13,9 +13,14 @@ import re
 import shlex
 import socket
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+import msgspec
+
+from ddptop_runner.base import bounded
 from ddptop_runner.base.errors import UsageError
+from ddptop_runner.model.node_link import Answer, Report
+from ddptop_runner.store.log_clean import UNSAFE
 
 VARIABLE = "DDPTOP_SSH"
 CONNECT_S = 10
@@ -37,6 +42,51 @@ NOT_INSTALLED = "ddptop-node: not installed"
 """What `node_command` prints on stderr where there is no ddptop."""
 VENVS = ".local/share/ddptop/venvs"
 """Below the home: where `ddptop setup-host` installs, a folder for each version."""
+
+LINE_CHARS = 300
+TEXT_CHARS = 65_536
+"""Of a string in an event or a snapshot of a node."""
+LONG_BYTES = 1 << 20
+"""A report that is longer may hold a string that is too long."""
+
+
+def decode_report(line: bytes) -> Report:
+    """What a node reports, without characters that steer a terminal, its strings bounded.
+
+    Raises:
+        msgspec.MsgspecError: it is no report.
+    """
+    report = bounded.decode_json(_reports, line)
+    text = line.decode().rstrip("\n")
+    if len(line) < LONG_BYTES and not UNSAFE.search(text) and not _ESCAPED.search(text):
+        return report
+    most = len(text) if isinstance(report, Answer) else TEXT_CHARS
+    try:
+        plain = _printable(msgspec.json.decode(line), most)
+    except RecursionError as error:
+        raise msgspec.DecodeError("nested too deeply") from error
+    cleaned: Report = msgspec.convert(plain, Report, str_keys=True)
+    return cleaned
+
+
+def _printable(value: Any, most: int) -> Any:
+    if isinstance(value, str):
+        return UNSAFE.sub("\N{REPLACEMENT CHARACTER}", value[:most])
+    if isinstance(value, list):
+        return [_printable(one, most) for one in value]
+    if isinstance(value, dict):
+        return {_printable(key, most): _printable(one, most) for key, one in value.items()}
+    return value
+
+
+_reports: msgspec.json.Decoder[Report] = msgspec.json.Decoder(Report)
+_ESCAPED = re.compile(r"\\[^\"\\/nt]")
+"""What JSON may hide a control character in."""
+
+
+def one_line(text: str) -> str:
+    """The start of what another machine says, as one line that is safe to print."""
+    return UNSAFE.sub("\N{REPLACEMENT CHARACTER}", " ".join(text.split()))[:LINE_CHARS]
 
 
 def is_here(host: str) -> bool:
@@ -132,7 +182,7 @@ def why_unreachable(host: str, status: int | None, stderr: str, limit_s: float) 
             "silent", f"no response within {limit_s:g} s", f"check that `ssh {quoted} true` works"
         )
     lines = [line.strip() for line in stderr.splitlines() if line.strip()]
-    last = f": {lines[-1][:200]}" if lines else ""
+    last = f": {one_line(lines[-1])}" if lines else ""
     who = "ssh" if status == FAILED else "ddptop-node"
     return Unreachable(
         "ssh", f"{who} failed with exit status {status}{last}", f"check `ssh {quoted} true`"

@@ -23,6 +23,7 @@ from ddptop_runner.launch.slurm import link_argv, step_environment
 from ddptop_runner.launch.ssh import (
     NOT_INSTALLED,
     Unreachable,
+    decode_report,
     is_here,
     node_command,
     ssh_argv,
@@ -43,7 +44,6 @@ CLOCK_TRIES = 3
 CLOSE_S = 1.0
 
 T = TypeVar("T")
-_decoder: msgspec.json.Decoder[Report] = msgspec.json.Decoder(Report)
 
 
 class HostError(Exception):
@@ -165,8 +165,8 @@ class HostLink:
                 while (at := self._out.find(b"\n")) >= 0:
                     line, self._out = self._out[:at], self._out[at + 1 :]
                     try:
-                        return _decoder.decode(line)
-                    except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError):
+                        return decode_report(line)
+                    except msgspec.MsgspecError:
                         skipped += len(line) + 1
                 too_much = skipped > MOST_NOISE_BYTES or len(self._out) > MOST_LINE_BYTES
                 left_s = deadline_s - time.monotonic()

@@ -11,7 +11,6 @@ from typing import Any
 
 import msgspec
 
-from ddptop_runner.base import bounded
 from ddptop_runner.base.clock import boottime_s, utc_now
 from ddptop_runner.base.errors import ControlError, DdptopError
 from ddptop_runner.launch import slurm, ssh
@@ -94,7 +93,7 @@ class NodeLink:
         """Connect, and connect again, until cancelled."""
         tries = 0
         while True:
-            why = await self._connect_once()
+            why = ssh.one_line(await self._connect_once())
             was_stable = self.is_up and boottime_s() - self._up_s >= STABLE_S
             tries = 0 if was_stable else tries + 1
             self.is_up = False
@@ -149,7 +148,7 @@ class NodeLink:
             known = None if status < 0 else status
             return ssh.why_unreachable(self.host, known, said, SILENT_S).problem
         lines = said.strip().splitlines()
-        return lines[-1][:200] if lines else f"the link ended with status {status}"
+        return lines[-1] if lines else f"the link ended with status {status}"
 
     async def _read(self, process: asyncio.subprocess.Process) -> None:
         assert process.stdout is not None  # it was asked for as a pipe
@@ -157,7 +156,7 @@ class NodeLink:
             if not line.startswith(b"{"):  # a login shell may greet
                 continue
             self._heard_s = boottime_s()
-            self._receive(bounded.decode_json(_reports, line))
+            self._receive(ssh.decode_report(line))
 
     def _receive(self, report: nl.Report) -> None:
         if isinstance(report, nl.Hello):
@@ -246,7 +245,9 @@ class NodeLink:
         finally:
             self._answers.pop(number, None)
         if answer.error is not None:
-            raise ControlError(answer.error, answer.hint)
+            raise ControlError(
+                ssh.one_line(answer.error), answer.hint and ssh.one_line(answer.hint)
+            )
         return answer.data
 
 
@@ -255,6 +256,3 @@ async def _last_bytes(stream: asyncio.StreamReader | None) -> str:
     while stream is not None and (data := await stream.read(ERROR_BYTES)):
         kept = (kept + data)[-ERROR_BYTES:]
     return kept.decode("utf-8", "replace")
-
-
-_reports = msgspec.json.Decoder(nl.Report)

@@ -37,8 +37,8 @@ FRAMEWORKS_READY := \
 TORCH := $(shell grep '^torch==' constraints.txt)
 HOROVOD := horovod-0.28.1
 
-# many tests wait for real processes: three files at a time, each in order, on any machine
-SPREAD := -n 3 --dist loadfile --no-loadscope-reorder
+# many tests wait for real processes: five files at a time, each in order, on any machine
+SPREAD := -n 5 --dist loadfile --no-loadscope-reorder
 
 # hundreds of processes would each compile ddptop anew
 export PYTHONDONTWRITEBYTECODE =

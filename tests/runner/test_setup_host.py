@@ -6,11 +6,13 @@ import base64
 import csv
 import hashlib
 import io
+import json
 import sys
 import zipfile
 
 import pytest
 
+from ddptop_runner.host import procs
 from ddptop_runner.launch import setup_host
 from ddptop_runner.version import __version__
 
@@ -66,3 +68,21 @@ def test_the_script_for_the_host_runs_on_old_pythons():
     compile(setup_host._INSTALL, "install", "exec")
     assert "f'" not in setup_host._INSTALL
     assert sys.version_info >= setup_host.MINIMUM_PYTHON
+
+
+def test_what_is_installed_already_is_left_alone(tmp_path, monkeypatch):
+    """Jobs may be running from it."""
+    monkeypatch.setenv("HOME", str(tmp_path))
+    payload = setup_host.Payload()
+    assert payload.data == setup_host.Payload().data
+    facts, _, wheels = payload.data.partition(b"\n")
+    target = tmp_path / setup_host.VENVS / json.loads(facts)["version"]
+    target.mkdir(parents=True)
+    node = target / "ddptop-node"
+    node.write_text("#!/bin/sh")
+    node.chmod(0o700)
+    stamp = f"{hashlib.sha256(wheels).hexdigest()} {sys.executable}"
+    (target / "installed").write_text(stamp)
+    here = procs.host_name()
+    assert setup_host.install(here, sys.executable, payload) == str(target)
+    assert node.read_text() == "#!/bin/sh"

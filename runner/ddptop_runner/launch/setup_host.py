@@ -33,7 +33,7 @@ _PACKAGES = ("ddptop", "ddptop_runner")
 _LEFT_OUT = frozenset({"RECORD", "INSTALLER", "REQUESTED", "direct_url.json"})
 
 _INSTALL = r"""
-import io, json, os, shutil, subprocess, sys, sysconfig, zipfile
+import hashlib, io, json, os, shutil, subprocess, sys, sysconfig, zipfile
 def end(problem, remedy):
     print(json.dumps({"problem": problem, "remedy": remedy}))
     sys.exit(0)
@@ -47,6 +47,15 @@ if found < tuple(told["minimum"]):
         "pass --python PATH of a newer one there")
 target = os.path.join(os.path.expanduser("~"), told["venvs"], told["version"])
 mark = os.path.join(target, "ddptop-node")
+stamp = os.path.join(target, "installed")
+this = hashlib.sha256(payload).hexdigest() + " " + sys.executable
+try:
+    with open(stamp) as file:
+        if file.read() == this and os.access(mark, os.X_OK):
+            print(json.dumps({"folder": target}))
+            sys.exit(0)
+except (IOError, OSError):
+    pass
 try:
     os.makedirs(os.path.dirname(target), mode=0o700, exist_ok=True)
     if os.path.exists(mark):
@@ -89,6 +98,8 @@ with open(mark + ".new", "w") as file:
                % (python, start.stdout.decode().strip()))
 os.chmod(mark + ".new", 0o700)
 os.rename(mark + ".new", mark)
+with open(stamp, "w") as file:
+    file.write(this)
 print(json.dumps({"folder": target}))
 """
 
@@ -101,7 +112,7 @@ class Payload:
         packed = io.BytesIO()
         with zipfile.ZipFile(packed, "w", zipfile.ZIP_STORED) as archive:
             for name, data in wheels.items():
-                archive.writestr(name, data)
+                archive.writestr(_entry(name), data)
         facts = {
             "version": _version(),
             "venvs": VENVS,
@@ -279,11 +290,19 @@ def _packed(files: Mapping[str, bytes], info: str) -> bytes:
     record = []
     with zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED) as archive:
         for name, data in files.items():
-            archive.writestr(name, data)
+            archive.writestr(_entry(name), data, zipfile.ZIP_DEFLATED)
             digest = base64.urlsafe_b64encode(hashlib.sha256(data).digest()).rstrip(b"=").decode()
             record.append(f"{_quoted(name)},sha256={digest},{len(data)}\n")
-        archive.writestr(f"{info}/RECORD", "".join(record) + f"{info}/RECORD,,\n")
+        lines = "".join(record) + f"{info}/RECORD,,\n"
+        archive.writestr(_entry(f"{info}/RECORD"), lines, zipfile.ZIP_DEFLATED)
     return packed.getvalue()
+
+
+def _entry(name: str) -> zipfile.ZipInfo:
+    """Without the time, so that the same files make the same archive."""
+    entry = zipfile.ZipInfo(name)
+    entry.external_attr = 0o600 << 16
+    return entry
 
 
 def _quoted(name: str) -> str:

@@ -6,11 +6,14 @@ import os
 import sys
 from typing import TYPE_CHECKING
 
+from ddptop.plain.output import say
 from ddptop.view import terminal
+from ddptop_runner.job.registry import JobView
 
 if TYPE_CHECKING:
     from textual.message import Message
 
+    from ddptop.sources.snapshot import Snapshot
     from ddptop_runner.foreign.types import ForeignJob
 
 
@@ -56,7 +59,16 @@ def run(
     )
     app.driver_class = TerminalDriver
     app.run(mouse=settings.interface.mouse)
+    _say_what_runs_on(app.latest)
     return app.return_code or 0
+
+
+def _say_what_runs_on(latest: Snapshot | None) -> None:
+    """Where the last screen was of a live job of ddptop's own: how to come back to it."""
+    detail = None if latest is None or not latest.wish.follow else latest.detail
+    if detail is not None and isinstance(detail.view, JobView) and detail.view.is_live:
+        job = detail.view.job
+        say(f"{job} keeps running; reattach with `ddptop attach {job}`")
 
 
 def run_overview(*, readonly: bool = False, ascii_only: bool | None = None) -> int:

@@ -138,8 +138,9 @@ def known(value: object) -> str:
 
 
 def heat(gpu: GpuSample) -> str:
-    """The style of a temperature, against the device's own slow-down threshold."""
-    return "warn" if is_hot(gpu) else known(gpu.temperature_c)
+    """The style of a temperature, against the device's own slow-down threshold, or slow-down."""
+    slowed = any(reason.startswith("thermal") for reason in gpu.throttle_reasons or ())
+    return "warn" if slowed or is_hot(gpu) else known(gpu.temperature_c)
 
 
 def _memory_bar(gpu: GpuSample, cells: int) -> Line:

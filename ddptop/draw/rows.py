@@ -95,7 +95,7 @@ def _deviation(apart: RankDeviation, figure: Figure) -> Span:
 
 def event_row(event: Event) -> dict[str, Span]:
     """One event, by column; times in this machine's zone."""
-    style = words.event_style(event.type)
+    style = words.event_style(event)
     local = event.ts.astimezone()
     return {
         "time": (f"{local:%H:%M:%S}", "dim"),

@@ -37,6 +37,12 @@ class Told:
         return self.events[0].type
 
     @property
+    def style(self) -> str:
+        """Of the most urgent of its events."""
+        styles = [words.event_style(event) for event in self.events]
+        return next((style for style in styles if style != "dim"), "dim")
+
+    @property
     def at(self) -> dt.datetime:
         """When it happened first."""
         return self.events[0].ts
@@ -119,7 +125,7 @@ def offset(at: dt.datetime, start: dt.datetime | None) -> str:
 
 def told_row(told: Told, start: dt.datetime | None) -> Mapping[str, Span]:
     """A line of the timeline, by column."""
-    style = words.event_style(told.type)
+    style = told.style
     mark = _OWN_MARKS.get(told.type) or _MARKS.get(style, "○")
     local = told.at.astimezone()
     return {

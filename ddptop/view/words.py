@@ -11,7 +11,7 @@ from ddptop.view.text import Line, Span
 from ddptop_runner.base import units
 from ddptop_runner.foreign.types import ForeignView
 from ddptop_runner.job.registry import AnyJob, pause_of
-from ddptop_runner.model.snapshot import Pause
+from ddptop_runner.model.snapshot import Event, Pause
 from ddptop_runner.model.words import PauseState, Phase, RankState
 
 __all__ = [
@@ -162,9 +162,10 @@ def severity(of: str) -> Span:
     return _SEVERITIES.get(of, ("▲", "warn"))
 
 
-def event_style(kind: str) -> str:
-    """The style of an event's type."""
-    return _EVENT_STYLES.get(kind, "dim")
+def event_style(event: Event) -> str:
+    """The style of an event: an exit with status 0 is no reason to look."""
+    is_good_exit = event.type in ("rank_exited", "launcher_exited") and event.exit_code == 0
+    return "dim" if is_good_exit else _EVENT_STYLES.get(event.type, "dim")
 
 
 def event_words(kind: str) -> str:

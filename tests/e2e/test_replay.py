@@ -53,13 +53,15 @@ def test_every_moment_of_a_job_is_there_afterwards(launch_script):
     assert states(span[0])[0] == "starting"
     assert states(at["training", 0] + 1) == ("running", ["running"] * 2)
     ended = reader.read(span[1], view.snapshot).snapshot
-    assert (ended.state, [rank.state for rank in ended.ranks]) == ("failed", ["stopped", "failed"])
+    first, second = (rank.state for rank in ended.ranks)
+    assert (ended.state, second) == ("failed", "failed")
+    assert first in ("stopped", "failed"), "it is ended, or its connection is before"
     assert ended.cause is not None and ended.cause.exception == "ValueError"
 
     # what is shown of each rank belongs together
     seen: list[RankSample] = []
-    for second in range(int(at["training", 0]), int(at["failure", 0])):
-        ranks = reader.read(second, view.snapshot).snapshot.ranks
+    for when in range(int(at["training", 0]), int(at["failure", 0])):
+        ranks = reader.read(when, view.snapshot).snapshot.ranks
         seen += [rank for rank in ranks if rank.step and rank.sync_s is not None]
     assert seen, "no moment has steps and what they are made of"
     fast = [rank for rank in seen if rank.rank == 0][-1]

@@ -18,7 +18,7 @@ from tests.tui.own_views import rank, view_of
 
 from ddptop_runner.job.registry import JobView
 from ddptop_runner.jobs.contract import job_status
-from ddptop_runner.model.snapshot import Alert, Cause, Checkpoint, NodeSnapshot
+from ddptop_runner.model.snapshot import Alert, Cause, Checkpoint, Event, NodeSnapshot
 from ddptop_runner.model.words import JobState, Phase, RankState
 
 
@@ -305,3 +305,11 @@ class TestAlertsAndCause:
         ]
         cut = plain(panels.setback_lines(None, cause, 40, 1)[0]).rstrip()
         assert cut == "▌ the last attempt…   i: evidence"
+
+
+def test_an_exit_with_status_0_is_no_reason_to_look() -> None:
+    def style(exit_code: int | None) -> str:
+        exited = Event(ts=NOW, type="rank_exited", rank=1, exit_code=exit_code, message="exited")
+        return words.event_style(exited)
+
+    assert [style(0), style(1), style(None)] == ["dim", "warn", "warn"]

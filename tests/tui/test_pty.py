@@ -62,6 +62,18 @@ def test_leaving_gives_the_terminal_back(
     wait_until(one.ended, what="its end")
     assert one.process.returncode == 0
     assert one.draws(b"\x1b[?1049l"), "the alternate screen was not left"
+    assert b"keeps running" not in one.drawn
+
+
+def test_leaving_a_live_job_tells_how_to_come_back(
+    terminal: Callable[..., Terminal], wait_until: WaitUntil, ddptop_home: Path
+) -> None:
+    fake_home.two_cpu_ranks(ddptop_home)
+    one = terminal("attach", "mlp-cpu")
+    wait_until(lambda: one.draws(b"rank 0"), what="the job")
+    one.type("q")
+    wait_until(one.ended, what="its end")
+    assert one.draws(b"mlp-cpu keeps running; reattach with `ddptop attach mlp-cpu`")
 
 
 def test_sigterm_gives_the_terminal_back(

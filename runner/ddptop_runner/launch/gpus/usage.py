@@ -102,13 +102,11 @@ def use_of(device: Device, gpu: GpuSample | None, claimed_by: Sequence[str] = ()
 
 
 def is_hot(gpu: GpuSample) -> bool:
-    """Whether it is about to lower its clocks, or does so, for its temperature."""
+    """Whether its temperature is near the one at which it lowers its clocks, or above."""
     celsius, threshold = gpu.temperature_c, gpu.temperature_slowdown_c
-    if celsius is None:
+    if celsius is None or threshold is None:
         return False
-    if any(reason.startswith("thermal") for reason in gpu.throttle_reasons or ()):
-        return True
-    return threshold is not None and celsius >= threshold - NEAR_SLOWDOWN_C
+    return celsius >= threshold - NEAR_SLOWDOWN_C
 
 
 def unknown_holder(gpu: GpuSample) -> str | None:

@@ -104,7 +104,7 @@ class Zygote:
         Returns:
             Its process handle, or None where it has to be started as usual.
         """
-        if self.why_not is not None or changed(self._loaded_env, env):
+        if self.why_not is not None or differs(self._loaded_env, env):
             return None
         order = {"argv": list(argv), "env": env, "log": log, "probe": probe, "agent": os.getpid()}
         adopt(True)
@@ -150,10 +150,10 @@ def adopt(wanted):
     ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, int(wanted), 0, 0, 0)
 
 
-def changed(before, now):
-    """The names of variables that are read with torch and differ."""
-    names = [name for name in {*before, *now} if LOADED_WITH_TORCH.match(name)]
-    return sorted(name for name in names if before.get(name) != now.get(name))
+def differs(before, now):
+    """Whether a variable differs that is read when torch is loaded."""
+    names = filter(LOADED_WITH_TORCH.match, {*before, *now})
+    return any(before.get(name) != now.get(name) for name in names)
 
 
 def start(command, before, path):
@@ -226,15 +226,11 @@ def serve(channel, command, before, path):
             os.close(write)
             return order
         os.close(write)
-        said = b""
-        while not said.endswith(b"\n"):
-            piece = os.read(read, 64)
-            if not piece:
-                break
-            said += piece
-        os.close(read)
+        with open(read, "rb") as reader:  # the pid, and a line's end once the rank is one
+            reported = reader.readline()
         os.waitpid(middle, 0)
-        answer = {"pid": int(said)} if said.endswith(b"\n") else {"why_not": "it cannot fork"}
+        is_rank = reported.endswith(b"\n")
+        answer = {"pid": int(reported)} if is_rank else {"why_not": "it cannot fork"}
         channel.sendall(json.dumps(answer).encode("ascii") + b"\n")
     os._exit(0)
 
@@ -375,7 +371,7 @@ class Preloaded:
 
     def check(self, family):
         """Start this rank as usual where torch has to be loaded anew."""
-        if changed(self._rank_env, os.environ):
+        if differs(self._rank_env, os.environ):
             os.execve(self._command[0], self._command, self._rank_env)
         self._families = {
             name: modules for name, modules in self._families.items() if modules is not family

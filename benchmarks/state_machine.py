@@ -2,20 +2,22 @@
 
 python benchmarks/state_machine.py [--runs 100000] [--seed FIRST]
 python benchmarks/state_machine.py --nodes [--runs 10000] [--seed FIRST]
-python benchmarks/state_machine.py --breaks [--runs 1500]
+python benchmarks/state_machine.py --breaks [--nodes] [--runs 1500]
 
 With `--nodes`, the job runs on several nodes, and its real head leads it in virtual time.
 
 Prints the seed of each interleaving that breaks an invariant; `--seed N --runs 1` replays it. With
-`--breaks`, takes out each transition and each decision in turn, and prints those that no
-interleaving misses.
+`--breaks`, takes out each transition and each decision in turn (with `--nodes`, each that is only
+of a head), and prints those that no interleaving misses.
 """
 
 from __future__ import annotations
 
 import argparse
+import gc
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -25,33 +27,42 @@ sys.path[:0] = [str(ROOT), str(ROOT / "runner")]
 from tests.runner import machine_nodes  # noqa: E402
 from tests.runner.machine import drive  # noqa: E402
 
-from ddptop_runner.job import decide, transition  # noqa: E402
+from ddptop_runner.job import decide, decide_nodes, transition  # noqa: E402
+
+Drive = Callable[[int], Any]
 
 
-def first_failure(seeds: range) -> int | None:
-    """The first seed that breaks an invariant."""
+def first_failure(drive_one: Drive, seeds: range) -> tuple[int, str] | None:
+    """The first seed that breaks an invariant, and which."""
     for seed in seeds:
         try:
-            drive(seed)
-        except Exception:
-            return seed
+            drive_one(seed)
+        except Exception as error:
+            return seed, f"{type(error).__name__}: {error}"
     return None
 
 
-def survivors(seeds: range) -> list[str]:
+def survivors(drive_one: Drive, seeds: range, *, of_nodes: bool) -> list[str]:
     """The transitions and decisions without which every interleaving is as good."""
     found = []
+    changes, decisions = transition._CHANGES, decide._DECISIONS
     tables: list[tuple[dict[Any, Any], Any]] = [
-        (transition._CHANGES, lambda state, event, at: state),
-        (decide._DECISIONS, lambda *_: []),
+        (changes, lambda state, event, at: state),
+        (decide_nodes._RULES if of_nodes else decisions, lambda *_: []),
     ]
     for table, nothing in tables:
         for kind, change in list(table.items()):
+            if table is changes and change.__name__.startswith("_node") != of_nodes:
+                continue
             table[kind] = nothing
-            seed = first_failure(seeds)
+            failed = first_failure(drive_one, seeds)
             table[kind] = change
-            if seed is None:
-                found.append(f"{change.__module__}.{change.__name__} of {kind.__name__}")
+            name = f"{change.__module__}.{change.__name__} of {kind.__name__}"
+            print(
+                name, "survives" if failed is None else f"is missed by {failed}"[:200], flush=True
+            )
+            if failed is None:
+                found.append(name)
     return found
 
 
@@ -66,8 +77,10 @@ def main() -> int:
     runs = args.runs or (1500 if args.breaks else 10_000 if args.nodes else 100_000)
     drive_one = machine_nodes.drive if args.nodes else drive
     seeds = range(args.seed, args.seed + runs)
+    gc.freeze()
+    gc.set_threshold(100_000)  # what a life leaves behind is looked for once in many of them
     if args.breaks:
-        found = survivors(seeds)
+        found = survivors(drive_one, seeds, of_nodes=args.nodes)
         print(f"{len(found)} breaks survived", *found, sep="\n  ")
         return 1 if found else 0
     began_s, failed = time.monotonic(), 0

@@ -46,9 +46,11 @@ NODE_TIMEOUT_S = 40.0
 STEPS = 25
 SETTLED_S = 600.0
 """After the last thing that happened, whatever is to follow has followed."""
+QUIET_S = 30.0
+"""More than any wait in which no order is under way."""
 LINK_BACK_S = 15.0
 """Until a link is made again, and the node has told what happened."""
-TICK_S = 5.0
+TICK_S = 10.0
 POLL_S = 0.5
 FOLDER = RunFolder(Path(tempfile.gettempdir()) / "machine-nodes" / "train")
 
@@ -65,15 +67,17 @@ class VirtualLoop(asyncio.SelectorEventLoop):
 
 
 class _Jumps(selectors.SelectSelector):
+    """Nothing comes from outside: the head's only channel holds its hello from the start."""
+
     def __init__(self, loop: VirtualLoop) -> None:
         super().__init__()
         self._loop = loop
 
     def select(self, timeout: float | None = None) -> list[Any]:
-        found = super().select(0)
-        if not found and timeout:
+        assert timeout is not None, "nothing is left to wait for"
+        if timeout > 0:
             self._loop.clock_s += max(timeout, 1e-6)  # a sum that is rounded down stands still
-        return found
+        return []
 
 
 class Node:
@@ -324,32 +328,32 @@ class Link:
 
     async def _follow(self, life: int) -> None:
         """As ddptop-node does: events, then states, or that nothing is there."""
-        absent_s = 0.0
+        far, absent_s = self._far, 0.0
         while self.is_up and life == self._life:
             self.wake.clear()
-            await asyncio.sleep(self.world.random.choice([0.0, 0.0, 0.3]))
-            far = self._far
-            log = list(far.log)
-            is_there = far.is_alive
+            if len(far.log) > self.seq:
+                await asyncio.sleep(self.world.random.choice([0.0, 0.0, 0.3]))
             if self._is_silent:
-                await asyncio.sleep(1.0)
+                await asyncio.sleep(TICK_S)
                 continue
-            for row in log:
+            rows = far.log[self.seq :]
+            is_there = far.is_alive or (bool(far.log) and far.phase == "ended")
+            for row in rows:
                 if not self.is_up or life != self._life:
                     return
-                if row.seq > self.seq:
-                    self.seq = row.seq
-                    self._take(self, nl.NodeEvent(event=row))
+                self.seq = row.seq
+                self._take(self, nl.NodeEvent(event=row))
             if not self.is_up or life != self._life:
                 return
-            if is_there or (log and far.phase == "ended"):
+            if is_there:
                 absent_s = 0.0
                 self._take(self, nl.NodeState(snapshot=far.world.snapshot_of(far)))
             elif (absent_s := absent_s + 1.0) >= 3.0:
                 absent_s = 0.0
-                self._take(self, nl.NodeAbsent(has_folder=bool(log)))
-            with contextlib.suppress(asyncio.TimeoutError):
-                await asyncio.wait_for(self.wake.wait(), 1.0)
+                self._take(self, nl.NodeAbsent(has_folder=bool(far.log)))
+            alarm = self.world.loop.call_later(TICK_S if is_there else 1.0, self.wake.set)
+            await self.wake.wait()
+            alarm.cancel()
 
     def goes_silent(self) -> None:
         """As after a power-off: orders get no answer, until the head gives the link up."""
@@ -589,10 +593,12 @@ class World:
 
     def check(self) -> None:
         if self.head is not None and self.head.parts.by_host:  # it has restored what it was
-            mine, folded = (msgspec.to_builtins(one) for one in (self.head.job, self.rows.folded))
-            apart = {
-                name: (mine[name], folded[name]) for name in mine if mine[name] != folded[name]
-            }
+            mine, folded = self.head.job, self.rows.folded
+            apart = [
+                (name, getattr(mine, name), getattr(folded, name))
+                for name in (() if mine == folded else mine.__struct_fields__)
+                if getattr(mine, name) != getattr(folded, name)
+            ]
             assert not apart, f"the log tells another story: {apart}"
         if self.head is not None:
             assert not self.head.defects._reported, self.head.defects._reported
@@ -676,12 +682,36 @@ class World:
             if self.job.is_over:
                 return
 
+    async def quiet(self) -> None:
+        """Wait until nothing is under way any more, neither here nor on a node that is reached."""
+        end_s, since_s = self.loop.time() + SETTLED_S, self.loop.time()
+        while self.loop.time() < min(end_s, since_s + QUIET_S):
+            await asyncio.sleep(TICK_S)
+            if self.is_busy:
+                since_s = self.loop.time()
+
+    @property
+    def is_busy(self) -> bool:
+        head = self.head
+        assert head is not None
+        if head.ended.is_set():
+            return self._work is not None and not self._work.done()
+        parts = head.parts.by_host.values()
+        return (
+            bool(head._orders.under_way)
+            or any(
+                part.broken is not None or part.link.seq < len(part.link._far.log) for part in parts
+            )
+            or any(node.phase in ("starting", "stopping") for node in self.nodes.values())
+            or not all(part.is_reported or part.link._far.is_off for part in parts)
+        )
+
     async def settle(self) -> None:
         """With every node in reach, each trains the attempt of the job, or the job is over."""
         await self.link_returns()
         await self.nodes_return()
         self.happened.append(f"{self.loop.time() - 1000:.1f} settle")
-        await asyncio.sleep(SETTLED_S)
+        await self.quiet()
         self.check()
         if not self.job.is_over:
             assert self.job.phase == "running", f"it stays {self.job.phase}"
@@ -692,7 +722,7 @@ class World:
                 assert node.phase in ("running", "ended"), f"{node.host} stays {node.phase}"
                 assert node.attempt == self.job.attempt, f"{node.host} trains {node.attempt}"
             await self.command({"op": "stop", "grace_s": 5.0})
-            await asyncio.sleep(SETTLED_S)
+            await self.quiet()
         assert self.job.is_over, "a stop does not end"
         assert self._work is not None
         await asyncio.wait_for(self._work, SETTLED_S)

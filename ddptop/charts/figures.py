@@ -25,6 +25,7 @@ from ddptop.charts.plot import (
 from ddptop.charts.reading import Reading
 from ddptop.charts.smooth import smoothed
 from ddptop.charts.view import View
+from ddptop.view.keys import key
 from ddptop.view.series import Columns, Frame, Points, bin_points
 from ddptop.view.text import Line, Span, cells_of, join, line
 from ddptop_runner.base.units import celsius, loss, percent, size, step_time, watts
@@ -254,7 +255,7 @@ def _notes(drawn: dict[str, list[_Drawn]], units: Sequence[str]) -> list[Line]:
             value = form_of(unit)(known[-1]) if known else "n/a"
             parts.append(line((f"{mark} ", one.style), (f"{one.curve.name} ", "dim"), value))
     hidden = len(units) - len(drawn)
-    more = line((f"{hidden} more: press a", "dim")) if hidden else ()
+    more = line((f"{hidden} more: press {key('chart.mode')}", "dim")) if hidden else ()
     return [join([*parts[:number], more], "  ") for number in range(len(parts), -1, -1)]
 
 

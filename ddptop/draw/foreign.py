@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from ddptop.draw.header import LABELLED, far_line, learning_line, question
 from ddptop.view import words
 from ddptop.view.jobs import elapsed_s
+from ddptop.view.keys import key
 from ddptop.view.learning import LossTrend
 from ddptop.view.progress import progress_of
 from ddptop.view.text import Line, clip, field, fill, fit, line, width
@@ -98,9 +99,9 @@ def unreadable_line(unreadable: Sequence[Unreadable], cells: int) -> Line:
     of = f" owned by {', '.join(users)}" if users else ""
     number = "1 process" if len(unreadable) == 1 else f"{len(unreadable)} processes"
     head = line((" ▲ ", "warn"), f"{number}{of} cannot be inspected: ")
-    key = line(("  ", ""), ("u", "busy"), (" shows why ", "dim"))
-    reason = clip(unreadable[0].reason or "no permission", cells - width(head) - width(key))
-    return fit((*head, (reason, "dim"), *key), cells)
+    more = line(("  ", ""), (key("view.unseen"), "busy"), (" shows why ", "dim"))
+    reason = clip(unreadable[0].reason or "no permission", cells - width(head) - width(more))
+    return fit((*head, (reason, "dim"), *more), cells)
 
 
 def damaged_line(damaged: Sequence[tuple[str, str]], cells: int) -> Line:
@@ -110,8 +111,8 @@ def damaged_line(damaged: Sequence[tuple[str, str]], cells: int) -> Line:
     names = ", ".join(sanitize(name) for name, _ in damaged)
     number = "1 run folder" if len(damaged) == 1 else f"{len(damaged)} run folders"
     head = line((" ▲ ", "warn"), f"{number} cannot be read: ")
-    key = line(("  ", ""), ("u", "busy"), (" shows why ", "dim"))
-    return fit((*head, (clip(names, cells - width(head) - width(key)), ""), *key), cells)
+    more = line(("  ", ""), (key("view.unseen"), "busy"), (" shows why ", "dim"))
+    return fit((*head, (clip(names, cells - width(head) - width(more)), ""), *more), cells)
 
 
 def damaged_sections(damaged: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:

@@ -11,6 +11,7 @@ import msgspec
 
 from ddptop.draw.cards import memory_share
 from ddptop.view import words
+from ddptop.view.keys import key as key_of
 from ddptop.view.odd import CALM, severity
 from ddptop.view.rank_words import counts_own, data_share, rank_step
 from ddptop.view.text import Line, Span, line, width
@@ -212,8 +213,8 @@ def _apart(entries: Sequence[tuple[Span, str]], gap: str) -> Line:
 
 def map_hint(title: str, rows: str, cells: int) -> Line:
     """Next to the map's title: which `rows` are shown, unless all are, and the key."""
-    key = ("m", "busy")
-    whole, brief = line(key, (" next metric", "dim")), line(key, (" next", "dim"))
+    named = (key_of("ranks.figure"), "busy")
+    whole, brief = line(named, (" next metric", "dim")), line(named, (" next", "dim"))
     hints = [whole]
     if rows:
         hints = [line((f"rows {rows}   ", "dim"), *whole), line((f"{rows}  ", "dim"), *brief)]

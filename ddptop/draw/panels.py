@@ -8,6 +8,7 @@ from collections.abc import Sequence
 
 from ddptop.charts.bars import bar
 from ddptop.view import words
+from ddptop.view.keys import key
 from ddptop.view.shown import Machine
 from ddptop.view.text import Line, clip, fit, line, spread, width, wrap
 from ddptop_runner.base import units
@@ -45,7 +46,9 @@ def alert_lines(alerts: Sequence[Alert], now: dt.datetime, cells: int, most: int
         rest = len(ranked) - place - 1
         room = most - len(lines)
         if room < 1 or (room == 1 and rest and place):
-            lines.append(fit(line((f"   and {rest + 1} more: press f", "dim")), cells))
+            lines.append(
+                fit(line((f"   and {rest + 1} more: press {key('job.findings')}", "dim")), cells)
+            )
             break
         later = 0 if not rest else 1 if place == 0 else min(rest, room - 1)
         lines += _alert(alert, now, cells, max(1, min(ALERT_ROWS, room - later)))
@@ -75,7 +78,7 @@ def cause_lines(
     tail = [text for text in last_lines if _CARETS.sub("", text)][-room:] if room > 1 else []
     lines += [line(("│ ", "faint"), (clip(text, cells - 4), "dim")) for text in tail]
     if (cause.evidence or now) and len(lines) < rows:
-        keys = line(("i", "busy"), (" evidence", "dim")) if cause.evidence else ()
+        keys = line((key("job.evidence"), "busy"), (" evidence", "dim")) if cause.evidence else ()
         label = "next  " if now else "saved  "
         said = clip(now or cause.evidence or "", cells - 5 - len(label) - width(keys))
         lines.append(line((label, "title"), said, "   ", *keys))

@@ -10,6 +10,7 @@ from pathlib import PurePath
 from ddptop.draw.panels import pointing_only
 from ddptop.view import words
 from ddptop.view.attempts import Attempt
+from ddptop.view.keys import key, with_keys
 from ddptop.view.shown import Tail
 from ddptop.view.text import Line, Span, clip, fit, line, wrap
 from ddptop_runner.base import units
@@ -42,8 +43,8 @@ _REMEDIES = {
     "host_oom": "use fewer data loader workers, a smaller batch, or more memory for this job",
     "nan": "lower the learning rate or clip gradients, and resume from a checkpoint saved "
     "before the first bad loss; to resume automatically, use launch --on-nan restart",
-    "hang": "stacks and flight records (press i) show where each rank was and which one never "
-    "arrived",
+    "hang": "stacks and flight records (press {job.evidence}) show where each rank was and which "
+    "one never arrived",
     "gpu": "exclude the device (launch --gpus), or let jobs continue without it "
     "(--allow-shrink); to see its status, run ddptop gpus",
     "early_exit": "give every rank the same number of batches: DistributedSampler(drop_last=True), "
@@ -173,7 +174,7 @@ def what_now(attempt: Attempt, state: JobState, *, is_last: bool) -> str:
     again = is_last and state in ("failed", "stopped", "lost")
     parts = []
     if cause is not None and (again or cause.kind in _REMEDIES):
-        remedy = _REMEDIES.get(cause.kind, "")
+        remedy = with_keys(_REMEDIES.get(cause.kind, ""))
         if not remedy and cause.exception is not None and cause.place is not None:
             remedy = f"fix {_place(cause)}"
         if not remedy and cause.kind == "signal" and cause.signal == "SIGKILL":
@@ -184,10 +185,11 @@ def what_now(attempt: Attempt, state: JobState, *, is_last: bool) -> str:
         parts.append(remedy)
     if again and cause is not None and cause.kind == "exit_code" and cause.exit_code == REFUSED:
         return (
-            "launch with different arguments; the script rejected these, and pressing R reuses them"
+            "launch with different arguments; the script rejected these, and pressing "
+            f"{key('job.again')} reuses them"
         )
     if again:
-        parts.append("press R to relaunch")
+        parts.append(f"press {key('job.again')} to relaunch")
     known = [part for part in parts if part]
     return (", then " if known and known[0].startswith("fix ") else "; ").join(known)
 
@@ -258,7 +260,7 @@ def _labelled(
         say("next step" if is_last else "remedy", now, 2, "strong")
     if attempt.cause is not None and attempt.cause.evidence:
         kept = PurePath(attempt.cause.evidence).name
-        hint = ("   press enter to open", "dim")
+        hint = (f"   press {key('story.open')} to open", "dim")
         lines.append(line((f"{'evidence':<{LABEL_CELLS}}", "dim"), kept, hint))
     return lines
 

@@ -183,7 +183,7 @@ EVENT_MEANINGS = {
     "finished": "every rank exited with status 0: the job is done",
     "stopping": "someone asked the job to stop",
     "stopped": "the job ended because someone asked it to stop",
-    "alert": "something you should know about; press f to list current problems",
+    "alert": "something you should know about; press {job.findings} to list current problems",
     "alert_over": "an alert was resolved, or the job ended while it was active",
     "node": "a machine of the job became unreachable, came back, or was given up",
     "gpu_lost": "a device fell off the bus",

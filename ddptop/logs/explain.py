@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from ddptop.logs.row import LogRow
+from ddptop.view.keys import key
 from ddptop_runner.base import units
 from ddptop_runner.base.paths import LAUNCHER
 
@@ -46,11 +47,15 @@ def about_line(
             (
                 "~",
                 "these ranks printed similar lines that differ in rank numbers or "
-                "times; press c to show each separately",
+                f"times; press {key('log.alike')} to show each separately",
             )
         )
     elif "-" in row.label or "," in row.label:
         texts.append(
-            (row.label, "these ranks printed identical lines; press c to show each separately")
+            (
+                row.label,
+                f"these ranks printed identical lines; press {key('log.alike')} to show each "
+                "separately",
+            )
         )
     return texts

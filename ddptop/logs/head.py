@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ddptop.logs.row import Level
+from ddptop.view.keys import key, with_keys
 from ddptop.view.text import Line, Span, line, rule, width
 from ddptop_runner.base import units
 from ddptop_runner.base.paths import LAUNCHER
@@ -70,7 +71,8 @@ def state_words(facts: HeadFacts) -> Span:
     """Whether more lines are shown as they come."""
     if facts.following:
         return ("following", "ok") if facts.is_live else ("end", "dim")
-    return ("not following (G: end)", "warn") if facts.is_live else ("press G for the end", "dim")
+    end = key("move.last")
+    return (f"not following ({end}: end)" if facts.is_live else f"press {end} for the end", "dim")
 
 
 def head_rule(facts: HeadFacts, cells: int) -> Line:
@@ -173,10 +175,10 @@ def empty_lines(
     """
     if looked is not None:
         text = f"searching for {LEVEL_WORDS[least]}: {looked:.0%} of {units.size(size_bytes)}"
-        return _said(text, "press L to show all lines")
+        return _said(text, f"press {key('log.level')} to show all lines")
     if least:
         none = LEVEL_WORDS[least].replace(" and", " or")
-        return _said(f"no {none} in this log", "press L to show all lines")
+        return _said(f"no {none} in this log", f"press {key('log.level')} to show all lines")
     if output is not None:
         return _said(
             f"no output read yet; the output goes to {output}",
@@ -184,7 +186,15 @@ def empty_lines(
         )
     if is_live:
         return _said("no output yet", "new lines appear here automatically")
-    return _said("no output", "press [ or ] for another rank, < or > for another attempt")
+    return _said("no output", other_logs())
+
+
+def other_logs() -> str:
+    """How to get to other logs of the job."""
+    return with_keys(
+        "press {rank.previous} or {rank.next} for another rank, {log.older} or {log.newer} for "
+        "another attempt"
+    )
 
 
 def _said(words: str, remedy: str) -> list[Line]:

@@ -15,6 +15,7 @@ from textual.message import Message
 
 from ddptop.logs.fed import FedLines, search_rows
 from ddptop.logs.find import LogPattern
+from ddptop.logs.head import other_logs
 from ddptop.logs.messages import (
     CollectorFailed,
     LogGrew,
@@ -299,7 +300,7 @@ class LogReader:
             who = "the launcher" if whose == LAUNCHER else f"rank {whose}"
             self._miss(
                 f"{who} has no log for attempt {places.attempt}",
-                "press [ or ] for another rank, < or > for another attempt",
+                other_logs(),
             )
 
     def _miss_far(self, far: Far, rank: int) -> None:

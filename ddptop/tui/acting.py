@@ -10,6 +10,7 @@ from textual import work
 from ddptop.sources.collector import Collector
 from ddptop.tui import messages, operations
 from ddptop.tui.reach import Reach, ReachApp
+from ddptop.view.keys import key
 from ddptop_runner.base.clock import utc_now
 from ddptop_runner.base.errors import DdptopError
 from ddptop_runner.foreign.types import ForeignView
@@ -43,7 +44,11 @@ class ActingApp(ReachApp):
         if self._refuse("changing jobs"):
             return
         if view.is_live != message.needs_live:
-            again = "" if isinstance(view, ForeignView) else "; press R to relaunch it"
+            again = (
+                ""
+                if isinstance(view, ForeignView)
+                else f"; press {key('job.again')} to relaunch it"
+            )
             text = "is still running; stop it first" if view.is_live else f"has ended{again}"
             self.notify(f"{view.job} {text}", severity="warning", markup=False)
             return

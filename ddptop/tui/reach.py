@@ -26,6 +26,7 @@ from ddptop.tui.prefs.keymap import KeyedApp, KeyMap, check_keys
 from ddptop.tui.prefs.memory import Memory
 from ddptop.tui.prefs.settings import Interface, Settings
 from ddptop.tui.prefs.theme import DARK, OWN, STRONG, chosen_theme, own_themes
+from ddptop.view.keys import key, use
 
 NOTHING = Memory()
 PLAIN = Interface()
@@ -130,6 +131,7 @@ class ReachApp(KeyedApp):
         self.reach = reach or Reach()
         """The user's interface settings."""
         self.keys = self.reach.keys
+        use(self.keys.named())
         self._glyphs = _Glyphs(self.reach.letters) if self.reach.letters is not None else None
         self._no_colour = NoColor()
         self._tame = _Tame()
@@ -193,4 +195,6 @@ class ReachApp(KeyedApp):
 
     def action_refuse_suspending(self) -> None:
         """A suspended program would leave the terminal raw."""
-        self.notify("ddptop cannot be suspended; press d to quit (jobs keep running)")
+        self.notify(
+            f"ddptop cannot be suspended; press {key('app.detach')} to quit (jobs keep running)"
+        )

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 
+from ddptop.view.keys import with_keys
+
 _HELP = {
     "loss-nan": """\
 The loss on these ranks is NaN (not a number), and so are their gradients. In DDP, the all-reduce
@@ -67,7 +69,7 @@ This job has gone longer without a step than during any previous pause, or an id
 the others waiting for a minute. The job is not considered hung yet; the alert clears at the next
 step.
 
-Start with the rank that the others are waiting for: press t to show the stacks.""",
+Start with the rank that the others are waiting for: press {job.stacks} to show the stacks.""",
     "stray-context": """\
 Ranks are using memory on a device that belongs to another rank. Each CUDA context takes a few
 hundred MiB there, so that device runs out of memory first.
@@ -207,5 +209,5 @@ def explain(finding_id: str) -> str:
     `finding_id` is `Alert.id`; numbers at its end (XID and device) and its host are ignored. Each
     paragraph is one line, for the viewer to wrap; empty lines separate paragraphs.
     """
-    text = _HELP.get(re.sub(r"(-\d+)*(@.*)?$", "", finding_id), "")
+    text = with_keys(_HELP.get(re.sub(r"(-\d+)*(@.*)?$", "", finding_id), ""))
     return "\n\n".join(paragraph.replace("\n", " ") for paragraph in text.split("\n\n"))

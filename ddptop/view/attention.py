@@ -10,6 +10,7 @@ import msgspec
 from ddptop.view import pause_words, words
 from ddptop.view.findings import alerts_of
 from ddptop.view.jobs import elapsed_s
+from ddptop.view.keys import key, with_keys
 from ddptop.view.need import Judged, Need, Seen, alarms, judge
 from ddptop.view.odd import lasting_phase
 from ddptop.view.text import (
@@ -58,22 +59,26 @@ def attention(view: AnyJob, now: dt.datetime, seen: Seen = ()) -> Attention:
 
 def next_step(view: AnyJob, needs: Attention, *, readonly: bool = False) -> str:
     """Which keys help now; empty if there is nothing to do."""
+    return with_keys(_next_step(view, needs, readonly=readonly))
+
+
+def _next_step(view: AnyJob, needs: Attention, *, readonly: bool) -> str:
     if isinstance(view, ForeignView):
-        steps = "enter: details" + ("; f: findings" if alerts_of(view) else "")
-        return steps if readonly or not view.is_live else f"{steps}; s: stop"
-    again = "" if readonly else "; R: relaunch"
+        steps = "{job.open}: details" + ("; {job.findings}: findings" if alerts_of(view) else "")
+        return steps if readonly or not view.is_live else f"{steps}; {{job.stop}}: stop"
+    again = "" if readonly else "; {job.again}: relaunch"
     if needs.need == Need.HUNG:
-        return "enter, then t: stacks for all ranks; e: story"
+        return "{job.open}, then {job.stacks}: stacks for all ranks; {view.story}: story"
     if needs.need in (Need.ERROR, Need.WARNING, Need.UNEVEN) and alerts_of(view):
-        return "f: findings and remedies; enter: ranks"
+        return "{job.findings}: findings and remedies; {job.open}: ranks"
     if needs.need in (Need.WARNING, Need.UNEVEN):
-        return "enter: ranks; e: story"
+        return "{job.open}: ranks; {view.story}: story"
     if view.is_live:
         return ""
     if view.state == "finished":
-        return "enter: details; C: compare"
+        return "{job.open}: details; {view.compare}: compare"
     why = "story" if view.state == "stopped" else "cause and evidence"
-    return f"e: {why}; l: logs{again}"
+    return f"{{view.story}}: {why}; {{view.logs}}: logs{again}"
 
 
 # --- what has ended -------------------------------------------------------------------------------
@@ -102,9 +107,9 @@ def _ended(view: AnyJob, now: dt.datetime) -> str:
 
 
 def _exit(snapshot: NodeSnapshot | None) -> str:
-    if snapshot is None or snapshot.exit_code is None:
-        return "cause unknown; l: logs"
-    return f"exit status {snapshot.exit_code}; l: logs"
+    status = None if snapshot is None else snapshot.exit_code
+    what = "cause unknown" if status is None else f"exit status {status}"
+    return f"{what}; {key('view.logs')}: logs"
 
 
 _PID = re.compile(r" \(pid \d+\)")
@@ -247,11 +252,12 @@ def waiting_text(view: AnyJob, snapshot: NodeSnapshot) -> str:
     launcher = snapshot.launcher
     if launcher is None or snapshot.ranks:
         return ""
+    logs = f"{key('view.logs')}: logs"
     if not view.is_live:
-        return "no ranks discovered; l: logs"
+        return f"no ranks discovered; {logs}"
     began = snapshot.attempt_started_at or snapshot.started_at
     waited_s = (view.read_at - began).total_seconds()
     if waited_s < SEEN_BY_S:
-        return "waiting for ranks; each appears once it is training; l: logs"
+        return f"waiting for ranks; each appears once it is training; {logs}"
     waited = units.brief_duration(waited_s)
-    return f"no ranks discovered in {waited}: nothing is training; l: logs"
+    return f"no ranks discovered in {waited}: nothing is training; {logs}"

@@ -6,6 +6,7 @@ import datetime as dt
 from typing import TYPE_CHECKING
 
 from ddptop.view import words
+from ddptop.view.keys import with_keys
 from ddptop_runner.base import units
 from ddptop_runner.foreign.types import ForeignView
 from ddptop_runner.model.snapshot import Alert
@@ -46,16 +47,21 @@ def _ended(view: AnyJob) -> tuple[str, list[tuple[str, str]]]:
         rank = "" if cause.rank is None else f"   rank {cause.rank}"
         return (
             "why it failed; esc closes",
-            [(f"{state}{rank}", f"{cause.summary}\n\n{_MORE_OF_FAILED}")],
+            [(f"{state}{rank}", f"{cause.summary}\n\n{with_keys(_MORE_OF_FAILED)}")],
         )
     return (
         "findings are available only while a job is running; esc closes",
-        [(state, _MORE)],
+        [(state, with_keys(_MORE))],
     )
 
 
-_MORE = "Press esc, then e for each attempt and why it ended, or l for the logs."
-_MORE_OF_FAILED = "Press esc, then e for each attempt and its saved evidence, or l for the logs."
+_MORE = (
+    "Press esc, then {view.story} for each attempt and why it ended, or {view.logs} for the logs."
+)
+_MORE_OF_FAILED = (
+    "Press esc, then {view.story} for each attempt and its saved evidence, or {view.logs} for the "
+    "logs."
+)
 
 
 def _text(alert: Alert) -> str:

@@ -7,6 +7,7 @@ import datetime as dt
 from ddptop.view import words
 from ddptop.view.alert_help import explain
 from ddptop.view.jobs import elapsed_s, median_loss
+from ddptop.view.keys import with_keys
 from ddptop.view.learning import LossTrend
 from ddptop.view.listed import Listed
 from ddptop.view.need import Need
@@ -27,7 +28,7 @@ _STATES = {
     "hung": "Its ranks are running but have not taken a step within its hang timeout.",
     "stopping": "It was asked to exit; remaining processes are killed after the grace period.",
     "finished": "Every rank exited with status 0.",
-    "failed": "A rank failed, and the job did not restart. Press e to show its story.",
+    "failed": "A rank failed, and the job did not restart. Press {view.story} to show its story.",
     "stopped": "Someone stopped it.",
     "lost": "Its processes exited without leaving an exit status (for example, because of a "
     "reboot).",
@@ -40,13 +41,13 @@ _PAUSES = {
 }
 _NEEDS = {
     Need.FAILED: "It is listed first because it failed and has not been opened since; press "
-    "enter to open it.",
+    "{job.open} to open it.",
     Need.HUNG: "It is listed first because it is not making progress.",
     Need.LOST: "It is listed first because its result is unknown.",
-    Need.ERROR: "It is listed near the top because of an error; press f to show the error "
-    "and what to do.",
-    Need.WARNING: "It is listed near the top because of a warning; press f to show the warning "
-    "and what to do.",
+    Need.ERROR: "It is listed near the top because of an error; press {job.findings} to "
+    "show the error and what to do.",
+    Need.WARNING: "It is listed near the top because of a warning; press {job.findings} to "
+    "show the warning and what to do.",
     Need.UNEVEN: "It is listed near the top because one rank is lagging and the others are "
     "waiting for it.",
 }
@@ -68,7 +69,10 @@ def explain_job(one: Listed, trend: LossTrend | None, now: dt.datetime) -> list[
     if isinstance(view, ForeignView):
         meaning = "ddptop did not start it and can see only its processes and devices."
     found = [
-        (f"{view.job}: {state}", f"{meaning} {_NEEDS.get(one.attention.need, '')}".strip()),
+        (
+            f"{view.job}: {state}",
+            with_keys(f"{meaning} {_NEEDS.get(one.attention.need, '')}".strip()),
+        ),
         ("status", one.attention.sentence),
     ]
     if snapshot is None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime as dt
 
 from ddptop.view.alert_help import explain
+from ddptop.view.keys import key
 from ddptop.view.odd import oddity, state_of
 from ddptop.view.words import GLOSSARY
 from ddptop_runner.base import units
@@ -68,7 +69,7 @@ def _far(apart: RankDeviation) -> str:
     ]
     return (
         f"compared with the median of the job's ranks: {', '.join(parts)}. "
-        "Press enter for details, such as what the rank is waiting for"
+        f"Press {key('rank.open')} for details, such as what the rank is waiting for"
     )
 
 
@@ -78,6 +79,7 @@ def explain_heat(figure: str) -> list[tuple[str, str]]:
         (
             f"map: {figure}",
             "each cell is a rank; a taller block means a higher value (see the legend below). "
-            "A dot means unknown. Press m for the next metric, or T for cards or the table",
+            f"A dot means unknown. Press {key('ranks.figure')} for the next metric, or "
+            f"{key('ranks.shape')} for cards or the table",
         )
     ]

@@ -14,6 +14,7 @@ from ddptop.sources import everything as sources
 from ddptop.sources import foreign as foreign_source
 from ddptop.sources.collector import Collector
 from ddptop.tui.app import DdptopApp
+from ddptop.view import keys
 from ddptop.view.shown import Machine
 from tests.tui import fake_gpus, idle
 from tests.tui.fake_foreign import FakeBook, FakeTaker, FakeWorld, HeldFeed, IllFeed
@@ -33,6 +34,13 @@ MACHINE = Machine(
 
 idle.take_its_place()
 gc.set_threshold(50_000, 20, 20)  # an app makes so many objects that a tenth of the time went here
+
+
+@pytest.fixture(autouse=True)
+def default_keys() -> Iterator[None]:
+    """Messages of the next test name the default keys again."""
+    yield
+    keys.use({})
 
 
 @pytest.fixture

@@ -74,7 +74,7 @@ async def test_a_question_and_a_text(frozen: Path, make_app: MakeApp) -> None:
         await settle(pilot)
         for key, told in (
             ("K", "changes nothing; enter selects this"),
-            ("f", "page up, page down"),
+            ("f", "PgDn, PgUp, g, and G scroll"),
         ):
             below = app.screen
             await pilot.press(key)

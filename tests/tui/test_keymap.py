@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import ast
+import re
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import ddptop
 import pytest
 from ddptop.tui.actions import ALL, MOVING
-from ddptop.tui.actions.common import HELP, STOP
+from ddptop.tui.actions.common import HELP, STOP, key_text
 from ddptop.tui.app import DdptopApp
 from ddptop.tui.prefs.keymap import RESERVED, KeyMap, check_keys, every_action, parse_key, places
 from ddptop.tui.prefs.settings import parse
@@ -16,6 +19,7 @@ from ddptop.tui.reach import reach_of
 from ddptop.tui.screens.confirm import ConfirmScreen
 from ddptop.tui.screens.help import HelpScreen
 from ddptop.tui.screens.overview import OverviewScreen
+from ddptop.view import keys
 from tests.tui import fake_gpus, fake_home
 from tests.tui.driving import keys_shown, offered, settle, shown, until
 
@@ -193,3 +197,76 @@ async def test_a_wrong_key_map_does_not_keep_it_from_starting(
         await pilot.press("question_mark")
         await until(pilot, lambda: isinstance(app.screen, HelpScreen))
         assert KeyMap().text(HELP) in shown(app)
+
+
+FIXED = {
+    "enter": "of a dialog's chosen button",
+    "esc": "of a dialog, or of a field in which a person types",
+    "n": "of a question",
+    "tab": "reserved",
+    "→": "a trend",
+}
+"""Keys of dialogs and fields, which no action has and nobody can remap."""
+
+
+def _named_keys(text: str) -> set[str]:
+    """Keys that a text names itself, rather than by a placeholder."""
+    known = {key_text(key) for one in every_action().values() for key in one.keys.split(",")}
+    patterns = (
+        r"\b[Pp]ress(?:ing|es)? (?!a key)(\S+?)(?=[;,.)]? |[;,.)]?$)",
+        r"(?:^|[;(,] ?|\bor )(\S+): \w",
+        r"(?:^|[;(,] ?|\band |\bor )(\S+) (?:closes|clears|cancels|applies|opens|shows|hides)\b",
+        r"(?:^|[;(] ?)(\S+),? and \S+,? (?:scroll|move|pan|zoom)",
+    )
+    return {name for one in patterns for name in re.findall(one, text) if name in known}
+
+
+def _texts() -> Iterator[tuple[Path, int, str]]:
+    """Every string of the screens, their docstrings and tables of keys left out."""
+    package = Path(ddptop.__file__).parent
+    for room in ("view", "draw", "charts", "logs", "tui"):
+        for path in (package / room).rglob("*.py"):
+            if path.parent.name == "actions" or path.name in ("keymap.py", "keys.py"):
+                continue
+            tree = ast.parse(path.read_text())
+            notes = {id(one.value) for one in ast.walk(tree) if isinstance(one, ast.Expr)}
+            for node in ast.walk(tree):
+                if isinstance(node, ast.JoinedStr):
+                    parts = (p.value if isinstance(p, ast.Constant) else "…" for p in node.values)
+                    yield path, node.lineno, "".join(map(str, parts))
+                elif isinstance(node, ast.Constant) and id(node) not in notes:
+                    yield path, node.lineno, str(node.value)
+                elif isinstance(node, ast.Tuple) and len(node.elts) == 2:
+                    first, style = node.elts
+                    if isinstance(style, ast.Constant) and style.value == "busy":
+                        shown = first.value if isinstance(first, ast.Constant) else None
+                        yield path, node.lineno, f"press {shown}"
+
+
+def test_texts_name_keys_as_the_key_map_has_them() -> None:
+    assert _named_keys("press f to list; enter: ranks (t: stacks)") == {"f", "enter", "t"}
+    found = {
+        f"{path.name}:{number}: {text}"
+        for path, number, text in _texts()
+        if _named_keys(text) - FIXED.keys()
+    }
+    assert found == set()
+
+
+def test_texts_name_the_default_keys_until_others_are_chosen() -> None:
+    named = KeyMap().named()
+    assert {action: named[action] for action in keys.DEFAULTS} == keys.DEFAULTS
+    asked = {found for _, _, text in _texts() for found in re.findall(r"\{(\w+\.\w+)\}", text)}
+    assert asked and asked <= keys.DEFAULTS.keys()
+
+
+async def test_messages_name_the_persons_keys(eight_gpus: Path, make_app: MakeApp) -> None:
+    fake_home.two_cpu_ranks(eight_gpus)
+    given = {"keys": {"job.launch": "f7", "view.story": "Z", "job.findings": "", "view.back": "B"}}
+    app = make_app(reach=reach_of(parse(given, "config.toml")))
+    async with app.run_test(size=(120, 40)) as pilot:
+        await settle(pilot)
+        assert keys.with_keys("{job.launch} {view.story} {job.stop}") == "F7 Z s"
+        assert keys.key("job.findings") == "ctrl+p Findings"
+        await pilot.press("slash", *"nothing", "enter")
+        await until(pilot, lambda: "press B to show all jobs" in shown(app))

@@ -25,6 +25,15 @@ from ddptop.tui.actions.common import (
 )
 
 STACKS = Action("job.stacks", "stacks", "t", "Stacks", "show every rank's stack")
+EVIDENCE = Action(
+    "job.evidence",
+    "evidence",
+    "i",
+    "Evidence",
+    "show evidence saved at the last failure or hang: cause, stacks, logs, and devices",
+    show=False,
+    own=True,
+)
 JOBS = Action("view.jobs", "jobs", "o", "Jobs", "show all jobs and devices", show=False)
 
 JOB: tuple[Action, ...] = (
@@ -62,15 +71,7 @@ JOB: tuple[Action, ...] = (
     ),
     replace(REPLAY_PAGE, own=True),
     Action("app.detach", "app.detach", "d", "Detach", "quit ddptop; the job keeps running"),
-    Action(
-        "job.evidence",
-        "evidence",
-        "i",
-        "Evidence",
-        "show evidence saved at the last failure or hang: cause, stacks, logs, and devices",
-        show=False,
-        own=True,
-    ),
+    EVIDENCE,
     KILL,
     Action(
         "job.save",

@@ -19,6 +19,15 @@ from ddptop.tui.actions.common import (
     Action,
 )
 
+UNSEEN = Action(
+    "view.unseen",
+    "unseen",
+    "u",
+    "Unreadable",
+    "list processes that cannot be inspected, and why",
+    show=False,
+)
+
 OVERVIEW: tuple[Action, ...] = (
     Action("job.open", "open", "enter", "Open", "open the job under the cursor"),
     LAUNCH,
@@ -48,14 +57,7 @@ OVERVIEW: tuple[Action, ...] = (
         changes=True,
         own=True,
     ),
-    Action(
-        "view.unseen",
-        "unseen",
-        "u",
-        "Unreadable",
-        "list processes that cannot be inspected, and why",
-        show=False,
-    ),
+    UNSEEN,
     HELP,
     Action("view.back", "back", "escape", "Back", "clear the filter", show=False),
     Action("app.quit", "leave", "q", "Quit", "quit ddptop; all jobs keep running"),

@@ -14,7 +14,7 @@ from textual.app import App
 from textual.keys import Keys, key_to_character
 
 from ddptop.tui.actions import ALL, EVERYWHERE, MOVING, Action, key_text
-from ddptop.tui.actions.common import HELP
+from ddptop.tui.actions.common import HELP, PALETTE
 from ddptop.tui.ending import EndingApp
 from ddptop.tui.prefs.settings import did_you_mean, near, shown
 
@@ -64,6 +64,15 @@ class KeyMap(msgspec.Struct, frozen=True):
         if action.key_display is not None and action.id not in self.chosen:
             return action.key_display
         return self.text(action)
+
+    def named(self) -> dict[str, str]:
+        """What messages call the key of each action: its shortest, or how the palette has it."""
+        return {
+            name: min(map(key_text, keys), key=len)
+            if (keys := self.keys(action))
+            else f"{self.text(PALETTE)} {action.name}".strip()
+            for name, action in every_action().items()
+        }
 
     def for_textual(self) -> dict[str, str]:
         """The map as `App.set_keymap` takes it."""

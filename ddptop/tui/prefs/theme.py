@@ -183,11 +183,7 @@ def chosen_theme(
     wrong = None
     if asked is not None and asked not in names:
         meant = near(asked, names)
-        hint = (
-            f'did you mean "{meant}"?'
-            if meant
-            else "for a list of themes, press ctrl+p and select Theme"
-        )
+        hint = f'did you mean "{meant}"?' if meant else "the command palette lists all themes"
         wrong = f'{where}: theme = "{asked}" is not a known theme; {hint}'
     for name in (remembered, asked):
         if name in names:

@@ -23,6 +23,7 @@ from ddptop.tui.widgets.table import Table
 from ddptop.tui.widgets.title_bar import TitleBar
 from ddptop.view.filter import parse
 from ddptop.view.filter_facts import JOB_WORDS, job_facts
+from ddptop.view.keys import key
 from ddptop.view.run import LETTERS, companions
 from ddptop_runner.base.units import plural
 from ddptop_runner.job.registry import JobView
@@ -182,7 +183,8 @@ class CompareScreen(ChartKeys):
         job = self._companions.cursor_key
         if not self.chooses or job is None:
             self.notify(
-                "the jobs in this chart are fixed; to pick others, press C in the list of all jobs",
+                "the jobs in this chart are fixed; to pick others, press "
+                f"{key('view.compare')} in the list of all jobs",
                 severity="warning",
             )
         elif job in self._kept:

@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Protocol, runtime_checkable
 
+from msgspec.structs import replace
 from textual.app import ComposeResult
 from textual.binding import Binding
 from textual.containers import VerticalScroll
 from textual.screen import Screen
 
 from ddptop.tui.actions import ALL, EVERYWHERE, MOVING, PLACES, Action
+from ddptop.tui.actions.common import HELP
 from ddptop.tui.prefs.keymap import KeyMap
 from ddptop.tui.screens.base import MonitorScreen
 from ddptop.tui.screens.pager import PagerScreen
@@ -154,7 +156,8 @@ class HelpScreen(PagerScreen):
     """
 
     BINDINGS = [
-        Binding("q,escape,question_mark,f1", "dismiss", "Close", id="help.close"),
+        Binding("q,escape", "dismiss", "Close", id="help.close"),
+        replace(HELP, action="dismiss").binding(),
     ]
 
     def __init__(

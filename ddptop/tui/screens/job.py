@@ -36,6 +36,7 @@ from ddptop.tui.widgets.title_bar import TitleBar
 from ddptop.view.filter import RANK_EXAMPLES, Filter, parse
 from ddptop.view.filter_facts import RANK_WORDS, ranks_that_match
 from ddptop.view.findings import alerts_of
+from ddptop.view.keys import key
 from ddptop.view.learning import whose_loss
 from ddptop.view.need import SETBACK_S
 from ddptop_runner.foreign.types import ForeignView
@@ -370,7 +371,7 @@ class JobScreen(PagedScreen):
         if self.ranks.shape != wanted:
             why = "not enough room for cards"
             if wanted == "heat" and self._wanted:
-                why = "the map cannot be filtered (esc clears the filter)"
+                why = f"the map cannot be filtered ({key('view.back')} clears the filter)"
             self.notify(f"{why}; showing the table")
 
     def action_figure(self) -> None:
@@ -378,14 +379,14 @@ class JobScreen(PagedScreen):
         if self.ranks.shape == "heat":
             self.ranks.heat.next_figure()
         else:
-            self.notify("available only in the rank map; press T to show it")
+            self.notify(f"available only in the rank map; press {key('ranks.shape')} to show it")
 
     def action_sort(self) -> None:
         """Ranks by number, or the worst first."""
         if self.ranks.shape == "table":
             self.ranks.table.next_order()
         else:
-            self.notify("available only in the rank table; press T to show it")
+            self.notify(f"available only in the rank table; press {key('ranks.shape')} to show it")
 
     def explain(self) -> list[tuple[str, str]]:
         """What is under the cursor, and what the job's state means."""

@@ -10,6 +10,7 @@ from ddptop.logs.reader import LogReader
 from ddptop.tui.screens.base import MonitorScreen
 from ddptop.tui.widgets.filter_bar import FilterBar
 from ddptop.tui.widgets.log_pager import LogPager
+from ddptop.view.keys import key
 from ddptop_runner.base import units
 
 
@@ -79,17 +80,17 @@ class LogSearch(MonitorScreen):
             self._say_found()
         elif message.is_over:
             where, other = (
-                ("below", "press N to search up")
+                ("below", f"press {key('log.previous')} to search up")
                 if self._step > 0
-                else ("above", "press n to search down")
+                else ("above", f"press {key('log.next')} to search down")
             )
             self._bar.say(f"{self._note}no matches {where}; {other}", trouble=True)
         else:
             size = units.size(self.pager.buffer.end - self.pager.buffer.first)
-            self._bar.say(f"searching {size}: {message.share:.0%} (esc cancels)")
+            self._bar.say(f"searching {size}: {message.share:.0%} ({key('view.back')} cancels)")
 
     def _say_found(self) -> None:
-        self._bar.say(f"{self._note}n: next, N: previous")
+        self._bar.say(f"{self._note}{key('log.next')}: next, {key('log.previous')}: previous")
 
     @property
     def _note(self) -> str:

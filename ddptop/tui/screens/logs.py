@@ -21,6 +21,7 @@ from ddptop.tui.widgets.key_bar import KeyBar
 from ddptop.tui.widgets.log_head import LogHead
 from ddptop.tui.widgets.log_pager import LogPager
 from ddptop.tui.widgets.title_bar import TitleBar
+from ddptop.view.keys import key
 from ddptop.view.text import line
 from ddptop_runner.base.paths import LAUNCHER, RunFolder, runs_dir
 from ddptop_runner.foreign.types import ForeignView
@@ -330,7 +331,8 @@ class LogsScreen(LogSearch):
         """Collapse identical merged lines, collapse similar ones, or show each."""
         if not self._is_merged:
             self.notify(
-                "only the merged log can be collapsed; press m to merge", severity="warning"
+                f"only the merged log can be collapsed; press {key('log.merge')} to merge",
+                severity="warning",
             )
             return
         view = self.view

@@ -39,6 +39,7 @@ from ddptop.tui.widgets.table import Table
 from ddptop.tui.widgets.title_bar import TitleBar
 from ddptop.view.filter import EXAMPLES, parse
 from ddptop.view.filter_facts import JOB_WORDS
+from ddptop.view.keys import key
 from ddptop.view.need import seen_key
 from ddptop_runner.devices.owners import user_name
 from ddptop_runner.foreign.types import ForeignView
@@ -224,7 +225,7 @@ class OverviewScreen(MonitorScreen):
 
     def action_story(self) -> None:
         """What happened to the job under the cursor."""
-        refusal = "no story: ddptop did not start this job; press enter to watch it"
+        refusal = f"no story: ddptop did not start this job; press {key('job.open')} to watch it"
         if (view := self._own(refusal)) is not None:
             self._looked_at(view)
             self.post_message(StoryWanted(view.job))
@@ -259,7 +260,7 @@ class OverviewScreen(MonitorScreen):
             self._seen.add(seen_key(view))
 
     def _say_no_job(self) -> None:
-        self.notify("no job selected; press n to launch one", severity="warning")
+        self.notify(f"no job selected; press {key('job.launch')} to launch one", severity="warning")
 
     def _chosen(self) -> AnyJob | None:
         if self.snapshot is None:

@@ -30,6 +30,7 @@ from ddptop.tui.widgets.split_chart import SplitChart
 from ddptop.tui.widgets.title_bar import TitleBar
 from ddptop.view.findings import alerts_of
 from ddptop.view.host_words import has_several
+from ddptop.view.keys import key
 from ddptop.view.learning import whose_loss
 from ddptop.view.rank_help import explain_rank, glossary
 from ddptop.view.rank_state import Known, sentence
@@ -41,12 +42,12 @@ from ddptop_runner.judge.balance.imbalance import RankDeviation
 from ddptop_runner.model.snapshot import Alert, RankSample
 
 PAGES = (
-    ("main", "1", "loss"),
-    ("split", "2", "step time"),
-    ("load", "3", "load"),
-    ("log", "4", "log"),
+    ("main", "loss"),
+    ("split", "step time"),
+    ("load", "load"),
+    ("log", "log"),
 )
-"""Name, key and words of each page, where there is room for one of them only."""
+"""Name and words of each page, where there is room for one of them only."""
 
 DEVICE_S = 1800.0
 """How far back the device of a foreign rank is shown, as this viewer saw it."""
@@ -199,7 +200,8 @@ class RankScreen(PagedScreen):
         if not ranks:
             return f"rank {self.rank} has not started yet", "busy"
         return (
-            f"no rank {self.rank}; press [ or ] to step through the {len(ranks)} ranks",
+            f"no rank {self.rank}; press {key('rank.previous')} or {key('rank.next')} to step "
+            f"through the {len(ranks)} ranks",
             "warn",
         )
 

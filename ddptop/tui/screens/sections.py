@@ -5,21 +5,23 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import cast
 
+from msgspec.structs import replace
 from textual.app import ComposeResult
 from textual.binding import Binding
 from textual.containers import Vertical, VerticalScroll
 from textual.widgets import Static
 
 from ddptop.sources.snapshot import Snapshot
-from ddptop.tui.actions.common import HELP
+from ddptop.tui.actions.common import FINDINGS, HELP, bindings
+from ddptop.tui.actions.job import EVIDENCE, STACKS
+from ddptop.tui.actions.overview import UNSEEN
 from ddptop.tui.prefs.keymap import help_hint
 from ddptop.tui.screens.pager import PagerScreen
-
-MORE = "; j and k scroll"
-"""Shown when the text does not fit."""
+from ddptop.view.keys import with_keys
 
 READING = (
-    "j, k, page up, page down, g, and G scroll; esc, q, or the key that opened the dialog closes it"
+    "{move.down}, {move.up}, {move.page_down}, {move.page_up}, {move.first}, and {move.last} "
+    "scroll; esc, q, or the key that opened the dialog closes it"
 )
 
 
@@ -40,7 +42,8 @@ class SectionsScreen(PagerScreen):
     """
 
     BINDINGS = [
-        Binding("q,escape,t,f,u,i", "dismiss", "Close", id="sections.close"),
+        Binding("q,escape", "dismiss", "Close", id="sections.close"),
+        *bindings([replace(one, action="dismiss") for one in (STACKS, FINDINGS, UNSEEN, EVIDENCE)]),
         HELP.binding(),
     ]
 
@@ -84,7 +87,7 @@ class SectionsScreen(PagerScreen):
 
     def explain(self) -> list[tuple[str, str]]:
         """What this text is, and how it is read."""
-        return [(self._title, self._hint), ("keys", READING)]
+        return [(self._title, self._hint), ("keys", with_keys(READING))]
 
     def fail(self, message: str, hint: str | None) -> None:
         """Say why there are none."""
@@ -112,4 +115,5 @@ class SectionsScreen(PagerScreen):
         if not self.is_mounted or not self.is_attached:
             return
         more = self.query_one(VerticalScroll).max_scroll_y > 0
-        self.query_one(".hint", Static).update(f"{self._hint}{MORE if more else ''}")
+        scroll = with_keys("; {move.down} and {move.up} scroll")
+        self.query_one(".hint", Static).update(f"{self._hint}{scroll if more else ''}")

@@ -9,6 +9,7 @@ from ddptop.charts.figures import FiguresData
 from ddptop.charts.view import View
 from ddptop.sources.compare import Compared
 from ddptop.tui.widgets.figure_chart import FigureChart
+from ddptop.view.keys import key
 from ddptop.view.run import Run
 
 
@@ -65,7 +66,8 @@ class CompareChart(FigureChart):
             (
                 "by step",
                 "steps since the job started; where attempts overlap, the later attempt's losses "
-                "are shown; press b to switch to the time since each job's start",
+                f"are shown; press {key('chart.axis')} to switch to the time since each job's "
+                "start",
             ),
             ("A↻1", "attempt 1 of job A starts here; all of its ranks were restarted"),
             ("✕", "the loss was NaN or infinite here"),

@@ -10,6 +10,7 @@ from ddptop.draw.columns import Column
 from ddptop.draw.compare import Row, companion_row, explained, rows
 from ddptop.tui.widgets.table import Table
 from ddptop.view.differences import Comparison
+from ddptop.view.keys import key
 from ddptop_runner.job.registry import JobView
 
 LABEL = Column("what", "", 22)
@@ -93,5 +94,8 @@ class CompanionTable(Table):
                 "different options",
                 "options that differ; for a different script, its full command",
             ),
-            ("A B C D", "a job's letter on the chart; press space to keep the job there"),
+            (
+                "A B C D",
+                f"a job's letter on the chart; press {key('compare.keep')} to keep the job there",
+            ),
         ]

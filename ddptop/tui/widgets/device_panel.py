@@ -15,6 +15,7 @@ from ddptop.tui.actions import MOVING, bindings
 from ddptop.tui.widgets.lines import LinesView
 from ddptop.view.device_help import explain_device
 from ddptop.view.host_words import hosts_of_devices
+from ddptop.view.keys import key
 from ddptop.view.shown import DeviceHistory, Machine
 from ddptop.view.text import Line, line, rule, wrap
 from ddptop.view.uneven import imbalance_note
@@ -241,7 +242,7 @@ class DevicePanel(LinesView, can_focus=True):
         hosts = hosts_of_devices(self._gpus)
         if ill := [label(gpu, hosts) for gpu in hidden if gpu.lost or device_trouble(gpu)]:
             missing = (*missing, (f", problems on GPU {', '.join(ill)}", "warn"))
-        return [*lines[: room - 1], (*missing, (": press v", "dim")), *reason]
+        return [*lines[: room - 1], (*missing, (f": press {key('view.devices')}", "dim")), *reason]
 
     def _reason_lines(self, width: int) -> list[Line]:
         if not self._reason:
@@ -257,4 +258,7 @@ def _cut(lines: list[Line], height: int) -> list[Line]:
     if len(lines) <= height or height < 2:
         return lines[:height]
     missing = len(lines) - height + 1
-    return [*lines[: height - 1], line((f" and {missing} more: press v", "dim"))]
+    return [
+        *lines[: height - 1],
+        line((f" and {missing} more: press {key('view.devices')}", "dim")),
+    ]

@@ -20,6 +20,7 @@ from ddptop.draw.panels import short_name
 from ddptop.tui.widgets.table import Table
 from ddptop.view.device_help import explain_device
 from ddptop.view.host_words import hosts_of_devices
+from ddptop.view.keys import key
 from ddptop.view.shown import DeviceHistory
 from ddptop.view.text import Line, line
 from ddptop_runner.base.units import plural
@@ -166,7 +167,7 @@ class ProcessTable(Table):
             return []
         return [
             (f"process {process.pid}", process.command or process.note or "command: n/a"),
-            ("job", "this process's job and rank; enter opens the job"),
+            ("job", f"this process's job and rank; {key('move.choose')} opens the job"),
             ("memory", "memory it uses on this device, including its CUDA context"),
             (
                 "SM",

@@ -17,6 +17,7 @@ from ddptop.view import words
 from ddptop.view.filter import Filter
 from ddptop.view.filter_facts import job_facts
 from ddptop.view.job_help import explain_job
+from ddptop.view.keys import key, with_keys
 from ddptop.view.learning import LossTrend
 from ddptop.view.listed import Listed, listed
 from ddptop.view.need import Seen
@@ -37,7 +38,7 @@ EMPTY = """no jobs yet, and no other training processes found on this machine
    ddptop demo                                     to try it out"""
 NO_MATCH = """no jobs match
 
-press esc to show all jobs"""
+press {view.back} to show all jobs"""
 
 MOST_MARKS = 4
 """As many as can be compared."""
@@ -48,7 +49,11 @@ class JobsTable(Table):
 
     def __init__(self, me: str | None = None, *, readonly: bool = False) -> None:
         """`me` is the user whose name is left out."""
-        how = "run in a shell:" if readonly else "press n to launch one, or run in a shell:"
+        how = (
+            "run in a shell:"
+            if readonly
+            else f"press {key('job.launch')} to launch one, or run in a shell:"
+        )
         super().__init__("jobs", job_rows.NARROW, empty=FIRST_LOOK, id="jobs")
         self._none = EMPTY.format(how=how)
         self._me = me
@@ -109,7 +114,7 @@ class JobsTable(Table):
             self.size.width, names, states, by if self._by_others else ()
         )
         if self._views or self.empty != FIRST_LOOK or self._now != dt.datetime.min:
-            self.empty = NO_MATCH if everything else self._none
+            self.empty = with_keys(NO_MATCH) if everything else self._none
         fitting = fit_columns(self._columns, self.size.width - 1)
         says_who = not any(column.key == "by" for column, _ in fitting)
         rows = [

@@ -11,6 +11,7 @@ from textual.containers import Vertical
 from ddptop.logs.messages import LogRead
 from ddptop.tui.widgets.lines import LinesView
 from ddptop.tui.widgets.log_pager import LogPager
+from ddptop.view.keys import key
 from ddptop.view.text import Line, line, rule
 
 if TYPE_CHECKING:
@@ -88,7 +89,7 @@ class LogView(Vertical):
         self._title.title = f"{kind}{whose}"
         text = output or ("" if attempt is None else f"attempt {attempt}")
         if following and not self._pager.following:
-            text += ", not following (G: go to the end)"
+            text += f", not following ({key('move.last')}: end)"
         self._title.note = line((text, "dim")) if text else ()
         self._title.redraw()
 

@@ -8,15 +8,16 @@ from textual import events
 from textual.message import Message
 
 from ddptop.tui.widgets.lines import LinesView
+from ddptop.view.keys import key
 from ddptop.view.text import Line, width
 
 PAGES = (
-    ("main", "1", "ranks and loss"),
-    ("devices", "2", "devices"),
-    ("events", "3", "events"),
-    ("log", "4", "log"),
+    ("main", "ranks and loss"),
+    ("devices", "devices"),
+    ("events", "events"),
+    ("log", "log"),
 )
-"""Name, key and words of each page."""
+"""Name and words of each page."""
 
 
 class Pages(LinesView):
@@ -33,7 +34,7 @@ class Pages(LinesView):
             super().__init__()
             self.page = page
 
-    def __init__(self, pages: Sequence[tuple[str, str, str]] = PAGES) -> None:
+    def __init__(self, pages: Sequence[tuple[str, str]] = PAGES) -> None:
         super().__init__(id="pages")
         self._names = pages
         self._page = "main"
@@ -41,7 +42,7 @@ class Pages(LinesView):
     @property
     def names(self) -> list[str]:
         """Of all pages."""
-        return [name for name, _, _ in self._names]
+        return [name for name, _ in self._names]
 
     def show(self, page: str) -> None:
         """Mark a page as current."""
@@ -50,9 +51,9 @@ class Pages(LinesView):
 
     def _labels(self) -> list[tuple[str, Line]]:
         labels: list[tuple[str, Line]] = []
-        for name, key, text in self._names:
+        for name, text in self._names:
             current = name == self._page
-            head: Line = (("▸" if current else " ", "busy"), (f"{key} ", "busy"))
+            head: Line = (("▸" if current else " ", "busy"), (f"{key(f'page.{name}')} ", "busy"))
             labels.append((name, (*head, (text, "strong" if current else "dim"), ("  ", ""))))
         return labels
 

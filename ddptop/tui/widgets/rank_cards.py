@@ -9,6 +9,7 @@ from ddptop.draw.card_grid import GAP, Grid, grid
 from ddptop.draw.cards import Around, around, card_lines, wanted_rows
 from ddptop.sources.snapshot import JobDetail
 from ddptop.tui.widgets.rank_grid import RankGrid
+from ddptop.view.keys import key
 from ddptop.view.rank_help import explain_rank, glossary
 from ddptop.view.recent import SPARK_S, Recent
 from ddptop.view.text import Line, line
@@ -48,7 +49,11 @@ class RankCards(RankGrid):
         """The cards, row by row."""
         self._grid = found = self.fit(width, height)
         if found is None:
-            return [line((" not enough room for cards; press T for the table", "dim"))]
+            return [
+                line(
+                    (f" not enough room for cards; press {key('ranks.shape')} for the table", "dim")
+                )
+            ]
         self.per_row = found.columns
         lines: list[Line] = []
         for first in range(0, len(self.shown), found.columns):

@@ -22,6 +22,7 @@ from ddptop.tui.widgets.rank_grid import RankGrid
 from ddptop.tui.widgets.rank_table import RankTable
 from ddptop.tui.widgets.table import Table
 from ddptop.view.attention import waiting_text
+from ddptop.view.keys import key
 from ddptop.view.rank_words import is_rank_too
 from ddptop.view.recent import Recent
 from ddptop.view.text import Line, clip, line
@@ -190,7 +191,7 @@ class RankPanel(Vertical):
             return line((f" rank {self.rank}  ", "strong"), (text, ""))
         details = {rank.rank: rank_detail(rank, snapshot.launcher, cells) for rank in self._ranks}
         if self.rank is None and self._launcher_of(detail) is not None:
-            return line((" press l for output from all ranks", "dim"))
+            return line((f" press {key('view.logs')} for output from all ranks", "dim"))
         if not (reasons or any(details.values())):
             return ()
         return details.get(self.rank if self.rank is not None else -1) or ((" ", ""),)

@@ -14,6 +14,7 @@ from ddptop.sources.snapshot import JobDetail
 from ddptop.tui.widgets.table import Table
 from ddptop.view.attention import waiting_text
 from ddptop.view.host_words import has_several, hosts_of, short_names
+from ddptop.view.keys import key, with_keys
 from ddptop.view.odd import worst_first
 from ddptop.view.rank_help import explain_rank, glossary
 from ddptop.view.rank_words import counts_own, is_rank_too, parts_text
@@ -90,7 +91,7 @@ FOREIGN_CPU_COLUMNS = tuple(
 
 
 NO_RANK = "no ranks have started yet"
-NO_MATCH = "no ranks match; press esc to show all"
+NO_MATCH = "no ranks match; press {view.back} to show all"
 
 
 class RankTable(Table):
@@ -136,7 +137,11 @@ class RankTable(Table):
         if self._waiting:
             return line((f" {self._waiting}", "busy"))
         if self.rank is None or self.rank not in self._by_rank:
-            return line((" press l for output from all ranks", "dim")) if self._launcher else ()
+            return (
+                line((f" press {key('view.logs')} for output from all ranks", "dim"))
+                if self._launcher
+                else ()
+            )
         detail = rank_detail(self._by_rank[self.rank], self._launcher, width)
         return detail or ((" ", ""),) if self._launcher or self._has_details else ()
 
@@ -152,10 +157,10 @@ class RankTable(Table):
         self._shown = (detail, now, note)
         snapshot, live = detail.view.snapshot, detail.view.is_live
         ranks = detail.ranks
-        self.empty = NO_RANK if detail.only is None else NO_MATCH
+        self.empty = NO_RANK if detail.only is None else with_keys(NO_MATCH)
         if self._worst_first:
             ranks = worst_first(ranks, detail.deviations, live)
-            note = (*note, ("  worst first; S: sort by rank", "dim"))
+            note = (*note, (f"  worst first; {key('ranks.sort')}: sort by rank", "dim"))
         foreign = isinstance(detail.view, ForeignView)
         hosts = self._hosts(snapshot)
         self._columns = _columns(ranks, foreign, hosts)

@@ -9,6 +9,7 @@ from ddptop.draw.told import EVENT_MEANINGS, Told, fold, told_row
 from ddptop.tui.widgets.table import Table
 from ddptop.view.attempts import Attempt
 from ddptop.view.filter import Facts, Filter
+from ddptop.view.keys import with_keys
 from ddptop.view.words import event_words
 from ddptop_runner.model.snapshot import Event
 
@@ -62,7 +63,7 @@ class ToldTable(Table):
         """What the event under the cursor is."""
         if (one := self.chosen) is None:
             return []
-        meaning = EVENT_MEANINGS.get(one.type, "an entry in the job's history")
+        meaning = with_keys(EVENT_MEANINGS.get(one.type, "an entry in the job's history"))
         return [
             (event_words(one.type), meaning),
             (

@@ -40,12 +40,17 @@ from ddptop_runner.node import job_process, orders, parts
 from ddptop_runner.node.head import Head
 from ddptop_runner.node.links import SILENT_S, LinkError
 from ddptop_runner.node.past import Past
+from ddptop_runner.node.remote import REQUEST_S
 
 MOST_RESTARTS = 3
 NODE_TIMEOUT_S = 40.0
 STEPS = 25
 SETTLED_S = 600.0
 """After the last thing that happened, whatever is to follow has followed."""
+HANG_S = 60.0
+"""Until ranks whose partner is gone without a word are found to hang, and ended."""
+STOPPED_S = 180.0
+"""Within this a stop has ended the job, whatever has become of its nodes."""
 QUIET_S = 30.0
 """More than any wait in which no order is under way."""
 LINK_BACK_S = 15.0
@@ -88,6 +93,8 @@ class Node:
         self.host = spec.host
         self.is_cut = False
         self.is_off = False
+        self.is_wedged = False
+        """Whether its supervisor does nothing, as in a write that never returns."""
         self.is_full = False
         """Whether its disk is, so that it starts nothing."""
         self.log: list[Event] = []
@@ -99,6 +106,10 @@ class Node:
         """Pid by rank."""
         self.ends: list[RankEnd] = []
         self.link: Link | None = None
+        self.loses_at_s = 0.0
+        """By when its ranks fail, because others have."""
+        self.has_finished = False
+        """Whether it has ended well."""
         self.back_s = 0.0
         """Since when it can be reached; as long as it cannot, in the future."""
 
@@ -106,11 +117,18 @@ class Node:
     def can_be_reached(self) -> bool:
         return not (self.is_cut or self.is_off)
 
-    def comes_back(self, **changes: bool) -> None:
-        was_away = not self.can_be_reached
-        for name, value in changes.items():
+    @property
+    def is_heard(self) -> bool:
+        return self.can_be_reached and not self.is_wedged
+
+    def changes(self, **flags: bool) -> None:
+        """It goes away, or comes back."""
+        was_heard = self.is_heard
+        for name, value in flags.items():
             setattr(self, name, value)
-        if was_away and self.can_be_reached:
+        if not self.is_heard:
+            self.back_s = math.inf
+        elif not was_heard:
             self.back_s = self.world.loop.time()
 
     @property
@@ -128,7 +146,11 @@ class Node:
         attempt, life = self.attempt, self.world.lives[self.host]
 
         def check() -> None:
-            if (attempt, life) == (self.attempt, self.world.lives[self.host]):
+            if (attempt, life) != (self.attempt, self.world.lives[self.host]):
+                return
+            if self.is_wedged:
+                self.world.loop.call_later(TICK_S, check)
+            else:
                 do()
 
         delay_s = self.world.random.uniform(least_s, most_s)
@@ -141,6 +163,7 @@ class Node:
             raise ControlError("the node's part of the job is running already")
         if self.is_full:
             raise ControlError("No space left on device")
+        assert not self.world.job.nodes[self.host].refused, "a node that is left out is ordered"
         assert self.attempt is None or attempt >= self.attempt, "an attempt is started again"
         self._begin(attempt, rendezvous)
         self.record(ev.Launched(attempt=attempt, target="train.py", nproc=self.spec.nproc))
@@ -154,6 +177,7 @@ class Node:
             ), "an attempt meets twice"
         self.world.meetings[attempt] = (rendezvous.run_id, rendezvous.nodes)
         self.attempt, self.met, self.phase, self.ends = attempt, rendezvous, "starting", []
+        self.has_finished = False
         self.later(0.1, 8.0, self._group_started)
 
     def _group_started(self) -> None:
@@ -209,7 +233,7 @@ class Node:
             self._ended("stopped")
 
     def _ended(self, state: Any) -> None:
-        self.phase = "ended"
+        self.phase, self.has_finished = "ended", state == "finished"
         self.record(ev.JobEnded(attempt=self.attempt, state=state))
 
     def _end_ranks(self) -> None:
@@ -237,9 +261,10 @@ class Node:
             self._ended("finished")
 
     def loses_others(self) -> None:
-        """Ranks that train with one that is gone fail soon, or wait for ever."""
-        if self.world.random.random() < 0.7:
-            self.later(0.0, 3.0, self._fail)
+        """Ranks that train with one that is gone fail soon, or wait until someone sees it."""
+        waits_s = HANG_S if self.world.random.random() < 0.3 else 0.0
+        self.loses_at_s = self.world.loop.time() + waits_s + 3.0
+        self.later(waits_s, waits_s + 3.0, self._fail)
 
     def _fail(self) -> None:
         if self.phase == "running" and self.alive:
@@ -266,7 +291,7 @@ class Node:
     def die(self) -> None:
         """Everything on the node is gone at once."""
         self.world.lives[self.host] += 1
-        self.is_off, self.back_s = True, math.inf
+        self.changes(is_off=True, is_wedged=False)
         if self.is_alive:
             for other in self.world.nodes.values():
                 if other is not self and other.attempt == self.attempt:
@@ -333,7 +358,7 @@ class Link:
             self.wake.clear()
             if len(far.log) > self.seq:
                 await asyncio.sleep(self.world.random.choice([0.0, 0.0, 0.3]))
-            if self._is_silent:
+            if self._is_silent or far.is_wedged:
                 await asyncio.sleep(TICK_S)
                 continue
             rows = far.log[self.seq :]
@@ -394,11 +419,15 @@ class Link:
         def arrive() -> None:
             if life != self._life or self._is_silent or future.cancelled():
                 return  # the order is lost
+            after_s = self.world.random.choice([0.0, 0.5])
             try:
+                if self._far.is_wedged:
+                    after_s = REQUEST_S
+                    raise ControlError("the supervisor does not respond")
                 result: Any = do()
             except ControlError as error:
                 result = error
-            self.world.loop.call_later(self.world.random.choice([0.0, 0.5]), reply, result)
+            self.world.loop.call_later(after_s, reply, result)
 
         def reply(result: Any) -> None:
             if future.done() or life != self._life:
@@ -430,7 +459,10 @@ class HeadRows(Rows):
     def event(self, row: Event) -> Event:
         before = self.folded
         row = super().event(row)
-        self.world.check_event(before, self.folded, ev.from_data(row.data))
+        try:
+            self.world.check_event(before, self.folded, ev.from_data(row.data))
+        except AssertionError as error:  # the head outlives its defects
+            self.world.broken.append(str(error))
         return row
 
     def add(self, *_: object) -> None:
@@ -497,6 +529,9 @@ class World:
             min_nodes=self.random.randint(1, count),
             node_timeout_s=NODE_TIMEOUT_S,
         )
+        self.placement = placement
+        self.began: set[tuple[int | None, str]] = set()
+        """Attempts with the nodes that have started their ranks."""
         self.spec = make_spec(
             max_restarts=self.limit,
             nproc=sum(one.nproc for one in specs),
@@ -515,6 +550,16 @@ class World:
         self.happened: list[str] = []
         self.away_at_end: set[str] = set()
         """Nodes that could not be reached as the job ended: they end by themselves, later."""
+        self.fates: dict[str, str] = {}
+        """What becomes of nodes at last; of the others, that they come back."""
+        if self.random.random() < 0.6:
+            for host in self.random.sample(list(self.nodes), self.random.randint(1, count)):
+                self.fates[host] = self.random.choice(["off", "cut", "wedged", "full"])
+        self.broken: list[str] = []
+        """What did not hold at an event."""
+        self.ended_s: float | None = None
+        self.was_asked: set[str] = set()
+        """To `restart` since the last attempt began, or to `stop`."""
         self._far = {host: make_snapshot(self.spec, ranks=[], alerts=[]) for host in self.lives}
 
     def pid(self) -> int:
@@ -578,20 +623,72 @@ class World:
 
     def check_event(self, before: JobState, state: JobState, event: ev.JobEvent | None) -> None:
         assert 0 <= state.budget.used <= self.limit, "the budget is overspent"
-        if isinstance(event, ev.JobEnded):
-            now_s = self.loop.time()
-            away = (one.host for one in self.nodes.values() if now_s - one.back_s < LINK_BACK_S)
-            self.away_at_end.update(away)
         if before.is_over:
             assert state == before, "an end is final"
         if isinstance(event, ev.RankExited) and event.attempt == before.attempt:
             known = before.ranks.get(event.rank)
             assert known is None or not known.exited, "an exit is told once"
-        if isinstance(event, ev.NodesChosen):
-            assert len(event.nodes) >= self.spec.placement.min_nodes, "too few nodes"  # type: ignore[union-attr]
-            assert before.attempt in (None, event.attempt, (event.attempt or 0) - 1)
+        elif isinstance(event, ev.NodesChosen):
+            self._check_nodes(before, event)
+        elif isinstance(event, ev.NodeStarted):
+            self.began.add((event.attempt, event.node))
+        elif isinstance(event, ev.RestartRequested):
+            self._check_request(before, event)
+        elif isinstance(event, ev.EndDecided) and str(event.reason).startswith("fewer than"):
+            self._check_few(before)
+        elif isinstance(event, ev.JobEnded):
+            self._check_end(before, event)
+
+    def _check_nodes(self, before: JobState, event: ev.NodesChosen) -> None:
+        assert len(event.nodes) >= self.placement.min_nodes, "too few nodes"
+        assert before.attempt in (None, event.attempt, (event.attempt or 0) - 1)
+        for host in event.nodes if before.nodes else ():
+            life = before.nodes[host]
+            assert not life.refused and life.unknown_since is None, f"{host} is away, and chosen"
+        self.was_asked.discard("restart")
+
+    def _check_request(self, before: JobState, event: ev.RestartRequested) -> None:
+        """Nothing is restarted for a head or a link."""
+        taking_part = [host for host, life in before.nodes.items() if life.takes_part]
+        if event.node is not None:
+            lives = [before.nodes[host] for host in taking_part]
+            away = [one.away_s(self.loop.time()) for one in lives if one.unknown_since]
+            assert not away or (len(away) == len(lives) and min(away) > NODE_TIMEOUT_S - 0.1), (
+                f"others may train on, and {event.node} is taken back"
+            )
+        elif event.without is None and "restart" not in self.was_asked:
+            late = [host for host in taking_part if (event.attempt, host) not in self.began]
+            assert late, "nobody has asked for a restart"
+
+    def _check_few(self, before: JobState) -> None:
+        """Nodes that are needed were waited for in vain, or refuse."""
+        lives = {host: before.nodes[host] for host in self.nodes}
+        out = {host for host, life in lives.items() if life.refused or life.unknown_since}
+        refusing = {host for host, one in self.nodes.items() if one.is_full or one.is_wedged}
+        now_s = self.loop.time()
+        early = [
+            host
+            for host in out - refusing
+            if not lives[host].refused and lives[host].away_s(now_s) < NODE_TIMEOUT_S - 0.1
+        ]
+        assert refusing or out, "no node is missing"
+        assert not early or refusing, f"{early} were not waited for"
+
+    def _check_end(self, before: JobState, event: ev.JobEnded) -> None:
+        self.ended_s = now_s = self.loop.time()
+        away = (one.host for one in self.nodes.values() if now_s - one.back_s < LINK_BACK_S)
+        self.away_at_end.update(away)
+        if event.state == "stopped":
+            assert "stop" in self.was_asked, "nobody has asked for a stop"
+        elif event.state == "finished":
+            taking_part = [host for host, life in before.nodes.items() if life.takes_part]
+            unfinished = [host for host in taking_part if not self.nodes[host].has_finished]
+            assert not unfinished, f"{unfinished} have not finished"
+        else:
+            assert event.cause is not None, "it fails for no reason"
 
     def check(self) -> None:
+        assert not self.broken, self.broken[0]
         if self.head is not None and self.head.parts.by_host:  # it has restored what it was
             mine, folded = self.head.job, self.rows.folded
             apart = [
@@ -622,20 +719,29 @@ class World:
 
     async def link_breaks(self) -> None:
         node = self.some()
-        node.is_cut = node.is_cut or self.random.random() < 0.7
-        node.back_s = math.inf if node.is_cut else self.loop.time()
+        node.changes(is_cut=node.is_cut or self.random.random() < 0.7)
+        if node.is_heard:
+            node.back_s = self.loop.time()
         node.break_link()
 
     async def link_returns(self) -> None:
         for node in self.nodes.values():
-            node.comes_back(is_cut=False)
+            node.changes(is_cut=False)
+
+    async def supervisor_hangs(self) -> None:
+        node = self.some()
+        node.changes(is_wedged=node.is_alive)
+
+    async def supervisors_go_on(self) -> None:
+        for node in self.nodes.values():
+            node.changes(is_wedged=False)
 
     async def node_dies(self) -> None:
         self.some().die()
 
     async def nodes_return(self) -> None:
         for node in self.nodes.values():
-            node.comes_back(is_off=False)
+            node.changes(is_off=False)
 
     async def head_dies(self) -> None:
         if self.head is not None and not self.head.ended.is_set():
@@ -660,15 +766,25 @@ class World:
             await self.command({"op": "stop", "grace_s": self.random.choice([0.0, 10.0])})
 
     async def command(self, message: dict[str, Any]) -> None:
-        head = self.head
-        if head is not None and head.parts.by_host and not head.ended.is_set():
-            with contextlib.suppress(ControlError):
-                await head._command(message)
+        head, before = self.head, self.job
+        if head is None or not head.parts.by_host or head.ended.is_set():
+            return
+        self.was_asked.add(message["op"])
+        try:
+            await head._command(message)
+        except ControlError as error:
+            self.was_asked.discard(message["op"])
+            assert before.ending or before.phase == "restarting", f"it refuses: {error}"
+            return
+        if message["op"] == "restart":
+            assert self.job.restart is not None, "nothing is restarted"
+        else:
+            assert self.job.ending is not None, "nothing is stopped"
 
     HAPPENS = (
         *(rank_fails, rank_fails, rank_fails, ranks_finish, link_breaks, link_breaks),
         *(link_returns, node_dies, nodes_return, nodes_return, head_dies, node_tells),
-        disk_fills,
+        *(disk_fills, supervisor_hangs, supervisors_go_on),
         *(asked_to_restart, asked_to_stop),
     )
 
@@ -685,45 +801,56 @@ class World:
     async def quiet(self) -> None:
         """Wait until nothing is under way any more, neither here nor on a node that is reached."""
         end_s, since_s = self.loop.time() + SETTLED_S, self.loop.time()
-        while self.loop.time() < min(end_s, since_s + QUIET_S):
+        while self.loop.time() < since_s + QUIET_S:
             await asyncio.sleep(TICK_S)
-            if self.is_busy:
+            assert self.loop.time() < end_s, f"it does not come to rest: {self.busy}"
+            if self.busy:
                 since_s = self.loop.time()
 
     @property
-    def is_busy(self) -> bool:
+    def busy(self) -> list[str]:
+        """What is still under way."""
         head = self.head
-        assert head is not None
+        assert head is not None and self._work is not None
         if head.ended.is_set():
-            return self._work is not None and not self._work.done()
-        parts = head.parts.by_host.values()
-        return (
-            bool(head._orders.under_way)
-            or any(
-                part.broken is not None or part.link.seq < len(part.link._far.log) for part in parts
-            )
-            or any(node.phase in ("starting", "stopping") for node in self.nodes.values())
-            or not all(part.is_reported or part.link._far.is_off for part in parts)
-        )
+            return [] if self._work.done() else ["the head"]
+        busy = [str(order) for order in head._orders.under_way]
+        for host, part in head.parts.by_host.items():
+            node = self.nodes[host]
+            if part.broken is not None and part.broken.when() > self.loop.time():
+                busy.append(f"the broken link to {host}")
+            if node.is_heard and (node.phase in ("starting", "stopping") or not part.is_reported):
+                busy.append(f"{host}, which is {node.phase}")
+            if node.is_heard and part.link.seq < len(node.log):
+                busy.append(f"events of {host}")
+            if node.loses_at_s > self.loop.time():
+                busy.append(f"what {host} loses")
+        return busy
 
     async def settle(self) -> None:
-        """With every node in reach, each trains the attempt of the job, or the job is over."""
-        await self.link_returns()
-        await self.nodes_return()
-        self.happened.append(f"{self.loop.time() - 1000:.1f} settle")
+        """Some nodes come back, some are gone for good: the job trains on, or is over."""
+        self.happened.append(f"{self.loop.time() - 1000:.1f} settle, with {self.fates}")
+        for node in self.nodes.values():
+            fate = self.fates.get(node.host)
+            if fate == "off" and not node.is_off:
+                node.die()
+            node.is_full = fate == "full" or (fate is None and node.is_full)
+            node.changes(
+                is_off=fate == "off",
+                is_cut=fate == "cut",
+                is_wedged=fate == "wedged" and node.is_alive,
+            )
+            if fate == "cut":
+                node.break_link()
         await self.quiet()
         self.check()
         if not self.job.is_over:
-            assert self.job.phase == "running", f"it stays {self.job.phase}"
-            for node in self.nodes.values():
-                if self.job.nodes[node.host].refused:
-                    assert not node.is_alive, f"{node.host} is left out, and {node.phase}"
-                    continue
-                assert node.phase in ("running", "ended"), f"{node.host} stays {node.phase}"
-                assert node.attempt == self.job.attempt, f"{node.host} trains {node.attempt}"
+            self.check_rest()
+            asked_s = self.loop.time()
             await self.command({"op": "stop", "grace_s": 5.0})
             await self.quiet()
-        assert self.job.is_over, "a stop does not end"
+            assert self.job.is_over, "a stop does not end"
+            assert self.ended_s is not None and self.ended_s - asked_s < STOPPED_S, "a stop is slow"
         assert self._work is not None
         await asyncio.wait_for(self._work, SETTLED_S)
         self.check()
@@ -733,6 +860,26 @@ class World:
             if node.is_alive and node.host not in self.away_at_end
         ]
         assert not left, f"left running on {left}"
+
+    def check_rest(self) -> None:
+        """Nothing is under way any more, and the job is not over."""
+        taking_part = [one for one in self.nodes.values() if self.job.nodes[one.host].takes_part]
+        assert self.job.phase in ("starting", "running"), f"it stays {self.job.phase}"
+        heard = [one for one in taking_part if one.is_heard]
+        for node in self.nodes.values():
+            life = self.job.nodes[node.host]
+            is_known = life.unknown_since is None
+            assert is_known == node.is_heard, f"{node.host} is {node.phase}, and known: {is_known}"
+            if node in taking_part:
+                if not heard:  # what becomes of them nobody can know
+                    continue
+                assert node.phase in ("running", "ended"), f"{node.host} stays {node.phase}"
+                assert node.attempt == self.job.attempt, f"{node.host} trains {node.attempt}"
+            elif node.is_heard:
+                assert life.refused or len(heard) < len(taking_part), f"{node.host} is left out"
+                assert not node.is_alive, f"{node.host} is left out, and {node.phase}"
+        assert not heard or self.job.phase == "running", f"it stays {self.job.phase}"
+        assert not heard or any(one.phase == "running" for one in heard), "all have ended"
 
     async def close(self) -> None:
         if self.head is not None and self._work is not None:
@@ -782,7 +929,7 @@ def drive(
         seed: decides on all.
         steps: what can happen.
         count: how often something does, at most.
-        settles_first: it trains before the first of them.
+        settles_first: it trains before the first of them, and every node comes back.
 
     Raises:
         AssertionError: an invariant is broken.
@@ -790,6 +937,8 @@ def drive(
     loop = VirtualLoop()
     loop.set_exception_handler(lambda *_: None)
     world = World(seed, loop)
+    if settles_first:
+        world.fates = {}
 
     async def run() -> None:
         world.start_head()

@@ -257,6 +257,35 @@ def test_a_node_that_goes_away_again_is_waited_for_as_long_again() -> None:
     assert job.take(pt.NodesDue(attempt=0), now_s=310.0) == [pt.AwaitNodes(seconds=295.0)]
 
 
+def without_the_third(job: Job) -> None:
+    """Of three nodes, two are in the second attempt, and train."""
+    job.run()
+    job.take(pt.LinkBroken(node="n2", why="no route"))
+    job.take(pt.RestartAsked(agent=pt.AgentState()))
+    job.take(pt.RestartDue(attempt=0, question=None), SHRINK_AFTER_S)
+    begun = job.take(pt.NodesDue(attempt=0), 2 * SHRINK_AFTER_S)
+    assert [one.node for one in begun if isinstance(one, pt.BeginOn)] == ["n0", "n1"]
+
+
+def test_a_node_is_not_taken_back_while_one_that_cannot_be_reached_may_train_on() -> None:
+    job = Job(count=3)
+    without_the_third(job)
+    job.take(pt.LinkBroken(node="n0", why="no route"), 100.0)
+    assert job.take(pt.LinkMade(node="n2"), 900.0) == []
+    assert job.state.restart is None
+    assert job.take(pt.LinkMade(node="n0"), 901.0) == [pt.WaitForRestart(at_s=None)]
+
+
+def test_a_node_is_taken_back_once_all_others_are_away_for_long() -> None:
+    job = Job(count=3)
+    without_the_third(job)
+    for node in ("n0", "n1"):
+        job.take(pt.LinkBroken(node=node, why="no route"), 100.0)
+    assert job.take(pt.LinkMade(node="n2"), 101.0) == [pt.AwaitNodes(seconds=299.0)]
+    assert job.state.restart is None
+    assert job.take(pt.NodesDue(attempt=1), 400.0) == [pt.WaitForRestart(at_s=None)]
+
+
 def refuse(job: Job, attempt: int, node: str = "n1") -> list[pt.Order]:
     """The orders of a node that could not begin."""
     error = "No space left on device"

@@ -248,9 +248,9 @@ def _link_made(state: JobState, fact: pt.LinkMade, now_s: float, spec: JobSpec) 
         if events and (is_last or makes_enough):
             events.append(pt.WaitForRestart(at_s=state.restart.at_s))  # it was waited for
         return events
-    if not life.takes_part:
-        return [*events, *_take_back(state, node, now_s, spec)]
-    if fact.is_there or life.failed or life.ended is not None:
+    if fact.is_there or not life.takes_part:
+        return [*events, *_take_back(state, now_s, spec, but=node)]
+    if life.failed or life.ended is not None:
         return events
     cause = Cause(
         kind="node",
@@ -273,12 +273,34 @@ def _grace_left_s(state: JobState, now_s: float) -> float:
     return max(0.0, state.stop.kill_at_s - now_s)
 
 
-def _take_back(state: JobState, node: str, now_s: float, spec: JobSpec) -> Decision:
-    """A node that the attempt does without is there again."""
-    if state.phase not in ("starting", "running") or _part(state, node).refused:
+def _take_back(state: JobState, now_s: float, spec: JobSpec, *, but: str) -> Decision:
+    """Another attempt with the nodes that this one does without, if that harms nobody.
+
+    While only some nodes of the attempt cannot be reached, they may train on with the others. If
+    none can, the attempt is given up after as long as a node is waited for.
+
+    Args:
+        state: of the job.
+        now_s: CLOCK_BOOTTIME.
+        spec: the job.
+        but: the node that has just been reached.
+    """
+    lives = {name: life for name, life in state.nodes.items() if life.takes_part}
+    back = [
+        name
+        for name, life in state.nodes.items()
+        if not (life.takes_part or life.refused) and (name == but or not life.unknown_since)
+    ]
+    is_ending = any(life.failed or life.ended is not None for life in lives.values())
+    if not back or is_ending or state.phase not in ("starting", "running"):
         return []
+    away = [name for name, life in lives.items() if life.unknown_since and name != but]
+    if away and len(away) < len(lives):
+        return []
+    if away and (left_s := _left_s(state, away, now_s, spec)) > 0:
+        return [pt.AwaitNodes(seconds=left_s)]
     asked = ev.RestartRequested(
-        attempt=state.attempt, used=state.budget.used, limit=spec.max_restarts, node=node
+        attempt=state.attempt, used=state.budget.used, limit=spec.max_restarts, node=back[0]
     )
     return [asked, pt.WaitForRestart(at_s=None)]
 
@@ -322,7 +344,8 @@ def _nodes_due(state: JobState, fact: pt.NodesDue, now_s: float, spec: JobSpec) 
     if fact.attempt != state.attempt:
         return []
     if state.restart is None:
-        return _end_without(state, now_s, spec)
+        again = _take_back(state, now_s, spec, but="")
+        return again or _end_without(state, now_s, spec)
     if state.restart.at_s is not None and now_s < state.restart.at_s:
         return []
     missing = _missing(state, spec)

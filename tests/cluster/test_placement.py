@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -246,3 +247,36 @@ def test_the_check_measures_every_rank_and_names_the_broken_machine(
         "ddptop: h2: rank 1 failed alone: RuntimeError: CUDA error: uncorrectable ECC error;"
         " leave it out of --hosts until it is repaired"
     )
+
+
+def test_two_launches_at_once_do_not_share_a_device(head, hosts, tmp_path, wait_until):
+    (head.folder / "wait.py").write_text("import time; time.sleep(600)")
+    with StubDriver(tmp_path, 2) as driver:
+        for index in range(2):
+            driver.set(index, mem_used=0)
+        with_gpus = driver.env({}, log=False)
+        for name in ("h1", "h2"):
+            hosts.hosts[name].die()
+            hosts.hosts[name].start(**with_gpus)
+        try:
+            asked = {"one": "h2:0,h1:0", "two": "h2:1,h1:0"}
+            names = list(asked)
+
+            def launch(name):
+                return head.cli(*LAUNCH, "--hosts", asked[name], "--name", name, "wait.py")
+
+            with ThreadPoolExecutor() as pool:
+                done = list(pool.map(launch, names))
+            assert sorted(bool(one.returncode) for one in done) == [False, True], done
+            [lost] = [name for name, one in zip(names, done, strict=True) if one.returncode]
+            said = done[names.index(lost)].stderr.splitlines()[-1]
+            [won] = [name for name in names if name != lost]
+            assert f"reserved by job {won}" in said
+            for host in ("h1", "h2"):
+                assert not hosts.hosts[host].of("agent", lost)
+            head.cli("kill", won)
+        finally:
+            for name in ("h1", "h2"):
+                hosts.hosts[name].die()
+                for variable in with_gpus:
+                    hosts.hosts[name].environment.pop(variable)

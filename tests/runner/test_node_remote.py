@@ -13,10 +13,12 @@ import msgspec
 import pytest
 from tests.runner.builders import make_snapshot, make_spec
 
+from ddptop_runner.base.clock import utc_now
 from ddptop_runner.base.errors import ControlError
+from ddptop_runner.base.paths import run_folder
 from ddptop_runner.host import addresses, procs
 from ddptop_runner.model import node_link as nl
-from ddptop_runner.model.spec import Membership, Rendezvous
+from ddptop_runner.model.spec import Device, Membership, Rendezvous, write_spec
 from ddptop_runner.node import remote
 
 MET = Rendezvous(
@@ -80,6 +82,45 @@ def test_a_part_that_has_ended_makes_room_although_its_guardian_has_not_exited(
     else:
         remote.start(order)
     assert started == ([] if state == "running" else [3])
+
+
+@pytest.mark.parametrize(
+    ("gpu", "force", "is_part", "starts"),
+    [
+        (1, False, False, False),
+        (1, False, True, False),
+        (1, True, True, True),
+        (0, False, True, True),
+    ],
+)
+def test_a_part_does_not_take_the_devices_of_another_job(
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    gpu: int,
+    force: bool,
+    is_part: bool,
+    starts: bool,
+) -> None:
+    monkeypatch.setenv("DDPTOP_HOME", str(tmp_path / "home"))
+    other = make_spec(job="other", job_id="other@1.0", devices=[Device(index=1)])
+    other = msgspec.structs.replace(other, host=procs.host_name(), created_at=utc_now())
+    folder = remote.member_folder(other.job_id) if is_part else run_folder("other")
+    folder.path.mkdir(parents=True)
+    write_spec(folder, other)
+    membership = Membership(job="train", node="b", index=1, orphan_timeout_s=60.0, force=force)
+    spec = make_spec(
+        job_id="train@1.1", membership=membership, cwd=str(tmp_path), devices=[Device(index=gpu)]
+    )
+    spec = msgspec.structs.replace(spec, created_at=utc_now())
+    started: list[int] = []
+    monkeypatch.setattr(remote, "start_guardian", lambda *_, attempt: started.append(attempt))
+    order = nl.Start(id=1, spec=spec, env={}, attempt=3, rendezvous=MET)
+    if starts:
+        remote.start(order)
+    else:
+        with pytest.raises(ControlError, match="GPU 1 is reserved by job other"):
+            remote.start(order)
+    assert started == [3] * starts
 
 
 async def test_a_history_that_cannot_be_read_ends_the_link_with_a_reason(

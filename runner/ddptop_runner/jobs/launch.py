@@ -53,6 +53,9 @@ from ddptop_runner.model.spec import JobSpec, Placement, check_name, write_spec
 from ddptop_runner.node.guardian_start import GUARDIAN_START_S, start_guardian
 from ddptop_runner.store.disk import is_no_room
 
+NODES_START_S = 45.0
+"""A node that cannot be reached has refused by then."""
+
 
 def prepare(request: LaunchRequest, env: Mapping[str, str]) -> LaunchPlan:
     """Check a request and decide everything.
@@ -210,7 +213,28 @@ def start(plan: LaunchPlan, *, waits: bool = True) -> tuple[JobView, str | None]
         if isinstance(error, OSError):
             raise _unwritable(folder, error) from error
         raise
-    return read_job(folder), "; ".join(filter(None, [moved, note, pruned, *closed])) or None
+    view = _wait_for_nodes(folder) if plan.spec.placement and waits else read_job(folder)
+    return view, "; ".join(filter(None, [moved, note, pruned, *closed])) or None
+
+
+def _wait_for_nodes(folder: RunFolder, attempt: int = 0) -> JobView:
+    """The view once each node has begun its part, or none is waited for any longer.
+
+    Raises:
+        DdptopError: when a node refused, and the job has ended for it.
+    """
+    deadline_s = time.monotonic() + NODES_START_S
+    while True:
+        view = _wait_for_attempt(folder, attempt)
+        assert view.snapshot is not None  # it has the attempt's number
+        cause, nodes = view.snapshot.cause, view.snapshot.nodes
+        behind = [node for node in nodes if node.attempt is None or node.attempt < attempt]
+        if behind and view.state == "failed" and cause is not None:
+            raise DdptopError(cause.summary.rstrip("."), f"see `ddptop events {view.job}`")
+        is_waiting = any(node.state not in ("lost", "unreachable") for node in behind)
+        if not (view.is_live and is_waiting) or time.monotonic() > deadline_s:
+            return view
+        time.sleep(0.02)
 
 
 def _settle_devices(plan: LaunchPlan) -> tuple[LaunchPlan, str | None]:
@@ -261,8 +285,9 @@ def restart_ended(
     cwd = folder_of(spec.cwd)
     if spec.kind == "script":
         require_script(cwd, spec.target)
-    if spec.placement is not None:
-        pass  # the interpreters are on the nodes
+    if spec.placement is not None:  # the interpreters are on the nodes
+        placement = msgspec.structs.replace(spec.placement, force=force)
+        spec = msgspec.structs.replace(spec, placement=placement)
     elif not spec.is_command:
         interpreters.require_torch(interpreters.inspect(spec.python))
     elif not os.access(spec.python, os.X_OK):
@@ -301,6 +326,8 @@ def restart_ended(
         except OSError as error:
             raise _unwritable(folder, error) from error
         started = _wait_for_attempt(folder, last + 1)
+    if spec.placement is not None:
+        started = _wait_for_nodes(folder, last + 1)
     return started, missing, "; ".join([*choice.notes, *filter(None, [note]), *closed]) or None
 
 

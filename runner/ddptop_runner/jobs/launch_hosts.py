@@ -59,7 +59,13 @@ def prepare(
             if found.broken:
                 raise UsageError(found.broken[-1], "leave it out of --hosts until it is repaired")
     by: Literal["ssh", "slurm"] = "ssh" if request.slurm_job is None else "slurm"
-    placement = Placement(by=by, nodes=judged.nodes, min_nodes=fewest, slurm_job=request.slurm_job)
+    placement = Placement(
+        by=by,
+        nodes=judged.nodes,
+        min_nodes=fewest,
+        slurm_job=request.slurm_job,
+        force=request.force,
+    )
     if request.node_timeout_s is not None:
         placement = replace(placement, node_timeout_s=request.node_timeout_s)
     if request.orphan_timeout_s is not None:

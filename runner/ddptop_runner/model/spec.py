@@ -86,6 +86,8 @@ class Placement(Base, frozen=True, kw_only=True):
     orphan_timeout_s: float = 7200.0
     """A node that no head has reached for so long ends its ranks."""
     slurm_job: str | None = None
+    force: bool = False
+    """Whether the nodes may take devices that other jobs have."""
 
 
 class Rendezvous(Base, frozen=True, kw_only=True):
@@ -114,6 +116,8 @@ class Membership(Base, frozen=True, kw_only=True):
     index: int
     """Its place among the job's nodes."""
     orphan_timeout_s: float
+    force: bool = False
+    """As in `Placement`."""
     rendezvous: Rendezvous | None = None
     """Of the attempt that it was started for."""
 

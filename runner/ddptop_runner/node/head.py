@@ -187,7 +187,9 @@ class Head:
 
     async def _fact_of(self, order: pt.Order, attempt: int) -> pt.Fact | None:
         if isinstance(order, pt.BeginOn):
-            return await self.parts.begin(order)
+            refused = await self.parts.begin(order)
+            self.publish()  # `launch` waits for it
+            return refused
         if isinstance(order, pt.KeepEvidenceOnNodes):
             await self._keep_evidence("failure")
             await until(self.parts.has_all_verdicts, VERDICTS_S)

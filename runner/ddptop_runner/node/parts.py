@@ -344,6 +344,7 @@ class Parts:
                 node=node.host,
                 index=index,
                 orphan_timeout_s=self._placement.orphan_timeout_s,
+                force=self._placement.force,
             ),
         )
 

@@ -38,6 +38,7 @@ from ddptop_runner.base.start import keep_files_private
 from ddptop_runner.host import procs, survival
 from ddptop_runner.host.addresses import interface_of, is_loopback, of_interfaces
 from ddptop_runner.job.registry import is_locked, read_job
+from ddptop_runner.launch.gpus import usage
 from ddptop_runner.launch.gpus.choice import job_environment
 from ddptop_runner.model import node_link as nl
 from ddptop_runner.model.snapshot import NodeSnapshot, decode_snapshot
@@ -105,14 +106,26 @@ def start(order: nl.Start) -> dict[str, Any]:
         needed.mkdir(parents=True, exist_ok=True)
     membership = msgspec.structs.replace(spec.membership, rendezvous=order.rendezvous)
     spec = msgspec.structs.replace(spec, membership=membership, host=procs.host_name())
-    write_spec(folder, spec)
     env = {**job_environment(spec.devices), **order.env, "DDPTOP_JOB_ID": spec.job_id}
     env["TORCH_DISABLE_SHARE_RDZV_TCP_STORE"] = "1"
     if (interface := gloo_interface(order.rendezvous, {**os.environ, **env})) is not None:
         env[GLOO_INTERFACE] = interface
     wrap = survival.plan(survival.gather(os.environ)).wrap
-    note = start_guardian(folder, spec, env, wrap, attempt=order.attempt)
+    with usage.taking() if spec.devices else contextlib.nullcontext():
+        if not membership.force and (taken := usage.taken_from(spec)) is not None:
+            raise ControlError(taken)
+        write_spec(folder, spec)
+        note = start_guardian(folder, spec, env, wrap, attempt=order.attempt)
+        if spec.devices:
+            _wait_until_live(folder)
     return {"folder": str(folder.path), "note": note}
+
+
+def _wait_until_live(folder: RunFolder) -> None:
+    """Its devices show as taken once its new supervisor has replaced the snapshot of its end."""
+    deadline_s = boottime_s() + ABSENT_AFTER_S
+    while not read_job(folder).is_live and boottime_s() < deadline_s:
+        time.sleep(RECONNECT_S / 10)
 
 
 def _prune(new: RunFolder) -> None:

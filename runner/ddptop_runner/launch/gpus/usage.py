@@ -244,7 +244,8 @@ def choice_in_words(chosen: Sequence[DeviceUse], uses: Sequence[DeviceUse]) -> s
 
 # --- what live jobs have reserved ---------------------------------------------------------------
 
-LOCK_NAME = ".gpus.lock"
+LOCK_NAME = f".gpus.{procs.host_name()}.lock"
+"""Machines that share a state folder do not wait for each other."""
 POLL_S = 0.02
 FRESH_S = 30.0
 """A job whose processes cannot be seen from here counts while its snapshot is no older."""
@@ -273,6 +274,22 @@ def claims(besides: str | None = None) -> list[tuple[str, Device]]:
         if view.spec.job_id != besides
         for device in view.spec.devices or ()
     ]
+
+
+def taken_from(spec: JobSpec) -> str | None:
+    """Which other jobs have devices of a job, in words; None where none has."""
+    held: dict[str, list[Device]] = {}
+    claimed = claims(besides=spec.job_id)
+    for device in spec.devices or ():
+        for job in {job for job, other in claimed if is_same(other, device)}:
+            held.setdefault(job, []).append(device)
+    return (
+        "; ".join(
+            f"{names_of(devices)} {'is' if len(devices) == 1 else 'are'} reserved by job {job}"
+            for job, devices in held.items()
+        )
+        or None
+    )
 
 
 def queued_before(spec: JobSpec) -> list[str]:
@@ -326,6 +343,7 @@ def taking(timeout_s: float = 10.0) -> Iterator[bool]:
         Whether it was had in time; 0 tries once. Where the file system gives no lock it is had.
     """
     try:
+        runs_dir().mkdir(mode=0o700, parents=True, exist_ok=True)  # a node may have none yet
         fd = bounded.open_lock(runs_dir() / LOCK_NAME)
     except OSError:  # neither a full disk nor a lock of another user's may stop a job for ever
         yield True

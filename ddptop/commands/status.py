@@ -7,15 +7,14 @@ from pathlib import PurePath
 from ddptop.commands.unguarded import taken_up
 from ddptop.plain.output import count, local_time, put_folded, put_json, table
 from ddptop.view import pause_words, words
+from ddptop.view.figures.ranks import plain_table
 from ddptop.view.host_words import has_several, node_in_words
 from ddptop.view.need import is_stale
 from ddptop.view.progress_words import in_words
 from ddptop.view.rank_words import (
     counts_own,
     launcher_in_words,
-    loss_text,
     parts_in_words,
-    rank_step,
     replicas_in_words,
     source_in_words,
 )
@@ -28,13 +27,12 @@ from ddptop_runner.base.units import (
     percent,
     plural,
     size,
-    step_time,
 )
 from ddptop_runner.devices.words import devices_in_words
 from ddptop_runner.job.registry import JobView, elapsed_s, resolve
 from ddptop_runner.jobs.contract import JobStatus, job_status
 from ddptop_runner.model.run_step import step_beside
-from ddptop_runner.model.snapshot import LauncherSample, NodeStatus, RankSample
+from ddptop_runner.model.snapshot import LauncherSample, NodeStatus
 from ddptop_runner.store.logs import last_words
 
 DETAILS = 16
@@ -102,10 +100,7 @@ def describe(view: JobView, status: JobStatus) -> str:
     lines += [f"  {alert.severity}: {alert.message}" for alert in status.alerts]
     if status.ranks:
         own = any(counts_own(rank) for rank in status.ranks)
-        step = "STEP*" if own else "STEP"
-        headers = ["RANK", "GPU", "PID", "STATE", step, "LOSS", "STEP TIME", "CPU", "RSS"]
-        rows = [_cells(rank) for rank in status.ranks]
-        right = (0, 1, 2, 4, 5, 6, 7, 8)
+        headers, rows, right = plain_table(status.ranks)
         if has_several(view.snapshot):
             headers.append("HOST")
             for row, rank in zip(rows, status.ranks, strict=True):
@@ -225,25 +220,6 @@ def _checkpoint(view: JobView, status: JobStatus) -> str | None:
     ago = duration(max(0.0, (view.read_at - saved.at).total_seconds()))
     size_ = "" if saved.size_bytes is None else f" ({size(saved.size_bytes)})"
     return f"{PurePath(saved.path).name}{at}, {ago} ago{size_}"
-
-
-def _cells(rank: RankSample) -> list[str]:
-    state: str = rank.state
-    if rank.signal is not None:
-        state = f"{state} ({rank.signal})"
-    elif rank.exit_code:
-        state = f"{state} ({rank.exit_code})"
-    return [
-        str(rank.rank),
-        count(rank.gpu),
-        count(rank.pid),
-        state,
-        count(rank_step(rank)),
-        loss_text(rank),
-        step_time(rank.step_time_s),
-        percent(rank.cpu_percent),
-        size(rank.rss_bytes),
-    ]
 
 
 def _failing_lines(view: JobView, status: JobStatus) -> list[str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import msgspec
 
@@ -11,9 +11,17 @@ from ddptop.charts.bars import bar
 from ddptop.charts.spark import bridged, cells_of, limits, spark
 from ddptop.draw.card_grid import LEAST_BOX
 from ddptop.draw.panels import FULL_SHARE
+from ddptop.view.figures.ranks import (
+    FIGURES,
+    IN_PLACE,
+    RankFigure,
+    loss_style,
+    on_devices,
+    shown,
+)
 from ddptop.view.host_words import short_names
-from ddptop.view.odd import device_text, severity, verdict
-from ddptop.view.rank_words import counts_own, data_share, parts_text, rank_step, sync_share
+from ddptop.view.odd import severity, verdict
+from ddptop.view.rank_words import counts_own, device_text, memory_share, parts_text
 from ddptop.view.series import Points
 from ddptop.view.text import Line, Span, clip, fit, line, pad, width
 from ddptop_runner.base import units
@@ -24,15 +32,10 @@ from ddptop_runner.model.snapshot import GpuSample, RankSample
 BOXED = 6
 """Cards of this many rows or more have a full border, and so do those that show everything."""
 
-ROWS = ("step", "loss", "time", "wait", "sync", "util", "mem", "power", "cpu")
+CARD_ROWS = sorted(
+    ((one.card, one) for one in FIGURES if one.card is not None), key=lambda row: row[0].place
+)
 """Of a card, from top to bottom."""
-
-_TELLING = ("loss", "time", "util", "mem", "step", "wait", "sync", "power", "cpu")
-"""The same, most informative first: the last ones are dropped first."""
-
-_TELLING_LATE = ("loss", "wait", "time", "util", "mem", "sync", "step", "power", "cpu")
-"""Where a rank holds up the others: they all take equally long for a step, so what it waits for
-tells more."""
 
 LABEL, VALUE, ASIDE = 5, 8, 7
 """Cells of a row's columns; what is left takes bars and curves."""
@@ -54,7 +57,7 @@ class Around(msgspec.Struct, frozen=True):
     """Of the small curves, unix seconds."""
     cpu_full: float = 100.0
     """What a full bar of CPU is: the busiest rank's, or one core."""
-    rows: frozenset[str] = frozenset(ROWS)
+    rows: frozenset[str] = frozenset(one.key for _, one in CARD_ROWS)
     """What is known of one rank at least: the rest gets no row."""
     slow: bool = False
     """Whether a rank holds up the others."""
@@ -95,21 +98,13 @@ def around(
 
 def known_rows(ranks: Sequence[RankSample]) -> frozenset[str]:
     """What is known of one of these ranks at least, by the name of its row."""
-    known = set()
-    for rank in ranks:
-        on_device = rank.gpu is not None or bool(rank.gpus)
-        values = {
-            "step": rank.step,
-            "loss": rank.loss if rank.loss_state is None else rank.loss_state,
-            "time": rank.step_time_s,
-            "wait": rank.data_wait_s,
-            "sync": rank.sync_s,
-            "util": rank.gpu_util_percent if on_device else rank.cpu_percent,
-            "mem": rank.gpu_mem_used_bytes if on_device else rank.rss_bytes,
-            "power": rank.gpu_power_w,
-            "cpu": rank.cpu_percent if on_device else None,
-        }
-        known |= {name for name, value in values.items() if value is not None}
+    known = {
+        one.key
+        for rank in ranks
+        for _, one in CARD_ROWS
+        if (on_devices(rank) or one.key not in IN_PLACE)
+        and shown(one.key, rank).text(rank) != units.NOT_AVAILABLE
+    }
     if known & {"loss", "time"}:
         known.discard("cpu")  # its place is better used by the chart of losses
     return frozenset(known)
@@ -195,25 +190,18 @@ def _body(
     rank: RankSample, apart: RankDeviation, others: Around, cells: int, rows: int
 ) -> list[Line]:
     """As many rows as fit, in their usual order; the least informative are dropped first."""
-    on_device = rank.gpu is not None or bool(rank.gpus)
-    made = {
-        "step": _step(rank, others, cells),
-        "loss": _loss(rank, apart, others, cells),
-        "time": _time(rank, apart, others, cells),
-        "wait": _wait("data", rank.data_wait_s, data_share(rank), apart, cells),
-        "sync": _wait("sync", rank.sync_s, sync_share(rank), apart, cells),
-        "util": _util(rank, apart, others, cells, on_device),
-        "mem": _memory(rank, apart, others, cells, on_device),
-        "power": _power(rank, apart, others, cells),
-        "cpu": _processes(rank, cells),
-    }
-    telling = _TELLING_LATE if others.slow else _TELLING
-    keep = [name for name in telling if name in others.rows]
+    late = others.slow
+    telling = sorted(CARD_ROWS, key=lambda row: row[0].drop_late if late else row[0].drop)
+    keep = [one.key for _, one in telling if one.key in others.rows]
+    draw = dict(_DRAWN)
     if rows < min(4, len(keep)) and {"util", "mem"} <= others.rows:
-        made["util"] = _both(rank, on_device)
+        draw["util"] = _both
         keep.remove("mem")
-    chosen = keep[:rows]
-    body = [text for name, text in made.items() if name in chosen]
+    body = [
+        draw.get(one.key, _figure)(one, rank, apart, others, cells)
+        for _, one in CARD_ROWS
+        if one.key in keep[:rows]
+    ]
     return [*body, *[()] * (rows - len(body))]
 
 
@@ -265,23 +253,27 @@ def _curve(series: Mapping[int, Points], rank: int, others: Around, cells: int, 
     return line("  ", (spark(values, low, high), "band" if zero else "median"))
 
 
-def _loss(rank: RankSample, apart: RankDeviation, others: Around, cells: int) -> Line:
+def _loss(
+    one: RankFigure, rank: RankSample, apart: RankDeviation, others: Around, cells: int
+) -> Line:
     text = units.loss(rank.loss, rank.loss_state)
     if len(parts := parts_text(rank)) + len(text) <= VALUE:
         text += parts
-    bad = rank.loss_state in ("nan", "inf")
     curve = _curve(others.losses, rank.rank, others, cells, False)
-    style = "bad" if bad else "strong" if rank.loss is not None else ""
+    style = loss_style(rank) or "strong"
     return _row("loss", text, _deviation(apart, "loss"), curve, cells, style)
 
 
-def _time(rank: RankSample, apart: RankDeviation, others: Around, cells: int) -> Line:
+def _time(
+    one: RankFigure, rank: RankSample, apart: RankDeviation, others: Around, cells: int
+) -> Line:
     curve = _curve(others.step_times, rank.rank, others, cells, True)
-    aside = _deviation(apart, "step_time")
-    return _row("time", units.step_time(rank.step_time_s), aside, curve, cells)
+    return _row("time", one.text(rank), _deviation(apart, "step_time"), curve, cells)
 
 
-def _step(rank: RankSample, others: Around, cells: int) -> Line:
+def _step(
+    one: RankFigure, rank: RankSample, apart: RankDeviation, others: Around, cells: int
+) -> Line:
     ago = ""
     if others.live and rank.last_progress_at is not None:
         ago_s = max(0.0, (others.now - rank.last_progress_at).total_seconds())
@@ -289,23 +281,7 @@ def _step(rank: RankSample, others: Around, cells: int) -> Line:
         ago = units.brief_duration(ago_s) + ("" if tight else " ago")
     late = rank.state == "hung"
     label = "step*" if counts_own(rank) else "step"
-    return _row(label, units.count(rank_step(rank)), (ago, "warn" if late else "dim"), (), cells)
-
-
-def _wait(
-    label: str, wait_s: float | None, share: float | None, apart: RankDeviation, cells: int
-) -> Line:
-    """Its wait for data or for other ranks, and which share of a step that is."""
-    text = "" if share is None else f"{min(999, 100 * share):.0f}%"
-    slow = label == "data" and "step_time" in apart.outliers
-    loud = slow and share is not None and share >= WAITS
-    graphic = _bar(share, cells, "warn" if loud else "band")
-    aside = (text, "warn" if loud else "dim")
-    return _row(label, units.step_time(wait_s), aside, graphic, cells)
-
-
-WAITS = 0.3
-"""Of a step: where a slow rank waits longer for its data, that is drawn as a warning."""
+    return _row(label, one.text(rank), (ago, "warn" if late else "dim"), (), cells)
 
 
 def _bar(share: float | None, cells: int, style: str = "busy") -> Line:
@@ -314,56 +290,78 @@ def _bar(share: float | None, cells: int, style: str = "busy") -> Line:
 
 
 def _util(
-    rank: RankSample, apart: RankDeviation, others: Around, cells: int, on_device: bool
+    one: RankFigure, rank: RankSample, apart: RankDeviation, others: Around, cells: int
 ) -> Line:
-    percent = rank.gpu_util_percent if on_device else rank.cpu_percent
-    full = 100.0 if on_device else others.cpu_full
-    share = None if percent is None else percent / full
-    name = "util" if on_device else "CPU"
+    seen = shown(one.key, rank)
+    percent = seen.read(rank)
+    share = None if percent is None else percent / (100.0 if seen is one else others.cpu_full)
+    name = one.label if seen is one else seen.label
     aside = _deviation(apart, "utilization")
     style = aside[1] if aside[1] == "warn" else "busy"
     if not _room(cells):
-        return _short_bar(name, units.percent(percent), share, cells, style)
-    return _row(name, units.percent(percent), aside, _bar(share, cells, style), cells)
+        return _short_bar(name, seen.text(rank), share, cells, style)
+    return _row(name, seen.text(rank), aside, _bar(share, cells, style), cells)
 
 
 def _memory(
-    rank: RankSample, apart: RankDeviation, others: Around, cells: int, on_device: bool
+    one: RankFigure, rank: RankSample, apart: RankDeviation, others: Around, cells: int
 ) -> Line:
-    used = rank.gpu_mem_used_bytes if on_device else rank.rss_bytes
-    share = memory_share(rank, others.gpus) if on_device else None
-    aside = _deviation(apart, "memory")
+    seen, aside = shown(one.key, rank), _deviation(apart, "memory")
+    text = seen.text(rank)
+    if seen is not one:
+        return _row(seen.label, text, aside, (), cells)
+    share = memory_share(rank, others.gpus.get(rank.rank))
     full = share is not None and share >= FULL_SHARE
-    name, text = ("mem" if on_device else "RSS"), units.size(used)
     style = "warn" if full or aside[1] == "warn" else "median"
-    if not on_device:
-        return _row(name, text, aside, (), cells)
     if not _room(cells):
-        return _short_bar(name, text, share, cells, style)
-    return _row(name, text, aside, _bar(share, cells, style), cells)
+        return _short_bar(one.label, text, share, cells, style)
+    return _row(one.label, text, aside, _bar(share, cells, style), cells)
 
 
-def _power(rank: RankSample, apart: RankDeviation, others: Around, cells: int) -> Line:
-    gpu = others.gpus.get(rank.rank)
-    limit = None if gpu is None else gpu.power_limit_w
-    share = rank.gpu_power_w / limit if rank.gpu_power_w is not None and limit else None
-    aside = _deviation(apart, "power")
-    graphic = _bar(share, cells, "warn" if aside[1] == "warn" else "band")
-    return _row("power", units.watts(rank.gpu_power_w), aside, graphic, cells)
-
-
-def _processes(rank: RankSample, cells: int) -> Line:
+def _cpu(
+    one: RankFigure, rank: RankSample, apart: RankDeviation, others: Around, cells: int
+) -> Line:
     """Of a rank with a device: CPU and memory of its processes, which seldom matter."""
-    aside = (_brief(units.size(rank.rss_bytes)), "dim")
-    return _row("CPU", units.percent(rank.cpu_percent), aside, (), cells)
+    return _row("CPU", one.text(rank), (_brief(units.size(rank.rss_bytes)), "dim"), (), cells)
 
 
-def memory_share(rank: RankSample, gpus: Mapping[int, GpuSample]) -> float | None:
-    """Of its device's memory that the rank holds; None where one of them is not known."""
-    gpu = gpus.get(rank.rank)
-    if gpu is None or not gpu.mem_total_bytes or rank.gpu_mem_used_bytes is None:
-        return None
-    return rank.gpu_mem_used_bytes / gpu.mem_total_bytes
+def _both(
+    one: RankFigure, rank: RankSample, apart: RankDeviation, others: Around, cells: int
+) -> Line:
+    """Load and memory in one row."""
+    load, memory = shown("util", rank), shown("mem", rank)
+    text = f"{load.text(rank):>6}{_brief(memory.text(rank)):>6}"
+    return line((f"{load.label:<{LABEL}}", "dim"), text)
+
+
+def _figure(
+    one: RankFigure, rank: RankSample, apart: RankDeviation, others: Around, cells: int
+) -> Line:
+    """Any other figure: beside it its distance from the median, or its share as the bar shows."""
+    card = one.card
+    assert card is not None
+    share = None if card.share is None else card.share(rank, others.gpus.get(rank.rank))
+    if one.apart is not None:
+        aside = _deviation(apart, one.apart.of)
+        loud = aside[1] == "warn"
+    else:
+        slow = "step_time" in apart.outliers
+        loud = slow and card.warns is not None and share is not None and share >= card.warns
+        text = "" if share is None else f"{min(999, 100 * share):.0f}%"
+        aside = (text, "warn" if loud else "dim")
+    graphic = _bar(share, cells, "warn" if loud else "band") if card.share is not None else ()
+    return _row(one.label, one.text(rank), aside, graphic, cells)
+
+
+_DRAWN: Mapping[str, Callable[[RankFigure, RankSample, RankDeviation, Around, int], Line]] = {
+    "step": _step,
+    "loss": _loss,
+    "time": _time,
+    "util": _util,
+    "mem": _memory,
+    "cpu": _cpu,
+}
+"""Rows that are more than a figure and its bar."""
 
 
 def _short_bar(name: str, text: str, share: float | None, cells: int, style: str) -> Line:
@@ -377,12 +375,3 @@ def _short_bar(name: str, text: str, share: float | None, cells: int, style: str
 
 def _known(text: str) -> str:
     return "dim" if text == units.NOT_AVAILABLE else ""
-
-
-def _both(rank: RankSample, on_device: bool) -> Line:
-    """Load and memory in one row."""
-    percent = rank.gpu_util_percent if on_device else rank.cpu_percent
-    used = rank.gpu_mem_used_bytes if on_device else rank.rss_bytes
-    left = (f"{'util' if on_device else 'CPU':<{LABEL}}", "dim")
-    memory = _brief(units.size(used))
-    return line(left, (f"{units.percent(percent):>6}", ""), (f"{memory:>6}", ""))

@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence
 from msgspec.structs import replace
 
 from ddptop.charts.bars import bar
-from ddptop.draw.columns import Column, Row
 from ddptop.draw.device_words import wasted_words
 from ddptop.draw.devices import (
     LOST_WORDS,
@@ -22,6 +21,7 @@ from ddptop.draw.devices import (
     small_curve,
 )
 from ddptop.draw.panels import FULL_SHARE, short_name
+from ddptop.view.figures.columns import Column, Row
 from ddptop.view.text import Line, fill, line
 from ddptop_runner.base import units
 from ddptop_runner.model.snapshot import GpuProcess, GpuSample

@@ -5,18 +5,18 @@ from __future__ import annotations
 import bisect
 import heapq
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 import msgspec
 
-from ddptop.draw.cards import memory_share
 from ddptop.view import words
+from ddptop.view.figures.ranks import FIGURES, NOTHING, Map, figure, shown
 from ddptop.view.keys import key as key_of
 from ddptop.view.odd import CALM, severity
-from ddptop.view.rank_words import counts_own, data_share, rank_step
-from ddptop.view.text import Line, Span, line, width
+from ddptop.view.rank_words import counts_own, memory_share
+from ddptop.view.text import Line, Span, field, line, width
 from ddptop_runner.base import units
-from ddptop_runner.judge.balance.imbalance import Figure, RankDeviation
+from ddptop_runner.judge.balance.imbalance import RankDeviation
 from ddptop_runner.model.snapshot import GpuSample, RankSample
 
 FEWEST = 65
@@ -28,93 +28,21 @@ GLYPHS = "▁▂▄▆█"
 UNKNOWN: Span = ("·", "faint")
 """For a rank whose figure is unknown: never level 0."""
 
-_SIDES = ("busy", "median", "band", "median", "busy")
-"""A rank that an alert names is drawn as a warning, whatever its level."""
-_WAITING = ("band", "median", "median", "busy", "busy")
 _BEHIND_BY = ("band", "median", "busy", "warn", "bad")
-_IDLE = ("busy", "busy", "median", "median", "band")
 
 Apart = Mapping[int, RankDeviation]
 Gpus = Mapping[int, GpuSample]
 
 
-class HeatFigure(msgspec.Struct, frozen=True):
-    """What the cells may show."""
-
-    key: str
-    name: str
-    edges: tuple[float, float, float, float]
-    """Between the levels."""
-    legend: tuple[str, str, str, str, str]
-    styles: tuple[str, ...]
-    read: Callable[[RankSample, RankDeviation], float | None]
-    worst: Callable[[float], float] = abs
-    """How urgent a value is: more is worse."""
-    text: Callable[[float], str] = units.deviation
-    calm: tuple[int, ...] = (2,)
-    """The levels that need no attention."""
-
-
-def _of(figure: Figure) -> Callable[[RankSample, RankDeviation], float | None]:
-    return lambda rank, apart: apart.of(figure)
-
-
-def _util(rank: RankSample, apart: RankDeviation) -> float | None:
-    on_device = rank.gpu is not None or bool(rank.gpus)
-    return rank.gpu_util_percent if on_device else rank.cpu_percent
-
-
-def _wait_share(rank: RankSample, apart: RankDeviation) -> float | None:
-    share = data_share(rank)
-    return None if share is None else 100 * share
-
-
-_TWENTY = ("≤-20%", "-20..-5%", "±5%", "+5..20%", "≥+20%")
-_HALF = ("≤-50%", "-50..-10%", "±10%", "+10..50%", "≥+50%")
-
-FIGURES: tuple[HeatFigure, ...] = (
-    HeatFigure(
-        "time", "step time vs median", (-0.2, -0.05, 0.05, 0.2), _TWENTY, _SIDES,
-        _of("step_time"), lambda ratio: ratio,
-    ),
-    HeatFigure(
-        "loss", "loss vs median", (-0.5, -0.1, 0.1, 0.5), _HALF, _SIDES, _of("loss"),
-    ),
-    HeatFigure(
-        "memory", "memory vs median", (-0.2, -0.05, 0.05, 0.2), _TWENTY, _SIDES, _of("memory"),
-    ),
-    HeatFigure(
-        "util", "util", (20, 40, 60, 80), ("<20%", "20-40%", "40-60%", "60-80%", "≥80%"),
-        _IDLE, _util, lambda percent: -percent, units.percent, (3, 4),
-    ),
-    HeatFigure(
-        "wait", "data wait per step", (5, 15, 30, 60),
-        ("<5%", "5-15%", "15-30%", "30-60%", "≥60%"), _WAITING, _wait_share,
-        lambda percent: percent, units.percent, (0, 1),
-    ),
-    HeatFigure(
-        "power", "power vs median", (-0.2, -0.05, 0.05, 0.2), _TWENTY, _SIDES, _of("power"),
-    ),
-)  # fmt: skip
-"""Of one rank against the others; state and step need all ranks to be read."""
-
-_ALONE = HeatFigure(
-    "own", "busy time vs median", (-0.2, -0.05, 0.05, 0.2), _TWENTY, _SIDES,
-    lambda rank, apart: apart.own_time, lambda ratio: ratio,
-)  # fmt: skip
-"""What a rank does before it waits for the others: where all wait for each other, the time of a
-step is the same for all."""
-
-_BEHIND = HeatFigure(
-    "step", "steps behind the leading rank", (1, 2, 10, 100),
-    ("none", "1", "2-9", "10-99", "≥100"), _BEHIND_BY, lambda rank, apart: None,
+_BEHIND = Map(
+    4, "steps behind the leading rank", lambda rank, apart: None, (1, 2, 10, 100),
+    ("none", "1", "2-9", "10-99", "≥100"), _BEHIND_BY,
     lambda steps: steps, lambda steps: f"{steps:.0f} behind", (0, 1),
 )  # fmt: skip
 
 STATE = "state"
-ORDER = (STATE, "own", "time", "loss", "step", "memory", "util", "wait", "power")
-_BY_KEY = {figure.key: figure for figure in (*FIGURES, _ALONE, _BEHIND)}
-_NOTHING = RankDeviation()
+_BY_KEY = {one.key: one.map for one in FIGURES if one.map is not None} | {"step": _BEHIND}
+ORDER = (STATE, *sorted(_BY_KEY, key=lambda key: _BY_KEY[key].place))
 
 
 def name_of(key: str) -> str:
@@ -128,7 +56,7 @@ def values_of(key: str, ranks: Sequence[RankSample], apart: Apart) -> list[float
         first = max((rank.step for rank in ranks if rank.step is not None), default=0)
         return [None if rank.step is None else float(first - rank.step) for rank in ranks]
     read = _BY_KEY[key].read
-    return [read(rank, apart.get(rank.rank, _NOTHING)) for rank in ranks]
+    return [read(rank, apart.get(rank.rank, NOTHING)) for rank in ranks]
 
 
 def known_figures(ranks: Sequence[RankSample], apart: Apart) -> list[str]:
@@ -157,20 +85,9 @@ def cells_of(key: str, ranks: Sequence[RankSample], apart: Apart) -> list[Span]:
     return cells
 
 
-_MARKED_IN: Mapping[str, Figure] = {
-    "time": "step_time",
-    "own": "step_time",
-    "wait": "step_time",
-    "loss": "loss",
-    "memory": "memory",
-    "util": "utilization",
-    "power": "power",
-}
-
-
 def _is_marked(key: str, rank: int, apart: Apart) -> bool:
     """Whether an alert names the rank in what the cells show."""
-    return _MARKED_IN.get(key) in apart.get(rank, _NOTHING).outliers
+    return _BY_KEY[key].marked in apart.get(rank, NOTHING).outliers
 
 
 def _state_cell(rank: RankSample) -> Span:
@@ -234,7 +151,7 @@ def worst_ranks(key: str, ranks: Sequence[RankSample], apart: Apart, most: int) 
     """The ranks farthest off in a figure, the worst first; of states, those that are not well."""
     if key == STATE:
         ill = [rank for rank in ranks if rank.state not in CALM]
-        ill.sort(key=lambda rank: -severity(rank, _NOTHING, True))
+        ill.sort(key=lambda rank: -severity(rank, NOTHING, True))
         return [
             Worst(rank.rank, *words.rank_state(rank.state, rank.exit_code, rank.signal))
             for rank in ill[:most]
@@ -337,26 +254,20 @@ def map_row(
 def figures_of(rank: RankSample, apart: RankDeviation, gpus: Gpus, state: Span) -> list[Line]:
     """All that is known of one rank, for the foot: each figure with its distance."""
 
-    def far(figure: Figure) -> Span:
-        ratio, is_marked = apart.marked(figure)
+    def part(key: str) -> Line:
+        one, seen = figure(key), shown(key, rank)
+        label = one.title if key == "wait" else seen.label
+        if key == "step" and counts_own(rank):
+            label = "step*"
+        share = memory_share(rank, gpus.get(rank.rank)) if key == "mem" else None
+        text = seen.text(rank) + ("" if share is None else f" ({100 * share:.0f}%)")
+        ratio, is_marked = (None, False) if one.apart is None else apart.marked(one.apart.of)
         style = "warn" if is_marked else "dim"
-        return ("", "") if ratio is None else (f" {units.deviation(ratio)}", style)
+        far = line() if ratio is None else line((f" {units.deviation(ratio)}", style))
+        return line((f"{label} ", "dim"), text, *far)
 
-    on_device = rank.gpu is not None or bool(rank.gpus)
-    load = rank.gpu_util_percent if on_device else rank.cpu_percent
-    memory = rank.gpu_mem_used_bytes if on_device else rank.rss_bytes
-    share = memory_share(rank, gpus)
-    of = "" if share is None else f" ({100 * share:.0f}%)"
-    parts: list[tuple[str, str, Span]] = [
-        ("loss", units.loss(rank.loss, rank.loss_state), far("loss")),
-        ("time", units.step_time(rank.step_time_s), far("step_time")),
-        ("step*" if counts_own(rank) else "step", units.count(rank_step(rank)), ("", "")),
-        ("util" if on_device else "CPU", units.percent(load), far("utilization")),
-        ("mem" if on_device else "RSS", units.size(memory) + of, far("memory")),
-        ("data wait", units.step_time(rank.data_wait_s), ("", "")),
-    ]
+    keys = ["loss", "time", "step", "util", "mem", "wait"]
     if rank.gpu_power_w is not None:
-        parts.append(("power", units.watts(rank.gpu_power_w), far("power")))
-    parts.append(("host", rank.host, ("", "")))
+        keys.append("power")
     head = line((f" rank {rank.rank} ", "strong"), state)
-    return [head, *(line((f"{name} ", "dim"), value, aside) for name, value, aside in parts)]
+    return [head, *map(part, keys), field("host", rank.host, "")]

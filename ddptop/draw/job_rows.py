@@ -9,10 +9,10 @@ from collections.abc import Mapping, Sequence
 from msgspec.structs import replace
 
 from ddptop.charts.bars import bar
-from ddptop.draw.columns import Column, Row, plain_cell
 from ddptop.draw.launched import launcher_name
 from ddptop.view import words
 from ddptop.view.attention import Attention
+from ddptop.view.figures.columns import Column, Row, plain_cell
 from ddptop.view.filter_facts import held_by
 from ddptop.view.host_words import hosts_of
 from ddptop.view.jobs import elapsed_s, median_loss

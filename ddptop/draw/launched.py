@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ddptop.draw.columns import GAP, Column
 from ddptop.view import words
+from ddptop.view.figures.columns import GAP, Column
 from ddptop.view.rank_words import (
     launcher_in_words,
     parts_in_words,

@@ -6,10 +6,11 @@ import datetime as dt
 
 from ddptop.draw.devices import device_trouble, heat
 from ddptop.draw.panels import short_name
-from ddptop.view.odd import device_text, state_of
+from ddptop.view.odd import state_of
 from ddptop.view.rank_words import (
     counts_own,
     device_of,
+    device_text,
     parts_text,
     rank_step,
     replicas_in_words,

@@ -11,6 +11,7 @@ import unicodedata
 from collections.abc import Callable, Iterable, Sequence
 
 from ddptop.view import words
+from ddptop.view.figures.ranks import COMPARED
 from ddptop.view.host_words import hosts_of_devices
 from ddptop.view.jobs import steps_per_s
 from ddptop.view.need import worst_first
@@ -20,19 +21,11 @@ from ddptop_runner.base import units
 from ddptop_runner.base.units import NOT_AVAILABLE, duration, name_gpus, name_ranks, size
 from ddptop_runner.job.registry import JobView
 from ddptop_runner.jobs.contract import JobStatus
-from ddptop_runner.judge.balance.imbalance import WORST_FIRST, Figure, deviations, seen
+from ddptop_runner.judge.balance.imbalance import WORST_FIRST, deviations, seen
 from ddptop_runner.model.snapshot import Alert, GpuSample, RankSample
 
 Part = tuple[str, str]
 """Text, and `ok`, `warn`, `bad`, `strong` or nothing."""
-
-_FIGURES: dict[Figure, tuple[str, str]] = {
-    "step_time": ("{} slower", "{} faster"),
-    "loss": ("loss {} above the median", "loss {} below the median"),
-    "utilization": ("{} busier", "{} less busy"),
-    "memory": ("using {} more memory", "using {} less memory"),
-    "power": ("drawing {} more power", "drawing {} less power"),
-}
 
 
 def job_lines(view: JobView, status: JobStatus) -> list[list[Part]]:
@@ -157,9 +150,9 @@ def odd_one(ranks: Sequence[RankSample], gpus: Sequence[GpuSample], alerts: Sequ
         return ""
     _, _, rank, figure, ratio = min(found)
     others = len({one[2] for one in found}) - 1
-    more, less = _FIGURES[figure]
+    side = COMPARED[figure].more if ratio > 0 else COMPARED[figure].less
     share = f"{100 * abs(ratio):.0f}%"
-    text = f"rank {rank}: {(more if ratio > 0 else less).format(share)}"
+    text = f"rank {rank}: {side.format(share)}"
     return text + (f" (and {others} more)" if others else "")
 
 

@@ -12,7 +12,7 @@ from ddptop.view.findings import alerts_of
 from ddptop.view.jobs import elapsed_s
 from ddptop.view.keys import key, with_keys
 from ddptop.view.need import Judged, Need, Seen, alarms, judge
-from ddptop.view.odd import lasting_phase
+from ddptop.view.rank_words import lasting_phase
 from ddptop.view.text import (
     Span,
 )

@@ -1,18 +1,17 @@
-"""The values of jobs and ranks that a filter compares."""
+"""The values of jobs that a filter compares."""
 
 from __future__ import annotations
 
 import datetime as dt
 
-from ddptop.view.filter import Facts, Filter, Vocabulary
+from ddptop.view.filter import Facts, Vocabulary
 from ddptop.view.host_words import hosts_of
 from ddptop.view.jobs import elapsed_s, median_loss
 from ddptop.view.progress import progress_of
 from ddptop_runner.foreign.types import ForeignView
 from ddptop_runner.job.registry import AnyJob, pause_of
-from ddptop_runner.judge.balance.rank_devices import own_devices
 from ddptop_runner.model import run_step
-from ddptop_runner.model.snapshot import GpuSample, NodeSnapshot, RankSample
+from ddptop_runner.model.snapshot import NodeSnapshot
 
 JOB_WORDS = Vocabulary(
     ("state", "user", "gpu", "by", "host", "name"),
@@ -31,22 +30,6 @@ JOB_WORDS = Vocabulary(
     },
 )
 """Of the table of jobs; `util` is the least of a job's devices, `mem` the most."""
-
-RANK_WORDS = Vocabulary(
-    ("rank", "state", "gpu", "host"),
-    {
-        "loss": "",
-        "step": "",
-        "time": "s",
-        "wait": "s",
-        "util": "%",
-        "mem": "bytes",
-        "power": "",
-        "cpu": "%",
-        "rss": "bytes",
-    },
-)
-"""Of a table of ranks."""
 
 
 def job_facts(view: AnyJob, user: str, now: dt.datetime, said: str = "") -> Facts:
@@ -103,37 +86,3 @@ def held_by(snapshot: NodeSnapshot) -> set[tuple[str, int]]:
 
 def _loss(snapshot: NodeSnapshot) -> float | None:
     return median_loss(snapshot)[0]
-
-
-def ranks_that_match(snapshot: NodeSnapshot, wanted: Filter) -> frozenset[int] | None:
-    """The numbers of the ranks that a person asked for; None where all are shown."""
-    if not wanted:
-        return None
-    gpus = own_devices(snapshot.ranks, snapshot.gpus)
-    return frozenset(
-        rank.rank
-        for rank in snapshot.ranks
-        if wanted.matches(rank_facts(rank, gpus.get(rank.rank)))
-    )
-
-
-def rank_facts(rank: RankSample, gpu: GpuSample | None = None) -> Facts:
-    """Of a rank, and of its device where that is known better."""
-    util = rank.gpu_util_percent if gpu is None else gpu.util_percent
-    gpus = () if rank.gpu is None else (str(rank.gpu),)
-    text = f"rank {rank.rank} {rank.state} {rank.host} {rank.state_reason or ''} {rank.pid or ''}"
-    return Facts(
-        text,
-        {"rank": (str(rank.rank),), "state": (rank.state,), "gpu": gpus, "host": (rank.host,)},
-        {
-            "loss": rank.loss,
-            "step": rank.step if rank.run_step is None else rank.run_step,
-            "time": rank.step_time_s,
-            "wait": rank.data_wait_s,
-            "util": util,
-            "mem": rank.gpu_mem_used_bytes,
-            "power": rank.gpu_power_w,
-            "cpu": rank.cpu_percent,
-            "rss": rank.rss_bytes,
-        },
-    )

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from typing import TypeAlias
 
+from ddptop.view.figures.ranks import FIGURES
+
 Words: TypeAlias = tuple[tuple[str, str], ...]
 """Term and meaning."""
 
@@ -131,22 +133,14 @@ JOBS: Words = (
 """Of jobs."""
 
 RANKS: Words = (
-    ("rank", "one training process; ranks are numbered from 0"),
-    ("PID", "process ID of the rank on its host"),
-    ("loss", "this rank's latest loss; NaN and inf are shown as such"),
+    *(one.help for one in FIGURES if one.help is not None),
     (
         "Σ4  μ4",
         "the loss is the sum (Σ) or the mean (μ) of 4 backward passes (gradient accumulation)",
     ),
     ("vs median", "how far a rank's value is from the median of all ranks; ▲ and ▼ mark outliers"),
     ("vs med", "short for vs median"),
-    ("time", "step time, from one optimizer step to the next"),
-    ("data wait", "the part of a step spent waiting for the data loader"),
     ("compute", "the part of a step not spent waiting for data or for other ranks"),
-    ("sync", "the part of a step spent waiting for other ranks"),
-    ("last", "time since this rank's last step"),
-    ("CPU", "CPU used by this process and its helpers; 100% is one core"),
-    ("RSS", "RAM used by this process, excluding GPU memory"),
     (
         "replicas",
         "devices that one process trains on (DataParallel); there is no separate loss for each "

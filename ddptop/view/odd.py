@@ -6,24 +6,15 @@ import datetime as dt
 from collections.abc import Mapping, Sequence
 
 from ddptop.view import words
+from ddptop.view.figures.ranks import NO_HOSTS, NOTHING, Look, odd_name, rank_row
+from ddptop.view.rank_words import lasting_phase
 from ddptop.view.text import Span
 from ddptop_runner.base import units
-from ddptop_runner.judge.balance.imbalance import WORST_FIRST, Figure, RankDeviation
+from ddptop_runner.judge.balance.imbalance import WORST_FIRST, RankDeviation
 from ddptop_runner.model.snapshot import RankSample
-from ddptop_runner.model.words import Phase
-
-LASTING_PHASE_S = 2.0
-"""A rank that evaluates, saves or compiles for less is shown as running."""
 
 CALM = ("running", "starting", "exited", "stopped", "unknown")
 """States that need no attention."""
-
-
-def lasting_phase(rank: RankSample, now: dt.datetime) -> Phase | None:
-    """What it is doing, once it has been for a while: a screen that blinks says nothing."""
-    if rank.phase_since is None or (now - rank.phase_since).total_seconds() < LASTING_PHASE_S:
-        return None
-    return rank.phase
 
 
 def state_of(rank: RankSample, now: dt.datetime, live: bool) -> Span:
@@ -41,19 +32,7 @@ def oddity(rank: RankSample, apart: RankDeviation) -> Span | None:
     figure, ratio = apart.odd_in[0]
     sign = "▼" if ratio is not None and ratio < 0 else "▲"
     by = "" if ratio is None else f" {units.deviation(ratio)}"
-    return f"{sign} {name_of(figure, rank)}{by}", "warn"
-
-
-def name_of(figure: Figure, rank: RankSample) -> str:
-    """What a figure is called on a card: of a rank without device, memory is RSS and util CPU."""
-    on_device = rank.gpu is not None or bool(rank.gpus)
-    return {
-        "step_time": "slow",
-        "loss": "loss",
-        "memory": "mem" if on_device else "RSS",
-        "utilization": "util" if on_device else "CPU",
-        "power": "power",
-    }[figure]
+    return f"{sign} {odd_name(figure, rank)}{by}", "warn"
 
 
 def verdict(
@@ -69,6 +48,17 @@ def verdict(
     return state
 
 
+def row_of(
+    rank: RankSample,
+    now: dt.datetime,
+    live: bool,
+    apart: RankDeviation = NOTHING,
+    hosts: Mapping[str, str] = NO_HOSTS,
+) -> dict[str, Span]:
+    """One rank of a table, by column; `hosts` has the short names of several hosts."""
+    return rank_row(Look(rank, now, live, apart, hosts, verdict(rank, apart, now, live)))
+
+
 def severity(rank: RankSample, apart: RankDeviation, live: bool) -> int:
     """How urgent it is: 0 not at all, 1 an outlier, 2 a problem."""
     if rank.state in ("failed", "hung", "stuck", "zombie") or rank.loss_state in ("nan", "inf"):
@@ -76,13 +66,6 @@ def severity(rank: RankSample, apart: RankDeviation, live: bool) -> int:
     if rank.state not in CALM:
         return 1
     return int(live and oddity(rank, apart) is not None)
-
-
-def device_text(rank: RankSample) -> str:
-    """`GPU 3`, `2 GPUs` or `CPU`."""
-    if rank.gpu is not None:
-        return f"GPU {rank.gpu}"
-    return f"{len(rank.gpus)} GPUs" if rank.gpus else "CPU"
 
 
 def farthest(apart: RankDeviation) -> float:

@@ -5,11 +5,12 @@ from __future__ import annotations
 import datetime as dt
 
 from ddptop.view.alert_help import explain
+from ddptop.view.figures.ranks import COMPARED
 from ddptop.view.keys import key
 from ddptop.view.odd import oddity, state_of
 from ddptop.view.words import GLOSSARY
 from ddptop_runner.base import units
-from ddptop_runner.judge.balance.imbalance import Figure, RankDeviation
+from ddptop_runner.judge.balance.imbalance import RankDeviation
 from ddptop_runner.model.snapshot import RankSample
 
 _STATES = {
@@ -20,14 +21,6 @@ _STATES = {
     "stopped": "ddptop ended it (stop, kill, or a group restart)",
     "unknown": "it has not reported its state",
     "blocked": "it has been in uninterruptible sleep (disk or driver) for a while",
-}
-
-_FIGURES: dict[Figure, str] = {
-    "step_time": "step time",
-    "loss": "loss",
-    "memory": "memory",
-    "utilization": "utilization",
-    "power": "power",
 }
 
 
@@ -63,8 +56,8 @@ def _about(rank: RankSample) -> str:
 
 def _far(apart: RankDeviation) -> str:
     parts = [
-        f"{name} {units.deviation(apart.of(figure))}"
-        for figure, name in _FIGURES.items()
+        f"{one.name} {units.deviation(apart.of(figure))}"
+        for figure, one in COMPARED.items()
         if apart.of(figure) is not None
     ]
     return (

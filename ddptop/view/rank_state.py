@@ -6,8 +6,8 @@ import datetime as dt
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ddptop.view.odd import CALM, lasting_phase
-from ddptop.view.rank_words import data_share, sync_share
+from ddptop.view.odd import CALM
+from ddptop.view.rank_words import data_share, lasting_phase, sync_share
 from ddptop.view.text import Span
 from ddptop_runner.base import units
 from ddptop_runner.judge.balance.imbalance import MARKED_BY, Figure, RankDeviation

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import datetime as dt
 from pathlib import PurePath
 
 from ddptop_runner.base import units
 from ddptop_runner.job.registry import JobView
 from ddptop_runner.judge.balance.rank_devices import is_own
 from ddptop_runner.model.snapshot import GpuSample, LauncherSample, NodeSnapshot, RankSample
+from ddptop_runner.model.words import Phase
+
+LASTING_PHASE_S = 2.0
+"""A rank that evaluates, saves or compiles for less is shown as running."""
 
 REPLICATING = ("DataParallel", "MirroredStrategy")
 """Launchers that are one process on several devices."""
@@ -21,6 +26,13 @@ _SOURCES = {
     "device": "its device",
     "sockets": "its sockets",
 }
+
+
+def lasting_phase(rank: RankSample, now: dt.datetime) -> Phase | None:
+    """What it is doing, once it has been for a while: a screen that blinks says nothing."""
+    if rank.phase_since is None or (now - rank.phase_since).total_seconds() < LASTING_PHASE_S:
+        return None
+    return rank.phase
 
 
 def rank_step(rank: RankSample) -> int | None:
@@ -43,8 +55,29 @@ def sync_share(rank: RankSample) -> float | None:
     return _share(rank, rank.sync_s)
 
 
+def memory_share(rank: RankSample, gpu: GpuSample | None) -> float | None:
+    """Of its device's memory that the rank holds; None where one of them is not known."""
+    if gpu is None or not gpu.mem_total_bytes or rank.gpu_mem_used_bytes is None:
+        return None
+    return rank.gpu_mem_used_bytes / gpu.mem_total_bytes
+
+
+def power_share(rank: RankSample, gpu: GpuSample | None) -> float | None:
+    """Of its device's power limit that is drawn; None where one of them is not known."""
+    if gpu is None or not gpu.power_limit_w or rank.gpu_power_w is None:
+        return None
+    return rank.gpu_power_w / gpu.power_limit_w
+
+
 def _share(rank: RankSample, wait_s: float | None) -> float | None:
     return wait_s / rank.step_time_s if wait_s is not None and rank.step_time_s else None
+
+
+def device_text(rank: RankSample) -> str:
+    """`GPU 3`, `2 GPUs` or `CPU`."""
+    if rank.gpu is not None:
+        return f"GPU {rank.gpu}"
+    return f"{len(rank.gpus)} GPUs" if rank.gpus else "CPU"
 
 
 def parts_text(rank: RankSample) -> str:

@@ -6,6 +6,7 @@ from collections.abc import Collection
 
 import msgspec
 
+from ddptop.view.figures.ranks import COMPARED
 from ddptop.view.text import Line, Span, fill, line
 from ddptop_runner.base import units
 from ddptop_runner.judge.balance.imbalance import Figure, is_even_load, marked
@@ -39,14 +40,6 @@ class Uneven(msgspec.Struct, frozen=True):
         return "even" if self.even else units.deviation(self.ratio)
 
 
-_NAMES: tuple[tuple[Figure, str, str], ...] = (
-    ("step_time", "step time", "step"),
-    ("memory", "memory", "mem"),
-    ("utilization", "util", "util"),
-    ("power", "power", "power"),
-)
-
-
 def uneven(
     imbalance: Imbalance, far_off: Collection[Figure], even_load: bool = False
 ) -> list[Uneven]:
@@ -58,12 +51,12 @@ def uneven(
         even_load: whether utilization differs by a few percentage points only.
     """
     found = []
-    for figure, name, brief in _NAMES:
-        ratio: float | None = getattr(imbalance, figure)
+    for figure, one in COMPARED.items():
+        ratio: float | None = getattr(imbalance, figure, None)
         if ratio is not None:
             warns = figure in far_off
             even = even_load and figure == "utilization" and ratio >= EVEN
-            found.append(Uneven(figure, ratio, name, brief, warns and not even, even))
+            found.append(Uneven(figure, ratio, one.name, one.brief, warns and not even, even))
     return sorted(found, key=lambda one: (not one.warns, one.even, -one.ratio))
 
 

@@ -7,15 +7,16 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from ddptop.draw import launched, rows
-from ddptop.draw.columns import fit_columns, row_line
+from ddptop.draw import launched
 from ddptop.draw.job_rows import MIDDLE
 from ddptop.tui import operations
 from ddptop.tui.app import DdptopApp
 from ddptop.tui.screens.job import JobScreen
-from ddptop.tui.widgets.rank_table import CPU_COLUMNS, RankTable
-from ddptop.view import rank_words
+from ddptop.tui.widgets.rank_table import RankTable
+from ddptop.view import odd, rank_words
 from ddptop.view.attention import waiting_text
+from ddptop.view.figures.columns import fit_columns, row_line
+from ddptop.view.figures.ranks import columns_of
 from ddptop.view.text import plain
 from tests.tui import fake_commands, fake_home
 from tests.tui.driving import look, settle, shown
@@ -113,13 +114,13 @@ class TestWords:
     def test_the_launchers_figures_stand_in_their_columns_where_there_are_some(
         self, cells: int
     ) -> None:
-        layout = fit_columns(CPU_COLUMNS, cells - 1)
+        layout = fit_columns(columns_of((), foreign=False), cells - 1)
         launcher = LauncherSample(
             name="accelerate", pid=7, state="running", cpu_percent=208.0, rss_bytes=2 << 30
         )
         state = launched.launcher_state(launcher)
         row = plain(launched.launcher_line("accelerate", launcher, state, layout, cells))
-        rank = plain(row_line(rows.rank_row(rank_of(0), NOW, True), layout, cells))
+        rank = plain(row_line(odd.row_of(rank_of(0), NOW, True), layout, cells))
         assert len(row) == cells
         assert row.index("● running") == max(rank.index("● running"), len(" accelerate "))
         if cells < 130:

@@ -13,7 +13,6 @@ from typing import get_args
 
 import pytest
 from ddptop import draw
-from ddptop.draw.columns import Column
 from ddptop.tui import screens, widgets
 from ddptop.tui.actions import ALL, EVERYWHERE, MOVING, PLACES
 from ddptop.tui.app import DdptopApp
@@ -22,6 +21,8 @@ from ddptop.tui.screens.base import MonitorScreen
 from ddptop.tui.screens.help import HelpScreen, help_lines
 from ddptop.view.alert_help import explain
 from ddptop.view.device_help import slowed_help
+from ddptop.view.figures.columns import Column
+from ddptop.view.figures.ranks import FIGURES
 from ddptop.view.glossary import GLOSSARY, SECTIONS
 from ddptop.view.text import plain
 from tests.tui import fake_gpus
@@ -106,7 +107,8 @@ def test_every_column_is_explained() -> None:
         for value in vars(module).values():
             if isinstance(value, tuple) and value and isinstance(value[0], Column):
                 titles |= {column.title.strip() for column in value}
-    assert {"state", "loss", "util"} & titles
+    titles |= {one.title.strip() for one in FIGURES}
+    assert {"state", "loss", "util"} <= titles
     words = {word for word in titles if re.search(r"[a-zA-Z#]", word)}
     assert sorted(word for word in words if word not in MEANINGS and word != "state") == []
 

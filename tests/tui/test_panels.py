@@ -6,10 +6,10 @@ import msgspec
 import pytest
 from ddptop.commands.status import describe
 from ddptop.draw import header as job_header
-from ddptop.draw import panels, rows
+from ddptop.draw import panels
 from ddptop.plain import status_lines
-from ddptop.tui.widgets.rank_table import COLUMNS as RANK_COLUMNS
-from ddptop.view import jobs, words
+from ddptop.view import jobs, odd, words
+from ddptop.view.figures.ranks import columns_of
 from ddptop.view.learning import LossTrend
 from ddptop.view.need import STALE_S, judge
 from ddptop.view.text import plain, width
@@ -39,7 +39,7 @@ class TestWords:
 
     @pytest.mark.parametrize("phase", Phase.__args__)
     def test_what_a_rank_does_fits_into_its_column(self, phase: str) -> None:
-        (column,) = [column for column in RANK_COLUMNS if column.key == "state"]
+        (column,) = [column for column in columns_of([], False) if column.key == "state"]
         assert len(words.rank_state("running", phase=phase)[0]) <= column.width
 
     def test_a_failed_rank_says_how(self) -> None:
@@ -210,11 +210,11 @@ class TestWhatHoldsAJobUp:
 
     def test_a_phase_takes_the_state_s_place_once_it_lasts(self) -> None:
         one = rank(state="running", phase="evaluation", phase_since=ago(3))
-        assert rows.rank_row(one, NOW, live=True)["state"] == ("◍ eval", "busy")
-        assert rows.rank_row(one, ago(2), live=True)["state"][0] == "● running"
-        assert rows.rank_row(one, NOW, live=False)["state"][0] == "● running"
+        assert odd.row_of(one, NOW, live=True)["state"] == ("◍ eval", "busy")
+        assert odd.row_of(one, ago(2), live=True)["state"][0] == "● running"
+        assert odd.row_of(one, NOW, live=False)["state"][0] == "● running"
         quiet = msgspec.structs.replace(one, state="quiet")
-        assert rows.rank_row(quiet, NOW, live=True)["state"][0] == "◌ quiet"
+        assert odd.row_of(quiet, NOW, live=True)["state"][0] == "◌ quiet"
 
 
 class TestAlertsAndCause:

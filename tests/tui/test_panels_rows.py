@@ -7,9 +7,10 @@ from collections.abc import Sequence
 import msgspec
 import pytest
 from ddptop.draw import devices, panels, rows
-from ddptop.draw.columns import fit_columns
 from ddptop.draw.job_rows import columns_for
-from ddptop.tui.widgets.rank_table import COLUMNS as RANK_COLUMNS
+from ddptop.view import odd
+from ddptop.view.figures.columns import fit_columns
+from ddptop.view.figures.ranks import columns_of
 from ddptop.view.text import Line, plain, width
 from ddptop.view.uneven import imbalance_note, worst_figure
 from tests.tui.fake_home import GIB, NOW, ago, event, gpu, snapshot_of, spec_of
@@ -111,7 +112,7 @@ class TestDevices:
 
 class TestRows:
     def test_a_rank_row(self) -> None:
-        row = rows.rank_row(
+        row = odd.row_of(
             rank(
                 5,
                 pid=52345,
@@ -137,20 +138,20 @@ class TestRows:
     def test_the_odd_rank_is_told_by_a_word_that_fits_its_column(self) -> None:
         calm = rank(5, gpu=5, state="running", step_time_s=0.4)
         slow = RankDeviation(step_time=0.46, outliers=frozenset({"step_time"}))
-        row = rows.rank_row(calm, NOW, True, slow)
+        row = odd.row_of(calm, NOW, True, slow)
         assert (row["state"], row["time_vs"]) == (("▲ slow", "warn"), ("▲46%", "warn"))
         late = RankDeviation(step_time=0.0, own_time=0.38, outliers=frozenset({"step_time"}))
-        row = rows.rank_row(calm, NOW, True, late)
+        row = odd.row_of(calm, NOW, True, late)
         assert row["state"] == ("▲ slow", "warn"), "its steps take as long as the others'"
         assert row["time_vs"] == ("0%", "dim")
         low = RankDeviation(power=-0.4, outliers=frozenset({"power"}))
-        assert rows.rank_row(calm, NOW, True, low)["power_vs"] == ("▼40%", "warn")
-        assert rows.rank_row(calm, NOW, False, slow)["state"][0] == "● running"
-        nan = rows.rank_row(rank(1, state="running", loss_state="nan"), NOW, True)
+        assert odd.row_of(calm, NOW, True, low)["power_vs"] == ("▼40%", "warn")
+        assert odd.row_of(calm, NOW, False, slow)["state"][0] == "● running"
+        nan = odd.row_of(rank(1, state="running", loss_state="nan"), NOW, True)
         assert nan["state"] == ("✕ loss NaN", "bad")
 
     def test_an_ended_rank_has_no_last_progress(self) -> None:
-        row = rows.rank_row(rank(0, last_progress_at=ago(3)), NOW, False)
+        row = odd.row_of(rank(0, last_progress_at=ago(3)), NOW, False)
         assert row["last"][0] == ""
 
     def test_events_are_in_local_time_and_words(self) -> None:
@@ -162,7 +163,10 @@ class TestRows:
     def test_columns_fit_and_the_essential_ones_stay(self, cells: int) -> None:
         jobs = columns_for(cells, ["a" * 40], ["● running"], ["ddptop"])
         kept_of_jobs = {"state", "job", "why"}
-        for columns, kept in ((RANK_COLUMNS, {"rank", "state", "loss"}), (jobs, kept_of_jobs)):
+        for columns, kept in (
+            (columns_of([rank(0, gpu=0)], False), {"rank", "state", "loss"}),
+            (jobs, kept_of_jobs),
+        ):
             layout = fit_columns(columns, cells)
             assert kept <= {column.key for column, _ in layout}
             if cells >= 79:

@@ -33,8 +33,8 @@ from ddptop.tui.widgets.loss_chart import LossChart
 from ddptop.tui.widgets.pages import Pages
 from ddptop.tui.widgets.rank_panel import RankPanel
 from ddptop.tui.widgets.title_bar import TitleBar
+from ddptop.view.figures.ranks import RANK_WORDS, ranks_that_match
 from ddptop.view.filter import RANK_EXAMPLES, Filter, parse
-from ddptop.view.filter_facts import RANK_WORDS, ranks_that_match
 from ddptop.view.findings import alerts_of
 from ddptop.view.keys import key
 from ddptop.view.learning import whose_loss

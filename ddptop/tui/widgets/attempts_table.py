@@ -5,10 +5,10 @@ from __future__ import annotations
 import datetime as dt
 from collections.abc import Sequence
 
-from ddptop.draw.columns import Column
 from ddptop.draw.story import attempt_row
 from ddptop.tui.widgets.table import Table
 from ddptop.view.attempts import Attempt
+from ddptop.view.figures.columns import Column
 from ddptop_runner.model.words import JobState
 
 COLUMNS = (

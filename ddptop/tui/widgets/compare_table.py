@@ -6,10 +6,10 @@ import datetime as dt
 from collections.abc import Sequence
 
 from ddptop.charts.compared import name_of
-from ddptop.draw.columns import Column
 from ddptop.draw.compare import Row, companion_row, explained, rows
 from ddptop.tui.widgets.table import Table
 from ddptop.view.differences import Comparison
+from ddptop.view.figures.columns import Column
 from ddptop.view.keys import key
 from ddptop_runner.job.registry import JobView
 

@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 
 from textual import events
 
-from ddptop.draw.columns import Column, Row
 from ddptop.draw.device_rows import (
     PROCESS_COLUMNS,
     device_columns,
@@ -19,6 +18,7 @@ from ddptop.draw.devices import Owners, label
 from ddptop.draw.panels import short_name
 from ddptop.tui.widgets.table import Table
 from ddptop.view.device_help import explain_device
+from ddptop.view.figures.columns import Column, Row
 from ddptop.view.host_words import hosts_of_devices
 from ddptop.view.keys import key
 from ddptop.view.shown import DeviceHistory

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ddptop.draw.columns import Column
 from ddptop.draw.rows import event_row
 from ddptop.tui.widgets.table import Table
+from ddptop.view.figures.columns import Column
 from ddptop_runner.model.snapshot import Event
 
 COLUMNS = (

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from textual.binding import Binding
 from textual.message import Message
 
-from ddptop.draw.columns import Column
 from ddptop.draw.panels import short_name
 from ddptop.tui.widgets.table import Table
+from ddptop.view.figures.columns import Column
 from ddptop.view.text import Span, line
 from ddptop_runner.base.units import ranks, size_of
 from ddptop_runner.launch.gpus.choice import in_mig_mode, is_instance

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING
 from textual import events, on
 
 from ddptop.draw import job_rows
-from ddptop.draw.columns import fit_columns
 from ddptop.draw.foreign import damaged_line, unreadable_line
 from ddptop.draw.launched import launcher_name
 from ddptop.tui.widgets.table import Table
 from ddptop.view import words
+from ddptop.view.figures.columns import fit_columns
 from ddptop.view.filter import Filter
 from ddptop.view.filter_facts import job_facts
 from ddptop.view.job_help import explain_job

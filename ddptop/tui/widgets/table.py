@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from textual import events
 from textual.message import Message
 
-from ddptop.draw.columns import GAP, Column, Row, fit_columns, row_line
 from ddptop.tui.actions import MOVING, bindings
 from ddptop.tui.widgets.lines import LinesView
+from ddptop.view.figures.columns import GAP, Column, Row, fit_columns, row_line
 from ddptop.view.text import Line, Span, line, rule
 
 HEAD_LINES = 2

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ddptop.draw.columns import Column
 from ddptop.draw.told import EVENT_MEANINGS, Told, fold, told_row
 from ddptop.tui.widgets.table import Table
 from ddptop.view.attempts import Attempt
+from ddptop.view.figures.columns import Column
 from ddptop.view.filter import Facts, Filter
 from ddptop.view.keys import with_keys
 from ddptop.view.words import event_words

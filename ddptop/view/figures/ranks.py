@@ -1,0 +1,550 @@
+"""Every figure of a rank.
+
+An entry of FIGURES says how a figure is read and written, what it is compared with, where it is
+shown, and what it means. The tables, the cards, the map, the filter, `ddptop status`, and the
+help all read it from there: a new figure is a new entry.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import msgspec
+from msgspec.structs import replace
+
+from ddptop.view.figures.columns import Column
+from ddptop.view.filter import Facts, Filter, Vocabulary
+from ddptop.view.rank_words import (
+    counts_own,
+    data_share,
+    device_text,
+    loss_text,
+    memory_share,
+    parts_text,
+    power_share,
+    rank_step,
+    sync_share,
+)
+from ddptop.view.text import Span, cells_of
+from ddptop_runner.base import units
+from ddptop_runner.judge.balance.imbalance import Figure, RankDeviation
+from ddptop_runner.judge.balance.rank_devices import own_devices
+from ddptop_runner.model.snapshot import GpuSample, NodeSnapshot, RankSample
+
+NOTHING = RankDeviation()
+NO_HOSTS: Mapping[str, str] = {}
+STATE_CELLS = 10
+"""Of the column with the state."""
+
+
+class Look(msgspec.Struct, frozen=True):
+    """What a cell of a rank is made of."""
+
+    rank: RankSample
+    now: dt.datetime
+    live: bool
+    apart: RankDeviation = NOTHING
+    hosts: Mapping[str, str] = NO_HOSTS
+    """Short names of the hosts, where there are several."""
+    verdict: Span = ("", "")
+    """Its state or, of an outlier, its figure."""
+
+
+class Place(NamedTuple):
+    """When a column gives way to others: those of the highest number go first, 0 stays."""
+
+    drop: int = 0
+    vs: int = 0
+    """Of the column with the distance from the median beside it; 0: there is none."""
+
+
+class Plain(NamedTuple):
+    """A column of the table that `ddptop status` prints."""
+
+    place: int
+    header: str
+    text: Callable[[RankSample], str] | None = None
+    """Where it is not written as elsewhere."""
+    align: str = ">"
+
+
+class Apart(NamedTuple):
+    """The distance from the median of all ranks, in words."""
+
+    of: Figure
+    name: str
+    brief: str
+    odd: str
+    """On a card."""
+    more: str
+    """`{}` is the percentage."""
+    less: str
+
+
+class Card(NamedTuple):
+    """A row of a rank's card."""
+
+    label: str
+    place: int
+    """From top to bottom."""
+    drop: int
+    """Rows of the highest number are dropped first."""
+    drop_late: int
+    """The same where a rank holds up the others: what it waits for tells more."""
+    share: Callable[[RankSample, GpuSample | None], float | None] | None = None
+    """What its bar shows, of a rank and its device."""
+    warns: float | None = None
+    """From this share on, the bar of a slow rank is a warning."""
+
+
+_TWENTY = ("≤-20%", "-20..-5%", "±5%", "+5..20%", "≥+20%")
+_SIDES = ("busy", "median", "band", "median", "busy")
+"""A rank that an alert names is drawn as a warning, whatever its level."""
+
+
+class Map(msgspec.Struct, frozen=True):
+    """What the cells of the map of ranks show, in five levels."""
+
+    place: int
+    """In the order in which a key goes through them."""
+    name: str
+    read: Callable[[RankSample, RankDeviation], float | None]
+    edges: tuple[float, float, float, float] = (-0.2, -0.05, 0.05, 0.2)
+    """Between the levels."""
+    legend: tuple[str, str, str, str, str] = _TWENTY
+    styles: tuple[str, ...] = _SIDES
+    worst: Callable[[float], float] = abs
+    """How urgent a value is: more is worse."""
+    text: Callable[[float], str] = units.deviation
+    calm: tuple[int, ...] = (2,)
+    """The levels that need no attention."""
+    marked: Figure | None = None
+    """Alerts on this figure mark the cell."""
+
+
+def on_devices(rank: RankSample) -> bool:
+    """Whether it has a device."""
+    return rank.gpu is not None or bool(rank.gpus)
+
+
+def _any_device(ranks: Sequence[RankSample]) -> bool:
+    return any(map(on_devices, ranks))
+
+
+class RankFigure(msgspec.Struct, frozen=True, kw_only=True):
+    """One figure of a rank; a part that is left out means that it is not shown there."""
+
+    key: str
+    read: Callable[[RankSample], Any] = lambda rank: None
+    form: Callable[[Any], str] = units.count
+    written: Callable[[RankSample], str] | None = None
+    """Its text, where that needs more than its value."""
+    cell: Callable[[Look], Span] | None = None
+    """Its cell, where that is more than the text."""
+    apart: Apart | None = None
+    """What it is called where it is compared with the median of all ranks."""
+    marks: bool = True
+    """Whether an outlier is marked in its own cell."""
+    title: str = ""
+    """Of its column."""
+    width: int = 0
+    align: str = ">"
+    flex: bool = False
+    fitted: Callable[[Column, Sequence[RankSample], Mapping[str, str]], Column] | None = None
+    """Its column for these ranks, and the short names of their hosts."""
+    known: Callable[[Sequence[RankSample]], bool] | None = None
+    """Whether these ranks need the column; None: always."""
+    own: Place | None = None
+    """In the table of ddptop's own jobs."""
+    foreign: Place | None = None
+    """In the table of a job that ddptop did not start."""
+    is_use: bool = False
+    """Whether it is what a rank uses: in foreign jobs that stands before what it does."""
+    without_device: str = ""
+    """The figure that stands in for it where a rank has no device."""
+    filter: str | None = None
+    """What a filter calls it, if it is a number to compare."""
+    unit: str = ""
+    """Of the number in a filter."""
+    plain: Plain | None = None
+    card: Card | None = None
+    map: Map | None = None
+    help: tuple[str, str] | None = None
+    """Term and meaning."""
+
+    @property
+    def label(self) -> str:
+        """What it is called on a card."""
+        return self.title.strip() if self.card is None else self.card.label
+
+    def text(self, rank: RankSample) -> str:
+        """Its value, as written everywhere."""
+        return self.form(self.read(rank)) if self.written is None else self.written(rank)
+
+
+def figure(key: str) -> RankFigure:
+    """The figure of that key."""
+    return _BY_KEY[key]
+
+
+def shown(key: str, rank: RankSample) -> RankFigure:
+    """The figure, or the one that stands in for it where the rank has no device."""
+    one = _BY_KEY[key]
+    return one if on_devices(rank) or not one.without_device else _BY_KEY[one.without_device]
+
+
+def unknown(value: object) -> str:
+    """The style of a value: what is not known is dim."""
+    return "dim" if value is None or value == units.NOT_AVAILABLE else ""
+
+
+def arrow(ratio: float | None) -> str:
+    """An outlier is marked by its side of the median, not only by color."""
+    return "▲" if (ratio or 0) > 0 else "▼"
+
+
+# --- cells ----------------------------------------------------------------------------------------
+
+
+def _brief(verdict: Span) -> Span:
+    """`▲ slow` of `▲ slow +47%`, which has no room: by how much, another column says."""
+    text, style = verdict
+    if len(text) > STATE_CELLS and text[0] in "▲▼":
+        text = " ".join(text.split(" ")[:2])
+    return text, style
+
+
+def _last(look: Look) -> Span:
+    ago = ""
+    if look.live and look.rank.last_progress_at is not None:
+        ago = units.brief_duration((look.now - look.rank.last_progress_at).total_seconds())
+    return ago, "warn" if look.rank.state == "hung" else "dim"
+
+
+def loss_style(rank: RankSample) -> str:
+    """A loss that is not finite is bad."""
+    return "bad" if rank.loss_state in ("nan", "inf") else unknown(rank.loss)
+
+
+def _ended(rank: RankSample) -> str:
+    """`failed (SIGKILL)`."""
+    how = rank.signal if rank.signal is not None else rank.exit_code or None
+    return rank.state if how is None else f"{rank.state} ({how})"
+
+
+def _digits(value: int | None) -> str:
+    return units.NOT_AVAILABLE if value is None else str(value)
+
+
+def _cell(one: RankFigure, look: Look) -> Span:
+    if one.cell is not None:
+        return one.cell(look)
+    text = one.text(look.rank)
+    far = one.apart
+    if far is None and one.key in IN_PLACE and not on_devices(look.rank):
+        far = _BY_KEY[IN_PLACE[one.key]].apart
+    elif one.key not in IN_PLACE and (far is None or not one.marks):
+        return text, unknown(text)
+    if far is None or far.of not in look.apart.outliers:
+        return f"{text} ", unknown(text)
+    return f"{text}{arrow(look.apart.of(far.of))}", "warn"
+
+
+def deviation_cell(apart: RankDeviation, of: Figure) -> Span:
+    """The distance from the median: `+47%`, or `▲47%` of an outlier."""
+    ratio, is_marked = apart.marked(of)
+    if ratio is None:
+        return "", ""
+    text = units.deviation(ratio)
+    return (f"{arrow(ratio)}{text.lstrip('+-')}", "warn") if is_marked else (text, "dim")
+
+
+def rank_row(look: Look) -> dict[str, Span]:
+    """One rank, by column."""
+    row = {}
+    for one in FIGURES:
+        if one.title:
+            row[one.key] = _cell(one, look)
+            if one.apart is not None:
+                row[f"{one.key}_vs"] = deviation_cell(look.apart, one.apart.of)
+    return row
+
+
+# --- the table ------------------------------------------------------------------------------------
+
+
+def _with_host(column: Column, ranks: Sequence[RankSample], hosts: Mapping[str, str]) -> Column:
+    return replace(column, width=max(4, *map(cells_of, hosts.values())))
+
+
+def _own_step(column: Column, ranks: Sequence[RankSample], hosts: Mapping[str, str]) -> Column:
+    return replace(column, title="step*") if any(map(counts_own, ranks)) else column
+
+
+def _with_parts(column: Column, ranks: Sequence[RankSample], hosts: Mapping[str, str]) -> Column:
+    return replace(column, width=11) if any(map(parts_text, ranks)) else column
+
+
+FIGURES: tuple[RankFigure, ...] = (
+    RankFigure(
+        key="rank",
+        cell=lambda look: (str(look.rank.rank), "strong"),
+        title="rank", width=4, own=Place(), foreign=Place(),
+        plain=Plain(0, "RANK", lambda rank: str(rank.rank)),
+        help=("rank", "one training process; ranks are numbered from 0"),
+    ),
+    RankFigure(
+        key="host",
+        cell=lambda look: (look.hosts.get(look.rank.host, look.rank.host), "dim"),
+        title="host", width=8, align="<", own=Place(), foreign=Place(), fitted=_with_host,
+        help=("host", "the machine that the rank runs on"),
+    ),
+    RankFigure(
+        key="device",
+        cell=lambda look: (device_text(look.rank), ""),
+        title="device", width=7, align="<", own=Place(4), foreign=Place(3),
+        plain=Plain(1, "GPU", lambda rank: _digits(rank.gpu)),
+    ),
+    RankFigure(
+        key="state",
+        cell=lambda look: _brief(look.verdict),
+        title="state", width=STATE_CELLS, align="<", own=Place(), foreign=Place(),
+        plain=Plain(3, "STATE", _ended, "<"),
+    ),
+    RankFigure(
+        key="step",
+        read=rank_step,
+        title="step", width=8, own=Place(), foreign=Place(7), fitted=_own_step,
+        filter="step",
+        plain=Plain(4, "STEP", lambda rank: _digits(rank_step(rank))),
+        card=Card("step", 0, 4, 6),
+    ),
+    RankFigure(
+        key="own",
+        map=Map(1, "busy time vs median", lambda rank, apart: apart.own_time,
+                worst=lambda ratio: ratio, marked="step_time"),
+    ),
+    RankFigure(
+        key="loss",
+        read=lambda rank: rank.loss,
+        form=units.loss,
+        written=loss_text,
+        cell=lambda look: (loss_text(look.rank), loss_style(look.rank)),
+        apart=Apart("loss", "loss", "loss", "loss",
+                    "loss {} above the median", "loss {} below the median"),
+        title="loss", width=7, own=Place(0, 2), foreign=Place(6), fitted=_with_parts,
+        filter="loss",
+        plain=Plain(5, "LOSS"),
+        card=Card("loss", 1, 0, 0),
+        map=Map(3, "loss vs median", lambda rank, apart: apart.loss,
+                (-0.5, -0.1, 0.1, 0.5), ("≤-50%", "-50..-10%", "±10%", "+10..50%", "≥+50%"),
+                marked="loss"),
+        help=("loss", "this rank's latest loss; NaN and inf are shown as such"),
+    ),
+    RankFigure(
+        key="time",
+        read=lambda rank: rank.step_time_s,
+        form=units.step_time,
+        apart=Apart("step_time", "step time", "step", "slow", "{} slower", "{} faster"),
+        marks=False,
+        title="time", width=7, own=Place(0, 1),
+        filter="time", unit="s",
+        plain=Plain(6, "STEP TIME"),
+        card=Card("time", 2, 1, 2),
+        map=Map(2, "step time vs median", lambda rank, apart: apart.step_time,
+                worst=lambda ratio: ratio, marked="step_time"),
+        help=("time", "step time, from one optimizer step to the next"),
+    ),
+    RankFigure(
+        key="last",
+        cell=_last,
+        title="last", width=4, own=Place(3),
+        help=("last", "time since this rank's last step"),
+    ),
+    RankFigure(
+        key="mem",
+        read=lambda rank: rank.gpu_mem_used_bytes,
+        form=units.size,
+        apart=Apart("memory", "memory", "mem", "mem",
+                    "using {} more memory", "using {} less memory"),
+        title="memory ", width=9, own=Place(5, 13), foreign=Place(0, 8), is_use=True,
+        known=_any_device, without_device="rss",
+        filter="mem", unit="bytes",
+        card=Card("mem", 6, 3, 4, memory_share),
+        map=Map(5, "memory vs median", lambda rank, apart: apart.memory, marked="memory"),
+    ),
+    RankFigure(
+        key="util",
+        read=lambda rank: rank.gpu_util_percent,
+        form=units.percent,
+        apart=Apart("utilization", "util", "util", "util", "{} busier", "{} less busy"),
+        title="util ", width=6, own=Place(6, 14), foreign=Place(0, 9), is_use=True,
+        known=_any_device, without_device="cpu",
+        filter="util", unit="%",
+        card=Card("util", 5, 2, 3),
+        map=Map(6, "util", lambda rank, apart: shown("util", rank).read(rank),
+                (20, 40, 60, 80), ("<20%", "20-40%", "40-60%", "60-80%", "≥80%"),
+                ("busy", "busy", "median", "median", "band"), lambda percent: -percent,
+                units.percent, (3, 4), "utilization"),
+    ),
+    RankFigure(
+        key="power",
+        read=lambda rank: rank.gpu_power_w,
+        form=units.watts,
+        apart=Apart("power", "power", "power", "power",
+                    "drawing {} more power", "drawing {} less power"),
+        title="power ", width=6, own=Place(7, 15), foreign=Place(1, 10), is_use=True,
+        known=_any_device,
+        filter="power",
+        card=Card("power", 7, 7, 7, power_share),
+        map=Map(8, "power vs median", lambda rank, apart: apart.power, marked="power"),
+    ),
+    RankFigure(
+        key="wait",
+        read=lambda rank: rank.data_wait_s,
+        form=units.step_time,
+        title="data wait", width=9, own=Place(8),
+        filter="wait", unit="s",
+        card=Card("data", 3, 5, 1, lambda rank, gpu: data_share(rank), warns=0.3),
+        map=Map(7, "data wait per step",
+                lambda rank, apart: None if (part := data_share(rank)) is None else 100 * part,
+                (5, 15, 30, 60), ("<5%", "5-15%", "15-30%", "30-60%", "≥60%"),
+                ("band", "median", "median", "busy", "busy"), lambda percent: percent,
+                units.percent, (0, 1), "step_time"),
+        help=("data wait", "the part of a step spent waiting for the data loader"),
+    ),
+    RankFigure(
+        key="sync",
+        read=lambda rank: rank.sync_s,
+        form=units.step_time,
+        card=Card("sync", 4, 6, 5, lambda rank, gpu: sync_share(rank)),
+        help=("sync", "the part of a step spent waiting for other ranks"),
+    ),
+    RankFigure(
+        key="cpu",
+        read=lambda rank: rank.cpu_percent,
+        form=units.percent,
+        title="CPU ", width=7, own=Place(9), foreign=Place(), is_use=True,
+        filter="cpu", unit="%",
+        plain=Plain(7, "CPU"),
+        card=Card("CPU", 8, 8, 8),
+        help=("CPU", "CPU used by this process and its helpers; 100% is one core"),
+    ),
+    RankFigure(
+        key="rss",
+        read=lambda rank: rank.rss_bytes,
+        form=units.size,
+        title="RSS ", width=9, own=Place(10), foreign=Place(4), is_use=True,
+        filter="rss", unit="bytes",
+        plain=Plain(8, "RSS"),
+        help=("RSS", "RAM used by this process, excluding GPU memory"),
+    ),
+    RankFigure(
+        key="pid",
+        cell=lambda look: (_digits(look.rank.pid), "dim"),
+        title="PID", width=8, own=Place(11), foreign=Place(5),
+        plain=Plain(2, "PID", lambda rank: _digits(rank.pid)),
+        help=("PID", "process ID of the rank on its host"),
+    ),
+    RankFigure(
+        key="why",
+        cell=lambda look: (" " + (look.rank.state_reason or ""), "dim"),
+        title=" why", width=21, align="<", flex=True, foreign=Place(2),
+        known=lambda ranks: any(rank.state_reason for rank in ranks),
+    ),
+)  # fmt: skip
+"""In the order of the table of ranks."""
+
+_BY_KEY = {one.key: one for one in FIGURES}
+IN_PLACE = {one.without_device: one.key for one in FIGURES if one.without_device}
+COMPARED: Mapping[Figure, Apart] = {
+    one.apart.of: one.apart for one in FIGURES if one.apart is not None
+}
+"""By what ranks are compared with the median of all."""
+
+
+def odd_name(of: Figure, rank: RankSample) -> str:
+    """What an outlier is called on a card: without a device, memory is RSS and util CPU."""
+    one = next(one for one in FIGURES if one.apart is not None and one.apart.of == of)
+    seen = shown(one.key, rank)
+    return COMPARED[of].odd if seen is one else seen.title.strip()
+
+
+def _foreign_order(one: RankFigure) -> int:
+    """Who, what it uses, what it does, and the rest."""
+    if one.key in ("rank", "host", "device", "state"):
+        return 0
+    return 1 if one.is_use else 3 if one.key in ("pid", "why") else 2
+
+
+def columns_of(
+    ranks: Sequence[RankSample], foreign: bool, hosts: Mapping[str, str] = NO_HOSTS
+) -> tuple[Column, ...]:
+    """The columns of a table of these ranks: what they do comes before what they use.
+
+    Args:
+        ranks: of the job.
+        foreign: whether only their use of resources is known for sure.
+        hosts: short names of the hosts, where there are several.
+    """
+    columns = []
+    for one in sorted(FIGURES, key=_foreign_order) if foreign else FIGURES:
+        place = one.foreign if foreign else one.own
+        if place is None or (one.known is not None and not one.known(ranks)):
+            continue
+        if one.key == "host" and not hosts:
+            continue
+        column = Column(one.key, one.title, one.width, one.align, place.drop, one.flex)
+        columns.append(column if one.fitted is None else one.fitted(column, ranks, hosts))
+        if one.apart is not None and place.vs:
+            columns.append(Column(f"{one.key}_vs", "vs med", 6, ">", place.vs))
+    return tuple(columns)
+
+
+def plain_table(
+    ranks: Sequence[RankSample],
+) -> tuple[list[str], list[list[str]], tuple[int, ...]]:
+    """Headers, rows, and the columns that are aligned right, of the table in plain text."""
+    parts = [(one.plain, one) for one in FIGURES if one.plain is not None]
+    parts.sort(key=lambda part: part[0].place)
+    own = any(map(counts_own, ranks))
+    headers = [part.header + "*" * (own and one.key == "step") for part, one in parts]
+    rows = [[(part.text or one.text)(rank) for part, one in parts] for rank in ranks]
+    right = tuple(at for at, (part, _) in enumerate(parts) if part.align == ">")
+    return headers, rows, right
+
+
+# --- the filter -----------------------------------------------------------------------------------
+
+RANK_WORDS = Vocabulary(
+    ("rank", "state", "gpu", "host"), {one.filter: one.unit for one in FIGURES if one.filter}
+)
+"""Of a table of ranks."""
+
+
+def rank_facts(rank: RankSample, gpu: GpuSample | None = None) -> Facts:
+    """Of a rank, and of its device where that is known better."""
+    numbers = {one.filter: one.read(rank) for one in FIGURES if one.filter}
+    if gpu is not None:
+        numbers["util"] = gpu.util_percent
+    gpus = () if rank.gpu is None else (str(rank.gpu),)
+    text = f"rank {rank.rank} {rank.state} {rank.host} {rank.state_reason or ''} {rank.pid or ''}"
+    return Facts(
+        text,
+        {"rank": (str(rank.rank),), "state": (rank.state,), "gpu": gpus, "host": (rank.host,)},
+        numbers,
+    )
+
+
+def ranks_that_match(snapshot: NodeSnapshot, wanted: Filter) -> frozenset[int] | None:
+    """The numbers of the ranks that a person asked for; None where all are shown."""
+    if not wanted:
+        return None
+    gpus = own_devices(snapshot.ranks, snapshot.gpus)
+    return frozenset(
+        rank.rank
+        for rank in snapshot.ranks
+        if wanted.matches(rank_facts(rank, gpus.get(rank.rank)))
+    )

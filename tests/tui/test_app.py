@@ -214,7 +214,7 @@ class TestProgram:
             await pilot.press("q")
             await until(pilot, lambda: isinstance(app.screen, JobScreen))
             titles = offered(app)
-            assert {"Stop", "Kill", "Restart", "Stacks", "Theme", "Exit", "Quit"} <= titles
+            assert {"Stop", "Kill", "Restart", "Stacks", "Theme", "Exit", "Back"} <= titles
 
     async def test_a_tick_keeps_no_widgets_and_draws_nothing_that_did_not_change(
         self, frozen: Path, make_app: MakeApp

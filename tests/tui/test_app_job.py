@@ -108,7 +108,7 @@ class TestJob:
         app = make_app("mlp-cpu")
         async with app.run_test(size=(80, 24)) as pilot:
             await settle(pilot)
-            assert keys_shown(app).endswith("  C Compare  ? Help ")
+            assert keys_shown(app).endswith("  q Quit  ? Help ") and "C Compare" in keys_shown(app)
             await pilot.click(KeyBar, offset=(62, 0))  # where it is drawn
             await until(pilot, lambda: isinstance(app.screen, CompareScreen))
 

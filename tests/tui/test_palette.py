@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
 from ddptop.tui.actions import ALL, JOB, OVERVIEW, PLACES
 from ddptop.tui.app import DdptopApp
 from ddptop.tui.palette import ActionProvider, Command, CommandProvider, JobProvider
@@ -14,8 +16,10 @@ from ddptop.tui.screens.job import JobScreen
 from ddptop.tui.screens.logs import LogsScreen
 from ddptop.tui.screens.rank import RankScreen
 from ddptop.tui.widgets.key_bar import KeyBar
+from ddptop.view.text import plain, width
 from tests.tui import fake_foreign, fake_gpus, fake_home
 from tests.tui.driving import look, offered, settle, until
+from textual.app import App, ComposeResult
 from textual.command import CommandPalette
 from textual.content import Content
 from textual.pilot import Pilot
@@ -151,9 +155,26 @@ class TestKeyBar:
             await pilot.click(bar, offset=(text.index("Help"), 0))
             await until(pilot, lambda: isinstance(app.screen, HelpScreen))
 
-    async def test_the_help_is_always_there(self, frozen: Path, make_app: MakeApp) -> None:
+    async def test_the_way_out_and_the_help_are_always_there(
+        self, frozen: Path, make_app: MakeApp
+    ) -> None:
         app = make_app()
         async with app.run_test(size=(60, 18)) as pilot:
             await settle(pilot)
             text = "".join(part for part, _ in app.screen.query_one(KeyBar)._lines[0])
-            assert text.endswith("? Help ") and len(text) == 60
+            assert text.endswith("q Quit  ? Help ") and len(text) == 60
+
+    @pytest.mark.parametrize("place", ALL)
+    @pytest.mark.parametrize("cells", [60, 80])
+    async def test_every_screen_names_the_way_out(self, place: str, cells: int) -> None:
+        class Bars(App[None]):
+            def compose(self) -> ComposeResult:
+                yield KeyBar(ALL[place])
+
+        async with Bars().run_test(size=(cells, 24)) as pilot:
+            bar = pilot.app.query_one(KeyBar)
+            for live in (None, True, False):
+                bar.show(live)
+                (row,) = bar.build(cells, 1)
+                assert re.search(r"  q (Back|Quit)  \? Help $", plain(row)), plain(row)
+                assert width(row) == cells

@@ -90,8 +90,12 @@ AGAIN = Action(
 FINDINGS = Action(
     "job.findings", "findings", "f", "Findings", "list problems, their evidence, and remedies"
 )
-BACK = Action("view.back", "back", "escape", "Back", "go back")
-LEAVE = Action("app.leave", "leave", "q", "Quit", "close this screen", show=False)
+BACK = Action(
+    "view.back", "back", "escape", "Cancel", "clear the filter or cursor, or go back", show=False
+)
+LEAVE = Action(
+    "app.leave", "leave", "q", "Back", "go back, or quit if ddptop was opened on this screen"
+)
 DETACH = Action(
     "app.detach", "app.detach", "d", "Detach", "quit ddptop; all jobs keep running", show=False
 )

@@ -38,15 +38,19 @@ JOBS = Action("view.jobs", "jobs", "o", "Jobs", "show all jobs and devices", sho
 
 JOB: tuple[Action, ...] = (
     Action(
-        "view.back", "back", "escape", "Back", "show all panels again, then go back to all jobs"
+        "view.back",
+        "back",
+        "escape",
+        "Cancel",
+        "show all panels again, then go back to all jobs",
+        show=False,
     ),
     Action(
         "app.leave",
         "leave",
         "q",
-        "Quit",
+        "Back",
         "go back, or quit if ddptop was opened on this job; the job keeps running",
-        show=False,
     ),
     AGAIN,
     Action("rank.open", "open_rank", "enter", "Rank", "open the selected rank"),

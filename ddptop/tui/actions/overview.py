@@ -59,7 +59,7 @@ OVERVIEW: tuple[Action, ...] = (
     ),
     UNSEEN,
     HELP,
-    Action("view.back", "back", "escape", "Back", "clear the filter", show=False),
+    Action("view.back", "back", "escape", "Cancel", "clear the filter", show=False),
     Action("app.quit", "leave", "q", "Quit", "quit ddptop; all jobs keep running"),
     Action(
         "app.detach", "app.detach", "d", "Detach", "quit ddptop; all jobs keep running", show=False

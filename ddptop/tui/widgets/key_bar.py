@@ -3,19 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TypeAlias
 
 from textual import events
 from textual.content import Content
 
 from ddptop.tui.actions import Action
-from ddptop.tui.actions.common import HELP
+from ddptop.tui.actions.common import HELP, LEAVE
 from ddptop.tui.prefs.keymap import keys_in_use
 from ddptop.tui.widgets.lines import LinesView
-from ddptop.view.text import Line, line, spread, width
+from ddptop.view.text import Line, Span, line, spread, width
+
+ALWAYS = ("app.leave", "app.quit", HELP.id)
+"""Ids of the actions that always have room: the way out, and the help."""
+
+_Label: TypeAlias = tuple[Action, Line]
 
 
 class KeyBar(LinesView):
-    """As many keys as fit, in the table's order, and at the right end always the help.
+    """As many keys as fit, in the table's order; at the right end the way out and the help.
 
     Textual's own footer keeps every key it ever showed in memory; this one draws a line.
     """
@@ -26,7 +32,10 @@ class KeyBar(LinesView):
 
     def __init__(self, actions: Sequence[Action]) -> None:
         super().__init__()
-        self._actions = [action for action in actions if action.show]
+        self._last = sorted(
+            (one for one in actions if one.id in ALWAYS), key=lambda one: ALWAYS.index(one.id)
+        )
+        self._actions = [one for one in actions if one.show and one not in self._last]
         self._live: bool | None = None
         self._foreign = self._readonly = False
         self._cost = ("", "")
@@ -61,42 +70,46 @@ class KeyBar(LinesView):
             return False
         return action.is_offered(self._live, foreign=self._foreign, readonly=self._readonly)
 
-    def _labels(self, cells: int) -> list[tuple[Action, Line]]:
-        labels: list[tuple[Action, Line]] = []
-        keys = keys_in_use(self.app)
-        used = 1
-        for action in self._actions:
-            if action.id == HELP.id or not self.offers(action) or not keys.keys(action):
-                continue
-            label = line((keys.short(action), "busy"), (f" {action.name}  ", ""))
-            if used + width(label) > cells - width(self._help()):  # its gap is that before the help
+    def _labels(self, cells: int) -> tuple[list[_Label], list[_Label]]:
+        """At the left end as many as fit, and those that are always at the right end."""
+        last = [self._label(action) for action in self._last]
+        offered = [action for action in self._actions if self.offers(action)]
+        first: list[_Label] = []
+        used = 1 + sum(width(label) for _, label in last)
+        for label in (self._label(one) for one in offered if keys_in_use(self.app).keys(one)):
+            used += width(label[1])
+            if used > cells + 1:  # one cell less at the right end
                 break
-            used += width(label)
-            labels.append((action, label))
-        return labels
+            first.append(label)
+        return first, last
+
+    def _label(self, action: Action) -> _Label:
+        quits = action.id == LEAVE.id and getattr(self.screen, "is_first", False)
+        shown = keys_in_use(self.app).short(action)
+        name = "Quit" if quits else action.name
+        return action, line((f"{shown} " if shown else "", "busy"), f"{name}  ")
 
     def build(self, cells: int, height: int) -> list[Line]:
         """The row."""
-        *first, (last, style) = [(" ", ""), *(s for _, label in self._labels(cells) for s in label)]
-        keys = (*first, (last.rstrip(), style))
-        right = self._help()
-        room = cells - width(keys) - width(right) - 7
+        first, last = ([span for _, label in end for span in label] for end in self._labels(cells))
+        keys, right = _trimmed(line(" ", *first), ""), _trimmed(last, " ")
+        room = cells - width(keys) - width(right) - 5
         if cost := next((text for text in self._cost if text and len(text) <= room), ""):
             right = line((f"{cost}   ", "dim"), *right)
         return [spread(keys, right, cells)]
 
-    def _help(self) -> Line:
-        key = keys_in_use(self.app).short(HELP)
-        return line((f"{key} " if key else "", "busy"), "Help ")
-
     def action_at(self, x: int) -> Action | None:
-        """The action whose key is drawn there; the help at the right end."""
-        if x >= self.size.width - width(self._help()) - 1:
-            return HELP
+        """The action whose key is drawn there."""
+        first, last = self._labels(self.size.width)
         end = 1
-        for action, label in self._labels(self.size.width):
+        for action, label in first:
             end += width(label)
             if x < end:
+                return action
+        start = self.size.width + 1
+        for action, label in reversed(last):
+            start -= width(label)
+            if x >= start:
                 return action
         return None
 
@@ -109,3 +122,8 @@ class KeyBar(LinesView):
         """The pointer at rest over a key is told what it does."""
         action = self.action_at(event.x)
         self.tooltip = None if action is None else Content(action.help)
+
+
+def _trimmed(spans: Sequence[Span], end: str) -> Line:
+    *first, (text, style) = spans
+    return (*first, (text.rstrip() + end, style))

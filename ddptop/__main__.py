@@ -32,25 +32,58 @@ def main() -> int:
 
 
 def _run() -> int:
-    if sys.argv[1:2] == ["gpus"]:
-        from ddptop.commands.gpus import FLAGS
+    from ddptop_runner.base.errors import DdptopError
 
-        if all(argument in FLAGS for argument in sys.argv[2:]):
-            return _run_gpus(set(sys.argv[2:]))
+    try:
+        status = _run_directly(sys.argv[1:])
+        return _run_click() if status is None else status
+    except DdptopError as error:
+        from ddptop.plain.output import say
+
+        say(f"ddptop: {error}")
+        return error.exit_code
+    except KeyboardInterrupt:
+        return INTERRUPTED
+
+
+def _run_directly(arguments: list[str]) -> int | None:
+    """Run what people put into `watch` without click, whose import takes a third of the time.
+
+    Returns:
+        The exit status; None for all other arguments.
+    """
+    verb, flags = arguments[:1], set(arguments[1:])
+    if verb == ["gpus"] and flags <= {"--json", "--links"}:
+        from ddptop.commands.gpus import run as run_gpus
+
+        return run_gpus("--json" in flags, links="--links" in flags)
+    from ddptop_runner.base.paths import require_readable
+
+    if verb == ["ls"] and flags <= {"--all", "--json"}:
+        require_readable()
+        from ddptop.commands.ls import run as run_ls
+
+        return run_ls("--all" in flags, "--json" in flags)
+    jobs = [argument for argument in arguments[1:] if argument != "--json"]
+    if verb == ["status"] and len(jobs) < 2 and not any(job.startswith("-") for job in jobs):
+        require_readable()
+        from ddptop.commands.status import run as run_status
+
+        return run_status(jobs[0] if jobs else None, "--json" in flags)
+    return None
+
+
+def _run_click() -> int:
     import click
 
     from ddptop.cli import cli
     from ddptop.plain.output import say
-    from ddptop_runner.base.errors import DdptopError
 
     try:
         status = cli.main(prog_name="ddptop", standalone_mode=False)
-    except DdptopError as error:
-        say(f"ddptop: {error}")
-        return error.exit_code
     except click.exceptions.Exit as exit_:
         return exit_.exit_code
-    except (click.Abort, KeyboardInterrupt):
+    except click.Abort:
         return INTERRUPTED
     except click.ClickException as error:
         context = error.ctx if isinstance(error, click.UsageError) else None
@@ -59,20 +92,6 @@ def _run() -> int:
         say(f"ddptop: {message}; see ddptop{verb} --help")
         return 2
     return status if isinstance(status, int) else 0
-
-
-def _run_gpus(flags: set[str]) -> int:
-    """What people put into `watch` starts without click, which takes as long as the driver."""
-    from ddptop.commands.gpus import run
-    from ddptop_runner.base.errors import DdptopError
-
-    try:
-        return run("--json" in flags, links="--links" in flags)
-    except DdptopError as error:
-        sys.stderr.write(f"ddptop: {error}\n")
-        return error.exit_code
-    except KeyboardInterrupt:
-        return INTERRUPTED
 
 
 def _open_standard_streams() -> None:

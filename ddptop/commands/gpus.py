@@ -18,8 +18,6 @@ from ddptop_runner.model.snapshot import SCHEMA, GpuSample
 if TYPE_CHECKING:
     from ddptop_runner.job.registry import JobView
 
-FLAGS = ("--json", "--links")
-"""All options of this verb, none of which takes a value."""
 TIMEOUT_S = 5.0
 LINKS_TIMEOUT_S = 20.0
 

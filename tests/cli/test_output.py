@@ -9,6 +9,8 @@ import subprocess
 import sys
 
 import pytest
+from ddptop import __main__ as main
+from ddptop.cli import cli
 from ddptop.plain import output
 from ddptop.plain.output import count, local_time, number, put_json, table
 from tests.runner.builders import gone, make_spec, put_job
@@ -333,7 +335,7 @@ def test_ctrl_c_while_it_is_loaded_gets_no_traceback(verb: str) -> None:
 import sys
 class Interrupted:
     def find_spec(self, name, *_):
-        if name in ("click", "ddptop.commands.gpus"):
+        if name in ("ddptop.commands.ls", "ddptop.commands.gpus"):
             raise KeyboardInterrupt
 sys.meta_path.insert(0, Interrupted())
 from ddptop.__main__ import main
@@ -342,3 +344,26 @@ sys.exit(main())
     command = [sys.executable, "-c", script, verb]
     answer = subprocess.run(command, capture_output=True, text=True, check=False)
     assert (answer.returncode, answer.stdout, answer.stderr) == (130, "", "")
+
+
+@pytest.mark.parametrize(
+    "line", ["ls", "ls --all", "ls --json --all", "status", "status --json bert", "gpus --links"]
+)
+def test_a_verb_run_without_click_gets_what_click_would_hand_it(
+    line: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    verb, calls = line.split()[0], []
+
+    def run(*values: object, **named: object) -> int:
+        calls.append((values, named))
+        return 0
+
+    monkeypatch.setattr(f"ddptop.commands.{verb}.run", run)
+    assert main._run_directly(line.split()) == 0
+    assert cli.main(line.split(), standalone_mode=False) == 0
+    assert calls[0] == calls[1]
+
+
+@pytest.mark.parametrize("line", ["ls --al", "ls bert", "status -w", "status a b", "gpus -h", "rm"])
+def test_all_other_lines_are_left_to_click(line: str) -> None:
+    assert main._run_directly(line.split()) is None

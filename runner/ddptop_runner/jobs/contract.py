@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import datetime as dt
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from ddptop_runner.foreign.types import Census, ForeignJob, ForeignRank
 from ddptop_runner.host import procs
 from ddptop_runner.job.registry import JobView, pause_of
 from ddptop_runner.launch.slurm import SlurmJob
@@ -29,6 +28,9 @@ from ddptop_runner.model.snapshot import (
 )
 from ddptop_runner.model.words import Base, JobState, StepCounts
 from ddptop_runner.reading.progress.combine import of_snapshot
+
+if TYPE_CHECKING:
+    from ddptop_runner.foreign.types import Census, ForeignJob, ForeignRank
 
 
 class RankRow(Base, frozen=True, kw_only=True):

@@ -27,7 +27,7 @@ from tests.runner.machine import Rows
 
 from ddptop_runner.base.errors import ControlError
 from ddptop_runner.base.paths import RunFolder
-from ddptop_runner.job.event_log import as_row
+from ddptop_runner.job.event_log import as_row, kept_state
 from ddptop_runner.job.state import JobState
 from ddptop_runner.judge.causes.culprit import RankEnd
 from ddptop_runner.model import events as ev
@@ -47,6 +47,8 @@ NODE_TIMEOUT_S = 40.0
 STEPS = 25
 SETTLED_S = 600.0
 """After the last thing that happened, whatever is to follow has followed."""
+JOIN_S = 60.0
+"""For how long the nodes of an attempt wait for each other."""
 HANG_S = 60.0
 """Until ranks whose partner is gone without a word are found to hang, and ended."""
 STOPPED_S = 180.0
@@ -104,6 +106,8 @@ class Node:
         self.met: Rendezvous | None = None
         self.alive: dict[int, int] = {}
         """Pid by rank."""
+        self.join_s = 0.0
+        """Until when it waits for the other nodes of its attempt."""
         self.ends: list[RankEnd] = []
         self.link: Link | None = None
         self.loses_at_s = 0.0
@@ -178,7 +182,24 @@ class Node:
         self.world.meetings[attempt] = (rendezvous.run_id, rendezvous.nodes)
         self.attempt, self.met, self.phase, self.ends = attempt, rendezvous, "starting", []
         self.has_finished = False
-        self.later(0.1, 8.0, self._group_started)
+        self.join_s = self.world.loop.time() + JOIN_S
+        self.later(0.1, 8.0, self._join)
+
+    def _join(self) -> None:
+        """All nodes of an attempt meet, or none starts a rank."""
+        if self.phase != "starting" or self.met is None:
+            return
+        there = [one for one in self.world.nodes.values() if one.has_joined(self.met.run_id)]
+        if len(there) == self.met.nodes:
+            for node in there:
+                node.later(0.0, 1.0, node._group_started)
+        elif self.world.loop.time() > self.join_s:
+            self._held(None)
+        else:
+            self.later(1.0, 5.0, self._join)
+
+    def has_joined(self, run_id: str) -> bool:
+        return self.is_alive and self.met is not None and self.met.run_id == run_id
 
     def _group_started(self) -> None:
         if self.phase != "starting" or self.met is None:
@@ -275,13 +296,15 @@ class Node:
             return
         self._end_ranks()
         bad = [end for end in self.ends if end.exit.failed and not end.exit.ended_by_us]
-        first = bad[0].exit
+        self._held(bad[0].exit.rank)
+
+    def _held(self, rank: int | None) -> None:
         self.phase = "held"
         outcome = AttemptOutcome(self.attempt or 0, 30.0, 5, 1, None, None, kind="exit_code")
         self.record(
             ev.FailureJudged(
                 attempt=self.attempt,
-                cause=Cause(kind="exit_code", rank=first.rank, exit_code=1, summary="It failed."),
+                cause=Cause(kind="exit_code", rank=rank, exit_code=1, summary="It failed."),
                 outcome=outcome,
                 ends=[msgspec.to_builtins(end) for end in self.ends],
             )
@@ -600,7 +623,14 @@ class World:
         for part in head.parts.by_host.values():
             if part.broken is not None:
                 part.broken.cancel()
+        if head._publishing is not None:
+            head._publishing.cancel()
         self._close()
+        if self.rows.pending:
+            self.rows.pending = []
+            kept = kept_state(decode_snapshot(self.snapshot))
+            assert kept is not None
+            self.rows.folded, self.rows.last_seq = kept
 
     def _close(self) -> None:
         assert self._channels is not None
@@ -722,7 +752,10 @@ class World:
         node.changes(is_cut=node.is_cut or self.random.random() < 0.7)
         if node.is_heard:
             node.back_s = self.loop.time()
-        node.break_link()
+        if node.link is not None and self.random.random() < 0.3:
+            node.link.goes_silent()
+        else:
+            node.break_link()
 
     async def link_returns(self) -> None:
         for node in self.nodes.values():
@@ -752,6 +785,9 @@ class World:
     async def disk_fills(self) -> None:
         node = self.some()
         node.is_full = self.random.random() < 0.3
+
+    async def heads_disk_fills(self) -> None:
+        self.rows.is_full = self.random.random() < 0.3
 
     async def node_tells(self) -> None:
         node = self.some()
@@ -784,7 +820,7 @@ class World:
     HAPPENS = (
         *(rank_fails, rank_fails, rank_fails, ranks_finish, link_breaks, link_breaks),
         *(link_returns, node_dies, nodes_return, nodes_return, head_dies, node_tells),
-        *(disk_fills, supervisor_hangs, supervisors_go_on),
+        *(disk_fills, heads_disk_fills, supervisor_hangs, supervisors_go_on),
         *(asked_to_restart, asked_to_stop),
     )
 

@@ -10,6 +10,7 @@ import pytest
 from msgspec.structs import replace
 from tests.runner.builders import make_snapshot, make_spec
 
+from ddptop_runner.base.errors import ControlError
 from ddptop_runner.job.decide_nodes import SHRINK_AFTER_S, away_for_long, begin, decide_nodes
 from ddptop_runner.job.event_log import as_row
 from ddptop_runner.job.failure_on_nodes import hang_without
@@ -21,6 +22,7 @@ from ddptop_runner.model import protocol as pt
 from ddptop_runner.model.node_link import NodeEvent, NodeState
 from ddptop_runner.model.snapshot import Cause
 from ddptop_runner.model.spec import NodeSpec, Placement
+from ddptop_runner.node import parts as parts_module
 from ddptop_runner.node.last_resort import LastResort
 from ddptop_runner.node.links import LinkError, NodeLink
 from ddptop_runner.node.orders import until
@@ -199,6 +201,42 @@ async def test_a_part_that_may_have_started_as_the_link_broke_is_ended() -> None
     await asyncio.wait_for(asyncio.gather(beginning, ending), 5.0)
 
 
+class Wedged(Deaf):
+    """A link to a supervisor that stops responding as it is asked for the next attempt."""
+
+    def __init__(self, parts: Parts, host: str) -> None:
+        super().__init__(parts, host)
+        self.part = parts.by_host[host]
+
+    async def ask(self, op: str, *_: Any, **more: Any) -> Any:
+        self.asked.append(op)
+        self.part.is_reported = False
+        raise ControlError("the supervisor does not respond")
+
+    async def start(self, *_: Any) -> Any:
+        self.asked.append("start")
+        raise ControlError("the node's part of the job is running already")
+
+
+async def test_a_node_that_is_away_while_its_attempt_has_to_end_does_not_refuse(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for name in ("AWAY_S", "UP_S"):
+        monkeypatch.setattr(parts_module, name, 0.0)
+    job = Job()
+    job.run()
+    parts = parts_of(job)
+    part = parts.by_host["n1"]
+    part.link = link = Wedged(parts, "n1")
+    part.attempt, part.ended, part.is_new, part.is_reported = 0, False, False, True
+    job.take(pt.RestartAsked(agent=pt.AgentState()))
+    begun = job.take(pt.RestartDue(attempt=0, question=None))
+    order = next(one for one in begun if isinstance(one, pt.BeginOn) and one.node == "n1")
+    refused = await parts.begin(order)
+    assert link.asked == ["restart"]
+    assert isinstance(refused, pt.PartRefused) and not refused.answered
+
+
 async def test_a_kill_does_not_wait_for_one_slow_node_to_begin() -> None:
     job = Job()
     parts, asked = parts_of(job), {}
@@ -299,8 +337,9 @@ def test_a_node_that_refuses_is_left_out_until_a_person_restarts() -> None:
     begun = job.take(pt.RestartDue(attempt=0, question=None))
     assert [one.node for one in begun if isinstance(one, pt.BeginOn)] == ["n0", "n2"]
     assert job.state.budget.used == 0 and job.state.nodes["n1"].lost
-    for fact in (pt.LinkBroken(node="n1", why="no route"), pt.LinkMade(node="n1")):
-        assert job.take(fact) == []  # it is not taken back
+    assert job.take(pt.LinkBroken(node="n1", why="no route")) == []
+    # it is not taken back; what it runs, because its supervisor did not respond, is ended
+    assert job.take(pt.LinkMade(node="n1")) == [pt.EndOn(node="n1", grace_s=0.0)]
     assert job.state.nodes["n1"].why == "No space left on device"
     job.take(pt.RestartAsked(agent=pt.AgentState()))
     begun = job.take(pt.RestartDue(attempt=1, question=None))

@@ -240,9 +240,11 @@ def _link_made(state: JobState, fact: pt.LinkMade, now_s: float, spec: JobSpec) 
         events = [ev.NodeReachable(attempt=state.attempt, node=node)]
     if state.ending is not None:
         return [*events, pt.EndOn(node=node, grace_s=_grace_left_s(state, now_s))] if events else []
+    if life.refused:  # what it runs is of an earlier attempt
+        return [*events, pt.EndOn(node=node, grace_s=0.0)]
     if state.restart is not None:
         missing = _missing(state, spec)
-        left = [host for host in missing if host != node or life.refused]
+        left = [host for host in missing if host != node]
         is_last = all(_part(state, host).refused for host in left)
         makes_enough = _is_enough(left, spec) and not _is_enough(missing, spec)
         if events and (is_last or makes_enough):

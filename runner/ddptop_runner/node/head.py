@@ -204,7 +204,9 @@ class Head:
             await asyncio.sleep(order.seconds)
             return pt.NodesDue(attempt=attempt)
         if isinstance(order, pt.EndOn):
-            await self.parts.end(self.parts.by_host[order.node], order.grace_s)
+            part = self.parts.by_host[order.node]
+            async with part.is_beginning:
+                await self.parts.end(part, order.grace_s)
             return None
         if isinstance(order, pt.EndRanks):
             await self.parts.end_all(order.grace_s)

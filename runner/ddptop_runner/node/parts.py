@@ -318,6 +318,10 @@ class Parts:
                 pass  # it cannot with the agent that it has
         if not part.ended:
             await self.end(part, 0.0)
+        if not part.ended:
+            if part.is_known:
+                raise ControlError(f"attempt {part.attempt} does not end there")
+            raise LinkError(f"{part.link.host} cannot be reached")
         index = [one.host for one in self._placement.nodes].index(part.link.host)
         spec = self._spec_of(part.link.node, index)
         await part.link.start(spec, self._environment(), attempt, rendezvous)

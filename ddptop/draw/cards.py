@@ -10,7 +10,7 @@ import msgspec
 from ddptop.charts.bars import bar
 from ddptop.charts.spark import bridged, cells_of, limits, spark
 from ddptop.draw.card_grid import LEAST_BOX
-from ddptop.draw.panels import FULL_SHARE
+from ddptop.view.figures.devices import FULL_SHARE
 from ddptop.view.figures.ranks import (
     FIGURES,
     IN_PLACE,

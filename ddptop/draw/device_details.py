@@ -4,40 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ddptop.draw.devices import LOST_WORDS, Owners, heat, program
+from ddptop.draw.devices import LOST_WORDS, Owners, program
 from ddptop.view.device_help import slowed_by, slowed_help, xid_help
+from ddptop.view.figures.devices import FIELD_NAMES, FIGURES, known
 from ddptop.view.text import Line, clip, field, fit, join, line, pad, rule, width, wrap
 from ddptop_runner.base import units
 from ddptop_runner.launch.gpus.usage import unknown_holder
 from ddptop_runner.model.snapshot import GpuProcess, GpuSample
 
 _LABEL_CELLS = 10
-_FIELDS: dict[str, str] = {
-    "util_percent": "utilization",
-    "mem_util_percent": "memory utilization",
-    "mem_used_bytes": "memory",
-    "mem_total_bytes": "total memory",
-    "mem_reserved_bytes": "reserved memory",
-    "temperature_c": "temperature",
-    "temperature_slowdown_c": "slowdown threshold",
-    "power_w": "power",
-    "power_limit_w": "power limit",
-    "energy_j": "energy",
-    "sm_clock_mhz": "SM clock",
-    "sm_clock_max_mhz": "maximum SM clock",
-    "mem_clock_mhz": "memory clock",
-    "fan_percent": "fan",
-    "pstate": "P-state",
-    "throttle_reasons": "throttle reasons",
-    "ecc_uncorrected": "ECC",
-    "remapped_rows": "spare rows",
-    "xid": "XID",
-    "pcie_rx_bytes_per_s": "PCIe",
-    "pcie_tx_bytes_per_s": "PCIe",
-    "nvlink_rx_bytes_per_s": "NVLink",
-    "nvlink_tx_bytes_per_s": "NVLink",
-    "processes": "processes",
-}
 
 
 def detail_lines(
@@ -61,10 +36,12 @@ def detail_lines(
     first = [rule(title, cells, note), *_state(gpu, cells, helps=not processes)]
     last: list[Line] = []
     if not gpu.lost:
-        for name, parts in _first_figures(gpu):
-            first += _flow(name, parts, cells)
-        for name, parts in _more_figures(gpu):
-            last += _flow(name, parts, cells)
+        for name, parts in _figures(gpu).items():
+            lines = _flow(name, parts, cells)
+            if name in ("load", "memory"):
+                first += lines
+            else:
+                last += lines
     last += _unknown(gpu, cells)
     if not processes:
         return _cut([*first, *last], rows)
@@ -106,98 +83,33 @@ def _words(text: str, style: str, cells: int) -> list[Line]:
     return [line((part, style)) for part in wrap(text, max(10, cells - _LABEL_CELLS - 2), 3)]
 
 
-def _first_figures(gpu: GpuSample) -> list[tuple[str, list[Line]]]:
-    used = units.size_of(gpu.mem_used_bytes, gpu.mem_total_bytes)
-    reserved = gpu.mem_reserved_bytes
-    return [
-        (
-            "load",
-            [
-                _figure("SM", gpu.util_percent, units.percent(gpu.util_percent)),
-                _figure("memory bus", gpu.mem_util_percent, units.percent(gpu.mem_util_percent)),
-                _figure("power", gpu.power_w, units.watts(gpu.power_w, gpu.power_limit_w)),
-                _figure("energy", gpu.energy_j, energy(gpu.energy_j)),
-            ],
-        ),
-        (
-            "memory",
-            [
-                _figure("used", gpu.mem_used_bytes, used),
-                _figure("reserved by the driver", reserved, units.size(reserved)),
-            ],
-        ),
-    ]
-
-
-def _more_figures(gpu: GpuSample) -> list[tuple[str, list[Line]]]:
+def _figures(gpu: GpuSample) -> dict[str, list[Line]]:
+    """Every figure, by the row in which it stands."""
+    rows: dict[str, list[Line]] = {
+        name: [] for name in ("load", "memory", "thermal", "clocks", "errors", "links")
+    }
+    for one in FIGURES:
+        if one.detail is None or (one.plain and one.plain.link and one.value(gpu) is None):
+            continue
+        name, label = one.detail
+        text, style = one.styled(gpu)
+        if one.value(gpu) is None:
+            style = "dim"
+        elif style == "dim" or one.key == "memory":
+            style = ""
+        rows[name].append(field(label, text, style))
     calm = [reason for reason in gpu.throttle_reasons or [] if reason not in slowed_by(gpu)]
-    now, slowdown = gpu.temperature_c, gpu.temperature_slowdown_c
-    clocks = [
-        _figure("SM", gpu.sm_clock_mhz, _mhz(gpu.sm_clock_mhz, gpu.sm_clock_max_mhz)),
-        _figure("memory", gpu.mem_clock_mhz, _mhz(gpu.mem_clock_mhz)),
-        _figure("P-state", gpu.pstate, f"P{gpu.pstate}"),
-    ]
     if calm:
-        clocks.append(field("limited by", "; ".join(calm), ""))
-    heats = [
-        _figure("now", now, units.celsius(now), heat(gpu)),
-        _figure("slowdown at", slowdown, units.celsius(slowdown)),
-        _figure("fan", gpu.fan_percent, units.percent(gpu.fan_percent)),
-    ]
-    rows = [("thermal", heats), ("clocks", clocks), ("errors", _errors(gpu))]
-    if links := _links(gpu):
-        rows.append(("links", links))
-    if gpu.mig_instances:
-        rows.append(("MIG", [line((uuid, "")) for uuid in gpu.mig_instances]))
-    return rows
-
-
-def _figure(label: str, value: object, text: str, style: str = "") -> Line:
-    return field(
-        label, units.NOT_AVAILABLE if value is None else text, "dim" if value is None else style
-    )
-
-
-def _mhz(value: int | None, most: int | None = None) -> str:
-    return f"{units.count(value)} MHz" if most is None else f"{units.count(value)}/{most:,} MHz"
-
-
-def energy(joules: float | None) -> str:
-    """`12.3 kWh`, `840 Wh`."""
-    if joules is None:
-        return units.NOT_AVAILABLE
-    hours = joules / 3600
-    return f"{hours:.0f} Wh" if hours < 999.5 else f"{hours / 1000:,.1f} kWh"
-
-
-def _errors(gpu: GpuSample) -> list[Line]:
-    bad = "bad" if gpu.ecc_uncorrected else ""
-    parts = [
-        _figure("uncorrected ECC", gpu.ecc_uncorrected, units.count(gpu.ecc_uncorrected), bad),
-        _figure("spare rows used", gpu.remapped_rows, units.count(gpu.remapped_rows)),
-    ]
+        rows["clocks"].append(field("limited by", "; ".join(calm), ""))
     if gpu.remap_pending:
-        parts.append(line(("row remap pending: reset the device", "warn")))
+        rows["errors"].append(line(("row remap pending: reset the device", "warn")))
     if gpu.remap_failed:
-        parts.append(line(("no spare rows left: replace the device", "bad")))
-    parts.append(
-        field("XID", units.NOT_AVAILABLE, "dim")
-        if gpu.xid is None
-        else field("XID", "none" if not gpu.xid else ", ".join(map(str, gpu.xid)), "")
-    )
-    return parts
-
-
-def _links(gpu: GpuSample) -> list[Line]:
-    rates = (
-        ("PCIe in", gpu.pcie_rx_bytes_per_s),
-        ("PCIe out", gpu.pcie_tx_bytes_per_s),
-        ("NVLink in", gpu.nvlink_rx_bytes_per_s),
-        ("NVLink out", gpu.nvlink_tx_bytes_per_s),
-    )
-    return [
-        field(name, f"{units.size(round(rate))}/s", "") for name, rate in rates if rate is not None
-    ]
+        rows["errors"].append(line(("no spare rows left: replace the device", "bad")))
+    xid = units.NOT_AVAILABLE if gpu.xid is None else ", ".join(map(str, gpu.xid)) or "none"
+    rows["errors"].append(field("XID", xid, known(gpu.xid)))
+    if gpu.mig_instances:
+        rows["MIG"] = [line((uuid, "")) for uuid in gpu.mig_instances]
+    return {name: parts for name, parts in rows.items() if parts}
 
 
 def _unknown(gpu: GpuSample, cells: int) -> list[Line]:
@@ -206,7 +118,7 @@ def _unknown(gpu: GpuSample, cells: int) -> list[Line]:
     for name, reason in gpu.unknown.items():
         if "--links" in reason:
             reason = "measured only by ddptop gpus --links"
-        word = _FIELDS.get(name, name.replace("_", " "))
+        word = FIELD_NAMES.get(name, name.replace("_", " "))
         if word not in (known := reasons.setdefault(reason, [])):
             known.append(word)
     lines: list[Line] = []

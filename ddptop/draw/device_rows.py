@@ -13,15 +13,14 @@ from ddptop.draw.devices import (
     NO_HOSTS,
     Owners,
     device_trouble,
-    heat,
     holder_text,
-    known,
     label,
     program,
     small_curve,
 )
-from ddptop.draw.panels import FULL_SHARE, short_name
+from ddptop.draw.panels import short_name
 from ddptop.view.figures.columns import Column, Row
+from ddptop.view.figures.devices import FIGURES, known
 from ddptop.view.text import Line, fill, line
 from ddptop_runner.base import units
 from ddptop_runner.model.snapshot import GpuProcess, GpuSample
@@ -29,32 +28,23 @@ from ddptop_runner.model.snapshot import GpuProcess, GpuSample
 BAR_CELLS = 10
 
 _GPU = Column("gpu", "GPU", 4)
-_UTIL = Column("util", "util", 5, ">")
-_MEMORY = Column("memory", "memory", 13, ">")
-_POWER = Column("power", "power", 9, ">", drop=2)
-_TEMP = Column("temp", "temp", 6, ">", drop=1)
-_CLOCK = Column("clock", "SM clock", 13, ">", drop=5)
 _HELD = Column("held", " used by", 20, flex=True)
-_BAR = Column("bar", "", BAR_CELLS, drop=6)
-_MEMORY_BAR = Column("memory_bar", "", BAR_CELLS, drop=7)
 
 
 def device_columns(cells: int, names_differ: bool, label_cells: int = 4) -> tuple[Column, ...]:
     """The columns of a table of that width; `label_cells` is what names a device."""
     curve = 30 if cells >= 150 else 20 if cells >= 120 else 15
-    columns = [
-        replace(_GPU, width=max(4, label_cells)),
-        _BAR,
-        _UTIL,
-        Column("recent", "last 10m", curve, drop=4),
-    ]
-    columns += [_MEMORY_BAR, _MEMORY, _POWER, _TEMP]
-    if cells >= 120:
-        columns.append(_CLOCK)
-    if cells >= 160:
-        columns += [Column("ecc", "ECC", 4, ">", drop=8), Column("xid", "XID", 5, ">", drop=9)]
+    columns = [replace(_GPU, width=max(4, label_cells))]
     if cells >= 160 and names_differ:
-        columns.insert(1, Column("name", "device", 18, drop=10))
+        columns.append(Column("name", "device", 18, drop=10))
+    for one in FIGURES:
+        if not one.title or cells < one.least:
+            continue
+        if one.bar is not None:
+            columns.append(Column(f"{one.key}_bar", "", BAR_CELLS, drop=one.bar.drop))
+        columns.append(Column(one.key, one.title, one.width, ">", one.drop))
+        if one.key == "util":
+            columns.append(Column("recent", "last 10m", curve, drop=4))
     return (*columns, _HELD)
 
 
@@ -86,36 +76,17 @@ def device_row(
     }
     if gpu.lost:
         return {**head, "held": line((f" ✗ {gpu.note or LOST_WORDS}", "bad"))}
-    share = None
-    if gpu.mem_used_bytes is not None and gpu.mem_total_bytes:
-        share = gpu.mem_used_bytes / gpu.mem_total_bytes
-    errors = ", ".join(map(str, gpu.xid or []))
-    clock = units.NOT_AVAILABLE if gpu.sm_clock_mhz is None else f"{gpu.sm_clock_mhz}"
-    most = "" if gpu.sm_clock_max_mhz is None or gpu.sm_clock_mhz is None else gpu.sm_clock_max_mhz
-    full = share is not None and share >= FULL_SHARE
+    shown = [one for one in FIGURES if one.title]
     return {
         **head,
-        "bar": bar(None if gpu.util_percent is None else gpu.util_percent / 100, BAR_CELLS),
-        "util": (units.percent(gpu.util_percent), known(gpu.util_percent)),
-        "memory_bar": bar(share, BAR_CELLS, "warn" if full else "median"),
-        "memory": (
-            units.size_of(gpu.mem_used_bytes, gpu.mem_total_bytes),
-            "warn" if full else known(gpu.mem_used_bytes),
-        ),
-        "power": (units.watts(gpu.power_w, gpu.power_limit_w), known(gpu.power_w)),
-        "temp": (units.celsius(gpu.temperature_c), heat(gpu)),
-        "clock": (
-            clock if clock == units.NOT_AVAILABLE else f"{clock}{f'/{most}' if most else ''} MHz",
-            known(gpu.sm_clock_mhz),
-        ),
-        "ecc": (units.count(gpu.ecc_uncorrected), _errors(gpu.ecc_uncorrected)),
-        "xid": (errors or ("-" if gpu.xid is not None else units.NOT_AVAILABLE), _errors(gpu.xid)),
+        **{one.key: one.styled(gpu) for one in shown},
+        **{
+            f"{one.key}_bar": bar(one.bar.share(gpu), BAR_CELLS, one.bar.style(gpu))
+            for one in shown
+            if one.bar is not None
+        },
         "held": _held(gpu, owners, idle_s, brief=brief),
     }
-
-
-def _errors(found: object) -> str:
-    return "bad" if found else "dim"
 
 
 def _held(gpu: GpuSample, owners: Owners, idle_s: Mapping[str, float], *, brief: bool) -> Line:

@@ -6,15 +6,16 @@ from collections.abc import Callable, Mapping, Sequence
 
 from ddptop.charts.bars import bar
 from ddptop.charts.spark import spark
-from ddptop.draw.panels import FULL_SHARE, short_name
+from ddptop.draw.panels import short_name
 from ddptop.view.device_help import slowed_by
+from ddptop.view.figures.devices import heat, is_full, known, memory_share
 from ddptop.view.text import Line, clip, fill, fit, line, pad, width
 from ddptop_runner.base import units
 from ddptop_runner.foreign.types import ForeignView
 from ddptop_runner.job.registry import AnyJob
 from ddptop_runner.judge.balance.rank_devices import is_own
 from ddptop_runner.judge.balance.stuck import SPINNING_MEM_PERCENT, SPINNING_PERCENT, VERY_LOW_POWER
-from ddptop_runner.launch.gpus.usage import is_hot, unknown_holder
+from ddptop_runner.launch.gpus.usage import unknown_holder
 from ddptop_runner.model.snapshot import GpuProcess, GpuSample
 
 Holder = Callable[[GpuSample], Line]
@@ -132,22 +133,8 @@ def label(gpu: GpuSample, hosts: Mapping[str, str] = NO_HOSTS) -> str:
     return f"{host}{gpu.index}m" if gpu.parent_uuid is not None else f"{host}{gpu.index}"
 
 
-def known(value: object) -> str:
-    """The style of a figure: what is not known is dim."""
-    return "dim" if value is None else ""
-
-
-def heat(gpu: GpuSample) -> str:
-    """The style of a temperature, against the device's own slow-down threshold, or slow-down."""
-    slowed = any(reason.startswith("thermal") for reason in gpu.throttle_reasons or ())
-    return "warn" if slowed or is_hot(gpu) else known(gpu.temperature_c)
-
-
 def _memory_bar(gpu: GpuSample, cells: int) -> Line:
-    if gpu.mem_used_bytes is None or not gpu.mem_total_bytes:
-        return bar(None, cells)
-    share = gpu.mem_used_bytes / gpu.mem_total_bytes
-    return bar(share, cells, "warn" if share >= FULL_SHARE else "median")
+    return bar(memory_share(gpu), cells, "warn" if is_full(gpu) else "median")
 
 
 # --- what is wrong with a device ------------------------------------------------------------------

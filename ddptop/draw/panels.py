@@ -17,9 +17,6 @@ from ddptop_runner.model.snapshot import Alert, Cause, RankSample
 ALERT_ROWS = 3
 """The most lines of one alert."""
 
-FULL_SHARE = 0.95
-"""From here on a memory bar is drawn as a warning."""
-
 
 def title_line(
     name: str, right: Line, cells: int, about: str = "", *, readonly: bool = False

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import datetime as dt
 
-from ddptop.draw.devices import device_trouble, heat
+from ddptop.draw.devices import device_trouble
 from ddptop.draw.panels import short_name
+from ddptop.view.figures.devices import heat
 from ddptop.view.odd import state_of
 from ddptop.view.rank_words import (
     counts_own,

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Callable, Iterable, Sequence
-from typing import NamedTuple
+from collections.abc import Iterable, Sequence
 
 from ddptop.plain.output import table
+from ddptop.view.figures.devices import FIGURES, DeviceFigure, Plain, number
 from ddptop_runner.base.units import NOT_AVAILABLE, size
 from ddptop_runner.devices.report import DeviceReport
 from ddptop_runner.launch.gpus.usage import is_hot, unknown_holder
@@ -20,16 +20,7 @@ _LONGEST_JOB, _LONGEST_USER = 16, 12
 _ANY = 1000
 _PIDS_NAMED = 6
 
-
-class _Column(NamedTuple):
-    """One column of the devices' table."""
-
-    header: str
-    cell: Callable[[GpuSample], str]
-    fields: tuple[str, ...]
-    """Fields of GpuSample whose reasons explain an n/a in this column."""
-    wide_only: bool = False
-    left: bool = False
+_Column = tuple[Plain, DeviceFigure]
 
 
 def as_text(report: DeviceReport, width: int | None = None, *, links: bool = False) -> str:
@@ -44,11 +35,13 @@ def as_text(report: DeviceReport, width: int | None = None, *, links: bool = Fal
         return _wrapped(f"no GPUs: {report.note or 'the driver reports none'}", width)
     names = _names(report.gpus)
     wide = width is None or width >= WIDE_COLUMNS
-    columns = [column for column in _COLUMNS if wide or not column.wide_only]
+    columns = [(one.plain, one) for one in FIGURES if one.plain is not None]
+    linked = [column for column in columns if column[0].link]
+    columns = [(of, one) for of, one in columns if not of.link and (wide or not of.wide)]
     parts = [_devices(report.gpus, names, columns)]
     if links:
-        parts.append(_devices(report.gpus, names, _LINK_COLUMNS))
-        columns += _LINK_COLUMNS
+        parts.append(_devices(report.gpus, names, linked))
+        columns += linked
     if rows := [(names[i], p) for i, gpu in enumerate(report.gpus) for p in gpu.processes or ()]:
         parts.append(_processes(rows, width))
     notes = [*_troubles(report.gpus, names), *_unknowns(report.gpus, names, columns)]
@@ -64,11 +57,11 @@ def as_text(report: DeviceReport, width: int | None = None, *, links: bool = Fal
 
 def _devices(gpus: Sequence[GpuSample], names: Sequence[str], columns: Sequence[_Column]) -> str:
     rows = [
-        (name, *(column.cell(gpu) for column in columns))
+        (name, *(column.text(gpu) for column, _ in columns))
         for name, gpu in zip(names, gpus, strict=True)
     ]
-    right = [place for place, column in enumerate(columns, 1) if not column.left]
-    return table(("GPU", *(column.header for column in columns)), rows, right)
+    right = [place for place, (column, _) in enumerate(columns, 1) if column.align == ">"]
+    return table(("GPU", *(column.header for column, _ in columns)), rows, right)
 
 
 def _processes(rows: Sequence[tuple[str, GpuProcess]], width: int | None) -> str:
@@ -80,7 +73,7 @@ def _processes(rows: Sequence[tuple[str, GpuProcess]], width: int | None) -> str
             _cut(process.user or NOT_AVAILABLE, _LONGEST_USER if width else _ANY),
             _cut(process.job or "-", _LONGEST_JOB if width else _ANY),
             "-" if process.rank is None else str(process.rank),
-            _number(process.sm_util_percent, "%"),
+            number(process.sm_util_percent, "%"),
             size(process.mem_used_bytes),
         )
         for name, process in rows
@@ -105,78 +98,8 @@ def _names(gpus: Sequence[GpuSample]) -> list[str]:
     return names
 
 
-def _model(gpu: GpuSample) -> str:
-    """Return the device's name without the vendor; for a MIG instance, only its profile."""
-    name = (gpu.name or NOT_AVAILABLE).removeprefix("NVIDIA ")
-    if gpu.parent_uuid is not None and " MIG " in name:
-        name = "MIG " + name.split(" MIG ", 1)[1]
-    return _cut(name, 18)
-
-
-def _memory(gpu: GpuSample) -> str:
-    """`40.0/80.0`, in GiB."""
-    used, total = gpu.mem_used_bytes, gpu.mem_total_bytes
-    parts = [NOT_AVAILABLE if part is None else f"{part / 2**30:.1f}" for part in (used, total)]
-    return NOT_AVAILABLE if used is None and total is None else "/".join(parts)
-
-
-def _power(gpu: GpuSample) -> str:
-    """`412/700`, in watts."""
-    if gpu.power_w is None and gpu.power_limit_w is None:
-        return NOT_AVAILABLE
-    return f"{_number(gpu.power_w)}/{_number(gpu.power_limit_w)}"
-
-
-def _number(value: float | None, unit: str = "") -> str:
-    return NOT_AVAILABLE if value is None else f"{value:.0f}{unit}"
-
-
-def _rate(value: float | None) -> str:
-    """A rate as `1.2 GB/s`; a link idles at some kilobytes."""
-    if value is None:
-        return NOT_AVAILABLE
-    return f"{value / 1e9:.1f} GB/s" if value >= 1e9 else f"{value / 1e6:.1f} MB/s"
-
-
 def _cut(text: str, room: int) -> str:
     return text if len(text) <= room else f"{text[: room - 3]}..."
-
-
-_COLUMNS = (
-    _Column("NAME", _model, ("name",), left=True),
-    _Column("UTIL", lambda gpu: _number(gpu.util_percent, "%"), ("util_percent",)),
-    _Column(
-        "MEM UTIL",
-        lambda gpu: _number(gpu.mem_util_percent, "%"),
-        ("mem_util_percent",),
-        wide_only=True,
-    ),
-    _Column("MEM GIB", _memory, ("mem_used_bytes", "mem_total_bytes")),
-    _Column("TEMP C", lambda gpu: _number(gpu.temperature_c), ("temperature_c",)),
-    _Column("POWER W", _power, ("power_w", "power_limit_w")),
-    _Column("SM MHZ", lambda gpu: _number(gpu.sm_clock_mhz), ("sm_clock_mhz",)),
-    _Column("SM MAX", lambda gpu: _number(gpu.sm_clock_max_mhz), ("sm_clock_max_mhz",), True),
-    _Column("MEM MHZ", lambda gpu: _number(gpu.mem_clock_mhz), ("mem_clock_mhz",), True),
-    _Column("FAN", lambda gpu: _number(gpu.fan_percent, "%"), ("fan_percent",), True),
-    _Column(
-        "P",
-        lambda gpu: NOT_AVAILABLE if gpu.pstate is None else f"P{gpu.pstate}",
-        ("pstate",),
-        True,
-    ),
-    _Column("ECC", lambda gpu: _number(gpu.ecc_uncorrected), ("ecc_uncorrected",)),
-    _Column("REMAP", lambda gpu: _number(gpu.remapped_rows), ("remapped_rows",), True),
-)
-
-_LINK_COLUMNS = tuple(
-    _Column(header, lambda gpu, field=field: _rate(getattr(gpu, field)), (field,))  # type: ignore[misc]
-    for header, field in (
-        ("PCIE IN", "pcie_rx_bytes_per_s"),
-        ("PCIE OUT", "pcie_tx_bytes_per_s"),
-        ("NVLINK IN", "nvlink_rx_bytes_per_s"),
-        ("NVLINK OUT", "nvlink_tx_bytes_per_s"),
-    )
-)
 
 
 # --- words --------------------------------------------------------------------------------------
@@ -228,8 +151,8 @@ def _unknowns(
     for name, gpu in zip(names, gpus, strict=True):
         if gpu.lost:
             continue
-        for column in columns:
-            for why in dict.fromkeys(gpu.unknown.get(field) for field in column.fields):
+        for column, one in columns:
+            for why in dict.fromkeys(gpu.unknown.get(field) for field in one.fields):
                 if why is not None:
                     where.setdefault((why, column.header), []).append(name)
     lines: dict[tuple[str, str], list[str]] = {}

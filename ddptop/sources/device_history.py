@@ -12,8 +12,9 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
+from ddptop.view.figures.devices import HISTORY
 from ddptop.view.series import Points
-from ddptop.view.shown import FIGURES, DeviceHistory
+from ddptop.view.shown import DeviceHistory
 from ddptop_runner.base.errors import DdptopError
 from ddptop_runner.job.registry import JobView
 from ddptop_runner.model.snapshot import GpuSample
@@ -115,7 +116,7 @@ class _Device:
 
     def __init__(self, first: float) -> None:
         """`first` is the earliest moment of which something is known."""
-        self.rings = {name: [Ring(*tier) for tier in TIERS] for name in FIGURES}
+        self.rings = {name: [Ring(*tier) for tier in TIERS] for name in HISTORY}
         self.marks: deque[tuple[float, str]] = deque(maxlen=MOST_MARKS)
         self.slowed = False
         self.errors = 0
@@ -149,7 +150,7 @@ class DeviceHistorySource:
                     self._extra = selected
                     self._known_jobs.clear()  # to read what was before
                 device = self._devices[gpu.uuid] = _Device(now_s)
-            for name, attribute in FIGURES.items():
+            for name, attribute in HISTORY.items():
                 value = None if gpu.lost else getattr(gpu, attribute)
                 for ring in device.rings[name]:
                     ring.put(now_s, value)
@@ -235,7 +236,7 @@ class DeviceHistorySource:
         }
         step_s, size = TIERS[tier]
         reader = HistoryReader(view.folder.history_db)
-        for name, attribute in FIGURES.items():
+        for name, attribute in HISTORY.items():
             try:
                 since = now_s - step_s * size
                 series = reader.gpu_series(attribute, since, now_s, size, list(uuids))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ddptop_runner.base import units
+from ddptop.view.figures.devices import FIGURES
 from ddptop_runner.model.snapshot import GpuSample
 
 _SLOWED = {
@@ -68,32 +68,7 @@ def explain_device(gpu: GpuSample) -> list[tuple[str, str]]:
     for place, code in enumerate(gpu.xid or []):
         meaning = meanings[place] if place < len(meanings) else "unknown error"
         found.append((f"XID {code}", f"{_sentence(meaning)} {_sentence(xid_help(code))}"))
-    found += [
-        (
-            f"util {units.percent(gpu.util_percent)}",
-            "Percentage of the last second during which a kernel was running. 100% means that "
-            "the device was never idle, not that it was used efficiently: waiting in a collective "
-            "also shows 100%.",
-        ),
-        (
-            f"memory {units.size_of(gpu.mem_used_bytes, gpu.mem_total_bytes)}",
-            "Used by all processes, excluding memory reserved by the driver.",
-        ),
-        (
-            f"temperature {units.celsius(gpu.temperature_c)}",
-            "The device lowers its clocks"
-            + (
-                " when it overheats."
-                if gpu.temperature_slowdown_c is None
-                else f" at {units.celsius(gpu.temperature_slowdown_c)}."
-            ),
-        ),
-        (
-            f"power {units.watts(gpu.power_w, gpu.power_limit_w)}",
-            "Current draw and limit. Full utilization at low power means that the device is "
-            "mostly waiting.",
-        ),
-    ]
+    found += [(f"{one.key} {one.text(gpu)}", one.explain(gpu)) for one in FIGURES if one.explain]
     if gpu.unknown:
         text = "; ".join(f"{field.replace('_', ' ')}: {why}" for field, why in gpu.unknown.items())
         found.append(("n/a", f"Not available: {text}."))

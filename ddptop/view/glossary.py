@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TypeAlias
 
-from ddptop.view.figures.ranks import FIGURES
+from ddptop.view.figures import devices, ranks
 
 Words: TypeAlias = tuple[tuple[str, str], ...]
 """Term and meaning."""
@@ -133,7 +133,7 @@ JOBS: Words = (
 """Of jobs."""
 
 RANKS: Words = (
-    *(one.help for one in FIGURES if one.help is not None),
+    *(one.help for one in ranks.FIGURES if one.help is not None),
     (
         "Σ4  μ4",
         "the loss is the sum (Σ) or the mean (μ) of 4 backward passes (gradient accumulation)",
@@ -158,20 +158,9 @@ DEVICES: Words = (
         "cuda:1",
         "the device's name inside the rank's process; may differ from its index on the machine",
     ),
-    (
-        "util",
-        "percentage of the last second during which a kernel was running; not a measure of "
-        "efficiency",
-    ),
+    *(one.help for one in devices.FIGURES if one.help is not None),
     ("SM", "share of streaming multiprocessor (SM) time used by this process"),
-    ("memory", "used and total device memory; processes can hold memory while idle"),
-    ("power", "current draw and the limit set in the driver"),
-    ("temp", "chip temperature in °C"),
-    ("SM clock", "current clock speed of the multiprocessors"),
     ("slowed", "the driver is lowering the clocks, and why: heat, power, or the board"),
-    ("ECC", "device memory errors; uncorrected errors corrupt results"),
-    ("spare rows", "device memory rows that have replaced failing ones (remapped rows)"),
-    ("XID", "an error that the driver reported for a device, identified by number"),
     ("used by", "the job and rank using the device, or the user and program"),
     ("user", "owner of the process"),
     ("command", "command line of the process"),

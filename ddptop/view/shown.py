@@ -29,15 +29,6 @@ class Machine(msgspec.Struct, frozen=True):
     memory_total_bytes: int | None = None
 
 
-FIGURES: Mapping[str, str] = {
-    "util": "util_percent",
-    "memory": "mem_used_bytes",
-    "power": "power_w",
-    "temperature": "temperature_c",
-}
-"""What is remembered, and under which name a sample and a job's history have it."""
-
-
 class DeviceHistory(msgspec.Struct, frozen=True):
     """What was, up to a moment."""
 
@@ -51,7 +42,7 @@ class DeviceHistory(msgspec.Struct, frozen=True):
     device: str | None = None
     """Whose figures these are."""
     figures: Mapping[str, Points] = msgspec.field(default_factory=dict)
-    """By name, of FIGURES: in percent, bytes, watts and degrees Celsius."""
+    """By name, of figures.devices.HISTORY: in percent, bytes, watts and degrees Celsius."""
     first: float | None = None
     """The earliest moment of that device of which something is known, unix seconds."""
     fills: int = 0

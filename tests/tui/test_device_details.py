@@ -8,13 +8,14 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from ddptop.draw.device_details import detail_lines, energy
-from ddptop.draw.devices import device_lines, device_trouble, heat, holder_text, rank_holder
+from ddptop.draw.device_details import detail_lines
+from ddptop.draw.devices import device_lines, device_trouble, holder_text, rank_holder
 from ddptop.draw.header import cost
 from ddptop.sources import everything as sources
 from ddptop.sources.everything import DeviceSource
 from ddptop.tui.widgets.device_panel import DevicePanel
 from ddptop.tui.widgets.lines import changed_cells
+from ddptop.view.figures.devices import energy, heat
 from ddptop.view.text import plain, width
 from tests.tui import fake_foreign
 from tests.tui.fake_foreign import HeldFeed, IllFeed
@@ -40,10 +41,10 @@ class TestDetails:
         text = details(ill(0))
         assert "slowed    ▼ thermal, by hardware" in text
         assert "now 86 °C   slowdown at 87 °C   fan n/a" in text
-        assert "SM 1,200/1,980 MHz" in text
+        assert "SM 1200/1980 MHz" in text
         assert "limited by power cap" in text, "the usual power limit is no trouble, but said"
         assert "energy 113.9 kWh" in text
-        assert "PCIe in 2.0 GiB/s" in text
+        assert "PCIe in 2.1 GB/s" in text
 
     def test_what_is_not_known_has_a_reason(self) -> None:
         assert "n/a       fan: not supported by this device" in details(ill(0))

@@ -29,6 +29,7 @@ def test_the_rest_goes_on_without_a_lost_node_and_takes_it_back(hosts, run, wait
     assert "h2" in " ".join(event["message"] for event in job.events())
     hosts.hosts["h2"].start()
     wait_until(lambda: job.trains(("h1", "h2"), attempt=2), 60)
+    assert job.trainer.steps(2, 0)[0]["step"] > 1, "it was asked to save before the restart"
 
 
 def test_with_the_first_node_the_store_is_lost_and_the_rest_goes_on(hosts, run, wait_until):

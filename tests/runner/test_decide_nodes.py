@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import datetime as dt
 from typing import Any
 
 import pytest
 from msgspec.structs import replace
 from tests.runner.builders import make_snapshot, make_spec
+from tests.runner.machine_nodes import VirtualLoop
 
+from ddptop_runner.base.clock import utc_now
 from ddptop_runner.base.errors import ControlError
 from ddptop_runner.job.decide_nodes import SHRINK_AFTER_S, away_for_long, begin, decide_nodes
 from ddptop_runner.job.event_log import as_row
@@ -20,9 +23,11 @@ from ddptop_runner.judge.hangs.verdict import RankProgress
 from ddptop_runner.model import events as ev
 from ddptop_runner.model import protocol as pt
 from ddptop_runner.model.node_link import NodeEvent, NodeState
-from ddptop_runner.model.snapshot import Cause
+from ddptop_runner.model.snapshot import Cause, Checkpoint, RankSample
 from ddptop_runner.model.spec import NodeSpec, Placement
+from ddptop_runner.node import head as head_module
 from ddptop_runner.node import parts as parts_module
+from ddptop_runner.node.head import Head
 from ddptop_runner.node.last_resort import LastResort
 from ddptop_runner.node.links import LinkError, NodeLink
 from ddptop_runner.node.orders import until
@@ -322,6 +327,77 @@ def test_a_node_is_taken_back_once_all_others_are_away_for_long() -> None:
     assert job.take(pt.LinkMade(node="n2"), 101.0) == [pt.AwaitNodes(seconds=299.0)]
     assert job.state.restart is None
     assert job.take(pt.NodesDue(attempt=1), 400.0) == [pt.WaitForRestart(at_s=None)]
+
+
+@pytest.mark.parametrize("meanwhile", ["nothing", "it goes away", "someone restarts"])
+def test_ranks_are_asked_to_save_before_a_node_is_taken_back(meanwhile: str) -> None:
+    job = Job(count=3)
+    without_the_third(job)
+    job.hear("n0", ev.TrainingStarted(attempt=1, after_s=1.0))
+    assert job.take(pt.LinkMade(node="n2"), 900.0) == [pt.AskCheckpoint()]
+    assert job.state.restart is None
+    if meanwhile == "it goes away":
+        job.take(pt.LinkBroken(node="n2", why="no route"), 901.0)
+    elif meanwhile == "someone restarts":
+        job.take(pt.RestartAsked(agent=pt.AgentState()), 901.0)
+    restarts = [pt.WaitForRestart(at_s=None)] if meanwhile == "nothing" else []
+    assert job.take(pt.CheckpointWaited(attempt=0), 902.0) == []
+    assert job.take(pt.CheckpointWaited(attempt=1), 902.0) == restarts
+
+
+@pytest.mark.parametrize(
+    ("age_s", "writes", "saved_s", "seen_s", "steps_from_s", "takes_s"),
+    [
+        (60.0, (0, 0), None, None, 0, (10, 13)),  # it does not look for requests
+        (3.0, (0, 0), None, None, 0, (0, 0)),  # it has just saved
+        (60.0, (1, 3), 4.0, None, 0, (4, 6)),
+        (60.0, (8, 40), 41.0, None, 0, (41, 43)),  # a large one
+        (60.0, (0, 0), None, 1.0, 0, (4, 7)),  # it was saved, but not seen to be
+        (60.0, (0, 0), None, 1.0, 30, (30, 33)),  # the same, and a large one
+        (60.0, (5, 900), None, None, 0, (90, 92)),  # it never ends
+    ],
+)
+def test_a_checkpoint_is_waited_for_as_long_as_one_is_written(
+    monkeypatch: pytest.MonkeyPatch,
+    age_s: float,
+    writes: tuple[float, float],
+    saved_s: float | None,
+    seen_s: float | None,
+    steps_from_s: float,
+    takes_s: tuple[float, float],
+) -> None:
+    loop = VirtualLoop()
+    monkeypatch.setattr(head_module, "boottime_s", loop.time)
+    now = utc_now()
+    monkeypatch.setattr(head_module, "utc_now", lambda: now)
+    began_s = loop.time()
+    before = Checkpoint(path="/old", at=now - dt.timedelta(seconds=age_s))
+
+    class Stub:
+        """Stands in for the head."""
+
+        attempt = 1
+
+        @property
+        def job(self) -> JobState:
+            is_new = saved_s is not None and loop.time() - began_s >= saved_s
+            last = replace(before, path="/new") if is_new else before
+            return JobState(phase="running", attempt=1, checkpoint=last)
+
+        async def _ask_to_save(self, _: Any) -> Any:
+            return [{"seen": seen_s is not None and loop.time() - began_s >= seen_s}]
+
+        def _snapshot(self) -> Any:
+            passed_s = loop.time() - began_s
+            phase = "checkpoint" if writes[0] <= passed_s < writes[1] else None
+            step = 100 + max(0, int(passed_s - steps_from_s) * 5)
+            ranks = [RankSample(rank=0, local_rank=0, host="n0", state="running", phase=phase)]
+            return make_snapshot(Job().spec, step=step, ranks=ranks)
+
+    stub: Any = Stub()
+    with contextlib.closing(loop):
+        loop.run_until_complete(Head._save_first(stub, 1))
+    assert takes_s[0] <= loop.time() - began_s <= takes_s[1]
 
 
 def refuse(job: Job, attempt: int, node: str = "n1") -> list[pt.Order]:

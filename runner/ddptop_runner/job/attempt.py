@@ -353,6 +353,11 @@ class Attempt:
         )
         return asked
 
+    def has_seen_request(self) -> bool:
+        """Whether the script has seen that a checkpoint is asked for."""
+        asked = self._save_asked
+        return asked is not None and request.is_taken(asked.flag_file, asked.flag_stamp)
+
     # -- over the death of a supervisor ----------------------------------------------------------
 
     def learned(self) -> dict[str, Any]:

@@ -275,7 +275,18 @@ def _grace_left_s(state: JobState, now_s: float) -> float:
     return max(0.0, state.stop.kill_at_s - now_s)
 
 
-def _take_back(state: JobState, now_s: float, spec: JobSpec, *, but: str) -> Decision:
+def _checkpoint_waited(
+    state: JobState, fact: pt.CheckpointWaited, now_s: float, spec: JobSpec
+) -> Decision:
+    is_late = fact.attempt != state.attempt or state.restart is not None
+    if is_late or state.is_over or state.ending is not None:
+        return []
+    return _take_back(state, now_s, spec, has_saved=True)
+
+
+def _take_back(
+    state: JobState, now_s: float, spec: JobSpec, *, but: str = "", has_saved: bool = False
+) -> Decision:
     """Another attempt with the nodes that this one does without, if that harms nobody.
 
     While only some nodes of the attempt cannot be reached, they may train on with the others. If
@@ -286,6 +297,7 @@ def _take_back(state: JobState, now_s: float, spec: JobSpec, *, but: str) -> Dec
         now_s: CLOCK_BOOTTIME.
         spec: the job.
         but: the node that has just been reached.
+        has_saved: whether the ranks were asked to save before this.
     """
     lives = {name: life for name, life in state.nodes.items() if life.takes_part}
     back = [
@@ -301,6 +313,8 @@ def _take_back(state: JobState, now_s: float, spec: JobSpec, *, but: str) -> Dec
         return []
     if away and (left_s := _left_s(state, away, now_s, spec)) > 0:
         return [pt.AwaitNodes(seconds=left_s)]
+    if state.phase == "running" and not away and not has_saved:
+        return [pt.AskCheckpoint()]
     asked = ev.RestartRequested(
         attempt=state.attempt, used=state.budget.used, limit=spec.max_restarts, node=back[0]
     )
@@ -501,5 +515,6 @@ _RULES: dict[type[pt.Message], Callable[[JobState, Any, float, JobSpec], Decisio
     pt.RestartAsked: _restart_asked,
     pt.RestartDue: _restart_due,
     pt.NodesDue: _nodes_due,
+    pt.CheckpointWaited: _checkpoint_waited,
     pt.SupervisorStarted: _supervisor_started,
 }

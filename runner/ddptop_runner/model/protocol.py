@@ -280,6 +280,12 @@ class NodesDue(Message, frozen=True, kw_only=True, tag="nodes_due"):
     attempt: int
 
 
+class CheckpointWaited(Message, frozen=True, kw_only=True, tag="checkpoint_waited"):
+    """The ranks have saved, or nothing more is waited for."""
+
+    attempt: int
+
+
 Fact: TypeAlias = (
     AgentConnected
     | AgentListens
@@ -309,6 +315,7 @@ Fact: TypeAlias = (
     | PartRefused
     | VerdictsDue
     | NodesDue
+    | CheckpointWaited
 )
 
 
@@ -429,6 +436,10 @@ class AwaitNodes(Message, frozen=True, kw_only=True, tag="await_nodes"):
     seconds: float
 
 
+class AskCheckpoint(Message, frozen=True, kw_only=True, tag="ask_checkpoint"):
+    """Have the ranks save, so that ending them loses no steps. Leads to `CheckpointWaited`."""
+
+
 class EndOn(Message, frozen=True, kw_only=True, tag="end_on"):
     """End what a node still runs of a job that is ending."""
 
@@ -456,5 +467,6 @@ Order: TypeAlias = (
     | BeginOn
     | KeepEvidenceOnNodes
     | AwaitNodes
+    | AskCheckpoint
     | EndOn
 )

@@ -13,7 +13,7 @@ from pathlib import PurePath
 
 from msgspec.structs import replace
 
-from ddptop_runner.base.clock import boottime_s
+from ddptop_runner.base.clock import boottime_s, utc_now
 from ddptop_runner.base.errors import ControlError, DdptopError
 from ddptop_runner.base.paths import RunFolder
 from ddptop_runner.job import failure_on_nodes
@@ -33,7 +33,7 @@ from ddptop_runner.model.spec import JobSpec
 from ddptop_runner.node import fetch, head_snapshot
 from ddptop_runner.node.agent_link import Message
 from ddptop_runner.node.fetch import Fetcher
-from ddptop_runner.node.job_process import JobProcess
+from ddptop_runner.node.job_process import TICK_S, JobProcess
 from ddptop_runner.node.orders import Orders, judged, trouble_judged, until
 from ddptop_runner.node.parts import EVIDENCE_S, Parts
 from ddptop_runner.node.server import ControlServer
@@ -41,6 +41,12 @@ from ddptop_runner.node.server import ControlServer
 PUBLISH_S = 0.05
 MOST_ATTEMPTS = 5
 """The ends of the logs of the last ones are fetched when the job ends."""
+SAVED_LATELY_S = 5.0
+"""So soon after a checkpoint another one is not worth the wait."""
+SAVES_WITHIN_S = 10.0
+"""A script that looks for requests has begun to save by then, and after two more steps."""
+SAVE_S = 90.0
+"""How long a checkpoint may take before a node is taken back."""
 VERDICTS_S = 10.0
 """Nodes whose ranks failed have judged why by then."""
 
@@ -203,6 +209,9 @@ class Head:
         if isinstance(order, pt.AwaitNodes):
             await asyncio.sleep(order.seconds)
             return pt.NodesDue(attempt=attempt)
+        if isinstance(order, pt.AskCheckpoint):
+            await self._save_first(attempt)
+            return pt.CheckpointWaited(attempt=attempt)
         if isinstance(order, pt.EndOn):
             part = self.parts.by_host[order.node]
             async with part.is_beginning:
@@ -339,10 +348,44 @@ class Head:
         return {"stacks": [one for answer in answers for one in answer.get("stacks", [])]}
 
     async def _checkpoint(self) -> Message:
-        hosts = set(hosts_of_ranks(self.job, self._spec).values())
-        answers = await self.parts.ask_each(hosts, "checkpoint", {})
+        answers = await self._ask_to_save({})
         first = answers[0]["asked"] if answers else None
         return {"asked": head_snapshot.merged_request(first, answers)}
+
+    async def _ask_to_save(self, arguments: dict[str, bool]) -> list[Message]:
+        hosts = set(hosts_of_ranks(self.job, self._spec).values())
+        return await self.parts.ask_each(hosts, "checkpoint", arguments)
+
+    async def _save_first(self, attempt: int) -> None:
+        """Ask the ranks to save, and wait until they have: longer where one is seen to write."""
+        before, asked_s = self.job.checkpoint, boottime_s()
+        if before is not None and abs((utc_now() - before.at).total_seconds()) < SAVED_LATELY_S:
+            return
+        with contextlib.suppress(DdptopError):
+            await self._ask_to_save({})
+        limit_s = SAVES_WITHIN_S
+        seen_s = steps = None
+        """When the script had seen the request, and the steps that were known of a while later."""
+        while (now_s := boottime_s()) - asked_s < limit_s:
+            await asyncio.sleep(TICK_S)  # by then each node has reported whether a rank writes
+            snapshot = self._snapshot()
+            if self.attempt != attempt or self.job.phase != "running":
+                return
+            if any(rank.phase == "checkpoint" for rank in snapshot.ranks):
+                limit_s, steps = SAVE_S, None
+            elif self.job.checkpoint != before:
+                return
+            elif seen_s is None:
+                with contextlib.suppress(DdptopError):
+                    answers = await self._ask_to_save({"look": True})
+                    seen_s = now_s if any(one.get("seen") for one in answers) else None
+            elif steps is None and now_s - seen_s > 2 * TICK_S:
+                steps = snapshot.step
+                limit_s = limit_s if steps is None else SAVE_S
+            elif steps is not None and snapshot.step is not None and snapshot.step > steps:
+                return  # it has saved in a way that nobody detects, and trains on
+            step_s = max((rank.step_time_s or 0.0 for rank in snapshot.ranks), default=0.0)
+            limit_s = max(limit_s, min(SAVE_S, SAVES_WITHIN_S + 2 * step_s))
 
     # -- what goes out -----------------------------------------------------------------------------
 
@@ -369,6 +412,8 @@ def _fact_in_any_case(order: pt.Order, attempt: int) -> pt.Fact | None:
     """What follows an order that failed by a defect of ddptop."""
     if isinstance(order, pt.KeepEvidenceOnNodes):
         return pt.VerdictsDue(attempt=attempt)
+    if isinstance(order, pt.AskCheckpoint):
+        return pt.CheckpointWaited(attempt=attempt)
     if isinstance(order, pt.BeginOn):
         return pt.PartRefused(node=order.node, attempt=order.attempt, error="internal error")
     return None

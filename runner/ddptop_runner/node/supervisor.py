@@ -360,6 +360,8 @@ class Supervisor:
         elif op == "evidence":
             reason = str(message.get("reason", "failure"))
             return {"evidence": await self._driver.keep_evidence(reason)}
+        elif op == "checkpoint" and message.get("look"):
+            return {"seen": self._attempt.has_seen_request()}
         elif op == "checkpoint":
             return {"asked": msgspec.to_builtins(self._attempt.ask_for_checkpoint())}
         elif op == "leave":

@@ -240,8 +240,10 @@ def _link_made(state: JobState, fact: pt.LinkMade, now_s: float, spec: JobSpec) 
         events = [ev.NodeReachable(attempt=state.attempt, node=node)]
     if state.ending is not None:
         return [*events, pt.EndOn(node=node, grace_s=_grace_left_s(state, now_s))] if events else []
-    if life.refused:  # what it runs is of an earlier attempt
-        return [*events, pt.EndOn(node=node, grace_s=0.0)]
+    if not life.takes_part and (life.refused or state.restart is None):
+        # what it runs is of an earlier attempt
+        end = pt.EndOn(node=node, grace_s=0.0)
+        return [*events, end, *_take_back(state, now_s, spec, but=node)]
     if state.restart is not None:
         missing = _missing(state, spec)
         left = [host for host in missing if host != node]
@@ -250,7 +252,7 @@ def _link_made(state: JobState, fact: pt.LinkMade, now_s: float, spec: JobSpec) 
         if events and (is_last or makes_enough):
             events.append(pt.WaitForRestart(at_s=state.restart.at_s))  # it was waited for
         return events
-    if fact.is_there or not life.takes_part:
+    if fact.is_there:
         return [*events, *_take_back(state, now_s, spec, but=node)]
     if life.failed or life.ended is not None:
         return events

@@ -7,9 +7,9 @@ from collections.abc import Callable, Mapping, Sequence
 
 import msgspec
 
-from ddptop.charts.bars import bar
 from ddptop.charts.spark import bridged, cells_of, limits, spark
 from ddptop.draw.card_grid import LEAST_BOX
+from ddptop.view.bars import bar
 from ddptop.view.figures.devices import FULL_SHARE
 from ddptop.view.figures.ranks import (
     FIGURES,

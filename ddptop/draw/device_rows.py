@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 
 from msgspec.structs import replace
 
-from ddptop.charts.bars import bar
 from ddptop.draw.device_words import wasted_words
 from ddptop.draw.devices import (
     LOST_WORDS,
@@ -19,6 +18,7 @@ from ddptop.draw.devices import (
     small_curve,
 )
 from ddptop.draw.panels import short_name
+from ddptop.view.bars import bar
 from ddptop.view.figures.columns import Column, Row
 from ddptop.view.figures.devices import FIGURES, known
 from ddptop.view.text import Line, fill, line

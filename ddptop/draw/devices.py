@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
-from ddptop.charts.bars import bar
 from ddptop.charts.spark import spark
 from ddptop.draw.panels import short_name
+from ddptop.view.bars import bar
 from ddptop.view.device_help import slowed_by
 from ddptop.view.figures.devices import heat, is_full, known, memory_share
 from ddptop.view.text import Line, clip, fill, fit, line, pad, width

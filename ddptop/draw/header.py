@@ -5,9 +5,9 @@ from __future__ import annotations
 import datetime as dt
 from collections.abc import Sequence
 
-from ddptop.charts.bars import bar
 from ddptop.draw.launched import common_parts
 from ddptop.view import words
+from ddptop.view.bars import bar
 from ddptop.view.host_words import hosts_in_words, hosts_of
 from ddptop.view.jobs import elapsed_s, median_loss, restarts_text, steps_per_s
 from ddptop.view.learning import LossTrend, bad_loss, trend_words, whose_loss

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from ddptop.view import words
 from ddptop.view.figures.columns import GAP, Column
 from ddptop.view.rank_words import (
-    launcher_in_words,
     parts_in_words,
     parts_text,
     replicas_in_words,
@@ -28,7 +27,6 @@ from ddptop.view.text import (
     width,
 )
 from ddptop_runner.base import units
-from ddptop_runner.job.registry import AnyJob, JobView
 from ddptop_runner.model.snapshot import LauncherSample, RankSample
 
 LONGEST_NAME = 20
@@ -39,14 +37,6 @@ def common_parts(ranks: Sequence[RankSample]) -> str:
     """The same for all ranks; empty where they differ."""
     found = {parts_text(rank) for rank in ranks if rank.loss is not None}
     return found.pop() if len(found) == 1 else ""
-
-
-def launcher_name(view: AnyJob) -> str | None:
-    """Who starts a command's ranks; None if ddptop starts them itself."""
-    if isinstance(view, JobView):
-        return launcher_in_words(view) if view.spec.is_command else None
-    has_one = view.snapshot is not None and view.snapshot.launcher is not None
-    return view.launcher if has_one else None
 
 
 def launcher_line(

@@ -6,8 +6,8 @@ import datetime as dt
 import re
 from collections.abc import Sequence
 
-from ddptop.charts.bars import bar
 from ddptop.view import words
+from ddptop.view.bars import bar
 from ddptop.view.keys import key
 from ddptop.view.shown import Machine
 from ddptop.view.text import Line, clip, fit, line, spread, width, wrap

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TypeAlias
 
-from ddptop.view.figures import devices, ranks
+from ddptop.view.figures import devices, jobs, ranks
 
 Words: TypeAlias = tuple[tuple[str, str], ...]
 """Term and meaning."""
@@ -81,35 +81,15 @@ JOBS: Words = (
         "group restart",
         "all ranks exit and start again together, because DDP cannot replace a single rank",
     ),
-    ("restarts", "used and allowed, as in 1/3; progress resets the number used"),
+    *(one.help for one in jobs.FIGURES if one.help is not None),
     ("restarts left", "how many more times the group may restart before the job fails"),
-    ("ranks", "the number of ranks; for a command, the number discovered so far"),
     ("world size", "the number of ranks across all hosts"),
-    (
-        "step",
-        "the run's step, counted across restarts; if an attempt's starting step is unknown, the "
-        "steps taken in that attempt, marked *",
-    ),
     ("steps", "steps taken; with /s, /min, or /h, the group's pace over the last minute"),
-    ("done", "percentage of the run completed; n/a if the total is unknown"),
-    ("progress", "how far along the run is, if the total number of steps is known"),
-    ("ETA", "time left at the current pace; requires a known total"),
-    ("elapsed", "time since launch, including restarts; for this attempt only where noted"),
     ("guarded", "the guardian is running; it restarts the supervisor if the supervisor dies"),
     (
         "launcher",
         "the process that a command (launch -- COMMAND) started; its ranks are discovered "
         "through their probes or its process tree, and its CPU and RSS cover the whole tree",
-    ),
-    (
-        "by",
-        "what started the ranks, such as ddptop, torchrun, or mp.spawn; ↳ marks a job that "
-        "ddptop launched; for another user's job, the user's name comes first",
-    ),
-    (
-        "uneven",
-        "the job's worst imbalance in mem, util, power, or step; ▲ and ▼ mark values far above "
-        "or below the job's median",
     ),
     ("imbalance", "largest deviation of a rank or device from the median; 0% is even"),
     ("set aside", "a failed GPU that the job is continuing without (--allow-shrink)"),
@@ -117,7 +97,6 @@ JOBS: Words = (
         "evidence",
         "stacks, logs, device states, and flight records saved before any signal is sent",
     ),
-    ("status", "the most urgent thing to know about this job"),
     ("last 10m", "loss or utilization over the last ten minutes"),
     ("result", "how an attempt ended; for a failure, the rank that failed first"),
     (

@@ -37,3 +37,9 @@ def steps_per_s(ranks: Sequence[RankSample]) -> float | None:
 def restarts_text(snapshot: NodeSnapshot) -> str:
     """`1 used, 2 left`."""
     return f"{snapshot.restarts_used} used, {snapshot.restarts_left} left"
+
+
+def held_by(snapshot: NodeSnapshot) -> set[tuple[str, int]]:
+    """Host and machine index of a job's devices."""
+    own = {(rank.host, rank.gpu) for rank in snapshot.ranks if rank.gpu is not None}
+    return own | {(gpu.host or snapshot.host, gpu.index) for gpu in snapshot.gpus}

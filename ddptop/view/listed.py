@@ -3,14 +3,22 @@
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import msgspec
 
 from ddptop.view.attention import Attention, attention
-from ddptop.view.filter_facts import held_by
+from ddptop.view.jobs import held_by
 from ddptop.view.need import Seen, order_of
 from ddptop_runner.job.registry import AnyJob
+
+ORDERS: Mapping[str, str] = {
+    "need": "attention",
+    "name": "name",
+    "started": "start",
+    "gpus": "GPUs",
+}
+"""Orders of the table, in words."""
 
 
 class Listed(msgspec.Struct, frozen=True):

@@ -6,9 +6,9 @@ import datetime as dt
 
 from ddptop.view.alert_help import explain
 from ddptop.view.figures.ranks import COMPARED
+from ddptop.view.glossary import GLOSSARY
 from ddptop.view.keys import key
 from ddptop.view.odd import oddity, state_of
-from ddptop.view.words import GLOSSARY
 from ddptop_runner.base import units
 from ddptop_runner.judge.balance.imbalance import RankDeviation
 from ddptop_runner.model.snapshot import RankSample

@@ -6,7 +6,7 @@ import datetime as dt
 from pathlib import PurePath
 
 from ddptop_runner.base import units
-from ddptop_runner.job.registry import JobView
+from ddptop_runner.job.registry import AnyJob, JobView
 from ddptop_runner.judge.balance.rank_devices import is_own
 from ddptop_runner.model.snapshot import GpuSample, LauncherSample, NodeSnapshot, RankSample
 from ddptop_runner.model.words import Phase
@@ -126,6 +126,14 @@ def launcher_in_words(view: JobView) -> str:
     if view.spec.launcher is None and view.launcher == "python":
         return PurePath(view.spec.target).name or view.launcher
     return view.launcher
+
+
+def launcher_name(view: AnyJob) -> str | None:
+    """Who starts a command's ranks; None if ddptop starts them itself."""
+    if isinstance(view, JobView):
+        return launcher_in_words(view) if view.spec.is_command else None
+    has_one = view.snapshot is not None and view.snapshot.launcher is not None
+    return view.launcher if has_one else None
 
 
 def find_rank(snapshot: NodeSnapshot | None, rank: int | None) -> RankSample | None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import datetime as dt
 
 from ddptop.view import pause_words
-from ddptop.view.glossary import GLOSSARY
 from ddptop.view.need import is_stale, is_stopping
 from ddptop.view.text import Line, Span
 from ddptop_runner.base import units
@@ -15,7 +14,6 @@ from ddptop_runner.model.snapshot import Event, Pause
 from ddptop_runner.model.words import PauseState, Phase, RankState
 
 __all__ = [
-    "GLOSSARY",
     "UNGUARDED",
     "age_words",
     "event_style",

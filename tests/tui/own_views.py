@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from ddptop.draw.job_rows import job_row
 from ddptop.view.attention import attention
 from ddptop.view.figures.columns import Row
+from ddptop.view.figures.jobs import job_row
 from ddptop.view.listed import Listed
 from tests.tui.fake_home import HOST, NOW, snapshot_of, spec_of
 

@@ -9,8 +9,8 @@ import pytest
 from ddptop.tui.actions import ALL, JOB, OVERVIEW, PLACES, Action, keys_text
 from ddptop.tui.app import DdptopApp
 from ddptop.tui.screens.help import help_lines
+from ddptop.view.glossary import GLOSSARY
 from ddptop.view.text import plain
-from ddptop.view.words import GLOSSARY
 
 MODULES = {
     "OverviewScreen": "overview",

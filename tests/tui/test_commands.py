@@ -8,7 +8,6 @@ from pathlib import Path
 import msgspec
 import pytest
 from ddptop.draw import launched
-from ddptop.draw.job_rows import MIDDLE
 from ddptop.tui import operations
 from ddptop.tui.app import DdptopApp
 from ddptop.tui.screens.job import JobScreen
@@ -16,6 +15,7 @@ from ddptop.tui.widgets.rank_table import RankTable
 from ddptop.view import odd, rank_words
 from ddptop.view.attention import waiting_text
 from ddptop.view.figures.columns import fit_columns, row_line
+from ddptop.view.figures.jobs import columns_for
 from ddptop.view.figures.ranks import columns_of
 from ddptop.view.text import plain
 from tests.tui import fake_commands, fake_home
@@ -168,7 +168,9 @@ class TestWords:
         )
 
     def test_the_overview_names_who_starts_the_ranks(self, frozen: Path) -> None:
-        (width,) = [column.width for column in MIDDLE if column.key == "by"]
+        (width,) = [
+            column.width for column in columns_for(120, by=["↳ accelerate"]) if column.key == "by"
+        ]
         row = row_of(read_job(fake_commands.mpirun(frozen)))
         assert row["by"] == ("↳ mpirun", "dim")
         assert len("↳ accelerate") <= width

@@ -21,8 +21,8 @@ from ddptop.tui.screens.base import MonitorScreen
 from ddptop.tui.screens.help import HelpScreen, help_lines
 from ddptop.view.alert_help import explain
 from ddptop.view.device_help import slowed_help
+from ddptop.view.figures import devices, jobs, ranks
 from ddptop.view.figures.columns import Column
-from ddptop.view.figures.ranks import FIGURES
 from ddptop.view.glossary import GLOSSARY, SECTIONS
 from ddptop.view.text import plain
 from tests.tui import fake_gpus
@@ -107,7 +107,7 @@ def test_every_column_is_explained() -> None:
         for value in vars(module).values():
             if isinstance(value, tuple) and value and isinstance(value[0], Column):
                 titles |= {column.title.strip() for column in value}
-    titles |= {one.title.strip() for one in FIGURES}
+    titles |= {one.title.strip() for one in (*devices.FIGURES, *jobs.FIGURES, *ranks.FIGURES)}
     assert {"state", "loss", "util"} <= titles
     words = {word for word in titles if re.search(r"[a-zA-Z#]", word)}
     assert sorted(word for word in words if word not in MEANINGS and word != "state") == []

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 import msgspec
 import pytest
 from ddptop.draw import devices, panels, rows
-from ddptop.draw.job_rows import columns_for
 from ddptop.view import odd
 from ddptop.view.figures.columns import fit_columns
+from ddptop.view.figures.jobs import columns_for
 from ddptop.view.figures.ranks import columns_of
 from ddptop.view.text import Line, plain, width
 from ddptop.view.uneven import imbalance_note, worst_figure

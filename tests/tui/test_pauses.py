@@ -6,10 +6,11 @@ import json
 
 import pytest
 from ddptop.commands import ls, status
-from ddptop.draw import header, job_rows
+from ddptop.draw import header
 from ddptop.plain.status_lines import job_line, job_lines
 from ddptop.view import pause_words, words
 from ddptop.view.attention import attention
+from ddptop.view.figures.jobs import loss_cell
 from ddptop.view.learning import LossTrend
 from ddptop.view.text import plain
 from tests.tui.fake_home import NOW, ago
@@ -51,7 +52,7 @@ def test_the_same_words_everywhere(state: str) -> None:
     assert "trend n/a" in plain(learning) and "falling" not in plain(learning)
     assert words.pause_state(one.snapshot.pause, NOW)[1] == style
     assert words.state_of(one, NOW)[1] == style
-    assert job_rows.loss_cell(one.snapshot, None)[-1] == (" ", "")
+    assert loss_cell(one.snapshot, None)[-1] == (" ", "")
     lines = job_lines(one, job_status(one))
     assert colour in ("", "warn") and lines[0][0][0].endswith(told)
     assert (WHY, "") in lines[0]

@@ -6,8 +6,8 @@ import math
 
 import pytest
 from ddptop.charts import scale
-from ddptop.charts.bars import bar
 from ddptop.view import text
+from ddptop.view.bars import bar
 from ddptop.view.text import plain
 
 from ddptop_runner.base import units

@@ -13,7 +13,6 @@ from textual.widget import Widget
 
 from ddptop.draw.devices import rank_holder
 from ddptop.draw.foreign import about
-from ddptop.draw.launched import launcher_name
 from ddptop.logs.messages import LogRead
 from ddptop.sources.snapshot import JobDetail, Snapshot, Wish
 from ddptop.tui.actions import JOB, bindings
@@ -39,6 +38,7 @@ from ddptop.view.findings import alerts_of
 from ddptop.view.keys import key
 from ddptop.view.learning import whose_loss
 from ddptop.view.need import SETBACK_S
+from ddptop.view.rank_words import launcher_name
 from ddptop_runner.foreign.types import ForeignView
 from ddptop_runner.job.registry import AnyJob, pause_of
 from ddptop_runner.model.snapshot import Alert, Cause

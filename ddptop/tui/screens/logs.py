@@ -6,7 +6,6 @@ from msgspec.structs import replace
 from textual import on
 from textual.app import ComposeResult
 
-from ddptop.draw.launched import launcher_name
 from ddptop.logs.explain import about_line
 from ddptop.logs.head import HeadFacts, empty_lines
 from ddptop.logs.messages import LogGrew, LogMissing, LogRead, PageRead, Places, PlacesRead
@@ -22,6 +21,7 @@ from ddptop.tui.widgets.log_head import LogHead
 from ddptop.tui.widgets.log_pager import LogPager
 from ddptop.tui.widgets.title_bar import TitleBar
 from ddptop.view.keys import key
+from ddptop.view.rank_words import launcher_name
 from ddptop.view.text import line
 from ddptop_runner.base.paths import LAUNCHER, RunFolder, runs_dir
 from ddptop_runner.foreign.types import ForeignView

@@ -11,7 +11,6 @@ from textual.widget import Widget
 
 from ddptop.draw.device_words import holder_words, unevenness
 from ddptop.draw.foreign import damaged_sections, unreadable_sections
-from ddptop.draw.job_rows import ORDERS
 from ddptop.sources.snapshot import Snapshot, Wish
 from ddptop.tui import operations
 from ddptop.tui.actions import OVERVIEW, bindings
@@ -37,9 +36,10 @@ from ddptop.tui.widgets.said import Said
 from ddptop.tui.widgets.slurm_queue import SlurmQueue
 from ddptop.tui.widgets.table import Table
 from ddptop.tui.widgets.title_bar import TitleBar
+from ddptop.view.figures.jobs import JOB_WORDS
 from ddptop.view.filter import EXAMPLES, parse
-from ddptop.view.filter_facts import JOB_WORDS
 from ddptop.view.keys import key
+from ddptop.view.listed import ORDERS
 from ddptop.view.need import seen_key
 from ddptop_runner.devices.owners import user_name
 from ddptop_runner.foreign.types import ForeignView

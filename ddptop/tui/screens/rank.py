@@ -10,7 +10,6 @@ from textual.widget import Widget
 from ddptop.charts.devices import device_curves
 from ddptop.charts.figures import FiguresData
 from ddptop.charts.split import SplitData
-from ddptop.draw.launched import launcher_name
 from ddptop.draw.rank_figures import fact_lines
 from ddptop.logs.messages import LogRead
 from ddptop.sources.snapshot import JobDetail, Snapshot, Wish
@@ -34,7 +33,7 @@ from ddptop.view.keys import key
 from ddptop.view.learning import whose_loss
 from ddptop.view.rank_help import explain_rank, glossary
 from ddptop.view.rank_state import Known, sentence
-from ddptop.view.rank_words import device_of, device_uuid, find_rank
+from ddptop.view.rank_words import device_of, device_uuid, find_rank, launcher_name
 from ddptop.view.series import ChartData
 from ddptop.view.text import Span
 from ddptop_runner.foreign.types import ForeignView

@@ -8,19 +8,26 @@ from typing import TYPE_CHECKING
 
 from textual import events, on
 
-from ddptop.draw import job_rows
 from ddptop.draw.foreign import damaged_line, unreadable_line
-from ddptop.draw.launched import launcher_name
 from ddptop.tui.widgets.table import Table
 from ddptop.view import words
 from ddptop.view.figures.columns import fit_columns
+from ddptop.view.figures.jobs import (
+    COLUMN_OF_ORDER,
+    ORDER_OF_COLUMN,
+    by_text,
+    columns_for,
+    job_facts,
+    job_row,
+    without_empty,
+)
 from ddptop.view.filter import Filter
-from ddptop.view.filter_facts import job_facts
 from ddptop.view.job_help import explain_job
 from ddptop.view.keys import key, with_keys
 from ddptop.view.learning import LossTrend
-from ddptop.view.listed import Listed, listed
+from ddptop.view.listed import ORDERS, Listed, listed
 from ddptop.view.need import Seen
+from ddptop.view.rank_words import launcher_name
 from ddptop.view.text import Line, line
 from ddptop_runner.foreign.types import ForeignView
 from ddptop_runner.job.registry import AnyJob
@@ -54,7 +61,7 @@ class JobsTable(Table):
             if readonly
             else f"press {key('job.launch')} to launch one, or run in a shell:"
         )
-        super().__init__("jobs", job_rows.NARROW, empty=FIRST_LOOK, id="jobs")
+        super().__init__("jobs", columns_for(0), empty=FIRST_LOOK, id="jobs")
         self._none = EMPTY.format(how=how)
         self._me = me
         self._views: Sequence[AnyJob] = ()
@@ -69,7 +76,7 @@ class JobsTable(Table):
         self.marked: list[str] = []
         """Names of the marked jobs, the earlier one first."""
         self.order = "need"
-        """A key of `job_rows.ORDERS`."""
+        """A key of `ORDERS`."""
         self.filter = Filter()
         """What hides jobs."""
 
@@ -106,13 +113,11 @@ class JobsTable(Table):
         """Put the rows in their order, without those that the filter hides."""
         everything = listed(self._views, self._now, self._seen, self.order)
         self._listed = [one for one in everything if self._matches(one)]
-        self.sorted_by = job_rows.COLUMN_OF_ORDER[self.order]
+        self.sorted_by = COLUMN_OF_ORDER[self.order]
         names = [f"{'◆ ' * (view.job in self.marked)}{view.job}" for view in self._views]
         states = [words.state_of(view, self._now)[0] for view in self._views]
-        by = [job_rows.by_text(view, self._me)[0] for view in self._views]
-        self._columns = job_rows.columns_for(
-            self.size.width, names, states, by if self._by_others else ()
-        )
+        by = [by_text(view, self._me)[0] for view in self._views]
+        self._columns = columns_for(self.size.width, names, states, by if self._by_others else ())
         if self._views or self.empty != FIRST_LOOK or self._now != dt.datetime.min:
             self.empty = with_keys(NO_MATCH) if everything else self._none
         fitting = fit_columns(self._columns, self.size.width - 1)
@@ -120,7 +125,7 @@ class JobsTable(Table):
         rows = [
             (
                 one.view.job,
-                job_rows.job_row(
+                job_row(
                     one,
                     self._now,
                     self._me,
@@ -131,7 +136,7 @@ class JobsTable(Table):
             )
             for one in self._listed
         ]
-        self._columns = job_rows.without_empty(self._columns, [row for _, row in rows])
+        self._columns = without_empty(self._columns, [row for _, row in rows])
         note = self._count()
         missing = (self._unreadable, self._damaged)
         drawn = (rows, note, self._columns, self.sorted_by, self.empty, missing, self.size)
@@ -185,7 +190,7 @@ class JobsTable(Table):
     @on(Table.HeadPicked)
     def _sort_by(self, event: Table.HeadPicked) -> None:
         event.stop()
-        if (order := job_rows.ORDER_OF_COLUMN.get(event.key)) is not None:
+        if (order := ORDER_OF_COLUMN.get(event.key)) is not None:
             self.sort(order)
 
     def _matches(self, one: Listed) -> bool:
@@ -206,7 +211,7 @@ class JobsTable(Table):
         if foreign:
             text += f", {foreign} not started by ddptop"
         if self.order != "need":
-            text += f", sorted by {job_rows.ORDERS[self.order]}"
+            text += f", sorted by {ORDERS[self.order]}"
         if not self.filter:
             return line((text, "dim"))
         return line((f"{self.shown} of {len(views)} match", "busy"), (f"   {text}", "dim"))

@@ -13,7 +13,7 @@ from textual.message import Message
 
 from ddptop.draw.card_grid import MOST as MOST_CARDS
 from ddptop.draw.heat import FEWEST
-from ddptop.draw.launched import launcher_alone, launcher_name, rank_detail
+from ddptop.draw.launched import launcher_alone, rank_detail
 from ddptop.sources.snapshot import JobDetail
 from ddptop.tui.widgets.heat_map import HeatMap
 from ddptop.tui.widgets.lines import LinesView
@@ -23,7 +23,7 @@ from ddptop.tui.widgets.rank_table import RankTable
 from ddptop.tui.widgets.table import Table
 from ddptop.view.attention import waiting_text
 from ddptop.view.keys import key
-from ddptop.view.rank_words import is_rank_too
+from ddptop.view.rank_words import is_rank_too, launcher_name
 from ddptop.view.recent import Recent
 from ddptop.view.text import Line, clip, line
 from ddptop_runner.foreign.types import ForeignView

@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime as dt
 from collections.abc import Mapping, Sequence
 
-from ddptop.draw.launched import launcher_line, launcher_name, launcher_state, rank_detail
+from ddptop.draw.launched import launcher_line, launcher_state, rank_detail
 from ddptop.sources.snapshot import JobDetail
 from ddptop.tui.widgets.table import Table
 from ddptop.view.attention import waiting_text
@@ -15,7 +15,7 @@ from ddptop.view.host_words import has_several, hosts_of, short_names
 from ddptop.view.keys import key, with_keys
 from ddptop.view.odd import row_of, worst_first
 from ddptop.view.rank_help import explain_rank, glossary
-from ddptop.view.rank_words import is_rank_too
+from ddptop.view.rank_words import is_rank_too, launcher_name
 from ddptop.view.text import Line, line
 from ddptop_runner.foreign.types import ForeignView
 from ddptop_runner.model.snapshot import LauncherSample, NodeSnapshot, RankSample

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from ddptop.draw.job_rows import sentence_cell
 from ddptop.tui.widgets.lines import LinesView
 from ddptop.view.attention import next_step
+from ddptop.view.figures.jobs import sentence_cell
 from ddptop.view.listed import Listed
 from ddptop.view.text import Line, fit, line, plain, wrap
 

@@ -1,0 +1,430 @@
+"""Every figure of a job.
+
+An entry of FIGURES says how a figure is read and written, in which tables of jobs it has a
+column, what a filter compares, what rows are sorted by, and what it means.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import msgspec
+from msgspec.structs import replace
+
+from ddptop.view import words
+from ddptop.view.attention import Attention
+from ddptop.view.bars import bar
+from ddptop.view.figures.columns import Cell, Column, Row, plain_cell
+from ddptop.view.figures.ranks import unknown
+from ddptop.view.filter import Facts, Vocabulary
+from ddptop.view.host_words import hosts_of
+from ddptop.view.jobs import elapsed_s, held_by, median_loss
+from ddptop.view.learning import LossTrend
+from ddptop.view.listed import Listed
+from ddptop.view.need import Need
+from ddptop.view.progress import percent_text, progress_of
+from ddptop.view.rank_words import launcher_name
+from ddptop.view.text import Line, Span, cells_of, line
+from ddptop.view.uneven import worst_figure
+from ddptop_runner.base import units
+from ddptop_runner.foreign.types import ForeignView
+from ddptop_runner.job.registry import AnyJob, pause_of
+from ddptop_runner.model import run_step
+from ddptop_runner.model.snapshot import NodeSnapshot, Progress
+
+BAR_CELLS = 9
+MIDDLE, WIDE = 100, 170
+"""Cells from which on a table has more columns."""
+
+ARROWS: Mapping[str, Span] = {
+    "falling": ("↘", "ok"),
+    "flat": ("→", "dim"),
+    "rising": ("↗", "warn"),
+}
+"""Which way a loss goes."""
+
+
+class Look(msgspec.Struct, frozen=True):
+    """What the cells of a job are made of."""
+
+    one: Listed
+    now: dt.datetime
+    progress: Progress | None
+    me: str | None = None
+    """The user whose name need not be said."""
+    trend: LossTrend | None = None
+    """Which way its loss goes."""
+    marked: bool = False
+    """Whether a person marked it."""
+    says_who: bool = False
+    """Whether no column says who started a foreign job, so that its sentence must."""
+
+    @property
+    def snapshot(self) -> NodeSnapshot:
+        """Of the job; cells that need it are not made without one."""
+        assert self.one.view.snapshot is not None
+        return self.one.view.snapshot
+
+    @property
+    def view(self) -> AnyJob:
+        """The job."""
+        return self.one.view
+
+    @property
+    def foreign(self) -> bool:
+        """Whether ddptop did not start it."""
+        return isinstance(self.one.view, ForeignView)
+
+
+class JobFigure(msgspec.Struct, frozen=True, kw_only=True):
+    """One figure of a job; a part that is left out means that it is not shown there."""
+
+    key: str
+    title: str = ""
+    """Of its column."""
+    width: int = 0
+    align: str = "<"
+    drop: int = 0
+    flex: bool = False
+    least: int = 0
+    """Cells of the table from which on it has a column."""
+    last_from: int = 0
+    """Cells from which on the column is the last one, one cell apart."""
+    fitted: tuple[int, int, int, int] | None = None
+    """Its narrowest width, and its widest in a narrow, middle, and wide table."""
+    spare: bool = False
+    """Whether the column is left out where no job has anything in it."""
+    cell: Callable[[Look], Cell] | None = None
+    always: bool = False
+    """Whether it is known of a job that has no snapshot yet."""
+    order: str = ""
+    """What a click on its title sorts by."""
+    number: Callable[[AnyJob, NodeSnapshot, dt.datetime], Any] | None = None
+    """What a filter compares."""
+    unit: str = ""
+    help: tuple[str, str] | None = None
+    """Term and meaning."""
+
+
+def calm_duration(seconds: float | None) -> str:
+    """A span of time that does not change at every look: `<1m`, `12m`, `3h 22m`, `2d 04h`."""
+    if seconds is None or seconds >= 3600:
+        return units.duration(seconds)
+    return "<1m" if seconds < 60 else units.brief_duration(seconds)
+
+
+def sentence_cell(needs: Attention, who: str = "") -> Line:
+    """The sentence about a job; colored only if it needs attention."""
+    style = needs.style if needs.need < Need.RUNNING else "dim"
+    return line((who, "dim"), (needs.sentence, style)) if who else line((needs.sentence, style))
+
+
+def loss_cell(snapshot: NodeSnapshot, trend: LossTrend | None) -> Line:
+    """The median of the ranks' losses, and which way it goes."""
+    value, state = median_loss(snapshot)
+    style = "bad" if state in ("nan", "inf") else unknown(value)
+    arrow = (" ", "") if trend is None or value is None else ARROWS[trend.way]
+    return line((f"{units.loss(value, state)} ", style), arrow)
+
+
+def by_text(view: AnyJob, me: str | None) -> Span:
+    """Who started the ranks: `torchrun`, or `alice: torchrun` for another user's.
+
+    A job of ddptop's that another user or state folder has is `other ddptop`.
+    """
+    if not isinstance(view, ForeignView):
+        name = launcher_name(view)
+        return ("ddptop" if name is None else f"↳ {name}"), "dim"
+    user = view.foreign.user
+    who = "other ddptop" if view.launcher == "ddptop" else view.launcher
+    return (who if user == me else f"{user}: {who}"), ""
+
+
+def _gpus(snapshot: NodeSnapshot) -> str:
+    """`0-3`; on several hosts `2x4`, or `7 in 2` where they have not equally many."""
+    held = held_by(snapshot)
+    on_each = Counter(host for host, _ in held)
+    if len(on_each) < 2:
+        return units.ranks([index for _, index in held])
+    even = len(set(on_each.values())) == 1
+    number, hosts = len(held), len(on_each)
+    return f"{hosts}x{number // hosts}" if even else f"{number} in {hosts}"
+
+
+def _ranks(look: Look) -> Cell:
+    snapshot = look.view.snapshot
+    world = (snapshot.world_size if snapshot is not None else None) or look.view.world_size
+    return units.count(world), unknown(world)
+
+
+def _job(look: Look) -> Cell:
+    name = line((look.view.job, "strong"))
+    return line(("◆ ", "chosen"), *name) if look.marked else name
+
+
+def _why(look: Look) -> Cell:
+    calm = look.one.attention.need >= Need.RUNNING
+    who = by_text(look.view, look.me)[0]
+    told = look.says_who and look.foreign and calm
+    return sentence_cell(look.one.attention, f"{who}: " if told else "")
+
+
+def _bar(look: Look) -> Cell:
+    fraction = None if look.progress is None else look.progress.fraction
+    style = "busy" if look.view.is_live else "dim"
+    return () if fraction is None else bar(fraction, BAR_CELLS, style)
+
+
+def _step(look: Look) -> Cell:
+    run = run_step.of_snapshot(look.snapshot)
+    step = units.NOT_AVAILABLE if run is None else units.count(run.step)
+    return step + "*" * (run is not None and run.counts == "attempt"), unknown(step)
+
+
+def _eta(look: Look) -> Cell:
+    eta_s = None if look.progress is None else look.progress.eta_s
+    if not look.view.is_live or (look.foreign and eta_s is None):
+        return "", ""
+    guessed = look.progress is not None and look.progress.estimated and eta_s is not None
+    return f"{'~' * guessed}{units.duration(eta_s)}", unknown(eta_s)
+
+
+def _restarts(look: Look) -> Cell:
+    used, left = look.snapshot.restarts_used, look.snapshot.restarts_left
+    if look.foreign:
+        return "", ""
+    return f"{used}/{used + left}", "warn" * bool(used and look.view.is_live)
+
+
+def _done(view: AnyJob) -> float | None:
+    progress = progress_of(view)
+    fraction = None if progress is None else progress.fraction
+    return None if fraction is None else 100 * fraction
+
+
+def _left_s(view: AnyJob) -> float | None:
+    progress = progress_of(view)
+    return progress.eta_s if progress is not None and view.is_live else None
+
+
+def _live(view: AnyJob) -> str:
+    return "" if view.is_live else "dim"
+
+
+FIGURES: tuple[JobFigure, ...] = (
+    JobFigure(
+        key="state", cell=lambda look: words.state_of(look.view, look.now), always=True,
+        title="state", width=12, fitted=(9, 15, 15, 15), order="need",
+    ),
+    JobFigure(
+        key="job", cell=_job, always=True,
+        title="job", width=12, fitted=(8, 16, 24, 30), order="name",
+    ),
+    JobFigure(
+        key="by", cell=lambda look: by_text(look.view, look.me), always=True,
+        title="by", width=14, drop=6, least=MIDDLE, fitted=(6, 18, 18, 18),
+        help=("by", "what started the ranks, such as ddptop, torchrun, or mp.spawn; ↳ marks a job "
+              "that ddptop launched; for another user's job, the user's name comes first"),
+    ),
+    JobFigure(
+        key="ranks",
+        cell=_ranks, always=True,
+        title="ranks", width=5, align=">", drop=12, least=WIDE,
+        number=lambda view, snapshot, now: snapshot.world_size or view.world_size,
+        help=("ranks", "the number of ranks; for a command, the number discovered so far"),
+    ),
+    JobFigure(
+        key="gpus",
+        cell=lambda look: (text, "") if (text := _gpus(look.snapshot)) else ("-", "dim"),
+        title="GPUs", width=6, drop=5, least=MIDDLE, spare=True, order="gpus",
+        number=lambda view, snapshot, now: len(held_by(snapshot)),
+    ),
+    JobFigure(
+        key="why", cell=_why, always=True,
+        title="status", width=22, flex=True, last_from=WIDE, order="need",
+        help=("status", "the most urgent thing to know about this job"),
+    ),
+    JobFigure(
+        key="bar", cell=_bar,
+        title="progress", width=BAR_CELLS, drop=11, least=MIDDLE, spare=True,
+        help=("progress", "how far along the run is, if the total number of steps is known"),
+    ),
+    JobFigure(
+        key="done", cell=lambda look: (percent_text(look.progress), _live(look.view)),
+        title="done", width=5, align=">", drop=2, spare=True,
+        number=lambda view, snapshot, now: _done(view), unit="%",
+        help=("done", "percentage of the run completed; n/a if the total is unknown"),
+    ),
+    JobFigure(
+        key="step", cell=_step,
+        title="step", width=9, align=">", drop=7, least=WIDE,
+        number=lambda view, snapshot, now: (
+            None if (run := run_step.of_snapshot(snapshot)) is None else run.step
+        ),
+        help=("step", "the run's step, counted across restarts; if an attempt's starting step is "
+              "unknown, the steps taken in that attempt, marked *"),
+    ),
+    JobFigure(
+        key="loss",
+        cell=lambda look: loss_cell(
+            look.snapshot,
+            look.trend if look.view.is_live and pause_of(look.view) is None else None,
+        ),
+        title="loss ", width=9, align=">", drop=3,
+        number=lambda view, snapshot, now: median_loss(snapshot)[0],
+    ),
+    JobFigure(
+        key="uneven",
+        cell=lambda look: worst_figure(look.snapshot) if look.view.is_live else ("", ""),
+        title="uneven", width=11, align=">", drop=10, least=WIDE, spare=True,
+        help=("uneven", "the job's worst imbalance in mem, util, power, or step; ▲ and ▼ mark "
+              "values far above or below the job's median"),
+    ),
+    JobFigure(
+        key="eta", cell=_eta,
+        title="ETA", width=7, align=">", drop=4, spare=True,
+        number=lambda view, snapshot, now: _left_s(view), unit="s",
+        help=("ETA", "time left at the current pace; requires a known total"),
+    ),
+    JobFigure(
+        key="elapsed",
+        cell=lambda look: (calm_duration(elapsed_s(look.view, look.now)), _live(look.view)),
+        title="elapsed", width=7, align=">", drop=9, least=MIDDLE, order="started",
+        number=lambda view, snapshot, now: elapsed_s(view, now), unit="s",
+        help=("elapsed",
+              "time since launch, including restarts; for this attempt only where noted"),
+    ),
+    JobFigure(
+        key="restarts", cell=_restarts,
+        title="restarts", width=8, align=">", drop=13, least=WIDE, spare=True,
+        number=lambda view, snapshot, now: snapshot.restarts_used,
+        help=("restarts", "used and allowed, as in 1/3; progress resets the number used"),
+    ),
+    JobFigure(
+        key="alerts",
+        number=lambda view, snapshot, now: len(snapshot.alerts) if view.is_live else 0,
+    ),
+    JobFigure(
+        key="util", unit="%",
+        number=lambda view, snapshot, now: min(
+            (gpu.util_percent for gpu in snapshot.gpus if gpu.util_percent is not None),
+            default=None,
+        ),
+    ),
+    JobFigure(
+        key="mem", unit="bytes",
+        number=lambda view, snapshot, now: max(
+            (gpu.mem_used_bytes for gpu in snapshot.gpus if gpu.mem_used_bytes is not None),
+            default=None,
+        ),
+    ),
+)  # fmt: skip
+"""In the order of the table; a filter compares the least `util` of the devices, the most `mem`."""
+
+ORDER_OF_COLUMN = {one.key: one.order for one in FIGURES if one.order}
+"""The order that a click on a column's name asks for."""
+
+COLUMN_OF_ORDER = {order: key for key, order in reversed(ORDER_OF_COLUMN.items())}
+
+
+def columns_for(
+    cells: int,
+    names: Sequence[str] = (),
+    states: Sequence[str] = (),
+    by: Sequence[str] = (),
+) -> tuple[Column, ...]:
+    """The columns of a table of that width; what the others leave is for the sentence.
+
+    Args:
+        cells: the width.
+        names: of the jobs, with their marks.
+        states: of the jobs, with their symbols.
+        by: who starts the ranks; empty where that is ddptop for all of them, and not said.
+    """
+    texts = {"job": names, "state": states, "by": by}
+    size = (cells >= MIDDLE) + (cells >= WIDE)
+    columns, last = [], []
+    for one in FIGURES:
+        if not one.title or cells < one.least or (one.key == "by" and not by):
+            continue
+        column = Column(one.key, one.title, one.width, one.align, one.drop, one.flex)
+        if one.fitted is not None:
+            widest = max(map(cells_of, texts[one.key]), default=0)
+            fitting = min(one.fitted[1 + size], max(one.fitted[0], widest))
+            column = replace(column, width=fitting)
+        elif one.flex:
+            column = replace(column, width=max(one.width, cells // 3))
+        if one.last_from and cells >= one.last_from:
+            last.append(replace(column, title=f" {one.title}"))
+        else:
+            columns.append(column)
+    return (*columns, *last)
+
+
+def without_empty(columns: Sequence[Column], rows: Sequence[Row]) -> tuple[Column, ...]:
+    """The columns without those that no job has anything in: their room is for the sentence."""
+    spare = {one.key for one in FIGURES if one.spare}
+    return tuple(
+        column
+        for column in columns
+        if column.key not in spare
+        or any(plain_cell(row.get(column.key, ("", ""))).strip(" -") for row in rows)
+    )
+
+
+def job_row(
+    one: Listed,
+    now: dt.datetime,
+    me: str | None = None,
+    trend: LossTrend | None = None,
+    *,
+    marked: bool = False,
+    says_who: bool = False,
+) -> Row:
+    """One job of the overview, by column; see Look."""
+    seen = one.view.snapshot is not None
+    look = Look(one, now, progress_of(one.view), me, trend, marked, says_who)
+    return {of.key: of.cell(look) for of in FIGURES if of.cell is not None and (seen or of.always)}
+
+
+# --- the filter -----------------------------------------------------------------------------------
+
+JOB_WORDS = Vocabulary(
+    ("state", "user", "gpu", "by", "host", "name"),
+    {one.key: one.unit for one in FIGURES if one.number is not None},
+)
+"""Of the table of jobs."""
+
+
+def job_facts(view: AnyJob, user: str, now: dt.datetime, said: str = "") -> Facts:
+    """Of a job.
+
+    Args:
+        view: the job.
+        user: whose it is.
+        now: for what has passed.
+        said: what the table says of it besides.
+    """
+    snapshot = view.snapshot
+    by = view.launcher if isinstance(view, ForeignView) else f"ddptop {view.launcher}"
+    state = "gone" if isinstance(view, ForeignView) and view.state == "lost" else view.state
+    pause = pause_of(view)
+    held = () if snapshot is None else sorted(held_by(snapshot))
+    fields: dict[str, tuple[str, ...]] = {
+        "state": (state, *(() if pause is None else (pause.state.replace("_", " "),))),
+        "user": (user,),
+        "by": tuple(by.split()),
+        "host": tuple(dict.fromkeys((view.host, *hosts_of(snapshot)))),
+        "name": (view.job,),
+        "gpu": tuple(str(index) for _, index in held),
+    }
+    text = " ".join((view.job, state, user, by, view.host, view.command, said))
+    if snapshot is None:
+        return Facts(text, fields, {"ranks": view.world_size})
+    numbers = {
+        one.key: one.number(view, snapshot, now) for one in FIGURES if one.number is not None
+    }
+    return Facts(text, fields, numbers)

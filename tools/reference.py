@@ -21,6 +21,7 @@ from ddptop.commands.keys import KeyReport, key_lines
 from ddptop.draw.told import EVENT_MEANINGS
 from ddptop.tui.prefs.keymap import KeyMap
 from ddptop.view.contract import ComparisonReport
+from ddptop.view.keys import with_keys
 
 from ddptop_runner.devices.report import DeviceReport
 from ddptop_runner.jobs.contract import ForeignList, JobList, JobStatus
@@ -201,7 +202,7 @@ def json_types() -> Iterator[str]:
 
 def events() -> str:
     """The types of events."""
-    rows = [f"| `{name}` | {meaning} |" for name, meaning in EVENT_MEANINGS.items()]
+    rows = [f"| `{name}` | {with_keys(text)} |" for name, text in EVENT_MEANINGS.items()]
     return "\n".join(["## Events\n", "| type | meaning |", "| --- | --- |", *rows]) + "\n"
 
 

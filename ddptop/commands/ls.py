@@ -13,7 +13,7 @@ from ddptop.view.slurm_words import others
 from ddptop_runner.base.clock import utc_now
 from ddptop_runner.job.registry import is_recent, read_all
 from ddptop_runner.jobs.contract import DamagedRow, JobList, JobRow, job_row
-from ddptop_runner.jobs.slurm_queue import read_queue, with_jobs
+from ddptop_runner.jobs.slurm_queue import as_queued, read_queue, with_jobs
 
 
 def run(show_all: bool, as_json: bool) -> int:
@@ -21,9 +21,10 @@ def run(show_all: bool, as_json: bool) -> int:
     found, damaged = read_all()
     for error in damaged:
         say(f"ddptop: {error}")
+    if (queue := read_queue()) is not None:
+        found = [as_queued(view, queue) for view in found]
     views = [view for view in found if show_all or is_recent(view)]
     rows = [job_row(view) for view in sorted(views, key=lambda view: not view.is_live)]
-    queue = read_queue()
     slurm = None if queue is None else with_jobs(queue, found)
     if as_json:
         bad = [DamagedRow(job=error.job, reason=str(error)) for error in damaged]

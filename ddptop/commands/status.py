@@ -31,6 +31,7 @@ from ddptop_runner.base.units import (
 from ddptop_runner.devices.words import devices_in_words
 from ddptop_runner.job.registry import JobView, elapsed_s, resolve
 from ddptop_runner.jobs.contract import JobStatus, job_status
+from ddptop_runner.jobs.slurm_queue import as_queued
 from ddptop_runner.model.run_step import step_beside
 from ddptop_runner.model.snapshot import LauncherSample, NodeStatus
 from ddptop_runner.store.logs import last_words
@@ -45,7 +46,7 @@ MISSED_AFTER_S = 60.0
 
 def run(job: str | None, as_json: bool) -> int:
     """Print one job as text or JSON."""
-    view = resolve(job)
+    view = as_queued(resolve(job))
     status = job_status(view)
     if as_json:
         put_json(status)

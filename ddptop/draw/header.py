@@ -171,9 +171,13 @@ def _queued_lines(view: AnyJob, snapshot: NodeSnapshot, now: dt.datetime, cells:
     since = next((a.since for a in snapshot.alerts if a.id == "queued"), snapshot.started_at)
     waited = field("waited", units.duration((now - since).total_seconds()))
     facts = [line(" "), *facts_of(view, snapshot, now)]
+    in_slurm = isinstance(view, JobView) and view.in_slurm_queue
+    why = (
+        "waiting for Slurm to start it again" if in_slurm else "not started: waiting for free GPUs"
+    )
     return [
         fit(join([line(" ", words.job_state("queued")), waited], "   "), cells),
-        line(" ", ("not started: waiting for free GPUs", "dim")),
+        line(" ", (why, "dim")),
         fit(line(" ", *fill(facts[1:], cells - 1)), cells),
     ]
 

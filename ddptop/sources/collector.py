@@ -177,7 +177,7 @@ class Collector:
 
     def look(self, wish: Wish) -> Snapshot:
         """Collect one snapshot of what the wish names."""
-        own = self._jobs.read()
+        own = self._slurm.as_queued(self._jobs.read())
         now = self._now()
         devices = self._look_at_devices(own, wish)
         found = None

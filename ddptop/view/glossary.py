@@ -14,7 +14,7 @@ Words: TypeAlias = tuple[tuple[str, str], ...]
 """Term and meaning."""
 
 STATES: Words = (
-    ("queued", "the job is waiting for free GPUs; none of its processes have started"),
+    ("queued", "the job is waiting for free GPUs, or for Slurm to start it again"),
     ("starting", "the processes have started, but this attempt has not taken a step yet"),
     ("running", "taking steps, or in another known phase, such as evaluation"),
     ("restarting", "an attempt failed, and all ranks are restarting together"),

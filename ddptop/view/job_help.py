@@ -21,7 +21,7 @@ from ddptop_runner.model import run_step
 from ddptop_runner.model.snapshot import NodeSnapshot
 
 _STATES = {
-    "queued": "It has not started; it is waiting for free GPUs.",
+    "queued": "It is waiting for free GPUs, or for Slurm to start it again.",
     "starting": "Its processes are starting; no rank has taken a step yet.",
     "running": "Its ranks are training. Problems are shown under status.",
     "restarting": "An attempt failed, and all ranks are restarting together.",

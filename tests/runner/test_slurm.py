@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import json
 import os
 import shlex
 import shutil
@@ -10,10 +11,13 @@ import subprocess
 import time
 
 import pytest
+from ddptop.commands import ls, status
 from tests.runner.builders import put_job
 
-from ddptop_runner.base.errors import UsageError
+from ddptop_runner.base.errors import UsageError, WaitTimeoutError
+from ddptop_runner.base.paths import RunFolder
 from ddptop_runner.job.registry import read_job
+from ddptop_runner.jobs import commands, slurm_queue
 from ddptop_runner.launch import slurm
 
 HOSTS = {
@@ -209,3 +213,47 @@ def test_a_job_in_slurm_that_writes_no_more_is_lost_and_not_running_for_ever(ddp
     folder = put_job("k", {"state": "running"}, host="elsewhere")
     os.utime(folder.node_file("elsewhere"), (long_ago, long_ago))
     assert read_job(folder).state == "running", "of a host that cannot be seen nothing is known"
+
+
+def _printed(state: str, reason: str) -> str:
+    cells = ["7", "j", state, "gpu", "1", "", reason, "2026-11-22T10:00:00"]
+    return "\x1f".join([*cells, "2026-11-22T12:00:00", "1:00:00", "1:00:00", "7"])
+
+
+def _requeued(tmp_path, monkeypatch, printed: str) -> RunFolder:
+    """A job that Slurm ended, and a squeue that prints the queue."""
+    squeue = tmp_path / "squeue"
+    squeue.write_text(f"#!/bin/sh\ncat <<'E'\n{printed}\nE\n")
+    squeue.chmod(0o700)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+    monkeypatch.setenv("SLURM_CONF", "/dev/null")
+    folder = put_job("j", {"state": "running", "step": 40}, slurm_job="7", host="elsewhere")
+    for file in (folder.node_file("elsewhere"), folder.spec_file):
+        os.utime(file, (time.time() - 600,) * 2)
+    return folder
+
+
+def test_a_requeued_job_that_waits_in_slurm_is_queued(ddptop_home, tmp_path, monkeypatch, capsys):
+    folder = _requeued(tmp_path, monkeypatch, _printed("PENDING", "Priority"))
+    assert ls.run(show_all=False, as_json=True) == 0
+    answer = json.loads(capsys.readouterr().out)
+    assert [(job["job"], job["state"]) for job in answer["jobs"]] == [("j", "queued")]
+    assert answer["jobs"][0]["restart_at"] == "2026-11-22T12:00:00Z"
+    assert [job["job"] for job in answer["slurm"]] == ["j"], "and is not listed twice"
+    assert status.run("j", as_json=False) == 0
+    printed = capsys.readouterr().out
+    assert "j: queued" in printed
+    assert "requeued as Slurm job 7; pending (Priority)" in printed
+    view = read_job(folder)
+    for refuse in (commands.stop, commands.kill, commands.remove, commands.require_ended):
+        with pytest.raises(UsageError, match=r"waiting in Slurm's queue.*scancel 7"):
+            refuse(view)
+    with pytest.raises(WaitTimeoutError, match="j is still queued"):
+        commands.wait_until_ended(view, timeout_s=0.2)
+
+
+@pytest.mark.parametrize("printed", ["", _printed("RUNNING", "None")])
+def test_a_job_that_slurm_does_not_start_again_is_lost(ddptop_home, tmp_path, monkeypatch, printed):
+    view = read_job(_requeued(tmp_path, monkeypatch, printed))
+    assert slurm_queue.as_queued(view).state == "lost"
+    commands.require_ended(view)

@@ -66,6 +66,8 @@ class JobView(msgspec.Struct, frozen=True, dict=True):
     read_at: dt.datetime
     read_boottime_s: float | None = None
     """CLOCK_BOOTTIME of `read_at`."""
+    in_slurm_queue: bool = False
+    """Whether Slurm is going to start it again; see `jobs.slurm_queue.as_queued`."""
 
     @property
     def job(self) -> str:
@@ -165,6 +167,8 @@ class JobView(msgspec.Struct, frozen=True, dict=True):
     @functools.cached_property
     def state(self) -> JobState:
         """The snapshot's state, or `lost` when the processes that should be alive are not."""
+        if self.in_slurm_queue:
+            return "queued"
         if self.snapshot is None:
             age_s = (self.read_at - self.spec.created_at).total_seconds()
             if self.on_other_host or 0 <= age_s <= START_ALLOWANCE_S:

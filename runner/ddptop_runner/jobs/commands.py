@@ -33,6 +33,7 @@ from ddptop_runner.job.registry import (
     was_written_lately,
 )
 from ddptop_runner.jobs import slurm_reach
+from ddptop_runner.jobs.slurm_queue import as_queued, require_not_queued
 from ddptop_runner.model.snapshot import ProcessId
 from ddptop_runner.model.words import HAS_ENDED
 from ddptop_runner.node import control
@@ -212,6 +213,7 @@ def wait_until_ended(
         NoSuchJobError: when it was removed meanwhile.
     """
     deadline = None if timeout_s is None else time.monotonic() + timeout_s
+    view = as_queued(view)
     while view.is_live:
         if deadline is not None and time.monotonic() >= deadline:
             raise WaitTimeoutError(f"{view.job} is still {view.state} after {timeout_s:g} s")
@@ -222,6 +224,7 @@ def wait_until_ended(
             if view.folder.spec_file.exists():
                 raise
             raise NoSuchJobError(f"{view.job} has ended and been removed") from error
+        view = as_queued(view)
         if at_each_look is not None:
             at_each_look(view)
     _wait_for_guards(view)
@@ -296,6 +299,7 @@ def require_ended(view: JobView, *, force: bool = False) -> None:
     Raises:
         UsageError: when it does.
     """
+    require_not_queued(view)
     if not view.is_live:
         return
     if not view.on_other_host:
@@ -352,6 +356,7 @@ def _open_folders(path: Path) -> None:
 
 
 def _require_live(view: JobView) -> None:
+    require_not_queued(view)
     if not view.is_live:
         raise UsageError(
             f"{view.job} has ended ({view.state})", f"relaunch it: ddptop restart {view.job}"

@@ -13,17 +13,21 @@ import msgspec
 
 from ddptop_runner.base import bounded
 from ddptop_runner.base.clock import utc_now
+from ddptop_runner.base.errors import UsageError
 from ddptop_runner.base.files import write_atomic
 from ddptop_runner.base.paths import state_home
 from ddptop_runner.devices.owners import user_name
 from ddptop_runner.job.registry import JobView
 from ddptop_runner.launch.slurm import QUEUE_ENV, SlurmJob, queue_argv, queue_of
+from ddptop_runner.model.snapshot import Alert
 from ddptop_runner.model.words import Base
 
 TIMEOUT_S = 2.0
 INTERVAL_S = 15.0
 """All viewers of a user together ask not more often than this."""
 MOST_JOBS = 1000
+NOT_STARTED = frozenset({"PENDING", "CONFIGURING", "REQUEUED", "REQUEUE_HOLD", "REQUEUE_FED"})
+"""States, as squeue prints them, of a job that Slurm has yet to start."""
 _CONFIGS = ("etc/slurm.conf", "etc/slurm/slurm.conf")
 _SYSTEM_CONFIGS = (
     "/etc/slurm/slurm.conf",
@@ -109,3 +113,43 @@ def with_jobs(queue: Queue, views: Iterable[JobView]) -> list[SlurmJob] | None:
         return None
     names = {view.spec.slurm_job: view.job for view in views if view.is_live}
     return [msgspec.structs.replace(one, job=names.get(one.number)) for one in queue.jobs]
+
+
+def as_queued(view: JobView, queue: Queue | None = None) -> JobView:
+    """A job that Slurm requeued and has not started again, as `queued`; any other as it is.
+
+    Args:
+        view: the job.
+        queue: the queue where it was read; otherwise it is read here if the job needs it.
+    """
+    if view.state != "lost" or view.spec.slurm_job is None or view.snapshot is None:
+        return view
+    queue = queue or read_queue()
+    listed = () if queue is None else queue.jobs or ()
+    found = next((one for one in listed if one.number == view.spec.slurm_job), None)
+    if found is None or found.state not in NOT_STARTED:
+        return view
+    why = f" ({found.reason})" if found.reason else ""
+    waits = Alert(
+        id="queued",
+        severity="info",
+        message=f"requeued as Slurm job {found.id}; {found.state.lower()}{why}",
+        since=view.snapshot.ts,
+    )
+    snapshot = msgspec.structs.replace(
+        view.snapshot, alerts=[waits], restart_at=found.start_estimate
+    )
+    return msgspec.structs.replace(view, snapshot=snapshot, in_slurm_queue=True)
+
+
+def require_not_queued(view: JobView) -> None:
+    """Refuse a job that Slurm is going to start again.
+
+    Raises:
+        UsageError: when it does.
+    """
+    if as_queued(view).in_slurm_queue:
+        raise UsageError(
+            f"{view.job} is waiting in Slurm's queue",
+            f"cancel it first: scancel {view.spec.slurm_job}",
+        )

@@ -49,7 +49,7 @@ def rss_mib() -> float:
 
 def read_alone(path: Path) -> dict[str, float]:
     """What the reader needs, without a screen."""
-    from ddptop.logs.find import pattern_of
+    from ddptop.logs.search import pattern_of
     from ddptop.logs.window import FileLog
 
     before_s = time.perf_counter()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Final
 
-from ddptop.logs.row import Level
+from ddptop.logs.messages import Level
 
 MAX_BLOCK_LINES = 400
 """A longer traceback is considered to have ended."""

@@ -13,7 +13,7 @@ from difflib import SequenceMatcher
 from itertools import pairwise
 
 from ddptop.logs.levels import WHOSE
-from ddptop.logs.row import GRAVITY, Level, LogRow
+from ddptop.logs.messages import GRAVITY, Level, LogRow
 
 SMALL = 40_000
 """Pairs of lines that may be compared at once where no line is unique."""

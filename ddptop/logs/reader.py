@@ -13,22 +13,22 @@ from collections.abc import Callable, Iterator
 import msgspec
 from textual.message import Message
 
-from ddptop.logs.fed import FedLines, search_rows
-from ddptop.logs.find import LogPattern
-from ddptop.logs.head import other_logs
+from ddptop.logs.about import other_logs
 from ddptop.logs.messages import (
     CollectorFailed,
+    Level,
     LogGrew,
     LogMissing,
     LogRead,
+    LogRow,
     PageRead,
     Placement,
     Places,
     PlacesRead,
     SearchMoved,
 )
-from ddptop.logs.row import Level, LogRow
-from ddptop.logs.tails import RankTails
+from ddptop.logs.search import LogPattern
+from ddptop.logs.tails import FedLines, RankTails, search_rows
 from ddptop.logs.window import FileLog, Page
 from ddptop_runner.base import units
 from ddptop_runner.base.paths import LAUNCHER, RunFolder

@@ -12,9 +12,9 @@ from pathlib import Path
 
 import msgspec
 
-from ddptop.logs.find import LogPattern
 from ddptop.logs.levels import LevelReader, may_be_grave
-from ddptop.logs.row import Level, LogRow
+from ddptop.logs.messages import Level, LogRow
+from ddptop.logs.search import LogPattern
 from ddptop_runner.store.log_clean import LineCleaner
 from ddptop_runner.store.logs import LogFile, RankFilter, dropped_note
 

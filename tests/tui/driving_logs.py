@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from ddptop.tui.app import DdptopApp
 from ddptop.tui.messages import LogsWanted
-from ddptop.tui.screens.logs import LogsScreen
-from ddptop.tui.widgets.log_head import LogHead
+from ddptop.tui.screens.logs import LogHead, LogsScreen
 from ddptop.view.text import plain
 from tests.tui import fake_logs
 from tests.tui.driving import look, until

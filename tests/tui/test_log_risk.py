@@ -5,8 +5,7 @@ from __future__ import annotations
 import time
 
 import pytest
-from ddptop.logs.find import pattern_of
-from ddptop.logs.risk import REFUSED, reach
+from ddptop.logs.search import REFUSED, pattern_of, reach
 
 HOSTILE = ("a" * 32_000, "=" * 32_000, "1" * 32_000, "ab" * 16_000, "abc\n" * 8_000)
 

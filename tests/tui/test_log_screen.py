@@ -9,8 +9,7 @@ import pytest
 from ddptop.logs import reader as log_source
 from ddptop.tui.app import DdptopApp
 from ddptop.tui.messages import LogsWanted
-from ddptop.tui.screens.logs import LogsScreen
-from ddptop.tui.widgets.log_head import LogHead
+from ddptop.tui.screens.logs import LogHead, LogsScreen
 from ddptop.view.text import plain
 from tests.tui import fake_commands, fake_home, fake_logs
 from tests.tui.driving import look, shown, until

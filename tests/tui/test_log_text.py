@@ -5,10 +5,19 @@ from __future__ import annotations
 import random
 
 import pytest
-from ddptop.logs.find import MAX_MARKS, pattern_of
-from ddptop.logs.line import label_width, row_line, shape_of, thumb
-from ddptop.logs.row import LogRow
-from ddptop.logs.text import cells_until, marked, safe, window, wrapped
+from ddptop.logs.drawing import (
+    cells_until,
+    label_width,
+    marked,
+    row_line,
+    safe,
+    shape_of,
+    thumb,
+    window,
+    wrapped,
+)
+from ddptop.logs.messages import LogRow
+from ddptop.logs.search import MAX_MARKS, pattern_of
 from ddptop.view.text import plain, width
 from rich.cells import cell_len
 

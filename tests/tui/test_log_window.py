@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 from ddptop.logs import window as log_window
-from ddptop.logs.find import pattern_of
-from ddptop.logs.row import LogRow
+from ddptop.logs.messages import LogRow
+from ddptop.logs.search import pattern_of
 from ddptop.logs.window import PIECE_BYTES, FileLog, Part, Searched, pieces
 
 from ddptop_runner.store.disk import BLOCK_BYTES, punch

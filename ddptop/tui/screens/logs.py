@@ -3,26 +3,36 @@
 from __future__ import annotations
 
 from msgspec.structs import replace
-from textual import on
+from textual import events, on
 from textual.app import ComposeResult
 
-from ddptop.logs.explain import about_line
-from ddptop.logs.head import HeadFacts, empty_lines
-from ddptop.logs.messages import LogGrew, LogMissing, LogRead, PageRead, Places, PlacesRead
+from ddptop.logs.about import HeadFacts, about_line, choices, empty_lines, head_rule
+from ddptop.logs.messages import (
+    Level,
+    LogGrew,
+    LogMissing,
+    LogRead,
+    PageRead,
+    Places,
+    PlacesRead,
+    SearchMoved,
+)
 from ddptop.logs.reader import LogReader, LogView
-from ddptop.logs.row import Level
+from ddptop.logs.search import LogPattern, pattern_of
 from ddptop.sources.snapshot import Snapshot, Wish
 from ddptop.tui.actions.common import bindings
 from ddptop.tui.actions.logs import LOGS
 from ddptop.tui.messages import WishChanged
-from ddptop.tui.screens.log_search import LogSearch
+from ddptop.tui.screens.base import MonitorScreen
+from ddptop.tui.widgets.filter_bar import FilterBar
 from ddptop.tui.widgets.key_bar import KeyBar
-from ddptop.tui.widgets.log_head import LogHead
+from ddptop.tui.widgets.lines import LinesView
 from ddptop.tui.widgets.log_pager import LogPager
 from ddptop.tui.widgets.title_bar import TitleBar
 from ddptop.view.keys import key
 from ddptop.view.rank_words import launcher_name
-from ddptop.view.text import line
+from ddptop.view.text import Line, line, width
+from ddptop_runner.base import units
 from ddptop_runner.base.paths import LAUNCHER, RunFolder, runs_dir
 from ddptop_runner.foreign.types import ForeignView
 from ddptop_runner.job.registry import AnyJob
@@ -32,7 +42,38 @@ DIGITS = tuple("0123456789")
 LEVELS: tuple[Level, ...] = ("", "warn", "error")
 
 
-class LogsScreen(LogSearch):
+class LogHead(LinesView):
+    """The title, and the ranks and attempts to choose from; a click chooses."""
+
+    DEFAULT_CSS = "LogHead { height: 2; }"
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._facts = HeadFacts()
+
+    def show(self, facts: HeadFacts) -> None:
+        """Say this of the log."""
+        if facts != self._facts:
+            self._facts = facts
+            self.redraw()
+
+    def build(self, cells: int, height: int) -> list[Line]:
+        """Both rows."""
+        row = tuple(span for one in choices(self._facts, cells) for span in one.spans)
+        return [head_rule(self._facts, cells), row]
+
+    async def on_click(self, event: events.Click) -> None:
+        """Choose what is under the mouse."""
+        x = 0
+        for one in choices(self._facts, self.size.width):
+            x += width(one.spans)
+            if event.x < x:
+                if event.y == 1 and one.action:
+                    await self.app.run_action(one.action, default_namespace=self.screen)
+                return
+
+
+class LogsScreen(MonitorScreen):
     """A log around the cursor, searched, filtered and followed."""
 
     BINDINGS = bindings(LOGS)
@@ -51,7 +92,17 @@ class LogsScreen(LogSearch):
         `attempt` is another one to begin with.
         """
         folder = None if foreign else RunFolder(runs_dir() / job)
-        super().__init__(LogReader(folder, self.post_message), readonly=readonly)
+        super().__init__(readonly=readonly)
+        self._reader = LogReader(folder, self.post_message)
+        self._generation = 0
+        self.pager = LogPager(id="lines")
+        """The lines."""
+        self.pattern: LogPattern | None = None
+        """What was searched for."""
+        self._bar = FilterBar("text or regex; press enter")
+        self._search = 0
+        self._is_searching = False
+        self._step = 1
         self.job, self.foreign = job, foreign
         self.view = LogView(whose=rank, attempt=attempt)
         """Which log is shown, and how."""
@@ -352,6 +403,86 @@ class LogsScreen(LogSearch):
         first = message.row.label.split("-")[0].split(",")[0].rstrip("~")
         if self._is_merged and first.isdigit():
             self.action_show(first)
+
+    # --- searching, in the background -----------------------------------------------------------
+
+    def action_search(self) -> None:
+        """Open an empty search bar."""
+        self._bar.drop()
+        self._bar.open()
+
+    @on(FilterBar.Changed)
+    def _typing(self, message: FilterBar.Changed) -> None:
+        self.pattern = pattern_of(message.text) if message.text else None
+        self.pager.pattern = self.pattern
+        self._bar.say(self.pattern.note if self.pattern is not None else "")
+        self.pager.redraw()
+
+    @on(FilterBar.Closed)
+    def _typed(self, message: FilterBar.Closed) -> None:
+        if not message.text or self.pattern is None:
+            return
+        row, pager = self.pager.current, self.pager
+        if row is not None and not pager.following and self.pattern.finds(row.text):
+            self.call_after_refresh(self._say_found)  # once the keys are back at the lines
+        elif pager.following:
+            self._find(None, -1)
+        else:
+            self._find(None if row is None else row.at, 1)
+
+    def action_find(self, step: int) -> None:
+        """The next or previous match."""
+        row = self.pager.current
+        if self.pattern is None:
+            self.action_search()
+        elif row is not None:
+            forwards = row.to if self.pager.buffer.is_paged else row.at
+            self._find(forwards if step > 0 else row.at, step)
+
+    def _find(self, position: int | None, step: int) -> None:
+        assert self.pattern is not None
+        self._search += 1
+        self._step, self._is_searching = step, True
+        self._reader.find(self._generation, self._search, self.pattern, position, step)
+
+    @on(SearchMoved)
+    def _search_moved(self, message: SearchMoved) -> None:
+        if message.number != self._search or not self._is_searching:
+            return
+        self._is_searching = not message.is_over
+        if message.found is not None:
+            self.pager.move_to(message.found.at, middle=False)
+            self.pager.refresh_lines()
+            self._say_found()
+        elif message.is_over:
+            where, other = (
+                ("below", f"press {key('log.previous')} to search up")
+                if self._step > 0
+                else ("above", f"press {key('log.next')} to search down")
+            )
+            self._bar.say(f"{self._note}no matches {where}; {other}", trouble=True)
+        else:
+            size = units.size(self.pager.buffer.end - self.pager.buffer.first)
+            self._bar.say(f"searching {size}: {message.share:.0%} ({key('view.back')} cancels)")
+
+    def _say_found(self) -> None:
+        self._bar.say(f"{self._note}{key('log.next')}: next, {key('log.previous')}: previous")
+
+    @property
+    def _note(self) -> str:
+        """How what was typed is understood, where that is not plain."""
+        return f"{self.pattern.note}   " if self.pattern is not None and self.pattern.note else ""
+
+    # --- leaving, and help ----------------------------------------------------------------------
+
+    def action_back(self) -> None:
+        """Cancel the search, then clear it, then go back."""
+        if self._is_searching:
+            self._is_searching = False
+            self._reader.cancel()
+            self._bar.say("search canceled", trouble=True)
+        elif not self._bar.drop():
+            self.dismiss()
 
     def action_leave(self) -> None:
         """Go back to the previous screen."""

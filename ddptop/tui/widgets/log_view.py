@@ -15,7 +15,7 @@ from ddptop.view.keys import key
 from ddptop.view.text import Line, line, rule
 
 if TYPE_CHECKING:
-    from ddptop.logs.fed import FedLines
+    from ddptop.logs.tails import FedLines
 
 
 class _LogTitle(LinesView):
@@ -61,7 +61,7 @@ class LogView(Vertical):
     @functools.cached_property
     def _fed(self) -> FedLines:
         """What was printed; the first frame has none of it."""
-        from ddptop.logs.fed import FedLines
+        from ddptop.logs.tails import FedLines
 
         return FedLines()
 

@@ -12,6 +12,7 @@ import zipfile
 
 import pytest
 
+from ddptop_runner.base.errors import DdptopError
 from ddptop_runner.host import procs
 from ddptop_runner.launch import setup_host
 from ddptop_runner.version import __version__
@@ -86,3 +87,17 @@ def test_what_is_installed_already_is_left_alone(tmp_path, monkeypatch):
     here = procs.host_name()
     assert setup_host.install(here, sys.executable, payload) == str(target)
     assert node.read_text() == "#!/bin/sh"
+
+
+def test_what_another_machine_says_is_one_short_line(tmp_path, monkeypatch):
+    ssh = tmp_path / "ssh"
+    ssh.write_text("""#!/bin/sh
+cat >/dev/null
+python3 -c 'import json; print(json.dumps({"problem": "\\x1b]0;x\\n" + "y" * 99999, "remedy": 1}))'
+""")
+    ssh.chmod(0o700)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+    with pytest.raises(DdptopError) as caught:
+        setup_host.install("elsewhere", sys.executable, setup_host.Payload())
+    assert str(caught.value).isprintable()
+    assert len(str(caught.value)) < 1000

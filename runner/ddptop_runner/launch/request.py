@@ -244,7 +244,8 @@ def require_one_way(request: LaunchRequest) -> None:
             "--orphan-timeout": request.orphan_timeout_s is not None,
         }
         for option in (option for option, given in alone.items() if given):
-            raise UsageError(f"{option} requires --hosts", "list the machines, as in --hosts a,b")
+            needs = "--hosts or --slurm" if option == "--nodes" else "--hosts"
+            raise UsageError(f"{option} requires {needs}", "list the machines, as in --hosts a,b")
         return
     if request.kind == "command":
         raise UsageError(

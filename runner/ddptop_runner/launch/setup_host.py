@@ -24,7 +24,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from ddptop_runner.base.errors import DdptopError
-from ddptop_runner.launch.ssh import FAILED, VENVS, is_here, ssh_argv, why_unreachable
+from ddptop_runner.launch.ssh import FAILED, VENVS, is_here, one_line, ssh_argv, why_unreachable
 from ddptop_runner.version import __version__
 
 LIMIT_S = 300.0
@@ -156,9 +156,10 @@ def install(host: str, python: str, payload: Payload, limit_s: float = LIMIT_S) 
         with contextlib.suppress(ValueError):
             said = json.loads(line)
             if isinstance(said, dict) and "folder" in said:
-                return str(said["folder"])
+                return one_line(str(said["folder"]))
             if isinstance(said, dict) and "problem" in said:
-                raise DdptopError(f"{host}: {said['problem']}", str(said.get("remedy")))
+                problem, remedy = one_line(str(said["problem"])), one_line(str(said.get("remedy")))
+                raise DdptopError(f"{host}: {problem}", remedy)
     text = err.decode("utf-8", "replace")
     if status not in (None, FAILED) and "python3" in text and "not found" in text:
         raise DdptopError(f"{host}: no Python there", "install python3, or pass --python PATH")

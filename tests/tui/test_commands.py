@@ -175,7 +175,7 @@ class TestWords:
         assert row["by"] == ("↳ mpirun", "dim")
         assert len("↳ accelerate") <= width
         script = fake_home.spec_of("sh", 0, 9, kind="command", target="./run.sh")
-        assert launched.launcher_name(read_job(fake_home.make_folder(frozen, script))) == "run.sh"
+        assert rank_words.launcher_name(read_job(fake_home.make_folder(frozen, script))) == "run.sh"
         unknown = row_of(read_job(fake_commands.waiting(frozen)))
         assert (unknown["ranks"][0], unknown["step"][0]) == ("n/a", "n/a")
         own = row_of(read_job(fake_home.two_cpu_ranks(frozen)))

@@ -13,8 +13,7 @@ from textual.message import Message
 
 from ddptop.sources.snapshot import Snapshot
 from ddptop.tui import messages
-from ddptop.tui.actions import EVERYWHERE, Action, table_of
-from ddptop.tui.actions.common import EXIT, PALETTE
+from ddptop.tui.actions import EVERYWHERE, EXIT, PALETTE, Action, table_of
 from ddptop.tui.prefs.keymap import keys_in_use
 from ddptop.tui.screens.base import MonitorScreen
 from ddptop.tui.widgets.key_bar import KeyBar

@@ -18,8 +18,7 @@ from textual.color import Color
 from textual.filter import ANSIToTruecolor, LineFilter, Monochrome, NoColor
 from textual.theme import BUILTIN_THEMES, Theme
 
-from ddptop.tui.actions import EVERYWHERE, bindings
-from ddptop.tui.actions.common import HELP, PALETTE
+from ddptop.tui.actions import EVERYWHERE, HELP, PALETTE, bindings
 from ddptop.tui.garbage import give_back
 from ddptop.tui.prefs.ascii import Translator, drawable
 from ddptop.tui.prefs.keymap import KeyedApp, KeyMap, check_keys

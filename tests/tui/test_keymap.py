@@ -10,8 +10,7 @@ from pathlib import Path
 
 import ddptop
 import pytest
-from ddptop.tui.actions import ALL, MOVING
-from ddptop.tui.actions.common import HELP, STOP, key_text
+from ddptop.tui.actions import ALL, HELP, MOVING, STOP, key_text
 from ddptop.tui.app import DdptopApp
 from ddptop.tui.prefs.keymap import RESERVED, KeyMap, check_keys, every_action, parse_key, places
 from ddptop.tui.prefs.settings import parse

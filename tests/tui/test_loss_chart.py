@@ -7,8 +7,7 @@ from ddptop.charts.figures import Curve, FiguresData
 from ddptop.charts.split import SplitData
 from ddptop.charts.view import View
 from ddptop.sources.snapshot import Snapshot, Wish
-from ddptop.tui.actions.chart import CHART_ACTIONS
-from ddptop.tui.actions.common import BACK, bindings
+from ddptop.tui.actions import BACK, CHART_ACTIONS, bindings
 from ddptop.tui.messages import WishChanged
 from ddptop.tui.widgets.chart_keys import ChartKeys
 from ddptop.tui.widgets.chart_widget import ChartWidget

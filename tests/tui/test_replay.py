@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from ddptop.tui.actions.replay import REPLAY
+from ddptop.tui.actions import REPLAY
 from ddptop.tui.app import DdptopApp
 from ddptop.tui.messages import ReplayWanted, StoryWanted
 from ddptop.tui.screens import replay as replay_screen

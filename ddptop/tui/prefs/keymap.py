@@ -13,8 +13,7 @@ import msgspec
 from textual.app import App
 from textual.keys import Keys, key_to_character
 
-from ddptop.tui.actions import ALL, EVERYWHERE, MOVING, Action, key_text
-from ddptop.tui.actions.common import HELP, PALETTE
+from ddptop.tui.actions import ALL, EVERYWHERE, HELP, MOVING, PALETTE, Action, key_text
 from ddptop.tui.ending import EndingApp
 from ddptop.tui.prefs.settings import did_you_mean, near, shown
 

@@ -10,8 +10,7 @@ from textual.containers import Horizontal
 
 from ddptop.draw.compare import verdict
 from ddptop.sources.snapshot import Snapshot, Wish
-from ddptop.tui.actions.common import bindings
-from ddptop.tui.actions.compare import COMPARE
+from ddptop.tui.actions import COMPARE, bindings
 from ddptop.tui.messages import JobPicked, WishChanged
 from ddptop.tui.widgets.chart_keys import ChartKeys
 from ddptop.tui.widgets.chart_widget import ChartWidget

@@ -8,7 +8,7 @@ from textual.containers import Horizontal, Vertical
 from textual.screen import ModalScreen
 from textual.widgets import Button, Static
 
-from ddptop.tui.actions.common import EXIT, HELP
+from ddptop.tui.actions import EXIT, HELP
 from ddptop.tui.prefs.keymap import help_hint
 
 

@@ -15,8 +15,7 @@ from ddptop.charts.scale import window_label
 from ddptop.charts.view import View
 from ddptop.draw.device_words import unevenness
 from ddptop.sources.snapshot import Snapshot, Wish
-from ddptop.tui.actions.common import bindings
-from ddptop.tui.actions.devices import DEVICES
+from ddptop.tui.actions import DEVICES, bindings
 from ddptop.tui.messages import JobPicked, SectionsWanted, WishChanged
 from ddptop.tui.widgets.chart_keys import ChartKeys
 from ddptop.tui.widgets.chart_widget import ChartWidget

@@ -11,8 +11,7 @@ from textual.binding import Binding
 from textual.containers import VerticalScroll
 from textual.screen import Screen
 
-from ddptop.tui.actions import ALL, EVERYWHERE, MOVING, PLACES, Action
-from ddptop.tui.actions.common import HELP
+from ddptop.tui.actions import ALL, EVERYWHERE, HELP, MOVING, PLACES, Action
 from ddptop.tui.prefs.keymap import KeyMap
 from ddptop.tui.screens.base import MonitorScreen
 from ddptop.tui.screens.pager import PagerScreen

@@ -15,7 +15,7 @@ from textual.widgets import Button, Checkbox, Input, Label, Static
 
 from ddptop.sources.snapshot import Devices
 from ddptop.tui import launching
-from ddptop.tui.actions.common import EXIT, HELP
+from ddptop.tui.actions import EXIT, HELP
 from ddptop.tui.launching import LaunchForm
 from ddptop.tui.messages import JobLaunched
 from ddptop.tui.prefs.keymap import help_hint, keys_in_use

@@ -20,8 +20,7 @@ from ddptop.logs.messages import (
 from ddptop.logs.reader import LogReader, LogView
 from ddptop.logs.search import LogPattern, pattern_of
 from ddptop.sources.snapshot import Snapshot, Wish
-from ddptop.tui.actions.common import bindings
-from ddptop.tui.actions.logs import LOGS
+from ddptop.tui.actions import LOGS, bindings
 from ddptop.tui.messages import WishChanged
 from ddptop.tui.screens.base import MonitorScreen
 from ddptop.tui.widgets.filter_bar import FilterBar

@@ -5,8 +5,7 @@ from __future__ import annotations
 from textual.containers import VerticalScroll
 from textual.screen import ModalScreen
 
-from ddptop.tui.actions import moving
-from ddptop.tui.actions.common import EXIT
+from ddptop.tui.actions import EXIT, moving
 
 
 class PagerScreen(ModalScreen[None]):

@@ -13,8 +13,7 @@ from ddptop.charts.split import SplitData
 from ddptop.draw.rank_figures import fact_lines
 from ddptop.logs.messages import LogRead
 from ddptop.sources.snapshot import JobDetail, Snapshot, Wish
-from ddptop.tui.actions.common import bindings
-from ddptop.tui.actions.rank import RANK
+from ddptop.tui.actions import RANK, bindings
 from ddptop.tui.messages import WishChanged
 from ddptop.tui.screens.paged import PagedScreen
 from ddptop.tui.widgets.alerts import AlertsPanel

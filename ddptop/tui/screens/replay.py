@@ -13,8 +13,7 @@ from textual.timer import Timer
 from ddptop.draw.timeline import SPEEDS, Position, moment_label
 from ddptop.sources.replay import Replay
 from ddptop.sources.snapshot import JobDetail, Snapshot, Wish
-from ddptop.tui.actions.common import bindings
-from ddptop.tui.actions.replay import REPLAY
+from ddptop.tui.actions import REPLAY, bindings
 from ddptop.tui.messages import WishChanged
 from ddptop.tui.screens.job import JobScreen
 from ddptop.tui.widgets.chart_widget import ChartWidget

@@ -12,9 +12,7 @@ from textual.containers import Vertical, VerticalScroll
 from textual.widgets import Static
 
 from ddptop.sources.snapshot import Snapshot
-from ddptop.tui.actions.common import FINDINGS, HELP, bindings
-from ddptop.tui.actions.job import EVIDENCE, STACKS
-from ddptop.tui.actions.overview import UNSEEN
+from ddptop.tui.actions import EVIDENCE, FINDINGS, HELP, STACKS, UNSEEN, bindings
 from ddptop.tui.prefs.keymap import help_hint
 from ddptop.tui.screens.pager import PagerScreen
 from ddptop.view.keys import with_keys

@@ -11,8 +11,7 @@ from textual.containers import Vertical
 from ddptop.draw.story import headline
 from ddptop.draw.told import told_sections
 from ddptop.sources.snapshot import JobDetail, Snapshot, Wish
-from ddptop.tui.actions.common import bindings
-from ddptop.tui.actions.story import STORY
+from ddptop.tui.actions import STORY, bindings
 from ddptop.tui.messages import (
     EvidenceWanted,
     LogsWanted,

@@ -8,8 +8,7 @@ from typing import TypeAlias
 from textual import events
 from textual.content import Content
 
-from ddptop.tui.actions import Action
-from ddptop.tui.actions.common import HELP, LEAVE
+from ddptop.tui.actions import HELP, LEAVE, Action
 from ddptop.tui.prefs.keymap import keys_in_use
 from ddptop.tui.widgets.lines import LinesView
 from ddptop.view.text import Line, Span, line, spread, width

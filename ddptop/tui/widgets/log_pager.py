@@ -13,7 +13,7 @@ from textual.message import Message
 
 from ddptop.logs.drawing import Shape, label_width, row_line, shape_of, text_cells, thumb, widest
 from ddptop.logs.messages import LogRow
-from ddptop.tui.actions.common import MOVING, bindings
+from ddptop.tui.actions import MOVING, bindings
 from ddptop.tui.widgets.lines import LinesView
 from ddptop.view.text import Line, fit, line
 

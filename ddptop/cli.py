@@ -154,7 +154,11 @@ class LaunchCommand(click.Command):
     help="accelerate, deepspeed, horovod, mpi, torchrun, or none",
 )
 @click.option("--nproc", type=int, metavar="N", help="number of ranks  [default: one per GPU]")
-@click.option("--name", metavar="NAME", help="job name  [default: from the script]")
+@click.option(
+    "--name",
+    metavar="NAME",
+    help="job name; an ended job of that name gets another  [default: from the script]",
+)
 @click.option(
     "--max-restarts",
     type=int,

@@ -102,7 +102,7 @@ class ChartSource:
         self._ranks = view.spec.nproc if view.snapshot is None else len(view.snapshot.ranks)
         self._many = self._ranks > BAND_RANKS
         asked = (wish.chart_window_s, wish.chart_until, wish.chart_columns)
-        key = (view.folder.path, *asked, wish.log_rank if self._many else None, view.state)
+        key = (view.spec.job_id, *asked, wish.log_rank if self._many else None, view.state)
         pause_s = redraw_pause_s(self._chart, wish)
         if key == self._key and (not view.is_live or now_s - self._at < pause_s):
             return self._chart

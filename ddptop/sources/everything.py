@@ -111,7 +111,7 @@ class HistorySource:
         """The latest events, latest first."""
         path = view.folder.history_db
         wal = path.with_name(path.name + "-wal")
-        key = (path, _stamp(path), _stamp(wal))
+        key = (view.spec.job_id, _stamp(path), _stamp(wal))
         if key[:1] != (self._events_key[:1] if isinstance(self._events_key, tuple) else None):
             self._events = []
         elif key == self._events_key:

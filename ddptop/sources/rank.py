@@ -50,7 +50,7 @@ class RankSource:
         if rank is None:
             return None
         span_of = (wish.chart_window_s, wish.chart_until, wish.chart_columns)
-        key = (view.folder.path, rank, *span_of, view.state)
+        key = (view.spec.job_id, rank, *span_of, view.state)
         if key == self._key and (not view.is_live or now_s < self._until):
             return self._history
         self._key = None  # what cannot be read now is read at the next look

@@ -36,7 +36,7 @@ class RecentSource:
         Raises:
             DdptopError: when the history cannot be read.
         """
-        key = (view.folder.path, view.is_live)
+        key = (view.spec.job_id, view.is_live)
         if key != self._key:
             self._key, self._recent = key, Recent()
             self._trend_until = self._sparks_until = 0.0

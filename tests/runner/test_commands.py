@@ -29,6 +29,7 @@ from ddptop_runner.host import procs
 from ddptop_runner.host.handover import AGENT_MAIN
 from ddptop_runner.job.registry import read_job
 from ddptop_runner.jobs import commands
+from ddptop_runner.jobs.archive import archive
 from ddptop_runner.model.snapshot import encode
 from ddptop_runner.model.words import HAS_ENDED
 from ddptop_runner.node import control
@@ -307,6 +308,22 @@ def test_waiting_ends_with_the_job_and_its_guardian(monkeypatch, wait_until):
     guardian.wait()
     waiting.join(10)
     assert ended == ["stopped"]
+
+
+def test_waiting_for_a_job_whose_name_is_taken_at_its_end(monkeypatch):
+    folder = put_job("train", ALIVE)
+    view, sleep = read_job(folder), commands.time.sleep
+
+    def end_and_take(_: float) -> None:
+        monkeypatch.setattr(commands.time, "sleep", sleep)
+        ended = make_snapshot(view.spec, **{**ALIVE, "state": "failed"})
+        write_atomic(folder.node_file(view.spec.host), encode(ended))
+        assert archive("train") == "train-1"
+        put_job("train", ALIVE, job_id="train@another")
+
+    monkeypatch.setattr(commands.time, "sleep", end_and_take)
+    last = commands.wait_until_ended(view, 5.0)
+    assert (last.job, last.state) == ("train-1", "failed")
 
 
 def test_waiting_no_longer_than_asked(monkeypatch):

@@ -17,6 +17,8 @@ from ddptop.view.text import plain
 from tests.tui import fake_home
 from tests.tui.driving import keys_shown, look, said, settle, shown, until
 
+from ddptop_runner.jobs.archive import archive
+
 MakeApp = Callable[..., DdptopApp]
 
 
@@ -167,6 +169,25 @@ class TestJob:
                 app.clear_notifications()
                 await pilot.press(key)
                 assert "mlp-cpu no longer exists" in said(app), key
+
+    async def test_a_job_whose_name_is_taken_meanwhile(
+        self, frozen: Path, make_app: MakeApp
+    ) -> None:
+        fake_home.failed_job(frozen)
+        app = make_app("vit-base")
+        async with app.run_test(size=(120, 40)) as pilot:
+            await settle(pilot)
+            assert "shape '[64, 3, 224]' is invalid" in shown(app)
+            assert archive("vit-base") == "vit-base-1"
+            spec = fake_home.spec_of("vit-base", 2, 1, job_id="vit-base@another")
+            folder = fake_home.make_folder(frozen, spec)
+            fake_home.write_snapshot(folder, fake_home.snapshot_of(spec, state="finished"))
+            await look(pilot, 2)
+            assert "shape '[64, 3, 224]' is invalid" not in shown(app)
+            await pilot.press("o")
+            await until(pilot, lambda: isinstance(app.screen, OverviewScreen))
+            await look(pilot)
+            assert "vit-base-1" in shown(app)
 
     async def test_a_job_without_snapshot_or_history(self, frozen: Path, make_app: MakeApp) -> None:
         fake_home.make_folder(frozen, fake_home.spec_of("young", 2, 3))

@@ -13,7 +13,7 @@ from textual.widget import Widget
 
 from ddptop.draw.devices import rank_holder
 from ddptop.draw.foreign import about
-from ddptop.logs.messages import LogRead
+from ddptop.logs.messages import LogKey, LogRead
 from ddptop.sources.snapshot import JobDetail, Snapshot, Wish
 from ddptop.tui.actions import JOB, bindings
 from ddptop.tui.messages import RankPicked, WishChanged
@@ -40,7 +40,7 @@ from ddptop.view.learning import whose_loss
 from ddptop.view.need import SETBACK_S
 from ddptop.view.rank_words import launcher_name
 from ddptop_runner.foreign.types import ForeignView
-from ddptop_runner.job.registry import AnyJob, pause_of
+from ddptop_runner.job.registry import AnyJob, JobView, pause_of
 from ddptop_runner.model.snapshot import Alert, Cause
 
 SET_BACK = ("restarting", "starting")
@@ -82,6 +82,7 @@ class JobScreen(PagedScreen):
         self.is_first = is_first
         self._failed_rank_shown = False
         self._awaited: int | None = None
+        self._job_id: str | None = None
         """The rank that was selected because the others are waiting for it."""
         self._top_height: int | None = None
         self._title = TitleBar(job, readonly=readonly)
@@ -162,6 +163,8 @@ class JobScreen(PagedScreen):
             self._keys.show(None, foreign=self.foreign, readonly=self.readonly)
             return
         view, state = detail.view, detail.view.snapshot
+        if isinstance(view, JobView) and view.spec.job_id != self._job_id:
+            self._begin_anew(view.spec.job_id)
         self._title.show(self.job, right, about(view) if isinstance(view, ForeignView) else "")
         self._header.show(view, now, detail.recent.trend)
         alerts = alerts_of(view)
@@ -189,6 +192,13 @@ class JobScreen(PagedScreen):
         output = view.output or "n/a" if isinstance(view, ForeignView) else None
         launcher = launcher_name(view) if output is None else None
         self.log_view.show_title(self.ranks.rank, attempt, view.is_live, output, launcher)
+
+    def _begin_anew(self, job_id: str) -> None:
+        """Forget what was read of the job that had this name before."""
+        if self._job_id is not None:
+            self._failed_rank_shown = False
+            self.log_view.take(LogRead(LogKey(self.job, job_id, None, id(self)), [], True))
+        self._job_id = job_id
 
     def _follow_the_awaited(self, view: AnyJob) -> None:
         """Show the log of the rank that others are waiting for, unless the user chose another."""

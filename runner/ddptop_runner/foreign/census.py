@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import time
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 
+from ddptop_runner.base import bounded
 from ddptop_runner.base.clock import boottime_s
 from ddptop_runner.base.errors import DamagedFileError, NoSuchJobError, UsageError
-from ddptop_runner.base.paths import run_folder
+from ddptop_runner.base.paths import RunFolder, run_folder, runs_dir
 from ddptop_runner.devices.owners import ENDED, user_name
 from ddptop_runner.foreign.process_table import ProcessTable
 from ddptop_runner.foreign.recognize import find_jobs, start_order
 from ddptop_runner.foreign.types import Census, ForeignJob, ProcessFacts, Unreadable
 from ddptop_runner.host import procs, tree
 from ddptop_runner.model.snapshot import GpuSample
-from ddptop_runner.model.spec import read_spec
+from ddptop_runner.model.spec import MAX_NAME_LENGTH, read_spec
 
 IsOwn = Callable[[str, int], bool]
 """Whether a DDPTOP_JOB_ID is that of a job of that user in this state folder."""
@@ -29,21 +31,38 @@ def is_own_job(job_id: str, uid: int) -> bool:
         job_id: what a process carries.
         uid: of that process; another user than the run folder's owner only pretends.
     """
+    return name_of_own(job_id, uid) is not None
+
+
+def name_of_own(job_id: str, uid: int) -> str | None:
+    """The name of that job, which may have been archived under another than it began with."""
     name = job_id.rpartition("@")[0]
-    if not name or "/" in name or name in (".", ".."):
-        return False
-    folder = run_folder(name)
-    try:
-        if folder.path.stat().st_uid != uid or not os.access(folder.spec_file, os.R_OK):
-            return False
-    except (OSError, ValueError):
-        return False
-    try:
-        spec = read_spec(folder)
+    if not bounded.is_file_name(name):
+        return None
+    for folder in _folders_of(name):
+        try:
+            if folder.path.stat().st_uid != uid or not os.access(folder.spec_file, os.R_OK):
+                continue
+        except (OSError, ValueError):
+            continue
+        try:
+            spec = read_spec(folder)
+        except DamagedFileError:
+            if folder.job == name:
+                return name  # better left out than shown as somebody else's
+            continue
         of_node = spec.placement is not None and job_id.rpartition(".")[0] == spec.job_id
-        return of_node or spec.job_id == job_id
-    except DamagedFileError:
-        return True  # better left out than shown as somebody else's
+        if of_node or spec.job_id == job_id:
+            return spec.job
+    return None
+
+
+def _folders_of(name: str) -> Iterator[RunFolder]:
+    yield run_folder(name)
+    with contextlib.suppress(OSError):
+        for path in runs_dir().iterdir():
+            if "-" in path.name and path.name.startswith(name[: MAX_NAME_LENGTH - 4]):
+                yield RunFolder(path)
 
 
 MAX_OF_USER = 4096
@@ -257,7 +276,7 @@ def _own_job_above(pid: int, own: IsOwn) -> str | None:
     for one in (pid, *tree.ancestors_of(pid)):
         job_id, uid = procs.environ_value(one, "DDPTOP_JOB_ID"), procs.uid_of(one)
         if job_id is not None and uid is not None and own(job_id, uid):
-            return job_id.rpartition("@")[0]
+            return name_of_own(job_id, uid) or job_id.rpartition("@")[0]
     return None
 
 

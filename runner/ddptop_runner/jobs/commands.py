@@ -28,6 +28,7 @@ from ddptop_runner.host import procs
 from ddptop_runner.job.registry import (
     START_ALLOWANCE_S,
     JobView,
+    all_jobs,
     is_locked,
     read_job,
     was_written_lately,
@@ -219,7 +220,7 @@ def wait_until_ended(
             raise WaitTimeoutError(f"{view.job} is still {view.state} after {timeout_s:g} s")
         time.sleep(POLL_S)
         try:
-            view = read_job(view.folder)
+            view = _read_again(view)
         except DamagedFileError as error:
             if view.folder.spec_file.exists():
                 raise
@@ -227,11 +228,20 @@ def wait_until_ended(
         view = as_queued(view)
         if at_each_look is not None:
             at_each_look(view)
-    _wait_for_guards(view)
+    wait_for_guards(view)
     return view
 
 
-def _wait_for_guards(view: JobView) -> None:
+def _read_again(view: JobView) -> JobView:
+    """The job itself, though another one may have taken its name meanwhile."""
+    with contextlib.suppress(DamagedFileError):
+        if (now := read_job(view.folder)).spec.job_id == view.spec.job_id:
+            return now
+    archived = (one for one in all_jobs() if one.spec.job_id == view.spec.job_id)
+    return next(archived, None) or read_job(view.folder)
+
+
+def wait_for_guards(view: JobView) -> None:
     """Guardian and supervisor go a moment after the last snapshot was written."""
     if view.snapshot is None:
         return
@@ -260,7 +270,7 @@ def remove(view: JobView, *, force: bool = False) -> str | None:
     with contextlib.suppress(DamagedFileError):
         view = read_job(view.folder)  # it may have been started again since
     require_ended(view, force=force)
-    _wait_for_guards(view)
+    wait_for_guards(view)
     left = None
     if view.spec.placement is not None:
         from ddptop_runner.jobs.parts import remove_parts  # what most verbs do without

@@ -35,6 +35,7 @@ from ddptop_runner.base.paths import (
 )
 from ddptop_runner.host import handover, procs, survival, tmux
 from ddptop_runner.job.registry import JobView, all_jobs, read_job
+from ddptop_runner.jobs.archive import NAMES_LOCK, archive, require_free, take_back
 from ddptop_runner.launch.gpus import choice as launch_devices
 from ddptop_runner.launch.gpus import usage
 from ddptop_runner.launch.program import Program, name_for, program_for
@@ -193,7 +194,8 @@ def start(plan: LaunchPlan, *, waits: bool = True) -> tuple[JobView, str | None]
     for place in (state_home(), runs_dir()):
         require_own(place)
     pruned = prune()
-    folder, plan = _claim(plan)
+    with usage.taking(name=NAMES_LOCK):
+        folder, plan, archived = _claim(plan)
     closed = require_own_run(folder)
     try:
         if local_dir_reason(folder):
@@ -210,11 +212,14 @@ def start(plan: LaunchPlan, *, waits: bool = True) -> tuple[JobView, str | None]
         note = start_guardian(folder, plan.spec, plan.job_env, plan.wrap, attempt=0, waits=waits)
     except BaseException as error:
         _remove_unstarted(folder)
+        if archived is not None:
+            take_back(archived, folder.job)
         if isinstance(error, OSError):
             raise _unwritable(folder, error) from error
         raise
+    renamed = f"the last {folder.job} is now {archived}" if archived else None
     view = _wait_for_nodes(folder) if plan.spec.placement and waits else read_job(folder)
-    return view, "; ".join(filter(None, [moved, note, pruned, *closed])) or None
+    return view, "; ".join(filter(None, [renamed, moved, note, pruned, *closed])) or None
 
 
 def _wait_for_nodes(folder: RunFolder, attempt: int = 0) -> JobView:
@@ -363,23 +368,25 @@ def name_of_job(request: LaunchRequest) -> str:
     """The name that was asked for, or the one that is derived, which may still get a suffix.
 
     Raises:
-        UsageError: when it is in use, or cannot be a name.
+        UsageError: when a job of that name lives, or it cannot be a name.
     """
     if request.name is None:
         return name_for(request)
-    name = check_name(request.name)
-    folder = run_folder(name)
-    if folder.path.exists():
-        raise UsageError(
-            f"the name {name!r} is in use",
-            f"choose another name, or remove that job: ddptop rm {name}",
-        )
-    return name
+    require_free(check_name(request.name))
+    return request.name
 
 
-def _claim(plan: LaunchPlan) -> tuple[RunFolder, LaunchPlan]:
-    """Make the run folder, which claims the name; a derived name gets the first free suffix."""
-    base = plan.spec.job
+def _claim(plan: LaunchPlan) -> tuple[RunFolder, LaunchPlan, str | None]:
+    """Make the run folder, which claims the name; a derived name gets the first free suffix.
+
+    The third is the new name of an ended job that had the name.
+    """
+    base, archived = plan.spec.job, None
+    if not plan.name_is_derived and os.path.lexists(run_folder(base).path):
+        try:
+            archived = archive(base)
+        except OSError as error:
+            raise _unwritable(run_folder(base), error) from error
     for number in range(1, 10_000):
         name = base if number == 1 else f"{base}-{number}"
         folder = run_folder(name)
@@ -398,11 +405,11 @@ def _claim(plan: LaunchPlan) -> tuple[RunFolder, LaunchPlan]:
         except OSError as error:
             raise _unwritable(folder, error) from error
         if number == 1:
-            return folder, plan
+            return folder, plan, archived
         job_id = f"{name}@{plan.spec.job_id.partition('@')[2]}"
         spec = msgspec.structs.replace(plan.spec, job=name, job_id=job_id)
         job_env = {**plan.job_env, "DDPTOP_JOB_ID": job_id}
-        return folder, replace(plan, spec=spec, job_env=job_env)
+        return folder, replace(plan, spec=spec, job_env=job_env), None
     raise UsageError(f"too many jobs are named {base}", "remove some: ddptop rm JOB")
 
 

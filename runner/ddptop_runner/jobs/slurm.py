@@ -16,11 +16,11 @@ from ddptop_runner.base.paths import (
     RunFolder,
     create_local_dir,
     local_dir_reason,
-    run_folder,
     shared_file_system,
     state_home,
 )
 from ddptop_runner.job.registry import JobView, all_jobs
+from ddptop_runner.jobs.archive import require_free
 from ddptop_runner.launch.gpus.choice import parse_gpus
 from ddptop_runner.launch.hosts import HostRequest
 from ddptop_runner.launch.program import name_for
@@ -141,11 +141,8 @@ def plan(
         raise UsageError("sbatch is not on PATH", "log in to a Slurm login node, or omit --slurm")
     name = name_for(request) if request.name is None else check_name(request.name)
     array = any(one.partition("=")[0] in ("-a", "--array") for one in options)
-    if request.name is not None and not array and run_folder(name).path.exists():
-        raise UsageError(
-            f"the name {name!r} is in use",
-            f"choose another name, or remove that job: ddptop rm {name}",
-        )
+    if request.name is not None and not array:
+        require_free(name)
     notes = []
     if shared_file_system(state_home()) is None:
         notes.append(

@@ -175,6 +175,8 @@ class JobSpec(Base, frozen=True, kw_only=True):
     """Whether a command writes to a terminal of its own, and not straight to its log."""
     placement: Placement | None = None
     """Of a job on several machines; None on one. `nproc` is the sum over its nodes."""
+    archived_as: str | None = None
+    """The job's name once its folder has this name: another job has taken its own since."""
     membership: Membership | None = None
     """Of one node's part of such a job: its failures are the head's to decide on."""
 
@@ -300,7 +302,12 @@ def read_spec(folder: RunFolder) -> JobSpec:
         raise damaged_job(folder, folder.spec_file, reason or str(error)) from error
     if (problem := _problem(spec)) is not None:
         raise damaged_job(folder, folder.spec_file, problem)
-    return spec
+    if spec.archived_as != folder.job:
+        return spec
+    inside = Path(spec.cwd)
+    if inside.is_relative_to(before := folder.path.with_name(spec.job)):
+        inside = folder.path / inside.relative_to(before)
+    return msgspec.structs.replace(spec, job=folder.job, cwd=str(inside))
 
 
 def damaged_job(folder: RunFolder, path: Path, reason: str) -> DamagedFileError:

@@ -303,7 +303,7 @@ async def write_end(
             await asyncio.sleep(RETRY_S)
     problem = history.problem
     history.close(final=True)
-    _bring_home(folder)
+    bring_home(folder)
     if problem is not None:
         message = f"{problem}; the last metrics and events were not saved"
         alert = Alert(id="history", severity="error", message=message, since=utc_now())
@@ -326,7 +326,7 @@ async def _until_written(folder: RunFolder, file: SteadyFile, snapshot: NodeSnap
         await asyncio.sleep(RETRY_S)
 
 
-def _bring_home(folder: RunFolder) -> None:
+def bring_home(folder: RunFolder) -> None:
     """The history into the run folder, from where it lived; without room it stays there."""
     if folder.live_dir == folder.path:
         return

@@ -34,6 +34,7 @@ from ddptop_runner.store.history_schema import (
     Kind,
     Row,
     additions,
+    columns_of,
     ddl,
     device_number,
 )
@@ -544,3 +545,16 @@ def _prune(db: sqlite3.Connection, now: int) -> None:
             if oldest is not None and oldest < cutoff:
                 limit = min(cutoff, oldest + PRUNE_BUCKETS * tier.width_s)
                 db.execute(f"DELETE FROM {table} WHERE t < ?", (limit,))
+
+
+def move_paths(path: Path, before: str, after: str) -> None:
+    """Let the events of an ended job name files below `after` that were below `before`.
+
+    Raises:
+        sqlite3.Error: they could not be changed.
+    """
+    with contextlib.closing(sqlite3.connect(path, timeout=BUSY_TIMEOUT_S)) as db, db:
+        names = {"message", "evidence", "data"} & set(columns_of(db, "events"))
+        changes = ", ".join(f"{name} = replace({name}, :before, :after)" for name in names)
+        found = " OR ".join(f"instr({name}, :before) > 0" for name in names)
+        db.execute(f"UPDATE events SET {changes} WHERE {found}", {"before": before, "after": after})

@@ -336,15 +336,15 @@ def is_same(one: GpuSample | Device, other: Device) -> bool:
 
 
 @contextlib.contextmanager
-def taking(timeout_s: float = 10.0) -> Iterator[bool]:
-    """Hold the right to take devices of this state folder.
+def taking(timeout_s: float = 10.0, name: str = LOCK_NAME) -> Iterator[bool]:
+    """Hold the right to take devices, or what else `name` stands for, of this state folder.
 
     Yields:
         Whether it was had in time; 0 tries once. Where the file system gives no lock it is had.
     """
     try:
         runs_dir().mkdir(mode=0o700, parents=True, exist_ok=True)  # a node may have none yet
-        fd = bounded.open_lock(runs_dir() / LOCK_NAME)
+        fd = bounded.open_lock(runs_dir() / name)
     except OSError:  # neither a full disk nor a lock of another user's may stop a job for ever
         yield True
         return

@@ -42,3 +42,39 @@ def test_between_two_attempts_it_tells_of_the_one_whose_ranks_it_has(monkeypatch
     assert (agent.describe()["attempt"], agent.describe()["workers"][0]["pid"]) == (0, 100)
     agent._start_workers(agent._worker_group)
     assert (agent.describe()["attempt"], agent.describe()["workers"][0]["pid"]) == (1, 101)
+
+
+def test_only_the_node_that_keeps_the_store_waits_for_the_ranks_of_others(monkeypatch):
+    from torch.distributed import HashStore
+    from torch.distributed.elastic.agent.server.api import RunResult, WorkerSpec, WorkerState
+    from torch.distributed.elastic.agent.server.local_elastic_agent import LocalElasticAgent
+
+    from ddptop_runner.agent.elastic import SupervisedAgent
+
+    done = RunResult(state=WorkerState.SUCCEEDED)
+    monkeypatch.setattr(LocalElasticAgent, "_monitor_workers", lambda *_: done)
+    store, agents = HashStore(), []
+    for number in range(2):
+        spec = WorkerSpec(
+            role="default",
+            local_world_size=1,
+            rdzv_handler=Mock(),
+            entrypoint="/bin/true",
+            max_restarts=3,
+        )
+        agent = SupervisedAgent(spec, Mock(), Mock(), Mock())
+        agent.continue_from(3)
+        agent._pcontext = SimpleNamespace(subprocess_handlers={})
+        group = agent._worker_group
+        group.store, group.group_rank, group.group_world_size = store, number, 2
+        agents.append(agent)
+    keeper, other = agents
+
+    def state(agent: SupervisedAgent) -> str:
+        return agent._monitor_workers(agent._worker_group).state.name
+
+    assert [state(keeper), state(keeper)] == ["HEALTHY", "HEALTHY"]
+    keeper.restart_requested = True
+    assert state(keeper) == "UNHEALTHY"
+    keeper.restart_requested = False
+    assert [state(other), state(keeper)] == ["SUCCEEDED", "SUCCEEDED"]

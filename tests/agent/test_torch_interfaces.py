@@ -28,6 +28,7 @@ def test_the_agents_methods_that_are_overridden_keep_their_names_and_parameters(
     assert parameters(LocalElasticAgent.__init__)[:3] == ["self", "spec", "logs_specs"]
     for name in ("_start_workers", "_monitor_workers"):
         assert parameters(getattr(LocalElasticAgent, name)) == ["self", "worker_group"]
+    assert parameters(LocalElasticAgent._exit_barrier) == ["self"]
     assert parameters(LocalElasticAgent._stop_workers)[:2] == ["self", "worker_group"]
     source = inspect.getsource(LocalElasticAgent)
     assert "self._pcontext" in source

@@ -61,3 +61,12 @@ def test_the_training_ends_well(hosts, run, head, wait_until):
     assert head.cli("wait", job.name, "--timeout", "60").returncode == 0
     assert job.status()["state"] == "finished"
     wait_until(lambda: not (hosts.hosts["h1"].pids() or hosts.hosts["h2"].pids()), 20)
+
+
+def test_a_node_that_has_finished_restarts_at_once_with_one_that_fails(run, wait_until):
+    job = run("--", "--alone")
+    wait_until(lambda: job.trains(("h1", "h2")))
+    job.trainer.do(0, "exit 0")
+    wait_until(lambda: job.status()["ranks"][0]["state"] == "exited")
+    job.trainer.do(1, "fail")
+    wait_until(lambda: job.trains(("h1", "h2"), attempt=1), 60)

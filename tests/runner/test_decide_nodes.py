@@ -124,6 +124,35 @@ def test_a_node_away_for_good_does_not_keep_a_job_that_has_finished(order: list[
     assert "n1 cannot be reached" in job.state.cause.summary
 
 
+@pytest.mark.parametrize("order", [["exits", "breaks"], ["breaks", "exits"]])
+def test_a_node_that_keeps_the_store_for_one_that_is_away_has_finished(order: list[str]) -> None:
+    job = Job()
+    job.run()
+    exited = ev.RankExited(attempt=0, rank=0, pid=100, status=0, at_s=2.0)
+    happens = {
+        "breaks": lambda: job.take(pt.LinkBroken(node="n1", why="no route"), now_s=10.0),
+        "exits": lambda: job.hear("n0", exited),
+    }
+    orders = [happens[one]() for one in order]
+    assert orders[-1] == [pt.AwaitNodes(seconds=300.0)]
+    assert job.take(pt.NodesDue(attempt=0), now_s=310.0) == [pt.EndRanks(grace_s=10.0)]
+
+
+@pytest.mark.parametrize("new_head", [False, True])
+def test_an_agent_that_waits_for_one_that_was_killed_does_not_keep_the_job(new_head: bool) -> None:
+    job = Job()
+    job.run()
+    job.finish(1)
+    exited = ev.RankExited(attempt=0, rank=0, pid=100, status=0, at_s=2.0)
+    orders = job.hear("n0", exited)
+    if new_head:
+        orders = job.take(pt.SupervisorStarted(agent=pt.AgentState()))
+    assert orders == [pt.AwaitNodes(seconds=30.0)]
+    assert job.take(pt.NodesDue(attempt=0), now_s=40.0) == [pt.Conclude()]
+    job.take(pt.NothingLeft())
+    assert job.state.phase == "finished"
+
+
 def test_nodes_that_all_train_on_unseen_are_waited_for() -> None:
     job = Job()
     job.run()

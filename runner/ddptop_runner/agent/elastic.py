@@ -38,6 +38,8 @@ STORE_TIMEOUT = timedelta(seconds=60)
 MEETING_TIMEOUT = timedelta(seconds=600)
 """On several nodes: imports from a slow disk make some come late."""
 RUN_ID_KEY = "ddptop/run_id"
+ENDED_KEY = "ddptop/ended"
+"""The number of nodes whose ranks have all exited with 0."""
 
 
 def set_aside_broken_files(paths):
@@ -139,6 +141,8 @@ class SupervisedAgent(LocalElasticAgent):
         """The budget that is left after the restart that was requested."""
         self._started_attempt = None
         """The attempt whose ranks were started last: torch counts on before it ends them."""
+        self._counted_attempt = None
+        """The attempt in whose store this node is counted among those whose ranks have ended."""
         self.stopping = False
         """Set by the supervisor: it is ending the ranks; let them, and do not restart."""
 
@@ -212,7 +216,7 @@ class SupervisedAgent(LocalElasticAgent):
             self.allow_restarts(self.restarts_left + 1)  # torch takes one off
             return RunResult(state=WorkerState.UNHEALTHY)
         failed = any(codes)  # a return code that is neither None nor 0
-        if not failed and None in codes:
+        if not failed and (None in codes or self._has_store_for_others()):
             return RunResult(state=WorkerState.HEALTHY)
         if failed:
             # torch ends the other ranks inside its own poll: evidence has to be taken before
@@ -224,6 +228,27 @@ class SupervisedAgent(LocalElasticAgent):
             answer = self._link.ask(dict(self.describe(), type="torn_down"))
             self.allow_restarts(answer["restarts_left"] + 1 if answer["restart"] else 0)
         return result
+
+    def _has_store_for_others(self):
+        """Whether this node keeps the store, and ranks of other nodes have not ended.
+
+        Torch waits for them in a barrier, deaf to whoever wants the group restarted or ended.
+        """
+        group = self._worker_group
+        if group.group_world_size == 1:
+            return False
+        is_new = self._counted_attempt != self.attempt
+        self._counted_attempt = self.attempt
+        if not is_new and group.group_rank != 0:
+            return False
+        try:
+            ended = group.store.add(ENDED_KEY, int(is_new))
+        except Exception:  # the node that keeps the store is gone
+            return False
+        return group.group_rank == 0 and ended < group.group_world_size
+
+    def _exit_barrier(self):
+        """Wait for nobody: `_monitor_workers` has."""
 
     def _stop_workers(self, worker_group, *args, **kwargs):
         for process in self.handles().values():

@@ -16,7 +16,7 @@ from ddptop_runner.base.errors import ControlError
 from ddptop_runner.job import decide as single
 from ddptop_runner.job.decide import Decision
 from ddptop_runner.job.event_text import text
-from ddptop_runner.job.state import JobState, NodeLife
+from ddptop_runner.job.state import JobState, NodeLife, RankLife
 from ddptop_runner.model import events as ev
 from ddptop_runner.model import protocol as pt
 from ddptop_runner.model.snapshot import Cause
@@ -24,6 +24,8 @@ from ddptop_runner.model.spec import JobSpec, NodeSpec, Placement, Rendezvous
 
 SHRINK_AFTER_S = 15.0
 """For how long a node is waited for, where enough others are there: a link may come back."""
+ENDS_WITHIN_S = 30.0
+"""A node ends by itself within this, once all ranks of all nodes have exited with 0."""
 NOTICES = (
     ev.AgentLost,
     ev.GpuMemoryAwaited,
@@ -69,6 +71,23 @@ def hosts_of_ranks(state: JobState, spec: JobSpec) -> dict[int, str]:
     return dict(enumerate(hosts))
 
 
+def _over(state: JobState, spec: JobSpec) -> set[str]:
+    """Nodes of the attempt that have ended, or whose ranks have all exited with 0.
+
+    The agent of such a node may still keep the store for the others.
+    """
+    at_work = set()
+    for rank, host in hosts_of_ranks(state, spec).items():
+        life = state.ranks.get(rank)
+        if life is None or not life.exited or life.status != 0:
+            at_work.add(host)
+    return {
+        name
+        for name, life in state.nodes.items()
+        if life.takes_part and (life.ended is not None or name not in at_work)
+    }
+
+
 def away_for_long(state: JobState, now_s: float, spec: JobSpec) -> list[str]:
     """Nodes of the attempt that cannot be reached for longer than such a node is waited for."""
     timeout_s = _placement(spec).node_timeout_s
@@ -94,7 +113,7 @@ def _node_reported(state: JobState, fact: pt.NodeReported, now_s: float, spec: J
     if isinstance(event, ev.TrainingStarted):
         return [] if state.first_step_after_s is not None else [event]
     if isinstance(event, ev.RankExited):
-        return _rank_exited(state, event)
+        return _rank_exited(state, node, event, spec)
     if isinstance(event, ev.FailureJudged):
         if _part(state, node).failed:
             return []
@@ -126,13 +145,18 @@ def _part_started(state: JobState, node: str, event: ev.AttemptStarted, spec: Jo
     return begun
 
 
-def _rank_exited(state: JobState, event: ev.RankExited) -> Decision:
+def _rank_exited(state: JobState, node: str, event: ev.RankExited, spec: JobSpec) -> Decision:
     known = state.ranks.get(event.rank)
     if known is not None and known.exited and known.status is not None:
         return []
     is_first = event.status != 0 and not event.by_us and not state.has_failed
     if is_first and not state.is_decided and state.restart is None:
         return [event, pt.KeepEvidenceOnNodes()]
+    if event.status == 0 and not state.is_decided and state.restart is None:
+        lives = {**state.ranks, event.rank: RankLife(exited=True, status=0)}
+        after = replace(state, ranks=lives)
+        if node in _over(after, spec):
+            return [event, *_once_settled(after, node, spec)]
     return [event]
 
 
@@ -159,12 +183,14 @@ def _once_settled(state: JobState, node: str, spec: JobSpec) -> Decision:
 
     Where those that can be reached have finished, the others may do so too, for a while.
     """
-    others = [life for name, life in state.nodes.items() if life.takes_part and name != node]
-    if not all(life.is_settled for life in others):
+    others = {name: life for name, life in state.nodes.items() if life.takes_part and name != node}
+    over = _over(state, spec)
+    if not all(life.is_settled or name in over for name, life in others.items()):
         return []
-    if state.has_failed or any(life.failed for life in others):
+    if state.has_failed or any(life.failed for life in others.values()):
         return [pt.JudgeAttempt()]
-    return [pt.AwaitNodes(seconds=_placement(spec).node_timeout_s)]
+    is_done = over >= {node, *others}
+    return [pt.AwaitNodes(seconds=ENDS_WITHIN_S if is_done else _placement(spec).node_timeout_s)]
 
 
 def _verdicts_due(state: JobState, fact: pt.VerdictsDue, now_s: float, spec: JobSpec) -> Decision:
@@ -307,7 +333,8 @@ def _take_back(
         for name, life in state.nodes.items()
         if not (life.takes_part or life.refused) and (name == but or not life.unknown_since)
     ]
-    is_ending = any(life.failed or life.ended is not None for life in lives.values())
+    over = _over(state, spec)
+    is_ending = any(life.failed or name in over for name, life in lives.items())
     if not back or is_ending or state.phase not in ("starting", "running"):
         return []
     away = [name for name, life in lives.items() if life.unknown_since and name != but]
@@ -405,7 +432,10 @@ def _end_for_nodes(state: JobState, cause: Cause, spec: JobSpec) -> Decision:
 
 def _end_without(state: JobState, now_s: float, spec: JobSpec) -> Decision:
     """Nodes are away for too long, and the others have finished."""
-    away = [name for name, life in state.nodes.items() if life.takes_part and not life.ended]
+    over = _over(state, spec)
+    away = [name for name, life in state.nodes.items() if life.takes_part and name not in over]
+    if over and not away and not state.has_failed:
+        return [pt.Conclude()]  # an agent waits for one that was killed
     is_waiting = all(
         _part(state, name).unknown_since and not _part(state, name).failed for name in away
     )
@@ -491,6 +521,8 @@ def _supervisor_started(
         return [pt.KeepEvidenceOnNodes()]
     if _taking_part(state) and all(life.ended for life in _taking_part(state)):
         return [pt.Conclude()]  # its end was all that was missing
+    if _over(state, spec) >= {name for name, life in state.nodes.items() if life.takes_part}:
+        return [pt.AwaitNodes(seconds=ENDS_WITHIN_S)]
     started = [life for life in _taking_part(state) if life.started]
     if len(started) < len(_taking_part(state)):
         # which of them began is not known: another attempt is certain

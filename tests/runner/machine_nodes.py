@@ -106,6 +106,8 @@ class Node:
         self.met: Rendezvous | None = None
         self.alive: dict[int, int] = {}
         """Pid by rank."""
+        self.judged: set[int | None] = set()
+        """Attempts that have failed here."""
         self.join_s = 0.0
         """Until when it waits for the other nodes of its attempt."""
         self.ends: list[RankEnd] = []
@@ -192,7 +194,7 @@ class Node:
         there = [one for one in self.world.nodes.values() if one.has_joined(self.met.run_id)]
         if len(there) == self.met.nodes:
             for node in there:
-                node.later(0.0, 1.0, node._group_started)
+                node._group_started()
         elif self.world.loop.time() > self.join_s:
             self._held(None)
         else:
@@ -300,6 +302,7 @@ class Node:
 
     def _held(self, rank: int | None) -> None:
         self.phase = "held"
+        self.judged.add(self.attempt)
         outcome = AttemptOutcome(self.attempt or 0, 30.0, 5, 1, None, None, kind="exit_code")
         self.record(
             ev.FailureJudged(
@@ -655,13 +658,19 @@ class World:
         assert 0 <= state.budget.used <= self.limit, "the budget is overspent"
         if before.is_over:
             assert state == before, "an end is final"
-        if isinstance(event, ev.RankExited) and event.attempt == before.attempt:
+        if isinstance(event, ev.RankStarted | ev.RankExited | ev.TrainingStarted):
+            assert event.attempt == before.attempt, "an event of an earlier attempt counts"
+        if isinstance(event, ev.RankExited):
             known = before.ranks.get(event.rank)
             assert known is None or not known.exited, "an exit is told once"
         elif isinstance(event, ev.NodesChosen):
             self._check_nodes(before, event)
         elif isinstance(event, ev.NodeStarted):
             self.began.add((event.attempt, event.node))
+        elif isinstance(event, ev.NodeFailed) and event.cause and event.cause.kind == "exit_code":
+            assert event.attempt in self.nodes[event.node].judged, (
+                f"{event.node} has not failed in {event.attempt}"
+            )
         elif isinstance(event, ev.RestartRequested):
             self._check_request(before, event)
         elif isinstance(event, ev.EndDecided) and str(event.reason).startswith("fewer than"):

@@ -7,6 +7,7 @@ import socket
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import msgspec
@@ -20,6 +21,7 @@ from ddptop_runner.host import addresses, procs
 from ddptop_runner.model import node_link as nl
 from ddptop_runner.model.spec import Device, Membership, Rendezvous, write_spec
 from ddptop_runner.node import remote
+from ddptop_runner.node.links import PING_S
 
 MET = Rendezvous(
     run_id="a.0", address="127.0.0.1", port=29500, node_rank=0, nodes=2, first_rank=0, world=4
@@ -121,6 +123,19 @@ def test_a_part_does_not_take_the_devices_of_another_job(
         with pytest.raises(ControlError, match="GPU 1 is reserved by job other"):
             remote.start(order)
     assert started == [3] * starts
+
+
+async def test_a_link_ends_once_a_head_that_follows_is_silent_for_several_pings(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    assert 4 * PING_S <= remote.HEAD_SILENT_S <= 30.0  # --orphan-timeout counts from then on
+    monkeypatch.setattr(remote, "HEAD_SILENT_S", 0.01)
+    reader: Any = asyncio.StreamReader()
+    follower: Any = SimpleNamespace(is_following=True)
+    assert await remote._line(reader, follower) == b""
+    preflight: Any = SimpleNamespace(is_following=False)  # its head may check hosts for a while
+    with pytest.raises(asyncio.TimeoutError):
+        await asyncio.wait_for(remote._line(reader, preflight), 0.05)
 
 
 async def test_a_history_that_cannot_be_read_ends_the_link_with_a_reason(

@@ -59,8 +59,8 @@ KEPT_S = 14 * 86400.0
 """What a node keeps of an ended job, counted from its last output."""
 REQUEST_S = 60.0
 UNSENT_BYTES = 1 << 20
-HEAD_SILENT_S = 300.0
-"""A head that follows pings more often: one whose host is gone may never close the link."""
+HEAD_SILENT_S = 30.0
+"""A head that follows pings every 5 s: one whose host is gone may never close the link."""
 OF_SUPERVISOR = frozenset({"ping", "stop", "kill", "restart", "evidence", "stacks", "checkpoint"})
 GLOO_INTERFACE = "GLOO_SOCKET_IFNAME"
 

@@ -43,7 +43,7 @@ def run(
     wait_with_garbage()
     from ddptop.tui.prefs.settings import read_settings
     from ddptop.tui.start import app_with
-    from ddptop.tui.terminal_driver import TerminalDriver
+    from ddptop.tui.textual_gaps import TerminalDriver
 
     settings = read_settings()
     asked = settings.interface.ascii if ascii_only is None else ascii_only

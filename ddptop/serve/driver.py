@@ -8,6 +8,8 @@ from textual import messages
 from textual.drivers.web_driver import WebDriver
 from textual.message import Message
 
+from ddptop.tui.textual_gaps import post_from_thread
+
 
 class TabDriver(WebDriver):
     """Ends the app when nobody is left to talk to, and says nothing to an app that has ended."""
@@ -25,4 +27,4 @@ class TabDriver(WebDriver):
         a coroutine that nobody awaits, of which Python complains on stderr.
         """
         with contextlib.suppress(RuntimeError):  # the loop is closed
-            self._loop.call_soon_threadsafe(self._app.post_message, message)
+            post_from_thread(self, message)

@@ -8,13 +8,15 @@ import datetime as dt
 import os
 import shutil
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, ClassVar, Protocol, runtime_checkable
 
 from msgspec.structs import replace
 from textual import events
 from textual.await_complete import AwaitComplete
+from textual.binding import Binding, BindingType
+from textual.filter import LineFilter
 from textual.geometry import Size
 from textual.message import Message
 
@@ -23,17 +25,22 @@ from ddptop.sources.collector import Collector
 from ddptop.sources.machine import read_machine
 from ddptop.sources.messages import SnapshotReady
 from ddptop.sources.snapshot import Devices, Snapshot, Wish
-from ddptop.tui import messages
-from ddptop.tui.acting import ActingApp
-from ddptop.tui.garbage import go_on_with_garbage
+from ddptop.tui import messages, operations
+from ddptop.tui.actions import EVERYWHERE, HELP, PALETTE, bindings
+from ddptop.tui.garbage import give_back, go_on_with_garbage
 from ddptop.tui.hangup import HangUp
-from ddptop.tui.reach import Reach
+from ddptop.tui.prefs.keymap import KeyMap
+from ddptop.tui.prefs.theme import OWN, STRONG
+from ddptop.tui.reach import Filters, Reach, greeting, kept
 from ddptop.tui.screens.base import MonitorScreen
+from ddptop.tui.textual_gaps import QuietApp, forget_drawn
+from ddptop.view.keys import key, use
 from ddptop.view.shown import Machine
 from ddptop_runner.base.clock import utc_now
 
 if TYPE_CHECKING:
     from textual.command import Provider
+    from textual.theme import Theme
 
     from ddptop_runner.foreign.types import ForeignJob
 
@@ -74,12 +81,18 @@ def _themes() -> type[Provider]:
     return ThemeCommands
 
 
-class DdptopApp(ActingApp):
+class DdptopApp(QuietApp):
     """Watches jobs. Leaving it never touches one."""
 
     TITLE = "ddptop"
     CSS_PATH = Path(__file__).with_name("ddptop.tcss")
     COMMANDS = {_actions, _jobs, _themes}
+    BINDINGS: ClassVar[list[BindingType]] = [
+        *bindings(
+            [replace(action, action=action.action.removeprefix("app.")) for action in EVERYWHERE]
+        ),
+        Binding("ctrl+z", "refuse_suspending", show=False, id="app.suspend"),
+    ]
 
     def __init__(
         self,
@@ -106,7 +119,14 @@ class DdptopApp(ActingApp):
                 screen leaves ddptop.
             reach: keys, colours and glyphs as a person set them.
         """
-        super().__init__(reach, readonly=readonly)
+        super().__init__()
+        self.reach = reach or Reach()
+        """The user's interface settings."""
+        self.keys: KeyMap = self.reach.keys
+        """The keys in use."""
+        self._outgoing = Filters(self.reach)
+        self._take_settings()
+        self._readonly = readonly
         self._opening = opening
         self._first_job = job if watched is None else watched.name
         self._first_is_foreign = watched is not None
@@ -130,7 +150,7 @@ class DdptopApp(ActingApp):
             self.call_later(self._begin, loop)  # the first look is for what it opens
         else:
             self._begin(loop)
-        self.greet()
+        self._greet()
         if _is_terminal():  # without one at the start there is none to lose
             self.set_interval(1.0, self._mind_terminal)
             self._hang_up.watch(loop, self._leave_with_terminal)
@@ -168,6 +188,71 @@ class DdptopApp(ActingApp):
         size = Size(*shutil.get_terminal_size((0, 0)))
         if size and size != self.size and not self.supports_smooth_scrolling:  # told in band else
             self.post_message(events.Resize(size, size))
+
+    # --- what a person set ---------------------------------------------------------------------
+
+    def _take_settings(self) -> None:
+        use(self.keys.named())
+        self.animation_level = "none"
+        for theme in (*OWN, *self.reach.themes):
+            self.register_theme(theme)
+        self.theme = self.reach.theme
+        self.set_class(STRONG in self.current_theme.variables, "-strong-contrast")
+        if chosen := self.keys.for_textual():
+            self.set_keymap(chosen)
+
+    def get_line_filters(self) -> Sequence[LineFilter]:
+        """Nothing steers the terminal, and everything is in the colors and glyphs it has."""
+        return self._outgoing.around(super().get_line_filters(), no_color=self.no_color)
+
+    def _greet(self) -> None:
+        """Report errors in the settings and, on the first start, show where help is."""
+        self.theme_changed_signal.subscribe(self, self._theme_chosen)
+        if (told := greeting(self.reach)) is not None:
+            text, title = told
+            self.notify(text, title=title, severity="warning", timeout=12, markup=False)
+        if self.reach.remember is not None and not self.reach.memory.greeted:
+            help_key, palette_key = self.keys.short(HELP), self.keys.short(PALETTE)
+            self.notify(f"{help_key} help · {palette_key} commands", markup=False, timeout=12)
+            self.reach = kept(self.reach, greeted=True)
+
+    def _theme_chosen(self, theme: Theme) -> None:
+        """A theme chosen in the palette is there at the next start."""
+        self.set_class(STRONG in theme.variables, "-strong-contrast")
+        if theme.name != self.reach.theme:
+            asked = self.reach.interface.theme
+            self.reach = kept(replace(self.reach, theme=theme.name), theme=theme.name, asked=asked)
+
+    def action_refuse_suspending(self) -> None:
+        """A suspended program would leave the terminal raw."""
+        self.notify(
+            f"ddptop cannot be suspended; press {key('app.detach')} to quit (jobs keep running)"
+        )
+
+    def refuses(self, what: str) -> bool:
+        """Whether this viewer is read-only; if so, notify the user."""
+        if self._readonly:
+            self.clear_notifications()  # one says it all
+            self.notify(f"read-only: {what} is disabled", severity="warning", markup=False)
+        return self._readonly
+
+    # --- what is done to jobs ------------------------------------------------------------------
+
+    def on_operation_wanted(self, message: messages.OperationWanted) -> None:
+        """Ask first where it does harm, then act."""
+        operations.wanted(self, message)
+
+    def on_command_done(self, message: messages.CommandDone) -> None:
+        """Report the result and refresh."""
+        operations.done(self, message)
+
+    def on_stacks_wanted(self, message: messages.StacksWanted) -> None:
+        """Show where the ranks stand."""
+        operations.show_stacks(self, message.view)
+
+    def on_evidence_wanted(self, message: messages.EvidenceWanted) -> None:
+        """Show the evidence saved at the last failure or hang."""
+        operations.show_evidence(self, message.view, message.attempt)
 
     # --- data ----------------------------------------------------------------------------------
 
@@ -229,10 +314,19 @@ class DdptopApp(ActingApp):
 
     def pop_screen(self) -> AwaitComplete:
         """To the screen below; below the job that ddptop was opened on all jobs are shown."""
+        self._forget_closed()
         if len(self.screen_stack) > 2:
             return super().pop_screen()
-        self._forget_closed()
         return self.switch_screen(self._all_jobs())
+
+    def _forget_closed(self) -> None:
+        """Forget what the screen's widgets drew."""
+        self._forget_drawn()
+        self.set_timer(1.0, self._forget_drawn)  # once the screen is gone
+
+    def _forget_drawn(self) -> None:
+        forget_drawn()
+        give_back()
 
     def _open(self, job: str, foreign: bool, *, is_first: bool = False) -> None:
         from ddptop.tui.screens.job import JobScreen
@@ -309,7 +403,7 @@ class DdptopApp(ActingApp):
 
     def on_launch_wanted(self) -> None:
         """Open the form, then show the launched job."""
-        if self._refuse("launching jobs"):
+        if self.refuses("launching jobs"):
             return
         from ddptop.tui.screens.launch import LaunchScreen
 

@@ -12,9 +12,12 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from ddptop.tui import messages
 from ddptop.view.host_words import host_of
+from ddptop.view.keys import key
 from ddptop.view.rank_words import launcher_in_words
 from ddptop_runner.base import bounded
+from ddptop_runner.base.clock import utc_now
 from ddptop_runner.base.errors import DdptopError, UsageError
 from ddptop_runner.base.paths import owner_in_words
 from ddptop_runner.base.units import plural
@@ -24,6 +27,7 @@ from ddptop_runner.jobs import commands
 from ddptop_runner.store.log_clean import sanitize
 
 if TYPE_CHECKING:
+    from ddptop.tui.app import DdptopApp
     from ddptop_runner.foreign.actions import Action, SignalOutcome, SignalPlan
 
 GRACE_S = 30.0
@@ -274,3 +278,123 @@ def _text(path: Path) -> str:
 
 def _clean(text: str) -> str:
     return sanitize(text)
+
+
+# --- asked back, carried out, and told ------------------------------------------------------------
+
+
+def wanted(app: DdptopApp, message: messages.OperationWanted) -> None:
+    """Ask first where it does harm, then act."""
+    view = message.view
+    if app.refuses("changing jobs"):
+        return
+    if view.is_live != message.needs_live:
+        again = (
+            "" if isinstance(view, ForeignView) else f"; press {key('job.again')} to relaunch it"
+        )
+        text = "is still running; stop it first" if view.is_live else f"has ended{again}"
+        app.notify(f"{view.job} {text}", severity="warning", markup=False)
+        return
+    try:
+        operation = message.make(view)
+    except DdptopError as refused:
+        tell(app, "", refused)
+        return
+    if not operation.question:
+        app.notify(operation.effect, markup=False)
+        _carry_out(app, view.job, operation)
+        return
+
+    def answered(yes: bool | None) -> None:
+        if yes:
+            if operation.plan is not None:
+                from ddptop.draw.foreign import stopping_words
+
+                app.collector.stopping(view.job, stopping_words(operation.plan, utc_now()))
+                app.collector.ask()
+            _carry_out(app, view.job, operation)
+
+    from ddptop.tui.screens.confirm import ConfirmScreen
+
+    question = ConfirmScreen(operation.question, operation.effect, operation.verb)
+    app.push_screen(question, answered)
+
+
+def _carry_out(app: DdptopApp, job: str, operation: Operation) -> None:
+    def run() -> None:
+        from ddptop_runner.foreign.actions import SignalOutcome
+
+        error, said, ended = None, operation.done, None
+        try:
+            outcome = operation.run()
+            if isinstance(outcome, SignalOutcome):
+                said = outcome.sentence
+                ended = (job, outcome.ended_by) if outcome.ended_by else None
+            elif outcome:
+                said = outcome
+        except DdptopError as refused:
+            error = refused
+        except OSError as failed:
+            error = DdptopError(str(failed))
+        app.post_message(messages.CommandDone(said, error, ended, job))
+
+    app.run_worker(run, thread=True, group="commands")
+
+
+def done(app: DdptopApp, message: messages.CommandDone) -> None:
+    """Report the result and refresh."""
+    if message.ended is not None:
+        app.collector.ended(*message.ended)
+    if message.job is not None:
+        app.collector.stopping(message.job, None)
+    tell(app, message.text, message.error)
+    app.collector.ask()
+
+
+def tell(app: DdptopApp, text: str, error: DdptopError | None) -> None:
+    """Say what was done, or why it was not."""
+    if error is None:
+        app.notify(text, markup=False)
+    else:
+        hint = f"\n{error.hint}" if error.hint else ""
+        app.notify(f"{error.message}{hint}", severity="error", timeout=10, markup=False)
+
+
+def show_stacks(app: DdptopApp, view: AnyJob) -> None:
+    """Show where the ranks stand, once they have answered."""
+    own = not isinstance(view, ForeignView)
+    if own and view.is_live and app.refuses("signaling ranks to read their stacks"):
+        return
+    _read_into(app, f"stacks for {view.job}", stacks_source(view), lambda: read_stacks(view))
+
+
+def show_evidence(app: DdptopApp, view: AnyJob, attempt: int | None) -> None:
+    """Show the evidence saved at the last failure or hang."""
+    if isinstance(view, JobView):
+        from ddptop.sources import evidence_pages
+
+        hint = "saved before any signal was sent; esc closes"
+        _read_into(
+            app, f"evidence for {view.job}", hint, lambda: evidence_pages.read(view, attempt)
+        )
+
+
+def _read_into(
+    app: DdptopApp, title: str, hint: str, read: Callable[[], list[tuple[str, str]]]
+) -> None:
+    from ddptop.tui.screens.sections import SectionsScreen
+
+    screen = SectionsScreen(title, hint)
+    app.push_screen(screen)
+
+    def fill() -> None:
+        try:
+            sections = read()
+        except DdptopError as error:
+            app.call_from_thread(screen.fail, error.message, error.hint)
+        except OSError as error:
+            app.call_from_thread(screen.fail, f"cannot be read: {error}", None)
+        else:
+            app.call_from_thread(screen.show, sections)
+
+    app.run_worker(fill, thread=True, group="stacks")

@@ -1,4 +1,4 @@
-"""The app below the app: keys, colours, glyphs and memory, as a person set them.
+"""Keys, colors, glyphs and memory, as a person set them.
 
 Without a `Reach` nothing is read or written, and everything is as it is by default.
 """
@@ -6,26 +6,19 @@ Without a `Reach` nothing is read or written, and everything is as it is by defa
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import ClassVar
 
 import msgspec
 from msgspec.structs import replace
 from rich.segment import Segment
-from textual._styles_cache import StylesCache
-from textual.await_complete import AwaitComplete
-from textual.binding import Binding, BindingType
 from textual.color import Color
 from textual.filter import ANSIToTruecolor, LineFilter, Monochrome, NoColor
 from textual.theme import BUILTIN_THEMES, Theme
 
-from ddptop.tui.actions import EVERYWHERE, HELP, PALETTE, bindings
-from ddptop.tui.garbage import give_back
 from ddptop.tui.prefs.ascii import Translator, drawable
-from ddptop.tui.prefs.keymap import KeyedApp, KeyMap, check_keys
+from ddptop.tui.prefs.keymap import KeyMap, check_keys
 from ddptop.tui.prefs.memory import Memory
 from ddptop.tui.prefs.settings import Interface, Settings
-from ddptop.tui.prefs.theme import DARK, OWN, STRONG, chosen_theme, own_themes
-from ddptop.view.keys import key, use
+from ddptop.tui.prefs.theme import DARK, OWN, chosen_theme, own_themes
 
 NOTHING = Memory()
 PLAIN = Interface()
@@ -115,85 +108,35 @@ class _Glyphs(LineFilter):
         ]
 
 
-class ReachApp(KeyedApp):
-    """Keys, themes, glyphs, the first hint and what is wrong in the settings."""
+class Filters:
+    """What becomes of everything on its way to the terminal."""
 
-    BINDINGS: ClassVar[list[BindingType]] = [
-        *bindings(
-            [replace(action, action=action.action.removeprefix("app.")) for action in EVERYWHERE]
-        ),
-        Binding("ctrl+z", "refuse_suspending", show=False, id="app.suspend"),
-    ]
-
-    def __init__(self, reach: Reach | None = None) -> None:
-        super().__init__()
-        self.reach = reach or Reach()
-        """The user's interface settings."""
-        self.keys = self.reach.keys
-        use(self.keys.named())
-        self._glyphs = _Glyphs(self.reach.letters) if self.reach.letters is not None else None
-        self._no_colour = NoColor()
+    def __init__(self, reach: Reach) -> None:
         self._tame = _Tame()
-        self.animation_level = "none"
-        for theme in (*OWN, *self.reach.themes):
-            self.register_theme(theme)
-        self.theme = self.reach.theme
-        self.set_class(STRONG in self.current_theme.variables, "-strong-contrast")
-        if chosen := self.keys.for_textual():
-            self.set_keymap(chosen)
+        self._no_colour = NoColor()
+        self._glyphs = None if reach.letters is None else _Glyphs(reach.letters)
 
-    def get_line_filters(self) -> Sequence[LineFilter]:
-        """Textual's; where NO_COLOR is set, no colours rather than shades of grey; then glyphs."""
-        filters = [self._tame, *super().get_line_filters()]
-        if self.no_color:
+    def around(self, textuals: Sequence[LineFilter], *, no_color: bool) -> Sequence[LineFilter]:
+        """Textual's; where NO_COLOR is set, no colors rather than shades of gray; then glyphs."""
+        filters = [self._tame, *textuals]
+        if no_color:
             kept = (one for one in filters if not isinstance(one, (Monochrome, ANSIToTruecolor)))
             filters = [*kept, self._no_colour]
         return filters if self._glyphs is None else [*filters, self._glyphs]
 
-    def pop_screen(self) -> AwaitComplete:
-        """Forget what the screen's widgets drew."""
-        self._forget_closed()
-        return super().pop_screen()
 
-    def _forget_closed(self) -> None:
-        """A cache of Textual's keeps all that a thousand widgets drew."""
-        self._forget_drawn()
-        self.set_timer(1.0, self._forget_drawn)  # once the screen is gone
+def greeting(reach: Reach) -> tuple[str, str] | None:
+    """What to tell at the start, and its title: errors in the settings, else where help is."""
+    if reach.problems:
+        first, *others = reach.problems
+        more = f"\nand {len(others)} more; run ddptop keys to list them" if others else ""
+        return f"{first}{more}", "settings"
+    return None
 
-    def _forget_drawn(self) -> None:
-        StylesCache.get_inner_outer.cache_clear()
-        give_back()
 
-    def greet(self) -> None:
-        """Report errors in the settings and, on the first start, show where help is."""
-        self.theme_changed_signal.subscribe(self, self._colours_changed)
-        if self.reach.problems:
-            first, *others = self.reach.problems
-            more = f"\nand {len(others)} more; run ddptop keys to list them" if others else ""
-            self.notify(
-                f"{first}{more}", title="settings", severity="warning", timeout=12, markup=False
-            )
-        if self.reach.remember is not None and not self.reach.memory.greeted:
-            help_key, palette_key = self.keys.short(HELP), self.keys.short(PALETTE)
-            self.notify(f"{help_key} help · {palette_key} commands", markup=False, timeout=12)
-            self._keep(greeted=True)
-
-    def _keep(self, **changes: str | bool | None) -> None:
-        memory = msgspec.structs.replace(self.reach.memory, **changes)
-        self.reach = replace(self.reach, memory=memory)
-        if self.reach.remember is not None:
-            self.reach.remember(memory)
-
-    def _colours_changed(self, theme: Theme) -> None:
-        """A theme chosen in the palette is there at the next start."""
-        self.set_class(STRONG in theme.variables, "-strong-contrast")
-        if theme.name != self.reach.theme:
-            self.reach = replace(self.reach, theme=theme.name)
-            asked = self.reach.interface.theme
-            self._keep(theme=theme.name, asked=asked)
-
-    def action_refuse_suspending(self) -> None:
-        """A suspended program would leave the terminal raw."""
-        self.notify(
-            f"ddptop cannot be suspended; press {key('app.detach')} to quit (jobs keep running)"
-        )
+def kept(reach: Reach, **changes: str | bool | None) -> Reach:
+    """The settings with something else remembered, which is kept for the next start."""
+    memory = replace(reach.memory, **changes)
+    if reach.remember is not None:
+        reach.remember(memory)
+    return replace(reach, memory=memory)

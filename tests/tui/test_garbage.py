@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from ddptop.tui import reach
+from ddptop.tui import app as app_module
 from ddptop.tui.app import DdptopApp
 from tests.tui import fake_home
 from tests.tui.driving import settle, until
@@ -38,7 +38,7 @@ async def test_it_does_when_a_screen_is_closed(
     frozen: Path, make_app: Callable[..., DdptopApp], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     given: list[int] = []
-    monkeypatch.setattr(reach, "give_back", lambda: given.append(len(app.screen_stack)))
+    monkeypatch.setattr(app_module, "give_back", lambda: given.append(len(app.screen_stack)))
     fake_home.two_cpu_ranks(frozen)
     app = make_app()
     async with app.run_test(size=(80, 24)) as pilot:

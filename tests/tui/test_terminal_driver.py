@@ -8,7 +8,7 @@ import signal
 from collections.abc import Iterator
 
 import pytest
-from ddptop.tui.terminal_driver import TerminalDriver
+from ddptop.tui.textual_gaps import TerminalDriver
 from textual.app import App
 
 HANDLED = (signal.SIGTSTP, signal.SIGCONT, signal.SIGWINCH)

@@ -14,7 +14,6 @@ from textual.app import App
 from textual.keys import Keys, key_to_character
 
 from ddptop.tui.actions import ALL, EVERYWHERE, HELP, MOVING, PALETTE, Action, key_text
-from ddptop.tui.ending import EndingApp
 from ddptop.tui.prefs.settings import did_you_mean, near, shown
 
 NO_KEY = "no-key"
@@ -78,16 +77,10 @@ class KeyMap(msgspec.Struct, frozen=True):
         return {name: ",".join(keys) or NO_KEY for name, keys in self.chosen.items()}
 
 
-class KeyedApp(EndingApp):
-    """An app with a key map of its own."""
-
-    keys: KeyMap = KeyMap()
-    """The keys in use."""
-
-
 def keys_in_use(app: App[object]) -> KeyMap:
     """The key map of an app."""
-    return app.keys if isinstance(app, KeyedApp) else KeyMap()
+    keys = getattr(app, "keys", None)
+    return keys if isinstance(keys, KeyMap) else KeyMap()
 
 
 def help_hint(app: App[object], *, typing: bool = False) -> str:
@@ -145,11 +138,11 @@ def parse_key(text: str) -> str | None:
 
 
 def _of_character(character: str) -> str | None:
-    from textual.keys import _character_to_key  # the only way to Textual's names
+    from ddptop.tui.textual_gaps import key_of_character
 
     if character == " ":
         return "space"
-    return _character_to_key(character) if character.isprintable() else None
+    return key_of_character(character) if character.isprintable() else None
 
 
 def check_keys(given: Mapping[str, object], file: str) -> tuple[KeyMap, list[str]]:

@@ -20,6 +20,7 @@ from ddptop.tui.launching import LaunchForm
 from ddptop.tui.messages import JobLaunched
 from ddptop.tui.prefs.keymap import help_hint, keys_in_use
 from ddptop.tui.screens.base import VERTICAL
+from ddptop.tui.textual_gaps import TypedInput
 from ddptop.tui.widgets.gpu_choice import GpuChoice
 from ddptop.tui.widgets.table import HEAD_LINES
 from ddptop.view.launch_help import FIELDS
@@ -38,19 +39,18 @@ class PathSuggester(Suggester):
         return await asyncio.to_thread(launching.complete_path, value)
 
 
-class PathInput(Input):
+class PathInput(TypedInput):
     """A line for a path: tab completes it, and goes on when there is nothing to complete."""
 
-    async def _on_key(self, event: events.Key) -> None:
-        if event.key == "tab" and self._suggestion and self.cursor_at_end:
+    def take_key(self, event: events.Key) -> None:
+        """Tab completes."""
+        if event.key == "tab" and self.suggested and self.cursor_at_end:
             event.stop()
             event.prevent_default()
             self.action_cursor_right()
-            return
-        await super()._on_key(event)
 
 
-class Word(Input):
+class Word(TypedInput):
     """A line in which no question mark can be meant: the key of the help opens it here too."""
 
     def check_consume_key(self, key: str, character: str | None) -> bool:
@@ -58,7 +58,8 @@ class Word(Input):
         is_help = key in keys_in_use(self.app).keys(HELP)
         return not is_help and super().check_consume_key(key, character)
 
-    async def _on_key(self, event: events.Key) -> None:
+    def take_key(self, event: events.Key) -> None:
+        """The key of the help is not typed."""
         if event.key in keys_in_use(self.app).keys(HELP):
             event.prevent_default()  # Input would take it
 

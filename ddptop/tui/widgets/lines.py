@@ -12,6 +12,7 @@ from textual.strip import Strip
 from textual.widget import Widget
 
 from ddptop.tui.prefs.ascii import harmless
+from ddptop.tui.textual_gaps import attach
 from ddptop.view.text import STYLES, Line, cells_of, fit
 
 
@@ -148,7 +149,7 @@ class LinesView(Widget):
         of the time to the first frame.
         """
         part = DOMNode(classes=f"line--{name}")
-        part._attach(self)
+        attach(part, self)
         self.app.stylesheet.apply(part)
         return part.styles
 

@@ -95,7 +95,7 @@ class RankPanel(Vertical):
 
     def on_mount(self) -> None:
         """The table, until ranks are known."""
-        self._display()
+        self._show_shape()
 
     @property
     def shown(self) -> RankCards | RankTable | HeatMap:
@@ -220,11 +220,11 @@ class RankPanel(Vertical):
             widget.rank = rank if known else None
         elif rank is not None:
             widget.cursor_key = str(rank)
-        self._display()
+        self._show_shape()
         if had_focus:
             self.focus_ranks()
 
-    def _display(self) -> None:
+    def _show_shape(self) -> None:
         for name, widget in (("cards", self.cards), ("table", self.table), ("heat", self.heat)):
             widget.display = name == self.shape
 

@@ -1,0 +1,65 @@
+"""Private names of Textual are used in one module, so that an upgrade has one place to look at."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import re
+from pathlib import Path
+
+import ddptop
+import pytest
+from textual.app import App
+from textual.drivers.linux_driver import LinuxDriver
+from textual.screen import ModalScreen
+from textual.widgets import Input
+
+ROOT = Path(ddptop.__file__).parent
+GAPS = ROOT / "tui" / "textual_gaps.py"
+
+
+def _is_private(name: str) -> bool:
+    return name.startswith("_") and not name.startswith("__")
+
+
+def names_of(one: type) -> set[str]:
+    """What a class defines, and what its methods assign to `self`."""
+    assigned = re.findall(r"self\.(\w+)(?::[^=\n]+)? = ", inspect.getsource(one))
+    return {name for name in (*vars(one), *assigned) if _is_private(name)}
+
+
+PRIVATE = {
+    name
+    for base in (App, ModalScreen, Input, LinuxDriver)
+    for one in base.__mro__
+    if one.__module__.startswith("textual")
+    for name in names_of(one)
+}
+"""Of what ddptop's own classes are made from."""
+
+
+def used_in(path: Path) -> set[str]:
+    """Private names of Textual in a file: imported, called, read, or overridden."""
+    tree, found = ast.parse(path.read_text()), set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("textual"):
+            names = [*(node.module or "").split("."), *(alias.name for alias in node.names)]
+            found |= {name for name in names if _is_private(name)}
+        elif isinstance(node, ast.Attribute) and node.attr in PRIVATE:
+            if not (isinstance(node.value, ast.Name) and node.value.id == "os"):
+                found.add(node.attr)
+        elif isinstance(node, ast.ClassDef) and node.bases:
+            defined = {getattr(one, "name", "") for one in node.body}
+            found |= defined & PRIVATE
+    return found
+
+
+@pytest.mark.parametrize("room", ["tui", "serve"])
+def test_private_names_of_textual_are_in_one_module(room: str) -> None:
+    files = [path for path in (ROOT / room).rglob("*.py") if path != GAPS]
+    assert {str(path): names for path in files if (names := used_in(path))} == {}
+
+
+def test_the_search_finds_them() -> None:
+    assert {"_shutdown", "_handle_exception", "_on_key", "_attach"} <= used_in(GAPS)
+    assert {"_styles_cache", "_character_to_key", "_writer_thread"} & used_in(GAPS)

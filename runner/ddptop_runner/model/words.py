@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Literal
 
 import msgspec
@@ -93,3 +94,13 @@ HAS_ENDED = "the job has ended"
 
 class Base(msgspec.Struct, frozen=True, kw_only=True):
     """Frozen and complete in itself. msgspec inherits neither option: each type repeats them."""
+
+
+_EVALUATION = re.compile(
+    r"(?:^|[^a-z])(?:val|valid|validation|eval|evaluation|test|dev)(?:[^a-z]|$)"
+)
+
+
+def is_of_evaluation(name: str) -> bool:
+    """Whether a scalar is named like one that is measured now and then, such as `val_loss`."""
+    return _EVALUATION.search(name.lower()) is not None

@@ -22,12 +22,15 @@ from ddptop_runner.base.errors import DamagedFileError, DdptopError
 from ddptop_runner.base.files import set_aside
 from ddptop_runner.model.events import SILENT
 from ddptop_runner.model.snapshot import Event, GpuSample, RankSample
+from ddptop_runner.model.words import is_of_evaluation
 from ddptop_runner.store.history_reader import HistoryReader, Series, check_schema
 from ddptop_runner.store.history_schema import (
     EVENT_COLUMNS,
     GPU,
     KINDS,
+    MOST_SCALARS,
     RANK,
+    SCALAR_NAME,
     SILENT_COUNT,
     SPREAD,
     TIERS,
@@ -49,6 +52,8 @@ PRUNE_BUCKETS = 60
 MAX_PENDING_ROWS = 5000
 """Rows per table, and events, that wait in memory while the file cannot be written."""
 BUSY_TIMEOUT_S = 0.25
+SAME_S = 10
+"""A scalar that does not change is recorded once in this time; that of an evaluation only once."""
 FINAL_TIMEOUT_S = 3.0
 """How long `close(final=True)` waits for readers to leave the file."""
 
@@ -209,6 +214,50 @@ class RollUp:
             self._starts[level] = None
 
 
+class Scalars:
+    """Numbers the scalars of a job by name, and tells which of their values are new."""
+
+    def __init__(self) -> None:
+        self.numbers: dict[str, int] = {}
+        self.unsaved: dict[str, int] = {}
+        """Those of them that the file does not have yet."""
+        self._last: dict[int, tuple[int | None, float, int]] = {}
+        """Attempt, value, and time of the last row."""
+
+    def restore(self, db: sqlite3.Connection) -> None:
+        """Take over the names that a file has; what it lacks is to be written to it."""
+        rows = db.execute("SELECT key, value FROM meta").fetchall()
+        stored = {str(v): int(k[len(SCALAR_NAME) :]) for k, v in rows if k.startswith(SCALAR_NAME)}
+        self.numbers = stored | {
+            name: len(stored) + place
+            for place, name in enumerate(name for name in self.numbers if name not in stored)
+        }
+        self.unsaved = {name: n for name, n in self.numbers.items() if name not in stored}
+        self._last.clear()
+
+    def rows(self, t: int, attempt: int | None, ranks: Sequence[RankSample]) -> list[Row]:
+        """The rows of the values that are new; of each name the first rank's that reports it."""
+        rows: list[Row] = []
+        seen: set[str] = set()
+        for sample in ranks:
+            for name, value in sample.metrics.items():
+                if name in seen or value is None:
+                    continue
+                seen.add(name)
+                if name not in self.numbers:
+                    if len(self.numbers) >= MOST_SCALARS or not name.isprintable():
+                        continue
+                    self.numbers[name] = self.unsaved[name] = len(self.numbers)
+                number = self.numbers[name]
+                *before, at = self._last.get(number, (None, None, t))
+                is_same = before == [attempt, value]
+                if is_same and (is_of_evaluation(name) or t - at < SAME_S):
+                    continue
+                self._last[number] = attempt, value, t
+                rows.append((t, number, attempt, sample.step, value, value, value, value))
+        return rows
+
+
 class HistoryWriter:
     """Appends to a job's history. To be used from one thread at a time.
 
@@ -241,6 +290,7 @@ class HistoryWriter:
         self._batch_s = batch_s
         self._hosts = tuple(hosts)
         self._rollups = [RollUp(kind) for kind in KINDS]
+        self._scalars = Scalars()
         self._pending: Completed = {}
         self._pending_events: list[Event] = []
         self._next_seq = 1
@@ -277,7 +327,9 @@ class HistoryWriter:
         self._second = second
         rank_rows = [rank_row(second, attempt, sample) for sample in ranks]
         gpu_rows = [gpu_row(second, attempt, sample, self._hosts) for sample in gpus]
-        for rollup, rows in zip(self._rollups, (rank_rows, gpu_rows), strict=True):
+        scalar_rows = self._scalars.rows(second, attempt, ranks)
+        rows_of = (rank_rows, gpu_rows, scalar_rows)
+        for rollup, rows in zip(self._rollups, rows_of, strict=True):
             rollup.add(second, rows, self._pending)
         since = None if self._written_at is None else unix_s - self._written_at
         # the tenth is for the jitter of a 1 Hz clock
@@ -329,6 +381,7 @@ class HistoryWriter:
         else:
             self._pending.clear()
             self._pending_events.clear()
+            self._scalars.unsaved.clear()
             self.problem = None
 
     def check(self) -> None:
@@ -417,6 +470,7 @@ class HistoryWriter:
                 db.execute("COMMIT")
             (stored,) = db.execute("SELECT max(seq) FROM events").fetchone()
             self._renumber(stored or 0)
+            self._scalars.restore(db)
             if self._second is None:
                 self._restore(db)
         except BaseException:
@@ -456,6 +510,9 @@ class HistoryWriter:
         try:
             for table, rows in self._pending.items():
                 db.executemany(_INSERT[table], rows)
+            for name, number in self._scalars.unsaved.items():
+                row = (f"{SCALAR_NAME}{number}", name)
+                db.execute("INSERT OR REPLACE INTO meta VALUES (?, ?)", row)
             for event in self._pending_events:
                 values = {**msgspec.structs.asdict(event), "ts": event.ts.timestamp()}
                 if event.data is not None:

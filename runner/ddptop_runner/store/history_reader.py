@@ -31,6 +31,9 @@ from ddptop_runner.store.history_schema import (
     HISTORY_SCHEMA,
     KINDS,
     RANK,
+    SAMPLED,
+    SCALAR,
+    SCALAR_NAME,
     SILENT_COUNT,
     SPREAD,
     TIERS,
@@ -149,7 +152,7 @@ class HistoryReader:
     def span(self) -> tuple[int, int] | None:
         """Unix seconds of the first and the last sample, or None without samples."""
         with self.open() as db:
-            return _span(db, KINDS) if db is not None else None
+            return _span(db, SAMPLED) if db is not None else None
 
     def rank_series(
         self, metric: str, since_unix: float, until_unix: float, max_points: int
@@ -182,6 +185,26 @@ class HistoryReader:
         devices of these numbers. The other arguments and the errors are those of `rank_series`.
         """
         return self._series(GPU, metric, since_unix, until_unix, max_points, only)
+
+    def scalar_series(
+        self, since_unix: float, until_unix: float, max_points: int
+    ) -> dict[str, Series]:
+        """What the job reported by name, in order of the names' first appearance.
+
+        The arguments and the errors are those of `rank_series`. A value that lasts has a point
+        every `history.SAME_S`; one of an evaluation only where it was new.
+        """
+        with self.open() as db:
+            if db is None or not columns_of(db, SCALAR.table(TIERS[0])):  # of an older ddptop
+                return {}
+            rows = db.execute("SELECT key, value FROM meta").fetchall()
+            names = {
+                int(key.removeprefix(SCALAR_NAME)): name
+                for key, name in rows
+                if key.startswith(SCALAR_NAME) and name.isprintable()
+            }
+        found = self._series(SCALAR, "value", since_unix, until_unix, max_points) if names else {}
+        return {name: found[number] for number, name in sorted(names.items()) if number in found}
 
     def events(
         self, after_seq: int = 0, limit: int | None = None, *, silent: bool = False
@@ -262,7 +285,7 @@ class HistoryReader:
         spans: list[tuple[int, int]] = []
         start = 0
         with self.open() as db:
-            if db is None or (span := _span(db, KINDS)) is None:
+            if db is None or (span := _span(db, SAMPLED)) is None:
                 return []
             exact_s = max(1, (span[1] - span[0]) // max(1, points))
             level = max(i for i, tier in enumerate(TIERS) if tier.width_s <= exact_s)
@@ -586,7 +609,7 @@ def _series(
 ) -> dict[int, Series]:
     """A series of each subject."""
     low, mean, high, last = _columns(db, kind, metric)
-    step = "l.step" if kind is RANK else "NULL"
+    step = "NULL" if kind is GPU else "l.step"
     bad = "sum(r.loss_nonfinite)" if metric == "loss" else "0"
     points: dict[tuple[int, int], list[Any]] = {}
     for part in parts:

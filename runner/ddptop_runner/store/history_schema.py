@@ -1,6 +1,7 @@
 """The tables of `history.db`.
 
-Two kinds of subjects, ranks and devices, and one table per kind and tier: `rank_1s`, `gpu_60s`, ...
+Three kinds of subjects, ranks, devices, and scalars (a validation loss, a learning rate, whatever
+else a script reports), and one table per kind and tier: `rank_1s`, `gpu_60s`, ...
 A row holds every metric of one subject in one bucket. Buckets start at multiples of their width,
 in unix seconds. A row of a coarse tier exists only once its bucket is over, so that a reader finds
 what follows it in the next finer tier.
@@ -86,7 +87,7 @@ class Metric(msgspec.Struct, frozen=True):
 class Kind(msgspec.Struct, frozen=True, dict=True):
     """Subjects of one sort, with the metrics that are kept of them."""
 
-    name: Literal["rank", "gpu"]
+    name: Literal["rank", "gpu", "scalar"]
     """Prefix of the tables and name of the subject's column."""
     metrics: tuple[Metric, ...]
 
@@ -148,7 +149,15 @@ GPU = Kind(
         Metric("power_w"),
     ),
 )
-KINDS = (RANK, GPU)
+SCALAR = Kind("scalar", (Metric("step", "INTEGER", ("last",)), Metric("value")))
+"""What a job reports by name. A row is written when a value is new, so that there may be long gaps;
+`meta` has the names, under SCALAR_NAME and the number."""
+SAMPLED = (RANK, GPU)
+"""Written every second, and there in every history."""
+KINDS = (*SAMPLED, SCALAR)
+SCALAR_NAME = "scalar "
+MOST_SCALARS = 64
+"""So many names are recorded of a job; those that come later are left out."""
 
 _EVENTS_DDL = """
 CREATE TABLE events (
@@ -175,14 +184,18 @@ def ddl() -> Iterator[str]:
     yield _EVENTS_DDL
     yield _BEGIN_SILENT_COUNT
     for kind in KINDS:
-        metrics = ", ".join(
-            f"{column} {metric.sql_type}" for metric in kind.metrics for column in metric.columns
-        )
         for tier in TIERS:
-            yield (
-                f"CREATE TABLE {kind.table(tier)} (t INTEGER NOT NULL, {kind.name} INTEGER NOT"
-                f" NULL, attempt INTEGER, {metrics}, PRIMARY KEY (t, {kind.name})) WITHOUT ROWID"
-            )
+            yield _table_ddl(kind, tier)
+
+
+def _table_ddl(kind: Kind, tier: Tier) -> str:
+    metrics = ", ".join(
+        f"{column} {metric.sql_type}" for metric in kind.metrics for column in metric.columns
+    )
+    return (
+        f"CREATE TABLE {kind.table(tier)} (t INTEGER NOT NULL, {kind.name} INTEGER NOT"
+        f" NULL, attempt INTEGER, {metrics}, PRIMARY KEY (t, {kind.name})) WITHOUT ROWID"
+    )
 
 
 def columns_of(db: sqlite3.Connection, table: str) -> list[str]:
@@ -201,6 +214,9 @@ def additions(db: sqlite3.Connection) -> Iterator[str]:
         for tier in TIERS:
             table = kind.table(tier)
             known = columns_of(db, table)
+            if not known:
+                yield _table_ddl(kind, tier)
+                continue
             for column, sql_type in types.items():
                 if column not in known:
                     yield f"ALTER TABLE {table} ADD COLUMN {column} {sql_type}"

@@ -106,3 +106,20 @@ def test_a_supervisor_that_starts_again_takes_no_printed_step_for_the_probes() -
     old = sample(step=4, last_progress_at=NOW)  # of a version that did not say it
     record.restore(old, 7)
     assert record.steps == 4
+
+
+def test_what_is_printed_beside_a_probes_losses_is_taken() -> None:
+    probed = sample(step=3, step_source="probe", loss=9.0, loss_state="ok", loss_source="probe")
+    said = text(2.5, scalars=(("learning rate", 3e-4), ("gradient norm", float("nan"))))
+    said.hear(Reading(loss=1.5, kind="val"), NOW)
+    filled = fill(probed, said, None, LATER)
+    assert (filled.loss, filled.loss_source) == (9.0, "probe")
+    assert filled.metrics == {"learning rate": 3e-4, "validation loss": 1.5}
+    said.hear(Reading(loss=1.25, kind="val"), NOW)
+    record = RankRecord(0, 0, 0.0)
+    record.restore(filled, 7)
+    assert record.reported.metrics == {}, "else a new supervisor would show them for ever"
+    reported = sample(loss=1.0, loss_source="api", metrics={"validation loss": 7.0})
+    assert fill(reported, said, None, LATER).metrics["validation loss"] == 7.0
+    record.restore(reported, 7)
+    assert record.reported.metrics == {"validation loss": 7.0}

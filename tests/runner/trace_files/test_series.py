@@ -297,8 +297,17 @@ def test_a_table(table: bytes, expected: list[tuple]) -> None:
             (r.step, r.epoch, r.loss)
             for at in range(0, len(table), piece)
             for r in series.feed(table[at : at + piece])
+            if not r.scalars
         ]
         assert repr(found) == repr(expected)
+
+
+def test_what_else_is_logged_is_kept_by_its_name() -> None:
+    table = b"epoch,step,train_loss,lr-Adam,val_acc\n0,9,0.5,0.001,\n0,19,,,0.75\n"
+    assert [r.scalars for r in CsvSeries().feed(table) if r.scalars] == [
+        (("lr-Adam", 0.001),),
+        (("val_acc", 0.75),),
+    ]
 
 
 def test_a_table_without_lines_is_let_go() -> None:

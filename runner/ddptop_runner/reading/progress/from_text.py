@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 import msgspec
 
+from ddptop_runner.model.probe_message import MAX_METRICS, MAX_NAME_LENGTH
 from ddptop_runner.model.run_step import Printed
 from ddptop_runner.model.snapshot import Progress
 from ddptop_runner.model.words import LossState, ProgressUnit
@@ -35,6 +36,7 @@ _STEPS = frozenset(
 _RESUMES = re.compile(r"resume|start_epoch|from_checkpoint|ckpt_path|init_from")
 _OFF = frozenset({"", "0", "none", "false", "no", "null", "scratch"})
 MAX_WORDS = 4096
+VALIDATION_LOSS = "validation loss"
 MOST = 10**9
 
 
@@ -119,7 +121,8 @@ class TextProgress:
         self.step_since: dt.datetime | None = None
         self.epoch: float | None = None
         self.epochs: int | None = None
-        self.validation_loss: float | None = None
+        self.scalars: dict[str, float] = {}
+        """By name, what is known beside losses and steps; of a validation its loss."""
         self.last_at: dt.datetime | None = None
         """When something new was read."""
         self.loss_min: float | None = None
@@ -188,9 +191,11 @@ class TextProgress:
             self.last_at = at
         if reading.epoch is not None:
             self._take_epoch(reading, at)
+        for name, value in reading.scalars:
+            self._take_scalar(name, value)
         if reading.kind == "val":
             if reading.loss is not None:
-                self.validation_loss = reading.loss
+                self._take_scalar(VALIDATION_LOSS, reading.loss)
             return
         at_s = None if at is None else at.timestamp()
         if reading.counts == "epochs":
@@ -210,6 +215,11 @@ class TextProgress:
                 self._steps.judge(place.before, place.before + (not sure), place.of)
         if reading.loss is not None:
             self._take_loss(reading.loss, reading, at)
+
+    def _take_scalar(self, name: str, value: float) -> None:
+        is_known = name in self.scalars
+        if is_known or (len(self.scalars) < MAX_METRICS and len(name) <= MAX_NAME_LENGTH):
+            self.scalars[name] = value
 
     def written_last(self, at: dt.datetime) -> None:
         """The last of what was heard without a time was written then."""

@@ -9,6 +9,8 @@ proves no life: the hang watch has only what probes report.
 from __future__ import annotations
 
 import datetime as dt
+import math
+from collections.abc import Iterable
 from typing import Any
 
 import msgspec
@@ -80,6 +82,8 @@ def restored(sample: RankSample) -> ProbeMessage:
         left.update(PROVEN_BY_STEPS)
     if sample.loss_source == "log":
         left.update(OF_LOSS)
+    if sample.loss_source != "api":
+        left.add("metrics")  # read from output or files, which are read again
     changes = {name: getattr(sample, name) for name in RESTORED if name not in left}
     optimizers = {name: [None, loss] for name, loss in sample.losses.items()}
     return msgspec.structs.replace(NOTHING, **changes, optimizers=optimizers)
@@ -109,6 +113,8 @@ def fill(
             changes |= _step(sample, told, now)
         if "loss_state" not in changes and _may_lose(sample, told, now):
             changes = _loss(sample, told, from_same="step" in changes) | changes
+    if (metrics := _metrics(sample, (text, trace))) != sample.metrics:
+        changes["metrics"] = metrics
     return msgspec.structs.replace(sample, **changes) if changes else sample
 
 
@@ -144,11 +150,6 @@ def _step(sample: RankSample, told: TextProgress, now: dt.datetime) -> dict[str,
 
 
 def _loss(sample: RankSample, told: TextProgress, from_same: bool) -> dict[str, Any]:
-    metrics = dict(sample.metrics)
-    if told.epoch is not None:
-        metrics.setdefault("epoch", told.epoch)
-    if told.validation_loss is not None:
-        metrics.setdefault("validation loss", told.validation_loss)
     return {
         "loss": told.loss,
         "loss_state": told.loss_state,
@@ -159,5 +160,17 @@ def _loss(sample: RankSample, told: TextProgress, from_same: bool) -> dict[str, 
         "loss_max": told.loss_max,
         "loss_last_good": told.loss_last_good,
         "last_progress_at": sample.last_progress_at or told.last_at,
-        "metrics": metrics,
     }
+
+
+def _metrics(sample: RankSample, sources: Iterable[TextProgress | None]) -> dict[str, float | None]:
+    """What the script reports by name, then what its output says, then what its files say."""
+    metrics = dict(sample.metrics)
+    for told in filter(None, sources):
+        known = dict(told.scalars)
+        if told.epoch is not None:
+            known["epoch"] = told.epoch
+        for name, value in known.items():
+            if len(metrics) < MAX_METRICS and math.isfinite(value):
+                metrics.setdefault(name, value)
+    return metrics

@@ -208,6 +208,23 @@ def _is_value(line: bytes, found: re.Match[bytes]) -> bool:
     return any(char in b".e" for char in number)
 
 
+_SCALAR = re.compile(
+    rb"(?<![\w/.-])(?:(?P<lr>lr|learning[ _]rate)|(?P<norm>grad(?:ient)?[ _]?norm|gnorm))[\"']?"
+    rb"\s{0,3}[:=|]?\s{0,3}[\"'(\[]?(?:tensor\()?(?P<value>" + _NUMBER + rb")(?![\w%]|\.\d)"
+)
+
+
+def scalars(line: bytes) -> tuple[tuple[str, float], ...]:
+    """The first learning rate and gradient norm of a line, by the names that they are shown by."""
+    if b"lr" not in line and b"learning" not in line and b"norm" not in line:
+        return ()
+    found: dict[str, float] = {}
+    for match in _SCALAR.finditer(line):
+        name = "learning rate" if match["lr"] else "gradient norm"
+        found.setdefault(name, float(match["value"].replace(b",", b"")))
+    return tuple(found.items())
+
+
 ReadingKind = Literal["train", "val"]
 StepUnit = Literal["run", "epoch", "samples", "epochs"]
 
@@ -247,6 +264,8 @@ class Reading(msgspec.Struct, frozen=True, gc=False):
     """Whether no word says what is counted: it may be samples."""
     from_zero: bool = False
     """Whether such outputs count epochs from 0, and `epochs` is the number of the last."""
+    scalars: tuple[tuple[str, float], ...] = ()
+    """What else stands there by name, such as a learning rate."""
 
 
 class Epoch(NamedTuple):

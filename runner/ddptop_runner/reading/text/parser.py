@@ -276,8 +276,10 @@ def _of_rank(line: bytes, rank: int | None, local: int | None) -> Iterator[Said]
     if b"train_runtime" in line:  # the summary of a Hugging Face Trainer: a mean over the run
         return
     found = fields.losses(line) if has_loss else []
+    others = fields.scalars(line) if found else ()
     if (bar := bars.bar(line)) is not None:
-        yield from _bar(bar, found, rank, local)
+        for form, said in _bar(bar, found, rank, local):
+            yield form, replace(said, scalars=others) if others else said
         return
     if rank is None and local is None and found:
         rank = fields.rank_in_words(line)
@@ -285,6 +287,8 @@ def _of_rank(line: bytes, rank: int | None, local: int | None) -> Iterator[Said]
         yield from _lone(line, rank, local)
         return
     where = bars.with_timing(fields.progress(line), line)
+    if others:
+        where = replace(where, scalars=others)
     for loss in found:
         yield _said("line", where, rank, local, loss)
 

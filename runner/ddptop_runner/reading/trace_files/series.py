@@ -74,6 +74,7 @@ class EventSeries:
     def _readings(self, event: events.Event) -> list[Reading]:
         step = event.step if 0 <= event.step < MAX_STEP else None
         readings = []
+        others = []
         for tag, value in event.scalars:
             name = self._chosen.name(tag)
             if name is not None:
@@ -92,6 +93,10 @@ class EventSeries:
                     continue
                 self._epoch = (step, value)
                 readings.append(Reading(step=step, epoch=value, written_at_s=event.written_at_s))
+            else:
+                others.append((tag, value))
+        if others:
+            readings.append(Reading(scalars=tuple(others), written_at_s=event.written_at_s))
         return readings
 
 
@@ -158,7 +163,14 @@ class CsvSeries:
                 )
         if not readings and step is not None:
             readings.append(Reading(step=step, epoch=epoch))
-        return readings
+        losses = {column for column, _ in self._losses}
+        others = [
+            (tag, value)
+            for column, tag in enumerate(self._columns)
+            if column not in losses and tag not in ("step", "epoch")
+            if (value := _number(cells[column])) is not None
+        ]
+        return [*readings, Reading(scalars=tuple(others))] if others else readings
 
     def _begin(self, cells: list[str]) -> None:
         self._columns = [cell.strip() for cell in cells]

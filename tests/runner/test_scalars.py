@@ -1,0 +1,112 @@
+"""What a job reports by name is kept over time: validation losses, learning rates, and the like."""
+
+from __future__ import annotations
+
+import sqlite3
+
+import pytest
+from tests.runner.histories import START, dump, rank
+
+from ddptop_runner.model.words import is_of_evaluation
+from ddptop_runner.store.history import SAME_S, HistoryReader, HistoryWriter
+from ddptop_runner.store.history_schema import MOST_SCALARS, SCALAR, TIERS
+
+END = START + 100_000
+
+
+def series(path, points=1000):
+    return HistoryReader(path).scalar_series(START, END, points)
+
+
+@pytest.fixture
+def path(tmp_path):
+    return tmp_path / "history.db"
+
+
+def write(path, samples, attempt=0):
+    """One rank's scalars, by second after START; as many seconds as there are samples."""
+    writer = HistoryWriter(path, batch_s=60)
+    for second, metrics in samples.items():
+        writer.add(START + second, attempt, [rank(step=10 * second, metrics=metrics)], [])
+    writer.close()
+
+
+def test_each_new_value_is_read_with_its_step(path):
+    write(path, {second: {"lr": 0.1 * second, "grad norm": 2.0} for second in range(1, 4)})
+    found = series(path)
+    assert list(found) == ["lr", "grad norm"]
+    assert found["lr"].step == [10, 20, 30]
+    assert found["lr"].mean == pytest.approx([0.1, 0.2, 0.3])
+    assert found["grad norm"].t == [START + 1], "once, for it is the same"
+
+
+def test_a_value_that_lasts_is_a_point_now_and_then_and_an_evaluation_only_once(path):
+    write(path, {second: {"lr": 0.1, "val_loss": 3.0} for second in range(3 * SAME_S)})
+    found = series(path)
+    assert found["lr"].t == [START, START + SAME_S, START + 2 * SAME_S]
+    assert found["val_loss"].t == [START]
+
+
+def test_a_new_attempt_begins_with_a_point(path):
+    write(path, {0: {"val_loss": 3.0}})
+    write(path, {5: {"val_loss": 3.0}}, attempt=1)
+    assert series(path)["val_loss"].attempt == [0, 1]
+
+
+def test_the_first_rank_that_reports_a_name_counts(path):
+    writer = HistoryWriter(path)
+    ranks = [rank(0, metrics={"a": None}), rank(1, metrics={"a": 1.0, "b": 2.0}), rank(2)]
+    writer.add(START, 0, [*ranks, rank(3, metrics={"a": 9.0, "b": 9.0})], [])
+    writer.close()
+    assert {name: one.last for name, one in series(path).items()} == {"a": [1.0], "b": [2.0]}
+
+
+def test_many_and_unprintable_names_are_left_out(path):
+    names = [f"x{number}" for number in range(MOST_SCALARS + 9)]
+    write(path, {0: {"\x1b]0;": 1.0, **dict.fromkeys(names, 1.0)}})
+    assert list(series(path)) == names[:MOST_SCALARS]
+
+
+def test_a_second_writer_goes_on_with_the_same_names(path):
+    write(path, {0: {"a": 1.0, "b": 1.0}})
+    write(path, {1: {"b": 2.0, "c": 3.0}})
+    assert {name: one.last for name, one in series(path).items()} == {
+        "a": [1.0],
+        "b": [1.0, 2.0],
+        "c": [3.0],
+    }
+
+
+def test_long_runs_are_read_from_coarse_tiers(path):
+    write(path, {second: {"lr": float(second)} for second in range(0, 9000, 5)})
+    with sqlite3.connect(path) as db:
+        (rows,) = db.execute(f"SELECT count(*) FROM {SCALAR.table(TIERS[1])}").fetchone()
+    db.close()
+    assert rows == 899
+    found = series(path, 20)["lr"]
+    assert len(found.t) <= 21
+    assert found.mean[0] < found.mean[-1]
+    assert found.last[-1] == 8995.0
+
+
+def test_an_older_history_is_read_and_gets_the_tables(path):
+    write(path, {0: {}})
+    with sqlite3.connect(path) as db:
+        for tier in TIERS:
+            db.execute(f"DROP TABLE {SCALAR.table(tier)}")
+    db.close()
+    assert series(path) == {}
+    assert len(dump(path)["rank_1s"]) == 1
+    write(path, {1: {"lr": 0.5}})
+    assert series(path)["lr"].last == [0.5]
+
+
+@pytest.mark.parametrize(
+    ("name", "is_one"),
+    [
+        *[("val_loss", True), ("validation loss", True), ("loss/eval", True), ("test.acc", True)],
+        *[("lr", False), ("value", False), ("latest", False), ("interval", False)],
+    ],
+)
+def test_evaluations_are_told_by_their_names(name, is_one):
+    assert is_of_evaluation(name) is is_one

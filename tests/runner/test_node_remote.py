@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import socket
 import subprocess
 import sys
+import time
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -14,9 +16,11 @@ import msgspec
 import pytest
 from tests.runner.builders import make_snapshot, make_spec
 
+from ddptop_runner.base import paths
 from ddptop_runner.base.clock import utc_now
 from ddptop_runner.base.errors import ControlError
-from ddptop_runner.base.paths import run_folder
+from ddptop_runner.base.files import lock
+from ddptop_runner.base.paths import RunFolder, create_local_dir, run_folder
 from ddptop_runner.host import addresses, procs
 from ddptop_runner.model import node_link as nl
 from ddptop_runner.model.spec import Device, Membership, Rendezvous, write_spec
@@ -123,6 +127,87 @@ def test_a_part_does_not_take_the_devices_of_another_job(
         with pytest.raises(ControlError, match="GPU 1 is reserved by job other"):
             remote.start(order)
     assert started == [3] * starts
+
+
+def part(job_id: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> RunFolder:
+    """The folder of an ended part, with sockets and history elsewhere."""
+    monkeypatch.setenv("DDPTOP_HOME", str(tmp_path / "home"))
+    monkeypatch.setattr(paths, "_local_base", lambda: tmp_path / "local")
+    folder = remote.member_folder(job_id)
+    folder.path.mkdir(parents=True)
+    folder.supervisor_log.write_text("what it said")
+    write_spec(folder, make_spec(job_id=job_id))
+    (create_local_dir(folder) / "history.db").write_text("what happened")
+    return folder
+
+
+OLD, LATELY = remote.KEPT_S + 60, 60.0
+
+
+@pytest.mark.parametrize(
+    ("started_s", "written_s", "locked", "is_new", "stays"),
+    [
+        (OLD, OLD, False, False, False),
+        (OLD, LATELY, False, False, True),
+        (LATELY, OLD, False, False, True),
+        (OLD, OLD, True, False, True),
+        (OLD, OLD, False, True, True),
+    ],
+    ids=["old", "it wrote lately", "started lately", "it runs", "it is being started"],
+)
+def test_what_an_old_part_left_is_deleted_wherever_it_is(
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    started_s: float,
+    written_s: float,
+    locked: bool,
+    is_new: bool,
+    stays: bool,
+) -> None:
+    folder = part("old@1.0", monkeypatch, tmp_path)
+    local, now_s = folder.live_dir, time.time()
+    assert local != folder.path
+    os.utime(folder.spec_file, (now_s - started_s, now_s - started_s))
+    os.utime(folder.supervisor_log, (now_s - written_s, now_s - written_s))
+    held = lock(folder.guardian_lock) if locked else None
+    remote._prune(folder if is_new else remote.member_folder("new@1.0"))
+    assert (folder.path.exists(), local.exists()) == (stays, stays)
+    if held is not None:
+        os.close(held)
+
+
+def test_a_part_that_runs_or_is_not_ones_own_is_not_forgotten(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    folder = part("train@1.0", monkeypatch, tmp_path)
+    held = lock(folder.guardian_lock)
+    assert held is not None
+    with pytest.raises(ControlError, match="still running"):
+        remote.forget({"job_id": "train@1.0"})
+    os.close(held)
+    with monkeypatch.context() as as_another:
+        as_another.setattr(os, "geteuid", lambda: 4711)
+        with pytest.raises(ControlError, match="not deleting"):
+            remote.forget({"job_id": "train@1.0"})
+    local = folder.live_dir
+    remote.forget({"job_id": "train@1.0"})
+    assert not folder.path.exists() and not local.exists()
+    assert remote.forget({"job_id": "train@1.0"}) == {}
+
+
+def test_a_part_is_not_started_without_its_directory_or_in_a_foreign_folder(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("DDPTOP_HOME", str(tmp_path / "home"))
+    membership = Membership(job="train", node="b", index=1, orphan_timeout_s=60.0)
+    spec = make_spec(job_id="train@1.1", membership=membership, cwd=str(tmp_path / "nowhere"))
+    order = nl.Start(id=1, spec=spec, env={}, attempt=0, rendezvous=MET)
+    with pytest.raises(ControlError, match="nowhere does not exist on this host"):
+        remote.start(order)
+    monkeypatch.setattr(remote, "require_own", lambda _: None)
+    monkeypatch.setattr(os, "geteuid", lambda: 4711)
+    with pytest.raises(ControlError, match="refusing to start"):
+        remote.start(order)
 
 
 async def test_a_link_ends_once_a_head_that_follows_is_silent_for_several_pings(

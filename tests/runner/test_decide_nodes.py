@@ -92,7 +92,19 @@ def test_a_head_that_died_before_the_end_was_recorded_records_it() -> None:
     job.run()
     for rank in range(2):
         job.finish(rank)
-    assert job.take(pt.SupervisorStarted(agent=pt.AgentState())) == [pt.Conclude()]
+    left = replace(job.state, ending=None)  # by a head that died in between
+    assert decide_nodes(left, pt.SupervisorStarted(agent=pt.AgentState()), 1.0, job.spec)[-1:] == [
+        pt.Conclude()
+    ]
+
+
+def test_a_job_that_has_finished_is_not_restarted_before_its_end_is_recorded() -> None:
+    job = Job()
+    job.run()
+    job.finish(0)
+    assert job.finish(1) == [pt.Conclude()]
+    with pytest.raises(ControlError, match="the job is ending"):
+        job.take(pt.RestartAsked(agent=pt.AgentState()))
 
 
 def test_a_node_that_fails_without_a_rank_has_all_nodes_judged() -> None:

@@ -170,12 +170,17 @@ def _part_ended(state: JobState, node: str, event: ev.JobEnded, spec: JobSpec) -
     if well:
         others = [life for name, life in state.nodes.items() if life.takes_part and name != node]
         if all(life.ended for life in others):
-            return [ended, pt.Conclude()]
+            return [ended, *_finished(state)]
         return [ended, *_once_settled(state, node, spec)]
     failed = ev.NodeFailed(attempt=state.attempt, node=node, cause=event.cause)
     if any(life.failed for life in _taking_part(state)):
         return [failed, ended, *_once_settled(state, node, spec)]
     return [failed, ended, pt.KeepEvidenceOnNodes()]
+
+
+def _finished(state: JobState) -> Decision:
+    """All nodes have ended well: nobody can ask for another attempt from here on."""
+    return [ev.EndDecided(attempt=state.attempt, state="finished"), pt.Conclude()]
 
 
 def _once_settled(state: JobState, node: str, spec: JobSpec) -> Decision:
@@ -520,7 +525,7 @@ def _supervisor_started(
     if state.has_failed or any(life.failed for life in _taking_part(state)):
         return [pt.KeepEvidenceOnNodes()]
     if _taking_part(state) and all(life.ended for life in _taking_part(state)):
-        return [pt.Conclude()]  # its end was all that was missing
+        return _finished(state)  # its end was all that was missing
     if _over(state, spec) >= {name for name, life in state.nodes.items() if life.takes_part}:
         return [pt.AwaitNodes(seconds=ENDS_WITHIN_S)]
     started = [life for life in _taking_part(state) if life.started]

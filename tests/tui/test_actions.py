@@ -6,7 +6,8 @@ import importlib
 from collections import Counter
 
 import pytest
-from ddptop.tui.actions import ALL, JOB, OVERVIEW, PLACES, Action, keys_text
+from ddptop.tui import chart_keys
+from ddptop.tui.actions import ALL, CHART_ACTIONS, JOB, OVERVIEW, PLACES, Action, keys_text
 from ddptop.tui.app import DdptopApp
 from ddptop.tui.screens.help import help_lines
 from ddptop.view.glossary import GLOSSARY
@@ -55,6 +56,11 @@ def test_every_action_has_a_method_and_a_help_line(
 def test_every_action_of_the_table_is_bound(actions: tuple[Action, ...], screen: type) -> None:
     bound = {binding.id for binding in screen.BINDINGS}
     assert {action.id for action in actions} <= bound
+
+
+def test_every_key_of_a_chart_does_something() -> None:
+    names = {action.action.split("'")[1] for action in CHART_ACTIONS}
+    assert names == set(chart_keys._DONE)
 
 
 def test_suspending_is_not_offered() -> None:

@@ -8,8 +8,9 @@ from ddptop.charts.split import SplitData
 from ddptop.charts.view import View
 from ddptop.sources.snapshot import Snapshot, Wish
 from ddptop.tui.actions import BACK, CHART_ACTIONS, bindings
+from ddptop.tui.chart_keys import with_chart
 from ddptop.tui.messages import WishChanged
-from ddptop.tui.widgets.chart_keys import ChartKeys
+from ddptop.tui.screens.base import MonitorScreen
 from ddptop.tui.widgets.chart_widget import ChartWidget
 from ddptop.tui.widgets.figure_chart import FigureChart
 from ddptop.tui.widgets.loss_chart import LossChart
@@ -40,7 +41,7 @@ def losses(steps: bool = True) -> ChartData:
     )
 
 
-class Both(ChartKeys):
+class Both(MonitorScreen):
     """Losses above a figure."""
 
     BINDINGS = bindings((*CHART_ACTIONS, BACK))
@@ -58,7 +59,7 @@ class Both(ChartKeys):
         return (self.loss, self.figures)
 
     def wish(self) -> Wish:
-        return self.with_chart(Wish(job="a"))
+        return with_chart(self, Wish(job="a"))
 
     def show(self, snapshot: Snapshot) -> None:
         pass

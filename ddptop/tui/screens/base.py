@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Sequence
 
+from textual import on
 from textual.dom import NoScreen
 from textual.reactive import var
 from textual.screen import Screen
+from textual.widget import Widget
 
 from ddptop.draw.header import cost
 from ddptop.logs.messages import LogRead
 from ddptop.sources.snapshot import Snapshot, Wish
+from ddptop.tui import chart_keys
 from ddptop.tui.messages import SectionsWanted, WishChanged
+from ddptop.tui.widgets.chart_widget import ChartWidget
 from ddptop.tui.widgets.lines import LinesView
 from ddptop.view.findings import findings
 from ddptop.view.text import Line, line
@@ -35,6 +40,8 @@ class MonitorScreen(Screen[None]):
         super().__init__()
         self.readonly = readonly
         """Whether this viewer refuses to do anything to a job."""
+        self.keys_before: Widget | None = None
+        """What had the keys before a chart took them."""
         self.is_first = False
         """Whether ddptop was opened on this screen; leaving it then quits ddptop."""
 
@@ -75,6 +82,19 @@ class MonitorScreen(Screen[None]):
 
         self.post_message(SectionsWanted(f"findings for {job}", *look(snapshot), look))
 
+    def charts(self) -> Sequence[ChartWidget]:
+        """The charts that CHART_ACTIONS are for, the most important first."""
+        return ()
+
+    @on(ChartWidget.Viewed)
+    def _chart_viewed(self, message: ChartWidget.Viewed) -> None:
+        message.stop()
+        chart_keys.viewed(self, message)
+
+    def action_chart(self, name: str, amount: int = 0) -> None:
+        """A key of the charts."""
+        chart_keys.press(self, name, amount)
+
     def wish(self) -> Wish:
         """What this screen needs to know."""
         raise NotImplementedError
@@ -92,8 +112,9 @@ class MonitorScreen(Screen[None]):
         """A character that is no key of this screen, and for no field."""
 
     def action_back(self) -> None:
-        """Go back to the previous screen."""
-        self.dismiss()
+        """Remove the chart's cursor, or go back to the previous screen."""
+        if not chart_keys.escape(self):
+            self.dismiss()
 
     def action_leave(self) -> None:
         """Go back to the previous screen, or quit if ddptop was opened on this one."""

@@ -11,8 +11,9 @@ from textual.containers import Horizontal
 from ddptop.draw.compare import verdict
 from ddptop.sources.snapshot import Snapshot, Wish
 from ddptop.tui.actions import COMPARE, bindings
+from ddptop.tui.chart_keys import escape
 from ddptop.tui.messages import JobPicked, WishChanged
-from ddptop.tui.widgets.chart_keys import ChartKeys
+from ddptop.tui.screens.base import MonitorScreen
 from ddptop.tui.widgets.chart_widget import ChartWidget
 from ddptop.tui.widgets.compare_chart import CompareChart
 from ddptop.tui.widgets.compare_table import CompanionTable, CompareTable
@@ -35,7 +36,7 @@ LIST_SHARE = 0.25
 """Share of the height for the list when it is above the chart."""
 
 
-class CompareScreen(ChartKeys):
+class CompareScreen(MonitorScreen):
     """The losses of two to four jobs on one axis, and a table of what differs."""
 
     DEFAULT_CSS = """
@@ -207,6 +208,6 @@ class CompareScreen(ChartKeys):
 
     def action_back(self) -> None:
         """Remove the cursor or the filter, then go back to the previous screen."""
-        if self.chart_escape() or self._filter.drop():
+        if escape(self) or self._filter.drop():
             return
         self.dismiss()

@@ -17,7 +17,7 @@ from ddptop.draw.device_words import unevenness
 from ddptop.sources.snapshot import Snapshot, Wish
 from ddptop.tui.actions import DEVICES, bindings
 from ddptop.tui.messages import JobPicked, SectionsWanted, WishChanged
-from ddptop.tui.widgets.chart_keys import ChartKeys
+from ddptop.tui.screens.base import MonitorScreen
 from ddptop.tui.widgets.chart_widget import ChartWidget
 from ddptop.tui.widgets.device_details import DeviceDetails
 from ddptop.tui.widgets.devices_table import DevicesTable, ProcessTable, key_of, name_of
@@ -43,7 +43,7 @@ _OF_A_DEVICE = frozenset(
 """What can be done only where there is a device."""
 
 
-class DevicesScreen(ChartKeys):
+class DevicesScreen(MonitorScreen):
     """A table of devices, and the history, processes, and problems of the selected one."""
 
     DEFAULT_CSS = """

@@ -16,8 +16,9 @@ from ddptop.draw.foreign import about
 from ddptop.logs.messages import LogKey, LogRead
 from ddptop.sources.snapshot import JobDetail, Snapshot, Wish
 from ddptop.tui.actions import JOB, bindings
+from ddptop.tui.chart_keys import with_chart
 from ddptop.tui.messages import RankPicked, WishChanged
-from ddptop.tui.screens.paged import PagedScreen
+from ddptop.tui.screens.job_commands import JobBound
 from ddptop.tui.widgets.alerts import AlertsPanel, CausePanel
 from ddptop.tui.widgets.chart_widget import ChartWidget
 from ddptop.tui.widgets.device_details import DeviceDetails
@@ -58,7 +59,7 @@ MAP_ALONE = 32
 """On a screen of fewer rows a map takes the chart's room as well."""
 
 
-class JobScreen(PagedScreen):
+class JobScreen(JobBound):
     """Header, ranks as cards, a table, or a map, losses, events, and the selected rank's log."""
 
     DEFAULT_CSS = Path(__file__).with_name("job.tcss").read_text(encoding="utf-8")
@@ -145,7 +146,7 @@ class JobScreen(PagedScreen):
             log_rank=self.ranks.rank,
             viewer=id(self),
         )
-        return self.with_chart(wish)
+        return with_chart(self, wish)
 
     def charts(self) -> tuple[ChartWidget, ...]:
         """The losses."""

@@ -1,9 +1,13 @@
-"""User actions on a screen's job."""
+"""What the screens of one job have in common: what is done to it, and pages in little room."""
 
 from __future__ import annotations
 
+from textual import on
+from textual.reactive import var
+from textual.widget import Widget
+
 from ddptop.sources.snapshot import JobDetail
-from ddptop.tui import operations
+from ddptop.tui import chart_keys, operations
 from ddptop.tui.messages import (
     CompareWanted,
     DevicesWanted,
@@ -15,14 +19,27 @@ from ddptop.tui.messages import (
     StacksWanted,
     StoryWanted,
 )
-from ddptop.tui.widgets.chart_keys import ChartKeys
+from ddptop.tui.screens.base import MonitorScreen
+from ddptop.tui.widgets.pages import Pages
 from ddptop.view.rank_words import device_uuid
 
 NO_HISTORY = "{} has no {}: ddptop did not start it"
 
 
-class JobCommands(ChartKeys):
-    """The commands; the app asks, refuses and carries out."""
+class JobBound(MonitorScreen):
+    """The app asks, refuses and carries out.
+
+    The stylesheet shows what belongs to the class `-page-NAME`; `main` is all that fits.
+    """
+
+    page: var[str] = var("main", init=False)
+    """Which page is shown."""
+
+    def __init__(self, pages: Pages | None = None, *, readonly: bool = False) -> None:
+        """`pages` is the row with their names; None: there is one page."""
+        super().__init__(readonly=readonly)
+        self._pages = Pages() if pages is None else pages
+        self.add_class("-page-main", update=False)
 
     job: str
     """The job's name."""
@@ -123,3 +140,43 @@ class JobCommands(ChartKeys):
     def action_launch(self) -> None:
         """Open the form."""
         self.post_message(LaunchWanted())
+
+    # --- pages ---------------------------------------------------------------------------------
+
+    def page_widget(self, page: str) -> Widget | None:
+        """What has the keys on a page; None is what has them while everything is shown."""
+        return None
+
+    def focus_main(self) -> None:
+        """Give the keys to what has them while everything is shown."""
+
+    def show_page(self) -> None:
+        """Update what depends on the page."""
+
+    def watch_page(self, page: str) -> None:
+        """Show one page, and give it the keys."""
+        for name in self._pages.names:
+            self.set_class(name == page, f"-page-{name}")
+        self._pages.show(page)
+        self.show_page()
+        if (target := self.page_widget(page)) is not None:
+            target.focus()
+        else:
+            self.focus_main()
+
+    @on(Pages.Picked)
+    def _page_picked(self, message: Pages.Picked) -> None:
+        self.page = message.page
+
+    def action_page(self, page: str) -> None:
+        """Show a page alone, or all again."""
+        self.page = "main" if self.page == page else page
+
+    def action_back(self) -> None:
+        """Remove the chart's cursor, then show all pages, then go back to the previous screen."""
+        if chart_keys.escape(self):
+            return
+        if self.page != "main":
+            self.page = "main"
+        else:
+            self.dismiss()

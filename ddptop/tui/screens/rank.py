@@ -14,8 +14,9 @@ from ddptop.draw.rank_figures import fact_lines
 from ddptop.logs.messages import LogRead
 from ddptop.sources.snapshot import JobDetail, Snapshot, Wish
 from ddptop.tui.actions import RANK, bindings
+from ddptop.tui.chart_keys import with_chart
 from ddptop.tui.messages import WishChanged
-from ddptop.tui.screens.paged import PagedScreen
+from ddptop.tui.screens.job_commands import JobBound
 from ddptop.tui.widgets.alerts import AlertsPanel
 from ddptop.tui.widgets.chart_widget import ChartWidget
 from ddptop.tui.widgets.figure_chart import FigureChart
@@ -54,7 +55,7 @@ _NOTHING = RankDeviation()
 _OUTSIDE = "n/a: ddptop did not start this job, so step times are not measured"
 
 
-class RankScreen(PagedScreen):
+class RankScreen(JobBound):
     """A sentence, its figures, its loss, its step time, its load, and its last lines."""
 
     DEFAULT_CSS = """
@@ -142,7 +143,7 @@ class RankScreen(PagedScreen):
         if self.foreign and self.detail is not None:
             device = device_uuid(self.detail.view.snapshot, self.rank)
             wish = replace(wish, device=device, device_history_s=DEVICE_S)
-        return self.with_chart(wish)
+        return with_chart(self, wish)
 
     def show(self, snapshot: Snapshot) -> None:
         """Bring every panel up to date."""

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from textual import on
 from textual.app import ComposeResult
 from textual.containers import Vertical
@@ -19,9 +17,8 @@ from ddptop.tui.messages import (
     SectionsWanted,
     WishChanged,
 )
-from ddptop.tui.screens.job_commands import JobCommands
+from ddptop.tui.screens.job_commands import JobBound
 from ddptop.tui.widgets.attempts_table import AttemptsTable
-from ddptop.tui.widgets.chart_widget import ChartWidget
 from ddptop.tui.widgets.filter_bar import FilterBar
 from ddptop.tui.widgets.key_bar import KeyBar
 from ddptop.tui.widgets.table import Table
@@ -39,7 +36,7 @@ WHY_SHARE = 0.55
 """Share of the rest for the selected attempt's cause, when it is above its events."""
 
 
-class StoryScreen(JobCommands):
+class StoryScreen(JobBound):
     """A list of attempts, and the cause and events of the selected one."""
 
     DEFAULT_CSS = """
@@ -92,10 +89,6 @@ class StoryScreen(JobCommands):
         if self.snapshot is None or self.snapshot.wish.job != self.job:
             return None
         return self.snapshot.detail
-
-    def charts(self) -> Sequence[ChartWidget]:
-        """There is none."""
-        return ()
 
     def wish(self) -> Wish:
         """The whole story, and the last log lines of the selected attempt."""

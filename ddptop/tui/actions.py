@@ -85,7 +85,7 @@ AGAIN = Action(
     "again",
     "R",
     "Relaunch",
-    "relaunch an ended job as a new attempt",
+    "relaunch an ended job, unchanged or with edited arguments",
     live=False,
     changes=True,
     own=True,

@@ -401,13 +401,22 @@ class DdptopApp(QuietApp):
             SectionsScreen(message.title, message.hint, message.sections, message.look_again)
         )
 
-    def on_launch_wanted(self) -> None:
+    def on_launch_wanted(self, message: messages.LaunchWanted) -> None:
         """Open the form, then show the launched job."""
         if self.refuses("launching jobs"):
             return
+        from ddptop.tui import operations
         from ddptop.tui.screens.launch import LaunchScreen
+        from ddptop_runner.base.errors import DdptopError
 
-        self.push_screen(LaunchScreen(), self._launched)
+        again = None
+        if message.again is not None:
+            try:
+                again = operations.to_relaunch(message.again)
+            except DdptopError as refused:
+                self._tell("", refused)
+                return
+        self.push_screen(LaunchScreen(again), self._launched)
         self.on_wish_changed()
 
     def _launched(self, job: str | None) -> None:

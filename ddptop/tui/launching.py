@@ -6,14 +6,15 @@ import os
 import shlex
 import subprocess
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-from ddptop_runner.base import units
+from ddptop_runner.base import interpreters, units
 from ddptop_runner.base.errors import DdptopError
 from ddptop_runner.base.start import own_command
 from ddptop_runner.foreign.arguments import launcher_of, python_target
 from ddptop_runner.launch.launchers import inner
+from ddptop_runner.model.spec import JobSpec, NodeSpec
 
 TIMEOUT_S = 120.0
 """Launching takes a second or two; a home on a slow network file system may take longer."""
@@ -33,6 +34,8 @@ class LaunchForm:
     nproc: str = ""
     name: str = ""
     max_restarts: str = DEFAULT_MAX_RESTARTS
+    options: str = ""
+    """Other options of `ddptop launch`."""
     force: bool = False
     """Use GPUs that are busy."""
     wait: bool = False
@@ -69,18 +72,23 @@ def problem(form: LaunchForm) -> str | None:
         is_command = command_words(form.script) is not None
     except ValueError:
         return "script: unclosed quote"
-    try:
-        shlex.split(form.arguments)
-    except ValueError:
-        return "arguments: unclosed quote"
+    for label, text in (("arguments", form.arguments), ("options", form.options)):
+        try:
+            shlex.split(text)
+        except ValueError:
+            return f"{label}: unclosed quote"
     if is_command and form.nproc.strip():
         return "ranks: a command starts its own ranks; set the number in its arguments"
-    if not is_command and not form.gpus and not form.nproc.strip():
+    if not (is_command or form.gpus or form.nproc.strip() or _has(form, "--hosts")):
         return "number of ranks is required when no GPUs are selected"
     for label, text in (("ranks", form.nproc), ("max restarts", form.max_restarts)):
         if text.strip() and not text.strip().isdecimal():
             return f"{label}: {text.strip()} is not a number"
     return None
+
+
+def _has(form: LaunchForm, *options: str) -> bool:
+    return any(word.partition("=")[0] in options for word in shlex.split(form.options))
 
 
 def launch_argv(form: LaunchForm) -> list[str]:
@@ -90,7 +98,7 @@ def launch_argv(form: LaunchForm) -> list[str]:
         ValueError: when a quote in the arguments or a command is not closed.
     """
     argv = ["launch"]
-    if form.gpus is not None:
+    if form.gpus is not None and not _has(form, "--gpus", "--hosts"):
         argv += ["--gpus", units.ranks(list(form.gpus)) or "none"]
     if form.force or form.wait:
         argv.append("--force" if form.force else "--wait-gpus")
@@ -100,10 +108,13 @@ def launch_argv(form: LaunchForm) -> list[str]:
         argv += ["--name", form.name.strip()]
     if form.max_restarts.strip() not in ("", DEFAULT_MAX_RESTARTS):
         argv += ["--max-restarts", form.max_restarts.strip()]
+    argv += shlex.split(form.options)
     command = command_words(form.script)
     if command is not None:
         return [*argv, "--", *command, *shlex.split(form.arguments)]
     script = form.script.strip()
+    if script.startswith("-m "):
+        return [*argv, "-m", script[3:].strip(), *shlex.split(form.arguments)]
     if script.startswith("~"):
         script = os.path.expanduser(script)  # noqa: PTH111 - "~x" of no user stays as it is
     if script.startswith("-"):
@@ -111,10 +122,27 @@ def launch_argv(form: LaunchForm) -> list[str]:
     return [*argv, script, *shlex.split(form.arguments)]
 
 
-def command_line(form: LaunchForm) -> str:
+def argv_of(form: LaunchForm, before: LaunchForm | None) -> list[str]:
+    """The arguments that launch the form's job.
+
+    Args:
+        form: what is filled in.
+        before: what an ended job was launched with; where nothing of it is changed, the job is
+            started again in its run folder.
+
+    Raises:
+        ValueError: as `launch_argv`.
+    """
+    if before is None or replace(form, force=False, wait=False) != before:
+        return launch_argv(form)
+    how = ["--force"] if form.force else ["--wait-gpus"] if form.wait else []
+    return ["restart", *how, before.name]
+
+
+def command_line(form: LaunchForm, before: LaunchForm | None = None) -> str:
     """The same as one line for a shell, with what is missing named in capitals."""
     try:
-        argv = launch_argv(form)
+        argv = argv_of(form, before)
     except ValueError:
         return "ddptop launch ..."
     words = [word for word in argv if word]
@@ -151,23 +179,79 @@ def run_cli(arguments: Sequence[str]) -> str:
     return ended.stdout
 
 
-def launch(form: LaunchForm) -> str:
-    """Launch; the new job's name.
+def launch(form: LaunchForm, before: LaunchForm | None = None) -> str:
+    """Launch, or start again; the job's name.
 
     Raises:
         DdptopError: with the command's own line when it was refused.
     """
-    argv = launch_argv(form)
+    argv = argv_of(form, before)
+    if before is not None and argv[0] == "restart":
+        run_cli(argv)
+        return before.name
     return run_cli([argv[0], "-d", *argv[1:]]).strip().splitlines()[-1]
 
 
-def restart_ended(job: str) -> None:
-    """Start an ended job again.
+def form_of(spec: JobSpec) -> LaunchForm:
+    """What a job was launched with; its devices are chosen where they are listed."""
+    script = {"script": spec.target, "module": f"-m {spec.target}"}.get(spec.kind)
+    per_node = spec.nproc
+    if spec.placement is not None:
+        per_node = spec.placement.nodes[0].nproc
+    is_auto = spec.is_command or spec.devices or any(map(_has_devices, _nodes(spec)))
+    return LaunchForm(
+        script=script or shlex.join(["--", *spec.command()]),
+        arguments=shlex.join(spec.args) if script else "",
+        nproc="" if is_auto else str(per_node),
+        name=spec.job,
+        max_restarts=str(spec.max_restarts),
+        options=shlex.join(_options(spec)),
+    )
 
-    Raises:
-        DdptopError: with the command's own line when it was refused.
-    """
-    run_cli(["restart", job])
+
+def _nodes(spec: JobSpec) -> list[NodeSpec]:
+    return [] if spec.placement is None else spec.placement.nodes
+
+
+def _has_devices(node: NodeSpec) -> bool:
+    return bool(node.devices)
+
+
+def _options(spec: JobSpec) -> list[str]:
+    words: list[str] = []
+    if spec.placement is not None:
+        place, nodes = spec.placement, _nodes(spec)
+        words += ["--hosts", ",".join(map(_host, nodes))]
+        if not any(map(_has_devices, nodes)):
+            words += ["--gpus", "none"]
+        if place.min_nodes < len(nodes):
+            words += ["--nodes", f"{place.min_nodes}:{len(nodes)}"]
+        words += ["--node-timeout", f"{place.node_timeout_s:g}"]
+        words += ["--orphan-timeout", f"{place.orphan_timeout_s:g}"]
+    elif not spec.is_command and spec.python != interpreters.choose(None, os.environ):
+        words += ["--python", spec.python]
+    if spec.cwd != os.path.realpath("."):
+        words += ["--cwd", spec.cwd]
+    if spec.hang_timeout_s is not None:
+        words += ["--hang-timeout", f"{spec.hang_timeout_s:g}"]
+    elif spec.probe and not spec.hang_auto:
+        words += ["--hang-timeout", "off"]
+    if spec.on_nan != "alert":
+        words += ["--on-nan", spec.on_nan]
+    if spec.log_limit_bytes is not None:
+        words += ["--log-limit", str(spec.log_limit_bytes)]
+    flags = {
+        "--allow-shrink": spec.allow_shrink,
+        "--no-zygote": not spec.zygote,
+        "--no-probe": not spec.probe,
+        "--pty": spec.pty,
+    }
+    return [*words, *(flag for flag, is_given in flags.items() if is_given)]
+
+
+def _host(node: NodeSpec) -> str:
+    devices = units.ranks([device.index for device in node.devices or ()])
+    return f"{node.host}:{devices}" if devices else node.host
 
 
 def complete_path(text: str) -> str | None:

@@ -60,8 +60,11 @@ class SectionsWanted(Message):
     """Hint and sections of a later look; None: they stay as they are."""
 
 
+@dataclass
 class LaunchWanted(Message):
-    """Open the launch form."""
+    """Open the launch form, filled in with what an ended job was launched with."""
+
+    again: AnyJob | None = None
 
 
 @dataclass

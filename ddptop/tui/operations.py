@@ -20,7 +20,6 @@ from ddptop_runner.base import bounded
 from ddptop_runner.base.clock import utc_now
 from ddptop_runner.base.errors import DdptopError, UsageError
 from ddptop_runner.base.paths import owner_in_words
-from ddptop_runner.base.units import plural
 from ddptop_runner.foreign.types import ForeignView
 from ddptop_runner.job.registry import AnyJob, JobView
 from ddptop_runner.jobs import commands
@@ -185,24 +184,19 @@ def save(view: AnyJob) -> Operation:
     return Operation("", said, "Save", f"{view.job} saved a checkpoint", run)
 
 
-def again(view: AnyJob) -> Operation:
-    """Start an ended job again."""
-    view = _own(view)
-    attempts = (view.snapshot.attempt or 0) + 1 if view.snapshot is not None else 0
+def to_relaunch(view: AnyJob) -> JobView:
+    """An ended job whose launch form can be filled in again.
 
-    def run() -> None:
-        from ddptop.tui import launching
+    Raises:
+        UsageError: when it lives, or was not launched from here.
+    """
+    from ddptop_runner.jobs.launch import require_startable
 
-        launching.restart_ended(view.job)
-
-    return Operation(
-        f"Relaunch {view.job}?",
-        f"Starts a new attempt in the same run folder ({plural(attempts, 'attempt')} so far), with "
-        "this shell's environment. Logs and history are kept.",
-        "Relaunch",
-        f"relaunching {view.job}",
-        run,
-    )
+    own = _own(view)
+    if own.is_live:
+        raise UsageError(f"{view.job} is still running", "stop it first")
+    require_startable(own)
+    return own
 
 
 def remove(view: AnyJob) -> Operation:

@@ -29,6 +29,10 @@ FIELDS: tuple[tuple[str, str], ...] = (
         "The job's name on all screens and in all commands; derived from the script if empty.",
     ),
     (
+        "options",
+        "Other options of ddptop launch, such as --on-nan restart; ddptop launch --help lists all.",
+    ),
+    (
         "use busy GPUs anyway, wait until they are free",
         "Shown if a selected GPU is busy. A waiting job is queued and starts automatically.",
     ),

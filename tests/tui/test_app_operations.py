@@ -14,9 +14,11 @@ from ddptop.tui import launching
 from ddptop.tui.app import DdptopApp
 from ddptop.tui.screens.confirm import ConfirmScreen
 from ddptop.tui.screens.job import JobScreen
+from ddptop.tui.screens.launch import LaunchScreen
 from ddptop.tui.screens.sections import SectionsScreen
 from tests.tui import fake_home
 from tests.tui.driving import look, said, settle, until
+from textual.screen import Screen
 from textual.widgets import Static
 
 from ddptop_runner.base.errors import ControlError, DdptopError
@@ -26,6 +28,10 @@ from ddptop_runner.jobs import commands
 from ddptop_runner.model.snapshot import Checkpoint
 
 MakeApp = Callable[..., DdptopApp]
+
+
+def command_shown(form: Screen[object]) -> str:
+    return str(form.query_one("#command", Static).content)
 
 
 class Calls:
@@ -138,8 +144,13 @@ class TestOperations:
         monkeypatch: pytest.MonkeyPatch,
     ) -> None:
         fake_home.failed_job(frozen)
-        started: list[str] = []
-        monkeypatch.setattr(launching, "restart_ended", started.append)
+        started: list[list[str]] = []
+
+        def run_cli(argv: list[str]) -> str:
+            started.append(argv)
+            return "vit-base\n"
+
+        monkeypatch.setattr(launching, "run_cli", run_cli)
         app = make_app("vit-base")
         async with app.run_test() as pilot:
             await settle(pilot)
@@ -147,11 +158,23 @@ class TestOperations:
             await pilot.pause()
             assert isinstance(app.screen, JobScreen)
             await pilot.press("R")
-            await until(pilot, lambda: isinstance(app.screen, ConfirmScreen))
-            assert started == []
-            await pilot.press("y")
+            await until(pilot, lambda: isinstance(app.screen, LaunchScreen))
+            form = app.screen
+            assert "unchanged: a new attempt of vit-base" in command_shown(form)
+            await pilot.press("ctrl+l")
+            await until(pilot, lambda: started and app.screen is not form)
+            assert started.pop() == ["restart", "vit-base"]
+            await pilot.press("R")
+            await until(pilot, lambda: isinstance(app.screen, LaunchScreen))
+            await pilot.press("end", *" --lr 1")
+            form = app.screen
+            await until(pilot, lambda: "the last vit-base keeps its logs" in command_shown(form))
+            await pilot.press("ctrl+l")
             await until(pilot, lambda: started)
-        assert (started, calls.made) == (["vit-base"], [])
+        (argv,) = started
+        assert argv[:2] == ["launch", "-d"] and argv[argv.index("--name") + 1] == "vit-base"
+        assert argv[-5:] == ["train.py", "--data", "/data/imagenet", "--lr", "1"]
+        assert calls.made == []
 
     async def test_removing_asks_and_names_the_folder(
         self, frozen: Path, make_app: MakeApp, calls: Calls

@@ -5,11 +5,14 @@ from __future__ import annotations
 import os
 import shlex
 import subprocess
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from ddptop.cli import cli
+from ddptop.commands.launch import request_of
 from ddptop.sources.snapshot import Devices
 from ddptop.tui import launching
 from ddptop.tui.launching import LaunchForm
@@ -17,12 +20,16 @@ from ddptop.tui.messages import JobLaunched
 from ddptop.tui.screens.launch import LaunchScreen
 from ddptop.tui.widgets.gpu_choice import GpuChoice, holder_words
 from ddptop.tui.widgets.table import Table
+from tests.tui import fake_home
+from tests.tui.fake_home import NOW
 from textual.app import App
 from textual.widgets import Checkbox, Static
 
 from ddptop_runner.base.errors import DdptopError
 from ddptop_runner.base.start import own_command
+from ddptop_runner.jobs import launch
 from ddptop_runner.model.snapshot import GpuProcess, GpuSample
+from ddptop_runner.model.spec import Device, JobSpec, NodeSpec, Placement
 
 FORMS = [
     LaunchForm(script="train.py", gpus=(0, 1, 2, 3)),
@@ -37,6 +44,7 @@ FORMS = [
     LaunchForm(script="-odd.py", arguments="-- --gpus 1", gpus=(7,)),
     LaunchForm(script="train.py", gpus=(1,), force=True),
     LaunchForm(script="train.py", gpus=(1,), wait=True),
+    LaunchForm(script="train.py", gpus=(1,), options="--on-nan restart --env 'A=b c'"),
 ]
 
 
@@ -301,3 +309,53 @@ async def test_a_refusal_of_busy_devices_offers_both_ways_on() -> None:
         await pilot.pause()
         assert (screen.form().force, screen.form().wait) == (False, False)
         assert not row.display
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize(
+    "argv",
+    [
+        "--nproc 2 --max-restarts 0 train.py --title 'a b'",
+        "--nproc 2 --on-nan stop --hang-timeout 60 -m train",
+        "--nproc 3 --hang-timeout off --no-zygote --log-limit 65536 --cwd / /bin/true",
+        "--nproc 1 --no-probe --allow-shrink train.py",
+        "--pty -- sh -c 'exit 3'",
+    ],
+)
+def test_an_ended_job_fills_the_form_in(
+    argv: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ddptop_home: Path
+) -> None:
+    def plan(argv: list[str]) -> JobSpec:
+        options, target = parsed(["--gpus", "none", "--name", "lm", *argv])
+        spec = launch.prepare(request_of(target, options), os.environ).spec
+        return msgspec.structs.replace(spec, created_at=NOW, job_id="lm@1")
+
+    (tmp_path / "train.py").touch()
+    monkeypatch.chdir(tmp_path)
+    spec = plan(shlex.split(argv))
+    form = replace(launching.form_of(spec), gpus=())
+    assert launching.problem(form) is None
+    assert plan(launching.launch_argv(form)[1:]) == spec
+
+
+def test_the_form_names_the_hosts_of_an_ended_job() -> None:
+    nodes = [
+        NodeSpec(
+            host=host,
+            address=host,
+            nproc=3,
+            devices=[Device(index=index, uuid=f"GPU-{index}") for index in (0, 1, 3)],
+            python="python",
+            command=[],
+            ports=[],
+        )
+        for host in ("a", "me@b")
+    ]
+    spec = fake_home.spec_of("lm", 6, 0, placement=Placement(by="ssh", nodes=nodes, min_nodes=1))
+    form = launching.form_of(spec)
+    assert launching.problem(form) is None
+    argv = launching.launch_argv(replace(form, gpus=(0,)))
+    assert argv[argv.index("--hosts") + 1] == "a:0-1,3,me@b:0-1,3"
+    assert argv[argv.index("--nodes") + 1] == "1:2"
+    assert not {"--nproc", "--gpus"} & set(argv)
+    assert parsed(argv[1:])

@@ -66,7 +66,7 @@ class KeyMap(msgspec.Struct, frozen=True):
     def named(self) -> dict[str, str]:
         """What messages call the key of each action: its shortest, or how the palette has it."""
         return {
-            name: min(map(key_text, keys), key=len)
+            name: min(map(key_text, keys), key=lambda text: (len(text), not text.isalnum()))
             if (keys := self.keys(action))
             else f"{self.text(PALETTE)} {action.name}".strip()
             for name, action in every_action().items()

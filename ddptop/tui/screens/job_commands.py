@@ -84,8 +84,9 @@ class JobBound(MonitorScreen):
         self._want(operations.save, True)
 
     def action_again(self) -> None:
-        """Relaunch the ended job after confirmation."""
-        self._want(operations.again, False)
+        """Open the launch form with what the ended job was launched with."""
+        if (detail := self._seen()) is not None:
+            self.post_message(LaunchWanted(detail.view))
 
     def action_stacks(self) -> None:
         """Ask where the ranks stand."""

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import os
+from dataclasses import replace
 from pathlib import Path
 
 from textual import events, on, work
@@ -25,6 +27,7 @@ from ddptop.tui.widgets.gpu_choice import GpuChoice
 from ddptop.tui.widgets.table import HEAD_LINES
 from ddptop.view.launch_help import FIELDS
 from ddptop_runner.base.errors import DdptopError
+from ddptop_runner.job.registry import JobView
 from ddptop_runner.model.snapshot import GpuSample
 
 
@@ -119,8 +122,11 @@ class LaunchScreen(ModalScreen[str | None]):
         EXIT.binding(),
     ]
 
-    def __init__(self) -> None:
+    def __init__(self, again: JobView | None = None) -> None:
+        """An empty form, or the one of an ended job."""
         super().__init__()
+        self._spec = None if again is None else again.spec
+        self._before = None if self._spec is None else launching.form_of(self._spec)
         self._gpus: tuple[GpuSample, ...] | None = None
         self._patience = LOOKS_FOR_FIGURES
         self._busy = False
@@ -128,34 +134,43 @@ class LaunchScreen(ModalScreen[str | None]):
     def compose(self) -> ComposeResult:
         """Fields, the command line, what is wrong, and the buttons."""
         with Vertical() as box:
-            box.border_title = "launch a job"
+            before = self._before or LaunchForm()
+            box.border_title = f"relaunch {before.name}" if self._before else "launch a job"
             box.border_subtitle = help_hint(self.app, typing=True)
             with VerticalScroll(can_focus=False):
                 with Horizontal(classes="row"):
                     yield Label("script")
                     yield PathInput(
+                        before.script,
                         id="script",
                         placeholder=f"train.py, or -- COMMAND, in {_here()}",
                         suggester=PathSuggester(),
                     )
                 with Horizontal(classes="row"):
                     yield Label("arguments")
-                    yield Input(id="arguments", placeholder="--lr 3e-4 --epochs 10")
+                    yield Input(
+                        before.arguments, id="arguments", placeholder="--lr 3e-4 --epochs 10"
+                    )
                 yield GpuChoice()
                 with Horizontal(classes="row", id="no-gpus-row"):
                     yield Label("GPUs")
                     yield Static("querying the driver", id="no-gpus", markup=False)
                 with Horizontal(classes="row short"):
                     yield Label("ranks")
-                    yield Word(id="nproc", placeholder="auto")
+                    yield Word(before.nproc, id="nproc", placeholder="auto")
                     yield Label("auto: one per selected GPU", classes="after")
                 with Horizontal(classes="row short"):
                     yield Label("max restarts")
-                    yield Word(launching.DEFAULT_MAX_RESTARTS, id="max-restarts")
+                    yield Word(before.max_restarts, id="max-restarts")
                     yield Label("group restarts allowed after failures", classes="after")
                 with Horizontal(classes="row"):
                     yield Label("name")
-                    yield Word(id="name", placeholder="derived from the script")
+                    yield Word(before.name, id="name", placeholder="derived from the script")
+                with Horizontal(classes="row"):
+                    yield Label("options")
+                    yield Input(
+                        before.options, id="options", placeholder="--on-nan restart --allow-shrink"
+                    )
             yield Static(id="command", markup=False)
             yield Static(id="error", markup=False)
             with Horizontal(id="busy"):
@@ -172,7 +187,7 @@ class LaunchScreen(ModalScreen[str | None]):
     def on_mount(self) -> None:
         """Start at the script."""
         self.query_one(GpuChoice).display = False
-        self.query_one("#script", Input).focus()
+        self.query_one("#script" if self._before is None else "#arguments", Input).focus()
         self._show_command()
 
     def show_devices(self, devices: Devices) -> None:
@@ -198,7 +213,12 @@ class LaunchScreen(ModalScreen[str | None]):
         self.query_one("#no-gpus-row").display = False
         rows = len(devices.gpus) + HEAD_LINES
         choice.styles.height = min(rows, max(5, self.size.height - 13))
-        choice.offer(devices.gpus)
+        if self._spec is None or self._before is None or self._spec.queue is not None:
+            choice.offer(devices.gpus)
+        else:
+            used = tuple(device.index for device in self._spec.devices or ())
+            choice.offer(devices.gpus, used)
+            self._before = replace(self._before, gpus=used)
         self._show_command()
 
     def form(self) -> LaunchForm:
@@ -211,6 +231,7 @@ class LaunchScreen(ModalScreen[str | None]):
             nproc=value["nproc"],
             name=value["name"],
             max_restarts=value["max-restarts"],
+            options=value["options"],
             force=self.query_one("#force", Checkbox).value,
             wait=self.query_one("#wait", Checkbox).value,
         )
@@ -218,8 +239,21 @@ class LaunchScreen(ModalScreen[str | None]):
     @on(Input.Changed)
     @on(GpuChoice.Changed)
     def _show_command(self) -> None:
-        self.query_one("#command", Static).update(f"$ {launching.command_line(self.form())}")
+        line = launching.command_line(self.form(), self._before)
+        self.query_one("#command", Static).update(f"$ {line}{self._meaning(line)}")
         self.query_one("#error", Static).update("")
+
+    def _meaning(self, line: str) -> str:
+        if self._spec is None:
+            return ""
+        job = self._spec.job
+        if line.startswith("ddptop restart "):
+            return f"\nunchanged: a new attempt of {job}, in its run folder"
+        missing = sorted(set(self._spec.env_overrides) - set(os.environ))
+        again = f"; values of --env are not saved: {', '.join(missing)}" if missing else ""
+        if self.query_one("#name", Input).value.strip() != job:
+            return f"\na new job{again}"
+        return f"\na new job; the last {job} keeps its logs under another name{again}"
 
     @on(Checkbox.Changed)
     def _only_one_way(self, message: Checkbox.Changed) -> None:
@@ -261,7 +295,7 @@ class LaunchScreen(ModalScreen[str | None]):
     @work(thread=True, group="launch")
     def _launch(self, form: LaunchForm) -> None:
         try:
-            done = JobLaunched(launching.launch(form))
+            done = JobLaunched(launching.launch(form, self._before))
         except (DdptopError, OSError) as error:
             done = JobLaunched(None, str(error))
         self.post_message(done)

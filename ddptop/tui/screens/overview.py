@@ -332,8 +332,11 @@ class OverviewScreen(MonitorScreen):
         self._want(operations.kill, True)
 
     def action_again(self) -> None:
-        """Relaunch the ended job under the cursor after confirmation."""
-        self._want(operations.again, False)
+        """Open the launch form with what the ended job under the cursor was launched with."""
+        if (view := self._chosen()) is None:
+            self._say_no_job()
+        else:
+            self.post_message(LaunchWanted(view))
 
     def action_remove(self) -> None:
         """Delete the ended job under the cursor after confirmation."""

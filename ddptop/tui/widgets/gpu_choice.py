@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from textual.binding import Binding
 from textual.message import Message
@@ -85,10 +85,14 @@ class GpuChoice(Table):
         """Machine indices of the chosen devices."""
         return tuple(sorted(self._chosen))
 
-    def offer(self, gpus: Sequence[GpuSample]) -> None:
-        """List devices and select those that are free."""
+    def offer(self, gpus: Sequence[GpuSample], chosen: Collection[int] | None = None) -> None:
+        """List devices and select those of these indices, or those that are free."""
         self._gpus = [gpu for gpu in gpus if not is_instance(gpu)]
-        self._chosen = {gpu.index for gpu in self._gpus if is_free(gpu)}
+        self._chosen = {
+            gpu.index
+            for gpu in self._gpus
+            if (is_free(gpu) if chosen is None else gpu.index in chosen)
+        }
         self._show()
 
     def on_table_chosen(self, message: Table.Chosen) -> None:

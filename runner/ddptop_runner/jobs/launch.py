@@ -50,7 +50,7 @@ from ddptop_runner.launch.request import (
     require_script,
     require_text,
 )
-from ddptop_runner.model.spec import JobSpec, Placement, check_name, write_spec
+from ddptop_runner.model.spec import JobSpec, Placement, check_name, moved_into, write_spec
 from ddptop_runner.node.guardian_start import GUARDIAN_START_S, start_guardian
 from ddptop_runner.store.disk import is_no_room
 
@@ -280,13 +280,7 @@ def restart_ended(
     """
     spec = view.spec
     closed = require_own_run(view.folder)
-    if view.on_other_host:
-        raise UsageError(f"{view.job} belongs to host {spec.host}", "restart it there")
-    if spec.backing == "held":
-        raise UsageError(
-            f"{view.job} ran in Slurm job {spec.slurm_job}",
-            "submit it again: ddptop launch --slurm",
-        )
+    require_startable(view)
     cwd = folder_of(spec.cwd)
     if spec.kind == "script":
         require_script(cwd, spec.target)
@@ -334,6 +328,21 @@ def restart_ended(
     if spec.placement is not None:
         started = _wait_for_nodes(folder, last + 1)
     return started, missing, "; ".join([*choice.notes, *filter(None, [note]), *closed]) or None
+
+
+def require_startable(view: JobView) -> None:
+    """Refuse an ended job that cannot be started from here.
+
+    Raises:
+        UsageError: naming where it can.
+    """
+    if view.on_other_host:
+        raise UsageError(f"{view.job} belongs to host {view.spec.host}", "restart it there")
+    if view.spec.backing == "held":
+        raise UsageError(
+            f"{view.job} ran in Slurm job {view.spec.slurm_job}",
+            "submit it again: ddptop launch --slurm",
+        )
 
 
 def _few_threads(nproc: int, env: Mapping[str, str]) -> dict[str, str]:
@@ -387,6 +396,7 @@ def _claim(plan: LaunchPlan) -> tuple[RunFolder, LaunchPlan, str | None]:
             archived = archive(base)
         except OSError as error:
             raise _unwritable(run_folder(base), error) from error
+        plan = replace(plan, spec=moved_into(plan.spec, run_folder(archived), base))
     for number in range(1, 10_000):
         name = base if number == 1 else f"{base}-{number}"
         folder = run_folder(name)

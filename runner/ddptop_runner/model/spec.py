@@ -304,10 +304,15 @@ def read_spec(folder: RunFolder) -> JobSpec:
         raise damaged_job(folder, folder.spec_file, problem)
     if spec.archived_as != folder.job:
         return spec
-    inside = Path(spec.cwd)
-    if inside.is_relative_to(before := folder.path.with_name(spec.job)):
-        inside = folder.path / inside.relative_to(before)
-    return msgspec.structs.replace(spec, job=folder.job, cwd=str(inside))
+    return msgspec.structs.replace(moved_into(spec, folder, spec.job), job=folder.job)
+
+
+def moved_into(spec: JobSpec, folder: RunFolder, before: str) -> JobSpec:
+    """A job whose working directory was in the run folder of the name `before`, which has moved."""
+    old = folder.path.with_name(before)
+    if not (cwd := Path(spec.cwd)).is_relative_to(old):
+        return spec
+    return msgspec.structs.replace(spec, cwd=str(folder.path / cwd.relative_to(old)))
 
 
 def damaged_job(folder: RunFolder, path: Path, reason: str) -> DamagedFileError:

@@ -414,7 +414,7 @@ class DdptopApp(QuietApp):
             try:
                 again = operations.to_relaunch(message.again)
             except DdptopError as refused:
-                self._tell("", refused)
+                operations.tell(self, "", refused)
                 return
         self.push_screen(LaunchScreen(again), self._launched)
         self.on_wish_changed()

@@ -80,6 +80,7 @@ def test_a_part_that_has_ended_makes_room_although_its_guardian_has_not_exited(
     folder.node_file(procs.host_name()).write_bytes(last)
     started: list[int] = []
     monkeypatch.setattr(remote, "is_locked", lambda _: True)
+    monkeypatch.setattr(remote, "SUPERVISOR_S", 0.1)
     monkeypatch.setattr(remote, "start_guardian", lambda *_, attempt: started.append(attempt))
     order = nl.Start(id=1, spec=spec, env={}, attempt=3, rendezvous=MET)
     if state == "running":
@@ -88,6 +89,32 @@ def test_a_part_that_has_ended_makes_room_although_its_guardian_has_not_exited(
     else:
         remote.start(order)
     assert started == ([] if state == "running" else [3])
+
+
+def test_a_part_that_has_just_ended_is_started_once_its_last_snapshot_is_written(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """The head gets the event of its end before that, and may ask at once."""
+    monkeypatch.setenv("DDPTOP_HOME", str(tmp_path / "home"))
+    membership = Membership(job="train", node="b", index=1, orphan_timeout_s=60.0)
+    spec = make_spec(job_id="train@1.1", membership=membership, cwd=str(tmp_path))
+    folder = remote.member_folder(spec.job_id)
+    folder.nodes_dir.mkdir(parents=True)
+    file = folder.node_file(procs.host_name())
+    file.write_bytes(msgspec.json.encode(make_snapshot(spec, state="running")))
+    looks: list[int] = []
+
+    def is_locked(_: RunFolder) -> bool:
+        looks.append(0)
+        if len(looks) == 3:
+            file.write_bytes(msgspec.json.encode(make_snapshot(spec, state="stopped")))
+        return True
+
+    started: list[int] = []
+    monkeypatch.setattr(remote, "is_locked", is_locked)
+    monkeypatch.setattr(remote, "start_guardian", lambda *_, attempt: started.append(attempt))
+    remote.start(nl.Start(id=1, spec=spec, env={}, attempt=3, rendezvous=MET))
+    assert started == [3]
 
 
 @pytest.mark.parametrize(

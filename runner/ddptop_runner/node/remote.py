@@ -55,6 +55,8 @@ RECONNECT_S = 0.2
 GUARD_EVERY_S = 2.0
 ABSENT_AFTER_S = 3.0
 """A supervisor that is started again binds its socket sooner."""
+SUPERVISOR_S = 5.0
+"""In which a supervisor writes its first snapshot, or after the event of its end the last one."""
 KEPT_S = 14 * 86400.0
 """What a node keeps of an ended job, counted from its last output."""
 REQUEST_S = 60.0
@@ -96,7 +98,7 @@ def start(order: nl.Start) -> dict[str, Any]:
         raise ControlError(
             f"refusing to start anything from {folder.path}, which {belongs(status)}"
         )
-    if is_locked(folder) and _last_state(folder) is None:
+    if not _until(lambda: not is_locked(folder) or _last_state(folder) is not None):
         raise ControlError("the node's part of the job is running already")
     if not Path(spec.cwd).is_dir():
         raise ControlError(f"the working directory {spec.cwd} does not exist on this host")
@@ -116,16 +118,17 @@ def start(order: nl.Start) -> dict[str, Any]:
             raise ControlError(taken)
         write_spec(folder, spec)
         note = start_guardian(folder, spec, env, wrap, attempt=order.attempt)
-        if spec.devices:
-            _wait_until_live(folder)
+        if spec.devices:  # they show as taken once the snapshot of its last end is replaced
+            _until(lambda: read_job(folder).is_live)
     return {"folder": str(folder.path), "note": note}
 
 
-def _wait_until_live(folder: RunFolder) -> None:
-    """Its devices show as taken once its new supervisor has replaced the snapshot of its end."""
-    deadline_s = boottime_s() + ABSENT_AFTER_S
-    while not read_job(folder).is_live and boottime_s() < deadline_s:
-        time.sleep(RECONNECT_S / 10)
+def _until(condition: Callable[[], bool]) -> bool:
+    """Wait for what a supervisor is about to write; whether it did."""
+    deadline_s = boottime_s() + SUPERVISOR_S
+    while not (is_so := condition()) and boottime_s() < deadline_s:
+        time.sleep(0.02)
+    return is_so
 
 
 def _prune(new: RunFolder) -> None:

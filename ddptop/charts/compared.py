@@ -6,8 +6,7 @@ import itertools
 from collections.abc import Sequence
 
 from ddptop.charts.figures import Curve, FiguresData
-from ddptop.view.curve import Sample
-from ddptop.view.run import LETTERS, Run
+from ddptop.view.compare import LETTERS, Run, Sample
 from ddptop.view.series import Points
 
 STYLES = ("median", "warn", "ok", "chosen")

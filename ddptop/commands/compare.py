@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ddptop.plain.output import put_json
-from ddptop.view.run import LETTERS, companions
+from ddptop.view.compare import LETTERS, companions
 from ddptop_runner.base.errors import NoSuchJobError, UsageError
 from ddptop_runner.job.registry import JobView, all_jobs, resolve
 
@@ -63,8 +63,8 @@ def run(
 
 def _print(views: list[JobView]) -> int:
     from ddptop.sources.comparing import read_run
+    from ddptop.view.compare import compare
     from ddptop.view.contract import report
-    from ddptop.view.differences import compare
 
     if len(views) == 1:
         others = companions(all_jobs(), views[0].job)

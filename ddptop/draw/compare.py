@@ -8,10 +8,9 @@ from dataclasses import dataclass
 
 from ddptop.charts.compared import name_of
 from ddptop.view import words
-from ddptop.view.differences import Comparison
+from ddptop.view.compare import LETTERS, Comparison, Run, options_of
 from ddptop.view.progress import progress_of
 from ddptop.view.progress_words import step_text
-from ddptop.view.run import LETTERS, Run, options_of
 from ddptop.view.text import Span
 from ddptop_runner.base import units
 from ddptop_runner.job.registry import JobView, elapsed_s

@@ -1,21 +1,26 @@
-"""Devices as lines: bars, figures, problems, and who uses them."""
+"""Devices as lines and rows: figures, problems, who uses them, and which are wasted. Pure."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
+from msgspec.structs import replace
+
 from ddptop.charts.spark import spark
 from ddptop.draw.panels import short_name
 from ddptop.view.bars import bar
 from ddptop.view.device_help import slowed_by
-from ddptop.view.figures.devices import heat, is_full, known, memory_share
+from ddptop.view.figures.columns import Column, Row
+from ddptop.view.figures.devices import FIGURES, heat, is_full, known, memory_share
+from ddptop.view.host_words import has_several
 from ddptop.view.text import Line, clip, fill, fit, line, pad, width
 from ddptop_runner.base import units
 from ddptop_runner.foreign.types import ForeignView
 from ddptop_runner.job.registry import AnyJob
+from ddptop_runner.judge.balance.imbalance import Figure, deviations
 from ddptop_runner.judge.balance.rank_devices import is_own
 from ddptop_runner.judge.balance.stuck import SPINNING_MEM_PERCENT, SPINNING_PERCENT, VERY_LOW_POWER
-from ddptop_runner.launch.gpus.usage import unknown_holder
+from ddptop_runner.launch.gpus.usage import SMALL_CONTEXT_BYTES, unknown_holder
 from ddptop_runner.model.snapshot import GpuProcess, GpuSample
 
 Holder = Callable[[GpuSample], Line]
@@ -257,3 +262,182 @@ def rank_holder(view: AnyJob) -> Holder:
         return fill(parts, 48, " ")
 
     return holder
+
+
+WASTED_S = 120.0
+"""A device that is in use and idle for this long is wasted."""
+
+MOST_RANKS = 64
+"""Outliers of jobs with more ranks are shown only on their own screens."""
+
+_SHOWN: tuple[Figure, ...] = ("utilization", "memory", "power")
+
+
+def wasted_s(gpu: GpuSample, idle_s: Mapping[str, float]) -> float | None:
+    """How long a device in use has been idle; None if it is busy or free."""
+    spent_s = idle_s.get(gpu.uuid or "", 0.0)
+    held = any((p.mem_used_bytes or 0) > SMALL_CONTEXT_BYTES for p in gpu.processes or [])
+    if gpu.lost or not held or spent_s < WASTED_S or (gpu.util_percent or 0) > 1:
+        return None
+    return spent_s
+
+
+def wasted_words(gpu: GpuSample, idle_s: Mapping[str, float]) -> Line:
+    """`▲ idle for 12m`; empty where it is not."""
+    spent_s = wasted_s(gpu, idle_s)
+    if spent_s is None:
+        return ()
+    return line((f"▲ idle for {units.brief_duration(spent_s)}", "warn"))
+
+
+def holder_words(
+    owners: Owners, idle_s: Mapping[str, float], here: str, *, brief: bool = False
+) -> Holder:
+    """Who uses a device, its problems, and whether it is wasted.
+
+    Args:
+        owners: job and rank of each process on this host, by pid.
+        idle_s: for how long a device has done nothing, by UUID.
+        here: this host.
+        brief: whether there is little room.
+    """
+
+    def holder(gpu: GpuSample) -> Line:
+        known: Owners = owners if gpu.host in (None, here) else {}
+        parts = [wasted_words(gpu, idle_s), holder_text(gpu, known, brief=brief)]
+        return fill(parts, 200, "  ")
+
+    return holder
+
+
+def unevenness(views: Sequence[AnyJob]) -> Line:
+    """`GPU 5: power 28% below the other GPUs in llama-ft`, the worst of all; else empty."""
+    worst: tuple[float, str] | None = None
+    for view in views:
+        snapshot = view.snapshot if view.is_live and not view.on_other_host else None
+        if snapshot is None or not snapshot.gpus or not 1 < len(snapshot.ranks) <= MOST_RANKS:
+            continue
+        several = has_several(snapshot)
+        apart = deviations(snapshot.ranks, snapshot.gpus, snapshot.alerts)
+        for rank in snapshot.ranks:
+            for figure, ratio in apart[rank.rank].odd_in:
+                if rank.gpu is None or ratio is None or figure not in _SHOWN:
+                    continue
+                if worst is None or abs(ratio) > worst[0]:
+                    where = f" on {rank.host}" if several else ""
+                    side = "above" if ratio > 0 else "below"
+                    text = f"GPU {rank.gpu}{where}: {figure} {100 * abs(ratio):.0f}% {side}"
+                    worst = abs(ratio), f"{text} the other GPUs in {view.job}"
+    return () if worst is None else line((f"▲ {worst[1]}", "warn"))
+
+
+def common_name(gpus: Sequence[GpuSample]) -> str | None:
+    """The devices' name where all have the same one."""
+    names = {gpu.name for gpu in gpus if gpu.parent_uuid is None}
+    return names.pop() if len(names) == 1 else None
+
+
+BAR_CELLS = 10
+
+_GPU = Column("gpu", "GPU", 4)
+_HELD = Column("held", " used by", 20, flex=True)
+
+
+def device_columns(cells: int, names_differ: bool, label_cells: int = 4) -> tuple[Column, ...]:
+    """The columns of a table of that width; `label_cells` is what names a device."""
+    curve = 30 if cells >= 150 else 20 if cells >= 120 else 15
+    columns = [replace(_GPU, width=max(4, label_cells))]
+    if cells >= 160 and names_differ:
+        columns.append(Column("name", "device", 18, drop=10))
+    for one in FIGURES:
+        if not one.title or cells < one.least:
+            continue
+        if one.bar is not None:
+            columns.append(Column(f"{one.key}_bar", "", BAR_CELLS, drop=one.bar.drop))
+        columns.append(Column(one.key, one.title, one.width, ">", one.drop))
+        if one.key == "util":
+            columns.append(Column("recent", "last 10m", curve, drop=4))
+    return (*columns, _HELD)
+
+
+def device_row(
+    gpu: GpuSample,
+    owners: Owners,
+    recent: Mapping[str, Sequence[float | None]],
+    idle_s: Mapping[str, float],
+    curve: int,
+    *,
+    brief: bool = False,
+    hosts: Mapping[str, str] = NO_HOSTS,
+) -> Row:
+    """One device, by column.
+
+    Args:
+        gpu: the device.
+        owners: job and rank by pid.
+        recent: by UUID, how busy each was in the last ten minutes, in percent.
+        idle_s: by UUID, for how long each has done nothing.
+        curve: cells of its small curve.
+        brief: whether there is no room for reasons.
+        hosts: short names of the hosts, where there are several.
+    """
+    head = {
+        "gpu": (f"{label(gpu, hosts):>3}", "strong"),
+        "name": (short_name(gpu.name), "dim"),
+        "recent": (small_curve(recent.get(gpu.uuid or "", ()), curve), "median"),
+    }
+    if gpu.lost:
+        return {**head, "held": line((f" ✗ {gpu.note or LOST_WORDS}", "bad"))}
+    shown = [one for one in FIGURES if one.title]
+    return {
+        **head,
+        **{one.key: one.styled(gpu) for one in shown},
+        **{
+            f"{one.key}_bar": bar(one.bar.share(gpu), BAR_CELLS, one.bar.style(gpu))
+            for one in shown
+            if one.bar is not None
+        },
+        "held": _held(gpu, owners, idle_s, brief=brief),
+    }
+
+
+def _held(gpu: GpuSample, owners: Owners, idle_s: Mapping[str, float], *, brief: bool) -> Line:
+    """Its problems and who uses it; for a device split into MIG instances, their number."""
+    parts = [wasted_words(gpu, idle_s), holder_text(gpu, owners, brief=brief)]
+    if gpu.mig_instances:
+        parts = [device_trouble(gpu, brief)]
+        parts.append(line((f"{units.plural(len(gpu.mig_instances), 'MIG instance')}", "dim")))
+    return (" ", ""), *fill(parts, 200, "  ")
+
+
+# --- processes ------------------------------------------------------------------------------------
+
+PROCESS_COLUMNS = (
+    Column("pid", "PID", 8, ">"),
+    Column("user", "user", 10, drop=3),
+    Column("job", "job", 16, flex=True, most=30),
+    Column("rank", "rank", 4, ">"),
+    Column("memory", "memory", 9, ">"),
+    Column("sm", "SM", 5, ">", drop=1),
+    Column("command", " command", 14, flex=True, drop=2),
+)
+
+
+def process_row(process: GpuProcess, owners: Owners) -> Row:
+    """One process on a device, by column."""
+    job, rank = owners.get(process.pid, (process.job, process.rank))
+    command = program(process.command) if process.command else process.note or units.NOT_AVAILABLE
+    return {
+        "pid": (str(process.pid), "strong"),
+        "user": (process.user or units.NOT_AVAILABLE, known(process.user)),
+        "job": (job or (units.NOT_AVAILABLE if process.note else "no job"), "" if job else "dim"),
+        "rank": ("" if rank is None else str(rank), ""),
+        "memory": (units.size(process.mem_used_bytes), known(process.mem_used_bytes)),
+        "sm": (units.percent(process.sm_util_percent), known(process.sm_util_percent)),
+        "command": (f" {command}", "dim"),
+    }
+
+
+def heaviest_first(processes: Sequence[GpuProcess]) -> list[GpuProcess]:
+    """Those that hold most memory first."""
+    return sorted(processes, key=lambda process: -(process.mem_used_bytes or 0))

@@ -30,9 +30,8 @@ from ddptop.sources.slurm import SlurmSource
 from ddptop.sources.snapshot import Devices, JobDetail, Snapshot, Wish
 from ddptop.sources.trend import TrendSource
 from ddptop.view.listed import sorted_jobs
-from ddptop.view.recent import Recent
 from ddptop.view.series import ChartData
-from ddptop.view.shown import Machine
+from ddptop.view.shown import Machine, Recent
 from ddptop_runner.base.clock import utc_now
 from ddptop_runner.base.errors import DdptopError
 from ddptop_runner.base.paths import LAUNCHER

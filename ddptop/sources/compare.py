@@ -11,9 +11,7 @@ from typing import TypeAlias
 from ddptop.charts.compared import by_step_data, by_time_data
 from ddptop.charts.figures import FiguresData
 from ddptop.sources.comparing import RunReader
-from ddptop.view.curve import LossCurve
-from ddptop.view.differences import Comparison, compare
-from ddptop.view.run import Run
+from ddptop.view.compare import Comparison, LossCurve, Run, compare
 from ddptop_runner.base.errors import DdptopError
 from ddptop_runner.job.registry import JobView
 

@@ -6,8 +6,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from ddptop.view.curve import LossCurve, Sample, offsets_of
-from ddptop.view.run import Run
+from ddptop.view.compare import LossCurve, Run, Sample, offsets_of
 from ddptop_runner.base import bounded
 from ddptop_runner.job.registry import JobView
 from ddptop_runner.model.run_step import is_printed

@@ -15,8 +15,8 @@ from ddptop.sources.recent import TREND_EVERY_S
 from ddptop.sources.series_points import points_of
 from ddptop.sources.snapshot import Wish
 from ddptop.view.learning import POINTS, medians, stretch_s, trend
-from ddptop.view.recent import Recent
 from ddptop.view.series import ChartData
+from ddptop.view.shown import Recent
 from ddptop_runner.base.clock import boottime_s
 from ddptop_runner.foreign.census import CensusTaker
 from ddptop_runner.foreign.types import Census, ForeignJob, ForeignView, Unreadable

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from ddptop.sources.series_points import at_new_steps, points_of
 from ddptop.view.learning import POINTS, medians, stretch_s, trend
-from ddptop.view.recent import SPARK_S, Recent
 from ddptop.view.series import Points
+from ddptop.view.shown import SPARK_S, Recent
 from ddptop_runner.job.registry import JobView
 from ddptop_runner.store.history import HistoryReader
 

@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from ddptop.view.learning import LossTrend
-from ddptop.view.recent import Recent
 from ddptop.view.series import ChartData
-from ddptop.view.shown import Machine
+from ddptop.view.shown import Machine, Recent
 from ddptop_runner.job.registry import AnyJob
 from ddptop_runner.judge.balance.imbalance import Figure, RankDeviation
 from ddptop_runner.model.snapshot import Event, GpuSample, RankSample

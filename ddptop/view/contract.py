@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 
-from ddptop.view.differences import Comparison, losses_at_common_steps
-from ddptop.view.run import Run
+from ddptop.view.compare import Comparison, Run, losses_at_common_steps
 from ddptop_runner.job.registry import elapsed_s
 from ddptop_runner.model.snapshot import SCHEMA
 from ddptop_runner.model.words import Base, JobState, LossState, StepCounts

@@ -1,22 +1,223 @@
-"""The problems of a job in full: each alert with its ranks and its remedy."""
+"""What is wrong with a job, why, and what to do: alerts explained, and all findings. Pure."""
 
 from __future__ import annotations
 
 import datetime as dt
-from typing import TYPE_CHECKING
+import re
 
 from ddptop.view import words
 from ddptop.view.keys import with_keys
 from ddptop_runner.base import units
 from ddptop_runner.foreign.types import ForeignView
+from ddptop_runner.job.registry import AnyJob
 from ddptop_runner.model.snapshot import Alert
 
-if TYPE_CHECKING:
-    pass
+_HELP = {
+    "loss-nan": """\
+The loss on these ranks is NaN (not a number), and so are their gradients. In DDP, the all-reduce
+spreads them to every rank, so the model is ruined from that step on.
+
+Common causes: a learning rate that is too high, fp16 without a gradient scaler, log(0),
+division by zero, bad data. Restart from the last checkpoint before that step;
+torch.autograd.set_detect_anomaly identifies the operation that produced
+the NaN.""",
+    "loss-inf": """\
+The loss on these ranks is infinite: a value overflowed its data type. NaN usually follows.
+
+Common causes: fp16 overflow (use a gradient scaler or bf16), a learning rate that is too high, a
+sum instead of a mean.""",
+    "loss-diverged": """\
+Ranks train on different batches, some of them harder, so their losses differ. But this rank's loss
+changed while the others did not: it rose from its own minimum, fell away from the others, or
+stayed where it started while the others improved. Reported after 20 s if the change exceeds the
+usual noise in this job.
+
+Common causes: corrupt or different data in one rank's shard, a rank that skips the gradient
+all-reduce (no_sync, a parameter without a gradient), different initial weights, a faulty device.
+Compare a checksum of the parameters across ranks.""",
+    "uneven-memory": """\
+This rank has used much more or much less memory than the median rank for 20 s. The batch must fit
+on the fullest device, and a rank whose memory keeps growing eventually runs out of memory.
+
+Common causes: outputs or losses stored with their graph (append(loss) instead of
+append(loss.item())), gathering or evaluating on one rank only, an unbounded cache, different batch
+sizes.""",
+    "uneven-load": """\
+Over the last minute of training, this rank's device (or its CPU, in a job without devices) was much
+busier or much less busy than the median rank's. Time without steps does not count.
+
+If a device is less busy, check what its rank is waiting for, starting with data. If a CPU is
+busier, look for work that only this rank does and for busy-waiting threads.""",
+    "uneven-power": """\
+Over the last minute of training, this rank's device drew much more or much less power than the
+median rank's. A device that draws less power is usually doing less work: check its clocks, its
+throttle reasons, and what its rank is waiting for.""",
+    "gpu-lost": """\
+The driver can no longer reach this device ("fallen off the bus"). Processes that use it hang or
+fail.
+
+Only a reset or a reboot recovers it. Check dmesg for an XID, and check the power supply and the
+seating of the card.""",
+    "hung": """\
+These ranks are running but have not taken a step for longer than this job allows (--hang-timeout).
+
+Start with the rank that is behind the others: check its stack. ddptop saves the stacks of all ranks
+before it restarts them.""",
+    "paused": """\
+These ranks were paused by a signal (SIGSTOP, Ctrl-Z, a debugger). The others are waiting for them.
+
+kill -CONT PID resumes a rank. Collectives may time out in the meantime.""",
+    "quiet": """\
+These ranks have not taken a step for much longer than usual. They are not considered hung yet: an
+evaluation, a checkpoint, or slow data looks the same. The alert clears at the next step.""",
+    "stalled": """\
+This job has gone longer without a step than during any previous pause, or an idle rank has kept
+the others waiting for a minute. The job is not considered hung yet; the alert clears at the next
+step.
+
+Start with the rank that the others are waiting for: press {job.stacks} to show the stacks.""",
+    "stray-context": """\
+Ranks are using memory on a device that belongs to another rank. Each CUDA context takes a few
+hundred MiB there, so that device runs out of memory first.
+
+Common causes: a rank makes its first CUDA call before torch.cuda.set_device(local_rank), so the
+call goes to cuda:0; torch.load(path) without map_location restores every tensor to the device it
+was saved from (use map_location="cpu"); a data loader worker or a library uses cuda:0.
+
+A rank's own device is the one where it uses the most memory.""",
+    "data-parallel": """\
+One process uses several devices, and the first of them uses more memory than the others, as with
+torch.nn.DataParallel: at every step it copies the model to each device, scatters the batch, gathers
+all outputs on the first device, and computes the loss there. The first device limits the batch
+size, and one Python process drives all devices.
+
+DistributedDataParallel runs one process per device: nothing is copied or gathered, and gradients
+are reduced while the backward pass is still running. Start one rank per GPU (ddptop launch --gpus
+0-3), call torch.cuda.set_device(local_rank) and init_process_group, wrap the model in
+DistributedDataParallel, and pass a DistributedSampler to the data loader.""",
+    "unused-gpu": """\
+None of the job's ranks are using this device, although all of them are running.
+
+Common causes: fewer ranks than devices (--nproc), or all ranks on cuda:0 because
+torch.cuda.set_device(local_rank) is missing. Release the device or use it.""",
+    "no-gpu-work": """\
+Most ranks have a CUDA context, but this one has none on any of the job's devices. It is probably
+computing on the CPU, and the others wait for it at every step.
+
+Check its log for a CUDA warning at startup, print torch.cuda.is_available() and
+CUDA_VISIBLE_DEVICES in the script, and check how the script chooses its device.""",
+    "idle-gpu": """\
+A rank's own device is idle while the others are computing. Either the rank is taking steps but
+computing elsewhere (the model or batch was not moved to its device), or it has no work.
+
+Not shown while all other ranks are only waiting for it, as during a checkpoint.""",
+    "stuck": """\
+The devices show 100% utilization but draw little more than idle power, and there is no progress. A
+collective kernel that is waiting for another rank looks like this. This diagnosis is likely, but
+not certain: utilization means that a kernel is running, not that it is computing.
+
+Common causes: ranks that take different branches (one skips a batch or runs out of data first), a
+rank that failed or is stuck elsewhere, or a network or NVLink fault. Start with any rank whose
+device is at 0%. Compare the ranks' stacks; PyTorch's flight recorder, if enabled, shows which rank
+is behind.
+
+Shown after at least a minute without progress and after three times the longest pause so far; if
+progress is unknown, only after power has been low for several minutes.""",
+    "node-unreachable": """\
+The link from the job's head to these hosts is broken. What happens there is unknown: their last
+values are shown, their ranks may be training, and nothing is restarted. The head keeps trying to
+connect. If the other ranks cannot train without them, it waits for --node-timeout, and then
+continues with the other hosts, if --nodes allows.
+
+Check the network and sshd on the host, for example with ssh HOST true.""",
+    "node-lost": """\
+These hosts stayed unreachable for longer than --node-timeout while the others could not train
+without them. The job continues on the other hosts. A host that comes back ends its old ranks
+and takes part again in the next attempt.""",
+    "slow-node": """\
+Every rank on this host has been slower than the ranks on the other hosts for 20 s, and at each step
+all of them wait for it. The cause is the machine, not a single rank or its data.
+
+Check for other work on its CPUs and GPUs, for its temperature and clocks (ddptop gpus there), for
+the file system that its data comes from, and for its network link.""",
+    "straggler": """\
+At each step, all ranks wait for the slowest one. Step times are the same on all of them, so ddptop
+identifies this rank by what it does before they synchronize.
+
+If it is waiting for data, check its shard, its storage, the number of data loader workers, and
+other processes on its cores. If it computes for longer, check its batch sizes, work that only this
+rank does (logging, evaluation, checkpoints), and its device: clocks, temperature, other
+processes.""",
+    "throttled": """\
+The driver reports that this device has lowered its clocks because of heat or its power supply. In
+DDP, all ranks wait for the slowest one at every step, so the whole job runs at this device's speed,
+and step times are the same on all ranks.
+
+Check the fans, airflow, neighboring cards, and the power supply; see nvidia-smi -q -d
+PERFORMANCE.""",
+    "xid": """\
+The driver has reported an error (XID) for this device since monitoring started. Some are faults in
+the program (13, 31, 43); others are faults in the device, its memory, or its links (48, 79, 95), in
+which case the device needs a reset or a repair. See dmesg and nvidia-smi -q.""",
+    "ecc": """\
+The device has had uncorrectable memory errors since the driver was loaded, possibly before this
+job. A process that used that memory was killed or may have computed with
+corrupt data.
+
+If the count grows, have the device checked.""",
+    "remap": """\
+The device has used up its spare memory rows. Take it out of service and replace it: further errors
+cannot be repaired.""",
+    "other-process": """\
+A process outside this job is using memory on the job's device, and possibly compute time. The rank
+on that device has less memory than the others and may be slower, and all others wait for it.
+
+It may be a notebook, another user's job, or a process left over from an earlier run; its PID, user,
+and command are shown.""",
+    "disk-full": """\
+The run folder's disk is full. Training continues, but log lines and history are lost until space is
+freed, and checkpoints on the same disk fail.
+
+Remove ended jobs (ddptop rm), or set [runs] keep_bytes in config.toml; df -h shows disk usage.""",
+    "disk-low": """\
+The run folder's disk is almost full. Once it is full, logs and history will have gaps, and
+checkpoints on the same disk will fail.
+
+Remove ended jobs (ddptop rm), or set [runs] keep_bytes in config.toml.""",
+    "log-limit": """\
+These logs exceed their limit, and the run folder's file system cannot drop the start of a file
+(hole punching), so they keep growing.
+
+Print less, or set DDPTOP_HOME to a directory on a local disk.""",
+    "damaged-file": """\
+A file in the run folder cannot be read, for example after a power failure or on a full disk. Its
+contents are missing from the screens; training is not affected.""",
+    "history": """\
+Samples could not be written to the job's history, so charts have a gap. The alert shows the reason:
+usually a full disk or a file system that was unmounted.""",
+    "set-aside": """\
+A GPU failed, and the job is continuing without it (--allow-shrink) on fewer ranks.
+
+Have the GPU checked, then run `ddptop restart JOB` to use it again.""",
+    "healthy": """\
+A GPU that was set aside is responding again without errors. The job is continuing on fewer ranks.
+
+Run `ddptop restart JOB` to use it again.""",
+    "queued": """\
+The job is waiting for its GPUs to become free and will start automatically. The alert shows who is
+using them; to use busy GPUs, launch with --force.""",
+}
 
 
-from ddptop.view.alert_help import explain
-from ddptop_runner.job.registry import AnyJob
+def explain(finding_id: str) -> str:
+    """Return what an alert means, its usual causes, and what to do; "" for an unknown one.
+
+    `finding_id` is `Alert.id`; numbers at its end (XID and device) and its host are ignored. Each
+    paragraph is one line, for the viewer to wrap; empty lines separate paragraphs.
+    """
+    text = with_keys(_HELP.get(re.sub(r"(-\d+)*(@.*)?$", "", finding_id), ""))
+    return "\n\n".join(paragraph.replace("\n", " ") for paragraph in text.split("\n\n"))
+
 
 _ORDER = {"error": 0, "warning": 1, "info": 2}
 

@@ -5,15 +5,15 @@ from __future__ import annotations
 import datetime as dt
 
 from ddptop.view import words
-from ddptop.view.alert_help import explain
+from ddptop.view.findings import explain
 from ddptop.view.jobs import elapsed_s, median_loss
 from ddptop.view.keys import with_keys
 from ddptop.view.learning import LossTrend
 from ddptop.view.listed import Listed
 from ddptop.view.need import Need
+from ddptop.view.odd import uneven
 from ddptop.view.progress import percent_text, progress_of
 from ddptop.view.progress_words import step_text
-from ddptop.view.uneven import uneven
 from ddptop_runner.base import units
 from ddptop_runner.foreign.types import ForeignView
 from ddptop_runner.job.registry import pause_of

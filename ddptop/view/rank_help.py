@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import datetime as dt
 
-from ddptop.view.alert_help import explain
 from ddptop.view.figures.ranks import COMPARED
+from ddptop.view.findings import explain
 from ddptop.view.glossary import GLOSSARY
 from ddptop.view.keys import key
 from ddptop.view.odd import oddity, state_of

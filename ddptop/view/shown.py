@@ -1,21 +1,14 @@
-"""What a screen shows besides jobs and ranks: the host, device histories, last log lines."""
+"""What a screen shows besides jobs and ranks: the host, histories, the last minutes. Pure."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import msgspec
 
+from ddptop.view.learning import LossTrend
 from ddptop.view.series import Points
-
-if TYPE_CHECKING:
-    pass
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    pass
 
 
 class Machine(msgspec.Struct, frozen=True):
@@ -59,3 +52,18 @@ class Tail:
     owner: int | None
     """The rank that wrote them, `model.LAUNCHER` for a command; None: there are none."""
     lines: tuple[str, ...] = ()
+
+
+SPARK_S = 300.0
+"""The time span of the sparklines on the cards."""
+
+
+class Recent(msgspec.Struct, frozen=True):
+    """A job's last minutes."""
+
+    trend: LossTrend | None = None
+    """None where too little is known yet."""
+    step_times: Mapping[int, Points] = msgspec.field(default_factory=dict)
+    """By rank, over the last SPARK_S seconds."""
+    losses: Mapping[int, Points] = msgspec.field(default_factory=dict)
+    """The same of the losses."""

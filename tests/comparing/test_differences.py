@@ -5,9 +5,16 @@ from __future__ import annotations
 import datetime as dt
 
 import pytest
-from ddptop.view.curve import LossCurve, Sample
-from ddptop.view.differences import compare, differences, losses_at_common_steps
-from ddptop.view.run import Run, companions, options_of
+from ddptop.view.compare import (
+    LossCurve,
+    Run,
+    Sample,
+    companions,
+    compare,
+    differences,
+    losses_at_common_steps,
+    options_of,
+)
 
 from ddptop_runner.base.paths import run_folder
 from ddptop_runner.job.registry import JobView

@@ -7,9 +7,7 @@ import datetime as dt
 import pytest
 from ddptop.charts.compared import by_step_data, by_time_data, without_steps
 from ddptop.draw.compare import companion_row, how_much_lower, rows, verdict
-from ddptop.view.curve import LossCurve, Sample
-from ddptop.view.differences import compare
-from ddptop.view.run import Run
+from ddptop.view.compare import LossCurve, Run, Sample, compare
 from tests.comparing.test_differences import NOW, view
 
 

@@ -6,8 +6,8 @@ import datetime as dt
 import random
 
 import pytest
-from ddptop.view import alert_help
-from ddptop.view.alert_help import explain
+from ddptop.view import findings
+from ddptop.view.findings import explain
 from tests.devices.jobs import (
     JOB,
     change,
@@ -353,7 +353,7 @@ def test_every_finding_is_explained():
         "uneven-load",
         "uneven-power",
     ]
-    assert len(ids) == len(alert_help._HELP)
+    assert len(ids) == len(findings._HELP)
     for id_ in ids:
         text = explain(id_)
         assert len(text) > 100, id_

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 
 import msgspec
 import pytest
-from ddptop.view.alert_help import explain
+from ddptop.view.findings import explain
 from tests.runner.rank_lives import Life, Told, burst, healthy, sick
 
 from ddptop_runner.judge.balance.imbalance import MARKED_BY, marked

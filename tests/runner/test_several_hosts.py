@@ -12,8 +12,8 @@ from ddptop.draw.devices import label
 from ddptop.logs.merge import Merger, when
 from ddptop.sources.device_history import MOST_DEVICES, DeviceHistorySource
 from ddptop.sources.everything import covered_devices, far_devices
-from ddptop.view.alert_help import explain
 from ddptop.view.attention import short_cause
+from ddptop.view.findings import explain
 from ddptop.view.host_words import hosts_in_words, hosts_of_devices, node_in_words, short_names
 from ddptop.view.jobs import median_loss
 from tests.runner.builders import make_spec, put_job

@@ -6,7 +6,7 @@ import re
 
 import pytest
 from ddptop.charts import spark
-from ddptop.draw import card_grid, cards
+from ddptop.draw import cards
 from ddptop.view import odd
 from ddptop.view.series import Points
 from ddptop.view.text import plain, width
@@ -72,20 +72,20 @@ class TestGrid:
     def test_cards_lie_without_holes(
         self, number: int, cells: int, most: int, columns: int, rows: int
     ) -> None:
-        found = card_grid.grid(number, cells, most, 8)
+        found = cards.grid(number, cells, most, 8)
         assert found is not None
         assert (found.columns, found.rows) == (columns, rows)
         assert found.rows * found.height <= most
-        assert found.columns * (found.width + card_grid.GAP) - card_grid.GAP <= cells
+        assert found.columns * (found.width + cards.GAP) - cards.GAP <= cells
 
     def test_where_they_do_not_fit_there_are_none(self) -> None:
-        assert card_grid.grid(8, 60, 8, 8) is None
-        assert card_grid.grid(16, 80, 12, 8) is None
+        assert cards.grid(8, 60, 8, 8) is None
+        assert cards.grid(16, 80, 12, 8) is None
 
 
 class TestCard:
     @pytest.mark.parametrize("chosen", [False, True])
-    @pytest.mark.parametrize("cells", range(card_grid.LEAST_BOX, 41))
+    @pytest.mark.parametrize("cells", range(cards.LEAST_BOX, 41))
     def test_its_upper_edge_has_no_hole(self, cells: int, chosen: bool) -> None:
         for number in (1, 5):
             top = drawn(number, cells, 8, chosen=chosen)[0]

@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 from ddptop.charts.devices import figures_of, pause_s
-from ddptop.draw.device_words import unevenness, wasted_words
-from ddptop.draw.devices import small_curve
+from ddptop.draw.devices import small_curve, unevenness, wasted_words
 from ddptop.sources.device_history import RECENT, DeviceHistorySource, Ring
 from ddptop.sources.snapshot import Wish
 from ddptop.view.text import plain

@@ -19,10 +19,10 @@ from ddptop.tui.app import DdptopApp
 from ddptop.tui.prefs.keymap import KeyMap
 from ddptop.tui.screens.base import MonitorScreen
 from ddptop.tui.screens.help import HelpScreen, help_lines
-from ddptop.view.alert_help import explain
 from ddptop.view.device_help import slowed_help
 from ddptop.view.figures import devices, jobs, ranks
 from ddptop.view.figures.columns import Column
+from ddptop.view.findings import explain
 from ddptop.view.glossary import GLOSSARY, SECTIONS
 from ddptop.view.text import plain
 from tests.tui import fake_gpus

@@ -6,13 +6,13 @@ from collections.abc import Sequence
 
 import msgspec
 import pytest
-from ddptop.draw import devices, panels, rows
+from ddptop.draw import devices, panels, told
 from ddptop.view import odd
 from ddptop.view.figures.columns import fit_columns
 from ddptop.view.figures.jobs import columns_for
 from ddptop.view.figures.ranks import columns_of
+from ddptop.view.odd import imbalance_note, worst_figure
 from ddptop.view.text import Line, plain, width
-from ddptop.view.uneven import imbalance_note, worst_figure
 from tests.tui.fake_home import GIB, NOW, ago, event, gpu, snapshot_of, spec_of
 from tests.tui.own_views import rank
 
@@ -155,7 +155,7 @@ class TestRows:
         assert row["last"][0] == ""
 
     def test_events_are_in_local_time_and_words(self) -> None:
-        row = rows.event_row(event(10, "group_restart", "all ranks restart"))
+        row = told.event_row(event(10, "group_restart", "all ranks restart"))
         assert row["type"] == ("group restart", "warn")
         assert row["message"][1] == "warn"
 

@@ -21,10 +21,10 @@ from ddptop.tui.widgets.filter_bar import FilterBar
 from ddptop.tui.widgets.key_bar import KeyBar
 from ddptop.tui.widgets.table import Table
 from ddptop.tui.widgets.title_bar import TitleBar
+from ddptop.view.compare import LETTERS, companions
 from ddptop.view.figures.jobs import JOB_WORDS, job_facts
 from ddptop.view.filter import parse
 from ddptop.view.keys import key
-from ddptop.view.run import LETTERS, companions
 from ddptop_runner.base.units import plural
 from ddptop_runner.job.registry import JobView
 

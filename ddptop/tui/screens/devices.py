@@ -13,7 +13,7 @@ from ddptop.charts.devices import figures_of, pause_s
 from ddptop.charts.figures import FiguresData
 from ddptop.charts.scale import window_label
 from ddptop.charts.view import View
-from ddptop.draw.device_words import unevenness
+from ddptop.draw.devices import unevenness
 from ddptop.sources.snapshot import Snapshot, Wish
 from ddptop.tui.actions import DEVICES, bindings
 from ddptop.tui.messages import JobPicked, SectionsWanted, WishChanged

@@ -9,7 +9,7 @@ from textual import on
 from textual.app import ComposeResult
 from textual.widget import Widget
 
-from ddptop.draw.device_words import holder_words, unevenness
+from ddptop.draw.devices import holder_words, unevenness
 from ddptop.draw.foreign import damaged_sections, unreadable_sections
 from ddptop.sources.snapshot import Snapshot, Wish
 from ddptop.tui import operations

@@ -9,8 +9,8 @@ from ddptop.charts.figures import FiguresData
 from ddptop.charts.view import View
 from ddptop.sources.compare import Compared
 from ddptop.tui.widgets.figure_chart import FigureChart
+from ddptop.view.compare import Run
 from ddptop.view.keys import key
-from ddptop.view.run import Run
 
 
 class CompareChart(FigureChart):

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from ddptop.charts.compared import name_of
 from ddptop.draw.compare import Row, companion_row, explained, rows
 from ddptop.tui.widgets.table import Table
-from ddptop.view.differences import Comparison
+from ddptop.view.compare import Comparison
 from ddptop.view.figures.columns import Column
 from ddptop.view.keys import key
 from ddptop_runner.job.registry import JobView

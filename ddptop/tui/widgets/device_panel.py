@@ -8,17 +8,16 @@ from dataclasses import dataclass
 from textual import events
 from textual.message import Message
 
-from ddptop.draw.device_words import common_name
-from ddptop.draw.devices import Holder, device_lines, device_trouble, label
+from ddptop.draw.devices import Holder, common_name, device_lines, device_trouble, label
 from ddptop.draw.panels import cpu_rank_lines, machine_lines, short_name
 from ddptop.tui.actions import MOVING, bindings
 from ddptop.tui.widgets.lines import LinesView
 from ddptop.view.device_help import explain_device
 from ddptop.view.host_words import hosts_of_devices
 from ddptop.view.keys import key
+from ddptop.view.odd import imbalance_note
 from ddptop.view.shown import DeviceHistory, Machine
 from ddptop.view.text import Line, line, rule, wrap
-from ddptop.view.uneven import imbalance_note
 from ddptop_runner.base.units import plural
 from ddptop_runner.judge.balance.imbalance import Figure, is_even_load
 from ddptop_runner.model.snapshot import GpuSample, Imbalance, RankSample

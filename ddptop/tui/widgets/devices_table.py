@@ -6,15 +6,16 @@ from collections.abc import Mapping, Sequence
 
 from textual import events
 
-from ddptop.draw.device_rows import (
+from ddptop.draw.devices import (
     PROCESS_COLUMNS,
+    Owners,
+    common_name,
     device_columns,
     device_row,
     heaviest_first,
+    label,
     process_row,
 )
-from ddptop.draw.device_words import common_name
-from ddptop.draw.devices import Owners, label
 from ddptop.draw.panels import short_name
 from ddptop.tui.widgets.table import Table
 from ddptop.view.device_help import explain_device

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ddptop.draw.rows import event_row
+from ddptop.draw.told import event_row
 from ddptop.tui.widgets.table import Table
 from ddptop.view.figures.columns import Column
 from ddptop_runner.model.snapshot import Event

@@ -5,13 +5,12 @@ from __future__ import annotations
 import datetime as dt
 from collections.abc import Mapping
 
-from ddptop.draw.card_grid import GAP, Grid, grid
-from ddptop.draw.cards import Around, around, card_lines, wanted_rows
+from ddptop.draw.cards import GAP, Around, Grid, around, card_lines, grid, wanted_rows
 from ddptop.sources.snapshot import JobDetail
 from ddptop.tui.widgets.rank_grid import RankGrid
 from ddptop.view.keys import key
 from ddptop.view.rank_help import explain_rank, glossary
-from ddptop.view.recent import SPARK_S, Recent
+from ddptop.view.shown import SPARK_S, Recent
 from ddptop.view.text import Line, line
 from ddptop_runner.judge.balance.imbalance import RankDeviation
 

@@ -11,7 +11,7 @@ from textual.app import ComposeResult
 from textual.containers import Vertical
 from textual.message import Message
 
-from ddptop.draw.card_grid import MOST as MOST_CARDS
+from ddptop.draw.cards import MOST as MOST_CARDS
 from ddptop.draw.heat import FEWEST
 from ddptop.draw.launched import launcher_alone, rank_detail
 from ddptop.sources.snapshot import JobDetail
@@ -24,7 +24,7 @@ from ddptop.tui.widgets.table import Table
 from ddptop.view.attention import waiting_text
 from ddptop.view.keys import key
 from ddptop.view.rank_words import is_rank_too, launcher_name
-from ddptop.view.recent import Recent
+from ddptop.view.shown import Recent
 from ddptop.view.text import Line, clip, line
 from ddptop_runner.foreign.types import ForeignView
 from ddptop_runner.model.snapshot import LauncherSample, RankSample

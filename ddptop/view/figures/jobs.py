@@ -25,10 +25,10 @@ from ddptop.view.jobs import elapsed_s, held_by, median_loss
 from ddptop.view.learning import LossTrend
 from ddptop.view.listed import Listed
 from ddptop.view.need import Need
+from ddptop.view.odd import worst_figure
 from ddptop.view.progress import percent_text, progress_of
 from ddptop.view.rank_words import launcher_name
 from ddptop.view.text import Line, Span, cells_of, line
-from ddptop.view.uneven import worst_figure
 from ddptop_runner.base import units
 from ddptop_runner.foreign.types import ForeignView
 from ddptop_runner.job.registry import AnyJob, pause_of

@@ -1,0 +1,399 @@
+"""Jobs that are compared: what they are, their curves, and how they differ. Pure."""
+
+from __future__ import annotations
+
+import bisect
+import itertools
+import math
+import statistics
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from ddptop_runner.job.registry import AnyJob, JobView
+from ddptop_runner.model import run_step
+from ddptop_runner.model.snapshot import RunStep
+from ddptop_runner.model.spec import JobSpec
+
+WINDOW_SHARE = 0.02
+"""A loss at some step is the median over this share of the steps before it: one batch says
+little."""
+
+
+@dataclass(frozen=True)
+class Sample:
+    """The loss over a short time: of all ranks, their median."""
+
+    at_s: float
+    """Seconds since the job's start."""
+    step: int | None
+    """Optimizer steps taken by then; None where they are not known."""
+    loss: float | None
+    """None where none was finite."""
+    attempt: int | None = None
+    is_bad: bool = False
+    """Whether a loss was NaN or infinite."""
+
+
+@dataclass(frozen=True)
+class Best:
+    """The least loss, and where it was."""
+
+    loss: float
+    step: int | None
+    at_s: float
+
+
+@dataclass(frozen=True)
+class LossCurve:
+    """A job's losses in order of time."""
+
+    samples: tuple[Sample, ...] = ()
+
+    @property
+    def by_step(self) -> list[Sample]:
+        """Samples in order of their steps; where an attempt went back, its own count."""
+        kept: list[Sample] = []
+        for sample in self.samples:
+            if sample.step is None:
+                continue
+            while kept and (kept[-1].step or 0) >= sample.step:
+                if kept[-1].step == sample.step and kept[-1].attempt == sample.attempt:
+                    break
+                kept.pop()
+            kept.append(sample)
+        return kept
+
+    @property
+    def last_step(self) -> int | None:
+        """The last step of which a loss is known."""
+        known = [one.step for one in self.by_step if one.loss is not None]
+        return known[-1] if known else None
+
+    @property
+    def last_s(self) -> float | None:
+        """The last moment at which a loss is known, in seconds since the start."""
+        return next((one.at_s for one in reversed(self.samples) if one.loss is not None), None)
+
+    @property
+    def last(self) -> Sample | None:
+        """The last sample of which a loss is known, or was not finite."""
+        return next((s for s in reversed(self.samples) if s.loss is not None or s.is_bad), None)
+
+    @property
+    def bad_since(self) -> Sample | None:
+        """The first sample after which no loss was finite any more."""
+        found = None
+        for sample in reversed(self.samples):
+            if sample.loss is not None:
+                break
+            found = sample if sample.is_bad else found
+        return found
+
+    def best(self) -> Best | None:
+        """The least loss of all."""
+        known = [one for one in self.samples if one.loss is not None]
+        if not known:
+            return None
+        least = min(known, key=lambda one: one.loss if one.loss is not None else math.inf)
+        return Best(least.loss or 0.0, least.step, least.at_s)
+
+    def loss_at_step(self, step: int) -> float | None:
+        """The loss at a step; None if unknown."""
+        return _around([(float(s.step or 0), s.loss) for s in self.by_step], step)
+
+    def loss_at_s(self, at_s: float) -> float | None:
+        """The loss so long after the start, in seconds; None where it is not known."""
+        return _around([(s.at_s, s.loss) for s in self.samples], at_s)
+
+    def steps_per_s(self) -> float | None:
+        """Steps taken per second of training, over all attempts, without the time between them."""
+        steps, seconds = 0, 0.0
+        for one, other in _pairs(self.samples):
+            steps += (other.step or 0) - (one.step or 0)
+            seconds += other.at_s - one.at_s
+        return steps / seconds if steps > 0 and seconds > 0 else None
+
+    def step_time_s(self) -> float | None:
+        """Seconds per step: the same steps over the same time as `steps_per_s`."""
+        pace = self.steps_per_s()
+        return None if pace is None else 1 / pace
+
+
+def _pairs(samples: Sequence[Sample]) -> list[tuple[Sample, Sample]]:
+    """Neighbours of one attempt whose steps are known."""
+    known = [one for one in samples if one.step is not None]
+    return [
+        (one, other) for one, other in itertools.pairwise(known) if one.attempt == other.attempt
+    ]
+
+
+def _around(points: Sequence[tuple[float, float | None]], place: float) -> float | None:
+    """The median of the losses just before a place, else what lies between its neighbours.
+
+    None before the first loss and past the last one.
+    """
+    known = [(at, loss) for at, loss in points if loss is not None]
+    if not known or not known[0][0] <= place <= known[-1][0]:
+        return None
+    start = place * (1 - WINDOW_SHARE)
+    places = [at for at, _ in known]
+    after = bisect.bisect_right(places, place)
+    inside = [loss for _, loss in known[bisect.bisect_left(places, start) : after]]
+    if inside:
+        return statistics.median(inside)
+    (left, before), (right, behind) = known[after - 1], known[after]
+    return before + (behind - before) * (place - left) / (right - left)
+
+
+def common_step(curves: Sequence[LossCurve]) -> int | None:
+    """The last step that all jobs reached; None if any job's steps are unknown."""
+    last = [curve.last_step for curve in curves]
+    return None if not last or None in last else min(step for step in last if step is not None)
+
+
+def common_s(curves: Sequence[LossCurve]) -> float | None:
+    """The longest elapsed time that all jobs reached, in seconds since each one's start."""
+    last = [curve.last_s for curve in curves]
+    return None if not last or None in last else min(at for at in last if at is not None)
+
+
+def better(losses: Sequence[float | None]) -> tuple[int, float] | None:
+    """Whose loss is least, and by which share of the next one; None where that is not known."""
+    known = sorted((loss, place) for place, loss in enumerate(losses) if loss is not None)
+    if len(known) < 2 or len(known) < len(losses):
+        return None
+    (least, place), (next_, _) = known[0], known[1]
+    if least == next_ or not next_:
+        return None
+    return place, (next_ - least) / abs(next_)
+
+
+def offsets_of(
+    taken: Sequence[tuple[int, int]], told: Mapping[int, int], *, printed: bool
+) -> dict[int, int]:
+    """By attempt, the steps before it.
+
+    Args:
+        taken: each attempt in order, with the steps that it took.
+        told: by attempt, the steps before it, where its script said so.
+        printed: whether steps are as the output says them: they then go on by themselves.
+
+    Returns:
+        An attempt of which nothing tells where it went on stands behind the one before it.
+    """
+    if printed:
+        return {attempt: 0 for attempt, _ in taken}
+    found: dict[int, int] = {}
+    end = 0
+    for attempt, steps in taken:
+        found[attempt] = told.get(attempt, end)
+        end = found[attempt] + steps
+    return found or dict(told)
+
+
+LETTERS = "ABCD"
+"""What the jobs are called on the chart: as many can be compared at once."""
+
+
+@dataclass(frozen=True)
+class Run:
+    """A job and its losses."""
+
+    view: JobView
+    curve: LossCurve = field(default_factory=LossCurve)
+    attempts: tuple[tuple[int, float], ...] = ()
+    """Each attempt with its start, in seconds since the job's."""
+    offsets: Mapping[int, int] = field(default_factory=dict)
+    """By attempt, the steps before it."""
+    start_s: float = 0.0
+    """The job's start, unix seconds."""
+    trouble: str | None = None
+    """Why its losses could not be read."""
+
+    @property
+    def job(self) -> str:
+        """The job's name."""
+        return self.view.job
+
+    @property
+    def step(self) -> RunStep | None:
+        """At which step it is."""
+        return run_step.of_snapshot(self.view.snapshot)
+
+    @property
+    def total_steps(self) -> int | None:
+        """How many there are to be."""
+        return None if self.view.snapshot is None else self.view.snapshot.total_steps
+
+    @property
+    def restarts(self) -> int | None:
+        """How often all ranks were started again."""
+        if self.view.snapshot is None or self.view.snapshot.attempt is None:
+            return None
+        return self.view.snapshot.attempt
+
+    @property
+    def ranks(self) -> int | None:
+        """The world size."""
+        snapshot = self.view.snapshot
+        return snapshot.world_size if snapshot is not None else self.view.world_size
+
+    @property
+    def devices(self) -> str:
+        """`2x H100 80GB HBM3`, or `CPU`."""
+        devices = self.view.spec.devices
+        if not devices:
+            return "CPU"
+        names = Counter((device.name or "GPU").removeprefix("NVIDIA ") for device in devices)
+        return ", ".join(f"{number}x {name}" for name, number in names.items())
+
+    @property
+    def script(self) -> str:
+        """The script or module as given; of a command its executable."""
+        spec = self.view.spec
+        return f"-m {spec.target}" if spec.kind == "module" else spec.target
+
+
+def options_of(spec: JobSpec) -> dict[str, str]:
+    """What was given to the script, by option: `--lr` → `0.01`; a bare option is `yes`.
+
+    What belongs to no option is named by its place: `argument 1`.
+    """
+    found: dict[str, str] = {}
+    place = 0
+    words = list(spec.args)
+    while words:
+        word = words.pop(0)
+        if not _is_option(word):
+            place += 1
+            found[f"argument {place}"] = word
+            continue
+        name, equals, value = word.partition("=")
+        if not equals:
+            value = words.pop(0) if words and not _is_option(words[0]) else "yes"
+        found[name] = f"{found[name]} {value}" if name in found else value
+    return found
+
+
+def _is_option(word: str) -> bool:
+    if not word.startswith("-") or word == "-":
+        return False
+    try:
+        float(word)
+    except ValueError:
+        return True
+    return False
+
+
+def companions(jobs: Iterable[AnyJob], first: str) -> list[JobView]:
+    """The jobs that another can be compared with: those of its script first, newest first."""
+    own = [job for job in jobs if isinstance(job, JobView)]
+    mine = next((job for job in own if job.job == first), None)
+    others = [job for job in own if job.job != first]
+    others.sort(key=lambda job: job.created_at, reverse=True)
+    others.sort(key=lambda job: mine is None or job.spec.target != mine.spec.target)
+    return others
+
+
+POINTS = 50
+"""Maximum number of common steps at which losses are reported."""
+
+
+@dataclass(frozen=True)
+class Difference:
+    """Something that was given to the jobs, and is not the same in all of them."""
+
+    what: str
+    values: tuple[str | None, ...]
+    """In the jobs' order; None where it was not given."""
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """A comparison of several jobs."""
+
+    runs: tuple[Run, ...]
+    step: int | None
+    """The last step that all jobs reached; None if any job's steps are unknown."""
+    after_s: float | None
+    """The longest elapsed time that all jobs reached, in seconds."""
+    losses: tuple[float | None, ...]
+    """At that step, or where steps are not known, at that moment."""
+    best: int | None
+    """Index of the job with the lowest loss there; None if unknown."""
+    best_by: float | None
+    """By which share of the next one."""
+    differences: tuple[Difference, ...]
+
+
+def compare(runs: Sequence[Run]) -> Comparison:
+    """Compare jobs."""
+    curves = [run.curve for run in runs]
+    step, after_s = common_step(curves), common_s(curves)
+    if step is not None:
+        losses = [curve.loss_at_step(step) for curve in curves]
+    elif after_s is not None:
+        losses = [curve.loss_at_s(after_s) for curve in curves]
+    else:
+        losses = [None for _ in curves]
+    best = better(losses) if len(runs) > 1 else None
+    return Comparison(
+        runs=tuple(runs),
+        step=step,
+        after_s=after_s,
+        losses=tuple(losses),
+        best=None if best is None else best[0],
+        best_by=None if best is None else best[1],
+        differences=tuple(differences(runs)),
+    )
+
+
+def differences(runs: Sequence[Run]) -> list[Difference]:
+    """What was given to the jobs and is not the same in all of them."""
+    specs = [run.view.spec for run in runs]
+    told: list[tuple[str, Sequence[str | None]]] = [
+        ("script", [run.script for run in runs]),
+        *_options(runs),
+        ("python", [spec.python for spec in specs]),
+        ("folder", [spec.cwd for spec in specs]),
+        ("host", [spec.host for spec in specs]),
+        *_environment(runs),
+    ]
+    found = [Difference(what, tuple(values)) for what, values in told]
+    return [one for one in found if len(set(one.values)) > 1]
+
+
+def _options(runs: Sequence[Run]) -> list[tuple[str, list[str | None]]]:
+    given = [options_of(run.view.spec) for run in runs]
+    names = dict.fromkeys(name for options in given for name in options)
+    return [(name, [options.get(name) for options in given]) for name in names]
+
+
+def _environment(runs: Sequence[Run]) -> list[tuple[str, list[str | None]]]:
+    """Variables by name: which of them were there. Their values are never written down."""
+    given = [set(run.view.spec.env_overrides) for run in runs]
+    names = sorted({name for mine in given for name in mine})
+    rows: list[tuple[str, list[str | None]]] = [
+        (f"--env {name}", ["given" if name in mine else None for mine in given]) for name in names
+    ]
+    shells = [set(run.view.spec.env_names) - own for run, own in zip(runs, given, strict=True)]
+    common = set.intersection(*shells) if shells else set()
+    only = [sorted(mine - common) for mine in shells]
+    if any(only):
+        rows.append(("variables", [" ".join(mine) or None for mine in only]))
+    return rows
+
+
+def losses_at_common_steps(
+    comparison: Comparison, most: int = POINTS
+) -> list[tuple[int, tuple[float | None, ...]]]:
+    """Losses of all jobs at the same steps, up to the last common one."""
+    last = comparison.step
+    if last is None:
+        return []
+    number = min(most, max(1, last))
+    steps = sorted({round(last * (place + 1) / number) for place in range(number)})
+    return [
+        (step, tuple(run.curve.loss_at_step(step) for run in comparison.runs)) for step in steps
+    ]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from ddptop.charts.figures import FiguresData
 from ddptop.charts.loss import ChartOptions
+from ddptop.charts.rates import LOSS, THROUGHPUT
 from ddptop.charts.split import SplitData
 from ddptop.view.keys import key, with_keys
 from ddptop.view.series import ChartData
@@ -39,11 +40,20 @@ def explain_loss(data: ChartData, options: ChartOptions) -> list[tuple[str, str]
         "rank": f"the solid line is rank {options.rank}, the band spans its lowest to highest "
         "loss in each column, and the dim line is the median of all ranks",
     }
+    is_scalar = data.name not in (LOSS, THROUGHPUT)
     found = [
         (
             data.name,
-            f"{curves[options.mode]}. Press {key('chart.mode')} to switch between median, all "
+            "the value reported by the script, printed by it, or logged to TensorBoard, from the "
+            "lowest rank that has it"
+            if is_scalar
+            else f"{curves[options.mode]}. Press {key('chart.mode')} to switch between median, all "
             "ranks, and one rank",
+        ),
+        (
+            "metrics",
+            f"press {key('chart.figure')} for the next one: loss, throughput, then whatever the "
+            "job reports, such as a learning rate or validation loss",
         ),
         ("✕", "a loss was NaN or infinite; shown at the bottom edge"),
         _MARKS,

@@ -29,6 +29,7 @@ from ddptop.charts.view import View
 from ddptop.view.series import ChartData, Columns, across, bin_points, ratios
 from ddptop.view.text import Line
 from ddptop_runner.base.units import deviation, loss, name_ranks, rate
+from ddptop_runner.model.words import is_of_evaluation
 
 ChartMode = Literal["median", "ranks", "rank"]
 MODES: tuple[ChartMode, ...] = ("median", "ranks", "rank")
@@ -39,8 +40,8 @@ _LEAST_FITTED = 20
 """Of fewer values nothing is said about that."""
 HIDES = 0.25
 """Of the median: a line that is nearer would hide it."""
-_BAND, _RAW, _OTHER, _MEDIAN, _OUTLIER, _CHOSEN = range(6)
-_STYLES = ("band", "band", "dim", "median", "bad", "chosen")
+_BAND, _RAW, _OTHER, _MEDIAN, _OUTLIER, _CHOSEN, _VALIDATION = range(7)
+_STYLES = ("band", "band", "dim", "median", "bad", "chosen", "strong")
 """Of each layer."""
 
 
@@ -70,6 +71,20 @@ class LossPlot(msgspec.Struct, frozen=True):
     """How many ranks there are."""
     breaks: frozenset[int]
     """Columns in which a new attempt starts: curves do not cross them."""
+    validation: tuple[str, Columns] | None = None
+    """The validation loss, by the name that it is reported by; its values are joined however far
+    apart they lie."""
+
+
+def _validation(
+    data: ChartData, since: float, until: float, dots: int
+) -> tuple[str, Columns] | None:
+    """The first scalar that is named like a validation loss."""
+    for name, points in data.scalars.items():
+        if is_of_evaluation(name) and "loss" in name.lower():
+            columns = bin_points(points, since, until, dots, [at for at, _ in data.marks])
+            return name, replace(columns, reach=dots)
+    return None
 
 
 def make_plot(data: ChartData, since: float, until: float, dots: int) -> LossPlot:
@@ -80,13 +95,14 @@ def make_plot(data: ChartData, since: float, until: float, dots: int) -> LossPlo
         for rank, points in sorted(data.series.items())
     }
     breaks = break_columns(data.marks, since, until, dots)
+    validation = _validation(data, since, until, dots)
     if data.middle is not None:
         middle = bin_points(data.middle, since, until, dots, cuts)
         number = data.number if data.number is not None else len(ranks)
-        return LossPlot(ranks, dict(data.apart), middle, number, breaks)
+        return LossPlot(ranks, dict(data.apart), middle, number, breaks, validation)
     apart = ratios(ranks, data.odd, dots)
     healthy = [columns for rank, columns in ranks.items() if rank not in apart]
-    return LossPlot(ranks, apart, across(healthy, dots), len(ranks), breaks)
+    return LossPlot(ranks, apart, across(healthy, dots), len(ranks), breaks, validation)
 
 
 Plotter = Callable[[ChartData, float, float, int], LossPlot]
@@ -118,6 +134,8 @@ def _shown(plot: LossPlot, options: ChartOptions, first: int = 0) -> list[float]
     drawn: list[Columns] = [plot.middle]
     if options.mode == "rank" and options.rank in plot.ranks:
         drawn.append(plot.ranks[options.rank])
+    if plot.validation is not None:
+        drawn.append(plot.validation[1])
     values = [v for columns in drawn for part in (columns.low, columns.high) for v in part[first:]]
     lines = plot.ranks if options.mode == "ranks" else plot.apart
     values += [
@@ -139,6 +157,19 @@ def _apart_only(columns: Columns, middle: Columns) -> Columns:
 
 def _draw(plane: Plane, plot: LossPlot, options: ChartOptions) -> list[tuple[str, Columns, str]]:
     """Draw the curves; those that a name belongs to at their end, with it and its style."""
+    named = _draw_ranks(plane, plot, options)
+    if plot.validation is not None:
+        name, columns = plot.validation
+        plane.curve(columns, _VALIDATION)
+        if not named:
+            named.append(("training", _smooth(plot.middle, plot, options), "median"))
+        named.append((name, columns, "strong"))
+    return named
+
+
+def _draw_ranks(
+    plane: Plane, plot: LossPlot, options: ChartOptions
+) -> list[tuple[str, Columns, str]]:
     chosen = plot.ranks.get(options.rank)
     named: list[tuple[str, Columns, str]] = []
     if options.mode == "rank" and chosen is not None:
@@ -270,8 +301,12 @@ def _below(plot: LossPlot, high: float) -> LossPlot:
             low=[None if v is not None and v > high else v for v in columns.low],
         )
 
+    validation = plot.validation
     return replace(
-        plot, middle=cut(plot.middle), ranks={rank: cut(one) for rank, one in plot.ranks.items()}
+        plot,
+        middle=cut(plot.middle),
+        ranks={rank: cut(one) for rank, one in plot.ranks.items()},
+        validation=None if validation is None else (validation[0], cut(validation[1])),
     )
 
 
@@ -296,6 +331,9 @@ def _read(
             found.value(f"rank {rank}", columns, _smooth(columns, plot, options), "bad")
     if options.mode == "ranks" and one is not None and options.rank not in plot.apart:
         found.value(f"rank {options.rank}", one, _smooth(one, plot, options), "chosen", form)
+    if plot.validation is not None:
+        title, columns = plot.validation
+        found.value(title, columns, columns, "strong", form)
     bad = [r for r, columns in plot.ranks.items() if found.bad(columns)]
     if bad:
         found.say(f"{name_ranks(bad, compact=True)} ✕ NaN", "bad")

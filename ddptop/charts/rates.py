@@ -1,4 +1,4 @@
-"""Steps per second over time, from the steps that were recorded with the losses. Pure."""
+"""What a loss chart shows in place of the loss: steps per second, or a scalar by name. Pure."""
 
 from __future__ import annotations
 
@@ -6,17 +6,43 @@ from msgspec.structs import replace
 
 from ddptop.view.series import ChartData, Points
 
+LOSS, THROUGHPUT = "loss", "throughput"
 OVER_S = 10.0
 """Steps are counted over this time: a step more or less in a second says nothing."""
 _SOON = 3
 """Samples after which an attempt that is younger has a rate."""
 
 
+def names_of(data: ChartData) -> tuple[str, ...]:
+    """Everything that the chart can show, the loss first."""
+    return (LOSS, THROUGHPUT, *data.scalars)
+
+
+def shown_as(data: ChartData, name: str) -> ChartData:
+    """The chart with what goes by that name in place of losses."""
+    if name == LOSS:
+        return data
+    if name == THROUGHPUT:
+        return throughput(data)
+    points = data.scalars.get(name)
+    return replace(
+        data,
+        name=name,
+        series={} if points is None else {0: points},
+        scalars={},
+        middle=None,
+        odd=(),
+        apart={},
+        empty=f"no {name} yet",
+    )
+
+
 def throughput(data: ChartData) -> ChartData:
     """The chart with steps per second in place of losses."""
     return replace(
         data,
-        name="throughput",
+        scalars={},
+        name=THROUGHPUT,
         series={rank: rates(points) for rank, points in data.series.items()},
         middle=None if data.middle is None else rates(data.middle),
         odd=(),

@@ -95,6 +95,7 @@ def by_step(data: ChartData) -> ChartData:
     """The chart with steps in place of moments."""
     series = {rank: _stepped(points, data.attempts) for rank, points in data.series.items()}
     middle = None if data.middle is None else _stepped(data.middle, data.attempts)
+    scalars = {name: _stepped(points, data.attempts) for name, points in data.scalars.items()}
     places = [one.t for one in (*series.values(), *(() if middle is None else (middle,))) if one.t]
     since = min((t[0] for t in places), default=0.0)
     until = max((t[-1] for t in places), default=1.0)
@@ -108,6 +109,7 @@ def by_step(data: ChartData) -> ChartData:
     return replace(
         data,
         series=series,
+        scalars=scalars,
         middle=middle,
         since=since,
         until=max(until, since + 1),

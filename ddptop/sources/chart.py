@@ -132,6 +132,10 @@ class ChartSource:
             ),
             last_step=taken[-1].before + (taken[-1].taken or 0) if taken else None,
         )
+        scalars = reader.scalar_series(since, until, wish.chart_columns)
+        frame = replace(
+            frame, scalars={name: at_new_steps(points_of(one)) for name, one in scalars.items()}
+        )
         self._chart = self._filled(frame, reader, wish, span[1], now_s)
         return self._chart
 

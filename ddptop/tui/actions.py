@@ -177,8 +177,8 @@ CHART_ACTIONS: tuple[Action, ...] = (
         "chart.figure",
         "chart('figure')",
         "M",
-        "Throughput",
-        "chart: show the loss or the throughput",
+        "Next chart",
+        "chart: show the loss, the throughput, or the next metric",
         show=False,
     ),
     Action(

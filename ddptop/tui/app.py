@@ -75,6 +75,12 @@ def _jobs() -> type[Provider]:
     return JobProvider
 
 
+def _charts() -> type[Provider]:
+    from ddptop.tui.palette import ChartProvider
+
+    return ChartProvider
+
+
 def _themes() -> type[Provider]:
     from ddptop.tui.palette import ThemeCommands
 
@@ -86,7 +92,7 @@ class DdptopApp(QuietApp):
 
     TITLE = "ddptop"
     CSS_PATH = Path(__file__).with_name("ddptop.tcss")
-    COMMANDS = {_actions, _jobs, _themes}
+    COMMANDS = {_actions, _jobs, _charts, _themes}
     BINDINGS: ClassVar[list[BindingType]] = [
         *bindings(
             [replace(action, action=action.action.removeprefix("app.")) for action in EVERYWHERE]

@@ -86,7 +86,9 @@ class ChartData(Frame, frozen=True):
 
     series: Mapping[int, Points] = msgspec.field(default_factory=dict)
     name: str = "loss"
-    """What the samples are: `loss`, or `throughput` in steps per second."""
+    """What the samples are: `loss`, `throughput` in steps per second, or the name of a scalar."""
+    scalars: Mapping[str, Points] = msgspec.field(default_factory=dict)
+    """Beside losses: what the job reports by name, such as a learning rate."""
     empty: str = "no loss yet"
     """What to say in place of a curve where there is no sample."""
     middle: Points | None = None

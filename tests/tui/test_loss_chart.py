@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 from ddptop.charts.figures import Curve, FiguresData
 from ddptop.charts.split import SplitData
@@ -81,6 +82,10 @@ class Charts(App[None]):
         self.push_screen(self.both)
 
 
+def text(chart: ChartWidget) -> str:
+    return "\n".join(map(plain, chart.build(*chart.size)))
+
+
 def title(chart: ChartWidget) -> str:
     return plain(chart.build(*chart.size)[0])
 
@@ -128,6 +133,38 @@ class TestKeys:
         assert "1 steps/s" in title(chart)
         await pilot.press("escape", "M")
         assert title(chart).startswith("── loss, whole run, by step")
+
+    async def test_m_goes_on_to_what_the_job_reports(self, pilot: Pilot[None]) -> None:
+        chart = both_of(pilot).loss
+        chart.show(msgspec.structs.replace(losses(), scalars={"lr": points(3.0)}), rank=1)
+        await pilot.press("a", "a", "M", "M")
+        assert title(chart).startswith("── lr, whole run ──")
+        await pilot.press("b", "end")
+        assert "lr 3.00" in title(chart)
+        chart.show(losses())
+        assert "no lr yet" in text(chart), "it stays chosen: the next attempt may report it"
+        await pilot.press("escape", "M")
+        assert title(chart).startswith("── loss, whole run, by step")
+        chart.show_as("lr")
+        chart.show(losses(), job="another")
+        assert title(chart).startswith("── loss for another")
+
+    async def test_the_validation_loss_lies_on_the_loss(self, pilot: Pilot[None]) -> None:
+        chart = both_of(pilot).loss
+        rare = [float(t) for t in range(50, LENGTH, 300)]
+        high = [6.0 - t / LENGTH for t in rare]
+        validation = Points(rare, high, high, high, step=[int(t) for t in rare], attempt=[0] * 4)
+        data = msgspec.structs.replace(
+            losses(), scalars={"lr": points(90.0), "val_loss": validation}
+        )
+        chart.show(data)
+        assert text(chart).count("val_loss") == 1
+        assert text(chart).count("training") == 1
+        assert "8 ┤" not in text(chart), "and lr is no loss"
+        await pilot.press("end", "left")
+        assert "val_loss 5.05" in title(chart)
+        await pilot.press("b")
+        assert "val_loss" in text(chart)
 
     async def test_zooming_asks_for_more_exact_figures(self, pilot: Pilot[None]) -> None:
         both = both_of(pilot)

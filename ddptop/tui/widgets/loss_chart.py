@@ -6,7 +6,7 @@ from msgspec.structs import replace
 
 from ddptop.charts.frame import Chart
 from ddptop.charts.loss import MODES, ChartOptions, LastPlot, draw_chart
-from ddptop.charts.rates import throughput
+from ddptop.charts.rates import LOSS, THROUGHPUT, names_of, shown_as
 from ddptop.charts.scale import window_label
 from ddptop.charts.smooth import WEIGHTS, next_weight
 from ddptop.charts.steps import by_step, no_steps, step_moment, step_times
@@ -27,8 +27,9 @@ class LossChart(ChartWidget):
         super().__init__(id=id)
         self.can_focus = self.takes_mouse = not glance
         self._data = ChartData()
+        self._shown = LOSS
         self._figure: ChartData | None = None
-        """The throughput, while that is shown in place of the loss."""
+        """What is shown in place of the loss."""
         self._stepped: ChartData | None = None
         self._options = USUAL
         self._job = ""
@@ -62,13 +63,12 @@ class LossChart(ChartWidget):
             wanted = replace(wanted, rank=rank)
         if data is self._data and wanted == self._options and job == self._job:
             return
-        if data is not self._data:
-            self._stepped = None
-            self._figure = None if self._figure is None else throughput(data)
         if job != self._job:
             self.view = View()  # what was zoomed to is a part of another job's time
+            if self._shown != THROUGHPUT:
+                self._shown = LOSS
         self._data, self._options, self._job = data, wanted, job
-        self.redraw()
+        self.show_as(self._shown)
 
     @property
     def has_steps(self) -> bool:
@@ -106,8 +106,19 @@ class LossChart(ChartWidget):
         self._set(replace(self._options, mode=mode))
 
     def next_figure(self) -> None:
-        """The loss, the throughput."""
-        self._figure = throughput(self._data) if self._figure is None else None
+        """The loss, the throughput, then each scalar."""
+        place = self.names.index(self._shown) if self._shown in self.names else -1
+        self.show_as(self.names[(place + 1) % len(self.names)])
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Everything that it can show, the loss first."""
+        return names_of(self._data)
+
+    def show_as(self, name: str) -> None:
+        """Show what goes by that name."""
+        self._shown = name
+        self._figure = None if name == LOSS else shown_as(self._data, name)
         self._stepped = None
         self.redraw()
 
@@ -137,16 +148,20 @@ class LossChart(ChartWidget):
         """Title, plot and axes."""
         data = self._drawn_data()
         options = self.options
-        if self._figure is not None:
+        if self._shown == THROUGHPUT:
             options = replace(options, fitted=False)
+        elif (
+            self._shown != LOSS
+        ):  # one curve of the job's; a schedule or an evaluation has no noise
+            options = replace(options, mode="median", smoothing=0.0)
         chart = draw_chart(data, options, width - 1, height - 1, plotted=self._plot)
         self.area = chart.area
-        name = "loss" if self._figure is None else "throughput, steps/s"
+        name = "throughput, steps/s" if self._shown == THROUGHPUT else self._shown
         title = f"{name} for {self._job}" if self._job else name
         if chart.reading is not None:
             room = width - len(title) - 10
             return [rule(title, width, chart.reading.line(room), self.title_style), *chart.lines]
-        title += "".join(f", {word}" for word in self._words(data, chart) if word)
+        title += "".join(f", {word}" for word in self._words(data, chart, options) if word)
         return [
             rule(title, width, chart.fitting(width - len(title) - 10), self.title_style),
             *chart.lines,
@@ -158,9 +173,9 @@ class LossChart(ChartWidget):
 
         return explain_loss(self._drawn_data(), self.options)
 
-    def _words(self, data: ChartData, chart: Chart) -> list[str]:
+    def _words(self, data: ChartData, chart: Chart, options: ChartOptions) -> list[str]:
         """How it is drawn, for the title."""
-        options, view = self._options, self.view
+        view = self.view
         if data.by_step:
             shown = "whole run" if view.span is None else f"{view.span:,.0f} steps"
         elif view.span is None and data.watched and data.window_s is None:

@@ -317,6 +317,30 @@ async def test_a_hang_is_looked_for_without_a_node_that_is_away_for_long(
     assert (cause.kind, cause.host) == (("node", "n1") if seen else ("hang", None))
 
 
+async def test_no_hang_is_looked_for_before_each_node_has_started_its_ranks() -> None:
+    """A rank of the attempt before, which was killed, does not hold up the others."""
+    job = Job()
+    parts = parts_of(job)
+    for rank, part in enumerate(parts.by_host.values()):
+        part.attempt, part.seen_s, part.link.is_up = 0, 10.0, True
+        part.snapshot = make_snapshot(job.spec, attempt=0)
+        waits = RankProgress(rank, alive=True, paused=False, steps=0, since_progress_s=9.0)
+        part.progress = [waits]
+    started = ev.AttemptStarted(attempt=0, world=1, probed=False, at_s=1.0)
+    job.hear("n0", started)
+    assert parts.progress(10.0) is None
+    job.hear("n1", started)
+    far = parts.by_host["n1"]
+    far.snapshot = make_snapshot(job.spec, attempt=None)
+    assert parts.progress(10.0) is None
+    far.snapshot = make_snapshot(job.spec, attempt=0)
+    assert [one.rank for one in parts.progress(10.0) or ()] == [0, 1]
+    job.hear("n1", ev.RankStarted(attempt=0, rank=1, pid=101))
+    job.finish(1)
+    assert [one.rank for one in parts.progress(90.0) or ()] == []  # rank 0 is not seen now
+    assert [one.rank for one in parts.progress(11.0) or ()] == [0]
+
+
 def test_a_node_that_makes_it_enough_shortens_the_wait_for_the_others() -> None:
     job = Job(count=3, least=2)
     job.run()

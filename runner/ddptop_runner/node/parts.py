@@ -234,15 +234,18 @@ class Parts:
     def progress(self, now_s: float) -> list[RankProgress] | None:
         """Of all ranks; None where that of a node is not known, and nothing can be judged.
 
-        What is away for long is left out: the others train on, or hang without it.
+        What is away for long is left out: the others train on, or hang without it. Until a node
+        has started its ranks, those of others may wait for them, and what it reports is of the
+        attempt before.
         """
         found: list[RankProgress] = []
+        attempt = self._log.state.attempt
         away = away_for_long(self._log.state, now_s, self._spec)
         for host, life in self._log.state.nodes.items():
-            if not life.takes_part or host in away:
+            if not life.takes_part or host in away or life.ended:
                 continue
             part = self.by_host[host]
-            if not part.is_live(now_s) or part.attempt != self._log.state.attempt:
+            if not (life.started and part.is_live(now_s) and part.snapshot_of(attempt)):
                 return None
             found += part.progress
         return found or None

@@ -163,6 +163,7 @@ def empty_lines(
     size_bytes: int = 0,
     is_live: bool = True,
     output: str | None = None,
+    others: str = "",
 ) -> list[Line]:
     """What to say where no line is shown, and what to do.
 
@@ -172,6 +173,7 @@ def empty_lines(
         size_bytes: of the log.
         is_live: whether more may come.
         output: of a foreign job: where its output goes.
+        others: how to get to other logs of the job.
     """
     if looked is not None:
         text = f"searching for {LEVEL_WORDS[least]}: {looked:.0%} of {units.size(size_bytes)}"
@@ -186,15 +188,14 @@ def empty_lines(
         )
     if is_live:
         return _said("no output yet", "new lines appear here automatically")
-    return _said("no output", other_logs())
+    return _said("no output", others)
 
 
-def other_logs() -> str:
-    """How to get to other logs of the job."""
-    return with_keys(
-        "press {rank.previous} or {rank.next} for another rank, {log.older} or {log.newer} for "
-        "another attempt"
-    )
+def other_logs(*, attempts: bool) -> str:
+    """How to get to other logs of the job; `attempts`: also to those of other attempts."""
+    ranks = with_keys("press {rank.previous} or {rank.next} for another rank")
+    more = with_keys(", {log.older} or {log.newer} for another attempt")
+    return ranks + more if attempts else ranks
 
 
 def _said(words: str, remedy: str) -> list[Line]:

@@ -13,7 +13,6 @@ from collections.abc import Callable, Iterator
 import msgspec
 from textual.message import Message
 
-from ddptop.logs.about import other_logs
 from ddptop.logs.messages import (
     CollectorFailed,
     Level,
@@ -66,6 +65,8 @@ class LogView(msgspec.Struct, frozen=True):
     """Whether lines of ranks are one that differ only in ranks and times."""
     each: bool = False
     """Whether each rank's line is shown, be it identical to others."""
+    until: int | None = None
+    """The log as it was when it had so many bytes."""
 
 
 class LogReader:
@@ -74,10 +75,17 @@ class LogReader:
     Args:
         folder: the job's; None for an output that is fed in by `feed`.
         deliver: where messages go; called from the thread.
+        polls: whether it looks for new lines by itself, and not only when `poll` is called.
     """
 
-    def __init__(self, folder: RunFolder | None, deliver: Callable[[Message], object]) -> None:
-        self._folder = folder
+    def __init__(
+        self,
+        folder: RunFolder | None,
+        deliver: Callable[[Message], object],
+        *,
+        polls: bool = True,
+    ) -> None:
+        self._folder, self._polls = folder, polls
         self._deliver = deliver
         self._asked: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._run, name="logs", daemon=True)
@@ -139,6 +147,10 @@ class LogReader:
         """Let the search be."""
         self._asked.put(self._cancel)
 
+    def poll(self) -> None:
+        """Look for new lines."""
+        self._asked.put(self._poll)
+
     def feed(self, read: LogRead) -> None:
         """Lines of an output that someone else reads."""
         self._asked.put(lambda: self._feed(read))
@@ -163,9 +175,11 @@ class LogReader:
         finally:
             self._close()
 
-    def _pause_s(self) -> float:
+    def _pause_s(self) -> float | None:
         if self._search is not None or self._loading is not None:
             return 0.001
+        if not self._polls:
+            return None
         return POLL_S if self.is_live else SLOW_POLL_S
 
     def _close(self) -> None:
@@ -194,13 +208,16 @@ class LogReader:
             self._poll()
 
     def _poll(self) -> None:
-        if self._folder is None:
+        if self._folder is None or self._loading is not None:
             return
         if time.monotonic() - self._places_at >= PLACES_EVERY_S:
             self._look_for_places()
         if self._missing:
             self._open(self._generation, self._view, None)
         elif self._file is not None and (bounds := self._file.bounds()) != self._bounds:
+            if bounds[1] < self._bounds[1]:  # cut short by someone: what is left is new
+                self._jump(self._generation, None)
+                return
             self._bounds = bounds
             self._deliver(LogGrew(self._generation, *bounds))
         elif self._tails is not None and self._tails.poll():
@@ -227,12 +244,17 @@ class LogReader:
             is_tagged = logs.are_tagged(self._folder.log_file(attempt, LAUNCHER))
         own = tuple(rank for rank in ranks if rank != LAUNCHER)
         places = Places(attempts, attempt, own, has_launcher, is_tagged)
+        is_other = self._file is not None and self._file.is_replaced()
         if places != self._places:
+            same_log = attempt == self._places.attempt
+            is_other = is_other or (same_log and is_tagged != self._places.is_tagged)
             self._places = places
             if self._tails is not None and not has_launcher and attempt == self._opened:
                 for rank in own:
                     self._tails.add(rank, self._folder.log_file(attempt, rank))
             self._deliver(PlacesRead(self._generation, places))
+        if self._file is not None and is_other and attempt == self._opened:
+            self._missing = True  # it is opened anew
 
     def _miss(self, words: str, remedy: str) -> None:
         self._close()
@@ -292,16 +314,13 @@ class LogReader:
             speaker = whose if whose not in (None, LAUNCHER) and places.is_tagged else None
             whose = LAUNCHER
         try:
-            self._file = FileLog(folder.log_file(places.attempt, whose), speaker)
+            self._file = FileLog(folder.log_file(places.attempt, whose), speaker, view.until)
         except FileNotFoundError:
             if self._far is not None and self.is_live:
                 self._miss_far(self._far, whose)
                 return
             who = "the launcher" if whose == LAUNCHER else f"rank {whose}"
-            self._miss(
-                f"{who} has no log for attempt {places.attempt}",
-                other_logs(),
-            )
+            self._miss(f"{who} has no log for attempt {places.attempt}", "")
 
     def _miss_far(self, far: Far, rank: int) -> None:
         """Say where a log is that has not come yet, and why."""

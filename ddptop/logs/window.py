@@ -107,14 +107,15 @@ class FileLog:
     Args:
         path: the file.
         speaker: show only the lines of this rank, of a log whose lines say whose they are.
+        until: take this byte as the log's end, as it was at an earlier time.
 
     Raises:
         OSError: it cannot be opened.
     """
 
-    def __init__(self, path: Path, speaker: int | None = None) -> None:
+    def __init__(self, path: Path, speaker: int | None = None, until: int | None = None) -> None:
         self._log = LogFile(path)
-        self._speaker = speaker
+        self._path, self._speaker, self._until = path, speaker, until
 
     def close(self) -> None:
         """Let go of the file."""
@@ -122,7 +123,18 @@ class FileLog:
 
     def bounds(self) -> tuple[int, int]:
         """The log's first byte, and the one behind its last."""
-        return self._log.first, self._log.end
+        return self._log.first, self._end
+
+    @property
+    def _end(self) -> int:
+        return self._log.end if self._until is None else min(self._until, self._log.end)
+
+    def is_replaced(self) -> bool:
+        """Whether another file has taken its place, as when a job of the same name starts."""
+        try:
+            return not self._log.is_at(self._path)
+        except OSError:
+            return False
 
     # --- windows -------------------------------------------------------------------------------
 
@@ -223,9 +235,9 @@ class FileLog:
         An unfinished line stands at the end only where the log ends.
         """
         start = max(start, self._log.first)
-        data = self._log.between(start, start + size)
+        data = self._log.between(start, min(start + size, self._end))
         part = Part(start, data)
-        if data.endswith(b"\n") or part.to >= self._log.end:
+        if data.endswith(b"\n") or part.to >= self._end:
             return part
         stop = data.rfind(b"\n") + 1
         if len(data) - stop > PIECE_BYTES:

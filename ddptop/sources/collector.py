@@ -20,9 +20,9 @@ from typing import TYPE_CHECKING, Any
 from msgspec.structs import replace
 from textual.message import Message
 
-from ddptop.logs.messages import CollectorFailed, LogRead
+from ddptop.logs.messages import CollectorFailed
 from ddptop.sources.device_history import DeviceHistorySource
-from ddptop.sources.everything import DeviceSource, HistorySource, JobSource, LogSource
+from ddptop.sources.everything import DeviceSource, HistorySource, JobSource
 from ddptop.sources.late_sources import LateSources
 from ddptop.sources.machine import read_machine
 from ddptop.sources.messages import SnapshotReady
@@ -76,7 +76,6 @@ class Collector:
         self._machine = machine
         self._jobs = JobSource()
         self._history = HistorySource()
-        self._log = LogSource()
         self._late = LateSources(watched)
         self._shows_own_first = watched is None
         self._spent: deque[tuple[float, float]] = deque(maxlen=COST_LOOKS)
@@ -130,7 +129,6 @@ class Collector:
         except Exception as error:  # a defect here must end the program, not freeze its figures
             self._deliver(CollectorFailed(error))
         finally:
-            self._log.close()
             if (foreign := self._late.asked_foreign) is not None:
                 foreign.close()
 
@@ -147,19 +145,11 @@ class Collector:
         if self._takes_up:
             self._take_up(snapshot.jobs)
         view = None if snapshot.detail is None else snapshot.detail.view
-        read: LogRead | None = None
-        if snapshot.replay is not None:
-            read = self._late.replays.log(snapshot.replay, wish)
-        elif isinstance(view, ForeignView) and wish.follow:
-            read = self._late.foreign.log(view, wish.log_rank, wish.viewer)
-        elif isinstance(view, JobView) and _has_log(view, wish):
-            read = self._log.read(view, wish.log_rank, wish.viewer)
-        else:
-            self._log.close()
-            if (foreign := self._late.asked_foreign) is not None:
-                foreign.forget_log()
-        if read is not None:
-            self._deliver(read)
+        if isinstance(view, ForeignView) and wish.follow:
+            if (read := self._late.foreign.log(view, wish.log_rank, wish.viewer)) is not None:
+                self._deliver(read)
+        elif (foreign := self._late.asked_foreign) is not None:
+            foreign.forget_log()
 
     def _take_up(self, views: Iterable[AnyJob]) -> None:
         """Give jobs a new guardian that need one; where that fails, not again for a while."""
@@ -288,7 +278,3 @@ class Collector:
             _, lines = last_words(view.folder, attempt, rank, CAUSE_LINES)
             self._cause = (path, tuple(lines))
         return self._cause[1]
-
-
-def _has_log(view: JobView, wish: Wish) -> bool:
-    return wish.log_rank is not None or (wish.follow and view.spec.is_command)

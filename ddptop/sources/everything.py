@@ -1,4 +1,4 @@
-"""Where the collector reads: run folders, histories, logs, devices. All IO of the interface.
+"""Where the collector reads: run folders, histories, devices. All IO of the interface.
 
 Used by the collector's thread alone.
 """
@@ -9,16 +9,15 @@ import asyncio
 import contextlib
 from collections.abc import Callable, Coroutine, Iterable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from msgspec.structs import replace
 
-from ddptop.logs.messages import LogKey, LogRead
 from ddptop.sources.chart import ChartSource
 from ddptop.sources.snapshot import Devices, Wish
 from ddptop.view.series import ChartData
 from ddptop_runner.base.errors import DamagedFileError
-from ddptop_runner.base.paths import LAUNCHER, RunFolder, runs_dir
+from ddptop_runner.base.paths import RunFolder, runs_dir
 from ddptop_runner.devices.feed import DeviceFeed
 from ddptop_runner.devices.report import (
     DeviceReport,
@@ -31,9 +30,6 @@ from ddptop_runner.job.registry import JobView, read_job, require_own_name
 from ddptop_runner.model.snapshot import Event, GpuSample
 from ddptop_runner.model.spec import JobSpec
 from ddptop_runner.store.history import HistoryReader
-
-if TYPE_CHECKING:
-    from ddptop_runner.store.logs import LogFollower, LogLine
 
 EVENTS_SHOWN = 300
 
@@ -121,62 +117,6 @@ class HistorySource:
         self._events = [*reversed(new), *self._events][:EVENTS_SHOWN]
         self._events_key = key
         return tuple(self._events)
-
-
-class LogSource:
-    """Follows the log of one rank, from one attempt to the next."""
-
-    FIRST_LINES = 2000
-    MOST_READS = 16
-    """In one look; a rank that writes faster is caught up with later."""
-
-    def __init__(self) -> None:
-        self._key: LogKey | None = None
-        self._follower: LogFollower | None = None
-        self._partial = ""
-
-    def read(self, view: JobView, rank: int | None, viewer: int) -> LogRead | None:
-        """What is new since the last look, or None; first the last lines.
-
-        Of a command `rank` may be None, for all that it wrote.
-        """
-        if view.spec.placement is not None and view.is_live:
-            from ddptop_runner.jobs.far_files import FAR
-
-            FAR.want_log(view.folder, None, rank)
-        key = LogKey(view.job, view.spec.job_id, rank, viewer)
-        anew = key != self._key
-        shared = view.spec.is_command
-        if anew or self._follower is None:
-            from ddptop_runner.store.logs import LogFollower  # the first frame has no line
-
-            self.close()
-            self._follower = LogFollower(
-                view.folder,
-                [LAUNCHER if rank is None else rank],
-                tail=self.FIRST_LINES,
-                speaker=rank if shared else None,
-            )
-            self._key = key
-        lines: list[LogLine] = []
-        for _ in range(self.MOST_READS):
-            new = self._follower.poll()
-            lines += new
-            if not new:
-                break
-        log = LAUNCHER if shared or rank is None else rank
-        partial = self._follower.partial().get(log, "")
-        if not lines and not anew and partial == self._partial:
-            return None
-        self._partial = partial
-        whole = shared and not self._follower.is_tagged
-        return LogRead(key, [one.text for one in lines], anew, partial, whole)
-
-    def close(self) -> None:
-        """Let go of the file; the next reader gets the last lines again."""
-        if self._follower is not None:
-            self._follower.close()
-        self._follower = self._key = None
 
 
 class DeviceSource:

@@ -5,30 +5,25 @@ from __future__ import annotations
 import functools
 import time
 from dataclasses import dataclass, field
-from pathlib import Path
 
 import msgspec
 
-from ddptop.logs.messages import LogKey, LogRead
 from ddptop.sources.everything import EVENTS_SHOWN
-from ddptop.sources.snapshot import JobDetail, Wish
+from ddptop.sources.snapshot import JobDetail
 from ddptop.view.course import Course, marks_of, opening
 from ddptop.view.series import ChartData
 from ddptop_runner.base.clock import utc_from_unix
 from ddptop_runner.base.errors import DdptopError
-from ddptop_runner.base.paths import LAUNCHER
 from ddptop_runner.job.moment import Moment, MomentReader
 from ddptop_runner.job.registry import JobView
 from ddptop_runner.judge.balance.imbalance import deviations
 from ddptop_runner.model.snapshot import Cause
 from ddptop_runner.model.words import LIVE_STATES, JobState
-from ddptop_runner.store.logs import log_end
 
 COURSE_POINTS = 600
 """Gaps are told as exactly as so many cells can show them."""
 LOOK_AGAIN_S = 5.0
 """The course of a live job is read again this often."""
-LOG_BYTES = 128 * 1024
 
 
 class PastView(JobView, frozen=True, dict=True):
@@ -98,7 +93,6 @@ class ReplaySource:
 
     def __init__(self) -> None:
         self._job: _Job | None = None
-        self._logged: tuple[Path, int | None, int] | None = None
 
     def read(self, view: JobView, at: float | None, chart: ChartData) -> Replay:
         """The job at a moment.
@@ -158,32 +152,6 @@ class ReplaySource:
                 live=view.is_live,
             )  # fmt: skip
         return known.course
-
-    def log(self, replay: Replay, wish: Wish) -> LogRead | None:
-        """The chosen rank's log as it ended at that moment; None where it is shown already."""
-        detail = replay.detail
-        if detail is None or detail.view.snapshot is None or not isinstance(detail.view, JobView):
-            return None
-        view, snapshot, rank = detail.view, detail.view.snapshot, wish.log_rank
-        shared = view.spec.is_command
-        known = [one for one in snapshot.ranks if shared or one.rank == rank]
-        size = max((one.log_bytes for one in known if one.log_bytes is not None), default=None)
-        attempt = snapshot.attempt or 0
-        log = LAUNCHER if shared or rank is None else rank
-        path = view.folder.log_file(attempt, log)
-        if (path, size, wish.viewer) == self._logged:
-            return None
-        self._logged = (path, size, wish.viewer)
-        if size is None:
-            lines = ["n/a: the log's length at this point was not recorded"]
-        else:
-            lines = log_end(path, LOG_BYTES, size, LOG_BYTES).splitlines()
-        key = LogKey(view.job, view.spec.job_id, rank, wish.viewer)
-        return LogRead(key, lines, restarted=True, whole=shared)
-
-    def forget_log(self) -> None:
-        """Nobody shows it any more."""
-        self._logged = None
 
 
 def _past(view: JobView, moment: Moment) -> PastView:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import datetime as dt
 import re
+from typing import NamedTuple
 
 from ddptop.view import words
 from ddptop.view.keys import with_keys
 from ddptop_runner.base import units
 from ddptop_runner.foreign.types import ForeignView
-from ddptop_runner.job.registry import AnyJob
+from ddptop_runner.job.registry import AnyJob, pause_of
 from ddptop_runner.model.snapshot import Alert
 
 _HELP = {
@@ -219,6 +220,9 @@ def explain(finding_id: str) -> str:
     return "\n\n".join(paragraph.replace("\n", " ") for paragraph in text.split("\n\n"))
 
 
+SET_BACK = ("restarting", "starting")
+"""States of a job in which the attempt before has just failed."""
+
 _ORDER = {"error": 0, "warning": 1, "info": 2}
 
 
@@ -228,6 +232,44 @@ def alerts_of(view: AnyJob) -> list[Alert]:
     if isinstance(view, ForeignView):
         alerts += note_alerts(view)
     return sorted(alerts, key=lambda alert: (_ORDER.get(alert.severity, 1), alert.since))
+
+
+class Guilty(NamedTuple):
+    """The rank whose log tells why a job hangs or failed."""
+
+    rank: int
+    attempt: int | None
+    """In which it failed; None is the latest."""
+    why: str
+    """A few words, such as `killed by SIGKILL`."""
+
+
+def guilty(view: AnyJob) -> Guilty | None:
+    """The rank that others wait for, or that failed first; None where no rank is to blame."""
+    state = view.snapshot
+    if state is None:
+        return None
+    pause = pause_of(view)
+    if pause is not None and pause.ranks:
+        rank, others = pause.ranks[0], "the other ranks wait for it"
+        why = others if pause.reason is None else pause.reason
+        why = why.replace(f"waiting for rank {rank}", others).removeprefix(f"rank {rank} is ")
+        return Guilty(rank, None, why)
+    attempt, cause = None, state.cause
+    if cause is None and view.is_live and view.state in SET_BACK and state.attempt:
+        attempt, cause = state.attempt - 1, state.previous_cause
+    if cause is None or cause.rank is None:
+        return None
+    if cause.kind == "hang":
+        why = "stuck"
+    elif cause.signal is not None:
+        why = f"killed by {cause.signal}"
+    elif cause.exception is not None:
+        why = f"{cause.exception} first"
+    else:
+        why = "failed first"
+    place = "" if cause.place is None else cause.place.partition(" in ")[0].rpartition("/")[2]
+    return Guilty(cause.rank, attempt, f"{why} at {place}" if place else why)
 
 
 def findings(view: AnyJob | None, now: dt.datetime) -> tuple[str, list[tuple[str, str]]]:

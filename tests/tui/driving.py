@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable
 
@@ -10,6 +11,7 @@ from ddptop.tui.app import DdptopApp
 from ddptop.tui.palette import ActionProvider, JobProvider, ThemeCommands
 from ddptop.tui.widgets.key_bar import KeyBar
 from ddptop.tui.widgets.lines import LinesView
+from ddptop.tui.widgets.log_pager import LogPager
 from ddptop.view.text import plain
 from tests.tui import idle
 from textual.pilot import Pilot
@@ -66,6 +68,22 @@ async def look(pilot: Pilot[None], times: int = 1) -> None:
         is_later = lambda looks=looks, begun=begun: looks.number_of(app.latest) > begun  # noqa: E731
         await until(pilot, is_later, "a look")
         await pilot.pause()
+        await logs_read(pilot)
+
+
+async def logs_read(pilot: Pilot[None]) -> None:
+    """What the screens on top of each other asked of logs has come."""
+    for screen in pilot.app.screen_stack:
+        for reader in [pager.reader for pager in screen.query(LogPager)]:
+            for _ in range(2):  # lines that have come may ask for more
+                if reader is not None and reader._thread.is_alive():
+                    done = threading.Event()
+                    reader._asked.put(done.set)
+                    has_read = lambda reader=reader, done=done: (  # noqa: E731
+                        done.is_set() and reader._loading is None
+                    )
+                    await until(pilot, has_read, "a log")
+                    await pilot.pause()
 
 
 async def settle(pilot: Pilot[None]) -> None:

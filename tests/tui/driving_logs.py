@@ -29,7 +29,7 @@ async def opened(
 
 async def settled(pilot: Pilot[None], screen: LogsScreen) -> None:
     """Everything asked for has come."""
-    await until(pilot, lambda: screen._shown == screen._generation, "the log's lines")
+    await until(pilot, lambda: screen.pager.shown == screen.pager.generation, "the log's lines")
     await pilot.pause()
 
 

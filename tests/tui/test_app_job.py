@@ -11,13 +11,14 @@ from ddptop.tui.screens.job import JobScreen
 from ddptop.tui.screens.overview import OverviewScreen
 from ddptop.tui.widgets.job_header import JobHeader
 from ddptop.tui.widgets.key_bar import KeyBar
-from ddptop.tui.widgets.log_view import LogView
+from ddptop.tui.widgets.log_pane import LogPane
 from ddptop.tui.widgets.loss_chart import LossChart
 from ddptop.view.text import plain
 from tests.tui import fake_home
 from tests.tui.driving import keys_shown, look, said, settle, shown, until
 
 from ddptop_runner.jobs.archive import archive
+from ddptop_runner.model.snapshot import Cause, Pause
 
 MakeApp = Callable[..., DdptopApp]
 
@@ -30,7 +31,7 @@ class TestJob:
         app = make_app("mlp-cpu")
         async with app.run_test(size=(120, 40)) as pilot:
             await settle(pilot)
-            chart, log = app.screen.query_one(LossChart), app.screen.query_one(LogView)
+            chart, log = app.screen.query_one(LossChart), app.screen.query_one(LogPane)
             for key, page in (("4", "log"), ("3", "events"), ("2", "devices")):
                 await pilot.press(key)
                 assert app.screen.page == page
@@ -47,10 +48,10 @@ class TestJob:
         async with app.run_test(size=(80, 24)) as pilot:
             await settle(pilot)
             assert "1 ranks and loss" in shown(app)
-            assert not app.screen.query_one(LogView).size.height
+            assert not app.screen.query_one(LogPane).size.height
             await pilot.press("4")
             await pilot.pause()
-            assert app.screen.query_one(LogView).size.height > 10
+            assert app.screen.query_one(LogPane).size.height > 10
 
     async def test_the_chosen_rank_s_log_is_followed(self, frozen: Path, make_app: MakeApp) -> None:
         folder = fake_home.two_cpu_ranks(frozen)
@@ -58,17 +59,17 @@ class TestJob:
         async with app.run_test(size=(120, 40)) as pilot:
             await settle(pilot)
             log = app.screen.log_view.lines
-            assert log.lines[log.line_count - 1].startswith("epoch 3 step 395")
+            assert log.lines[log.buffer.ended - 1].startswith("epoch 3 step 395")
             with folder.log_file(0, 0).open("a") as file:
                 file.write("\x1b[31m[bold]new[/bold]\x1b[2J line\n 50%|##\r100%|####")
             await look(pilot, 2)
-            assert log.lines[log.line_count - 1] == "[bold]new[/bold] line"
+            assert log.lines[log.buffer.ended - 1] == "[bold]new[/bold] line"
             assert "100%|####" in shown(app)
             fake_home.write_log(folder, 0, 1, "only rank 1\n")
             await pilot.press("right_square_bracket")
             assert app.screen.ranks.rank == 1
             await look(pilot, 2)
-            assert list(log.lines)[: log.line_count] == ["only rank 1"]
+            assert list(log.lines)[: log.buffer.ended] == ["only rank 1"]
             assert "log: rank 1" in shown(app)
 
     async def test_a_log_begins_anew_for_a_new_viewer(
@@ -82,7 +83,7 @@ class TestJob:
                 await pilot.press("enter")
                 await until(pilot, lambda: isinstance(app.screen, JobScreen))
                 await settle(pilot)
-                assert app.screen.log_view.lines.line_count == 80
+                assert app.screen.log_view.lines.buffer.ended == 80
                 await pilot.press("escape")
                 await until(pilot, lambda: isinstance(app.screen, OverviewScreen))
 
@@ -102,6 +103,37 @@ class TestJob:
             await pilot.press("h")
             await look(pilot)
             assert app.screen.ranks.rank == 0, "the person's choice is not taken back"
+
+    async def test_the_log_is_that_of_the_guilty_rank_until_a_person_chooses(
+        self, frozen: Path, make_app: MakeApp
+    ) -> None:
+        folder = fake_home.two_cpu_ranks(frozen)
+        fake_home.write_log(folder, 0, 1, "RuntimeError: of attempt 0\n")
+        app = make_app("mlp-cpu")
+        async with app.run_test(size=(160, 40)) as pilot:
+            await settle(pilot)
+            log, ranks = app.screen.log_view.lines, app.screen.ranks
+            assert "log: rank 0 ──" in shown(app)
+            pause = Pause(state="hung", since=fake_home.ago(90), ranks=[1])
+            fake_home.change(folder, state="hung", pause=pause)
+            await look(pilot, 2)
+            assert ranks.rank == 1 and "log: rank 1 (the other ranks wait for it) ──" in shown(app)
+            cause = Cause(kind="signal", rank=1, signal="SIGKILL", summary="killed")
+            fake_home.write_log(folder, 1, 1, "of attempt 1\n")
+            fake_home.change(
+                folder, state="restarting", attempt=1, previous_cause=cause, pause=None
+            )
+            await look(pilot, 2)
+            assert "log: rank 1 (killed by SIGKILL) ──" in shown(app)
+            assert log.lines == ["RuntimeError: of attempt 0"], "not yet those of the next attempt"
+            fake_home.change(folder, state="running", attempt=1)
+            await look(pilot, 2)
+            assert log.lines == ["of attempt 1"] and "log: rank 1 ──" in shown(app)
+            await pilot.press("left_square_bracket")
+            assert ranks.rank == 0
+            fake_home.change(folder, state="hung", attempt=1, pause=pause)
+            await look(pilot, 2)
+            assert ranks.rank == 0, "the person's choice wins"
 
     async def test_the_keys_of_a_job_name_the_comparison_at_80_columns(
         self, frozen: Path, make_app: MakeApp

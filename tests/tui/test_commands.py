@@ -242,7 +242,7 @@ async def test_a_rank_has_its_lines_of_the_one_log_and_the_launcher_all(
         await settle(pilot)
         screen = app.screen
         assert isinstance(screen, JobScreen)
-        title = screen.log_view.query_one("_LogTitle")
+        title = screen.log_view.query_one("LogTitle")
         assert title.title == "log: mpirun"
         assert list(screen.log_view.lines.lines)[:2] == [
             "from mpirun itself",
@@ -268,7 +268,7 @@ async def test_lines_that_do_not_say_whose_they_are_are_everyones(
         await look(pilot, 2)
         screen = app.screen
         assert isinstance(screen, JobScreen)
-        assert screen.log_view.query_one("_LogTitle").title == "log: accelerate, all ranks"
+        assert screen.log_view.query_one("LogTitle").title == "log: accelerate, all ranks"
         assert "not passed to accelerate" in screen.log_view.lines.lines[0]
 
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import msgspec
-from ddptop.view.findings import findings
+import pytest
+from ddptop.view.findings import Guilty, findings, guilty
 from tests.tui.fake_home import NOW, ago, snapshot_of, spec_of
 from tests.tui.own_views import view_of
 
 from ddptop_runner.job.registry import JobView
-from ddptop_runner.model.snapshot import Alert, Cause
+from ddptop_runner.model.snapshot import Alert, Cause, Pause
 
 CAUSE = Cause(kind="exception", rank=1, summary="Rank 1 was the first to fail: exit status 1.")
 
@@ -45,3 +46,37 @@ def test_an_alert_says_for_how_long_and_a_healthy_job_has_none() -> None:
     assert hint == "worst first; esc closes"
     assert heading == "▲ warning   rank 2   for 1m 30s"
     assert text == "it is odd"
+
+
+HANG = Cause(kind="hang", rank=1, summary="stuck", place="/home/me/train.py:79 in main")
+KILLED = Cause(kind="signal", rank=0, summary="killed", signal="SIGKILL")
+
+
+def waits(reason: str | None) -> Pause:
+    return Pause(state="hung", since=ago(90), reason=reason, ranks=[1])
+
+
+@pytest.mark.parametrize(
+    ("view", "expected"),
+    [
+        (job("running"), None),
+        (
+            job("hung", pause=waits("waiting for rank 1, last seen at train.py:79")),
+            Guilty(1, None, "the other ranks wait for it, last seen at train.py:79"),
+        ),
+        (
+            job("running", pause=waits("rank 1 is saving a checkpoint")),
+            Guilty(1, None, "saving a checkpoint"),
+        ),
+        (job("failed", cause=HANG), Guilty(1, None, "stuck at train.py:79")),
+        (job("failed", cause=CAUSE), Guilty(1, None, "failed first")),
+        (
+            job("restarting", attempt=2, previous_cause=KILLED),
+            Guilty(0, 1, "killed by SIGKILL"),
+        ),
+        (job("running", attempt=2, previous_cause=KILLED), None),
+        (job("failed", cause=Cause(kind="launch", summary="no such file")), None),
+    ],
+)
+def test_the_guilty_rank_and_why(view: JobView, expected: Guilty | None) -> None:
+    assert guilty(view) == expected

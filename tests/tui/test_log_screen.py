@@ -313,6 +313,21 @@ class TestNothing:
             # one line for both, unless the first was read before the second was written
             await until(pilot, lambda: "hello" in shown(app))
 
+    async def test_a_log_that_is_cut_short_or_replaced_is_read_anew(
+        self, frozen: Path, make_app: MakeApp
+    ) -> None:
+        folder = fake_logs.eight_ranks(frozen)
+        app = make_app()
+        async with app.run_test(size=(80, 24)) as pilot:
+            screen = await opened(pilot, 2)
+            path = folder.log_file(1, 2)
+            path.write_text("cut short\n")
+            await until(pilot, lambda: view(screen) == ["  cut short"])
+            other = path.with_suffix(".new")
+            other.write_text("of another job\n" * 10)
+            other.replace(path)
+            await until(pilot, lambda: view(screen) == ["  of another job"] * 10)
+
     async def test_a_job_that_is_gone(self, frozen: Path, make_app: MakeApp) -> None:
         app = make_app()
         async with app.run_test(size=(80, 24)) as pilot:

@@ -100,14 +100,14 @@ class TestSearch:
             screen = await opened(pilot, 0)
             # the reader takes one part, tells how far it is, and waits to be let on
             parts = []
-            ordinary = screen._reader._search_on
+            ordinary = screen.pager.reader._search_on
 
             def one_part(until_s: float) -> None:
                 if len(parts) < 2:
                     parts.append(until_s)
                     ordinary(until_s)
 
-            monkeypatch.setattr(screen._reader, "_search_on", one_part)
+            monkeypatch.setattr(screen.pager.reader, "_search_on", one_part)
             await pilot.press("slash", *"needle", "enter")
             await until(pilot, lambda: "esc cancels" in shown(app))
             assert "searching 1.0 MiB" in shown(app) or "searching 1 MiB" in shown(app)
@@ -115,8 +115,8 @@ class TestSearch:
             assert not screen.pager.following, "one can move while it runs"
             await pilot.press("escape")
             await until(pilot, lambda: "search canceled" in shown(app))
-            await until(pilot, lambda: screen._reader._search is None)
-            monkeypatch.setattr(screen._reader, "_search_on", ordinary)
+            await until(pilot, lambda: screen.pager.reader._search is None)
+            monkeypatch.setattr(screen.pager.reader, "_search_on", ordinary)
             await pilot.press("N")
             await until(pilot, lambda: cursor(screen) == "needle")
             assert any("needle" in row for row in view(screen))
@@ -226,7 +226,7 @@ async def test_the_reader_ends_with_its_screen(frozen: Path, make_app: MakeApp) 
     app = make_app()
     async with app.run_test(size=(120, 40)) as pilot:
         screen = await opened(pilot, 0)
-        thread = screen._reader._thread
+        thread = screen.pager.reader._thread
         assert thread.is_alive()
         await pilot.press("q")
         await until(pilot, lambda: not thread.is_alive())

@@ -13,7 +13,7 @@ from ddptop.tui.screens.logs import LogsScreen
 from ddptop.tui.screens.overview import OverviewScreen
 from ddptop.tui.screens.rank import RankScreen
 from ddptop.tui.screens.sections import SectionsScreen
-from ddptop.tui.widgets.log_view import LogView
+from ddptop.tui.widgets.log_pane import LogPane
 from ddptop.tui.widgets.loss_chart import LossChart
 from ddptop.tui.widgets.split_chart import SplitChart
 from tests.tui import fake_foreign, fake_home, fake_ranks
@@ -71,11 +71,11 @@ async def test_a_small_terminal_shows_pages(frozen: Path, make_app: MakeApp) -> 
         await until(pilot, lambda: isinstance(app.screen, RankScreen))
         await settle(pilot)
         screen = app.screen
-        for key, kind in (("2", SplitChart), ("4", LogView), ("1", LossChart)):
+        for key, kind in (("2", SplitChart), ("4", LogPane), ("1", LossChart)):
             await pilot.press(key)
             await pilot.pause()
             assert screen.query_one(kind).size.height > 8
-            others = {SplitChart, LogView, LossChart} - {kind}
+            others = {SplitChart, LogPane, LossChart} - {kind}
             assert not any(screen.query_one(other).size.height for other in others)
         await pilot.press("3", "escape")
         assert screen.page == "main"

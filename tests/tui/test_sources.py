@@ -17,7 +17,6 @@ from ddptop.sources.everything import (
     DeviceSource,
     HistorySource,
     JobSource,
-    LogSource,
     covered_devices,
 )
 from ddptop.sources.messages import SnapshotReady
@@ -164,45 +163,6 @@ class TestHistory:
         assert len(source.events(one)) == 5
 
 
-class TestLog:
-    def test_lines_across_attempts_and_the_unfinished_one(self, frozen: Path) -> None:
-        folder = fake_home.two_cpu_ranks(frozen)
-        view = read_job(folder)
-        source = LogSource()
-        first = source.read(view, 0, 1)
-        assert first is not None
-        assert first.restarted
-        assert len(first.lines) == 80
-        assert source.read(view, 0, 1) is None
-        with folder.log_file(0, 0).open("a") as file:
-            file.write("half")
-        half = source.read(view, 0, 1)
-        assert half is not None
-        assert (half.lines, half.partial, half.restarted) == ([], "half", False)
-        fake_home.write_log(folder, 1, 0, "again\n")
-        later = source.read(view, 0, 1)
-        assert later is not None
-        assert later.lines == ["half", "──── attempt 1 ────", "again"]
-        source.close()
-
-    def test_another_viewer_starts_with_the_last_lines(self, frozen: Path) -> None:
-        view = read_job(fake_home.two_cpu_ranks(frozen))
-        source = LogSource()
-        source.read(view, 0, 1)
-        other = source.read(view, 0, 2)
-        assert other is not None
-        assert other.restarted
-        assert len(other.lines) == 80
-        source.close()
-
-    def test_a_rank_without_a_log_is_empty(self, frozen: Path) -> None:
-        source = LogSource()
-        read = source.read(read_job(fake_home.two_cpu_ranks(frozen)), 7, 1)
-        assert read is not None
-        assert (read.lines, read.restarted) == ([], True)
-        source.close()
-
-
 class TestDevices:
     def test_fresh_snapshots_cover_their_devices(self, frozen: Path) -> None:
         folder = fake_gpus.eight_gpu_ranks(frozen)
@@ -346,13 +306,6 @@ class TestCollector:
         assert snapshot.detail.cause_tail[-1].startswith("RuntimeError")
         assert snapshot.detail.deviations[3].loss is None  # it has ended
         assert msgspec.structs.asdict(snapshot.detail.events[0])["type"] == "failed"
-
-    def test_the_log_follows_the_snapshot(self, frozen: Path, delivered: list[Message]) -> None:
-        fake_home.two_cpu_ranks(frozen)
-        collector = Collector(delivered.append, lambda: NOW, lambda: MACHINE)
-        collector._look_and_deliver(Wish(job="mlp-cpu", devices=False, log_rank=1))
-        assert [type(message) for message in delivered] == [SnapshotReady, LogRead]
-        collector._log.close()
 
     def test_a_defect_is_delivered_not_swallowed(
         self, frozen: Path, delivered: list[Message]

@@ -13,7 +13,7 @@ from textual.widget import Widget
 
 from ddptop.draw.devices import rank_holder
 from ddptop.draw.foreign import about
-from ddptop.logs.messages import LogKey, LogRead
+from ddptop.logs.messages import LogRead
 from ddptop.sources.snapshot import JobDetail, Snapshot, Wish
 from ddptop.tui.actions import JOB, bindings
 from ddptop.tui.chart_keys import with_chart
@@ -28,23 +28,24 @@ from ddptop.tui.widgets.filter_bar import FilterBar
 from ddptop.tui.widgets.job_header import JobHeader
 from ddptop.tui.widgets.key_bar import KeyBar
 from ddptop.tui.widgets.lines import LinesView
-from ddptop.tui.widgets.log_view import LogView
+from ddptop.tui.widgets.log_pane import LogPane
 from ddptop.tui.widgets.loss_chart import LossChart
 from ddptop.tui.widgets.pages import Pages
 from ddptop.tui.widgets.rank_panel import RankPanel
 from ddptop.tui.widgets.title_bar import TitleBar
 from ddptop.view.figures.ranks import RANK_WORDS, ranks_that_match
 from ddptop.view.filter import RANK_EXAMPLES, Filter, parse
-from ddptop.view.findings import alerts_of
+from ddptop.view.findings import SET_BACK, alerts_of, guilty
 from ddptop.view.keys import key
 from ddptop.view.learning import whose_loss
 from ddptop.view.need import SETBACK_S
 from ddptop.view.rank_words import launcher_name
 from ddptop_runner.foreign.types import ForeignView
-from ddptop_runner.job.registry import AnyJob, JobView, pause_of
-from ddptop_runner.model.snapshot import Alert, Cause
+from ddptop_runner.job.registry import JobView
+from ddptop_runner.model.snapshot import Alert
 
-SET_BACK = ("restarting", "starting")
+NOBODY = -2
+"""Neither a rank nor the launcher."""
 
 TOP_SHARE = {"cards": 0.42, "table": 0.42, "heat": 0.62}
 """Ranks and devices take at most this much of the height."""
@@ -81,10 +82,13 @@ class JobScreen(JobBound):
         self.job = job
         self.foreign = foreign
         self.is_first = is_first
-        self._failed_rank_shown = False
-        self._awaited: int | None = None
         self._job_id: str | None = None
-        """The rank that was selected because the others are waiting for it."""
+        self._own_choice: int | None = None
+        """The rank that was selected without a person."""
+        self._is_chosen = False
+        """Whether a person selected another."""
+        self._last_rank: int | None = NOBODY
+        """The rank that was selected last."""
         self._top_height: int | None = None
         self._title = TitleBar(job, readonly=readonly)
         self._cause = CausePanel()
@@ -100,7 +104,7 @@ class JobScreen(JobBound):
         self._keys = KeyBar(JOB)
         self.ranks = RankPanel()
         """The ranks."""
-        self.log_view = LogView()
+        self.log_view = LogPane()
         """The selected rank's log."""
 
     @property
@@ -163,7 +167,7 @@ class JobScreen(JobBound):
             self._header.show_gone()
             self._keys.show(None, foreign=self.foreign, readonly=self.readonly)
             return
-        view, state = detail.view, detail.view.snapshot
+        view = detail.view
         if isinstance(view, JobView) and view.spec.job_id != self._job_id:
             self._begin_anew(view.spec.job_id)
         self._title.show(self.job, right, about(view) if isinstance(view, ForeignView) else "")
@@ -173,7 +177,7 @@ class JobScreen(JobBound):
             alerts.append(Alert(id="files", severity="warning", message=detail.trouble, since=now))
         height = self.size.height
         self._alerts.show(alerts, now, 5 if height >= 32 else 4 if height >= 24 else 2)
-        cause = self._show_cause(detail)
+        self._show_cause(detail)
         self._pages.show(self.page)
         self._keys.show(
             view.is_live,
@@ -183,37 +187,45 @@ class JobScreen(JobBound):
         )
         self._show_devices(detail, snapshot)
         self._show_ranks(detail, now)
-        if cause is not None and cause.rank is not None and not self._failed_rank_shown:
-            self._failed_rank_shown = True
-            self.call_after_refresh(self.ranks.move_to, cause.rank)
-        self._follow_the_awaited(view)
+        self._select_guilty(detail)
         self._show_chart(detail)
         self._events.show(detail.events)
-        attempt = state.attempt if state is not None else None
-        output = view.output or "n/a" if isinstance(view, ForeignView) else None
-        launcher = launcher_name(view) if output is None else None
-        self.log_view.show_title(self.ranks.rank, attempt, view.is_live, output, launcher)
+        self._show_log(detail)
 
     def _begin_anew(self, job_id: str) -> None:
-        """Forget what was read of the job that had this name before."""
-        if self._job_id is not None:
-            self._failed_rank_shown = False
-            self.log_view.take(LogRead(LogKey(self.job, job_id, None, id(self)), [], True))
-        self._job_id = job_id
+        """Forget what was chosen of the job that had this name before."""
+        self._job_id, self._last_rank, self._is_chosen = job_id, NOBODY, False
 
-    def _follow_the_awaited(self, view: AnyJob) -> None:
-        """Show the log of the rank that others are waiting for, unless the user chose another."""
-        pause, ranks = pause_of(view), [] if view.snapshot is None else view.snapshot.ranks
-        if pause is None or not pause.ranks or not ranks:
+    def _select_guilty(self, detail: JobDetail) -> None:
+        """Select the rank that others wait for or that failed, unless a person chose another."""
+        if self._last_rank == NOBODY:
+            self._last_rank = self._own_choice = self.ranks.rank
+        found = guilty(detail.view)
+        if found is None or self._is_chosen or found.rank == self._own_choice:
             return
-        awaited = pause.ranks[0]
-        not_chosen = (None, ranks[0].rank, self._awaited)
-        if awaited != self._awaited and self.ranks.rank in not_chosen:
-            self._awaited = awaited
-            self.call_after_refresh(self.ranks.move_to, awaited)
+        if any(rank.rank == found.rank for rank in detail.ranks):
+            self._own_choice = found.rank
+            self.call_after_refresh(self.ranks.move_to, found.rank)
 
-    def _show_cause(self, detail: JobDetail) -> Cause | None:
-        """Why the job ended, which is returned, or why its attempt before failed."""
+    def _note_choice(self, detail: JobDetail) -> None:
+        """Note whether a person selected the rank: it may have moved because ranks went away."""
+        rank, before = self.ranks.rank, self._last_rank
+        self._last_rank = rank
+        state = detail.view.snapshot
+        known: set[int | None] = set() if state is None else {one.rank for one in state.ranks}
+        if launcher_name(detail.view) is not None:
+            known.add(None)
+        if before in known:
+            self._is_chosen = rank != self._own_choice
+        else:
+            self._own_choice, self._is_chosen = rank, False
+
+    def _show_log(self, detail: JobDetail) -> None:
+        """The log of the selected rank."""
+        self.log_view.show(detail.view, self.ranks.rank, guilty(detail.view))
+
+    def _show_cause(self, detail: JobDetail) -> None:
+        """Why the job ended, or why its attempt before failed."""
         view, state = detail.view, detail.view.snapshot
         rows = max(4, min(11, self.size.height // 4))
         setback = None
@@ -232,9 +244,8 @@ class JobScreen(JobBound):
             self._setback.show_setback(attempt, setback, rows)
         if state is None or state.cause is None or view.is_live:
             self._cause.hide()
-            return None
-        self._cause.show(view.state, state.cause, detail.cause_tail, rows, what_now(detail))
-        return state.cause
+        else:
+            self._cause.show(view.state, state.cause, detail.cause_tail, rows, what_now(detail))
 
     def _show_devices(self, detail: JobDetail, snapshot: Snapshot) -> None:
         state = detail.view.snapshot
@@ -332,7 +343,9 @@ class JobScreen(JobBound):
     @on(RankPanel.Moved)
     def _rank_chosen(self) -> None:
         if (detail := self.detail) is not None:
+            self._note_choice(detail)
             self._show_chart(detail)
+            self._show_log(detail)
         self.post_message(WishChanged())
 
     @on(RankPanel.Chosen)
@@ -344,9 +357,9 @@ class JobScreen(JobBound):
             self.post_message(RankPicked(self.job, self.ranks.rank, self.foreign))
 
     def on_log_read(self, message: LogRead) -> None:
-        """Show lines of a rank's log, unless another rank has been selected since."""
+        """Show lines of a foreign job, unless another rank has been selected since."""
         if message.key.viewer == id(self) and message.key.rank == self.ranks.rank:
-            self.log_view.take(message)
+            self.log_view.feed(message)
 
     def show_page(self) -> None:
         """Ranks have other room, and a device may be shown in full."""

@@ -6,15 +6,11 @@ from msgspec.structs import replace
 from textual import events, on
 from textual.app import ComposeResult
 
-from ddptop.logs.about import HeadFacts, about_line, choices, empty_lines, head_rule
+from ddptop.logs.about import HeadFacts, about_line, choices, head_rule
 from ddptop.logs.messages import (
     Level,
-    LogGrew,
-    LogMissing,
     LogRead,
-    PageRead,
     Places,
-    PlacesRead,
     SearchMoved,
 )
 from ddptop.logs.reader import LogReader, LogView
@@ -90,31 +86,32 @@ class LogsScreen(MonitorScreen):
 
         `attempt` is another one to begin with.
         """
-        folder = None if foreign else RunFolder(runs_dir() / job)
         super().__init__(readonly=readonly)
-        self._reader = LogReader(folder, self.post_message)
-        self._generation = 0
+        self.job, self.foreign = job, foreign
         self.pager = LogPager(id="lines")
         """The lines."""
         self.pattern: LogPattern | None = None
         """What was searched for."""
+        self._first = LogView(whose=rank, attempt=attempt)
+        self._last_rank = rank
         self._bar = FilterBar("text or regex; press enter")
         self._search = 0
         self._is_searching = False
         self._step = 1
-        self.job, self.foreign = job, foreign
-        self.view = LogView(whose=rank, attempt=attempt)
-        """Which log is shown, and how."""
-        self.places = Places()
-        """Which logs there are."""
-        self._last_rank = rank
-        self._shown = -1
-        """The generation whose lines are shown."""
-        self._limit = 0
         self._job_view: AnyJob | None = None
         self._title = TitleBar(job, readonly=readonly)
         self._head = LogHead()
         self._keys = KeyBar(LOGS)
+
+    @property
+    def view(self) -> LogView:
+        """Which log is shown, and how."""
+        return self.pager.view or self._first
+
+    @property
+    def places(self) -> Places:
+        """Which logs there are."""
+        return self.pager.places
 
     @property
     def subject(self) -> tuple[object, ...]:
@@ -129,12 +126,9 @@ class LogsScreen(MonitorScreen):
         """Start reading the end of the log."""
         self.pager.empty = [line(("  reading", "dim"))]
         self.pager.focus()
-        self._reader.start()
-        self._open(self.view)
-
-    def on_unmount(self) -> None:
-        """Let go of the log."""
-        self._reader.stop()
+        folder = None if self.foreign else RunFolder(runs_dir() / self.job)
+        self.pager.read(LogReader(folder, self.pager.post_message))
+        self._open(self._first)
 
     # --- what the collector tells ---------------------------------------------------------------
 
@@ -155,89 +149,24 @@ class LogsScreen(MonitorScreen):
         self._keys.show(
             None if found is None else found.is_live, foreign=self.foreign, readonly=self.readonly
         )
-        self._reader.is_live = found is not None and found.is_live
-        if self.foreign and not self.pager.buffer.rows:
-            self._say_empty()
+        pager = self.pager
+        pager.is_live = found is None or found.is_live
+        pager.output = (found.output or "n/a") if isinstance(found, ForeignView) else None
+        if pager.reader is not None:
+            pager.reader.is_live = found is not None and found.is_live
+        if self.foreign and not pager.buffer.rows:
+            pager.say_empty()
         self._show_head()
 
     def on_log_read(self, message: LogRead) -> None:
         """Lines of a foreign job."""
         rank = None if self.view.whose == LAUNCHER else self.view.whose
         if message.key.viewer == id(self) and message.key.rank == rank:
-            self._reader.feed(message)
+            self.pager.feed(message)
 
-    # --- what the reader tells ------------------------------------------------------------------
-
-    @on(PageRead)
-    def _page_read(self, message: PageRead) -> None:
-        if message.generation != self._generation:
-            return
-        pager, buffer = self.pager, self.pager.buffer
-        is_first, self._shown = self._shown != self._generation, self._generation
-        self._limit = message.limit
-        if message.placement == "all":
-            place = pager.place
-            buffer.set_all(message.rows, message.partial)
-            self._say_empty()
-            if is_first and pager.following:
-                pager.replace(None)
-            else:
-                pager.keep_place(place)
-            return
-        buffer.first, buffer.end = message.first, message.end
-        if message.placement == "anew":
-            buffer.set_page(message.rows, message.partial, message.low, message.high)
-            self._say_empty()
-            pager.replace(message.at)
-        elif message.placement == "before" and message.high == buffer.low:
-            last = pager.seen[1]
-            pager.moved_by(buffer.put_before(message.rows, message.low, last), -1)
-        elif message.placement == "behind" and message.low == buffer.high:
-            gone = buffer.put_behind(message.rows, message.partial, message.high, pager.seen[0])
-            pager.moved_by(-gone, 1)
-        if not buffer.rows:
-            self._say_empty()
-
-    @on(LogGrew)
-    def _log_grew(self, message: LogGrew) -> None:
-        if message.generation == self._generation:
-            self.pager.buffer.first, self.pager.buffer.end = message.first, message.end
-            self.pager.refresh_lines()
-
-    @on(PlacesRead)
-    def _places_read(self, message: PlacesRead) -> None:
-        before, self.places = self.places, message.places
-        first_look = not before.attempts
-        if not self.places.has_launcher and len(self.places.ranks) == 1 and self.view.whose is None:
-            self._open(replace(self.view, whose=self.places.ranks[0]))
-        elif first_look:
-            if self.places.attempts and self.view.attempt == self.places.attempts[-1]:
-                self.view = replace(self.view, attempt=None)  # the latest goes on with the next
-        elif self.view.attempt is None and self.places.attempt != before.attempt:
-            if self.pager.following:
-                self._open(self.view)
-                self.notify(f"attempt {self.places.attempt} started", markup=False)
-            else:
-                self.view = replace(self.view, attempt=before.attempt)
-        self._show_head()
-
-    @on(LogMissing)
-    def _log_missing(self, message: LogMissing) -> None:
-        if message.generation == self._generation:
-            self.pager.buffer.clear()
-            self.pager.empty = [
-                line("  ", (message.words, "strong")),
-                line("  ", (message.remedy, "dim")),
-            ]
-            self.pager.replace(None)
-
-    @on(LogPager.Needed)
-    def _needed(self, message: LogPager.Needed) -> None:
-        self._reader.more(self._generation, message.position, message.step)
-
-    @on(LogPager.Jumped)
-    def _jumped(self, message: LogPager.Jumped) -> None:
-        self._reader.jump(self._generation, message.share)
+    @on(LogPager.AttemptStarted)
+    def _attempt_started(self, message: LogPager.AttemptStarted) -> None:
+        self.notify(f"attempt {message.attempt} started", markup=False)
 
     @on(LogPager.Moved)
     def _show_head(self) -> None:
@@ -256,7 +185,7 @@ class LogsScreen(MonitorScreen):
                 least=view.least,
                 alike=view.alike,
                 each=view.each,
-                limit=self._limit,
+                limit=pager.limit,
                 size_bytes=pager.buffer.end - pager.buffer.first if pager.buffer.is_paged else None,
                 following=pager.following,
                 held=pager.held,
@@ -282,29 +211,11 @@ class LogsScreen(MonitorScreen):
         state = None if self._job_view is None else self._job_view.snapshot
         return () if state is None else tuple(sorted(rank.rank for rank in state.ranks))
 
-    def _say_empty(self) -> None:
-        """What to say where no line is shown, and what to do."""
-        job, buffer = self._job_view, self.pager.buffer
-        looked = None
-        if buffer.is_paged and buffer.before > 0:
-            looked = 1 - buffer.before / max(1, buffer.end - buffer.first)
-        self.pager.empty = empty_lines(
-            self.view.least,
-            looked=looked,
-            size_bytes=buffer.end - buffer.first,
-            is_live=job is None or job.is_live,
-            output=(job.output or "n/a") if isinstance(job, ForeignView) else None,
-        )
-        if not buffer.rows:
-            self.pager.redraw()
-
     # --- what a person does ---------------------------------------------------------------------
 
     def _open(self, view: LogView, share: float | None = None) -> None:
-        self._generation += 1
-        self.view = view
         self._is_searching = False
-        self._reader.open(self._generation, view, share)
+        self.pager.open(view, share)
         self._show_head()
         if self.foreign:
             self.post_message(WishChanged())
@@ -442,7 +353,9 @@ class LogsScreen(MonitorScreen):
         assert self.pattern is not None
         self._search += 1
         self._step, self._is_searching = step, True
-        self._reader.find(self._generation, self._search, self.pattern, position, step)
+        pager = self.pager
+        if pager.reader is not None:
+            pager.reader.find(pager.generation, self._search, self.pattern, position, step)
 
     @on(SearchMoved)
     def _search_moved(self, message: SearchMoved) -> None:
@@ -478,7 +391,8 @@ class LogsScreen(MonitorScreen):
         """Cancel the search, then clear it, then go back."""
         if self._is_searching:
             self._is_searching = False
-            self._reader.cancel()
+            if self.pager.reader is not None:
+                self.pager.reader.cancel()
             self._bar.say("search canceled", trouble=True)
         elif not self._bar.drop():
             self.dismiss()

@@ -21,19 +21,19 @@ from ddptop.tui.widgets.alerts import AlertsPanel
 from ddptop.tui.widgets.chart_widget import ChartWidget
 from ddptop.tui.widgets.figure_chart import FigureChart
 from ddptop.tui.widgets.key_bar import KeyBar
-from ddptop.tui.widgets.log_view import LogView
+from ddptop.tui.widgets.log_pane import LogPane
 from ddptop.tui.widgets.loss_chart import USUAL, LossChart
 from ddptop.tui.widgets.pages import Pages
 from ddptop.tui.widgets.rank_head import RankHead
 from ddptop.tui.widgets.split_chart import SplitChart
 from ddptop.tui.widgets.title_bar import TitleBar
-from ddptop.view.findings import alerts_of
+from ddptop.view.findings import alerts_of, guilty
 from ddptop.view.host_words import has_several
 from ddptop.view.keys import key
 from ddptop.view.learning import whose_loss
 from ddptop.view.rank_help import explain_rank, glossary
 from ddptop.view.rank_state import Known, sentence
-from ddptop.view.rank_words import device_of, device_uuid, find_rank, launcher_name
+from ddptop.view.rank_words import device_of, device_uuid, find_rank
 from ddptop.view.series import ChartData
 from ddptop.view.text import Span
 from ddptop_runner.foreign.types import ForeignView
@@ -90,7 +90,7 @@ class RankScreen(JobBound):
         self._split = SplitChart(id="split")
         self._load = FigureChart("load and memory", id="load")
         self._keys = KeyBar(RANK)
-        self.log_view = LogView()
+        self.log_view = LogPane()
         """Its last lines."""
 
     @property
@@ -172,10 +172,7 @@ class RankScreen(JobBound):
                 said, facts if height >= 32 else facts[: 2 if height >= 20 else 1], about
             )
         self._show_charts(detail, snapshot)
-        attempt = state.attempt if state is not None else None
-        output = view.output or "n/a" if isinstance(view, ForeignView) else None
-        launcher = launcher_name(view) if output is None else None
-        self.log_view.show_title(self.rank, attempt, view.is_live, output, launcher)
+        self.log_view.show(view, self.rank, guilty(view))
 
     def _alerts_of(self, detail: JobDetail) -> list[Alert]:
         """Those of the rank and of its device, and what could not be read."""
@@ -251,9 +248,9 @@ class RankScreen(JobBound):
     # --- what a person does --------------------------------------------------------------------
 
     def on_log_read(self, message: LogRead) -> None:
-        """Lines of its log."""
+        """Lines of a foreign job."""
         if message.key.viewer == id(self) and message.key.rank == self.rank:
-            self.log_view.take(message)
+            self.log_view.feed(message)
 
     def page_widget(self, page: str) -> Widget | None:
         """The chart or the lines of the page."""

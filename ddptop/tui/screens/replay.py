@@ -22,9 +22,10 @@ from ddptop.tui.widgets.rank_panel import RankPanel
 from ddptop.tui.widgets.timeline import TimeLine
 from ddptop.tui.widgets.title_bar import TitleBar
 from ddptop.view.course import GLYPHS, MarkKind, neighbour
+from ddptop.view.findings import guilty
 from ddptop.view.text import Line, line
 from ddptop_runner.base.clock import utc_from_unix
-from ddptop_runner.model.snapshot import Cause
+from ddptop_runner.job.registry import JobView
 
 FRAME_S = 0.25
 """While it plays, the moment changes this often."""
@@ -122,12 +123,25 @@ class ReplayScreen(JobScreen, inherit_bindings=False):
         """The time line's."""
         return self.timeline.size.height or 3
 
-    def _show_cause(self, detail: JobDetail) -> Cause | None:
-        """Show what had gone wrong by then; the cursor does not move."""
+    def _show_cause(self, detail: JobDetail) -> None:
+        """Show what had gone wrong by then."""
         super()._show_cause(detail)
         if self.has_class("-short"):  # the timeline says as much
             self._setback.hide()
-        return None
+
+    def _show_log(self, detail: JobDetail) -> None:
+        """The selected rank's log as it ended at that moment."""
+        view, state, rank = detail.view, detail.view.snapshot, self.ranks.rank
+        if state is None:
+            return
+        is_shared = isinstance(view, JobView) and view.spec.is_command
+        lengths = [one.log_bytes for one in state.ranks if is_shared or one.rank == rank]
+        until = max((size for size in lengths if size is not None), default=None)
+        if until is None:
+            words = "n/a: the log's length at this point was not recorded"
+            self.log_view.say(view, rank, words)
+        else:
+            self.log_view.show(view, rank, guilty(view), until=until, attempt=state.attempt or 0)
 
     def _show_position(self) -> None:
         replay = self.replay

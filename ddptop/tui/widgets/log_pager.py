@@ -1,4 +1,4 @@
-"""Lines of a log that scroll: some of many, and the rest is asked for as one comes near it."""
+"""A log that scrolls: some of its lines, and the rest is read as one comes near it."""
 
 from __future__ import annotations
 
@@ -7,17 +7,20 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
-from textual import events
+from msgspec.structs import replace
+from textual import events, on
 from textual.binding import Binding
 from textual.message import Message
 
+from ddptop.logs.about import empty_lines, other_logs
 from ddptop.logs.drawing import Shape, label_width, row_line, shape_of, text_cells, thumb, widest
-from ddptop.logs.messages import LogRow
+from ddptop.logs.messages import LogGrew, LogMissing, LogRead, LogRow, PageRead, Places, PlacesRead
 from ddptop.tui.actions import MOVING, bindings
 from ddptop.tui.widgets.lines import LinesView
 from ddptop.view.text import Line, fit, line
 
 if TYPE_CHECKING:
+    from ddptop.logs.reader import LogReader, LogView
     from ddptop.logs.search import LogPattern
 
 MAX_ROWS = 6000
@@ -167,21 +170,14 @@ class LogPager(LinesView, can_focus=True):
         Binding("right", "shift(1)", "Right", show=False, id="move.right"),
     ]
 
-    @dataclass
-    class Needed(Message):
-        """Lines before (-1) or behind (1) a byte are about to be seen."""
-
-        position: int
-        step: int
-
-    @dataclass
-    class Jumped(Message):
-        """A person wants to be elsewhere: at a share of the log, or at its end (None)."""
-
-        share: float | None
-
     class Moved(Message):
         """What is seen has changed, or whether the end is followed."""
+
+    @dataclass
+    class AttemptStarted(Message):
+        """The log of the next attempt is followed from now on."""
+
+        attempt: int
 
     @dataclass
     class Chosen(Message):
@@ -204,6 +200,23 @@ class LogPager(LinesView, can_focus=True):
         """What is marked."""
         self.empty: list[Line] = []
         """What to say where there is no line."""
+        self.reader: LogReader | None = None
+        """What reads the log; None until it is known which."""
+        self.view: LogView | None = None
+        """Which log is shown, and how."""
+        self.places = Places()
+        """Which logs there are."""
+        self.generation = 0
+        """Number of the log that was opened last."""
+        self.shown = -1
+        """The generation whose lines are shown."""
+        self.limit = 0
+        """Of merged lines: how many of the last lines of each rank were read."""
+        self.steps_attempts = True
+        """Whether keys show the logs of other attempts here."""
+        self.is_live = True
+        self.output: str | None = None
+        """Of a foreign job: where its output goes."""
         self._top = 0
         self._skip = 0
         """Rows of the first line that are above the view."""
@@ -214,7 +227,133 @@ class LogPager(LinesView, can_focus=True):
         """By row of the view: index and part of its line."""
         self._shapes = lru_cache(maxsize=4096)(shape_of)
 
+    # --- reading --------------------------------------------------------------------------------
+
+    def read(self, reader: LogReader) -> None:
+        """Read a job's logs; `open` says which of them."""
+        self.reader = reader
+        reader.start()
+
+    def close(self) -> None:
+        """Let go of the job's logs."""
+        if self.reader is not None:
+            self.reader.stop()
+            self.reader, self.view, self.places = None, None, Places()
+            self.generation += 1
+            self.buffer.clear()
+            self.refresh_lines()
+
+    def on_unmount(self) -> None:
+        """Let go of the log."""
+        if self.reader is not None:
+            self.reader.stop()
+
+    def open(self, view: LogView, share: float | None = None) -> None:
+        """Show a log from its end; or around a byte of it, given as a share of its length."""
+        assert self.reader is not None
+        self.generation += 1
+        self.view = view
+        self.reader.open(self.generation, view, share)
+
+    def feed(self, read: LogRead) -> None:
+        """Lines of a foreign job's output."""
+        if self.reader is not None:
+            self.reader.feed(read)
+
+    @on(PageRead)
+    def _page_read(self, message: PageRead) -> None:
+        if message.generation != self.generation:
+            return
+        buffer = self.buffer
+        is_first, self.shown = self.shown != self.generation, self.generation
+        self.limit = message.limit
+        if message.placement == "all":
+            place = self.place
+            buffer.set_all(message.rows, message.partial)
+            self.say_empty()
+            if is_first and self.following:
+                self.replace(None)
+            else:
+                self.keep_place(place)
+            return
+        buffer.first, buffer.end = message.first, message.end
+        if message.placement == "anew":
+            buffer.set_page(message.rows, message.partial, message.low, message.high)
+            self.say_empty()
+            self.replace(message.at)
+        elif message.placement == "before" and message.high == buffer.low:
+            last = self.seen[1]
+            self.moved_by(buffer.put_before(message.rows, message.low, last), -1)
+        elif message.placement == "behind" and message.low == buffer.high:
+            gone = buffer.put_behind(message.rows, message.partial, message.high, self.seen[0])
+            self.moved_by(-gone, 1)
+        if not buffer.rows:
+            self.say_empty()
+
+    @on(LogGrew)
+    def _log_grew(self, message: LogGrew) -> None:
+        if message.generation == self.generation:
+            self.buffer.first, self.buffer.end = message.first, message.end
+            self.refresh_lines()
+
+    @on(PlacesRead)
+    def _places_read(self, message: PlacesRead) -> None:
+        before, self.places = self.places, message.places
+        view, places = self.view, self.places
+        if view is None or self.reader is None:
+            return
+        if not places.has_launcher and len(places.ranks) == 1 and view.whose is None:
+            self.open(replace(view, whose=places.ranks[0]))
+        elif not before.attempts:
+            if places.attempts and view.attempt == places.attempts[-1] and view.until is None:
+                self.view = replace(view, attempt=None)  # the latest goes on with the next
+        elif view.attempt is None and places.attempt != before.attempt:
+            if self.following:
+                self.open(view)
+                self.post_message(self.AttemptStarted(places.attempt))
+            else:
+                self.view = replace(view, attempt=before.attempt)
+        self.post_message(self.Moved())
+
+    @on(LogMissing)
+    def _log_missing(self, message: LogMissing) -> None:
+        if message.generation == self.generation:
+            self.shown = self.generation
+            self.say(message.words, message.remedy or other_logs(attempts=self.steps_attempts))
+
+    def say(self, words: str, remedy: str = "") -> None:
+        """Show words instead of lines."""
+        self.buffer.clear()
+        self.empty = [line("  ", (words, "strong")), line("  ", (remedy, "dim"))]
+        self.replace(None)
+
+    def say_empty(self) -> None:
+        """What to say where no line is shown, and what to do."""
+        buffer = self.buffer
+        looked = None
+        if buffer.is_paged and buffer.before > 0:
+            looked = 1 - buffer.before / max(1, buffer.end - buffer.first)
+        self.empty = empty_lines(
+            "" if self.view is None else self.view.least,
+            looked=looked,
+            size_bytes=buffer.end - buffer.first,
+            is_live=self.is_live,
+            output=self.output,
+            others=other_logs(attempts=self.steps_attempts),
+        )
+        if not buffer.rows:
+            self.redraw()
+
+    def _jump(self, share: float | None) -> None:
+        if self.reader is not None:
+            self.reader.jump(self.generation, share)
+
     # --- lines in -------------------------------------------------------------------------------
+
+    @property
+    def lines(self) -> list[str]:
+        """The texts of the lines that have ended."""
+        return self.buffer.texts
 
     @property
     def current(self) -> LogRow | None:
@@ -370,21 +509,21 @@ class LogPager(LinesView, can_focus=True):
     def _ask(self) -> None:
         """Want what is near the first and last row of the view."""
         buffer = self.buffer
-        if not buffer.is_paged or not self.size.height:
+        if not buffer.is_paged or not self.size.height or self.reader is None:
             return
         last = self._places[-1][0] if self._places else -1
         first = self._places[0][0] if self._places else 0
         if buffer.behind > FAR_BEHIND_BYTES and self.following and last >= 0:
             if 0 not in self._asked:
                 self._asked.add(0)
-                self.post_message(self.Jumped(None))
+                self._jump(None)
             return
         if buffer.behind > 0 and len(buffer.rows) - last < MARGIN and 1 not in self._asked:
             self._asked.add(1)
-            self.post_message(self.Needed(buffer.high, 1))
+            self.reader.more(self.generation, buffer.high, 1)
         if buffer.before > 0 and first < MARGIN and -1 not in self._asked:
             self._asked.add(-1)
-            self.post_message(self.Needed(buffer.low, -1))
+            self.reader.more(self.generation, buffer.low, -1)
 
     # --- moving ---------------------------------------------------------------------------------
 
@@ -452,14 +591,14 @@ class LogPager(LinesView, can_focus=True):
         self.following = False
         self._top = self._skip = self._cursor = 0
         if self.buffer.before > 0:
-            self.post_message(self.Jumped(0.0))
+            self._jump(0.0)
         self.refresh_lines()
 
     def go_last(self) -> None:
         """To the log's end, and follow it."""
         self.following, self.held = True, False
         if self.buffer.behind > 0 and self.buffer.is_paged:
-            self.post_message(self.Jumped(None))
+            self._jump(None)
         self.refresh_lines()
 
     def toggle_follow(self) -> None:
@@ -508,7 +647,7 @@ class LogPager(LinesView, can_focus=True):
                 self.go_last()
             elif self.buffer.is_paged:
                 self.following = False
-                self.post_message(self.Jumped(share))
+                self._jump(share)
             else:
                 self.following = False
                 self._top = self._cursor = int(share * len(self.buffer.rows))

@@ -140,6 +140,14 @@ class LogFile:
         """The first byte that is not written yet."""
         return os.fstat(self._fd).st_size
 
+    def is_at(self, path: Path) -> bool:
+        """Whether the file at `path` is this one.
+
+        Raises:
+            OSError: there is none.
+        """
+        return os.path.samestat(os.fstat(self._fd), path.stat())
+
     @property
     def written_at(self) -> float:
         """Unix seconds of the last write."""

@@ -1,0 +1,146 @@
+"""The log of one rank on the screen of its job, followed, under a title that says whose it is."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from textual import on
+from textual.app import ComposeResult
+from textual.containers import Vertical
+
+from ddptop.logs.messages import LogRead, PlacesRead
+from ddptop.tui.widgets.lines import LinesView
+from ddptop.tui.widgets.log_pager import LogPager
+from ddptop.view.findings import Guilty
+from ddptop.view.keys import key
+from ddptop.view.rank_words import launcher_name
+from ddptop.view.text import Line, Span, line, rule
+from ddptop_runner.base.paths import LAUNCHER
+from ddptop_runner.foreign.types import ForeignView
+from ddptop_runner.job.registry import AnyJob
+
+if TYPE_CHECKING:
+    from ddptop.logs.reader import LogView
+
+
+class LogTitle(LinesView):
+    """Whose log it is, why, and of which attempt."""
+
+    DEFAULT_CSS = "LogTitle { height: 1; }"
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.title = "log"
+        self.note: Line = ()
+
+    def build(self, width: int, height: int) -> list[Line]:
+        """The rule above the lines."""
+        return [rule(self.title, width, self.note)]
+
+
+class LogPane(Vertical):
+    """A rank's log from its last lines on; new ones are read with each snapshot."""
+
+    def __init__(self) -> None:
+        super().__init__(id="log")
+        self.lines = LogPager()
+        """The widget that scrolls."""
+        self.lines.steps_attempts = False
+        self._title = LogTitle()
+        self._job: tuple[object, ...] = ()
+        self._view: AnyJob | None = None
+        self._rank: int | None = None
+        self._guilty: Guilty | None = None
+        self._wanted: LogView | None = None
+
+    def compose(self) -> ComposeResult:
+        """Title and lines."""
+        yield self._title
+        yield self.lines
+
+    def show(
+        self,
+        view: AnyJob,
+        rank: int | None,
+        guilty: Guilty | None = None,
+        *,
+        until: int | None = None,
+        attempt: int | None = None,
+    ) -> None:
+        """Show the log of a rank, or of the launcher (None), and what is new in it.
+
+        Args:
+            view: the job.
+            rank: whose log.
+            guilty: the rank to blame, and why; the title says it of that rank.
+            until: the log as it was when it had so many bytes.
+            attempt: whose log; None is the latest, and those that follow.
+        """
+        self._view, self._rank, self._guilty = view, rank, guilty
+        pager, foreign = self.lines, isinstance(view, ForeignView)
+        pager.is_live = view.is_live
+        pager.output = view.output or "n/a" if isinstance(view, ForeignView) else None
+        if guilty is not None and guilty.rank == rank:
+            attempt = guilty.attempt if attempt is None else attempt
+        is_launcher = rank is None and launcher_name(view) is not None
+        whose = LAUNCHER if is_launcher else rank
+        job = (view.job, None if isinstance(view, ForeignView) else view.spec.job_id)
+        if job != self._job:
+            self._job, self._wanted = job, None
+            pager.close()
+        if whose is None and not foreign:
+            self._say_title()
+            return
+        from ddptop.logs.reader import LogReader, LogView  # the first frame has no line
+
+        if pager.reader is None:
+            folder = None if isinstance(view, ForeignView) else view.folder
+            pager.read(LogReader(folder, pager.post_message, polls=False))
+        wanted = LogView(whose, attempt, until=until)
+        assert pager.reader is not None
+        pager.reader.is_live = view.is_live
+        if wanted == self._wanted:
+            pager.reader.poll()
+        else:
+            self._wanted = wanted
+            pager.following, pager.held = True, False
+            pager.open(wanted)
+        self._say_title()
+
+    def say(self, view: AnyJob, rank: int | None, words: str) -> None:
+        """Why there is no log of that rank to show."""
+        self._view, self._rank, self._guilty, self._wanted = view, rank, None, None
+        self.lines.say(words)
+        self._say_title()
+
+    def feed(self, message: LogRead) -> None:
+        """Lines of a foreign job's output."""
+        self.lines.feed(message)
+
+    @on(LogPager.Moved)
+    @on(PlacesRead)
+    def _say_title(self) -> None:
+        pager, view = self.lines, self._view
+        if view is None:
+            return
+        rank, places = self._rank, pager.places
+        kind = "log" if pager.output is None else "output"
+        whose = "" if rank is None else f": rank {rank}"
+        launcher = None if pager.output is not None else launcher_name(view)
+        is_shared = places.has_launcher and not places.is_tagged
+        if launcher is not None and (rank is None or is_shared):
+            whose = f": {launcher}" if rank is None else f": {launcher}, all ranks"
+        guilty = self._guilty
+        if guilty is not None and guilty.rank == rank and not is_shared:
+            whose += f" ({guilty.why})"
+        state = view.snapshot
+        attempt = places.attempt if places.attempts else None if state is None else state.attempt
+        if pager.view is not None and pager.view.attempt is not None:
+            attempt = pager.view.attempt
+        text = pager.output or ("" if attempt is None else f"attempt {attempt}")
+        if view.is_live and not pager.following:
+            text += f", not following ({key('move.last')}: end)"
+        note: tuple[Span, ...] = line((text, "dim")) if text else ()
+        if (f"{kind}{whose}", note) != (self._title.title, self._title.note):
+            self._title.title, self._title.note = f"{kind}{whose}", note
+            self._title.redraw()

@@ -175,6 +175,135 @@ def test_nodes_that_all_train_on_unseen_are_waited_for() -> None:
     assert job.finish(1) == [pt.AwaitNodes(seconds=300.0)]
 
 
+STARTED = ev.AttemptStarted(attempt=0, world=1, probed=False, at_s=1.0)
+KILLED = ev.RankExited(attempt=0, rank=0, pid=100, status=-9, at_s=2.0)
+FAILURE = ev.FailureJudged(attempt=0, cause=Cause(kind="signal", summary="Rank 0 was killed."))
+UNREACHABLE = pt.LinkBroken(node="n1", why="no route")
+VERDICT = pt.AttemptJudged(attempt=0, question=None, cause=FAILURE.cause, outcome=None, jitter=0.0)
+
+
+def of_first(event: ev.JobEvent) -> pt.NodeReported:
+    return pt.NodeReported(node="n0", event=event)
+
+
+@pytest.mark.parametrize(
+    "before",
+    [
+        [of_first(STARTED)],
+        [of_first(KILLED)],
+        [of_first(KILLED), of_first(FAILURE)],
+        [of_first(ev.JobEnded(attempt=0, state="finished"))],
+        [UNREACHABLE],
+    ],
+    ids=["started", "exited", "judged", "ended", "broken"],
+)
+def test_what_is_known_already_changes_nothing(before: list[pt.Fact]) -> None:
+    job = Job()
+    job.run()
+    for fact in before:
+        job.take(fact)
+    assert decide_nodes(job.state, before[-1], 9.0, job.spec) == []
+
+
+def test_what_a_node_does_that_takes_no_part_changes_nothing() -> None:
+    job = Job(count=3)
+    without_the_third(job)
+    late = ev.RankExited(attempt=1, rank=2, pid=7, status=1, at_s=40.0)
+    fact = pt.NodeReported(node="n2", event=late)
+    assert decide_nodes(job.state, fact, 41.0, job.spec) == []
+
+
+@pytest.mark.parametrize(
+    "fact",
+    [
+        of_first(KILLED),
+        of_first(ev.JobEnded(attempt=0, state="failed")),
+        UNREACHABLE,
+        VERDICT,
+        pt.VerdictsDue(attempt=0),
+        pt.PartRefused(node="n1", attempt=0, error="disk full", answered=True),
+    ],
+    ids=lambda fact: type(fact).__name__,
+)
+def test_once_a_restart_is_asked_for_nothing_else_is_decided(fact: pt.Fact) -> None:
+    job = Job()
+    job.run()
+    if fact != of_first(KILLED):
+        job.take(of_first(KILLED))
+        job.take(of_first(FAILURE))
+    job.take(pt.RestartAsked(agent=pt.AgentState()))
+    asked = job.state.restart
+    assert job.take(fact) == []
+    assert job.state.restart == asked and job.state.ending is None
+
+
+def test_a_node_whose_failure_is_known_is_not_blamed_again_for_what_is_gone() -> None:
+    job = Job()
+    job.run()
+    job.take(of_first(KILLED))
+    job.take(of_first(FAILURE))
+    fact = pt.LinkMade(node="n0", is_there=False)
+    assert decide_nodes(job.state, fact, 9.0, job.spec) == []
+
+
+def test_a_node_is_not_taken_back_into_an_attempt_that_fails_or_ends() -> None:
+    for event in (FAILURE, ev.JobEnded(attempt=0, state="finished")):
+        job = Job(count=3)
+        without_the_third(job)
+        job.hear("n0", replace(event, attempt=1))
+        assert job.take(pt.LinkMade(node="n2"), 60.0) == [END_N2]
+        assert job.state.restart is None
+
+
+def test_a_job_that_is_ending_is_not_restarted() -> None:
+    job = Job()
+    job.run()
+    ended = ev.EndDecided(attempt=0, state="failed", reason="no restarts left")
+    job.state = apply(job.state, ended, NOW)
+    with pytest.raises(ControlError, match="is ending"):
+        job.take(pt.RestartAsked(agent=pt.AgentState()))
+
+
+def test_a_decided_restart_waits_for_its_time_and_has_a_port_of_its_own() -> None:
+    job = Job()
+    job.run()
+    decided = ev.RestartDecided(attempt=0, used=1, limit=3, delay_s=98.0, at_s=100.0)
+    job.state = apply(job.state, decided, NOW)
+    assert job.take(pt.NodesDue(attempt=0), now_s=50.0) == []
+    new_head = job.take(pt.SupervisorStarted(agent=pt.AgentState()), now_s=60.0)
+    assert new_head == [pt.WaitForRestart(at_s=100.0)]
+    begun = job.take(pt.NodesDue(attempt=0), now_s=100.0)
+    ports = [one.rendezvous.port for one in begun if isinstance(one, pt.BeginOn)]
+    assert ports == [2, 2]  # the second of the node's, for the second attempt
+
+
+@pytest.mark.parametrize("happened", ["failed", "half started", "hung", "stopping"])
+def test_a_new_head_continues_what_the_last_one_had_begun(happened: str) -> None:
+    job = Job()
+    if happened == "half started":
+        job.take(of_first(STARTED))
+    else:
+        job.run()
+    if happened == "failed":
+        job.take(of_first(KILLED))
+    elif happened == "hung":
+        found = ev.TroubleFound(attempt=0, ranks=[0], stops=False, reason="hang")
+        job.state = apply(job.state, found, NOW)
+    elif happened == "stopping":
+        job.take(pt.StopAsked(grace_s=30.0), now_s=5.0)
+    orders = job.take(pt.SupervisorStarted(agent=pt.AgentState()), now_s=15.0)
+    assert (
+        orders
+        == {
+            "failed": [pt.KeepEvidenceOnNodes()],
+            "half started": [pt.WaitForRestart(at_s=None)],
+            "hung": [],
+            "stopping": [pt.EndRanks(grace_s=20.0)],
+        }[happened]
+    )
+    assert job.state.phase != "hung" and job.state.trouble is None
+
+
 def parts_of(job: Job) -> Parts:
     """The parts of the job, none of which is reached yet."""
     log: Any = job

@@ -16,7 +16,7 @@ from ddptop.tui import messages
 from ddptop.tui.actions import EVERYWHERE, EXIT, PALETTE, Action, table_of
 from ddptop.tui.prefs.keymap import keys_in_use
 from ddptop.tui.screens.base import MonitorScreen
-from ddptop.tui.widgets.key_bar import KeyBar
+from ddptop.tui.widgets.bars import KeyBar
 from ddptop.tui.widgets.loss_chart import LossChart
 from ddptop_runner.foreign.types import ForeignView
 from ddptop_runner.job.registry import AnyJob

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from ddptop.sources.snapshot import Snapshot, Wish
 from ddptop.tui.app import DdptopApp
 from ddptop.tui.palette import ActionProvider, JobProvider, ThemeCommands
-from ddptop.tui.widgets.key_bar import KeyBar
+from ddptop.tui.widgets.bars import KeyBar
 from ddptop.tui.widgets.lines import LinesView
 from ddptop.tui.widgets.log_pager import LogPager
 from ddptop.view.text import plain

@@ -10,7 +10,7 @@ from ddptop.tui import chart_keys
 from ddptop.tui.actions import ALL, CHART_ACTIONS, JOB, OVERVIEW, PLACES, Action, keys_text
 from ddptop.tui.app import DdptopApp
 from ddptop.tui.screens.help import help_lines
-from ddptop.view.glossary import GLOSSARY
+from ddptop.view.help import GLOSSARY
 from ddptop.view.text import plain
 
 MODULES = {

@@ -16,7 +16,7 @@ from ddptop.tui.screens.job import JobScreen
 from ddptop.tui.screens.launch import LaunchScreen
 from ddptop.tui.screens.overview import OverviewScreen
 from ddptop.tui.widgets.gpu_choice import GpuChoice
-from ddptop.tui.widgets.jobs_table import JobsTable
+from ddptop.tui.widgets.jobs import JobsTable
 from ddptop.tui.widgets.lines import LinesView
 from tests.tui import fake_gpus, fake_home
 from tests.tui.driving import look, offered, settle, shown, until

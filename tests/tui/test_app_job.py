@@ -9,8 +9,8 @@ from ddptop.tui.app import DdptopApp
 from ddptop.tui.screens.compare import CompareScreen
 from ddptop.tui.screens.job import JobScreen
 from ddptop.tui.screens.overview import OverviewScreen
-from ddptop.tui.widgets.job_header import JobHeader
-from ddptop.tui.widgets.key_bar import KeyBar
+from ddptop.tui.widgets.bars import KeyBar
+from ddptop.tui.widgets.job import JobHeader
 from ddptop.tui.widgets.log_pane import LogPane
 from ddptop.tui.widgets.loss_chart import LossChart
 from ddptop.view.text import plain

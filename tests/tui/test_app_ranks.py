@@ -13,10 +13,8 @@ from ddptop.tui.screens.logs import LogsScreen
 from ddptop.tui.screens.rank import RankScreen
 from ddptop.tui.screens.replay import ReplayScreen
 from ddptop.tui.screens.story import StoryScreen
-from ddptop.tui.widgets.heat_map import HeatMap
 from ddptop.tui.widgets.loss_chart import LossChart
-from ddptop.tui.widgets.rank_cards import RankCards
-from ddptop.tui.widgets.rank_panel import usual_shape
+from ddptop.tui.widgets.ranks import HeatMap, RankCards, usual_shape
 from tests.tui import fake_foreign, fake_gpus, fake_home, fake_ranks
 from tests.tui.driving import said, settle, shown, until
 

@@ -9,7 +9,7 @@ import pytest
 from ddptop.view.attention import Attention, attention, brief_place, next_step, short_cause
 from ddptop.view.figures.columns import fit_columns
 from ddptop.view.figures.jobs import calm_duration, columns_for, job_row
-from ddptop.view.job_help import explain_job
+from ddptop.view.help import explain_job
 from ddptop.view.learning import LossTrend
 from ddptop.view.listed import Listed, listed
 from ddptop.view.need import Need, by_need, judge, seen_key

@@ -11,7 +11,7 @@ from ddptop.draw import launched
 from ddptop.tui import operations
 from ddptop.tui.app import DdptopApp
 from ddptop.tui.screens.job import JobScreen
-from ddptop.tui.widgets.rank_table import RankTable
+from ddptop.tui.widgets.ranks import RankTable
 from ddptop.view import odd, rank_words
 from ddptop.view.attention import waiting_text
 from ddptop.view.figures.columns import fit_columns, row_line

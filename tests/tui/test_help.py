@@ -23,7 +23,7 @@ from ddptop.view.device_help import slowed_help
 from ddptop.view.figures import devices, jobs, ranks
 from ddptop.view.figures.columns import Column
 from ddptop.view.findings import explain
-from ddptop.view.glossary import GLOSSARY, SECTIONS
+from ddptop.view.help import GLOSSARY, SECTIONS
 from ddptop.view.text import plain
 from tests.tui import fake_gpus
 from tests.tui.driving import settle, shown, until

@@ -15,7 +15,7 @@ from ddptop.tui.screens.help import HelpScreen
 from ddptop.tui.screens.job import JobScreen
 from ddptop.tui.screens.logs import LogsScreen
 from ddptop.tui.screens.rank import RankScreen
-from ddptop.tui.widgets.key_bar import KeyBar
+from ddptop.tui.widgets.bars import KeyBar
 from ddptop.view.text import plain, width
 from tests.tui import fake_foreign, fake_gpus, fake_home
 from tests.tui.driving import look, offered, settle, until

@@ -11,7 +11,7 @@ from ddptop.tui.prefs.memory import Memory
 from ddptop.tui.prefs.settings import Settings, parse
 from ddptop.tui.prefs.theme import COLOUR_BLIND, COLOUR_BLIND_LIGHT, CONTRAST, DARK, OWN, own_themes
 from ddptop.tui.reach import Reach, reach_of
-from ddptop.tui.widgets.key_bar import KeyBar
+from ddptop.tui.widgets.bars import KeyBar
 from tests.tui import colour_vision, fake_gpus, fake_home
 from tests.tui.driving import settle
 from textual.pilot import Pilot

@@ -14,13 +14,11 @@ from ddptop.tui.actions import COMPARE, bindings
 from ddptop.tui.chart_keys import escape
 from ddptop.tui.messages import JobPicked, WishChanged
 from ddptop.tui.screens.base import MonitorScreen
+from ddptop.tui.widgets.bars import KeyBar, TitleBar
 from ddptop.tui.widgets.chart_widget import ChartWidget
-from ddptop.tui.widgets.compare_chart import CompareChart
-from ddptop.tui.widgets.compare_table import CompanionTable, CompareTable
+from ddptop.tui.widgets.compare import CompanionTable, CompareChart, CompareTable
 from ddptop.tui.widgets.filter_bar import FilterBar
-from ddptop.tui.widgets.key_bar import KeyBar
 from ddptop.tui.widgets.table import Table
-from ddptop.tui.widgets.title_bar import TitleBar
 from ddptop.view.compare import LETTERS, companions
 from ddptop.view.figures.jobs import JOB_WORDS, job_facts
 from ddptop.view.filter import parse

@@ -18,14 +18,18 @@ from ddptop.sources.snapshot import Snapshot, Wish
 from ddptop.tui.actions import DEVICES, bindings
 from ddptop.tui.messages import JobPicked, SectionsWanted, WishChanged
 from ddptop.tui.screens.base import MonitorScreen
+from ddptop.tui.widgets.bars import KeyBar, TitleBar
 from ddptop.tui.widgets.chart_widget import ChartWidget
-from ddptop.tui.widgets.device_details import DeviceDetails
-from ddptop.tui.widgets.devices_table import DevicesTable, ProcessTable, key_of, name_of
+from ddptop.tui.widgets.devices import (
+    DeviceDetails,
+    DevicesTable,
+    MachinePanel,
+    ProcessTable,
+    key_of,
+    name_of,
+)
 from ddptop.tui.widgets.figure_chart import FigureChart
-from ddptop.tui.widgets.key_bar import KeyBar
-from ddptop.tui.widgets.machine_panel import MachinePanel
 from ddptop.tui.widgets.table import HEAD_LINES, Table
-from ddptop.tui.widgets.title_bar import TitleBar
 from ddptop.view.device_help import explain_device
 from ddptop_runner.foreign.types import ForeignView
 from ddptop_runner.model.snapshot import GpuSample

@@ -16,7 +16,7 @@ from ddptop.tui.prefs.keymap import KeyMap
 from ddptop.tui.screens.base import MonitorScreen
 from ddptop.tui.screens.pager import PagerScreen
 from ddptop.tui.widgets.lines import LinesView
-from ddptop.view.glossary import SECTIONS
+from ddptop.view.help import SECTIONS
 from ddptop.view.text import Line, line, pad, rule, wrap
 
 MOUSE = (

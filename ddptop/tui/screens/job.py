@@ -19,20 +19,16 @@ from ddptop.tui.actions import JOB, bindings
 from ddptop.tui.chart_keys import with_chart
 from ddptop.tui.messages import RankPicked, WishChanged
 from ddptop.tui.screens.job_commands import JobBound
-from ddptop.tui.widgets.alerts import AlertsPanel, CausePanel
+from ddptop.tui.widgets.bars import KeyBar, Pages, TitleBar
 from ddptop.tui.widgets.chart_widget import ChartWidget
-from ddptop.tui.widgets.device_details import DeviceDetails
 from ddptop.tui.widgets.device_panel import DevicePanel
-from ddptop.tui.widgets.events_table import EventsTable
+from ddptop.tui.widgets.devices import DeviceDetails
 from ddptop.tui.widgets.filter_bar import FilterBar
-from ddptop.tui.widgets.job_header import JobHeader
-from ddptop.tui.widgets.key_bar import KeyBar
+from ddptop.tui.widgets.job import AlertsPanel, CausePanel, EventsTable, JobHeader
 from ddptop.tui.widgets.lines import LinesView
 from ddptop.tui.widgets.log_pane import LogPane
 from ddptop.tui.widgets.loss_chart import LossChart
-from ddptop.tui.widgets.pages import Pages
-from ddptop.tui.widgets.rank_panel import RankPanel
-from ddptop.tui.widgets.title_bar import TitleBar
+from ddptop.tui.widgets.ranks import RankPanel
 from ddptop.view.figures.ranks import RANK_WORDS, ranks_that_match
 from ddptop.view.filter import RANK_EXAMPLES, Filter, parse
 from ddptop.view.findings import SET_BACK, alerts_of, guilty

@@ -20,7 +20,7 @@ from ddptop.tui.messages import (
     StoryWanted,
 )
 from ddptop.tui.screens.base import MonitorScreen
-from ddptop.tui.widgets.pages import Pages
+from ddptop.tui.widgets.bars import Pages
 from ddptop.view.rank_words import device_uuid
 
 NO_HISTORY = "{} has no {}: ddptop did not start it"

@@ -19,11 +19,10 @@ from ddptop.sources.snapshot import Snapshot, Wish
 from ddptop.tui.actions import LOGS, bindings
 from ddptop.tui.messages import WishChanged
 from ddptop.tui.screens.base import MonitorScreen
+from ddptop.tui.widgets.bars import KeyBar, TitleBar
 from ddptop.tui.widgets.filter_bar import FilterBar
-from ddptop.tui.widgets.key_bar import KeyBar
 from ddptop.tui.widgets.lines import LinesView
 from ddptop.tui.widgets.log_pager import LogPager
-from ddptop.tui.widgets.title_bar import TitleBar
 from ddptop.view.keys import key
 from ddptop.view.rank_words import launcher_name
 from ddptop.view.text import Line, line, width

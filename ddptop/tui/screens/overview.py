@@ -27,15 +27,12 @@ from ddptop.tui.messages import (
     WishChanged,
 )
 from ddptop.tui.screens.base import MonitorScreen
+from ddptop.tui.widgets.bars import KeyBar, TitleBar
 from ddptop.tui.widgets.device_panel import DevicePanel
 from ddptop.tui.widgets.filter_bar import FilterBar
-from ddptop.tui.widgets.jobs_table import JobsTable
-from ddptop.tui.widgets.key_bar import KeyBar
+from ddptop.tui.widgets.jobs import JobsTable, Said, SlurmQueue
 from ddptop.tui.widgets.loss_chart import LossChart
-from ddptop.tui.widgets.said import Said
-from ddptop.tui.widgets.slurm_queue import SlurmQueue
 from ddptop.tui.widgets.table import Table
-from ddptop.tui.widgets.title_bar import TitleBar
 from ddptop.view.figures.jobs import JOB_WORDS
 from ddptop.view.filter import EXAMPLES, parse
 from ddptop.view.keys import key

@@ -17,21 +17,18 @@ from ddptop.tui.actions import RANK, bindings
 from ddptop.tui.chart_keys import with_chart
 from ddptop.tui.messages import WishChanged
 from ddptop.tui.screens.job_commands import JobBound
-from ddptop.tui.widgets.alerts import AlertsPanel
+from ddptop.tui.widgets.bars import KeyBar, Pages, TitleBar
 from ddptop.tui.widgets.chart_widget import ChartWidget
 from ddptop.tui.widgets.figure_chart import FigureChart
-from ddptop.tui.widgets.key_bar import KeyBar
+from ddptop.tui.widgets.job import AlertsPanel, RankHead
 from ddptop.tui.widgets.log_pane import LogPane
 from ddptop.tui.widgets.loss_chart import USUAL, LossChart
-from ddptop.tui.widgets.pages import Pages
-from ddptop.tui.widgets.rank_head import RankHead
 from ddptop.tui.widgets.split_chart import SplitChart
-from ddptop.tui.widgets.title_bar import TitleBar
 from ddptop.view.findings import alerts_of, guilty
+from ddptop.view.help import explain_rank, glossary
 from ddptop.view.host_words import has_several
 from ddptop.view.keys import key
 from ddptop.view.learning import whose_loss
-from ddptop.view.rank_help import explain_rank, glossary
 from ddptop.view.rank_state import Known, sentence
 from ddptop.view.rank_words import device_of, device_uuid, find_rank
 from ddptop.view.series import ChartData

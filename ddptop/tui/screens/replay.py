@@ -16,11 +16,10 @@ from ddptop.sources.snapshot import JobDetail, Snapshot, Wish
 from ddptop.tui.actions import REPLAY, bindings
 from ddptop.tui.messages import WishChanged
 from ddptop.tui.screens.job import JobScreen
+from ddptop.tui.widgets.bars import KeyBar, TitleBar
 from ddptop.tui.widgets.chart_widget import ChartWidget
-from ddptop.tui.widgets.key_bar import KeyBar
-from ddptop.tui.widgets.rank_panel import RankPanel
+from ddptop.tui.widgets.ranks import RankPanel
 from ddptop.tui.widgets.timeline import TimeLine
-from ddptop.tui.widgets.title_bar import TitleBar
 from ddptop.view.course import GLYPHS, MarkKind, neighbour
 from ddptop.view.findings import guilty
 from ddptop.view.text import Line, line

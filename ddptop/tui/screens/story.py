@@ -18,13 +18,10 @@ from ddptop.tui.messages import (
     WishChanged,
 )
 from ddptop.tui.screens.job_commands import JobBound
-from ddptop.tui.widgets.attempts_table import AttemptsTable
+from ddptop.tui.widgets.bars import KeyBar, TitleBar
 from ddptop.tui.widgets.filter_bar import FilterBar
-from ddptop.tui.widgets.key_bar import KeyBar
+from ddptop.tui.widgets.story import AttemptsTable, ToldTable, WhyPanel
 from ddptop.tui.widgets.table import Table
-from ddptop.tui.widgets.title_bar import TitleBar
-from ddptop.tui.widgets.told_table import ToldTable
-from ddptop.tui.widgets.why_panel import WhyPanel
 from ddptop.view.attempts import Attempt
 from ddptop.view.filter import Vocabulary, parse
 from ddptop_runner.base.units import plural

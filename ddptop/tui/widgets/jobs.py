@@ -1,4 +1,4 @@
-"""The table of all jobs, ddptop's own and foreign ones."""
+"""The table of jobs, the sentence about the one under the cursor, and Slurm's queue."""
 
 from __future__ import annotations
 
@@ -9,8 +9,10 @@ from typing import TYPE_CHECKING
 from textual import events, on
 
 from ddptop.draw.foreign import damaged_line, unreadable_line
+from ddptop.tui.widgets.lines import LinesView
 from ddptop.tui.widgets.table import Table
 from ddptop.view import words
+from ddptop.view.attention import next_step
 from ddptop.view.figures.columns import fit_columns
 from ddptop.view.figures.jobs import (
     COLUMN_OF_ORDER,
@@ -19,21 +21,26 @@ from ddptop.view.figures.jobs import (
     columns_for,
     job_facts,
     job_row,
+    sentence_cell,
     without_empty,
 )
 from ddptop.view.filter import Filter
-from ddptop.view.job_help import explain_job
+from ddptop.view.help import explain_job
 from ddptop.view.keys import key, with_keys
 from ddptop.view.learning import LossTrend
 from ddptop.view.listed import ORDERS, Listed, listed
 from ddptop.view.need import Seen
 from ddptop.view.rank_words import launcher_name
-from ddptop.view.text import Line, line
+from ddptop.view.slurm_words import brief
+from ddptop.view.text import Line, fit, line, plain, wrap
 from ddptop_runner.foreign.types import ForeignView
 from ddptop_runner.job.registry import AnyJob
+from ddptop_runner.launch.slurm import SlurmJob
+from ddptop_runner.store.log_clean import sanitize
 
 if TYPE_CHECKING:
     from ddptop_runner.foreign.types import Unreadable
+
 
 FIRST_LOOK = "looking for jobs and training processes on this machine..."
 EMPTY = """no jobs yet, and no other training processes found on this machine
@@ -215,3 +222,65 @@ class JobsTable(Table):
         if not self.filter:
             return line((text, "dim"))
         return line((f"{self.shown} of {len(views)} match", "busy"), (f"   {text}", "dim"))
+
+
+class Said(LinesView):
+    """As many rows as it is given: the sentence, and in the last one what to do next."""
+
+    def __init__(self) -> None:
+        super().__init__(id="said")
+        self._one: Listed | None = None
+        self._readonly = False
+
+    def show(self, one: Listed | None, *, readonly: bool) -> None:
+        """Take the job under the cursor."""
+        self._one, self._readonly = one, readonly
+        self.redraw()
+
+    def build(self, width: int, height: int) -> list[Line]:
+        """Sentence and next step."""
+        if self._one is None:
+            return []
+        cell = sentence_cell(self._one.attention)
+        style = cell[0][1]
+        rows = height if height < 3 else height - 1
+        texts = wrap(plain(cell), width - 4, rows)
+        step = next_step(self._one.view, self._one.attention, readonly=self._readonly)
+        lines = [line(("▌ ", style), (text, "" if style == "dim" else style)) for text in texts]
+        if step and len(lines) < height:
+            lines.append(line(("▌ ", style), (step, "dim")))
+        return [fit(one, width) for one in lines]
+
+
+MOST_ROWS = 4
+
+
+class SlurmQueue(LinesView):
+    """One row for each, and how many more there are."""
+
+    def __init__(self) -> None:
+        super().__init__(id="slurm")
+        self._jobs: Sequence[SlurmJob] = ()
+        self._now = dt.datetime.min
+
+    def show(self, jobs: Sequence[SlurmJob], now: dt.datetime) -> None:
+        """Take the queue."""
+        self._jobs, self._now = jobs, now
+        rows = min(len(jobs), MOST_ROWS)
+        if self.styles.height is None or self.styles.height.value != rows:
+            self.styles.height = rows
+        self.set_class(bool(jobs), "-some")
+        self.redraw()
+
+    @property
+    def rows(self) -> int:
+        """How many it takes."""
+        return min(len(self._jobs), MOST_ROWS)
+
+    def build(self, width: int, height: int) -> list[Line]:
+        """The rows."""
+        shown = self._jobs if len(self._jobs) <= height else self._jobs[: height - 1]
+        lines = [line((" Slurm ", "dim"), sanitize(brief(one, self._now))) for one in shown]
+        if left := len(self._jobs) - len(shown):
+            lines.append(line((f" Slurm {left} more: ddptop ls", "dim")))
+        return [fit(one, width) for one in lines]

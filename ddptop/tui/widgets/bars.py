@@ -1,4 +1,4 @@
-"""The bottom row: the keys that do something now."""
+"""The rows at the top and the bottom: the title, the pages, and the keys."""
 
 from __future__ import annotations
 
@@ -7,11 +7,99 @@ from typing import TypeAlias
 
 from textual import events
 from textual.content import Content
+from textual.message import Message
 
+from ddptop.draw.panels import title_line
 from ddptop.tui.actions import HELP, LEAVE, Action
 from ddptop.tui.prefs.keymap import keys_in_use
 from ddptop.tui.widgets.lines import LinesView
+from ddptop.view.keys import key
 from ddptop.view.text import Line, Span, line, spread, width
+
+
+class TitleBar(LinesView):
+    """One row with the name of what is shown at the left, and facts at the right."""
+
+    DEFAULT_CSS = """
+    TitleBar { height: 1; background: $panel; }
+    """
+
+    def __init__(self, name: str = "", *, readonly: bool = False) -> None:
+        super().__init__()
+        self._readonly = readonly
+        self._shown = name
+        self._about = ""
+        self._right: Line = ()
+
+    def show(self, name: str, right: Line, about: str = "") -> None:
+        """Say what is shown, and in `about` what is to be known of it first."""
+        self._shown, self._right, self._about = name, right, about
+        self.redraw()
+
+    def build(self, width: int, height: int) -> list[Line]:
+        """The row."""
+        return [title_line(self._shown, self._right, width, self._about, readonly=self._readonly)]
+
+
+PAGES = (
+    ("main", "ranks and loss"),
+    ("devices", "devices"),
+    ("events", "events"),
+    ("log", "log"),
+)
+"""Name and words of each page."""
+
+
+class Pages(LinesView):
+    """Names of the pages, the current one marked; a click goes there."""
+
+    DEFAULT_CSS = """
+    Pages { height: 1; }
+    """
+
+    class Picked(Message):
+        """A page was clicked."""
+
+        def __init__(self, page: str) -> None:
+            super().__init__()
+            self.page = page
+
+    def __init__(self, pages: Sequence[tuple[str, str]] = PAGES) -> None:
+        super().__init__(id="pages")
+        self._names = pages
+        self._page = "main"
+
+    @property
+    def names(self) -> list[str]:
+        """Of all pages."""
+        return [name for name, _ in self._names]
+
+    def show(self, page: str) -> None:
+        """Mark a page as current."""
+        self._page = page
+        self.redraw()
+
+    def _labels(self) -> list[tuple[str, Line]]:
+        labels: list[tuple[str, Line]] = []
+        for name, text in self._names:
+            current = name == self._page
+            head: Line = (("▸" if current else " ", "busy"), (f"{key(f'page.{name}')} ", "busy"))
+            labels.append((name, (*head, (text, "strong" if current else "dim"), ("  ", ""))))
+        return labels
+
+    def build(self, width: int, height: int) -> list[Line]:
+        """The row."""
+        return [tuple(span for _, label in self._labels() for span in label)]
+
+    def on_click(self, event: events.Click) -> None:
+        """Go to the page under the mouse."""
+        x = 0
+        for name, label in self._labels():
+            x += width(label)
+            if event.x < x:
+                self.post_message(self.Picked(name))
+                return
+
 
 ALWAYS = ("app.leave", "app.quit", HELP.id)
 """Ids of the actions that always have room: the way out, and the help."""

@@ -1,4 +1,4 @@
-"""The devices alone, one a row, and the processes on one of them."""
+"""The devices alone: their table, their processes, everything about one, and a host without any."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from textual import events
 
+from ddptop.draw.device_details import detail_lines
 from ddptop.draw.devices import (
     PROCESS_COLUMNS,
     Owners,
@@ -16,14 +17,15 @@ from ddptop.draw.devices import (
     label,
     process_row,
 )
-from ddptop.draw.panels import short_name
+from ddptop.draw.panels import machine_lines, short_name
+from ddptop.tui.widgets.lines import LinesView
 from ddptop.tui.widgets.table import Table
 from ddptop.view.device_help import explain_device
 from ddptop.view.figures.columns import Column, Row
 from ddptop.view.host_words import hosts_of_devices
 from ddptop.view.keys import key
-from ddptop.view.shown import DeviceHistory
-from ddptop.view.text import Line, line
+from ddptop.view.shown import DeviceHistory, Machine
+from ddptop.view.text import Line, line, rule, wrap
 from ddptop_runner.base.units import plural
 from ddptop_runner.model.snapshot import GpuProcess, GpuSample
 
@@ -175,3 +177,58 @@ class ProcessTable(Table):
                 "percentage of the last few seconds during which its kernels ran on this device",
             ),
         ]
+
+
+class DeviceDetails(LinesView):
+    """Shown below the devices on their own page."""
+
+    def __init__(self, *, processes: bool = True) -> None:
+        """Without `processes` these are shown elsewhere."""
+        super().__init__(id="device")
+        self._processes = processes
+        self._gpu: GpuSample | None = None
+        self._owners: Owners = {}
+
+    def show(self, gpu: GpuSample | None, owners: Owners) -> None:
+        """Take the chosen device; None where there is none."""
+        self._gpu, self._owners = gpu, owners
+        self.redraw()
+
+    def build(self, width: int, height: int) -> list[Line]:
+        """As many rows as there is room for."""
+        if self._gpu is None:
+            return []
+        return detail_lines(self._gpu, width, height, self._owners, processes=self._processes)
+
+
+TO_DO = (
+    ("ddptop doctor", "checks the driver, its library, and permissions, and suggests fixes"),
+    ("ddptop launch --gpus none --nproc 2 train.py", "trains on the CPU in the meantime"),
+)
+
+
+class MachinePanel(LinesView):
+    """Shown if the machine has no device or the driver reports none."""
+
+    def __init__(self) -> None:
+        super().__init__(id="machine")
+        self._machine: Machine | None = None
+        self._reason: str | None = None
+
+    def show(self, machine: Machine, reason: str | None) -> None:
+        """Take a look at the machine, and why it has no device."""
+        self._machine, self._reason = machine, reason
+        self.redraw()
+
+    def build(self, width: int, height: int) -> list[Line]:
+        """Bars, reason, and what helps."""
+        lines = [rule("machine", width)]
+        if self._machine is not None:
+            lines += machine_lines(self._machine, width)
+        lines += [(), rule("no devices", width)]
+        reason = self._reason or "the driver reports no devices"
+        lines += [line((f" {text}", "")) for text in wrap(reason, width - 2, 4)]
+        lines.append(())
+        for command, what in TO_DO:
+            lines += [line((f"   {command}", "busy")), line((f"     {what}", "dim"))]
+        return lines

@@ -1,0 +1,203 @@
+"""Panels of a job: its header, alerts and causes, its events, and the head of one rank."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Callable, Sequence
+
+from ddptop.draw import foreign, header
+from ddptop.draw.panels import alert_lines, cause_lines, setback_lines
+from ddptop.draw.told import event_row
+from ddptop.tui.widgets.lines import LinesView
+from ddptop.tui.widgets.table import Table
+from ddptop.view.figures.columns import Column
+from ddptop.view.help import explain_state
+from ddptop.view.learning import LossTrend
+from ddptop.view.text import Line, Span, fill, fit, line, wrap
+from ddptop_runner.foreign.types import ForeignView
+from ddptop_runner.job.registry import AnyJob
+from ddptop_runner.model.snapshot import Alert, Cause, Event
+
+SHORT = 28
+"""Screens of fewer rows get a header of three."""
+
+
+class JobHeader(LinesView):
+    """A row for each question, as high as it has something to say."""
+
+    DEFAULT_CSS = """
+    JobHeader { height: 3; }
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._view: AnyJob | None = None
+        self._now = dt.datetime.min
+        self._trend: LossTrend | None = None
+        self._is_gone = False
+
+    def show(self, view: AnyJob, now: dt.datetime, trend: LossTrend | None = None) -> None:
+        """Take a new look at the job; `trend` is where its loss goes."""
+        self._view, self._now, self._trend, self._is_gone = view, now, trend, False
+        rows = max(1, len(self._rows(max(20, self.screen.size.width))))
+        if self.styles.height is None or self.styles.height.value != rows:
+            self.styles.height = rows
+        self.redraw()
+
+    def show_gone(self) -> None:
+        """Say that the job is not there any more, instead of the state that it had."""
+        self._is_gone = True
+        self.redraw()
+
+    def _rows(self, width: int) -> list[Line]:
+        short = self.screen.size.height < SHORT
+        if self._is_gone:
+            return header.gone_lines(None if self._view is None else self._now, width)
+        if isinstance(self._view, ForeignView):
+            most = 4 if short else 6
+            return foreign.header_lines(self._view, self._now, width, self._trend, most)
+        if self._view is None:
+            return []
+        return header.header_lines(self._view, self._now, width, self._trend, 3 if short else 4)
+
+    def build(self, width: int, height: int) -> list[Line]:
+        """The rows."""
+        return self._rows(width)
+
+    def explain(self) -> list[tuple[str, str]]:
+        """What the job's state means."""
+        return [] if self._view is None else explain_state(self._view.state)
+
+
+class AlertsPanel(LinesView):
+    """The worst alerts; takes no room without any."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._alerts: Sequence[Alert] = ()
+        self._now = dt.datetime.min
+        self._most = 0
+
+    def show(self, alerts: Sequence[Alert], now: dt.datetime, most: int) -> None:
+        """Show at most `most` rows."""
+        self._alerts, self._now, self._most = alerts, now, most
+        rows = len(alert_lines(alerts, now, max(20, self.screen.size.width), most))
+        self.display = rows > 0
+        if self.styles.height is None or self.styles.height.value != rows:
+            self.styles.height = rows
+        self.redraw()
+
+    def build(self, width: int, height: int) -> list[Line]:
+        """The rows."""
+        return alert_lines(self._alerts, self._now, width, self._most)
+
+
+class CausePanel(LinesView):
+    """Why the job failed, with the last words of the rank that failed first."""
+
+    DEFAULT_CSS = """
+    CausePanel { background: $surface; margin: 0 0 0 0; }
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._panel: Callable[[int, int], list[Line]] | None = None
+
+    def hide(self) -> None:
+        """Take no room."""
+        self._draw(None, 0)
+
+    def show(self, state: str, cause: Cause, tail: Sequence[str], rows: int, now: str = "") -> None:
+        """Show why a job ended, and what to do now, in at most `rows` rows."""
+        self._draw(lambda cells, most: cause_lines(state, cause, tail, cells, most, now), rows)
+
+    def show_setback(self, attempt: int | None, cause: Cause, rows: int) -> None:
+        """Show why an attempt of a job that goes on failed, in at most `rows` rows."""
+        self._draw(lambda cells, most: setback_lines(attempt, cause, cells, most), rows)
+
+    def _draw(self, lines: Callable[[int, int], list[Line]] | None, rows: int) -> None:
+        self._panel = lines
+        self.display = lines is not None
+        if lines is None:
+            return
+        needed = len(lines(max(20, self.screen.size.width), rows))
+        if self.styles.height is None or self.styles.height.value != needed:
+            self.styles.height = needed
+        self.redraw()
+
+    def build(self, width: int, height: int) -> list[Line]:
+        """The rows."""
+        return [] if self._panel is None else self._panel(width, height)
+
+
+COLUMNS = (
+    Column("day", "date", 6, drop=3),
+    Column("time", "time", 8),
+    Column("type", "event", 15, drop=1),
+    Column("rank", "rank", 4, ">", drop=2),
+    Column("message", "what happened", 34, flex=True),
+)
+
+
+class EventsTable(Table):
+    """One row an event."""
+
+    def __init__(self) -> None:
+        super().__init__("events", COLUMNS, empty="no events yet", id="events")
+        self._shown: Sequence[Event] = ()
+
+    def show(self, events: Sequence[Event]) -> None:
+        """Take the events, latest first."""
+        if events == self._shown:
+            return
+        stayed_at_top = self.cursor_key is None or (
+            bool(self._shown) and self.cursor_key == str(self._shown[0].seq)
+        )
+        self._shown = events
+        self.set_rows([(str(event.seq), event_row(event)) for event in events])
+        if events and stayed_at_top:
+            self.move_to(str(events[0].seq))
+
+
+SENTENCE_ROWS = 2
+
+
+class RankHead(LinesView):
+    """The sentence is the first thing that is seen; below it rows of figures."""
+
+    DEFAULT_CSS = """
+    RankHead { height: 4; }
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._said: Span = ("", "")
+        self._facts: list[list[Line]] = []
+        self._about: list[tuple[str, str]] = []
+
+    def show(self, said: Span, facts: list[list[Line]], about: list[tuple[str, str]]) -> None:
+        """Show a sentence and rows of parts, as many as fit; `about` explains them."""
+        self._said, self._facts, self._about = said, facts, about
+        rows = len(self._rows(max(20, self.screen.size.width)))
+        if self.styles.height is None or self.styles.height.value != rows:
+            self.styles.height = rows
+        self.redraw()
+
+    def _rows(self, width: int) -> list[Line]:
+        text, style = self._said
+        symbol = {"bad": "✗", "warn": "▲", "ok": "●", "busy": "◍"}.get(style, "·")
+        first, *more = wrap(text, width - 6, SENTENCE_ROWS)
+        strong = style if style in ("bad", "warn") else "strong"
+        head = line(" ", (f"{symbol} ", style), (first, strong))
+        lines = [head, *(line("   ", (one, strong)) for one in more)]
+        gap = "   " if width >= 100 else "  "
+        rows = [(*parts[0], *fill(parts[1:], width - 11, gap)) for parts in self._facts]
+        return [fit(one, width) for one in (*lines, *rows)]
+
+    def build(self, width: int, height: int) -> list[Line]:
+        """The rows."""
+        return self._rows(width)
+
+    def explain(self) -> list[tuple[str, str]]:
+        """What the sentence and the figures mean."""
+        return self._about

@@ -1,0 +1,203 @@
+"""The widgets of a job's story: its attempts, why one ended, and its events."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Sequence
+
+from ddptop.draw.story import attempt_row, why_lines
+from ddptop.draw.told import EVENT_MEANINGS, Told, fold, told_row
+from ddptop.tui.widgets.lines import LinesView
+from ddptop.tui.widgets.table import Table
+from ddptop.view.attempts import Attempt
+from ddptop.view.figures.columns import Column
+from ddptop.view.filter import Facts, Filter
+from ddptop.view.keys import with_keys
+from ddptop.view.shown import Tail
+from ddptop.view.text import Line, rule
+from ddptop.view.words import event_words
+from ddptop_runner.model.snapshot import Event
+from ddptop_runner.model.words import JobState
+
+ATTEMPT_COLUMNS = (
+    Column("number", "#", 3, ">"),
+    Column("day", "date", 6, drop=4),
+    Column("started", "started", 8, drop=3),
+    Column("ran", "duration", 8, ">"),
+    Column("steps", "steps", 7, ">", drop=1),
+    Column("how", "result", 20, flex=True),
+    Column("first", "rank", 4, ">"),
+    Column("lost", "work lost", 16, drop=2),
+)
+
+ENDINGS = {
+    "lives": "in progress: the ranks are running or starting",
+    "failed": "a rank raised an exception, was killed, hung, or lost its device; the rank shown "
+    "failed first, and the others were stopped as a result",
+    "finished": "every rank exited with status 0",
+    "stopped": "the attempt was stopped by a user, the batch system, or a signal to the guardian",
+    "again": "a user restarted all ranks; nothing had failed",
+    "lost": "the attempt's processes exited without leaving an exit status (for example, "
+    "because of a reboot or kill -9)",
+    "unknown": "another attempt followed, and no event records how this one ended",
+}
+"""What the words in the table mean."""
+
+
+class AttemptsTable(Table):
+    """One row an attempt; until a person moves it, the cursor stands on the one to ask about."""
+
+    def __init__(self) -> None:
+        super().__init__("attempts", ATTEMPT_COLUMNS, id="attempts")
+        self._attempts: Sequence[Attempt] = ()
+        self._placed = False
+
+    @property
+    def chosen(self) -> Attempt | None:
+        """The attempt under the cursor."""
+        return next((one for one in self._attempts if str(one.number) == self.cursor_key), None)
+
+    def show(self, attempts: Sequence[Attempt], state: JobState, now: dt.datetime) -> None:
+        """Take the attempts, the last one first."""
+        was_last = bool(self._attempts) and self.cursor_key == str(self._attempts[0].number)
+        is_new = bool(attempts) and len(attempts) != len(self._attempts)
+        self._attempts = attempts
+        self.empty = "no attempts yet"
+        self.set_rows([(str(one.number), attempt_row(one, state, now)) for one in attempts])
+        if attempts and (not self._placed or (is_new and was_last)):
+            self._placed = True
+            self.move_to(str(_to_ask_about(attempts).number))
+
+    def explain(self) -> list[tuple[str, str]]:
+        """What the attempt under the cursor is, and the columns."""
+        if (one := self.chosen) is None:
+            return []
+        return [
+            (f"attempt {one.number}", ENDINGS[one.ending]),
+            ("steps", "optimizer steps taken by the slowest rank in this attempt"),
+            ("rank", "the rank that failed first; the others failed as a result"),
+            (
+                "work lost",
+                "steps and time since the last detected checkpoint; without one, the whole attempt",
+            ),
+        ]
+
+
+def _to_ask_about(attempts: Sequence[Attempt]) -> Attempt:
+    """The last attempt, or where that one lives or ended well, the last that failed."""
+    failed = (one for one in attempts if one.ending in ("failed", "lost"))
+    return attempts[0] if attempts[0].ending == "stopped" else next(failed, attempts[0])
+
+
+class WhyPanel(LinesView):
+    """The chosen attempt in words."""
+
+    DEFAULT_CSS = """
+    WhyPanel { background: $background; }
+    """
+
+    def __init__(self) -> None:
+        super().__init__(id="why")
+        self._attempt: Attempt | None = None
+        self._state: JobState = "running"
+        self._tail: Tail | None = None
+        self._now = dt.datetime.min
+        self._is_last = True
+
+    def show(
+        self,
+        attempt: Attempt | None,
+        state: JobState,
+        tail: Tail | None,
+        now: dt.datetime,
+        *,
+        is_last: bool,
+    ) -> None:
+        """Tell of an attempt; `is_last`: no other followed it."""
+        self._attempt, self._state, self._tail = attempt, state, tail
+        self._now, self._is_last = now, is_last
+        self.redraw()
+
+    def lines_of(self, width: int, most: int) -> list[Line]:
+        """As many rows as there is to tell, and no more than `most`."""
+        head = "why" if self._attempt is None else f"attempt {self._attempt.number}"
+        lines = [rule(head, width)]
+        if self._attempt is not None:
+            lines += why_lines(
+                *(self._attempt, self._state, self._tail, self._now, width, most - 1),
+                is_last=self._is_last,
+            )
+        return lines
+
+    def build(self, width: int, height: int) -> list[Line]:
+        """The rows."""
+        return self.lines_of(width, height)
+
+
+EVENT_COLUMNS = (
+    Column("offset", "after", 8, ">"),
+    Column("mark", "│", 1),
+    Column("time", "time", 8, drop=4),
+    Column("type", "event", 15, drop=3),
+    Column("rank", "rank", 5, ">", drop=2),
+    Column("message", "what happened", 44, flex=True),
+)
+
+
+class ToldTable(Table):
+    """One row an event, or several that tell the same; times count from the attempt's start."""
+
+    def __init__(self) -> None:
+        super().__init__("events", EVENT_COLUMNS, id="told")
+        self._of: tuple[int, Sequence[Event]] = (-1, ())
+        self._told: list[Told] = []
+        self._filter = Filter()
+        self._started: Attempt | None = None
+
+    @property
+    def chosen(self) -> Told | None:
+        """The line under the cursor."""
+        return next((one for one in self._told if one.key == self.cursor_key), None)
+
+    @property
+    def attempt(self) -> Attempt | None:
+        """Whose events these are."""
+        return self._started
+
+    def show(self, attempt: Attempt | None, filtered: Filter) -> int:
+        """Take an attempt's events, and how many of its lines the filter leaves."""
+        shown = (-1, ()) if attempt is None else (attempt.number, attempt.events)
+        if shown[0] != self._of[0] or filtered != self._filter or len(shown[1]) != len(self._of[1]):
+            another = shown[0] != self._of[0]
+            self._of, self._filter, self._started = shown, filtered, attempt
+            lines = fold(shown[1])
+            self._told = [one for one in lines if filtered.matches(facts_of(one))]
+            self.title = "events" if attempt is None else f"events in attempt {attempt.number}"
+            self.empty = "no events match" if filtered and lines else "no events yet"
+            start = None if attempt is None else attempt.started_at
+            if another:
+                self.cursor_key = None
+            self.set_rows([(one.key, told_row(one, start)) for one in self._told])
+        return len(self._told)
+
+    def explain(self) -> list[tuple[str, str]]:
+        """What the event under the cursor is."""
+        if (one := self.chosen) is None:
+            return []
+        meaning = with_keys(EVENT_MEANINGS.get(one.type, "an entry in the job's history"))
+        return [
+            (event_words(one.type), meaning),
+            (
+                "after",
+                "time since this attempt's ranks started; negative before they started",
+            ),
+        ]
+
+
+def facts_of(told: Told) -> Facts:
+    """What a filter looks at of a line."""
+    words_ = event_words(told.type)
+    return Facts(
+        text=f"{words_} {told.message} {' '.join(one.message for one in told.events[:20])}",
+        fields={"event": [told.type, words_], "rank": [str(rank) for rank in told.ranks]},
+    )

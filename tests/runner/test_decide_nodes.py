@@ -98,6 +98,15 @@ def test_a_head_that_died_before_the_end_was_recorded_records_it() -> None:
     ]
 
 
+def test_a_job_whose_only_node_was_rebooted_has_not_finished() -> None:
+    job = Job(count=1)
+    job.run()
+    job.take(pt.LinkBroken(node="n0", why="no route"))
+    assert job.take(pt.LinkMade(node="n0", is_there=False)) == [pt.KeepEvidenceOnNodes()]
+    assert job.take(pt.NodesDue(attempt=0), 900.0) == []
+    assert job.take(pt.VerdictsDue(attempt=0)) == [pt.JudgeAttempt()]
+
+
 def test_a_job_that_has_finished_is_not_restarted_before_its_end_is_recorded() -> None:
     job = Job()
     job.run()

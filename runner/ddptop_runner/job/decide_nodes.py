@@ -439,12 +439,12 @@ def _end_without(state: JobState, now_s: float, spec: JobSpec) -> Decision:
     """Nodes are away for too long, and the others have finished."""
     over = _over(state, spec)
     away = [name for name, life in state.nodes.items() if life.takes_part and name not in over]
-    if over and not away and not state.has_failed:
-        return [pt.Conclude()]  # an agent waits for one that was killed
-    is_waiting = all(
-        _part(state, name).unknown_since and not _part(state, name).failed for name in away
-    )
-    if state.has_failed or not is_waiting or not 0 < len(away) < len(_taking_part(state)):
+    if state.has_failed or any(life.failed for life in _taking_part(state)):
+        return []  # a verdict is due
+    if over and not away:
+        return _finished(state)  # an agent waits for one that was killed
+    is_waiting = all(_part(state, name).unknown_since for name in away)
+    if not is_waiting or not 0 < len(away) < len(_taking_part(state)):
         return []
     left_s = _left_s(state, away, now_s, spec)
     if left_s > 0:

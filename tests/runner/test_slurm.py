@@ -17,7 +17,7 @@ from tests.runner.builders import put_job
 from ddptop_runner.base.errors import UsageError, WaitTimeoutError
 from ddptop_runner.base.paths import RunFolder
 from ddptop_runner.job.registry import read_job
-from ddptop_runner.jobs import commands, slurm_queue
+from ddptop_runner.jobs import archive, commands, slurm_queue
 from ddptop_runner.launch import slurm
 
 HOSTS = {
@@ -248,6 +248,8 @@ def test_a_requeued_job_that_waits_in_slurm_is_queued(ddptop_home, tmp_path, mon
     for refuse in (commands.stop, commands.kill, commands.remove, commands.require_ended):
         with pytest.raises(UsageError, match=r"waiting in Slurm's queue.*scancel 7"):
             refuse(view)
+    with pytest.raises(UsageError, match="in use: that job is queued"):
+        archive.require_free("j")
     with pytest.raises(WaitTimeoutError, match="j is still queued"):
         commands.wait_until_ended(view, timeout_s=0.2)
 

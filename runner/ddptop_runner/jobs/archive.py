@@ -13,6 +13,7 @@ from ddptop_runner.base.files import write_atomic
 from ddptop_runner.base.paths import RunFolder, run_folder, why_not_own
 from ddptop_runner.job.registry import read_job, require_own_name
 from ddptop_runner.jobs.commands import wait_for_guards
+from ddptop_runner.jobs.slurm_queue import as_queued
 from ddptop_runner.model.spec import MAX_NAME_LENGTH, write_spec
 from ddptop_runner.node.guardian_start import GUARDIAN_START_S, starting
 from ddptop_runner.node.keeper import bring_home
@@ -38,6 +39,7 @@ def require_free(name: str) -> None:
         raise UsageError(
             f"the name {name!r} is in use", f"{elsewhere}, or remove that job: ddptop rm {name}"
         ) from None
+    view = as_queued(view)
     if view.is_live:
         raise UsageError(
             f"the name {name!r} is in use: that job is {view.state}",

@@ -22,7 +22,7 @@ from ddptop_runner.job.transition import apply
 from ddptop_runner.judge.hangs.verdict import RankProgress
 from ddptop_runner.model import events as ev
 from ddptop_runner.model import protocol as pt
-from ddptop_runner.model.node_link import NodeEvent, NodeState
+from ddptop_runner.model.node_link import Answer, NodeAbsent, NodeEvent, NodeState
 from ddptop_runner.model.snapshot import Cause, Checkpoint, RankSample
 from ddptop_runner.model.spec import NodeSpec, Placement
 from ddptop_runner.node import head as head_module
@@ -226,7 +226,7 @@ def test_what_a_node_does_that_takes_no_part_changes_nothing() -> None:
     "fact",
     [
         of_first(KILLED),
-        of_first(ev.JobEnded(attempt=0, state="failed")),
+        pt.NodeReported(node="n1", event=ev.JobEnded(attempt=0, state="failed")),
         UNREACHABLE,
         VERDICT,
         pt.VerdictsDue(attempt=0),
@@ -244,6 +244,7 @@ def test_once_a_restart_is_asked_for_nothing_else_is_decided(fact: pt.Fact) -> N
     asked = job.state.restart
     assert job.take(fact) == []
     assert job.state.restart == asked and job.state.ending is None
+    assert not job.state.nodes["n1"].failed
 
 
 def test_a_node_whose_failure_is_known_is_not_blamed_again_for_what_is_gone() -> None:
@@ -356,6 +357,17 @@ class Deaf(NodeLink):
     async def ask(self, op: str, *_: Any, **more: Any) -> Any:
         self.asked.append(op)
         return {}
+
+
+def test_a_part_of_an_earlier_attempt_that_is_gone_fails_nothing() -> None:
+    job = Job(count=3)
+    without_the_third(job)
+    parts = parts_of(job)
+    near = parts.by_host["n0"]
+    near.attempt, near.ended, near.link.is_up = 0, False, True
+    parts.take_report(near.link, NodeAbsent(has_folder=True))
+    assert near.ended
+    assert not job.state.nodes["n0"].failed
 
 
 async def test_a_part_that_may_have_started_as_the_link_broke_is_ended() -> None:
@@ -690,6 +702,24 @@ def test_a_node_that_returns_while_the_job_stops_has_the_rest_of_the_grace() -> 
     job.take(pt.LinkBroken(node="n1", why="no route to host"))
     orders = job.take(pt.LinkMade(node="n1"), now_s=60.0)
     assert orders == [pt.EndOn(node="n1", grace_s=250.0)]
+
+
+async def test_an_event_counts_once_and_a_refusal_is_raised() -> None:
+    job, came = Job(), []
+    assert job.spec.placement is not None
+    node = job.spec.placement.nodes[0]
+
+    def note(_: NodeLink, report: Any) -> None:
+        came.append(report.event.seq)
+
+    link = NodeLink(job.spec.placement, node, "j.0", 1, note, lambda _: None, lambda *_: None)
+    for seq in (1, 2, 2, 3):
+        link._receive(NodeEvent(event=replace(as_row(STARTED), seq=seq)))
+    assert came == [2, 3]
+    link.is_up = True
+    link._send = lambda _: link._receive(Answer(id=1, error="disk full", hint="free some"))  # type: ignore[method-assign]
+    with pytest.raises(ControlError, match="disk full"):
+        await link.ask("stop", {})
 
 
 async def test_a_node_that_fails_once_it_has_greeted_is_asked_ever_more_rarely(

@@ -154,6 +154,7 @@ def test_a_part_does_not_take_the_devices_of_another_job(
         with pytest.raises(ControlError, match="GPU 1 is reserved by job other"):
             remote.start(order)
     assert started == [3] * starts
+    assert remote.member_folder(spec.job_id).path.exists() == starts
 
 
 def part(job_id: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> RunFolder:
@@ -231,10 +232,10 @@ def test_a_part_is_not_started_without_its_directory_or_in_a_foreign_folder(
     order = nl.Start(id=1, spec=spec, env={}, attempt=0, rendezvous=MET)
     with pytest.raises(ControlError, match="nowhere does not exist on this host"):
         remote.start(order)
-    monkeypatch.setattr(remote, "require_own", lambda _: None)
+    assert not remote.member_folder(spec.job_id).path.exists()
     monkeypatch.setattr(os, "geteuid", lambda: 4711)
     with pytest.raises(ControlError, match="refusing to start"):
-        remote.start(order)
+        remote._make_folders(remote.member_folder(spec.job_id))
 
 
 async def test_a_link_ends_once_a_head_that_follows_is_silent_for_several_pings(

@@ -49,8 +49,8 @@ class Request(Line, frozen=True, kw_only=True, tag="request"):
 
     id: int
     op: str
-    """ping, stop, kill, restart, evidence, stacks, checkpoint; `preflight`, `read_file`,
-    `read_new`, and `check_devices` are answered by the command itself."""
+    """ping, stop, kill, restart, evidence, stacks, checkpoint; `hello`, `preflight`, `forget`, and
+    `read_file` are answered by the command itself."""
     arguments: dict[str, Any] = {}
 
 

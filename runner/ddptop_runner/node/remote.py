@@ -89,23 +89,11 @@ def start(order: nl.Start) -> dict[str, Any]:
     spec = order.spec
     if spec.membership is None or not bounded.is_file_name(spec.job_id):
         raise ControlError("not the spec of one of several nodes")
+    if not Path(spec.cwd).is_dir():
+        raise ControlError(f"the working directory {spec.cwd} does not exist on this host")
     folder = member_folder(spec.job_id)
     require_own(state_home())
     _prune(folder)
-    folder.path.mkdir(mode=0o700, parents=True, exist_ok=True)
-    status = folder.path.lstat()
-    if status.st_uid != os.geteuid():
-        raise ControlError(
-            f"refusing to start anything from {folder.path}, which {belongs(status)}"
-        )
-    if not _until(lambda: not is_locked(folder) or _last_state(folder) is not None):
-        raise ControlError("the node's part of the job is running already")
-    if not Path(spec.cwd).is_dir():
-        raise ControlError(f"the working directory {spec.cwd} does not exist on this host")
-    if local_dir_reason(folder):
-        create_local_dir(folder)
-    for needed in (folder.nodes_dir, folder.logs_dir, folder.evidence_dir / "stacks"):
-        needed.mkdir(parents=True, exist_ok=True)
     membership = msgspec.structs.replace(spec.membership, rendezvous=order.rendezvous)
     spec = msgspec.structs.replace(spec, membership=membership, host=procs.host_name())
     env = {**job_environment(spec.devices), **order.env, "DDPTOP_JOB_ID": spec.job_id}
@@ -116,11 +104,32 @@ def start(order: nl.Start) -> dict[str, Any]:
     with usage.taking() if spec.devices else contextlib.nullcontext():
         if not membership.force and (taken := usage.taken_from(spec)) is not None:
             raise ControlError(taken)
+        _make_folders(folder)
         write_spec(folder, spec)
         note = start_guardian(folder, spec, env, wrap, attempt=order.attempt)
         if spec.devices:  # they show as taken once the snapshot of its last end is replaced
             _until(lambda: read_job(folder).is_live)
     return {"folder": str(folder.path), "note": note}
+
+
+def _make_folders(folder: RunFolder) -> None:
+    """Make what a part needs.
+
+    Raises:
+        ControlError: where another user's folder is there, or the part runs.
+    """
+    folder.path.mkdir(mode=0o700, parents=True, exist_ok=True)
+    status = folder.path.lstat()
+    if status.st_uid != os.geteuid():
+        raise ControlError(
+            f"refusing to start anything from {folder.path}, which {belongs(status)}"
+        )
+    if not _until(lambda: not is_locked(folder) or _last_state(folder) is not None):
+        raise ControlError("the node's part of the job is running already")
+    if local_dir_reason(folder):
+        create_local_dir(folder)
+    for needed in (folder.nodes_dir, folder.logs_dir, folder.evidence_dir / "stacks"):
+        needed.mkdir(parents=True, exist_ok=True)
 
 
 def _until(condition: Callable[[], bool]) -> bool:

@@ -51,6 +51,7 @@ class Job:
             )
             for number in range(count)
         ]
+        self.nodes = nodes
         placement = Placement(by="pipe", nodes=nodes, min_nodes=least)
         self.spec = make_spec(nproc=count, placement=placement)
         self.state = JobState()
@@ -368,6 +369,27 @@ def test_a_part_of_an_earlier_attempt_that_is_gone_fails_nothing() -> None:
     parts.take_report(near.link, NodeAbsent(has_folder=True))
     assert near.ended
     assert not job.state.nodes["n0"].failed
+
+
+async def test_a_node_that_began_although_its_answer_was_lost_is_left_alone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    job = Job()
+    [order, _] = [one for one in begin(0, job.nodes, 0.0) if isinstance(one, pt.BeginOn)]
+    parts = parts_of(job)
+    near = parts.by_host["n0"]
+    near.attempt, near.ended, near.link.is_up = 0, False, True
+    asked: list[str] = []
+
+    async def ask(_: NodeLink, op: str, *rest: Any, **more: Any) -> dict[str, Any]:
+        asked.append(op)
+        near.ended = True
+        return {}
+
+    monkeypatch.setattr(NodeLink, "ask", ask)
+    monkeypatch.setattr(NodeLink, "start", ask)
+    assert await parts.begin(order) is None
+    assert asked == []
 
 
 async def test_a_part_that_may_have_started_as_the_link_broke_is_ended() -> None:

@@ -8,6 +8,7 @@ import msgspec
 import pytest
 from ddptop.draw import devices, panels, told
 from ddptop.view import odd
+from ddptop.view.figures import ranks
 from ddptop.view.figures.columns import fit_columns
 from ddptop.view.figures.jobs import columns_for
 from ddptop.view.figures.ranks import columns_of
@@ -203,3 +204,24 @@ class TestRoomForWhatMatters:
 
 def texts(lines: list[Line]) -> list[str]:
     return [plain(line).rstrip() for line in lines]
+
+
+def test_a_figure_is_one_entry(monkeypatch: pytest.MonkeyPatch) -> None:
+    added = ranks.RankFigure(
+        key="threads",
+        read=lambda one: 7,
+        title="threads",
+        width=7,
+        own=ranks.Place(99),
+        foreign=ranks.Place(99),
+        filter="threads",
+        plain=ranks.Plain(99, "THREADS"),
+    )
+    monkeypatch.setattr(ranks, "FIGURES", (*ranks.FIGURES, added))
+    one = rank(0)
+    for foreign in (False, True):
+        assert "threads" in {column.key for column in columns_of([one], foreign)}
+    assert odd.row_of(one, NOW, True)["threads"] == ("7", "")
+    assert ranks.rank_facts(one).figures["threads"] == 7
+    headers, rows, _ = ranks.plain_table([one])
+    assert (headers[-1], rows[0][-1]) == ("THREADS", "7")

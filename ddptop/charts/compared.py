@@ -9,7 +9,7 @@ from ddptop.charts.figures import Curve, FiguresData
 from ddptop.view.compare import LETTERS, Run, Sample
 from ddptop.view.series import Points
 
-STYLES = ("median", "warn", "ok", "chosen")
+STYLES = ("median", "ok", "chosen", "strong")
 """Of the jobs' curves, in order."""
 
 

@@ -349,7 +349,7 @@ def _note(plot: LossPlot, options: ChartOptions, peak: str | None, *, legend: bo
         if rank not in bad:
             spans += [(f"rank {rank} {deviation(ratio)}", "bad"), ("  ", "")]
     if peak is not None:
-        spans += [(f"peak {peak} clipped", "warn"), ("  ", "")]
+        spans += [(f"peak {peak} clipped", "dim"), ("  ", "")]
     if not legend:
         return (*spans[:-1],)
     if options.mode == "rank":

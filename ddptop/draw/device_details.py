@@ -61,7 +61,7 @@ def _state(gpu: GpuSample, cells: int, *, helps: bool) -> list[Line]:
         return _flow("state", _words(f"✗ {gpu.note or LOST_WORDS}", "bad", cells), cells)
     lines: list[Line] = []
     if gpu.note:
-        lines += _flow("state", _words(f"▲ {gpu.note}", "warn", cells), cells)
+        lines += _flow("state", _words(f"i {gpu.note}", "dim", cells), cells)
     if slowed := slowed_by(gpu):
         lines += _flow("slowed", _words(f"▼ {'; '.join(slowed)}", "warn", cells), cells)
         if helps and (text := slowed_help(slowed[0])):

@@ -180,8 +180,8 @@ def device_trouble(gpu: GpuSample, brief: bool = False) -> Line:
     if spins(gpu):
         text = "at idle power" if brief else f"{gpu.util_percent:.0f}% at idle power"
         parts.append(line((f"▲ {text}", "warn")))
-    if gpu.note and not gpu.lost:
-        parts.append(line((f"▲ {'note' if brief else gpu.note}", "warn")))
+    if gpu.note and not (gpu.lost or gpu.remap_failed or gpu.remap_pending):
+        parts.append(line((f"i {'note' if brief else gpu.note}", "dim")))
     return fill(parts, _TROUBLE_CELLS, "  ")
 
 

@@ -98,7 +98,7 @@ def unreadable_line(unreadable: Sequence[Unreadable], cells: int) -> Line:
     users = sorted({one.user for one in unreadable if one.user is not None})
     of = f" owned by {', '.join(users)}" if users else ""
     number = "1 process" if len(unreadable) == 1 else f"{len(unreadable)} processes"
-    head = line((" ▲ ", "warn"), f"{number}{of} cannot be inspected: ")
+    head = line((f" i {number}{of} cannot be inspected: ", "dim"))
     more = line(("  ", ""), (key("view.unseen"), "busy"), (" shows why ", "dim"))
     reason = clip(unreadable[0].reason or "no permission", cells - width(head) - width(more))
     return fit((*head, (reason, "dim"), *more), cells)

@@ -138,7 +138,7 @@ def facts_of(view: AnyJob, snapshot: NodeSnapshot, now: dt.datetime) -> list[Lin
     if warned:
         parts.append(guard)
     if view.on_other_host:
-        parts.append(line((f"on host {snapshot.host}", "warn")))
+        parts.append(line((f"on host {snapshot.host}", "")))
     if len(hosts := hosts_of(snapshot)) > 1:
         parts.append(field("hosts", hosts_in_words(hosts), ""))
     if snapshot.set_aside:
@@ -193,7 +193,7 @@ def restart_line(snapshot: NodeSnapshot, now: dt.datetime) -> Line:
     attempt = "the next attempt" if snapshot.attempt is None else f"attempt {snapshot.attempt + 1}"
     when = f"in {units.brief_duration(wait_s)}" if wait_s >= 1 else "now"
     why = (f"  {snapshot.policy}", "dim") if snapshot.policy else ("", "")
-    return line((f"↻ {attempt} starts {when}", "warn"), why)
+    return line((f"↻ {attempt} starts {when}", "busy"), why)
 
 
 def begins(view: AnyJob, snapshot: NodeSnapshot, now: dt.datetime) -> bool:

@@ -24,7 +24,7 @@ def title_line(
     """The top row: program, job, a note about it, and the current place."""
     left = line((" ddptop", "title"), ("  ", ""))
     if readonly:
-        left = (*left, ("read-only", "warn"), ("  ", ""))
+        left = (*left, ("read-only", "busy"), ("  ", ""))
     left = (*left, (name, "strong"))
     if about:
         left = (*left, (f"   {about}", "dim"))

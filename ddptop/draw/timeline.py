@@ -116,13 +116,13 @@ def _drawn(course: Course, inside: int) -> dict[int, Mark]:
 def words_line(course: Course, position: Position, cells: int) -> Line:
     """Whether it plays, the moment, where that is in the run, and what comes next."""
     playing = f" ▶ playing {position.speed}×"  # noqa: RUF001
-    state = (playing, "ok") if position.playing else (" ‖ paused", "warn")
+    state = (playing, "ok") if position.playing else (" ‖ paused", "dim")
     parts: list[Line] = [line(state), line((moment_label(course, position.at), "strong"))]
     parts.append(line((f"{duration(position.at - course.first)} in", "")))
     if position.attempt is not None:
         parts.append(line((f"attempt {position.attempt}", "dim")))
     if position.width_s is None:
-        parts.append(line(("no data recorded at that time", "warn")))
+        parts.append(line(("no data recorded at that time", "dim")))
     elif position.width_s > 1:
         parts.append(line((f"resolution {duration(position.width_s)}", "dim")))
     if position.attempt_started is not None and position.at >= position.attempt_started:

@@ -84,13 +84,13 @@ def head_rule(facts: HeadFacts, cells: int) -> Line:
         latest = facts.attempts[-1]
         is_latest = facts.attempt == latest
         words = f"attempt {facts.attempt} ({'latest' if is_latest else f'latest: {latest}'})"
-        parts.append((2, (words, "" if is_latest else "warn")))
+        parts.append((2, (words, "" if is_latest else "busy")))
     elif facts.attempt is not None:
         parts.append((2, (f"attempt {facts.attempt}", "dim")))
     if facts.is_merged and facts.limit:
         parts.append((4, (f"last {facts.limit:,} lines per rank", "dim")))
     if facts.least:
-        parts.append((0, (f"{LEVEL_WORDS[facts.least]} only", "warn")))
+        parts.append((0, (f"{LEVEL_WORDS[facts.least]} only", "busy")))
     if facts.size_bytes is not None:
         parts.append((5, (units.size(facts.size_bytes), "dim")))
     parts.append((1, state_words(facts)))

@@ -51,7 +51,7 @@ def _state(view: JobView, status: JobStatus) -> list[Part]:
         parts.append((status.pause.reason, ""))
     parts += _progress(status, BAR_CELLS)
     if status.attempt:
-        parts.append((f"attempt {status.attempt}", "warn"))
+        parts.append((f"attempt {status.attempt}", ""))
     if view.is_live and status.guarded is False:
         parts.append(("unguarded", "warn"))
     if stale := words.age_words(view):

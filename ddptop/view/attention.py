@@ -53,8 +53,7 @@ def attention(view: AnyJob, now: dt.datetime, seen: Seen = ()) -> Attention:
         return Attention(judged.need, *_alarm(view, now))
     if judged.need < Need.RUNNING:
         return Attention(judged.need, _trouble(view, snapshot, judged, now), "warn")
-    style = "warn" if judged.why == "stopping" else "dim"
-    return Attention(judged.need, _well(view, snapshot, judged, now), style)
+    return Attention(judged.need, _well(view, snapshot, judged, now), "dim")
 
 
 def next_step(view: AnyJob, needs: Attention, *, readonly: bool = False) -> str:

@@ -11,7 +11,7 @@ import pytest
 from ddptop.view.findings import explain
 from tests.runner.rank_lives import Life, Told, burst, healthy, sick
 
-from ddptop_runner.judge.balance.imbalance import MARKED_BY, marked
+from ddptop_runner.judge.balance.imbalance import MARKED_BY, deviations, marked
 from ddptop_runner.judge.balance.job_watch import JobWatch
 from ddptop_runner.judge.balance.outliers import HOLD_S
 from ddptop_runner.model.snapshot import Alert, NodeSnapshot, RankSample
@@ -135,3 +135,11 @@ def test_figures_of_a_pause_do_not_count() -> None:
 
 def test_whatever_marks_a_rank_is_explained() -> None:
     assert all(explain(id_) for id_ in MARKED_BY)
+
+
+def test_a_load_of_a_few_percent_is_not_compared():
+    ranks = [RankSample(rank=rank, local_rank=rank, host="a", state="running", cpu_percent=load)
+             for rank, load in enumerate((1.0, 1.0, 2.0, 30.0))]  # fmt: skip
+    found = deviations(ranks, [])
+    assert [found[rank].utilization for rank in range(3)] == [None, None, None]
+    assert (found[3].utilization or 0) > 10

@@ -197,7 +197,7 @@ def test_foreign_jobs_are_told_as_far_as_they_are_seen(frozen: object) -> None:
     assert attention(healthy, NOW).sentence == "no problems detected"
     assert attention(fake_foreign.with_findings(), NOW).need is Need.ERROR
     ending = replace(healthy, stopping="SIGINT sent")
-    assert attention(ending, NOW) == Attention(Need.RUNNING, "SIGINT sent", "warn")
+    assert attention(ending, NOW) == Attention(Need.RUNNING, "SIGINT sent", "dim")
     assert judge(ending, NOW).why == "stopping" and state_of(ending)[0] == "◌ stopping"
     gone = fake_foreign.gone()
     assert attention(gone, NOW).need is Need.ENDED

@@ -7,15 +7,19 @@ import pytest
 from ddptop.commands.status import describe
 from ddptop.draw import header as job_header
 from ddptop.draw import panels
+from ddptop.draw.devices import device_trouble
+from ddptop.draw.foreign import unreadable_line
 from ddptop.plain import status_lines
 from ddptop.view import jobs, odd, words
 from ddptop.view.figures.ranks import columns_of
 from ddptop.view.learning import LossTrend
 from ddptop.view.need import STALE_S, judge
 from ddptop.view.text import plain, width
+from tests.tui import fake_home
 from tests.tui.fake_home import NOW, ago, snapshot_of, spec_of
 from tests.tui.own_views import rank, view_of
 
+from ddptop_runner.foreign.types import Unreadable
 from ddptop_runner.job.registry import JobView
 from ddptop_runner.jobs.contract import job_status
 from ddptop_runner.model.snapshot import Alert, Cause, Checkpoint, Event, NodeSnapshot
@@ -313,3 +317,12 @@ def test_an_exit_with_status_0_is_no_reason_to_look() -> None:
         return words.event_style(exited)
 
     assert [style(0), style(1), style(None)] == ["dim", "warn", "warn"]
+
+
+def test_amber_is_for_what_somebody_should_act_on() -> None:
+    calm = ("queued", "starting", "running", "restarting", "stopping", "finished", "stopped")
+    assert {words.job_state(state)[1] for state in calm} <= {"dim", "busy", "ok"}
+    hidden = Unreadable(1, "root", None, (), "its environment belongs to root")
+    assert not {"warn", "bad"} & {style for _, style in unreadable_line([hidden], 120)}
+    noted = fake_home.gpu(0, note="in MIG mode with no instances")
+    assert not {"warn", "bad"} & {style for _, style in device_trouble(noted)}

@@ -157,8 +157,9 @@ class TestRows:
 
     def test_events_are_in_local_time_and_words(self) -> None:
         row = told.event_row(event(10, "group_restart", "all ranks restart"))
-        assert row["type"] == ("group restart", "warn")
-        assert row["message"][1] == "warn"
+        assert row["type"] == ("group restart", "busy")
+        assert row["message"][1] == ""
+        assert told.event_row(event(10, "alert", "slow"))["message"][1] == "warn"
 
     @pytest.mark.parametrize("cells", [55, 62, 79, 119, 199])
     def test_columns_fit_and_the_essential_ones_stay(self, cells: int) -> None:

@@ -149,7 +149,7 @@ class RankScreen(JobBound):
         detail, now = snapshot.detail, snapshot.taken_at
         self._title.show(f"{self.job}  rank {self.rank}", self.place(snapshot))
         if detail is None:
-            self._head.show((f"{self.job} no longer exists", "warn"), [], [])
+            self._head.show((f"{self.job} no longer exists", "dim"), [], [])
             return
         view, state = detail.view, detail.view.snapshot
         self._keys.show(view.is_live, foreign=self.foreign, readonly=self.readonly)
@@ -195,7 +195,7 @@ class RankScreen(JobBound):
         return (
             f"no rank {self.rank}; press {key('rank.previous')} or {key('rank.next')} to step "
             f"through the {len(ranks)} ranks",
-            "warn",
+            "dim",
         )
 
     def _sentence(

@@ -95,7 +95,7 @@ class ReplayScreen(JobScreen, inherit_bindings=False):
         replay = self.replay
         if replay is None or replay.course is None or self.at is None:
             return super().place(snapshot)
-        return line(("state at ", "dim"), (moment_label(replay.course, self.at), "warn"))
+        return line(("state at ", "dim"), (moment_label(replay.course, self.at), "busy"))
 
     def show(self, snapshot: Snapshot) -> None:
         """Bring every panel to the moment."""

@@ -239,7 +239,7 @@ class DevicePanel(LinesView, can_focus=True):
         hidden = self._gpus[room - HEAD_LINES - 1 :]
         missing = line((f" and {len(hidden)} more", "dim"))
         hosts = hosts_of_devices(self._gpus)
-        if ill := [label(gpu, hosts) for gpu in hidden if gpu.lost or device_trouble(gpu)]:
+        if ill := [label(gpu, hosts) for gpu in hidden if gpu.lost or _is_ill(gpu)]:
             missing = (*missing, (f", problems on GPU {', '.join(ill)}", "warn"))
         return [*lines[: room - 1], (*missing, (f": press {key('view.devices')}", "dim")), *reason]
 
@@ -247,9 +247,13 @@ class DevicePanel(LinesView, can_focus=True):
         if not self._reason:
             return []
         return [
-            line((f" ▲ {text}" if self._gpus else f" {text}", "warn" if self._gpus else "dim"))
+            line((f" i {text}" if self._gpus else f" {text}", "dim"))
             for text in wrap(self._reason, width - 4, 2)
         ]
+
+
+def _is_ill(gpu: GpuSample) -> bool:
+    return any(style in ("warn", "bad") for _, style in device_trouble(gpu))
 
 
 def _cut(lines: list[Line], height: int) -> list[Line]:

@@ -117,5 +117,5 @@ class GpuChoice(Table):
             "index": (str(gpu.index), "strong"),
             "name": (short_name(gpu.name), "" if used else "dim"),
             "memory": (size_of(gpu.mem_used_bytes, gpu.mem_total_bytes), ""),
-            "who": (f" {holder_words(gpu)}", "dim" if free else "warn"),
+            "who": (f" {holder_words(gpu)}", "dim" if free else ""),
         }

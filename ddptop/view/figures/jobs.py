@@ -196,7 +196,7 @@ def _restarts(look: Look) -> Cell:
     used, left = look.snapshot.restarts_used, look.snapshot.restarts_left
     if look.foreign:
         return "", ""
-    return f"{used}/{used + left}", "warn" * bool(used and look.view.is_live)
+    return f"{used}/{used + left}", ""
 
 
 def _done(view: AnyJob) -> float | None:

@@ -178,6 +178,8 @@ def deviations(
         known = {rank: value for rank, value in values.items() if value is not None}
         median = statistics.median(known.values()) if len(known) > 1 else 0.0
         for rank, value in known.items():
+            if name == "utilization" and max(value, median) <= POINTS_APART_LEAST:
+                continue  # 2 % is twice 1 %, and means nothing
             if (ratio := _ratio(value, median)) is not None:
                 found[rank][name] = ratio
     outlying = marked(alerts)

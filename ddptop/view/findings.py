@@ -265,7 +265,7 @@ def guilty(view: AnyJob) -> Guilty | None:
     elif cause.signal is not None:
         why = f"killed by {cause.signal}"
     elif cause.exception is not None:
-        why = f"{cause.exception} first"
+        why = cause.exception
     else:
         why = "failed first"
     place = "" if cause.place is None else cause.place.partition(" in ")[0].rpartition("/")[2]

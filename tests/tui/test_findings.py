@@ -49,6 +49,9 @@ def test_an_alert_says_for_how_long_and_a_healthy_job_has_none() -> None:
 
 
 HANG = Cause(kind="hang", rank=1, summary="stuck", place="/home/me/train.py:79 in main")
+RAISED = Cause(
+    kind="exception", rank=1, summary="", exception="ValueError", place="/a/train.py:7 in f"
+)
 KILLED = Cause(kind="signal", rank=0, summary="killed", signal="SIGKILL")
 
 
@@ -70,6 +73,7 @@ def waits(reason: str | None) -> Pause:
         ),
         (job("failed", cause=HANG), Guilty(1, None, "stuck at train.py:79")),
         (job("failed", cause=CAUSE), Guilty(1, None, "failed first")),
+        (job("failed", cause=RAISED), Guilty(1, None, "ValueError at train.py:7")),
         (
             job("restarting", attempt=2, previous_cause=KILLED),
             Guilty(0, 1, "killed by SIGKILL"),

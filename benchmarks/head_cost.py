@@ -27,13 +27,14 @@ import msgspec
 from ddptop_runner.base import clock
 from ddptop_runner.base.clock import utc_now
 from ddptop_runner.base.paths import RunFolder
+from ddptop_runner.launch import ssh
 from ddptop_runner.model import events as ev
 from ddptop_runner.model import node_link as nl
 from ddptop_runner.model import protocol as pt
 from ddptop_runner.model.snapshot import GpuSample, NodeSnapshot, RankSample
 from ddptop_runner.model.spec import JobSpec, NodeSpec, Placement, write_spec
 from ddptop_runner.node import head as head_module
-from ddptop_runner.node import job_process, links
+from ddptop_runner.node import job_process
 from ddptop_runner.node import parts as parts_module
 
 
@@ -184,7 +185,7 @@ async def measure(nodes: int, ranks: int, seconds: int) -> None:
                 used_s = time.process_time()
                 for host, line in lines.items():
                     size += len(line)
-                    report = links._reports.decode(line)
+                    report = ssh.decode_report(line)
                     assert isinstance(report, nl.NodeState)
                     head.parts.take_report(head.parts.by_host[host].link, report)
                 head._tick()

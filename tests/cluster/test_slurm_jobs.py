@@ -73,7 +73,7 @@ def test_a_job_saves_before_its_time_limit_and_continues_in_a_time_of_its_own(
 ):
     job, number = submit("--nodes", "2", sbatch=("--time=2", "--signal=B:USR1@50"), name="limited")
     wait_until(lambda: job.trains(["h1", "h2"]), what="both ranks train")
-    wait_until(lambda: set(job.trainer.last_steps(1)) == {0, 1}, what="both train again")
+    wait_until(lambda: set(job.trainer.last_steps(1)) == {0, 1}, 240, what="both train again")
     assert job.trainer.steps(1, 0)[0]["step"] > 1, "it began anew"
     assert slurm.job_state(number) == "RUNNING"
 

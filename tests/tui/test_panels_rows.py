@@ -158,7 +158,7 @@ class TestRows:
     def test_events_are_in_local_time_and_words(self) -> None:
         row = told.event_row(event(10, "group_restart", "all ranks restart"))
         assert row["type"] == ("group restart", "busy")
-        assert row["message"][1] == ""
+        assert row["message"][1] == "busy"
         assert told.event_row(event(10, "alert", "slow"))["message"][1] == "warn"
 
     @pytest.mark.parametrize("cells", [55, 62, 79, 119, 199])

@@ -228,3 +228,52 @@ def test_a_dead_zygote_means_plain_starts_and_it_leaves_with_its_agent(
         zygote = procs.identify(agent.started["zygote"])
         agent.process.kill()
         wait_until(lambda: not procs.is_alive(zygote))
+
+
+LATE = """
+import json, os, signal, socket, sys, time
+from ddptop_runner.agent import zygote
+agent = os.getpid()
+def be_rank(*_):
+    while os.getppid() != agent:
+        time.sleep(0.001)
+zygote.preload, zygote.be_rank = lambda *_: None, be_rank
+zygote.adopt(True)
+ours, its = socket.socketpair()
+pid = os.fork()
+if pid == 0:
+    ours.close()
+    zygote.serve(its, ["python", "-u", "train.py"], set(), [])
+    open("ran", "w").close()
+    os._exit(0)
+its.close()
+lines = ours.makefile("rb")
+lines.readline()
+ours.sendall(b"{}" + zygote.GO)
+rank = json.loads(lines.readline())["pid"]
+if sys.argv[1] == "wanted":
+    ours.sendall(zygote.GO)
+else:
+    os.kill(pid, signal.SIGKILL)
+print(os.waitstatus_to_exitcode(os.waitpid(rank, 0)[1]))
+if sys.argv[1] == "wanted":
+    ours.shutdown(socket.SHUT_RDWR)
+os.waitpid(pid, 0)
+"""
+
+
+@pytest.mark.parametrize(("how", "status", "ran"), [("wanted", "0", True), ("late", "1", False)])
+def test_a_rank_that_the_agent_has_given_up_never_runs_its_script(
+    tmp_path: Path, how: str, status: str, ran: bool
+) -> None:
+    env = dict(os.environ, PYTHONPATH=str(PROBE_DIR.parents[2]))
+    ended = subprocess.run(
+        [sys.executable, "-c", LATE, how],
+        cwd=tmp_path,
+        env=env,
+        stdout=subprocess.PIPE,
+        timeout=60,
+        check=True,
+        text=True,
+    )
+    assert (ended.stdout.strip(), (tmp_path / "ran").exists()) == (status, ran)

@@ -37,6 +37,8 @@ from typing import Any
 READY_S = 120.0
 """How long imports may take: from a slow network disk they take a minute."""
 FORK_S = 60.0
+GO = b"\n"
+"""What a rank waits for before its script: the agent has its pid and takes it as its own."""
 OWNER_S = 10.0
 """For the kernel to give a rank to the agent."""
 SCRIPT_BYTES = 1 << 20
@@ -113,6 +115,7 @@ class Zygote:
                 self._ask(None, READY_S)
                 self._is_ready = True
             pid = self._ask(order, FORK_S)["pid"]
+            self._channel.sendall(GO)
         except (OSError, ValueError) as error:
             self.give_up("it does not answer (%s)" % (error,))
             return None
@@ -213,25 +216,30 @@ def serve(channel, command, before, path):
     gc.collect()
     gc.freeze()  # else collections in ranks would copy all of it
     channel.sendall(json.dumps({"why_not": why_not}).encode("ascii") + b"\n")
-    for line in channel.makefile("rb"):
+    lines = channel.makefile("rb")
+    for line in lines:
         order = json.loads(line)
-        read, write = os.pipe()
+        own_end, rank_end = socket.socketpair()
         middle = os.fork()
         if middle == 0:
-            if fork_and_name(write):
+            if fork_and_name(rank_end.fileno()):
                 os._exit(0)
-            only_open(write)
+            only_open(rank_end.fileno())
             be_rank(order, command[:2], before, path)
-            os.write(write, b"\n")
-            os.close(write)
+            rank_end.sendall(b"\n")
+            if rank_end.recv(len(GO)) != GO:
+                os._exit(1)  # too late: the agent has given up and started another
+            rank_end.close()
             return order
-        os.close(write)
-        with open(read, "rb") as reader:  # the pid, and a line's end once the rank is one
-            reported = reader.readline()
-        os.waitpid(middle, 0)
-        is_rank = reported.endswith(b"\n")
-        answer = {"pid": int(reported)} if is_rank else {"why_not": "it cannot fork"}
-        channel.sendall(json.dumps(answer).encode("ascii") + b"\n")
+        rank_end.close()
+        with own_end, own_end.makefile("rb") as reader:
+            reported = reader.readline()  # the pid, and a line's end once the rank is one
+            os.waitpid(middle, 0)
+            is_rank = reported.endswith(b"\n")
+            answer = {"pid": int(reported)} if is_rank else {"why_not": "it cannot fork"}
+            channel.sendall(json.dumps(answer).encode("ascii") + b"\n")
+            if is_rank and lines.readline() == GO:
+                own_end.sendall(GO)
     os._exit(0)
 
 

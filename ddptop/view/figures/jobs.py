@@ -21,7 +21,7 @@ from ddptop.view.figures.columns import Cell, Column, Row, plain_cell
 from ddptop.view.figures.ranks import unknown
 from ddptop.view.filter import Facts, Vocabulary
 from ddptop.view.host_words import hosts_of
-from ddptop.view.jobs import elapsed_s, held_by, median_loss
+from ddptop.view.jobs import elapsed_s, held_by, median_loss, steps_per_s
 from ddptop.view.learning import LossTrend
 from ddptop.view.listed import Listed
 from ddptop.view.need import Need
@@ -36,7 +36,7 @@ from ddptop_runner.model import run_step
 from ddptop_runner.model.snapshot import NodeSnapshot, Progress
 
 BAR_CELLS = 9
-MIDDLE, WIDE = 100, 170
+MIDDLE, ROOMY, WIDE = 100, 116, 170
 """Cells from which on a table has more columns."""
 
 ARROWS: Mapping[str, Span] = {
@@ -184,6 +184,12 @@ def _step(look: Look) -> Cell:
     return step + "*" * (run is not None and run.counts == "attempt"), unknown(step)
 
 
+def _rate(look: Look) -> Cell:
+    """`3.1/s`; of an ended job nothing."""
+    pace = steps_per_s(look.snapshot.ranks) if look.view.is_live else None
+    return "" if pace is None else units.rate(pace).replace(" steps", ""), ""
+
+
 def _eta(look: Look) -> Cell:
     eta_s = None if look.progress is None else look.progress.eta_s
     if not look.view.is_live or (look.foreign and eta_s is None):
@@ -232,7 +238,7 @@ FIGURES: tuple[JobFigure, ...] = (
     JobFigure(
         key="ranks",
         cell=_ranks, always=True,
-        title="ranks", width=5, align=">", drop=12, least=WIDE,
+        title="ranks", width=5, align=">", drop=12, least=ROOMY,
         number=lambda view, snapshot, now: snapshot.world_size or view.world_size,
         help=("ranks", "the number of ranks; for a command, the number discovered so far"),
     ),
@@ -260,12 +266,18 @@ FIGURES: tuple[JobFigure, ...] = (
     ),
     JobFigure(
         key="step", cell=_step,
-        title="step", width=9, align=">", drop=7, least=WIDE,
+        title="step", width=7, align=">", drop=7, least=ROOMY,
         number=lambda view, snapshot, now: (
             None if (run := run_step.of_snapshot(snapshot)) is None else run.step
         ),
         help=("step", "the run's step, counted across restarts; if an attempt's starting step is "
               "unknown, the steps taken in that attempt, marked *"),
+    ),
+    JobFigure(
+        key="rate", cell=_rate,
+        title="pace", width=7, align=">", drop=8, least=ROOMY, spare=True,
+        number=lambda view, snapshot, now: steps_per_s(snapshot.ranks) if view.is_live else None,
+        help=("pace", "steps per second (/s), minute (/min), or hour (/h) over the last steps"),
     ),
     JobFigure(
         key="loss",
@@ -292,7 +304,7 @@ FIGURES: tuple[JobFigure, ...] = (
     JobFigure(
         key="elapsed",
         cell=lambda look: (calm_duration(elapsed_s(look.view, look.now)), _live(look.view)),
-        title="elapsed", width=7, align=">", drop=9, least=MIDDLE, order="started",
+        title="elapsed", width=7, align=">", drop=9, least=WIDE, order="started",
         number=lambda view, snapshot, now: elapsed_s(view, now), unit="s",
         help=("elapsed",
               "time since launch, including restarts; for this attempt only where noted"),
@@ -356,7 +368,7 @@ def columns_for(
             fitting = min(one.fitted[1 + size], max(one.fitted[0], widest))
             column = replace(column, width=fitting)
         elif one.flex:
-            column = replace(column, width=max(one.width, cells // 3))
+            column = replace(column, width=max(one.width, cells // 4))
         if one.last_from and cells >= one.last_from:
             last.append(replace(column, title=f" {one.title}"))
         else:

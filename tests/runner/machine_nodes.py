@@ -630,6 +630,9 @@ class World:
             head._publishing.cancel()
         self._close()
         if self.rows.pending:
+            for row in self.rows.pending:  # what the snapshot has not either is as if never told
+                if isinstance(started := ev.from_data(row.data), ev.NodeStarted):
+                    self.began.discard((started.attempt, started.node))
             self.rows.pending = []
             kept = kept_state(decode_snapshot(self.snapshot))
             assert kept is not None
@@ -847,7 +850,7 @@ class World:
         """Wait until nothing is under way any more, neither here nor on a node that is reached."""
         end_s, since_s = self.loop.time() + SETTLED_S, self.loop.time()
         while self.loop.time() < since_s + QUIET_S:
-            await asyncio.sleep(TICK_S)
+            await asyncio.sleep(0.7 * TICK_S)  # not in step with what repeats
             assert self.loop.time() < end_s, f"it does not come to rest: {self.busy}"
             if self.busy:
                 since_s = self.loop.time()

@@ -100,7 +100,8 @@ class TestLaunch:
         fake_home.two_cpu_ranks(frozen)
         launched: list[launching.LaunchForm] = []
 
-        def launch(form: launching.LaunchForm) -> str:
+        def launch(form: launching.LaunchForm, before: object) -> str:
+            assert before is None
             launched.append(form)
             if len(launched) == 1:
                 raise DdptopError("there is no script [nope].py in /", "check the path")

@@ -281,7 +281,7 @@ class TestStacks:
             texts = [str(static.content) for static in app.screen.query(".text").results(Static)]
             assert texts[-3] == "loss red"
             assert texts[-1] == str(folder.evidence_dir / "attempt-0-hang")
-            await until(pilot, lambda: "esc closes; ↓ and ↑ scroll" in said(app))
+            await until(pilot, lambda: "esc closes; j and k scroll" in said(app))
             await pilot.press("i")
             await until(pilot, lambda: isinstance(app.screen, JobScreen))
 

@@ -273,7 +273,7 @@ def test_the_sentence_has_what_the_other_columns_leave(cells: int) -> None:
     columns = columns_for(cells, ["a" * 9], ["● running"], ())
     widths = {column.key: size for column, size in fit_columns(columns, cells)}
     assert widths["job"] == 9
-    assert widths["why"] >= {58: 25, 79: 30, 119: 45, 199: 60}[cells]
+    assert widths["why"] >= {58: 25, 79: 30, 119: 30, 199: 60}[cells]
     assert sum(size + 1 for size in widths.values()) <= cells
 
 

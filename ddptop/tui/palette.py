@@ -25,8 +25,17 @@ MAX_JOBS = 200
 """Jobs that are offered by name."""
 
 
+NAME_CELLS, KEY_CELLS = 26, 6
+"""Of a name and a key, so that what follows them lines up."""
+
+
 class Palette(CommandPalette):
-    """Textual's, which ddptop can be left from."""
+    """Textual's, which ddptop can be left from; one line for each command."""
+
+    DEFAULT_CSS = """
+    Palette > Vertical { width: 90; max-width: 96%; }
+    Palette OptionList { text-wrap: nowrap; text-overflow: ellipsis; }
+    """
 
     BINDINGS = [EXIT.binding()]
 
@@ -59,10 +68,8 @@ class CommandProvider(Provider):
         """What is there before anything is typed."""
         for command in self.commands(""):
             if command.listed:
-                yield DiscoveryHit(
-                    _display(Content(command.name), command), command.run, command.name,
-                    help=command.help,
-                )  # fmt: skip
+                display = _display(Content(command.name), command)
+                yield DiscoveryHit(display, command.run, command.name)
 
     async def search(self, query: str) -> Hits:
         """What fits the query."""
@@ -70,11 +77,14 @@ class CommandProvider(Provider):
         for command in self.commands(query):
             if (score := matcher.match(command.name)) > 0:
                 display = _display(matcher.highlight(command.name), command)
-                yield Hit(score, display, command.run, command.name, command.help)
+                yield Hit(score, display, command.run, command.name)
 
 
 def _display(name: Content, command: Command) -> Content:
-    return name if not command.key else Content.assemble(name, "   ", (command.key, "dim"))
+    """Name, key, and help on one line."""
+    gap = " " * max(2, NAME_CELLS - name.cell_length)
+    key = command.key.ljust(KEY_CELLS)
+    return Content.assemble(name, gap, (key, "bold"), "  ", (command.help, "dim"))
 
 
 class ActionProvider(CommandProvider):

@@ -135,7 +135,7 @@ async def test_a_name_with_markup_is_shown_as_it_is(frozen: Path, make_app: Make
             Command(name, name, lambda: None, "[x]") for name in names
         )
         hits = [hit async for hit in provider.discover()]
-        assert [str(hit.display) for hit in hits] == [f"{name}   [x]" for name in names]
+        assert [str(hit.display).split()[:2] for hit in hits] == [[name, "[x]"] for name in names]
         assert all(isinstance(hit.display, Content) for hit in hits)
 
 

@@ -98,16 +98,16 @@ def help_lines(
                     )
                 )
 
+    titles = sorted(ALL, key=lambda title: title != here)
+    if here is not None:
+        table(f"keys on this screen: {here}", ALL[here])
+        titles = titles[1:]
     told = list(explained)
     if told:
         section(what)
         for heading, text in told:
             lines.append(line(" ", (heading, "strong")))
             lines.extend(line("   ", part) for part in wrap(text, cells - 4, 99))
-    titles = sorted(ALL, key=lambda title: title != here)
-    if here is not None:
-        table(f"keys on this screen: {here}", ALL[here])
-        titles = titles[1:]
     table("keys on every screen", (*MOVING, *EVERYWHERE))
     entry("tab", "move to the next panel, such as events or log, to scroll it", "busy", KEY_CELLS)
     section("mouse")
@@ -143,7 +143,7 @@ class _HelpText(LinesView):
 
 
 class HelpScreen(PagerScreen):
-    """Help: the item under the cursor, the keys, and the terms."""
+    """Help: the keys, the item under the cursor, and the terms."""
 
     DEFAULT_CSS = """
     HelpScreen { align: center middle; background: $background 60%; }

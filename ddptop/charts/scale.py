@@ -43,7 +43,10 @@ def log_ticks(low: float, high: float, most: int) -> list[float]:
     for factors in ((1, 2, 5), (1, 3), (1,)):
         ticks = [f * 10.0**d for d in decades for f in factors if low <= f * 10.0**d <= high]
         if len(ticks) <= most:
-            return ticks if len(ticks) >= 2 else [low, high]
+            if len(ticks) >= 2:
+                return ticks
+            even = value_ticks(low, high, most)
+            return even if len(even) >= 2 else [low, high]
     stride = -(-len(ticks) // most)
     return ticks[::stride]
 

@@ -92,6 +92,7 @@ def test_long_runs_are_read_from_coarse_tiers(path):
 def test_an_older_history_is_read_and_gets_the_tables(path):
     write(path, {0: {}})
     with sqlite3.connect(path) as db:
+        db.execute("INSERT INTO meta VALUES ('scalar x', 'nothing of ours')")
         for tier in TIERS:
             db.execute(f"DROP TABLE {SCALAR.table(tier)}")
     db.close()

@@ -259,3 +259,18 @@ def test_a_job_that_slurm_does_not_start_again_is_lost(ddptop_home, tmp_path, mo
     view = read_job(_requeued(tmp_path, monkeypatch, printed))
     assert slurm_queue.as_queued(view).state == "lost"
     commands.require_ended(view)
+
+
+def test_a_job_whose_queue_is_unknown_is_waited_for(ddptop_home, tmp_path, monkeypatch):
+    view = read_job(_requeued(tmp_path, monkeypatch, ""))
+    assert commands.wait_until_ended(view, timeout_s=5.0).state == "lost"
+    slurm_queue.forget_queue()
+    (tmp_path / "squeue").write_text("#!/bin/sh\nexit 1\n")
+    with pytest.raises(WaitTimeoutError):
+        commands.wait_until_ended(view, timeout_s=0.3)
+
+
+def test_a_job_that_slurm_has_just_started_again_is_not_lost(ddptop_home, tmp_path, monkeypatch):
+    now = dt.datetime.now(dt.timezone.utc).strftime("%Y-%m-%dT%H:%M:%S")
+    printed = _printed("RUNNING", "None").replace("2026-11-22T12:00:00", now)
+    assert slurm_queue.as_queued(read_job(_requeued(tmp_path, monkeypatch, printed))).is_live

@@ -34,7 +34,7 @@ from ddptop_runner.job.registry import (
     was_written_lately,
 )
 from ddptop_runner.jobs import slurm_reach
-from ddptop_runner.jobs.slurm_queue import as_queued, require_not_queued
+from ddptop_runner.jobs.slurm_queue import as_queued, is_unknown, require_not_queued
 from ddptop_runner.model.snapshot import ProcessId
 from ddptop_runner.model.words import HAS_ENDED
 from ddptop_runner.node import control
@@ -215,7 +215,7 @@ def wait_until_ended(
     """
     deadline = None if timeout_s is None else time.monotonic() + timeout_s
     view = as_queued(view)
-    while view.is_live:
+    while view.is_live or is_unknown(view):
         if deadline is not None and time.monotonic() >= deadline:
             raise WaitTimeoutError(f"{view.job} is still {view.state} after {timeout_s:g} s")
         time.sleep(POLL_S)

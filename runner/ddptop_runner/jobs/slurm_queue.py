@@ -26,8 +26,12 @@ TIMEOUT_S = 2.0
 INTERVAL_S = 15.0
 """All viewers of a user together ask not more often than this."""
 MOST_JOBS = 1000
-NOT_STARTED = frozenset({"PENDING", "CONFIGURING", "REQUEUED", "REQUEUE_HOLD", "REQUEUE_FED"})
+NOT_STARTED = frozenset(
+    {"PENDING", "CONFIGURING", "REQUEUED", "REQUEUE_HOLD", "REQUEUE_FED", "SPECIAL_EXIT"}
+)
 """States, as squeue prints them, of a job that Slurm has yet to start."""
+STARTING_S = 120.0
+"""For so long after a batch step began, its job may still be starting."""
 _CONFIGS = ("etc/slurm.conf", "etc/slurm/slurm.conf")
 _SYSTEM_CONFIGS = (
     "/etc/slurm/slurm.conf",
@@ -127,7 +131,7 @@ def as_queued(view: JobView, queue: Queue | None = None) -> JobView:
     queue = queue or read_queue()
     listed = () if queue is None else queue.jobs or ()
     found = next((one for one in listed if one.number == view.spec.slurm_job), None)
-    if found is None or found.state not in NOT_STARTED:
+    if found is None or not _is_to_start(found):
         return view
     why = f" ({found.reason})" if found.reason else ""
     waits = Alert(
@@ -140,6 +144,21 @@ def as_queued(view: JobView, queue: Queue | None = None) -> JobView:
         view.snapshot, alerts=[waits], restart_at=found.start_estimate
     )
     return msgspec.structs.replace(view, snapshot=snapshot, in_slurm_queue=True)
+
+
+def _is_to_start(job: SlurmJob) -> bool:
+    """Whether its batch step has not begun, or has just begun and not yet started ranks."""
+    if job.state != "RUNNING" or job.started_at is None:
+        return job.state in NOT_STARTED
+    return 0 <= (utc_now() - job.started_at).total_seconds() < STARTING_S
+
+
+def is_unknown(view: JobView) -> bool:
+    """Whether Slurm may start a job again: its processes are gone, and squeue does not answer."""
+    if view.state != "lost" or view.spec.slurm_job is None:
+        return False
+    queue = read_queue()
+    return queue is not None and queue.jobs is None
 
 
 def require_not_queued(view: JobView) -> None:

@@ -40,6 +40,7 @@ from ddptop_runner.store.history_schema import (
     columns_of,
     ddl,
     device_number,
+    scalar_number,
 )
 
 __all__ = ["HistoryReader", "HistoryWriter", "Series"]
@@ -227,7 +228,7 @@ class Scalars:
     def restore(self, db: sqlite3.Connection) -> None:
         """Take over the names that a file has; what it lacks is to be written to it."""
         rows = db.execute("SELECT key, value FROM meta").fetchall()
-        stored = {str(v): int(k[len(SCALAR_NAME) :]) for k, v in rows if k.startswith(SCALAR_NAME)}
+        stored = {str(v): n for k, v in rows if (n := scalar_number(k)) is not None}
         self.numbers = stored | {
             name: len(stored) + place
             for place, name in enumerate(name for name in self.numbers if name not in stored)

@@ -33,13 +33,13 @@ from ddptop_runner.store.history_schema import (
     RANK,
     SAMPLED,
     SCALAR,
-    SCALAR_NAME,
     SILENT_COUNT,
     SPREAD,
     TIERS,
     Kind,
     Tier,
     columns_of,
+    scalar_number,
 )
 
 MOST_CPU_S = 5.0
@@ -199,9 +199,9 @@ class HistoryReader:
                 return {}
             rows = db.execute("SELECT key, value FROM meta").fetchall()
             names = {
-                int(key.removeprefix(SCALAR_NAME)): name
+                number: name
                 for key, name in rows
-                if key.startswith(SCALAR_NAME) and name.isprintable()
+                if (number := scalar_number(key)) is not None and name.isprintable()
             }
         found = self._series(SCALAR, "value", since_unix, until_unix, max_points) if names else {}
         return {name: found[number] for number, name in sorted(names.items()) if number in found}

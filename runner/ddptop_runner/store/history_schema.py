@@ -156,6 +156,15 @@ SAMPLED = (RANK, GPU)
 """Written every second, and there in every history."""
 KINDS = (*SAMPLED, SCALAR)
 SCALAR_NAME = "scalar "
+
+
+def scalar_number(key: str) -> int | None:
+    """The number in a key of `meta` that names a scalar; None of any other key."""
+    number = key.removeprefix(SCALAR_NAME)
+    is_one = key.startswith(SCALAR_NAME) and number.isascii() and number.isdigit()
+    return int(number) if is_one and len(number) < 6 else None
+
+
 MOST_SCALARS = 64
 """So many names are recorded of a job; those that come later are left out."""
 

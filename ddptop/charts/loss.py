@@ -126,7 +126,13 @@ class LastPlot:
 def _smooth(columns: Columns, plot: LossPlot, options: ChartOptions) -> Columns:
     if options.smoothing <= 0:
         return columns
-    return replace(columns, mean=smoothed(columns.mean, options.smoothing, plot.breaks))
+    values = columns.mean
+    if not options.logarithmic:
+        return replace(columns, mean=smoothed(values, options.smoothing, plot.breaks))
+    # of the logarithms: a mean of the values would lie far above a loss that falls by decades
+    logs = [None if value is None or value <= 0 else math.log(value) for value in values]
+    middle = smoothed(logs, options.smoothing, plot.breaks)
+    return replace(columns, mean=[None if value is None else math.exp(value) for value in middle])
 
 
 def _shown(plot: LossPlot, options: ChartOptions, first: int = 0) -> list[float]:
@@ -255,6 +261,7 @@ def _paint(sheet: Sheet, plot: LossPlot, options: ChartOptions, name: str) -> Pa
     late = _late(plot, options) if options.fitted and not logarithmic else None
     if late is not None:
         logarithmic = min(values) > 0 and not _flat([math.log(value) for _, value in late])
+    options = replace(options, logarithmic=logarithmic)
     scaling = "log scale" if logarithmic else "fit to last half" if late is not None else ""
     if late is not None and not logarithmic:
         values = _shown(plot, options, late[len(late) // 2][0])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 from ddptop.charts.figures import Curve, FiguresData
+from ddptop.charts.loss import ChartOptions, draw_chart
 from ddptop.charts.split import SplitData
 from ddptop.charts.view import View
 from ddptop.sources.snapshot import Snapshot, Wish
@@ -350,3 +351,15 @@ class TestDrawing:
             split.drop_cursor()
             assert "step time, shares" in title(split)
             assert split.explain()
+
+
+def test_a_loss_that_falls_by_decades_is_smoothed_on_its_own_axis() -> None:
+    t = [float(second) for second in range(LENGTH)]
+    values = [10.0 ** (-second / 100) for second in t]
+    data = ChartData({0: Points(t, values, values, values)}, since=0.0, until=float(LENGTH))
+    options = ChartOptions(logarithmic=True, smoothing=0.97, view=View(cursor=500.0))
+    chart = draw_chart(data, options, 200, 20)
+    assert chart.reading is not None
+    shown = plain(chart.reading.line(80))
+    smooth = float(shown.split("loss ")[1].split()[0])
+    assert smooth < 20 * 10.0**-5, "a mean of the values lies near the first of them"

@@ -27,6 +27,7 @@ from tests.runner.machine import Rows
 
 from ddptop_runner.base.errors import ControlError
 from ddptop_runner.base.paths import RunFolder
+from ddptop_runner.job.decide import NO_HEAD
 from ddptop_runner.job.event_log import as_row, kept_state
 from ddptop_runner.job.state import JobState
 from ddptop_runner.judge.causes.culprit import RankEnd
@@ -40,10 +41,12 @@ from ddptop_runner.node import job_process, orders, parts
 from ddptop_runner.node.head import Head
 from ddptop_runner.node.links import SILENT_S, LinkError
 from ddptop_runner.node.past import Past
-from ddptop_runner.node.remote import REQUEST_S
+from ddptop_runner.node.remote import HEAD_SILENT_S, REQUEST_S
+from ddptop_runner.node.supervisor import ORPHAN_GRACE_S
 
 MOST_RESTARTS = 3
 NODE_TIMEOUT_S = 40.0
+ORPHAN_TIMEOUT_S = 600.0
 STEPS = 25
 SETTLED_S = 600.0
 """After the last thing that happened, whatever is to follow has followed."""
@@ -53,7 +56,7 @@ HANG_S = 60.0
 """Until ranks whose partner is gone without a word are found to hang, and ended."""
 STOPPED_S = 180.0
 """Within this a stop has ended the job, whatever has become of its nodes."""
-QUIET_S = 30.0
+QUIET_S = 35.0
 """More than any wait in which no order is under way."""
 LINK_BACK_S = 15.0
 """Until a link is made again, and the node has told what happened."""
@@ -116,8 +119,13 @@ class Node:
         """By when its ranks fail, because others have."""
         self.has_finished = False
         """Whether it has ended well."""
-        self.back_s = 0.0
-        """Since when it can be reached; as long as it cannot, in the future."""
+        self.back_s = math.inf
+        """Since when it is in contact with the head; as long as it is not, in the future."""
+        self.lost_s = 0.0
+        """Since when it follows no head any more."""
+        self.finished_s = 0.0
+        self.refused_in: int | None = None
+        """The attempt of the job in which it refused an order."""
 
     @property
     def can_be_reached(self) -> bool:
@@ -129,13 +137,37 @@ class Node:
 
     def changes(self, **flags: bool) -> None:
         """It goes away, or comes back."""
-        was_heard = self.is_heard
         for name, value in flags.items():
             setattr(self, name, value)
-        if not self.is_heard:
+        self.note_contact()
+
+    def note_contact(self) -> None:
+        if not self.is_heard or self.link is None or self.link.is_silent:
             self.back_s = math.inf
-        elif not was_heard:
-            self.back_s = self.world.loop.time()
+        else:
+            self.back_s = min(self.back_s, self.world.loop.time())
+
+    def gets_link(self, link: Link) -> None:
+        self.link = link
+        self.note_contact()
+
+    def loses_link(self, *, after_s: float = 0.0) -> None:
+        """It ends by itself, unless a head comes back within `--orphan-timeout`."""
+        self.link = None
+        self.note_contact()
+        lost_s = self.lost_s = self.world.loop.time()
+
+        def look() -> None:
+            if self.link is not None or self.lost_s != lost_s:
+                return
+            if self.is_wedged:
+                self.world.loop.call_later(TICK_S, look)
+            elif self.is_alive and self.phase != "stopping":
+                self.record(ev.Noticed(attempt=self.attempt, text=NO_HEAD))
+                self._others_lose()
+                self._stop(ORPHAN_GRACE_S)
+
+        self.world.loop.call_later(after_s + ORPHAN_TIMEOUT_S, look)
 
     @property
     def is_alive(self) -> bool:
@@ -168,6 +200,7 @@ class Node:
         if self.is_alive:
             raise ControlError("the node's part of the job is running already")
         if self.is_full:
+            self.refused_in = self.world.job.attempt
             raise ControlError("No space left on device")
         assert not self.world.job.nodes[self.host].refused, "a node that is left out is ordered"
         assert self.attempt is None or attempt >= self.attempt, "an attempt is started again"
@@ -201,7 +234,8 @@ class Node:
             self.later(1.0, 5.0, self._join)
 
     def has_joined(self, run_id: str) -> bool:
-        return self.is_alive and self.met is not None and self.met.run_id == run_id
+        """Whether it waits for the others: one that gave up is not there any more."""
+        return self.phase == "starting" and self.met is not None and self.met.run_id == run_id
 
     def _group_started(self) -> None:
         if self.phase != "starting" or self.met is None:
@@ -257,6 +291,7 @@ class Node:
 
     def _ended(self, state: Any) -> None:
         self.phase, self.has_finished = "ended", state == "finished"
+        self.finished_s = self.world.loop.time()
         self.record(ev.JobEnded(attempt=self.attempt, state=state))
 
     def _end_ranks(self) -> None:
@@ -277,11 +312,14 @@ class Node:
             return
         if status:
             self.later(0.0, 3.0, self._hold)
-            for other in self.world.nodes.values():
-                if other is not self and other.attempt == self.attempt:
-                    other.loses_others()
+            self._others_lose()
         elif not self.alive:
             self._ended("finished")
+
+    def _others_lose(self) -> None:
+        for other in self.world.nodes.values():
+            if other is not self and other.attempt == self.attempt:
+                other.loses_others()
 
     def loses_others(self) -> None:
         """Ranks that train with one that is gone fail soon, or wait until someone sees it."""
@@ -319,9 +357,7 @@ class Node:
         self.world.lives[self.host] += 1
         self.changes(is_off=True, is_wedged=False)
         if self.is_alive:
-            for other in self.world.nodes.values():
-                if other is not self and other.attempt == self.attempt:
-                    other.loses_others()
+            self._others_lose()
             self.phase, self.alive = "none", {}
         if self.world.random.random() < 0.5:
             self.break_link()
@@ -355,7 +391,7 @@ class Link:
         self._take, self._made, self._broken = take, made, broken
         self._far = self.world.nodes[node.host]
         self._life = 0
-        self._is_silent = False
+        self.is_silent = False
         self._answers: set[asyncio.Future[Any]] = set()
 
     @property
@@ -368,14 +404,15 @@ class Link:
                 while not self._far.can_be_reached:
                     self._broken(self, "No route to host")
                     await asyncio.sleep(2.0)
-                self._far.link, self.is_up = self, True
+                self.is_up = True
+                self._far.gets_link(self)
                 self._made(self)
                 await self._follow(self._life)
                 await asyncio.sleep(self.world.random.choice([0.2, 1.0, 5.0]))
         finally:
             self._life += 1
             if self._far.link is self:
-                self._far.link = None
+                self._far.loses_link()
 
     async def _follow(self, life: int) -> None:
         """As ddptop-node does: events, then states, or that nothing is there."""
@@ -384,7 +421,7 @@ class Link:
             self.wake.clear()
             if len(far.log) > self.seq:
                 await asyncio.sleep(self.world.random.choice([0.0, 0.0, 0.3]))
-            if self._is_silent or far.is_wedged:
+            if self.is_silent or far.is_wedged:
                 await asyncio.sleep(TICK_S)
                 continue
             rows = far.log[self.seq :]
@@ -409,16 +446,18 @@ class Link:
     def goes_silent(self) -> None:
         """As after a power-off: orders get no answer, until the head gives the link up."""
         life = self._life
-        self._is_silent = True
+        self.is_silent = True
+        self._far.note_contact()
         give_up = self.world.loop.call_later
         give_up(SILENT_S, lambda: self.cut("no response") if life == self._life else None)
 
     def cut(self, why: str) -> None:
         if not self.is_up:
             return
-        self.is_up = self._is_silent = False
+        after_s = HEAD_SILENT_S - SILENT_S if self.is_silent else 0.0
+        self.is_up = self.is_silent = False
         self._life += 1
-        self._far.link = None
+        self._far.loses_link(after_s=after_s)
         self.wake.set()
         for future in self._answers:
             if not future.done():
@@ -443,11 +482,12 @@ class Link:
         life = self._life
 
         def arrive() -> None:
-            if life != self._life or self._is_silent or future.cancelled():
+            if life != self._life or self.is_silent or future.cancelled():
                 return  # the order is lost
             after_s = self.world.random.choice([0.0, 0.5])
             try:
                 if self._far.is_wedged:
+                    self._far.refused_in = self.world.job.attempt
                     after_s = REQUEST_S
                     raise ControlError("the supervisor does not respond")
                 result: Any = do()
@@ -554,6 +594,7 @@ class World:
             nodes=specs,
             min_nodes=self.random.randint(1, count),
             node_timeout_s=NODE_TIMEOUT_S,
+            orphan_timeout_s=ORPHAN_TIMEOUT_S,
         )
         self.placement = placement
         self.began: set[tuple[int | None, str]] = set()
@@ -568,6 +609,8 @@ class World:
         self.rows = HeadRows(self)
         self.snapshot = b""
         self.heads = 0
+        self.head_s = 0.0
+        """Since when there is this one."""
         self.meetings: dict[int, tuple[str, int]] = {}
         self._pids = 100
         self.head: Head | None = None
@@ -575,7 +618,9 @@ class World:
         self._channels: tuple[socket.socket, socket.socket] | None = None
         self.happened: list[str] = []
         self.away_at_end: set[str] = set()
-        """Nodes that could not be reached as the job ended: they end by themselves, later."""
+        """Nodes without contact as the job ended: they end by themselves, later."""
+        self.could_not_end = ""
+        """What the head says of nodes on which ranks may be left."""
         self.fates: dict[str, str] = {}
         """What becomes of nodes at last; of the others, that they come back."""
         if self.random.random() < 0.6:
@@ -611,6 +656,7 @@ class World:
         ours.send(json.dumps({"type": "hello", **hello}).encode())
         self._channels = (ours, theirs)
         self.heads += 1
+        self.head_s = self.loop.time()
         self.head = Head(FOLDER, self.spec, theirs)
         self._work = self.loop.create_task(self.head.run())
 
@@ -676,8 +722,12 @@ class World:
             )
         elif isinstance(event, ev.RestartRequested):
             self._check_request(before, event)
+        elif isinstance(event, ev.EndDecided) and event.state == "finished":
+            self._check_finish(before)
         elif isinstance(event, ev.EndDecided) and str(event.reason).startswith("fewer than"):
             self._check_few(before)
+        elif isinstance(event, ev.Noticed) and "could not be ended" in event.text:
+            self.could_not_end = event.text
         elif isinstance(event, ev.JobEnded):
             self._check_end(before, event)
 
@@ -706,7 +756,8 @@ class World:
         """Nodes that are needed were waited for in vain, or refuse."""
         lives = {host: before.nodes[host] for host in self.nodes}
         out = {host for host, life in lives.items() if life.refused or life.unknown_since}
-        refusing = {host for host, one in self.nodes.items() if one.is_full or one.is_wedged}
+        attempt = before.attempt
+        refusing = {host for host, one in self.nodes.items() if one.refused_in == attempt}
         now_s = self.loop.time()
         early = [
             host
@@ -716,10 +767,24 @@ class World:
         assert refusing or out, "no node is missing"
         assert not early or refusing, f"{early} were not waited for"
 
+    def _check_finish(self, before: JobState) -> None:
+        """Once the head can know that the last node has finished, nothing is waited for."""
+        nodes = [self.nodes[host] for host, life in before.nodes.items() if life.takes_part]
+        known_s = max(max(one.finished_s, one.back_s) for one in nodes)
+        late_s = self.loop.time() - max(known_s, self.head_s)
+        assert not known_s < math.inf or late_s < LINK_BACK_S, f"finished {late_s:.0f} s late"
+
     def _check_end(self, before: JobState, event: ev.JobEnded) -> None:
         self.ended_s = now_s = self.loop.time()
         away = (one.host for one in self.nodes.values() if now_s - one.back_s < LINK_BACK_S)
         self.away_at_end.update(away)
+        assert self.head is not None
+        back = [
+            host
+            for host, part in self.head.parts.by_host.items()
+            if part.is_known and not part.ended and self.nodes[host].is_alive
+        ]
+        assert not back, f"{back} could be ended"
         if event.state == "stopped":
             assert "stop" in self.was_asked, "nobody has asked for a stop"
         elif event.state == "finished":
@@ -762,8 +827,6 @@ class World:
     async def link_breaks(self) -> None:
         node = self.some()
         node.changes(is_cut=node.is_cut or self.random.random() < 0.7)
-        if node.is_heard:
-            node.back_s = self.loop.time()
         if node.link is not None and self.random.random() < 0.3:
             node.link.goes_silent()
         else:
@@ -865,7 +928,7 @@ class World:
         busy = [str(order) for order in head._orders.under_way]
         for host, part in head.parts.by_host.items():
             node = self.nodes[host]
-            if part.broken is not None and part.broken.when() > self.loop.time():
+            if node.can_be_reached and (node.link is None or node.link.is_silent):
                 busy.append(f"the broken link to {host}")
             if node.is_heard and (node.phase in ("starting", "stopping") or not part.is_reported):
                 busy.append(f"{host}, which is {node.phase}")
@@ -902,12 +965,18 @@ class World:
         assert self._work is not None
         await asyncio.wait_for(self._work, SETTLED_S)
         self.check()
-        left = [
-            node.host
-            for node in self.nodes.values()
-            if node.is_alive and node.host not in self.away_at_end
-        ]
-        assert not left, f"left running on {left}"
+        left = {node.host for node in self.nodes.values() if node.is_alive}
+        assert left <= self.away_at_end, f"left running on {sorted(left - self.away_at_end)}"
+        unsaid = [host for host in left if host not in self.could_not_end]
+        assert not unsaid, f"left running on {unsaid}, and nobody was told"
+        await self._outlive_orphans()
+
+    async def _outlive_orphans(self) -> None:
+        """What is left ends by itself, once its supervisor does anything, and in time."""
+        await self.supervisors_go_on()
+        await asyncio.sleep(HEAD_SILENT_S + ORPHAN_TIMEOUT_S + ORPHAN_GRACE_S + 2 * TICK_S)
+        left = [node.host for node in self.nodes.values() if node.is_alive]
+        assert not left, f"left running on {left}, long after the job"
 
     def check_rest(self) -> None:
         """Nothing is under way any more, and the job is not over."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import datetime as dt
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -468,6 +469,37 @@ async def test_a_kill_does_not_wait_for_one_slow_node_to_begin() -> None:
     assert asked == {"n0": [], "n1": ["stop"]}
     ending.cancel()
     await asyncio.gather(ending, return_exceptions=True)
+
+
+@pytest.mark.parametrize(("back", "said"), [(True, 0), (False, 1)])
+def test_a_node_that_comes_back_at_the_end_is_ended_first(back: bool, said: int) -> None:
+    loop = VirtualLoop()
+    job = Job()
+    parts: Any = parts_of(job)
+    part, under_way, told = parts.by_host["n1"], list[pt.Order](), list[ev.JobEvent]()
+    part.ended = False
+
+    def end() -> None:
+        under_way.clear()
+        part.ended = True
+
+    async def nothing(*_: Any) -> None:
+        if back:
+            under_way[:] = [pt.EndOn(node="n1", grace_s=10.0)]
+            loop.call_later(5.0, end)
+
+    parts.end_all = nothing
+    head: Any = SimpleNamespace(
+        attempt=0,
+        parts=parts,
+        _alerts=SimpleNamespace(tell_end=lambda: None),
+        _fetcher=SimpleNamespace(take_ends=nothing),
+        _log=SimpleNamespace(emit=told.append),
+        _orders=SimpleNamespace(under_way=under_way),
+    )
+    with contextlib.closing(loop):
+        loop.run_until_complete(Head._conclude(head))
+    assert len(told) == said
 
 
 @pytest.mark.parametrize(("now_s", "seen"), [(300.0, None), (302.0, [0])])

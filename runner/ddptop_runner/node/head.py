@@ -35,7 +35,7 @@ from ddptop_runner.node.agent_link import Message
 from ddptop_runner.node.fetch import Fetcher
 from ddptop_runner.node.job_process import TICK_S, JobProcess
 from ddptop_runner.node.orders import Orders, judged, trouble_judged, until
-from ddptop_runner.node.parts import EVIDENCE_S, Parts
+from ddptop_runner.node.parts import ENDED_S, EVIDENCE_S, Parts
 from ddptop_runner.node.server import ControlServer
 
 PUBLISH_S = 0.05
@@ -306,14 +306,19 @@ class Head:
     # -- the next attempt, and the end -------------------------------------------------------------
 
     async def _conclude(self) -> pt.NothingLeft:
+        def is_done() -> bool:
+            """Whether each node that came back meanwhile has ended its part."""
+            return not any(isinstance(order, pt.EndOn) for order in self._orders.under_way)
+
         await self.parts.end_all(0.0)
+        last = self.attempt or 0
+        await self._fetcher.take_ends(range(max(0, last - MOST_ATTEMPTS + 1), last + 1))
+        await until(is_done, ENDED_S)
         parts = self.parts.by_host.items()
         left = [host for host, part in parts if part.is_stale or not part.ended]
         if left:
             text = f"ranks on {' and '.join(left)} could not be ended: the link is broken"
             self._log.emit(ev.Noticed(attempt=self.attempt, text=text))
-        last = self.attempt or 0
-        await self._fetcher.take_ends(range(max(0, last - MOST_ATTEMPTS + 1), last + 1))
         self._alerts.tell_end()
         return pt.NothingLeft()
 

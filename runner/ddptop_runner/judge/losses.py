@@ -11,7 +11,7 @@ from __future__ import annotations
 import itertools
 import math
 import statistics
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 
@@ -243,7 +243,7 @@ class LossApart:
     """Looks at all ranks' losses once a second: whose has left the others' now."""
 
     def __init__(self) -> None:
-        self._courses: dict[int, Course] = {}
+        self._courses: dict[int, Course] = defaultdict(Course)
         self._apart: set[int] = set()
 
     def look(self, ranks: Sequence[RankSample], told: Collection[int] = ()) -> list[int]:
@@ -254,7 +254,7 @@ class LossApart:
             told: those that a person knows of: they must come nearer to be with the others again.
         """
         for rank in ranks:
-            course = self._courses.setdefault(rank.rank, Course())
+            course = self._courses[rank.rank]
             course.look(rank, keep=rank.rank not in self._apart)
         known = {
             rank.rank: self._courses[rank.rank]
@@ -351,7 +351,7 @@ class LossWatch:
 
     def __init__(self, on_nan: OnNan) -> None:
         self._on_nan = on_nan
-        self._streaks: dict[int, _Streak] = {}
+        self._streaks: dict[int, _Streak] = defaultdict(_Streak)
 
     def begin_attempt(self) -> None:
         """The group was started anew."""
@@ -360,7 +360,7 @@ class LossWatch:
     def look(self, ranks: Sequence[RankSample]) -> BadLoss | None:
         """What `--on-nan` has to act on."""
         living = [rank for rank in ranks if rank.state not in ENDED]
-        is_lasting = [self._streaks.setdefault(rank.rank, _Streak()).look(rank) for rank in living]
+        is_lasting = [self._streaks[rank.rank].look(rank) for rank in living]
         return self._first_bad(living) if any(is_lasting) and self._on_nan != "alert" else None
 
     def _first_bad(self, ranks: Sequence[RankSample]) -> BadLoss:

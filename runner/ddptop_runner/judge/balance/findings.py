@@ -487,8 +487,10 @@ def _xid(placement: Placement, device: Device) -> list[Finding]:
 
 
 def _memory_errors(placement: Placement, device: Device) -> list[Finding]:
-    gpu, ranks = device.gpu, _ranks(placement, device)
-    who = _with_ranks(placement, device)
+    gpu = device.gpu
+    if not (gpu.remap_failed or gpu.ecc_uncorrected):
+        return []
+    ranks, who = _ranks(placement, device), _with_ranks(placement, device)
     found = []
     if gpu.remap_failed:
         message = f"{who} has no spare memory rows left: results may be wrong; replace the device"

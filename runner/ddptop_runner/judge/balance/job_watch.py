@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Sequence
 from typing import Any
 
@@ -11,7 +12,7 @@ from ddptop_runner.judge import alerts
 from ddptop_runner.judge.balance import findings
 from ddptop_runner.judge.balance.outliers import RankMarks
 from ddptop_runner.judge.balance.stuck import StuckWatch
-from ddptop_runner.model.snapshot import Alert, NodeSnapshot, RankSample
+from ddptop_runner.model.snapshot import Alert, GpuSample, NodeSnapshot, RankSample
 from ddptop_runner.model.words import ENDED
 
 _AT_WORK = ("starting", "running", "hung")
@@ -77,10 +78,15 @@ class JobWatch:
 
 def _of_each_host(snapshot: NodeSnapshot, *, given: bool) -> list[alerts.Finding]:
     """What is wrong with devices, host by host: each numbers its own from 0."""
+    ranks_of: dict[str, list[RankSample]] = defaultdict(list)
+    gpus_of: dict[str | None, list[GpuSample]] = defaultdict(list)
+    for rank in snapshot.ranks:
+        ranks_of[rank.host].append(rank)
+    for gpu in snapshot.gpus:
+        gpus_of[gpu.host].append(gpu)
     found = []
-    for host in sorted({rank.host for rank in snapshot.ranks}):
-        ranks = [rank for rank in snapshot.ranks if rank.host == host]
-        gpus = [gpu for gpu in snapshot.gpus if gpu.host == host]
+    for host, ranks in sorted(ranks_of.items()):
+        gpus = gpus_of[host]
         here = alerts.lost(gpus)
         if snapshot.state in _AT_WORK:
             here += findings.find(ranks, gpus, snapshot.job, given=given)

@@ -14,7 +14,7 @@ computing, which is what is left of a step without the wait for others, where th
 from __future__ import annotations
 
 import statistics
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
 import msgspec
@@ -126,7 +126,7 @@ class RankMarks:
     """Looks at a job's ranks about once a second."""
 
     def __init__(self) -> None:
-        self._smoothed: dict[int, _Smoothed] = {}
+        self._smoothed: dict[int, _Smoothed] = defaultdict(_Smoothed)
         self._losses = LossApart()
         self._steps = _Steps()
         self._marks: dict[tuple[str, int], _Mark] = {}
@@ -174,8 +174,8 @@ class RankMarks:
         looks, passed_s = self._steps.look(ranks, now_s)
         for look in looks:
             for rank in look:
-                self._smoothed.setdefault(rank.rank, _Smoothed()).take(rank)
-        smooth = [self._smoothed.setdefault(rank.rank, _Smoothed()).of(rank) for rank in ranks]
+                self._smoothed[rank.rank].take(rank)
+        smooth = [self._smoothed[rank.rank].of(rank) for rank in ranks]
         nodes, found = slow_nodes(smooth), []
         behind = {rank.rank: nodes[rank.host] for rank in smooth if rank.host in nodes}
         self._hold("slow-node", behind, passed_s)

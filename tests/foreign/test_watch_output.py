@@ -218,15 +218,15 @@ def test_a_bar_beside_lines_does_not_mix_with_their_steps() -> None:
     for number in range(30):
         at += dt.timedelta(seconds=1)
         bar = Reading(step=number % 10, total=10, counts="epoch", loss=1.0)
-        progress.hear(bar, at, source=1)
+        progress.add(bar, at, source=1)
         if number >= 5:
-            progress.hear(Reading(step=number * 100, loss=2.0), at, source=2)
+            progress.add(Reading(step=number * 100, loss=2.0), at, source=2)
     assert progress.step == 2900
     assert progress.counts_run
     assert progress.steps_per_s(at) == pytest.approx(100)
     for number in range(40):
         at += dt.timedelta(seconds=1)
-        progress.hear(Reading(step=number % 20, total=20, counts="epoch"), at, source=1)
+        progress.add(Reading(step=number % 20, total=20, counts="epoch"), at, source=1)
     assert progress.step == 19
     assert not progress.counts_run
 
@@ -361,7 +361,7 @@ def test_progress_of_a_log_that_falls_silent_or_begins_anew() -> None:
 
     def hear(step: int, after_s: float) -> None:
         at = start + dt.timedelta(seconds=after_s)
-        progress.hear(Reading(step=step, total=100, loss=1.0), at)
+        progress.add(Reading(step=step, total=100, loss=1.0), at)
 
     for step in range(10):
         hear(step, step * 2.0)
@@ -382,7 +382,7 @@ def test_any_readings_add_up_to_something() -> None:
     at = utc_now()
     for _ in range(3000):
         at += dt.timedelta(seconds=random_.choice((-3.0, 0.0, 0.1, 500.0)))
-        progress.hear(
+        progress.add(
             Reading(
                 step=random_.choice((None, 0, 7, 10**17)),
                 total=random_.choice((None, 0, 3)),

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from ddptop_runner.reading.text.parser import LossParser, Reading, clean, says
+from ddptop_runner.reading.text.parser import LossParser, Reading, clean, statements
 
 SAMPLES = Path(__file__).parents[1] / "samples" / "logs"
 PATHS = sorted(SAMPLES.glob("*.txt"))
@@ -64,7 +64,7 @@ LINES = sorted(
     [b"epoc\x1b[1mh 7/9", b"step 3 lo\x1b[0mss 2.5", b"st 3 lox\x08ss 2.5", b"epox\x08ch 7/9"],
 )
 def test_a_word_with_control_bytes_in_it_is_read(line: bytes) -> None:
-    assert says(line)
+    assert statements(line)
 
 
 def test_spliced_outputs_never_raise_and_read_the_same_in_pieces() -> None:

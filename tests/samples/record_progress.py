@@ -100,7 +100,7 @@ def record(kind: str, python: str, target: Path) -> None:
                     except BlockingIOError:
                         break
                     if message is not None:
-                        table.hear(message, 0)
+                        table.add(message, 0)
             for rank, process in enumerate(processes):
                 if process.poll() is not None and table[rank].exit is None:
                     at_s = boottime_s()

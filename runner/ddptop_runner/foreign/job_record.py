@@ -24,7 +24,7 @@ from ddptop_runner.model import run_step
 from ddptop_runner.model.snapshot import Event, GpuSample, Imbalance, NodeSnapshot, RankSample
 from ddptop_runner.model.words import RankState
 from ddptop_runner.reading.progress import combine
-from ddptop_runner.reading.progress.from_text import Said, TextProgress, of_command
+from ddptop_runner.reading.progress.from_text import CommandHints, TextProgress, of_command
 from ddptop_runner.reading.progress.rank_view import fill
 from ddptop_runner.reading.progress.text_watch import RankFiles
 from ddptop_runner.store.history_reader import Series, bucket_width
@@ -360,7 +360,7 @@ class JobRecord:
             progress = self._progress.get(rank)
             if progress is None:
                 progress = self._progress[rank] = TextProgress(self._announced())
-            progress.hear(reading, now if fresh else None, id(source))
+            progress.add(reading, now if fresh else None, id(source))
             loss = None if reading.kind == "val" else reading.loss
             if not fresh:
                 backlog[rank] = backlog.get(rank) if loss is None else loss
@@ -375,14 +375,14 @@ class JobRecord:
                     self.losses.add(rank, at_s, loss)
         return used
 
-    def _announced(self) -> Said:
+    def _announced(self) -> CommandHints:
         """What its command line tells of how long it trains."""
         try:
             words = shlex.split(self.foreign.command)
         except ValueError:  # cut within a quoted word
             words = self.foreign.command.split()
-        said = of_command(words)
-        return said._replace(resumes=said.resumes or _restarts(self.foreign) > 0)
+        hints = of_command(words)
+        return hints._replace(resumes=hints.resumes or _restarts(self.foreign) > 0)
 
     def look_at_files(self, now: dt.datetime) -> None:
         """What it logs to files, once looked for because its output reports no loss."""

@@ -26,7 +26,7 @@ def text(*losses: float, step: int | None = 5, first: int = 0, **more) -> TextPr
     for place, loss in enumerate(losses):
         at = NOW + dt.timedelta(seconds=place)
         number = None if step is None else step + place
-        progress.hear(Reading(step=number, loss=loss, **more), at, first)
+        progress.add(Reading(step=number, loss=loss, **more), at, first)
     return progress
 
 
@@ -75,7 +75,7 @@ def test_files_come_after_the_output() -> None:
     assert fill(sample(), text(2.5), text(1.5), NOW).loss == 2.5
     assert fill(sample(), None, text(1.5), NOW).loss == 1.5
     only_steps = TextProgress()
-    only_steps.hear(Reading(step=9, total=10), NOW)
+    only_steps.add(Reading(step=9, total=10), NOW)
     filled = fill(sample(), only_steps, text(1.5), NOW)
     assert (filled.step, filled.loss, filled.loss_source) == (9, 1.5, "log")
 
@@ -111,11 +111,11 @@ def test_a_supervisor_that_starts_again_takes_no_printed_step_for_the_probes() -
 def test_what_is_printed_beside_a_probes_losses_is_taken() -> None:
     probed = sample(step=3, step_source="probe", loss=9.0, loss_state="ok", loss_source="probe")
     said = text(2.5, scalars=(("learning rate", 3e-4), ("gradient norm", float("nan"))))
-    said.hear(Reading(loss=1.5, kind="val"), NOW)
+    said.add(Reading(loss=1.5, kind="val"), NOW)
     filled = fill(probed, said, None, LATER)
     assert (filled.loss, filled.loss_source) == (9.0, "probe")
     assert filled.metrics == {"learning rate": 3e-4, "validation loss": 1.5}
-    said.hear(Reading(loss=1.25, kind="val"), NOW)
+    said.add(Reading(loss=1.25, kind="val"), NOW)
     record = RankRecord(0, 0, 0.0)
     record.restore(filled, 7)
     assert record.reported.metrics == {}, "else a new supervisor would show them for ever"

@@ -8,7 +8,7 @@ import pytest
 
 from ddptop_runner.base.clock import utc_now
 from ddptop_runner.reading.progress.combine import total_steps
-from ddptop_runner.reading.progress.from_text import HOLD_S, Said, TextProgress
+from ddptop_runner.reading.progress.from_text import HOLD_S, CommandHints, TextProgress
 from ddptop_runner.reading.text.parser import LossParser, Reading
 
 START = utc_now()
@@ -29,7 +29,7 @@ class Output:
     def write(self, text: str, at_s: float | None = None) -> Output:
         self.at_s = self.at_s if at_s is None else at_s
         for reading in self.parser.feed(text.encode()):
-            self.progress.hear(reading, after(self.at_s))
+            self.progress.add(reading, after(self.at_s))
         return self
 
     def now(self):
@@ -39,7 +39,7 @@ class Output:
 def heard(*readings: Reading, every_s: float = 1.0) -> TextProgress:
     progress = TextProgress()
     for place, reading in enumerate(readings):
-        progress.hear(reading, after(place * every_s))
+        progress.add(reading, after(place * every_s))
     return progress
 
 
@@ -113,9 +113,9 @@ def test_speed_goes_on_from_epoch_to_epoch() -> None:
 def test_where_an_epoch_stands(epoch, epochs, zero_seen, fraction) -> None:
     progress = TextProgress()
     if zero_seen:
-        progress.hear(Reading(step=1, total=10, counts="epoch", epoch=0, epochs=epochs), after(0))
+        progress.add(Reading(step=1, total=10, counts="epoch", epoch=0, epochs=epochs), after(0))
     bar = Reading(step=5, total=10, counts="epoch", epoch=epoch, epochs=epochs)
-    progress.hear(bar, after(1))
+    progress.add(bar, after(1))
     done = progress.progress(after(1))
     assert done.fraction == (None if fraction is None else pytest.approx(fraction))
     assert (done.step, done.total) == (5, 10)
@@ -201,13 +201,13 @@ def test_nothing_said_is_nothing_known() -> None:
     assert Output().write("Epoch 3 loss 3.1\n").now() is None
 
 
-FOUR = Said(epochs=4)
+FOUR = CommandHints(epochs=4)
 
 
 def test_epochs_of_the_command_make_an_estimate_of_a_bar_for_each_epoch() -> None:
     known = TextProgress(FOUR, from_start=True)
     for place, step in enumerate((*range(0, 189, 4), *range(0, 95, 4))):
-        known.hear(Reading(step=step, total=188, open=True, eta_s=9.0), after(float(place)))
+        known.add(Reading(step=step, total=188, open=True, eta_s=9.0), after(float(place)))
     done = known.progress(after(71))
     assert (done.counts, done.epoch, done.epochs, done.estimated) == ("epoch", 2, 4, True)
     assert done.epoch_fraction == pytest.approx(92 / 188)
@@ -218,17 +218,17 @@ def test_epochs_of_the_command_make_an_estimate_of_a_bar_for_each_epoch() -> Non
 
 
 @pytest.mark.parametrize(
-    ("said", "from_start", "first"),
+    ("hints", "from_start", "first"),
     [
         (FOUR, False, 94),  # looked at from the middle
         (FOUR._replace(resumes=True), True, 0),
-        (Said(), True, 0),
+        (CommandHints(), True, 0),
     ],
 )
-def test_without_a_known_epoch_there_is_but_its_own_bar(said, from_start, first) -> None:
-    known = TextProgress(said, from_start=from_start)
+def test_without_a_known_epoch_there_is_but_its_own_bar(hints, from_start, first) -> None:
+    known = TextProgress(hints, from_start=from_start)
     for place, step in enumerate((first, 180, 188, 0, 94)):
-        known.hear(Reading(step=step, total=188, open=True), after(float(place)))
+        known.add(Reading(step=step, total=188, open=True), after(float(place)))
     done = known.progress(after(5))
     assert (done.fraction, done.eta_s, done.epoch_fraction) == (None, None, 0.5)
 
@@ -280,7 +280,7 @@ def test_a_pause_between_epochs_is_in_the_eta_and_not_in_the_step_time() -> None
         readings.append((Reading(step=step, total=960, loss=1.0), at_s))
     known = TextProgress()
     for reading, at_s in readings:
-        known.hear(reading, after(at_s))
+        known.add(reading, after(at_s))
     now = after(readings[-1][1])
     assert known.steps_per_s(now) == pytest.approx(2.0)
     assert known.progress(now).eta_s == pytest.approx(480, rel=0.15)

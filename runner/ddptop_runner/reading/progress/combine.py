@@ -1,7 +1,7 @@
 """Combines the progress of the ranks into that of the job. Pure.
 
-The best source that knows the share done is taken: the total that the script reported, then that of
-a framework's trainer, then that of a line of output. Of several ranks the slowest counts.
+Uses the best source that knows the fraction done: the total that the script reported, then that of
+a framework's trainer, then that in the output. Of several ranks, the slowest counts.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import msgspec
 from ddptop_runner.model.snapshot import NodeSnapshot, Progress, RunStep
 from ddptop_runner.model.words import ProgressSource
 
-if TYPE_CHECKING:  # viewers read a snapshot's progress, and no message
+if TYPE_CHECKING:  # viewers read snapshots, not messages
     from ddptop_runner.model.probe_message import ProbeMessage
 
 _ORDER: tuple[ProgressSource, ...] = ("api", "trainer", "log")
@@ -27,15 +27,15 @@ def of_rank(
     text: Progress | None = None,
     text_every: int | None = None,
 ) -> Progress | None:
-    """How far one rank is, by its probe and its output; None where nothing said a total.
+    """A rank's progress, from its probe and its output; None without a total.
 
     Args:
-        reported: what its probe reports; a total without a source is of `report`, as in messages
-            of older probes.
-        run_step: by `run_step.of_rank`.
-        steps_per_s: of its probe.
-        text: what its output says.
-        text_every: how far apart the last two steps of the output were.
+        reported: by its probe; a total without a source is from `report`, as in messages of older
+            probes.
+        run_step: from `run_step.of_rank`.
+        steps_per_s: from its probe.
+        text: from its output.
+        text_every: distance between the last two steps of the output.
     """
     text = _brought_up(text, run_step, text_every)
     done, total = run_step, reported.total_steps
@@ -66,9 +66,9 @@ def of_rank(
 def _brought_up(
     text: Progress | None, steps: int | None, text_every: int | None
 ) -> Progress | None:
-    """What the output tells, with the run's step where that has gone on since the last line.
+    """Progress from the output, with the run's step if that has advanced since the last line.
 
-    Only where both count the same, as they do that are never farther apart than two lines.
+    Only if both count the same: they must be no farther apart than two lines.
     """
     if text is None or text.counts != "run" or text.step is None or not text.total:
         return text
@@ -80,7 +80,7 @@ def _brought_up(
 
 
 def of_job(ranks: Iterable[Progress | None]) -> Progress | None:
-    """How far the job is; None where no rank knows a total."""
+    """Progress of the job; None if no rank knows a total."""
     known = [one for one in ranks if one is not None]
     if not known:
         return None
@@ -93,7 +93,7 @@ def of_job(ranks: Iterable[Progress | None]) -> Progress | None:
 
 
 def ended(progress: Progress) -> Progress:
-    """The same of what has ended, which has no end ahead of it; done to the end is no estimate."""
+    """Progress of a job that has ended: no time left, and no estimate if it is complete."""
     return msgspec.structs.replace(
         progress,
         eta_s=None,
@@ -103,10 +103,7 @@ def ended(progress: Progress) -> Progress:
 
 
 def of_snapshot(snapshot: NodeSnapshot, is_live: bool) -> Progress | None:
-    """How far a job is, as a snapshot has it; one of an older ddptop knows step and total only.
-
-    What has ended has no end ahead of it.
-    """
+    """Progress of a job in a snapshot; one of an older ddptop has only the step and the total."""
     progress, eta_s = snapshot.progress, snapshot.eta_s if is_live else None
     if progress is not None:
         return progress if is_live else ended(progress)
@@ -119,7 +116,7 @@ def of_snapshot(snapshot: NodeSnapshot, is_live: bool) -> Progress | None:
 
 
 def of_moment(run: RunStep | None, last: NodeSnapshot | None) -> Progress | None:
-    """How far a job was; None where no total was known.
+    """Progress of a job at an earlier moment; None if no total was known.
 
     Args:
         run: the job's step at that moment.
@@ -127,7 +124,7 @@ def of_moment(run: RunStep | None, last: NodeSnapshot | None) -> Progress | None
     """
     if last is None or not last.total_steps:
         return None
-    told, total = last.progress, last.total_steps
+    latest, total = last.progress, last.total_steps
     done = run.step if run is not None and run.counts == "run" else None
     if done is not None and not 0 <= done <= total:
         done = None
@@ -135,11 +132,11 @@ def of_moment(run: RunStep | None, last: NodeSnapshot | None) -> Progress | None
         step=done,
         total=total,
         fraction=None if done is None else done / total,
-        estimated=done is not None and told is not None and told.estimated,
-        source="api" if told is None else told.source,
+        estimated=done is not None and latest is not None and latest.estimated,
+        source="api" if latest is None else latest.source,
     )
 
 
 def total_steps(progress: Progress | None) -> int | None:
-    """Steps of the whole run; None where only those of an epoch are known."""
+    """Steps of the whole run; None if only those of an epoch are known."""
     return progress.total if progress is not None and progress.counts == "run" else None

@@ -9,51 +9,50 @@ from ddptop_runner.model.words import ProgressUnit
 from ddptop_runner.reading.text.parser import Reading
 
 STRANGERS = 10
-"""So many steps in a row of another counter, and it is the one that goes on."""
+"""After so many steps in a row, another counter replaces the present one."""
 LAG_INTERVALS = 3
-"""So far behind a second process that writes into the same output may be."""
+"""How far a second process that writes to the same output may lag behind."""
 CLIMBS = 3
-"""A counter that went on so often at a change of the epoch counts the run."""
+"""A counter that continued across so many changes of the epoch counts the run."""
 
 
 class Counter:
-    """Something that is counted up to a total."""
+    """Something that an output counts, usually up to a total."""
 
     def __init__(self) -> None:
         self.step: int | None = None
         self.first: int | None = None
-        """The first that was told."""
         self.total: int | None = None
         self.epoch: int | None = None
-        """As the output numbers it."""
+        """As the output numbers them."""
         self.unit: ProgressUnit | None = None
-        """What it counts; None as long as `total` may be of an epoch or of the run."""
+        """None while `total` may be that of an epoch or of the run."""
         self.presumed = False
-        """Whether it is taken for the run's only because it does not say what it counts."""
+        """Whether `unit` is the run only because nothing says otherwise."""
         self.unnamed = False
-        """Whether it may count samples, for no word says what it counts."""
+        """Whether it may count samples, since no word says what it counts."""
         self.confirmed = False
-        """Whether it was seen to be the run's."""
+        """Whether it is known to count the run."""
         self.rounds: int | None = None
-        """How often it began anew, where no epoch is named; None if the first was not seen."""
+        """How often it started over, if no epoch is named; None if its start was not seen."""
         self.every: int | None = None
-        """How far apart the last two steps were."""
+        """The distance between the last two steps."""
         self.pace = Pace()
         self.at_s: float | None = None
-        self.told: tuple[float, float] | None = None
-        """(when, seconds to the total) as the output reckoned last."""
-        self.told_of_run: tuple[float, float] | None = None
-        """The same to the end of the run, where it tells both."""
+        self.estimate: tuple[float, float] | None = None
+        """The output's last own estimate, as (when, seconds to the total)."""
+        self.run_estimate: tuple[float, float] | None = None
+        """The same to the end of the run, if the output shows both."""
         self.rate_per_s: float | None = None
-        """As the output reckons."""
+        """According to the output."""
         self._last: Reading | None = None
         self._position = 0
-        """Steps since it was first seen, whatever began anew meanwhile."""
+        """Steps since the first, not affected by starting over."""
         self._widest = 0
-        """The farthest apart that two steps of one epoch were."""
+        """The largest distance between two consecutive steps of one epoch."""
         self._climbs = 0
         self._judged = False
-        """Whether `unit` was concluded from numbers alone."""
+        """Whether `unit` was inferred from numbers alone."""
         self._behind = 0
 
     def take(self, reading: Reading, at_s: float | None, from_start: bool = False) -> None:
@@ -61,7 +60,7 @@ class Counter:
 
         Args:
             reading: of this counter.
-            at_s: Unix seconds at which it was written; None if that is not known.
+            at_s: when it was written, in Unix seconds; None if unknown.
             from_start: whether the output was read from its beginning.
         """
         if reading.step is None:
@@ -79,7 +78,7 @@ class Counter:
             self.epoch = int(reading.epoch)
         self._last = reading
         if at_s is not None:
-            self.reckoned(at_s)
+            self.update_estimates(at_s)
             self.pace.mark(at_s, self._position)
 
     def _begin(self, reading: Reading, step: int, from_start: bool) -> None:
@@ -91,7 +90,7 @@ class Counter:
         self._position = step
 
     def _lags(self, reading: Reading, step: int) -> bool:
-        """Whether another process, which is a little behind, wrote that into the same output."""
+        """Whether another process that lags behind wrote the reading to the same output."""
         assert self.step is not None
         grown = self._grown(reading)
         back = self.step - step
@@ -101,12 +100,12 @@ class Counter:
         return lags and self._behind < STRANGERS
 
     def _grown(self, reading: Reading) -> int:
-        """By how much the number of the epoch has grown; 0 where none is named."""
+        """By how much the number of the epoch has increased; 0 if none is named."""
         known = reading.epoch is not None and self.epoch is not None
         return int(reading.epoch or 0) - (self.epoch or 0) if known else 0
 
     def _wraps(self, step: int) -> bool:
-        """Whether from the present step, near the total, it began anew."""
+        """Whether it started over from the present step, which was near the total."""
         if not self.total or self.step is None or step >= self.step:
             return False
         reach = 1.5 * (self.every or 1)
@@ -123,10 +122,10 @@ class Counter:
             if wraps or grown > 0:
                 self.unit, self.presumed = "epoch", False
             elif is_fresh and step <= max(1.5 * (self.every or 1), 0.05 * (self.total or 0)):
-                # it began anew before its total: of epochs that end early, or of another run
+                # started over before its total: epochs end early, or this is another run
                 self.unit, self.presumed, self.rounds = "epoch", False, None
         elif self.unit == "run" and grown > 0:
-            self.presumed, self.confirmed = False, True  # a bar that goes on over epochs
+            self.presumed, self.confirmed = False, True  # a bar that continues across epochs
         if moved > 0 and (not grown or self.unit == "run"):
             self.every = moved
             self._widest = max(self._widest, moved)
@@ -142,7 +141,7 @@ class Counter:
             self._add((self.total or 0) + moved if wraps else None, step)
 
     def _decide(self, grown: int, moved: int) -> None:
-        """What it counts, from what became of it as the epoch changed."""
+        """Infer what it counts from how it moved when the epoch changed."""
         if grown <= 0:
             return
         if moved <= 0:
@@ -156,10 +155,10 @@ class Counter:
                 self.unit, self._judged = "run", False
 
     def judge(self, first: int, last: int, epochs: int) -> None:
-        """See whether it can be the run's, given in which of its epochs, from 0, it may be.
+        """Check whether it can count the run, given the range of the current epoch, from 0.
 
-        Half an epoch is allowed for, since they need not be of the same length. The only epoch is
-        the run.
+        Half an epoch of tolerance allows for epochs of different lengths. A single epoch is the
+        run.
         """
         if self.unit is not None or not self.total or self.step is None:
             return
@@ -168,47 +167,47 @@ class Counter:
             self.unit, self._judged = "epoch", True
 
     def _add(self, moved: int | None, step: int) -> None:
-        """None: what follows has nothing to do with what was."""
+        """None if the new step is unrelated to those before."""
         if moved is None or moved < 0:
             self.pace.clear()
             self._position = step
         else:
             self._position += moved
 
-    def reckoned(self, at_s: float) -> None:
-        """Take over what the last reading reckons, which was written at that time."""
+    def update_estimates(self, at_s: float) -> None:
+        """Take the last reading's estimates, which were printed at that time."""
         if self._last is None:
             return
         reading, self.at_s = self._last, at_s
         self.rate_per_s = reading.rate_per_s or None
-        self.told = None if reading.eta_s is None else (at_s, reading.eta_s)
-        self.told_of_run = None if reading.run_eta_s is None else (at_s, reading.run_eta_s)
+        self.estimate = None if reading.eta_s is None else (at_s, reading.eta_s)
+        self.run_estimate = None if reading.run_eta_s is None else (at_s, reading.run_eta_s)
 
     def share(self) -> float | None:
-        """Done of the total; None where that is not known, or more was done than there is."""
+        """The fraction of the total that is done; None if unknown or more than 1."""
         if not self.total or self.step is None or not 0 <= self.step <= self.total:
             return None
         return self.step / self.total
 
-    def left_s(self, further: int, now_s: float, heard_s: float | None = None) -> float | None:
-        """Seconds until the total was reached, and `further` times more.
+    def left_s(self, further: int, now_s: float, last_read_s: float | None = None) -> float | None:
+        """Seconds until the total is reached, and `further` times more.
 
-        By the speed that was seen; else as the output itself says.
+        Based on the measured speed, or else on the output's own estimate.
 
         Args:
-            further: how many more times it is counted up to the total.
+            further: how many more times it counts up to the total.
             now_s: Unix seconds.
-            heard_s: when anything at all was read.
+            last_read_s: when anything at all was last read.
         """
         if self.step is None or not self.total:
             return None
         rest = self.total * (1 + further) - self.step
-        seen = self.pace.left_s(rest, now_s, heard_s)
+        seen = self.pace.left_s(rest, now_s, last_read_s)
         if seen is not None:
             return seen
         age_s = 0.0 if self.at_s is None else max(0.0, now_s - self.at_s)
-        if (told := self.told_of_run or (None if further else self.told)) is not None:
-            return max(0.0, told[1] - age_s)
+        if (estimate := self.run_estimate or (None if further else self.estimate)) is not None:
+            return max(0.0, estimate[1] - age_s)
         return max(0.0, rest / self.rate_per_s - age_s) if self.rate_per_s else None
 
 
@@ -217,36 +216,36 @@ def _unit(reading: Reading) -> ProgressUnit:
 
 
 WINDOW_S = 120.0
-"""Speed is measured over about this time, or over the last two counts."""
+"""The speed is measured over about this time, or over the last two counts."""
 MAX_MARKS = 128
 MAX_LONG_MARKS = 64
 SILENT_FACTOR = 10.0
-"""A log that is silent for so many of its usual intervals says nothing of the speed any more."""
+"""After so many of its usual intervals without output, a log's speed is unknown."""
 SILENT_LEAST_S = 5.0
 PAUSE = 4.0
-"""An interval so many times as long as usual is a pause."""
+"""An interval this many times longer than usual is a pause."""
 
 
 class Pace:
-    """Counts with their times; what counts must be told by the caller when it begins anew."""
+    """The speed of a count, from its values and times. The caller clears it on a restart."""
 
     def __init__(self) -> None:
         self._marks: deque[tuple[float, float]] = deque(maxlen=MAX_MARKS)
         self._long: list[tuple[float, float]] = []
-        """From the first on, ever farther apart."""
+        """Marks since the first, thinned out as they grow in number."""
         self._apart_s = 1.0
         self._steady: float | None = None
-        """Of the present marks; None before it is asked for."""
+        """Steps per second of the present marks; None until computed."""
 
     def clear(self) -> None:
-        """What follows has nothing to do with what was."""
+        """Forget all marks."""
         self._steady = None
         self._marks.clear()
         self._long.clear()
         self._apart_s = 1.0
 
     def mark(self, at_s: float, position: float) -> None:
-        """`position` was reached at that time; several of one look are one."""
+        """Record that `position` was reached at that time; marks with the same time are one."""
         self._steady = None
         if self._marks and position == self._marks[-1][1]:
             return
@@ -263,9 +262,9 @@ class Pace:
                 self._apart_s *= 2
 
     def per_s(self, now_s: float) -> float | None:
-        """While it counts: a pause, such as an evaluation between two epochs, is left out.
+        """The speed without pauses, such as evaluations between epochs.
 
-        None before two different counts were seen, and for a log that fell silent.
+        None before two different counts, and once the log falls silent.
         """
         if self._is_silent(now_s, None):
             return None
@@ -285,25 +284,25 @@ class Pace:
         steady = [(took_s, moved) for took_s, moved in pairs if took_s <= PAUSE * usual * moved]
         return sum(moved for _, moved in steady) / sum(took_s for took_s, _ in steady)
 
-    def _is_silent(self, now_s: float, heard_s: float | None) -> bool:
+    def _is_silent(self, now_s: float, last_read_s: float | None) -> bool:
         if len(self._marks) < 2:
             return False
         last_s = self._marks[-1][0]
         usual_s = (last_s - self._marks[0][0]) / (len(self._marks) - 1)
-        silent_s = now_s - max(last_s, heard_s or last_s)
+        silent_s = now_s - max(last_s, last_read_s or last_s)
         return silent_s > SILENT_FACTOR * usual_s + SILENT_LEAST_S
 
     def age_s(self, now_s: float) -> float:
         """Seconds since the last count; 0 without any."""
         return max(0.0, now_s - self._marks[-1][0]) if self._marks else 0.0
 
-    def left_s(self, rest: float, now_s: float, heard_s: float | None = None) -> float | None:
-        """Seconds until `rest` more is done; None where the speed is not known.
+    def left_s(self, rest: float, now_s: float, last_read_s: float | None = None) -> float | None:
+        """Seconds until `rest` more is done; None if the speed is unknown.
 
-        By the later half of all that was seen: pauses between epochs are part of what is to come.
-        `heard_s`: when anything was read, such as the bar of an evaluation, which is no silence.
+        Based on the later half of all marks, pauses included, since more will come. Anything
+        read at `last_read_s`, such as the bar of an evaluation, ends a silence.
         """
-        if len(self._marks) < 2 or self._is_silent(now_s, heard_s):
+        if len(self._marks) < 2 or self._is_silent(now_s, last_read_s):
             return None
         last_s, last = self._marks[-1]
         since_s = min(last_s - WINDOW_S, (self._long[0][0] + last_s) / 2)

@@ -1,7 +1,7 @@
-"""The progress of a rank, read from its output and from the arguments of its command. Pure.
+"""The progress of a rank, from its output and the arguments of its command. Pure.
 
-An output often counts one epoch only, and how many there are is in the command alone. What is
-computed with it is an estimate: a script may use the option for something else.
+Output often counts within one epoch, and only the command shows the number of epochs. Progress that
+depends on it is an estimate, since a script may use the option for something else.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from ddptop_runner.model.words import LossState, ProgressUnit
 from ddptop_runner.reading.progress.counter import STRANGERS, Counter, Pace
 from ddptop_runner.reading.text.parser import Reading
 
-# -- what the command says ------------------------------------------------------------------------
+# -- the command ------------------------------------------------------------------------
 
 _EPOCHS = frozenset(
     {"epochs", "num_epochs", "n_epochs", "nepochs", "num_epoch", "nb_epochs", "niter"}
     | {"max_epochs", "total_epochs"}
 )
 _RUN_BAR_EPOCHS = frozenset({"num_train_epochs"})
-"""Of Hugging Face's scripts, whose bars count the whole run."""
+"""Used by Hugging Face's scripts, whose bars count the whole run."""
 _STEPS = frozenset(
     {"max_steps", "max_iters", "max_train_steps", "train_iters", "total_steps", "max_update"}
     | {"num_train_steps"}
@@ -40,20 +40,20 @@ VALIDATION_LOSS = "validation loss"
 MOST = 10**9
 
 
-class Said(NamedTuple):
-    """What a command says; None where it does not, or says two things."""
+class CommandHints(NamedTuple):
+    """What a command's options say; None without the option, or if two contradict."""
 
     epochs: int | None = None
     run_bars: bool = False
-    """Whether a bar that does not say what it counts is the run's, as is usual beside this word."""
+    """Whether a bar that does not say what it counts is that of the run."""
     steps: int | None = None
-    """Of the whole run."""
+    """In the whole run."""
     resumes: bool = False
-    """Whether it may begin in the middle of the training."""
+    """Whether training may resume in the middle."""
 
 
-def of_command(words: Sequence[str]) -> Said:
-    """What the options tell: `--epochs 4`, `--epochs=4`, `trainer.max_epochs=4`."""
+def of_command(words: Sequence[str]) -> CommandHints:
+    """Read options such as `--epochs 4`, `--epochs=4`, and `trainer.max_epochs=4`."""
     epochs: set[int] = set()
     steps: set[int] = set()
     run_bars = resumes = False
@@ -72,11 +72,11 @@ def of_command(words: Sequence[str]) -> Said:
             steps.add(_count(value))
         elif _RESUMES.search(name) and (value.lower() not in _OFF or not equals):
             resumes = True
-    return Said(_only(epochs), run_bars, _only(steps), resumes)
+    return CommandHints(_only(epochs), run_bars, _only(steps), resumes)
 
 
 def _count(text: str) -> int:
-    """A whole number of at least 1; 0 for anything else."""
+    """A positive integer; 0 for anything else."""
     whole = text.removesuffix(".0")
     known = whole.isascii() and whole.isdigit() and len(whole) <= 10
     return min(int(whole), MOST) if known else 0
@@ -86,81 +86,81 @@ def _only(found: set[int]) -> int | None:
     return found.pop() or None if len(found) == 1 else None
 
 
-# -- what the output says -------------------------------------------------------------------------
+# -- the output -------------------------------------------------------------------------
 
 HOLD_S = 600.0
-"""For so long a bar stays the one that counts while a lesser one without a loss moves: evaluations
-draw such bars, also after the last step, and nothing in them says so."""
+"""How long a bar remains the counter while a smaller one without a loss moves: evaluations draw
+such bars, even after the last step, without saying what they are."""
 MAX_EPOCH = 1e12
 SURE_PART = 1.5
-"""So many epochs a bar holds at least that is told to be the run's by the epochs passed."""
+"""A bar with at least this many epochs, by the epochs passed, is that of the run."""
 
 
 class _Place(NamedTuple):
-    """Which epoch it is in."""
+    """The current epoch."""
 
     before: int
     of: int
     estimated: bool
 
 
-_NOTHING_SAID = Said()
+_NO_HINTS = CommandHints()
 
 
 class TextProgress:
-    """What the readings of one rank add up to."""
+    """The progress of one rank, from its readings."""
 
-    def __init__(self, said: Said = _NOTHING_SAID, from_start: bool = False) -> None:
-        """`said`: what the command tells; `from_start`: whether the output is read as a whole."""
+    def __init__(self, hints: CommandHints = _NO_HINTS, from_start: bool = False) -> None:
+        """`from_start`: whether the output is read from its beginning."""
         self.loss: float | None = None
         self.loss_state: LossState | None = None
         self.loss_step: int | None = None
         self.loss_last_good: float | None = None
         self.loss_since: dt.datetime | None = None
-        """When the first loss was read; of one that stood there before, nobody knows."""
+        """When the first loss was read; None for one that was printed before the first look."""
         self.step_since: dt.datetime | None = None
         self.epoch: float | None = None
         self.epochs: int | None = None
         self.scalars: dict[str, float] = {}
-        """By name, what is known beside losses and steps; of a validation its loss."""
+        """By name, values other than losses and steps, and the validation loss."""
         self.last_at: dt.datetime | None = None
         """When something new was read."""
         self.loss_min: float | None = None
         self.loss_max: float | None = None
-        self._said = said
+        self._hints = hints
         self._from_start = from_start
         self._steps = Counter()
         self._samples = Counter()
-        """Of the epoch, for an output that counts samples."""
+        """Samples of the epoch, in output that counts them."""
         self._outer: tuple[int, int] | None = None
-        """(done, all) of a bar of the epochs themselves."""
+        """(done, total) of a bar that counts epochs."""
         self._outer_moved = False
-        """Whether it has, and the bar below it not yet begun anew."""
+        """Whether it has moved while the bar below it has not started over."""
         self._epochs_done: float | None = None
-        """For an output that only has a line at the end of each epoch."""
+        """For output with only one line at the end of each epoch."""
         self._epoch_pace = Pace()
         self._first_epoch: float | None = None
         self._from_zero = False
-        """Whether epochs are counted from 0, as one saw."""
+        """Whether an epoch 0 was seen."""
         self._names_last = False
-        """Whether `epochs` is the number of the last, as in bars of Lightning."""
+        """Whether `epochs` is the number of the last, as in Lightning's bars."""
         self._counter: tuple[int, int | None] | None = None
-        """What `step` is read from, as (source, total): a log may hold a bar and lines as well."""
+        """The source of `step`, as (output, total): a log may contain both a bar and lines."""
         self._strangers = 0
 
     @property
     def step(self) -> int | None:
-        """As printed: within the epoch where the log counts so."""
+        """As printed, so possibly within the epoch."""
         return self._steps.step
 
     @property
     def every(self) -> int | None:
-        """How far apart the last two steps were that were told."""
+        """The distance between the last two steps that were printed."""
         return self._steps.every
 
     @property
     def printed(self) -> Printed | None:
-        """What its steps count; None before the first."""
+        """What its printed steps count; None before the first."""
         known = self._steps
         if known.step is None or known.first is None:
             return None
@@ -169,23 +169,22 @@ class TextProgress:
 
     @property
     def counts_run(self) -> bool:
-        """Whether `step` counts the whole run, as far as the log tells."""
+        """Whether `step` counts the whole run, as far as the log shows."""
         return self._steps.unit == "run" and not self._counts_epoch(self._steps)
 
     def begin_look(self) -> None:
-        """Smallest and largest loss are since the previous look."""
+        """Restart the range of the loss, which covers the time since the previous look."""
         self.loss_min = self.loss_max = None
 
-    def hear(self, reading: Reading, at: dt.datetime | None, source: int = 0) -> None:
+    def add(self, reading: Reading, at: dt.datetime | None, source: int = 0) -> None:
         """Fold in one reading.
 
         Args:
             reading: of this rank.
-            at: when it was written; None for what stood there before the first look, of which
-                nobody knows when.
-            source: which output it was read from.
+            at: when it was written; None if unknown, because that was before the first look.
+            source: the output that it was read from.
         """
-        if reading.epoch is not None and not 0 <= reading.epoch < MAX_EPOCH:  # of a broken table
+        if reading.epoch is not None and not 0 <= reading.epoch < MAX_EPOCH:  # from a broken table
             reading = msgspec.structs.replace(reading, epoch=None)
         if at is not None:
             self.last_at = at
@@ -222,10 +221,10 @@ class TextProgress:
             self.scalars[name] = value
 
     def written_last(self, at: dt.datetime) -> None:
-        """The last of what was heard without a time was written then."""
+        """Set the time of the last reading, which was added without one."""
         self.last_at = at
-        self._steps.reckoned(at.timestamp())
-        self._samples.reckoned(at.timestamp())
+        self._steps.update_estimates(at.timestamp())
+        self._samples.update_estimates(at.timestamp())
 
     def _take_epoch(self, reading: Reading, at: dt.datetime | None) -> None:
         self.epoch = reading.epoch
@@ -240,7 +239,7 @@ class TextProgress:
             self._epoch_pace.mark(at.timestamp(), reading.epoch)
 
     def _confirm(self, reading: Reading) -> None:
-        """A bar is the run's where, by a part of an epoch told beside it, it holds several."""
+        """A fractional epoch beside a bar shows whether the bar spans several, and is the run's."""
         steps, part = self._steps, reading.epoch
         if reading.step is not None or not part or part >= 1 or not steps.total or not steps.step:
             return
@@ -258,10 +257,10 @@ class TextProgress:
         else:
             self.loss, self.loss_state = None, "nan" if math.isnan(loss) else "inf"
 
-    # -- what is counted -------------------------------------------------------------------------
+    # -- which counter -------------------------------------------------------------------------
 
     def _is_counter(self, reading: Reading, source: int, at_s: float | None) -> bool:
-        """Whether this is what the step is read from: one that counts the run, if there is one."""
+        """Whether the step is read from this: a counter of the run is preferred."""
         counter = (source, reading.total)
         if counter == self._counter or self._is_shorter(reading, source):
             self._counter, self._strangers = counter, 0
@@ -277,7 +276,7 @@ class TextProgress:
         return True
 
     def _is_shorter(self, reading: Reading, source: int) -> bool:
-        """Whether it is the same counter in an epoch of another length, as the last may be."""
+        """Whether it is the same counter in an epoch of another length, such as the last."""
         known = self._steps
         if self._counter is None or source != self._counter[0] or reading.epoch is None:
             return False
@@ -285,7 +284,7 @@ class TextProgress:
         return named and known.epoch is not None and int(reading.epoch) > known.epoch
 
     def _holds(self, reading: Reading, at_s: float | None) -> bool:
-        """Whether what counts now was heard of not long ago, and the other is a lesser bar."""
+        """Whether the present counter moved recently, and the other is a smaller bar."""
         known, other = self._steps, reading.total
         if not known.total or known.step is None or reading.loss is not None or other is None:
             return False
@@ -294,23 +293,23 @@ class TextProgress:
             return False
         return at_s is None or known.at_s is None or at_s - known.at_s < HOLD_S
 
-    # -- what it adds up to ----------------------------------------------------------------------
+    # -- results ----------------------------------------------------------------------
 
     def steps_per_s(self, now: dt.datetime) -> float | None:
-        """By the log; None before two different steps were seen, and for a log that fell silent."""
+        """From the log; None before two different steps, and once the log falls silent."""
         return None if self._steps.unnamed else self._steps.pace.per_s(now.timestamp())
 
     def progress(self, now: dt.datetime) -> Progress | None:
-        """How far it is; None where nothing said a total."""
+        """Progress of the run; None without a total."""
         now_s = now.timestamp()
-        if self._steps.step is not None and (self._steps.total or self._said.steps):
+        if self._steps.step is not None and (self._steps.total or self._hints.steps):
             return self._of_count(self._steps, now_s)
         if self._samples.step is not None and self._samples.total:
             return self._of_count(self._samples, now_s)
         return self._of_epochs(now_s)
 
     def _of_epochs(self, now_s: float) -> Progress | None:
-        """Of an output without a total of steps."""
+        """For output without a total number of steps."""
         fraction = eta_s = None
         epoch, done, epochs = self.epoch, self._epochs_done, self.epochs
         if self._outer is not None:
@@ -326,31 +325,31 @@ class TextProgress:
         return Progress(epoch=epoch, epochs=epochs, fraction=fraction, eta_s=eta_s, source="log")
 
     def _counts_epoch(self, count: Counter) -> bool:
-        """Whether a counter that does not say what it counts is taken for that of an epoch."""
+        """Whether a counter that does not say what it counts is assumed to count an epoch."""
         if self._outer is not None:
             return count.unit == "run" and not count.confirmed
-        said = self._said
-        if said.epochs is None or said.epochs < 2 or said.run_bars:
+        hints = self._hints
+        if hints.epochs is None or hints.epochs < 2 or hints.run_bars:
             return False
-        return count.presumed and count.total != said.steps
+        return count.presumed and count.total != hints.steps
 
     def _of_count(self, count: Counter, now_s: float) -> Progress:
-        heard_s = None if self.last_at is None else self.last_at.timestamp()
+        last_read_s = None if self.last_at is None else self.last_at.timestamp()
         unit: ProgressUnit = count.unit or "epoch"
         if unit == "run" and self._counts_epoch(count):
             unit = "epoch"
         if unit == "run":
-            return self._of_run(count, now_s, heard_s)
+            return self._of_run(count, now_s, last_read_s)
         share, place = 0.0 if self._outer_moved else count.share(), self._place(count)
         fraction = eta_s = epoch_eta_s = None
         if count.unit is None:
             share = None
         if share is not None:
-            epoch_eta_s = count.left_s(0, now_s, heard_s)
+            epoch_eta_s = count.left_s(0, now_s, last_read_s)
             if place is not None:
                 fraction = min(1.0, (place.before + share) / place.of)
                 further = place.of - place.before - (0 if self._outer_moved else 1)
-                eta_s = count.left_s(further, now_s, heard_s)
+                eta_s = count.left_s(further, now_s, last_read_s)
             elif (rest := self._rest(count, now_s)) is not None:
                 eta_s, fraction = rest
         epoch, epochs = self.epoch, self.epochs
@@ -371,27 +370,27 @@ class TextProgress:
         )
 
     def _rest(self, count: Counter, now_s: float) -> tuple[float, float] | None:
-        """(seconds left, share done) by the output's own word on the rest, as of mmengine."""
+        """(seconds left, share done) from the output's own estimate of the rest, as in mmengine."""
         rate = count.pace.per_s(now_s) or count.rate_per_s
-        knows = count.told_of_run is not None and count.epoch and not self._from_zero
+        knows = count.run_estimate is not None and count.epoch and not self._from_zero
         if not knows or not rate or not count.total or count.step is None:
             return None
-        assert count.told_of_run is not None and count.epoch is not None
-        at_s, told_s = count.told_of_run
+        assert count.run_estimate is not None and count.epoch is not None
+        at_s, estimated_s = count.run_estimate
         done = (count.epoch - 1) * count.total + count.step
-        left_s = max(0.0, told_s - max(0.0, now_s - at_s))
-        return left_s, done / max(1.0, done + told_s * rate)
+        left_s = max(0.0, estimated_s - max(0.0, now_s - at_s))
+        return left_s, done / max(1.0, done + estimated_s * rate)
 
-    def _of_run(self, count: Counter, now_s: float, heard_s: float | None) -> Progress:
-        total, fraction, eta_s = count.total or self._said.steps, count.share(), None
+    def _of_run(self, count: Counter, now_s: float, last_read_s: float | None) -> Progress:
+        total, fraction, eta_s = count.total or self._hints.steps, count.share(), None
         if not count.total and total and count.step is not None and count.step <= total:
             fraction = count.step / total
-            eta_s = count.pace.left_s(total - count.step, now_s, heard_s)
+            eta_s = count.pace.left_s(total - count.step, now_s, last_read_s)
         elif fraction is not None:
-            eta_s = count.left_s(0, now_s, heard_s)
-        said = self._said
-        sure = count.confirmed or count.total == said.steps or said.epochs == 1
-        repeats = said.epochs is not None and count.epoch is None and not said.run_bars
+            eta_s = count.left_s(0, now_s, last_read_s)
+        hints = self._hints
+        sure = count.confirmed or count.total == hints.steps or hints.epochs == 1
+        repeats = hints.epochs is not None and count.epoch is None and not hints.run_bars
         doubtful = not count.total or (not sure and (count.presumed or repeats))
         return Progress(
             step=count.step,
@@ -405,34 +404,34 @@ class TextProgress:
         )
 
     def _place(self, count: Counter) -> _Place | None:
-        """Which epoch it is in; None where that is not known.
+        """The current epoch; None if unknown.
 
-        Of `epoch 0/4` nobody knows whether it is of four or of five, until epoch 4 comes.
+        `epoch 0/4` may be one of four or of five epochs, until epoch 4 appears.
         """
         if self._outer is not None:
             done, epochs = self._outer
             return _Place(done, epochs, False) if done < epochs else None
-        said = self._said.epochs
+        expected = self._hints.epochs
         if count.epoch is None:
-            known = said is not None and count.rounds is not None and not self._said.resumes
-            if not known or said is None or count.rounds is None or count.rounds >= said:
+            known = expected is not None and count.rounds is not None and not self._hints.resumes
+            if not known or expected is None or count.rounds is None or count.rounds >= expected:
                 return None
-            return _Place(count.rounds, said, True)
+            return _Place(count.rounds, expected, True)
         number, of = count.epoch, self.epochs
         if of is None:
             first = 0 if self._from_zero else 1 if self._is_first_one() else None
-            if said is None or first is None or not first <= number < said + first:
+            if expected is None or first is None or not first <= number < expected + first:
                 return None
-            return _Place(number - first, said, True)
+            return _Place(number - first, expected, True)
         if self._names_last:
             return _Place(number, of + 1, False) if number <= of else None
         if not self._from_zero:
             return _Place(number - 1, of, False) if 1 <= number <= of else None
         if number == of:
             return _Place(number, of + 1, False)
-        known = said in (of, of + 1) and number < of
-        return _Place(number, said, True) if known and said is not None else None
+        known = expected in (of, of + 1) and number < of
+        return _Place(number, expected, True) if known and expected is not None else None
 
     def _is_first_one(self) -> bool:
-        """Whether epochs are counted from 1: the whole output was read, and that came first."""
+        """Whether the first epoch is 1: the whole output was read, and 1 came first."""
         return self._from_start and self._first_epoch == 1

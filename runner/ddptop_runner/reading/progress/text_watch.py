@@ -1,7 +1,7 @@
-"""Follows the output of a live job's ranks, and the files that they log to, for losses and steps.
+"""Follows the output of a live job's ranks, and the files they log to, for losses and steps.
 
-Looks once a second, and reads a bounded number of bytes each time: of a log that grows faster only
-the end is read, and the parser begins anew behind the gap, so that nothing is made of two halves.
+Each look, once a second, reads a bounded number of bytes. Of a log that grows faster, only the end
+is read, by a fresh parser, so that no reading is assembled from two halves.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from ddptop_runner.store import logs
 from ddptop_runner.store.logs import LogFile
 
 BUDGET_BYTES = 64 * 1024
-"""Read of all logs in one look."""
+"""Read from all logs in one look."""
 LEAST_BYTES = 8 * 1024
-"""Of one log; where there are so many logs that this is too much, they are read in turn."""
+"""Read from one log; if there are too many logs for the budget, they take turns."""
 FIRST_BYTES = 256 * 1024
-"""Of all logs in the first look at an attempt that began before this supervisor."""
+"""Read from all logs in the first look at an attempt that started before this supervisor."""
 FRESH_S = 5.0
-"""What stands in the logs of an attempt that is older at the first look was written before."""
+"""If an attempt is older than this at the first look, the times of its output are unknown."""
 MAX_RANKS = 4096
 
 _LINE_START = re.compile(rb"[\r\n]")
@@ -32,29 +32,29 @@ _ZEROS = re.compile(rb"\0+")
 
 
 class LogStream:
-    """A log that grows: how far it has been read, and its parser."""
+    """A growing log with its parser and read position."""
 
     def __init__(self, log: LogFile) -> None:
         self.log = log
         self.parser = LossParser()
         self.on_text: Callable[[bytes], None] | None = None
-        """Gets what the parser gets."""
+        """Called with the text that the parser is fed."""
         self.is_whole = True
-        """Whether it was read from its beginning without a gap."""
+        """Whether it was read from its beginning without gaps."""
         self._cut = False
-        """Whether the next bytes begin inside a line."""
+        """Whether the next bytes start inside a line."""
         self._rests = False
 
     @property
     def unread(self) -> int:
-        """Bytes; 0 where that cannot be seen."""
+        """In bytes; 0 if unknown."""
         try:
             return max(0, self.log.end - self.log.position)
         except OSError:
             return 0
 
     def read(self, max_bytes: int) -> tuple[list[Reading], int]:
-        """(what is new, how many bytes were read)."""
+        """(new readings, bytes read)."""
         data, gap = self.log.read_new(max_bytes)
         if gap:
             self._cut, self.is_whole = True, False
@@ -81,41 +81,38 @@ class LogStream:
 
 
 class TextWatch:
-    """What the present attempt's logs tell of each rank. Close it.
+    """Each rank's progress, from the logs of the present attempt. Close it.
 
     Args:
         folder: the job's.
-        command: the words that started the training, which may tell how many epochs it has.
+        command: the command that started training, which may show the number of epochs.
     """
 
     def __init__(self, folder: RunFolder, command: Sequence[str] = ()) -> None:
         self._folder = folder
-        self._said = of_command(command)
+        self._hints = of_command(command)
         self._attempt: int | None = None
         self._streams: dict[int, LogStream] = {}
         self._ranks: dict[int, TextProgress] = {}
         self._turn = 0
 
     def of_rank(self, rank: int) -> TextProgress | None:
-        """What the output tells of a rank; None where it tells nothing."""
+        """A rank's progress; None if its output shows none."""
         return self._ranks.get(rank)
 
     @property
     def ranks(self) -> dict[int, TextProgress]:
-        """All of whom something is told, by rank."""
+        """By rank, for those whose output shows any."""
         return self._ranks
 
     def look(self, attempt: int, age_s: float, ranks: Collection[int], now: dt.datetime) -> int:
-        """Read on.
+        """Read what is new in the logs, and return the number of bytes read.
 
         Args:
-            attempt: the present one; a new one begins with nothing.
-            age_s: for how long it has run.
-            ranks: those that are known, for lines that name none.
+            attempt: the present one; what is known of another is dropped.
+            age_s: how long it has run.
+            ranks: those known, for lines that name none.
             now: the wall clock.
-
-        Returns:
-            How many bytes were read.
         """
         first = attempt != self._attempt
         if first:
@@ -137,17 +134,17 @@ class TextWatch:
             share = max(LEAST_BYTES, (budget - used) // left)
             try:
                 readings, size = stream.read(min(share, budget - used))
-            except OSError:  # its file system is gone for now
+            except OSError:  # its file system is unavailable
                 continue
             used += size
             for reading in readings:
-                self._hear(writer, reading, ranks, at, stream.is_whole)
+                self._add(writer, reading, ranks, at, stream.is_whole)
         return used
 
     def _in_turn(self) -> Iterator[tuple[int, tuple[int, LogStream]]]:
-        """(how many are left, (writer, log)): those with little to read leave more to the others.
+        """Each as (how many remain, (writer, log)), those with little to read first.
 
-        Those with much take turns in being first.
+        They leave the rest of the budget to the others, which take turns being first.
         """
         order = list(self._streams.items())
         self._turn = (self._turn + 1) % len(order)
@@ -164,7 +161,7 @@ class TextWatch:
                     continue
                 self._streams[writer] = LogStream(log)
 
-    def _hear(
+    def _add(
         self,
         writer: int,
         reading: Reading,
@@ -177,24 +174,24 @@ class TextWatch:
         if known is None:
             if len(self._ranks) >= MAX_RANKS:
                 return
-            said = self._said._replace(resumes=self._said.resumes or bool(self._attempt))
-            known = self._ranks[rank] = TextProgress(said, is_whole)
-        known.hear(reading, at, writer)
+            hints = self._hints._replace(resumes=self._hints.resumes or bool(self._attempt))
+            known = self._ranks[rank] = TextProgress(hints, is_whole)
+        known.add(reading, at, writer)
 
     def close(self) -> None:
-        """Let go of the logs; what they told stays."""
+        """Close the logs; the progress remains."""
         for stream in self._streams.values():
             stream.log.close()
         self._streams.clear()
 
 
 class RankFiles:
-    """What the files that a job logs to tell of each rank. Close it.
+    """Each rank's progress, from the files that a job logs to. Close it.
 
     Args:
-        folder: below which they are searched for.
-        since_s: Unix seconds at which the job, or its attempt, began.
-        read_every_s: pause between two reads.
+        folder: is searched for them, with its subfolders.
+        since_s: when the job or its attempt started, in Unix seconds.
+        read_every_s: pause between reads.
     """
 
     def __init__(self, folder: str, since_s: float, read_every_s: float) -> None:
@@ -204,11 +201,11 @@ class RankFiles:
     def look(
         self, pids: Mapping[int, Collection[int]], others: Collection[int], now: dt.datetime
     ) -> list[tuple[int, dt.datetime, Reading]]:
-        """What is new, as (rank, when it was written, the reading).
+        """What is new, as (rank, when it was written, reading).
 
         Args:
-            pids: of each rank and of what it started.
-            others: pids that belong to the job and to no rank.
+            pids: by rank, those of its process and the processes it started.
+            others: pids of the job that belong to no rank.
             now: the wall clock.
         """
         for known in self.ranks.values():
@@ -217,16 +214,16 @@ class RankFiles:
         for file, reading in self._watch.read():
             if (rank := rank_of(file, pids, others)) is not None:
                 at = written_at(reading, now)
-                self.ranks.setdefault(rank, TextProgress()).hear(reading, at)
+                self.ranks.setdefault(rank, TextProgress()).add(reading, at)
                 found.append((rank, at, reading))
         return found
 
     def close(self) -> None:
-        """Let go of the files; what they told stays."""
+        """Close the files; the progress remains."""
         self._watch.close()
 
 
 def _named(reading: Reading, ranks: Collection[int]) -> int:
-    """Whose a line of a launcher's output is: who it names; else the first rank's."""
+    """The rank that a line of a launcher's output names, or else the first."""
     named = reading.rank if reading.rank is not None else reading.local_rank
     return min(ranks, default=0) if named is None else named

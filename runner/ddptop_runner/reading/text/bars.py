@@ -1,4 +1,4 @@
-"""Progress bars in a line of output: of tqdm, rich, Keras and Ultralytics; and times left, rates.
+"""Parses the progress bars of tqdm, rich, Keras, and Ultralytics, times left, and rates.
 
 Every function takes one line as lowercase bytes, without control sequences, and is linear in its
 length.
@@ -19,11 +19,11 @@ _ENDLESS = re.compile(  # of unknown length: 188it [00:47, ...], |   | 188/? [00
 )
 _EMPTY_BAR = re.compile(rb"\|[^|]{0,200}\|\s{0,8}$")
 _OF_EPOCHS = re.compile(rb"epochs?:?$")
-_OF_STEPS = re.compile(rb"(?<![a-z])steps:?$")  # of the run, in scripts of Hugging Face
+_OF_STEPS = re.compile(rb"(?<![a-z])steps:?$")  # of the run, in Hugging Face's scripts
 _EPOCH_RATE = re.compile(rb"epochs?/s|s/epoch")
 _AFTER_GLYPHS = re.compile(rb"\s{1,4}(\d{1,18})/(\d{1,18})(?![\w./])")
 _KERAS = re.compile(rb"\s{0,12}(\d{1,18})/(\d{1,18}) ")
-_GLYPHS = (b"\xe2\x94\x81", b"\xe2\x95\xb8", b"\xe2\x95\xba")  # the parts of a bar of rich
+_GLYPHS = (b"\xe2\x94\x81", b"\xe2\x95\xb8", b"\xe2\x95\xba")  # the parts of rich's bar
 _PERCENT_END = re.compile(rb"\s{0,8}\d{0,3}$")
 _TRAINING_BAR = re.compile(rb"epoch|train|iter|step|batch|(?<![a-z])it(?![a-z])")
 _STEP_UNIT = rb"(?:it|its|iter|iters|step|steps|batch|batches)"
@@ -60,18 +60,18 @@ _PER_S = {b"s": 1.0, b"ms": 1e3, b"us": 1e6}
 
 
 class Bar(NamedTuple):
-    """A progress bar, at one redraw."""
+    """One redraw of a progress bar."""
 
     reading: Reading
     complete: bool
-    """Whether its end was seen: what follows cannot change its figures."""
+    """Whether it ended, so that what follows cannot change its values."""
     validation: bool
     training: bool
-    """Whether it says by itself that it counts training: not, say, files being loaded."""
+    """Whether it shows that it counts training, and not, say, files being loaded."""
 
 
 def seconds(clock: bytes) -> float:
-    """Of `1:09`, `1:02:03` or `1 day, 2:03:04`."""
+    """Seconds in `1:09`, `1:02:03`, or `1 day, 2:03:04`."""
     days, has_days, clock = clock.rpartition(b", ")
     total = 0
     for part in clock.split(b":"):
@@ -80,7 +80,7 @@ def seconds(clock: bytes) -> float:
 
 
 def bar(line: bytes) -> Bar | None:
-    """The progress bar in the line."""
+    """The progress bar in the line, if there is one."""
     percent = line.find(b"%|")
     if percent >= 0 and (found := _TQDM.match(line, percent)) is not None:
         before = _PERCENT_END.sub(b"", line[:percent])
@@ -92,7 +92,7 @@ def bar(line: bytes) -> Bar | None:
     if glyph >= 0 and (found := _AFTER_GLYPHS.match(line, glyph + 3)) is not None:
         rest = line[found.end() : found.end() + 200]
         drawn = _bar(line[: line.find(b"\xe2")], found, True, rest)
-        if b"epoch" in line[: line.find(b"\xe2")]:  # of Lightning, by rich
+        if b"epoch" in line[: line.find(b"\xe2")]:  # Lightning's, drawn by rich
             drawn = drawn._replace(reading=replace(drawn.reading, from_zero=True))
         return drawn
     if b"/step" in line or b"] - eta: " in line:
@@ -126,7 +126,7 @@ def _endless(before: bytes, step: int, complete: bool, rest: bytes) -> Bar:
 
 
 def _kinds(described: bytes, of: Epoch, rest: bytes) -> tuple[bool, bool]:
-    """(whether it says that it counts a validation, whether that it counts training)."""
+    """(counts a validation, counts training), as far as it shows."""
     validation = says_validation(described) or b"map50" in described
     training = _BAR_RATE.search(rest) is not None and (
         not described or of.number is not None or _TRAINING_BAR.search(described) is not None
@@ -135,7 +135,7 @@ def _kinds(described: bytes, of: Epoch, rest: bytes) -> tuple[bool, bool]:
 
 
 def _timed(reading: Reading, rest: bytes) -> Reading:
-    """The reading of a bar, with the times that stand behind its count."""
+    """Add the times that follow a bar's count to its reading."""
     left = _LEFT.search(rest)
     eta_s = None
     if left is not None:
@@ -155,7 +155,7 @@ def _rate(text: bytes, other: re.Pattern[bytes] | None = None) -> float | None:
 
 
 def _or_none(rate: float) -> float | None:
-    """0 is what stands there before anything is known."""
+    """None for 0, which is shown until the rate is known."""
     return rate if rate > 0 else None
 
 
@@ -164,11 +164,11 @@ def _inverse(time_of_step: float, per_s: float) -> float | None:
 
 
 def with_timing(reading: Reading, line: bytes) -> Reading:
-    """The reading of a line that is no bar, with the times that it tells."""
+    """Add the times on a line that is not a bar to its reading."""
     eta_s = run_eta_s = rate = None
     if b"eta" in line and (found := _ETA.search(line)) is not None:
         eta_s = seconds(found[1])
-        if b"data_time" in line:  # of mmengine and detectron2: of the whole run
+        if b"data_time" in line:  # mmengine and detectron2: of the whole run
             eta_s, run_eta_s = None, eta_s
     if b"time" in line and (found := _STEP_TIME.search(line)) is not None:
         if found[5] is not None:

@@ -1,8 +1,8 @@
-"""What one clean line of a training's output says: its loss, step, epoch and rank.
+"""Parses one clean line of training output: its losses, step, epoch, and rank.
 
 Every function takes one line as lowercase bytes, without control sequences, and is linear in its
-length. Which names mean the loss of the training or of a validation is one rule for text, CSV, and
-event files.
+length. Text, CSV, and event files share one rule for which names mean a training or a validation
+loss.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ NEUTRAL = frozenset(
     {b"", b"total", b"lm", b"avg", b"average", b"mean", b"batch", b"running", b"step", b"iter"}
     | {b"mini", b"minibatch", b"cur", b"curr", b"current", b"global", b"reduced"}
 )
-"""Words that may stand beside `loss` without making it another loss."""
+"""Words beside `loss` that do not make it a different loss."""
 _OF_TAGS = frozenset({b"loss", b"inner", b"dataloader", b"idx", b"0", b"vs", b"iterations"})
-"""The same in the names of logged series only."""
+"""Further ones, in the names of logged series only."""
 _PARTS = re.compile(rb"[_/.\-]")
 _TAG_PARTS = re.compile(rb"[_/.\-\s:|]+")
 _FOLDER_PARTS = re.compile(rb"[^a-z]+")
@@ -31,40 +31,40 @@ MAX_TAG_CHARS = 96
 
 
 class Name(NamedTuple):
-    """What the name of a loss says."""
+    """What the name of a loss means."""
 
     weight: int
-    """Less is better: 0 the step's own, 1 a mean over the epoch."""
+    """Lower is better: 0 for the step's own loss, 1 for a mean over the epoch."""
     validation: bool
     training: bool
-    """Whether it says by itself that it is the training's."""
+    """Whether the name alone makes it a training loss."""
     has_train: bool
-    """Whether a word for a training is in it, be there one for a validation too."""
+    """Whether it contains a word for training, even beside one for validation."""
     counts_epochs: bool = False
-    """Whether it is logged by the number of the epoch, as Keras does."""
+    """Whether its steps are epochs, as in Keras."""
 
 
 @lru_cache(maxsize=1024)
 def around_loss(before: bytes, after: bytes) -> Name | None:
-    """What a name says, given what is glued to the word `loss` on both sides; None: not the loss.
+    """Interpret a name, given what adjoins the word `loss`; None if it is not the loss.
 
     Args:
         before: such as `train/` or `val_`.
-        after: such as `_step`; a letter right after the word makes it another word.
+        after: such as `_step`; with a letter right after `loss`, it is a different word.
     """
     if after and after[:1] not in b"_/.-":
         return None  # lossless, losses
     parts = set(_PARTS.split(before + after))
     if parts - TRAIN - VALIDATION - NEUTRAL - {b"epoch"}:
-        return None  # a part of the loss, or its scale
+        return None  # a component of the loss, or its scale
     return _name(parts)
 
 
 @lru_cache(maxsize=1024)
 def of_tag(tag: str) -> Name | None:
-    """What the name of a logged series says, such as `Loss/train` or `train_loss_step`.
+    """Interpret the name of a logged series, such as `Loss/train` or `train_loss_step`.
 
-    None: it is not the loss of a training or of a validation.
+    None if it is neither a training nor a validation loss.
     """
     if len(tag) > MAX_TAG_CHARS:
         return None
@@ -80,7 +80,7 @@ def of_tag(tag: str) -> Name | None:
 
 
 def is_validation_folder(folder: str) -> bool:
-    """Whether the folder's own name says that what is logged there is of a validation."""
+    """Whether the folder's own name says that it holds logs of a validation."""
     return not VALIDATION.isdisjoint(_FOLDER_PARTS.split(folder.lower().encode("utf-8", "replace")))
 
 
@@ -123,18 +123,18 @@ class Loss(NamedTuple):
     value: float
     validation: bool
     weight: int
-    """Less is better: 0 the step's own, 1 a mean over the epoch, 2 under an unknown name."""
+    """Lower is better: 0 for the step's own, 1 for a mean over the epoch, 2 for an unknown name."""
 
 
 def says_validation(text: bytes) -> bool:
-    """Whether a word of the text is one for a validation."""
+    """Whether the text contains a word for validation."""
     return _VAL_WORD.search(text) is not None
 
 
 def _named(line: bytes, at: int, suffix: bytes, validates_from: int) -> tuple[int, bool] | None:
-    """(weight, whether of a validation) of the name around `loss` at `at`; None: not the loss.
+    """(weight, is a validation's) of the name around `loss` at `at`; None if it is not the loss.
 
-    `validates_from`: where the first word for a validation ends in the line.
+    `validates_from` is where the line's first word for validation ends.
     """
     start = at
     while start > 0 and line[start - 1] in _NAME_CHARS and at - start < _MAX_NAME:
@@ -156,28 +156,27 @@ def _named(line: bytes, at: int, suffix: bytes, validates_from: int) -> tuple[in
     return weight, validation or validates_from <= start
 
 
-_PLAIN = re.compile(  # the only loss of a line, without a name that asks for a closer look
+_PLAIN = re.compile(  # the only loss of a line, under a plain name
     rb"(?:^|[\s,;|{(\"'])(?P<name>(?:train_|train/)?loss)[\"']?(?:\s{0,8}[:=]\s{0,8}|\s{1,8})[\"'(]?"
     rb"(?P<value>[-+]?\d+\.\d*(?:e[-+]?\d+)?)(?![\w%]|\.\d)"
 )
 
 
 def _is_of_another_step(line: bytes, start: int) -> bool:
-    """Whether the two words before the name at `start` say that it is a record or a goal."""
+    """Whether the two words before the name make it a record or a target."""
     return not _OF_ANOTHER_STEP.isdisjoint(line[max(0, start - 32) : start].split()[-2:])
 
 
 def losses(line: bytes) -> list[Loss]:
-    """At most one loss of the training and one of a validation, the training's first."""
+    """At most one training loss and one validation loss, in this order."""
     if line.count(b"loss") == 1 and b"val" not in line and b"test" not in line:
         plain = _PLAIN.search(line)
         if plain is not None and not _is_of_another_step(line, plain.start("name")):
             return [Loss(float(plain["value"]), False, 0)]
-    return _closely(line)
+    return _any_losses(line)
 
 
-def _closely(line: bytes) -> list[Loss]:
-    """The same of any line."""
+def _any_losses(line: bytes) -> list[Loss]:
     best: dict[bool, Loss] = {}
     word = _VAL_WORD.search(line)
     validates_from = len(line) if word is None else word.end()
@@ -197,13 +196,13 @@ def _closely(line: bytes) -> list[Loss]:
 
 
 def _is_value(line: bytes, found: re.Match[bytes]) -> bool:
-    """Whether what follows is a value and no part of a sentence."""
+    """Whether what follows is a value, not part of a sentence."""
     sep, number = found["sep"].strip(), found["number"]
     if _DIGITS.fullmatch(number) and _COMMA.match(line, found.end()):
-        return False  # 0,52: a decimal comma, or the first of several
+        return False  # 0,52: a decimal comma, or the first of several numbers
     if sep in (b":", b"="):
         return True
-    if number[-1:].isalpha():  # nan, inf: words of a sentence too
+    if number[-1:].isalpha():  # nan and inf, which may be part of a sentence
         return not sep and _END_OF_WORD.match(line, found.end()) is not None
     return any(char in b".e" for char in number)
 
@@ -215,7 +214,7 @@ _SCALAR = re.compile(
 
 
 def scalars(line: bytes) -> tuple[tuple[str, float], ...]:
-    """The first learning rate and gradient norm of a line, by the names that they are shown by."""
+    """The first learning rate and gradient norm of a line, as (display name, value)."""
     if b"lr" not in line and b"learning" not in line and b"norm" not in line:
         return ()
     found: dict[str, float] = {}
@@ -230,50 +229,50 @@ StepUnit = Literal["run", "epoch", "samples", "epochs"]
 
 
 class Reading(msgspec.Struct, frozen=True, gc=False):
-    """What one line of output, or one redraw of a progress bar, says of a training."""
+    """What one line of output, or one redraw of a progress bar, says about training."""
 
     rank: int | None = None
-    """Of the line's own prefix, such as `[0]<stdout>:`; None where it does not say."""
+    """From the line's own prefix, such as `[0]<stdout>:`; None without one."""
     local_rank: int | None = None
-    """The same where the prefix counts on its host, as `[default0]:` of torchrun does."""
+    """From a prefix with a local rank, such as torchrun's `[default0]:`."""
     step: int | None = None
     """As printed; see `counts`."""
     total: int | None = None
-    """What `step` counts up to: of the whole run or of one epoch, see `counts`."""
+    """What `step` counts up to, in the whole run or in one epoch; see `counts`."""
     counts: StepUnit = "run"
-    """What `step` counts: steps of the whole run, as far as the line tells, steps of the epoch,
-    samples of the epoch, or epochs themselves."""
+    """What `step` counts: as far as the line shows, steps of the whole run; or steps of the epoch,
+    samples of the epoch, or epochs."""
     loss: float | None = None
-    """May be NaN or infinite, as printed; None where the line tells only how far it is."""
+    """As printed, so it may be NaN or infinite; None if the line shows only progress."""
     epoch: float | None = None
-    """As printed, counted from 0 or from 1."""
+    """As printed: the first is 0 or 1."""
     kind: ReadingKind = "train"
     eta_s: float | None = None
-    """Seconds until `total` is reached, as the output itself reckons."""
+    """Seconds until `total` is reached, by the output's own estimate."""
     rate_per_s: float | None = None
-    """How much of what `step` counts is done in a second, as the output says."""
+    """What `step` counts per second, according to the output."""
     run_eta_s: float | None = None
-    """Seconds until the whole run ends, where the output says that beside a count of the epoch."""
+    """Seconds until the run ends, if the output shows that beside the steps of an epoch."""
     epochs: int | None = None
-    """What stands behind the slash of `epoch`: how many there are, or the number of the last."""
+    """After the slash of `epoch`: the number of epochs, or the number of the last epoch."""
     written_at_s: float | None = None
-    """Unix seconds at which it was written; None where the output does not say."""
+    """In Unix seconds; None if the output has no timestamp."""
     open: bool = False
-    """Whether `counts` is only what is usual: `total` may be of an epoch as well as of the run."""
+    """Whether `counts` is a guess: `total` may be that of an epoch or of the run."""
     unnamed: bool = False
-    """Whether no word says what is counted: it may be samples."""
+    """Whether no word says what is counted, so that it may be samples."""
     from_zero: bool = False
-    """Whether such outputs count epochs from 0, and `epochs` is the number of the last."""
+    """Whether the first epoch is 0 and `epochs` is the number of the last."""
     scalars: tuple[tuple[str, float], ...] = ()
-    """What else stands there by name, such as a learning rate."""
+    """Other named values, such as the learning rate."""
 
 
 class Epoch(NamedTuple):
-    """Which epoch a line is of."""
+    """The epoch that a line belongs to."""
 
     number: float | None = None
     of: int | None = None
-    """What stands behind its slash."""
+    """What follows its slash."""
 
 
 _NO_EPOCH = Epoch()
@@ -332,7 +331,7 @@ def _find_step(line: bytes, begin: int = 0) -> re.Match[bytes] | None:
 
 
 def epoch(line: bytes) -> Epoch:
-    """The epoch that the line names."""
+    """The epoch that the line names, if any."""
     found = _EPOCH.search(line) if b"epoch" in line else None
     if found is None and b"g " in line:
         found = _TABLE_EPOCH.match(line)
@@ -342,16 +341,16 @@ def epoch(line: bytes) -> Epoch:
 
 
 def names_epoch_alone(line: bytes) -> bool:
-    """Whether the line names an epoch and nothing else, as Keras does above each bar."""
+    """Whether the line names only an epoch, like the one Keras prints above each bar."""
     return _EPOCH_ALONE.match(line) is not None
 
 
 def progress(line: bytes) -> Reading:
-    """Step, total, and epoch of a line that holds a loss and is no progress bar."""
+    """Step, total, and epoch of a line with a loss that is not a progress bar."""
     if b"epoch" in line:
         found = _EPOCH_BRACKETS.search(line)
         if found is None and (colon := _EPOCH_COLON.search(line)) is not None:
-            updates = _find_step(line)  # fairseq tells both
+            updates = _find_step(line)  # fairseq prints both
             if updates is not None:
                 return Reading(step=int(updates[1]), epoch=float(colon[1]))
             found = colon
@@ -384,7 +383,7 @@ def progress(line: bytes) -> Reading:
         further = _find_step(line, found.end())
         if further is None or int(further[1]) < step:
             counts, is_open = "epoch", True
-        elif further[2] and int(further[2]) > total:  # the run's, beside that of the epoch
+        elif further[2] and int(further[2]) > total:  # the run's, beside the epoch's
             step, total = int(further[1]), int(further[2])
         else:
             counts = "epoch"
@@ -406,7 +405,7 @@ def _in_two_brackets(found: re.Match[bytes]) -> Reading:
 
 
 def lone_progress(line: bytes) -> Reading | None:
-    """Step and total of a line without a loss, in the words of a framework that is known."""
+    """Step and total of a line without a loss, in the format of a known framework."""
     if b"step=" in line and (found := _DEEPSPEED.search(line)) is not None:
         return Reading(step=int(found[1] or found[2]))
     if b"iteration" in line and (found := _MEGATRON.search(line)) is not None:
@@ -415,7 +414,7 @@ def lone_progress(line: bytes) -> Reading | None:
 
 
 def counted(line: bytes) -> Reading | None:
-    """Step, total, and epoch of a line that begins with them, as `Step 100/5000` does."""
+    """Step, total, and epoch of a line that begins with them, such as `Step 100/5000`."""
     if b"/" not in line or line[:1] not in b"sieb[ ":
         return None
     if (found := _TWO_BRACKETS.match(line)) is not None:
@@ -434,12 +433,12 @@ def counted(line: bytes) -> Reading | None:
 
 
 class Prefix(NamedTuple):
-    """Who wrote a line, by its prefix."""
+    """The prefix that a launcher adds to a line."""
 
     rank: int | None
     local_rank: int | None
     start: int
-    """Where the line proper begins."""
+    """Where the line itself begins."""
     at: int
     """Where the prefix begins."""
 
@@ -457,7 +456,7 @@ _TRIPLE = re.compile(rb"\s{0,4}(\d{1,18}) ([-+]?\d{1,12}\.\d{1,18}(?:e[-+]?\d{1,
 
 
 def prefixes(line: bytes) -> list[Prefix]:
-    """Every prefix in the line: two ranks that write into one pipe can share a line."""
+    """All prefixes in the line, which two ranks that write to one pipe can share."""
     found = []
     if b"]<std" in line or b"]:" in line or b"rank" in line:
         for match in _PREFIX.finditer(line):
@@ -479,7 +478,7 @@ def prefixes(line: bytes) -> list[Prefix]:
 
 
 def rank_in_words(line: bytes) -> int | None:
-    """The rank that the line names in its text, as in `rank 3: step 10`."""
+    """The rank that the text names, as in `rank 3: step 10`."""
     if b"rank" not in line:
         return None
     found = _RANK_WORD.search(line)
@@ -487,6 +486,6 @@ def rank_in_words(line: bytes) -> int | None:
 
 
 def step_and_value(line: bytes) -> tuple[int, float] | None:
-    """(step, number) of a line that holds nothing else, as after the prefix of `[0] 40 2.414`."""
+    """(step, number) of a line with nothing else, such as `[0] 40 2.414` after its prefix."""
     found = _TRIPLE.match(line)
     return (int(found[1]), float(found[2])) if found else None

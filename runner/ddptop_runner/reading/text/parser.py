@@ -1,8 +1,7 @@
 """Reads losses and steps from the output of a training, whichever framework printed it.
 
-Pure: bytes go in, readings come out. Nothing here knows of files or processes. `LossParser` cuts an
-output into lines and redraws, and sees what each adds to those before it; `says` returns what one
-line says by itself.
+Pure: bytes in, readings out, with no knowledge of files or processes. `LossParser` splits an output
+into lines and redraws and compares each with those before it; `statements` parses a single line.
 """
 
 from __future__ import annotations
@@ -20,49 +19,49 @@ from ddptop_runner.reading.text.fields import Reading
 __all__ = ["MAX_LINE_BYTES", "LossParser", "Reading"]
 
 MAX_LINE_BYTES = 8192
-"""What is looked at of one line or redraw; of a longer one the end is passed over."""
+"""Of a longer line or redraw, the rest is ignored."""
 
 MAX_RANKS = 1024
-"""Numbers of ranks that are remembered; an output that names more is not trusted with any."""
+"""An output that names more ranks is not trusted: what is known of them is dropped."""
 
 MIN_LONE_TOTAL = 20
-"""A count without a loss up to less is of something else: parts of an installation, say."""
+"""A smaller total beside no loss counts something else, such as the parts of an installation."""
 
 
 class _Drawn(NamedTuple):
-    """What a progress bar showed last."""
+    """The last state of a progress bar."""
 
     epoch: float | None
     step: int | None
     loss: float | None
     given: bool
-    """Whether the loss of this step was handed out."""
+    """Whether a reading with the loss of this step was returned."""
 
 
 class LossParser:
-    """Readings of one output, fed in pieces of any size. Confined to one thread.
+    """Parses one output, fed in pieces of any size. Not thread-safe; memory is bounded.
 
-    Takes any bytes. A redraw of a progress bar counts as a line; one that shows a new step with
-    the loss of the step before gives a reading without a loss. Memory does not grow.
+    A redraw of a progress bar counts as a line. One that shows a new step with the previous step's
+    loss results in a reading without a loss.
     """
 
     def __init__(self) -> None:
         self._carry = b""
         self._skipping = False
-        """Inside the passed-over end of a long line."""
+        """Whether the next bytes belong to the ignored end of a long line."""
         self._epoch: tuple[float | None, int | None] = (None, None)
-        """Of the last line that named one alone, as Keras does above each bar."""
+        """From the last line with nothing but an epoch, which Keras prints above each bar."""
         self._drawn: dict[tuple[int | None, bool], _Drawn] = {}
         self._gave = False
-        """Whether the last redraw said anything new."""
+        """Whether the last redraw reading anything new."""
         self._bare: dict[int, Reading] = {}
-        """The last line of a rank that held a step and a number without a name."""
+        """By rank, the last line with a step and an unnamed number."""
         self._proven: set[int] = set()
-        """Ranks whose steps in such lines were seen to grow."""
+        """Ranks whose steps in such lines have increased."""
         self._counted: dict[int | None, Reading] = {}
 
     def feed(self, data: bytes) -> list[Reading]:
-        """Take the next bytes; the readings of all lines and redraws that ended in them."""
+        """Parse the next bytes; return readings of the lines and redraws they complete."""
         readings: list[Reading] = []
         pieces = (self._carry + data.lower()).replace(b"\r", b"\n").split(b"\n")
         self._carry = pieces.pop()
@@ -80,125 +79,132 @@ class LossParser:
                 continue
             if len(piece) > MAX_LINE_BYTES:
                 piece = piece[: piece.rfind(b" ", 0, MAX_LINE_BYTES) + 1]
-            for form, said in says(piece):
-                if (form == "line" and not self._is_headed(said)) or (
-                    form == "pair" and said.rank in self._proven
+            for form, reading in statements(piece):
+                if (form == "line" and not self._is_headed(reading)) or (
+                    form == "pair" and reading.rank in self._proven
                 ):
-                    readings.append(said)
+                    readings.append(reading)
                 else:
-                    self._take(form, said, readings)
+                    self._take(form, reading, readings)
         return readings
 
     def settle(self) -> list[Reading]:
-        """What the progress bar in the unfinished line says, to be asked while the output rests.
+        """Parse the progress bar in the unfinished line; call this while nothing is printed.
 
-        A bar is ended only by its next redraw, which may be minutes away. Nothing else is read from
-        an unfinished line: it may end inside a number.
+        Only the next redraw ends a bar, and that may be minutes away. Nothing else is read from an
+        unfinished line, since it may end inside a number.
         """
         return self.peek(self._carry)
 
     def peek(self, line: bytes) -> list[Reading]:
-        """The same of an unfinished line at hand, as it stands on a screen."""
+        """Parse the progress bar in an unfinished line, such as one read from a screen."""
         readings: list[Reading] = []
         lower = line.lower()
         if (bar := bars.bar(clean(lower))) is not None and bar.complete:
-            for form, said in says(lower[:MAX_LINE_BYTES]):
-                self._take(form, said, readings)
+            for form, reading in statements(lower[:MAX_LINE_BYTES]):
+                self._take(form, reading, readings)
         return readings
 
-    def _take(self, form: str, said: Reading, readings: list[Reading]) -> None:
-        """Add what a statement adds to those before it."""
+    def _take(self, form: str, reading: Reading, readings: list[Reading]) -> None:
+        """Append the readings that a statement adds to those before it."""
         if form == "line":
-            readings.append(self._headed(said))
+            readings.append(self._headed(reading))
         elif form == "bar":
-            self._redraw(said, readings)
+            self._redraw(reading, readings)
         elif form == "with bar":
             if self._gave:
-                readings.append(self._in_epoch(said, said.loss))
+                readings.append(self._in_epoch(reading, reading.loss))
         elif form == "pair":
-            self._pair(said, readings)
+            self._pair(reading, readings)
         elif form == "epoch":
-            self._epoch = (said.epoch, said.epochs)
+            self._epoch = (reading.epoch, reading.epochs)
         else:
-            self._count(said, readings)
+            self._count(reading, readings)
 
-    def _is_headed(self, said: Reading) -> bool:
-        """Whether its epoch stands on a line above it, so that its total may be of that epoch."""
-        return self._epoch[0] is not None and said.epoch is None and said.total is not None
+    def _is_headed(self, reading: Reading) -> bool:
+        """Whether a line above names its epoch, so that its total may be that of the epoch."""
+        return self._epoch[0] is not None and reading.epoch is None and reading.total is not None
 
-    def _headed(self, said: Reading) -> Reading:
-        if not self._is_headed(said) or said.counts != "run":
-            return said
+    def _headed(self, reading: Reading) -> Reading:
+        if not self._is_headed(reading) or reading.counts != "run":
+            return reading
         epoch, epochs = self._epoch
-        return msgspec.structs.replace(said, epoch=epoch, epochs=epochs, counts="epoch", open=True)
+        return msgspec.structs.replace(
+            reading, epoch=epoch, epochs=epochs, counts="epoch", open=True
+        )
 
-    def _in_epoch(self, said: Reading, loss: float | None) -> Reading:
-        """The reading of a bar; Keras names the epoch above it."""
-        said = self._headed(said)
-        epoch, epochs = said.epoch, said.epochs
-        if epoch is None and said.counts == "epoch":
+    def _in_epoch(self, reading: Reading, loss: float | None) -> Reading:
+        """The reading of a bar, whose epoch Keras prints on the line above."""
+        reading = self._headed(reading)
+        epoch, epochs = reading.epoch, reading.epochs
+        if epoch is None and reading.counts == "epoch":
             epoch, epochs = self._epoch
-        done = said.total is not None and said.step is not None and said.step >= said.total
-        eta_s = 0.0 if done else said.eta_s  # the time of an ended bar is what it took
-        return msgspec.structs.replace(said, loss=loss, epoch=epoch, epochs=epochs, eta_s=eta_s)
+        done = (
+            reading.total is not None and reading.step is not None and reading.step >= reading.total
+        )
+        eta_s = 0.0 if done else reading.eta_s  # a finished bar shows the time it took
+        return msgspec.structs.replace(reading, loss=loss, epoch=epoch, epochs=epochs, eta_s=eta_s)
 
-    def _redraw(self, said: Reading, readings: list[Reading]) -> None:
-        """One state of a progress bar: what it adds to the state before."""
-        counts_steps = said.counts in ("epoch", "run")
-        epoch = self._epoch[0] if said.epoch is None and counts_steps else said.epoch
-        key = (said.rank if said.rank is not None else said.local_rank, said.kind == "val")
+    def _redraw(self, reading: Reading, readings: list[Reading]) -> None:
+        """Append what a redraw of a progress bar adds to its previous state."""
+        counts_steps = reading.counts in ("epoch", "run")
+        epoch = self._epoch[0] if reading.epoch is None and counts_steps else reading.epoch
+        key = (
+            reading.rank if reading.rank is not None else reading.local_rank,
+            reading.kind == "val",
+        )
         before = self._drawn.get(key)
-        loss = give = said.loss
+        loss = given = reading.loss
         self._gave = True
         if before is not None:
-            same = before.step == said.step and before.epoch == epoch
+            same = before.step == reading.step and before.epoch == epoch
             stale = before.loss == loss or (loss != loss and before.loss != before.loss)  # NaN
             if same and stale and (before.given or loss is None):
                 self._gave = False
                 return
             if stale and not same:
-                give = None
+                given = None
         if len(self._drawn) >= MAX_RANKS:
             self._drawn.clear()
-        self._drawn[key] = _Drawn(epoch, said.step, loss, give is not None)
-        readings.append(self._in_epoch(said, give))
+        self._drawn[key] = _Drawn(epoch, reading.step, loss, given is not None)
+        readings.append(self._in_epoch(reading, given))
 
-    def _pair(self, said: Reading, readings: list[Reading]) -> None:
-        """`[rank] step number`: a loss by custom only, so its steps must be seen to grow first."""
-        rank = said.rank
-        assert rank is not None and said.step is not None
+    def _pair(self, reading: Reading, readings: list[Reading]) -> None:
+        """`[rank] step number`: a loss by convention only, so the step must increase first."""
+        rank = reading.rank
+        assert rank is not None and reading.step is not None
         if rank in self._proven:
-            readings.append(said)
+            readings.append(reading)
             return
         before = self._bare.get(rank)
-        if before is not None and before.step is not None and said.step > before.step:
-            readings += [before, said]
+        if before is not None and before.step is not None and reading.step > before.step:
+            readings += [before, reading]
             if len(self._proven) >= MAX_RANKS:
                 self._proven.clear()
             self._proven.add(rank)
         if len(self._bare) >= MAX_RANKS:
             self._bare.clear()
-        self._bare[rank] = said
+        self._bare[rank] = reading
 
-    def _count(self, said: Reading, readings: list[Reading]) -> None:
-        """`Step 100/5000` without a loss: of the training if it goes on by the same total."""
-        rank = said.rank if said.rank is not None else said.local_rank
+    def _count(self, reading: Reading, readings: list[Reading]) -> None:
+        """`Step 100/5000` without a loss: progress if the step changes while the total does not."""
+        rank = reading.rank if reading.rank is not None else reading.local_rank
         before = self._counted.get(rank)
         if len(self._counted) >= MAX_RANKS:
             self._counted.clear()
-        self._counted[rank] = said
-        assert said.step is not None and said.total is not None
-        if said.total < MIN_LONE_TOTAL or said.step > said.total:
+        self._counted[rank] = reading
+        assert reading.step is not None and reading.total is not None
+        if reading.total < MIN_LONE_TOTAL or reading.step > reading.total:
             return
-        if before is not None and before.total == said.total and before.step != said.step:
-            readings.append(self._headed(said))
+        if before is not None and before.total == reading.total and before.step != reading.step:
+            readings.append(self._headed(reading))
 
 
-# -- one line by itself ----------------------------------------------------------------------------
+# -- a single line ----------------------------------------------------------------------------
 
 Form = Literal["line", "bar", "with bar", "epoch", "count", "pair"]
-"""What a statement is: a line that stands for itself, a progress bar, a second loss in a bar, a
-line that names an epoch alone, a step without more, or a step and a number without a name."""
+"""A complete line, a progress bar, a second loss in a bar, a line with nothing but an epoch, one
+with nothing but a step, or one with a step and an unnamed number."""
 
 _ANSI = re.compile(
     rb"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\|$)|[px^_][^\x1b]*(?:\x1b\\|$)"
@@ -207,32 +213,31 @@ _ANSI = re.compile(
 )
 _BACKSPACES = re.compile("\x08+")
 _SHORTEST = len("step 1")
-"""A state of a line that is shorter says nothing."""
+"""A shorter state of a line is ignored."""
 _MAX_STATES = 256
-"""Of one line, the last: with more it shows a spinner, not progress bars."""
+"""Only the last states of a line are parsed: one with more is a spinner, not a progress bar."""
 
 
-Said = tuple[Form, Reading]
-"""One statement of a line."""
+Statement = tuple[Form, Reading]
 
 
-def says(line: bytes) -> list[Said]:
-    """All statements of a line in lowercase, in order."""
+def statements(line: bytes) -> list[Statement]:
+    """Parse a lowercase line into its statements, in order."""
     line = clean(line)
     if 8 in line:
-        return [said for drawn in _without_backspaces(line) for said in _says(drawn)]
-    return list(_says(line))
+        return [found for state in _without_backspaces(line) for found in _statements_of(state)]
+    return list(_statements_of(line))
 
 
 def clean(line: bytes) -> bytes:
-    """The line without control sequences."""
+    """Remove control sequences from a line."""
     return _ANSI.sub(b"", line) if b"\x1b" in line or b"\x9b" in line else line
 
 
 def _without_backspaces(line: bytes) -> list[bytes]:
-    """The states that a line was in: backspaces to its start begin a new one.
+    """The successive states of a line: backspaces to its start begin a new one.
 
-    As on a screen, a backspace moves and takes nothing away until something is written.
+    As on a terminal, a backspace moves the cursor, and erases only what is then overwritten.
     """
     states = []
     text: list[str] = []
@@ -252,7 +257,7 @@ def _without_backspaces(line: bytes) -> list[bytes]:
     return [state.encode("utf-8", "replace") for state in long_enough[-_MAX_STATES:]]
 
 
-def _says(line: bytes) -> Iterator[Said]:
+def _statements_of(line: bytes) -> Iterator[Statement]:
     if line[:1] == b"[" or b"]<std" in line or b"]:" in line:
         found = fields.prefixes(line)
         if found:
@@ -265,7 +270,7 @@ def _says(line: bytes) -> Iterator[Said]:
     yield from _of_rank(line, None, None)
 
 
-def _of_rank(line: bytes, rank: int | None, local: int | None) -> Iterator[Said]:
+def _of_rank(line: bytes, rank: int | None, local: int | None) -> Iterator[Statement]:
     has_loss = b"loss" in line
     if not has_loss and not (
         b"step" in line or b"epoch" in line or b"iter" in line or b"/s" in line or b"s/" in line
@@ -273,13 +278,13 @@ def _of_rank(line: bytes, rank: int | None, local: int | None) -> Iterator[Said]
         if rank is not None and (pair := fields.step_and_value(line)) is not None:
             yield "pair", Reading(rank=rank, step=pair[0], loss=pair[1])
         return
-    if b"train_runtime" in line:  # the summary of a Hugging Face Trainer: a mean over the run
+    if b"train_runtime" in line:  # a Hugging Face Trainer's summary: a mean over the run
         return
     found = fields.losses(line) if has_loss else []
     others = fields.scalars(line) if found else ()
     if (bar := bars.bar(line)) is not None:
-        for form, said in _bar(bar, found, rank, local):
-            yield form, replace(said, scalars=others) if others else said
+        for form, reading in _bar(bar, found, rank, local):
+            yield form, replace(reading, scalars=others) if others else reading
         return
     if rank is None and local is None and found:
         rank = fields.rank_in_words(line)
@@ -290,25 +295,25 @@ def _of_rank(line: bytes, rank: int | None, local: int | None) -> Iterator[Said]
     if others:
         where = replace(where, scalars=others)
     for loss in found:
-        yield _said("line", where, rank, local, loss)
+        yield _statement("line", where, rank, local, loss)
 
 
-def _lone(line: bytes, rank: int | None, local: int | None) -> Iterator[Said]:
-    """A line without a loss."""
+def _lone(line: bytes, rank: int | None, local: int | None) -> Iterator[Statement]:
+    """Statements of a line without a loss."""
     where = fields.lone_progress(line)
     if where is not None:
-        yield _said("line", bars.with_timing(where, line), rank, local)
+        yield _statement("line", bars.with_timing(where, line), rank, local)
     elif b"epoch" in line and fields.names_epoch_alone(line):
         of = fields.epoch(line)
         if of.number is not None:
             yield "epoch", Reading(rank, local, epoch=of.number, epochs=of.of)
     elif (count := fields.counted(line)) is not None:
-        yield _said("count", bars.with_timing(count, line), rank, local)
+        yield _statement("count", bars.with_timing(count, line), rank, local)
 
 
 def _bar(
     bar: bars.Bar, found: list[fields.Loss], rank: int | None, local: int | None
-) -> Iterator[Said]:
+) -> Iterator[Statement]:
     shown = [loss for loss in found if not loss.validation]
     validation = bar.validation or (bool(found) and not shown)
     if not found and (bar.validation or not bar.training):
@@ -316,18 +321,18 @@ def _bar(
     loss = (shown or found)[0] if found else None
     if loss is not None and validation:
         loss = loss._replace(validation=True)
-    yield _said("bar", bar.reading, rank, local, loss)
+    yield _statement("bar", bar.reading, rank, local, loss)
     if shown and len(found) > 1:
-        yield _said("with bar", bar.reading, rank, local, found[1])
+        yield _statement("with bar", bar.reading, rank, local, found[1])
 
 
-def _said(
+def _statement(
     form: Form,
     where: Reading,
     rank: int | None,
     local: int | None,
     loss: fields.Loss | None = None,
-) -> Said:
+) -> Statement:
     if loss is None:
         return form, replace(where, rank=rank, local_rank=local)
     kind = "val" if loss.validation else "train"

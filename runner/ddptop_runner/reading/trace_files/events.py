@@ -1,7 +1,7 @@
 """Reads the scalars of a TensorBoard event file: records, checksums, and protobuf's wire format.
 
-Pure; takes any bytes. Only what a scalar needs is read: of Event `wall_time`, `step` and `summary`,
-of a value `tag`, `simple_value` and, as TF2 writes it, `tensor`.
+Pure, and safe for any bytes. Reads only what a scalar needs: `wall_time`, `step`, and `summary` of
+an Event; and `tag`, `simple_value`, and `tensor` (written by TF2) of a value.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _TENSOR_VALUES = {5: ("<f", _FIXED32), 6: ("<d", _FIXED64)}  # float_val, double
 _CONTENT = {1: "<f", 2: "<d", 3: "<i", 9: "<q", 19: "<e"}  # DT_FLOAT, DOUBLE, INT32, INT64, HALF
 _BFLOAT16 = 14
 MAX_VALUES = 4096
-"""Of one event."""
+"""In one event."""
 
 Value = int | bytes
 
@@ -41,7 +41,7 @@ class Event(NamedTuple):
 
 
 def _varint(data: bytes, at: int) -> tuple[int, int]:
-    """(value, where the next byte stands); raises IndexError at the end of the data."""
+    """(value, position after it); raises IndexError at the end of the data."""
     value = shift = 0
     while True:
         byte = data[at]
@@ -53,7 +53,7 @@ def _varint(data: bytes, at: int) -> tuple[int, int]:
 
 
 def _fields(data: bytes) -> Iterator[tuple[int, int, Value]]:
-    """(number, wire type, value) of each field, up to the first that is damaged."""
+    """(number, wire type, value) of each field, up to the first damaged one."""
     at, size = 0, len(data)
     while at < size:
         try:
@@ -75,9 +75,9 @@ def _fields(data: bytes) -> Iterator[tuple[int, int, Value]]:
 
 
 def read_event(data: bytes) -> Event | None:
-    """The event that the data of a record holds; None where it holds no scalar."""
+    """The event in the data of a record; None without a scalar."""
     if b"oss" not in data and b"OSS" not in data and b"epoch" not in data:
-        return None  # nothing that is asked for: most events of a busy file
+        return None  # nothing of interest, like most events of a busy file
     written_at_s, step = None, 0
     scalars: list[tuple[str, float]] = []
     for number, wire, value in _fields(data):
@@ -110,7 +110,7 @@ def _scalar(data: bytes) -> tuple[str, float] | None:
 
 
 def _of_tensor(data: bytes) -> float | None:
-    """The number that a tensor of one element holds."""
+    """The number in a tensor of one element."""
     dtype, content, number = 0, None, None
     for field, wire, value in _fields(data):
         if isinstance(value, int):
@@ -158,7 +158,7 @@ _TABLE = _table()
 
 
 def crc32c(data: bytes) -> int:
-    """The checksum of `data`; some 10 MB/s."""
+    """The checksum of `data`, at about 10 MB/s."""
     table, crc = _TABLE, 0xFFFFFFFF
     for byte in data:
         crc = table[(crc ^ byte) & 0xFF] ^ (crc >> 8)
@@ -166,15 +166,15 @@ def crc32c(data: bytes) -> int:
 
 
 def masked(data: bytes) -> int:
-    """The checksum as it is stored: turned and shifted, since data may hold checksums itself."""
+    """The checksum as stored: rotated and offset, since data may itself contain checksums."""
     crc = crc32c(data)
     return ((crc >> 15 | crc << 17) + _MASK_DELTA) & 0xFFFFFFFF
 
 
 MAX_RECORD_BYTES = 1 << 20
-"""A longer record is passed over: it holds pictures or sounds, and is not held in memory."""
+"""Longer records, which contain images or audio, are skipped and not kept in memory."""
 MAX_CHECKED_BYTES = 1 << 16
-"""The checksum of longer data is not computed: it would take longer than it is worth."""
+"""The checksum of longer data is not verified, since that would take too long."""
 HEADER_BYTES = 12
 _FOOTER_BYTES = 4
 _HEADER = struct.Struct("<QI")
@@ -190,24 +190,24 @@ class Record(NamedTuple):
 
     @property
     def intact(self) -> bool:
-        """Whether the data is what was written, as far as that is checked."""
+        """Whether the checksum matches, as far as it is verified."""
         return len(self.data) > MAX_CHECKED_BYTES or masked(self.data) == self.checksum
 
 
 class RecordReader:
-    """Records of one stream, fed in pieces of any size. Takes any bytes; memory is bounded."""
+    """Parses the records of one stream, fed in pieces of any size. Memory is bounded."""
 
     def __init__(self, in_the_middle: bool = False) -> None:
-        """`in_the_middle`: the first bytes need not be the beginning of a record."""
+        """`in_the_middle`: the first bytes may not be the start of a record."""
         self._rest = b""
         self._to_skip = 0
         self._lost = in_the_middle
-        """Whether the next record has to be looked for."""
+        """Whether to search for the next record."""
         self._known: dict[bytes, int] = {}
 
     @property
     def to_skip(self) -> int:
-        """Bytes ahead that need not be fed at all: tell with `skipped` that they were left out."""
+        """Bytes ahead that need not be fed; report with `skipped` that they were left out."""
         return self._to_skip
 
     def skipped(self, count: int) -> None:
@@ -215,7 +215,7 @@ class RecordReader:
         self._to_skip -= count
 
     def feed(self, data: bytes) -> list[Record]:
-        """Take the next bytes; the records that ended in them."""
+        """Parse the next bytes; returns the records that they complete."""
         if self._to_skip:
             passed = min(self._to_skip, len(data))
             self._to_skip -= passed
@@ -245,11 +245,11 @@ class RecordReader:
         return records
 
     def _next_header(self, data: bytes, at: int) -> int:
-        """Where the next header stands after damage; where none does, how far that is known."""
+        """Position of the next header after damage, or up to where there is none."""
         last = len(data) - HEADER_BYTES
         if not self._lost:
             at += 1
-        # a length below 4 GiB ends in four zeros: only there is a checksum computed
+        # a length below 4 GiB ends in four zeros: compute a checksum only there
         zeros = data.find(b"\0\0\0\0", at + 4)
         while 0 <= zeros <= last + 4:
             head = zeros - 4

@@ -1,7 +1,7 @@
 """Reads losses and steps from one file: TensorBoard events, or Lightning's metrics.csv.
 
-Pure. Of several series that mean the loss, such as `train_loss_step` and `train_loss_epoch`, one
-for the training and one for the validation is handed out.
+Pure. Of several series of the loss, such as `train_loss_step` and `train_loss_epoch`, returns one
+for training and one for validation.
 """
 
 from __future__ import annotations
@@ -18,20 +18,20 @@ from ddptop_runner.reading.trace_files.events import RecordReader
 FileKind = Literal["events", "csv"]
 
 MAX_LINE_BYTES = 1 << 16
-"""A CSV line that is longer ends the file: it is no table of numbers."""
+"""A longer CSV line ends reading: the file is not a table of numbers."""
 MAX_STEP = 10**18
 
 
 class _Chosen:
-    """Which series is the loss of the training, and which that of a validation."""
+    """Chooses the series of the training loss and that of the validation loss."""
 
     def __init__(self, validation: bool) -> None:
         self._all_validation = validation
-        """Whether the folder says so of every series in the file."""
+        """Whether the folder's name makes every series in the file one of a validation."""
         self._best: dict[bool, tuple[int, str]] = {}
 
     def name(self, tag: str) -> fields.Name | None:
-        """What the series says, if it is the one to be handed out."""
+        """What the name means, if it is the best of its kind so far."""
         name = fields.of_tag(tag)
         if name is None:
             return None
@@ -46,21 +46,21 @@ class _Chosen:
 
 
 class EventSeries:
-    """Readings of an event file."""
+    """Parses an event file into readings."""
 
     def __init__(self, validation: bool = False, in_the_middle: bool = False) -> None:
         """Begin a file.
 
         Args:
-            validation: the folder says that a validation is logged there.
-            in_the_middle: the first bytes are not those at the beginning of the file.
+            validation: whether the folder's name says that it holds logs of a validation.
+            in_the_middle: whether the first bytes are not the beginning of the file.
         """
         self.records = RecordReader(in_the_middle)
         self._chosen = _Chosen(validation)
         self._epoch: tuple[int | None, float] | None = None
 
     def feed(self, data: bytes) -> list[Reading]:
-        """Take the next bytes; what their events say."""
+        """Parse the next bytes; returns the readings of their events."""
         readings: list[Reading] = []
         for record in self.records.feed(data):
             event = events.read_event(record.data)
@@ -101,24 +101,24 @@ class EventSeries:
 
 
 class CsvSeries:
-    """Readings of a table whose first line names the columns: step, epoch and losses."""
+    """Parses a table whose first line names the columns: step, epoch, and losses."""
 
     def __init__(self, validation: bool = False) -> None:
         self.head = b""
-        """The first line as it stands in the file: where it changes, the file was rewritten."""
+        """The first line of the file; if it changes, the file was rewritten."""
         self.rows = 0
-        """Lines read below it."""
+        """Number of lines read below it."""
         self.known_rows = 0
-        """So many of the first rows are passed over: they were handed out before."""
+        """Number of rows to skip, because they were returned before."""
         self._rest = b""
         self._chosen = _Chosen(validation)
         self._columns: list[str] | None = None
         self._is_table = True
         self._losses: list[tuple[int, str]] = []
-        """(column, its name), the better ones first."""
+        """(column, name), best first."""
 
     def feed(self, data: bytes) -> list[Reading]:
-        """Take the next bytes; what the lines say that ended in them."""
+        """Parse the next bytes; returns the readings of the lines that they complete."""
         if not self._is_table:
             return []
         lines = (self._rest + data).split(b"\n")
@@ -186,7 +186,7 @@ class CsvSeries:
 
 
 def _number(text: str | None) -> float | None:
-    """The number in a cell, NaN and infinity too; None for an empty one."""
+    """The number in a cell, which may be NaN or infinite; None if it is empty."""
     try:
         return float(text) if text else None
     except ValueError:

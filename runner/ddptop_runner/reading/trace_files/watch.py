@@ -1,6 +1,6 @@
-"""Finds the files that a job logs to, and which rank writes each, and follows them.
+"""Finds the files that a job logs to and the rank that writes each, and follows them.
 
-It does so in a thread, so that a slow file system blocks nothing.
+This happens in a thread, so that a slow file system blocks nothing else.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from ddptop_runner.reading.trace_files.series import CsvSeries, EventSeries, Fil
 
 FIND_EVERY_S = 30.0
 _FIRST_FINDS_S = (2.0, 3.0, 5.0, 10.0)
-"""Pauses after the first searches: files appear early in a training."""
+"""Pauses between the first searches: most files appear early in training."""
 MAX_WAITING = 8192
-"""Readings that wait to be taken; of more the newest are kept."""
+"""Readings waiting to be taken; beyond that, the oldest are dropped."""
 _LEAVE_S = 0.2
 
 
@@ -33,9 +33,9 @@ class TraceWatch:
     """Follows the files that one job logs to in a thread; no method blocks on them. Close it.
 
     Args:
-        folder: below which the files are searched for, now and every half a minute.
-        since_s: Unix seconds; files that were last written before are left out.
-        read_every_s: pause between two reads.
+        folder: is searched for files, with its subfolders, now and every half minute.
+        since_s: Unix seconds; files last written before are ignored.
+        read_every_s: pause between reads.
     """
 
     def __init__(self, folder: str, since_s: float, read_every_s: float) -> None:
@@ -47,14 +47,14 @@ class TraceWatch:
         self._thread.start()
 
     def read(self) -> list[tuple[TraceFile, Reading]]:
-        """What was read since the last call, with the file that it is from."""
+        """What was read since the last call, with the file that each reading is from."""
         taken = []
         while self._waiting:
             taken.append(self._waiting.popleft())
         return taken
 
     def close(self) -> None:
-        """Stop following; does not wait for a file system that does not answer."""
+        """Stop following, without waiting for a file system that does not answer."""
         self._stop.set()
         self._thread.join(_LEAVE_S)
 
@@ -72,9 +72,9 @@ class TraceWatch:
 
 
 READ_BYTES = 256 * 1024
-"""Of one file in one look."""
+"""Read from one file in one look."""
 MAX_LAG_BYTES = 4 << 20
-"""Of an event file that is further ahead only the end is read."""
+"""If an event file is further ahead, only its end is read."""
 _MAX_SEEN = 4096
 
 
@@ -82,7 +82,7 @@ class _Tail:
     """One file, read as it grows. Close it."""
 
     def __init__(self, file: TraceFile) -> None:
-        """Raises OSError where it cannot be opened or is no regular file."""
+        """Raises OSError if it cannot be opened or is not a regular file."""
         self.file = file
         parent = os.path.basename(os.path.dirname(file.path))  # noqa: PTH119, PTH120 - text only
         self._validation = fields.is_validation_folder(parent)
@@ -106,7 +106,7 @@ class _Tail:
         self._inode = (status.st_dev, status.st_ino)
 
     def read(self) -> list[Reading]:
-        """What was written since the last look; raises OSError where it cannot be read."""
+        """What was written since the last look; raises OSError if it cannot be read."""
         if self.file.kind == "csv" and self._was_replaced():
             self.close()
             self._open()
@@ -146,7 +146,6 @@ class _Tail:
         return (status.st_dev, status.st_ino) != self._inode
 
     def close(self) -> None:
-        """Let go of the file."""
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1
@@ -160,15 +159,15 @@ class TraceFiles:
         self._since_s = since_s
         self._tails: dict[str, _Tail] = {}
         self._seen: OrderedDict[object, str] = OrderedDict()
-        """What was handed out and from which file: two loggers may write the same."""
+        """Readings that were returned, with their file: two loggers may write the same."""
 
     @property
     def files(self) -> list[TraceFile]:
-        """The files that are followed."""
+        """The files that it follows."""
         return [tail.file for tail in self._tails.values()]
 
     def find(self) -> None:
-        """Search for files; those that are followed are followed on."""
+        """Search for files, in addition to those that it follows."""
         for file in find_files(self._folder, self._since_s):
             if file.path not in self._tails and len(self._tails) < 2 * MAX_FILES:
                 try:
@@ -177,7 +176,7 @@ class TraceFiles:
                     continue
 
     def read(self) -> list[tuple[TraceFile, Reading]]:
-        """What the files say that was not said before; what two say counts of the first only."""
+        """New readings; of those in two files, only the first is returned."""
         found = []
         for path, tail in list(self._tails.items()):
             try:
@@ -200,7 +199,7 @@ class TraceFiles:
         return first == path
 
     def close(self) -> None:
-        """Let go of all files."""
+        """Close all files."""
         for tail in self._tails.values():
             tail.close()
         self._tails.clear()
@@ -208,15 +207,15 @@ class TraceFiles:
 
 MAX_FILES = 16
 MAX_DEPTH = 4
-"""Folders between the working folder and a file."""
+"""Between the working folder and a file."""
 MAX_FOLDERS = 2000
-"""That are looked into in one search."""
+"""Searched at once."""
 MAX_ENTRIES = 20_000
-"""Of one folder that are looked at: one with more holds data."""
+"""A folder with more contains data, not logs."""
 SEARCH_S = 1.0
-"""A search ends after this, with what it found: a network file system may be slow."""
+"""A search ends after this with what it has found: network file systems may be slow."""
 SKEW_S = 5.0
-"""By how much a file server's clock may differ."""
+"""Allowance for the clock of a file server."""
 
 _EVENTS = re.compile(r"events\.out\.tfevents\.(?P<at>\d{1,20})(?:\.(?P<rest>.{1,200}))?")
 _MAKER = re.compile(r"(?P<host>.{1,120}?)\.(?P<pid>\d{1,10})\.\d{1,6}(?:\.v2)?")
@@ -231,42 +230,42 @@ _NEVER = frozenset(
 
 @dataclass(frozen=True)
 class TraceFile:
-    """A file that a training logs to."""
+    """A file that training logs to."""
 
     path: str
     kind: FileKind
     written_at_s: float
-    """Unix seconds of the last write that was seen."""
+    """Time of the last write, in Unix seconds."""
     host: str | None = None
-    """Where its writer runs, as an event file's name tells."""
+    """The host of its writer, from the name of an event file."""
     pid: int | None = None
-    """Of its writer on that host, in the writer's own pid namespace."""
+    """The pid of its writer, in the writer's own pid namespace."""
 
 
 def kind_of(name: str) -> FileKind | None:
-    """What a file is by its name; None: nothing that is read here."""
+    """The kind of a file by its name; None for those that are not read."""
     if name == "metrics.csv":
         return "csv"
     return "events" if _EVENTS.fullmatch(name) else None
 
 
 def maker_of(name: str) -> tuple[str | None, int | None]:
-    """(host, pid) of whoever writes the event file, by its name."""
+    """(host, pid) of the writer of an event file, from its name."""
     found = _EVENTS.fullmatch(name)
     made = _MAKER.fullmatch(found["rest"]) if found and found["rest"] else None
     return (made["host"], int(made["pid"])) if made else (None, None)
 
 
 def find_files(folder: str, since_s: float, search_s: float = SEARCH_S) -> list[TraceFile]:
-    """At most `MAX_FILES` files below `folder` that were written since, the newest first.
+    """At most `MAX_FILES` files below `folder` that were written since, newest first.
 
-    Links are not followed and hidden folders are passed over; folders named as logs usually are
-    come first. What cannot be read is not there.
+    Ignores links, hidden folders, and what it cannot read; searches folders with typical names of
+    log folders first.
 
     Args:
         folder: the job's working folder; may be `/proc/PID/cwd`.
         since_s: Unix seconds at which the job started.
-        search_s: the search ends after so many seconds, with what it found.
+        search_s: the search ends after so many seconds, with what it has found.
     """
     deadline_s = time.monotonic() + search_s
     likely: deque[tuple[str, int]] = deque([(folder, 0)])
@@ -326,15 +325,15 @@ def _written_since(entry: os.DirEntry[str], kind: FileKind, since_s: float) -> T
 def rank_of(
     file: TraceFile, ranks: Mapping[int, Collection[int]], others: Collection[int] = ()
 ) -> int | None:
-    """The rank that a file is taken for; None where another training writes it.
+    """The rank that writes a file; None if it belongs to another job.
 
-    Two trainings may log below one folder. A file whose name does not tell its writer is the first
-    rank's: the others leave logging to it.
+    Two jobs may log below one folder. A file whose name does not identify its writer is the first
+    rank's, since the others usually leave logging to it.
 
     Args:
         file: as it was found.
         ranks: pids of each rank and of what it started.
-        others: pids that belong to the job and to no rank.
+        others: pids of the job that belong to no rank.
     """
     first = min(ranks, default=None)
     if file.pid is None or file.host is None:
@@ -348,6 +347,6 @@ def rank_of(
 
 
 def written_at(reading: Reading, now: dt.datetime) -> dt.datetime:
-    """When something was logged, by the file's own word; `now` where that says nothing or errs."""
+    """When a reading was logged, from the file itself; `now` if that is missing or wrong."""
     at_s = reading.written_at_s
     return utc_from_unix(at_s) if at_s is not None and 0 < at_s < now.timestamp() else now

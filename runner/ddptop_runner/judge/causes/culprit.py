@@ -1,12 +1,12 @@
-"""Which rank caused a failed attempt, and by which sign.
+"""Finds the rank that caused a failed attempt.
 
-A rank that ended because another one was gone, or that timed out waiting for one, is a victim. It
-is named only where nothing explains the failure better.
+A rank that ended because another was gone, or that timed out waiting for one, is a victim. It is
+blamed only if nothing explains the failure better.
 
-The launcher of a command ends the other ranks once one has failed, and all of them write to one
-log. So a rank that was ended by a signal after another one had failed says nothing about the cause;
-and an exception in the log belongs to no rank in particular, unless torch has put the rank before
-it (`by_themselves`, `exception_in_log`).
+A command's launcher ends the other ranks once one has failed, and all of them write to one log. A
+rank that a signal ended after another had failed therefore says nothing about the cause, and an
+exception in the log belongs to no particular rank, unless torch prefixed it with the rank
+(`by_themselves`, `exception_in_log`).
 """
 
 from __future__ import annotations
@@ -28,43 +28,43 @@ from ddptop_runner.judge.hangs.records import Left
 from ddptop_runner.model.diagnose import PythonException, RankExit
 
 RAISED_CODES = (1, None)
-"""Exit statuses of an uncaught exception: 1, or None for one that nobody could collect."""
+"""Exit statuses of an uncaught exception: 1, or None if it could not be collected."""
 RAISED_SIGNALS = ("SIGABRT", "SIGSEGV")
-"""An interpreter with live threads of torch may end so while it goes down after an exception."""
+"""An interpreter with live torch threads may end with these when it exits after an exception."""
 
 LAST_LINES = 40
-"""Of a log without an exception: what C++ says of its own end stands within these."""
+"""Without an exception, the message that C++ prints when it aborts is within these lines."""
 LAST_LINE_CHARACTERS = 1000
 
 
 @dataclass(frozen=True)
 class RankEnd:
-    """All that is known of one rank's end."""
+    """What is known about how a rank ended."""
 
     exit: RankExit
     exception: PythonException | None = None
-    """The last in its log or its error file; of a rank that we ended, before any signal."""
+    """The last in its log or error file; if we ended it, before any signal."""
     tail: str = ""
-    """The end of its log; of a rank that we ended, before any signal."""
+    """The end of its log; if we ended it, before any signal."""
     step: int | None = None
-    """Of its attempt."""
+    """Within its attempt."""
     at_step: str = ""
-    """The same in words, as a step of the run where that is known."""
+    """The step in words, as a step of the run if that is known."""
     stands_at: str | None = None
-    """Where the script stood at the probe's last word, while no step was taken."""
+    """The script's position in the probe's last message, while no step was taken."""
     crashed_at: str | None = None
-    """Where the script stood when a signal of its own making ended it."""
+    """The script's position when it crashed."""
     entered: int | None = None
-    """Collectives that it had entered."""
+    """Number of collectives that it entered."""
     paused: bool = False
     leaving: bool = False
-    """Whether its probe had said that the process was about to end, before any of our signals."""
+    """Whether its probe reported that the process was about to exit, before any of our signals."""
     gpu: int | None = None
-    """Machine index of its own device."""
+    """Machine index of its device."""
     peak_bytes: int | None = None
-    """The most device memory that it was seen with."""
+    """Its highest observed device memory."""
     has_log: bool = True
-    """Whether it had a log of its own: the ranks of a command write to one."""
+    """Whether it had its own log; the ranks of a command share one."""
 
     @property
     def rank(self) -> int:
@@ -73,7 +73,7 @@ class RankEnd:
 
     @property
     def exit_code(self) -> int | None:
-        """Its exit status; None for one that was signalled or not collected."""
+        """None if a signal ended it or the status was not collected."""
         code = self.exit.returncode
         return None if code is None else split_status(code)[0]
 
@@ -85,7 +85,7 @@ class RankEnd:
 
     @property
     def raised(self) -> PythonException | None:
-        """The exception that ended it: one that it handled, before it exited otherwise, is none."""
+        """The exception that ended it, as opposed to one that it handled before it exited."""
         if self.exit.ended_by_us:
             return self.exception
         if self.signal in RAISED_SIGNALS:
@@ -96,50 +96,50 @@ class RankEnd:
 
     @property
     def failed(self) -> bool:
-        """Whether it ended badly, and by itself."""
+        """Whether it failed on its own."""
         return self.exit.failed and not self.exit.ended_by_us
 
     @property
     def victim(self) -> int:
-        """How much of a victim it is: see `victim_of`."""
+        """The degree to which it is a victim; see `victim_of`."""
         if self.raised is None and not self._may_say_why:
             return NOT_A_VICTIM
         return victim_of(self.raised, last_lines(self.tail))
 
     @property
     def _may_say_why(self) -> bool:
-        """Whether it ended itself; of what a signal from outside ended, the log tells nothing."""
+        """Whether it ended itself; if an outside signal did, the log says nothing about it."""
         if self.signal is not None:
             return self.signal in RAISED_SIGNALS
         return self.exit_code in RAISED_CODES
 
 
 def last_lines(tail: str) -> str:
-    """The part of a log's end that was written when the process ended."""
+    """The part of a log that was written as the process ended."""
     return "\n".join(line[:LAST_LINE_CHARACTERS] for line in tail.splitlines()[-LAST_LINES:])
 
 
 @dataclass(frozen=True)
 class Culprit:
-    """Who is to blame."""
+    """The rank to blame for a failed attempt, and why."""
 
     end: RankEnd
     how: str
-    """`failed`: it ended badly by itself. `raised`: it raised, and was ended while it went down.
-    `order`: it left the order of collectives, and another rank failed for that.
+    """`failed`: it failed on its own. `raised`: it raised, and was ended during shutdown.
+    `order`: it broke the order of collectives, and another rank failed as a result.
     `left`: it exited with 0 before the others. `missing`: the others waited for it in vain.
-    `victim`: it lost the others, and nothing says to whose fault."""
+    `victim`: it lost the others, and nothing shows whose fault that was."""
     victim: RankEnd | None = None
-    """The first rank that ended because of it."""
+    """The first rank that ended as a result."""
     left: Left | None = None
-    """That it left the order of collectives, as far as the flight records tell."""
+    """How it broke the order of collectives, if the flight records show that."""
 
 
 def find(ends: Sequence[RankEnd]) -> Culprit | None:
-    """Whom to blame for a failed attempt; None where no rank failed.
+    """The rank to blame for a failed attempt; None if no rank failed.
 
     Args:
-        ends: of every rank whose end is known, in any order.
+        ends: of every rank known to have ended, in any order.
     """
     in_time = sorted(ends, key=lambda end: end.exit.at_boottime_s)
     failed = [end for end in in_time if end.failed]
@@ -149,7 +149,7 @@ def find(ends: Sequence[RankEnd]) -> Culprit | None:
     first = failed[0] if failed else None
     others = [end for end in in_time if not end.failed]
     if first is None:
-        # a failure that nobody stamped in time: the earliest bad end stands for it
+        # no failure has a time: use the earliest bad end
         bad = [end for end in in_time if end.exit.failed]
         return Culprit(bad[0], "failed") if bad else None
     raised = [end for end in others if end.raised is not None and end.victim == NOT_A_VICTIM]
@@ -168,7 +168,7 @@ def find(ends: Sequence[RankEnd]) -> Culprit | None:
 
 
 def is_mismatch(blamed: Culprit) -> bool:
-    """Whether its own words say that ranks entered different collectives."""
+    """Whether its error says that ranks entered different collectives."""
     end = blamed.end
     if end.raised is not None:
         return is_collective_mismatch(end.raised.whole_message)
@@ -176,7 +176,7 @@ def is_mismatch(blamed: Culprit) -> bool:
 
 
 def by_order(blamed: Culprit, ends: Sequence[RankEnd], left: Left) -> Culprit:
-    """The rank that left the order, in place of the one that failed for it."""
+    """Blame the rank that broke the order instead of the one that failed as a result."""
     if left.rank == blamed.end.rank:
         return replace(blamed, left=left)
     found = [end for end in ends if end.rank == left.rank]
@@ -184,14 +184,14 @@ def by_order(blamed: Culprit, ends: Sequence[RankEnd], left: Left) -> Culprit:
 
 
 def _left(end: RankEnd) -> bool:
-    """Whether it ended well, or was on its way to that when it was ended."""
+    """Whether it exited normally, or was about to when it was ended."""
     if not end.exit.ended_by_us:
         return not end.exit.failed
     return end.leaving and end.raised is None
 
 
 def _missing(first: RankEnd, alive: Sequence[RankEnd]) -> RankEnd | None:
-    """The one rank that did not come where `first` waited; None where several may be meant."""
+    """The rank that `first` waited for; None if it could be one of several."""
     if first.victim != WAITED:
         return None
     named = missing_at_barrier(first.raised)
@@ -209,7 +209,7 @@ def _missing(first: RankEnd, alive: Sequence[RankEnd]) -> RankEnd | None:
 
 
 def _lowest(ends: Sequence[RankEnd], counts: Sequence[int | None]) -> RankEnd | None:
-    """The one that is behind all others; None where one is unknown or two are equally far."""
+    """The rank behind all others; None if any count is unknown or the lowest is shared."""
     known = [count for count in counts if count is not None]
     if len(known) != len(counts) or not known or known.count(min(known)) != 1:
         return None
@@ -217,14 +217,14 @@ def _lowest(ends: Sequence[RankEnd], counts: Sequence[int | None]) -> RankEnd | 
 
 
 BY_LAUNCHERS = ("SIGTERM", "SIGINT", "SIGKILL")
-"""What launchers send to the other ranks when one has failed."""
+"""Signals that launchers send to the other ranks when one has failed."""
 WRAPPERS = ("ChildFailedError", "CalledProcessError", "HorovodInternalError")
-"""What launchers raise themselves because a rank has failed."""
+"""Exceptions that launchers raise when a rank has failed."""
 TRACEBACK = "Traceback (most recent call last):"
 
 
 def exception_in_words(raised: str | None, place: str | None) -> PythonException | None:
-    """What a probe said with its last words, `Type: message`, as an exception."""
+    """The exception in a probe's last message, which has the form `Type: message`."""
     if not raised:
         return None
     type_, _, message = raised.partition(": ")
@@ -232,11 +232,11 @@ def exception_in_words(raised: str | None, place: str | None) -> PythonException
 
 
 def by_themselves(ends: Sequence[RankEnd], launcher_ended_s: float | None) -> list[RankEnd]:
-    """The ends in their order, where those that others brought about count as ended by ddptop.
+    """The ends in order of time; those caused by the launcher count as ended by ddptop.
 
     Args:
         ends: of the ranks, in any order.
-        launcher_ended_s: CLOCK_BOOTTIME at which the launcher ended; None where it lives.
+        launcher_ended_s: CLOCK_BOOTTIME at which the launcher ended; None if it is alive.
     """
     found: list[RankEnd] = []
     for end in sorted(ends, key=lambda end: end.exit.at_boottime_s):
@@ -249,16 +249,12 @@ def by_themselves(ends: Sequence[RankEnd], launcher_ended_s: float | None) -> li
 
 
 def ended_well(end: RankEnd) -> bool:
-    """Whether nothing speaks against it, where nobody could collect how it ended."""
+    """Whether an end without an exit status shows no sign of a failure."""
     return end.exit.returncode is None and end.leaving and end.exception is None
 
 
 def exception_in_log(tail: str) -> PythonException | None:
-    """The exception that a launcher's log ends with; those of launchers themselves are passed over.
-
-    Args:
-        tail: the end of the log.
-    """
+    """The last exception at the end of a launcher's log, except those of the launcher itself."""
     found = last_exception(tail)
     while found is not None and found.short_type in WRAPPERS:
         tail = tail[: tail.rfind(TRACEBACK)]

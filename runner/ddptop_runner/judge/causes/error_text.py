@@ -1,8 +1,8 @@
-"""What the text of an error says: the exception, known errors, signals, exit statuses.
+"""Interprets the text of an error: exceptions, known messages, signals, and exit statuses.
 
-The exception comes from the end of a log or from an error file. torch prefixes the lines of an
-uncaught exception with `[rank0]: `; what a script logs of exceptions that it handled carries none.
-So a prefixed traceback counts wherever it is, and another one only near the log's end.
+Exceptions come from the end of a log or from an error file. torch prefixes the lines of an uncaught
+exception with `[rank0]: `, but not those of an exception that a script handles and logs. A prefixed
+traceback therefore counts anywhere, and any other only near the end of the log.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from ddptop_runner.base.units import parse_size, size
 from ddptop_runner.model.diagnose import PythonException
 
 TRAILING_LINES = 20
-"""After an uncaught exception little more is written; one further up was handled by the script."""
+"""Little is written after an uncaught exception; one followed by more lines was handled."""
 DETAIL_LINES = 40
 DETAIL_CHARACTERS = 4000
 
@@ -36,12 +36,12 @@ _CAUGHT = re.compile(r"^Caught (?P<type>\S+) (?P<origin>in .+?)\.?$")
 _NOT_FATAL = re.compile(
     r"^(Exception ignored in|Exception in thread|Error in (atexit|sys\.)|--- Logging error ---)"
 )
-"""Before a traceback: Python reports it and goes on."""
+"""Text before a traceback that Python reports without ending the process."""
 _NOISE = re.compile(
     r"^(terminate called without an active exception|\[W\d{4} |\[rank\d+\]:\[W|\s*$"
     r"|.*resource_tracker|\s*warnings\.warn\()|\d+%\|"
 )
-"""What torch, Python and progress bars still write after the exception that ends them."""
+"""Lines that torch, Python, and progress bars write after the exception that ends them."""
 
 _TORCH = re.compile(r"^(?:.*/)?(?:site|dist)-packages/(?P<short>torch/.*)$")
 _PROBE = "/ddptop_runner/probe/"
@@ -76,17 +76,17 @@ class _Block:
     start: int
     prefixed: bool
     before: str
-    """The last line with text before it."""
+    """The last line before it that is not blank."""
     frames: list[_Frame] = field(default_factory=list)
     type: str | None = None
     message: list[str] = field(default_factory=list)
     end: int = 0
     leaves: list[str] = field(default_factory=list)
-    """Of an exception group: what it holds, in words."""
+    """The exceptions in an exception group, as text."""
 
 
 def last_exception(text: str) -> PythonException | None:
-    """The exception that ended the process whose log ends with `text`; None when there is none."""
+    """The exception that ended the process whose log ends with `text`, if there is one."""
     raw = [_LATE_PREFIX.sub(_own_line, line) for line in text.splitlines()]
     raw = "\n".join(raw).split("\n")
     prefixed = [_PREFIX.match(line) is not None for line in raw]
@@ -103,7 +103,7 @@ def last_exception(text: str) -> PythonException | None:
 
 
 def _own_line(match: re.Match[str]) -> str:
-    """A progress bar without a line's end stands before the traceback: break the line there."""
+    """Break a line at a traceback that follows an unfinished progress bar."""
     return match[0] if match.start() == 0 else f"\n{match[0]}"
 
 
@@ -129,7 +129,7 @@ def _blocks(lines: Sequence[str], prefixed: Sequence[bool]) -> list[_Block]:
 
 
 def _read(block: _Block, lines: Sequence[str], prefixed: Sequence[bool]) -> None:
-    """Fill in frames, type and message of an ordinary traceback."""
+    """Fill in the frames, type, and message of an ordinary traceback."""
     for index in range(block.start + 1, len(lines)):
         line = lines[index]
         if block.prefixed and not prefixed[index]:
@@ -149,7 +149,7 @@ def _read(block: _Block, lines: Sequence[str], prefixed: Sequence[bool]) -> None
 def _read_message(
     block: _Block, first: str, lines: Sequence[str], prefixed: Sequence[bool], index: int
 ) -> None:
-    """The message's lines: under torch's prefix all of them, else up to the first blank line."""
+    """Read the message: up to the first blank line, or all lines with torch's prefix."""
     block.message = [first]
     block.end = index + 1
     nested = False
@@ -170,7 +170,7 @@ def _read_message(
 
 
 def _read_group(block: _Block, lines: Sequence[str]) -> None:
-    """An exception group: margins of `|` and `+`, sub-exceptions at deeper ones."""
+    """Read an exception group, whose nested exceptions have deeper margins of `|` and `+`."""
     margin = None
     for index in range(block.start + 1, len(lines)):
         found = _GROUP_MARGIN.match(lines[index])
@@ -193,7 +193,7 @@ def _read_group(block: _Block, lines: Sequence[str]) -> None:
 
 
 def _of_chain(blocks: Sequence[_Block], last: _Block) -> PythonException:
-    """The exception of one block, with what it was raised from."""
+    """The exception of a block, with the one that caused it."""
     exception = _exception(last)
     earlier = blocks[blocks.index(last) - 1] if blocks.index(last) else None
     if earlier is None or earlier.type is None:
@@ -231,7 +231,7 @@ def _exception(block: _Block) -> PythonException:
 
 
 def _places(frames: Sequence[_Frame]) -> tuple[str | None, str | None]:
-    """(the script's innermost frame, torch's innermost where that is deeper)."""
+    """(the script's innermost frame, torch's innermost if that is deeper)."""
     frames = [frame for frame in frames if not frame.is_probe]
     if not frames:
         return None, None
@@ -247,7 +247,7 @@ def _places(frames: Sequence[_Frame]) -> tuple[str | None, str | None]:
 
 
 def _syntax_error(lines: Sequence[str]) -> PythonException | None:
-    """A script that does not compile is reported without the word Traceback."""
+    """The error of a script that does not compile, which Python prints without a traceback."""
     place = None
     for line in lines:
         if frame := _FRAME.match(line):
@@ -258,9 +258,9 @@ def _syntax_error(lines: Sequence[str]) -> PythonException | None:
 
 
 def error_file_exception(data: bytes) -> PythonException | None:
-    """The exception in an error file of torch's `@record`; None when it holds none.
+    """The exception in an error file of torch's `@record`; None without one.
 
-    Such a file is cut short when the disk was full or the process was killed while it wrote.
+    The file is truncated if the disk was full or the process was killed while writing it.
     """
     try:
         record = json.loads(data)["message"]
@@ -277,7 +277,7 @@ def error_file_exception(data: bytes) -> PythonException | None:
 
 def _from_callstack(callstack: str) -> PythonException | None:
     lines = callstack.splitlines()
-    # the whole text is one exception: every line belongs to it, as under torch's prefix
+    # every line belongs to one exception, as with torch's prefix
     blocks = _blocks(lines, [True] * len(lines))
     whole = [block for block in blocks if block.type is not None]
     return _of_chain(blocks, whole[-1]) if whole else None
@@ -330,17 +330,17 @@ _EXIT_CODES = {
 
 
 def signal_in_words(name: str) -> str | None:
-    """What a signal usually means; None for one that explains nothing."""
+    """What a signal usually means; None if that explains nothing."""
     return _SIGNALS.get(name)
 
 
 def exit_code_in_words(code: int) -> str | None:
-    """What an exit status usually means; None for one that the program defines."""
+    """What an exit status usually means; None if the program defines it."""
     return _EXIT_CODES.get(code)
 
 
 def killed_by(code: int | None, signal: str | None) -> bool:
-    """Whether SIGKILL ended it, or ended a process of which a shell reports it."""
+    """Whether SIGKILL ended it, directly or as reported by a shell."""
     return signal == "SIGKILL" or code == 137
 
 
@@ -350,7 +350,7 @@ class Known:
 
     pattern: re.Pattern[str]
     kind: str | None
-    """Of the cause; None leaves it as it is."""
+    """The kind of the cause; None keeps the present one."""
     words: str
 
 
@@ -429,14 +429,14 @@ def is_collective_mismatch(text: str) -> bool:
 
 
 def known_error(text: str) -> Known | None:
-    """What is known of an error by its words."""
+    """The first known error that the text matches."""
     return next((known for known in _KNOWN if known.pattern.search(text)), None)
 
 
 # -- victims -------------------------------------------------------------------------------------
 
 _OWN_FAULT = re.compile(r"CUDA error|No space left|out of memory|Address already in use", re.I)
-"""With one of these in it, a message tells more than that another rank was gone."""
+"""A message with one of these means more than that another rank was gone."""
 _WAITED = re.compile(
     r"Timed out waiting \d+ ?ms for|Application timeout caused pair closure"
     r"|Watchdog caught collective operation timeout|before timing out"
@@ -458,12 +458,12 @@ _MAYBE_LOST = re.compile(
 _BARRIER = re.compile(r"Ranks? (?P<rank>\d+) failed to pass monitoredBarrier")
 
 NOT_A_VICTIM, MAYBE_LOST, LOST, WAITED = range(4)
-"""Whether an error is another rank's doing: no; perhaps (any connection broke); yes, the connection
-to it broke; yes, it did not come to a collective in time."""
+"""Whether another rank caused an error: no; possibly, as some connection broke; yes, as the
+connection to it broke; yes, as it did not enter a collective in time."""
 
 
 def victim_of_text(text: str) -> int:
-    """NOT_A_VICTIM, MAYBE_LOST, LOST or WAITED, by the words of an exception or a log's end."""
+    """NOT_A_VICTIM, MAYBE_LOST, LOST, or WAITED, for the text of an exception or a log's end."""
     if _OWN_FAULT.search(text):
         return NOT_A_VICTIM
     if _WAITED.search(text):
@@ -474,7 +474,7 @@ def victim_of_text(text: str) -> int:
 
 
 def victim_of(exception: PythonException | None, tail: str) -> int:
-    """The same, of a rank's exception, or of the end of its log where it has none."""
+    """`victim_of_text` for a rank's exception or, without one, the end of its log."""
     if exception is not None:
         return victim_of_text(f"{exception.type}: {exception.whole_message}")
     weight = victim_of_text(tail)
@@ -488,7 +488,7 @@ _UNOPENED = re.compile(
 
 
 def unopened_script(tail: str) -> str | None:
-    """What Python says of a script that it cannot read; None where it read it."""
+    """Python's error for a script that it cannot read; None if it could."""
     found = _UNOPENED.search(tail)
     if found is None:
         return None
@@ -498,7 +498,7 @@ def unopened_script(tail: str) -> str | None:
 
 
 def missing_at_barrier(exception: PythonException | None) -> int | None:
-    """The rank that a monitored barrier says did not come."""
+    """The rank that did not reach a monitored barrier."""
     found = None if exception is None else _BARRIER.search(exception.message)
     return int(found["rank"]) if found else None
 
@@ -508,13 +508,13 @@ _REPORT = re.compile(
     r"Traceback \(most recent call last\):\n(?:.*\n)*?.*\bChildFailedError: *$",
     re.MULTILINE,
 )
-"""What torchrun says of ranks that failed: where its own code stood, and a table."""
+"""torchrun's report on failed ranks: its own traceback and a table."""
 
 
 def last_words(tail: str) -> str | None:
-    """What C++ says when it ends a process; the last line with a letter or digit otherwise.
+    """C++'s message when it aborts, or else the last line with a letter or digit.
 
-    Of a launcher's own report on its ranks nothing is taken where they wrote something before it.
+    Ignores a launcher's own report if its ranks wrote something before it.
     """
     report = _REPORT.search(tail)
     own = tail if report is None or not tail[: report.start()].strip() else tail[: report.start()]
@@ -542,26 +542,26 @@ _RESERVED = re.compile(_SIZE.format("reserved") + r" is reserved by PyTorch but 
 _OTHERS = re.compile(r"\bProcess (?P<pid>\d+) has " + _SIZE.format("held") + " memory in use")
 
 FRAGMENTED_BYTES = 2**29
-"""Reserved and unused memory from here on is worth a remedy, even where little was asked for."""
+"""At least this much reserved but unused memory warrants a remedy, even for small requests."""
 MOST_PEAKS = 8
 """With more ranks, only the smallest and the largest peak are shown."""
 
 
 def is_gpu_oom(type_: str, message: str) -> bool:
-    """Whether an exception says that a device's memory has run out."""
+    """Whether an exception means that device memory ran out."""
     return type_.endswith("OutOfMemoryError") or _OOM.search(message) is not None
 
 
 def gpu_error_in_words(
     message: str, gpu: int | None, peaks: Mapping[int, int], others: Mapping[int, str]
 ) -> list[str]:
-    """Sentences: what was asked for and free, each rank's peak, who else was there, the remedy.
+    """Sentences on memory requested and free, each rank's peak, other processes, and a remedy.
 
     Args:
         message: torch's.
-        gpu: the machine's index of the rank's device, where known.
-        peaks: the most device memory each rank was seen with, in bytes.
-        others: by pid, what other processes held on the device as last sampled.
+        gpu: the machine index of the rank's device, if known.
+        peaks: by rank, the highest observed device memory in bytes.
+        others: by pid, the memory other processes held on the device in the last sample.
     """
 
     def of(pattern: re.Pattern[str]) -> str | None:
@@ -576,8 +576,8 @@ def gpu_error_in_words(
     if asked is not None:
         aside = f"; {free} of {total} was free" if free and total else ""
         sentences.append(f"It tried to allocate {asked} on {where}{aside}.")
-    if told := _peaks(peaks):
-        sentences.append(told)
+    if peak := _peaks(peaks):
+        sentences.append(peak)
     held = {**others, **{int(one["pid"]): one["held"] for one in _OTHERS.finditer(message)}}
     if held:
         listed = ", ".join(f"pid {pid} with {held[pid]}" for pid in list(held)[:3])

@@ -26,7 +26,7 @@ from ddptop_runner.model.snapshot import Cause
 LONGEST = 600
 """The most characters of a summary."""
 _QUOTES = (400, 250, 150, 80)
-"""Characters of a message that are quoted; the first that keeps the summary within LONGEST."""
+"""Characters to quote from a message; the first that keeps the summary within `LONGEST` is used."""
 
 _HOST_MEMORY = re.compile(r"DefaultCPUAllocator|Cannot allocate memory|\[?Errno 12\b|bad_alloc")
 _WORKER_KILLED = re.compile(r"worker \(pid(?:\(s\))? (?P<pids>[\d, ]+)\)")
@@ -46,23 +46,23 @@ class Surroundings:
     """What the machine and its devices report about the attempt."""
 
     killed_for_memory: Callable[[Collection[int]], OomFinding | None] = lambda _: None
-    """Whether the kernel ended one of these pids because memory had run out."""
+    """Whether the kernel killed one of these pids because memory ran out."""
     xids: Sequence[XidReport] = ()
     lost_gpus: Sequence[int] = ()
     """Machine indices of devices that fell off the bus."""
     other_processes: Mapping[int, Mapping[int, str]] = field(default_factory=dict)
-    """By machine index: by pid, what processes of others hold on that device."""
+    """By machine index and pid, the memory that unrelated processes hold on the device."""
 
 
 @dataclass
-class _Told:
-    """A paragraph as it grows."""
+class _Paragraph:
+    """A paragraph under construction."""
 
     kind: str
     opening: str
     sentences: list[str] = field(default_factory=list)
 
-    def say(self, sentence: str | None) -> None:
+    def add(self, sentence: str | None) -> None:
         if sentence:
             self.sentences.append(sentence)
 
@@ -70,23 +70,23 @@ class _Told:
 def cause_of(
     culprit: Culprit, ends: Sequence[RankEnd], around: Surroundings, evidence: str | None
 ) -> Cause:
-    """The cause, with its kind, exception, place and paragraph.
+    """The cause, with its kind, exception, place, and paragraph.
 
     Args:
-        culprit: whom `culprit.find` blames.
+        culprit: from `culprit.find`.
         ends: of all ranks.
-        around: what else is known.
+        around: from the machine and its devices.
         evidence: the folder with stacks and logs.
     """
     summary, kind = "", "unknown"
     for quoted in _QUOTES:
-        told = _tell(culprit, ends, around, quoted)
-        summary, kind = " ".join([told.opening, *told.sentences]), told.kind
+        text = _paragraph(culprit, ends, around, quoted)
+        summary, kind = " ".join([text.opening, *text.sentences]), text.kind
         if len(summary) <= LONGEST:
             break
     end = culprit.end
     exception = end.raised if culprit.how in ("failed", "raised", "victim") else None
-    # a rank that was ended by us tells nothing by its own status
+    # the status of a rank that we ended is meaningless
     by_another = culprit.how in ("raised", "missing", "order")
     status = culprit.victim if by_another and culprit.victim else end
     left = culprit.how == "left"
@@ -102,32 +102,36 @@ def cause_of(
     )
 
 
-def _tell(culprit: Culprit, ends: Sequence[RankEnd], around: Surroundings, quoted: int) -> _Told:
+def _paragraph(
+    culprit: Culprit, ends: Sequence[RankEnd], around: Surroundings, quoted: int
+) -> _Paragraph:
     end = culprit.end
     alone = len(ends) == 1
     if culprit.how == "left":
-        told = _left(culprit)
+        text = _left(culprit)
     elif culprit.how == "missing":
-        told = _missing(culprit, quoted)
+        text = _missing(culprit, quoted)
     elif culprit.how == "order" and culprit.left is not None and culprit.victim is not None:
-        told = _out_of_order(culprit.left, culprit.victim, quoted)
+        text = _out_of_order(culprit.left, culprit.victim, quoted)
     elif culprit.how == "victim":
-        told = _victim(culprit, quoted, alone=alone)
+        text = _victim(culprit, quoted, alone=alone)
     elif end.raised is not None:
-        told = _raised(culprit, end.raised, ends, around, quoted)
+        text = _raised(culprit, end.raised, ends, around, quoted)
     else:
-        told = _ended(culprit, around, quoted, alone=alone)
+        text = _ended(culprit, around, quoted, alone=alone)
     if culprit.how != "order" and culprit.left is not None:
-        told.say(culprit.left.in_words())
-    _tell_devices(told, end, around)
-    told.say(_others(culprit, ends))
-    return told
+        text.add(culprit.left.in_words())
+    _add_devices(text, end, around)
+    text.add(_others(culprit, ends))
+    return text
 
 
 def _others(culprit: Culprit, ends: Sequence[RankEnd]) -> str | None:
     """The other ranks: how many failed, and how many were stopped."""
-    told = {culprit.end.rank} | ({culprit.victim.rank} if culprit.victim is not None else set())
-    ranks = [one for one in ends if one.rank >= 0 and one.rank not in told]
+    mentioned = {culprit.end.rank} | (
+        {culprit.victim.rank} if culprit.victim is not None else set()
+    )
+    ranks = [one for one in ends if one.rank >= 0 and one.rank not in mentioned]
     rest = [one.exit for one in ranks if one.exit.failed]
     ended = sum(exit_.ended_by_us for exit_ in rest)
     failed = len(rest) - ended
@@ -150,7 +154,7 @@ def _at_step(end: RankEnd) -> str:
     if end.step is None:
         return ""
     step = end.at_step or f"step {end.step}"
-    # the last word of a rank that died without saying so is a moment old
+    # the last message of a rank that died without warning is slightly old
     return f" {'at' if end.leaving or not end.failed else 'after'} {step}"
 
 
@@ -173,7 +177,7 @@ def _opening(culprit: Culprit, *, alone: bool) -> str:
 def _place(culprit: Culprit, exception: PythonException | None) -> str | None:
     if exception is not None:
         return exception.place
-    # of a rank that went on since then, the place is an old one
+    # once a rank has continued, the place is outdated
     return culprit.end.stands_at if culprit.how == "missing" else culprit.end.crashed_at
 
 
@@ -188,102 +192,102 @@ def _raised(
     ends: Sequence[RankEnd],
     around: Surroundings,
     quoted: int,
-) -> _Told:
+) -> _Paragraph:
     end = culprit.end
-    text = exception.whole_message
+    message = exception.whole_message
     place = f" (at {exception.place})" if exception.place else ""
-    if is_gpu_oom(exception.type, text):
+    if is_gpu_oom(exception.type, message):
         first = f" and was {_first(end)}" if culprit.how != "raised" and len(ends) > 1 else ""
         opening = f"{_who(end)} ran out of GPU memory{_at_step(end)}{place}{first}."
-        told = _Told("cuda_oom", opening)
+        text = _Paragraph("cuda_oom", opening)
         others = {} if end.gpu is None else around.other_processes.get(end.gpu, {})
         peaks = {one.rank: one.peak_bytes for one in ends if one.peak_bytes is not None}
-        sentences = gpu_error_in_words(text, end.gpu, peaks, others)
-        told.sentences += sentences or [f"{exception.in_words(quoted)}."]
-        return told
-    told = _Told("exception", _opening(culprit, alone=len(ends) == 1))
-    told.say(f"{exception.in_words(quoted)}.")
-    if exception.short_type == "MemoryError" or _HOST_MEMORY.search(text):
-        told.kind = "host_oom"
-        told.say("The machine ran out of memory, or the job reached its memory limit.")
-    worker = _WORKER_KILLED.search(text)
-    if worker is not None and ("Killed" in text or "unexpectedly" in text):
+        sentences = gpu_error_in_words(message, end.gpu, peaks, others)
+        text.sentences += sentences or [f"{exception.in_words(quoted)}."]
+        return text
+    text = _Paragraph("exception", _opening(culprit, alone=len(ends) == 1))
+    text.add(f"{exception.in_words(quoted)}.")
+    if exception.short_type == "MemoryError" or _HOST_MEMORY.search(message):
+        text.kind = "host_oom"
+        text.add("The machine ran out of memory, or the job reached its memory limit.")
+    worker = _WORKER_KILLED.search(message)
+    if worker is not None and ("Killed" in message or "unexpectedly" in message):
         pids = [int(pid) for pid in re.findall(r"\d+", worker["pids"])]
-        _tell_memory(told, around.killed_for_memory(pids))
-    if known := known_error(text):
-        told.kind = known.kind or told.kind
-        told.say(known.words)
+        _add_memory(text, around.killed_for_memory(pids))
+    if known := known_error(message):
+        text.kind = known.kind or text.kind
+        text.add(known.words)
     if culprit.victim is not None:
-        told.say(_lost_it(culprit.victim))
-    return told
+        text.add(_lost_it(culprit.victim))
+    return text
 
 
-def _ended(culprit: Culprit, around: Surroundings, quoted: int, *, alone: bool) -> _Told:
+def _ended(culprit: Culprit, around: Surroundings, quoted: int, *, alone: bool) -> _Paragraph:
     end = culprit.end
     kind = "exit_code" if end.signal is None else "signal"
-    told = _Told(kind, _opening(culprit, alone=alone))
+    text = _Paragraph(kind, _opening(culprit, alone=alone))
     if killed_by(end.exit_code, end.signal):
         if end.exit_code is not None:
-            told.say(_sentence(exit_code_in_words(end.exit_code)))
+            text.add(_sentence(exit_code_in_words(end.exit_code)))
         finding = around.killed_for_memory([end.exit.pid])
-        _tell_memory(told, finding)
+        _add_memory(text, finding)
         if finding is None:
-            told.say("It is unknown whether another process killed it or it ran out of memory.")
-        return told
+            text.add("It is unknown whether another process killed it or it ran out of memory.")
+        return text
     if end.signal is not None:
         meaning = signal_in_words(end.signal)
-        told.say(None if meaning is None else f"{end.signal}: {meaning}.")
-        told.say(None if end.crashed_at is None else f"It crashed at {end.crashed_at}.")
+        text.add(None if meaning is None else f"{end.signal}: {meaning}.")
+        text.add(None if end.crashed_at is None else f"It crashed at {end.crashed_at}.")
     elif end.exit_code is not None:
-        told.say(_sentence(exit_code_in_words(end.exit_code)))
+        text.add(_sentence(exit_code_in_words(end.exit_code)))
     known = known_error(last_lines(end.tail))
     last = last_words(end.tail)
     if last is not None:
-        told.say(f"Its last output: {clipped(last, quoted)!r}.")
+        text.add(f"Its last output: {clipped(last, quoted)!r}.")
     elif end.has_log:
-        told.say("Its log is empty.")
+        text.add("Its log is empty.")
     if known is not None and (end.signal is not None or end.exit_code == 1):
-        told.kind = known.kind or told.kind
-        told.say(known.words)
-    return told
+        text.kind = known.kind or text.kind
+        text.add(known.words)
+    return text
 
 
-def _tell_memory(told: _Told, finding: OomFinding | None) -> None:
+def _add_memory(text: _Paragraph, finding: OomFinding | None) -> None:
     if finding is None:
         return
     if finding.killed:
-        told.kind = "host_oom"
-    told.say(finding.words)
+        text.kind = "host_oom"
+    text.add(finding.words)
 
 
-def _tell_devices(told: _Told, end: RankEnd, around: Surroundings) -> None:
-    """Name a failed device: it is the cause of whatever its rank reported."""
+def _add_devices(text: _Paragraph, end: RankEnd, around: Surroundings) -> None:
+    """Name a failed device, which is the cause of whatever its rank reported."""
     if end.gpu is not None and end.gpu in around.lost_gpus:
-        told.kind = "gpu"
-        told.say(f"Its device, GPU {end.gpu}, is lost: the driver can no longer reach it.")
+        text.kind = "gpu"
+        text.add(f"Its device, GPU {end.gpu}, is lost: the driver can no longer reach it.")
     reports = [one for one in around.xids if end.gpu is None or one.gpu == end.gpu]
     for report in reports[:2]:
         if report.code not in SOFTWARE_XIDS:
-            told.kind = "gpu"
-        told.say(f"GPU {report.gpu} reported XID {report.code}: {report.meaning}.")
+            text.kind = "gpu"
+        text.add(f"GPU {report.gpu} reported XID {report.code}: {report.meaning}.")
 
 
 SOFTWARE_XIDS = frozenset({13, 31, 43, 45, 66, 68, 69})
-"""Errors that a program causes; the device is healthy."""
+"""XIDs that a program causes while the device is healthy."""
 
 
-def _left(culprit: Culprit) -> _Told:
+def _left(culprit: Culprit) -> _Paragraph:
     end, victim = culprit.end, culprit.victim
     how = (
         "exited with status 0" if not end.exit.ended_by_us else "was about to exit without an error"
     )
-    told = _Told("early_exit", f"{_who(end)} {how}{_at_step(end)} while the others continued.")
+    text = _Paragraph("early_exit", f"{_who(end)} {how}{_at_step(end)} while the others continued.")
     if victim is not None:
-        told.say(_lost_it(victim))
-    told.say(
+        text.add(_lost_it(victim))
+    text.add(
         "All ranks must take the same number of steps: check for an early exit or uneven data."
     )
-    return told
+    return text
 
 
 def _lost_it(victim: RankEnd) -> str:
@@ -294,54 +298,54 @@ def _lost_it(victim: RankEnd) -> str:
     return f"Rank {victim.rank} lost its connection to it{at} and {victim.exit.in_words()}."
 
 
-def _missing(culprit: Culprit, quoted: int) -> _Told:
+def _missing(culprit: Culprit, quoted: int) -> _Paragraph:
     end, victim = culprit.end, culprit.victim
     waiting = "the others were" if victim is None else f"rank {victim.rank} was"
-    told = _Told(
+    text = _Paragraph(
         "hang", f"{_who(end)} never reached a collective in which {waiting} waiting for it."
     )
     if end.paused:
-        told.say("It had been paused by a signal (SIGSTOP).")
+        text.add("It had been paused by a signal (SIGSTOP).")
     stood = [f"at {end.stands_at}" if end.stands_at else "", f"{_at_step(end).strip()}"]
     if any(stood):
-        told.say(f"It was last seen {', '.join(filter(None, stood))}.")
+        text.add(f"It was last seen {', '.join(filter(None, stood))}.")
     if victim is not None and victim.raised is not None:
-        told.say(
+        text.add(
             f"Rank {victim.rank} gave up {_at_step(victim).strip()}".rstrip()
             + f" and {victim.exit.in_words()}: {victim.raised.in_words(min(quoted, 150))}."
         )
-    return told
+    return text
 
 
-def _out_of_order(left: Left, victim: RankEnd, quoted: int) -> _Told:
+def _out_of_order(left: Left, victim: RankEnd, quoted: int) -> _Paragraph:
     kind = "exception" if victim.raised is not None else "signal" if victim.signal else "exit_code"
-    told = _Told(kind, left.in_words())
+    text = _Paragraph(kind, left.in_words())
     if victim.raised is not None:
-        said = victim.raised.in_words(quoted)
+        error = victim.raised.in_words(quoted)
     else:
-        said = clipped(last_words(victim.tail) or "", quoted)
-    told.say(
+        error = clipped(last_words(victim.tail) or "", quoted)
+    text.add(
         f"{_who(victim)}, which entered a different collective, {victim.exit.in_words()}"
-        f"{_at_step(victim)}{f': {said}' if said else ''}."
+        f"{_at_step(victim)}{f': {error}' if error else ''}."
     )
-    return told
+    return text
 
 
-def _victim(culprit: Culprit, quoted: int, *, alone: bool) -> _Told:
+def _victim(culprit: Culprit, quoted: int, *, alone: bool) -> _Paragraph:
     end = culprit.end
-    told = _Told(
+    text = _Paragraph(
         "exception" if end.raised is not None else "exit_code" if end.signal is None else "signal",
         _opening(culprit, alone=alone),
     )
     if end.raised is not None:
-        told.say(f"{end.raised.in_words(quoted)}.")
+        text.add(f"{end.raised.in_words(quoted)}.")
     elif last := last_words(end.tail):
-        told.say(f"Its last output: {clipped(last, quoted)!r}.")
+        text.add(f"Its last output: {clipped(last, quoted)!r}.")
     if end.victim == WAITED:
-        told.say("It timed out waiting for another rank, which could not be identified.")
+        text.add("It timed out waiting for another rank, which could not be identified.")
     else:
-        told.say("It lost its connection to another rank; the reason is unknown.")
-    return told
+        text.add("It lost its connection to another rank; the reason is unknown.")
+    return text
 
 
 def _sentence(text: str | None) -> str | None:

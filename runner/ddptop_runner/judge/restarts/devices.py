@@ -1,4 +1,4 @@
-"""On which devices a job's next attempt runs, and whether they have their memory back."""
+"""Chooses the devices of a job's next attempt, and waits for their memory to be released."""
 
 from __future__ import annotations
 
@@ -21,25 +21,24 @@ from ddptop_runner.model.spec import Device, JobSpec
 
 Report = Callable[[], "DeviceReport | None"]
 FRESH_WAIT_S = 3.0
-"""So long a sample from after the failure is awaited: a device is lost first and found so at the
-next look."""
+"""How long to wait for a sample from after the failure, which may show a lost device."""
 FRESH_POLL_S = 0.1
 
 
 @dataclass(frozen=True)
 class Choice:
-    """On what the next attempt can run."""
+    """The devices of the next attempt."""
 
     aside: list[SetAside]
-    """Devices that were found unfit just now."""
+    """Devices newly found to be unfit."""
     refused: str | None = None
-    """Why there can be no next attempt, in words."""
+    """Why there can be no next attempt."""
     notes: tuple[str, ...] = ()
-    """What a person should know about it."""
+    """Messages for the user."""
 
 
 def without(spec: JobSpec, aside: Sequence[SetAside]) -> JobSpec:
-    """The job without the devices that are set aside, and with fewer ranks in proportion."""
+    """The job without the devices that are set aside, and with proportionally fewer ranks."""
     if not aside or not spec.devices:
         return spec
     keys = {key_of(one.device) for one in aside}
@@ -52,7 +51,7 @@ class JobDevices:
     """The health of one job's devices.
 
     Args:
-        spec: the job, as it was asked for.
+        spec: the job as requested.
     """
 
     def __init__(self, spec: JobSpec) -> None:
@@ -61,15 +60,15 @@ class JobDevices:
         self._looked_s = 0.0
 
     def begin_job(self, spec: JobSpec) -> None:
-        """The job that was queued has its devices."""
+        """Use the devices that a queued job has been given."""
         self._spec = spec
 
     def begin_attempt(self) -> None:
-        """The ranks of an attempt are started: memory errors count from here."""
+        """Count memory errors from here, where the ranks of an attempt start."""
         self._health.begin_attempt()
 
     def look(self, report: DeviceReport | None, aside: Sequence[SetAside]) -> list[Finding]:
-        """Once a tick: fold in what the sampler reports; findings on devices that are set aside."""
+        """Fold in the sampler's report, once per tick; returns findings on devices set aside."""
         if report is not None and report.boottime_s > self._looked_s and report.source is not None:
             self._looked_s = report.boottime_s
             self._health.look(report.gpus, report.boottime_s)
@@ -88,11 +87,11 @@ class JobDevices:
         return Finding(f"set-aside-{index}", "warning", message, gpus=(index,), is_told=True)
 
     async def choose(self, report: Report, aside: Sequence[SetAside], failed_s: float) -> Choice:
-        """Look at the health of the job's devices before the next attempt.
+        """Check the health of the job's devices before the next attempt.
 
         Args:
-            report: gives the latest one of the job's devices; None where nothing samples them.
-            aside: devices that are set aside already.
+            report: returns the latest report on the job's devices; None if nothing samples them.
+            aside: devices already set aside.
             failed_s: CLOCK_BOOTTIME of the failure.
         """
         if not self._spec.devices:
@@ -124,7 +123,7 @@ class JobDevices:
         return Choice(new, notes=(note,))
 
     def fit_again(self, aside: Sequence[SetAside]) -> list[Device]:
-        """Devices that are set aside and fit now."""
+        """Devices that were set aside and are fit now."""
         return [one.device for one in aside if self._health.is_fit(one.device)]
 
     async def wait_for_memory(
@@ -134,13 +133,13 @@ class JobDevices:
         is_ours: Callable[[int], bool],
         skip: Callable[[], bool],
     ) -> fitness.Waited:
-        """Wait until the devices have the memory of an ended attempt back.
+        """Wait until an ended attempt's device memory is released.
 
         Args:
             report: as for `choose`.
             aside: devices that are set aside.
             is_ours: whether a pid is a living process of the attempt.
-            skip: whether somebody does not want to wait any more.
+            skip: whether to stop waiting.
         """
         devices = without(self._spec, aside).devices
         if not devices:
@@ -154,7 +153,7 @@ class JobDevices:
 
     @property
     def learned(self) -> dict[str, Any]:
-        """What is known of each device, for the next supervisor."""
+        """What is known about each device, for the next supervisor."""
         found: dict[str, Any] = msgspec.to_builtins(self._health.known)
         return found
 
@@ -188,7 +187,6 @@ def _in_words(ill: Sequence[tuple[Device, Unfit]]) -> str:
 
 
 def _world_in_words(before: JobSpec, after: JobSpec) -> str:
-    """What going on with fewer ranks means."""
     on = f" on {names_of(after.devices)}" if after.devices else ""
     if after.nproc == before.nproc:
         return f"with {after.nproc} rank{'s' if after.nproc > 1 else ''}{on}"

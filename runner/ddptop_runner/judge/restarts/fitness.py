@@ -1,11 +1,10 @@
 """Whether a device can take part in another attempt, and has the memory for it.
 
-Which XIDs end a device's usefulness is NVIDIA's word ("XID Errors", the catalogue's immediate
-action): those after which the device has to be reset or replaced. What an attempt was launched on
-is no finding: only what came since makes a device unfit.
+XIDs after which a device must be reset or replaced, according to NVIDIA's catalog ("XID Errors",
+immediate action), make it unfit. Only errors since the attempt was launched count.
 
-A driver releases the memory of a killed process only once the process is gone, which may take
-seconds; an attempt that starts earlier would run out of memory (`wait`).
+A driver releases the memory of a killed process once the process is gone, which may take seconds.
+An attempt that starts earlier would run out of memory (`wait`).
 """
 
 from __future__ import annotations
@@ -29,11 +28,11 @@ FATAL_XIDS = frozenset({48, 62, 64, 79, 95, 110, 119, 120, 140, 143})
 """Double-bit ECC error, controller halted, row remapping failed, off the bus, uncontained ECC
 error, security fault, GSP timeout and error, unrecovered ECC error, not started: reset or worse."""
 CONTAINED_XID = 94
-"""An uncorrectable ECC error that ended its program only: the device goes on, and a 48 beside it
-is the same error."""
+"""An uncorrectable ECC error that ended only its program: the device remains usable, and a 48
+beside it is the same error."""
 LOST = "lost"
 HEALTHY_AFTER_S = 10.0
-"""So long a device that was set aside must be well before it is offered."""
+"""How long a device must be healthy before it is offered again."""
 
 
 @dataclass(frozen=True)
@@ -42,34 +41,34 @@ class Unfit:
 
     reason: str
     certain: bool
-    """Whether no attempt can succeed with it; False: one may, without it is safer."""
+    """Whether no attempt can succeed with it; if False, one may, but it is safer to avoid it."""
 
 
 class Known(Base, frozen=True, kw_only=True):
-    """What was known of a device before the attempt that ended."""
+    """What was known about a device before the attempt that ended."""
 
     forgiven_xids: list[int] = []
-    """Reported before it was reset."""
+    """XIDs reported before a reset."""
     remap_failed: bool = False
     remap_pending: bool = False
     ecc_uncorrected: int | None = None
-    """When the attempt began."""
+    """The count at the start of the attempt."""
     ecc_attempts: int = 0
-    """Attempts in which that count grew."""
+    """Number of attempts in which that count increased."""
     energy_j: float | None = None
-    """Falls when the device is reset."""
+    """Energy counter, which a reset sets back."""
     needs_reset: str | None = None
-    """Why it has to be reset before it is fit again."""
+    """Why it must be reset before it is fit again."""
     idle_bytes: int | None = None
-    """The least memory that was in use on it besides the processes that are listed."""
+    """The lowest observed memory in use on it, apart from that of listed processes."""
 
 
 def judge(gpu: GpuSample, known: Known) -> Unfit | None:
-    """What is wrong with a device, the worst first; None of a device that is fit.
+    """The worst fault of a device; None if it is fit.
 
     Args:
-        gpu: its sample of now.
-        known: what was known of it before.
+        gpu: its latest sample.
+        known: what was known about it before.
     """
     if gpu.lost:
         return Unfit(LOST, certain=True)
@@ -99,13 +98,13 @@ def _grew(gpu: GpuSample, known: Known) -> bool:
 
 
 def key_of(device: Device | GpuSample) -> str:
-    """What tells devices apart."""
+    """Identifies a device."""
     return device.uuid or str(device.index)
 
 
 @dataclass
 class HealthBook:
-    """Remembers each device of a job between its samples."""
+    """Tracks the health of each device of a job across samples."""
 
     known: dict[str, Known] = field(default_factory=dict)
     _fit_since_s: dict[str, float] = field(default_factory=dict)
@@ -115,7 +114,7 @@ class HealthBook:
         """Fold in fresh samples.
 
         Args:
-            gpus: the job's devices, those that are set aside too.
+            gpus: the job's devices, including those set aside.
             now_s: CLOCK_BOOTTIME of the reading.
         """
         for gpu in gpus:
@@ -132,7 +131,7 @@ class HealthBook:
                 self._fit_since_s.pop(key, None)
 
     def begin_attempt(self) -> None:
-        """Memory errors count from here; those of the attempt before are counted as one."""
+        """Count memory errors from here; those of the previous attempt count as one."""
         for key, known in self.known.items():
             gpu = self._latest.get(key)
             if gpu is not None and gpu.ecc_uncorrected is not None:
@@ -142,7 +141,7 @@ class HealthBook:
                 )
 
     def end_attempt(self, devices: Sequence[Device]) -> dict[str, Unfit]:
-        """What is wrong with each device that is not fit, by its key."""
+        """By key, the fault of each device that is not fit."""
         found = {}
         for device in devices:
             key = key_of(device)
@@ -155,13 +154,13 @@ class HealthBook:
         return found
 
     def set_aside(self, device: Device, unfit: Unfit) -> None:
-        """Nothing but a reset, or its return, makes it fit again."""
+        """Mark a device unfit until it is reset or returns to the bus."""
         key = key_of(device)
         self.known[key] = replace(self.known.get(key, Known()), needs_reset=unfit.reason)
         self._fit_since_s.pop(key, None)
 
     def is_fit(self, device: Device) -> bool:
-        """Whether nothing is known to be wrong with it; False of one that was never seen."""
+        """Whether it has no known fault; False if it was never sampled."""
         return key_of(device) in self._fit_since_s
 
     def is_well_again(self, device: Device, now_s: float) -> bool:
@@ -170,7 +169,7 @@ class HealthBook:
         return since_s is not None and now_s - since_s >= HEALTHY_AFTER_S
 
     def idle_bytes(self) -> Mapping[str, int]:
-        """What is in use on each device when no process is on it, by its key."""
+        """By key, the memory in use on each device without any process."""
         found = {key: known.idle_bytes for key, known in self.known.items()}
         return {key: least for key, least in found.items() if least is not None}
 
@@ -184,7 +183,7 @@ def _first(gpu: GpuSample) -> Known:
 
 
 def _was_reset(gpu: GpuSample, before: GpuSample | None, known: Known) -> bool:
-    """Whether it came back, or counts anew what it counts since its driver was loaded."""
+    """Whether it returned to the bus, or its counters since the driver was loaded restarted."""
     if before is not None and before.lost:
         return True
     if known.needs_reset == LOST:
@@ -218,10 +217,10 @@ def _with_figures(gpu: GpuSample, known: Known) -> Known:
 
 
 def _idle_bytes(gpu: GpuSample, before: int | None) -> int | None:
-    """What is in use besides the processes that are listed: the least of it.
+    """The lowest observed memory in use apart from that of listed processes.
 
-    Memory is read more often than the list, so that a process may be listed whose memory is back:
-    beside processes it is computed once only.
+    Memory is sampled more often than the list, so the list may contain processes whose memory has
+    been released. While there are processes, it is therefore computed only once.
     """
     if gpu.mem_used_bytes is None or (gpu.processes and before is not None):
         return before
@@ -232,22 +231,22 @@ def _idle_bytes(gpu: GpuSample, before: int | None) -> int | None:
 
 LIMIT_S = 50.0
 POLL_S = 0.2
-"""Between two looks at the latest sample, of which there is one a second."""
+"""Between checks of the latest sample, of which there is one per second."""
 ANSWER_S = 5.0
-"""A driver that gives no sample for so long is not waited for."""
+"""How long to wait for a driver that returns no samples."""
 TOLERANCE_BYTES = 512 * 1024**2
-WORTH_TELLING_S = 1.5
-"""A shorter wait is the time to the next sample."""
+REPORTED_FROM_S = 1.5
+"""A shorter wait is just the time to the next sample, and is not reported."""
 
 
 @dataclass(frozen=True)
 class Held:
-    """Memory of one device that is not given back."""
+    """Memory of one device that has not been released."""
 
     device: Device
     used_bytes: int | None
     by: tuple[GpuProcess, ...]
-    """Processes of the attempt that still hold some; none where only the sum is too high."""
+    """Processes of the attempt that still hold memory; empty if only the total is too high."""
 
     def in_words(self) -> str:
         """`GPU 0 still has 12.0 GiB in use (pid 77, user, command)`."""
@@ -266,14 +265,14 @@ class Waited:
 
     seconds: float
     first: tuple[Held, ...] = ()
-    """What was waited for."""
+    """What was held at first."""
     left: tuple[Held, ...] = ()
-    """What was still held in the end."""
+    """What was still held at the end."""
     silent: bool = False
-    """No sample came."""
+    """Whether there was no sample."""
 
     def in_words(self) -> str | None:
-        """What a person should know of it; None when there is nothing to tell."""
+        """A message for the user; None if there is nothing worth reporting."""
         if self.silent:
             return (
                 "the driver did not report whether the devices' memory was released; "
@@ -282,7 +281,7 @@ class Waited:
         if self.left:
             names = "; ".join(held.in_words() for held in self.left)
             return f"after {self.seconds:.0f} s, {names}; starting the next attempt anyway"
-        if not self.first or self.seconds < WORTH_TELLING_S:
+        if not self.first or self.seconds < REPORTED_FROM_S:
             return None
         names = ", ".join(name_of(held.device) for held in self.first)
         return f"waited {self.seconds:.1f} s for {names} to release memory"
@@ -294,12 +293,12 @@ def still_held(
     idle_bytes: Mapping[str, int],
     is_ours: Callable[[int], bool],
 ) -> list[Held]:
-    """What the ended attempt still holds of its devices.
+    """The device memory that an ended attempt still holds.
 
     Args:
         gpus: fresh samples.
         devices: the job's.
-        idle_bytes: what is in use on each device when no process is on it, by `key_of`.
+        idle_bytes: by `key_of`, the memory in use on each device without any process.
         is_ours: whether a pid is a living process of the attempt.
     """
     samples = {key_of(gpu): gpu for gpu in gpus}
@@ -325,12 +324,12 @@ async def wait(
     look: Callable[[Sequence[GpuSample]], list[Held]],
     skip: Callable[[], bool],
 ) -> Waited:
-    """Wait until nothing is held any more, at most `LIMIT_S`.
+    """Wait until nothing is held, for at most `LIMIT_S`.
 
     Args:
-        report: the latest one of the job's devices.
+        report: returns the latest report on the job's devices.
         look: `still_held` for the job.
-        skip: whether somebody does not want to wait any more.
+        skip: whether to stop waiting.
     """
     began_s = boottime_s()
     first: tuple[Held, ...] | None = None

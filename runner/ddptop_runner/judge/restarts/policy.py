@@ -1,10 +1,10 @@
 """The restart policy: a pure function from the history of failures to an action and its reason.
 
-A group restarts as a unit. The budget is refilled by new progress: a checkpoint further than those
-before, or a step of the whole training that no attempt had reached. What will fail again is not
-tried again: a usage error, a script that cannot be imported or compiled, a script that raises
-before its first step, the same end as before without new progress (RULES gives the limits).
-Unknown progress is not zero progress: it neither refills the budget nor counts as a failed try.
+A group restarts as a unit. New progress refills the budget: a checkpoint beyond those before, or a
+step of the run that no attempt had reached. A job that would fail again is not restarted: after a
+usage error, a script that cannot be imported or compiled, an exception before the first step, or
+the same failure as before without new progress (`RULES` has the limits). Unknown progress is not
+zero progress: it neither refills the budget nor counts as a failed try.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ HOPELESS_EXCEPTIONS = frozenset(
         *("ImportError", "ModuleNotFoundError", "NameError"),
     )
 )
-"""Whatever the machine does, the same file raises these again."""
+"""The same file always raises these again."""
 
 TRANSIENT_WORDS = (
     "NCCL",
@@ -34,43 +34,42 @@ TRANSIENT_WORDS = (
     "Stale file handle",
     "Input/output error",
 )
-"""An exception with one of these in it may go away by itself, even before the first step."""
+"""An exception that contains one of these may be temporary, even before the first step."""
 
 CRASH_SIGNALS = frozenset({"SIGSEGV", "SIGABRT", "SIGBUS", "SIGILL", "SIGFPE", "SIGTRAP", "SIGSYS"})
-"""A process sends these to itself; the others come from outside and say nothing of the script."""
+"""Signals of a crash; all others come from outside and say nothing about the script."""
 
 HOPELESS_EXIT_CODES = {
     2: "the script rejected its arguments (exit status 2)",
     126: "the shell could not execute the command (exit status 126)",
     127: "the shell did not find the command (exit status 127)",
 }
-"""argparse, click and most command lines end with 2 on bad arguments."""
+"""argparse, click, and most commands exit with 2 on bad arguments."""
 
 SAME_STEP = 1
-"""Two ends this many steps apart are at the same step: the last step may not have been told."""
+"""Failures this many steps apart count as the same step, since the last may be unreported."""
 
 BACKOFF_BASE_S = 2.0
 BACKOFF_CAP_S = 60.0
 
 OUTCOMES_KEPT = 16
-"""No rule looks further back."""
+"""As many as any rule needs."""
 
 
 @dataclass(frozen=True)
 class Rule:
-    """What is done about one class of failures."""
+    """How the policy treats one class of failures."""
 
     tries: int | None = None
-    """So many equal ends without new progress between them stop the job; None: only the budget
-    does."""
+    """Number of equal failures without progress that stop the job; None if only the budget does."""
     at_step: bool = True
-    """Whether equal ends are those at the same step; False: at any."""
+    """Whether equal failures must be at the same step."""
     requeue: bool = True
-    """Whether running the job elsewhere or later may help after that stop."""
+    """Whether running the job elsewhere or later may then help."""
     waits: bool = False
-    """Whether the next attempt waits even where this one had made progress."""
+    """Whether the next attempt waits even if this one made progress."""
     again: str = ""
-    """What has happened so many times, in words."""
+    """What happened repeatedly, in words."""
 
 
 RULES: dict[str, Rule] = {
@@ -88,8 +87,7 @@ RULES: dict[str, Rule] = {
     "node": Rule(),
     "unknown": Rule(),
 }
-"""By failure class: the kind of the cause, where a signal that the process sent itself is a
-crash."""
+"""By failure class, which is the kind of the cause or, for a signal of a crash, `crash`."""
 
 
 def failure_class(outcome: AttemptOutcome) -> str:
@@ -112,33 +110,32 @@ _COUNTS = {2: "twice", 3: "three times"}
 
 @dataclass(frozen=True)
 class Recorded:
-    """A failed attempt, and what it had achieved over all before it."""
+    """A failed attempt and its progress beyond those before."""
 
     outcome: AttemptOutcome
     progress: bool | None
-    """Whether it made new progress; None when that cannot be known."""
+    """Whether it made new progress; None if unknown."""
 
     @property
     def in_vain(self) -> bool:
-        """Whether it is known that it did not get on."""
+        """Whether it is known to have made no progress."""
         return self.progress is False or (self.progress is None and self.outcome.never_came_up)
 
 
 @dataclass(frozen=True)
 class History:
-    """What the policy decides on."""
+    """The input of the policy."""
 
     failed: tuple[Recorded, ...] = ()
-    """The latest failed attempts, in order; none from before the last restart that a person asked
-    for."""
+    """The latest failed attempts, in order, since the last restart requested by a user."""
     used: int = 0
-    """Restarts of the budget used since it was last filled."""
+    """Restarts used since the budget was last refilled."""
     furthest_step: int | None = None
-    """The furthest step of the whole training that any attempt got to."""
+    """The furthest step of the run that any attempt reached."""
     checkpointed_step: int | None = None
-    """The furthest step of the whole training that a checkpoint holds."""
+    """The furthest step of the run with a checkpoint."""
     refilled: str | None = None
-    """What filled the budget again last, in words; None when nothing has."""
+    """What last refilled the budget, in words; None if nothing has."""
 
 
 @dataclass(frozen=True)
@@ -147,27 +144,22 @@ class Decision:
 
     restart: bool
     reason: str
-    """In words, for events and the screen."""
+    """In words, for events and screens."""
     delay_s: float = 0.0
     """How long to wait before the restart."""
     requeue: bool = True
-    """Whether running the job again elsewhere or later may help; False: `wait` gives 93."""
+    """Whether running the job elsewhere or later may help; if not, `wait` exits with 93."""
 
 
 def record(history: History, outcome: AttemptOutcome) -> History:
-    """Add a failed attempt. New progress fills the budget again.
-
-    Args:
-        history: all before it.
-        outcome: an attempt that `history` does not have.
-    """
-    got_on = _progress(history, outcome)
-    filled = bool(got_on) and history.used > 0
-    failed = (*history.failed, Recorded(outcome, got_on))[-OUTCOMES_KEPT:]
+    """Add a failed attempt to the history. New progress refills the budget."""
+    advanced = _progress(history, outcome)
+    filled = bool(advanced) and history.used > 0
+    failed = (*history.failed, Recorded(outcome, advanced))[-OUTCOMES_KEPT:]
     return replace(
         history,
         failed=failed,
-        used=0 if got_on else history.used,
+        used=0 if advanced else history.used,
         furthest_step=_most(history.furthest_step, outcome.global_step),
         checkpointed_step=_most(history.checkpointed_step, outcome.checkpoint_step),
         refilled=_where(outcome) if filled else history.refilled,
@@ -179,11 +171,11 @@ def decide(history: History, max_restarts: int, jitter: float) -> Decision:
 
     Args:
         history: with at least one failed attempt.
-        max_restarts: the budget when it is full.
-        jitter: a random number from 0 to 1, which spreads the waits.
+        max_restarts: the full budget.
+        jitter: a random number from 0 to 1, to spread the waits.
 
     Returns:
-        Restart with a wait, or stop with the reason; the reason is never empty.
+        Restart after a wait, or stop; the reason is never empty.
     """
     last = history.failed[-1]
     if (stop := _will_fail_again(history)) is not None:
@@ -206,12 +198,12 @@ def decide(history: History, max_restarts: int, jitter: float) -> Decision:
 
 
 def _progress(history: History, outcome: AttemptOutcome) -> bool | None:
-    """Whether the attempt got further than all before it; None when that cannot be known."""
+    """Whether the attempt got further than all before it; None if unknown."""
     if outcome.steps == 0:
         return False
     earlier = history.failed[-1].outcome if history.failed else None
     if earlier is not None and _ended_alike(earlier, outcome) and outcome.steps is not None:
-        return False  # it began where the one before began, and came to the same step
+        return False  # it started where the previous one did, and reached the same step
     if outcome.new_checkpoint and (
         None in (outcome.checkpoint_step, history.checkpointed_step)
         or (outcome.checkpoint_step or 0) > (history.checkpointed_step or 0)
@@ -228,14 +220,14 @@ def _progress(history: History, outcome: AttemptOutcome) -> bool | None:
 
 
 def _will_fail_again(history: History) -> Decision | None:
-    """The stop of a job whose next attempt would end the same way."""
+    """The decision to stop, if the next attempt would fail the same way."""
     last = history.failed[-1].outcome
     if last.never_came_up:
-        told = HOPELESS_EXIT_CODES.get(last.exit_code or 0)
+        hopeless_reason = HOPELESS_EXIT_CODES.get(last.exit_code or 0)
         if last.exception is not None:
             hopeless = last.exception.type in HOPELESS_EXCEPTIONS
-            told = f"{last.exception.type} would be raised again" if hopeless else None
-        if (reason := last.unopened or told) is not None:
+            hopeless_reason = f"{last.exception.type} would be raised again" if hopeless else None
+        if (reason := last.unopened or hopeless_reason) is not None:
             return Decision(restart=False, reason=reason, requeue=False)
     rule = RULES[failure_class(last)]
     if rule.tries is None or _may_be_transient(last):
@@ -255,7 +247,7 @@ def _will_fail_again(history: History) -> Decision | None:
 
 
 def _alike_in_a_row(failed: Sequence[Recorded], rule: Rule) -> int:
-    """How many attempts, the last one included, ended alike without new progress between them."""
+    """Number of attempts, up to the last, that failed alike without new progress between them."""
     last, count = failed[-1].outcome, 1
     for later, earlier in zip(reversed(failed), reversed(failed[:-1]), strict=False):
         same = _same_end(earlier.outcome, last)
@@ -268,7 +260,7 @@ def _alike_in_a_row(failed: Sequence[Recorded], rule: Rule) -> int:
 
 
 def _ended_alike(one: AttemptOutcome, other: AttemptOutcome) -> bool:
-    """Whether both came to the same end by themselves, at the same step."""
+    """Whether both failed the same way, on their own, at the same step."""
     if RULES[failure_class(other)].tries is None or _may_be_transient(other):
         return False
     return _same_end(one, other) and _same_step(one, other)
@@ -296,7 +288,7 @@ def _same_step(one: AttemptOutcome, other: AttemptOutcome) -> bool:
 
 
 def _in_vain(failed: Sequence[Recorded]) -> int:
-    """How many of the last attempts, in a row, are known not to have got on."""
+    """Number of consecutive attempts, up to the last, known to have made no progress."""
     count = 0
     for attempt in reversed(failed):
         if not attempt.in_vain:
@@ -306,9 +298,9 @@ def _in_vain(failed: Sequence[Recorded]) -> int:
 
 
 def _delay_s(last: AttemptOutcome, in_vain: int, jitter: float) -> float:
-    """Doubling from attempt to attempt in vain, up to the cap, less up to half of it.
+    """The wait, which doubles with each attempt in vain up to the cap, less up to half for jitter.
 
-    A first one that had at least begun to train is followed at once.
+    There is none after a first failure that made at least one step.
     """
     doublings = in_vain - 1 if not last.steps else in_vain - 2
     if RULES[failure_class(last)].waits:
@@ -332,7 +324,6 @@ def _why_restart(last: Recorded, in_vain: int, first: bool) -> str:
 
 
 def _where(outcome: AttemptOutcome) -> str:
-    """To where it got, in words."""
     if outcome.global_step is not None:
         return f"step {outcome.global_step}"
     if outcome.checkpoint_step is not None:

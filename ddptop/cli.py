@@ -314,18 +314,19 @@ def logs(job: str | None, rank: str | None, follow: bool, lines: int, attempt: i
     """Print the output of a rank or a command."""
     from ddptop.commands.logs import run
     from ddptop.commands.unguarded import taken_up
-    from ddptop_runner.job.registry import read_job, resolve
+    from ddptop_runner.job.registry import read_job
+    from ddptop_runner.jobs.slurm_queue import as_queued, find
 
     if rank is not None and rank != "all" and not rank.isdigit():
         raise UsageError(f"-r {rank} is not a valid rank", "use a number or all")
-    view = taken_up(resolve(job))
+    view = taken_up(find(job))
     return run(
         view.folder,
         None if rank is None else "all" if rank == "all" else int(rank),
         follow,
         lines,
         attempt,
-        lambda: not read_job(view.folder).is_live,
+        lambda: not as_queued(read_job(view.folder)).is_live,
     )
 
 
@@ -455,9 +456,9 @@ def events(job: str | None, as_json: bool) -> int:
     """Print a job's events in order."""
     from ddptop.commands.events import run
     from ddptop.commands.unguarded import taken_up
-    from ddptop_runner.job.registry import resolve
+    from ddptop_runner.jobs.slurm_queue import find
 
-    return run(taken_up(resolve(job)).folder, as_json)
+    return run(taken_up(find(job)).folder, as_json)
 
 
 @cli.command(epilog="Example: ddptop doctor")

@@ -49,9 +49,9 @@ def attach(job: str | None, readonly: bool, ascii_only: bool | None) -> int:
     from ddptop.tui.garbage import wait_with_garbage
 
     wait_with_garbage()
-    from ddptop_runner.job.registry import resolve
+    from ddptop_runner.jobs.slurm_queue import find
 
-    view = resolve(job)
+    view = find(job)
     if not is_terminal():
         raise UsageError("attach needs a terminal", f"use ddptop status {view.job} in scripts")
     from ddptop.commands.attach import run

@@ -5,14 +5,14 @@ from __future__ import annotations
 from ddptop.commands.unguarded import taken_up
 from ddptop.plain.output import put, say
 from ddptop_runner.base.units import duration_in_words, size
-from ddptop_runner.job.registry import resolve
 from ddptop_runner.jobs import checkpoint as wanted
+from ddptop_runner.jobs.slurm_queue import find
 from ddptop_runner.model.run_step import at_step
 
 
 def run(job: str | None, timeout_s: float | None) -> int:
     """Request a checkpoint, wait until it is complete, and print its path."""
-    view = taken_up(resolve(job))
+    view = taken_up(find(job))
     asked = wanted.ask(view)
     say(f"ddptop: requested a checkpoint from {view.job} by {asked.in_words()}")
     saved = wanted.wait(view, asked, wanted.TIMEOUT_S if timeout_s is None else timeout_s)

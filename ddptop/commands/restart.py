@@ -7,13 +7,13 @@ import os
 from ddptop.commands.unguarded import taken_up
 from ddptop.plain.output import say
 from ddptop_runner.base.errors import UsageError
-from ddptop_runner.job.registry import resolve
 from ddptop_runner.jobs import commands, launch
+from ddptop_runner.jobs.slurm_queue import find
 
 
 def run(job: str, force: bool = False, wait_gpus: bool = False) -> int:
     """Restart the job; for an ended one, list the variables missing from this shell."""
-    view = taken_up(resolve(job))
+    view = taken_up(find(job))
     if view.is_live:
         if force or wait_gpus:
             raise UsageError(

@@ -9,13 +9,14 @@ from ddptop.view.host_words import host_of
 from ddptop_runner.base import bounded
 from ddptop_runner.base.errors import DdptopError
 from ddptop_runner.base.paths import owner_in_words
-from ddptop_runner.job.registry import JobView, resolve
+from ddptop_runner.job.registry import JobView
 from ddptop_runner.jobs import commands
+from ddptop_runner.jobs.slurm_queue import find
 
 
 def run(job: str | None, rank: int | None) -> int:
     """Print stacks of a live job, or the stored evidence of an ended one."""
-    view = taken_up(resolve(job))
+    view = taken_up(find(job))
     if not view.is_live:
         return _print_stored(view, rank)
     for entry in commands.stacks(view, rank)["stacks"]:

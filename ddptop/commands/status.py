@@ -29,9 +29,9 @@ from ddptop_runner.base.units import (
     size,
 )
 from ddptop_runner.devices.words import devices_in_words
-from ddptop_runner.job.registry import JobView, elapsed_s, resolve
+from ddptop_runner.job.registry import JobView, elapsed_s
 from ddptop_runner.jobs.contract import JobStatus, job_status
-from ddptop_runner.jobs.slurm_queue import as_queued
+from ddptop_runner.jobs.slurm_queue import find
 from ddptop_runner.model.run_step import step_beside
 from ddptop_runner.model.snapshot import LauncherSample, NodeStatus
 from ddptop_runner.store.logs import last_words
@@ -46,7 +46,7 @@ MISSED_AFTER_S = 60.0
 
 def run(job: str | None, as_json: bool) -> int:
     """Print one job as text or JSON."""
-    view = as_queued(resolve(job))
+    view = find(job)
     status = job_status(view)
     if as_json:
         put_json(status)

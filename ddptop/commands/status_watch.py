@@ -16,8 +16,9 @@ from ddptop.plain.status_lines import Part, job_line, job_lines
 from ddptop.view.need import by_need
 from ddptop_runner.base.clock import utc_now
 from ddptop_runner.base.errors import DamagedFileError, NoSuchJobError
-from ddptop_runner.job.registry import JobView, is_recent, read_all, read_job, resolve
+from ddptop_runner.job.registry import JobView, is_recent, read_all, read_job
 from ddptop_runner.jobs.contract import JobList, job_row, job_status
+from ddptop_runner.jobs.slurm_queue import as_queued, find
 
 NO_JOBS = "no jobs yet; start one with ddptop launch train.py"
 
@@ -42,7 +43,7 @@ def run(job: str | None, as_json: bool, interval_s: float) -> int:
         with quiet_keys():
             if job is None:
                 _watch_all(screen, as_json, interval_s)
-            return _watch_one(resolve(job), screen, as_json, interval_s)
+            return _watch_one(find(job), screen, as_json, interval_s)
     except KeyboardInterrupt:
         return 0
 
@@ -64,7 +65,7 @@ def _watch_one(view: JobView, screen: Inline, as_json: bool, interval_s: float) 
             return exit_status(view)
         time.sleep(interval_s)
         try:
-            view = read_job(view.folder)
+            view = as_queued(read_job(view.folder))
         except DamagedFileError:
             if not view.folder.spec_file.exists():
                 raise NoSuchJobError(f"{view.job} was removed") from None
@@ -75,7 +76,8 @@ def _watch_one(view: JobView, screen: Inline, as_json: bool, interval_s: float) 
 def _watch_all(screen: Inline, as_json: bool, interval_s: float) -> NoReturn:
     guard(view for view in read_all()[0] if is_recent(view))
     while True:
-        views = by_need((view for view in read_all()[0] if is_recent(view)), utc_now())
+        found = map(as_queued, read_all()[0])
+        views = by_need((view for view in found if is_recent(view)), utc_now())
         if as_json:
             put_json(JobList(jobs=[job_row(view) for view in views]))
             sys.stdout.flush()

@@ -5,8 +5,9 @@ from __future__ import annotations
 from ddptop.commands.unguarded import taken_up
 from ddptop.plain.output import say
 from ddptop_runner.base.errors import DdptopError, WaitTimeoutError
-from ddptop_runner.job.registry import JobView, read_job, resolve
+from ddptop_runner.job.registry import JobView, read_job
 from ddptop_runner.jobs import commands
+from ddptop_runner.jobs.slurm_queue import find
 
 END_ALLOWANCE_S = 60.0
 """Beyond the grace: evidence, leftovers, history. After it something is stuck in the kernel."""
@@ -21,7 +22,7 @@ def run(job: str, grace_s: float, *, save: bool = False, timeout_s: float | None
         save: have it save first; where no checkpoint comes it is not ended.
         timeout_s: for the checkpoint; None: as `ddptop checkpoint`.
     """
-    view = taken_up(resolve(job))
+    view = taken_up(find(job))
     if save and not _saved(view, timeout_s):
         return 0
     told = commands.stop(view, grace_s) if grace_s > 0 else commands.kill(view)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from ddptop.commands.unguarded import KeptGuarded, taken_up
-from ddptop_runner.job.registry import JobView, resolve
+from ddptop_runner.job.registry import JobView
 from ddptop_runner.jobs.commands import wait_until_ended
+from ddptop_runner.jobs.slurm_queue import find
 
 STOPPED = 4
 LOST = 5
@@ -13,7 +14,7 @@ NOT_WORTH_REQUEUEING = 93
 
 def run(job: str | None, timeout_s: float | None) -> int:
     """Wait, then return the exit status for the job's final state."""
-    return exit_status(wait_until_ended(taken_up(resolve(job)), timeout_s, KeptGuarded()))
+    return exit_status(wait_until_ended(taken_up(find(job)), timeout_s, KeptGuarded()))
 
 
 def exit_status(view: JobView) -> int:

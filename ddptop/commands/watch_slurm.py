@@ -57,7 +57,12 @@ def nodes_of(job: str) -> tuple[str, ...]:
     argv = ["squeue", "--noheader", f"--jobs={job}", "--states=RUNNING", "--format=%N"]
     try:
         done = subprocess.run(
-            argv, capture_output=True, text=True, timeout=5 * TIMEOUT_S, check=False
+            argv,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=5 * TIMEOUT_S,
+            check=False,
         )
     except (OSError, subprocess.TimeoutExpired):
         raise DdptopError("squeue did not respond", "check `sinfo`") from None

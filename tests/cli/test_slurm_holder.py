@@ -23,6 +23,8 @@ for step in range(1, 10**6):
     time.sleep(0.05)
     if ddptop.checkpoint_requested():
         open("saved", "w").write(str(step))
+        if os.path.exists("end-once-saved"):
+            break
     if os.path.exists("fail"):
         raise RuntimeError("told to fail")
     if os.path.exists("end"):
@@ -36,10 +38,16 @@ def batch(tmp_path, ddptop_home, monkeypatch):
     (tmp_path / "train.py").write_text(TRAIN)
     programs = tmp_path / "bin"
     programs.mkdir()
-    for name in ("scontrol", "squeue"):
-        end = time.strftime("%Y-%m-%dT%H:%M:%S", time.localtime(time.time() + 1))
-        (programs / name).write_text(f"#!/bin/sh\necho {name} $* >>{tmp_path}/calls\necho {end}\n")
-        (programs / name).chmod(0o755)
+
+    def ends_in(seconds):
+        end = time.strftime("%Y-%m-%dT%H:%M:%S", time.localtime(time.time() + seconds))
+        for name in ("scontrol", "squeue"):
+            (programs / name).write_text(
+                f"#!/bin/sh\necho {name} $* >>{tmp_path}/calls\necho {end}\n"
+            )
+            (programs / name).chmod(0o755)
+
+    ends_in(1)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("PATH", f"{programs}:{os.environ['PATH']}")
     started = []
@@ -66,6 +74,7 @@ def batch(tmp_path, ddptop_home, monkeypatch):
         return step
 
     start.folder = tmp_path
+    start.ends_in = ends_in
     start.calls = lambda: (tmp_path / "calls").read_text() if (tmp_path / "calls").exists() else ""
     start.said = lambda: (tmp_path / "said").read_text()
     yield start
@@ -123,6 +132,21 @@ def test_a_time_limit_saves_requeues_and_the_job_continues(batch, wait_until):
     wait_until(lambda: view().snapshot.attempt == 1 and is_training())
     assert view().spec.job_id == first.spec.job_id, "the requeued job did not continue"
     assert not run_folder("held-2").path.exists()
+
+
+@pytest.mark.torch
+def test_a_time_limit_waits_for_ranks_that_start_and_a_job_that_then_ends_is_not_requeued(
+    batch, wait_until
+):
+    (batch.folder / "end-once-saved").touch()
+    batch.ends_in(80)
+    step = batch()
+    wait_until(run_folder("held").spec_file.exists)
+    step.send_signal(signal.SIGUSR1)
+    assert step.wait(timeout=70) == 0
+    assert (batch.folder / "saved").exists()
+    assert view().state == "finished"
+    assert "scontrol requeue" not in batch.calls()
 
 
 @pytest.mark.torch

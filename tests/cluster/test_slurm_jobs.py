@@ -74,7 +74,8 @@ def test_a_job_saves_before_its_time_limit_and_continues_in_a_time_of_its_own(
     job, number = submit("--nodes", "2", sbatch=("--time=2", "--signal=B:USR1@50"), name="limited")
     wait_until(lambda: job.trains(["h1", "h2"]), what="both ranks train")
     wait_until(lambda: set(job.trainer.last_steps(1)) == {0, 1}, 240, what="both train again")
-    assert job.trainer.steps(1, 0)[0]["step"] > 1, "it began anew"
+    said = (slurm.folder / f"log/ddptop-{number}.out").read_text()
+    assert job.trainer.steps(1, 0)[0]["step"] > 1, f"it began anew:\n{said}"
     assert slurm.job_state(number) == "RUNNING"
 
 

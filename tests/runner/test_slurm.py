@@ -11,7 +11,7 @@ import subprocess
 import time
 
 import pytest
-from ddptop.commands import ls, status
+from ddptop.commands import ls, status, status_watch, wait
 from tests.runner.builders import put_job
 
 from ddptop_runner.base.errors import UsageError, WaitTimeoutError
@@ -244,6 +244,16 @@ def test_a_requeued_job_that_waits_in_slurm_is_queued(ddptop_home, tmp_path, mon
     printed = capsys.readouterr().out
     assert "j: queued" in printed
     assert "requeued as Slurm job 7; pending (Priority)" in printed
+    assert status.run(None, as_json=False) == 0, "it is the only job alive"
+    assert "j: queued" in capsys.readouterr().out
+    with pytest.raises(WaitTimeoutError, match="j is still queued"):
+        wait.run(None, timeout_s=0.2)
+    with monkeypatch.context() as patch:
+        patch.setattr(time, "sleep", lambda _: (_ for _ in ()).throw(KeyboardInterrupt))
+        assert status_watch.run(None, as_json=True, interval_s=1.0) == 0
+        assert status_watch.run("j", as_json=True, interval_s=1.0) == 0, "not 5, of a lost job"
+    of_all, of_one = map(json.loads, capsys.readouterr().out.splitlines())
+    assert of_all["jobs"][0]["state"] == of_one["state"] == "queued"
     view = read_job(folder)
     for refuse in (commands.stop, commands.kill, commands.remove, commands.require_ended):
         with pytest.raises(UsageError, match=r"waiting in Slurm's queue.*scancel 7"):
@@ -252,6 +262,12 @@ def test_a_requeued_job_that_waits_in_slurm_is_queued(ddptop_home, tmp_path, mon
         archive.require_free("j")
     with pytest.raises(WaitTimeoutError, match="j is still queued"):
         commands.wait_until_ended(view, timeout_s=0.2)
+
+
+@pytest.mark.parametrize("state", ["REQUEUED", "REQUEUE_HOLD", "RESV_DEL_HOLD"])
+def test_a_job_that_slurm_holds_is_queued(ddptop_home, tmp_path, monkeypatch, state):
+    folder = _requeued(tmp_path, monkeypatch, _printed(state, "JobHeldUser"))
+    assert slurm_queue.as_queued(read_job(folder)).state == "queued"
 
 
 @pytest.mark.parametrize("printed", ["", _printed("RUNNING", "None")])

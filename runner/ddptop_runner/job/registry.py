@@ -13,7 +13,7 @@ import fcntl
 import functools
 import os
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -134,7 +134,7 @@ class JobView(msgspec.Struct, frozen=True, dict=True):
         """Whether it lives here, is this user's own, and its guardian has ended."""
         if self.guarded is not False or self.snapshot is None or self.snapshot.guardian is None:
             return False
-        return self.is_live and why_not_own(self.folder) is None
+        return self.is_live and not self.in_slurm_queue and why_not_own(self.folder) is None
 
     @functools.cached_property
     def on_other_host(self) -> bool:
@@ -435,8 +435,12 @@ def _names(views: Iterable[JobView]) -> str:
     return ", ".join(sorted(view.job for view in views))
 
 
-def resolve(name: str | None) -> JobView:
+def resolve(name: str | None, as_seen: Callable[[JobView], JobView] = lambda view: view) -> JobView:
     """The job meant by a name or unique prefix; without a name the only job alive.
+
+    Args:
+        name: as typed.
+        as_seen: what decides whether a job is alive, and what becomes of the one that is meant.
 
     Raises:
         NoSuchJobError: no job has that name or prefix.
@@ -444,7 +448,7 @@ def resolve(name: str | None) -> JobView:
         DamagedFileError: the job of that exact name has a damaged spec.
     """
     if name is None:
-        live = [view for view in all_jobs() if view.is_live]
+        live = [view for view in map(as_seen, all_jobs()) if view.is_live]
         if len(live) == 1:
             return live[0]
         if not live:
@@ -453,10 +457,10 @@ def resolve(name: str | None) -> JobView:
             )
         raise UsageError(f"{len(live)} jobs are active: {_names(live)}", "specify one")
     if is_there(name) and _is_job(run_folder(name)):
-        return read_job(run_folder(name))
+        return as_seen(read_job(run_folder(name)))
     matches = [view for view in all_jobs() if name and view.job.startswith(name)]
     if len(matches) == 1:
-        return matches[0]
+        return as_seen(matches[0])
     if matches:
         raise UsageError(f"{name!r} is ambiguous: {_names(matches)}", "use a longer prefix")
     raise NoSuchJobError(f"no job named {name!r}", "list jobs with `ddptop ls --all`")

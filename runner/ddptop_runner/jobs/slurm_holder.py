@@ -253,14 +253,28 @@ class JobHolder:
             say(f"the time limit is near; {view.job} is not requeued: {why}")
             return
         limit_s = self._time_left_s()
+        deadline_s = time.monotonic() + limit_s
         say(f"the time limit is near; waiting up to {limit_s:.0f} s for a checkpoint")
         try:
-            found = checkpoint.save(view, limit_s)
-        except (DdptopError, OSError) as error:
+            view = self._once_it_can_save(deadline_s)
+            found = checkpoint.save(view, deadline_s - time.monotonic())
+        except DdptopError as error:
+            say(error.message)  # its remedies are for a person who waits
+        except OSError as error:
             say(str(error))
         else:
             say(f"saved {found.path}")
-        self._requeue("the time limit is near")
+        view = read_job(self._folder)
+        if view.is_live and view.state != "stopping":  # otherwise `run` ends with its state
+            self._requeue("the time limit is near")
+
+    def _once_it_can_save(self, deadline_s: float) -> JobView:
+        """The job, once its ranks are at work: it may be starting, or about to restart."""
+        while (view := read_job(self._folder)).is_live and view.state not in checkpoint.ASKABLE:
+            if time.monotonic() >= deadline_s:
+                break
+            time.sleep(POLL_S)
+        return view
 
     def _time_left_s(self) -> float:
         printed = _ask("squeue", "--noheader", f"--job={self._allocation.job}", "--format=%e")
@@ -306,6 +320,7 @@ def _ask(*argv: str, fails: bool = False) -> str:
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
+            errors="replace",
             timeout=ASK_S,
             check=False,
             env={**os.environ, "SLURM_TIME_FORMAT": "standard"},

@@ -17,7 +17,7 @@ from ddptop_runner.base.errors import UsageError
 from ddptop_runner.base.files import write_atomic
 from ddptop_runner.base.paths import state_home
 from ddptop_runner.devices.owners import user_name
-from ddptop_runner.job.registry import JobView
+from ddptop_runner.job.registry import JobView, resolve
 from ddptop_runner.launch.slurm import QUEUE_ENV, SlurmJob, queue_argv, queue_of
 from ddptop_runner.model.snapshot import Alert
 from ddptop_runner.model.words import Base
@@ -27,7 +27,15 @@ INTERVAL_S = 15.0
 """All viewers of a user together ask not more often than this."""
 MOST_JOBS = 1000
 NOT_STARTED = frozenset(
-    {"PENDING", "CONFIGURING", "REQUEUED", "REQUEUE_HOLD", "REQUEUE_FED", "SPECIAL_EXIT"}
+    {
+        "PENDING",
+        "CONFIGURING",
+        "REQUEUED",
+        "REQUEUE_HOLD",
+        "REQUEUE_FED",
+        "RESV_DEL_HOLD",
+        "SPECIAL_EXIT",
+    }
 )
 """States, as squeue prints them, of a job that Slurm has yet to start."""
 STARTING_S = 120.0
@@ -144,6 +152,11 @@ def as_queued(view: JobView, queue: Queue | None = None) -> JobView:
         view.snapshot, alerts=[waits], restart_at=found.start_estimate
     )
     return msgspec.structs.replace(view, snapshot=snapshot, in_slurm_queue=True)
+
+
+def find(name: str | None) -> JobView:
+    """As `registry.resolve`: a job that Slurm is going to start again is alive."""
+    return resolve(name, as_queued)
 
 
 def _is_to_start(job: SlurmJob) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import signal
 import sys
@@ -15,6 +16,7 @@ from ddptop.commands.launch import become_attach, describe
 from ddptop.plain.output import is_terminal, put, say
 from ddptop_runner.base.errors import UsageError
 from ddptop_runner.base.start import own_command
+from ddptop_runner.job.registry import is_there
 from ddptop_runner.jobs import launch as launcher
 from ddptop_runner.jobs import slurm, slurm_holder
 from ddptop_runner.jobs.slurm_holder import (
@@ -57,38 +59,44 @@ def run(
             )
         return use(request, found, options)
     plan = slurm.plan(request, os.environ, tuple(sbatch))
+    if not options["dry_run"]:
+        plan = replace(plan, name=unqueued_name(plan.name, is_derived=request.name is None))
     script = batch_script(
         plan.batch(own_command("ddptop", *step_arguments(request, plan, typed_options)))
     )
+    job = None if options["dry_run"] else slurm.submit(script, sbatch, plan.name)
     for note in plan.notes:
         say(f"ddptop: {note}")
-    if options["dry_run"]:
+    if job is None:
         put(script.rstrip("\n"))
         return 0
-    if request.name is not None:
-        require_unqueued(plan.name)
-    job = slurm.submit(script, sbatch, plan.name)
     forget_queue()
     say(f"ddptop: submitted Slurm job {job}; once it runs: ddptop attach {plan.name}")
     put(plan.name)
     return 0
 
 
-def require_unqueued(name: str) -> None:
-    """Refuse the name of a job that Slurm has not started yet, which has no run folder.
+def unqueued_name(name: str, *, is_derived: bool) -> str:
+    """The name, which no job has that Slurm has not started yet, and that has no run folder.
+
+    A derived name gets the first free suffix.
 
     Raises:
-        UsageError: one has it.
+        UsageError: a job in the queue has the name that was given.
     """
     forget_queue()
     queue = read_queue()
     jobs = [] if queue is None or queue.jobs is None else queue.jobs
-    same = next((one for one in jobs if one.name == name), None)
-    if same is not None:
+    ids = {one.name: one.id for one in jobs}
+    if is_derived:
+        names = (name if number == 1 else f"{name}-{number}" for number in itertools.count(1))
+        return next(one for one in names if one not in ids and not is_there(one))
+    if name in ids:
         raise UsageError(
-            f"the name {name!r} is in use by Slurm job {same.id}",
-            f"choose another name, or cancel that job: scancel {same.id}",
+            f"the name {name!r} is in use by Slurm job {ids[name]}",
+            f"choose another name, or cancel that job: scancel {ids[name]}",
         )
+    return name
 
 
 def use(request: LaunchRequest, found: Allocation, options: Mapping[str, Any]) -> int:

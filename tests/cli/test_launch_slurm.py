@@ -12,6 +12,9 @@ BAD = {
     "nothing": (["--", "--time=1"], ["nothing to launch", "SCRIPT"]),
     "a late option": (["--", "--time=1", "--", "-d", "train.py"], ["-d is after --"]),
     "nodes after --": (["--", "-N", "2", "train.py"], ["-N after -- conflicts", "--nodes N --"]),
+    "a name after --": (["--", "-Jx", "train.py"], ["-J after -- conflicts", "--name NAME"]),
+    "help after --": (["--", "--help", "train.py"], ["submits no job", "run sbatch --help"]),
+    "a test": (["--", "--test-only", "train.py"], ["--test-only after --", "--dry-run"]),
     "a signal to all": (
         ["--", "--signal=USR1@60", "train.py"],
         ["does not reach ddptop", "--signal=B:USR1@120"],
@@ -66,7 +69,7 @@ def test_the_batch_step_gets_the_command_as_typed(ddptop_cli, tmp_path, monkeypa
     assert last.endswith(" --nodes 2 --gpus auto:4 --env 'A=b c' train.py --lr 0.1")
     assert "#SBATCH --gpus-per-node=4\n#SBATCH --time 1:00:00\n" in dry.stdout
 
-    program(no_slurm, "sbatch", 'echo "$@" >&2; echo 41; cat >/dev/null 2>&1')
+    program(no_slurm, "sbatch", 'echo "$@" >argv; echo 41; cat >/dev/null 2>&1')
     monkeypatch.setenv("PATH", f"{no_slurm}:/usr/bin:/bin")
     done = ddptop_cli("launch", *typed, *target)
     assert (done.returncode, done.stdout) == (0, "b\n")
@@ -78,9 +81,13 @@ def test_the_batch_step_gets_the_command_as_typed(ddptop_cli, tmp_path, monkeypa
     twice = ddptop_cli("launch", *typed, *target)
     assert twice.returncode == 2
     assert "the name 'b' is in use by Slurm job 40; " in twice.stderr
+    (tmp_path / "b.py").write_text("")
+    derived = ddptop_cli("launch", "--slurm", "--nproc", "1", "b.py")
+    assert derived.stdout == "b-2\n"
+    assert (tmp_path / "argv").read_text().endswith(" --job-name=b-2\n"), "not SBATCH_JOB_NAME"
     (no_slurm / "squeue").unlink()
 
-    program(no_slurm, "sbatch", 'echo "sbatch: error: Invalid account" >&2; exit 1')
+    program(no_slurm, "sbatch", r"printf 'sbatch: error: Invalid \033[31m \377\r\n' >&2; exit 1")
     refused = ddptop_cli("launch", *typed, *target)
     assert refused.returncode == 1
-    assert refused.stderr.splitlines()[-1].startswith("ddptop: Slurm refused b: Invalid account; ")
+    assert refused.stderr.startswith("ddptop: Slurm refused b: Invalid \ufffd[31m \ufffd; see ")

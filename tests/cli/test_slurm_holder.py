@@ -184,7 +184,11 @@ def test_a_spent_budget_ends_a_job_that_slurm_requeued(ddptop_home, batch):
 
 REFUSED = {
     # variables: words of the line
-    "no devices": ({}, [], "no GPUs; request them (-- --gpus-per-node=N), or pass --nproc N"),
+    "no devices": (
+        {},
+        [],
+        "no GPUs; request them with --gpus-per-node=N of sbatch, or pass --nproc N",
+    ),
     "several tasks": (
         {"SLURM_STEP_ID": "0", "SLURM_STEP_NUM_TASKS": "2"},
         ["--nproc", "1"],

@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import json
 import os
+import re
 import shlex
 import shutil
 import subprocess
@@ -14,10 +15,10 @@ import pytest
 from ddptop.commands import ls, status, status_watch, wait
 from tests.runner.builders import put_job
 
-from ddptop_runner.base.errors import UsageError, WaitTimeoutError
+from ddptop_runner.base.errors import ControlError, UsageError, WaitTimeoutError
 from ddptop_runner.base.paths import RunFolder
 from ddptop_runner.job.registry import read_job
-from ddptop_runner.jobs import archive, commands, slurm_queue
+from ddptop_runner.jobs import archive, commands, slurm_queue, slurm_reach
 from ddptop_runner.launch import slurm
 
 HOSTS = {
@@ -140,7 +141,20 @@ def test_the_batch_script_is_what_sbatch_reads():
 
 @pytest.mark.parametrize(
     "options",
-    [["-N", "2"], ["-N2"], ["--nodes=2"], ["--wrap=x"], ["--signal=USR1@60"], ["--signal", "9"]],
+    [
+        ["-N", "2"],
+        ["-N2"],
+        ["--nodes=2"],
+        ["--wrap=x"],
+        ["-Jx"],
+        ["--job-name", "x"],
+        ["--help"],
+        ["-V"],
+        ["--test-only"],
+        ["-W"],
+        ["--signal=USR1@60"],
+        ["--signal", "9"],
+    ],
 )
 def test_options_that_would_break_a_job_are_refused(options):
     with pytest.raises(UsageError):
@@ -195,6 +209,10 @@ def test_what_srun_prints_is_told_without_its_noise():
 
 
 def test_what_sbatch_prints_is_read():
+    said = "sbatch: error: invalid partition: x\nsbatch: error: Submission failed\nsee the wiki\n"
+    assert slurm.refusal(said) == "invalid partition: x. Submission failed"
+    assert slurm.refusal("\n\x1b[31mno\r\n") == "\ufffd[31mno"
+    assert slurm.refusal("\n") is None
     assert slurm.submitted("12\n") == "12"
     assert slurm.submitted("note\n12;cluster\n") == "12"
     assert slurm.submitted("") is None
@@ -213,6 +231,24 @@ def test_a_job_in_slurm_that_writes_no_more_is_lost_and_not_running_for_ever(ddp
     folder = put_job("k", {"state": "running"}, host="elsewhere")
     os.utime(folder.node_file("elsewhere"), (long_ago, long_ago))
     assert read_job(folder).state == "running", "of a host that cannot be seen nothing is known"
+
+
+@pytest.mark.parametrize(
+    "step",
+    [
+        r"""echo '{"error": "no\\nrank \\u001b[31m", "hint": "wait\\n"}'""",
+        r"printf 'srun: error: no\033[31m\r\n' >&2; exit 1",
+    ],
+)
+def test_what_another_node_says_is_one_line(ddptop_home, tmp_path, monkeypatch, step):
+    srun = tmp_path / "srun"
+    srun.write_text(f"#!/bin/sh\ncat >/dev/null\n{step}\n")
+    srun.chmod(0o700)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+    folder = put_job("j", {"state": "running"}, slurm_job="7", host="elsewhere")
+    with pytest.raises(ControlError) as refused:
+        slurm_reach.request(read_job(folder), "stop")
+    assert not re.search(r"[\x00-\x1f]", str(refused.value))
 
 
 def _printed(state: str, reason: str) -> str:

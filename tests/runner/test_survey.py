@@ -48,7 +48,7 @@ for line in sys.stdin:
     order = json.loads(line)
     asked = order["arguments"]["ask"]
     if host == "refuses":
-        out(type="answer", id=order["id"], error="the disk is full", hint="free some space")
+        out(type="answer", id=order["id"], error="the disk\\nis full", hint="free some space")
     elif asked == "clock":
         asked_times += 1
         if asked_times == 1:  # it loads its modules

@@ -33,11 +33,13 @@ from ddptop_runner.launch.request import (
     require_script,
     require_text,
 )
-from ddptop_runner.launch.slurm import Allocation, Batch, submitted
+from ddptop_runner.launch.slurm import Allocation, Batch, refusal, submitted
 from ddptop_runner.model.spec import check_name, write_spec
 from ddptop_runner.node.guardian_start import start_guardian
 
 SUBMIT_TIMEOUT_S = 60.0
+_ASK_FOR_GPUS = ("--g", "-G", "--tres", "--exclusive", "SBATCH_G")
+"""How options and variables of sbatch begin that may request GPUs."""
 
 
 @dataclass(frozen=True)
@@ -149,6 +151,12 @@ def plan(
             f"run folders are in {state_home()}, a local disk: unless the nodes share it, set"
             " DDPTOP_HOME to a directory that they do"
         )
+    asks = any(one.startswith(_ASK_FOR_GPUS) for one in (*options, *env))
+    if not (gpus or request.nproc or asks):
+        notes.append(
+            "this requests no GPUs: pass --gpus auto:N, or --nproc N to train on CPUs, unless"
+            " the partition gives some to each job"
+        )
     home = env.get("DDPTOP_HOME")
     return SlurmPlan(
         name=name,
@@ -173,13 +181,14 @@ def submit(script: str, options: Sequence[str], name: str) -> str:
     Raises:
         DdptopError: when Slurm refuses.
     """
-    argv = ["sbatch", "--parsable", *options]
+    argv = ["sbatch", "--parsable", *options, f"--job-name={name}"]  # before SBATCH_JOB_NAME
     try:
         done = subprocess.run(
             argv,
             input=script,
             capture_output=True,
             text=True,
+            errors="replace",
             timeout=SUBMIT_TIMEOUT_S,
             check=False,
         )
@@ -192,11 +201,9 @@ def submit(script: str, options: Sequence[str], name: str) -> str:
         raise DdptopError(f"sbatch cannot be run ({error.strerror})", "check PATH") from error
     job = submitted(done.stdout)
     if done.returncode or job is None:
-        said = [line for line in done.stderr.splitlines() if line.strip()]
-        line = (said[-1] if said else f"exit status {done.returncode}").strip()
+        said = refusal(done.stderr) or f"sbatch exited with status {done.returncode}"
         raise DdptopError(
-            f"Slurm refused {name}: {line.removeprefix('sbatch: error: ')}",
-            "see ddptop launch --slurm --dry-run for the script",
+            f"Slurm refused {name}: {said}", "see ddptop launch --slurm --dry-run for the script"
         )
     return job
 
@@ -230,7 +237,7 @@ def in_allocation(
     if found.is_batch and found.gpus_on_node is None and request.nproc is None:
         raise UsageError(
             f"the allocation of Slurm job {found.job} has no GPUs",
-            "request them (-- --gpus-per-node=N), or pass --nproc N to train on CPUs",
+            "request them with --gpus-per-node=N of sbatch, or pass --nproc N to train on CPUs",
         )
     nodes = found.nodes[:most]
     if request.name is not None and found.array_task is not None:

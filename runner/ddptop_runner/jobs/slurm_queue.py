@@ -19,6 +19,7 @@ from ddptop_runner.base.paths import state_home
 from ddptop_runner.devices.owners import user_name
 from ddptop_runner.job.registry import JobView, resolve
 from ddptop_runner.launch.slurm import QUEUE_ENV, SlurmJob, queue_argv, queue_of
+from ddptop_runner.launch.ssh import one_line
 from ddptop_runner.model.snapshot import Alert
 from ddptop_runner.model.words import Base
 
@@ -115,7 +116,7 @@ def _ask(squeue: str, shell: Mapping[str, str]) -> Queue:
         return Queue(note=f"squeue cannot be run ({error.strerror})")
     if done.returncode:
         lines = done.stderr.decode(errors="replace").strip().splitlines() or ["no message"]
-        return Queue(note=f"squeue failed: {lines[-1].strip()[:200]}")
+        return Queue(note=f"squeue failed: {one_line(lines[-1])}")
     return Queue(jobs=queue_of(done.stdout.decode(errors="replace"))[:MOST_JOBS])
 
 

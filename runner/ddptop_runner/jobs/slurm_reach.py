@@ -17,6 +17,7 @@ from ddptop_runner.base.paths import RunFolder
 from ddptop_runner.base.start import own_command
 from ddptop_runner.job.registry import JobView
 from ddptop_runner.launch.slurm import link_argv, step_environment
+from ddptop_runner.launch.ssh import one_line
 from ddptop_runner.node import control
 
 STEP_S = 30.0
@@ -61,13 +62,14 @@ def request(view: JobView, op: str, timeout_s: float = 10.0, **arguments: Any) -
     try:
         answer = bounded.decode_json(_decoder, done.stdout.strip().split(b"\n")[-1])
     except msgspec.MsgspecError:
-        said = done.stderr.decode(errors="replace").strip().splitlines()
+        said = done.stderr.decode(errors="replace").strip().splitlines() or ["no answer"]
         raise ControlError(
-            f"{view.job} cannot be reached on {node} ({said[-1][:200] if said else 'no answer'})",
+            f"{view.job} cannot be reached on {node} ({one_line(said[-1])})",
             f"check `squeue --job={job}`",
         ) from None
     if "error" in answer:
-        raise ControlError(str(answer["error"]), answer.get("hint"))
+        hint = answer.get("hint")
+        raise ControlError(one_line(str(answer["error"])), hint and one_line(str(hint)))
     data = answer.get("data")
     return data if isinstance(data, dict) else {}
 

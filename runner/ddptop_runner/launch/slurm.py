@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from ddptop_runner.base.errors import UsageError
+from ddptop_runner.launch.ssh import one_line
 from ddptop_runner.model.words import Base
 
 MOST_NODES = 100_000
@@ -178,12 +179,19 @@ _FLAGS = frozenset(
     """.split()  # noqa: SIM905 - a list of one name a line is longer and no clearer
 )
 """Options of sbatch that no value follows as a word of its own."""
-_OURS = {
-    "-N": "ddptop launch --slurm --nodes N -- ...",
-    "--nodes": "ddptop launch --slurm --nodes N -- ...",
-    "--wrap": "ddptop launch --slurm -- SBATCH_OPTIONS SCRIPT",
+_CONFLICTS, _NO_JOB = "conflicts with ddptop", "submits no job"
+_REFUSED = {
+    "--nodes": (_CONFLICTS, "use ddptop launch --slurm --nodes N -- ..."),
+    "--job-name": (_CONFLICTS, "use ddptop launch --slurm --name NAME -- ..."),
+    "--wrap": (_CONFLICTS, "use ddptop launch --slurm -- SBATCH_OPTIONS SCRIPT"),
+    "--wait": (_CONFLICTS, "submit without it, then run ddptop wait NAME"),
+    "--test-only": (_NO_JOB, "use ddptop launch --slurm --dry-run ... | sbatch --test-only"),
+    "--help": (_NO_JOB, "run sbatch --help"),
+    "--usage": (_NO_JOB, "run sbatch --usage"),
+    "--version": (_NO_JOB, "run sbatch --version"),
 }
-"""Options of sbatch that ddptop sets, and what to use instead."""
+"""Options of sbatch -> what is wrong with them, and what to do instead."""
+_SHORT = {"-N": "--nodes", "-J": "--job-name", "-W": "--wait", "-h": "--help", "-V": "--version"}
 
 
 def split_sbatch(words: Sequence[str]) -> tuple[list[str], list[str]]:
@@ -217,8 +225,8 @@ def check_sbatch(options: Sequence[str]) -> None:
         if "\n" in option or "\0" in option:
             raise UsageError(f"sbatch option {option!r} contains a line break", "remove it")
         short = option[:2] if not option.startswith("--") else name
-        if (instead := _OURS.get(short)) is not None:
-            raise UsageError(f"{short} after -- conflicts with ddptop", f"use {instead}")
+        if (refused := _REFUSED.get(_SHORT.get(short, short))) is not None:
+            raise UsageError(f"{short} after -- {refused[0]}", refused[1])
         if name == "--signal":
             value = value or next(iter(options[position + 1 :]), "")
             if not re.fullmatch(r"(?:B|BR|RB):(?:SIG)?USR1@[0-9]+", value):
@@ -288,6 +296,13 @@ def _quoted(word: str) -> str:
     if re.fullmatch(r"[\w@%+=:,./\[\]*-]+", word):
         return word
     return '"' + word.replace("\\", "\\\\").replace('"', '\\"') + '"'
+
+
+def refusal(said: str) -> str | None:
+    """Why sbatch submitted nothing, in its words; None where it said nothing."""
+    lines = [line.strip() for line in said.splitlines() if line.strip()]
+    errors = [line for line in lines if "error: " in line] or lines[-1:]
+    return one_line(". ".join(line.rpartition("error: ")[2] for line in errors)) or None
 
 
 def submitted(printed: str) -> str | None:

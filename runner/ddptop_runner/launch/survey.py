@@ -26,6 +26,7 @@ from ddptop_runner.launch.ssh import (
     decode_report,
     is_here,
     node_command,
+    one_line,
     ssh_argv,
     why_unreachable,
 )
@@ -127,9 +128,8 @@ class HostLink:
             report = self._read(deadline_s)
             if isinstance(report, Answer) and report.id == request.id:
                 if report.error is not None:
-                    raise HostError(
-                        Unreachable("ssh", report.error, report.hint or "run ddptop doctor there")
-                    )
+                    hint = one_line(report.hint or "run ddptop doctor there")
+                    raise HostError(Unreachable("ssh", one_line(report.error), hint))
                 return report.data
 
     def end(self) -> None:

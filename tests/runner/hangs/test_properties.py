@@ -101,7 +101,7 @@ def test_a_rank_that_progresses_lets_all_live(ranks, told):
 @steady
 @given(standings(), rules)
 def test_a_verdict_names_ranks_of_the_group_and_tells_why(ranks, told):
-    verdict = judge(ranks, [], told).tell()
+    verdict = judge(ranks, [], told).verdict()
     assert verdict.ranks and set(verdict.ranks) <= {standing.rank.rank for standing in ranks}
     assert "no rank made progress for" in verdict.message
 

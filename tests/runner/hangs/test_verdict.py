@@ -149,11 +149,11 @@ CASES = {
 def test_verdict(case):
     ranks, rules, expected = case
     judgement = judge(ranks, [], rules)
-    assert (judgement.tell().ranks if judgement.hangs else None) == expected
+    assert (judgement.verdict().ranks if judgement.hangs else None) == expected
 
 
 def test_the_message_names_who_is_behind_and_what_was_allowed():
-    found = judge(BEHIND, [], ASKED).tell()
+    found = judge(BEHIND, [], ASKED).verdict()
     assert found.message == (
         "no rank made progress for 61 s (limit: 60 s); "
         "rank 1 is stuck at step 39; the others are at step 40"
@@ -162,5 +162,5 @@ def test_the_message_names_who_is_behind_and_what_was_allowed():
 
 def test_the_message_of_an_endless_phase_says_what_is_allowed_in_all():
     waiting = standing(1, 40, 2000, **ENTERED)
-    found = judge([standing(0, 40, 2000, idle_s=1, at=(8, 8)), waiting], [], ASKED).tell()
+    found = judge([standing(0, 40, 2000, idle_s=1, at=(8, 8)), waiting], [], ASKED).verdict()
     assert found.message.startswith("no rank made progress for 2000 s (limit: 1800 s); rank 1 is")

@@ -1,8 +1,8 @@
-"""Whether a job that runs takes steps, pauses, or is stalled: one function of recorded facts.
+"""Whether a running job takes steps, pauses, or is stalled: a pure function of recorded facts.
 
-Pauses are part of training: an evaluation, a checkpoint, the first batch of an epoch. So a pause is
-first only shown, with its reason. It becomes a warning once it no longer looks like this job's own
-pauses, or once the others wait for an idle rank.
+Pauses are part of training: an evaluation, a checkpoint, the first batch of an epoch. A pause is at
+first only shown, with its reason. It becomes a warning once it no longer resembles this job's own
+pauses, or once the other ranks wait for an idle one.
 """
 
 from __future__ import annotations
@@ -22,48 +22,48 @@ from ddptop_runner.judge.hangs.verdict import (
 from ddptop_runner.model.words import PauseState, Phase
 
 LEAST_S = 15.0
-"""A shorter time without a step is never told."""
+"""A shorter time without a step is never shown."""
 USUAL_STEPS = 3.0
-"""So many usual steps must be missing."""
+"""Minimum number of usual step times without a step."""
 OWN_PAUSES = 2.0
-"""Times the longest pause of that phase that ended well."""
+"""Multiple of the longest pause in that phase that ended with progress."""
 AWAITED_IDLE_S = 60.0
-"""For how long the others may wait for a rank that gives no sign of life."""
+"""How long the others may wait for a rank without a sign of life."""
 SPENT = 0.75
-"""Of the time after which the job is taken to hang."""
+"""Fraction of the time after which the job counts as hung."""
 
 
 @dataclass(frozen=True)
 class Facts:
-    """What is known of a job at one moment."""
+    """What is known about a job at one moment."""
 
     stepless_s: float
     """Since any rank took a step."""
     usual_s: float | None = None
-    """A usual step; None before that is known."""
+    """The usual step time; None if unknown."""
     idle_s: float = 0.0
-    """Since a rank that could go on gave a sign of life."""
+    """Since a rank that could continue showed a sign of life."""
     longest_s: float | None = None
-    """The longest pause of the same phase that ended; None where there was none."""
+    """The longest pause in the same phase that ended; None without one."""
     awaited_idle: bool = False
     """Whether the others wait for a rank that uses no CPU."""
     spent: float = 0.0
-    """Share of what is allowed that is gone; above 1 the job hangs."""
+    """Fraction of the allowed time used; above 1, the job hangs."""
     stalled_before: bool = False
-    """Whether it was stalled already, without a step since."""
+    """Whether it was already stalled, without a step since."""
     hung: bool = False
-    """Whether the verdict was given."""
+    """Whether there was a verdict."""
     begun: bool = True
-    """Whether it has taken a step: what a start takes is nobody's pause."""
+    """Whether it has taken a step; startup is not a pause."""
 
 
 def begins_after_s(usual_s: float | None) -> float:
-    """From when on a time without a step is told."""
+    """The time without a step from which a pause is shown."""
     return max(LEAST_S, USUAL_STEPS * (usual_s or 0.0))
 
 
 def pause_state(facts: Facts) -> PauseState | None:
-    """What the time without a step is; None while steps come."""
+    """The kind of pause; None while there are steps."""
     if facts.hung:
         return "hung"
     if facts.spent > SPENT:
@@ -90,7 +90,7 @@ _ALL_DO: dict[Phase, str] = {
 
 
 def awaited(judgement: Judgement, standings: Sequence[Standing]) -> tuple[int, ...]:
-    """Ranks that the others wait for; empty where nobody waits for anybody."""
+    """Ranks that the others wait for, if any."""
     if judgement.culprits.named:
         return judgement.culprits.ranks
     deciding = tuple(one.rank.rank for one in judgement.deciding)
@@ -98,7 +98,7 @@ def awaited(judgement: Judgement, standings: Sequence[Standing]) -> tuple[int, .
 
 
 def reason(judgement: Judgement, standings: Sequence[Standing]) -> str | None:
-    """What is known of a pause; None where nothing is.
+    """The reason for a pause, if known.
 
     For example `rank 0 is saving a checkpoint`, or `waiting for rank 1, last seen at train.py:79`.
     """
@@ -131,28 +131,28 @@ def short_place(place: str) -> str:
     return place.partition(" in ")[0].rpartition("/")[2]
 
 
-# -- why a rank takes no step, for the screen -----------------------------------------------------
+# -- why a rank takes no step, for screens -----------------------------------------------------
 
 SHOWN_AFTER_S = 2.0
-"""What lasts shorter only flickers."""
+"""Anything shorter would only flicker."""
 UNKNOWN_AFTER_S = 30.0
 DEAF = "the probe stopped reporting: progress unknown"
 
 
 def of_unknown(rank: RankProgress) -> str | None:
-    """Of a rank from which nothing was heard, once it should have been."""
+    """For a rank that should have reported by now and has not."""
     if rank.since_progress_s < UNKNOWN_AFTER_S:
         return None
     return "no reports from the probe: progress unknown"
 
 
 def of_silent(standing: Standing, culprits: Culprits | None, paused: tuple[int, ...]) -> str | None:
-    """Why a rank is silent and well; None where nothing explains it, or it is not silent.
+    """Why a rank is silent but healthy; None if that is unexplained or it is not silent.
 
     Args:
         standing: the rank.
-        culprits: whom the others wait for, as far as that is known.
-        paused: ranks that a person has stopped by a signal.
+        culprits: the ranks that the others wait for, if known.
+        paused: ranks stopped by a signal.
     """
     rank = standing.rank
     if standing.doing == "collective":
@@ -186,7 +186,7 @@ def _in_collective(
 
 
 def of_quiet(standing: Standing, usual_s: float) -> str:
-    """What is known of a rank that takes longer than usual."""
+    """The note for a rank that takes longer than usual."""
     rank = standing.rank
     what = "a step" if rank.steps else "progress"
     quiet = f"{duration_in_words(standing.silent_s)} without {what} (usually {usual_s:.2g} s)"

@@ -1,11 +1,11 @@
-"""What the stacks and flight records of a hang show, and the cause that follows from them.
+"""Derives the cause of a hang from stacks and flight records.
 
-In a hang most ranks wait at the same place; the one that is elsewhere holds them up.
+In a hang, most ranks wait at the same place; the one that is elsewhere holds them up.
 
-A training run repeats itself: after the same few collectives comes the same one. A rank that skips
-one, or enters one more, breaks its own order, so each rank's record alone shows whether it did. The
-record of a rank that ended at once is missing; it is to blame if every other rank kept its order.
-Only `of_evidence`, `read_calls`, and `hang_cause` read files.
+Training repeats itself: the same collectives are followed by the same one. A rank that skips a
+collective, or enters an extra one, breaks its own order, which its record shows by itself. A rank
+that ended at once has no record; it is to blame if all others kept their order. Only `of_evidence`,
+`read_calls`, and `hang_cause` read files.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ _STACKS = re.compile(r"^stacks-rank-(\d+)\.txt$")
 
 
 def main_thread(text: str) -> list[str]:
-    """Frames of the main thread, the innermost first, each as `file:line in function`.
+    """Frames of the main thread, innermost first, each as `file:line in function`.
 
     Args:
-        text: what faulthandler or py-spy wrote. faulthandler has the main thread last; py-spy
-            names it, and has it first.
+        text: from faulthandler, which prints the main thread last, or from py-spy, which names it
+            and prints it first.
     """
     starts = [found.start() for found in _THREAD.finditer(text)]
     ends = [*starts, len(text)][1:]
@@ -54,12 +54,12 @@ def main_thread(text: str) -> list[str]:
 
 
 def place(text: str) -> str | None:
-    """The innermost frame of the script's own code; the innermost of all where there is none."""
+    """The innermost frame of the script's own code, or else the innermost frame."""
     return _innermost(main_thread(text))
 
 
 def of_crash(text: str) -> str | None:
-    """Where the last crash came from that faulthandler told of; None where it told of none."""
+    """The location of the last crash that faulthandler reported, if any."""
     _, fatal, dump = text.rpartition("Fatal Python error: ")
     matches = [_FAULTHANDLER_FRAME.match(line) for line in dump.splitlines() if fatal]
     return _innermost([f"{m['file']}:{m['line']} in {m['name']}" for m in matches if m])
@@ -71,7 +71,7 @@ def _innermost(frames: list[str]) -> str | None:
 
 
 def minority(texts: Mapping[int, str]) -> tuple[int, ...]:
-    """Ranks that stand where fewer do than anywhere else; empty where nothing sets them apart.
+    """Ranks at the least common position; empty if nothing distinguishes them.
 
     Args:
         texts: stacks by rank.
@@ -87,7 +87,7 @@ def minority(texts: Mapping[int, str]) -> tuple[int, ...]:
 
 
 def of_evidence(folder: Path) -> dict[int, str]:
-    """The stacks that an evidence folder holds, by rank; without those that could not be had."""
+    """By rank, the stacks in an evidence folder, except those that could not be collected."""
     texts = {}
     try:
         files = sorted(folder.iterdir())
@@ -107,38 +107,38 @@ def of_evidence(folder: Path) -> dict[int, str]:
 
 
 def explain(ranks: Collection[int], texts: Mapping[int, str]) -> tuple[tuple[int, ...], str | None]:
-    """(whom the stacks show as the outlier where `ranks` names all of them, where it stands).
+    """(culprits, their position), using the stacks to find an outlier if `ranks` names all.
 
     Args:
-        ranks: the culprits by other signs.
+        ranks: the culprits according to other evidence.
         texts: stacks by rank.
     """
     culprits = tuple(sorted(ranks))
-    if set(texts) <= set(culprits) and len(texts) > 1:  # nobody was told apart by other signs
+    if set(texts) <= set(culprits) and len(texts) > 1:  # other evidence named no one in particular
         culprits = minority(texts) or culprits
     places = {place(texts[rank]) for rank in culprits if rank in texts} - {None}
     return culprits, places.pop() if len(places) == 1 else None
 
 
 RECORD_BYTES = 32 * 1024 * 1024
-"""A longer record is not read."""
+"""Longer records are not read."""
 CALLS = 600
-"""The latest of one rank that are looked at."""
+"""Number of each rank's latest collectives to examine."""
 CONTEXT = 8
-"""So many collectives before one tell which it should be."""
+"""Number of preceding collectives that determine the next."""
 LATEST = 4
-"""A rank stops within so many collectives after it left the order."""
+"""A rank stops within this many collectives after breaking the order."""
 LEARNED = 24
-"""Fewer collectives before those do not show an order."""
+"""Fewer collectives do not establish an order."""
 KEPT = 0.95
-"""So many of those must have been the expected ones for there to be an order."""
+"""Fraction that must have been as expected for there to be an order."""
 
 DEFAULT_GROUP = "0"
 
 
 @dataclass(frozen=True)
 class Call:
-    """One collective as a rank entered it."""
+    """A collective that a rank entered."""
 
     number: int
     name: str
@@ -151,13 +151,13 @@ class Call:
 
 @dataclass(frozen=True)
 class Left:
-    """A rank that left the order."""
+    """A rank that broke the order of collectives."""
 
     rank: int
     entered: Call | None = None
-    """What it entered; None of a rank that is to blame because all others kept to theirs."""
+    """What it entered; None if it is to blame because all others kept their order."""
     expected: str = ""
-    """What should have come, in words."""
+    """What it should have entered, in words."""
 
     def in_words(self) -> str:
         """The sentence for a cause."""
@@ -173,11 +173,11 @@ class Left:
 
 
 def who_left(records: Mapping[int, Sequence[Call]], world_size: int) -> Left | None:
-    """The rank that left the order; None where the records do not tell.
+    """The rank that broke the order; None if the records do not show one.
 
     Args:
-        records: by rank, what it entered, the oldest first.
-        world_size: how many ranks there are.
+        records: by rank, what it entered, oldest first.
+        world_size: number of ranks.
     """
     breaks, kept = [], []
     for rank, calls in records.items():
@@ -195,39 +195,39 @@ def who_left(records: Mapping[int, Sequence[Call]], world_size: int) -> Left | N
 
 
 def _break(calls: Sequence[Call]) -> tuple[Call, str] | None:
-    """(the first collective out of order among the latest, what was due in its place)."""
-    said = [call.in_words() for call in calls]
-    for place in range(max(LEARNED, len(said) - LATEST), len(said)):
-        if not _has_order(said[:place]):
+    """(the first of the latest collectives that is out of order, what was expected)."""
+    names = [call.in_words() for call in calls]
+    for place in range(max(LEARNED, len(names) - LATEST), len(names)):
+        if not _has_order(names[:place]):
             return None
-        due = _due(said, place)
-        if due and said[place] not in due:
+        due = _due(names, place)
+        if due and names[place] not in due:
             return calls[place], " or ".join(sorted(due))
     return None
 
 
-def _has_order(said: Sequence[str]) -> bool:
-    """Whether what came was mostly what was due."""
-    if len(said) < LEARNED:
+def _has_order(names: Sequence[str]) -> bool:
+    """Whether most collectives were as expected."""
+    if len(names) < LEARNED:
         return False
-    places = range(max(CONTEXT, len(said) - 2 * LEARNED), len(said))
-    known = [(said[place], due) for place in places if (due := _due(said, place))]
+    places = range(max(CONTEXT, len(names) - 2 * LEARNED), len(names))
+    known = [(names[place], due) for place in places if (due := _due(names, place))]
     right = sum(call in due for call, due in known)
     return len(known) >= LEARNED / 2 and right >= KEPT * len(known)
 
 
-def _due(said: Sequence[str], place: int) -> set[str]:
-    """What followed the same collectives before; empty where they were never entered so."""
-    context = said[place - CONTEXT : place]
+def _due(names: Sequence[str], place: int) -> set[str]:
+    """What followed the same collectives before; empty if they are new."""
+    context = names[place - CONTEXT : place]
     return {
-        said[start + CONTEXT]
+        names[start + CONTEXT]
         for start in range(place - CONTEXT)
-        if said[start] == context[0] and said[start : start + CONTEXT] == context
+        if names[start] == context[0] and names[start : start + CONTEXT] == context
     }
 
 
 def read_calls(path: Path) -> list[Call]:
-    """What a flight record holds of the group of all ranks; empty where it cannot be read."""
+    """The default group's collectives in a flight record; empty if it cannot be read."""
     try:
         entries = json.loads(bounded.read_bytes(path, RECORD_BYTES)).get("entries")
         calls = [_call(entry) for entry in entries if _counts(entry)]
@@ -248,26 +248,26 @@ def _call(entry: dict[str, Any]) -> Call:
 
 
 def left_order(paths: Mapping[int, Path]) -> Left | None:
-    """The rank that left the order of collectives, by the flight records of all ranks."""
+    """The rank that broke the order of collectives, from the flight records of all ranks."""
     records = {rank: calls for rank, path in paths.items() if (calls := read_calls(path))}
     return who_left(records, len(paths))
 
 
 def hang_cause(found: HangVerdict, evidence: str, stands_at: Mapping[int, str | None]) -> Cause:
-    """What hung, who is to blame, and where it stood.
+    """The cause of a hang: what hung, the rank to blame, and its position.
 
     Args:
         found: the verdict.
-        evidence: the folder that holds the ranks' stacks, taken before any signal.
-        stands_at: by rank, what its probe said.
+        evidence: the folder with the ranks' stacks, collected before any signal.
+        stands_at: by rank, its position according to its probe.
     """
     paths = {rank: Path(evidence, f"flight-rank-{rank}.json") for rank in stands_at}
     left = None if found.named else left_order(paths)
     named = found.ranks if left is None else (left.rank,)
     culprits, place = explain(named, of_evidence(Path(evidence)))
     if place is None:
-        told = {stands_at.get(rank) for rank in culprits} - {None}
-        place = told.pop() if len(told) == 1 else None
+        places = {stands_at.get(rank) for rank in culprits} - {None}
+        place = places.pop() if len(places) == 1 else None
     message, short = found.message, "" if place is None else place.rpartition("/")[2]
     head, found_at, tail = message.rpartition(f" at {short}")
     is_told = bool(place) and bool(found_at) and tail in ("", ")")

@@ -1,19 +1,19 @@
-"""The hang verdict: how long a group may go without progress, and whether it has used that up.
+"""The hang verdict: how long a group may go without progress, and whether it has exceeded that.
 
-Only progress proves life, and unknown progress is not "no progress". Two times count. `idle_s`:
-without any sign of life (progress, or an activity of the phase: batches taken, bytes written, CPU
-time of a start or a compilation). `total_s`: without progress, whatever the signs, so that a rank
+Only progress proves life, and unknown progress is not "no progress". Two times count: `idle_s`,
+without any sign of life (progress, or activity that fits the phase, such as batches taken, bytes
+written, or CPU time during startup or compilation); and `total_s`, without progress, so that a rank
 that takes batches in an endless loop does not pass forever.
 
-A false action costs more than a late one: it loses the work since the last checkpoint, and the next
-attempt hangs at the same place. So the minimums are long where a healthy rank may be silent, and
-short only where others wait in a collective that a rank has not entered. torch's own limits for a
-collective (NCCL 10 min, gloo 30 min) set the scale: a pause that they allow is allowed here too,
-unless the awaited rank is idle. `Limits` raises them by what the run has shown.
+A false alarm costs more than a late one: it loses the work since the last checkpoint, and the next
+attempt may be no different. Minimums are therefore long where a healthy rank may be silent, and
+short only where others wait in a collective that a rank has not entered. torch's own limits for
+collectives (NCCL 10 min, gloo 30 min) set the scale: a pause within them is allowed here too,
+unless the awaited rank is idle. `Limits` raises the minimums by what it learns from the run.
 
-Which rank the others wait for is told by the surest sign that there is: a collective that some have
-entered and one has not; then a rank that ended; fewer steps; an interpreter that does not respond;
-and last the minority that is where most ranks are not.
+The rank that the others wait for is identified by the most reliable sign available: a collective
+that some have entered and one has not; then a rank that ended; fewer steps; an interpreter that
+does not respond; and finally, a position that differs from the majority's.
 """
 
 from __future__ import annotations
@@ -34,49 +34,49 @@ from ddptop_runner.model.words import PauseState, Phase
 
 @dataclass(frozen=True)
 class RankProgress:
-    """One rank at one look. Unknown is None, and unknown progress is not "no progress"."""
+    """One rank at one look. None means unknown, which is not "no progress"."""
 
     rank: int
     alive: bool
     paused: bool
-    """Stopped by a signal: the person's doing."""
+    """Stopped by a signal."""
     steps: int | None
-    """Optimizer steps of this attempt; None when no probe was heard."""
+    """Optimizer steps in this attempt; None without a message from the probe."""
     since_progress_s: float
-    """Seconds since its last step, or since the attempt started when it has taken none."""
+    """Seconds since its last step or, without one, since the attempt started."""
     phase: Phase | None = None
     phase_s: float = 0.0
     """Seconds since the phase began."""
     enqueued: Mapping[str, int] = field(default_factory=dict)
-    """By process group: the last collective that the rank has entered."""
+    """By process group, the last collective that the rank entered."""
     completed: Mapping[str, int] = field(default_factory=dict)
     batches: int | None = None
     cpu_s: float | None = None
     """CPU time of the rank and all its descendants since they started."""
     written_bytes: int | None = None
-    """By the rank, as /proc/<pid>/io tells."""
+    """Bytes written by the rank, from /proc/<pid>/io."""
     loader: LoaderUsage | None = None
-    """Its data loader's processes; None while it does not wait for them, and where it has none."""
+    """Its data loader's processes; None if there are none or it is not waiting for them."""
     unheard_s: float | None = None
-    """Seconds since the probe's last word, which comes at least every 5 s unless the interpreter's
-    lock is held; None when it was never heard."""
+    """Seconds since the probe's last message; None without one. A probe reports at least every 5 s
+    unless the interpreter's lock is held."""
     exited_with: int | None = None
-    """Return code of a rank that has ended."""
+    """Return code, if it has ended."""
     stands_at: str | None = None
 
     @property
     def known(self) -> bool:
-        """Whether its progress can be known at all."""
+        """Whether its progress is known."""
         return self.steps is not None or bool(self.completed)
 
     @property
     def is_unheard(self) -> bool:
-        """Whether its probe is overdue: its interpreter does not respond."""
+        """Whether its probe is overdue, so that its interpreter does not respond."""
         return (self.unheard_s or 0.0) > UNHEARD_S
 
     @property
     def pending(self) -> bool:
-        """Whether it has entered a collective that is not complete."""
+        """Whether it is in an incomplete collective."""
         return any(
             entered > self.completed.get(group, entered) for group, entered in self.enqueued.items()
         )
@@ -84,9 +84,9 @@ class RankProgress:
 
 @dataclass(frozen=True)
 class Standing:
-    """One rank at one look, measured in the time for which somebody looked.
+    """One rank at one look, with times measured while a supervisor was watching.
 
-    A supervisor that was stopped, or a machine that was suspended, adds nothing to these times.
+    Time during which the supervisor was stopped or the machine was suspended does not count.
     """
 
     rank: RankProgress
@@ -94,87 +94,87 @@ class Standing:
     silent_s: float
     """Since its last step or completed collective."""
     idle_s: float
-    """Since its last sign of life: progress, or an activity that belongs to what it does."""
+    """Since its last sign of life: progress, or activity that fits what it is doing."""
     stepless_s: float = 0.0
-    """Since its last step; of a rank that takes none, since its last completed collective."""
+    """Since its last step or, if it takes none, its last completed collective."""
     busy: bool | None = None
-    """Whether it and its descendants use the CPU; None while that is not known."""
+    """Whether it or its descendants use the CPU; None if unknown."""
     is_still: bool = False
-    """Whether nothing is heard of it, and it has used next to no CPU for long: what trains or
-    sleeps, with a probe, uses more."""
+    """Whether it does not report and has long used almost no CPU. A rank with a probe that trains
+    or sleeps uses more."""
     batches: int | None = None
-    """Taken since `doing` began."""
+    """Batches taken since `doing` began."""
 
 
 @dataclass(frozen=True)
 class Culprits:
-    """The ranks that a stalled group waits for, and how that is known."""
+    """The ranks that a stalled group waits for, and the evidence."""
 
     ranks: tuple[int, ...]
     because: str
     """In words."""
     proven: bool = False
-    """Whether the others cannot go on without them, whatever they do."""
+    """Whether the others cannot continue without them."""
     named: bool = True
-    """False where nobody is behind, and `ranks` are all."""
+    """False if no rank is behind; `ranks` are then all."""
 
 
 @dataclass(frozen=True)
 class HangVerdict:
-    """A group that has used up its time without progress."""
+    """A group that exceeded its allowed time without progress."""
 
     ranks: tuple[int, ...]
-    """The culprits: whom the others wait for; all where nobody is behind."""
+    """The ranks that the others wait for; all if no rank is behind."""
     message: str
-    """What stands still, who is behind and by which sign, in words."""
+    """Which ranks are stuck, which are behind, and the evidence, in words."""
     named: bool = True
-    """False where nobody is behind."""
+    """False if no rank is behind."""
 
 
 @dataclass(frozen=True)
 class SeenPause:
-    """A pause of a job that has taken steps before."""
+    """A pause of a job that has taken steps."""
 
     state: PauseState
     stepless_s: float
     reason: str | None = None
     ranks: tuple[int, ...] = ()
-    """Whom the others wait for."""
+    """The ranks that the others wait for."""
 
 
 @dataclass(frozen=True)
 class HangLook:
-    """What one look found."""
+    """The result of one look."""
 
     quiet: Mapping[int, float] = field(default_factory=dict)
-    """Ranks that take longer than usual, with the seconds since their last progress. No alarm."""
+    """Seconds since the last progress, for ranks that take longer than usual. Not an alarm."""
     suspicion: HangVerdict | None = None
-    """The job is stalled. Nothing is done yet."""
+    """Set while the job is stalled, before any action."""
     verdict: HangVerdict | None = None
-    """Time to take evidence, and to act."""
+    """Set when it is time to collect evidence and act."""
     pause: SeenPause | None = None
-    """None while steps come, and before the first."""
+    """None while there are steps, and before the first."""
     notes: Mapping[int, str] = field(default_factory=dict)
-    """By rank: why it is silent and well, such as "evaluating for 40 s"."""
+    """By rank, why it is silent but healthy, such as "evaluating for 40 s"."""
 
 
 UNHEARD_S = 8.0
-"""A probe speaks at least every 5 s unless its interpreter's lock is held."""
+"""A probe reports at least every 5 s unless its interpreter's lock is held."""
 
 
 WARM_STEPS = 3
 
 
 WARM_COLLECTIVES = 20
-"""Before this many the first of everything still happens."""
+"""With fewer, the group is still starting up."""
 
 
 def is_warm(ranks: Sequence[RankProgress], *, first_step: bool) -> bool:
-    """Whether the start is over for the group.
+    """Whether the group has started up.
 
     Args:
-        ranks: all of it.
-        first_step: one step is enough.
+        ranks: all ranks of the group.
+        first_step: whether one step is enough.
     """
     steps = max((rank.steps or 0 for rank in ranks), default=0)
     collectives = max((sum(rank.completed.values()) for rank in ranks), default=0)
@@ -183,14 +183,14 @@ def is_warm(ranks: Sequence[RankProgress], *, first_step: bool) -> bool:
     )
 
 
-# -- whom the others wait for ----------------------------------------------------------------------
+# -- culprits ----------------------------------------------------------------------
 
 DEFAULT_GROUP = "0"
-"""Name of the process group of all ranks."""
+"""Name of the default process group, with all ranks."""
 
 
 def _is_shared(group: str) -> bool:
-    """Whether the name stands for the same group on all ranks."""
+    """Whether the name means the same group on all ranks."""
     return not group.startswith("#") and group != "other"
 
 
@@ -202,14 +202,14 @@ DOING: dict[Phase, str] = {
     "data": "waiting for its data loader",
     "end": "exiting",
 }
-"""What one rank does."""
+"""What a rank is doing, in words."""
 
 
 def find_culprits(standings: Sequence[Standing], ended: Sequence[RankProgress] = ()) -> Culprits:
-    """The ranks to look at first; all of `standings` where nothing tells them apart.
+    """The ranks that the others wait for; all of `standings` if nothing distinguishes them.
 
     Args:
-        standings: ranks that live and whose progress is known, at least one.
+        standings: ranks that are alive with known progress, at least one.
         ended: ranks that have ended.
     """
     for sign in (_by_collective, _by_end):
@@ -223,7 +223,7 @@ def find_culprits(standings: Sequence[Standing], ended: Sequence[RankProgress] =
 
 
 def _by_collective(standings: Sequence[Standing], ended: Sequence[RankProgress]) -> Culprits | None:
-    """Who has not entered a collective in which others wait."""
+    """Ranks that have not entered a collective in which others wait."""
     alive = [standing.rank for standing in standings]
     groups = {group for rank in alive for group in rank.enqueued}
     unsure = None
@@ -238,7 +238,7 @@ def _by_collective(standings: Sequence[Standing], ended: Sequence[RankProgress])
         behind = [rank for rank in members if rank.enqueued[group] < latest]
         if not waiting or not behind:
             continue
-        # a rank that waits in another group's collective is held up itself
+        # a rank in another group's collective is itself waiting
         roots = [rank for rank in behind if not rank.alive or not rank.pending]
         last = min(rank.enqueued[group] for rank in roots or behind)
         those = [rank for rank in roots or behind if rank.enqueued[group] == last]
@@ -262,7 +262,7 @@ def _by_collective(standings: Sequence[Standing], ended: Sequence[RankProgress])
 
 
 def _by_end(standings: Sequence[Standing], ended: Sequence[RankProgress]) -> Culprits | None:
-    """Who has ended while all others wait."""
+    """Ranks that ended while all others wait."""
     gone = [rank for rank in ended if rank.exited_with is not None]
     if not gone or not all(standing.doing == "collective" for standing in standings):
         return None
@@ -282,7 +282,7 @@ def _aside(facts: Sequence[str]) -> str:
 
 
 def _standing_in_words(ranks: Sequence[RankProgress]) -> str:
-    """Where they are instead; empty where that differs or one of them has ended."""
+    """Where they are instead; empty if that differs or one has ended."""
     if any(not rank.alive or rank.is_unheard for rank in ranks):
         return ""
     places = {rank.stands_at for rank in ranks}
@@ -301,7 +301,7 @@ def _ended_in_words(ranks: Sequence[RankProgress]) -> str:
 
 
 def _by_steps(standings: Sequence[Standing]) -> Culprits | None:
-    """Who has taken fewer steps, and does not wait itself."""
+    """Ranks that have taken fewer steps and are not waiting."""
     steps = {standing.rank.rank: standing.rank.steps or 0 for standing in standings}
     fewest, most = min(steps.values()), max(steps.values())
     if fewest == most:
@@ -319,7 +319,7 @@ def _by_steps(standings: Sequence[Standing]) -> Culprits | None:
 
 
 def _by_silence(standings: Sequence[Standing]) -> Culprits | None:
-    """Whose interpreter does not respond, while others' do."""
+    """Ranks whose interpreter does not respond, while others' do."""
     silent = [standing for standing in standings if standing.rank.is_unheard]
     if not silent or len(silent) == len(standings):
         return None
@@ -333,7 +333,7 @@ def _by_silence(standings: Sequence[Standing]) -> Culprits | None:
 
 
 def _by_mismatch(standings: Sequence[Standing]) -> Culprits | None:
-    """All have entered the same collective, and it does not complete: no one's absence."""
+    """All ranks are in the same collective, which does not complete; none is missing."""
     ranks = [standing.rank for standing in standings]
     for group, entered in ranks[0].enqueued.items():
         if _is_shared(group) and all(
@@ -350,7 +350,7 @@ def _by_mismatch(standings: Sequence[Standing]) -> Culprits | None:
 
 
 def _by_waiting(standings: Sequence[Standing]) -> Culprits | None:
-    """Who does not wait in a collective, while others do."""
+    """Ranks that are not waiting in a collective while others are."""
     waiting = [standing for standing in standings if standing.doing == "collective"]
     others = [standing for standing in standings if standing.doing != "collective"]
     if not waiting or not others:
@@ -358,7 +358,7 @@ def _by_waiting(standings: Sequence[Standing]) -> Culprits | None:
     numbers = _numbers(others)
     doing = {standing.doing for standing in others}
     what = DOING.get(doing.pop()) if len(doing) == 1 else None
-    if what == DOING["checkpoint"]:  # it may load it as well
+    if what == DOING["checkpoint"]:  # or loading one
         what = "at a checkpoint"
     return Culprits(
         numbers,
@@ -368,7 +368,7 @@ def _by_waiting(standings: Sequence[Standing]) -> Culprits | None:
 
 
 def _by_place(standings: Sequence[Standing]) -> Culprits | None:
-    """The ranks at the least common place."""
+    """The ranks at the least common position."""
     places = Counter(standing.rank.stands_at for standing in standings)
     if None in places or len(places) < 2:
         return None
@@ -409,13 +409,13 @@ def _numbers(standings: Sequence[Standing]) -> tuple[int, ...]:
     return tuple(standing.rank.rank for standing in standings)
 
 
-# -- what is allowed -------------------------------------------------------------------------------
+# -- limits -------------------------------------------------------------------------------
 
 HOUR_S = 3600.0
 
 FACTOR = 5.0
-"""Times the longest idle time that was seen in a phase. It is never forgotten: a pause that comes
-once an epoch would look new each time."""
+"""Multiple of the longest idle time seen in a phase. That is kept forever, or a pause that occurs
+once per epoch would look new each time."""
 
 FLOORS_S: Mapping[Phase, float] = {
     "start": 600.0,
@@ -425,7 +425,7 @@ FLOORS_S: Mapping[Phase, float] = {
     "data": 1800.0,
     "end": 600.0,
 }
-"""Least idle time that is allowed in a phase."""
+"""Minimum allowed idle time by phase."""
 
 CEILINGS_S: Mapping[Phase, float] = {
     "start": 24 * HOUR_S,
@@ -437,85 +437,85 @@ CEILINGS_S: Mapping[Phase, float] = {
     "steps": 24 * HOUR_S,
     "collective": 24 * HOUR_S,
 }
-"""Most time without progress in a phase that shows signs of life."""
+"""Maximum time without progress by phase, with signs of life."""
 
 PROVEN_IDLE_S = 180.0
-"""The others wait for a rank that shows no life at all."""
+"""For a rank without any sign of life that the others wait for."""
 PROVEN_BUSY_S = 600.0
-"""The others wait for a rank that uses the CPU: it may do what no phase has a name for."""
+"""For a rank that uses the CPU, perhaps in an unrecognized phase, while the others wait for it."""
 UNPROVEN_IDLE_S = 600.0
 UNPROVEN_BUSY_S = 1800.0
-"""Nobody is seen to wait for another rank."""
+"""For a group in which no rank is known to wait for another."""
 PROVEN_TOTAL_S = 1800.0
-"""The others wait for a rank that takes batches and never comes."""
+"""For a rank that keeps taking batches while the others wait for it."""
 
 ASKED_START_FLOOR_S = 300.0
-"""With a time that was asked for: least idle time before the first step, unless the others wait for
-a rank; imports, data and compilation take minutes."""
+"""Minimum idle time before the first step with a requested timeout, unless the others wait for a
+rank: imports, data, and compilation take minutes."""
 
 MOST_PATIENCE = 8.0
 
 
 INTERVALS_KEPT = 30
 INTERVALS_NEEDED = 3
-"""Before this many nobody knows what is usual."""
+"""With fewer, the usual interval is unknown."""
 INTERVALS_REMEMBERED = 10
 
 Time = Annotated[float, Meta(ge=0, lt=1e9)]
 
 
 class Limits(msgspec.Struct):
-    """The requested limit, and what the run has taught, over attempts and supervisors."""
+    """The requested limit and what was learned from the run, across attempts and supervisors."""
 
     timeout_s: Time | None = None
-    """Seconds without progress; None: as learned."""
+    """Requested time without progress; None to use what was learned."""
     longest_idle_s: dict[Phase, Time] = {}
-    """The longest idle time in each phase that ended with a sign of life."""
+    """By phase, the longest idle time that ended with a sign of life."""
     patience: Annotated[float, Meta(ge=1, le=MOST_PATIENCE)] = 1.0
-    """How often an attempt was ended already by what was learned: floors grow with it."""
+    """Factor for the minimums, which grows each time a learned limit ends an attempt."""
     longest_pause_s: dict[Phase, Time] = {}
-    """By what was done in it: the longest time without a step that ended with one."""
+    """By phase, the longest time without a step that ended with one."""
     step_times: list[Time] = []
-    """The latest."""
+    """The latest ones."""
     intervals: dict[int, list[Time]] = {}
-    """By rank, the latest times between two signs of progress."""
+    """By rank, the latest times between signs of progress."""
 
     def saw_pause(self, doing: Phase, idle_s: float) -> None:
-        """A group was idle in that phase, and went on."""
+        """Record that a group was idle in a phase, and then continued."""
         self.longest_idle_s[doing] = max(round(idle_s, 3), self.longest_idle_s.get(doing, 0.0))
 
     def saw_step(self, step_time_s: float) -> None:
-        """A rank took a step, that long after the one before."""
+        """Record the time between two steps of a rank."""
         self.step_times = [*self.step_times, round(step_time_s, 4)][-INTERVALS_KEPT:]
 
     @property
     def usual_step_s(self) -> float | None:
-        """None while too few steps were seen."""
+        """None until there are enough steps."""
         return median(self.step_times) if len(self.step_times) >= INTERVALS_NEEDED else None
 
     def saw_stop(self, doing: Phase, stepless_s: float) -> None:
-        """No rank took a step for so long, that was done meanwhile, and then one did."""
+        """Record a time without steps in a phase, after which there was one."""
         longest_s = max(round(stepless_s, 3), self.longest_pause_s.get(doing, 0.0))
         self.longest_pause_s[doing] = longest_s
 
     def acted(self) -> None:
-        """A group was ended for what was learned: it may have been too early."""
+        """Raise the minimums after a learned limit ended a group, perhaps too early."""
         self.patience = min(MOST_PATIENCE, 2 * self.patience)
 
     def saw_interval(self, rank: int, interval_s: float) -> None:
-        """A rank went on, that long after its progress before."""
+        """Record the time between two signs of progress of a rank."""
         seen = self.intervals.get(rank, [])
         self.intervals[rank] = [*seen, round(interval_s, 4)][-INTERVALS_KEPT:]
 
     def usual_s(self, rank: int) -> float | None:
-        """The usual time between two signs of progress of a rank; None while too few were seen."""
+        """The usual time between a rank's signs of progress; None until there are enough."""
         seen = self.intervals.get(rank, [])
         return median(seen) if len(seen) >= INTERVALS_NEEDED else None
 
 
 @dataclass(frozen=True)
 class Allowance:
-    """The times that one rank is allowed."""
+    """The allowed times for one rank."""
 
     idle_s: float
     total_s: float
@@ -530,15 +530,15 @@ def allowance(
     io_known: bool = False,
     begun: bool = True,
 ) -> Allowance:
-    """What is allowed to a rank that nobody else's action would set free.
+    """The allowed times for a rank that is not waiting for another.
 
     Args:
-        limits: what was asked for, and what was learned.
-        doing: what the rank does.
-        proven: whether others cannot go on without it.
-        busy: whether it uses the CPU; None counts as if it did.
-        io_known: whether its data loader's CPU time and I/O are seen, so that idle time is time in
-            which it did neither.
+        limits: requested and learned.
+        doing: what the rank is doing.
+        proven: whether others cannot continue without it.
+        busy: whether it uses the CPU; None counts as True.
+        io_known: whether its data loader's CPU time and I/O are known, so that idle time includes
+            neither.
         begun: whether any rank has taken its first step.
     """
     asked_s = limits.timeout_s
@@ -548,7 +548,7 @@ def allowance(
         floor_s = PROVEN_IDLE_S
     elif doing in FLOORS_S:
         floor_s = FLOORS_S[doing]
-    elif doing == "collective":  # its CPU tells nothing: waiting for a device spins
+    elif doing == "collective":  # CPU time means nothing here: waiting for a device spins
         floor_s = PROVEN_IDLE_S if proven else UNPROVEN_IDLE_S
     elif proven:
         floor_s = PROVEN_IDLE_S if busy is False else PROVEN_BUSY_S
@@ -561,7 +561,7 @@ def allowance(
 
 
 def _asked(asked_s: float, doing: Phase, *, proven: bool, begun: bool) -> Allowance:
-    """With `--hang-timeout SECONDS`: they hold for idle time in each phase after the first step.
+    """With `--hang-timeout SECONDS`, which limits idle time in each phase after the first step.
 
     An evaluation that takes batches, or a checkpoint that grows, is not idle.
     """
@@ -578,33 +578,33 @@ def _asked(asked_s: float, doing: Phase, *, proven: bool, begun: bool) -> Allowa
 # -- the verdict ----------------------------------------------------------------------------------
 
 UNEXPLAINED: frozenset[Phase] = frozenset({"steps", "collective"})
-"""What a rank does that says nothing about why it takes long."""
+"""Phases that do not explain why a rank takes long."""
 
 
 @dataclass(frozen=True)
 class Judgement:
-    """A group at one moment, beside what is allowed to it."""
+    """A group at one moment, compared with its limits."""
 
     silent_s: float
-    """Since any rank progressed."""
+    """Since any rank made progress."""
     idle_s: float
-    """Since any rank that could go on gave a sign of life."""
+    """Since any rank that could continue showed a sign of life."""
     allowed: Allowance
-    """To the rank to which most is allowed."""
+    """For the rank with the most allowed time."""
     decides: Standing
     """That rank."""
     culprits: Culprits
     deciding: tuple[Standing, ...]
-    """Ranks that could go on; all where all wait in a collective."""
+    """Ranks that could continue; all if all wait in a collective."""
     used: float
-    """Share of what is allowed that is spent; above 1 the group hangs."""
+    """Fraction of the allowed time used; above 1, the group hangs."""
 
     @property
     def hangs(self) -> bool:
-        """Whether all of what is allowed is spent."""
+        """Whether the allowed time is used up."""
         return self.used > 1.0
 
-    def tell(self) -> HangVerdict:
+    def verdict(self) -> HangVerdict:
         """In words."""
         spent_by_silence = self.silent_s / self.allowed.total_s > self.idle_s / self.allowed.idle_s
         allowed_s = self.allowed.total_s if spent_by_silence else self.allowed.idle_s
@@ -617,12 +617,12 @@ class Judgement:
 
 
 def judge(ranks: Sequence[Standing], ended: Sequence[RankProgress], limits: Limits) -> Judgement:
-    """How a group stands.
+    """Compare a group with its limits.
 
     Args:
-        ranks: those that live, at least one; all of known progress and none paused.
-        ended: those that do not.
-        limits: what is allowed.
+        ranks: those alive, at least one; all with known progress and none paused.
+        ended: those that have ended.
+        limits: requested and learned.
     """
     culprits = find_culprits(ranks, ended)
     deciding = tuple(rank for rank in ranks if rank.doing != "collective") or tuple(ranks)

@@ -39,25 +39,25 @@ from ddptop_runner.judge.hangs.verdict import (
 from ddptop_runner.model.words import Phase
 
 LONGEST_LOOK_S = 3.0
-"""The most that one look adds to any time: of a longer gap (a supervisor that was stopped, a
-suspended machine) nobody knows what happened in it."""
+"""The most time that one look adds: what happened during a longer gap (a stopped supervisor, a
+suspended machine) is unknown."""
 
 HEAR_S = 10.0
-"""A supervisor that is started again hears each probe within this time; what a rank does is not
-known before."""
+"""Every probe reports to a restarted supervisor within this time; until then, what its rank is
+doing is unknown."""
 DEAF_S = 20.0
-"""When no probe at all is heard for this long, it may be the socket that is gone."""
+"""After this long without a message from any probe, the socket may be gone."""
 
 _NO_TRAINING: frozenset[Phase] = frozenset({"start", "compile", "evaluation", "checkpoint", "end"})
-"""Times between steps in which one of these happened are not usual ones."""
+"""Time between steps that includes one of these is not typical."""
 
 
 class HangWatch:
-    """Looks at a group's progress once a second.
+    """Checks a group's progress once per second.
 
     Args:
-        timeout_s: seconds without progress that are allowed; None with `auto` False: off.
-        auto: learn the time allowed from the run.
+        timeout_s: allowed time without progress; None without `auto` turns the watch off.
+        auto: learn the allowed time from the run.
     """
 
     def __init__(self, timeout_s: float | None, *, auto: bool = False) -> None:
@@ -68,28 +68,28 @@ class HangWatch:
         self.begin_attempt()
 
     def begin_attempt(self) -> None:
-        """The group was started anew: what was learned stays, what was seen does not."""
+        """Start over for a new attempt, keeping what was learned."""
         self._ranks: dict[int, Following] = {}
         self._stalled = False
         self._acted = False
         self._before: Judgement | None = None
         self._stepless_s = 0.0
         self._done_meanwhile: set[Phase] = set()
-        """What was done since the last step."""
+        """Phases since the last step."""
         self._was_paused = False
-        """Whether a signal has paused a rank since the last step."""
+        """Whether a signal paused a rank since the last step."""
 
     def forget(self, rank: int) -> None:
-        """Another process is that rank from now on."""
+        """Drop what is known about a rank, which is now a different process."""
         self._ranks.pop(rank, None)
 
     def look(self, ranks: Sequence[RankProgress], now_s: float, *, hung: bool = False) -> HangLook:
-        """What this moment says.
+        """Check the present state of the ranks.
 
         Args:
             ranks: all ranks of the attempt.
             now_s: CLOCK_BOOTTIME.
-            hung: whether a verdict was acted upon already.
+            hung: whether a verdict has already been acted on.
         """
         real_s = 0.0 if self._looked_s is None else max(0.0, now_s - self._looked_s)
         passed_s = min(real_s, LONGEST_LOOK_S)
@@ -105,7 +105,7 @@ class HangWatch:
         ended = [rank for rank in ranks if not rank.alive]
         self._follow(known, ended, passed_s, now_s, gap=real_s > LONGEST_LOOK_S)
         if paused:
-            self._begin_anew()
+            self._restart_clocks()
         standings = [self._ranks[rank.rank].standing(rank, self._clock_s) for rank in known]
         unknown = {
             rank.rank: note
@@ -125,13 +125,13 @@ class HangWatch:
             pause = self._stands(standings, why)
             return HangLook(quiet=quiet, pause=pause, notes=explained)
         if _is_deaf(standings):
-            self._begin_anew()  # what happened meanwhile is not known
+            self._restart_clocks()  # what happened meanwhile is unknown
             deaf = [standing for standing in standings if standing.doing != "end"]
             explained.update({standing.rank.rank: DEAF for standing in deaf})
             return HangLook(pause=self._stands(standings, DEAF), notes=explained)
         pause = self._pause(standings, judgement, hung=hung)
         stalled = self.is_on and pause is not None and pause.state == "stalled"
-        suspicion = judgement.tell() if stalled else None
+        suspicion = judgement.verdict() if stalled else None
         verdict = self._verdict(judgement)
         return HangLook(
             quiet=quiet, suspicion=suspicion, verdict=verdict, pause=pause, notes=explained
@@ -139,10 +139,10 @@ class HangWatch:
 
     @property
     def is_on(self) -> bool:
-        """Whether a verdict may come."""
+        """Whether there can be a verdict."""
         return self._auto or self._limits.timeout_s is not None
 
-    # -- what is seen ----------------------------------------------------------------------------
+    # -- observations ----------------------------------------------------------------------------
 
     def _follow(
         self,
@@ -184,23 +184,23 @@ class HangWatch:
             for followed in self._ranks.values():
                 followed.clean = False
 
-    def _begin_anew(self) -> None:
-        """Of a rank that a person has stopped, or that is not heard, no wait counts."""
+    def _restart_clocks(self) -> None:
+        """Discard waiting times, after a rank was stopped by a user or did not report."""
         for followed in self._ranks.values():
-            followed.begin_anew(self._clock_s)
+            followed.restart_clocks(self._clock_s)
         self._before = None
 
     def _learn_pauses(self, judgement: Judgement) -> None:
         before, self._before = self._before, judgement
         if before is not None and judgement.idle_s < before.idle_s:
             self._limits.saw_pause(before.decides.doing, before.idle_s)
-        if before is None or judgement.silent_s < before.silent_s:  # it goes on
+        if before is None or judgement.silent_s < before.silent_s:  # there was progress
             self._stalled = self._acted = False
 
     def _learn_stops(
         self, standings: list[Standing], judgement: Judgement, is_paused: bool
     ) -> None:
-        """Keep how long this job's own pauses last, by what is done in them."""
+        """Record how long this job's own pauses last, by phase."""
         stepless_s = min(standing.stepless_s for standing in standings)
         if stepless_s < self._stepless_s:
             if self._stepless_s >= self._begins_after_s and not self._was_paused:
@@ -216,10 +216,10 @@ class HangWatch:
     def _begins_after_s(self) -> float:
         return begins_after_s(self._limits.usual_step_s)
 
-    # -- what is said ----------------------------------------------------------------------------
+    # -- findings ----------------------------------------------------------------------------
 
     def _quiet(self, standings: list[Standing], judgement: Judgement) -> dict[int, float]:
-        """Ranks whose silence is longer than usual, and not explained."""
+        """Ranks that are silent for longer than usual without an explanation."""
         found = {}
         culprits = judgement.culprits
         for standing in standings:
@@ -254,7 +254,7 @@ class HangWatch:
         return found
 
     def _stands(self, standings: list[Standing], why: str | None) -> SeenPause | None:
-        """A pause of which no more is known than how long it lasts."""
+        """A pause about which only its duration is known."""
         if not any(standing.rank.steps for standing in standings):
             return None
         if self._stepless_s < self._begins_after_s:
@@ -294,33 +294,33 @@ class HangWatch:
         if self._auto and not self._acted:
             self._acted = True
             self._limits.acted()
-        return judgement.tell()
+        return judgement.verdict()
 
-    # -- over supervisors ------------------------------------------------------------------------
+    # -- across supervisors ------------------------------------------------------------------------
 
     def remember(self) -> dict[str, Any]:
-        """What the watch of a supervisor that is started again has to know; JSON-serialisable."""
+        """What a restarted supervisor needs to know, as JSON-serializable data."""
         last = {rank: seen[-INTERVALS_REMEMBERED:] for rank, seen in self._limits.intervals.items()}
         steps = self._limits.step_times[-INTERVALS_REMEMBERED:]
         kept = msgspec.structs.replace(self._limits, intervals=last, step_times=steps)
-        ranks = {rank: followed.stood(self._clock_s) for rank, followed in self._ranks.items()}
+        ranks = {rank: followed.saved(self._clock_s) for rank, followed in self._ranks.items()}
         memory: dict[str, Any] = msgspec.to_builtins(kept, str_keys=True)
         return {**memory, "ranks": msgspec.to_builtins(ranks, str_keys=True)}
 
     def recall(self, memory: dict[str, Any]) -> None:
-        """Go on with what `remember` gave; with nothing where that is malformed."""
+        """Restore the result of `remember`; ignored if malformed."""
         try:
             kept = msgspec.convert(memory, _Memory, str_keys=True)
         except msgspec.ValidationError:
             return
         known = {name: getattr(kept, name) for name in Limits.__struct_fields__}
         self._limits = Limits(**{**known, "timeout_s": self._limits.timeout_s})
-        for rank, stood in kept.ranks.items():
-            self._ranks[rank] = Following(self._clock_s, stood)
+        for rank, saved in kept.ranks.items():
+            self._ranks[rank] = Following(self._clock_s, saved)
 
 
-class _Stood(msgspec.Struct):
-    """One rank, as a supervisor's watch leaves it to the next."""
+class _SavedRank(msgspec.Struct):
+    """One rank's state, saved for the next supervisor."""
 
     silent_s: Time
     idle_s: Time
@@ -330,11 +330,11 @@ class _Stood(msgspec.Struct):
 
 
 class _Memory(Limits):
-    ranks: dict[int, _Stood] = {}
+    ranks: dict[int, _SavedRank] = {}
 
 
 def _is_deaf(standings: list[Standing]) -> bool:
-    """Whether nothing is heard of ranks that work, so that their progress is not known."""
+    """Whether working ranks do not report, so that their progress is unknown."""
     return all(
         (standing.rank.unheard_s or 0.0) > DEAF_S and not standing.is_still
         for standing in standings
@@ -344,32 +344,33 @@ def _is_deaf(standings: list[Standing]) -> bool:
 # -- one rank -------------------------------------------------------------------------------------
 
 BUSY_SHARE = 0.05
-"""Of one core. A rank that only waits uses a tenth of this, with its probe."""
+"""Fraction of a core. A rank that only waits uses a tenth of this, including its probe."""
 LOADER_CPU_S = 0.5
-"""CPU time of a data loader's processes that is a sign of life; in three minutes, a process that
-waits for work uses a fifth of it."""
+"""CPU time of a data loader's processes that counts as a sign of life; a process that waits for
+work uses a fifth of it in three minutes."""
 STILL_SHARE = 0.002
 STILL_S = 60.0
-"""For how long a rank of which nothing is heard must be still."""
+"""How long a rank that does not report must use no CPU."""
 CPU_WINDOW_S = 10.0
 CPU_SPAN_S = 3.0
-"""Least time over which CPU use is judged."""
+"""Minimum time over which CPU use is measured."""
 WRITTEN_BYTES = 64 * 1024
-"""Fewer are log lines."""
+"""Fewer bytes are just log lines."""
 STAMP_SLACK_S = 0.05
-"""Clocks and rounding may move the stamp of the same step by this much."""
+"""Tolerance, for clocks and rounding, in the time of the same step."""
 
 RECOGNISED: frozenset[Phase] = frozenset({"compile", "evaluation", "checkpoint", "data", "end"})
-"""Phases that explain why no step is taken."""
+"""Phases that explain a time without steps."""
 
 
 def held_up(ranks: Sequence[RankProgress]) -> frozenset[int]:
-    """Ranks that have entered a collective which is not complete and which others did not enter.
+    """Ranks in an incomplete collective that other ranks have not entered.
 
-    One that all have entered says nothing: it runs, or the recorder is late to tell its end.
+    A collective that all have entered does not count: it is running, or its end is not yet
+    recorded.
 
     Args:
-        ranks: those that live, and those that ended.
+        ranks: both alive and ended.
     """
     fewest: dict[str, int] = {}
     for rank in ranks:
@@ -387,13 +388,13 @@ def held_up(ranks: Sequence[RankProgress]) -> frozenset[int]:
 
 
 def what_it_does(rank: RankProgress, *, waits: bool, warm: bool, only_collectives: bool) -> Phase:
-    """The phase that counts for a rank: as the probe recognised it, else from what is known.
+    """The effective phase of a rank: as recognized by the probe, or else inferred.
 
     Args:
         rank: at this look.
-        waits: whether it is one of those that are `held_up`.
-        warm: whether the group's start is over.
-        only_collectives: whether the group has been seen to run, and takes no steps.
+        waits: whether it is in `held_up`.
+        warm: whether the group has started up.
+        only_collectives: whether the group runs collectives but takes no steps.
     """
     if rank.phase in RECOGNISED and rank.phase is not None:
         return rank.phase
@@ -405,24 +406,24 @@ def what_it_does(rank: RankProgress, *, waits: bool, warm: bool, only_collective
 
 
 class Following:
-    """What is kept of one rank in an attempt. Times are on the watch's own clock."""
+    """One rank's state over an attempt. Times are on the watch's own clock."""
 
-    def __init__(self, now_s: float, stood: _Stood | None = None) -> None:
-        """`stood`: by the watch of an earlier supervisor."""
-        stood = stood or _Stood(0.0, 0.0)
-        self.progress_s = now_s - stood.silent_s
-        self.sign_s = now_s - min(stood.idle_s, stood.silent_s)
-        self.step_s = now_s - max(stood.stepless_s, stood.silent_s)
+    def __init__(self, now_s: float, saved: _SavedRank | None = None) -> None:
+        """`saved`: by an earlier supervisor."""
+        saved = saved or _SavedRank(0.0, 0.0)
+        self.progress_s = now_s - saved.silent_s
+        self.sign_s = now_s - min(saved.idle_s, saved.silent_s)
+        self.step_s = now_s - max(saved.stepless_s, saved.silent_s)
         self.doing: Phase | None = None
         self.clean = True
-        """Whether nothing but training was seen since the last progress, in any rank."""
+        """Whether there was nothing but training since the last progress, in any rank."""
         self.has_stepped = False
         self.step_time_s: float | None = None
-        """Of the steps that the last look saw; the owner takes it away."""
+        """For the steps in the last look; the owner resets it."""
         self._doing_batches: int | None = None
-        self._steps = stood.steps
+        self._steps = saved.steps
         self._stamp_s: float | None = None
-        self._completed = stood.completed
+        self._completed = saved.completed
         self._batches: int | None = None
         self._written: int | None = None
         self._loader: LoaderUsage | None = None
@@ -430,21 +431,21 @@ class Following:
         self._phase: Phase | None = None
         self._cpu: deque[tuple[float, float]] = deque()
         self._unheard_mark: tuple[float, float] | None = None
-        """(the watch's clock, CPU time) since when nothing is heard of it."""
+        """(the watch's clock, CPU time) at its last message."""
 
     def advance(
         self, rank: RankProgress, now_s: float, passed_s: float, boottime_s: float
     ) -> float | None:
-        """Note progress.
+        """Record progress.
 
         Args:
             rank: at this look.
             now_s: the watch's clock.
-            passed_s: since the last look, on that clock.
+            passed_s: time since the last look, on that clock.
             boottime_s: CLOCK_BOOTTIME of the look.
 
         Returns:
-            Seconds per step, or between two looks that saw a collective complete; None without
+            Seconds per step, or between two looks with completed collectives; None without
             progress.
         """
         stamp_s = boottime_s - rank.since_progress_s
@@ -475,9 +476,9 @@ class Following:
         return interval_s
 
     def note_signs(self, rank: RankProgress, doing: Phase, now_s: float) -> None:
-        """Note activities that belong to what the rank does."""
+        """Record activity that fits what the rank is doing."""
         changed = (
-            self.doing is not None  # of an earlier supervisor's look nothing is known
+            self.doing is not None  # unknown for an earlier supervisor's look
             and rank.phase != self._phase
             and (rank.phase in RECOGNISED or self._phase in RECOGNISED)
         )
@@ -498,7 +499,7 @@ class Following:
         self._batches = rank.batches if rank.batches is not None else self._batches
 
     def _loader_works(self, loader: LoaderUsage) -> bool:
-        """Whether its processes computed, read or wrote, or are others than before."""
+        """Whether its processes used CPU, did I/O, or were replaced."""
         before = self._loader
         if before is not None and before.pids == loader.pids and not loader.waits_for_disk:
             moved_bytes = (loader.io_bytes or 0) - (before.io_bytes or 0)
@@ -520,7 +521,7 @@ class Following:
         return True
 
     def use_cpu(self, rank: RankProgress, now_s: float, *, gap: bool) -> None:
-        """Keep the CPU time of the latest seconds; after a gap between looks it begins anew."""
+        """Record the CPU time of the latest seconds, starting over after a gap between looks."""
         if gap or rank.cpu_s is None or (self._cpu and rank.cpu_s < self._cpu[-1][1]):
             self._cpu.clear()
         if rank.cpu_s is None or not rank.is_unheard:
@@ -533,32 +534,32 @@ class Following:
             self._cpu.popleft()
 
     def cpu_share(self, rank: RankProgress, now_s: float) -> float | None:
-        """How much of a core the rank uses; None while too little was seen."""
+        """The fraction of a core that the rank uses; None until measured for long enough."""
         if rank.cpu_s is None or not self._cpu or now_s - self._cpu[0][0] < CPU_SPAN_S:
             return None
         since_s, cpu_s = self._cpu[0]
         return (rank.cpu_s - cpu_s) / (now_s - since_s)
 
     def busy(self, rank: RankProgress, now_s: float) -> bool | None:
-        """Whether the rank uses the CPU; None while too little was seen."""
+        """Whether the rank uses the CPU; None until measured for long enough."""
         share = self.cpu_share(rank, now_s)
         return None if share is None else share >= BUSY_SHARE
 
     def is_still(self, rank: RankProgress, now_s: float) -> bool:
-        """Whether the rank has used next to no CPU since nothing is heard of it."""
+        """Whether the rank has used almost no CPU since its last message."""
         if self._unheard_mark is None or rank.cpu_s is None:
             return False
         since_s, cpu_s = self._unheard_mark
         passed_s = now_s - since_s
         return passed_s >= STILL_S and rank.cpu_s - cpu_s <= STILL_SHARE * passed_s
 
-    def begin_anew(self, now_s: float) -> None:
-        """Nothing counts of what was awaited."""
+    def restart_clocks(self, now_s: float) -> None:
+        """Discard waiting times."""
         self.progress_s = self.sign_s = now_s
         self.clean = False
 
     def standing(self, rank: RankProgress, now_s: float) -> Standing:
-        """For the verdict."""
+        """The rank's state as input to the verdict."""
         share = self.cpu_share(rank, now_s)
         batches = None
         if rank.batches is not None and self._doing_batches is not None:
@@ -574,9 +575,9 @@ class Following:
             batches=batches,
         )
 
-    def stood(self, now_s: float) -> _Stood:
-        """How long it stands, and at what."""
-        return _Stood(
+    def saved(self, now_s: float) -> _SavedRank:
+        """The state to save for the next supervisor."""
+        return _SavedRank(
             silent_s=round(now_s - self.progress_s, 2),
             idle_s=round(now_s - self.sign_s, 2),
             stepless_s=round(now_s - self.step_s, 2),

@@ -1,7 +1,7 @@
 """Named findings: how a job's ranks sit on its devices, and what is wrong with that.
 
-Pure functions over joined samples (see `rank_devices.join`), for ddptop's own jobs and for those
-that it did not start. What is not known makes no finding.
+Pure functions over joined samples (see `rank_devices.join`), for own and foreign jobs. Unknown
+values lead to no findings.
 """
 
 from __future__ import annotations
@@ -19,25 +19,25 @@ from ddptop_runner.model.snapshot import GpuProcess, GpuSample, RankSample
 from ddptop_runner.model.words import ENDED, Severity
 
 CONTEXT_BYTES = 100 * 1024**2
-"""The least memory that is taken for a CUDA context."""
+"""Minimum memory of a CUDA context."""
 
 LARGEST_STRAY = 0.75
-"""A stray context holds less than this share of what its rank holds on its own device; a rank
-that holds more there works on both."""
+"""A stray context holds less than this fraction of the memory that its rank holds on its own
+device; with more, the rank works on both."""
 
 FULLER = 1.2
-"""The first device of a DataParallel holds this much more than the others ..."""
+"""The first device of a DataParallel holds this many times as much as the others ..."""
 FULLER_BYTES = 512 * 1024**2
-"""... and at least so much more."""
+"""... and at least this much more."""
 EVEN = 1.25
 """Replicas differ by less than this factor."""
 TOGETHER_PERCENT = 110.0
-"""Devices that take turns, as stages of a model do, reach 100 % together and no more."""
+"""Devices that take turns, like the stages of a model, reach 100 % in total."""
 
 IDLE_PERCENT = 1.0
 BUSY_PERCENT = 50.0
 WORKING_POWER = 0.4
-"""Of the limit: more than a device draws that only waits for others."""
+"""Fraction of the power limit; a device that only waits for others draws less."""
 
 
 def find(
@@ -45,15 +45,15 @@ def find(
 ) -> list[Finding]:
     """What is wrong with the job's balance and devices, worst first.
 
-    Each finding says for how long it has to hold before it is shown (`hold_s`): see AlertBook.
+    Each finding has a time for which it must hold before it is shown (`hold_s`); see AlertBook.
 
     Args:
         ranks: the job's ranks on this host, joined with their devices.
-        gpus: the job's devices; each process of the job carries `job` (and its rank, where it has
-            one), so that any other is somebody else's.
+        gpus: the job's devices; the job's processes carry `job` (and their rank, if they have
+            one), so all others are unrelated.
         job: the job's name, as in `GpuProcess.job`.
-        given: whether `gpus` were given to the job (--gpus, CUDA_VISIBLE_DEVICES). False where
-            they are only what it happens to see: then one that it leaves alone is no finding.
+        given: whether `gpus` were assigned to the job (--gpus, CUDA_VISIBLE_DEVICES). If they are
+            only those that it can see, an unused one is not a finding.
     """
     placement = Placement(ranks, gpus, job)
     found = [
@@ -69,7 +69,7 @@ def find(
 
 
 def _stray_contexts(placement: Placement) -> list[Finding]:
-    """Ranks that hold a little on the device on which another rank works."""
+    """Ranks that hold a little memory on the device of another rank."""
     found = []
     for device in placement.devices:
         strays: dict[int, int] = {}
@@ -104,7 +104,7 @@ def _stray_contexts(placement: Placement) -> list[Finding]:
 
 
 def _data_parallel(placement: Placement) -> list[Finding]:
-    """The only rank, one process, works on several devices, and gathers on the first."""
+    """A single process that works on several devices and gathers on the first."""
     if len(placement.ranks) != 1 or not placement.complete:
         return []
     rank = placement.ranks[0].rank
@@ -136,7 +136,7 @@ def _data_parallel(placement: Placement) -> list[Finding]:
 
 
 def _widest_process(held: Sequence[Device], rank: int) -> tuple[int | None, list[Device]]:
-    """The rank's process that is on most devices, and those."""
+    """(pid of the rank's process that uses the most devices, those devices)."""
     by_pid: dict[int, list[Device]] = {}
     for device in held:
         for process in device.of_job:
@@ -152,7 +152,7 @@ def _memory_of(device: Device, pid: int) -> int | None:
 
 
 def _unused(placement: Placement) -> list[Finding]:
-    """Devices of the job on which it has nothing, once each rank is at work elsewhere."""
+    """Devices that the job does not use, once each rank is at work elsewhere."""
     if not placement.complete or not all(placement.held(rank.rank) for rank in placement.ranks):
         return []
     if not (placement.stepping or placement.at_work):
@@ -160,7 +160,7 @@ def _unused(placement: Placement) -> list[Finding]:
     unused = [
         device
         for device in placement.devices
-        if device.told
+        if device.is_listed
         and not device.of_job
         and (device.others or (device.gpu.util_percent or 0.0) <= IDLE_PERCENT)
     ]
@@ -202,8 +202,8 @@ def _why_unused(placement: Placement) -> str:
 
 
 def _nothing_on_a_device(placement: Placement) -> list[Finding]:
-    """Ranks without any context, while most ranks have one."""
-    if not all(device.told for device in placement.devices):
+    """Ranks without a context while most ranks have one."""
+    if not all(device.is_listed for device in placement.devices):
         return []
     without = [rank for rank in placement.ranks if not placement.held(rank.rank)]
     holding = [rank.rank for rank in placement.ranks if placement.held(rank.rank)]
@@ -226,10 +226,10 @@ def _nothing_on_a_device(placement: Placement) -> list[Finding]:
 
 
 def _idle_device(placement: Placement) -> list[Finding]:
-    """A rank whose own device does nothing while those of the others compute.
+    """A rank whose device is idle while those of the others compute.
 
-    Others that only wait (for a checkpoint or an evaluation of one rank) read full utilization as
-    well: so the rank has to step meanwhile, or the others have to draw the power of work.
+    Devices that only wait (for one rank's checkpoint or evaluation) also show full utilization.
+    Therefore the rank must take steps meanwhile, or the others must draw power as when working.
     """
     own: dict[int, GpuSample] = {}
     for rank in placement.ranks:
@@ -270,9 +270,9 @@ def _idle_device(placement: Placement) -> list[Finding]:
 
 def _others_compute(placement: Placement, others: Sequence[GpuSample]) -> bool:
     if any(rank.step is not None for rank in placement.ranks):
-        return False  # where steps are known they tell, and power need not
+        return False  # steps, where known, are better evidence than power
     if len(others) < 2:
-        return False  # a single other one may evaluate while this rank waits for it
+        return False  # the only other one may evaluate while this rank waits for it
     power = median(
         gpu.power_w / gpu.power_limit_w
         for gpu in others
@@ -290,16 +290,16 @@ def _with_pid(placement: Placement, ranks: Sequence[int]) -> str:
 
 
 class Device(msgspec.Struct, frozen=True):
-    """One device of the job, and what the driver lists on it."""
+    """One device of the job with the processes that the driver lists."""
 
     gpu: GpuSample
     memory: Mapping[int, int | None]
-    """Bytes that each rank's processes hold here; None where the driver does not say. A rank
-    that is not in it has nothing here."""
+    """By rank, the bytes that its processes hold here; None if the driver does not report them.
+    Ranks without processes here are missing."""
     others: tuple[GpuProcess, ...]
-    """Processes that are not the job's."""
+    """Processes that do not belong to the job."""
     of_job: tuple[GpuProcess, ...]
-    """Processes of the job, ranks' or not."""
+    """Processes of the job, whether or not they belong to a rank."""
 
     @property
     def index(self) -> int:
@@ -307,35 +307,35 @@ class Device(msgspec.Struct, frozen=True):
         return self.gpu.index
 
     @property
-    def told(self) -> bool:
-        """Whether the driver says which processes are on it."""
+    def is_listed(self) -> bool:
+        """Whether the driver lists its processes."""
         gpu = self.gpu
         return gpu.processes is not None and not gpu.lost and not gpu.mig_instances
 
     def alone(self, rank: int) -> bool:
-        """Whether nothing but that rank is on it, so that its figures are the rank's."""
-        return self.told and not self.others and set(self.memory) == {rank}
+        """Whether only that rank uses it, so that its figures are the rank's."""
+        return self.is_listed and not self.others and set(self.memory) == {rank}
 
 
 class Placement:
-    """A job's living ranks on its devices at one moment."""
+    """A job's live ranks on its devices at one moment."""
 
     def __init__(self, ranks: Sequence[RankSample], gpus: Sequence[GpuSample], job: str) -> None:
         self.ranks = [rank for rank in ranks if rank.state not in ENDED]
         self.complete = len(self.ranks) == len(ranks) and all(rank.pid for rank in ranks)
-        """Whether every rank has been started and none has ended."""
+        """Whether all ranks have started and none has ended."""
         self.devices = [_device(gpu, job) for gpu in gpus]
         self.seen = any(device.memory for device in self.devices)
-        """Whether the driver's pids are the ranks': else (another namespace, or nothing on a
-        device yet) its processes prove nothing about the job."""
+        """Whether the driver's pids match the ranks'. If not (another namespace, or nothing on a
+        device yet), its processes prove nothing about the job."""
         self._own = {rank.rank: self._own_device(rank) for rank in self.ranks}
 
     def held(self, rank: int) -> list[Device]:
-        """Devices on which that rank has something."""
+        """Devices on which that rank holds memory."""
         return [device for device in self.devices if rank in device.memory]
 
     def own(self, rank: int) -> Device | None:
-        """The device on which that rank works; None where that is not plain."""
+        """The device on which that rank works; None if unclear."""
         return self._own.get(rank)
 
     def owners(self, device: Device) -> list[int]:
@@ -344,12 +344,12 @@ class Placement:
 
     @property
     def stepping(self) -> bool:
-        """Whether every living rank is known to have taken a step, so that starting is over."""
+        """Whether every live rank is known to have taken a step, so that startup is over."""
         return bool(self.ranks) and all((rank.step or 0) > 0 for rank in self.ranks)
 
     @property
     def at_work(self) -> bool:
-        """Whether a device with a rank on it is being used."""
+        """Whether a device with a rank is in use."""
         return any(
             device.memory and (device.gpu.util_percent or 0) >= 10 for device in self.devices
         )
@@ -380,7 +380,7 @@ def _device(gpu: GpuSample, job: str) -> Device:
 
 
 def median(values: Iterable[float | None]) -> float | None:
-    """Of the known values; None without any."""
+    """The median of the known values; None without any."""
     known = [value for value in values if value is not None]
     return statistics.median(known) if known else None
 
@@ -397,24 +397,24 @@ def sizes(values: Sequence[int]) -> str:
 
 
 HELD_BACK = frozenset({"hardware slowdown", "thermal, by hardware", "power brake"})
-"""Reasons for lower clocks that no healthy device gives under load."""
+"""Reasons for lower clocks that healthy devices never report under load."""
 WARM = "thermal, by software"
-"""Usual on a well used device; a finding where the job's others run faster."""
+"""Normal for a busy device; a finding if the job's other devices run faster."""
 SLOWER = 0.9
-"""Of the others' median clock."""
+"""Fraction of the others' median clock."""
 
 OTHERS_BYTES = 256 * 1024**2
-"""The least memory of somebody else that is worth a word."""
+"""Minimum memory of unrelated processes for a finding."""
 
 XID_OF_A_KILLED_PROCESS = 45
 XIDS_OF_PROGRAMS = frozenset({13, 31, 43, 44, 63, 68, 69})
-"""Faults of a program on the device, and rows that were remapped as they should."""
+"""Faults of a program, and normal remapping of memory rows."""
 XIDS_OF_DEVICES = frozenset({48, 62, 64, 74, 79, 95, 109, 110, 119, 120, 121, 136, 140, 143, 154})
-"""After these the device or its link needs a reset or a technician."""
+"""After these, the device or its link needs a reset or repair."""
 
 
 def find_on_devices(placement: Placement) -> list[Finding]:
-    """What is wrong with the job's devices. `hold_s` of each is to be waited for."""
+    """What is wrong with the job's devices."""
     found = _throttled(placement)
     for device in placement.devices:
         found += _xid(placement, device)
@@ -507,8 +507,8 @@ def _memory_errors(placement: Placement, device: Device) -> list[Finding]:
 
 
 def _somebody_else(placement: Placement, device: Device) -> list[Finding]:
-    """Processes that are not the job's, where the driver's pids are known to be ours."""
-    if not placement.seen or not device.told:
+    """Unrelated processes on the job's devices, if the driver's pids are known to match ours."""
+    if not placement.seen or not device.is_listed:
         return []
     others = [process for process in device.others if _counts(process)]
     if not others:
@@ -529,7 +529,7 @@ def _somebody_else(placement: Placement, device: Device) -> list[Finding]:
 def _counts(process: GpuProcess) -> bool:
     if process.mem_used_bytes is None or process.mem_used_bytes < OTHERS_BYTES:
         return False
-    if process.command is None:  # nobody of this pid namespace
+    if process.command is None:  # not in this pid namespace
         return False
     return "nvidia-cuda-mps" not in process.command
 
@@ -543,7 +543,7 @@ def _describe(process: GpuProcess) -> str:
 
 def _ranks(placement: Placement, device: Device) -> tuple[int, ...]:
     there = placement.owners(device) or list(device.memory)
-    if not there and not placement.seen:  # by the order of the devices alone
+    if not there and not placement.seen:  # assumed only from the order of devices
         there = [rank.rank for rank in placement.ranks if is_own(rank, device.gpu)]
     return tuple(sorted(there))
 

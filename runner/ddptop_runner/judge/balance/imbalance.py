@@ -12,10 +12,10 @@ from ddptop_runner.model.snapshot import Alert, GpuSample, Imbalance, RankSample
 from ddptop_runner.model.words import ENDED
 
 Figure = Literal["memory", "utilization", "power", "step_time", "loss"]
-"""What ranks are compared by."""
+"""A figure by which ranks are compared."""
 
 POINTS_APART_LEAST = 5.0
-"""Percentage points of utilization: up to here it is even, though 1 % is twice 0.5 %."""
+"""Utilization within this many percentage points counts as even, even if the ratio is high."""
 
 
 MARKED_BY: Mapping[str, Figure] = {
@@ -26,50 +26,50 @@ MARKED_BY: Mapping[str, Figure] = {
     "uneven-load": "utilization",
     "uneven-power": "power",
 }
-"""By id of alert: in what the ranks that it names are marked. Nothing else marks a rank."""
+"""By alert id, the figure in which the alert marks its ranks. Nothing else marks a rank."""
 
 
 WORST_FIRST: tuple[Figure, ...] = ("step_time", "loss", "memory", "utilization", "power")
-"""Which figure names a rank that is an outlier in several."""
+"""The order of preference for a rank that is an outlier in several figures."""
 
 
 class RankDeviation(msgspec.Struct, frozen=True):
-    """How far one rank lies from its job's median: -0.2 is 20 % below. None where unknown."""
+    """A rank's relative deviation from its job's median: -0.2 is 20 % below. None if unknown."""
 
     memory: float | None = None
-    """Of its processes on its devices; of resident memory in a job without devices."""
+    """Its processes' memory on its devices, or resident memory in a job without devices."""
     utilization: float | None = None
-    """Of its device; of its CPU time in a job without devices."""
+    """Its device's utilization, or CPU time in a job without devices."""
     power: float | None = None
     step_time: float | None = None
     loss: float | None = None
     outliers: frozenset[Figure] = frozenset()
-    """Figures in which an alert names the rank: they are drawn as a warning."""
+    """Figures in which an alert names the rank, which are drawn as a warning."""
     own_time: float | None = None
-    """How much longer it is busy by itself: where all wait for each other in each step, its time is
-    the same for all of them."""
+    """The deviation of the time it is busy by itself; the step time is the same for all ranks if
+    they wait for each other in each step."""
 
     @property
     def slower(self) -> float | None:
-        """How much longer it takes, where it is marked as slow; None where that is not known."""
+        """How much longer it takes, if it is marked as slow and that is known."""
         ratio = self.step_time if self.own_time is None else self.own_time
         return ratio if ratio is not None and ratio > 0 else None
 
     def marked(self, figure: Figure) -> tuple[float | None, bool]:
-        """How far off it is in that figure, and whether that is drawn as a warning.
+        """(the deviation in that figure, whether it is drawn as a warning).
 
-        Where ranks wait for each other the time of a step is the same for all: then what is said
-        of the rank marks it, and not the figure.
+        If ranks wait for each other, the step time is the same for all. The alert then marks the
+        rank, not the figure.
         """
         own = figure == "step_time" and (self.slower is None or self.own_time is not None)
         return self.of(figure), figure in self.outliers and not own
 
     @property
     def odd_in(self) -> list[tuple[Figure, float | None]]:
-        """The figures in which the rank is an outlier and how far off it is, the worst first.
+        """Figures in which the rank is an outlier, with its deviation, worst first.
 
-        Ranks that reduce gradients together take equally long for a step, however slow one of them
-        is: the slow one's ratio is how much longer it is busy by itself, if that is known.
+        Ranks that reduce gradients together take equally long for a step. The deviation of a slow
+        one is that of the time it is busy by itself, if known.
         """
         return [
             (figure, self.slower if figure == "step_time" else self.of(figure))
@@ -84,10 +84,10 @@ class RankDeviation(msgspec.Struct, frozen=True):
 
 
 def imbalance(values: Iterable[float | None]) -> float | None:
-    """The formula max / median - 1 over the known values: 0 is even, 0.5 is half more than usual.
+    """Computes max / median - 1 over the known values: 0 is even, 0.5 is 50 % above the median.
 
     The median of an even number of values is the mean of the middle two. None with fewer than two
-    known values, and where the median is 0, against which nothing can be measured.
+    known values or a median of 0.
     """
     known = [value for value in values if value is not None]
     if len(known) < 2:
@@ -97,9 +97,9 @@ def imbalance(values: Iterable[float | None]) -> float | None:
 
 
 def deviation(value: float | None, values: Iterable[float | None]) -> float | None:
-    """How far one value lies from the median, (value - median) / |median|: -0.2 is 20 % below.
+    """Relative deviation from the median, (value - median) / |median|: -0.2 is 20 % below.
 
-    `values` include `value` itself. None where `imbalance` would be None or `value` is unknown.
+    `values` include `value` itself. None if `imbalance` would be None or `value` is unknown.
     """
     known = [other for other in values if other is not None]
     if value is None or len(known) < 2:
@@ -112,16 +112,16 @@ def _ratio(value: float, median: float) -> float | None:
 
 
 def seen(ranks: Sequence[RankSample]) -> Sequence[RankSample]:
-    """Without those on hosts that cannot be reached, whose figures are old; all, if all are."""
+    """Leave out ranks on unreachable hosts, whose figures are outdated, unless all are."""
     return [rank for rank in ranks if rank.state != "unknown"] or ranks
 
 
 def of_job(ranks: Sequence[RankSample], gpus: Sequence[GpuSample]) -> Imbalance:
-    """The imbalance of a job over its living ranks and its devices.
+    """The imbalance of a job across its live ranks and its devices.
 
-    Memory is what each rank holds on its devices, or the devices' memory in use where that is not
-    known for two ranks; utilization and power are the devices'. In a job without devices memory is
-    the ranks' resident memory and utilization their CPU time.
+    Memory is what each rank holds on its devices or, unless known for two ranks, the devices'
+    memory in use; utilization and power are the devices'. In a job without devices, memory is the
+    ranks' resident memory, and utilization their CPU time.
     """
     living = [rank for rank in seen(ranks) if rank.state not in ENDED]
     step_time = imbalance(rank.step_time_s for rank in living)
@@ -143,9 +143,9 @@ def of_job(ranks: Sequence[RankSample], gpus: Sequence[GpuSample]) -> Imbalance:
 
 
 def is_even_load(ranks: Sequence[RankSample], gpus: Sequence[GpuSample]) -> bool:
-    """Whether utilization differs by a few percentage points only, whatever the ratio says.
+    """Whether utilization differs by only a few percentage points, whatever the ratio.
 
-    False where it is not known of two devices, or of two ranks in a job without devices.
+    False unless it is known for two devices, or two ranks in a job without devices.
     """
     known = [
         value
@@ -162,14 +162,14 @@ def is_even_load(ranks: Sequence[RankSample], gpus: Sequence[GpuSample]) -> bool
 def deviations(
     ranks: Sequence[RankSample], gpus: Sequence[GpuSample], alerts: Sequence[Alert] = ()
 ) -> dict[int, RankDeviation]:
-    """Each rank's distance from the median of the job's living ranks, by rank.
+    """By rank, its deviation from the median of the job's live ranks.
 
-    A rank that ended has no deviation. Figures are the ranks' own, as joined with their devices.
+    A rank that ended has none. Figures are the ranks' own, as joined with their devices.
 
     Args:
         ranks: of the job.
         gpus: its devices.
-        alerts: those of now; they say which ranks are marked, and in what.
+        alerts: the present ones, which determine the ranks and figures that are marked.
     """
     living = [rank for rank in seen(ranks) if rank.state not in ENDED]
     found: dict[int, dict[str, float]] = {rank.rank: {} for rank in ranks}
@@ -179,7 +179,7 @@ def deviations(
         median = statistics.median(known.values()) if len(known) > 1 else 0.0
         for rank, value in known.items():
             if name == "utilization" and max(value, median) <= POINTS_APART_LEAST:
-                continue  # 2 % is twice 1 %, and means nothing
+                continue  # 2 % is twice 1 %, but insignificant
             if (ratio := _ratio(value, median)) is not None:
                 found[rank][name] = ratio
     outlying = marked(alerts)
@@ -190,7 +190,7 @@ def deviations(
 
 
 def marked(alerts: Iterable[Alert]) -> dict[int, set[Figure]]:
-    """By rank, the figures in which it is marked."""
+    """By rank, the figures in which alerts mark it."""
     found: dict[int, set[Figure]] = {}
     for alert in alerts:
         if (figure := MARKED_BY.get(alert.id)) is not None:
@@ -200,7 +200,7 @@ def marked(alerts: Iterable[Alert]) -> dict[int, set[Figure]]:
 
 
 def alone_s(rank: RankSample) -> float | None:
-    """Seconds of a mean step in which a rank does not wait for others; None where not known."""
+    """Seconds of a mean step in which a rank does not wait for others; None if unknown."""
     if rank.step_time_s is None or rank.sync_s is None:
         return None
     return max(0.0, rank.step_time_s - rank.sync_s)

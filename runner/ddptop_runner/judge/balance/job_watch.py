@@ -1,4 +1,4 @@
-"""Everything that watches one job for trouble, in one object: its alerts at each look."""
+"""Combines everything that watches one job for trouble into its list of alerts."""
 
 from __future__ import annotations
 
@@ -20,20 +20,20 @@ _AT_WORK = ("starting", "running", "hung")
 
 
 class JobWatch:
-    """The alerts of one job. Keep one per job, and update it about once a second."""
+    """The alerts of one job. Keep one per job, and update it about once per second."""
 
     def __init__(self) -> None:
         self.stuck = StuckWatch()
-        """Its `stuck_ranks` and `reason` are those of the last update."""
+        """Its `stuck_ranks` and `reason` are from the last update."""
         self._marks = RankMarks()
         self._book = alerts.AlertBook()
 
     def remember(self) -> dict[str, Any]:
-        """What `recall` needs besides the alerts; JSON-serialisable."""
+        """What `recall` needs in addition to the alerts, as JSON-serializable data."""
         return dict(self._book.holds())
 
     def recall(self, shown: Sequence[Alert], memory: dict[str, Any]) -> None:
-        """Go on with the alerts that an earlier supervisor has shown."""
+        """Continue with the alerts that an earlier supervisor has shown."""
         holds = {id_: held for id_, held in memory.items() if isinstance(held, float | int)}
         self._book.recall(shown, holds)
 
@@ -46,20 +46,20 @@ class JobWatch:
         progress_at_s: float | None = None,
         extra: Sequence[alerts.Finding] = (),
     ) -> tuple[list[Alert], list[Alert]]:
-        """(alerts that are to be shown, those among them that are new), worst first.
+        """(alerts to show, the new ones among them), worst first.
 
         Args:
-            snapshot: the job now; its `alerts` are not looked at.
-            now_s: a clock that only goes forward, in seconds.
+            snapshot: the job now; its `alerts` are ignored.
+            now_s: a monotonic clock, in seconds.
             given: see `findings.find`.
             progress_at_s: see `StuckWatch.update`.
-            extra: what others found.
+            extra: findings from elsewhere.
         """
         ranks, gpus, job = snapshot.ranks, snapshot.gpus, snapshot.job
         several = len({rank.host for rank in ranks}) > 1
         found = [*alerts.find(ranks, () if several else gpus), *extra]
         found += alerts.of_nodes(snapshot.nodes)
-        if snapshot.pause is not None:  # it says the same of the job
+        if snapshot.pause is not None:  # it means the same
             found = [finding for finding in found if finding.id != "quiet"]
         if snapshot.state in _AT_WORK:
             if not _reports(ranks):
@@ -77,7 +77,7 @@ class JobWatch:
 
 
 def _of_each_host(snapshot: NodeSnapshot, *, given: bool) -> list[alerts.Finding]:
-    """What is wrong with devices, host by host: each numbers its own from 0."""
+    """What is wrong with devices, host by host, since each host numbers its own from 0."""
     ranks_of: dict[str, list[RankSample]] = defaultdict(list)
     gpus_of: dict[str | None, list[GpuSample]] = defaultdict(list)
     for rank in snapshot.ranks:
@@ -100,6 +100,6 @@ def _of_each_host(snapshot: NodeSnapshot, *, given: bool) -> list[alerts.Finding
 
 
 def _reports(ranks: Sequence[RankSample]) -> bool:
-    """Whether each living rank has a probe: then `hangs.HangWatch` alone judges their progress."""
+    """Whether each live rank has a probe, so that only `hangs.HangWatch` judges their progress."""
     living = [rank for rank in ranks if rank.state not in ENDED]
     return bool(living) and all(rank.has_probe for rank in living)

@@ -1,14 +1,14 @@
-"""Which ranks are outliers, and in what: the only place that decides it.
+"""Decides which ranks are outliers, and in which figures.
 
-Whatever draws, names, or counts an outlier reads the alerts that come from here (see
-`imbalance.marked`). Figures are smoothed first, and only while the job takes steps: an evaluation
-on one rank, a checkpoint, and a compilation look like trouble and are none. Then each rank has to
-lie apart for HOLD_S before it is marked.
+Everything that draws, names, or counts an outlier reads the alerts from here (see
+`imbalance.marked`). Figures are first smoothed, and only while the job takes steps, since an
+evaluation on one rank, a checkpoint, or a compilation looks like trouble and is not. A rank must
+then deviate for `HOLD_S` before it is marked.
 
-Ranks that reduce their gradients together take equally long for a step, however slow one of them
-is: the others wait for it inside of the step. So the time of a step names nobody. What names the
-slow rank is the time that it spends by itself: waiting for its data, which the probe measures, and
-computing, which is what is left of a step without the wait for others, where that wait is known.
+Ranks that reduce their gradients together take equally long for a step, since all wait for the
+slowest, so step times identify no rank. The slow rank is the one that spends more time by itself:
+waiting for its data, which the probe measures, and computing, which is the rest of a step without
+the wait for others, if that is known.
 """
 
 from __future__ import annotations
@@ -27,29 +27,29 @@ from ddptop_runner.model.snapshot import GpuSample, RankSample
 from ddptop_runner.model.words import ENDED
 
 HOLD_S = 20.0
-"""For so long a rank must lie apart before it is marked."""
+"""How long a rank must deviate before it is marked ..."""
 HOLD_LOSSES = 10
-"""And over so many of its losses."""
+"""... and for how many of its losses."""
 GONE_S = 5.0
-"""A mark stays for so long after the rank is back: figures at the edge do not let it blink."""
+"""How long a mark remains after the rank is back, so that borderline figures do not flicker."""
 
 SHORT_S, LONG_S = 20, 60
-"""Looks over which times and memory are smoothed (median), and loads (mean: they come in bursts).
+"""Looks over which times and memory are smoothed (by median), and loads (by mean: they are bursty).
 """
 LEAST_LONG = 30
-"""Looks at a load without which it is not known."""
+"""Minimum number of looks for a known load."""
 PAUSE_S, PAUSES = 5.0, 3.0
-"""Each rank takes a step at least within so many seconds, or so many times as long as is usual.
-What is seen while they take longer is of no training step."""
+"""Each rank takes a step within this many seconds, or this many times its usual step time. Figures
+from longer times without a step are not those of training."""
 LONGEST_LOOK_S = 5.0
-"""The most that one look adds to the time for which a rank lies apart."""
+"""The most time that one look adds to a rank's deviation."""
 
 _MEDIANS = ("step_time_s", "data_wait_s", "gpu_mem_used_bytes", "rss_bytes")
 _MEANS = ("cpu_percent", "gpu_util_percent", "gpu_power_w")
 
 
 class _Smoothed:
-    """One rank's figures over the latest looks."""
+    """One rank's figures in the latest looks."""
 
     def __init__(self) -> None:
         self._values: dict[str, deque[float]] = {
@@ -58,14 +58,14 @@ class _Smoothed:
         }
 
     def take(self, rank: RankSample) -> None:
-        """One more look."""
+        """Add a look."""
         for name, values in self._values.items():
             value = alone_s(rank) if name == "alone" else getattr(rank, name)
             if value is not None:
                 values.append(value)
 
     def of(self, rank: RankSample) -> RankSample:
-        """The rank with its figures smoothed; None where they are not known for long enough."""
+        """The rank with smoothed figures, which are None until known for long enough."""
         smooth: dict[str, float | None] = {}
         for name in _MEDIANS:
             known = self._values[name]
@@ -81,7 +81,7 @@ class _Smoothed:
 
 
 class _Steps:
-    """Looks of which each rank has taken a step since the one before."""
+    """Looks between which each rank took a step."""
 
     def __init__(self) -> None:
         self._steps: dict[int, int | None] = {}
@@ -92,7 +92,7 @@ class _Steps:
     def look(
         self, ranks: Sequence[RankSample], now_s: float
     ) -> tuple[Sequence[Sequence[RankSample]], float]:
-        """(looks while steps were taken, for how long they were)."""
+        """(looks while steps were taken, their duration)."""
         steps = {rank.rank: rank.step for rank in ranks}
         before_s = now_s if self._stepped_s is None else self._stepped_s
         self._pending.append(ranks)
@@ -113,26 +113,26 @@ class _Steps:
 
 
 class _Mark(msgspec.Struct):
-    """One rank that lies apart in one figure."""
+    """One rank that deviates in one figure."""
 
     losses: int
-    """That were seen of it when it began."""
+    """Number of its losses when it began to deviate."""
     held_s: float = 0.0
     gone_s: float = 0.0
-    told: bool = False
+    shown: bool = False
 
 
 class RankMarks:
-    """Looks at a job's ranks about once a second."""
+    """Checks a job's ranks about once per second."""
 
     def __init__(self) -> None:
         self._smoothed: dict[int, _Smoothed] = defaultdict(_Smoothed)
         self._losses = LossApart()
         self._steps = _Steps()
         self._marks: dict[tuple[str, int], _Mark] = {}
-        """By the finding's id and rank."""
+        """By finding id and rank."""
         self._excess_s: dict[int, float] = {}
-        """By how much each rank held up the others when it last did."""
+        """By rank, how long it last held up the others."""
         self._ids: object = None
         self._looked_s: float | None = None
 
@@ -143,13 +143,13 @@ class RankMarks:
         now_s: float,
         attempt: int | None = None,
     ) -> list[Finding]:
-        """What is marked now, as findings that have held long enough already.
+        """The present marks, as findings that have already held long enough.
 
         Args:
             ranks: of the job, joined with their devices.
             gpus: its devices.
-            now_s: a clock that only goes forward, in seconds.
-            attempt: the job's; with another one all begins anew.
+            now_s: a monotonic clock, in seconds.
+            attempt: the job's; everything starts over with a new one.
         """
         living = [rank for rank in seen(ranks) if rank.state not in ENDED]
         ids = attempt, tuple(sorted((rank.rank, rank.pid) for rank in living if rank.pid))
@@ -169,8 +169,8 @@ class RankMarks:
         passed_s: float,
         now_s: float,
     ) -> list[Finding]:
-        told = self._told("loss-diverged")
-        self._hold("loss-diverged", self._losses.look(ranks, told), passed_s)
+        shown = self._told("loss-diverged")
+        self._hold("loss-diverged", self._losses.look(ranks, shown), passed_s)
         looks, passed_s = self._steps.look(ranks, now_s)
         for look in looks:
             for rank in look:
@@ -196,7 +196,7 @@ class RankMarks:
         return found
 
     def _hold(self, id_: str, apart: Collection[int], passed_s: float) -> None:
-        """Count for how long each rank has lain apart."""
+        """Track how long each rank has deviated."""
         for rank in apart:
             mark = self._marks.get((id_, rank))
             if mark is None:
@@ -205,15 +205,15 @@ class RankMarks:
                 mark.held_s += passed_s
             mark.gone_s = 0.0
             enough = id_ != "loss-diverged" or self._losses.seen(rank) - mark.losses >= HOLD_LOSSES
-            mark.told = mark.told or (enough and mark.held_s >= HOLD_S)
+            mark.shown = mark.shown or (enough and mark.held_s >= HOLD_S)
         for key in [key for key in self._marks if key[0] == id_ and key[1] not in apart]:
             mark = self._marks[key]
             mark.gone_s += passed_s
-            if not mark.told or mark.gone_s > GONE_S:
+            if not mark.shown or mark.gone_s > GONE_S:
                 del self._marks[key]
 
     def _told(self, id_: str) -> list[int]:
-        return sorted(rank for (of, rank), mark in self._marks.items() if of == id_ and mark.told)
+        return sorted(rank for (of, rank), mark in self._marks.items() if of == id_ and mark.shown)
 
     def _of_losses(self, ranks: Sequence[int]) -> Finding:
         message = f"the loss on {name_ranks(ranks)} has diverged from the others: "
@@ -223,19 +223,19 @@ class RankMarks:
 
 
 SHARE = 0.2
-"""Of a step: so much longer than the median a rank must be busy by itself ..."""
+"""How much longer than the median a rank must be busy by itself, as a fraction of a step ..."""
 LEAST_S = 0.010
-"""... and at least this much."""
+"""... and at least, in seconds."""
 
 Read = Callable[[RankSample], float | None]
 
 
 def slow(ranks: Sequence[RankSample]) -> dict[int, float]:
-    """The ranks that hold up the others, and by how many seconds per step.
+    """By rank that holds up the others, for how many seconds per step.
 
-    Ranks that do not wait for each other, whose steps simply take longer, are found as well: the
-    median of all is what a rank is measured by. With two ranks it lies between them, so the slower
-    one has to be twice as far behind the faster.
+    This includes ranks that do not wait for each other and whose steps simply take longer. Ranks
+    are compared with the median, which lies between the two in a pair, so that the slower must be
+    twice as far behind the faster.
     """
     stepping = [rank for rank in ranks if rank.state == "running" and rank.steps_per_s]
     if len(stepping) < 2:
@@ -248,10 +248,10 @@ def slow(ranks: Sequence[RankSample]) -> dict[int, float]:
 
 
 def slow_nodes(ranks: Sequence[RankSample]) -> dict[str, float]:
-    """The hosts of which every rank holds up the ranks elsewhere, and by how much per step.
+    """By host of which every rank holds up the ranks elsewhere, for how many seconds per step.
 
-    A host counts only with two ranks and more, of which even the fastest is behind the median of
-    the ranks on all other hosts: so ordinary differences between ranks name no host.
+    A host counts only if it has two or more ranks and even the fastest is behind the median of the
+    ranks on all other hosts, so that ordinary differences between ranks blame no host.
     """
     on = _by_host(rank for rank in ranks if rank.state == "running" and rank.steps_per_s)
     if len(on) < 2:
@@ -268,7 +268,7 @@ def _slow_nodes(on: Mapping[str, Sequence[RankSample]], read: Read) -> dict[str,
     found = {}
     for host, here in on.items():
         own_s = min(times[host])
-        if len(here) < 2 or own_s < least_s + LEAST_S:  # no median of others is smaller than that
+        if len(here) < 2 or own_s < least_s + LEAST_S:  # the median of others cannot be lower
             continue
         elsewhere = [time_s for other, there in times.items() if other != host for time_s in there]
         if len(elsewhere) < 2:
@@ -288,7 +288,7 @@ def _by_host(ranks: Iterable[RankSample]) -> dict[str, list[RankSample]]:
 
 
 def slow_node_findings(ranks: Sequence[RankSample], behind: Mapping[int, float]) -> list[Finding]:
-    """Of hosts whose ranks `slow_nodes` found: one for all of them."""
+    """One finding for all hosts in `slow_nodes`."""
     on = _by_host(rank for rank in ranks if rank.rank in behind)
     if not on:
         return []
@@ -308,7 +308,7 @@ def slow_node_findings(ranks: Sequence[RankSample], behind: Mapping[int, float])
 
 
 def straggler_finding(ranks: Sequence[RankSample], apart: Mapping[int, float]) -> Finding:
-    """Of ranks that `slow` found."""
+    """The finding on the ranks in `slow`."""
     numbers = tuple(sorted(apart))
     several = len(numbers) > 1
     worst = max(numbers, key=lambda number: apart[number])
@@ -322,7 +322,7 @@ def straggler_finding(ranks: Sequence[RankSample], apart: Mapping[int, float]) -
 
 
 def _apart(ranks: Sequence[RankSample], read: Read) -> list[tuple[RankSample, float]]:
-    """Ranks for which a time is much longer than the median, and by how much, in seconds."""
+    """Ranks with a time far above the median, with the difference in seconds."""
     known = [(rank, time_s) for rank in ranks if (time_s := read(rank)) is not None]
     if len(known) < len(ranks):
         return []
@@ -364,11 +364,11 @@ def _why(slowest: RankSample, ranks: Sequence[RankSample], excess_s: float) -> s
 
 
 OUT_OF_SPREAD = 3.0
-"""An outlier is this much farther from the median than the median rank is: where all differ, as
-stages of a pipeline do, none is singled out."""
+"""An outlier is this many times farther from the median than the median rank is. If all differ,
+like the stages of a pipeline, there is none."""
 
 ENOUGH_FOR_A_SPREAD = 4
-"""With fewer ranks there is no telling what is usual between them."""
+"""With fewer ranks, the usual spread is unknown."""
 
 _GIB = 1024**3
 
@@ -377,20 +377,20 @@ class Kind(msgspec.Struct, frozen=True):
     """A figure by which ranks are compared."""
 
     id: str
-    """Of its finding."""
+    """The id of its finding."""
     read: Callable[[RankSample], float | None]
     ratio: float
-    """Of the median: so far away a rank must be ..."""
+    """Minimum distance as a fraction of the median ..."""
     least: float
-    """... and so far in the figure's own unit: 1 % against 2 % utilization is no outlier."""
+    """... and in the figure's own unit: 1 % beside 2 % utilization is not an outlier."""
     more_is_worse: bool
-    """Of two ranks the worse one is named: their median lies between them."""
+    """Which of two ranks is named, since their median lies between them."""
     words: Callable[[str, str], str]
-    """Of the ranks' figures, and of the median."""
+    """The message, from the ranks' figures and the median in words."""
     write: Callable[[float], str]
 
     def values(self, ranks: Sequence[RankSample]) -> dict[int, float]:
-        """By rank, where it is known."""
+        """By rank, if known."""
         return {rank.rank: value for rank in ranks if (value := self.read(rank)) is not None}
 
 
@@ -431,7 +431,7 @@ ON_CPUS = (
 
 
 def far_off(kind: Kind, ranks: Sequence[RankSample]) -> list[int]:
-    """Ranks beyond both bounds, and beyond what is usual between this job's ranks."""
+    """Ranks beyond both bounds and this job's usual spread."""
     known = kind.values(ranks)
     if len(known) < 2:
         return []
@@ -446,7 +446,7 @@ def far_off(kind: Kind, ranks: Sequence[RankSample]) -> list[int]:
 
 
 def uneven_finding(kind: Kind, ranks: Sequence[RankSample], apart: Collection[int]) -> Finding:
-    """Of ranks that are far off."""
+    """The finding on the ranks in `far_off`."""
     known = kind.values(ranks)
     numbers = tuple(sorted(apart))
     low, high = (kind.write(of(known[number] for number in numbers)) for of in (min, max))

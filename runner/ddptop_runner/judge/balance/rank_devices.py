@@ -1,7 +1,7 @@
-"""Which rank is on which device: what the driver says of processes, joined with the ranks' pids.
+"""Joins ranks with their devices, using the pids of the driver's list of processes.
 
-Where the driver does not say, local rank i is on the i-th device of the job, as training scripts
-set it.
+Without that list, local rank i is assumed to use the i-th device of the job, as is customary in
+training scripts.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from ddptop_runner.model.spec import Device
 from ddptop_runner.model.words import ENDED
 
 MOSTLY = 3.0
-"""A rank that holds this much more memory on one device than on any other works there."""
+"""A rank works on a device if it holds this many times as much memory there as on any other."""
 
 
 def join(
@@ -30,21 +30,21 @@ def join(
 ) -> tuple[list[RankSample], list[GpuSample]]:
     """Give each rank its device figures, and each process of the job its job and rank.
 
-    A rank's `gpus` are all devices that it holds memory on. Its `gpu` is the only one of them; or,
-    so that a stray context on another device does not hide it, with one rank per device the rank's
-    own one, and else, with several ranks, the one on which it holds most by far; else None. Its
-    memory is that of its processes. Where the driver lists no process of the job (it cannot, or the
-    pids are of another namespace) memory is the whole device's, if only one rank is on it. Its
-    `cuda_device` is the place of `gpu` among the job's devices, which is how CUDA counts those in
-    CUDA_VISIBLE_DEVICES.
+    A rank's `gpus` are all devices on which it holds memory. Its `gpu` is the only one of them. If
+    there are several, because of a stray context, it is the rank's own in a job with one rank per
+    device, or else the one with by far the most of its memory, or else None. Its memory is that of
+    its processes. If the driver lists no process of the job (because it cannot, or because of a
+    different pid namespace), it is that of the whole device if no other rank uses it. Its
+    `cuda_device` is the position of `gpu` among the job's devices, which is how CUDA numbers
+    those in CUDA_VISIBLE_DEVICES.
 
     Args:
         ranks: the job's ranks on this host.
-        gpus: the job's devices as sampled; [] while there is no sample.
+        gpus: the job's devices as sampled; [] without a sample.
         pids_by_rank: pids of each rank and its descendants.
         devices: the job's devices in the order of its local ranks.
         job: the job's name.
-        helpers: pids of the job that are no rank's, such as a launcher; they get the job alone.
+        helpers: pids of the job that belong to no rank, such as a launcher; they get only the job.
     """
     owner = _owners(ranks, pids_by_rank)
     seen = any(process.pid in owner for gpu in gpus for process in gpu.processes or ())
@@ -59,7 +59,7 @@ def is_own(rank: RankSample, gpu: GpuSample) -> bool:
 
 
 def own_devices(ranks: Sequence[RankSample], gpus: Sequence[GpuSample]) -> dict[int, GpuSample]:
-    """Each rank's own device, by rank, for those that have one."""
+    """By rank, its own device, if it has one."""
     whole_last = sorted(gpus, key=lambda gpu: gpu.parent_uuid is None)
     by_place = {(gpu.host, gpu.index): gpu for gpu in whole_last}
     found = {}
@@ -76,9 +76,9 @@ _Held = TypeVar("_Held")
 
 
 def where_mostly(held: Sequence[tuple[_Held, int | None]]) -> _Held | None:
-    """Of several devices, each with the bytes a rank holds there, the one on which it works.
+    """The device on which a rank works, given the bytes it holds on each.
 
-    None where none stands out, and where one of the sizes is not known.
+    None if none stands out or a size is unknown.
     """
     sizes = [size for _, size in held if size is not None]
     if len(sizes) < 2 or len(sizes) < len(held):
@@ -131,17 +131,17 @@ def _join_rank(
     if gpu is None:
         return _on(rank, default)
     alone = sum(_default(other, devices) == default for other in ranks) == 1
-    told = gpu.processes is not None and (seen or not gpu.processes)
+    is_listed = gpu.processes is not None and (seen or not gpu.processes)
     return msgspec.structs.replace(
         _on(rank, default),
         gpu_util_percent=gpu.util_percent,
-        gpu_mem_used_bytes=gpu.mem_used_bytes if alone and not told else None,
+        gpu_mem_used_bytes=gpu.mem_used_bytes if alone and not is_listed else None,
         gpu_power_w=gpu.power_w if alone and not _ranks_on(gpu, owner) else None,
     )
 
 
 def _on(rank: RankSample, device: Device | None) -> RankSample:
-    """The rank on its default device, with nothing known of it."""
+    """The rank on its default device, without any figures."""
     if device is None:
         return rank
     return msgspec.structs.replace(
@@ -159,7 +159,7 @@ def _same(gpu: GpuSample, device: Device) -> bool:
 
 
 def _position(gpu: GpuSample, devices: Sequence[Device]) -> int | None:
-    """By which number the job's processes know a device."""
+    """The number of a device in the job's processes."""
     return next((place for place, device in enumerate(devices) if _same(gpu, device)), None)
 
 
@@ -171,7 +171,7 @@ def _mean_util(gpus: Sequence[GpuSample]) -> float | None:
 def _power_of(
     rank: int, own: GpuSample, gpus: Sequence[GpuSample], owner: Mapping[int, int]
 ) -> float | None:
-    """Of a device on which no other rank works: one that is elsewhere too has a context here."""
+    """The memory on a device that no other rank works on, apart from stray contexts."""
     guests = _ranks_on(own, owner) - {rank}
     elsewhere = {other for gpu in gpus if gpu is not own for other in _ranks_on(gpu, owner)}
     return None if guests - elsewhere else own.power_w

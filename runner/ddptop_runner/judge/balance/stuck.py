@@ -1,4 +1,4 @@
-"""Stuck in a collective: full utilization at idle power, without progress."""
+"""Detects ranks stuck in a collective: full utilization at idle power without progress."""
 
 from __future__ import annotations
 
@@ -17,61 +17,61 @@ from ddptop_runner.model.words import Severity
 
 SPINNING_PERCENT = 99.0
 SPINNING_MEM_PERCENT = 5.0
-"""A waiting kernel polls flags: memory is read less than this share of the time."""
+"""A waiting kernel only polls flags, so memory utilization is below this."""
 ASIDE_PERCENT = 5.0
-"""At most this much utilization has the device of a rank that does not take part."""
+"""Maximum utilization of the device of a rank that does not take part."""
 
 LOW_POWER = 0.35
-"""Of the limit: above it a device computes, whatever it drew before."""
+"""Fraction of the power limit above which a device computes, whatever it drew before."""
 DROP = 0.5
-"""Of the job's own recent power: below it the work has stopped."""
+"""Fraction of the job's own recent power below which work has stopped."""
 VERY_LOW_POWER = 0.25
-"""Of the limit: low enough by itself, where nothing is known of the job's own power."""
+"""Fraction of the power limit that is low by itself, if the job's usual power is unknown."""
 
 QUIET_S = 60.0
-"""Least time without progress, and at low power, after which a job that progressed is stuck."""
+"""Minimum time at low power without progress until a job that had progress is stuck."""
 QUIET_FACTOR = 3.0
-"""A pause this much longer than the longest one before (an evaluation, say) is suspicious."""
+"""A pause this many times the longest one before, such as an evaluation, is suspicious."""
 UNSEEN_DROP_S = 120.0
-"""For how long power must be down in a job whose progress cannot be seen."""
+"""How long power must be low in a job whose progress is unknown."""
 LONG_S = 300.0
-"""For how long power must be very low where no level of the job's own is known, and for how long
-a single rank may leave the others waiting, as one that writes a checkpoint does."""
+"""How long power must be very low if the job's usual power is unknown, and how long one rank may
+keep the others waiting, such as for a checkpoint."""
 WORKING_CPU_PERCENT = 20.0
-"""A rank with an idle device and this much CPU evaluates or writes something."""
+"""A rank with an idle device that uses this much CPU is evaluating or writing."""
 
 LEVEL_SPAN_S = 120.0
-"""Power is remembered over about this time of progress ..."""
+"""The usual power is that of about this much time with progress ..."""
 MEAN_SPAN_S = 30.0
-"""... and, where progress cannot be seen, as the highest mean over this time."""
+"""... or, if progress is unknown, the highest mean over this time."""
 LONGEST_GAP_S = 600.0
-"""A longer pause between signs of progress does not raise what is allowed any more."""
+"""Longer pauses between signs of progress do not raise the limit any further."""
 LONGEST_LOOK_S = 5.0
-"""After a longer gap between two looks (a suspended machine) all waiting begins anew."""
+"""After a longer gap between looks, such as a suspended machine, waiting starts over."""
 
 
 class _Look(msgspec.Struct, frozen=True):
-    """The job's devices at one moment, if all but at most one spin."""
+    """The job's devices at one moment, if all spin, or all but one."""
 
     gpus: tuple[int, ...]
-    """Machine indices of those that spin."""
+    """Machine indices of the spinning devices."""
     ranks: tuple[int, ...]
     """Ranks on them."""
     hosts: tuple[str, ...]
-    """Of all ranks: where there are several, an index alone names no device."""
+    """Hosts of all ranks; with several, an index is not enough to name a device."""
     aside: int | None
-    """The device that stands at 0 % while the others spin; None where all spin."""
+    """The device at 0 % while the others spin; None if all spin."""
     idle_ranks: tuple[RankSample, ...]
-    """Ranks on that one."""
+    """Ranks on that device."""
     power_w: float
-    """Highest of those that spin."""
+    """Highest among the spinning devices."""
     share: float | None
-    """Highest share of the limit; None where a limit is unknown."""
+    """Highest fraction of the power limit; None if a limit is unknown."""
     mem_percent: float | None
-    """Highest memory utilization; None where one is unknown."""
+    """Highest memory utilization; None if one is unknown."""
 
     def low(self, level_w: float | None) -> bool:
-        """Whether power is far below the job's own and near that of an idle device."""
+        """Whether power is far below the job's usual power and close to idle."""
         dropped = level_w is not None and self.power_w < DROP * level_w
         return dropped and (self.share is None or self.share < LOW_POWER)
 
@@ -82,21 +82,21 @@ class _Look(msgspec.Struct, frozen=True):
 
 
 class _Power:
-    """What a job's devices drew lately, in watts per device."""
+    """The recent power of a job's devices, in watts per device."""
 
     def __init__(self) -> None:
         self.while_progressing_w: float | None = None
         self.highest_w: float | None = None
-        """Highest mean over MEAN_SPAN_S, whatever the ranks did."""
+        """Highest mean over `MEAN_SPAN_S`, with or without progress."""
         self._since_progress: deque[float] = deque(maxlen=600)
         self._recent: deque[tuple[float, float]] = deque()
 
     def begins_to_progress(self) -> None:
-        """What was drawn until now was drawn for the start."""
+        """Discard power during startup."""
         self._since_progress.clear()
 
     def saw(self, now_s: float, power_w: float) -> None:
-        """One more sample."""
+        """Add a sample."""
         self._since_progress.append(power_w)
         self._recent.append((now_s, power_w))
         if now_s - self._recent[0][0] < MEAN_SPAN_S:
@@ -107,7 +107,7 @@ class _Power:
             self._recent.popleft()
 
     def progressed(self, gap_s: float) -> None:
-        """What was drawn since the last sign of progress was drawn for progress."""
+        """Count the power since the last sign of progress as that of progress."""
         if not self._since_progress:
             return
         drawn = sum(self._since_progress) / len(self._since_progress)
@@ -118,17 +118,17 @@ class _Power:
 
 
 class StuckWatch:
-    """Remembers one job's progress and the power that it drew meanwhile.
+    """Tracks one job's progress and power.
 
-    A kernel of a collective that waits for another rank keeps its device at 100 % utilization,
-    reads next to no memory and draws little power.
+    A collective's kernel that waits for another rank keeps its device at 100 % utilization, reads
+    almost no memory, and draws little power.
     """
 
     def __init__(self) -> None:
         self.stuck_ranks: frozenset[int] = frozenset()
-        """Ranks whose device spins, by the last update; empty while nothing is stuck."""
+        """Ranks whose device spins, from the last update; empty if nothing is stuck."""
         self.reason: str | None = None
-        """Why `stuck_ranks` are thought to be stuck, in words."""
+        """Why `stuck_ranks` appear to be stuck, in words."""
         self._power = _Power()
         self._looked_s: float | None = None
         self._pids: dict[int, int | None] = {}
@@ -150,24 +150,24 @@ class StuckWatch:
         world_size: int | None = None,
         progress_at_s: float | None = None,
     ) -> list[Finding]:
-        """Look once more; at most one finding, which has waited long enough already.
+        """Check again; returns at most one finding, which has already held long enough.
 
         Args:
-            now_s: a clock that only goes forward, in seconds.
+            now_s: a monotonic clock, in seconds.
             ranks: the job's ranks, joined with their devices. A change of a step, a loss's step
                 or `last_progress_at` is progress.
             gpus: the job's devices, with `mem_util_percent` and `power_limit_w` where known.
             job: the job's name, as in `GpuProcess.job`.
-            world_size: ranks of the job on all hosts; None when unknown.
-            progress_at_s: when the caller last saw other progress, such as a log that grew; on
-                the clock of `now_s`.
+            world_size: ranks of the job on all hosts; None if unknown.
+            progress_at_s: when there was last other progress, such as output, on the clock of
+                `now_s`.
         """
         placement = Placement(ranks, gpus, job)
         pids = {rank.rank: rank.pid for rank in placement.ranks}
         gap_s = None if self._looked_s is None else now_s - self._looked_s
         self._looked_s = now_s
         if gap_s is None or gap_s > LONGEST_LOOK_S or pids != self._pids:
-            self._begin_anew(now_s if pids == self._pids else None)
+            self._restart(now_s if pids == self._pids else None)
         self._pids = pids
         self._follow_progress(now_s, placement, progress_at_s)
         watts = median(device.gpu.power_w for device, _ in _in_use(placement))
@@ -176,8 +176,8 @@ class StuckWatch:
         elsewhere = world_size is not None and world_size > len(ranks)
         return self._judge(now_s, _look(placement), elsewhere)
 
-    def _begin_anew(self, progress_s: float | None) -> None:
-        """Nobody looked for a while, or the ranks are others: what was awaited does not count."""
+    def _restart(self, progress_s: float | None) -> None:
+        """Discard waiting times, after a gap between looks or a change of ranks."""
         self._low_since_s = self._very_low_since_s = None
         if progress_s is None:
             self._power.highest_w = None
@@ -272,7 +272,7 @@ class StuckWatch:
 
     @property
     def _seen(self) -> bool:
-        """Whether progress has ever been seen in these processes."""
+        """Whether these processes have ever made progress."""
         return self._progress_s is not None
 
 
@@ -283,11 +283,11 @@ def _since(since_s: float | None, now_s: float, holds: bool) -> float | None:
 
 
 def _floor_s(look: _Look, elsewhere: bool) -> float | None:
-    """Least time to wait, in seconds; None while a rank is seen to do something else."""
+    """Minimum time to wait; None while a rank is known to be doing something else."""
     floor_s = LONG_S if elsewhere else 0.0  # a rank on another host may write a checkpoint
     for rank in look.idle_ranks:
         if rank.state in ("blocked", "paused"):
-            return None  # said as it is
+            return None  # reported as such
         if rank.cpu_percent is None:
             floor_s = 2 * LONG_S
         elif rank.cpu_percent >= WORKING_CPU_PERCENT:
@@ -297,7 +297,7 @@ def _floor_s(look: _Look, elsewhere: bool) -> float | None:
 
 
 def _in_use(placement: Placement) -> list[tuple[Device, tuple[RankSample, ...]]]:
-    """Devices with the ranks on them; by the order of the devices where pids prove nothing."""
+    """Devices with their ranks, by the order of devices if pids prove nothing."""
     found = []
     for device in placement.devices:
         ranks = tuple(
@@ -315,9 +315,9 @@ def _in_use(placement: Placement) -> list[tuple[Device, tuple[RankSample, ...]]]
 
 
 def _look(placement: Placement) -> _Look | None:
-    """What the devices show; None where it is no spinning, or not to be told."""
+    """The state of the devices; None if they do not spin or that is unknown."""
     if any(device.gpu.lost for device in placement.devices):
-        return None  # said as it is
+        return None  # has its own finding
     spinning: list[Device] = []
     ranks: list[int] = []
     aside: list[tuple[Device, tuple[RankSample, ...]]] = []

@@ -24,7 +24,7 @@ def test_an_alert_is_told_once() -> None:
     log = EmittedLog()
     alerts = watcher(log)
     new = Finding("a", "warning", "disk low")
-    known = Finding("b", "warning", "file damaged", is_told=True)
+    known = Finding("b", "warning", "file damaged", has_event=True)
     hint = Finding("c", "info", "healthy again")
     for now_s in (100.0, 104.0):
         alerts.look(SNAPSHOT, [new, known, hint], now_s)

@@ -25,7 +25,7 @@ from ddptop_runner.job.moment import compose
 from ddptop_runner.job.old_events import typed
 from ddptop_runner.job.registry import rank_of_pid, read_job
 from ddptop_runner.job.state import JobState, NodeLife, RankLife
-from ddptop_runner.judge.alerts import TOLD_BY_EVENTS, of_nodes
+from ddptop_runner.judge.alerts import REPORTED_BY_EVENTS, of_nodes
 from ddptop_runner.judge.balance import outliers
 from ddptop_runner.judge.balance.imbalance import RankDeviation, deviations
 from ddptop_runner.judge.balance.job_watch import JobWatch
@@ -284,7 +284,7 @@ def test_a_host_out_of_reach_is_a_warning_that_says_since_when_and_why():
     assert alert.message == (
         f"b has been unreachable since {clock}: its ranks 4-7 may be training (no route to host)"
     )
-    assert alert.id in TOLD_BY_EVENTS
+    assert alert.id in REPORTED_BY_EVENTS
     assert node_in_words(snapshot.nodes[1]) == f"unreachable since {clock} (no route to host)"
 
 

@@ -314,7 +314,7 @@ class Attempt:
             resumed=self._is_resumed,
             candidates=self.checkpoints.run_steps(self.number),
         )
-        self.checkpoints.heard_began(self.run_steps.began, self.number)
+        self.checkpoints.began(self.run_steps.began, self.number)
         for record in self.table:
             record.began = self.run_steps.began
 

@@ -46,7 +46,7 @@ def _checkpoint_saved(event: ev.CheckpointSaved) -> str:
     who = f"rank {saved.rank}" if event.ranks < 2 else f"{event.ranks} ranks"
     more = saved.files - 1
     what = saved.path + (f" and {more} more file{'s' if more > 1 else ''}" if more else "")
-    step = at_step(saved, is_told_otherwise=saved.global_step is None)
+    step = at_step(saved, has_run_steps=saved.global_step is None)
     figures = [] if saved.size_bytes is None else [size(saved.size_bytes)]
     if saved.took_s is not None:
         figures.append(f"in {duration_in_words(saved.took_s)}")

@@ -1,6 +1,6 @@
-"""Alerts: pure findings over one snapshot's ranks, with the time since which each holds.
+"""Alerts: pure findings on one snapshot's ranks, with the time since which each holds.
 
-What is wrong with balance and devices is found by `findings`.
+Those on balance and devices are in `balance.findings`.
 """
 
 from __future__ import annotations
@@ -17,29 +17,29 @@ from ddptop_runner.model.snapshot import Alert, GpuSample, NodeStatus, Pause, Ra
 from ddptop_runner.model.words import Severity
 
 LINGER_S = 5.0
-"""How long an alert that had to hold stays without being found."""
+"""How long an alert with a `hold_s` remains after it is no longer found."""
 
 RECALLED_HELD_S = 1e9
-"""What was shown has held long enough."""
+"""Stands for a finding that was shown, and so has held long enough."""
 
 MARKED_AFTER_S = 85.0
-"""Ranks that are compared with each other are marked again within this time."""
+"""Ranks compared with each other are marked again within this time."""
 
 MOST_HOSTS = 4
-"""Named in one sentence."""
+"""Number of hosts to name in one sentence."""
 
 EARLY_EXIT_HOLD_S = 3.0
 EARLY_EXIT_STEPS = 2
-"""One step of difference may be the last word of a rank that came a moment before its end."""
+"""A difference of one step may be due to a last message sent just before the end."""
 
 LONGEST_LOOK_S = 5.0
-"""The most that one look adds to the time for which a finding has held."""
+"""The most time that one look adds to how long a finding has held."""
 
 _WORST_FIRST: tuple[Severity, ...] = ("error", "warning", "info")
 
 
 class Finding(msgspec.Struct, frozen=True):
-    """An alert without its time."""
+    """An alert without a time."""
 
     id: str
     severity: Severity
@@ -47,15 +47,15 @@ class Finding(msgspec.Struct, frozen=True):
     ranks: tuple[int, ...] = ()
     gpus: tuple[int, ...] = ()
     hold_s: float = 0.0
-    """For how long it must hold before it is shown."""
-    is_told: bool = False
-    """Whether an event has told it already."""
+    """How long it must hold before it is shown."""
+    has_event: bool = False
+    """Whether an event has already reported it."""
     host: str | None = None
-    """Of the devices, in a job on several machines."""
+    """The devices' host, in a job on several machines."""
 
 
 def find(ranks: Sequence[RankSample], gpus: Sequence[GpuSample]) -> list[Finding]:
-    """What a person should look at, worst first."""
+    """Findings that require attention, worst first."""
     found = []
     for loss_state, name in (("nan", "NaN"), ("inf", "infinite")):
         bad = tuple(rank.rank for rank in ranks if rank.loss_state == loss_state)
@@ -82,7 +82,7 @@ def find(ranks: Sequence[RankSample], gpus: Sequence[GpuSample]) -> list[Finding
 
 
 def lost(gpus: Sequence[GpuSample]) -> list[Finding]:
-    """Devices of one host that the driver does not reach."""
+    """Devices of one host that the driver cannot reach."""
     gone = tuple(gpu.index for gpu in gpus if gpu.lost)
     if not gone:
         return []
@@ -91,12 +91,12 @@ def lost(gpus: Sequence[GpuSample]) -> list[Finding]:
     return [Finding("gpu-lost", "error", message, gpus=gone)]
 
 
-TOLD_BY_EVENTS = frozenset({"node-unreachable", "node-lost"})
-"""Findings that begin with an event of their own."""
+REPORTED_BY_EVENTS = frozenset({"node-unreachable", "node-lost"})
+"""Findings that have their own events."""
 
 
 def of_nodes(nodes: Sequence[NodeStatus]) -> list[Finding]:
-    """Nodes that cannot be reached, and those that were given up."""
+    """Nodes that are unreachable or were given up."""
     found = []
     away = [node for node in nodes if node.state == "unreachable"]
     gone = [node for node in nodes if node.state == "lost"]
@@ -106,13 +106,13 @@ def of_nodes(nodes: Sequence[NodeStatus]) -> list[Finding]:
         whose = "their" if len(away) > 1 else "its"
         doing = f": {whose} {name_ranks(ranks, compact=True)} may be training" if ranks else ""
         message = f"{who}{doing}{_reason(away)}"
-        found.append(Finding("node-unreachable", "warning", message, ranks, is_told=True))
+        found.append(Finding("node-unreachable", "warning", message, ranks, has_event=True))
     if gone:
         hosts = ", ".join(node.host for node in gone)
         be = "are" if len(gone) > 1 else "is"
         them = "them" if len(gone) > 1 else "it"
         message = f"{hosts} {be} lost: the job continues without {them}{_reason(gone)}"
-        found.append(Finding("node-lost", "warning", message, is_told=True))
+        found.append(Finding("node-lost", "warning", message, has_event=True))
     return found
 
 
@@ -132,24 +132,24 @@ def _reason(nodes: Sequence[NodeStatus]) -> str:
     return f" ({why})" if why else ""
 
 
-def stalled(pause: Pause | None, *, is_told: bool) -> list[Finding]:
-    """The warning that a job stands longer than its own pauses last.
+def stalled(pause: Pause | None, *, has_event: bool) -> list[Finding]:
+    """The warning that a job pauses for longer than usual.
 
     Args:
-        pause: that it takes no step; None while steps come.
-        is_told: whether an event of its own tells it.
+        pause: None while there are steps.
+        has_event: whether an event reports it.
     """
     if pause is None or pause.state != "stalled":
         return []
     why = "" if pause.reason is None else f": {pause.reason}"
     message = f"no steps since {pause.since.astimezone():%H:%M:%S}{why}"
-    return [Finding("stalled", "warning", message, tuple(pause.ranks), is_told=is_told)]
+    return [Finding("stalled", "warning", message, tuple(pause.ranks), has_event=has_event)]
 
 
 def _early_exits(ranks: Sequence[RankSample]) -> list[Finding]:
-    """A rank that exited with status 0 while others go on training, or wait for it in a collective.
+    """A rank that exited with status 0 while others train on or wait for it in a collective.
 
-    Ranks that end seconds apart are well: one may save the model or write its last words.
+    Ranks may normally end seconds apart, since one may save the model or finish its log.
     """
     alive = [rank for rank in ranks if rank.state in ("running", "quiet", "paused", "hung")]
     found = []
@@ -188,7 +188,7 @@ def _quiet_in_words(ranks: Sequence[RankSample], quiet: tuple[int, ...]) -> str:
 
 
 class _Held(msgspec.Struct):
-    """A finding from when it was first seen."""
+    """A finding with the time of its first occurrence."""
 
     finding: Finding
     since: dt.datetime
@@ -196,15 +196,15 @@ class _Held(msgspec.Struct):
     missing_s: float = 0.0
     shown: bool = False
     linger_s: float = 0.0
-    """How long it stays without being found."""
+    """How long it remains after it is no longer found."""
 
 
 class AlertBook:
-    """Remembers since when each finding holds, and shows it once it has held long enough.
+    """Tracks since when each finding holds, and shows it once it has held long enough.
 
-    A finding of `hold_s` 0 is shown at once, and begins anew when it goes and comes back. One that
-    has to hold begins anew, too, until it is shown; then it stays for LINGER_S without being
-    found, so that figures at the edge do not let it blink.
+    A finding with `hold_s` 0 is shown at once and starts over whenever it returns. One that must
+    hold also starts over until it is shown; it then remains for `LINGER_S` after it is no longer
+    found, so that borderline figures do not make it flicker.
     """
 
     def __init__(self) -> None:
@@ -212,14 +212,14 @@ class AlertBook:
         self._looked_s: float | None = None
 
     def holds(self) -> dict[str, float]:
-        """For how long each alert that is shown had to hold, by id."""
+        """By id, how long each alert shown had to hold."""
         return {id_: one.finding.hold_s for id_, one in self._held.items() if one.shown}
 
     def recall(self, shown: Sequence[Alert], holds: Mapping[str, float]) -> None:
-        """Go on with the alerts of a supervisor that died: they are neither new nor of now.
+        """Restore the alerts of an earlier supervisor, which are not new.
 
-        Each stays until it can have been found again: devices are sampled anew, and what had to
-        hold before it was shown takes its time.
+        Each remains until it could have been found again, which takes a new sample of devices and
+        the time that it must hold.
         """
         for alert in shown:
             hold_s = MARKED_AFTER_S if alert.id in MARKED_BY else holds.get(alert.id, 0.0)
@@ -236,16 +236,16 @@ class AlertBook:
     def update(
         self, found: Sequence[Finding], now: dt.datetime, now_s: float | None = None
     ) -> tuple[list[Alert], list[Alert]]:
-        """(all alerts that hold now, worst first, those among them that are new).
+        """(all present alerts, worst first; the new ones among them).
 
         Args:
-            found: this moment's findings.
-            now: the time of day.
-            now_s: a clock that only goes forward, in seconds, to measure how long a finding held;
-                `now` unless given.
+            found: the present findings.
+            now: the wall clock.
+            now_s: a monotonic clock, in seconds, to measure how long findings hold; defaults to
+                `now`.
         """
         now_s = now.timestamp() if now_s is None else now_s
-        # of a longer gap (a suspended machine) nobody knows what held in it
+        # what held during a longer gap (a suspended machine) is unknown
         passed_s = 0.0 if self._looked_s is None else min(now_s - self._looked_s, LONGEST_LOOK_S)
         self._looked_s = now_s
         held: dict[str, _Held] = {}

@@ -1,9 +1,8 @@
-"""The checkpoints of a job, as its ranks' probes tell of them, and what a failure costs.
+"""Tracks a job's checkpoints, as reported by its ranks' probes, and the work lost by a failure.
 
-What ranks save at one step makes one checkpoint: shards of one model, or a model and its optimizer.
-A file of metrics that is saved by the same means is none. How large a checkpoint is nobody says, so
-that is told by comparison: whatever is less than a tenth of the largest seen does not count.
-Files that are written by other means are not seen at all.
+All files that ranks save at one step form one checkpoint: shards of one model, or a model and its
+optimizer. Other files, such as metrics, may be saved by the same functions; anything smaller than a
+tenth of the largest checkpoint does not count. Files written by other means are not detected.
 """
 
 from __future__ import annotations
@@ -26,17 +25,17 @@ from ddptop_runner.model.run_step import at_step, run_step
 from ddptop_runner.model.snapshot import Checkpoint
 
 LEAST_SHARE = 0.1
-"""Of the largest checkpoint seen: what is smaller is no checkpoint."""
+"""Minimum size of a checkpoint, as a fraction of the largest one."""
 TOGETHER_S = 10.0
-"""Files of one step belong together, if each begins no later than this after another has ended."""
+"""Files of one step belong together if each starts within this time after another has ended."""
 SETTLED_S = 1.5
-"""A checkpoint to which nothing was added for so long is whole, and may be told."""
+"""A checkpoint without new files for this long is complete and may be reported."""
 RENAMED_WITHIN_S = 60.0
-"""For so long a script may rename what it has saved."""
+"""How long after saving a script may still rename files."""
 REMEMBERED = 100
-"""So many steps of checkpoints are known, at each of which a later attempt may go on."""
-TOLD_AT_ONCE, TOLD_EACH_S = 10, 30.0
-"""So many checkpoints are told in a row, then one in so many seconds: some save at each step."""
+"""Number of checkpoint steps to keep, from any of which a later attempt may resume."""
+REPORTED_AT_ONCE, REPORTED_EVERY_S = 10, 30.0
+"""Checkpoints reported in a row, then the interval of reports, as some scripts save each step."""
 
 
 def _steps(number: int) -> str:
@@ -49,19 +48,19 @@ def _name(checkpoint: Checkpoint) -> str:
 
 @dataclass(frozen=True)
 class WorkLost:
-    """What has to be done again after a failure."""
+    """The work to repeat after a failure."""
 
     steps: int | None
-    """None when not known."""
+    """None if unknown."""
     seconds: float | None
-    """None when not known, or when there was no work to lose."""
+    """None if unknown or no work was lost."""
     since: Checkpoint | None
-    """The checkpoint since which; None: all of the attempt."""
+    """The checkpoint since which work is lost; None for all of the attempt."""
     earlier: Checkpoint | None = None
-    """With `since` None: the last checkpoint of an earlier attempt."""
+    """If `since` is None, the last checkpoint of an earlier attempt."""
 
     def in_words(self) -> str:
-        """One sentence; nothing where nothing is known, or there was no work to lose."""
+        """One sentence; empty if unknown or no work was lost."""
         took = "" if self.seconds is None else duration_in_words(self.seconds)
         if self.since is not None:
             step = at_step(self.since)
@@ -88,7 +87,7 @@ class WorkLost:
 
 @dataclass
 class _Gathered:
-    """Files that were saved at about the same step."""
+    """Files saved at about the same step."""
 
     attempt: int
     step: int | None
@@ -96,13 +95,13 @@ class _Gathered:
     global_step: int | None = None
 
     def add(self, rank: int, file: SavedFile, global_step: int | None) -> None:
-        """One more."""
+        """Add a file."""
         self.files[rank, file.path] = file
         if global_step is not None:
             self.global_step = global_step
 
     def takes(self, file: SavedFile, rank: int, attempt: int) -> bool:
-        """Whether that file belongs to it."""
+        """Whether a file belongs to it."""
         if attempt != self.attempt or file.steps != self.step or (rank, file.path) in self.files:
             return False
         return file.began_t <= self.ended_s + TOGETHER_S and file.ended_t >= (
@@ -118,7 +117,7 @@ class _Gathered:
         return max(file.ended_t for file in self.files.values())
 
     def sizes(self) -> dict[str, int | None]:
-        """By path; of a folder that several ranks saved into, the most that one of them saw."""
+        """By path; for a folder that several ranks saved to, the largest size reported."""
         sizes: dict[str, int | None] = {}
         for (_, path), file in self.files.items():
             known = [size for size in (sizes.get(path), file.size_bytes) if size is not None]
@@ -127,12 +126,12 @@ class _Gathered:
 
     @property
     def size_bytes(self) -> int | None:
-        """Of all files whose size is known; None when none is."""
+        """Total of all known sizes; None without any."""
         known = [size for size in self.sizes().values() if size is not None]
         return sum(known) if known else None
 
     def checkpoint(self) -> Checkpoint:
-        """As it is shown: named after its largest file, of the first rank among equals."""
+        """As shown: named after its largest file, the first rank's if equal."""
         (rank, _), file = max(
             self.files.items(), key=lambda item: (item[1].size_bytes or 0, -item[0][0])
         )
@@ -152,19 +151,19 @@ class _Gathered:
 
 
 class _Memory(msgspec.Struct):
-    """What the next supervisor needs besides the last checkpoint."""
+    """State for the next supervisor, in addition to the last checkpoint."""
 
     ended_s: float | None = None
-    """When the last checkpoint was whole."""
+    """When the last checkpoint was complete."""
     largest_bytes: int = 0
     saved_at: list[tuple[int, int]] = []
-    """Of the checkpoints seen: attempt, and step of the run."""
+    """Known checkpoints as (attempt, step of the run)."""
     heard: dict[int, float] = {}
-    """By rank: when the last file that it told of was whole."""
+    """By rank, when the last file that it reported was complete."""
 
 
 class CheckpointBook:
-    """Remembers the last checkpoint over all attempts.
+    """Tracks the last checkpoint across attempts.
 
     Args:
         finder: finds renamed files.
@@ -175,26 +174,26 @@ class CheckpointBook:
         self._finder = finder or Finder()
         self._memory = _Memory()
         self._gathered: _Gathered | None = None
-        """What was saved last, checkpoint or not."""
+        """The files saved last, whether or not they form a checkpoint."""
         self._shown: _Gathered | None = None
-        """What `last` is made of."""
+        """The files of `last`."""
         self._told = True
         self._untold = 0
         self._told_s: float | None = None
-        self._left_to_tell = float(TOLD_AT_ONCE)
+        self._left_to_tell = float(REPORTED_AT_ONCE)
         self._looked_s: float | None = None
         self._began: tuple[int, int | None] = (0, 0)
-        """The present attempt, and the step of the run at which it began."""
+        """(present attempt, step of the run at which it started)."""
 
-    # -- what is seen ------------------------------------------------------------------------------
+    # -- reports ------------------------------------------------------------------------------
 
     def saved(
         self, file: SavedFile, *, rank: int, attempt: int, global_step: int | None = None
     ) -> Checkpoint | None:
-        """A rank's probe tells of the last file it saved; the checkpoint, if it is a new one.
+        """Process a probe's report of the last file saved; returns the checkpoint if it is new.
 
-        Probes repeat themselves, and other ranks may add to the checkpoint later: `last` has it as
-        it is then.
+        Probes repeat reports, and other ranks may add files to the checkpoint later, which updates
+        `last`.
         """
         if file.ended_t <= self._memory.heard.get(rank, 0.0):
             return None
@@ -216,8 +215,8 @@ class CheckpointBook:
         self._told_s = file.ended_t if self._told_s is None else self._told_s
         return self.last
 
-    def heard_began(self, began: int | None, attempt: int) -> None:
-        """At which step of the run an attempt began; None where that is not known."""
+    def began(self, began: int | None, attempt: int) -> None:
+        """Set the step of the run at which an attempt started; None if unknown."""
         self._began = (attempt, began)
         if self.last is not None and self.last.attempt == attempt:
             self.last = self._placed(self.last)
@@ -231,7 +230,7 @@ class CheckpointBook:
         return sorted(known)
 
     def _placed(self, made: Checkpoint) -> Checkpoint:
-        """With its step of the run, where nothing told that but it can be reckoned."""
+        """Add the step of the run, if it was not reported but can be computed."""
         attempt, began = self._began
         if made.attempt == attempt and made.global_step is None and None not in (made.step, began):
             made = replace(made, global_step=(began or 0) + (made.step or 0))
@@ -252,17 +251,17 @@ class CheckpointBook:
 
         Args:
             now_s: CLOCK_BOOTTIME.
-            at_once: do not wait for more files of it: nothing will come any more.
+            at_once: do not wait for more files, since there will be none.
         """
         passed_s = 0.0 if self._looked_s is None else max(0.0, now_s - self._looked_s)
         self._looked_s = now_s
-        self._left_to_tell = min(TOLD_AT_ONCE, self._left_to_tell + passed_s / TOLD_EACH_S)
+        self._left_to_tell = min(REPORTED_AT_ONCE, self._left_to_tell + passed_s / REPORTED_EVERY_S)
         last, ended_s = self.last, self._memory.ended_s
         if last is None or ended_s is None:
             return None
         self._follow_renames(last, now_s - ended_s)
         is_whole = at_once or now_s - ended_s >= SETTLED_S
-        is_endless = self._untold > 0 and now_s - (self._told_s or now_s) >= TOLD_EACH_S
+        is_endless = self._untold > 0 and now_s - (self._told_s or now_s) >= REPORTED_EVERY_S
         if self._told or not (is_whole or is_endless):
             return None
         self._told = True
@@ -285,18 +284,18 @@ class CheckpointBook:
         if last.inode is not None and age_s < RENAMED_WITHIN_S:
             self._finder.ask(last.path, last.inode)
 
-    # -- what it means -----------------------------------------------------------------------------
+    # -- cost of a failure -------------------------------------------------------------------------
 
     def work_lost(
         self, attempt: int, steps: int | None, lived_s: float, now_s: float | None = None
     ) -> WorkLost:
-        """What is lost when an attempt fails now.
+        """The work lost if an attempt fails now.
 
         Args:
             attempt: its number.
-            steps: the most steps that a rank took in it; None when not known.
-            lived_s: how long it lived.
-            now_s: CLOCK_BOOTTIME; by default read.
+            steps: the highest number of steps of any rank in it; None if unknown.
+            lived_s: how long it ran.
+            now_s: CLOCK_BOOTTIME; the present time by default.
         """
         last = self.last
         if last is None or last.attempt != attempt:
@@ -308,15 +307,15 @@ class CheckpointBook:
             seconds = min(lived_s, max(0.0, now_s - self._memory.ended_s))
         return WorkLost(lost, seconds, last)
 
-    # -- over the death of a supervisor ------------------------------------------------------------
+    # -- across supervisors ------------------------------------------------------------
 
     def remember(self) -> dict[str, Any]:
-        """What the next supervisor needs besides `last`; JSON-serializable."""
+        """State for the next supervisor besides `last`, as JSON-serializable data."""
         memory: dict[str, Any] = msgspec.to_builtins(self._memory, str_keys=True)
         return memory
 
     def recall(self, last: Checkpoint | None, memory: dict[str, Any]) -> None:
-        """Go on from what an earlier supervisor of this boot had written, unless it is damaged."""
+        """Restore the state of an earlier supervisor in this boot, unless it is damaged."""
         self.last = last
         try:
             self._memory = msgspec.convert(memory, _Memory, str_keys=True)
@@ -327,14 +326,14 @@ class CheckpointBook:
 
 
 MOST_ENTRIES = 10_000
-"""Of a folder that are looked through."""
+"""Maximum number of entries of a folder to examine."""
 
 
 def locate(path: str, inode: int) -> str:
-    """The path of the file or folder of that inode, which was written as `path`.
+    """The present path of the file or folder with that inode, which was written as `path`.
 
-    It may have been renamed in its folder, or its folder may have been. Where it is not found,
-    `path` as it was: it was deleted, moved far away, or cannot be looked for.
+    It, or its folder, may have been renamed. Returns `path` if it is not found, because it was
+    deleted, moved elsewhere, or cannot be searched for.
     """
     try:
         if _inode(path) == inode:
@@ -346,7 +345,7 @@ def locate(path: str, inode: int) -> str:
                     if entry.inode() == inode:
                         return entry.path
             return path
-        with os.scandir(os.path.dirname(folder)) as entries:  # noqa: PTH120 - as scandir has it
+        with os.scandir(os.path.dirname(folder)) as entries:  # noqa: PTH120 - like scandir's paths
             for entry in itertools.islice(entries, MOST_ENTRIES):
                 if entry.is_dir() and _inode(inside := f"{entry.path}/{name}") == inode:
                     return inside
@@ -357,20 +356,20 @@ def locate(path: str, inode: int) -> str:
 
 def _inode(path: str) -> int | None:
     try:
-        return os.stat(path).st_ino  # noqa: PTH116 - paths of the script are not ours to change
+        return os.stat(path).st_ino  # noqa: PTH116 - keeps the script's path as it is
     except OSError:
         return None
 
 
 class Finder:
-    """Looks for saved files in a thread, one at a time. A thread that hangs is left behind."""
+    """Searches for saved files in a thread, one at a time. A thread that hangs is abandoned."""
 
     def __init__(self) -> None:
         self._thread: threading.Thread | None = None
         self._answer: tuple[str, str] | None = None
 
     def ask(self, path: str, inode: int) -> None:
-        """Look for that file, unless one is being looked for."""
+        """Search for a file, unless a search is in progress."""
         if self._thread is not None and self._thread.is_alive():
             return
         self._thread = threading.Thread(target=self._look, args=(path, inode), daemon=True)
@@ -380,6 +379,6 @@ class Finder:
         self._answer = path, locate(path, inode)
 
     def answer(self) -> tuple[str, str] | None:
-        """(path that was asked for, where it lies now), once; None before."""
+        """(requested path, present path), once; None before."""
         found, self._answer = self._answer, None
         return found

@@ -1,9 +1,9 @@
-"""Losses that went bad: which rank's has left the others', and which is NaN or infinite for good.
+"""Detects bad losses: one that diverges from the other ranks', and one that stays NaN or infinite.
 
-Ranks see different batches, and some have harder shards or tasks of their own. So no rank is judged
-by where its loss lies. It is by where it went alone: up, away from its own lowest; down at once,
-away from the others that it lay with; or nowhere, while those that it began with have learned. Each
-is measured against what the losses of this job vary by.
+Ranks see different batches, and some have harder shards or different tasks. A rank is therefore not
+judged by the level of its loss but by moving alone: up from its own minimum; suddenly down, away
+from others at the same level; or not at all, while ranks that started at the same level have
+learned. Each is measured against the usual variation of this job's losses.
 """
 
 from __future__ import annotations
@@ -22,41 +22,41 @@ from ddptop_runner.model.snapshot import RankSample
 from ddptop_runner.model.words import ENDED, OnNan
 
 SMOOTHED = 21
-"""A rank's loss is taken as the median of so many: single batches may be far off."""
+"""A rank's loss is the median of this many, since single batches may be far off."""
 ENOUGH = 15
-"""With fewer losses of a rank their median says nothing yet."""
+"""With fewer losses, a rank's median is not meaningful."""
 EARLIEST = 5
-"""The median of so many is where a rank began."""
+"""The median of this many is where a rank started."""
 BLOCK = 10
-"""Of each so many losses the median is kept, as what is told apart from the latest."""
+"""The median of each block of this many losses is kept, to compare the latest with."""
 KEPT_BLOCKS = 60
 LATEST_BLOCKS = 2
-"""They share losses with the median of now."""
+"""The latest blocks overlap with the present median."""
 LEAST_BLOCKS = 4
-"""Before them: with fewer there is nothing to compare with."""
+"""Minimum number of earlier blocks to compare with."""
 COMPARED_BLOCKS = 8
 
 APART = 0.5
-"""Of the level: by so much a loss must have moved ..."""
+"""A loss must have moved by this fraction of its level ..."""
 LEAST = 0.05
-"""... and by this, or by this share of what the job's losses have covered, if that is less ..."""
+"""... and by this, or this fraction of the range of the job's losses, if that is less ..."""
 NOISES = 2.0
-"""... and by so many distances of a loss from its median, of which four in five are smaller ..."""
+"""... and this many times the 80th percentile of distances from its median ..."""
 ALONE = 2.0
-"""... and so many times as far as the others, each on the scale of its own loss."""
+"""... and this many times as far as the others, each relative to its own loss."""
 JOLTS = 3.0
-"""... and so many of the larger changes from one block to the next ..."""
+"""... and this many times the larger changes between blocks ..."""
 WAVES = 1.5
-"""... and so many times what it varied by itself, before."""
+"""... and this many times its own earlier variation."""
 TOGETHER = 0.5
-"""Of the level: ranks that lie no farther apart lie together."""
+"""Losses within this fraction of their level count as equal."""
 NO_FALL = 0.2
-"""Of the others' fall: a rank that fell by less has not learned."""
+"""A rank whose loss fell by less than this fraction of the others' has not learned."""
 BACK_AT = 0.7
-"""Of the bound: a loss that was apart is back from here on."""
+"""Fraction of the bound below which a diverged loss is back."""
 TINY = 1e-12
 MANY = 8
-"""From so many ranks on the median of all stands for that of the others."""
+"""With this many ranks or more, the median of all is used as that of the others."""
 
 
 class Course:
@@ -66,33 +66,33 @@ class Course:
         self.middle = 0.0
         """Median of the latest losses."""
         self.noise_now = 0.0
-        """The distance of the latest losses from it; four of five are smaller."""
+        """80th percentile of the latest losses' distances from `middle`."""
         self.noise = 0.0
-        """The same before the latest: what a loss varies by while it goes bad excuses nothing."""
+        """The same before the latest losses, whose variation may be part of going bad."""
         self.jolt = 0.0
-        """By how much the median changes from block to block; nine of ten changes are smaller."""
+        """90th percentile of the changes of the median between blocks."""
         self.before: Sequence[float] = ()
-        """Medians of earlier blocks, none of the latest; empty where there are too few."""
+        """Medians of blocks before the latest; empty if there are too few."""
         self.was: float | None = None
-        """The median of those."""
+        """The median of `before`."""
         self.wave = 0.0
-        """The farthest that it has been above its lowest, and from which it has come back."""
+        """The highest rise above its minimum from which it has returned."""
         self.greatest_rise = 0.0
-        """The farthest that it has been above its lowest lately."""
+        """The highest recent rise above its minimum."""
         self.count = 0
-        """Losses so far."""
+        """Number of losses so far."""
         self.first: float | None = None
-        """Median of the first ones."""
+        """Median of the first losses."""
         self.lowest = math.inf
         self.highest = -math.inf
         self._step: int | None = None
         self._value: float | None = None
         self._losses: deque[float] = deque(maxlen=SMOOTHED)
         self._blocks: deque[tuple[float, float, float]] = deque(maxlen=KEPT_BLOCKS)
-        """Of each its median, noise and rise."""
+        """Each as (median, noise, rise)."""
 
     def look(self, rank: RankSample, *, keep: bool) -> None:
-        """Take a loss in, if it is a new one; `keep` it as what later ones are compared with."""
+        """Add a loss if it is new; `keep` it to compare later ones with."""
         loss = rank.loss
         if rank.loss_state != "ok" or loss is None or not math.isfinite(loss):
             return
@@ -117,7 +117,7 @@ class Course:
             self._keep()
 
     def _keep(self) -> None:
-        """One more block, and what follows of all of them."""
+        """Add a block and update what depends on all blocks."""
         self._blocks.append((self.middle, self.noise_now, self.rise))
         before = list(self._blocks)[:-LATEST_BLOCKS]
         middles = [middle for middle, _, _ in before]
@@ -136,40 +136,40 @@ class Course:
 
     @property
     def is_settled(self) -> bool:
-        """Whether the median says something."""
+        """Whether the median is meaningful."""
         return len(self._losses) >= ENOUGH
 
     @property
     def rise(self) -> float:
-        """How far it is above its lowest, on the scale of that."""
+        """The rise above its minimum, relative to the minimum."""
         scale = max(abs(self.lowest), NOISES * (self.noise or self.noise_now), TINY)
         return (self.middle - self.lowest) / scale
 
     @property
     def drop(self) -> float:
-        """How far it is below where it was, on the scale of that."""
+        """The drop below `was`, relative to `was`."""
         was = self.middle if self.was is None else self.was
         return (was - self.middle) / max(abs(was), NOISES * self.noise, TINY)
 
 
 class Others(msgspec.Struct, frozen=True):
-    """What a rank's loss is compared with."""
+    """The other ranks, with which a rank's loss is compared."""
 
     middle: float
     first: float
     noise: float
     jolt: float
     rise: float
-    """The farthest that they rose, or have risen by now, each on its own scale."""
+    """Their highest rise, past or present, each relative to its own scale."""
     drop: float
     was: float
-    """Where they lay before the latest losses."""
+    """Their level before the latest losses."""
     covered: float
-    """From the highest to the lowest."""
+    """Their range, from the highest to the lowest."""
 
 
 def summary(courses: Iterable[Course]) -> Others:
-    """The medians over some ranks."""
+    """The medians over several ranks."""
     known = list(courses)
 
     def middle(values: Iterable[float]) -> float:
@@ -188,19 +188,19 @@ def summary(courses: Iterable[Course]) -> Others:
 
 
 def _least(one: Course, others: Others) -> float:
-    """What every movement must exceed."""
+    """The minimum that any movement must exceed."""
     covered = max(one.highest - one.lowest, others.covered)
     noise = max(NOISES * max(one.noise, others.noise), JOLTS * max(one.jolt, others.jolt))
     return max(min(LEAST, LEAST * covered), noise)
 
 
 def rose_alone(one: Course, others: Others, share: float = 1.0) -> bool:
-    """Whether it is above its own lowest by far, and the others are not.
+    """Whether it is far above its own minimum and the others are not.
 
     Args:
         one: the rank's loss.
         others: the other ranks'.
-        share: of the bound, to come back.
+        share: fraction of the bound to use, for a loss to return.
     """
     bound = max(APART * max(abs(one.lowest), abs(others.middle)), _least(one, others))
     far = one.middle - one.lowest >= share * bound
@@ -210,7 +210,7 @@ def rose_alone(one: Course, others: Others, share: float = 1.0) -> bool:
 
 
 def fell_alone(one: Course, others: Others) -> bool:
-    """Whether it fell at once from where the others were, and still are."""
+    """Whether it suddenly fell from the level at which the others remain."""
     was, before = one.was, one.before
     if was is None:
         return False
@@ -221,13 +221,13 @@ def fell_alone(one: Course, others: Others) -> bool:
         _least(one, others),
         WAVES * (max(before) - min(before)),
     )
-    # those that leave a plateau do so within seconds of each other
+    # ranks that leave a plateau do so within seconds of each other
     apart = others.middle - one.middle >= APART * abs(others.was)
     return apart and was - one.middle >= bound and one.drop >= ALONE * max(0.0, others.drop)
 
 
 def did_not_learn(one: Course, others: Others) -> bool:
-    """Whether the others have fallen by far from where it began with them, and it has not."""
+    """Whether the others have fallen far from the level where all started, and it has not."""
     if one.first is None or one.count < SMOOTHED:
         return False
     noise = NOISES * max(one.noise, others.noise)
@@ -240,18 +240,18 @@ def did_not_learn(one: Course, others: Others) -> bool:
 
 
 class LossApart:
-    """Looks at all ranks' losses once a second: whose has left the others' now."""
+    """Checks once per second which ranks' losses have diverged from the others'."""
 
     def __init__(self) -> None:
         self._courses: dict[int, Course] = defaultdict(Course)
         self._apart: set[int] = set()
 
-    def look(self, ranks: Sequence[RankSample], told: Collection[int] = ()) -> list[int]:
-        """Take the ranks' losses in; the ranks that are apart by them.
+    def look(self, ranks: Sequence[RankSample], shown: Collection[int] = ()) -> list[int]:
+        """Add the ranks' losses; returns the ranks that have diverged.
 
         Args:
-            ranks: those that live.
-            told: those that a person knows of: they must come nearer to be with the others again.
+            ranks: those alive.
+            shown: those already reported, which must come closer to count as back.
         """
         for rank in ranks:
             course = self._courses[rank.rank]
@@ -265,7 +265,7 @@ class LossApart:
         self._apart = set()
         for number, one in known.items() if len(known) > 1 else ():
             others = of_all or summary(c for other, c in known.items() if other != number)
-            share = BACK_AT if number in told else 1.0
+            share = BACK_AT if number in shown else 1.0
             if (
                 rose_alone(one, others, share)
                 or fell_alone(one, others)
@@ -275,7 +275,7 @@ class LossApart:
         return sorted(self._apart)
 
     def seen(self, rank: int) -> int:
-        """How many losses of a rank were seen."""
+        """Number of losses of a rank."""
         return self._courses[rank].count if rank in self._courses else 0
 
     def words(self, ranks: Sequence[int]) -> str:
@@ -286,22 +286,22 @@ class LossApart:
 
 
 BAD_LOOKS, BAD_STEPS = 3, 2
-"""A loss has gone bad when no finite one came for so many looks, and so many steps were bad."""
+"""A loss has gone bad after this many looks without a finite one and this many bad steps."""
 
 
 @dataclass(frozen=True)
 class BadLoss:
-    """A loss that is to be acted on."""
+    """A bad loss that requires an action."""
 
     rank: int
     step: int | None
-    """At which it was first seen bad."""
+    """The first step with a bad loss."""
     what: str
     """`NaN` or `infinite`."""
     last_good: float | None = None
-    """The last finite loss that was seen of the rank."""
+    """The rank's last finite loss."""
     at_step: str = ""
-    """`step` in words, as a step of the run where that is known."""
+    """`step` in words, as a step of the run if that is known."""
 
     def in_words(self) -> str:
         """One sentence."""
@@ -311,7 +311,7 @@ class BadLoss:
 
 
 class _Streak:
-    """Looks at one rank's loss since it was last finite."""
+    """One rank's looks since its loss was last finite."""
 
     def __init__(self) -> None:
         self.looks = 0
@@ -320,12 +320,12 @@ class _Streak:
         self.last_good: float | None = None
 
     def look(self, rank: RankSample) -> bool:
-        """Whether the loss has gone bad for good."""
+        """Add a look; returns whether the loss has gone bad for good."""
         if rank.loss_state is None:
             return False
         if rank.loss_state == "ok":
             self.last_good = rank.loss
-        # or one came since the look before
+        # or one arrived since the previous look
         if (
             rank.loss_state == "ok"
             or rank.loss_min is not None
@@ -337,16 +337,16 @@ class _Streak:
             return False
         self.looks += 1
         self.steps.add(rank.loss_step)
-        # a line without a step may be the only one for long
+        # a line without a step may remain the only one for long
         stepless = self.steps == {None} and rank.loss_source != "log"
         return self.looks >= BAD_LOOKS and (stepless or len(self.steps) >= BAD_STEPS)
 
 
 class LossWatch:
-    """Looks at the ranks' losses once a second.
+    """Checks the ranks' losses once per second.
 
     Args:
-        on_nan: what was asked for.
+        on_nan: the requested action.
     """
 
     def __init__(self, on_nan: OnNan) -> None:
@@ -354,17 +354,17 @@ class LossWatch:
         self._streaks: dict[int, _Streak] = defaultdict(_Streak)
 
     def begin_attempt(self) -> None:
-        """The group was started anew."""
+        """Start over for a new attempt."""
         self._streaks.clear()
 
     def look(self, ranks: Sequence[RankSample]) -> BadLoss | None:
-        """What `--on-nan` has to act on."""
+        """The loss that `--on-nan` must act on, if there is one."""
         living = [rank for rank in ranks if rank.state not in ENDED]
         is_lasting = [self._streaks[rank.rank].look(rank) for rank in living]
         return self._first_bad(living) if any(is_lasting) and self._on_nan != "alert" else None
 
     def _first_bad(self, ranks: Sequence[RankSample]) -> BadLoss:
-        """The rank to look at: in DDP the others' losses go bad a step later."""
+        """The rank that went bad first; in DDP, the others follow a step later."""
         bad = [rank for rank in ranks if rank.loss_state in ("nan", "inf")]
         first = min(bad, key=lambda rank: (_or_last(rank.loss_bad_since), rank.rank))
         good = self._streaks[first.rank].last_good

@@ -238,19 +238,19 @@ def run_step(saved: Checkpoint | None) -> int | None:
     return saved.step if saved.attempt == 0 else None
 
 
-def at_step(saved: Checkpoint, *, is_told_otherwise: bool = False) -> str:
+def at_step(saved: Checkpoint, *, has_run_steps: bool = False) -> str:
     """` at step 150`, ` at step 400 of the run`, ` at step 150 of attempt 1`; empty if not known.
 
     Args:
         saved: the checkpoint.
-        is_told_otherwise: whether the run's steps are told, and are not those of the attempt.
+        has_run_steps: whether the run's steps are told, and are not those of the attempt.
     """
     own, of_run = saved.step, saved.global_step
     if of_run is not None:
         return f" at step {of_run}" + (" of the run" if of_run != own or saved.attempt else "")
     if own is None:
         return ""
-    is_plain = saved.attempt is None or (saved.attempt == 0 and not is_told_otherwise)
+    is_plain = saved.attempt is None or (saved.attempt == 0 and not has_run_steps)
     return f" at step {own}" + ("" if is_plain else f" of attempt {saved.attempt}")
 
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from ddptop_runner.job.event_log import EventLog
-from ddptop_runner.judge.alerts import TOLD_BY_EVENTS, Finding
+from ddptop_runner.judge.alerts import REPORTED_BY_EVENTS, Finding
 from ddptop_runner.judge.balance.job_watch import JobWatch
 from ddptop_runner.model import events as ev
 from ddptop_runner.model.snapshot import Alert, NodeSnapshot
@@ -69,7 +69,7 @@ class JobAlerts:
         if over := [id_ for id_ in self._reported if id_ not in holding]:
             messages = {id_: self._reported.pop(id_) for id_ in over}
             self._log.emit(ev.AlertsCleared(attempt=snapshot.attempt, messages=messages))
-        recorded = {finding.id for finding in extra if finding.is_told} | TOLD_BY_EVENTS
+        recorded = {finding.id for finding in extra if finding.has_event} | REPORTED_BY_EVENTS
         for alert in new:
             if alert.severity != "info" and alert.id not in recorded:
                 self._reported[alert.id] = alert.message

@@ -146,7 +146,7 @@ class Head:
         self.defects.call(lambda: self._trouble.look_at_losses(snapshot.ranks), None)
         found = [
             *self.parts.alerts(),
-            *stalled(snapshot.pause, is_told=self._trouble.hangs.is_on),
+            *stalled(snapshot.pause, has_event=self._trouble.hangs.is_on),
         ]
         self._alerts.look(snapshot, found, now_s)
         self.process.write(snapshot)

@@ -192,7 +192,9 @@ class RunFolderKeeper:
             )
             found.append(Finding("log-limit", "warning", message, ranks))
         if self._damaged:
-            found.append(Finding("damaged-file", "warning", "; ".join(self._damaged), is_told=True))
+            found.append(
+                Finding("damaged-file", "warning", "; ".join(self._damaged), has_event=True)
+            )
         return found
 
     # -- the disk --------------------------------------------------------------------------------

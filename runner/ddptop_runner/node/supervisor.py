@@ -150,7 +150,7 @@ class Supervisor:
         if self._spec.membership is not None:  # the head judges the ranks of all nodes together
             self._alerts.look(msgspec.structs.replace(snapshot, ranks=[], gpus=[]), found, now_s)
             return
-        found += stalled(snapshot.pause, is_told=self._attempt.trouble.hangs.is_on)
+        found += stalled(snapshot.pause, has_event=self._attempt.trouble.hangs.is_on)
         at_work = [gpu for gpu in snapshot.gpus if gpu.index not in snapshot.set_aside]
         self._alerts.look(msgspec.structs.replace(snapshot, gpus=at_work), found, now_s)
 

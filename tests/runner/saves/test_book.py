@@ -8,8 +8,8 @@ import pytest
 
 from ddptop_runner.job.event_text import text
 from ddptop_runner.judge.checkpoints import (
-    TOLD_AT_ONCE,
-    TOLD_EACH_S,
+    REPORTED_AT_ONCE,
+    REPORTED_EVERY_S,
     CheckpointBook,
     Finder,
     WorkLost,
@@ -154,7 +154,7 @@ def test_a_script_that_saves_at_each_step_does_not_fill_the_story(book):
     for second in range(300):  # the next one comes before the last is known to be whole
         see(book, (0, file(f"/run/{second}.pt", 100.0 + second, steps=second)))
         told += filter(None, [look(book, 100.5 + second)])
-    assert 300 / TOLD_EACH_S - 2 <= len(told) <= 300 / TOLD_EACH_S
+    assert 300 / REPORTED_EVERY_S - 2 <= len(told) <= 300 / REPORTED_EVERY_S
     assert told[-1].endswith("; 29 more since the last report")
 
 
@@ -164,7 +164,11 @@ def test_of_many_checkpoints_some_are_told(book):
         now = 1000.0 + 3 * number
         see(book, (0, file(f"/run/{number}.pt", now, steps=number)))
         told += filter(None, [look(book, now + 2)])
-    assert TOLD_AT_ONCE + 890 / TOLD_EACH_S - 2 < len(told) < TOLD_AT_ONCE + 900 / TOLD_EACH_S + 2
+    assert (
+        REPORTED_AT_ONCE + 890 / REPORTED_EVERY_S - 2
+        < len(told)
+        < REPORTED_AT_ONCE + 900 / REPORTED_EVERY_S + 2
+    )
     assert told[-1].endswith("; 9 more since the last report")
 
 
@@ -282,7 +286,7 @@ def resumed(book: CheckpointBook, began: int | None) -> CheckpointBook:
     """A second attempt that saves at its step 150, after the first had saved at 250."""
     see(book, (0, file("/run/a.pt", 100.0, steps=250)))
     see(book, (0, file("/run/a.pt", 200.0, steps=150)), attempt=1)
-    book.heard_began(began, 1)
+    book.began(began, 1)
     return book
 
 
@@ -308,25 +312,25 @@ def test_a_third_attempt_goes_on_from_the_second_and_over_a_supervisor(book):
     assert second.run_steps(2) == [250, 400] and second.run_steps(1) == [250]
     later = CheckpointBook(finder=NoFinder())
     later.recall(second.last, second.remember())
-    later.heard_began(400, 2)
+    later.began(400, 2)
     see(later, (0, file("/run/a.pt", 300.0, steps=50)), attempt=2)
     assert later.last is not None and later.last.global_step == 450
     again = CheckpointBook(finder=NoFinder())
     again.recall(None, later.remember())
     assert again.run_steps(2) == [250, 400]
-    again.heard_began(400, 2)
+    again.began(400, 2)
     see(again, (0, file("/run/a.pt", 400.0, steps=60)), attempt=2)
     assert again.last is not None and again.last.global_step == 460
 
 
 def test_what_the_script_reports_is_not_reckoned(book):
-    book.heard_began(0, 0)
+    book.began(0, 0)
     told = book.saved(file("/run/a.pt", 100.0), rank=0, attempt=0, global_step=77)
     assert told is not None and told.global_step == 77
 
 
 def test_a_first_attempt_says_which_steps_it_counts_where_the_runs_are_others(book):
-    book.heard_began(None, 0)
+    book.began(None, 0)
     see(book, (0, file("/run/a.pt", 100.0)))
     assert "saved /run/a.pt at step 10 of attempt 0 (" in (look(book, 102.0) or "")
     assert book.last is not None and step_beside(book.last, 0) == "step 10 of this attempt"

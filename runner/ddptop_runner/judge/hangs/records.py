@@ -270,15 +270,15 @@ def hang_cause(found: HangVerdict, evidence: str, stands_at: Mapping[int, str | 
         place = places.pop() if len(places) == 1 else None
     message, short = found.message, "" if place is None else place.rpartition("/")[2]
     head, found_at, tail = message.rpartition(f" at {short}")
-    is_told = bool(place) and bool(found_at) and tail in ("", ")")
-    if is_told:
+    is_known = bool(place) and bool(found_at) and tail in ("", ")")
+    if is_known:
         message = f"{head} at {place}{tail}"
     words = [f"The job hung: {message}."]
     if left is not None:
         words.append(left.in_words())
     one = len(culprits) == 1
     was = "was" if one else "were"
-    if place is not None and not is_told:
+    if place is not None and not is_known:
         words.append(f"{name_ranks(culprits).capitalize()} {was} last seen at {place}.")
     elif culprits != named:
         words.append(

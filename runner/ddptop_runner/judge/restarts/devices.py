@@ -84,7 +84,7 @@ class JobDevices:
             return Finding(f"healthy-{index}", "info", message, gpus=(index,))
         world = _world_in_words(self._spec, without(self._spec, aside))
         message = f"{name_of(one.device)} is set aside ({one.reason}); continuing {world}"
-        return Finding(f"set-aside-{index}", "warning", message, gpus=(index,), is_told=True)
+        return Finding(f"set-aside-{index}", "warning", message, gpus=(index,), has_event=True)
 
     async def choose(self, report: Report, aside: Sequence[SetAside], failed_s: float) -> Choice:
         """Check the health of the job's devices before the next attempt.

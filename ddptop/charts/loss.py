@@ -41,8 +41,12 @@ _LEAST_FITTED = 20
 HIDES = 0.25
 """Of the median: a line that is nearer would hide it."""
 _BAND, _RAW, _OTHER, _MEDIAN, _OUTLIER, _CHOSEN, _VALIDATION = range(7)
-_STYLES = ("band", "band", "dim", "median", "bad", "chosen", "strong")
+VALIDATIONS = ("strong", "ok", "busy")
+"""Styles of validation losses, as many as are drawn."""
+_STYLES = ("band", "band", "dim", "median", "bad", "chosen", *VALIDATIONS)
 """Of each layer."""
+_SAME_RATIO = 1e-3
+"""Values that differ by less may be one, rounded by what printed it."""
 
 
 class ChartOptions(msgspec.Struct, frozen=True):

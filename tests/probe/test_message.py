@@ -19,7 +19,16 @@ FIELDS = [
     *("last_step_t", "loss", "loss_state", "loss_step", "loss_sum", "loss_n", "loss_min"),
     *("loss_max", "loss_source", "step_time_s", "data_wait_s", "sync_s", "compute_s"),
     *("global_step", "total_steps"),
-    *("metrics", "stack_signal", "final", "phase", "phase_t", "stands_at", "batches"),
+    *(
+        "metrics",
+        "metric_reports",
+        "stack_signal",
+        "final",
+        "phase",
+        "phase_t",
+        "stands_at",
+        "batches",
+    ),
     *("collectives", "saved", "save_signals", "flight_record"),
     *("loss_bad_since", "loss_last_good", "loss_parts", "loss_is", "optimizers", "frameworks"),
     *("replicas", "total_source", "epoch", "epochs", "raised", "raised_at"),
@@ -68,7 +77,8 @@ def test_nan_is_a_state_beside_null(env: pytest.MonkeyPatch) -> None:
         record.backwards += 1
         record.saw_loss(loss)
         record.stepped(optimizer)
-    record.metric("lr", 0.5)
+    for _ in range(3):
+        record.metric("lr", 0.5)
     record.metric("norm", float("inf"))
     data = sender.encode(sender.Sender(record).message())
     json.loads(data, parse_constant=lambda name: pytest.fail(f"{name} in JSON"))
@@ -76,6 +86,7 @@ def test_nan_is_a_state_beside_null(env: pytest.MonkeyPatch) -> None:
     assert message is not None
     assert (message.loss, message.loss_state, message.loss_step) == (None, "nan", 2)
     assert message.metrics == {"lr": 0.5, "norm": None}
+    assert message.metric_reports == {"lr": 3, "norm": 1}
 
 
 def test_mean_times_are_over_the_steps_since_the_last_message(

@@ -102,3 +102,14 @@ def test_of_two_ranks_each_has_its_bar() -> None:
     )
     found = [(r.local_rank, r.step, r.loss) for r in parser.feed(text * 2)]
     assert found[:4] == [(0, 1, 2.0), (1, 1, 2.1), (0, 2, None), (1, 2, None)]
+
+
+def test_a_validation_loss_that_stays_in_a_bar_is_one_evaluation() -> None:
+    parser = LossParser()
+    states = [(1, 2.5, 3.0), (2, 2.4, 3.0), (3, 2.3, 3.0), (4, 2.2, 2.75)]
+    text = "".join(
+        f"Epoch 1: 11%|# | {step}/9 [00:01<00:01, 4.88it/s, train_loss={loss}, val_loss={validation}]\r"
+        for step, loss, validation in states
+    )
+    found = [one.loss for one in parser.feed(text.encode()) if one.kind == "val"]
+    assert found == [3.0, 2.75]

@@ -40,7 +40,7 @@ def test_each_new_value_is_read_with_its_step(path):
     assert found["grad norm"].t == [START + 1], "once, for it is the same"
 
 
-def test_a_value_that_lasts_is_a_point_now_and_then_and_an_evaluation_only_once(path):
+def test_a_value_that_lasts_is_a_point_now_and_then_and_an_evaluation_once(path):
     write(path, {second: {"lr": 0.1, "val_loss": 3.0} for second in range(3 * SAME_S)})
     found = series(path)
     assert found["lr"].t == [START, START + SAME_S, START + 2 * SAME_S]
@@ -53,12 +53,34 @@ def test_a_new_attempt_begins_with_a_point(path):
     assert series(path)["val_loss"].attempt == [0, 1]
 
 
-def test_the_first_rank_that_reports_a_name_counts(path):
+def test_an_evaluation_with_the_value_of_the_one_before_is_a_point_too(path):
+    writer = HistoryWriter(path, batch_s=60)
+    for second, reports in enumerate((1, 1, 2, 2, 2, 3)):
+        said = {"metrics": {"val_loss": 3.0}, "metric_reports": {"val_loss": reports}}
+        writer.add(START + second, 0, [rank(step=second, **said)], [])
+    writer.close()
+    assert series(path)["val_loss"].step == [0, 2, 5]
+
+
+def test_values_of_several_ranks_are_their_mean_between_least_and_greatest(path):
     writer = HistoryWriter(path)
     ranks = [rank(0, metrics={"a": None}), rank(1, metrics={"a": 1.0, "b": 2.0}), rank(2)]
-    writer.add(START, 0, [*ranks, rank(3, metrics={"a": 9.0, "b": 9.0})], [])
+    writer.add(START, 0, [*ranks, rank(3, metrics={"a": 9.0})], [])
     writer.close()
-    assert {name: one.last for name, one in series(path).items()} == {"a": [1.0], "b": [2.0]}
+    found = {name: (one.min, one.mean, one.max) for name, one in series(path).items()}
+    assert found == {"a": ([1.0], [5.0], [9.0]), "b": ([2.0], [2.0], [2.0])}
+
+
+def test_an_evaluation_that_ranks_report_one_after_another_is_one_point(path):
+    writer = HistoryWriter(path)
+    for second, (one, other) in enumerate([(4.0, 6.0), (2.0, 6.0), (2.0, 4.0), (1.0, 4.0)]):
+        samples = [rank(0, metrics={"val_loss": one}), rank(1, metrics={"val_loss": other})]
+        writer.add(START + second, 0, samples, [])
+    writer.add(START + 4, 0, samples, [])
+    writer.close()
+    found = series(path)["val_loss"]
+    assert found.t == [START, START + 2, START + 4], "rank 1 is waited for once"
+    assert found.mean == [5.0, 3.0, 2.5]
 
 
 def test_many_and_unprintable_names_are_left_out(path):

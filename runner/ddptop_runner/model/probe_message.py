@@ -91,6 +91,8 @@ class ProbeMessage(Base, frozen=True, kw_only=True):
     global_step: Whole | None = None
     total_steps: Whole | None = None
     metrics: dict[Name, float | None] = {}
+    metric_reports: dict[Name, Whole] = {}
+    """How often the process has reported each of them, the same value too."""
     stack_signal: Whole | None = None
     """The signal that makes the process write its stacks; None where none may be sent."""
     final: bool = False

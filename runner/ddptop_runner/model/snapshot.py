@@ -185,6 +185,8 @@ class RankSample(Base, frozen=True, kw_only=True):
     """Largest loss since the previous snapshot."""
     metrics: dict[str, float | None] = {}
     """Other values passed to `ddptop.report`."""
+    metric_reports: dict[str, int] = {}
+    """How often each of `metrics` was reported, the same value too; without those unknown."""
     state_reason: str | None = None
     """Why the rank is in this state, unless that is obvious."""
     cuda_device: int | None = None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from typing import Literal
 
@@ -101,6 +102,7 @@ _EVALUATION = re.compile(
 )
 
 
+@functools.lru_cache(maxsize=1024)
 def is_of_evaluation(name: str) -> bool:
     """Whether a scalar is named like one that is measured now and then, such as `val_loss`."""
     return _EVALUATION.search(name.lower()) is not None

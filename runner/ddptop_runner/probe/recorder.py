@@ -120,6 +120,7 @@ class Recorder:
         self.global_step = None
         self.total_steps = None
         self.metrics = {}
+        """By name: (value, how often it was reported)."""
         self.script_reports_loss = False
         self.offer_device_loss = None
         """Called with (tensors, whether to take their sum, step, the optimizer's entry where it
@@ -319,7 +320,8 @@ class Recorder:
 
     def metric(self, name, value):
         """A figure of the script's own; NaN and infinities are kept as None."""
-        self.metrics[name] = value if math.isfinite(value) else None
+        reports = self.metrics.get(name, (None, 0))[1] + 1
+        self.metrics[name] = value if math.isfinite(value) else None, reports
         self.announce()
 
     @property

@@ -204,6 +204,7 @@ class Sender:
         progress = record.progress
         self._update_means(progress)
         value, state, step, source, parts, kind = record.latest_loss or (None,) * 6
+        metrics = dict(record.metrics)
         trainer = self._trainers_progress()
         total = trainer.total_steps if record.total_steps is None else record.total_steps
         by_script = record.global_step
@@ -234,7 +235,8 @@ class Sender:
             "compute_s": self._compute_s,
             "global_step": trainer.global_step if by_script is None else by_script,
             "total_steps": total,
-            "metrics": dict(record.metrics),
+            "metrics": {name: known for name, (known, _) in metrics.items()},
+            "metric_reports": {name: reports for name, (_, reports) in metrics.items()},
             "stack_signal": self._free_signal(),
             "final": is_final,
             "phase": self.phases.phase,
@@ -314,7 +316,8 @@ class Sender:
 def encode(message):
     """The datagram: JSON of at most MAX_BYTES, without what is not known.
 
-    Where it is too long, metrics are left out from the end, and then what costs least to miss.
+    Where it is too long, it goes without `metric_reports`, then without metrics from the end, and
+    then without what costs least to miss.
     """
     optional = iter(EXPENDABLE)
     while True:
@@ -324,7 +327,9 @@ def encode(message):
             data = LONE_SURROGATE.sub(rb"\\ufffd", data)
         if len(data) <= MAX_BYTES:
             return data
-        if message["metrics"]:
+        if message["metric_reports"]:
+            message["metric_reports"] = None
+        elif message["metrics"]:
             message["metrics"].popitem()
         else:
             name = next(optional, None)

@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import contextlib
 import datetime as dt
+import math
 import operator
 import sqlite3
 import time
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import msgspec
 
@@ -54,7 +55,7 @@ MAX_PENDING_ROWS = 5000
 """Rows per table, and events, that wait in memory while the file cannot be written."""
 BUSY_TIMEOUT_S = 0.25
 SAME_S = 10
-"""A scalar that does not change is recorded once in this time; that of an evaluation only once."""
+"""A scalar that does not change is recorded once in this time; an evaluation when reported."""
 FINAL_TIMEOUT_S = 3.0
 """How long `close(final=True)` waits for readers to leave the file."""
 
@@ -215,6 +216,10 @@ class RollUp:
             self._starts[level] = None
 
 
+_Reported: TypeAlias = dict[int, tuple[float, int | None]]
+"""By rank: a scalar's value, and how often it was reported."""
+
+
 class Scalars:
     """Numbers the scalars of a job by name, and tells which of their values are new."""
 
@@ -222,8 +227,10 @@ class Scalars:
         self.numbers: dict[str, int] = {}
         self.unsaved: dict[str, int] = {}
         """Those of them that the file does not have yet."""
-        self._last: dict[int, tuple[int | None, float, int]] = {}
-        """Attempt, value, and time of the last row."""
+        self._last: dict[int, tuple[int | None, _Reported, int]] = {}
+        """Of the last row: its attempt, what it was made of, and its time."""
+        self._awaited: set[int] = set()
+        """Evaluations that some ranks had reported at the last look, and others not yet."""
 
     def restore(self, db: sqlite3.Connection) -> None:
         """Take over the names that a file has; what it lacks is to be written to it."""
@@ -237,25 +244,39 @@ class Scalars:
         self._last.clear()
 
     def rows(self, t: int, attempt: int | None, ranks: Sequence[RankSample]) -> list[Row]:
-        """The rows of the values that are new; of each name the first rank's that reports it."""
+        """The rows of the values that are new: least, mean and greatest of the ranks that have it.
+
+        An evaluation is new whenever it is reported. One that some ranks still lack waits for them
+        until the next call, so that it is one point.
+        """
         rows: list[Row] = []
-        seen: set[str] = set()
+        known: dict[str, _Reported] = {}
+        steps: dict[str, int | None] = {}
         for sample in ranks:
             for name, value in sample.metrics.items():
-                if name in seen or value is None:
+                if value is not None:
+                    reports = sample.metric_reports.get(name) if is_of_evaluation(name) else None
+                    known.setdefault(name, {})[sample.rank] = value, reports
+                    steps.setdefault(name, sample.step)
+        for name, reported in known.items():
+            if name not in self.numbers:
+                if len(self.numbers) >= MOST_SCALARS or not name.isprintable():
                     continue
-                seen.add(name)
-                if name not in self.numbers:
-                    if len(self.numbers) >= MOST_SCALARS or not name.isprintable():
-                        continue
-                    self.numbers[name] = self.unsaved[name] = len(self.numbers)
-                number = self.numbers[name]
-                *before, at = self._last.get(number, (None, None, t))
-                is_same = before == [attempt, value]
-                if is_same and (is_of_evaluation(name) or t - at < SAME_S):
+                self.numbers[name] = self.unsaved[name] = len(self.numbers)
+            number, is_evaluation = self.numbers[name], is_of_evaluation(name)
+            last_attempt, before, at = self._last.get(number, (None, {}, t))
+            if last_attempt == attempt:
+                same = sum(before.get(rank) == one for rank, one in reported.items())
+                if same == len(reported) and (is_evaluation or t - at < SAME_S):
                     continue
-                self._last[number] = attempt, value, t
-                rows.append((t, number, attempt, sample.step, value, value, value, value))
+                if is_evaluation and same and number not in self._awaited:
+                    self._awaited.add(number)
+                    continue
+            self._awaited.discard(number)
+            self._last[number] = attempt, reported, t
+            values = [value for value, _ in reported.values()]
+            mean = math.fsum(values) / len(values)
+            rows.append((t, number, attempt, steps[name], min(values), mean, max(values), mean))
         return rows
 
 

@@ -115,7 +115,10 @@ def test_what_is_printed_beside_a_probes_losses_is_taken() -> None:
     filled = fill(probed, said, None, LATER)
     assert (filled.loss, filled.loss_source) == (9.0, "probe")
     assert filled.metrics == {"learning rate": 3e-4, "validation loss": 1.5}
-    said.add(Reading(loss=1.25, kind="val"), NOW)
+    for _ in range(2):
+        said.add(Reading(loss=1.25, kind="val"), NOW)
+    again = fill(probed, said, None, LATER)
+    assert again.metric_reports == {"learning rate": 1, "validation loss": 3}, "the same is news"
     record = RankRecord(0, 0, 0.0)
     record.restore(filled, 7)
     assert record.reported.metrics == {}, "else a new supervisor would show them for ever"

@@ -32,6 +32,7 @@ SAID = ProbeMessage(
     compute_s=0.2,
     global_step=107,
     metrics={"lr": 0.1},
+    metric_reports={"lr": 3},
     frameworks=["lightning"],
     replicas=2,
     batches=9,
@@ -44,6 +45,7 @@ def test_a_figure_of_the_probe_is_kept_and_shown_unless_a_list_says_otherwise() 
     assert others <= {*ProbeMessage.__struct_fields__}
     assert {*rank_view.SHOWN} == {
         *("batches", "compute_s", "data_wait_s", "frameworks", "global_step", "metrics"),
+        "metric_reports",
         *("replicas", "step_time_s", "sync_s", *rank_view.OF_LOSS, *rank_view.RANGE),
     }
 

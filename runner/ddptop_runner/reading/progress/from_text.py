@@ -123,6 +123,8 @@ class TextProgress:
         self.epochs: int | None = None
         self.scalars: dict[str, float] = {}
         """By name, values other than losses and steps, and the validation loss."""
+        self.reports: dict[str, int] = {}
+        """By name, how often each of them was read."""
         self.last_at: dt.datetime | None = None
         """When something new was read."""
         self.loss_min: float | None = None
@@ -219,6 +221,7 @@ class TextProgress:
         is_known = name in self.scalars
         if is_known or (len(self.scalars) < MAX_METRICS and len(name) <= MAX_NAME_LENGTH):
             self.scalars[name] = value
+            self.reports[name] = self.reports.get(name, 0) + 1
 
     def written_last(self, at: dt.datetime) -> None:
         """Set the time of the last reading, which was added without one."""

@@ -82,7 +82,7 @@ def restored(sample: RankSample) -> ProbeMessage:
     if sample.loss_source == "log":
         left.update(OF_LOSS)
     if sample.loss_source != "api":
-        left.add("metrics")  # read from output or files, which are read again
+        left.update(("metrics", "metric_reports"))  # read from output or files, which are read again
     changes = {name: getattr(sample, name) for name in RESTORED if name not in left}
     optimizers = {name: [None, loss] for name, loss in sample.losses.items()}
     return msgspec.structs.replace(NOTHING, **changes, optimizers=optimizers)
@@ -112,8 +112,7 @@ def fill(
             changes |= _step(sample, seen, now)
         if "loss_state" not in changes and _may_lose(sample, seen, now):
             changes = _loss(sample, seen, from_same="step" in changes) | changes
-    if (metrics := _metrics(sample, (text, trace))) != sample.metrics:
-        changes["metrics"] = metrics
+    changes |= _metrics(sample, (text, trace))
     return msgspec.structs.replace(sample, **changes) if changes else sample
 
 
@@ -162,14 +161,15 @@ def _loss(sample: RankSample, seen: TextProgress, from_same: bool) -> dict[str, 
     }
 
 
-def _metrics(sample: RankSample, sources: Iterable[TextProgress | None]) -> dict[str, float | None]:
+def _metrics(sample: RankSample, sources: Iterable[TextProgress | None]) -> dict[str, Any]:
     """Those that the script reports, then those in its output, then those in its files."""
-    metrics = dict(sample.metrics)
+    metrics, reports = dict(sample.metrics), dict(sample.metric_reports)
     for seen in filter(None, sources):
         known = dict(seen.scalars)
         if seen.epoch is not None:
             known["epoch"] = seen.epoch
         for name, value in known.items():
-            if len(metrics) < MAX_METRICS and math.isfinite(value):
-                metrics.setdefault(name, value)
-    return metrics
+            if len(metrics) < MAX_METRICS and math.isfinite(value) and name not in metrics:
+                metrics[name] = value
+                reports[name] = seen.reports.get(name, 0)
+    return {} if metrics == sample.metrics else {"metrics": metrics, "metric_reports": reports}

@@ -53,7 +53,9 @@ class LossParser:
         """From the last line with nothing but an epoch, which Keras prints above each bar."""
         self._drawn: dict[tuple[int | None, bool], _Drawn] = {}
         self._gave = False
-        """Whether the last redraw reading anything new."""
+        """Whether the last redraw added anything."""
+        self._beside: dict[tuple[int | None, int | None], float | None] = {}
+        """By rank, the last second loss of a bar, which stays there until the next evaluation."""
         self._bare: dict[int, Reading] = {}
         """By rank, the last line with a step and an unnamed number."""
         self._proven: set[int] = set()
@@ -112,7 +114,11 @@ class LossParser:
         elif form == "bar":
             self._redraw(reading, readings)
         elif form == "with bar":
-            if self._gave:
+            key = reading.rank, reading.local_rank
+            if self._gave and self._beside.get(key) != reading.loss:
+                if len(self._beside) >= MAX_RANKS:
+                    self._beside.clear()
+                self._beside[key] = reading.loss
                 readings.append(self._in_epoch(reading, reading.loss))
         elif form == "pair":
             self._pair(reading, readings)

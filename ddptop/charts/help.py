@@ -44,8 +44,8 @@ def explain_loss(data: ChartData, options: ChartOptions) -> list[tuple[str, str]
     found = [
         (
             data.name,
-            "the value reported by the script, printed by it, or logged to TensorBoard, from the "
-            "lowest rank that has it"
+            "the value reported by the script, printed by it, or logged to TensorBoard: the mean "
+            "of the ranks that have one, and a band from the lowest to the highest rank"
             if is_scalar
             else f"{curves[options.mode]}. Press {key('chart.mode')} to switch between median, all "
             "ranks, and one rank",
@@ -53,7 +53,8 @@ def explain_loss(data: ChartData, options: ChartOptions) -> list[tuple[str, str]
         (
             "metrics",
             f"press {key('chart.figure')} for the next one: loss, throughput, then whatever the "
-            "job reports, such as a learning rate or validation loss",
+            "job reports, such as a learning rate or validation loss. Up to three validation "
+            "losses are also drawn on the loss chart; one with several names is drawn once",
         ),
         ("✕", "a loss was NaN or infinite; shown at the bottom edge"),
         _MARKS,

@@ -6,8 +6,9 @@ it each rank that lies apart, in the alert style. Eight lines in eight colours w
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Literal
 
 import msgspec
@@ -26,7 +27,7 @@ from ddptop.charts.plot import (
 from ddptop.charts.reading import Reading
 from ddptop.charts.smooth import smoothed
 from ddptop.charts.view import View
-from ddptop.view.series import ChartData, Columns, across, bin_points, ratios
+from ddptop.view.series import ChartData, Columns, Points, across, bin_points, ratios
 from ddptop.view.text import Line
 from ddptop_runner.base.units import deviation, loss, name_ranks, rate
 from ddptop_runner.model.words import is_of_evaluation
@@ -75,20 +76,31 @@ class LossPlot(msgspec.Struct, frozen=True):
     """How many ranks there are."""
     breaks: frozenset[int]
     """Columns in which a new attempt starts: curves do not cross them."""
-    validation: tuple[str, Columns] | None = None
-    """The validation loss, by the name that it is reported by; its values are joined however far
-    apart they lie."""
+    validations: Mapping[str, Columns] = {}
+    """Validation losses, by the names that they are reported by; their values are joined however
+    far apart they lie."""
 
 
-def _validation(
-    data: ChartData, since: float, until: float, dots: int
-) -> tuple[str, Columns] | None:
-    """The first scalar that is named like a validation loss."""
+def _validations(data: ChartData, since: float, until: float, dots: int) -> dict[str, Columns]:
+    """The first scalars that are named like validation losses, each once by whatever names."""
+    cuts = [at for at, _ in data.marks]
+    chosen: dict[str, Points] = {}
     for name, points in data.scalars.items():
-        if is_of_evaluation(name) and "loss" in name.lower():
-            columns = bin_points(points, since, until, dots, [at for at, _ in data.marks])
-            return name, replace(columns, reach=dots)
-    return None
+        is_loss = is_of_evaluation(name) and "loss" in name.lower()
+        if is_loss and not any(_is_same(points, other) for other in chosen.values()):
+            chosen[name] = points
+    return {
+        name: replace(bin_points(points, since, until, dots, cuts), reach=dots)
+        for name, points in itertools.islice(chosen.items(), len(VALIDATIONS))
+    }
+
+
+def _is_same(one: Points, other: Points) -> bool:
+    """Whether two scalars are the same values, as where one is reported and printed."""
+    return len(one.mean) == len(other.mean) and all(
+        a is not None and b is not None and math.isclose(a, b, rel_tol=_SAME_RATIO)
+        for a, b in zip(one.mean, other.mean, strict=True)
+    )
 
 
 def make_plot(data: ChartData, since: float, until: float, dots: int) -> LossPlot:
@@ -99,14 +111,14 @@ def make_plot(data: ChartData, since: float, until: float, dots: int) -> LossPlo
         for rank, points in sorted(data.series.items())
     }
     breaks = break_columns(data.marks, since, until, dots)
-    validation = _validation(data, since, until, dots)
+    validations = _validations(data, since, until, dots)
     if data.middle is not None:
         middle = bin_points(data.middle, since, until, dots, cuts)
         number = data.number if data.number is not None else len(ranks)
-        return LossPlot(ranks, dict(data.apart), middle, number, breaks, validation)
+        return LossPlot(ranks, dict(data.apart), middle, number, breaks, validations)
     apart = ratios(ranks, data.odd, dots)
     healthy = [columns for rank, columns in ranks.items() if rank not in apart]
-    return LossPlot(ranks, apart, across(healthy, dots), len(ranks), breaks, validation)
+    return LossPlot(ranks, apart, across(healthy, dots), len(ranks), breaks, validations)
 
 
 Plotter = Callable[[ChartData, float, float, int], LossPlot]
@@ -144,8 +156,7 @@ def _shown(plot: LossPlot, options: ChartOptions, first: int = 0) -> list[float]
     drawn: list[Columns] = [plot.middle]
     if options.mode == "rank" and options.rank in plot.ranks:
         drawn.append(plot.ranks[options.rank])
-    if plot.validation is not None:
-        drawn.append(plot.validation[1])
+    drawn += plot.validations.values()
     values = [v for columns in drawn for part in (columns.low, columns.high) for v in part[first:]]
     lines = plot.ranks if options.mode == "ranks" else plot.apart
     values += [
@@ -168,12 +179,11 @@ def _apart_only(columns: Columns, middle: Columns) -> Columns:
 def _draw(plane: Plane, plot: LossPlot, options: ChartOptions) -> list[tuple[str, Columns, str]]:
     """Draw the curves; those that a name belongs to at their end, with it and its style."""
     named = _draw_ranks(plane, plot, options)
-    if plot.validation is not None:
-        name, columns = plot.validation
-        plane.curve(columns, _VALIDATION)
-        if not named:
-            named.append(("training", _smooth(plot.middle, plot, options), "median"))
-        named.append((name, columns, "strong"))
+    if plot.validations and not named:
+        named.append(("training", _smooth(plot.middle, plot, options), "median"))
+    for place, (name, columns) in enumerate(plot.validations.items()):
+        plane.curve(columns, _VALIDATION + place)
+        named.append((name, columns, VALIDATIONS[place]))
     return named
 
 
@@ -312,12 +322,11 @@ def _below(plot: LossPlot, high: float) -> LossPlot:
             low=[None if v is not None and v > high else v for v in columns.low],
         )
 
-    validation = plot.validation
     return replace(
         plot,
         middle=cut(plot.middle),
         ranks={rank: cut(one) for rank, one in plot.ranks.items()},
-        validation=None if validation is None else (validation[0], cut(validation[1])),
+        validations={name: cut(one) for name, one in plot.validations.items()},
     )
 
 
@@ -342,9 +351,8 @@ def _read(
             found.value(f"rank {rank}", columns, _smooth(columns, plot, options), "bad")
     if options.mode == "ranks" and one is not None and options.rank not in plot.apart:
         found.value(f"rank {options.rank}", one, _smooth(one, plot, options), "chosen", form)
-    if plot.validation is not None:
-        title, columns = plot.validation
-        found.value(title, columns, columns, "strong", form)
+    for style, (title, columns) in zip(VALIDATIONS, plot.validations.items(), strict=False):
+        found.value(title, columns, columns, style, form)
     bad = [r for r, columns in plot.ranks.items() if found.bad(columns)]
     if bad:
         found.say(f"{name_ranks(bad, compact=True)} ✕ NaN", "bad")
@@ -371,4 +379,8 @@ def _note(plot: LossPlot, options: ChartOptions, peak: str | None, *, legend: bo
         spans += [("━ ", "chosen"), (f"rank {options.rank}", "dim"), ("  ━ others", "dim")]
     elif plot.number > 1:
         spans += [("━ ", "median"), ("median", "dim"), ("  ░ ", "band"), ("min to max", "dim")]
+    elif plot.validations:
+        spans += [("━ ", "median"), ("training", "dim")]
+    for style, name in zip(VALIDATIONS, plot.validations, strict=False):
+        spans += [("  ━ ", style), (name, "dim")]
     return tuple(spans)

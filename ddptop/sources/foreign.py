@@ -82,7 +82,7 @@ class ForeignSource:
         return view if signal is None else replace(view, ended_by=signal)
 
     def chart(self, view: ForeignView, wish: Wish, now_s: float) -> ChartData:
-        """The losses that its log told; the same object again while nothing looks different."""
+        """What its log and files told; the same object again while nothing looks different."""
         span = self._book.span(view.job)
         window = (view.job, wish.chart_window_s, wish.chart_until, wish.chart_columns)
         key = (*window, span is None, view.state, view.output)
@@ -107,8 +107,11 @@ class ForeignSource:
         if wish.chart_window_s is not None:
             since = max(until - wish.chart_window_s, 0.0)
         series = self._book.chart(view.job, since, until, wish.chart_columns)
+        scalars = self._book.scalars(view.job, since, until, wish.chart_columns)
         self._chart = ChartData(
             series={rank: points_of(one) for rank, one in series.items()},
+            scalars={name: points_of(one) for name, one in scalars.items()},
+            empty=no_loss(view),
             since=since,
             until=until,
             window_s=wish.chart_window_s,

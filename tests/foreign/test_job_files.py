@@ -28,7 +28,9 @@ def test_a_followed_job_that_prints_nothing_is_read_by_its_files(
     with subprocess.Popen(command, cwd=tmp_path, **quiet) as process:
         try:
             job = job_of(process.pid, started_at=utc_now())
-            (logs / "metrics.csv").write_text("epoch,step,train_loss\n0,9,2.5\n0,19,2.25\n")
+            (logs / "metrics.csv").write_text(
+                "epoch,step,train_loss,val_loss,lr\n0,9,2.5,,\n0,19,2.25,3.5,0.1\n"
+            )
 
             def rank(follow: str | None):
                 (view,) = book.look(census_of(job), [], utc_now(), follow=follow)
@@ -39,6 +41,11 @@ def test_a_followed_job_that_prints_nothing_is_read_by_its_files(
             told = rank(job.name)
             assert (told.loss, told.loss_source, told.step) == (2.25, "log", 19)
             assert book.chart(job.name, 0, 1e11, 10)[0].last == [2.25]
+            scalars = book.scalars(job.name, 0, 1e11, 10)
+            assert {name: one.last for name, one in scalars.items()} == {
+                "lr": [0.1],
+                "validation loss": [3.5],
+            }
         finally:
             process.kill()
             book.close()

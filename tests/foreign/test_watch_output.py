@@ -27,7 +27,7 @@ from tests.foreign.watching import FAR, SLEEP, first_rank, look
 
 from ddptop_runner.base.clock import utc_now
 from ddptop_runner.foreign import job_record, output
-from ddptop_runner.foreign.job_record import LossHistory
+from ddptop_runner.foreign.job_record import ValueHistory
 from ddptop_runner.foreign.watch import ForeignBook, NewLines
 from ddptop_runner.reading.progress.combine import total_steps
 from ddptop_runner.reading.progress.from_text import TextProgress
@@ -148,6 +148,14 @@ def test_ranks_with_files_of_their_own(book: ForeignBook, tmp_path: Path) -> Non
         assert book.lines(job.name, 1).lines == ("step 12 loss nan",)
         assert [alert.id for alert in view.snapshot.alerts] == ["loss-nan"]
         assert book.events(job.name)[0].type == "alert"
+        first.write(b"step 11 loss 2.5 lr 0.001\n")
+        second.write(b"step 13 loss 9.5 lr 0.003\nstep 13 val loss 3.5\n")
+        look(book, census, job.name)
+        scalars = book.scalars(job.name, 0, FAR, 10)
+        assert list(scalars) == ["learning rate", "validation loss"]
+        rate = scalars["learning rate"]
+        assert (rate.min, rate.mean, rate.max) == ([0.001], [0.002], [0.003]), "of both ranks"
+        assert scalars["validation loss"].last == [3.5]
         assert list(book.chart(job.name, 0, FAR, 10)) == [0, 1]
         assert book.chart(job.name, 0, FAR, 10)[1].nonfinite_t
 
@@ -318,7 +326,7 @@ def test_a_large_log_is_read_from_its_end(book: ForeignBook, tmp_path: Path) -> 
 def test_losses_of_days_take_no_more_than_their_share(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(job_record, "MAX_POINTS", 400)
     monkeypatch.setattr(job_record, "LEAST_POINTS", 50)
-    history = LossHistory()
+    history = ValueHistory[int]()
     start = 1_000_000
     for second in range(5000):
         for rank in (0, 3):
@@ -341,7 +349,7 @@ def test_losses_of_days_take_no_more_than_their_share(monkeypatch: pytest.Monkey
 
 
 def test_mean_and_extremes_of_a_bucket() -> None:
-    history = LossHistory()
+    history = ValueHistory[int]()
     for at, loss in ((10.0, 4.0), (10.4, 2.0), (10.9, 3.0), (11.0, 1.0), (12.5, 7.0)):
         history.add(0, at, loss)
     one = history.series(0, FAR, 100)[0]

@@ -108,8 +108,8 @@ def test_a_validation_loss_that_stays_in_a_bar_is_one_evaluation() -> None:
     parser = LossParser()
     states = [(1, 2.5, 3.0), (2, 2.4, 3.0), (3, 2.3, 3.0), (4, 2.2, 2.75)]
     text = "".join(
-        f"Epoch 1: 11%|# | {step}/9 [00:01<00:01, 4.88it/s, train_loss={loss}, val_loss={validation}]\r"
-        for step, loss, validation in states
+        f"Epoch 1: 11%|# | {step}/9 [00:01<00:01, 4.88it/s, loss={loss}, val_loss={val}]\r"
+        for step, loss, val in states
     )
     found = [one.loss for one in parser.feed(text.encode()) if one.kind == "val"]
     assert found == [3.0, 2.75]

@@ -31,6 +31,7 @@ class FakeWorld:
     views: ClassVar[list[ForeignView]] = []
     unreadable: ClassVar[list[Unreadable]] = []
     losses: ClassVar[dict[str, dict[int, Series]]] = {}
+    scalars: ClassVar[dict[str, dict[str, Series]]] = {}
     lines: ClassVar[dict[str, list[str]]] = {}
     events: ClassVar[dict[str, list[Event]]] = {}
     kept: ClassVar[list[ForeignJob]] = []
@@ -41,7 +42,7 @@ class FakeWorld:
     def clear(cls) -> None:
         for kept in (cls.views, cls.unreadable, cls.kept, cls.followed):
             kept.clear()
-        for known in (cls.losses, cls.lines, cls.events):
+        for known in (cls.losses, cls.scalars, cls.lines, cls.events):
             known.clear()
         cls.takes = 0
 
@@ -70,6 +71,9 @@ class FakeBook:
 
     def chart(self, job: str, since_s: float, until_s: float, columns: int) -> dict[int, Series]:
         return FakeWorld.losses.get(job, {})
+
+    def scalars(self, job: str, since_s: float, until_s: float, columns: int) -> dict[str, Series]:
+        return FakeWorld.scalars.get(job, {})
 
     def span(self, job: str) -> tuple[float, float] | None:
         series = FakeWorld.losses.get(job)

@@ -124,6 +124,18 @@ class TestJobScreen:
             assert app.screen.log_view.lines.lines[-1] == "step 1841 loss 2.0159"
         assert FakeWorld.kept == [view.foreign], "what was pointed at stays a job"
 
+    async def test_what_else_it_prints_is_charted(self, held_gpus: Path, make_app: MakeApp) -> None:
+        view = fake_foreign.healthy()
+        losses = fake_foreign.falling_losses()[0]
+        FakeWorld.scalars[view.job] = {"learning rate": losses, "validation loss": losses}
+        app = make_app(watched=view.foreign)
+        async with app.run_test(size=(160, 40)) as pilot:
+            await settle(pilot)
+            assert "━ validation loss" in shown(app)
+            await pilot.press("M", "M")
+            await settle(pilot)
+            assert "── learning rate, since first observed" in shown(app)
+
     async def test_trouble_is_said_in_words_and_outliers_are_marked(
         self, held_gpus: Path, make_app: MakeApp
     ) -> None:

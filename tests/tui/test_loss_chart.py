@@ -159,13 +159,31 @@ class TestKeys:
             losses(), scalars={"lr": points(90.0), "val_loss": validation}
         )
         chart.show(data)
-        assert text(chart).count("val_loss") == 1
+        assert text(chart).count("val_loss") == 2, "in the legend, and at its end"
         assert text(chart).count("training") == 1
         assert "8 ┤" not in text(chart), "and lr is no loss"
         await pilot.press("end", "left")
         assert "val_loss 5.05" in title(chart)
         await pilot.press("b")
         assert "val_loss" in text(chart)
+
+    async def test_each_validation_loss_is_drawn_once(self, pilot: Pilot[None]) -> None:
+        chart = both_of(pilot).loss
+
+        def scalar(value: float) -> Points:
+            rare = [float(t) for t in range(50, LENGTH, 300)]
+            values = [value - t / LENGTH for t in rare]
+            return Points(rare, values, values, values)
+
+        scalars = {"val_loss": scalar(6.0), "eval/loss": scalar(5.0), "val_acc": scalar(9.0)}
+        scalars["validation loss"] = scalar(6.0001)
+        data = msgspec.structs.replace(losses(), scalars=scalars)
+        chart.show(data)
+        assert "━ median  ░ min to max  ━ val_loss  ━ eval/loss ─" in title(chart)
+        assert text(chart).count("eval/loss") == 2, "in the legend, and at its end"
+        assert "validation loss" not in text(chart) and "9 ┤" not in text(chart)
+        await pilot.press("end", "left")
+        assert "eval/loss 4.05" in plain(chart.build(150, 20)[0])
 
     async def test_zooming_asks_for_more_exact_figures(self, pilot: Pilot[None]) -> None:
         both = both_of(pilot)

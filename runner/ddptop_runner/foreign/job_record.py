@@ -8,6 +8,7 @@ import shlex
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Generic, TypeVar
 
 import msgspec
 
@@ -24,10 +25,17 @@ from ddptop_runner.model import run_step
 from ddptop_runner.model.snapshot import Event, GpuSample, Imbalance, NodeSnapshot, RankSample
 from ddptop_runner.model.words import RankState
 from ddptop_runner.reading.progress import combine
-from ddptop_runner.reading.progress.from_text import CommandHints, TextProgress, of_command
+from ddptop_runner.reading.progress.from_text import (
+    VALIDATION_LOSS,
+    CommandHints,
+    TextProgress,
+    of_command,
+)
 from ddptop_runner.reading.progress.rank_view import fill
 from ddptop_runner.reading.progress.text_watch import RankFiles
+from ddptop_runner.reading.text.parser import Reading
 from ddptop_runner.store.history_reader import Series, bucket_width
+from ddptop_runner.store.history_schema import MOST_SCALARS
 
 MAX_ENTRIES = 1024
 """Of the list: CUDA ends it at the first that it does not know, but another user wrote it."""
@@ -163,7 +171,7 @@ def _see(pid: int, usage: RankUsage, before: Seen | None, now_s: float) -> Seen:
 
 
 MAX_POINTS = 16_384
-"""Of all ranks of a job together: 4 MB."""
+"""Of all ranks of a job together, and of all its scalars: 4 MB each."""
 LEAST_POINTS = 512
 """Each series may have so many, however many ranks there are."""
 MAX_SERIES = 4096
@@ -171,7 +179,7 @@ MAX_SERIES = 4096
 
 @dataclass(frozen=True)
 class _Bucket:
-    """The losses of one rank in a stretch of time."""
+    """The values of one series in a stretch of time."""
 
     low: float = math.inf
     total: float = 0.0
@@ -202,37 +210,43 @@ def _joined(buckets: Iterable[tuple[int, _Bucket]], width_s: int) -> dict[int, _
     return found
 
 
-class LossHistory:
-    """The losses of one job by rank, in buckets of one width, which grows with their number."""
+K = TypeVar("K", int, str)
 
-    def __init__(self) -> None:
+
+class ValueHistory(Generic[K]):
+    """Values by rank or by name, in buckets of one width, which grows with their number."""
+
+    def __init__(self, most: int = MAX_SERIES) -> None:
+        """`most`: so many series are kept."""
+        self._most = most
         self._width_s = 1
-        self._ranks: dict[int, dict[int, _Bucket]] = {}
+        self._series: dict[K, dict[int, _Bucket]] = {}
         self._span: tuple[float, float] | None = None
 
-    def add(self, rank: int, at_s: float, loss: float) -> None:
-        """A loss that was seen at that unix time; NaN and infinity are kept as such."""
-        if rank not in self._ranks and len(self._ranks) >= MAX_SERIES:
+    def add(self, of: K, at_s: float, value: float) -> None:
+        """A value that was seen at that unix time; NaN and infinity are kept as such."""
+        if of not in self._series and len(self._series) >= self._most:
             return
-        buckets = self._ranks.setdefault(rank, {})
-        one = _Bucket(loss, loss, loss, 1, loss) if math.isfinite(loss) else _Bucket(is_bad=True)
+        buckets = self._series.setdefault(of, {})
+        is_bad = not math.isfinite(value)
+        one = _Bucket(is_bad=True) if is_bad else _Bucket(value, value, value, 1, value)
         t = float(int(at_s))
         self._span = (
             (t, t) if self._span is None else (min(t, self._span[0]), max(t, self._span[1]))
         )
         start = int(at_s) // self._width_s * self._width_s
         buckets[start] = buckets[start].and_then(one) if start in buckets else one
-        if len(buckets) > max(LEAST_POINTS, MAX_POINTS // len(self._ranks)):
+        if len(buckets) > max(LEAST_POINTS, MAX_POINTS // len(self._series)):
             self._width_s *= 2
-            for known, theirs in self._ranks.items():
-                self._ranks[known] = _joined(theirs.items(), self._width_s)
+            for known, theirs in self._series.items():
+                self._series[known] = _joined(theirs.items(), self._width_s)
 
     def span(self) -> tuple[float, float] | None:
-        """Unix seconds of the first and the last loss."""
+        """Unix seconds of the first and the last value."""
         return self._span
 
-    def series(self, since_s: float, until_s: float, columns: int) -> dict[int, Series]:
-        """As `HistoryReader.rank_series`: at most `columns` points of each rank."""
+    def series(self, since_s: float, until_s: float, columns: int) -> dict[K, Series]:
+        """As `HistoryReader.rank_series`: at most `columns` points of each."""
         if self._span is None:
             return {}
         since, until = int(max(since_s, self._span[0])), int(min(until_s, self._span[1]))
@@ -240,19 +254,19 @@ class LossHistory:
             return {}
         width_s = bucket_width(since, until, max(2, columns), self._width_s)
         found = {}
-        for rank, buckets in sorted(self._ranks.items()):
+        for of, buckets in sorted(self._series.items()):
             some = [
                 (t, bucket)
                 for t, bucket in sorted(buckets.items())
                 if since < t + self._width_s and t <= until
             ]
             if some:
-                found[rank] = _series(_joined(some, width_s), width_s)
+                found[of] = _series(_joined(some, width_s), width_s)
         return found
 
     def points(self) -> int:
         """How many points are kept."""
-        return sum(map(len, self._ranks.values()))
+        return sum(map(len, self._series.values()))
 
 
 def _series(buckets: Mapping[int, _Bucket], width_s: int) -> Series:
@@ -267,6 +281,14 @@ def _series(buckets: Mapping[int, _Bucket], width_s: int) -> Series:
         attempt=[None] * len(known),
         nonfinite_t=[t for t, bucket in buckets.items() if bucket.is_bad],
     )
+
+
+def _scalars(reading: Reading) -> list[tuple[str, float]]:
+    """What a reading says by name, with the loss of a validation."""
+    named = [one for one in reading.scalars if one[0].isprintable()]
+    if reading.kind == "val" and reading.loss is not None:
+        named.append((VALIDATION_LOSS, reading.loss))
+    return named
 
 
 KEPT_EVENTS = 300
@@ -285,7 +307,9 @@ class JobRecord:
         self.output = output
         self._watched_since = now
         self._files: RankFiles | None = None
-        self.losses = LossHistory()
+        self.losses = ValueHistory[int]()
+        self.scalars = ValueHistory[str](MOST_SCALARS)
+        """What else it prints or logs to files by name."""
         self.events: deque[Event] = deque(maxlen=KEPT_EVENTS)
         """Oldest first."""
         self.ended_at: dt.datetime | None = None
@@ -353,6 +377,7 @@ class JobRecord:
         for known in self._progress.values():
             known.begin_look()
         backlog: dict[int, float | None] = {}
+        old_scalars: dict[str, float] = {}
         for source, reading, fresh in found:
             rank = self.output.rank_of(source, reading, self.foreign)
             if rank is None:
@@ -364,8 +389,12 @@ class JobRecord:
             loss = None if reading.kind == "val" else reading.loss
             if not fresh:
                 backlog[rank] = backlog.get(rank) if loss is None else loss
-            elif loss is not None:
+                old_scalars.update(_scalars(reading))
+                continue
+            if loss is not None:
                 self.losses.add(rank, now.timestamp(), loss)
+            for name, value in _scalars(reading):
+                self.scalars.add(name, now.timestamp(), value)
         written_at = self.output.written_at
         if backlog and written_at is not None:  # of the last of them the time is known
             at_s = min(written_at, now.timestamp())
@@ -373,6 +402,8 @@ class JobRecord:
                 self._progress[rank].written_last(utc_from_unix(at_s))
                 if loss is not None:
                     self.losses.add(rank, at_s, loss)
+            for name, value in old_scalars.items():
+                self.scalars.add(name, at_s, value)
         return used
 
     def _announced(self) -> CommandHints:
@@ -398,6 +429,8 @@ class JobRecord:
         for rank, at, reading in self._files.look(pids, job.pids, now):
             if rank not in known and reading.loss is not None and reading.kind != "val":
                 self.losses.add(rank, at.timestamp(), reading.loss)
+            for name, value in _scalars(reading):
+                self.scalars.add(name, at.timestamp(), value)
 
     def close(self) -> None:
         """Let go of every file."""

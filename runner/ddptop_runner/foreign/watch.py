@@ -119,10 +119,17 @@ class ForeignBook:
         record = self._records.get(job)
         return {} if record is None else record.losses.series(since_s, until_s, columns)
 
-    def span(self, job: str) -> tuple[float, float] | None:
-        """Unix seconds of the first and the last loss seen, or None without any."""
+    def scalars(self, job: str, since_s: float, until_s: float, columns: int) -> dict[str, Series]:
+        """What else it prints or logs by name; see `chart`. Of all its ranks together."""
         record = self._records.get(job)
-        return None if record is None else record.losses.span()
+        return {} if record is None else record.scalars.series(since_s, until_s, columns)
+
+    def span(self, job: str) -> tuple[float, float] | None:
+        """Unix seconds of the first and the last loss or scalar seen, or None without any."""
+        record = self._records.get(job)
+        spans = [] if record is None else [record.losses.span(), record.scalars.span()]
+        known = [span for span in spans if span is not None]
+        return (min(s[0] for s in known), max(s[1] for s in known)) if known else None
 
     def events(self, job: str) -> list[Event]:
         """What happened while it was watched, latest first."""

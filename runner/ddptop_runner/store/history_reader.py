@@ -192,8 +192,8 @@ class HistoryReader:
         """What the job reported by name, in order of the names' first appearance.
 
         The arguments and the errors are those of `rank_series`. A value that lasts has a point
-        every `history.SAME_S`, one of an evaluation where it was reported. Least and greatest are of
-        all ranks that report it.
+        every `history.SAME_S`, one of an evaluation where it was reported. Least and greatest
+        are of all ranks that report it.
         """
         with self.open() as db:
             if db is None or not columns_of(db, SCALAR.table(TIERS[0])):  # of an older ddptop

@@ -82,7 +82,7 @@ def restored(sample: RankSample) -> ProbeMessage:
     if sample.loss_source == "log":
         left.update(OF_LOSS)
     if sample.loss_source != "api":
-        left.update(("metrics", "metric_reports"))  # read from output or files, which are read again
+        left.update({"metrics", "metric_reports"})  # of output or files, which are read again
     changes = {name: getattr(sample, name) for name in RESTORED if name not in left}
     optimizers = {name: [None, loss] for name, loss in sample.losses.items()}
     return msgspec.structs.replace(NOTHING, **changes, optimizers=optimizers)

@@ -1,7 +1,7 @@
-"""What a rank's probe says: one datagram, decoded.
+"""The message of a rank's probe: one datagram, decoded.
 
-Sent by `probe/sender.py`. Counters go on for the life of the process, so that a lost datagram costs
-nothing; a process is told from a later one of the same rank by `pid` and `attempt`.
+Sent by `probe/sender.py`. Counters cover the life of the process, so that a lost datagram does no
+harm; `pid` and `attempt` distinguish a process from a later one with the same rank.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from ddptop_runner.model.words import Base, LossIs, LossSource, LossState, Phase
 
 VERSION = 1
 MAX_BYTES = 2048
-"""A probe sends no more than this in one datagram."""
+"""Maximum size of a datagram."""
 MAX_METRICS = 32
-"""Figures of the script's own that are kept of one rank; further names are left out."""
+"""Number of the script's own metrics to keep per rank; further names are ignored."""
 MAX_NAME_LENGTH = 64
 
-# Any process of the user may send to the socket, so what the supervisor reckons with is bounded.
+# Any process of the user may send to the socket, so all values are bounded.
 Whole = Annotated[int, Meta(ge=-(2**53), le=2**53)]
 RankNumber = Annotated[int, Meta(ge=-1, le=2**20)]
 Pid = Annotated[int, Meta(ge=1, le=2**31)]
@@ -29,43 +29,43 @@ Name = Annotated[str, Meta(max_length=MAX_NAME_LENGTH)]
 
 
 class SavedFile(Base, frozen=True, kw_only=True):
-    """One file or folder that the process saved: `torch.save` and its like have returned.
+    """A file or folder that the process saved with `torch.save` or a similar function.
 
-    Files saved together (one folder, seconds apart, no step between) are told as one: the largest,
-    from the beginning of the first to the end of the last.
+    Files saved together (in one folder, seconds apart, without a step between them) are reported as
+    one: the largest, from the start of the first to the end of the last.
     """
 
     path: str
     n: Whole
-    """How many files the process has saved so far, these included."""
+    """Number of files saved by the process so far, including these."""
     began_t: Seconds
     """CLOCK_BOOTTIME in seconds."""
     ended_t: Seconds
     steps: Whole | None = None
-    """Value of `steps` at its beginning."""
+    """Value of `steps` when saving started."""
     size_bytes: Whole | None = None
     inode: int | None = None
-    """Scripts rename a file once it is whole; the inode stays."""
+    """Remains the same if the script renames a complete file."""
 
 
 class ProbeMessage(Base, frozen=True, kw_only=True):
-    """All that one process knows of its training; None where it does not know."""
+    """What one process knows about its training; None if unknown."""
 
     v: int
     job: str | None = None
     """DDPTOP_JOB_ID, `name@nonce`."""
     pid: Pid
-    """As the process sees itself, in its own pid namespace."""
+    """In the process's own pid namespace."""
     rank: RankNumber | None = None
     local_rank: RankNumber | None = None
     world_size: RankNumber | None = None
     attempt: Whole | None = None
     seq: Whole
-    """1, 2, ... in the order of sending."""
+    """1, 2, ... in order of sending."""
     t: Seconds
-    """CLOCK_BOOTTIME when it was written, in seconds."""
+    """CLOCK_BOOTTIME of the message, in seconds."""
     steps: Whole | None = None
-    """Optimizer steps of this process; None before the first, and no sign of progress by itself."""
+    """Optimizer steps of this process; None before the first. Not by itself a sign of progress."""
     last_step_t: Seconds | None = None
     """CLOCK_BOOTTIME of the last progress."""
     loss: float | None = None
@@ -73,10 +73,10 @@ class ProbeMessage(Base, frozen=True, kw_only=True):
     loss_step: Whole | None = None
     """Value of `steps` that the loss belongs to."""
     loss_sum: float | None = None
-    """Sum of the `loss_n` finite losses that were read so far."""
+    """Sum of the `loss_n` finite losses so far."""
     loss_n: Whole = 0
     loss_min: float | None = None
-    """Smallest finite loss since the datagram before; None without a new one."""
+    """Smallest finite loss since the previous datagram; None without a new one."""
     loss_max: float | None = None
     loss_source: LossSource | None = None
     step_time_s: Seconds | None = None
@@ -84,54 +84,54 @@ class ProbeMessage(Base, frozen=True, kw_only=True):
     data_wait_s: Seconds | None = None
     """Mean time per step that the training thread waited for its data loader."""
     sync_s: Seconds | None = None
-    """Mean time per step that it waited for other ranks in collectives, beyond what computing
-    hid."""
+    """Mean time per step that it waited for other ranks in collectives, not overlapped with
+    compute."""
     compute_s: Seconds | None = None
-    """What is left of a mean step; None where one of both waits is not known."""
+    """The rest of a mean step; None unless both waits are known."""
     global_step: Whole | None = None
     total_steps: Whole | None = None
     metrics: dict[Name, float | None] = {}
     metric_reports: dict[Name, Whole] = {}
     """How often the process has reported each of them, the same value too."""
     stack_signal: Whole | None = None
-    """The signal that makes the process write its stacks; None where none may be sent."""
+    """The signal that makes the process write its stacks; None if it must not be sent one."""
     final: bool = False
     """Whether the process is about to end."""
     phase: Phase | None = None
-    """What the process is doing; None when it cannot tell."""
+    """What the process is doing; None if unknown."""
     phase_t: Seconds | None = None
-    """CLOCK_BOOTTIME since when, in seconds."""
+    """CLOCK_BOOTTIME at which the phase started, in seconds."""
     stands_at: str | None = None
     """`file:line in function` of the innermost frame of the script, while no step is taken."""
     batches: Whole | None = None
-    """Batches taken from data loaders; None where no loader was seen."""
+    """Batches taken from data loaders; None without a loader."""
     collectives: dict[str, Annotated[list[Whole], Meta(min_length=2, max_length=2)]] = {}
     """By process group: [last enqueued, last completed] collective, from torch's flight recorder;
-    empty where it does not tell."""
+    empty if unknown."""
     saved: SavedFile | None = None
-    """The last that was saved."""
+    """The last one."""
     save_signals: list[Whole] = []
-    """Signals (of SIGUSR1, SIGUSR2) for which the script has a handler of its own in Python."""
+    """Those of SIGUSR1 and SIGUSR2 for which the script has its own handler in Python."""
     flight_record: str | None = None
-    """Path of the whole flight record, once the process has written one."""
+    """Path of the complete flight record, once the process has written one."""
     loss_bad_since: Whole | None = None
-    """Value of `steps` since which no loss was finite; None while they are."""
+    """Value of `steps` since which no loss was finite; None if the last was."""
     loss_last_good: float | None = None
     """The last finite loss."""
     loss_parts: Whole | None = None
-    """Backward passes that the loss is made of."""
+    """Number of backward passes that the loss combines."""
     loss_is: LossIs | None = None
-    """What the loss is of them; None with one."""
+    """How the loss combines them; None with one."""
     optimizers: dict[str, Annotated[list[float | None], Meta(min_length=2, max_length=2)]] = {}
-    """By optimizer ("Adam 1"): [steps, loss of the last]; empty where there is only one."""
+    """By optimizer ("Adam 1"): [steps, last loss]; empty if there is only one."""
     frameworks: list[str] = []
     """Training frameworks that the process has imported."""
     replicas: Whole | None = None
-    """Devices that this one process trains on as replicas."""
+    """Number of devices on which this process trains replicas."""
     total_source: ProgressSource | None = None
-    """Who said `total_steps`: `report` (api) or a framework's trainer."""
+    """Source of `total_steps`: `report` (api) or a framework's trainer."""
     epoch: float | None = None
-    """By the trainer of a framework."""
+    """From a framework's trainer."""
     epochs: Whole | None = None
     raised: str | None = None
     """With `final`: the exception that ends the process, `Type: message`, cut to 200 characters."""
@@ -143,7 +143,7 @@ _decoder = msgspec.json.Decoder(ProbeMessage)
 
 
 def decode_message(datagram: bytes) -> ProbeMessage | None:
-    """The message in a datagram, or None for anything that is not one of this version."""
+    """The message in a datagram; None unless it is one of this version."""
     try:
         message = _decoder.decode(datagram)
     except (msgspec.DecodeError, UnicodeDecodeError):

@@ -1,8 +1,8 @@
-"""The step of the run: the only place that decides at which step a job and its ranks are. Pure.
+"""The step of the run: the only place that decides which step a job and its ranks are at. Pure.
 
-A probe counts the optimizer steps of its own attempt. The run's step goes on over restarts: the
-script or its trainer reports it, the output prints it, or it follows from the step at which the
-attempt began. Where none of these tells, only the attempt's own count is known, and it is named so.
+A probe counts the optimizer steps of its own attempt. The step of the run continues across
+restarts: the script or its trainer reports it, the output prints it, or it follows from the step at
+which the attempt started. Otherwise only the attempt's own count is known, and is labeled as such.
 """
 
 from __future__ import annotations
@@ -14,38 +14,38 @@ from ddptop_runner.model.snapshot import Checkpoint, NodeSnapshot, RankSample, R
 
 
 class Printed(NamedTuple):
-    """A counter of one rank's output."""
+    """A step counter in one rank's output."""
 
     step: int
     first: int
-    """The first step that it told in this attempt."""
+    """The first step printed in this attempt."""
     every: int
-    """How far apart its last two steps were."""
+    """The distance between its last two steps."""
     total: int | None = None
     of_run: bool = True
-    """False: it starts again with each epoch."""
+    """Whether it counts the run; otherwise it restarts with each epoch."""
 
 
 class RankSteps(NamedTuple):
-    """What is known of one rank."""
+    """What is known about one rank's step."""
 
     own: int | None = None
     """Optimizer steps in this attempt, counted by its probe."""
     reported: int | None = None
-    """The step that the script reported, or its trainer."""
+    """The step reported by the script or its trainer."""
     total: int | None = None
-    """The total that was reported with it."""
+    """The total reported with it."""
     printed: Printed | None = None
     slack: int = 0
-    """By so many steps `own` and the other counters may differ, being read at different times."""
+    """Tolerance between `own` and the other counters, which are read at different times."""
 
 
 def counted(rank: RankSteps, resumed: bool) -> int | None:
-    """The step of the run as the rank itself tells it; None where it does not.
+    """The step of the run according to the rank itself; None if it does not report one.
 
     Args:
-        rank: what it tells.
-        resumed: whether its processes have taken the place of earlier ones.
+        rank: its counters.
+        resumed: whether its processes replaced earlier ones.
     """
     if rank.reported is not None:
         return rank.reported
@@ -53,31 +53,31 @@ def counted(rank: RankSteps, resumed: bool) -> int | None:
     if printed is None or not printed.of_run:
         return None
     if resumed and printed.first <= printed.every:
-        return None  # it counts from 0 again, whatever was loaded
+        return None  # it counts from 0, whatever was loaded
     if rank.total is not None and printed.total not in (None, rank.total):
-        return None  # micro-batches, where the trainer's total is of optimizer steps
+        return None  # counts micro-batches, while the trainer's total counts optimizer steps
     if rank.own is not None and printed.step + printed.every + rank.slack < rank.own:
-        return None  # it counts something rarer than steps
+        return None  # counts something less frequent than steps
     return printed.step
 
 
 def lead_of(ranks: Iterable[RankSteps], resumed: bool) -> int | None:
-    """By how many steps the run is ahead of the attempt's own count."""
+    """How many steps the run is ahead of the attempt's own count."""
     ranks = list(ranks)
-    told = [step for rank in ranks if (step := counted(rank, resumed)) is not None]
+    counts = [step for rank in ranks if (step := counted(rank, resumed)) is not None]
     own = [rank.own for rank in ranks if rank.own is not None]
-    return min(told) - min(own) if told and own else None
+    return min(counts) - min(own) if counts and own else None
 
 
 def began_at(lead: int | None, slack: int, candidates: Sequence[int], resumed: bool) -> int | None:
-    """The step of the run at which an attempt began; None where that is not known.
+    """The step of the run at which an attempt started; None if unknown.
 
     Args:
-        lead: the most that the run was seen ahead of the attempt's own count; None where nothing
-            tells the run's step.
-        slack: by so many steps `lead` may be off.
+        lead: the furthest that the run was ahead of the attempt's own count; None if the step of
+            the run is unknown.
+        slack: tolerance of `lead`, in steps.
         candidates: steps of the run that earlier attempts saved.
-        resumed: whether the attempt has taken the place of an earlier one.
+        resumed: whether the attempt replaced an earlier one.
     """
     if not resumed:
         return 0 if lead is None or lead <= slack else None
@@ -88,7 +88,7 @@ def began_at(lead: int | None, slack: int, candidates: Sequence[int], resumed: b
 
 
 def of_rank(rank: RankSteps, began: int | None, resumed: bool) -> int | None:
-    """The step of the run at which a rank is; None where only its own count is known."""
+    """A rank's step of the run; None if only its own count is known."""
     if rank.reported is not None:
         return rank.reported
     if rank.own is not None:
@@ -100,19 +100,19 @@ def of_job(
     ranks: Sequence[RankSample],
     attempt: int | None,
     began: int | None = None,
-    told: Iterable[int | None] = (),
+    counts: Iterable[int | None] = (),
 ) -> RunStep | None:
-    """The job's step: the slowest rank's. None before any step was told.
+    """The job's step, which is that of the slowest rank; None before the first.
 
     Args:
-        ranks: each with its own step of the run, where that is known.
+        ranks: each with its own step of the run, if known.
         attempt: its number.
-        began: the step of the run at which it began; None where that is not known.
-        told: the steps that `counted` tells of each rank: the output may count micro-batches, or go
-            on from a beginning that is not known.
+        began: the step of the run at which it started; None if unknown.
+        counts: by rank, the result of `counted`; the output may count micro-batches, or continue
+            from an unknown start.
     """
     steps = [rank.run_step for rank in ranks if rank.run_step is not None]
-    steps = steps or [step for step in told if step is not None]
+    steps = steps or [step for step in counts if step is not None]
     if steps:
         return RunStep(step=min(steps), counts="run", attempt=attempt, began=began)
     own = [rank for rank in ranks if rank.step is not None]
@@ -123,12 +123,12 @@ def of_job(
 
 
 def began_of(last: NodeSnapshot | None, attempt: int | None) -> int | None:
-    """The step of the run at which an attempt began, as a job's last snapshot knows it."""
+    """The step of the run at which an attempt started, from a job's last snapshot."""
     if attempt is None:
         return None
     if last is not None and last.run_step is not None:
         return last.attempts_began.get(attempt)
-    # of an older ddptop
+    # from an older ddptop
     if attempt == 0:
         return 0
     run = of_snapshot(last)
@@ -138,11 +138,11 @@ def began_of(last: NodeSnapshot | None, attempt: int | None) -> int | None:
 
 
 def in_words(rank: RankSample, step: int | None = None) -> str:
-    """`step 738`, or `step 98 of this attempt`; empty where it is not known.
+    """`step 738`, or `step 98 of this attempt`; empty if unknown.
 
     Args:
-        rank: whose it is.
-        step: one of its own steps in this attempt; None is the last.
+        rank: the rank.
+        step: one of its own steps in this attempt; defaults to the last.
     """
     own = rank.step if step is None else step
     if own is None:
@@ -154,14 +154,14 @@ def in_words(rank: RankSample, step: int | None = None) -> str:
 
 
 def own_in_words(own: int, began: int | None, attempt: int) -> str:
-    """`step 738`, or `step 98 of attempt 1` where it is not known where the attempt began."""
+    """`step 738`, or `step 98 of attempt 1` if it is unknown where the attempt started."""
     return f"step {own} of attempt {attempt}" if began is None else f"step {began + own}"
 
 
 def of_snapshot(snapshot: NodeSnapshot | None) -> RunStep | None:
-    """The job's step as a snapshot has it; None where none is known.
+    """The job's step in a snapshot; None if unknown.
 
-    One of an older ddptop has the attempt's own step, and the run's beside a total.
+    One from an older ddptop has the attempt's own step or, beside a total, that of the run.
     """
     if snapshot is None or snapshot.run_step is not None:
         return None if snapshot is None else snapshot.run_step
@@ -176,24 +176,24 @@ def of_snapshot(snapshot: NodeSnapshot | None) -> RunStep | None:
 
 
 def is_printed(snapshot: NodeSnapshot | None) -> bool:
-    """Whether a job's steps are known by its output alone."""
+    """Whether a job's steps are known only from its output."""
     return snapshot is not None and any(rank.step_source == "log" for rank in snapshot.ranks)
 
 
 class RunSteps:
-    """At which step of the run the present attempt began, learned at each look."""
+    """Learns the step of the run at which the present attempt started."""
 
     def __init__(self) -> None:
         self.resumed = False
         self.began: int | None = 0
         self.attempts_began: dict[int, int] = {}
-        """The same of every attempt of which it is known."""
+        """The same by attempt, if known."""
         self._attempt: int | None = None
         self._lead: int | None = None
-        self._told: list[int | None] = []
+        self._counts: list[int | None] = []
 
     def recall(self, snapshot: NodeSnapshot, *, resumed: bool) -> None:
-        """Go on from what an earlier supervisor had learned."""
+        """Restore what an earlier supervisor learned."""
         self.attempts_began = dict(snapshot.attempts_began)
         self._attempt, self.resumed = snapshot.attempt, resumed
         if snapshot.attempt is not None:
@@ -207,7 +207,7 @@ class RunSteps:
         resumed: bool,
         candidates: Sequence[int] = (),
     ) -> None:
-        """Take in what the ranks tell now.
+        """Process the present counters of the ranks.
 
         Args:
             ranks: in their order.
@@ -216,10 +216,10 @@ class RunSteps:
             candidates: see `began_at`.
         """
         if (attempt, resumed) != (self._attempt, self.resumed):
-            self._attempt, self.resumed, self._lead, self._told = attempt, resumed, None, []
-        told = [counted(rank, resumed) for rank in ranks]
-        if told != self._told:  # between two lines of the output the lead only seems to shrink
-            self._told = told
+            self._attempt, self.resumed, self._lead, self._counts = attempt, resumed, None, []
+        counts = [counted(rank, resumed) for rank in ranks]
+        if counts != self._counts:  # between two lines of output, the lead only appears to shrink
+            self._counts = counts
             lead = lead_of(ranks, resumed)
             if lead is not None:
                 self._lead = lead if self._lead is None else max(self._lead, lead)
@@ -232,18 +232,18 @@ class RunSteps:
 
 
 def run_step(saved: Checkpoint | None) -> int | None:
-    """Its step of the run; of the first attempt that is its own, if nothing says otherwise."""
+    """Its step of the run; in the first attempt, its own step unless something else is known."""
     if saved is None or saved.global_step is not None:
         return None if saved is None else saved.global_step
     return saved.step if saved.attempt == 0 else None
 
 
 def at_step(saved: Checkpoint, *, has_run_steps: bool = False) -> str:
-    """` at step 150`, ` at step 400 of the run`, ` at step 150 of attempt 1`; empty if not known.
+    """` at step 150`, ` at step 400 of the run`, ` at step 150 of attempt 1`; empty if unknown.
 
     Args:
         saved: the checkpoint.
-        has_run_steps: whether the run's steps are told, and are not those of the attempt.
+        has_run_steps: whether the steps of the run are known and differ from the attempt's.
     """
     own, of_run = saved.step, saved.global_step
     if of_run is not None:
@@ -255,7 +255,7 @@ def at_step(saved: Checkpoint, *, has_run_steps: bool = False) -> str:
 
 
 def step_beside(saved: Checkpoint, attempt: int | None) -> str | None:
-    """`step 768`, which is the run's; else `step 128 of this attempt`. None where neither is known.
+    """`step 768` of the run, or else `step 128 of this attempt`; None if neither is known.
 
     Args:
         saved: the checkpoint.

@@ -5,14 +5,12 @@ from __future__ import annotations
 import msgspec
 
 from ddptop.commands.unguarded import guard
-from ddptop.plain.output import count, local_time, put_clipped, put_json, say, table
+from ddptop.plain.output import put_clipped, put_json, say, table
 from ddptop.plain.slurm import queue_table
-from ddptop.view.pause_words import short
-from ddptop.view.progress_words import bar_and_share, eta, step_cell
 from ddptop.view.slurm_words import others
 from ddptop_runner.base.clock import utc_now
 from ddptop_runner.job.registry import is_recent, read_all
-from ddptop_runner.jobs.contract import DamagedRow, JobList, JobRow, job_row
+from ddptop_runner.jobs.contract import DamagedRow, JobList, job_row
 from ddptop_runner.jobs.slurm_queue import as_queued, read_queue, with_jobs
 
 
@@ -33,8 +31,13 @@ def run(show_all: bool, as_json: bool) -> int:
         guard(views)
         return 0
     if rows:
-        headers = ["JOB", "STATE", "RANKS", "ATTEMPT", "STEP", "DONE", "ETA", "STARTED", "COMMAND"]
-        put_clipped(table(headers, [_cells(row) for row in rows], right=(2, 3, 4, 5, 6)))
+        from ddptop.view.figures.jobs import (  # 20 ms, which JSON can do without
+            PlainJob,
+            plain_table,
+        )
+
+        now = utc_now()
+        put_clipped(table(*plain_table([PlainJob(row, now) for row in rows], "ls")))
     if waiting := others(slurm or []):
         put_clipped(("\n" if rows else "") + queue_table(waiting))
     elif not rows:
@@ -43,17 +46,3 @@ def run(show_all: bool, as_json: bool) -> int:
         say(f"ddptop: {queue.note}")
     guard(views)
     return 0
-
-
-def _cells(row: JobRow) -> list[str]:
-    return [
-        row.job,
-        row.state if row.pause is None or row.state == "hung" else short(row.pause, utc_now()),
-        count(row.world_size),
-        count(row.attempt),
-        step_cell(row),
-        bar_and_share(row.progress),
-        eta(row.progress, row.eta_s),
-        local_time(row.started_at),
-        row.command,
-    ]

@@ -8,16 +8,14 @@ import time
 from collections.abc import Mapping, Sequence
 
 from ddptop.plain.output import count, put, put_json, say, table
-from ddptop.view.progress_words import eta, share, step_cell
 from ddptop_runner.base.clock import utc_now
-from ddptop_runner.base.units import NOT_AVAILABLE, duration, percent, size, span
+from ddptop_runner.base.units import span
 from ddptop_runner.devices.report import sample_once
 from ddptop_runner.foreign.census import CensusTaker
 from ddptop_runner.foreign.types import Census
 from ddptop_runner.host.tree import RankUsage, UsageMeter
 from ddptop_runner.jobs.contract import (
     ForeignList,
-    ForeignRow,
     RankRow,
     UnreadableRow,
     foreign_list,
@@ -29,10 +27,6 @@ NONE_FOUND = (
     " Horovod, mpirun, srun, Lightning, mp.spawn,"
     " and Python using a GPU, torch, TensorFlow, or JAX)"
 )
-_HEADERS = ("JOB", "LAUNCHER", "USER", "RANKS", "GPUS", "CPU", "MEMORY", "ELAPSED", "COMMAND")
-_RIGHT = (5, 6, 7)
-_FROM_OUTPUT = ("STEP", "DONE", "ETA")
-"""Columns before the last one, shown if the output of a job provides any of them."""
 _WIDE = 160
 """Terminals at least this wide show the ranks by default."""
 _CPU_INTERVAL_S = 0.1
@@ -86,17 +80,20 @@ def as_text(
     show_ranks: bool,
 ) -> str:
     """Return aligned columns, with each job's ranks and notes below."""
-    rows = [_cells(row, census, usage, gpus) for row in found.jobs]
-    headers: tuple[str, ...] = _HEADERS
-    right: tuple[int, ...] = _RIGHT
-    if any(row.step is not None or row.progress is not None for row in found.jobs):
-        headers = (*headers[:-1], *_FROM_OUTPUT, headers[-1])
-        rows = [
-            (*cells[:-1], *_told(row), cells[-1])
-            for cells, row in zip(rows, found.jobs, strict=True)
-        ]
-        right = (*right, *range(len(_HEADERS) - 1, len(headers) - 1))
-    lines = table(headers, rows, right)
+    from ddptop.view.figures.jobs import PlainJob, plain_table  # 20 ms, which JSON can do without
+
+    held = {job.name: {uuid for rank in job.ranks for uuid in rank.devices} for job in census.jobs}
+    now = utc_now()
+    jobs = [
+        PlainJob(
+            row,
+            now,
+            usage.get(row.job),
+            span((gpu.index for gpu in gpus if gpu.uuid in held[row.job]), compact=True),
+        )
+        for row in found.jobs
+    ]
+    lines = table(*plain_table(jobs, "ps"))
     below = []
     for row in found.jobs:
         ranks = [_rank_line(rank) for rank in row.ranks if show_ranks]
@@ -107,32 +104,6 @@ def as_text(
 
 def _rank_line(rank: RankRow) -> str:
     return f"rank {rank.rank} pid {rank.pid} GPU {count(rank.gpu)}"
-
-
-def _cells(
-    row: ForeignRow, census: Census, usage: Mapping[str, RankUsage], gpus: Sequence[GpuSample]
-) -> tuple[str, ...]:
-    job = next(job for job in census.jobs if job.name == row.job)
-    used = usage.get(row.job)
-    cpu = None if used is None else used.cpu_percent
-    held = {uuid for rank in job.ranks for uuid in rank.devices}
-    elapsed_s = (utc_now() - row.started_at).total_seconds()
-    here, world = len(row.ranks), row.world_size
-    return (
-        row.job,
-        row.launcher,
-        row.user,
-        str(here) if world == here else f"{here} of {count(world)}",
-        span((gpu.index for gpu in gpus if gpu.uuid in held), compact=True) or "-",
-        percent(cpu),
-        NOT_AVAILABLE if used is None else size(used.rss_bytes),
-        duration(max(0.0, elapsed_s)),
-        row.command,
-    )
-
-
-def _told(row: ForeignRow) -> tuple[str, str, str]:
-    return step_cell(row), share(row.progress), eta(row.progress, row.eta_s)
 
 
 def unreadable_text(rows: Sequence[UnreadableRow], gpus: Sequence[GpuSample]) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import PurePath
 
 from ddptop.commands.unguarded import taken_up
-from ddptop.plain.output import count, local_time, put_folded, put_json, table
+from ddptop.plain.output import count, put_folded, put_json, table
 from ddptop.view import pause_words, words
 from ddptop.view.figures.ranks import plain_table
 from ddptop.view.host_words import has_several, node_in_words
@@ -23,6 +23,7 @@ from ddptop_runner.base.paths import LAUNCHER
 from ddptop_runner.base.units import (
     NOT_AVAILABLE,
     duration,
+    local_time,
     name_ranks,
     percent,
     plural,

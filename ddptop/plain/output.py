@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     pass
 
-import datetime as dt
 import os
 import re
 from collections.abc import Sequence
@@ -100,15 +99,6 @@ def number(value: float | None, digits: int = 4) -> str:
 def count(value: int | None) -> str:
     """A whole number, or n/a."""
     return NOT_AVAILABLE if value is None else str(value)
-
-
-def local_time(moment: dt.datetime | None) -> str:
-    """A time of this machine's zone, with the date unless it is today."""
-    if moment is None:
-        return NOT_AVAILABLE
-    local = moment.astimezone()
-    same_day = local.date() == dt.datetime.now().astimezone().date()
-    return f"{local:%H:%M:%S}" if same_day else f"{local:%Y-%m-%d %H:%M}"
 
 
 def is_terminal() -> bool:

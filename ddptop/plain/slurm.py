@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ddptop.plain.output import count, local_time, table
-from ddptop_runner.base.units import NOT_AVAILABLE, duration
+from ddptop.plain.output import count, table
+from ddptop_runner.base.units import NOT_AVAILABLE, duration, local_time
 from ddptop_runner.launch.slurm import SlurmJob
 
 HEADERS = ("SLURM", "NAME", "STATE", "NODES", "PARTITION", "STARTS", "TIME LEFT", "REASON")

@@ -12,10 +12,12 @@ import pytest
 from ddptop import __main__ as main
 from ddptop.cli import cli
 from ddptop.plain import output
-from ddptop.plain.output import count, local_time, number, put_json, table
+from ddptop.plain.output import count, number, put_json, table
+from ddptop.view.figures import jobs
 from tests.runner.builders import gone, make_spec, put_job
 
 from ddptop_runner.base.clock import utc_now
+from ddptop_runner.base.units import local_time
 from ddptop_runner.host import procs
 from ddptop_runner.model.snapshot import Alert, Cause, Imbalance, RankSample
 
@@ -97,6 +99,14 @@ def test_ls_lists_the_living_first_and_the_old_on_request(ddptop_home, ddptop_cl
     everything = json.loads(ddptop_cli("ls", "--all", "--json").stdout)
     assert {row["job"] for row in everything["jobs"]} == {"old", "failed", "lost", "live"}
     assert everything["jobs"][0]["job"] == "live"
+
+
+def test_a_column_of_ls_is_one_entry_of_the_figures(ddptop_home, ddptop_cli, monkeypatch):
+    added = jobs.JobFigure(key="threads", ls=jobs.Plain(99, "THREADS", lambda job: "7"))
+    monkeypatch.setattr(jobs, "FIGURES", (*jobs.FIGURES, added))
+    put_job("old", {"state": "finished", "ended_at": utc_now()})
+    head, row = ddptop_cli("ls").stdout.splitlines()
+    assert (head.split()[-1], row.split()[-1]) == ("THREADS", "7")
 
 
 def test_ls_without_jobs_says_so_on_stderr_alone(ddptop_cli):

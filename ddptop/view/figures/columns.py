@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import TypeAlias
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple, TypeAlias
 
 import msgspec
 
@@ -31,6 +31,17 @@ class Column(msgspec.Struct, frozen=True):
     """Takes the width that the others leave, beyond its own."""
     most: int = 0
     """The widest that it becomes by that; 0 is no limit."""
+
+
+class Plain(NamedTuple):
+    """A column of a table in plain text."""
+
+    place: int
+    """From left to right."""
+    header: str
+    text: Callable[[Any], str] | None = None
+    """Its cell; None is the text of the figure."""
+    align: str = ">"
 
 
 def fit_columns(columns: Sequence[Column], width: int) -> list[tuple[Column, int]]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import datetime as dt
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 from msgspec.structs import replace
@@ -17,7 +17,7 @@ from msgspec.structs import replace
 from ddptop.view import words
 from ddptop.view.attention import Attention
 from ddptop.view.bars import bar
-from ddptop.view.figures.columns import Cell, Column, Row, plain_cell
+from ddptop.view.figures.columns import Cell, Column, Plain, Row, plain_cell
 from ddptop.view.figures.ranks import unknown
 from ddptop.view.filter import Facts, Vocabulary
 from ddptop.view.host_words import hosts_of
@@ -26,12 +26,16 @@ from ddptop.view.learning import LossTrend
 from ddptop.view.listed import Listed
 from ddptop.view.need import Need
 from ddptop.view.odd import worst_figure
+from ddptop.view.pause_words import short
 from ddptop.view.progress import percent_text, progress_of
+from ddptop.view.progress_words import bar_and_share, eta, share, step_cell
 from ddptop.view.rank_words import launcher_name
 from ddptop.view.text import Line, Span, cells_of, line
 from ddptop_runner.base import units
 from ddptop_runner.foreign.types import ForeignView
+from ddptop_runner.host.tree import RankUsage
 from ddptop_runner.job.registry import AnyJob, pause_of
+from ddptop_runner.jobs.contract import JobRow
 from ddptop_runner.model import run_step
 from ddptop_runner.model.snapshot import NodeSnapshot, Progress
 
@@ -79,6 +83,16 @@ class Look(msgspec.Struct, frozen=True):
         return isinstance(self.one.view, ForeignView)
 
 
+class PlainJob(msgspec.Struct, frozen=True):
+    """What the cells of `ls` and `ps` are made of."""
+
+    row: JobRow
+    now: dt.datetime
+    usage: RankUsage | None = None
+    """Of all its processes; measured for `ps` alone."""
+    gpus: str = ""
+
+
 class JobFigure(msgspec.Struct, frozen=True, kw_only=True):
     """One figure of a job; a part that is left out means that it is not shown there."""
 
@@ -105,6 +119,9 @@ class JobFigure(msgspec.Struct, frozen=True, kw_only=True):
     number: Callable[[AnyJob, NodeSnapshot, dt.datetime], Any] | None = None
     """What a filter compares."""
     unit: str = ""
+    ls: Plain | None = None
+    ps: Plain | None = None
+    """In the tables that these commands print."""
     help: tuple[str, str] | None = None
     """Term and meaning."""
 
@@ -216,6 +233,26 @@ def _left_s(view: AnyJob) -> float | None:
     return progress.eta_s if progress is not None and view.is_live else None
 
 
+def _plain_state(job: PlainJob) -> str:
+    pause = job.row.pause
+    return job.row.state if pause is None or job.row.state == "hung" else short(pause, job.now)
+
+
+def _here_and_world(job: PlainJob) -> str:
+    here, world = len(job.row.ranks), job.row.world_size
+    return str(here) if world == here else f"{here} of {_digits(world)}"
+
+
+def _digits(value: int | None) -> str:
+    return units.NOT_AVAILABLE if value is None else str(value)
+
+
+_PLAIN_JOB = Plain(0, "JOB", lambda job: job.row.job, "<")
+_PLAIN_COMMAND = Plain(13, "COMMAND", lambda job: job.row.command, "<")
+_PLAIN_STEP = Plain(9, "STEP", lambda job: step_cell(job.row))
+_PLAIN_ETA = Plain(11, "ETA", lambda job: eta(job.row.progress, job.row.eta_s))
+
+
 def _live(view: AnyJob) -> str:
     return "" if view.is_live else "dim"
 
@@ -224,14 +261,17 @@ FIGURES: tuple[JobFigure, ...] = (
     JobFigure(
         key="state", cell=lambda look: words.state_of(look.view, look.now), always=True,
         title="state", width=12, fitted=(9, 15, 15, 15), order="need",
+        ls=Plain(1, "STATE", _plain_state, "<"),
     ),
     JobFigure(
         key="job", cell=_job, always=True,
         title="job", width=12, fitted=(8, 16, 24, 30), order="name",
+        ls=_PLAIN_JOB, ps=_PLAIN_JOB,
     ),
     JobFigure(
         key="by", cell=lambda look: by_text(look.view, look.me), always=True,
         title="by", width=14, drop=6, least=MIDDLE, fitted=(6, 18, 18, 18),
+        ps=Plain(1, "LAUNCHER", lambda job: job.row.launcher, "<"),
         help=("by", "what started the ranks, such as ddptop, torchrun, or mp.spawn; ↳ marks a job "
               "that ddptop launched; for another user's job, the user's name comes first"),
     ),
@@ -240,6 +280,8 @@ FIGURES: tuple[JobFigure, ...] = (
         cell=_ranks, always=True,
         title="ranks", width=5, align=">", drop=12, least=ROOMY,
         number=lambda view, snapshot, now: snapshot.world_size or view.world_size,
+        ls=Plain(3, "RANKS", lambda job: _digits(job.row.world_size)),
+        ps=Plain(3, "RANKS", _here_and_world, "<"),
         help=("ranks", "the number of ranks; for a command, the number discovered so far"),
     ),
     JobFigure(
@@ -247,6 +289,7 @@ FIGURES: tuple[JobFigure, ...] = (
         cell=lambda look: (text, "") if (text := _gpus(look.snapshot)) else ("-", "dim"),
         title="GPUs", width=6, drop=5, least=MIDDLE, spare=True, order="gpus",
         number=lambda view, snapshot, now: len(held_by(snapshot)),
+        ps=Plain(5, "GPUS", lambda job: job.gpus or "-", "<"),
     ),
     JobFigure(
         key="why", cell=_why, always=True,
@@ -262,6 +305,8 @@ FIGURES: tuple[JobFigure, ...] = (
         key="done", cell=lambda look: (percent_text(look.progress), _live(look.view)),
         title="done", width=5, align=">", drop=2, spare=True,
         number=lambda view, snapshot, now: _done(view), unit="%",
+        ls=Plain(10, "DONE", lambda job: bar_and_share(job.row.progress)),
+        ps=Plain(10, "DONE", lambda job: share(job.row.progress)),
         help=("done", "percentage of the run completed; n/a if the total is unknown"),
     ),
     JobFigure(
@@ -270,6 +315,7 @@ FIGURES: tuple[JobFigure, ...] = (
         number=lambda view, snapshot, now: (
             None if (run := run_step.of_snapshot(snapshot)) is None else run.step
         ),
+        ls=_PLAIN_STEP, ps=_PLAIN_STEP,
         help=("step", "the run's step, counted across restarts; if an attempt's starting step is "
               "unknown, the steps taken in that attempt, marked *"),
     ),
@@ -299,6 +345,7 @@ FIGURES: tuple[JobFigure, ...] = (
         key="eta", cell=_eta,
         title="ETA", width=7, align=">", drop=4, spare=True,
         number=lambda view, snapshot, now: _left_s(view), unit="s",
+        ls=_PLAIN_ETA, ps=_PLAIN_ETA,
         help=("ETA", "time left at the current pace; requires a known total"),
     ),
     JobFigure(
@@ -306,6 +353,10 @@ FIGURES: tuple[JobFigure, ...] = (
         cell=lambda look: (calm_duration(elapsed_s(look.view, look.now)), _live(look.view)),
         title="elapsed", width=7, align=">", drop=9, least=WIDE, order="started",
         number=lambda view, snapshot, now: elapsed_s(view, now), unit="s",
+        ls=Plain(12, "STARTED", lambda job: units.local_time(job.row.started_at), "<"),
+        ps=Plain(8, "ELAPSED", lambda job: units.duration(
+            max(0.0, (job.now - job.row.started_at).total_seconds())
+        )),
         help=("elapsed",
               "time since launch, including restarts; for this attempt only where noted"),
     ),
@@ -313,6 +364,7 @@ FIGURES: tuple[JobFigure, ...] = (
         key="restarts", cell=_restarts,
         title="restarts", width=8, align=">", drop=13, least=WIDE, spare=True,
         number=lambda view, snapshot, now: snapshot.restarts_used,
+        ls=Plain(4, "ATTEMPT", lambda job: _digits(job.row.attempt)),
         help=("restarts", "used and allowed, as in 1/3; progress resets the number used"),
     ),
     JobFigure(
@@ -333,6 +385,16 @@ FIGURES: tuple[JobFigure, ...] = (
             default=None,
         ),
     ),
+    JobFigure(key="user", ps=Plain(2, "USER", lambda job: job.row.user, "<")),
+    JobFigure(
+        key="cpu",
+        ps=Plain(6, "CPU", lambda job: units.percent(job.usage and job.usage.cpu_percent)),
+    ),
+    JobFigure(
+        key="memory",
+        ps=Plain(7, "MEMORY", lambda job: units.size(job.usage and job.usage.rss_bytes)),
+    ),
+    JobFigure(key="command", ls=_PLAIN_COMMAND, ps=_PLAIN_COMMAND),
 )  # fmt: skip
 """In the order of the table; a filter compares the least `util` of the devices, the most `mem`."""
 
@@ -385,6 +447,26 @@ def without_empty(columns: Sequence[Column], rows: Sequence[Row]) -> tuple[Colum
         if column.key not in spare
         or any(plain_cell(row.get(column.key, ("", ""))).strip(" -") for row in rows)
     )
+
+
+def plain_table(
+    jobs: Sequence[PlainJob], of: Literal["ls", "ps"]
+) -> tuple[list[str], list[list[str]], list[int]]:
+    """Headers, rows, and the columns that are aligned right, of the table in plain text.
+
+    `ps` has a column of what a job's output says only where one says it.
+    """
+    counts = of == "ls" or any(j.row.step is not None or j.row.progress is not None for j in jobs)
+    parts: list[Plain] = [
+        part
+        for one in FIGURES
+        if (part := one.ls if of == "ls" else one.ps) is not None
+        and (counts or one.key not in ("step", "done", "eta"))
+    ]
+    parts.sort(key=lambda part: part.place)
+    rows = [[part.text(job) for part in parts if part.text is not None] for job in jobs]
+    right = [at for at, part in enumerate(parts) if part.align == ">"]
+    return [part.header for part in parts], rows, right
 
 
 def job_row(

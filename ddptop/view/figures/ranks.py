@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import msgspec
 from msgspec.structs import replace
 
-from ddptop.view.figures.columns import Column
+from ddptop.view.figures.columns import Column, Plain
 from ddptop.view.filter import Facts, Filter, Vocabulary
 from ddptop.view.rank_words import (
     counts_own,
@@ -58,16 +58,6 @@ class Place(NamedTuple):
     drop: int = 0
     vs: int = 0
     """Of the column with the distance from the median beside it; 0: there is none."""
-
-
-class Plain(NamedTuple):
-    """A column of the table that `ddptop status` prints."""
-
-    place: int
-    header: str
-    text: Callable[[RankSample], str] | None = None
-    """Where it is not written as elsewhere."""
-    align: str = ">"
 
 
 class Apart(NamedTuple):
@@ -169,6 +159,7 @@ class RankFigure(msgspec.Struct, frozen=True, kw_only=True):
     unit: str = ""
     """Of the number in a filter."""
     plain: Plain | None = None
+    """In the table that `ddptop status` prints."""
     card: Card | None = None
     map: Map | None = None
     help: tuple[str, str] | None = None

@@ -5,6 +5,7 @@ Unknown is "n/a", never 0.
 
 from __future__ import annotations
 
+import datetime as dt
 import math
 import re
 from collections.abc import Iterable, Sequence, Sized
@@ -208,3 +209,12 @@ def ranks_in(words: str) -> list[int]:
             most = int(last) if last.isdigit() else int(first)
             found += range(int(first), min(most, int(first) + MOST_IN_WORDS) + 1)
     return found
+
+
+def local_time(moment: dt.datetime | None) -> str:
+    """A time of this machine's zone, with the date unless it is today."""
+    if moment is None:
+        return NOT_AVAILABLE
+    local = moment.astimezone()
+    same_day = local.date() == dt.datetime.now().astimezone().date()
+    return f"{local:%H:%M:%S}" if same_day else f"{local:%Y-%m-%d %H:%M}"

@@ -65,6 +65,8 @@ def run(
     live = not is_over()
     if spec is not None and spec.placement is not None and live:
         _fetch(folder, attempt, None if rank == "all" else [rank], keep=follow)
+    elif spec is not None and spec.placement is not None and isinstance(rank, int):
+        _tell_of_rest(folder, attempt, rank)
     _check(folder, spec, rank, attempt, wait=follow and live)
     existing = logs.attempts(folder)
     chosen = attempt if attempt is not None else existing[-1] if existing else 0
@@ -112,6 +114,23 @@ def _fetch(folder: RunFolder, attempt: int | None, ranks: list[int] | None, *, k
             time.sleep(RENEW_S)
 
     threading.Thread(target=renew, name="renew", daemon=True).start()
+
+
+def _tell_of_rest(folder: RunFolder, attempt: int | None, rank: int) -> None:
+    """Say where the part of an ended job's log may be that was not fetched."""
+    from ddptop_runner.jobs.far_files import FAR
+
+    far = FAR.fetch_log(folder, attempt, [rank])
+    if far is None:
+        return
+    chosen = far.attempt if attempt is None else attempt
+    try:
+        with logs.LogFile(folder.log_file(chosen, rank)) as file:
+            is_whole = file.first == 0
+    except OSError:
+        is_whole = False
+    if not is_whole and (elsewhere := far.left_there(chosen, rank)) is not None:
+        say(f"ddptop: rank {rank}'s log was not fetched completely; the rest {elsewhere}")
 
 
 def _check(

@@ -228,6 +228,7 @@ class LogReader:
     def _look_for_places(self) -> None:
         self._places_at = time.monotonic()
         assert self._folder is not None
+        was_known = self._far is not None
         self._far = far = FAR.want_log(self._folder, self._view.attempt, self._view.whose)
         attempts = tuple(logs.attempts(self._folder))
         if far is not None:
@@ -253,6 +254,8 @@ class LogReader:
                 for rank in own:
                     self._tails.add(rank, self._folder.log_file(attempt, rank))
             self._deliver(PlacesRead(self._generation, places))
+        if self._file is not None and far is not None and not was_known:
+            is_other = is_other or self._file.bounds()[0] > 0  # its note tells where the rest is
         if self._file is not None and is_other and attempt == self._opened:
             self._missing = True  # it is opened anew
 
@@ -313,14 +316,20 @@ class LogReader:
         if whose is None or places.has_launcher:
             speaker = whose if whose not in (None, LAUNCHER) and places.is_tagged else None
             whose = LAUNCHER
+        far, attempt = self._far, places.attempt
+        elsewhere = None if far is None else far.left_there(attempt, whose)
         try:
-            self._file = FileLog(folder.log_file(places.attempt, whose), speaker, view.until)
+            path = folder.log_file(attempt, whose)
+            self._file = FileLog(path, speaker, view.until, elsewhere)
         except FileNotFoundError:
-            if self._far is not None and self.is_live:
-                self._miss_far(self._far, whose)
+            if far is not None and self.is_live:
+                self._miss_far(far, whose)
                 return
             who = "the launcher" if whose == LAUNCHER else f"rank {whose}"
-            self._miss(f"{who} has no log for attempt {places.attempt}", "")
+            if elsewhere is None:
+                self._miss(f"{who} has no log for attempt {attempt}", "")
+            else:
+                self._miss(f"{who}'s log of attempt {attempt} was not fetched", f"it {elsewhere}")
 
     def _miss_far(self, far: Far, rank: int) -> None:
         """Say where a log is that has not come yet, and why."""

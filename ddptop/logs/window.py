@@ -108,14 +108,22 @@ class FileLog:
         path: the file.
         speaker: show only the lines of this rank, of a log whose lines say whose they are.
         until: take this byte as the log's end, as it was at an earlier time.
+        elsewhere: where the head of the log may be, if it is not here.
 
     Raises:
         OSError: it cannot be opened.
     """
 
-    def __init__(self, path: Path, speaker: int | None = None, until: int | None = None) -> None:
+    def __init__(
+        self,
+        path: Path,
+        speaker: int | None = None,
+        until: int | None = None,
+        elsewhere: str | None = None,
+    ) -> None:
         self._log = LogFile(path)
         self._path, self._speaker, self._until = path, speaker, until
+        self._elsewhere = elsewhere
 
     def close(self) -> None:
         """Let go of the file."""
@@ -160,7 +168,7 @@ class FileLog:
             low = part.at
         first = self._log.first
         if first and low <= first:
-            rows.insert(0, LogRow(first, first, dropped_note(first), is_note=True))
+            rows.insert(0, LogRow(first, first, dropped_note(first, self._elsewhere), is_note=True))
         return Page(tuple(rows), low, max(low, high), partial)
 
     def page_on(self, after: int, want: int, least: Level = "") -> Page:

@@ -9,7 +9,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
+from ddptop.logs.reader import LogReader, LogView
 from tests.runner.builders import make_spec, put_job
 from tests.runner.nodes import placement, ranks_and_devices
 
@@ -122,6 +124,64 @@ def test_a_reader_that_wants_a_log_sees_it_grow(head: Head, wait_until: Callable
     assert (known.attempt, known.ranks, known.hosts) == (0, (0, 1, 2, 3), ("a", "a", "b", "b"))
     head.write("b", 3, "two\n")
     wait_until(lambda: logs.last_lines(path, 1) == ["two"])
+
+
+@pytest.fixture
+def ended(ddptop_home: Path) -> RunFolder:
+    """A job that has ended, and whose node `b` has kept logs that were not fetched."""
+    ranks, gpus = ranks_and_devices(per_host=2)
+    placed = placement(per_host=2)
+    nodes = [msgspec.structs.replace(node, members="/state/members") for node in placed.nodes]
+    placed = msgspec.structs.replace(placed, nodes=nodes)
+    was = {"ranks": ranks, "gpus": gpus, "state": "failed"}
+    folder = put_job(snapshot=was, placement=placed, nproc=4, job_id="train@1")
+    log = folder.log_file(0, 0)
+    log.parent.mkdir(parents=True)
+    log.write_text("all of it\n")
+    return folder
+
+
+THERE = "may be on b: scp b:/state/members/train@1.1/logs/attempt-0/rank-3.log ."
+
+
+def write_end(path: Path) -> None:
+    with path.open("wb") as file:
+        file.seek(64 * 4096)
+        file.write(b"cut\nthe end\n")
+
+
+def test_a_log_that_was_not_fetched_names_its_place(ended: RunFolder, ddptop_cli: Cli):
+    said = f"ddptop: rank 3's log was not fetched completely; the rest {THERE}"
+    shown = ddptop_cli("logs", "train", "-r", "3")
+    assert (shown.returncode, shown.stdout) == (1, "")
+    assert shown.stderr.splitlines()[0] == said
+    write_end(ended.log_file(0, 3))
+    shown = ddptop_cli("logs", "train", "-r", "3", "-n", "1")
+    assert (shown.returncode, shown.stdout) == (0, "the end\n")
+    assert shown.stderr == f"{said}\n"
+    assert ddptop_cli("logs", "train", "-r", "0").stderr == ""
+
+
+def test_the_pane_of_a_log_that_was_not_fetched_names_its_place(
+    ended: RunFolder, wait_until: Callable[..., None]
+):
+    told: list[Any] = []
+    reader = LogReader(ended, told.append)
+    reader.is_live = False
+    reader.start()
+    try:
+        reader.open(1, LogView(whose=3))
+        wait_until(lambda: [m for m in told if getattr(m, "remedy", "") == f"it {THERE}"])
+        assert told[-1].words == "rank 3's log of attempt 0 was not fetched"
+        write_end(ended.log_file(0, 3))
+        note = f"──── 256 KiB of earlier output {THERE} ────"
+        wait_until(lambda: getattr(told[-1], "rows", None))
+        assert [row.text for row in told[-1].rows] == [note, "the end"]
+        reader.open(2, LogView(whose=0))
+        wait_until(lambda: told[-1].generation == 2 and getattr(told[-1], "rows", None))
+        assert [row.text for row in told[-1].rows] == ["all of it"]
+    finally:
+        reader.stop()
 
 
 def test_a_job_on_one_machine_asks_nobody(ddptop_home: Path):

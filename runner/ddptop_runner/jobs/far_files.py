@@ -9,12 +9,14 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Sequence
+from pathlib import Path
 
 import msgspec
 
 from ddptop_runner.base.errors import DdptopError
 from ddptop_runner.base.paths import RunFolder
 from ddptop_runner.job.registry import JobView, read_job
+from ddptop_runner.model.spec import JobSpec
 from ddptop_runner.node import control
 
 RENEW_S = 5.0
@@ -37,6 +39,17 @@ class Far(msgspec.Struct, frozen=True):
     """By how many seconds each of these hosts' clocks is ahead of this one's."""
     silent: tuple[str, ...] = ()
     """Why hosts did not answer when their files were asked for."""
+    folders: tuple[str | None, ...] = ()
+    """Where each of these ranks writes; `HOST:PATH` if not on this file system; None: unknown."""
+
+    def left_there(self, attempt: int, rank: int) -> str | None:
+        """Where the part of a log that was not fetched may be, and how to get it."""
+        folder = dict(zip(self.ranks, self.folders, strict=False)).get(rank)
+        if folder is None:
+            return None
+        log = RunFolder(Path(folder)).log_file(attempt, rank)
+        host, is_away, _ = str(log).partition(":/")
+        return f"may be on {host}: scp {log} ." if is_away else f"may be in {log}"
 
 
 class _Wish(msgspec.Struct):
@@ -147,6 +160,7 @@ def _far(view: JobView, before: Far | None) -> Far:
     snapshot = view.snapshot
     if snapshot is None:
         return before or Far(0)
+    folders = _folders(view.spec)
     ahead = {node.host: node.clock_offset_s or 0.0 for node in snapshot.nodes}
     return Far(
         attempt=snapshot.attempt or 0,
@@ -154,7 +168,25 @@ def _far(view: JobView, before: Far | None) -> Far:
         hosts=tuple(rank.host for rank in snapshot.ranks),
         clocks=tuple(ahead.get(rank.host, 0.0) for rank in snapshot.ranks),
         silent=() if before is None else before.silent,
+        folders=tuple(folders.get(rank.host) for rank in snapshot.ranks),
     )
+
+
+def _folders(spec: JobSpec) -> dict[str, str]:
+    """By host, the run folder of a node's part; `HOST:PATH` where only its host has it."""
+    from ddptop_runner.launch.ssh import is_here
+    from ddptop_runner.node.remote import node_job_id
+
+    placement = spec.placement
+    assert placement is not None  # the job is on several machines
+    found = {}
+    for index, node in enumerate(placement.nodes):
+        if node.members is not None:
+            path = f"{node.members}/{node_job_id(spec.job_id, index)}"
+            is_away = placement.by == "ssh" and not is_here(node.host)
+            host = f"[{node.host}]" if ":" in node.host else node.host  # an IPv6 address
+            found[node.host] = f"{host}:{path}" if is_away else path
+    return found
 
 
 FAR = FarFiles()

@@ -22,6 +22,7 @@ import msgspec
 
 from ddptop_runner.base import interpreters
 from ddptop_runner.base.errors import DdptopError, UsageError
+from ddptop_runner.base.paths import members_dir
 from ddptop_runner.base.start import own_command
 from ddptop_runner.host import procs
 from ddptop_runner.host.addresses import MOST_ADDRESSES, addresses
@@ -81,6 +82,8 @@ class HostFacts(Base, frozen=True, kw_only=True):
     ddptop: str
     command: list[str]
     """The argv of `ddptop-node` there."""
+    members: str = ""
+    """Where its parts of jobs lie."""
     hostname: str
     boot_id: str | None
     python: str
@@ -163,6 +166,7 @@ def facts(question: Question) -> HostFacts:
     return HostFacts(
         ddptop=__version__,
         command=own_command("node"),
+        members=str(members_dir()),
         hostname=socket.gethostname(),
         boot_id=procs.boot_id(),
         python=question.python,

@@ -112,6 +112,7 @@ def judge(hosts: Sequence[Surveyed], wanted: Wanted) -> Judged:
                 devices=facts.devices,
                 python=facts.python,
                 command=facts.command,
+                members=facts.members or None,
                 ports=facts.ports[:-1],
             )
             for one, facts in there

@@ -68,6 +68,8 @@ class NodeSpec(Base, frozen=True, kw_only=True):
     """The job's interpreter there."""
     command: list[str]
     """The argv that runs ddptop's node process there, without the ssh or srun in front of it."""
+    members: str | None = None
+    """The folder there in which parts of jobs have theirs, with logs and evidence."""
     ports: list[int]
     """TCP ports that were free there; an attempt's store takes the one of its number."""
 

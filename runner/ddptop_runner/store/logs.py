@@ -73,10 +73,15 @@ def _numbers(directory: Path, prefix: str, suffix: str) -> list[int]:
 # -- one log ---------------------------------------------------------------------------------------
 
 
-def dropped_note(size_bytes: int) -> str:
-    """The line that stands for the dropped head of a log."""
-    size = units.size(size_bytes)
-    return f"──── {size} of earlier output dropped: log limit reached or disk full ────"
+def dropped_note(size_bytes: int, elsewhere: str | None = None) -> str:
+    """The line that stands for the missing head of a log.
+
+    Args:
+        size_bytes: how much is missing.
+        elsewhere: where it may be, of a log of another host.
+    """
+    why = elsewhere or "dropped: log limit reached or disk full"
+    return f"──── {units.size(size_bytes)} of earlier output {why} ────"
 
 
 def head_hole(fd: int) -> int:

@@ -57,6 +57,8 @@ ABSENT_AFTER_S = 3.0
 """A supervisor that is started again binds its socket sooner."""
 SUPERVISOR_S = 5.0
 """In which a supervisor writes its first snapshot, or after the event of its end the last one."""
+YIELD_S = 20.0
+"""In which a later launch that contests the same machines has ended what it started."""
 KEPT_S = 14 * 86400.0
 """What a node keeps of an ended job, counted from its last output."""
 REQUEST_S = 60.0
@@ -101,14 +103,20 @@ def start(order: nl.Start) -> dict[str, Any]:
     if (interface := gloo_interface(order.rendezvous, {**os.environ, **env})) is not None:
         env[GLOO_INTERFACE] = interface
     wrap = survival.plan(survival.gather(os.environ)).wrap
-    with usage.taking() if spec.devices else contextlib.nullcontext():
-        if not membership.force and (taken := usage.taken_from(spec)) is not None:
-            raise ControlError(taken)
-        _make_folders(folder)
-        write_spec(folder, spec)
-        note = start_guardian(folder, spec, env, wrap, attempt=order.attempt)
-        if spec.devices:  # they show as taken once the snapshot of its last end is replaced
-            _until(lambda: read_job(folder).is_live)
+    deadline_s = boottime_s() + YIELD_S
+    while True:
+        with usage.taking() if spec.devices else contextlib.nullcontext():
+            holders = [] if membership.force else usage.holders_of(spec)
+            if not holders:
+                _make_folders(folder)
+                write_spec(folder, spec)
+                note = start_guardian(folder, spec, env, wrap, attempt=order.attempt)
+                if spec.devices:  # they show as taken once its last snapshot is replaced
+                    _until(lambda: read_job(folder).is_live)
+                break
+        if boottime_s() > deadline_s or not usage.will_yield(holders, spec):
+            raise ControlError(usage.taken_in_words(spec, holders))
+        time.sleep(RECONNECT_S)
     return {"folder": str(folder.path), "note": note}
 
 

@@ -12,6 +12,7 @@ Whoever takes devices holds `taking()` from the look at the claims to the writin
 from __future__ import annotations
 
 import contextlib
+import datetime as dt
 import errno
 import fcntl
 import os
@@ -276,20 +277,41 @@ def claims(besides: str | None = None) -> list[tuple[str, Device]]:
     ]
 
 
-def taken_from(spec: JobSpec) -> str | None:
-    """Which other jobs have devices of a job, in words; None where none has."""
-    held: dict[str, list[Device]] = {}
-    claimed = claims(besides=spec.job_id)
-    for device in spec.devices or ():
-        for job in {job for job, other in claimed if is_same(other, device)}:
-            held.setdefault(job, []).append(device)
-    return (
-        "; ".join(
-            f"{names_of(devices)} {'is' if len(devices) == 1 else 'are'} reserved by job {job}"
-            for job, devices in held.items()
-        )
-        or None
+def holders_of(spec: JobSpec) -> list[JobView]:
+    """Other live jobs of this machine that have devices of a job."""
+    return [
+        view
+        for view in _holders_here()
+        if view.spec.job_id != spec.job_id and _shared(view.spec, spec)
+    ]
+
+
+def _shared(one: JobSpec, other: JobSpec) -> list[Device]:
+    return [d for d in other.devices or () if any(is_same(d, e) for e in one.devices or ())]
+
+
+def taken_in_words(spec: JobSpec, holders: Sequence[JobView]) -> str:
+    """`GPU 0 is reserved by job resnet`, of each job that has devices of this one."""
+    return "; ".join(
+        f"{names_of(devices)} {'is' if len(devices) == 1 else 'are'} reserved by job {view.job}"
+        for view in holders
+        if (devices := _shared(view.spec, spec))
     )
+
+
+def will_yield(holders: Sequence[JobView], spec: JobSpec) -> bool:
+    """Whether those that have devices of a node's part may be about to give them back.
+
+    Two launches on several machines may each have got one of them. The later one gives up at once.
+    """
+    return all(
+        view.spec.membership is not None and _launched(view.spec) > _launched(spec)
+        for view in holders
+    )
+
+
+def _launched(spec: JobSpec) -> tuple[dt.datetime, str]:
+    return spec.created_at, spec.job_id.rpartition(".")[0]  # the parts of a job differ behind that
 
 
 def queued_before(spec: JobSpec) -> list[str]:

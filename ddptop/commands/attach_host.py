@@ -26,15 +26,18 @@ def run_there(target: str, *, readonly: bool, ascii_only: bool | None, terminal:
         DdptopError: ssh failed, or ddptop is missing there.
     """
     host, _, job = target.rpartition(":")
+    if not host:
+        raise UsageError(f"{target!r} names no host", "use HOST:JOB, or JOB alone")
     if job:
         check_name(job)
     (asked,) = parse_hosts(host, "attach")[:1]
     if asked.host != host:
         raise UsageError(f"{target!r} is not a valid HOST:JOB", "use a host that ssh understands")
     if not terminal:
+        verb = f"status {job}" if job else "ls"
         raise UsageError(
             "attach needs a terminal",
-            f"use `ssh {shlex.quote(host)} ddptop status {job}` in scripts",
+            f"use `ssh {shlex.quote(host)} ddptop {verb}` in scripts",
         )
     words = ["attach", *([job] if job else [])]
     words += ["--readonly"] if readonly else []

@@ -22,7 +22,8 @@ def run(job: str | None, rank: int | None) -> int:
     for entry in commands.stacks(view, rank)["stacks"]:
         host = host_of(view.snapshot, entry["rank"])
         where = "" if host is None else f" on {host}"
-        put(f"--- {owner_in_words(entry['rank'])} (pid {entry['pid']}{where}) ---")
+        pid = "not started" if entry["pid"] is None else f"pid {entry['pid']}"
+        put(f"--- {owner_in_words(entry['rank'])} ({pid}{where}) ---")
         put(entry["text"].rstrip() if entry["text"] else f"no stacks: {entry['note']}")
         if entry.get("loader"):
             put(entry["loader"].rstrip())

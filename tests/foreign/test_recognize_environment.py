@@ -276,6 +276,11 @@ def test_a_job_of_another_ddptop_is_shown_as_such():
     assert job.notes == ("ddptop job mine in another state folder",)
 
 
+def test_a_part_of_a_job_on_several_machines_is_shown_as_such():
+    job = find_one(ddptop_job(600, DDPTOP_JOB_ID="mine@abc.1"))
+    assert job.notes == ("ddptop job mine on several machines: attach to it where it was launched",)
+
+
 def test_when_it_was_started_and_what_is_printed():
     agent, *ranks = torchrun(100, 0, 1)
     argv = ("/venv/bin/python", "/venv/bin/torchrun", "a b.py", "\x1b[2J\nx", "\udcff")

@@ -137,11 +137,15 @@ REFUSED = {
     ),
     "no such GPUs": (
         {"devices": None, "gpus_problem": "GPU 7 is not on this machine"},
-        "b: GPU 7 is not on this machine; choose its GPUs, as in HOST:0-3",
+        "b: GPU 7 is not there; choose its GPUs, as in HOST:0-3",
+    ),
+    "no GPUs where some are asked for": (
+        {"devices": None, "gpus_problem": "no GPUs found on this machine"},
+        "b: no GPUs found there; list it without GPUs, and pass --nproc N, the ranks of each host",
     ),
     "no GPUs at all": (
         {"devices": None},
-        "b: it has no GPUs, so the number of its ranks is unknown; pass --nproc N,"
+        "b: no GPUs there, so the number of ranks is unknown; pass --nproc N,"
         " the ranks of each host",
     ),
 }

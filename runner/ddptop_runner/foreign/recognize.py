@@ -392,8 +392,11 @@ def _draft(tree: Tree, by_rank: dict[int, list[_Claimed]]) -> JobDraft | None:
     if claim.scheme in _HAS_LAUNCHER and without:
         draft.notes.append(NO_LAUNCHER if len(without) == len(chosen) else _partly_gone(without))
     if draft.launcher == "ddptop":
-        name = (chosen[0].process.environ or {})["DDPTOP_JOB_ID"].rpartition("@")[0]
-        draft.notes.append(f"ddptop job {sanitize(name[:80])} in another state folder")
+        name, _, nonce = (chosen[0].process.environ or {})["DDPTOP_JOB_ID"].rpartition("@")
+        where = "in another state folder"
+        if "." in nonce:  # a node's part
+            where = "on several machines: attach to it where it was launched"
+        draft.notes.append(f"ddptop job {sanitize(name[:80])} {where}")
     draft.notes += _missing(chosen)
     return draft
 

@@ -109,7 +109,7 @@ def _require_gpus(one: HostRequest, option: str) -> None:
         if one.gpus is not None:
             parse_gpus(one.gpus)
     except UsageError as error:
-        message = error.message.replace("--gpus ", "", 1)
+        message = error.message.replace(f"--gpus {one.gpus!r}: ", "", 1)
         raise UsageError(f"{option}: the GPUs of {one.host}: {message}", error.hint) from None
 
 

@@ -248,14 +248,17 @@ def _devices(hosts: Sequence[Surveyed], there: _There, wanted: Wanted) -> list[R
     listed = ",".join(_typed(request) for request in well)
     for one, facts in there:
         host = (one.request.host,)
-        if (problem := facts.gpus_problem) is not None:
+        if facts.gpus_problem is not None:
+            problem = facts.gpus_problem.replace("on this machine", "there")
             remedy = "choose its GPUs, as in HOST:0-3"
+            if "no GPUs" in problem:
+                remedy = "list it without GPUs, and pass --nproc N, the ranks of each host"
             if "busy" in problem or "free" in problem:
                 others = f"use --hosts {listed}, " if listed and len(well) < len(hosts) else ""
                 remedy = f"{others}choose other GPUs, as in HOST:0-3, or pass --force"
             found.append(Refusal(host, problem, remedy))
         elif ranks_of(one.request, facts, wanted) is None:
-            problem = "it has no GPUs, so the number of its ranks is unknown"
+            problem = "no GPUs there, so the number of ranks is unknown"
             found.append(Refusal(host, problem, "pass --nproc N, the ranks of each host"))
         elif wanted.nproc is None and one.request.slots is None:
             continue

@@ -1,7 +1,7 @@
-"""What keeps a full disk from ending a job: reserved blocks, dropped log heads, a reserve file.
+"""Keeps a full disk from ending a job: reserved blocks, dropped log heads, and a reserve file.
 
-Nothing here needs a copy of any data. A call that the file system does not know raises OSError
-with an errno of `UNSUPPORTED`.
+Nothing here copies data. A call that the file system does not support raises OSError with an errno
+in `UNSUPPORTED`.
 """
 
 from __future__ import annotations
@@ -32,38 +32,38 @@ DEFAULT_LIMIT_BYTES = 1 << 30
 MIN_RESERVE_BYTES = MIB
 MAX_RESERVE_BYTES = 64 * MIB
 RESERVE_S = 10.0
-"""The blocks in reserve last for so long at the log's present growth."""
+"""How long the reserved blocks last at a log's present rate of growth."""
 SHARE_OF_ROOM = 16
-"""Beyond the least, a log holds at most this part of what is free, or half of its own size."""
+"""Beyond the minimum, a log reserves at most 1/16 of free space, or half of its own size."""
 MOST_GIVEN_BYTES = 4 * MIB
 LEAST_LEFT_BYTES = 64 * 1024
-"""Of a log that gives up its head."""
+"""Minimum size of a log after its head is dropped."""
 STEP_BYTES = 64 * 1024
-"""Blocks change files in steps of this, since others take what is free for a moment."""
+"""Blocks move between files in steps of this, since others may take what is briefly free."""
 SPARE_BYTES = 64 * 1024
-"""Blocks beyond the end of the snapshot, which grows when something goes wrong."""
+"""Blocks reserved beyond the end of the snapshot, which grows when something goes wrong."""
 
 
 @dataclass(frozen=True)
 class DiskRoom:
-    """A file system's room, as far as this user may fill it."""
+    """Free space on a file system, as available to this user."""
 
     free_bytes: int
     total_bytes: int
 
     @property
     def is_low(self) -> bool:
-        """Less than 1 GiB, or on a small disk less than a twentieth of it."""
+        """Whether there is less than 1 GiB or, on a small disk, less than a twentieth of it."""
         return self.free_bytes < min(LOW_BYTES, LOW_FRACTION * self.total_bytes)
 
 
 def is_no_room(error: BaseException) -> bool:
-    """Whether the disk is full, or this user's quota used up."""
+    """Whether the error means a full disk or an exceeded quota."""
     return isinstance(error, OSError) and error.errno in NO_ROOM
 
 
 def room(path: Path) -> DiskRoom | None:
-    """The room on the disk of `path`; None if it cannot be queried."""
+    """Free space on the file system of `path`; None if it cannot be queried."""
     try:
         found = os.statvfs(path)
     except OSError:
@@ -89,49 +89,49 @@ def _fallocate(fd: int, mode: int, offset: int, length: int) -> None:
 
 
 def reserve(fd: int, offset: int, length: int) -> None:
-    """Have blocks for that range, without changing the file's size.
+    """Reserve blocks for that range without changing the file's size.
 
     Raises:
-        OSError: there is no room, or the file system cannot.
+        OSError: no space is left, or the file system does not support it.
     """
     _fallocate(fd, KEEP_SIZE, offset, length)
 
 
 def punch(fd: int, offset: int, length: int) -> None:
-    """Give back the blocks of that range, which must be whole ones; it then reads as zeros.
+    """Release the blocks of that range, which must be whole blocks and then reads as zeros.
 
     Raises:
-        OSError: the file system cannot.
+        OSError: the file system does not support it.
     """
     _fallocate(fd, PUNCH_HOLE | KEEP_SIZE, offset, length)
 
 
 def trim(path: Path) -> None:
-    """Give back the blocks beyond a file's end; nothing may write to it any more."""
+    """Release the blocks beyond the end of a file that nothing writes to any longer."""
     with contextlib.suppress(OSError):
         os.truncate(path, path.stat().st_size)
 
 
 class RankLog:
-    """One log while the job runs: kept within its limit, with room for its next lines.
+    """One log of a running job, kept within its limit and with room for its next lines.
 
-    A rank's print fails with ENOSPC once the disk is full, and that ends the rank. So each log has
-    blocks beyond its end, enough for the next seconds. When the disk has none to add, a log gives
-    up its head (`give_head`). The rank appends throughout: only blocks before the end change.
+    On a full disk, a rank's print fails with ENOSPC, which ends the rank. Each log therefore has
+    blocks reserved beyond its end, enough for the next seconds. If the disk has none left, a log
+    gives up its head (`give_head`). The rank keeps appending; only blocks before the end change.
 
     Args:
         path: the log.
-        limit_bytes: of what is kept of it.
+        limit_bytes: maximum size to keep.
     """
 
     def __init__(self, path: Path, limit_bytes: int) -> None:
         self.path = path
         self.growth = 0.0
-        """Bytes per second, of late."""
+        """Recent growth, in bytes per second."""
         self.live_bytes = 0
-        """What of the log is not dropped."""
+        """Size of the log without the dropped head."""
         self.lacks_room = False
-        """Whether the blocks that are wanted could not be had."""
+        """Whether the last reservation failed for lack of space."""
         self.can_punch = True
         """False once the file system has refused to drop a head."""
         self._limit = limit_bytes
@@ -141,7 +141,7 @@ class RankLog:
 
     @property
     def reserved_bytes(self) -> int:
-        """Blocks beyond the log's end, in bytes."""
+        """Size of the blocks beyond the log's end."""
         return max(0, self._reserved_to - self._size)
 
     @property
@@ -150,7 +150,7 @@ class RankLog:
         return self.lacks_room and self.reserved_bytes < 0.6 * self._wanted
 
     def look(self, now_s: float) -> int:
-        """Do what is due, about once a second; how many bytes were dropped for the limit.
+        """Maintain limit and reserve, about once per second; returns the bytes dropped.
 
         Raises:
             OSError: there is no such file.
@@ -164,7 +164,7 @@ class RankLog:
         return dropped
 
     def hold(self) -> None:
-        """Have blocks for the next seconds; `lacks_room` says whether they could be had.
+        """Reserve blocks for the next seconds, and set `lacks_room` accordingly.
 
         Raises:
             OSError: there is no such file.
@@ -191,7 +191,7 @@ class RankLog:
                     return
 
     def give_head(self, taker: RankLog) -> int:
-        """Drop the head, and have `taker` reserve its blocks; how many bytes were dropped.
+        """Drop the head so that `taker` can reserve its blocks; returns the bytes dropped.
 
         Raises:
             OSError: one of the files is gone.
@@ -214,7 +214,7 @@ class RankLog:
 
     def _measure(self, fd: int, now_s: float) -> None:
         size = os.fstat(fd).st_size
-        if size < self._size:  # cut short by someone
+        if size < self._size:  # truncated by someone
             self._reserved_to = 0
         if self._looked_s is not None and now_s > self._looked_s:
             rate = max(0, size - self._size) / (now_s - self._looked_s)
@@ -223,7 +223,7 @@ class RankLog:
         self.live_bytes = size - head_hole(fd)
 
     def _drop(self, fd: int, amount: int) -> int:
-        """Drop about so many bytes at the head; how many."""
+        """Drop about that many bytes at the head; returns how many."""
         start = self._size - self.live_bytes
         stop = start + amount
         stop -= stop % BLOCK_BYTES
@@ -243,7 +243,7 @@ class Reserve:
 
     Args:
         path: the file.
-        size_bytes: how much it holds.
+        size_bytes: its size.
     """
 
     def __init__(self, path: Path, size_bytes: int) -> None:
@@ -252,7 +252,7 @@ class Reserve:
         self._is_held = False
 
     def take(self) -> bool:
-        """Hold all of it; False where there is no room."""
+        """Reserve all of it; returns False if there is not enough space."""
         if self._is_held and self._path.exists():
             return True
         try:
@@ -266,17 +266,17 @@ class Reserve:
         return True
 
     def release(self) -> None:
-        """Give all of it back."""
+        """Release all of it."""
         with contextlib.suppress(OSError):
             self._path.unlink()
         self._is_held = False
 
 
 class SteadyFile:
-    """Replaces one JSON file as a whole. While there is room, by rename; without, in place.
+    """Replaces one JSON file as a whole, by renaming or, on a full disk, in place.
 
-    Blocks beyond its end make room for a longer content. In place, a reader may see half of the
-    new content, once; a shorter one is padded with newlines.
+    Blocks reserved beyond its end make room for longer content. During an update in place, a reader
+    may briefly see half of it; shorter content is padded with newlines.
 
     Args:
         path: the file.
@@ -285,10 +285,10 @@ class SteadyFile:
     def __init__(self, path: Path) -> None:
         self._path = path
         self.no_room = False
-        """Whether the last write found the disk full."""
+        """Whether the disk was full at the last write."""
 
     def write(self, data: bytes) -> bool:
-        """Replace the content; False where even the old blocks could not be used."""
+        """Replace the content; returns False if even the old blocks could not be used."""
         try:
             write_atomic(self._path, data)
         except OSError as error:
@@ -311,7 +311,7 @@ class SteadyFile:
         return True
 
     def close(self) -> None:
-        """Give the blocks beyond its end back."""
+        """Release the blocks beyond its end."""
         trim(self._path)
 
 

@@ -1,6 +1,6 @@
-"""The folder that proves a cause: all that can be known, written before any signal is sent.
+"""The folder with evidence of a cause, written before any signal is sent.
 
-Nothing here raises: a full disk costs files of the folder, never the job's restart.
+Nothing here raises: on a full disk, files may be missing, but the job still restarts.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from ddptop_runner.model.snapshot import Cause, RankStacks, encode
 from ddptop_runner.store.logs import log_end
 
 KEEP_TIMEOUT_S = 5.0
-"""A disk or a process that hangs in the kernel must not hold up the restart."""
+"""A disk or process that hangs in the kernel must not hold up the restart."""
 COPY_LIMIT_BYTES = 64 * 1024 * 1024
 PROC = Path("/proc")
 PROC_FILES = ("cmdline", "status", "wchan", "stack", "io", "limits")
-"""Of each living rank; `stack`, the kernel's, is for root alone."""
+"""Copied for each live rank; only root can read `stack`, the kernel's."""
 SUMMARY = "summary.txt"
 CAUSE = "cause.json"
 
@@ -48,38 +48,38 @@ _GUIDE = {
 
 @dataclass(frozen=True)
 class RankFiles:
-    """Where more of one rank lies."""
+    """Paths to more evidence on one rank."""
 
     rank: int
     pid: int | None = None
-    """Of a rank that lives."""
+    """Set if the rank is alive."""
     flight_record: str | None = None
 
 
 @dataclass(frozen=True)
 class Scene:
-    """What was seen at the moment of a failure or a hang."""
+    """What was known at the time of a failure or hang."""
 
     stacks: Sequence[RankStacks] = ()
-    """Of the ranks that still lived."""
+    """Of the ranks that were alive."""
     snapshot: bytes = b""
-    """The node snapshot, JSON."""
+    """The node snapshot, as JSON."""
     ranks: Sequence[RankFiles] = ()
     kernel: Sequence[KernelLine] = ()
     memory: Sequence[MemoryGroup] = ()
     devices: bytes | None = None
-    """The device report, JSON; None without devices."""
+    """The device report, as JSON; None without devices."""
     proc: Path = field(default=PROC)
 
 
 async def keep(folder: RunFolder, attempt: int, reason: str, scene: Scene) -> Path:
-    """Write a scene to a new folder below `evidence/`; that folder, whole or not.
+    """Write a scene to a new folder in `evidence/`; returns the folder, even if incomplete.
 
     Args:
         folder: the job's run folder.
-        attempt: the attempt that went bad.
+        attempt: the attempt that failed.
         reason: `failure`, `hang` or `nan`.
-        scene: what was seen.
+        scene: what to write.
     """
     target = new_folder(folder, attempt, reason)
     with contextlib.suppress(asyncio.TimeoutError):
@@ -89,7 +89,7 @@ async def keep(folder: RunFolder, attempt: int, reason: str, scene: Scene) -> Pa
 
 
 def new_folder(folder: RunFolder, attempt: int, reason: str) -> Path:
-    """A name that is not taken: what an attempt left behind before stays as it is."""
+    """A new folder; earlier ones of the attempt remain unchanged."""
     base = folder.evidence_dir / f"attempt-{attempt}-{reason}"
     target, count = base, 1
     while target.exists():
@@ -101,7 +101,7 @@ def new_folder(folder: RunFolder, attempt: int, reason: str) -> Path:
 
 
 def latest(folder: RunFolder, attempt: int, reason: str) -> Path | None:
-    """The last folder of an attempt; None where there is none."""
+    """The last folder of an attempt; None without one."""
     name = re.compile(rf"attempt-{attempt}-{re.escape(reason)}(?:-(?P<count>\d+))?")
     paths: list[Path] = []
     with contextlib.suppress(OSError):
@@ -112,7 +112,7 @@ def latest(folder: RunFolder, attempt: int, reason: str) -> Path | None:
 
 
 def write(folder: RunFolder, attempt: int, target: Path, scene: Scene) -> None:
-    """Fill the folder, the least replaceable first."""
+    """Fill the folder, starting with what is hardest to replace."""
     _put(target / "snapshot.json", scene.snapshot)
     for entry in scene.stacks:
         text = entry.text if entry.text is not None else f"no stacks: {entry.note}\n"
@@ -143,7 +143,7 @@ def write(folder: RunFolder, attempt: int, target: Path, scene: Scene) -> None:
 
 
 def summarise(cause: Cause) -> None:
-    """Put the cause's paragraph, and how to read the rest, into its evidence folder."""
+    """Write the cause's summary, and how to read the rest, to its evidence folder."""
     if cause.evidence is None:
         return
     target = Path(cause.evidence)
@@ -164,7 +164,7 @@ def summarise(cause: Cause) -> None:
 
 
 def keep_cause(cause: Cause) -> None:
-    """Put the whole cause into its evidence folder, for who asks later about this attempt."""
+    """Write the whole cause to its evidence folder, for later readers."""
     if cause.evidence is not None and (target := Path(cause.evidence)).is_dir():
         _put(target / CAUSE, encode(cause))
 
@@ -173,7 +173,7 @@ _cause_decoder = msgspec.json.Decoder(Cause)
 
 
 def kept_cause(folder: Path) -> Cause | None:
-    """The cause that an evidence folder proves; None where none was kept."""
+    """The cause in an evidence folder; None without one."""
     try:
         return bounded.decode_json(_cause_decoder, bounded.read_bytes(folder / CAUSE))
     except (OSError, msgspec.MsgspecError):
@@ -184,7 +184,7 @@ def _put(path: Path, content: bytes | str) -> None:
     data = content.encode("utf-8", "replace") if isinstance(content, str) else content
     try:
         path.write_bytes(data)
-    except OSError:  # what could not be written whole would mislead
+    except OSError:  # an incomplete file would mislead
         with contextlib.suppress(OSError):
             path.unlink()
 

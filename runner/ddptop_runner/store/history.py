@@ -1,8 +1,8 @@
-"""`history.db`: the history of a job, kept by the second, in one SQLite file.
+"""`history.db`: the history of a job, second by second, in one SQLite file.
 
-The supervisor is the only writer and commits once a second; any number of viewers read beside it
-(WAL). At a job's end the file leaves WAL mode, so that it opens in a read-only folder. See
-`history_schema` for the tables and `history_reader` for how they are read.
+The supervisor is the only writer and commits once per second, while any number of viewers read
+(WAL). When a job ends, the file leaves WAL mode, so that it can be opened in a read-only folder.
+See `history_schema` for the tables and `history_reader` for reading them.
 """
 
 from __future__ import annotations
@@ -47,15 +47,15 @@ from ddptop_runner.store.history_schema import (
 __all__ = ["HistoryReader", "HistoryWriter", "Series"]
 
 SETBACK_S = 5
-"""A clock set back by no more than this is taken as standing still; by more, buckets start anew."""
+"""A clock set back by up to this counts as standing still; by more, buckets start over."""
 PRUNE_EVERY_S = 10
 PRUNE_BUCKETS = 60
-"""At most so many buckets of a table are deleted at a time, so that no tick takes long."""
+"""Maximum number of buckets to delete from a table at a time, to keep each tick short."""
 MAX_PENDING_ROWS = 5000
-"""Rows per table, and events, that wait in memory while the file cannot be written."""
+"""Maximum number of rows per table, and of events, to hold while the file cannot be written."""
 BUSY_TIMEOUT_S = 0.25
 SAME_S = 10
-"""A scalar that does not change is recorded once in this time; an evaluation when reported."""
+"""How often an unchanged scalar is recorded; an evaluation is recorded whenever reported."""
 FINAL_TIMEOUT_S = 3.0
 """How long `close(final=True)` waits for readers to leave the file."""
 
@@ -72,9 +72,9 @@ _INSERT_EVENT = (
 
 
 def merge_rows(kind: Kind, t: int, rows: Sequence[Row]) -> Row:
-    """One row of a coarser bucket that starts at `t`, from its finer rows in order of time.
+    """The row of a coarser bucket that starts at `t`, from its finer rows in order of time.
 
-    Unknown values are left out; a mean is the mean of the finer rows' means.
+    Ignores unknown values; a mean is the mean of the finer rows' means.
     """
     columns = iter(zip(*rows, strict=True))
     next(columns)  # t
@@ -93,7 +93,7 @@ _LOSS_MAX = RANK.columns.index("loss_max")
 
 
 def _is_finite(value: float | None) -> bool:
-    """Whether `value` is a number; faster here than math.isfinite, which takes no None."""
+    """Whether `value` is a finite number; faster than math.isfinite, which does not accept None."""
     return value is not None and value - value == 0
 
 
@@ -102,7 +102,7 @@ def _finite(value: float | None) -> float | None:
 
 
 def _spread(values: Iterable[float | None], row: list[Any]) -> None:
-    """Append each value as the min, mean, max and last of a single sample."""
+    """Append each value as the min, mean, max, and last of a single sample."""
     for value in values:
         if value is None or value - value != 0:
             row += _NOTHING
@@ -111,7 +111,7 @@ def _spread(values: Iterable[float | None], row: list[Any]) -> None:
 
 
 def rank_row(t: int, attempt: int | None, sample: RankSample) -> Row:
-    """The row of one sample of a rank. A loss that is not finite is counted and left out."""
+    """The row of one sample of a rank. A loss that is not finite is only counted."""
     loss = sample.loss
     bad = sample.loss_state in ("nan", "inf") or (loss is not None and not _is_finite(loss))
     row: list[Any] = [t, sample.rank, attempt, sample.step, int(bad)]
@@ -134,29 +134,29 @@ def gpu_row(t: int, attempt: int | None, sample: GpuSample, hosts: Sequence[str]
 
 
 Completed = dict[str, list[Row]]
-"""Rows to be stored, by table."""
+"""By table, rows to be stored."""
 
 
 class RollUp:
-    """The open buckets of one kind, in memory: nothing is read back to be rolled up."""
+    """The open buckets of one kind, in memory, so that rolling up reads nothing back."""
 
     def __init__(self, kind: Kind) -> None:
         self.kind = kind
         self.unsaved = False
-        """Whether the open second holds samples that `open_rows` has not given out since the
-        owner cleared this."""
+        """Whether the open second has samples that `open_rows` has not returned since the owner
+        cleared this."""
         self._second: int | None = None
         self._samples: dict[int, list[Row]] = {}
-        """By subject: the samples of that second."""
+        """By subject, the samples of that second."""
         self._starts: list[int | None] = [None] * len(TIERS)
-        """By tier: the start of its open bucket; unused for the finest."""
+        """By tier, the start of its open bucket; unused for the finest."""
         self._finer: list[dict[int, list[Row]]] = [{} for _ in TIERS]
-        """By tier, by subject: the finer rows of its open bucket."""
+        """By tier and subject, the finer rows of its open bucket."""
 
     def add(self, second: int, rows: Iterable[Row], completed: Completed) -> None:
-        """Take the samples of one moment; buckets that are over by then join `completed`.
+        """Add the samples of one moment, and move buckets that are over to `completed`.
 
-        `second` never lies before that of the call before, unless `close_all` came between.
+        `second` must not decrease between calls, except after `close_all`.
         """
         if second != self._second:
             if self._second is not None:
@@ -167,19 +167,19 @@ class RollUp:
             self.unsaved = True
 
     def open_rows(self) -> list[Row]:
-        """The rows of the second that is being filled, as far as it is known."""
+        """The rows of the present second so far."""
         return [
             rows[0] if len(rows) == 1 else merge_rows(self.kind, rows[0][0], rows)
             for rows in self._samples.values()
         ]
 
     def close_all(self, completed: Completed) -> None:
-        """End every open bucket, for a clock that has been set back: what follows starts anew."""
+        """End every open bucket, because the clock was set back; what follows starts over."""
         self._close_second(None, completed)
         self._second = None
 
     def restore(self, level: int, rows: Iterable[Row]) -> None:
-        """Put stored rows of the tier below `level` back into its open bucket (0: the second)."""
+        """Restore stored rows of the tier below `level` to its open bucket (0: the second)."""
         for row in rows:
             if level == 0:
                 self._second = row[0]
@@ -189,9 +189,9 @@ class RollUp:
                 self._finer[level].setdefault(row[1], []).append(row)
 
     def _close_second(self, now: int | None, completed: Completed) -> None:
-        """Carry the second up through the tiers, ending the buckets that `now` lies beyond.
+        """Carry the second up through the tiers, ending buckets that are over at `now`.
 
-        `now` None ends them all.
+        With None, ends all of them.
         """
         rows = self.open_rows()
         self._samples = {}
@@ -217,23 +217,23 @@ class RollUp:
 
 
 _Reported: TypeAlias = dict[int, tuple[float, int | None]]
-"""By rank: a scalar's value, and how often it was reported."""
+"""By rank, a scalar's value and how often it was reported."""
 
 
 class Scalars:
-    """Numbers the scalars of a job by name, and tells which of their values are new."""
+    """Numbers the scalars of a job by name, and determines which of their values are new."""
 
     def __init__(self) -> None:
         self.numbers: dict[str, int] = {}
         self.unsaved: dict[str, int] = {}
-        """Those of them that the file does not have yet."""
+        """Those that the file does not have yet."""
         self._last: dict[int, tuple[int | None, _Reported, int]] = {}
-        """Of the last row: its attempt, what it was made of, and its time."""
+        """By number, the last row as (attempt, reported values, time)."""
         self._awaited: set[int] = set()
-        """Evaluations that some ranks had reported at the last look, and others not yet."""
+        """Evaluations that only some ranks had reported at the last call."""
 
     def restore(self, db: sqlite3.Connection) -> None:
-        """Take over the names that a file has; what it lacks is to be written to it."""
+        """Take the names from a file; those that it lacks are marked as unsaved."""
         rows = db.execute("SELECT key, value FROM meta").fetchall()
         stored = {str(v): n for k, v in rows if (n := scalar_number(k)) is not None}
         self.numbers = stored | {
@@ -244,10 +244,10 @@ class Scalars:
         self._last.clear()
 
     def rows(self, t: int, attempt: int | None, ranks: Sequence[RankSample]) -> list[Row]:
-        """The rows of the values that are new: least, mean and greatest of the ranks that have it.
+        """Rows for new values: the minimum, mean, and maximum over the ranks that report them.
 
-        An evaluation is new whenever it is reported. One that some ranks still lack waits for them
-        until the next call, so that it is one point.
+        An evaluation is new whenever it is reported. If some ranks have not reported it yet, it
+        waits until the next call, so that it becomes one point.
         """
         rows: list[Row] = []
         known: dict[str, _Reported] = {}
@@ -281,34 +281,34 @@ class Scalars:
 
 
 class HistoryWriter:
-    """Appends to a job's history. To be used from one thread at a time.
+    """Appends to a job's history. Use it from one thread at a time.
 
-    A full or failing disk never raises: what could not be written waits in memory, up to a limit,
-    and is tried again with the next batch. A damaged file is set aside as `<name>.damaged-<n>` and
-    the history begun anew.
+    A full or failing disk never raises: what could not be written stays in memory, up to a limit,
+    for the next batch. A damaged file is renamed to `<name>.damaged-<n>`, and a new history is
+    started.
     """
 
     def __init__(self, path: Path, batch_s: float = 1.0, hosts: Sequence[str] = ()) -> None:
-        """Open `path`, or create it, and take up the buckets that were open when it was left.
+        """Open or create `path`, and restore the buckets that were open when it was closed.
 
         Args:
             path: the file; its folder must exist.
-            batch_s: samples are committed once they span this time.
-            hosts: `JobSpec.hosts`, whose devices of the same index are to be told apart.
+            batch_s: samples are committed once they cover this time.
+            hosts: `JobSpec.hosts`, to distinguish devices with the same index.
 
         Raises:
-            DamagedFileError: when a newer ddptop wrote the file.
+            DamagedFileError: a newer ddptop wrote the file.
         """
         self.path = path
         self.lost_writes = 0
-        """Rows and events given up because the file could not be written for too long."""
+        """Number of rows and events dropped because the file could not be written for too long."""
         self.problem: str | None = None
-        """Why the last batch could not be written; None when it was."""
+        """Why the last batch could not be written; None if it was."""
         self.begun_anew: str | None = None
-        """Why the file was begun anew by this writer, the last time."""
+        """Why this writer last started a new file."""
         self._gap: tuple[float, float] | None = None
         self.damaged_file: Path | None = None
-        """What was found damaged and set aside by this writer, the last one."""
+        """The last damaged file that this writer set aside."""
         self._batch_s = batch_s
         self._hosts = tuple(hosts)
         self._rollups = [RollUp(kind) for kind in KINDS]
@@ -330,11 +330,11 @@ class HistoryWriter:
         ranks: Sequence[RankSample],
         gpus: Sequence[GpuSample],
     ) -> None:
-        """Take the samples of one moment; commit when a batch is full.
+        """Add the samples of one moment, and commit when a batch is complete.
 
         Args:
-            ts: when they were taken: an aware time, or unix seconds.
-            attempt: the attempt they belong to.
+            ts: when they were taken, as an aware time or Unix seconds.
+            attempt: the attempt that they belong to.
             ranks: the job's ranks.
             gpus: the job's devices.
         """
@@ -354,13 +354,13 @@ class HistoryWriter:
         for rollup, rows in zip(self._rollups, rows_of, strict=True):
             rollup.add(second, rows, self._pending)
         since = None if self._written_at is None else unix_s - self._written_at
-        # the tenth is for the jitter of a 1 Hz clock
+        # a tenth allows for the jitter of a 1 Hz clock
         if since is None or since < 0 or since >= 0.9 * self._batch_s:
             self._written_at = unix_s
             self.flush()
 
     def event(self, event: Event) -> Event:
-        """Store an event at once; returns it with its `seq`."""
+        """Store an event immediately; returns it with its `seq`."""
         event = msgspec.structs.replace(event, seq=self._next_seq)
         self._next_seq += 1
         self._pending_events.append(event)
@@ -368,21 +368,21 @@ class HistoryWriter:
         return event
 
     def continue_after(self, seq: int) -> None:
-        """Number the next event higher than that one, which a full disk may have lost."""
+        """Number the next event after that one, which a full disk may have lost."""
         self._next_seq = max(self._next_seq, seq + 1)
 
     @property
     def last_seq(self) -> int:
-        """Of the last event; 0 before the first."""
+        """The number of the last event; 0 before the first."""
         return self._next_seq - 1
 
     @property
     def unsaved_events(self) -> list[Event]:
-        """Those that a full disk has not taken yet."""
+        """Events not yet written because of a full disk."""
         return list(self._pending_events)
 
     def flush(self) -> None:
-        """Commit everything taken so far, the unfinished second included."""
+        """Commit everything so far, including the unfinished second."""
         if self._closed:
             return
         for rollup in self._rollups:
@@ -398,7 +398,7 @@ class HistoryWriter:
         except (sqlite3.OperationalError, OSError) as error:
             self._fail(error)
         except sqlite3.DatabaseError:  # malformed
-            self._set_aside()  # what waits is written with the next batch, to a new file
+            self._set_aside()  # pending rows go to a new file with the next batch
             self._shed()
         else:
             self._pending.clear()
@@ -407,9 +407,9 @@ class HistoryWriter:
             self.problem = None
 
     def check(self) -> None:
-        """See whether the file is still a history, as whoever opens it does; takes 1 ms.
+        """Check whether the file is still a history, like any reader; takes 1 ms.
 
-        What is wrong with it is not seen by writing alone, which goes to the file's WAL.
+        Writing alone, which goes to the file's WAL, would not notice damage.
         """
         if self._db is None or self._closed:
             return
@@ -419,23 +419,23 @@ class HistoryWriter:
             return
         reader = HistoryReader(self.path)
         try:
-            if self.path.stat().st_size == 0:  # reads as one that is not begun yet
+            if self.path.stat().st_size == 0:  # reads as one that was not started yet
                 self._set_aside()
                 return
             reader.span()
             reader.events(after_seq=self._next_seq - 2, silent=True)
         except DamagedFileError:
             self._set_aside()
-        except (DdptopError, OSError):  # locked for a moment, or gone
+        except (DdptopError, OSError):  # briefly locked, or gone
             return
 
     def close(self, final: bool = False) -> None:
-        """Commit and let go of the file.
+        """Commit and close the file.
 
         Args:
-            final: the job has ended: leave WAL mode, so that the one file can be copied, and be
-                read where nothing may be written. Waits up to 3 s for readers to finish; where
-                they don't, the file stays in WAL mode and `problem` says so.
+            final: the job has ended, so leave WAL mode, which makes the single file copyable and
+                readable in a read-only folder. Waits up to 3 s for readers to finish; otherwise
+                the file stays in WAL mode and `problem` says so.
         """
         self.flush()
         self._closed = True
@@ -452,14 +452,14 @@ class HistoryWriter:
                 db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
                 db.execute("PRAGMA journal_mode=DELETE")
                 return
-            except sqlite3.DatabaseError as error:  # a reader is at it, or the disk is full
+            except sqlite3.DatabaseError as error:  # in use by a reader, or the disk is full
                 if time.monotonic() > deadline:
                     self.problem = f"could not switch {self.path.name} out of WAL mode ({error})"
                     return
                 time.sleep(0.02)
 
     def _connect(self) -> sqlite3.Connection | None:
-        """The open file, or None with `problem` saying why not."""
+        """The open file; None if it cannot be opened, with the reason in `problem`."""
         if self._db is None:
             try:
                 try:
@@ -501,7 +501,7 @@ class HistoryWriter:
         return db
 
     def _renumber(self, stored: int) -> None:
-        """Let events that have waited for the file follow those that it holds."""
+        """Number pending events after those in the file."""
         if self._pending_events and self._pending_events[0].seq <= stored:
             shift = stored + 1 - self._pending_events[0].seq
             self._pending_events = [
@@ -512,7 +512,7 @@ class HistoryWriter:
         self._next_seq = max(self._next_seq, stored + 1)
 
     def _restore(self, db: sqlite3.Connection) -> None:
-        """Fill the open buckets from the rows that they were made of."""
+        """Fill the open buckets from their stored rows."""
         self._rollups = [RollUp(kind) for kind in KINDS]
         for rollup in self._rollups:
             kind = rollup.kind
@@ -554,7 +554,7 @@ class HistoryWriter:
             raise
 
     def _fail(self, error: Exception) -> None:
-        """Note why nothing was written, and start from a new connection the next time."""
+        """Record why nothing was written, and use a new connection next time."""
         self.problem = f"{self.path.name} cannot be written ({error})"
         self._disconnect()
         self._shed()
@@ -566,7 +566,7 @@ class HistoryWriter:
             self._db = None
 
     def _shed(self) -> None:
-        """Give up the oldest of what waits beyond the limit."""
+        """Drop the oldest pending rows beyond the limit."""
         lists: list[list[Any]] = [*self._pending.values(), self._pending_events]
         for waiting in lists:
             excess = len(waiting) - MAX_PENDING_ROWS
@@ -582,9 +582,9 @@ class HistoryWriter:
         self._gap = min(times), max(times)
 
     def take_gap(self) -> tuple[float, float] | None:
-        """From when to when rows were given up since this was last asked, in unix seconds.
+        """The time, in Unix seconds, for which rows were dropped since the last call.
 
-        None while the file still cannot be written: the gap may grow.
+        None while the file still cannot be written, since the gap may grow.
         """
         if self.problem is not None:
             return None
@@ -613,7 +613,7 @@ def _rows(
 
 
 def _prune(db: sqlite3.Connection, now: int) -> None:
-    """Delete some of the rows that are older than their tier keeps."""
+    """Delete some of the rows that are older than their tier's limit."""
     for kind in KINDS:
         for tier in TIERS:
             if tier.keep_s is None:
@@ -627,7 +627,7 @@ def _prune(db: sqlite3.Connection, now: int) -> None:
 
 
 def move_paths(path: Path, before: str, after: str) -> None:
-    """Let the events of an ended job name files below `after` that were below `before`.
+    """Change paths below `before` to paths below `after` in the events of an ended job.
 
     Raises:
         sqlite3.Error: they could not be changed.

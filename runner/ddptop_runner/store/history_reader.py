@@ -1,8 +1,8 @@
 """Reads `history.db` beside a live writer, or long after.
 
-`HistoryReader` gives series of a metric, events, attempts, and the rows of one moment. `BandReader`
-gives a metric of very many ranks as one band: least, median and greatest rank of each moment.
-SQLite does the adding up, and of a chart that goes on only what is new is read again.
+`HistoryReader` returns series of a metric, events, attempts, and the rows of one moment.
+`BandReader` returns a metric of very many ranks as one band, with the minimum, median, and maximum
+over ranks. SQLite aggregates, and a live chart reads only what is new.
 """
 
 from __future__ import annotations
@@ -43,44 +43,44 @@ from ddptop_runner.store.history_schema import (
 )
 
 MOST_CPU_S = 5.0
-"""Of this thread, for one look into a history."""
+"""CPU time of this thread for one read of a history."""
 PROGRESS_STEPS = 100_000
-"""Of SQLite's machine, between two looks at that."""
+"""Instructions of SQLite's virtual machine between checks of the CPU time."""
 LONGEST_VALUE_BYTES = 4 << 20
-"""Of a text in the history."""
+"""Maximum length of a text in the history."""
 HEAP_BYTES = 128 << 20
-"""What SQLite may hold at a time, whatever one of its functions is asked to make."""
+"""Maximum memory of SQLite, whatever its functions are asked to create."""
 EVENTS_BYTES = 64 << 20
-"""Of the texts of all events."""
+"""Total size of the texts of all events."""
 MOST_POINTS = 1_000_000
-"""Of all series of one metric."""
+"""Total over all series of one metric."""
 BUSY_TIMEOUT_S = 2.0
-"""How long a read waits for a writer that opens, recovers or closes the file."""
+"""How long a read waits for a writer that opens, recovers, or closes the file."""
 WIDTHS_S = (1, 2, 5, 10, 30, 60, 120, 300, 600, 1200, 3600, 7200, 21600, 86400, 604800)
-"""Widths of a point of a band: few, so that a growing run seldom asks for all points anew."""
+"""Widths of a band's points: few, so that a growing run seldom needs to read all points again."""
 UNSURE_S = 3
-"""A bucket is read again until it is over by this: a writer stores a second after it."""
+"""A bucket is read again until this long after its end, since writers store a second later."""
 RECENT_POINTS = 12
-"""Newest points by which ranks are compared with the median."""
+"""Number of latest points over which ranks are compared with the median."""
 _PACK = 10**12
-"""Attempt and step as one number, so that the greatest is the last step of the last attempt."""
+"""Combines attempt and step, so that the maximum is the last step of the last attempt."""
 HELD_S = 3
-"""A second without a sample shows the one before, if that is no older than this."""
+"""A second without a sample shows the one before, if it is no older than this."""
 RATE_OVER_S = 10
-"""Steps per second are counted over this time, where every second is recorded."""
+"""Steps per second are measured over this time, if every second is recorded."""
 LAST_STEP_WITHIN_S = 3600
-"""For so long the last step is looked for, of as many ranks as LAST_STEP_RANKS."""
+"""How far back to search for the last step of up to `LAST_STEP_RANKS` ranks."""
 LAST_STEP_RANKS = 8
 
 
 class Series(msgspec.Struct, frozen=True, kw_only=True):
     """One metric of one rank or device over time, as parallel lists, oldest first.
 
-    A bucket without a known value has no point: a gap in time is a gap in the lists.
+    A bucket without a known value has no point, so a gap in time is a gap in the lists.
     """
 
     bucket_s: int
-    """Length of a point's bucket; two points further apart than this have a gap between them."""
+    """Length of a point's bucket; there is a gap between points that are further apart."""
     t: list[int] = []
     """Unix seconds at which each bucket starts; a multiple of `bucket_s`."""
     min: list[float] = []
@@ -90,27 +90,27 @@ class Series(msgspec.Struct, frozen=True, kw_only=True):
     attempt: list[int | None] = []
     """The attempt that `last` belongs to."""
     step: list[int | None] = []
-    """Of ranks: the step then, counted from the start of that attempt."""
+    """For ranks, the step at that time, counted from the start of that attempt."""
     nonfinite_t: list[int] = []
-    """Of the loss: buckets in which it was NaN or infinite, whether they have a point or not."""
+    """For the loss, buckets in which it was NaN or infinite, whether or not they have a point."""
 
 
 class AttemptTaken(msgspec.Struct, frozen=True):
-    """One attempt, and the steps before and in it."""
+    """One attempt with the number of steps before and in it."""
 
     attempt: int
     started: float
     """Unix seconds."""
     before: int
-    """Steps that all attempts before it took."""
+    """Steps in all earlier attempts."""
     taken: int | None
-    """Steps that it took itself; None where no rank ever told one."""
+    """Steps in this attempt; None if no rank ever reported one."""
     first: int = 0
-    """The step that it counts its own from: 0, or the first that its output told."""
+    """The step from which it counts: 0, or the first in its output."""
 
 
 Rows = Mapping[int, Mapping[str, Any]]
-"""By rank or device: the columns of its row."""
+"""By rank or device, the columns of its row."""
 
 
 class LastStep(msgspec.Struct, frozen=True, kw_only=True):
@@ -119,31 +119,31 @@ class LastStep(msgspec.Struct, frozen=True, kw_only=True):
     since: float
     """Unix seconds."""
     usual_s: float | None = None
-    """How long a step took then."""
+    """The step time at that moment."""
 
 
 class Figures(msgspec.Struct, frozen=True, kw_only=True):
-    """What was sampled at a moment."""
+    """The samples of one moment."""
 
     width_s: int | None = None
-    """Length of the bucket of the ranks' figures; None where nothing was recorded then."""
+    """Length of the bucket of the ranks' figures; None if nothing was recorded."""
     ranks: Rows = {}
     gpus: Rows = {}
     earlier: Rows = {}
-    """Of ranks, RATE_OVER_S before; empty where that is not known."""
+    """For ranks, `RATE_OVER_S` earlier; empty if unknown."""
     last_step: LastStep | None = None
-    """None where steps came, and where that is not known."""
+    """None while there are steps, or if unknown."""
 
 
 class HistoryReader:
     """Reads one job's history. Confined to one thread.
 
-    Every read opens the file anew (0.3 ms), so that no viewer keeps the writer from leaving WAL
-    mode at the job's end, and a file that was begun anew is found. A file that is not there yet
-    reads as an empty history.
+    Every read opens the file again (0.3 ms), so that no viewer keeps the writer from leaving WAL
+    mode when the job ends, and a replaced file is noticed. A missing file reads as an empty
+    history.
 
-    All methods raise DamagedFileError when the file is not a history, or one of a newer ddptop,
-    and DdptopError when it stays locked.
+    All methods raise DamagedFileError if the file is not a history or is from a newer ddptop, and
+    DdptopError if it remains locked.
     """
 
     def __init__(self, path: Path) -> None:
@@ -157,17 +157,17 @@ class HistoryReader:
     def rank_series(
         self, metric: str, since_unix: float, until_unix: float, max_points: int
     ) -> dict[int, Series]:
-        """A metric of every rank that has a value in the span.
+        """A metric of every rank with a value in the span.
 
         Args:
             metric: step, loss, step_time_s, data_wait_s, cpu_percent, rss_bytes, sync_s,
-                compute_s or log_bytes; a history that is too old to have it has no series of it.
+                compute_s, or log_bytes; a history that is too old to have it returns no series.
             since_unix: start of the span; 0 is the beginning of the history.
-            until_unix: end of the span, included.
-            max_points: each series has at most so many points; 2 or more.
+            until_unix: end of the span, inclusive.
+            max_points: maximum number of points per series; at least 2.
 
         Raises:
-            ValueError: when there is no such metric.
+            ValueError: there is no such metric.
         """
         return self._series(RANK, metric, since_unix, until_unix, max_points)
 
@@ -181,22 +181,22 @@ class HistoryReader:
     ) -> dict[int, Series]:
         """A metric of every device: util_percent, mem_used_bytes, temperature_c, power_w.
 
-        The key is `history_schema.device_number`: on one machine, the index. With `only`, of the
-        devices of these numbers. The other arguments and the errors are those of `rank_series`.
+        Keys are from `history_schema.device_number`, which on one machine is the index. `only`
+        selects some of them. The other arguments and errors are those of `rank_series`.
         """
         return self._series(GPU, metric, since_unix, until_unix, max_points, only)
 
     def scalar_series(
         self, since_unix: float, until_unix: float, max_points: int
     ) -> dict[str, Series]:
-        """What the job reported by name, in order of the names' first appearance.
+        """The job's scalars, in order of first appearance.
 
         The arguments and the errors are those of `rank_series`. A value that lasts has a point
-        every `history.SAME_S`, one of an evaluation where it was reported. Least and greatest
-        are of all ranks that report it.
+        every `history.SAME_S`, one of an evaluation where it was reported. Minimum and maximum
+        are over all ranks that report it.
         """
         with self.open() as db:
-            if db is None or not columns_of(db, SCALAR.table(TIERS[0])):  # of an older ddptop
+            if db is None or not columns_of(db, SCALAR.table(TIERS[0])):  # from an older ddptop
                 return {}
             rows = db.execute("SELECT key, value FROM meta").fetchall()
             names = {
@@ -210,20 +210,20 @@ class HistoryReader:
     def events(
         self, after_seq: int = 0, limit: int | None = None, *, silent: bool = False
     ) -> list[Event]:
-        """Events in order, those after `after_seq`; of them the newest `limit`.
+        """The latest `limit` events after `after_seq`, in order.
 
         Args:
-            after_seq: of the last one that is known, counted with the same `silent`.
-            limit: how many at most.
-            silent: also those that only change the job's state, and are no news to a person.
-                Without them the others are numbered as if there were none.
+            after_seq: the last known one, numbered with the same `silent`.
+            limit: maximum number.
+            silent: include events that only change the job's state and are not shown to users.
+                Without them, the others are numbered as if they did not exist.
         """
         with self.open() as db:
             if db is None:
                 return []
             db.execute("BEGIN")
             columns = ", ".join(EVENT_COLUMNS)
-            if "data" not in columns_of(db, "events"):  # of an older ddptop
+            if "data" not in columns_of(db, "events"):  # from an older ddptop
                 columns = columns.replace("data", "NULL")
             query = f"SELECT {columns} FROM events WHERE seq > ? ORDER BY seq DESC"
             left_out = 0 if silent else _silent_events(db)
@@ -242,7 +242,7 @@ class HistoryReader:
             return found[::-1]
 
     def attempt_starts(self) -> list[tuple[int, float]]:
-        """Each attempt with the unix time of its start, in order."""
+        """Each attempt with the Unix time of its start, in order."""
         query = (
             "SELECT attempt, ts FROM events WHERE type = 'attempt_started'"
             " AND attempt IS NOT NULL ORDER BY seq"
@@ -263,7 +263,7 @@ class HistoryReader:
             return _series(db, RANK, metric, parts, width_s)
 
     def figures_at(self, at: int) -> Figures:
-        """What was sampled at a moment, from the finest tier that reaches back so far."""
+        """The samples of one moment, from the finest tier that reaches back that far."""
         with self.open() as db:
             if db is None:
                 return Figures()
@@ -279,9 +279,9 @@ class HistoryReader:
             )
 
     def recorded(self, points: int) -> list[tuple[int, int]]:
-        """Spans in which something was sampled, in unix seconds, as exactly as `points` can show.
+        """Spans with samples, in Unix seconds, as precisely as `points` can show.
 
-        Between two of them lies a gap.
+        There is a gap between any two of them.
         """
         spans: list[tuple[int, int]] = []
         start = 0
@@ -294,7 +294,9 @@ class HistoryReader:
             for index, tier in reversed(list(enumerate(TIERS))):
                 held_s = HELD_S if tier is TIERS[0] else tier.width_s
                 until = span[1] + 1
-                if index > level:  # too coarse to show gaps: for what no finer one reaches back to
+                if (
+                    index > level
+                ):  # too coarse to show gaps, so only for times before any finer tier
                     finer = _edges(db, RANK, TIERS[index - 1])
                     if finer is None:
                         continue
@@ -325,7 +327,7 @@ class HistoryReader:
             since, until = max(int(since_unix), span[0]), min(int(until_unix), span[1])
             if since > until:
                 return {}
-            # one view of all tiers: without it a row could move up a tier between two queries
+            # a consistent view: otherwise a row could move up a tier between two queries
             db.execute("BEGIN")
             level, width_s = _choose(db, kind, since, until, max(2, max_points))
             start, tiers = since - since % width_s, TIERS[: level + 1]
@@ -334,14 +336,14 @@ class HistoryReader:
 
     @contextlib.contextmanager
     def open(self) -> Iterator[sqlite3.Connection | None]:
-        """The open file, or None where there is none yet."""
+        """The open file; None if there is none yet."""
         with contextlib.ExitStack() as held:
             db = self._connected(held)
             try:
                 yield db
             except sqlite3.OperationalError as error:
                 raise DdptopError(f"{self.path} cannot be read ({error})") from error
-            except OSError as error:  # the file was removed while it was read
+            except OSError as error:  # removed while being read
                 raise DdptopError(f"{self.path} cannot be read ({error.strerror})") from error
             except _DAMAGE as error:
                 raise _damaged(self.path, error) from error
@@ -371,14 +373,14 @@ class HistoryReader:
         try:
             return self._check(sqlite3.connect(uri, uri=True, timeout=BUSY_TIMEOUT_S))
         except sqlite3.OperationalError:
-            # a copy of a live job's folder that cannot be written to: SQLite cannot make the file
-            # beside it that WAL mode needs, and nothing will change under us either
+            # a read-only copy of a live job's folder: SQLite cannot create the file that WAL mode
+            # needs beside it, but nothing will change while it is read either
             if os.access(self.path.parent, os.W_OK) or not _is_wal(self.path):
                 raise
             return self._check(sqlite3.connect(f"{uri}&immutable=1", uri=True))
 
     def _check(self, db: sqlite3.Connection) -> sqlite3.Connection | None:
-        """`db`, or None where its writer has not made the tables yet."""
+        """`db`; None if its writer has not created the tables yet."""
         try:
             db.isolation_level = None
             distrust(db)
@@ -393,15 +395,15 @@ class HistoryReader:
 
 
 _DAMAGE = (sqlite3.DatabaseError, ArithmeticError, TypeError, ValueError, MemoryError)
-"""What a value of another kind than expected leads to, too."""
+"""Errors from damage, including values of unexpected types."""
 
 
 def check_schema(db: sqlite3.Connection, path: Path) -> None:
-    """Prove that `db` is a history of a version that is known here.
+    """Verify that `db` is a history of a known version.
 
     Raises:
-        DamagedFileError: when a newer ddptop wrote it.
-        sqlite3.DatabaseError: when it is no history.
+        DamagedFileError: a newer ddptop wrote it.
+        sqlite3.DatabaseError: it is not a history.
     """
     try:
         row = db.execute("SELECT value FROM meta WHERE key = 'schema'").fetchone()
@@ -420,33 +422,35 @@ def check_schema(db: sqlite3.Connection, path: Path) -> None:
 
 
 def distrust(db: sqlite3.Connection) -> None:
-    """Let a file that somebody else may have made run no code of its own, and not for ever.
+    """Keep a file that someone else may have created from running its own code, or endlessly.
 
     Raises:
-        sqlite3.DatabaseError: when it holds more than tables and what belongs to them.
+        sqlite3.DatabaseError: it contains more than tables and their indexes.
     """
     db.execute("PRAGMA trusted_schema=OFF")
     if sys.version_info >= (3, 11):
         db.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, LONGEST_VALUE_BYTES)
-    started_s = time.thread_time()  # CPU time: a busy machine is no reason to give up
+    started_s = time.thread_time()  # CPU time, so as not to give up on a busy machine
     db.set_progress_handler(lambda: time.thread_time() - started_s > MOST_CPU_S, PROGRESS_STEPS)
-    db.execute(f"PRAGMA hard_heap_limit={HEAP_BYTES}")  # one call of a function is not interrupted
-    # what it is to be is in `sql` alone: the other columns may say anything
+    db.execute(
+        f"PRAGMA hard_heap_limit={HEAP_BYTES}"
+    )  # a single function call cannot be interrupted
+    # only `sql` matters: the other columns may contain anything
     (others,) = db.execute(
         "SELECT count(*) FROM sqlite_master WHERE NOT"
         " (type = 'table' AND sql LIKE 'CREATE TABLE %' OR type = 'index' AND sql IS NULL)"
     ).fetchone()
     tables = ["meta", "events", *(kind.table(tier) for kind in KINDS for tier in TIERS)]
     columns = (row for table in tables for row in db.execute(f"PRAGMA table_xinfo({table})"))
-    if others or any(column[6] for column in columns):  # computed at each look
+    if others or any(column[6] for column in columns):  # computed on each read
         raise sqlite3.DatabaseError("unexpected database objects")
 
 
 def _require_file(path: Path, held: contextlib.ExitStack) -> None:
-    """SQLite would wait at a pipe until somebody writes to it, and at a file under a lease.
+    """Refuse anything but a regular file: SQLite would wait for a pipe, or a file under a lease.
 
-    Another user's file is kept open until `held` ends, so that its owner can take no lease on it.
-    One's own is not: to close it would drop the locks that this process has on it.
+    Another user's file stays open until `held` ends, so that its owner cannot take a lease on it.
+    One's own does not, since closing it would drop this process's locks on it.
     """
     try:
         found = path.lstat()
@@ -468,7 +472,7 @@ def _damaged(path: Path, error: Exception) -> DamagedFileError:
 
 
 def _is_wal(path: Path) -> bool:
-    """Whether the file's header says that a WAL belongs to it."""
+    """Whether the file is in WAL mode, according to its header."""
     try:
         with os.fdopen(bounded.open_regular(path), "rb") as file:
             return file.read(20)[18:20] == b"\x02\x02"
@@ -477,7 +481,7 @@ def _is_wal(path: Path) -> bool:
 
 
 def _silent_events(db: sqlite3.Connection) -> int:
-    """How many events are no news to a person; counted anew where no writer has counted them."""
+    """The number of events not shown to users; counted if no writer has."""
     counted = db.execute(f"SELECT value FROM meta WHERE key = '{SILENT_COUNT}'").fetchone()
     return int((counted or db.execute(COUNT_SILENT).fetchone())[0])
 
@@ -495,7 +499,7 @@ def _event(row: tuple[Any, ...]) -> Event:
         TypeError,
         OSError,
         RecursionError,
-    ) as error:  # or of msgspec, a ValueError
+    ) as error:  # or msgspec's, a ValueError
         raise sqlite3.DatabaseError(f"an event is invalid ({error})") from error
     if not is_time(event.ts):
         raise sqlite3.DatabaseError(f"event {event.seq} has a time out of range")
@@ -503,8 +507,8 @@ def _event(row: tuple[Any, ...]) -> Event:
 
 
 def _edges(db: sqlite3.Connection, kind: Kind, tier: Tier) -> tuple[int, int] | None:
-    """Starts of the first and the last bucket of a tier."""
-    table = kind.table(tier)  # two queries: SQLite looks up a lone min or max in the key
+    """Starts of the first and last bucket of a tier."""
+    table = kind.table(tier)  # two queries, since SQLite looks up a single min or max in the key
     (first,) = db.execute(f"SELECT min(t) FROM {table}").fetchone()
     (last,) = db.execute(f"SELECT max(t) FROM {table}").fetchone()
     return None if first is None else (first, last)
@@ -516,7 +520,7 @@ def _span(db: sqlite3.Connection, kinds: tuple[Kind, ...]) -> tuple[int, int] | 
 
 
 def _kind_span(db: sqlite3.Connection, kind: Kind) -> tuple[int, int] | None:
-    """First and last sample of a kind, as exactly as the tiers that reach so far back know it."""
+    """First and last sample of a kind, as precisely as the tiers that reach that far back allow."""
     first = last = None
     coarser_s = 0
     for tier in reversed(TIERS):
@@ -532,10 +536,10 @@ def _kind_span(db: sqlite3.Connection, kind: Kind) -> tuple[int, int] | None:
 def _choose(
     db: sqlite3.Connection, kind: Kind, since: int, until: int, max_points: int
 ) -> tuple[int, int]:
-    """The tier (its level) to read a span from, and the width of a point.
+    """(level of the tier to read a span from, width of a point).
 
-    A coarser tier answers as well as a finer one when a point spans its buckets anyway, and costs
-    less. Otherwise the finest one that still reaches back to `since`.
+    This is the coarsest tier if a point covers its buckets anyway, because it costs less, or else
+    the finest one that reaches back to `since`.
     """
     choices = []
     for level, tier in enumerate(TIERS):
@@ -549,10 +553,10 @@ def _choose(
 
 
 def bucket_width(since: int, until: int, max_points: int, step_s: int) -> int:
-    """A multiple of `step_s` that cuts since..until into at most `max_points` buckets.
+    """A multiple of `step_s` that divides since..until into at most `max_points` buckets.
 
-    Buckets start at multiples of their width, so that points stay where they are when the span
-    moves on: the span may begin and end inside a bucket, which costs one point.
+    Buckets start at multiples of their width, so that points do not move with the span. The span
+    may start and end inside a bucket, which costs one point.
     """
     steps = -(-(until - since) // ((max_points - 1) * step_s))
     return max(1, steps) * step_s
@@ -563,7 +567,7 @@ class _Part(msgspec.Struct, frozen=True):
 
     tier: Tier
     rows: str
-    """What follows FROM; the table is `r`."""
+    """The text after FROM, with `r` as the table."""
 
 
 def _parts(
@@ -575,9 +579,9 @@ def _parts(
     subjects: Sequence[int] = (),
     tiers: Sequence[Tier] = TIERS,
 ) -> list[_Part]:
-    """Every row in a span: of the coarsest tier that will do, then of finer ones.
+    """All rows in a span, from the coarsest sufficient tier, then from finer ones.
 
-    Of some subjects each moment is looked up by itself: the key begins with the moment.
+    For a few subjects, each moment is looked up by itself, since the key starts with the moment.
     """
     parts = []
     for tier in reversed(tiers):
@@ -599,7 +603,7 @@ def _parts(
 
 
 def _columns(db: sqlite3.Connection, kind: Kind, metric: str) -> tuple[str, ...]:
-    """The columns of SPREAD; NULLs where the history is too old to have the metric."""
+    """The columns of SPREAD; NULLs if the history is too old to have the metric."""
     columns = [kind.metric(metric).column(aggregate) for aggregate in SPREAD]
     known = columns_of(db, kind.table(TIERS[0]))
     return tuple(column if column in known else "NULL" for column in columns)
@@ -608,7 +612,7 @@ def _columns(db: sqlite3.Connection, kind: Kind, metric: str) -> tuple[str, ...]
 def _series(
     db: sqlite3.Connection, kind: Kind, metric: str, parts: Sequence[_Part], width_s: int
 ) -> dict[int, Series]:
-    """A series of each subject."""
+    """By subject, its series."""
     low, mean, high, last = _columns(db, kind, metric)
     step = "NULL" if kind is GPU else "l.step"
     bad = "sum(r.loss_nonfinite)" if metric == "loss" else "0"
@@ -642,17 +646,17 @@ def _series(
     found = {}
     for who in sorted({*rows, *nonfinite_t}):
         columns = map(list, zip(*rows.get(who, ()), strict=True))
-        named: dict[str, Any] = dict(zip(_COLUMNS, columns, strict=False))  # none without a row
+        named: dict[str, Any] = dict(zip(_COLUMNS, columns, strict=False))  # missing without a row
         found[who] = Series(bucket_s=width_s, nonfinite_t=nonfinite_t.get(who, []), **named)
     return found
 
 
 _COLUMNS = ("t", "min", "mean", "max", "last", "attempt", "step")
-"""Of a series, as rows are gathered."""
+"""Columns of a series while rows are collected."""
 
 
 def _merged(old: list[Any], new: list[Any]) -> list[Any]:
-    """A bucket of which a coarser tier has the beginning, and a finer one what follows."""
+    """Merge a bucket that starts in a coarser tier and continues in a finer one."""
     bad = (old[0] or 0) + (new[0] or 0)
     if not (old[3] and new[3]):
         return [bad, *(new if new[3] else old)[1:]]
@@ -672,13 +676,13 @@ _BUCKETS = """
         SELECT (SELECT min(t) FROM {table} WHERE t > bucket.t AND t < :until)
             FROM bucket WHERE t IS NOT NULL)
     SELECT t FROM bucket WHERE t IS NOT NULL"""
-"""Each bucket once, by as many looks into the key: of a thousand ranks one row is read."""
+"""Each bucket once, with one key lookup each, so that one row of a thousand ranks is read."""
 
 
 def _rows_at(db: sqlite3.Connection, kind: Kind, at: int) -> tuple[Tier | None, int | None, Rows]:
-    """The finest tier that reaches back to `at`, its bucket there, and the rows in that.
+    """(finest tier that reaches back to `at`, its bucket, the rows in it).
 
-    None and empty where nothing was recorded then.
+    (None, None, empty) if nothing was recorded.
     """
     for tier in TIERS:
         edges = _edges(db, kind, tier)
@@ -703,7 +707,7 @@ def _rows_of(db: sqlite3.Connection, kind: Kind, tier: Tier, t: int) -> Rows:
 def _last_step_before(
     db: sqlite3.Connection, tier: Tier, t: int, rows: Rows, earlier: Rows
 ) -> LastStep | None:
-    """When the last step up to the bucket `t` was seen; None where one was taken lately."""
+    """The last step up to bucket `t`; None if there was one recently."""
     steps = {rank: row["step"] for rank, row in rows.items() if row["step"]}
     moved = any(earlier.get(rank, {}).get("step") != step for rank, step in steps.items())
     if not steps or (tier is TIERS[0] and moved):
@@ -717,7 +721,7 @@ def _last_step_before(
         at = (rank, t - LAST_STEP_WITHIN_S, t, steps[rank], rows[rank]["attempt"])
         found.append(db.execute(before, at).fetchone())
     known = [row for row in found if row is not None]
-    if not known:  # longer than is looked back, or as long as anything is recorded
+    if not known:  # before the search limit, or before any record
         edges = _edges(db, RANK, tier)
         return LastStep(since=float(max(t - LAST_STEP_WITHIN_S, edges[0] if edges else 0)))
     last, usual_s = max(known, key=lambda row: row[0])
@@ -730,17 +734,17 @@ def _last_step_before(
 def attempts_taken(
     reader: HistoryReader, *, printed: bool = False, known: Sequence[AttemptTaken] = ()
 ) -> list[AttemptTaken]:
-    """Every attempt in order.
+    """All attempts in order.
 
     Args:
         reader: of the job's history.
-        printed: whether steps are those of the job's output, which may go on where a checkpoint
-            was; otherwise they count from the start of each attempt.
-        known: what was read before: of attempts that had ended by then it is still so.
+        printed: whether steps come from the job's output, which may continue from a checkpoint;
+            otherwise they count from the start of each attempt.
+        known: an earlier result, which remains valid for attempts that had ended by then.
 
     Raises:
-        DamagedFileError: when the file is no history.
-        DdptopError: when it stays locked.
+        DamagedFileError: the file is not a history.
+        DdptopError: it remains locked.
     """
     starts = reader.attempt_starts()
     found: list[AttemptTaken] = []
@@ -763,14 +767,14 @@ def attempts_taken(
 
 
 def _last_step(db: sqlite3.Connection, attempt: int, end: int | None) -> int | None:
-    """The greatest step of an attempt's last samples before `end`."""
+    """The highest step in an attempt's last samples before `end`."""
     for tier in TIERS:
         table = RANK.table(tier)
         limit = "" if end is None else f" WHERE t < {end}"
         (last,) = db.execute(f"SELECT max(t) FROM {table}{limit}").fetchone()
         if last is None:
             continue
-        # a bucket in which the next attempt begins already belongs to that one
+        # a bucket in which the next attempt starts belongs to that one
         (step,) = db.execute(
             f"SELECT max(step) FROM {table} WHERE t > ? AND t <= ? AND attempt = ?",
             (last - 5 * tier.width_s, last, attempt),
@@ -781,7 +785,7 @@ def _last_step(db: sqlite3.Connection, attempt: int, end: int | None) -> int | N
 
 
 def _first_step(db: sqlite3.Connection, attempt: int, started: float) -> int | None:
-    """The first step that an attempt told."""
+    """The first step of an attempt."""
     told: list[tuple[int, int]] = []
     for tier in TIERS:
         row = db.execute(
@@ -791,7 +795,7 @@ def _first_step(db: sqlite3.Connection, attempt: int, started: float) -> int | N
         ).fetchone()
         if row is not None:
             told.append((row[0] + tier.width_s, row[1]))
-    # a bucket tells its last step: the one that ends soonest tells the earliest
+    # a bucket has its last step, so the one that ends first has the earliest
     return min(told)[1] if told else None
 
 
@@ -799,63 +803,63 @@ def _first_step(db: sqlite3.Connection, attempt: int, started: float) -> int | N
 
 
 class Band(msgspec.Struct, frozen=True, kw_only=True):
-    """All ranks over time, as parallel lists, oldest first; no point where no rank has a value."""
+    """All ranks over time, as parallel lists, oldest first; no points without values."""
 
     bucket_s: int
     """Length of a point's bucket."""
     t: list[int] = []
     """Unix seconds at which each bucket starts."""
     low: list[float] = []
-    """Of the ranks' means: the least."""
+    """The minimum of the ranks' means."""
     median: list[float] = []
     high: list[float] = []
     ranks: list[int] = []
-    """How many ranks have a value."""
+    """Number of ranks with a value."""
     step: list[int | None] = []
-    """The last step of the attempt that the bucket ends in."""
+    """The last step of the attempt in which the bucket ends."""
     attempt: list[int | None] = []
     nonfinite_t: list[int] = []
-    """Buckets in which some rank's loss was NaN or infinite."""
+    """Buckets in which a rank's loss was NaN or infinite."""
     nonfinite_step: list[int | None] = []
-    """The last step of each of those."""
+    """The last step in each of those buckets."""
     nonfinite_attempt: list[int | None] = []
 
 
 class _Key(msgspec.Struct, frozen=True):
-    """What the remembered buckets are of."""
+    """Identifies the buckets that are cached."""
 
     metric: str
     width_s: int
     without: tuple[int, ...]
     inode: int
-    """Of the file: one that was begun anew shares nothing with the one before."""
+    """The file's inode, since a new file shares nothing with the one before."""
 
 
 _Bucket = tuple[float | None, float | None, float | None, int, int | None, int | None, int]
-"""Least, median, greatest, number of ranks, step, attempt, values that were not finite."""
+"""(minimum, median, maximum, number of ranks, step, attempt, number of non-finite values)."""
 
 
 def width_of(since: int, until: int, max_points: int) -> int:
-    """The narrowest of WIDTHS_S with which a span has at most `max_points` points."""
+    """The smallest of `WIDTHS_S` with which a span has at most `max_points` points."""
     return next(
         (one for one in WIDTHS_S if (until - since) / one <= max(2, max_points) - 1), WIDTHS_S[-1]
     )
 
 
 def rows_read(since: int, until: int, width_s: int, ranks: int) -> int:
-    """About how many rows have to be added up for a band that is read for the first time."""
+    """Approximate number of rows to aggregate for a band that is read for the first time."""
     tier_s = max(tier.width_s for tier in TIERS if width_s % tier.width_s == 0)
     return ranks * -(-(until - since) // tier_s)
 
 
 def points_for(since: int, until: int, ranks: int, rows: int) -> int:
-    """As many points as can be read from at most so many rows."""
+    """The number of points that can be read from at most that many rows."""
     widths = (one for one in WIDTHS_S if rows_read(since, until, one, ranks) <= rows)
     return (until - since) // next(widths, WIDTHS_S[-1]) + 2
 
 
 class BandReader:
-    """Reads bands of one history, and remembers the buckets that are over. For one thread."""
+    """Reads bands of one history and caches buckets that are over. Not thread-safe."""
 
     def __init__(self, reader: HistoryReader) -> None:
         self.reader = reader
@@ -873,19 +877,19 @@ class BandReader:
         max_points: int,
         without: tuple[int, ...] = (),
     ) -> Band:
-        """The band of a metric between two moments, both included.
+        """The band of a metric between two times, both inclusive.
 
         Args:
             metric: as in HistoryReader.rank_series.
             since_unix: start of the span, unix seconds.
             until_unix: end of it.
-            max_points: at most so many points, 2 or more.
-            without: ranks that are left out.
+            max_points: maximum number of points; at least 2.
+            without: ranks to leave out.
 
         Raises:
-            DamagedFileError: when the file is no history.
-            DdptopError: when it stays locked.
-            ValueError: when there is no such metric.
+            DamagedFileError: the file is not a history.
+            DdptopError: it remains locked.
+            ValueError: there is no such metric.
         """
         RANK.metric(metric)
         since, until = int(since_unix), int(until_unix)
@@ -906,7 +910,7 @@ class BandReader:
     def recent(
         self, metric: str, until_unix: float, width_s: int, points: int = RECENT_POINTS
     ) -> dict[int, dict[int, float]]:
-        """Each rank's mean in each of the newest buckets: bucket start → rank → value."""
+        """The ranks' means in the latest buckets, by bucket start and rank."""
         until = int(until_unix)
         begin = until - until % width_s - (points - 1) * width_s
         found: dict[int, dict[int, float]] = {}
@@ -946,7 +950,7 @@ class BandReader:
         return self._bad_ranks[1]
 
     def _remember(self, key: _Key, start: int) -> None:
-        """Forget what is of no use for what is asked now."""
+        """Drop cached buckets that are of no use for this request."""
         if key != self._key or start < self._from:
             self._key, self._buckets, self._from, self._sure_until = key, {}, start, start
 

@@ -1,7 +1,7 @@
 """Turns the output of a rank into plain lines.
 
-Shown as it is, a log can clear the person's screen or change the window's title, and a progress
-bar is one endless line.
+Printed as it is, a log could clear the screen or change the window title, and a progress bar would
+be one endless line.
 """
 
 from __future__ import annotations
@@ -10,31 +10,31 @@ import codecs
 import re
 
 MAX_LINE_CHARS = 32_768
-"""What is kept of one line."""
+"""Maximum length of a line; the rest is dropped."""
 PIECE_CHARS = 512
-"""Of a line, as it is gathered: so much is copied at most where a backspace shortens it."""
+"""Length of the pieces of a line, which bounds how much a backspace copies."""
 
 _UNSEEN = (
     "\x7f-\x9f"  # DEL and C1
     "\xad\u061c\u180e\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb"
     "\U0001bca0-\U0001bca3\U0001d173-\U0001d17a\U000e0000-\U000e007f"
 )
-"""Characters without a look of their own: they steer a terminal, turn text round, break lines, or
-make two names look alike. Ranges of a regular expression's class."""
+"""Invisible characters: they control a terminal, change the direction of text, break lines, or
+make two names look alike. These are ranges for a character class."""
 
 UNSAFE = re.compile(f"[\x00-\x08\x0b-\x1f{_UNSEEN}\ud800-\udfff]")
-"""Never printed as it is: the above, the rest of C0 but tab and newline, and what stands for bytes
-that are no UTF-8."""
+"""Never printed as they are: the above, the rest of C0 except tab and newline, and surrogates,
+which stand for bytes that are not UTF-8."""
 
-# What stands whole in a chunk is taken at once: a run of printing characters, backspaces, or a CSI
-# sequence; everything else character by character. A tab is a printing character here.
+# A run of printing characters, backspaces, or a CSI sequence that is complete in a chunk is
+# processed at once, everything else character by character. A tab counts as a printing character.
 _STEP = re.compile(
     f"(?P<run>[^\x00-\x08\x0a-\x1f{_UNSEEN}]+)"
     "|(?P<back>\x08+)"
     "|\x1b\\[(?P<parameters>[ -?]*)(?P<final>[@-~])"
 )
 _STRING_STARTS = frozenset("PX]^_")
-"""After ESC: DCS, SOS, OSC, PM and APC, which run up to a terminator."""
+"""After ESC: DCS, SOS, OSC, PM, and APC, which continue up to a terminator."""
 _C1_STRINGS = frozenset("\x90\x98\x9d\x9e\x9f")
 _MAX_PARAMETERS = 16
 
@@ -43,14 +43,14 @@ _TEXT, _ESCAPE, _CSI, _STRING, _STRING_ESCAPE = range(5)
 
 
 class LineCleaner:
-    r"""Makes plain lines of what a program wrote, in chunks of any size.
+    r"""Converts a program's output, in chunks of any size, to plain lines.
 
-    Every control sequence, unseen character and control character but `\n` and tab is dropped.
-    `\r` and backspace move the cursor left; writing there discards what stood to the right, so
-    that of a progress bar its last state remains. "Erase line" does as it says. A line drawn after
-    the cursor went up, as by bars of several lines, is left out where it says what the line before
-    says. Bytes that are no UTF-8 become U+FFFD.
-    Memory is bounded: of a longer line its first 32 768 characters are kept.
+    Drops control sequences, invisible characters, and control characters except `\n` and tab. `\r`
+    and backspace move the cursor left; writing there discards the text to its right, so that the
+    last state of a progress bar remains. "Erase line" works as on a terminal. A line drawn after
+    the cursor moved up, as by bars of several lines, is omitted if it equals the line before.
+    Bytes that are not UTF-8 become U+FFFD.
+    Memory is bounded: only the first 32,768 characters of a line are kept.
     """
 
     def __init__(self) -> None:
@@ -58,33 +58,33 @@ class LineCleaner:
         self._state = _TEXT
         self._parameters = ""
         self._pieces: list[str] = []
-        """The line."""
+        """The present line."""
         self._length = 0
         self._cursor = 0
         self._cut = 0
-        """Characters of the line that were not kept."""
+        """Number of characters of the line that were dropped."""
         self._redrawn = False
         self._went_up = False
         self._last = ""
 
     @property
     def partial(self) -> str:
-        """The present state of the line that has not ended yet."""
+        """The present state of the unfinished line."""
         text = "".join(self._pieces)
         if self._redrawn:
             text = text.rstrip(" ")
         return f"{text} … [{self._cut} more characters]" if self._cut else text
 
     def feed(self, data: bytes) -> list[str]:
-        """Take the next bytes; returns the lines that ended in them, without the newline."""
+        """Process the next bytes; returns the lines that they complete, without newlines."""
         return self._take(self._decoder.decode(data))
 
     def finish(self) -> list[str]:
-        """End the input: the last line, if it has any text. The cleaner can then start anew."""
+        """End the input; returns the last line if it has text. The cleaner can then be reused."""
         lines = self._take(self._decoder.decode(b"", final=True))
         if self.partial:
             lines.append(self.partial)
-        self.__init__()  # type: ignore[misc]  # every attribute belongs to the input just ended
+        self.__init__()  # type: ignore[misc]  # every attribute belongs to the input that ended
         return lines
 
     def _take(self, text: str) -> list[str]:
@@ -150,10 +150,10 @@ class LineCleaner:
             self._state = _STRING
 
     def _sequence(self, char: str, lines: list[str]) -> None:
-        """One character inside a control sequence.
+        """Process one character inside a control sequence.
 
-        A line's end ends every sequence: one that was cut off costs the rest of its line, not the
-        rest of the log.
+        The end of a line ends every sequence, so that a truncated one costs only the rest of its
+        line.
         """
         if char in "\n\x18\x1a":  # CAN and SUB cancel
             self._state = _TEXT
@@ -174,9 +174,9 @@ class LineCleaner:
                 self._state, self._parameters = _CSI, ""
             elif char in _STRING_STARTS:
                 self._state = _STRING
-            elif not " " <= char <= "/":  # those are intermediates: ESC ( B
+            elif not " " <= char <= "/":  # not an intermediate, as in ESC ( B
                 self._state = _TEXT
-                if not "0" <= char <= "~":  # no sequence after all
+                if not "0" <= char <= "~":  # not a sequence after all
                     lines += self._take(char)
         elif "@" <= char <= "~":
             self._state = _TEXT
@@ -186,7 +186,7 @@ class LineCleaner:
                 self._went_up = True
         elif " " <= char <= "?":
             self._parameters = (self._parameters + char)[:_MAX_PARAMETERS]
-        else:  # no sequence after all
+        else:  # not a sequence after all
             self._state = _TEXT
             lines += self._take(char)
 
@@ -201,7 +201,7 @@ class LineCleaner:
 
 
 def sanitize(data: bytes | str) -> str:
-    """Text that is safe to print, of bytes or text that may hold anything; see `LineCleaner`."""
+    """Make any bytes or text safe to print; see `LineCleaner`."""
     raw = data.encode("utf-8", "replace") if isinstance(data, str) else data
     cleaner = LineCleaner()
     lines = cleaner.feed(raw)

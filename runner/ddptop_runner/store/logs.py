@@ -1,10 +1,10 @@
 r"""Rank logs: found, read from any byte or from the end, and followed as they grow.
 
-`LogFile` is the one reader; everything else here reads through it. What a log holds is cleaned by
-`log_clean` before anyone sees it as lines.
+`LogFile` is the only reader; everything else here reads through it. `log_clean` cleans a log's
+content before it is shown as lines.
 
-The supervisor drops the head of a log that is too long by punching a hole into the file
-(`disk.RankLog`), so a byte keeps its offset for ever, and nothing has to be written down.
+The supervisor drops the head of a log that is too long by punching a hole in the file
+(`disk.RankLog`), so that offsets never change.
 """
 
 from __future__ import annotations
@@ -27,32 +27,32 @@ from ddptop_runner.store.log_clean import LineCleaner, sanitize
 
 BLOCK_BYTES = 1 << 18
 MAX_TAIL_BYTES = 1 << 22
-"""Where lines are wanted, the search for them ends here, plus 4 KiB per line: the progress bar of
-days may be a single line."""
+"""How far back to search for lines, plus 4 KiB per line: the progress bar of several days may be a
+single line."""
 LOOK_BYTES = 256 * 1024
-"""So much of a log's beginning and of its end tells whether its lines are tagged."""
+"""How much to read at the start and end of a log to see whether its lines are tagged."""
 FEWEST_RANKS = 4
-"""For the lines of one rank, so many times as many lines are looked at first."""
+"""Multiple of the wanted lines to read first when searching for those of one rank."""
 END_READ_BYTES = 4 * 1024 * 1024
 """A progress bar without line ends may have written a megabyte after a traceback."""
 END_KEPT_BYTES = 256 * 1024
 LINE_BYTES = 4000
-"""Of a longer line its two ends are kept."""
+"""Longer lines are shortened to their two ends."""
 MAX_BLOCKS = 32
 POLL_S = 0.2
-"""How often a follower looks for more."""
+"""How often a follower checks for more."""
 
 
-# -- where logs are --------------------------------------------------------------------------------
+# -- finding logs --------------------------------------------------------------------------------
 
 
 def attempts(folder: RunFolder) -> list[int]:
-    """The attempts that have a folder for logs, in order."""
+    """The attempts with a log folder, in order."""
     return _numbers(folder.logs_dir, "attempt-", "")
 
 
 def ranks(folder: RunFolder, attempt: int) -> list[int]:
-    """The ranks that have a log in an attempt, in order; `LAUNCHER` where there is one."""
+    """The ranks with a log in an attempt, in order, including `LAUNCHER`."""
     launcher = [LAUNCHER] if folder.log_file(attempt, LAUNCHER).exists() else []
     return [*launcher, *_numbers(folder.logs_dir / f"attempt-{attempt}", "rank-", ".log")]
 
@@ -74,23 +74,23 @@ def _numbers(directory: Path, prefix: str, suffix: str) -> list[int]:
 
 
 def dropped_note(size_bytes: int, elsewhere: str | None = None) -> str:
-    """The line that stands for the missing head of a log.
+    """The line shown in place of a log's missing head.
 
     Args:
         size_bytes: how much is missing.
-        elsewhere: where it may be, of a log of another host.
+        elsewhere: where it may be, for a log of another host.
     """
     why = elsewhere or "dropped: log limit reached or disk full"
     return f"──── {units.size(size_bytes)} of earlier output {why} ────"
 
 
 def head_hole(fd: int) -> int:
-    """How many bytes at the head of an open log were dropped."""
+    """The number of bytes dropped at the head of an open log."""
     try:
         hole = os.lseek(fd, 0, os.SEEK_DATA)
-    except OSError as error:  # no data at all, or no such operation
+    except OSError as error:  # no data at all, or not supported
         hole = os.fstat(fd).st_size if error.errno == errno.ENXIO else 0
-    # blocks that are reserved, and written to a moment ago, may count as a hole
+    # reserved blocks that were just written may still count as a hole
     return hole if hole and os.pread(fd, 1, 0) == b"\0" else 0
 
 
@@ -98,11 +98,11 @@ class LogFile:
     """A log, opened for reading at its first byte.
 
     Raises:
-        OSError: when the file cannot be opened; FileNotFoundError where it is something else.
+        OSError: the file cannot be opened; FileNotFoundError if it is not a regular file.
     """
 
     def __init__(self, path: Path | int) -> None:
-        """`path` may be a descriptor that is open already."""
+        """`path` may be an open descriptor."""
         try:
             fd = path if isinstance(path, int) else bounded.open_regular(path)
             self._file = os.fdopen(fd, "rb", buffering=0)
@@ -126,45 +126,45 @@ class LogFile:
         self.close()
 
     def close(self) -> None:
-        """Let go of the file."""
+        """Close the file."""
         self._file.close()
 
     @property
     def first(self) -> int:
-        """Where the first line starts that has not been dropped; 0 in most logs."""
+        """Where the first line that was not dropped starts; 0 in most logs."""
         hole = head_hole(self._fd)
         if hole != self._hole:
             self._hole = self._first = hole
-            if hole:  # a hole has whole blocks and ends inside a line
+            if hole:  # a hole consists of whole blocks and ends inside a line
                 newline = os.pread(self._fd, BLOCK_BYTES, hole).find(b"\n")
                 self._first = hole + newline + 1
         return self._first
 
     @property
     def end(self) -> int:
-        """The first byte that is not written yet."""
+        """The offset of the end."""
         return os.fstat(self._fd).st_size
 
     def is_at(self, path: Path) -> bool:
-        """Whether the file at `path` is this one.
+        """Whether `path` is this file.
 
         Raises:
-            OSError: there is none.
+            OSError: there is no such file.
         """
         return os.path.samestat(os.fstat(self._fd), path.stat())
 
     @property
     def written_at(self) -> float:
-        """Unix seconds of the last write."""
+        """Time of the last write, in Unix seconds."""
         return os.fstat(self._fd).st_mtime
 
     def seek(self, position: int) -> None:
-        """Read on from there."""
+        """Continue reading at that offset."""
         self.position = position
 
     def read(self, count: int) -> bytes:
-        """Up to `count` bytes, none at the log's end; where they were dropped, a line saying so."""
-        if self.position > self.end:  # cut short by someone: what is left is new
+        """Up to `count` bytes, none at the end; in place of dropped ones, a line that says so."""
+        if self.position > self.end:  # truncated by someone: what remains is new
             self.position = 0
         data = os.pread(self._fd, count, self.position)
         if self.position >= (first := self.first):
@@ -174,11 +174,7 @@ class LogFile:
         return f"{chr(10) if start else ''}{dropped_note(first)}\n".encode()
 
     def read_new(self, max_bytes: int) -> tuple[bytes, bool]:
-        """What was written from the position on; the last `max_bytes` where that is more.
-
-        Returns:
-            The bytes; whether some before them were passed over.
-        """
+        """(new bytes, at most the last `max_bytes`; whether earlier ones were skipped)."""
         if self.position > self.end:
             self.position = 0
         start = max(self.position, self.first, self.end - max_bytes)
@@ -190,20 +186,20 @@ class LogFile:
         return data, missed
 
     def between(self, start: int, stop: int) -> bytes:
-        """The bytes from `start` to `stop`, wherever the position is; zeros where dropped."""
+        """The bytes from `start` to `stop`, regardless of the position; zeros if dropped."""
         return os.pread(self._fd, max(0, stop - start), start)
 
     def tail_offset(self, count: int, max_bytes: int | None = None) -> int:
-        r"""The byte at which the last `count` lines start, an unfinished last line counted.
+        r"""The offset at which the last `count` lines start, including an unfinished last line.
 
-        Reads from the end, at most `max_bytes` far; the byte may then lie inside a line. 0 where
-        the log has fewer lines, be its head dropped or not.
+        Reads back from the end by at most `max_bytes`, so that the offset may be inside a line. 0
+        if the log has fewer lines, whether or not its head was dropped.
         """
         first, end = self.first, self.end
         if count <= 0:
             return end
         low = first if max_bytes is None else max(first, end - max_bytes)
-        # the byte before the end is no separator: whether it is `\n` or not, a line ends there
+        # the last byte is not a separator: whether or not it is `\n`, a line ends there
         position = max(end - 1, low)
         while position > low:
             start = max(low, position - BLOCK_BYTES)
@@ -216,10 +212,10 @@ class LogFile:
                 return start + index + 1
             count -= found
             position = start
-        return low if low > first or count == 1 else 0  # 1: all lines that are left
+        return low if low > first or count == 1 else 0  # 1: all remaining lines
 
     def speaker_offset(self, rank: int, count: int, max_bytes: int | None = None) -> int:
-        """As `tail_offset`, of the lines of one rank, in a log whose lines say whose they are."""
+        """Like `tail_offset`, for the lines of one rank in a log with tagged lines."""
         if count <= 0:
             return self.end
         lines = count * FEWEST_RANKS
@@ -232,7 +228,7 @@ class LogFile:
             lines *= 8
 
     def _starts(self, start: int, rank: int, count: int) -> list[int]:
-        """Where the last lines of one rank start, at most `count`."""
+        """Offsets of the last lines of one rank, at most `count`."""
         found: deque[int] = deque(maxlen=count)
         mine = RankFilter(rank, is_tagged=True)
         self.seek(start)
@@ -244,7 +240,7 @@ class LogFile:
                 if mine.feed(line + b"\n"):
                     found.append(at)
                 at += len(line) + 1
-            if len(rest) > BLOCK_BYTES:  # a progress bar of days
+            if len(rest) > BLOCK_BYTES:  # a progress bar of several days
                 if mine.feed(rest):
                     found.append(at)
                 at, rest = at + len(rest), b""
@@ -253,7 +249,7 @@ class LogFile:
         return list(found)
 
     def to_next_start(self) -> None:
-        """Read on from where the next line or redraw starts, where the position is inside one."""
+        """If the position is inside a line or redraw, move to the start of the next."""
         position = self.position
         if position > self.first and self.between(position - 1, position) != b"\n":
             found = re.search(rb"[\r\n]", self.between(position, position + BLOCK_BYTES))
@@ -261,7 +257,7 @@ class LogFile:
 
 
 def are_tagged(path: Path) -> bool:
-    """Whether lines of that log say whose they are; False where there is no such log."""
+    """Whether the log's lines are tagged with their rank; False without a log."""
     with suppress(OSError), LogFile(path) as log:
         first, end = log.first, log.end
         return has_tag(log.between(first, first + LOOK_BYTES)) or has_tag(
@@ -274,11 +270,11 @@ def are_tagged(path: Path) -> bool:
 
 
 def tail_lines(path: Path, count: int, max_bytes: int | None = None) -> Iterator[str]:
-    """The last `count` lines of a log, cleaned, as they are read; none where there is no file.
+    """Yields the last `count` lines of a log, cleaned; none without a file.
 
     Args:
         path: the log.
-        count: so many lines; an unfinished last one counts.
+        count: number of lines, including an unfinished last one.
         max_bytes: start no further back than this, at the next line.
     """
     try:
@@ -296,7 +292,7 @@ def tail_lines(path: Path, count: int, max_bytes: int | None = None) -> Iterator
 
 
 def last_lines(path: Path, count: int) -> list[str]:
-    """The last `count` lines of a log, cleaned; none where there is no such file.
+    """The last `count` lines of a log, cleaned; none without a file.
 
     Reads only the end of the log. An unfinished last line counts.
     """
@@ -305,12 +301,12 @@ def last_lines(path: Path, count: int) -> list[str]:
 
 
 def tail_bytes(path: Path, max_bytes: int, before: int | None = None) -> bytes:
-    """The end of a log; empty when there is none.
+    """The end of a log; empty without one.
 
     Args:
         path: the log.
-        max_bytes: so much of it.
-        before: the byte at which the log is taken to end, None for its end.
+        max_bytes: how much of it.
+        before: an offset to treat as the end of the log, if any.
     """
     with suppress(OSError), LogFile(path) as log:
         end = log.end if before is None else min(before, log.end)
@@ -329,15 +325,15 @@ def log_end(
 
     Args:
         path: the log.
-        kept_bytes: about this much text, after long lines were shortened.
-        before: the byte at which the log is taken to end, None for its end.
-        read_bytes: no more than this is read for it.
+        kept_bytes: approximate size of the result, after shortening long lines.
+        before: an offset to treat as the end of the log, if any.
+        read_bytes: read no more than this.
     """
     return sanitize(shortened(tail_bytes(path, read_bytes, before), kept_bytes))
 
 
 def shortened(data: bytes, kept_bytes: int) -> bytes:
-    """The last lines of `data`, and of a long one its ends: its end is what a bar last drew."""
+    """The last lines of `data`, with long ones shortened to their ends, as for bars."""
     kept: list[bytes] = []
     size = 0
     for line in reversed(data.split(b"\n")):
@@ -358,31 +354,31 @@ class LogLine(msgspec.Struct, frozen=True):
 
     attempt: int
     rank: int | None
-    """`LAUNCHER` of what a command wrote; None: a note that this attempt begins."""
+    """`LAUNCHER` for output of a command; None for a note that this attempt starts."""
     text: str
 
     def prefixed(self) -> str:
-        """The line as it stands among those of other ranks."""
+        """The line with its prefix, for display among those of other ranks."""
         return self.text if self.rank is None else f"{prefix(self.rank)}{self.text}"
 
 
 def prefix(rank: int) -> str:
-    """What stands before a line of one log among those of others."""
+    """The prefix of a line displayed among those of other logs."""
     return "[launcher] " if rank == LAUNCHER else f"[rank {rank}] "
 
 
 def separator(attempt: int) -> str:
-    """What stands between the lines of one attempt and the next."""
+    """The line between two attempts."""
     return f"──── attempt {attempt} ────"
 
 
 def stream_tails(
     folder: RunFolder, attempt: int, count: int, only: list[int] | None = None
 ) -> Iterator[LogLine]:
-    """The last `count` lines of each rank, rank by rank, as they are read.
+    """Yields the last `count` lines of each rank, rank by rank.
 
-    Log lines carry no time, so those of several ranks cannot be put in the order in which they
-    were written; following does interleave them, as they arrive.
+    Log lines have no times, so those of several ranks cannot be put in order. When following, they
+    are interleaved as they arrive.
     """
     for rank in ranks(folder, attempt) if only is None else only:
         for text in tail_lines(folder.log_file(attempt, rank), count):
@@ -390,18 +386,18 @@ def stream_tails(
 
 
 class LogChunk(msgspec.Struct, frozen=True):
-    """Bytes that a rank wrote."""
+    """Bytes written by a rank."""
 
     attempt: int
     rank: int | None
-    """None: no bytes, but the note that this attempt begins."""
+    """None for a note that this attempt starts, without bytes."""
     data: bytes
     is_full: bool = False
-    """Whether there was more than one read takes."""
+    """Whether there was more than fits in one read."""
 
 
 class _OpenLog(LogFile):
-    """One rank's log and how far it has been read."""
+    """One rank's log with its read position."""
 
     def __init__(self, path: Path, attempt: int, rank: int, speaker: int | None) -> None:
         super().__init__(path)
@@ -412,14 +408,14 @@ class _OpenLog(LogFile):
             self.filter = RankFilter(speaker, is_tagged=are_tagged(path))
 
     def to_tail(self, count: int, max_bytes: int | None) -> None:
-        """Read on from the last `count` lines, of those that are wanted."""
+        """Move to the start of the last `count` selected lines."""
         if self.filter is not None and self.filter.is_tagged:
             self.seek(self.speaker_offset(self.filter.rank, count, max_bytes))
         else:
             self.seek(self.tail_offset(count, max_bytes))
 
     def chunk(self) -> LogChunk | None:
-        """What can be read now; None at the end."""
+        """The next chunk; None at the end."""
         is_dropped = self.position < self.first
         data = self.read(BLOCK_BYTES)
         is_full = bool(data) and self.position < self.end
@@ -427,16 +423,16 @@ class _OpenLog(LogFile):
         return LogChunk(self.attempt, self.rank, wanted, is_full) if wanted or is_full else None
 
     def rest(self) -> LogChunk | None:
-        """What the filter still held back, once no more comes."""
+        """The filter's remaining bytes, after the last chunk."""
         held = b"" if self.filter is None else self.filter.finish()
         return LogChunk(self.attempt, self.rank, held) if held else None
 
 
 class ByteFollower:
-    """Follows logs as they are written, from one attempt to the next, and loses nothing.
+    """Follows logs as they are written, from one attempt to the next, without losing anything.
 
-    The next attempt is looked for before the present one is read, and entered once that read has
-    reached the end. What a left-over process of the former attempt still writes is read too.
+    It checks for the next attempt before reading the present one, and moves on once that read has
+    reached the end. Later output of a leftover process of the earlier attempt is read too.
     """
 
     def __init__(
@@ -449,18 +445,18 @@ class ByteFollower:
         max_tail_bytes: int | None = None,
         speaker: int | None = None,
     ) -> None:
-        """Nothing is opened before the first `poll`.
+        """Opens nothing before the first `poll`.
 
         Args:
             folder: the job's.
             only: the ranks to follow; None follows all, later ones included.
-            attempt: stay with this attempt; None starts with the latest and goes on.
-            is_over: whether the job has ended. It is asked before each read, so that what was
+            attempt: stay with this attempt; None starts with the latest and continues.
+            is_over: whether the job has ended. It is called before each read, so that everything
                 written before the end is read.
-            tail: start with so many last lines of each log; None starts at the beginning.
-            max_tail_bytes: start no further back than this, be it inside a line.
-            speaker: of the launcher's log, follow the lines of this rank alone where lines say
-                whose they are; `only` is then not looked at.
+            tail: start with this many last lines of each log; None starts at the beginning.
+            max_tail_bytes: start no further back than this, even inside a line.
+            speaker: follow only this rank's lines in the launcher's log, if lines are tagged;
+                `only` is then ignored.
         """
         self._folder = folder
         self._only = only if speaker is None else [LAUNCHER]
@@ -475,17 +471,17 @@ class ByteFollower:
 
     @property
     def is_tagged(self) -> bool:
-        """Whether lines of the launcher's log were seen to say whose they are."""
+        """Whether tagged lines were seen in the launcher's log."""
         return any(log.filter is not None and log.filter.is_tagged for log in self._logs.values())
 
     def close(self) -> None:
-        """Let go of the files."""
+        """Close the files."""
         for log in (*self._former, *self._logs.values()):
             log.close()
         self._former, self._logs = [], {}
 
     def poll(self) -> list[LogChunk]:
-        """What is new since the call before, without waiting; empty when all has been read."""
+        """What is new since the last call, without waiting; empty if all has been read."""
         existing = attempts(self._folder)
         if self._attempt is None:
             if self._fixed is not None:
@@ -513,7 +509,7 @@ class ByteFollower:
         return [*chunks, LogChunk(self._attempt, None, b""), *self._read(self._attempt)]
 
     def batches(self, poll_s: float = POLL_S) -> Iterator[list[LogChunk]]:
-        """What each poll finds, empty lists included, until the job is over and all was read."""
+        """Yields the result of each poll, even if empty, until the job is over and all is read."""
         while True:
             over = self._is_over() or self._superseded()
             chunks = self.poll()
@@ -526,11 +522,11 @@ class ByteFollower:
                 time.sleep(poll_s)
 
     def _superseded(self) -> bool:
-        """Whether the one attempt that is followed has made way for a later one."""
+        """Whether a later attempt has replaced the only one to follow."""
         return self._fixed is not None and any(n > self._fixed for n in attempts(self._folder))
 
     def _open(self, attempt: int) -> None:
-        """Open the logs that have appeared since the call before."""
+        """Open logs that have appeared since the last call."""
         for rank in ranks(self._folder, attempt):
             if rank in self._logs or (self._only is not None and rank not in self._only):
                 continue
@@ -547,7 +543,7 @@ class ByteFollower:
 
 
 class LogFollower:
-    """Follows logs as clean lines; a note stands between the lines of two attempts."""
+    """Follows logs as clean lines, with a note between two attempts."""
 
     def __init__(
         self,
@@ -558,32 +554,32 @@ class LogFollower:
         tail: int | None = None,
         speaker: int | None = None,
     ) -> None:
-        """The arguments are those of `ByteFollower`."""
+        """Takes the arguments of `ByteFollower`."""
         limit = None if tail is None else MAX_TAIL_BYTES + 4096 * tail
         self._source = ByteFollower(folder, only, attempt, is_over, tail, limit, speaker)
         self._cleaners: dict[tuple[int, int], LineCleaner] = {}
 
     @property
     def is_tagged(self) -> bool:
-        """As of `ByteFollower`."""
+        """See `ByteFollower`."""
         return self._source.is_tagged
 
     def __iter__(self) -> Iterator[LogLine]:
-        """Lines as they come, until the job is over and everything was read."""
+        """Yields lines as they arrive, until the job is over and all is read."""
         for lines in self.batches():
             yield from lines
 
     def batches(self, poll_s: float = POLL_S) -> Generator[list[LogLine], None, None]:
-        """The lines of each poll, empty lists included, to the end."""
+        """Yields the lines of each poll, even if empty, until the end."""
         with closing(self._source):
             for chunks in self._source.batches(poll_s):
                 yield self._clean(chunks)
             yield self._finish()
 
     def poll(self) -> list[LogLine]:
-        """The lines that have ended since the call before, without waiting.
+        """The lines completed since the last call, without waiting.
 
-        At most 8 MiB of each log are read; more is left to the next call.
+        Reads at most 8 MiB of each log and leaves the rest to the next call.
         """
         lines = []
         for _ in range(MAX_BLOCKS):
@@ -594,11 +590,11 @@ class LogFollower:
         return lines
 
     def close(self) -> None:
-        """Let go of the files, where `poll` was used."""
+        """Close the files, after using `poll`."""
         self._source.close()
 
     def partial(self) -> dict[int, str]:
-        """By rank: the line that it has not ended yet, such as a progress bar's present state."""
+        """By rank, its unfinished line, such as the present state of a progress bar."""
         return {rank: c.partial for (_, rank), c in self._cleaners.items() if c.partial}
 
     def _clean(self, chunks: list[LogChunk]) -> list[LogLine]:
@@ -613,7 +609,7 @@ class LogFollower:
         return lines
 
     def _finish(self) -> list[LogLine]:
-        """The lines that no newline ended."""
+        """Remaining lines without a newline."""
         lines = [
             LogLine(attempt, rank, text)
             for (attempt, rank), cleaner in sorted(self._cleaners.items())
@@ -626,14 +622,14 @@ class LogFollower:
 def last_words(
     folder: RunFolder, attempt: int, rank: int | None, count: int
 ) -> tuple[int, list[str]]:
-    """Whose last lines there are to see of one rank in an attempt, and these, cleaned.
+    """(log to which the last lines of a rank in an attempt belong, these lines, cleaned).
 
     Args:
         folder: the job's.
-        attempt: which.
-        rank: whose; of a command, whose ranks have no logs of their own, its lines of the one log,
-            or where they do not say whose they are, all of `LAUNCHER`. None: those.
-        count: so many lines.
+        attempt: its number.
+        rank: the rank. The ranks of a command share one log, from which its lines are taken, or
+            all lines of `LAUNCHER` if they are not tagged. None: all lines of that log.
+        count: number of lines.
     """
     if rank is not None and folder.log_file(attempt, rank).exists():
         return rank, last_lines(folder.log_file(attempt, rank), count)
@@ -646,7 +642,7 @@ def _ended() -> bool:
     return True
 
 
-# -- whose line it is: launchers put the rank before each line of a shared log ---------------------
+# -- tags: launchers prefix each line of a shared log with its rank ---------------------
 
 # Known are `[0]<stdout>:` of horovodrun, `[1,0]<stderr>:` of mpirun -tag-output, and
 # `[default0]:` of torchrun --tee.
@@ -660,36 +656,36 @@ _LINE_TAG = re.compile(rb"^(?:" + _ANYWHERE + rb")|" + _AT_START, re.MULTILINE)
 
 
 def has_tag(data: bytes) -> bool:
-    """Whether a line of those bytes says whose it is."""
+    """Whether any line in the bytes is tagged with its rank."""
     return _LINE_TAG.search(data) is not None
 
 
 class RankFilter:
-    """Keeps the lines of one rank out of the bytes of a shared log, fed in pieces of any size.
+    """Selects one rank's lines from the bytes of a shared log, fed in pieces of any size.
 
-    mpirun tags what it passes on, be it a line or a part of one: bytes belong to the last tag
+    mpirun tags whatever it forwards, whether a line or part of one, so bytes belong to the last tag
     before them in their line. A line without a tag is the launcher's own.
 
     Args:
-        rank: whose lines.
-        is_tagged: whether the log is known to have tags; until one is seen, all is kept otherwise.
+        rank: the rank to select.
+        is_tagged: whether the log is known to have tags; otherwise, all is kept until one is seen.
     """
 
     def __init__(self, rank: int, *, is_tagged: bool = False) -> None:
         self.rank = rank
         self.is_tagged = is_tagged
-        """Whether a tag was seen, or there are known to be some."""
+        """Whether a tag was seen or is known to exist."""
         self._held = b""
-        """The end of a piece that may be the beginning of a tag."""
+        """The end of a piece, which may be the start of a tag."""
         self._at_start = True
         self._keeps = not is_tagged
         self._kept_some = False
-        """Of the present line."""
+        """Whether any part of the present line was kept."""
         self.spoke = False
-        """Whether the last line that has ended was the rank's, in part at least."""
+        """Whether the last complete line was the rank's, at least in part."""
 
     def feed(self, data: bytes) -> bytes:
-        """What of the next bytes is the rank's."""
+        """Add the next bytes; returns those that belong to the rank."""
         *lines, rest = (self._held + data).split(b"\n")
         self._held = b""
         kept = [self._take(line, ended=True) for line in lines]
@@ -701,7 +697,7 @@ class RankFilter:
         return b"".join(kept)
 
     def finish(self) -> bytes:
-        """What was held back, once no more comes."""
+        """The remaining bytes, after the last piece."""
         held, self._held = self._held, b""
         return self._take(held, ended=False) if held else b""
 

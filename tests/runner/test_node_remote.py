@@ -300,6 +300,47 @@ async def test_a_link_ends_once_a_head_that_follows_is_silent_for_several_pings(
         await asyncio.wait_for(remote._line(reader, preflight), 0.05)
 
 
+async def test_a_part_whose_ranks_live_is_not_absent_while_it_gets_another_guardian(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """On a busy machine a guardian takes longer to start than a part may be absent."""
+    monkeypatch.setenv("DDPTOP_HOME", str(tmp_path / "home"))
+    monkeypatch.setattr(remote, "ABSENT_AFTER_S", 0.0)
+    monkeypatch.setattr(remote, "RECONNECT_S", 0.01)
+    monkeypatch.setattr(remote, "GUARD_EVERY_S", 100.0)
+    spec = make_spec(job_id="train@1.1")
+    folder = remote.member_folder(spec.job_id)
+    folder.nodes_dir.mkdir(parents=True)
+    write_spec(folder, spec)
+    gone = subprocess.Popen(["true"])
+    was = procs.identify(gone.pid)
+    gone.wait()
+    rank = subprocess.Popen(["sleep", "100"], env={**os.environ, "DDPTOP_JOB_ID": spec.job_id})
+    said: list[bytes] = []
+    looks = asyncio.Semaphore(0)
+    looked = remote.is_locked
+
+    def is_locked(folder: RunFolder) -> bool:
+        looks.release()
+        return looked(folder)
+
+    try:
+        seen = make_snapshot(spec, guardian=was, supervisor=None, agent=None)
+        folder.node_file(procs.host_name()).write_bytes(msgspec.json.encode(seen))
+        monkeypatch.setattr(remote, "is_locked", is_locked)
+        link = remote.Remote(said.append)
+        link.take(nl.Follow(job_id=spec.job_id))
+        for _ in range(5):
+            await asyncio.wait_for(looks.acquire(), 10)
+        assert said == []
+    finally:
+        rank.kill()
+        rank.wait()
+    while not said:
+        await asyncio.wait_for(looks.acquire(), 10)
+    assert b"absent" in said[0]
+
+
 async def test_a_history_that_cannot_be_read_ends_the_link_with_a_reason(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

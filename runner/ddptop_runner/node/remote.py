@@ -37,7 +37,7 @@ from ddptop_runner.base.paths import (
 from ddptop_runner.base.start import keep_files_private
 from ddptop_runner.host import procs, survival
 from ddptop_runner.host.addresses import interface_of, is_loopback, of_interfaces
-from ddptop_runner.job.registry import is_locked, read_job
+from ddptop_runner.job.registry import JobView, is_locked, read_job
 from ddptop_runner.launch.gpus import usage
 from ddptop_runner.launch.gpus.choice import job_environment
 from ddptop_runner.model import node_link as nl
@@ -172,11 +172,20 @@ def adopt(folder: RunFolder) -> None:
     Raises:
         DdptopError: where it does not come up.
     """
-    if not folder.spec_file.exists():
-        return  # it was not started yet
-    view = read_job(folder)
-    if view.needs_guardian:
+    if (view := _without_guardian(folder)) is not None:
         adoption.adopt(view, os.environ)
+
+
+def _without_guardian(folder: RunFolder) -> JobView | None:
+    """The node's part, where it lives on without its guardian.
+
+    Raises:
+        DdptopError: where it cannot be read.
+    """
+    if not folder.spec_file.exists():
+        return None  # it was not started yet
+    view = read_job(folder)
+    return view if view.needs_guardian else None
 
 
 def gloo_interface(rendezvous: Rendezvous, env: Mapping[str, str]) -> str | None:
@@ -345,7 +354,7 @@ class Remote:
                 return
             now_s = boottime_s()
             absent_since_s = absent_since_s or now_s
-            if now_s - absent_since_s > ABSENT_AFTER_S and not lives:
+            if now_s - absent_since_s > ABSENT_AFTER_S and not (lives or _is_adopted(folder)):
                 self.send(nl.NodeAbsent(has_folder=folder.path.is_dir()))
                 absent_since_s = now_s
             await asyncio.sleep(RECONNECT_S)
@@ -395,6 +404,13 @@ def _last_state(folder: RunFolder) -> NodeSnapshot | None:
     except (OSError, msgspec.MsgspecError):
         return None
     return None if last.state in LIVE_STATES else last
+
+
+def _is_adopted(folder: RunFolder) -> bool:
+    """Whether its ranks may live, and another guardian is being started."""
+    with contextlib.suppress(DdptopError):
+        return _without_guardian(folder) is not None
+    return False
 
 
 class _Numbered(msgspec.Struct):

@@ -1,4 +1,4 @@
-"""The losses of several jobs as curves of one chart, by time and by step. Pure."""
+"""Losses or scalars of several jobs as curves of one chart, by time and by step. Pure."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import itertools
 from collections.abc import Sequence
 
 from ddptop.charts.figures import Curve, FiguresData
-from ddptop.view.compare import LETTERS, Run, Sample
+from ddptop.view.compare import LETTERS, LOSS, Run, Sample
 from ddptop.view.series import Points
 
 STYLES = ("median", "ok", "chosen", "strong")
@@ -30,10 +30,12 @@ def _points(samples: Sequence[Sample], places: Sequence[float]) -> Points:
     )
 
 
-def _empty(runs: Sequence[Run]) -> str:
+def _empty(runs: Sequence[Run], what: str) -> str:
     if trouble := next((run.trouble for run in runs if run.trouble), None):
         return trouble
     names = " and ".join(run.job for run in runs)
+    if what != LOSS:
+        return f"no {what} found for {names}"
     return f"no loss found for {names}; ddptop reads it from the probe, ddptop.report, or the log"
 
 
@@ -53,10 +55,11 @@ def _curves(
     )
 
 
-def by_time_data(runs: Sequence[Run]) -> FiguresData:
-    """The losses over the seconds since each job's own start."""
-    points = [_points(run.curve.samples, [one.at_s for one in run.curve.samples]) for run in runs]
-    ends = [run.curve.samples[-1].at_s for run in runs if run.curve.samples]
+def by_time_data(runs: Sequence[Run], what: str = LOSS) -> FiguresData:
+    """The losses, or what goes by that name, over the seconds since each job's own start."""
+    samples = [run.curve_by(what).samples for run in runs]
+    points = [_points(mine, [one.at_s for one in mine]) for mine in samples]
+    ends = [mine[-1].at_s for mine in (*samples, *(run.curve.samples for run in runs)) if mine]
     marks = tuple(
         (at, _mark(place, attempt))
         for place, run in enumerate(runs)
@@ -69,16 +72,17 @@ def by_time_data(runs: Sequence[Run]) -> FiguresData:
         until=max([1.0, *ends]),
         marks=marks,
         ended=True,
-        empty=_empty(runs),
+        empty=_empty(runs, what),
     )
 
 
-def by_step_data(runs: Sequence[Run]) -> FiguresData | None:
-    """The losses over steps; None where a job's steps are not known."""
+def by_step_data(runs: Sequence[Run], what: str = LOSS) -> FiguresData | None:
+    """The same over steps; None where a job's steps are not known."""
     samples = [run.curve.by_step for run in runs]
     if not all(samples):
         return None
-    points = [_points(mine, [float(one.step or 0) for one in mine]) for mine in samples]
+    shown = samples if what == LOSS else [run.curve_by(what).by_step for run in runs]
+    points = [_points(mine, [float(one.step or 0) for one in mine]) for mine in shown]
     marks = tuple(
         (float(one.step or 0), _mark(place, one.attempt))
         for place, mine in enumerate(samples)
@@ -88,11 +92,11 @@ def by_step_data(runs: Sequence[Run]) -> FiguresData | None:
     return FiguresData(
         curves=_curves(runs, points, marks),
         since=0.0,
-        until=max(1.0, *(float(mine[-1].step or 0) for mine in samples)),
+        until=max(1.0, *(float(mine[-1].step or 0) for mine in (*samples, *shown) if mine)),
         marks=marks,
         ended=True,
         by_step=True,
-        empty=_empty(runs),
+        empty=_empty(runs, what),
     )
 
 

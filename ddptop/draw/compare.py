@@ -8,13 +8,14 @@ from dataclasses import dataclass
 
 from ddptop.charts.compared import name_of
 from ddptop.view import words
-from ddptop.view.compare import LETTERS, Comparison, Run, options_of
+from ddptop.view.compare import LETTERS, Comparison, Run, names_of, options_of
 from ddptop.view.progress import progress_of
 from ddptop.view.progress_words import step_text
 from ddptop.view.text import Span
 from ddptop_runner.base import units
 from ddptop_runner.job.registry import JobView, elapsed_s
 from ddptop_runner.model import run_step
+from ddptop_runner.model.words import is_of_evaluation
 
 NOTABLE = 0.005
 """Losses that lie nearer to each other than this share are called the same."""
@@ -24,6 +25,7 @@ FASTER = 1.1
 """A pace that is no more than this times another's is called the same."""
 HUGE = 1000
 """And from here on how large it is says nothing."""
+_SCALAR = "scalar "
 _MEASURED = ("common", "best", "last", "pace", "step_time", "steps", "elapsed", "started")
 """Rows of figures: that they are not the same to the last digit says nothing."""
 
@@ -41,7 +43,8 @@ class Row:
     @property
     def differs(self) -> bool:
         """Whether it is not the same in all jobs, and no figure."""
-        return self.key not in _MEASURED and len({text for text, _ in self.values}) > 1
+        is_measured = self.key in _MEASURED or self.key.startswith(_SCALAR)
+        return not is_measured and len({text for text, _ in self.values}) > 1
 
 
 def how_much_lower(losses: Sequence[float | None], best: int | None, by: float | None) -> str:
@@ -148,6 +151,10 @@ def _figures(runs: Sequence[Run], now: dt.datetime) -> list[Row]:
             map(_best, runs),
         ),
         row("last", "last loss", "the latest loss", map(_last, runs)),
+        *(
+            row(f"{_SCALAR}{name}", name, *_scalar(name, runs))
+            for name in sorted(names_of(runs)[1:], key=lambda name: not is_of_evaluation(name))
+        ),
         row(
             "pace",
             "pace",
@@ -205,6 +212,20 @@ def _best(run: Run) -> str:
     if best.step is not None:
         where = f"at step {units.count(best.step)}"
     return f"{units.loss(best.loss)} {where}"
+
+
+def _scalar(name: str, runs: Sequence[Run]) -> tuple[str, list[str]]:
+    """What a row of a scalar means, and its values; of a validation loss also the least."""
+    is_loss = is_of_evaluation(name) and "loss" in name.lower()
+    texts = []
+    for run in runs:
+        last, best = run.curve_by(name).last, run.curve_by(name).best()
+        text = units.loss(None if last is None else last.loss)
+        if is_loss and best is not None:
+            where = "" if best.step is None else f" at step {units.count(best.step)}"
+            text += f", best {units.loss(best.loss)}{where}"
+        texts.append(text)
+    return f"the latest value{' and the lowest one' if is_loss else ''}", texts
 
 
 def _last(run: Run) -> Span:

@@ -11,7 +11,7 @@ from ddptop_runner.base import bounded
 from ddptop_runner.job.registry import JobView
 from ddptop_runner.model.run_step import is_printed
 from ddptop_runner.model.snapshot import NodeSnapshot, RankSample, decode_snapshot
-from ddptop_runner.store.history import HistoryReader
+from ddptop_runner.store.history import HistoryReader, Series
 from ddptop_runner.store.history_reader import Band, BandReader, attempts_taken
 
 MOST_POINTS = 1000
@@ -50,7 +50,15 @@ class RunReader:
         if span is None:
             return run
         band = self._whole.read("loss", span[0], span[1], MOST_POINTS)
-        return replace(run, curve=curve_of(band, start_s, run.offsets, printed=printed))
+        scalars = self._reader.scalar_series(span[0], span[1], MOST_POINTS)
+        return replace(
+            run,
+            curve=curve_of(band, start_s, run.offsets, printed=printed),
+            scalars={
+                name: curve_of(_band(one), start_s, run.offsets, printed=printed)
+                for name, one in scalars.items()
+            },
+        )
 
     def closer(self, run: Run, since_s: float, until_s: float) -> Run:
         """The same with finer losses between two moments, in seconds since the job's start.
@@ -76,6 +84,16 @@ def read_run(view: JobView) -> Run:
         DdptopError: when its history cannot be read.
     """
     return RunReader(view.folder.history_db).read(view)
+
+
+def _band(series: Series) -> Band:
+    return Band(
+        bucket_s=series.bucket_s,
+        t=series.t,
+        median=series.mean,
+        step=series.step,
+        attempt=series.attempt,
+    )
 
 
 def curve_of(band: Band, start_s: float, offsets: Mapping[int, int], *, printed: bool) -> LossCurve:

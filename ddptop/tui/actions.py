@@ -552,8 +552,6 @@ STORY: tuple[Action, ...] = (
 )
 """Of the screen with a job's story."""
 
-_KEPT_BACK = ("chart.mode", "chart.figure")
-"""There is one curve a job, and nothing to choose between."""
 _SHOWN = {"chart.axis": "Step/time", "chart.log": "Log", "chart.smooth": "Smooth"}
 
 COMPARE: tuple[Action, ...] = (
@@ -578,7 +576,7 @@ COMPARE: tuple[Action, ...] = (
             key_display=one.key_display,
         )
         for one in CHART_ACTIONS
-        if one.id not in _KEPT_BACK
+        if one.id != "chart.mode"  # there is one curve for each job
     ),
     LEAVE,
     DETACH,

@@ -17,7 +17,7 @@ from ddptop.tui.actions import EVERYWHERE, EXIT, PALETTE, Action, table_of
 from ddptop.tui.prefs.keymap import keys_in_use
 from ddptop.tui.screens.base import MonitorScreen
 from ddptop.tui.widgets.bars import KeyBar
-from ddptop.tui.widgets.loss_chart import LossChart
+from ddptop.tui.widgets.chart_widget import ChartWidget
 from ddptop_runner.foreign.types import ForeignView
 from ddptop_runner.job.registry import AnyJob
 
@@ -179,7 +179,7 @@ class ChartProvider(CommandProvider):
 
     def commands(self, query: str) -> Iterator[Command]:
         """The loss, the throughput, and each metric of the job."""
-        for chart in self.screen.query(LossChart):
+        for chart in self.screen.query(ChartWidget):
             for name in chart.names if chart.can_focus else ():
                 run = partial(chart.show_as, name)
                 yield Command(f"chart {name}", "show this metric over time", run, listed=False)

@@ -15,6 +15,7 @@ from ddptop_runner.model import run_step
 from ddptop_runner.model.snapshot import RunStep
 from ddptop_runner.model.spec import JobSpec
 
+LOSS = "loss"
 WINDOW_SHARE = 0.02
 """A loss at some step is the median over this share of the steps before it: one batch says
 little."""
@@ -202,6 +203,8 @@ class Run:
 
     view: JobView
     curve: LossCurve = field(default_factory=LossCurve)
+    scalars: Mapping[str, LossCurve] = field(default_factory=dict)
+    """What else the job reported, as curves by name."""
     attempts: tuple[tuple[int, float], ...] = ()
     """Each attempt with its start, in seconds since the job's."""
     offsets: Mapping[int, int] = field(default_factory=dict)
@@ -215,6 +218,10 @@ class Run:
     def job(self) -> str:
         """The job's name."""
         return self.view.job
+
+    def curve_by(self, name: str) -> LossCurve:
+        """The loss, or what else goes by that name; empty where the job has none."""
+        return self.curve if name == LOSS else self.scalars.get(name, LossCurve())
 
     @property
     def step(self) -> RunStep | None:
@@ -294,6 +301,11 @@ def companions(jobs: Iterable[AnyJob], first: str) -> list[JobView]:
     others.sort(key=lambda job: job.created_at, reverse=True)
     others.sort(key=lambda job: mine is None or job.spec.target != mine.spec.target)
     return others
+
+
+def names_of(runs: Sequence[Run]) -> tuple[str, ...]:
+    """What the runs can be compared by over time, the loss first."""
+    return (LOSS, *dict.fromkeys(name for run in runs for name in run.scalars))
 
 
 POINTS = 50

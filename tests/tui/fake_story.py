@@ -247,9 +247,14 @@ def learner(
     ago_s: float = 7200.0,
     restart_at: int | None = None,
     bad_from: int | None = None,
+    scalars_from: float | None = None,
     **more: object,
 ) -> RunFolder:
-    """A job that ended, whose loss falls by `falls` steps; `restart_at` goes back to step 0."""
+    """A job that ended, whose loss falls by `falls` steps; `restart_at` goes back to step 0.
+
+    With `scalars_from` it reports a learning rate of that, and a validation loss each minute.
+    """
+    rate = {} if scalars_from is None else {"lr": scalars_from}
     spec = spec_of(job, 2, ago_s, args=["--lr", lr, "--epochs", "3"], **more)
     folder = make_folder(home, spec)
     start = spec.created_at.timestamp() + 5
@@ -273,6 +278,7 @@ def learner(
                 step=step,
                 loss=None if bad else loss + 0.01 * rank,
                 loss_state="nan" if bad else "ok",
+                metrics=rate and {**rate, "val_loss": 3 + rate["lr"] - second // 60},
             )
             for rank in range(2)
         ]
@@ -284,7 +290,8 @@ def learner(
         for event in events:
             writer.event(event)
 
-    record(folder.history_db, (steps, falls, ago_s, restart_at, bad_from), write, final=True)
+    what = (steps, falls, ago_s, restart_at, bad_from, scalars_from)
+    record(folder.history_db, what, write, final=True)
     end = ago(ago_s - 5 - steps // 2)
     write_snapshot(
         folder,

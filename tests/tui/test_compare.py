@@ -65,6 +65,23 @@ async def test_two_jobs_say_who_learns_better_and_what_was_given_differently(
         assert "the jobs in this chart are fixed" in said(app)
 
 
+async def test_what_the_jobs_report_is_compared_too(frozen: Path, make_app: MakeApp) -> None:
+    fake_story.learner(frozen, "gpt-a", "1e-3", scalars_from=0.0)
+    fake_story.learner(frozen, "gpt-b", "1e-3", scalars_from=0.5)
+    app = opened(make_app, "gpt-a", "gpt-b")
+    async with app.run_test(size=SIZE) as pilot:
+        await settle(pilot)
+        assert re.search(r"val_loss +-1.0000, best -1.0000 at step 482 +-0.5000, best", shown(app))
+        assert "lr by step" in await press(pilot, "M")
+        text = await press(pilot, "M")
+        assert "val_loss by step" in text
+        assert "━ A gpt-a -1.0000  ╍ B gpt-b -0.5000" in text
+        assert "val_loss since each job's start" in await press(pilot, "b")
+        assert "loss since each job's start" in await press(pilot, "M")
+        await press(pilot, "ctrl+p", *"chart lr", "enter")
+        assert "lr since each job's start" in shown(app)
+
+
 async def test_the_companion_changes_with_the_cursor_and_others_can_be_kept(
     frozen: Path, make_app: MakeApp
 ) -> None:

@@ -39,6 +39,8 @@ class ChartWidget(DraggedView, can_focus=True):
         super().__init__(id=id, classes=classes)
         self.view = View()
         """What is shown of the axis."""
+        self.shown = ""
+        """Which of `names`."""
         self.takes_mouse = True
         """Whether clicks and the wheel do something."""
         self.area: Area | None = None
@@ -91,8 +93,21 @@ class ChartWidget(DraggedView, can_focus=True):
     def next_mode(self) -> None:
         """Draw other curves, where there is a choice."""
 
+    @property
+    def names(self) -> tuple[str, ...]:
+        """What it can show, by name, if that is several."""
+        return ()
+
+    def show_as(self, name: str) -> None:
+        """Show what goes by that name."""
+        self.shown = name
+        self.redraw()
+
     def next_figure(self) -> None:
-        """Another figure of the same subject, where there is one."""
+        """The next of its names."""
+        if self.names:
+            place = self.names.index(self.shown) if self.shown in self.names else -1
+            self.show_as(self.names[(place + 1) % len(self.names)])
 
     def next_scale(self) -> None:
         """Linear or logarithmic values, where there is a choice."""

@@ -5,14 +5,14 @@ from __future__ import annotations
 import datetime as dt
 from collections.abc import Sequence
 
-from ddptop.charts.compared import name_of, without_steps
+from ddptop.charts.compared import by_step_data, by_time_data, name_of, without_steps
 from ddptop.charts.figures import FiguresData
 from ddptop.charts.view import View
 from ddptop.draw.compare import Row, companion_row, explained, rows
 from ddptop.sources.compare import Compared
 from ddptop.tui.widgets.figure_chart import FigureChart
 from ddptop.tui.widgets.table import Table
-from ddptop.view.compare import Comparison, Run
+from ddptop.view.compare import LOSS, Comparison, Run, names_of
 from ddptop.view.figures.columns import Column
 from ddptop.view.keys import key
 from ddptop_runner.job.registry import JobView
@@ -22,7 +22,10 @@ class CompareChart(FigureChart):
     """By step if all jobs report theirs, else by the time since each one's start."""
 
     def __init__(self) -> None:
-        super().__init__("loss", id="curves")
+        super().__init__(LOSS, id="curves")
+        self.shown = LOSS
+        self._runs: Sequence[Run] = ()
+        self._compared = Compared()
         self._by_time = FiguresData()
         self._by_step: FiguresData | None = None
         self._wants_steps = True
@@ -40,12 +43,28 @@ class CompareChart(FigureChart):
 
     def show_jobs(self, compared: Compared | None, runs: Sequence[Run]) -> None:
         """Take the jobs' losses; what is shown of the axis stays, unless the axis is another."""
-        compared = compared or Compared()
-        self._by_time, self._by_step = compared.by_time, compared.by_step
+        compared, before = compared or Compared(), self._compared
+        self._compared, self._runs = compared, runs
+        if compared.by_time is not before.by_time:
+            self.show_as(self.shown)
         self._why_not = without_steps(runs)
         axis = "step" if self.has_steps and self._wants_steps else "time"
         if axis != self.view.axis:
             self.view = View("step" if axis == "step" else "time")
+        self._draw()
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The loss, and what else any of the jobs reported."""
+        return names_of(self._runs)
+
+    def show_as(self, name: str) -> None:
+        """Compare the jobs by their loss, or by what else goes by that name."""
+        self._by_time, self._by_step = self._compared.by_time, self._compared.by_step
+        if name != LOSS:
+            self._by_time = by_time_data(self._runs, name)
+            self._by_step = by_step_data(self._runs, name)
+        super().show_as(name)
         self._draw()
 
     def next_axis(self) -> None:
@@ -58,7 +77,7 @@ class CompareChart(FigureChart):
         by_step = self.view.axis == "step" and self._by_step is not None
         data = self._by_step if by_step else None
         since = "since each job's start" if len(self._by_time.curves) > 1 else "since its start"
-        self.show(data or self._by_time, "loss by step" if by_step else f"loss {since}")
+        self.show(data or self._by_time, f"{self.shown} {'by step' if by_step else since}")
 
     def explain(self) -> list[tuple[str, str]]:
         """What the curves are."""
@@ -67,6 +86,12 @@ class CompareChart(FigureChart):
                 "loss",
                 "each job's median loss across its ranks; letters at the right identify the "
                 "curves, and each curve has its own pattern",
+            ),
+            (
+                "metrics",
+                f"press {key('chart.figure')} for the next one: the loss, then whatever the jobs "
+                "report, such as a validation loss or learning rate; each is the mean of the ranks "
+                "that report it",
             ),
             (
                 "by step",

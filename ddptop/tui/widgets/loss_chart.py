@@ -27,7 +27,7 @@ class LossChart(ChartWidget):
         super().__init__(id=id)
         self.can_focus = self.takes_mouse = not glance
         self._data = ChartData()
-        self._shown = LOSS
+        self.shown = LOSS
         self._figure: ChartData | None = None
         """What is shown in place of the loss."""
         self._stepped: ChartData | None = None
@@ -65,10 +65,10 @@ class LossChart(ChartWidget):
             return
         if job != self._job:
             self.view = View()  # what was zoomed to is a part of another job's time
-            if self._shown != THROUGHPUT:
-                self._shown = LOSS
+            if self.shown != THROUGHPUT:
+                self.shown = LOSS
         self._data, self._options, self._job = data, wanted, job
-        self.show_as(self._shown)
+        self.show_as(self.shown)
 
     @property
     def has_steps(self) -> bool:
@@ -105,22 +105,16 @@ class LossChart(ChartWidget):
         mode = MODES[(MODES.index(self._options.mode) + 1) % len(MODES)]
         self._set(replace(self._options, mode=mode))
 
-    def next_figure(self) -> None:
-        """The loss, the throughput, then each scalar."""
-        place = self.names.index(self._shown) if self._shown in self.names else -1
-        self.show_as(self.names[(place + 1) % len(self.names)])
-
     @property
     def names(self) -> tuple[str, ...]:
         """Everything that it can show, the loss first."""
         return names_of(self._data)
 
     def show_as(self, name: str) -> None:
-        """Show what goes by that name."""
-        self._shown = name
+        """Show the loss, or what goes by that name in its place."""
         self._figure = None if name == LOSS else shown_as(self._data, name)
         self._stepped = None
-        self.redraw()
+        super().show_as(name)
 
     def next_scale(self) -> None:
         """An axis that fits, a logarithmic one, a linear one."""
@@ -148,15 +142,13 @@ class LossChart(ChartWidget):
         """Title, plot and axes."""
         data = self._drawn_data()
         options = self.options
-        if self._shown == THROUGHPUT:
+        if self.shown == THROUGHPUT:
             options = replace(options, fitted=False)
-        elif (
-            self._shown != LOSS
-        ):  # one curve of the job's; a schedule or an evaluation has no noise
+        elif self.shown != LOSS:  # one curve of the job's; a schedule or an evaluation has no noise
             options = replace(options, mode="median", smoothing=0.0)
         chart = draw_chart(data, options, width - 1, height - 1, plotted=self._plot)
         self.area = chart.area
-        name = "throughput, steps/s" if self._shown == THROUGHPUT else self._shown
+        name = "throughput, steps/s" if self.shown == THROUGHPUT else self.shown
         title = f"{name} for {self._job}" if self._job else name
         if chart.reading is not None:
             room = width - len(title) - 10

@@ -67,7 +67,10 @@ def _say_what_runs_on(latest: Snapshot | None) -> None:
     """Where the last screen was of a live job of ddptop's own: how to come back to it."""
     detail = None if latest is None or not latest.wish.follow else latest.detail
     if detail is not None and isinstance(detail.view, JobView) and detail.view.is_live:
-        job = detail.view.job
+        from ddptop.commands import attach_host
+
+        job, host = detail.view.job, os.environ.get(attach_host.HOST)
+        job = f"{host}:{job}" if host else job
         say(f"{job} keeps running; reattach with `ddptop attach {job}`")
 
 

@@ -16,6 +16,8 @@ from ddptop_runner.version import __version__
 
 NOT_INSTALLED = 127
 """Exit status where the other machine has no ddptop."""
+HOST = "DDPTOP_ATTACHED_HOST"
+"""The variable that tells the other machine how this one calls it."""
 
 
 def run_there(target: str, *, readonly: bool, ascii_only: bool | None, terminal: bool) -> int:
@@ -58,15 +60,16 @@ def ssh_argv(host: str, words: list[str], env: Mapping[str, str] = os.environ) -
     """The command that runs ddptop there in a terminal; ssh may ask for a password."""
     program = shlex.split(env.get(VARIABLE, "")) or ["ssh"]
     options = ["-t", "-o", f"ConnectTimeout={CONNECT_S}", "-o", "LogLevel=ERROR"]
-    return [*program, *options, "--", host, there(words)]
+    return [*program, *options, "--", host, there(words, host)]
 
 
-def there(words: list[str]) -> str:
+def there(words: list[str], host: str) -> str:
     """The command line that finds ddptop on a machine: on PATH, as set up, or where it is here."""
     own = own_command("ddptop", *words)
     script = next(word for word in own[1:] if not word.startswith("-"))
     arguments = shlex.join(words)
     steps = [
+        f"export {HOST}={shlex.quote(host)}",
         f"if command -v ddptop >/dev/null; then exec ddptop {arguments}; fi",
         f"d=$HOME/{VENVS}/{__version__}/bin/python",
         f'if test -x "$d"; then exec "$d" -I -m ddptop {arguments}; fi',

@@ -34,6 +34,7 @@ def test_the_job_is_attached_to_over_there(ddptop_cli, ssh):
     lines = arguments.read_text().splitlines()
     assert lines[0] == "-t"
     assert lines[-2] == "me@far"
+    assert "export DDPTOP_ATTACHED_HOST=me@far; " in lines[-1]
     assert "exec ddptop attach bert --readonly" in lines[-1]
 
 
@@ -69,7 +70,7 @@ def test_bad_targets_never_reach_ssh(target, ddptop_cli, ssh):
 
 
 def test_ddptop_is_found_where_it_is_here(tmp_path):
-    line = attach_host.there(["--version"])
+    line = attach_host.there(["--version"], "far")
     env = {"PATH": "/usr/bin:/bin", "HOME": str(tmp_path)}
     done = subprocess.run(["sh", "-c", line], env=env, capture_output=True, text=True, check=False)
     assert done.stdout.startswith("ddptop"), done.stderr

@@ -65,15 +65,23 @@ def test_leaving_gives_the_terminal_back(
     assert b"keeps running" not in one.drawn
 
 
+@pytest.mark.parametrize(("host", "name"), [(None, "mlp-cpu"), ("me@far", "me@far:mlp-cpu")])
 def test_leaving_a_live_job_tells_how_to_come_back(
-    terminal: Callable[..., Terminal], wait_until: WaitUntil, ddptop_home: Path
+    terminal: Callable[..., Terminal],
+    wait_until: WaitUntil,
+    ddptop_home: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    host: str | None,
+    name: str,
 ) -> None:
+    if host is not None:
+        monkeypatch.setenv("DDPTOP_ATTACHED_HOST", host)
     fake_home.two_cpu_ranks(ddptop_home)
     one = terminal("attach", "mlp-cpu")
     wait_until(lambda: one.draws(b"rank 0"), what="the job")
     one.type("q")
     wait_until(one.ended, what="its end")
-    assert one.draws(b"mlp-cpu keeps running; reattach with `ddptop attach mlp-cpu`")
+    assert one.draws(f"{name} keeps running; reattach with `ddptop attach {name}`".encode())
 
 
 def test_sigterm_gives_the_terminal_back(

@@ -276,6 +276,12 @@ def test_a_job_of_another_ddptop_is_shown_as_such():
     assert job.notes == ("ddptop job mine in another state folder",)
 
 
+def test_the_process_that_forks_the_ranks_of_another_ddptop_is_no_job_of_its_own():
+    zygote = torch_process(650, 602, "python -u train.py", environ={"DDPTOP_JOB_ID": "mine@abc"})
+    job = find_one([*ddptop_job(600), zygote])
+    assert pid_by_rank(job) == {0: 603, 1: 604}
+
+
 def test_a_part_of_a_job_on_several_machines_is_shown_as_such():
     job = find_one(ddptop_job(600, DDPTOP_JOB_ID="mine@abc.1"))
     assert job.notes == ("ddptop job mine on several machines: attach to it where it was launched",)

@@ -397,6 +397,9 @@ def _draft(tree: Tree, by_rank: dict[int, list[_Claimed]]) -> JobDraft | None:
         if "." in nonce:  # a node's part
             where = "on several machines: attach to it where it was launched"
         draft.notes.append(f"ddptop job {sanitize(name[:80])} {where}")
+        known = {one.pid for one in (*launchers, *(claimed.process for claimed in chosen))}
+        below = [one for above in launchers for one in tree.children(above.pid)]
+        draft.extras += [one for one in below if one.pid not in known]  # the one that forks ranks
     draft.notes += _missing(chosen)
     return draft
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import io
 import os
 import sys
@@ -13,6 +14,7 @@ INTERRUPTED = 130
 
 def main() -> int:
     """Run the command line; the process's exit status."""
+    gc.disable()  # until _run_click: what prints and exits has ended before a search pays
     start.search_safely()
     try:
         _open_standard_streams()
@@ -79,6 +81,7 @@ def _run_click() -> int:
     from ddptop.cli import cli
     from ddptop.plain.output import say
 
+    gc.enable()
     try:
         status = cli.main(prog_name="ddptop", standalone_mode=False)
     except click.exceptions.Exit as exit_:

@@ -78,6 +78,8 @@ def with_xids(report: DeviceReport, heard: Mapping[str, GpuSample]) -> DeviceRep
 
 def _width() -> int | None:
     """Columns of the terminal; None where the output goes elsewhere and no line is cut."""
+    if not sys.stdout.isatty():
+        return None
     import shutil
 
-    return shutil.get_terminal_size().columns if sys.stdout.isatty() else None
+    return shutil.get_terminal_size().columns

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 
 from ddptop_runner.base.units import NOT_AVAILABLE
 from ddptop_runner.model.snapshot import encode
-from ddptop_runner.store.log_clean import UNSAFE, sanitize
+from ddptop_runner.store.log_clean import UNSAFE, is_safe, sanitize
 
 
 def say(text: str) -> None:
@@ -30,7 +30,7 @@ def put(text: str) -> None:
 
 def _printable(text: str) -> str:
     """The text without what steers a terminal: exceptions and arguments may hold it."""
-    return sanitize(text) if UNSAFE.search(text) else text
+    return text if is_safe(text) else sanitize(text)
 
 
 def put_folded(text: str, indent: int) -> None:
@@ -70,7 +70,8 @@ def _columns() -> int | None:
 
 def put_json(value: object) -> None:
     """Print one JSON object on one line, with escapes for what could steer a terminal."""
-    sys.stdout.write(UNSAFE.sub(_escaped, encode(value).decode()) + "\n")
+    text = encode(value).decode()
+    sys.stdout.write((text if is_safe(text) else re.sub(UNSAFE, _escaped, text)) + "\n")
 
 
 def _escaped(unsafe: re.Match[str]) -> str:

@@ -6,7 +6,6 @@ Each part has a color name, but its words carry all the information.
 
 from __future__ import annotations
 
-import statistics
 import unicodedata
 from collections.abc import Callable, Iterable, Sequence
 
@@ -18,6 +17,7 @@ from ddptop.view.need import worst_first
 from ddptop.view.pause_words import in_words
 from ddptop.view.progress_words import BAR_CELLS, LIST_CELLS, place, share, shown_percent, text_bar
 from ddptop_runner.base import units
+from ddptop_runner.base.median import median
 from ddptop_runner.base.units import NOT_AVAILABLE, duration, name_gpus, name_ranks, size
 from ddptop_runner.job.registry import JobView
 from ddptop_runner.jobs.contract import JobStatus
@@ -197,7 +197,7 @@ def _range(gpus: Sequence[GpuSample], read: Callable[[GpuSample], float | None])
 
 def _middle(values: Iterable[float | None]) -> float | None:
     known = [value for value in values if value is not None]
-    return statistics.median(known) if known else None
+    return median(known) if known else None
 
 
 def _sum(values: Iterable[float | None]) -> float | None:

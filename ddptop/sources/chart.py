@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import statistics
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -11,6 +10,7 @@ from msgspec.structs import replace
 from ddptop.sources.series_points import at_new_steps, band_points, points_of
 from ddptop.sources.snapshot import Wish
 from ddptop.view.series import AttemptSteps, ChartData, Frame
+from ddptop_runner.base.median import median
 from ddptop_runner.job.old_events import alert_of
 from ddptop_runner.job.registry import JobView
 from ddptop_runner.judge.balance.imbalance import marked
@@ -71,11 +71,11 @@ def away_from_median(
     """
     found: dict[int, list[float]] = {}
     for values in recent.values():
-        usual = statistics.median(values.values()) if values else 0.0
+        usual = median(values.values()) if values else 0.0
         for rank in odd if usual else ():
             if rank in values:
                 found.setdefault(rank, []).append((values[rank] - usual) / abs(usual))
-    return {rank: statistics.median(away) for rank, away in found.items()}
+    return {rank: median(away) for rank, away in found.items()}
 
 
 class ChartSource:

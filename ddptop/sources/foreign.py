@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import msgspec
 
@@ -77,9 +77,9 @@ class ForeignSource:
         """With the signals that are sent to it from here, or the one that ended it."""
         if view.is_live:
             sending = self.stopping.get(view.job)
-            return view if sending is None else replace(view, stopping=sending)
+            return view if sending is None else msgspec.structs.replace(view, stopping=sending)
         signal = self.ended_by.get(view.job)
-        return view if signal is None else replace(view, ended_by=signal)
+        return view if signal is None else msgspec.structs.replace(view, ended_by=signal)
 
     def chart(self, view: ForeignView, wish: Wish, now_s: float) -> ChartData:
         """What its log and files told; the same object again while nothing looks different."""

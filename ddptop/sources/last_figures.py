@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 import msgspec
 
@@ -43,4 +42,5 @@ class LastFigures:
             for rank in snapshot.ranks
         ]
         gpus = list(self._gpus or snapshot.gpus)
-        return replace(view, snapshot=msgspec.structs.replace(snapshot, ranks=ranks, gpus=gpus))
+        snapshot = msgspec.structs.replace(snapshot, ranks=ranks, gpus=gpus)
+        return msgspec.structs.replace(view, snapshot=snapshot)

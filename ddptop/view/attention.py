@@ -111,15 +111,15 @@ def _exit(snapshot: NodeSnapshot | None) -> str:
     return f"{what}; {key('view.logs')}: logs"
 
 
-_PID = re.compile(r" \(pid \d+\)")
-_WHO = re.compile(r"(Rank \d+|The command) \(pid \d+\) ")
-_AT = re.compile(r" \(at .*", re.DOTALL)
+_PID = r" \(pid \d+\)"
+_WHO = r"(Rank \d+|The command) \(pid \d+\) "
+_AT = r"(?s) \(at .*"
 
 
 def short_cause(cause: Cause) -> str:
     """A cause for one row: `rank 1: ValueError: bad at train.py:10`."""
     text = cause.summary.strip().removeprefix(f"On {cause.host}: ")
-    who = _WHO.match(text)
+    who = re.match(_WHO, text)
     where_ = "" if cause.host is None else f" on {cause.host}"
     name = "" if cause.rank is None else f"rank {cause.rank}{where_}"
     if who is not None:
@@ -132,7 +132,7 @@ def short_cause(cause: Cause) -> str:
     raised = re.search(
         rf"(?:^|\. )((?:[\w.]+\.)?{re.escape(cause.exception)}\b.*)", text, re.DOTALL
     )
-    text = " ".join(_AT.sub("", raised[1] if raised else text).split())
+    text = " ".join(re.sub(_AT, "", raised[1] if raised else text).split())
     where = "" if cause.place is None else f" at {brief_place(cause.place)}"
     return f"{name}: {text}{where}" if name else f"{text}{where}"
 
@@ -167,7 +167,7 @@ def _alarm(view: AnyJob, now: dt.datetime) -> Span:
     for_ = units.brief_duration((now - first.since).total_seconds())
     more = f"; {len(others)} more" if others else ""
     symbol, style = words.severity(first.severity)
-    return f"{symbol} {_PID.sub('', first.message)} (for {for_}{more})", style
+    return f"{symbol} {re.sub(_PID, '', first.message)} (for {for_}{more})", style
 
 
 def _trouble(view: AnyJob, snapshot: NodeSnapshot, judged: Judged, now: dt.datetime) -> str:

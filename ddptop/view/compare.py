@@ -5,11 +5,11 @@ from __future__ import annotations
 import bisect
 import itertools
 import math
-import statistics
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from ddptop_runner.base.median import median
 from ddptop_runner.job.registry import AnyJob, JobView
 from ddptop_runner.model import run_step
 from ddptop_runner.model.snapshot import RunStep
@@ -142,7 +142,7 @@ def _around(points: Sequence[tuple[float, float | None]], place: float) -> float
     after = bisect.bisect_right(places, place)
     inside = [loss for _, loss in known[bisect.bisect_left(places, start) : after]]
     if inside:
-        return statistics.median(inside)
+        return median(inside)
     (left, before), (right, behind) = known[after - 1], known[after]
     return before + (behind - before) * (place - left) / (right - left)
 

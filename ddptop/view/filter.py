@@ -18,9 +18,9 @@ _COMPARE: Mapping[str, Callable[[float, float], bool]] = {
     "<": operator.lt,
     "=": operator.eq,
 }
-_FIGURE = re.compile(r"([a-z][\w-]*)(>=|<=|>|<|=)(.*)", re.IGNORECASE | re.DOTALL)
-_FIELD = re.compile(r"([a-z][\w-]*):(.*)", re.IGNORECASE | re.DOTALL)
-_NUMBER = re.compile(r"([-+]?(?:\d+\.?\d*|\.\d+)(?:e[-+]?\d+)?)\s*([a-zµ%]*)", re.IGNORECASE)
+_FIGURE = r"(?is)([a-z][\w-]*)(>=|<=|>|<|=)(.*)"
+_FIELD = r"(?is)([a-z][\w-]*):(.*)"
+_NUMBER = r"(?i)([-+]?(?:\d+\.?\d*|\.\d+)(?:e[-+]?\d+)?)\s*([a-zµ%]*)"
 _SIZES = {"": 1, "b": 1, "k": 2**10, "m": 2**20, "g": 2**30, "t": 2**40}
 _UNITS: Mapping[str, Mapping[str, float]] = {
     "bytes": {
@@ -170,9 +170,11 @@ def _term(text: str, quoted: bool, vocabulary: Vocabulary) -> Term:
         raise _WrongError('missing word after "!"' if negated else "empty quotes")
     if quoted:
         return Term(rest.casefold(), negated=negated)
-    if (figure := _FIGURE.fullmatch(rest)) and _is_known(figure[1], vocabulary, vocabulary.figures):
+    if (figure := re.fullmatch(_FIGURE, rest)) and _is_known(
+        figure[1], vocabulary, vocabulary.figures
+    ):
         return _figure(figure[1].lower(), figure[2], figure[3], negated, vocabulary)
-    if (named := _FIELD.fullmatch(rest)) and _is_known(named[1], vocabulary, vocabulary.fields):
+    if (named := re.fullmatch(_FIELD, rest)) and _is_known(named[1], vocabulary, vocabulary.fields):
         name, value = named[1].lower(), named[2].casefold()
         if not value:
             raise _WrongError(f"missing value; use {name}:VALUE")
@@ -196,7 +198,7 @@ def _is_known(name: str, vocabulary: Vocabulary, names: Collection[str]) -> bool
 def _figure(name: str, compare: str, value: str, negated: bool, vocabulary: Vocabulary) -> Term:
     if not value:
         raise _WrongError(f"missing number; use {name}{compare}2")
-    number = _NUMBER.fullmatch(value)
+    number = re.fullmatch(_NUMBER, value)
     units = _UNITS[vocabulary.figures[name]]
     factor = None if number is None else units.get(number[2].lower())
     if number is None or factor is None:

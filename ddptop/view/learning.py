@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import statistics
 from collections.abc import Mapping, Sequence
 from typing import Literal
 
@@ -11,6 +10,7 @@ import msgspec
 from ddptop.view.series import Points
 from ddptop.view.text import Line, Span, line
 from ddptop_runner.base import units
+from ddptop_runner.base.median import median
 from ddptop_runner.model import run_step
 from ddptop_runner.model.snapshot import NodeSnapshot
 
@@ -59,7 +59,7 @@ def medians(series: Mapping[int, Points]) -> list[tuple[float, float]]:
         for t, mean in zip(points.t, points.mean, strict=False):
             if mean is not None:
                 at.setdefault(t, []).append(mean)
-    return [(t, statistics.median(at[t])) for t in sorted(at)]
+    return [(t, median(at[t])) for t in sorted(at)]
 
 
 def trend(values: Sequence[tuple[float, float]]) -> LossTrend | None:
@@ -75,14 +75,24 @@ def trend(values: Sequence[tuple[float, float]]) -> LossTrend | None:
         return None
     middle = len(values) // 2
     before, after = ([loss for _, loss in half] for half in (values[:middle], values[middle:]))
-    change = statistics.fmean(after) - statistics.fmean(before)
-    level = abs(statistics.fmean(before))
-    error = sum(statistics.variance(half) / len(half) for half in (before, after)) ** 0.5
+    change = _mean(after) - _mean(before)
+    level = abs(_mean(before))
+    error = (_squared_error(before) + _squared_error(after)) ** 0.5
     span_s = values[-1][0] - values[0][0]
     ratio = change / level if level > 1e-9 else None
     if abs(change) < SURE * error or abs(change) <= CHANGE * level:
         return LossTrend("flat", span_s, ratio)
     return LossTrend("falling" if change < 0 else "rising", span_s, ratio)
+
+
+def _mean(values: Sequence[float]) -> float:
+    return sum(values) / len(values)
+
+
+def _squared_error(values: Sequence[float]) -> float:
+    """That of their mean: their variance over their number."""
+    mean = _mean(values)
+    return sum((value - mean) ** 2 for value in values) / (len(values) - 1) / len(values)
 
 
 def trend_words(found: LossTrend | None, snapshot: NodeSnapshot, *, of_several: bool) -> Line:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import bisect
 import math
-import statistics
 from collections.abc import Callable, Mapping, Sequence
 
 import msgspec
+
+from ddptop_runner.base.median import median
 
 
 class Points(msgspec.Struct, frozen=True):
@@ -238,7 +239,7 @@ def across(ranks: Sequence[Columns], columns: int) -> Columns:
     for x in range(columns):
         values = [value for rank in ranks if (value := rank.mean[x]) is not None]
         if values:
-            middle[x] = statistics.median(values)
+            middle[x] = median(values)
             low[x], high[x] = min(values), max(values)
     if len(ranks) == 1:
         low, high = ranks[0].low, ranks[0].high
@@ -257,5 +258,5 @@ def ratios(ranks: Mapping[int, Columns], odd: Sequence[int], columns: int) -> di
             if rank in ranks and (mine := ranks[rank].mean[x]) is not None and (usual := middle[x])
         ]
         if away:
-            found[rank] = statistics.median(away)
+            found[rank] = median(away)
     return found

@@ -14,6 +14,11 @@ from ddptop_runner.host import procs
 from ddptop_runner.model.snapshot import RankSample
 
 HEAVY = {"textual", "rich", "torch", "numpy", "psutil", "pynvml"}
+NOT_LIGHT = {
+    *("asyncio", "click", "dataclasses", "importlib.metadata", "inspect", "json", "random"),
+    *("shutil", "sqlite3", "statistics", "subprocess", "typing_extensions"),
+}
+"""What `ls`, `status`, and `gpus` do without: any of these costs 2 to 10 ms of CPU, of 60."""
 RUN = """
 import json, sys
 from ddptop.__main__ import main
@@ -27,6 +32,12 @@ for name, arguments in verbs.items():
 found["modules"] = sorted(sys.modules)
 with open(result, "w") as file:
     json.dump(found, file)
+"""
+LOADED = """
+import sys
+from ddptop.__main__ import main
+main()
+sys.stderr.write(",".join(sys.modules))
 """
 
 VERBS = {
@@ -68,3 +79,19 @@ def test_a_verb_loads_only_what_it_needs(ddptop_home, tmp_path):
     for name, (status, loaded) in found.items():
         assert status == (3 if name == "a refusal" else 0), (name, answer.stderr)
         assert loaded == [], name
+
+
+@pytest.mark.parametrize("arguments", [["ls"], ["status", "train"], ["gpus"]], ids=" ".join)
+def test_what_people_watch_loads_little(ddptop_home, arguments):
+    rank = RankSample(rank=0, local_rank=0, host=procs.host_name(), pid=1, step=3)
+    put_job("train", {"state": "finished", "ended_at": utc_now(), "ranks": [rank]})
+    answer = subprocess.run(
+        [sys.executable, "-c", LOADED, *arguments],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+        check=True,
+    )
+    loaded = set(answer.stderr.splitlines()[-1].split(","))
+    assert "ddptop_runner.model.snapshot" in loaded
+    assert loaded & NOT_LIGHT == set()

@@ -5,11 +5,11 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from dataclasses import replace
 from pathlib import Path
 
 import msgspec
 import pytest
+from msgspec.structs import replace
 from tests.foreign.builders import find, process, torch_process, torchrun
 from tests.runner.builders import make_spec, put_job
 

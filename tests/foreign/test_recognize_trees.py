@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import random
-from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace
 from tests.foreign.builders import TREES, find, find_one, pid_by_rank, process, read_tree
 
 EXPECTED = {

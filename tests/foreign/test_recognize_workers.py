@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 from tests.foreign.builders import find, find_one, pid_by_rank, process, spawned, torch_process
 
 from ddptop_runner.foreign.types import ProcessFacts

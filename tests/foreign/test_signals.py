@@ -194,8 +194,8 @@ def test_a_helper_that_began_after_the_look_is_not_recorded() -> None:
         time.sleep(0.05)
         with running(*SLEEP, **QUIET) as newcomer:
             up(newcomer)
-            view = dataclasses.replace(
-                view, foreign=dataclasses.replace(job, helper_pids=(newcomer.pid,))
+            view = msgspec.structs.replace(
+                view, foreign=msgspec.structs.replace(job, helper_pids=(newcomer.pid,))
             )
             confirmed = actions.plan(view, "kill")
             assert [one.pid for one in confirmed.processes] == [rank.pid]
@@ -221,14 +221,14 @@ def test_what_is_refused() -> None:
         with pytest.raises(UsageError, match="has already ended"):
             actions.plan(view_of(job, "lost"), "stop")
         with pytest.raises(UsageError, match="another ddptop"):
-            actions.plan(view_of(dataclasses.replace(job, launcher="ddptop")), "stop")
+            actions.plan(view_of(msgspec.structs.replace(job, launcher="ddptop")), "stop")
         assert process.poll() is None
 
 
 def test_another_users_job_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     with running(*SLEEP, **QUIET) as process:
         up(process)
-        job = dataclasses.replace(job_of(process.pid), uid=4242, user="ada")
+        job = msgspec.structs.replace(job_of(process.pid), uid=4242, user="ada")
         monkeypatch.setattr(os, "geteuid", lambda: 1000)
         with pytest.raises(UsageError, match="belongs to ada"):
             actions.plan(view_of(job), "kill")

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import dataclasses
 import os
 import subprocess
 import sys
 from pathlib import Path
 
+import msgspec
 import pytest
 from tests.foreign.toys import rank_of, running, wait_for_state
 
@@ -52,7 +52,7 @@ def test_a_process_without_python_says_so(wait_until) -> None:
 
 def test_a_process_that_is_gone_or_another_now() -> None:
     rank = rank_of(os.getpid())
-    (one,) = actions.take_stacks([dataclasses.replace(rank, start_ticks=rank.start_ticks - 1)])
+    (one,) = actions.take_stacks([msgspec.structs.replace(rank, start_ticks=rank.start_ticks - 1)])
     assert one.note == f"pid {os.getpid()} has exited"
 
 

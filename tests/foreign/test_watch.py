@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import datetime as dt
 import itertools
 import os
@@ -250,13 +249,13 @@ def test_jobs_that_come_and_go_leave_nothing(
     with running(*SLEEP) as process:
         base = job_of(process.pid)
         for number in range(200):
-            job = dataclasses.replace(base, name=f"job:{number}", root_start_ticks=number)
-            ranks = (dataclasses.replace(base.ranks[0], start_ticks=number),)
-            look(book, census_of(dataclasses.replace(job, ranks=ranks)))  # the only one
-        watched = dataclasses.replace(base, name="job:0")
+            job = msgspec.structs.replace(base, name=f"job:{number}", root_start_ticks=number)
+            ranks = (msgspec.structs.replace(base.ranks[0], start_ticks=number),)
+            look(book, census_of(msgspec.structs.replace(job, ranks=ranks)))  # the only one
+        watched = msgspec.structs.replace(base, name="job:0")
         for number in range(100):
-            ranks = (dataclasses.replace(base.ranks[0], restart_count=number),)
-            again = dataclasses.replace(watched, ranks=ranks)
+            ranks = (msgspec.structs.replace(base.ranks[0], restart_count=number),)
+            again = msgspec.structs.replace(watched, ranks=ranks)
             book.look(census_of(again), [], utc_now(), follow="job:0")
         assert len(book.events("job:0")) == 20
     assert book.look(Census(), [], utc_now()) == []

@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any, ClassVar
 
+from msgspec.structs import replace
 from tests.tui.fake_home import GIB, HOST, NOW, ago, gpu, uuid
 
 from ddptop_runner.devices.report import DeviceReport

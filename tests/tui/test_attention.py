@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import msgspec
 import pytest
 from ddptop.view.attention import Attention, attention, brief_place, next_step, short_cause
@@ -196,7 +194,7 @@ def test_foreign_jobs_are_told_as_far_as_they_are_seen(frozen: object) -> None:
     healthy = fake_foreign.healthy()
     assert attention(healthy, NOW).sentence == "no problems detected"
     assert attention(fake_foreign.with_findings(), NOW).need is Need.ERROR
-    ending = replace(healthy, stopping="SIGINT sent")
+    ending = msgspec.structs.replace(healthy, stopping="SIGINT sent")
     assert attention(ending, NOW) == Attention(Need.RUNNING, "SIGINT sent", "dim")
     assert judge(ending, NOW).why == "stopping" and state_of(ending)[0] == "◌ stopping"
     gone = fake_foreign.gone()

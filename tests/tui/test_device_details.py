@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import dataclasses
 from pathlib import Path
 
 import msgspec
@@ -122,9 +121,9 @@ class TestRows:
     def test_data_loader_workers_count_as_their_rank(self) -> None:
         view = fake_foreign.healthy()
         ranks = list(view.foreign.ranks)
-        ranks[2] = dataclasses.replace(ranks[2], helpers=(9001,))
-        foreign = dataclasses.replace(view.foreign, ranks=tuple(ranks))
-        found = rank_of_pid([dataclasses.replace(view, foreign=foreign)])
+        ranks[2] = msgspec.structs.replace(ranks[2], helpers=(9001,))
+        foreign = msgspec.structs.replace(view.foreign, ranks=tuple(ranks))
+        found = rank_of_pid([msgspec.structs.replace(view, foreign=foreign)])
         assert found[9001] == ("train.py:4711", 2)
         assert found[4711] == ("train.py:4711", None)
         assert found[4724] == ("train.py:4711", 3)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -236,7 +235,7 @@ class TestJobScreen:
             await until(pilot, lambda: "no problems found" in said(app))
             alert = Alert(id="x", severity="warning", message="GPU 3 is hot", since=NOW)
             later = fake_foreign.replace_struct(view.snapshot, alerts=[alert])
-            FakeWorld.views[:] = [dataclasses.replace(view, snapshot=later)]
+            FakeWorld.views[:] = [msgspec.structs.replace(view, snapshot=later)]
             await look(pilot)
             await until(pilot, lambda: "GPU 3 is hot" in said(app))
             assert "worst first" in said(app)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import datetime as dt
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 from msgspec.structs import replace
@@ -33,11 +33,13 @@ from ddptop.view.rank_words import launcher_name
 from ddptop.view.text import Line, Span, cells_of, line
 from ddptop_runner.base import units
 from ddptop_runner.foreign.types import ForeignView
-from ddptop_runner.host.tree import RankUsage
 from ddptop_runner.job.registry import AnyJob, pause_of
 from ddptop_runner.jobs.contract import JobRow
 from ddptop_runner.model import run_step
 from ddptop_runner.model.snapshot import NodeSnapshot, Progress
+
+if TYPE_CHECKING:
+    from ddptop_runner.host.tree import RankUsage
 
 BAR_CELLS = 9
 MIDDLE, ROOMY, WIDE = 100, 116, 170

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence, Sized
 
 NOT_AVAILABLE = "n/a"
 _BYTE_UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
-_SIZE = re.compile(r"(\d+(?:\.\d+)?) ?([KMGT]?)(?:i?B)?", re.IGNORECASE)
+_SIZE = r"(?i)(\d+(?:\.\d+)?) ?([KMGT]?)(?:i?B)?"
 
 
 def _byte_scale(value: float) -> int:
@@ -38,7 +38,7 @@ def size(value: float | None) -> str:
 
 def parse_size(text: str) -> int | None:
     """Bytes of a size such as `512M` or `2G` (powers of 1024); None if it is not one."""
-    found = _SIZE.fullmatch(text.strip())
+    found = re.fullmatch(_SIZE, text.strip())
     if found is None:
         return None
     return int(float(found[1]) * 1024 ** " KMGT".index(found[2].upper() or " "))

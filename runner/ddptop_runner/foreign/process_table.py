@@ -10,13 +10,14 @@ listens on. The sockets of a network namespace are joined with the inodes of a p
 
 from __future__ import annotations
 
-import dataclasses
 import os
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
+
+import msgspec
 
 from ddptop_runner.foreign.arguments import FRAMEWORKS, is_python
 from ddptop_runner.foreign.environment import RANK_VARIABLES, kept_of
@@ -294,7 +295,7 @@ class ProcessTable:
         mib = facts.resident_mib if ended else _resident_mib(stat)
         now = (stat.state, stat.ppid, stat.session, mib)
         if is_renamed or (facts.state, facts.ppid, facts.session, facts.resident_mib) != now:
-            known.facts = dataclasses.replace(
+            known.facts = msgspec.structs.replace(
                 facts,
                 comm=stat.comm,
                 state=stat.state,
@@ -306,7 +307,7 @@ class ProcessTable:
             known.argv_due_s = now_s + ARGV_EVERY_S
             argv, uid = self._argv(pid, facts.uid), _uid(f"{self._proc}/{pid}")
             # none has who ended since its state was read; another user who gave up being root
-            known.facts = dataclasses.replace(
+            known.facts = msgspec.structs.replace(
                 known.facts, argv=argv or facts.argv, uid=facts.uid if uid is None else uid
             )
         return known
@@ -357,14 +358,14 @@ class ProcessTable:
         if stat.threads != known.threads_then or now_s >= known.details_due_s:
             known.threads_then = stat.threads
             known.details_due_s = now_s + DETAILS_EVERY_S
-            facts = dataclasses.replace(facts, threads=self._threads(facts.pid, facts.uid))
+            facts = msgspec.structs.replace(facts, threads=self._threads(facts.pid, facts.uid))
             ports = Ports()
             if is_distributed(facts) and "RANK" not in (facts.environ or {}):
                 ports, read_bytes = self._sockets.read(facts.pid)
                 self._spent[facts.uid] = self._spent.get(facts.uid, 0) + read_bytes
                 if not (ports.listens or ports.connected):
                     known.details_due_s = now_s + 1.0  # not connected yet
-            facts = dataclasses.replace(facts, **ports._asdict())
+            facts = msgspec.structs.replace(facts, **ports._asdict())
             known.facts = facts
         if now_s >= known.maps_due_s and self._maps_may_differ(known, stat):
             known.virtual_then = stat.virtual_bytes
@@ -373,7 +374,7 @@ class ProcessTable:
             libraries = self._libraries(facts.pid, facts.uid)
             if libraries is not None and libraries != facts.libraries:
                 known.maps_wait_s = 1.0
-                known.facts = dataclasses.replace(facts, libraries=libraries)
+                known.facts = msgspec.structs.replace(facts, libraries=libraries)
 
     @staticmethod
     def _maps_may_differ(known: _Known, stat: _Stat) -> bool:

@@ -6,12 +6,13 @@ launchers, Lightning's children, the workers of one script, sockets, and at last
 
 from __future__ import annotations
 
-import dataclasses
 import datetime as dt
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
+
+import msgspec
 
 from ddptop_runner.base.clock import utc_from_unix
 from ddptop_runner.devices.owners import user_name
@@ -1002,7 +1003,8 @@ def _finish(
     user: str,
 ) -> ForeignJob:
     ranks = tuple(
-        dataclasses.replace(rank, helpers=tuple(tree.pids_below(rank.pid))) for rank in draft.ranks
+        msgspec.structs.replace(rank, helpers=tuple(tree.pids_below(rank.pid)))
+        for rank in draft.ranks
     )
     known = {pid for rank in ranks for pid in (rank.pid, *rank.helpers)}
     launchers = [one.pid for one in draft.launchers if one.pid not in known]

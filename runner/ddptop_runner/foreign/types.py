@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import datetime as dt
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
 from typing import Literal
+
+import msgspec
 
 from ddptop_runner.model.snapshot import NodeSnapshot
 from ddptop_runner.model.words import LIVE_STATES, JobState
@@ -32,8 +33,7 @@ RankEvidence = Literal["environment", "arguments", "start order", "device", "soc
 """What a rank's number was read from, strongest first."""
 
 
-@dataclass(frozen=True)
-class ProcessFacts:
+class ProcessFacts(msgspec.Struct, frozen=True):
     """One process as /proc shows it; None is what this user may not read."""
 
     pid: int
@@ -63,8 +63,7 @@ class ProcessFacts:
     """Resident memory, rounded down to a power of two: its size matters, not its changes."""
 
 
-@dataclass(frozen=True)
-class ForeignRank:
+class ForeignRank(msgspec.Struct, frozen=True):
     """One rank of a foreign job on this host."""
 
     rank: int
@@ -81,8 +80,7 @@ class ForeignRank:
     restart_count: int | None = None
 
 
-@dataclass(frozen=True)
-class ForeignJob:
+class ForeignJob(msgspec.Struct, frozen=True):
     """A training that ddptop did not start, as far as this host has it."""
 
     name: str
@@ -116,8 +114,7 @@ class ForeignJob:
         return tuple(dict.fromkeys([*self.launcher_pids, *ranks, *self.helper_pids]))
 
 
-@dataclass(frozen=True)
-class Unreadable:
+class Unreadable(msgspec.Struct, frozen=True):
     """A process that may be training, and that this user may not look into."""
 
     pid: int
@@ -128,14 +125,13 @@ class Unreadable:
     """Which permission is missing, and what would give it."""
 
 
-@dataclass(frozen=True)
-class Census:
+class Census(msgspec.Struct, frozen=True):
     """All foreign training on this host at one moment."""
 
     jobs: tuple[ForeignJob, ...] = ()
     """Newest first."""
     unreadable: tuple[Unreadable, ...] = ()
-    facts: Mapping[int, ProcessFacts] = field(default_factory=dict)
+    facts: Mapping[int, ProcessFacts] = msgspec.field(default_factory=dict)
     """Of every process that belongs to a job, by pid."""
 
 
@@ -152,8 +148,7 @@ def in_turn(jobs: Iterable[ForeignJob], uid: int) -> list[ForeignJob]:
     return [job for _, job in sorted(places, key=lambda item: item[0])]
 
 
-@dataclass(frozen=True)
-class ForeignView:
+class ForeignView(msgspec.Struct, frozen=True):
     """One foreign job at the moment it was looked at. See `registry.AnyJob`."""
 
     foreign: ForeignJob

@@ -7,12 +7,13 @@ however long it watches.
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import datetime as dt
 import os
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+
+import msgspec
 
 from ddptop_runner.base.clock import boottime_s
 from ddptop_runner.foreign.census import find_again
@@ -187,7 +188,7 @@ class ForeignBook:
                 job = find_again(record.foreign, census if name == self._followed else shown)
             if job is not None and (job.name in left or name == self._followed):
                 left.pop(job.name, None)
-                record.update(dataclasses.replace(job, name=name), now)
+                record.update(msgspec.structs.replace(job, name=name), now)
             elif name == self._followed:
                 record.lost(now)
             else:

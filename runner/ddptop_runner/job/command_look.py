@@ -9,6 +9,8 @@ import dataclasses
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+import msgspec
+
 from ddptop_runner.foreign.process_table import ProcessTable
 from ddptop_runner.foreign.recognize import find_jobs
 from ddptop_runner.foreign.types import ForeignJob, ForeignRank, ProcessFacts
@@ -75,7 +77,7 @@ def _as_foreign(process: ProcessFacts) -> ProcessFacts:
     if not process.environ or JOB_ID not in process.environ:
         return process
     environ = {name: value for name, value in process.environ.items() if name != JOB_ID}
-    return dataclasses.replace(process, environ=environ)
+    return msgspec.structs.replace(process, environ=environ)
 
 
 def sight_of(jobs: Sequence[ForeignJob]) -> Sight:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import shutil
-import subprocess
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
@@ -63,7 +61,9 @@ _decoder = msgspec.json.Decoder(Queue)
 
 def squeue_path(env: Mapping[str, str]) -> str | None:
     """Where squeue is, on a machine that is part of a cluster; None elsewhere."""
-    found = shutil.which("squeue", path=env.get("PATH"))
+    folders = env.get("PATH", "").split(os.pathsep)
+    programs = [f"{folder}/squeue" for folder in folders if folder]
+    found = next((one for one in programs if os.access(one, os.X_OK)), None)
     if found is None or env.get("SLURM_CONF"):
         return found
     near = Path(found).resolve().parents[1]
@@ -100,6 +100,8 @@ def forget_queue() -> None:
 
 
 def _ask(squeue: str, shell: Mapping[str, str]) -> Queue:
+    import subprocess
+
     argv = queue_argv(user_name(os.geteuid()))
     try:
         done = subprocess.run(

@@ -6,10 +6,10 @@ import datetime as dt
 import re
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+
+import msgspec
 
 from ddptop_runner.base.errors import UsageError
-from ddptop_runner.launch.ssh import one_line
 from ddptop_runner.model.words import Base
 
 MOST_NODES = 100_000
@@ -19,8 +19,7 @@ CHECKPOINT_BEFORE_S = 120
 # -- an allocation ---------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class Allocation:
+class Allocation(msgspec.Struct, frozen=True):
     """What Slurm's variables tell about the allocation that this process runs in."""
 
     job: str
@@ -87,7 +86,7 @@ def _split(text: str) -> Iterator[str]:
         yield text[start:]
 
 
-_RANGE = re.compile(r"([0-9]{1,9})(?:-([0-9]{1,9}))?")
+_RANGE = r"([0-9]{1,9})(?:-([0-9]{1,9}))?"
 
 
 def _expanded(part: str) -> Iterator[str]:
@@ -99,7 +98,7 @@ def _expanded(part: str) -> Iterator[str]:
     if not closed:
         raise UsageError(f"{part[:60]!r} is not a list of nodes", "see SLURM_JOB_NODELIST")
     for piece in inner.split(","):
-        if (found := _RANGE.fullmatch(piece)) is None:
+        if (found := re.fullmatch(_RANGE, piece)) is None:
             raise UsageError(f"{part[:60]!r} is not a list of nodes", "see SLURM_JOB_NODELIST")
         first, last = int(found[1]), int(found[2] or found[1])
         for number in range(first, min(last, first + MOST_NODES) + 1):
@@ -109,7 +108,7 @@ def _expanded(part: str) -> Iterator[str]:
 
 # -- commands --------------------------------------------------------------------------------------
 
-_STEP_OPTIONS = re.compile(
+_STEP_OPTIONS = (
     r"SRUN_.*|SLURM_(?:CPUS_PER_(?:TASK|GPU)|DISTRIBUTION|EXACT|EXCLUSIVE|EXPORT_ENV|GPU_.*|GPUS.*|GRES|"
     r"HINT|LABELIO|MEM_PER_.*|MULTI_PROG|NNODES|NPROCS|NTASKS.*|OPEN_MODE|OVERLAP|STD(?:IN|OUT|ERR)MODE|"
     r"STEP.*|THREADS.*|TIMELIMIT|UNBUFFEREDIO|WAIT|WORKING_DIR|CPU_BIND.*|MPI_TYPE)"
@@ -119,7 +118,7 @@ _STEP_OPTIONS = re.compile(
 
 def step_environment(env: Mapping[str, str]) -> dict[str, str]:
     """The variables to start srun with."""
-    return {name: value for name, value in env.items() if not _STEP_OPTIONS.fullmatch(name)}
+    return {name: value for name, value in env.items() if not re.fullmatch(_STEP_OPTIONS, name)}
 
 
 def _step(job: str, host: str, name: str) -> list[str]:
@@ -144,7 +143,7 @@ def hold_argv(slurm_job: str, host: str, command: Sequence[str]) -> list[str]:
     return [*step, "--", *command]
 
 
-_OUTSIDE = re.compile(
+_OUTSIDE = (
     r"(?i)requested node configuration is not available|invalid node name|"
     r"node\(s\) not in (?:the )?job|required node .*not (?:available|in)|"
     r"(?:invalid job id|job/step already completing|expired|job has (?:finished|ended))"
@@ -153,18 +152,18 @@ _OUTSIDE = re.compile(
 
 def link_problem(said: str, slurm_job: str, host: str) -> str | None:
     """That a node is no longer part of the allocation, as srun's message tells; None otherwise."""
-    if _OUTSIDE.search(said[:4096]) is None:
+    if re.search(_OUTSIDE, said[:4096]) is None:
         return None
     return f"{host} is not part of Slurm job {slurm_job} any more"
 
 
-_NOISE = re.compile(r"lacks support for cpu binding|^srun: (?:warning|info|job )", re.IGNORECASE)
+_NOISE = r"(?i)lacks support for cpu binding|^srun: (?:warning|info|job )"
 
 
 def step_problem(said: str) -> str | None:
     """Why a step ended, in srun's words; None where it said nothing of use."""
     lines = [line.strip() for line in said.splitlines()]
-    lines = [line for line in lines if line and not _NOISE.search(line)]
+    lines = [line for line in lines if line and not re.search(_NOISE, line)]
     return re.sub(r"^(?:srun: )?(?:error: )?", "", lines[-1])[:200] if lines else None
 
 
@@ -236,8 +235,7 @@ def check_sbatch(options: Sequence[str]) -> None:
                 )
 
 
-@dataclass(frozen=True)
-class Batch:
+class Batch(msgspec.Struct, frozen=True):
     """A batch script to be written."""
 
     name: str
@@ -302,6 +300,8 @@ def refusal(said: str) -> str | None:
     """Why sbatch submitted nothing, in its words; None where it said nothing."""
     lines = [line.strip() for line in said.splitlines() if line.strip()]
     errors = [line for line in lines if "error: " in line] or lines[-1:]
+    from ddptop_runner.launch.ssh import one_line  # `ls` does without
+
     return one_line(". ".join(line.rpartition("error: ")[2] for line in errors)) or None
 
 
@@ -430,12 +430,12 @@ def _time(text: str) -> dt.datetime | None:
         return None
 
 
-_DURATION = re.compile(r"(?:([0-9]{1,6})-)?(?:([0-9]{1,4}):)?([0-9]{1,4}):([0-9]{2})")
+_DURATION = r"(?:([0-9]{1,6})-)?(?:([0-9]{1,4}):)?([0-9]{1,4}):([0-9]{2})"
 
 
 def seconds_of(text: str) -> float | None:
     """Seconds of `1-02:03:04` or `03:04`; None of UNLIMITED and the like."""
-    if (found := _DURATION.fullmatch(text)) is None:
+    if (found := re.fullmatch(_DURATION, text)) is None:
         return None
     days, hours, minutes, seconds = (int(part or 0) for part in found.groups())
     return float(((days * 24 + hours) * 60 + minutes) * 60 + seconds)

@@ -4,8 +4,6 @@ Unknown is None everywhere. The field names of RankSample, GpuSample, GpuProcess
 Imbalance and Event are the outside contract: extend them, never rename them.
 """
 
-from __future__ import annotations
-
 import datetime as dt
 from typing import Any
 

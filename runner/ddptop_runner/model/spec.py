@@ -1,7 +1,5 @@
 """JobSpec: the request as stored in `job.json`."""
 
-from __future__ import annotations
-
 import datetime as dt
 import re
 import shlex
@@ -21,9 +19,9 @@ from ddptop_runner.model.words import Base, OnNan
 
 MAX_NAME_LENGTH = 48
 MOST_RANKS = 100_000
-_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_-]*")
-_CONTROL = re.compile(r"[\x00-\x1f\x7f]")
-_ESCAPED = re.compile(r"[\x00-\x1f\x7f\\']")
+_NAME = r"[A-Za-z0-9_][A-Za-z0-9_-]*"
+_CONTROL = r"[\x00-\x1f\x7f]"
+_ESCAPED = r"[\x00-\x1f\x7f\\']"
 
 
 class Device(Base, frozen=True, kw_only=True):
@@ -215,7 +213,9 @@ class JobSpec(Base, frozen=True, kw_only=True):
 def _quoted(words: Iterable[str]) -> str:
     r"""As `shlex.join`, but control characters as in `$'a\nb'`: some arguments are code."""
     return " ".join(
-        shlex.quote(word) if not _CONTROL.search(word) else f"$'{_ESCAPED.sub(_escape, word)}'"
+        shlex.quote(word)
+        if not re.search(_CONTROL, word)
+        else f"$'{re.sub(_ESCAPED, _escape, word)}'"
         for word in words
     )
 
@@ -240,7 +240,7 @@ def check_name(name: str) -> str:
             f"the name {name[:20]!r}... has {len(name)} characters",
             f"use {MAX_NAME_LENGTH} or fewer",
         )
-    if not _NAME.fullmatch(name):
+    if not re.fullmatch(_NAME, name):
         raise UsageError(
             f"the name {name!r} is not a valid tmux session name",
             "use letters, digits, '_', and '-', but do not start with '-'",
@@ -327,7 +327,7 @@ def damaged_job(folder: RunFolder, path: Path, reason: str) -> DamagedFileError:
 
 def _problem(spec: JobSpec) -> str | None:
     """Why what a spec says must not be used: names become paths, and times are reckoned with."""
-    if not _NAME.fullmatch(spec.job):
+    if not re.fullmatch(_NAME, spec.job):
         return "invalid job name"
     if not bounded.is_file_name(spec.host):
         return "invalid hostname"

@@ -1,7 +1,5 @@
 """The states of jobs, ranks, and nodes, each an enumeration to which new versions may add."""
 
-from __future__ import annotations
-
 import functools
 import re
 from typing import Literal
@@ -97,12 +95,10 @@ class Base(msgspec.Struct, frozen=True, kw_only=True):
     """The base of frozen types. msgspec does not inherit options, so each type repeats them."""
 
 
-_EVALUATION = re.compile(
-    r"(?:^|[^a-z])(?:val|valid|validation|eval|evaluation|test|dev)(?:[^a-z]|$)"
-)
+_EVALUATION = r"(?:^|[^a-z])(?:val|valid|validation|eval|evaluation|test|dev)(?:[^a-z]|$)"
 
 
 @functools.lru_cache(maxsize=1024)
 def is_of_evaluation(name: str) -> bool:
     """Whether a scalar's name shows that it is measured in evaluations, such as `val_loss`."""
-    return _EVALUATION.search(name.lower()) is not None
+    return re.search(_EVALUATION, name.lower()) is not None

@@ -22,13 +22,13 @@ _UNSEEN = (
 """Invisible characters: they control a terminal, change the direction of text, break lines, or
 make two names look alike. These are ranges for a character class."""
 
-UNSAFE = re.compile(f"[\x00-\x08\x0b-\x1f{_UNSEEN}\ud800-\udfff]")
+UNSAFE = f"[\x00-\x08\x0b-\x1f{_UNSEEN}\ud800-\udfff]"
 """Never printed as they are: the above, the rest of C0 except tab and newline, and surrogates,
-which stand for bytes that are not UTF-8."""
+which stand for bytes that are not UTF-8. A regular expression, which takes 1 ms to compile."""
 
 # A run of printing characters, backspaces, or a CSI sequence that is complete in a chunk is
 # processed at once, everything else character by character. A tab counts as a printing character.
-_STEP = re.compile(
+_STEP = (
     f"(?P<run>[^\x00-\x08\x0a-\x1f{_UNSEEN}]+)"
     "|(?P<back>\x08+)"
     "|\x1b\\[(?P<parameters>[ -?]*)(?P<final>[@-~])"
@@ -90,9 +90,10 @@ class LineCleaner:
     def _take(self, text: str) -> list[str]:
         lines: list[str] = []
         position, end = 0, len(text)
+        step_at = re.compile(_STEP).match
         while position < end:
             if self._state == _TEXT:
-                if step := _STEP.match(text, position):
+                if step := step_at(text, position):
                     position = step.end()
                     if step.lastgroup == "run":
                         self._write(step.group())
@@ -198,6 +199,12 @@ class LineCleaner:
         else:
             return
         self._cut, self._redrawn = 0, True
+
+
+def is_safe(text: str) -> bool:
+    """Whether it holds nothing that is `UNSAFE`."""
+    plain = text.replace("\n", "").replace("\t", "").isprintable()  # found much faster
+    return plain or not re.search(UNSAFE, text)
 
 
 def sanitize(data: bytes | str) -> str:

@@ -650,14 +650,14 @@ MAX_TAG_BYTES = 40
 
 _ANYWHERE = rb"\[(?:\d{1,9},)?(?P<out>\d{1,9})\]<std(?:out|err)>:"
 _AT_START = rb"^\[default(?P<role>\d{1,9})\]:"
-_TAG = re.compile(_ANYWHERE + rb"|" + _AT_START)
-_PART_OF_TAG = re.compile(rb"\[(?:\d*,?\d*(?:\](?:<[a-z]{0,6}>?)?)?|[a-z]{0,7}\d*\]?)\Z")
-_LINE_TAG = re.compile(rb"^(?:" + _ANYWHERE + rb")|" + _AT_START, re.MULTILINE)
+_TAG = _ANYWHERE + rb"|" + _AT_START
+_PART_OF_TAG = rb"\[(?:\d*,?\d*(?:\](?:<[a-z]{0,6}>?)?)?|[a-z]{0,7}\d*\]?)\Z"
+_LINE_TAG = rb"(?m)^(?:" + _ANYWHERE + rb")|" + _AT_START
 
 
 def has_tag(data: bytes) -> bool:
     """Whether any line in the bytes is tagged with its rank."""
-    return _LINE_TAG.search(data) is not None
+    return re.search(_LINE_TAG, data) is not None
 
 
 class RankFilter:
@@ -690,7 +690,7 @@ class RankFilter:
         self._held = b""
         kept = [self._take(line, ended=True) for line in lines]
         bracket = rest.rfind(b"[", -MAX_TAG_BYTES)
-        if bracket >= 0 and _PART_OF_TAG.match(rest, bracket):
+        if bracket >= 0 and re.match(_PART_OF_TAG, rest[bracket:]):
             rest, self._held = rest[:bracket], rest[bracket:]
         if rest:
             kept.append(self._take(rest, ended=False))
@@ -704,7 +704,7 @@ class RankFilter:
     def _take(self, line: bytes, *, ended: bool) -> bytes:
         kept = []
         at = 0
-        for tag in _TAG.finditer(line):
+        for tag in re.finditer(_TAG, line):
             if tag["role"] is not None and not self._at_start:
                 continue
             if self._keeps:

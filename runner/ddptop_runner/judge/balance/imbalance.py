@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import statistics
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Literal
 
 import msgspec
 
+from ddptop_runner.base.median import median
 from ddptop_runner.model.snapshot import Alert, GpuSample, Imbalance, RankSample
 from ddptop_runner.model.words import ENDED
 
@@ -92,8 +92,8 @@ def imbalance(values: Iterable[float | None]) -> float | None:
     known = [value for value in values if value is not None]
     if len(known) < 2:
         return None
-    median = statistics.median(known)
-    return max(known) / median - 1 if median else None
+    usual = median(known)
+    return max(known) / usual - 1 if usual else None
 
 
 def deviation(value: float | None, values: Iterable[float | None]) -> float | None:
@@ -104,11 +104,11 @@ def deviation(value: float | None, values: Iterable[float | None]) -> float | No
     known = [other for other in values if other is not None]
     if value is None or len(known) < 2:
         return None
-    return _ratio(value, statistics.median(known))
+    return _ratio(value, median(known))
 
 
-def _ratio(value: float, median: float) -> float | None:
-    return (value - median) / abs(median) if median else None
+def _ratio(value: float, usual: float) -> float | None:
+    return (value - usual) / abs(usual) if usual else None
 
 
 def seen(ranks: Sequence[RankSample]) -> Sequence[RankSample]:
@@ -176,11 +176,11 @@ def deviations(
     for name, read in (_OF_DEVICES if gpus else _OF_PROCESSES).items():
         values = {rank.rank: read(rank) for rank in living}
         known = {rank: value for rank, value in values.items() if value is not None}
-        median = statistics.median(known.values()) if len(known) > 1 else 0.0
+        usual = median(known.values()) if len(known) > 1 else 0.0
         for rank, value in known.items():
-            if name == "utilization" and max(value, median) <= POINTS_APART_LEAST:
+            if name == "utilization" and max(value, usual) <= POINTS_APART_LEAST:
                 continue  # 2 % is twice 1 %, but insignificant
-            if (ratio := _ratio(value, median)) is not None:
+            if (ratio := _ratio(value, usual)) is not None:
                 found[rank][name] = ratio
     outlying = marked(alerts)
     return {

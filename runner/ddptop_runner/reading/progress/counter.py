@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import statistics
 from collections import deque
 
+from ddptop_runner.base.median import median
 from ddptop_runner.model.words import ProgressUnit
 from ddptop_runner.reading.text.parser import Reading
 
@@ -280,7 +280,7 @@ class Pace:
         ]
         if not pairs or marks[-1][1] <= marks[0][1]:
             return None
-        usual = statistics.median(took_s / moved for took_s, moved in pairs)
+        usual = median(took_s / moved for took_s, moved in pairs)
         steady = [(took_s, moved) for took_s, moved in pairs if took_s <= PAUSE * usual * moved]
         return sum(moved for _, moved in steady) / sum(took_s for took_s, _ in steady)
 

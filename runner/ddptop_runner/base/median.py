@@ -1,0 +1,18 @@
+"""The median, without the import of `statistics`, which takes as long as half of a light verb."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+
+def median(values: Iterable[float]) -> float:
+    """The middle value, or the mean of the middle two.
+
+    Raises:
+        ValueError: there are no values.
+    """
+    found = sorted(values)
+    if not found:
+        raise ValueError("no values")
+    middle = len(found) // 2
+    return found[middle] if len(found) % 2 else (found[middle - 1] + found[middle]) / 2

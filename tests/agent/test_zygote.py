@@ -277,3 +277,60 @@ def test_a_rank_that_the_agent_has_given_up_never_runs_its_script(
         text=True,
     )
     assert (ended.stdout.strip(), (tmp_path / "ran").exists()) == (status, ran)
+
+
+GONE = """
+import os, select, signal, socket, sys, time
+from ddptop_runner.agent import zygote
+agent = os.getpid()
+def be_rank(*_):
+    while os.getppid() != agent:
+        time.sleep(0.001)
+    if sys.argv[1] == "before the rank is one":
+        its_end = os.pidfd_open(its_pid)
+        os.kill(its_pid, signal.SIGKILL)
+        select.select([its_end], [], [])
+        print("gone", flush=True)
+def give_up(self, why):
+    self.why_not = why
+def dumps(answer):
+    if "pid" in answer:
+        os.kill(its_pid, signal.SIGKILL)
+    return loaded_dumps(answer)
+loaded_dumps = zygote.json.dumps
+zygote.preload, zygote.be_rank = lambda *_: None, be_rank
+ours, its = socket.socketpair()
+pid = os.fork()
+if pid == 0:
+    ours.close()
+    its_pid = os.getpid()
+    zygote.json.dumps = dumps
+    zygote.serve(its, ["python", "-u", "train.py"], set(), [])
+    print("ran")
+    os._exit(0)
+its.close()
+zygote.Zygote.give_up = give_up  # without a wait for it, which is waited for below
+forks = zygote.Zygote(pid, ours, ["python", "-u"], dict(os.environ))
+print(forks.fork_rank(["train.py"], dict(os.environ), "log", None), forks.why_not)
+ended = dict(os.wait() for _ in range(2))
+print(ended.pop(pid), [os.waitstatus_to_exitcode(status) for status in ended.values()])
+"""
+
+
+@pytest.mark.parametrize("when", ["before the rank is one", "before it names the rank"])
+def test_a_zygote_that_dies_while_it_forks_leaves_no_rank_behind(tmp_path: Path, when: str) -> None:
+    ended = subprocess.run(
+        [sys.executable, "-c", GONE, when],
+        cwd=tmp_path,
+        env=dict(os.environ, PYTHONPATH=str(PROBE_DIR.parents[2])),
+        capture_output=True,
+        timeout=60,
+        check=False,
+        text=True,
+    )
+    assert ended.stderr == ""  # it would be in the log of the rank that is started instead
+    assert set(ended.stdout.splitlines()) == {
+        "None it does not answer (it has exited)",
+        f"{int(signal.SIGKILL)} [1]",
+        *(["gone"] if when == "before the rank is one" else []),
+    }

@@ -226,9 +226,13 @@ def serve(channel, command, before, path):
                 os._exit(0)
             only_open(rank_end.fileno())
             be_rank(order, command[:2], before, path)
-            rank_end.sendall(b"\n")
-            if rank_end.recv(len(GO)) != GO:
-                os._exit(1)  # too late: the agent has given up and started another
+            try:
+                rank_end.sendall(b"\n")
+                is_wanted = rank_end.recv(len(GO)) == GO
+            except OSError:  # the zygote is gone
+                is_wanted = False
+            if not is_wanted:
+                os._exit(1)  # the agent has given up and starts another
             rank_end.close()
             return order
         rank_end.close()

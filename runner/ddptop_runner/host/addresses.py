@@ -13,10 +13,10 @@ _BRIDGES = ("docker", "br-", "virbr", "veth", "cni", "lxc", "lxd")
 
 
 def addresses(ssh_connection: str) -> list[str]:
-    """The addresses at which other hosts may reach this one, the likeliest first.
+    """The addresses at which other hosts may reach this one, likeliest first.
 
     Args:
-        ssh_connection: the variable SSH_CONNECTION, whose third word is where ssh reached us.
+        ssh_connection: the variable SSH_CONNECTION, whose third word is the address that ssh used.
     """
     words = ssh_connection.split()
     found = [words[2]] if len(words) == 4 else []
@@ -39,24 +39,24 @@ def addresses(ssh_connection: str) -> list[str]:
 
 
 def of_interfaces() -> list[tuple[str, str]]:
-    """(interface, its IPv4 address) of each that has one, those of containers last."""
+    """(interface, IPv4 address) of each interface with one, those of containers last."""
     found: list[tuple[str, str]] = []
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asked:
         for _, name in socket.if_nameindex():
             packed = struct.pack("256s", name.encode()[:15])
             try:
                 reply = fcntl.ioctl(asked.fileno(), _SIOCGIFADDR, packed)
-            except OSError:  # it has none
+            except OSError:  # no address
                 continue
             found.append((name, socket.inet_ntoa(reply[20:24])))
     return sorted(found, key=lambda one: one[0].startswith(_BRIDGES))
 
 
 def interface_of(address: str) -> str | None:
-    """The interface that has this IPv4 address; None where none has."""
+    """The interface with this IPv4 address, if there is one."""
     return next((name for name, its in of_interfaces() if its == address), None)
 
 
 def is_loopback(address: str) -> bool:
-    """Whether it is a name or address by which only this machine can be meant."""
+    """Whether a name or address always means this machine."""
     return address in ("localhost", "::1") or address.startswith("127.")

@@ -1,12 +1,12 @@
-"""When and how processes exit that are not children of this one, by pidfd.
+"""Determines by pidfd when and how processes exit that are not children of this one.
 
-The guardian collects its own descendants, but an agent may be stopped or dead, and waitpid gives
-several dead children in the order of their births. A pidfd becomes readable as its process dies,
-and the kernel hands ready descriptors out in that order: `DeathWatch` stamps the deaths.
+The guardian reaps its own descendants, but an agent may be stopped or dead, and waitpid returns
+several dead children in order of their start. A pidfd becomes readable when its process dies, and
+the kernel returns ready descriptors in that order, from which `DeathWatch` takes the times.
 
-After the guardian was killed, nobody collects the agent and the ranks: `OrphanWatch` reports their
-exits. Their status comes from the kernel where it can be had: PIDFD_GET_INFO since Linux 6.15, or
-/proc while a dead process waits to be reaped. Elsewhere it stays unknown, and is never taken for 0.
+After the guardian is killed, nothing reaps the agent and the ranks, and `OrphanWatch` reports their
+exits. The kernel provides their status through PIDFD_GET_INFO (since Linux 6.15), or in /proc until
+the process is reaped. Otherwise it is unknown, which never counts as 0.
 """
 
 from __future__ import annotations
@@ -25,31 +25,31 @@ from ddptop_runner.model.snapshot import ProcessId
 
 
 class DeathWatch:
-    """Stamps the deaths of processes of this machine. Costs nothing where there is no pidfd."""
+    """Records the times at which processes of this machine die. Does nothing without pidfds."""
 
     def __init__(self) -> None:
         self._died_at_s: dict[int, float] = {}
         self._fds: dict[int, int] = {}
 
     def watch(self, pid: int) -> None:
-        """Watch a process from now on, in the running event loop; None of its threads are seen."""
+        """Watch a process, not its threads, from now on, in the running event loop."""
         if pid in self._fds:
             return
         try:
             loop = asyncio.get_running_loop()
             fd = os.pidfd_open(pid)
-        except (AttributeError, OSError, RuntimeError):  # no Linux, gone already, or no loop
+        except (AttributeError, OSError, RuntimeError):  # not Linux, already gone, or no loop
             return
         self._died_at_s.pop(pid, None)
         self._fds[pid] = fd
         loop.add_reader(fd, self._died, loop, pid)
 
     def died_at_s(self, pid: int) -> float | None:
-        """CLOCK_BOOTTIME of the process's death; None where it was not seen."""
+        """CLOCK_BOOTTIME of the process's death; None if unknown."""
         return self._died_at_s.get(pid)
 
     def close(self) -> None:
-        """Watch nothing any more, and forget."""
+        """Stop watching and discard the times."""
         for pid in list(self._fds):
             self._drop(asyncio.get_running_loop(), pid)
         self._died_at_s.clear()
@@ -66,7 +66,7 @@ class DeathWatch:
 
 POLL_S = 0.1
 REAPED_WITHIN_S = 1.0
-"""The kernel tells an exit status once somebody has reaped the process; init does within this."""
+"""The kernel reports an exit status once the process is reaped; init does so within this time."""
 
 _PIDFD_GET_INFO = 0xC040FF0B
 _PIDFD_INFO_EXIT = 1 << 3
@@ -77,7 +77,7 @@ OnExit = Callable[[ProcessId, "int | None"], None]
 
 
 def status_by_pidfd(pidfd: int) -> int | None:
-    """The return code of a process that was reaped; None where the kernel does not report it."""
+    """The return code of a reaped process; None if the kernel does not report it."""
     buffer = bytearray(_INFO.pack(_PIDFD_INFO_EXIT, *[0] * 13))
     try:
         fcntl.ioctl(pidfd, _PIDFD_GET_INFO, buffer)
@@ -88,9 +88,9 @@ def status_by_pidfd(pidfd: int) -> int | None:
 
 
 def status_of_zombie(pid: int) -> int | None:
-    """The return code of a dead process that nobody has reaped yet; None if unknown.
+    """The return code of a dead process that has not been reaped; None if unknown.
 
-    /proc shows a 0 as well to those who may not know; they may not read `io` either.
+    /proc also shows 0 to users without permission, who cannot read `io` either.
     """
     fields = procs.stat_fields(pid)
     if fields is None or fields[0] != "Z" or len(fields) < 50:
@@ -115,7 +115,7 @@ class ProcessWatch:
         self._tasks: set[asyncio.Task[None]] = set()
 
     def watch(self, process: ProcessId) -> None:
-        """Watch a process from now on; one that is gone already is reported at once."""
+        """Watch a process from now on; if it is already gone, it is reported at once."""
         if process in self._watched:
             return
         pidfd = _open(process)
@@ -126,7 +126,7 @@ class ProcessWatch:
         self._spawn(self._poll(process))
 
     def close(self) -> None:
-        """Watch nothing any more."""
+        """Stop watching."""
         for pidfd in self._watched.values():
             if pidfd is not None:
                 self._loop.remove_reader(pidfd)
@@ -154,7 +154,7 @@ class ProcessWatch:
             if returncode is not None or letter is None or self._loop.time() > deadline_s:
                 break
             await asyncio.sleep(0.02)
-        if returncode is None:  # reaped between the two looks
+        if returncode is None:  # reaped between the two checks
             returncode = status_by_pidfd(pidfd)
         self._watched[process] = None
         os.close(pidfd)
@@ -167,10 +167,10 @@ class ProcessWatch:
 
 
 class OrphanWatch:
-    """Watches those of a job's processes that no guardian collects: the one they had is dead.
+    """Watches a job's processes that have lost their guardian, which would reap them.
 
     Args:
-        on_exit: as of ProcessWatch.
+        on_exit: as for ProcessWatch.
     """
 
     def __init__(self, on_exit: OnExit) -> None:
@@ -180,12 +180,12 @@ class OrphanWatch:
         self._settled: set[ProcessId] = set()
 
     def begin(self, guardian: ProcessId | None) -> None:
-        """There are orphans from now on; the descendants of `guardian` are none."""
+        """Watch orphans from now on, which excludes descendants of `guardian`."""
         self._active, self._guardian = True, guardian
         self._settled.clear()
 
     def look(self, processes: Sequence[ProcessId]) -> None:
-        """Watch those that are orphans and are not watched yet."""
+        """Watch the orphans among them that it does not watch yet."""
         new = [process for process in processes if process not in self._settled]
         if not self._active or not new:
             return
@@ -197,16 +197,18 @@ class OrphanWatch:
 
 
 def _open(process: ProcessId) -> int | None:
-    """A pidfd of that very process; None where it is gone or the kernel has none."""
+    """A pidfd of that process; None if it is gone or the kernel has no pidfds."""
     try:
         pidfd = os.pidfd_open(process.pid)
-    except AttributeError:  # no Linux
+    except AttributeError:  # not Linux
         return None
     except OSError as error:
         if error.errno not in (errno.ESRCH, errno.ENOSYS, errno.EINVAL, errno.EPERM):
             raise
         return None
-    if procs.start_ticks(process.pid) != process.start_ticks:  # another one of the same pid
+    if (
+        procs.start_ticks(process.pid) != process.start_ticks
+    ):  # a different process with the same pid
         os.close(pidfd)
         return None
     return pidfd

@@ -1,9 +1,9 @@
-"""What the guardian and the agent of a job are started with.
+"""Passes the launching shell's environment to the guardian, and the plan to the agent.
 
-A tmux server keeps the variables of the shell that started it, and `tmux new-session -e` shows
-them in `ps`; so the launching shell's environment travels in a 0600 file, which the guardian
-deletes as it reads it. Its first line is the job's id, for the shell of a tmux pane, which starts
-the guardian with it. The agent's plan is plain data on its standard input.
+A tmux server keeps the variables of the shell that started it, and `tmux new-session -e` exposes
+them in `ps`. The launching shell's environment therefore travels in a 0600 file, which the guardian
+reads and deletes. Its first line is the job's ID, with which the shell of a tmux pane starts the
+guardian. The agent's plan is plain data on its standard input.
 """
 
 from __future__ import annotations
@@ -35,18 +35,18 @@ OF_A_RANK = frozenset(
         "DDPTOP_STACKS_DIR",
     }
 )
-"""What a process of a job carries. A job that is launched from within one gets its own, and its
-guardian must not look like a rank."""
+"""Variables of a job's processes. A job launched from within another gets its own, and its guardian
+must not look like a rank."""
 
 OF_TORCH = frozenset(
     """
     LOCAL_RANK RANK GROUP_RANK ROLE_RANK ROLE_NAME LOCAL_WORLD_SIZE WORLD_SIZE GROUP_WORLD_SIZE
     ROLE_WORLD_SIZE MASTER_ADDR MASTER_PORT TORCH_NCCL_ASYNC_ERROR_HANDLING
-    """.split()  # noqa: SIM905 - a list of one name a line is longer and no clearer
+    """.split()  # noqa: SIM905 - one name per line would be longer and no clearer
 )
-"""What torch's agent adds to a rank's variables, beside TORCHELASTIC_*."""
+"""Variables that torch's agent adds for ranks, besides TORCHELASTIC_*."""
 _SIGN_OF_TORCH = "TORCHELASTIC_RUN_ID"
-"""Whoever has it is a rank of torch's agent, or was started by one."""
+"""Present in ranks of torch's agent and the processes that they start."""
 
 
 SHELL_NOISE = frozenset(
@@ -54,9 +54,9 @@ SHELL_NOISE = frozenset(
     _ OLDPWD PWD SHLVL TERM TERM_PROGRAM TERM_PROGRAM_VERSION TMUX TMUX_PANE STY WINDOW WINDOWID
     COLUMNS LINES LS_COLORS LESSOPEN LESSCLOSE SSH_CLIENT SSH_CONNECTION SSH_TTY SSH_AUTH_SOCK
     DISPLAY XDG_SESSION_ID XDG_SESSION_TYPE XDG_SESSION_CLASS COLORTERM PS1 HISTFILE MAIL
-    """.split()  # noqa: SIM905 - a list of one name a line is longer and no clearer
+    """.split()  # noqa: SIM905 - one name per line would be longer and no clearer
 )
-"""Variables that differ from shell to shell and mean nothing to a job: never named as missing."""
+"""Variables that differ between shells and do not affect jobs, so are never named as missing."""
 
 
 _OF_THIS_MACHINE = frozenset(
@@ -64,40 +64,40 @@ _OF_THIS_MACHINE = frozenset(
     HOME USER LOGNAME SHELL HOSTNAME HOST TMPDIR CUDA_VISIBLE_DEVICES CUDA_DEVICE_ORDER
     NVIDIA_VISIBLE_DEVICES DBUS_SESSION_BUS_ADDRESS INVOCATION_ID JOURNAL_STREAM KRB5CCNAME
     MANAGERPID SYSTEMD_EXEC_PID GLOO_SOCKET_IFNAME MASTER_ADDR MASTER_PORT
-    """.split()  # noqa: SIM905 - a list of one name a line is longer and no clearer
+    """.split()  # noqa: SIM905 - one name per line would be longer and no clearer
 )
 _FAMILIES = ("DDPTOP_", "SLURM_", "SSH_", "XDG_", "TMUX", "SUDO_", "GPG_", "PMI_", "OMPI_")
 
 
 @dataclass(frozen=True)
 class Handover:
-    """What the guardian starts the job with."""
+    """The environment in which the guardian starts the job."""
 
     env: dict[str, str]
     """The launching shell's variables."""
     job_env: dict[str, str]
-    """What ddptop and --env add for the job: devices, job id, overrides."""
+    """Variables that ddptop and --env add: devices, job ID, overrides."""
     umask: int
     soft_limits: dict[str, int]
     """The shell's soft resource limits, by name."""
     attempt: int
-    """The number of the first attempt: 0, or the next one when an ended job is started again."""
+    """The number of the first attempt: 0, or higher if an ended job is started again."""
     adopts: bool = False
-    """The job lives, and its guardian does not: nothing is started but a supervisor."""
+    """Whether the job is alive without a guardian, so that only a supervisor is started."""
     agent_pid: int | None = None
-    """Of the living agent of a job that is adopted."""
+    """The live agent of an adopted job."""
 
 
 def capture(job_env: dict[str, str], attempt: int) -> Handover:
-    """This process's environment, umask and limits, with what the job adds."""
+    """This process's environment, umask, and limits, with the job's additions."""
     limits = soft_limits_of(os.getpid())
     return Handover(of_shell(os.environ), job_env, start.shell_umask(), limits, attempt)
 
 
 def of_shell(env: Mapping[str, str]) -> dict[str, str]:
-    """`env` without what belongs to a rank that this process may be running in.
+    """`env` without the variables of a rank in which this process may be running.
 
-    A rank and an address that a person has set stay: they are not torch's agent's.
+    A rank and an address set by the user remain, since they are not from torch's agent.
     """
     in_rank = _SIGN_OF_TORCH in env
     return {
@@ -108,9 +108,9 @@ def of_shell(env: Mapping[str, str]) -> dict[str, str]:
 
 
 def carried(env: Mapping[str, str]) -> dict[str, str]:
-    """The launching shell's variables that ranks on other machines get as well.
+    """The launching shell's variables that ranks on other machines receive.
 
-    All but what belongs to this machine or this login: folders, sockets, devices, terminals.
+    These are all except those of this machine or login: folders, sockets, devices, and terminals.
     """
     return {
         name: value
@@ -123,7 +123,7 @@ def carried(env: Mapping[str, str]) -> dict[str, str]:
 
 
 def is_text(word: str) -> bool:
-    """Whether it is valid UTF-8; other bytes arrive as surrogates."""
+    """Whether it is valid UTF-8; other bytes are represented by surrogates."""
     try:
         word.encode()
     except UnicodeEncodeError:
@@ -132,12 +132,12 @@ def is_text(word: str) -> bool:
 
 
 def is_of_torch(name: str) -> bool:
-    """Whether torch's agent gives its ranks a variable of that name."""
+    """Whether torch's agent sets a variable of that name for its ranks."""
     return name in OF_TORCH or name.startswith("TORCHELASTIC_")
 
 
 def soft_limits_of(pid: int) -> dict[str, int]:
-    """A process's soft limits, as `Handover` keeps them; empty where they cannot be read."""
+    """A process's soft limits, as in `Handover`; empty if they cannot be read."""
     try:
         return {name: resource.prlimit(pid, getattr(resource, name))[0] for name in _LIMITS}
     except OSError:
@@ -145,7 +145,7 @@ def soft_limits_of(pid: int) -> dict[str, int]:
 
 
 def write(path: Path, handover: Handover, job_id: str = "") -> None:
-    """Write the file, readable by this user alone."""
+    """Write the file, readable only by this user."""
     fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
     with os.fdopen(fd, "w", encoding="utf-8", errors="surrogateescape") as file:
         file.write(f"{job_id}\n{json.dumps(asdict(handover))}")
@@ -155,8 +155,8 @@ def take(path: Path) -> Handover:
     """Read the file and delete it.
 
     Raises:
-        OSError: when there is none.
-        ValueError: when it is not a hand-over.
+        OSError: there is no file.
+        ValueError: it is not a handover.
     """
     data = bounded.read_bytes(path).decode("utf-8", "surrogateescape")
     path.unlink()
@@ -167,7 +167,7 @@ def take(path: Path) -> Handover:
 
 
 def apply_limits(soft_limits: dict[str, int]) -> None:
-    """Set this process's soft limits as in the launching shell, as far as the hard ones allow."""
+    """Set this process's soft limits to the launching shell's, as far as hard limits allow."""
     for name, soft in soft_limits.items():
         kind = getattr(resource, name)
         _, hard = resource.getrlimit(kind)
@@ -176,7 +176,7 @@ def apply_limits(soft_limits: dict[str, int]) -> None:
         try:
             resource.setrlimit(kind, (soft, hard))
         except (OSError, ValueError):
-            continue  # the old limit stays
+            continue  # keep the old limit
 
 
 _ENGINE = Path(__file__).resolve().parents[1]
@@ -186,10 +186,10 @@ PROBE_DIR = _ENGINE / "probe" / "inject"
 
 
 def agent_command(spec: JobSpec) -> list[str]:
-    """The argv of the agent. `-u`: its words reach the log at once.
+    """The argv of the agent. With `-u`, its output reaches the log at once.
 
-    It runs under the job's interpreter; that of a command under ddptop's, for the command may have
-    no torch, or be no Python at all, and with nothing of the job's own on its path.
+    It runs under the job's interpreter. For a command, which may have no torch or not be Python at
+    all, it runs under ddptop's, with nothing of the job's own on its path.
     """
     if spec.is_command:
         return [sys.executable, "-I", "-u", str(AGENT_MAIN)]
@@ -203,14 +203,14 @@ def agent_plan(
     restarts_left: int,
     rendezvous: Rendezvous | None = None,
 ) -> dict[str, Any]:
-    """What the agent reads from standard input.
+    """The plan that the agent reads from standard input.
 
     Args:
         spec: the job.
         folder: its run folder.
-        attempt: the number that the first life of the worker group gets.
+        attempt: the number of the worker group's first attempt.
         restarts_left: the budget, which ranks see in TORCHELASTIC_MAX_RESTARTS.
-        rendezvous: of that attempt, on several nodes; None: the one the node was started for.
+        rendezvous: of that attempt, on several nodes; None for the one the node was started for.
     """
     if rendezvous is None and spec.membership is not None:
         rendezvous = spec.membership.rendezvous

@@ -1,7 +1,7 @@
-"""Whether the kernel killed a process because memory ran out: by its log and its counts.
+"""Determines whether the kernel killed a process because memory ran out, from its log and counters.
 
-The log is /dev/kmsg, if this user can read it. The counts are those of the memory cgroup of the
-job, which also has limits and usage for the evidence.
+The log is /dev/kmsg, if this user can read it. The counters are those of the job's memory cgroup,
+which also provides limits and usage as evidence.
 """
 
 from __future__ import annotations
@@ -20,21 +20,21 @@ from ddptop_runner.host import procs
 
 KMSG = Path("/dev/kmsg")
 RECORD_BYTES = 8192
-"""The kernel refuses a read that is shorter than a record."""
+"""Large enough for any record, since the kernel refuses shorter reads."""
 MOST_LINES = 2000
-"""Kept of one attempt; an out-of-memory kill alone writes a hundred."""
+"""Maximum number of lines per attempt; an out-of-memory kill alone writes about a hundred."""
 MOST_RECORDS = 20_000
-"""Read at one go."""
+"""Maximum number of records per read."""
 
 _RECORD = re.compile(rb"^(?P<level>\d+),(?P<seq>\d+),(?P<us>\d+),[^;]*;(?P<text>[^\n]*)")
 
 
 @dataclass(frozen=True)
 class KernelLine:
-    """One line of the kernel's log."""
+    """A line of the kernel log."""
 
     at_s: float
-    """Seconds after boot, without the time that the machine was suspended."""
+    """Seconds since boot, excluding time suspended."""
     text: str
 
     def __str__(self) -> str:
@@ -42,7 +42,7 @@ class KernelLine:
 
 
 def parse_record(record: bytes) -> KernelLine | None:
-    """One record of /dev/kmsg; None for what is none."""
+    """Parse a record of /dev/kmsg; None if it is not one."""
     found = _RECORD.match(record)
     if found is None:
         return None
@@ -50,10 +50,10 @@ def parse_record(record: bytes) -> KernelLine | None:
 
 
 class KernelLog:
-    """What the kernel wrote since `begin`.
+    """The kernel log since `begin`.
 
     Args:
-        path: the log's device, or a file of such records.
+        path: the log's device, or a file with such records.
     """
 
     def __init__(self, path: Path = KMSG) -> None:
@@ -64,15 +64,14 @@ class KernelLog:
 
     @property
     def readable(self) -> bool:
-        """Whether there is a log that this process may read."""
+        """Whether there is a log that this process can read."""
         return self._fd is not None
 
     def begin(self, since_s: float | None = None) -> None:
-        """Begin anew.
+        """Start over.
 
         Args:
-            since_s: as `time.monotonic()` had it then, of what was begun by a process that is gone;
-                None: now.
+            since_s: the `time.monotonic()` at which an earlier process began; defaults to now.
         """
         self.close()
         self._lines.clear()
@@ -85,27 +84,27 @@ class KernelLog:
             self.close()
 
     def lines(self) -> list[KernelLine]:
-        """All lines since then, oldest first; the latest ones where there are very many."""
+        """All lines since then, oldest first; only the latest if there are very many."""
         for _ in range(MOST_RECORDS):
             try:
                 record = b"" if self._fd is None else os.read(self._fd, RECORD_BYTES)
             except BlockingIOError:
                 break
-            except BrokenPipeError:  # the kernel overwrote what was not read yet
+            except BrokenPipeError:  # the kernel overwrote unread records
                 continue
             except OSError:
                 break
             if not record:
                 break
-            for one in record.splitlines():  # a regular file gives many at once
+            for one in record.splitlines():  # a regular file returns many at once
                 line = parse_record(one)
-                # both clocks stand still in suspend, and differ by the kernel's rounding
+                # both clocks stop during suspend; they differ by the kernel's rounding
                 if line is not None and line.at_s >= self._since_s - 1.0:
                     self._lines.append(line)
         return list(self._lines)
 
     def close(self) -> None:
-        """Read no more."""
+        """Close the log."""
         if self._fd is not None:
             os.close(self._fd)
             self._fd = None
@@ -114,18 +113,18 @@ class KernelLog:
 PROC = Path("/proc")
 CGROUPS = Path("/sys/fs/cgroup")
 NO_LIMIT = 2**62
-"""Version 1 says "no limit" with a number near 2**63."""
+"""Version 1 represents "no limit" as a number near 2**63."""
 
 
 @dataclass(frozen=True)
 class MemoryGroup:
-    """One memory cgroup at one moment; None where it is unknown."""
+    """A memory cgroup at one moment; None if unknown."""
 
     path: str
-    """Where its files are."""
+    """The folder with its files."""
     version: int
     kills: int | None
-    """Processes that the kernel has killed for memory: in version 2 also those of groups below."""
+    """Number of processes killed for memory; in version 2, this includes groups below."""
     limit_bytes: int | None = None
     used_bytes: int | None = None
     peak_bytes: int | None = None
@@ -134,7 +133,7 @@ class MemoryGroup:
 def groups_of(
     pid: int | str = "self", proc: Path = PROC, cgroups: Path = CGROUPS
 ) -> list[MemoryGroup]:
-    """The memory cgroup of a process and all above it, innermost first; empty where none is seen.
+    """The memory cgroup of a process and all above it, innermost first; empty if none is visible.
 
     Args:
         pid: the process.
@@ -151,7 +150,7 @@ def groups_of(
 def cgroup_folders(
     controller: str, pid: int | str = "self", proc: Path = PROC, cgroups: Path = CGROUPS
 ) -> Iterator[tuple[int, list[Path]]]:
-    """Each hierarchy's version, and the folders of a process's cgroup and of all above it.
+    """Yields each hierarchy's version, with the folders of a process's cgroup and all above it.
 
     A container mounts its own group in place of the root.
     """
@@ -176,10 +175,10 @@ def cgroup_folders(
 
 
 def read_group(folder: Path, version: int) -> MemoryGroup:
-    """The figures of one cgroup.
+    """Read one cgroup.
 
     Args:
-        folder: where its files are.
+        folder: the folder with its files.
         version: 1 or 2.
     """
     if version == 2:
@@ -212,7 +211,7 @@ def _table(path: Path) -> Mapping[str, int]:
 
 
 def number_in(path: Path) -> int | None:
-    """The number that a file of a cgroup holds; None for `max`, and without the file."""
+    """The number in a cgroup's file; None for `max` or without the file."""
     try:
         text = path.read_text(encoding="ascii", errors="replace").strip()
     except OSError:
@@ -226,38 +225,38 @@ _KILLED = re.compile(
 )
 
 TRAINING_NAMES = ("python", "pt_")
-"""How the kernel names the processes of a training: torch renames its own."""
+"""Prefixes of the kernel's names for training processes; torch renames its own."""
 
 NOT_COUNTED = "The kernel log shows no OOM kill of this process"
 SOMETHING_ELSE = "something else killed it (kill -9, a batch system, an OOM daemon)"
 
 _FIRST_PID_NAMESPACE = 0xEFFFFFFC
-"""Inode of the namespace that the kernel's log counts pids in."""
+"""Inode of the pid namespace that the kernel log uses."""
 
 
 @dataclass(frozen=True)
 class OomFinding:
-    """What the kernel says of a process that SIGKILL ended."""
+    """The kernel's information on a process that was killed by SIGKILL."""
 
     killed: bool
-    """Whether memory was the reason."""
+    """Whether it was killed for memory."""
     words: str
     """A sentence."""
 
 
 @dataclass(frozen=True)
 class Kill:
-    """An out-of-memory kill in the kernel's log."""
+    """An out-of-memory kill in the kernel log."""
 
     pid: int
     name: str
     held_bytes: int | None
     by_limit: bool
-    """Whether a cgroup's limit was reached; False: the whole machine had no memory left."""
+    """Whether a cgroup reached its limit; otherwise, the machine ran out of memory."""
 
     @property
     def why(self) -> str:
-        """In words."""
+        """The reason in words."""
         return (
             "its cgroup's memory limit was reached"
             if self.by_limit
@@ -266,7 +265,7 @@ class Kill:
 
 
 def kills_in(lines: Iterable[KernelLine]) -> list[Kill]:
-    """The kills in the kernel's log, in order."""
+    """The kills in the kernel log, in order."""
     found = [match for line in lines if (match := _KILLED.search(line.text))]
     return [
         Kill(
@@ -280,12 +279,12 @@ def kills_in(lines: Iterable[KernelLine]) -> list[Kill]:
 
 
 def by_log(kills: Sequence[Kill], pids: Collection[int], *, own_pids: bool) -> OomFinding | None:
-    """What the kernel's log says of one of these processes; None where it says nothing.
+    """What the kernel log says about one of these processes; None if nothing.
 
     Args:
         kills: since the attempt began.
         pids: as this process sees them.
-        own_pids: whether the kernel's log counts pids as this process does: not so in a container.
+        own_pids: whether the kernel log uses the same pids as this process; not so in a container.
     """
     sure = [kill for kill in kills if own_pids and kill.pid in pids]
     if sure:
@@ -312,10 +311,10 @@ def _held(kill: Kill) -> str:
 
 
 def by_counts(before: Sequence[MemoryGroup], now: Sequence[MemoryGroup]) -> OomFinding | None:
-    """What the counts of the job's cgroup and of those above it say; None when none is readable.
+    """What the counters of the job's cgroup and those above it say; None if none is readable.
 
-    The kernel counts a kill in the victim's own cgroup, whatever ran out; version 2 counts it in
-    those above as well, where it may be another job's.
+    The kernel counts a kill in the victim's own cgroup, whatever ran out. Version 2 also counts it
+    in those above, where it may belong to another job.
     """
     old = {group.path: group.kills for group in before}
     grown = []
@@ -344,12 +343,12 @@ def by_counts(before: Sequence[MemoryGroup], now: Sequence[MemoryGroup]) -> OomF
 
 
 class OomWatch:
-    """Remembers the kernel's counts from before an attempt, to compare with after a SIGKILL.
+    """Records the kernel's counters before an attempt, for comparison after a SIGKILL.
 
     Args:
         groups: reads the memory cgroups of this process, which the ranks share.
-        log: the kernel's log.
-        own_pids: whether that log counts pids as this process does; None: find out.
+        log: the kernel log.
+        own_pids: whether that log uses the same pids as this process; None to find out.
     """
 
     def __init__(
@@ -362,22 +361,22 @@ class OomWatch:
             own_pids = procs.pid_namespace() == _FIRST_PID_NAMESPACE
         self._own_pids = own_pids
         self.groups = groups
-        """Reads the memory cgroups of now."""
+        """Reads the present memory cgroups."""
         self.log = KernelLog() if log is None else log
         self._before: list[MemoryGroup] = []
         self._since_s = time.monotonic()
 
     def begin_attempt(self) -> None:
-        """Note the counts of now."""
+        """Record the present counters."""
         self._before = self.groups()
         self._since_s = time.monotonic()
         self.log.begin()
 
     def explain(self, pids: Collection[int]) -> OomFinding | None:
-        """Why the kernel killed one of these processes; None when nothing readable says anything.
+        """Why the kernel killed one of these processes; None if unknown.
 
         Args:
-            pids: processes that SIGKILL ended.
+            pids: processes killed by SIGKILL.
         """
         finding = by_log(kills_in(self.log.lines()), pids, own_pids=self._own_pids)
         if finding is None:
@@ -387,12 +386,12 @@ class OomWatch:
         return finding
 
     def remember(self) -> dict[str, Any]:
-        """What the watch of a supervisor that is started again has to know."""
+        """State for a restarted supervisor."""
         kills = {group.path: group.kills for group in self._before}
         return {"since_s": self._since_s, "kills": kills}
 
     def recall(self, memory: dict[str, Any]) -> None:
-        """Go on with what `remember` gave; anything malformed is left out."""
+        """Restore the result of `remember`, ignoring anything malformed."""
         since_s, kills = memory.get("since_s"), memory.get("kills")
         if isinstance(kills, dict):
             self._before = [

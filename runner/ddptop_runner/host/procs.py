@@ -1,8 +1,8 @@
 """Identifies processes across pid reuse, read from /proc.
 
-A process is identified by host, boot, pid namespace, pid and start time. A signal goes through a
-pidfd, where the kernel has it, that was opened before the identity was checked: it cannot reach a
-later process of the same pid. A process of another user is never evidence for a job.
+A process is identified by host, boot, pid namespace, pid, and start time. Signals are sent, if the
+kernel supports it, through a pidfd opened before the identity is checked, so that they cannot reach
+a later process with the same pid. A process of another user is never evidence for a job.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ _PROC = Path("/proc")
 _STAT_BYTES = 4096
 _EXITING = 0x4
 _WITHOUT_MEMORY = 0x00200000 | _EXITING
-"""PF_KTHREAD and PF_EXITING of the kernel's sched.h: nothing to read, now or later."""
+"""PF_KTHREAD and PF_EXITING in the kernel's sched.h; such processes never have anything to read."""
 EXEC_WAIT_S = 0.5
-"""How long to look again at a process that is about to be another program: mostly 0.1 ms, but on a
-busy machine it may have to wait for its turn in the middle of it, and so may who looks."""
+"""How long to retry for a process in the middle of an execve, which usually takes 0.1 ms but on a
+busy machine may be interrupted, like the reader."""
 EXEC_POLL_S = 0.0005
 _MEMORY_BYTES = 1 << 22
-"""More than execve takes of words or variables by its usual limit of a quarter of the stack."""
+"""More than execve accepts by default, which is a quarter of the stack limit."""
 _MAX_WORDS = 1 << 16
-"""Of a command line: any of its memory a process can show as one."""
+"""Maximum length of a command line, since a process can present any of its memory as one."""
 
 
 @functools.cache
@@ -39,7 +39,7 @@ def host_name() -> str:
 
 @functools.cache
 def boot_id() -> str | None:
-    """The kernel's id of this boot, or None if unknown."""
+    """The kernel's ID of this boot; None if unknown."""
     try:
         return (_PROC / "sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
     except OSError:
@@ -56,13 +56,13 @@ def pid_namespace() -> int | None:
 
 
 def read_up_to(path: str, limit: int, *, at_once: bool = True) -> bytes:
-    """Up to `limit` bytes of a file of /proc, whose content another user can make endless.
+    """Up to `limit` bytes of a file in /proc, whose content another user can make endless.
 
     Args:
         path: the file.
         limit: in bytes.
-        at_once: by one read, which takes all of words and variables: between two the process may
-            have become another program. Lists, such as maps, come page by page.
+        at_once: use one read, which returns the whole command line or environment; between two,
+            the process may become a different program. Lists such as maps come page by page.
     """
     with open(path, "rb", buffering=0) as file:  # noqa: PTH123 - hot
         data = file.read(limit) or b""
@@ -78,14 +78,14 @@ def read_up_to(path: str, limit: int, *, at_once: bool = True) -> bytes:
 def stat_fields(pid: int) -> list[str] | None:
     """The fields of /proc/<pid>/stat after the command: [0] is the state, [1] the parent's pid.
 
-    None when there is no such process. The command's own parentheses are skipped.
+    None if there is no such process. The command may itself contain parentheses.
     """
     named = name_and_stat(pid)
     return None if named is None else named[1]
 
 
 def name_and_stat(pid: int) -> tuple[str, list[str]] | None:
-    """The name that a process gave itself, and its `stat_fields`; None when there is none."""
+    """(name that a process gave itself, `stat_fields`); None if it is gone."""
     try:
         data = read_up_to(f"{_PROC}/{pid}/stat", _STAT_BYTES)
     except OSError:
@@ -97,24 +97,24 @@ def name_and_stat(pid: int) -> tuple[str, list[str]] | None:
 
 
 def start_ticks(pid: int) -> int | None:
-    """When the process started, in clock ticks after boot; None when it is gone."""
+    """When the process started, in clock ticks since boot; None if it is gone."""
     fields = stat_fields(pid)
     return int(fields[19]) if fields else None
 
 
 def state_letter(pid: int) -> str | None:
-    """R, S, D, T, Z ... as in ps(1), or None when it is gone."""
+    """R, S, D, T, Z, and so on, as in ps(1); None if it is gone."""
     fields = stat_fields(pid)
     return fields[0] if fields else None
 
 
 def identify(pid: int) -> ProcessId:
-    """The identity of a process of this host as it is now."""
+    """The present identity of a process on this host."""
     return identity(pid, start_ticks(pid))
 
 
 def identity(pid: int, start_ticks: int | None) -> ProcessId:
-    """The identity of a process of this host that started then."""
+    """The identity of a process on this host with that start time."""
     return ProcessId(
         host=host_name(),
         boot_id=boot_id(),
@@ -125,7 +125,7 @@ def identity(pid: int, start_ticks: int | None) -> ProcessId:
 
 
 def is_here(process: ProcessId) -> bool:
-    """Whether the process belongs to this host, boot and pid namespace, so that it can be seen."""
+    """Whether the process belongs to this host, boot, and pid namespace, so that it is visible."""
     return (
         process.host == host_name()
         and process.boot_id == boot_id()
@@ -134,7 +134,7 @@ def is_here(process: ProcessId) -> bool:
 
 
 def is_alive(process: ProcessId | None) -> bool:
-    """Whether that very process exists here and is not a zombie."""
+    """Whether that process exists here and is not a zombie."""
     if process is None or not is_here(process):
         return False
     fields = stat_fields(process.pid)
@@ -144,13 +144,13 @@ def is_alive(process: ProcessId | None) -> bool:
 
 
 def is_ending(pid: int) -> bool:
-    """Whether it is gone, a zombie or about to be one, without files and memory already."""
+    """Whether it is gone, a zombie, or exiting, when it no longer has files and memory."""
     fields = stat_fields(pid)
     return fields is None or fields[0] in "ZX" or bool(int(fields[6]) & _EXITING)
 
 
 def wait_channel(pid: int) -> str | None:
-    """The kernel function in which the process sleeps; None where that cannot be read."""
+    """The kernel function in which the process sleeps; None if unknown."""
     try:
         name = (_PROC / str(pid) / "wchan").read_text(encoding="ascii", errors="replace").strip()
     except OSError:
@@ -164,13 +164,13 @@ def written_bytes(pid: int) -> int | None:
 
 
 def io_bytes(pid: int) -> int | None:
-    """Bytes that it has read and written, page faults on files included; None where not known."""
+    """Bytes that it has read and written, including page faults on files; None if unknown."""
     counts = _io(pid)
     return sum(counts.get(name, 0) for name in (b"rchar", b"wchar", b"read_bytes")) or None
 
 
 def _io(pid: int) -> dict[bytes, int]:
-    """The counters of /proc/<pid>/io; empty where it cannot be read."""
+    """The counters in /proc/<pid>/io; empty if it cannot be read."""
     try:
         data = (_PROC / str(pid) / "io").read_bytes()
     except OSError:
@@ -180,10 +180,10 @@ def _io(pid: int) -> dict[bytes, int]:
 
 
 def uid_of(pid: int) -> int | None:
-    """The user that a process acts for; None where it is gone, or where it acts for several.
+    """The user that a process acts for; None if it is gone or acts for several.
 
-    Not the owner of /proc/<pid>, which is the effective user alone: of a program with the setuid
-    bit, whoever started it chose words and variables.
+    The owner of /proc/<pid> would be only the effective user, but the arguments and environment of
+    a setuid program are chosen by the user who starts it.
     """
     try:
         status = (_PROC / str(pid) / "status").read_bytes()
@@ -193,52 +193,52 @@ def uid_of(pid: int) -> int | None:
 
 
 def uid_in_status(status: bytes) -> int | None:
-    """The same out of what /proc/<pid>/status holds."""
+    """`uid_of` from the content of /proc/<pid>/status."""
     uids = _uids(status)
     return int(uids[0]) if len(set(uids)) == 1 else None
 
 
 def real_uid_in_status(status: bytes) -> int | None:
-    """The user who started the process, whatever it may do by now."""
+    """The user who started the process, whatever its present privileges."""
     uids = _uids(status)
     return int(uids[0]) if uids else None
 
 
 def _uids(status: bytes) -> list[bytes]:
-    """Real, effective, saved, for files; the name, which it chooses, cannot hold a line break."""
+    """Real, effective, saved, and file-system UIDs; the process's name cannot fake such a line."""
     return status.partition(b"\nUid:")[2].partition(b"\n")[0].split()[:4]
 
 
 def environ_value(pid: int, name: str) -> str | None:
-    """The value of a variable in the environment that the process was started with."""
+    """The value of a variable in the process's initial environment."""
     entries = b"\0" + _of_memory(pid, "environ", start_field=47)
     _, found, rest = entries.partition(b"\0" + name.encode() + b"=")
     return rest.partition(b"\0")[0].decode("utf-8", "surrogateescape") if found else None
 
 
 def environ_of(pid: int) -> dict[str, str]:
-    """The variables that the process was started with; empty where they cannot be read."""
+    """The process's initial environment; empty if it cannot be read."""
     entries = _of_memory(pid, "environ", start_field=47).split(b"\0")
     pairs = (os.fsdecode(entry).partition("=") for entry in entries if b"=" in entry)
     return {name: value for name, _, value in pairs}
 
 
 def argv(pid: int) -> list[str]:
-    """The command line that the process shows; empty for one that is gone or a zombie."""
+    """The process's command line; empty if it is gone or a zombie."""
     words = _of_memory(pid, "cmdline", start_field=45).split(b"\0", _MAX_WORDS)[:-1]
     return [word.decode("utf-8", "surrogateescape") for word in words]
 
 
 def _of_memory(pid: int, name: str, start_field: int) -> bytes:
-    """The content of a file of /proc/<pid> that shows the process's memory; empty without one.
+    """The content of a file in /proc/<pid> that shows the process's memory; empty without one.
 
-    In the middle of an execve the old memory is gone and the new one not filled yet, so that a
-    living process seems to have neither variables nor words: it is looked at again.
+    In the middle of an execve, the old memory is gone and the new memory is not filled yet, so that
+    a live process appears to have neither environment nor arguments. In that case, retries.
 
     Args:
-        pid: whose.
+        pid: the process.
         name: environ or cmdline.
-        start_field: the one of `stat_fields` with the address of its start; the next has its end.
+        start_field: index in `stat_fields` of its start address; its end address is next.
     """
     deadline_s = time.monotonic() + EXEC_WAIT_S
     found_at = None
@@ -247,7 +247,7 @@ def _of_memory(pid: int, name: str, start_field: int) -> bytes:
             fields = stat_fields(pid)
             if fields is None or int(fields[6]) & _WITHOUT_MEMORY:
                 break
-            # the address of the code is set once the memory is filled
+            # the address of the code is set after the memory is filled
             is_filled = fields[23] != "0"
             at = (fields[23], *fields[start_field : start_field + 2])
             if time.monotonic() > deadline_s or (is_filled and at == found_at):
@@ -266,18 +266,18 @@ def all_pids() -> Iterator[int]:
 
 
 def pids_of_job(job_id: str, owner: int | None = None) -> list[int]:
-    """Pids of the living processes that carry this DDPTOP_JOB_ID, whoever started them.
+    """Pids of live processes with this DDPTOP_JOB_ID, whoever started them.
 
     Args:
-        job_id: what they carry.
-        owner: whose the job is, where root looks at another user's. What carries the id and is
-            neither theirs nor this user's belongs to no job.
+        job_id: the value of the variable.
+        owner: the job's owner, if root inspects another user's job. Processes of any other user do
+            not count.
     """
     owners = {os.geteuid(), owner} - {None}
     return [
         pid
         for pid in all_pids()
-        if _shown_owner(pid) in owners  # before what anybody can make megabytes of
+        if _shown_owner(pid) in owners  # before reading what anyone can make megabytes long
         and environ_value(pid, "DDPTOP_JOB_ID") == job_id
         and uid_of(pid) in owners
         and state_letter(pid) not in ("Z", "X", None)
@@ -285,7 +285,7 @@ def pids_of_job(job_id: str, owner: int | None = None) -> list[int]:
 
 
 def _shown_owner(pid: int) -> int | None:
-    """Of /proc/<pid>: at most a hint, see `uid_of`."""
+    """The owner of /proc/<pid>, which is only a hint; see `uid_of`."""
     try:
         return os.stat(f"/proc/{pid}").st_uid  # noqa: PTH116 - hot
     except OSError:
@@ -293,12 +293,12 @@ def _shown_owner(pid: int) -> int | None:
 
 
 def signal_process(process: ProcessId, number: int, uid: int | None = None) -> bool:
-    """Send a signal to that very process; False when it is gone or not ours to signal.
+    """Send a signal to exactly that process; returns False if it is gone or may not be signaled.
 
     Args:
-        process: which.
-        number: of the signal.
-        uid: whose it has to be by now; None where its user does not matter.
+        process: the process.
+        number: the signal's number.
+        uid: its required present user, if that matters.
     """
     pidfd = _pidfd(process.pid)
     try:
@@ -318,7 +318,7 @@ def signal_process(process: ProcessId, number: int, uid: int | None = None) -> b
 
 @functools.cache
 def _has_pidfd() -> bool:
-    """Whether the kernel has both calls, and nothing keeps them from this process."""
+    """Whether the kernel has both calls and this process may use them."""
     try:
         pidfd = os.pidfd_open(os.getpid())
     except (AttributeError, OSError):
@@ -333,7 +333,7 @@ def _has_pidfd() -> bool:
 
 
 def _pidfd(pid: int) -> int | None:
-    """Names whatever process has the pid now; None where there is none, or no such thing."""
+    """A pidfd of the present process with that pid; None without one or without support."""
     try:
         return os.pidfd_open(pid) if _has_pidfd() else None
     except OSError:
@@ -341,7 +341,7 @@ def _pidfd(pid: int) -> int | None:
 
 
 def signal_all(processes: Iterable[ProcessId], number: int, uid: int | None = None) -> int:
-    """Send a signal to each that is still the same process, of that user; how many got it."""
+    """Signal each that is still the same process of that user; returns how many."""
     return sum(signal_process(process, number, uid) for process in processes)
 
 
@@ -351,7 +351,7 @@ def catches_signal(pid: int, number: int) -> bool:
 
 
 def blocks_signal(pid: int, number: int) -> bool:
-    """Whether the process's main thread has the signal blocked, so that it would come later."""
+    """Whether the process's main thread blocks the signal, which delays it."""
     return bool(_signal_mask(pid, "SigBlk") >> (number - 1) & 1)
 
 

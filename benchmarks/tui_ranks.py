@@ -23,7 +23,7 @@ from pathlib import Path
 from common import Screen, cpu_s_of_tree
 from feed import JOB, Feed, Feeder
 
-ALLOWED_PERCENT, ALLOWED_KEY_S = 10.0, 0.1
+ALLOWED_PERCENT, ALLOWED_MIB, ALLOWED_KEY_S = 10.0, 200.0, 0.1
 DOWN, UP = "\x1b[B", "\x1b[A"
 QUIET_S = 0.05
 """What is drawn for a second's figures has ended when nothing came for so long."""
@@ -86,19 +86,19 @@ def main() -> None:
         received = screen.drain(options.seconds)
         elapsed = time.monotonic() - began
         percent = 100 * (cpu_s_of_tree(screen.pid) - before) / elapsed
-        rss = screen.rss_bytes()
+        rss_mib = screen.rss_bytes() / 2**20
         times = answers(screen, options.keys)
     finally:
         screen.close()
         feeder.close()
         shutil.rmtree(home)
     slow_s = times[min(len(times) - 1, int(0.95 * len(times)))]
-    over = percent > ALLOWED_PERCENT or slow_s > ALLOWED_KEY_S
+    over = percent > ALLOWED_PERCENT or rss_mib > ALLOWED_MIB or slow_s > ALLOWED_KEY_S
     print(
         f"{options.screen}, {options.ranks} ranks at 1 Hz: first seen after {first_s:.1f} s,"
         f" {percent:.1f} % of a core (allowed:"
         f" {ALLOWED_PERCENT:.0f} %), {received / elapsed / 1000:.1f} kB/s,"
-        f" RSS {rss / 2**20:.0f} MiB"
+        f" RSS {rss_mib:.0f} MiB (allowed: {ALLOWED_MIB:.0f} MiB)"
     )
     print(
         f"a key is answered in {1000 * times[len(times) // 2]:.0f} ms, 95 % of {len(times)} in"

@@ -393,6 +393,28 @@ async def test_a_node_that_began_although_its_answer_was_lost_is_left_alone(
     assert asked == []
 
 
+async def test_a_node_that_has_begun_is_not_known_before_it_reports(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    job = Job()
+    [order, _] = [one for one in begin(0, job.nodes, 0.0) if isinstance(one, pt.BeginOn)]
+    parts = parts_of(job)
+    near = parts.by_host["n0"]
+    near.link.is_up = True
+
+    async def start(*_: Any) -> dict[str, Any]:
+        return {}
+
+    monkeypatch.setattr(NodeLink, "start", start)
+    assert near.is_known
+    assert await parts.begin(order) is None
+    assert not near.is_known
+    parts.take_report(near.link, NodeState(snapshot=make_snapshot(job.spec)))
+    assert near.is_known
+    parts._link_made(near.link)
+    assert not near.is_known
+
+
 async def test_a_part_that_may_have_started_as_the_link_broke_is_ended() -> None:
     job = Job()
     parts = parts_of(job)

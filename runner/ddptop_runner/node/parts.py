@@ -328,7 +328,7 @@ class Parts:
         index = [one.host for one in self._placement.nodes].index(part.link.host)
         spec = self._spec_of(part.link.node, index)
         await part.link.start(spec, self._environment(), attempt, rendezvous)
-        part.attempt, part.ended = attempt, False
+        part.attempt, part.ended, part.is_new = attempt, False, False
 
     def _spec_of(self, node: NodeSpec, index: int) -> JobSpec:
         """A node's own part of the job; verdicts over its ranks are the head's."""

@@ -11,7 +11,7 @@ import select
 import shutil
 import sys
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from contextlib import closing
 from typing import Literal
 
@@ -21,7 +21,7 @@ from ddptop_runner.base.errors import DamagedFileError, DdptopError, UsageError
 from ddptop_runner.base.paths import LAUNCHER, RunFolder
 from ddptop_runner.model.spec import JobSpec, read_spec
 from ddptop_runner.store import logs
-from ddptop_runner.store.logs import ByteFollower, LogChunk, LogFollower, LogLine
+from ddptop_runner.store.logs import ByteFollower, LogChunk, LogFollower
 
 MAX_RAW_LINE_BYTES = 1 << 20
 """A longer line of one rank is cut where other ranks' lines stand between."""
@@ -73,21 +73,16 @@ def run(
     if speaker is not None:
         _tell_of_speaker(folder, chosen, speaker)
     only = None if rank == "all" else [rank]
-    on_terminal = sys.stdout.isatty()
-    if not follow and speaker is None:
-        if on_terminal:
-            _put_lines(logs.stream_tails(folder, chosen, lines, only), rank == "all")
-        else:
-            for one in logs.ranks(folder, chosen) if only is None else only:
-                _follow_bytes(
-                    ByteFollower(folder, [one], chosen, lambda: True, lines), rank == "all"
-                )
-    else:
-        stay = attempt if follow else chosen
-        over = is_over if follow else lambda: True
-        arguments = (folder, only, stay, over, lines)
-        if on_terminal:
-            _follow_lines(LogFollower(*arguments, speaker=speaker), rank == "all")
+    if follow or speaker is not None:
+        parts, stay = [only], attempt if follow else chosen
+    else:  # rank by rank: lines carry no time by which to put them in order
+        parts = [[one] for one in (logs.ranks(folder, chosen) if only is None else only)]
+        stay = chosen
+    for part in parts:
+        arguments = (folder, part, stay, is_over if follow else lambda: True, lines)
+        if sys.stdout.isatty():
+            follower = LogFollower(*arguments, speaker=speaker, whole=not follow)
+            _follow_lines(follower, rank == "all", live=follow)
         else:
             _follow_bytes(ByteFollower(*arguments, speaker=speaker), rank == "all")
     if not follow and attempt is None and chosen > existing[0]:
@@ -209,11 +204,6 @@ def _put(text: str) -> None:
     sys.stdout.write(text.encode(encoding, "replace").decode(encoding))
 
 
-def _put_lines(lines: Iterable[LogLine], with_rank: bool) -> None:
-    for line in lines:
-        _put(f"{line.prefixed() if with_rank else line.text}\n")
-
-
 class _RawLines:
     """Cuts the bytes of several ranks into lines, each with its rank before it."""
 
@@ -257,16 +247,19 @@ def _follow_bytes(follower: ByteFollower, with_rank: bool) -> None:
         sys.stdout.buffer.flush()
 
 
-def _follow_lines(follower: LogFollower, with_rank: bool) -> None:
-    """Print lines as they come; the line that one rank is still writing stands below them."""
+def _follow_lines(follower: LogFollower, with_rank: bool, live: bool) -> None:
+    """Print lines as they come; with `live`, the line that a rank is still writing below them."""
     shown = ""
     with closing(follower.batches()) as batches:
         for lines in batches:
-            partial = "" if with_rank else _fitting(" ".join(follower.partial().values()))
+            partial = (
+                "" if with_rank or not live else _fitting(" ".join(follower.partial().values()))
+            )
             if lines or partial != shown:
                 if shown:
                     _put("\r\x1b[K")
-                _put_lines(lines, with_rank)
+                for line in lines:
+                    _put(f"{line.prefixed() if with_rank else line.text}\n")
                 _put(partial)
                 shown = partial
                 sys.stdout.flush()

@@ -96,11 +96,12 @@ def test_a_follower_of_one_rank_begins_with_its_last_lines_and_goes_on(tmp_path:
     log.parent.mkdir(parents=True)
     log.write_bytes(b"".join(b"[%d]<stdout>:%d\n" % (n % 4, n) for n in range(40)))
     follower = LogFollower(folder, tail=2, speaker=1)
-    assert [line.text for line in follower.poll()] == ["[1]<stdout>:33", "[1]<stdout>:37"]
+    batches = follower.batches(0)
+    assert [line.text for line in next(batches)] == ["[1]<stdout>:33", "[1]<stdout>:37"]
     with log.open("ab") as file:
         file.write(b"[2]<stdout>:no\n[1]<stdout>:yes\n[1]<std")
-    assert [line.text for line in follower.poll()] == ["[1]<stdout>:yes"]
-    follower.close()
+    assert [line.text for line in next(batches)] == ["[1]<stdout>:yes"]
+    batches.close()
     whole = ByteFollower(folder, is_over=lambda: True, tail=0, speaker=1)
     with log.open("ab") as file:
         file.write(b"out>:never ended [1")

@@ -19,7 +19,6 @@ from ddptop_runner.store.logs import (
     LogLine,
     last_lines,
     separator,
-    stream_tails,
 )
 
 # --- reading from the end --------------------------------------------------------------------
@@ -102,56 +101,51 @@ def test_attempts_and_ranks_are_found_in_order_of_number(folder):
     assert logs.ranks(folder, 7) == []
 
 
-def test_the_tails_of_several_ranks_stand_rank_by_rank(folder):
-    for rank in range(3):
-        write(folder, 1, rank, f"old\nfirst of {rank}\nlast of {rank}")
-    expected = [LogLine(1, r, f"{w} of {r}") for r in range(3) for w in ("first", "last")]
-    assert list(stream_tails(folder, 1, 2)) == expected
-    assert list(stream_tails(folder, 1, 2, only=[2])) == expected[4:]
-    assert expected[0].prefixed() == "[rank 0] first of 0"
-
-
 def test_following_starts_with_the_tail_and_goes_on(folder):
     write(folder, 0, 0, "1\n2\n3\n")
     follower = LogFollower(folder, [0], tail=2)
-    assert texts(follower.poll()) == ["[rank 0] 2", "[rank 0] 3"]
-    assert follower.poll() == []
+    batches = follower.batches(0)
+    assert texts(next(batches)) == ["[rank 0] 2", "[rank 0] 3"]
+    assert next(batches) == []
     write(folder, 0, 0, "4\n5 and")
-    assert texts(follower.poll()) == ["[rank 0] 4"]
+    assert texts(next(batches)) == ["[rank 0] 4"]
     assert follower.partial() == {0: "5 and"}
     write(folder, 0, 0, " more\n")
-    assert texts(follower.poll()) == ["[rank 0] 5 and more"]
+    assert texts(next(batches)) == ["[rank 0] 5 and more"]
     assert follower.partial() == {}
-    follower.close()
+    batches.close()
 
 
 def test_following_waits_for_the_first_log_and_takes_ranks_as_they_come(folder):
     follower = LogFollower(folder)
-    assert follower.poll() == []
+    batches = follower.batches(0)
+    assert next(batches) == []
     write(folder, 0, 1, "one\n")
-    assert texts(follower.poll()) == ["[rank 1] one"]
+    assert texts(next(batches)) == ["[rank 1] one"]
     write(folder, 0, 1, "two\n")
     write(folder, 0, 0, "from the start\n")
-    assert sorted(texts(follower.poll())) == ["[rank 0] from the start", "[rank 1] two"]
-    follower.close()
+    assert sorted(texts(next(batches))) == ["[rank 0] from the start", "[rank 1] two"]
+    batches.close()
 
 
 def test_ranks_that_are_not_wanted_are_not_read(folder):
     for rank in range(3):
         write(folder, 0, rank, f"{rank}\n")
     follower = LogFollower(folder, [0, 2])
-    assert texts(follower.poll()) == ["[rank 0] 0", "[rank 2] 2"]
-    follower.close()
+    batches = follower.batches(0)
+    assert texts(next(batches)) == ["[rank 0] 0", "[rank 2] 2"]
+    batches.close()
 
 
 def test_no_line_is_lost_when_the_next_attempt_begins(folder):
     write(folder, 0, 0, "a\n")
     follower = LogFollower(folder, [0])
-    follower.poll()
+    batches = follower.batches(0)
+    next(batches)
     write(folder, 0, 0, "last words, no newline")
     write(folder, 1, 0, "b\n")
     write(folder, 2, 0, "c\n")
-    lines = follower.poll() + follower.poll() + follower.poll()
+    lines = next(batches) + next(batches) + next(batches)
     assert [(line.attempt, line.text) for line in lines] == [
         (0, "last words, no newline"),
         (1, separator(1)),
@@ -162,8 +156,8 @@ def test_no_line_is_lost_when_the_next_attempt_begins(folder):
     # a left-over process of the attempt before
     write(folder, 1, 0, "late\n")
     write(folder, 2, 0, "d\n")
-    assert [(line.attempt, line.text) for line in follower.poll()] == [(1, "late"), (2, "d")]
-    follower.close()
+    assert [(line.attempt, line.text) for line in next(batches)] == [(1, "late"), (2, "d")]
+    batches.close()
 
 
 def test_an_attempt_with_more_than_one_read_takes_is_read_to_its_end(folder, monkeypatch):
@@ -184,11 +178,12 @@ def test_an_attempt_with_more_than_one_read_takes_is_read_to_its_end(folder, mon
 def test_a_leftover_that_never_stops_writing_does_not_hold_up_the_next_attempt(folder):
     write(folder, 0, 0, "a\n")
     follower = LogFollower(folder, [0])
-    follower.poll()
+    batches = follower.batches(0)
+    next(batches)
     write(folder, 1, 0, "b\n")
     write(folder, 0, 0, "noise\n")
-    assert "b" in [line.text for line in follower.poll()]
-    follower.close()
+    assert "b" in [line.text for line in next(batches)]
+    batches.close()
 
 
 def test_one_attempt_is_followed_until_the_next_begins(folder):
@@ -233,10 +228,11 @@ def test_iterating_yields_single_lines(folder):
 def test_a_log_that_was_cut_short_is_read_from_its_new_start(folder):
     write(folder, 0, 0, "a long line before\n")
     follower = LogFollower(folder, [0])
-    follower.poll()
+    batches = follower.batches(0)
+    next(batches)
     folder.log_file(0, 0).write_text("new\n")
-    assert texts(follower.poll()) == ["[rank 0] new"]
-    follower.close()
+    assert texts(next(batches)) == ["[rank 0] new"]
+    batches.close()
 
 
 def test_bytes_are_followed_as_written(folder):
@@ -245,15 +241,6 @@ def test_bytes_are_followed_as_written(folder):
     with closing(ByteFollower(folder, [0], is_over=lambda: True)) as follower:
         chunks = [chunk for batch in follower.batches() for chunk in batch]
     assert b"".join(chunk.data for chunk in chunks) == raw
-
-
-def test_following_a_long_progress_bar_catches_up_in_one_look(folder, monkeypatch):
-    monkeypatch.setattr(logs, "BLOCK_BYTES", 1000)
-    write(folder, 0, 0, "".join(f"\r{i:6} steps" for i in range(2000)))
-    follower = LogFollower(folder, [0], tail=100)
-    assert follower.poll() == []
-    assert follower.partial() == {0: "  1999 steps"}
-    follower.close()
 
 
 def test_an_idle_follower_rests_and_a_busy_one_does_not(folder, monkeypatch):

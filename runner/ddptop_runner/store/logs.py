@@ -38,7 +38,6 @@ END_READ_BYTES = 4 * 1024 * 1024
 END_KEPT_BYTES = 256 * 1024
 LINE_BYTES = 4000
 """Longer lines are shortened to their two ends."""
-MAX_BLOCKS = 32
 POLL_S = 0.2
 """How often a follower checks for more."""
 
@@ -372,19 +371,6 @@ def separator(attempt: int) -> str:
     return f"──── attempt {attempt} ────"
 
 
-def stream_tails(
-    folder: RunFolder, attempt: int, count: int, only: list[int] | None = None
-) -> Iterator[LogLine]:
-    """Yields the last `count` lines of each rank, rank by rank.
-
-    Log lines have no times, so those of several ranks cannot be put in order. When following, they
-    are interleaved as they arrive.
-    """
-    for rank in ranks(folder, attempt) if only is None else only:
-        for text in tail_lines(folder.log_file(attempt, rank), count):
-            yield LogLine(attempt, rank, text)
-
-
 class LogChunk(msgspec.Struct, frozen=True):
     """Bytes written by a rank."""
 
@@ -469,11 +455,6 @@ class ByteFollower:
         self._logs: dict[int, _OpenLog] = {}
         self._former: list[_OpenLog] = []
 
-    @property
-    def is_tagged(self) -> bool:
-        """Whether tagged lines were seen in the launcher's log."""
-        return any(log.filter is not None and log.filter.is_tagged for log in self._logs.values())
-
     def close(self) -> None:
         """Close the files."""
         for log in (*self._former, *self._logs.values()):
@@ -553,16 +534,13 @@ class LogFollower:
         is_over: Callable[[], bool] = lambda: False,
         tail: int | None = None,
         speaker: int | None = None,
+        *,
+        whole: bool = False,
     ) -> None:
-        """Takes the arguments of `ByteFollower`."""
-        limit = None if tail is None else MAX_TAIL_BYTES + 4096 * tail
+        """Takes the arguments of `ByteFollower`; with `whole`, starts at a line however long."""
+        limit = None if tail is None or whole else MAX_TAIL_BYTES + 4096 * tail
         self._source = ByteFollower(folder, only, attempt, is_over, tail, limit, speaker)
         self._cleaners: dict[tuple[int, int], LineCleaner] = {}
-
-    @property
-    def is_tagged(self) -> bool:
-        """See `ByteFollower`."""
-        return self._source.is_tagged
 
     def __iter__(self) -> Iterator[LogLine]:
         """Yields lines as they arrive, until the job is over and all is read."""
@@ -575,23 +553,6 @@ class LogFollower:
             for chunks in self._source.batches(poll_s):
                 yield self._clean(chunks)
             yield self._finish()
-
-    def poll(self) -> list[LogLine]:
-        """The lines completed since the last call, without waiting.
-
-        Reads at most 8 MiB of each log and leaves the rest to the next call.
-        """
-        lines = []
-        for _ in range(MAX_BLOCKS):
-            chunks = self._source.poll()
-            lines += self._clean(chunks)
-            if not any(chunk.is_full for chunk in chunks):
-                break
-        return lines
-
-    def close(self) -> None:
-        """Close the files, after using `poll`."""
-        self._source.close()
 
     def partial(self) -> dict[int, str]:
         """By rank, its unfinished line, such as the present state of a progress bar."""

@@ -1,4 +1,7 @@
-"""Trains a line with DDP over gloo: `ddp.py FOLDER [STEPS] [PAUSE_S]`, told things as steps.py."""
+"""Trains a line with DDP over gloo: `ddp.py FOLDER [STEPS] [PAUSE_S] [SAVE_EVERY]`.
+
+It is told things as steps.py.
+"""
 
 import datetime
 import json
@@ -7,12 +10,14 @@ import sys
 import time
 from pathlib import Path
 
+import ddptop
 import torch
 import torch.distributed as dist
 
 folder = Path(sys.argv[1])
 steps = int(sys.argv[2]) if len(sys.argv) > 2 else 1_000_000
 pause_s = float(sys.argv[3]) if len(sys.argv) > 3 else 0.02
+save_every = int(sys.argv[4]) if len(sys.argv) > 4 else 50
 timeout_s = float(os.environ.get("DDP_TIMEOUT_S", "1800"))
 dist.init_process_group("gloo", timeout=datetime.timedelta(seconds=timeout_s))
 rank, attempt = dist.get_rank(), os.environ["TORCHELASTIC_RESTART_COUNT"]
@@ -42,7 +47,7 @@ with (folder / f"losses-{attempt}-{rank}.jsonl").open("a", buffering=1) as file:
         optimizer.step()
         line = {"step": step, "at": time.time(), "host": host, "is_first": step == first}
         file.write(json.dumps(line) + "\n")
-        if rank == 0 and step % 50 == 0:
+        if rank == 0 and (ddptop.checkpoint_requested() or step % save_every == 0):
             torch.save({"model": model.state_dict(), "step": step}, checkpoint.with_suffix(".new"))
             checkpoint.with_suffix(".new").replace(checkpoint)
         time.sleep(pause_s)

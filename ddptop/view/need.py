@@ -120,6 +120,8 @@ def worst_first(alerts: Iterable[Alert]) -> list[Alert]:
 
 def is_stale(view: AnyJob) -> bool:
     """Whether its metrics are old although it lives."""
+    if isinstance(view, JobView) and view.in_slurm_queue:
+        return False
     return view.is_live and (view.snapshot_age_s or 0.0) > STALE_S
 
 

@@ -210,7 +210,7 @@ def test_bad_input_in_an_allocation(name, bad_input, monkeypatch):
         **variables,
     }.items():
         monkeypatch.setenv(key, value)
-    for key in ("SLURM_GPUS_ON_NODE", "SLURM_JOB_GPUS"):
+    for key in ("SLURM_GPUS_ON_NODE", "SLURM_JOB_GPUS", "CUDA_VISIBLE_DEVICES"):
         monkeypatch.delenv(key, raising=False)
     assert words in bad_input(2, "launch", "--slurm", *options, "train.py")
 
@@ -223,4 +223,5 @@ def test_tasks_of_an_array_are_jobs_of_their_own(ddptop_home, batch):
     env = {"SLURM_JOB_ID": "7", "SLURM_JOB_NODELIST": "n1", "SLURMD_NODENAME": "n1"}
     found = allocation({**env, "SLURM_ARRAY_TASK_ID": "3"})
     request = LaunchRequest("script", "train.py", name="sweep", nproc=1, python=sys.executable)
-    assert in_allocation(request, found, env).name == "sweep-3"
+    used = in_allocation(request, found, env)
+    assert (used.name, used.gpus) == ("sweep-3", "none"), "or another job's GPUs"

@@ -13,13 +13,14 @@ import time
 
 import pytest
 from ddptop.commands import ls, status, status_watch, wait
-from tests.runner.builders import put_job
+from tests.runner.builders import LONG_AGO, gone, put_job
 
 from ddptop_runner.base.errors import ControlError, UsageError, WaitTimeoutError
 from ddptop_runner.base.paths import RunFolder
 from ddptop_runner.job.registry import read_job
-from ddptop_runner.jobs import archive, commands, slurm_queue, slurm_reach
+from ddptop_runner.jobs import archive, commands, launch, slurm_queue, slurm_reach
 from ddptop_runner.launch import slurm
+from ddptop_runner.model.snapshot import RankSample
 
 HOSTS = {
     "node1": ("node1",),
@@ -251,6 +252,12 @@ def test_what_another_node_says_is_one_line(ddptop_home, tmp_path, monkeypatch, 
     assert not re.search(r"[\x00-\x1f]", str(refused.value))
 
 
+def test_a_job_that_ran_in_slurm_is_submitted_again_and_not_restarted(ddptop_home):
+    folder = put_job("j", {"state": "failed"}, slurm_job="7", host="elsewhere", backing="held")
+    with pytest.raises(UsageError, match="ran in Slurm job 7; submit it again"):
+        launch.require_startable(read_job(folder))
+
+
 def _printed(state: str, reason: str) -> str:
     cells = ["7", "j", state, "gpu", "1", "", reason, "2026-11-22T10:00:00"]
     return "\x1f".join([*cells, "2026-11-22T12:00:00", "1:00:00", "1:00:00", "7"])
@@ -263,7 +270,9 @@ def _requeued(tmp_path, monkeypatch, printed: str) -> RunFolder:
     squeue.chmod(0o700)
     monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
     monkeypatch.setenv("SLURM_CONF", "/dev/null")
-    folder = put_job("j", {"state": "running", "step": 40}, slurm_job="7", host="elsewhere")
+    rank = RankSample(rank=0, local_rank=0, host="elsewhere", state="running", step=40)
+    known = {"state": "running", "step": 40, "ranks": [rank], "ts": LONG_AGO, "guardian": gone()}
+    folder = put_job("j", known, slurm_job="7", host="elsewhere")
     for file in (folder.node_file("elsewhere"), folder.spec_file):
         os.utime(file, (time.time() - 600,) * 2)
     return folder
@@ -280,6 +289,7 @@ def test_a_requeued_job_that_waits_in_slurm_is_queued(ddptop_home, tmp_path, mon
     printed = capsys.readouterr().out
     assert "j: queued" in printed
     assert "requeued as Slurm job 7; pending (Priority)" in printed
+    assert not re.search(r"unguarded|stale|running|\d MiB", printed), "nothing of it runs"
     assert status.run(None, as_json=False) == 0, "it is the only job alive"
     assert "j: queued" in capsys.readouterr().out
     with pytest.raises(WaitTimeoutError, match="j is still queued"):

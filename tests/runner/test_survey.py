@@ -160,6 +160,25 @@ def test_a_host_describes_itself(tmp_path, ddptop_home):
     assert (other["script"], other["has_cwd"]) == (None, False)
 
 
+def test_a_node_of_slurm_offers_the_gpus_of_the_allocation_alone(monkeypatch, ddptop_home):
+    asked = []
+
+    def choose(gpus, *_, **__):
+        asked.append(gpus)
+        raise UsageError("no GPUs here", "none")
+
+    monkeypatch.setattr(preflight.choice, "choose", choose)
+    for name in ("SLURM_GPUS_ON_NODE", "SLURM_STEP_GPUS", "CUDA_VISIBLE_DEVICES"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("SLURM_JOB_ID", "7")
+    question = {"ask": "facts", "kind": "none", "cwd": "/", "python": sys.executable, "gpus": "all"}
+    preflight.answer({**question, "in_slurm": True})
+    preflight.answer(question)  # by ssh, although sshd runs in a job
+    monkeypatch.setenv("SLURM_STEP_GPUS", "2")
+    preflight.answer({**question, "in_slurm": True})
+    assert asked == ["none", "all", "all"]
+
+
 def test_the_folder_is_compared_by_its_python_files_only(tmp_path):
     (tmp_path / "a.py").write_text("1")
     for folder in (".git", "__pycache__", "venv", "data"):

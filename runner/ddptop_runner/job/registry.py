@@ -123,9 +123,9 @@ class JobView(msgspec.Struct, frozen=True, dict=True):
     def guarded(self) -> bool | None:
         """Whether the guardian lives; None where that cannot be seen.
 
-        So it is before the first snapshot, and for a job of another host.
+        So it is before the first snapshot, and for a job of another host or in Slurm's queue.
         """
-        if self.on_other_host or self.snapshot is None:
+        if self.on_other_host or self.in_slurm_queue or self.snapshot is None:
             return None
         return procs.is_alive(self.snapshot.guardian)
 
@@ -134,7 +134,7 @@ class JobView(msgspec.Struct, frozen=True, dict=True):
         """Whether it lives here, is this user's own, and its guardian has ended."""
         if self.guarded is not False or self.snapshot is None or self.snapshot.guardian is None:
             return False
-        return self.is_live and not self.in_slurm_queue and why_not_own(self.folder) is None
+        return self.is_live and why_not_own(self.folder) is None
 
     @functools.cached_property
     def on_other_host(self) -> bool:

@@ -336,13 +336,13 @@ def require_startable(view: JobView) -> None:
     Raises:
         UsageError: naming where it can.
     """
-    if view.on_other_host:
-        raise UsageError(f"{view.job} belongs to host {view.spec.host}", "restart it there")
     if view.spec.backing == "held":
         raise UsageError(
             f"{view.job} ran in Slurm job {view.spec.slurm_job}",
             "submit it again: ddptop launch --slurm",
         )
+    if view.on_other_host:
+        raise UsageError(f"{view.job} belongs to host {view.spec.host}", "restart it there")
 
 
 def _few_threads(nproc: int, env: Mapping[str, str]) -> dict[str, str]:

@@ -234,11 +234,13 @@ def in_allocation(
             f"--nodes {fewest}, but Slurm job {found.job} has {len(found.nodes)}",
             f"use --nodes {len(found.nodes)} or fewer, or a larger allocation",
         )
-    if found.is_batch and found.gpus_on_node is None and request.nproc is None:
-        raise UsageError(
-            f"the allocation of Slurm job {found.job} has no GPUs",
-            "request them with --gpus-per-node=N of sbatch, or pass --nproc N to train on CPUs",
-        )
+    if found.on_node and found.gpus_on_node is None:
+        if request.nproc is None:
+            raise UsageError(
+                f"the allocation of Slurm job {found.job} has no GPUs",
+                "request them with --gpus-per-node=N of sbatch, or pass --nproc N to train on CPUs",
+            )
+        request = replace(request, gpus="none")  # those of the node may be another job's
     nodes = found.nodes[:most]
     if request.name is not None and found.array_task is not None:
         request = replace(request, name=check_name(f"{request.name}-{found.array_task}"))

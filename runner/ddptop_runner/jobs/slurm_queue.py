@@ -152,7 +152,13 @@ def as_queued(view: JobView, queue: Queue | None = None) -> JobView:
         since=view.snapshot.ts,
     )
     snapshot = msgspec.structs.replace(
-        view.snapshot, alerts=[waits], restart_at=found.start_estimate
+        view.snapshot,
+        alerts=[waits],
+        restart_at=found.start_estimate,
+        ranks=[],  # with all that ran, they have ended
+        gpus=[],
+        nodes=[],
+        pause=None,
     )
     return msgspec.structs.replace(view, snapshot=snapshot, in_slurm_queue=True)
 

@@ -57,7 +57,7 @@ def request(view: JobView, op: str, timeout_s: float = 10.0, **arguments: Any) -
     except (OSError, subprocess.TimeoutExpired) as error:
         raise ControlError(
             f"{view.job} cannot be reached on {node} ({type(error).__name__})",
-            f"check `squeue --job={job}`",
+            f"check `squeue --job={job}`, or end it with `scancel {job}`",
         ) from error
     try:
         answer = bounded.decode_json(_decoder, done.stdout.strip().split(b"\n")[-1])
@@ -65,7 +65,7 @@ def request(view: JobView, op: str, timeout_s: float = 10.0, **arguments: Any) -
         said = done.stderr.decode(errors="replace").strip().splitlines() or ["no answer"]
         raise ControlError(
             f"{view.job} cannot be reached on {node} ({one_line(said[-1])})",
-            f"check `squeue --job={job}`",
+            f"check `squeue --job={job}`, or end it with `scancel {job}`",
         ) from None
     if "error" in answer:
         hint = answer.get("hint")

@@ -28,6 +28,7 @@ from ddptop_runner.host import procs
 from ddptop_runner.host.addresses import MOST_ADDRESSES, addresses
 from ddptop_runner.launch import advice, device_check
 from ddptop_runner.launch.gpus import choice
+from ddptop_runner.launch.slurm import allocation
 from ddptop_runner.model.spec import Device
 from ddptop_runner.model.words import Base
 from ddptop_runner.version import __version__
@@ -58,6 +59,8 @@ class Question(Base, frozen=True, kw_only=True):
     gpus: str | None = None
     nproc: int | None = None
     force: bool = False
+    in_slurm: bool = False
+    """Whether it is asked by a step: only the allocation's GPUs count."""
     env: dict[str, str] = {}
     """Variables that the job gets."""
     targets: list[Target] = []
@@ -155,8 +158,11 @@ def facts(question: Question) -> HostFacts:
         python_problem = error.message
     devices = gpus_problem = None
     notes: tuple[str, ...] = ()
+    found_here = allocation(os.environ) if question.in_slurm else None
+    has_none = found_here is not None and found_here.gpus_on_node is None
+    gpus = "none" if has_none else question.gpus
     try:
-        chosen = choice.choose(question.gpus, env, question.nproc, force=question.force)
+        chosen = choice.choose(gpus, env, question.nproc, force=question.force)
         devices, notes = chosen.devices, chosen.notes
     except DdptopError as error:
         gpus_problem = error.message

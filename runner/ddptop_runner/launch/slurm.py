@@ -33,7 +33,17 @@ class Allocation(msgspec.Struct, frozen=True):
     """Whether this runs under srun."""
     array_task: str | None = None
     gpus_on_node: int | None = None
-    """On the node of the batch step; None where Slurm does not tell."""
+    """Of the allocation on this node; None without any, and outside of its nodes."""
+    on_node: bool = False
+    """Whether this runs on one of its nodes, not in the shell of salloc."""
+
+
+_LISTS_OF_GPUS = (
+    "SLURM_STEP_GPUS",
+    "SLURM_JOB_GPUS",
+    "GPU_DEVICE_ORDINAL",
+    "CUDA_VISIBLE_DEVICES",
+)
 
 
 def allocation(env: Mapping[str, str]) -> Allocation | None:
@@ -43,7 +53,7 @@ def allocation(env: Mapping[str, str]) -> Allocation | None:
         return None
     in_step = env.get("SLURM_STEP_ID", "").isdigit()
     gpus = env.get("SLURM_GPUS_ON_NODE", "")
-    listed = env.get("SLURM_JOB_GPUS") or env.get("GPU_DEVICE_ORDINAL") or ""
+    listed = next(filter(None, map(env.get, _LISTS_OF_GPUS)), "")
     return Allocation(
         job=job,
         nodes=hosts_of(env.get("SLURM_JOB_NODELIST") or env.get("SLURM_NODELIST") or ""),
@@ -52,6 +62,7 @@ def allocation(env: Mapping[str, str]) -> Allocation | None:
         in_step=in_step,
         array_task=env.get("SLURM_ARRAY_TASK_ID"),
         gpus_on_node=_count(gpus) or (len(listed.split(",")) if listed else None),
+        on_node="SLURMD_NODENAME" in env,
     )
 
 

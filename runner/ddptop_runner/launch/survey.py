@@ -269,6 +269,7 @@ class Survey:
             "cwd": wanted.cwd,
             "python": wanted.python,
             "force": wanted.force,
+            "in_slurm": self._slurm_job is not None,
             "env": dict(env),
         }
         questions = {

@@ -1,4 +1,4 @@
-"""What is said about a log: its title, the other logs, why it is empty, and what one line is."""
+"""Text about a log: its title, the other logs, why it is empty, and details of one line."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ddptop_runner.base import units
 from ddptop_runner.base.paths import LAUNCHER
 
 MOST_NAMED = 24
-"""Ranks that are named one by one."""
+"""Maximum number of ranks to name individually."""
 
 LEVEL_WORDS: dict[Level, str] = {
     "": "all lines",
@@ -23,7 +23,7 @@ LEVEL_WORDS: dict[Level, str] = {
 
 @dataclass(frozen=True)
 class HeadFacts:
-    """The facts about the log that is shown."""
+    """Facts about the log on display."""
 
     whose: int | None = None
     ranks: tuple[int, ...] = ()
@@ -36,13 +36,13 @@ class HeadFacts:
     alike: bool = False
     each: bool = False
     limit: int = 0
-    """Last lines of each rank that were read, of merged lines."""
+    """For merged lines, how many last lines of each rank were read."""
     size_bytes: int | None = None
     following: bool = True
     held: bool = False
     is_live: bool = True
     output: str | None = None
-    """Of a foreign job: where its output goes."""
+    """For a foreign job, where its output goes."""
 
 
 def whose_words(facts: HeadFacts, *, brief: bool = False) -> str:
@@ -68,7 +68,7 @@ def whose_words(facts: HeadFacts, *, brief: bool = False) -> str:
 
 
 def state_words(facts: HeadFacts) -> Span:
-    """Whether more lines are shown as they come."""
+    """Whether new lines are shown as they arrive."""
     if facts.following:
         return ("following", "ok") if facts.is_live else ("end", "dim")
     end = key("move.last")
@@ -77,7 +77,7 @@ def state_words(facts: HeadFacts) -> Span:
 
 def head_rule(facts: HeadFacts, cells: int) -> Line:
     """The title's row."""
-    parts: list[tuple[int, Span]] = []  # with how soon each gives way
+    parts: list[tuple[int, Span]] = []  # with the order in which they give way
     if facts.output is not None:
         parts.append((3, (facts.output, "dim")))
     elif len(facts.attempts) > 1:
@@ -116,14 +116,14 @@ def _joined(parts: Sequence[Span]) -> Line:
 
 @dataclass(frozen=True)
 class Choice:
-    """A place in the row of choices that can be clicked."""
+    """A clickable span in the row of choices."""
 
     action: str
     spans: Line
 
 
 def choices(facts: HeadFacts, cells: int) -> list[Choice]:
-    """Which logs there are, the one that is shown marked: as many as fit."""
+    """The available logs, as many as fit, with the present one marked."""
     found: list[Choice] = []
 
     def offer(text: str, action: str, chosen: bool) -> None:
@@ -165,15 +165,15 @@ def empty_lines(
     output: str | None = None,
     others: str = "",
 ) -> list[Line]:
-    """What to say where no line is shown, and what to do.
+    """The text in place of lines if there are none, and what to do.
 
     Args:
         least: the filter.
-        looked: the share that has been looked through; None: all of it.
-        size_bytes: of the log.
-        is_live: whether more may come.
-        output: of a foreign job: where its output goes.
-        others: how to get to other logs of the job.
+        looked: the fraction searched so far; None for all.
+        size_bytes: size of the log.
+        is_live: whether there may be more.
+        output: for a foreign job, where its output goes.
+        others: from `other_logs`.
     """
     if looked is not None:
         text = f"searching for {LEVEL_WORDS[least]}: {looked:.0%} of {units.size(size_bytes)}"
@@ -192,7 +192,7 @@ def empty_lines(
 
 
 def other_logs(*, attempts: bool) -> str:
-    """How to get to other logs of the job; `attempts`: also to those of other attempts."""
+    """How to switch to other logs of the job and, with `attempts`, of other attempts."""
     ranks = with_keys("press {rank.previous} or {rank.next} for another rank")
     more = with_keys(", {log.older} or {log.newer} for another attempt")
     return ranks + more if attempts else ranks
@@ -216,9 +216,9 @@ def about_line(
 
     Args:
         row: the line.
-        whose: the rank whose log is shown, `model.LAUNCHER`, or None for all.
-        attempt: which; None where attempts are not known.
-        bounds: the log's first byte and the one behind its last; None of lines in memory.
+        whose: the rank of the log, `model.LAUNCHER`, or None for all.
+        attempt: its number; None if unknown.
+        bounds: offsets of the log's start and end; None for lines in memory.
     """
     if row.is_note:
         return [("this line", "a placeholder for missing lines; not part of the output")]

@@ -17,10 +17,10 @@ if TYPE_CHECKING:
 
 TAB_CELLS = 8
 MAX_MARKS_PER_CHAR = 3
-"""Combining marks on one character; more of them climb into the lines above."""
+"""Maximum number of combining marks per character; more would run into the lines above."""
 
 _UNSAFE = re.compile("[\x00-\x08\x0a-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff\ufffe\uffff]")
-# What has no width of its own, or changes that of others, or the direction of the text.
+# Characters without a width, or that change the width of others or the direction of text.
 _UNSEEN = re.compile(
     "[\u00ad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b-\u200f\u202a-\u202e"
     "\u2060-\u206f\u3164\ufe00-\ufe0f\ufeff\uffa0\ufff0-\ufffb"
@@ -29,9 +29,9 @@ _UNSEEN = re.compile(
 
 
 def safe(text: str) -> str:
-    """The text with tabs as spaces and nothing in it that a terminal obeys.
+    """Replace tabs with spaces and remove everything that a terminal would interpret.
 
-    What is left takes one, two or, as a mark above another character, no cells.
+    Each remaining character takes one cell, two, or, as a combining mark, none.
     """
     if text.isascii() and text.isprintable():
         return text
@@ -58,14 +58,14 @@ def safe(text: str) -> str:
 
 
 def cells_until(text: str, index: int) -> int:
-    """Cells of the first `index` characters of a safe text."""
+    """Width in cells of the first `index` characters of a safe text."""
     if text.isascii():
         return min(index, len(text))
     return sum(get_character_cell_size(char) for char in text[:index])
 
 
 def wrapped(text: str, cells: int) -> list[tuple[int, int]]:
-    """Where a safe text is cut so that each part has at most `cells`; one part at least."""
+    """Split a safe text into (start, end) parts of at most `cells`; at least one part."""
     if cells < 2 or (text.isascii() and len(text) <= cells):
         return [(0, len(text))]
     if text.isascii():
@@ -82,11 +82,11 @@ def wrapped(text: str, cells: int) -> list[tuple[int, int]]:
 
 
 def window(text: str, first: int, cells: int) -> tuple[str, int, int, str]:
-    """The part of a safe text in the cells from `first` on, at most `cells` wide.
+    """The part of a safe text that starts at cell `first` and is at most `cells` wide.
 
     Returns:
-        Spaces before it, where a wide character is cut in two; its first character and the one
-        behind its last; spaces behind it.
+        (padding before, start index, end index, padding after); padding replaces half of a wide
+        character.
     """
     if text.isascii():
         return "", min(first, len(text)), min(first + cells, len(text)), ""
@@ -112,7 +112,7 @@ def window(text: str, first: int, cells: int) -> tuple[str, int, int, str]:
 def marked(
     text: str, start: int, end: int, style: str, found: Sequence[tuple[int, int]], mark: str
 ) -> Line:
-    """`text[start:end]` in `style`, and of it what was found in the style `mark`."""
+    """`text[start:end]` in `style`, with matches in the style `mark`."""
     spans: list[Span] = []
     at = start
     for first, last in found:
@@ -136,20 +136,20 @@ _STYLES: dict[Level, str] = {"": "", "warn": "warn", "error": "bad"}
 
 
 class Shape(msgspec.Struct, frozen=True):
-    """A line's text made safe, and where it is cut into rows of the screen."""
+    """The safe text of a line and its division into screen rows."""
 
     text: str
     parts: tuple[tuple[int, int], ...]
 
 
 def shape_of(row: LogRow, cells: int, *, wrap: bool) -> Shape:
-    """The layout of a line with this many cells for its text."""
+    """The layout of a line with `cells` for its text."""
     text = safe(row.text)
     return Shape(text, tuple(wrapped(text, cells)) if wrap else ((0, len(text)),))
 
 
 def text_cells(width: int, label_cells: int) -> int:
-    """What mark and label leave for the text."""
+    """Cells that remain for the text beside mark and label."""
     return max(1, width - MARK_CELLS - (label_cells + 3 if label_cells else 0))
 
 
@@ -169,12 +169,12 @@ def row_line(
     Args:
         row: the line.
         shape: its layout.
-        part: which of its parts.
-        width: of the whole row, in cells.
-        label_cells: as many are for the label; 0 for none.
-        shift: the first cell that is shown; None where lines are wrapped.
-        pattern: what to mark.
-        is_open: whether the line has not ended yet.
+        part: index of its part.
+        width: width of the row, in cells.
+        label_cells: width of the label; 0 for none.
+        shift: the first cell to show; None if lines are wrapped.
+        pattern: what to highlight.
+        is_open: whether the line is unfinished.
     """
     cells = text_cells(width, label_cells)
     start, end = shape.parts[part]
@@ -199,17 +199,17 @@ def row_line(
 
 
 def widest(shape: Shape) -> int:
-    """Cells of the whole text."""
+    """Width of the whole text, in cells."""
     return cells_until(shape.text, len(shape.text))
 
 
 def label_width(rows: list[LogRow]) -> int:
-    """Cells that the labels of these lines need."""
+    """Width of the labels of these lines, in cells."""
     return min(MOST_LABEL_CELLS, max((cells_of(row.label) for row in rows), default=0))
 
 
 def thumb(height: int, share_before: float, share_shown: float) -> tuple[int, int]:
-    """The first cell of a scroll bar's handle and the one after its last."""
+    """(start, end) of a scroll bar's thumb, in cells."""
     size = max(1, min(height, round(height * share_shown)))
     start = round((height - size) * max(0.0, min(1.0, share_before / max(1e-9, 1 - share_shown))))
     return start, start + size

@@ -8,24 +8,24 @@ from typing import Final
 from ddptop.logs.messages import Level
 
 MAX_BLOCK_LINES = 400
-"""A longer traceback is considered to have ended."""
+"""Longer tracebacks are considered over."""
 MAX_SPEAKERS = 4096
 
 _WORDS: Final = (
     *("error", "warn", "exception", "fatal", "critical", "traceback", "of memory", "abort"),
     *("killed", "segmentation", "terminate", "watchdog", "interrupt", "oom"),
 )
-"""A line without any of these, in small letters, has no level unless its head says so."""
+"""A line without any of these, in lowercase, has no level unless its prefix shows one."""
 _WORD_BYTES = tuple(word.encode() for word in _WORDS)
 _GRAVE_BYTES = tuple(word for word in _WORD_BYTES if word != b"warn")
 _HEAD_BYTES = (b"\nW", b"\nE", b"\nF", b"[W", b"[E", b"[F", b": W ", b": E ", b": F ")
-"""Without any of these no line's head says it, but perhaps the first one's."""
+"""Without any of these, no line's prefix shows a level, except possibly the first."""
 
 WHOSE = re.compile(
     r"^(?:\[(?:rank|default)?(?P<tag>\d+)\]: ?"
     r"|\[(?:\d+,)?(?P<out>\d+)\]<std(?:out|err)>: ?)"
 )
-"""What torch and launchers put before a rank's line."""
+"""Prefixes that torch and launchers add to a rank's lines."""
 
 _GRAVE = re.compile(
     r"cuda error|cublas.{0,20}error|cudnn.{0,20}error|out of memory|outofmemory"
@@ -69,9 +69,9 @@ _BY_NAME: dict[str, Level] = {
 
 
 def may_be_grave(data: bytes, least: Level = "warn") -> bool:
-    """Whether a run of lines, in bytes, may hold one of that level; quick, and never wrongly no.
+    """Whether any line in the bytes may have that level: fast, without false negatives.
 
-    Of control sequences inside of words it knows nothing.
+    Control sequences inside words are not recognized.
     """
     small = data.lower()
     if any(word in small for word in (_WORD_BYTES if least == "warn" else _GRAVE_BYTES)):
@@ -81,9 +81,9 @@ def may_be_grave(data: bytes, least: Level = "warn") -> bool:
     return _GLOG_BYTES.search(data) is not None
 
 
-def _says_something(small: str) -> bool:
-    """Whether any of `_WORDS` is in it; called for each line."""
-    for word in _WORDS:  # noqa: SIM110  # a generator costs three times as much
+def _has_word(small: str) -> bool:
+    """Whether it contains any of `_WORDS`; called for each line."""
+    for word in _WORDS:  # noqa: SIM110  # a generator takes three times as long
         if word in small:
             return True
     return False
@@ -96,7 +96,7 @@ def level_of(text: str) -> Level:
         mark = found["glog"] or found["flow"]
         return "error" if _GRAVE.search(text) else _BY_NAME[mark.lower()]
     small = text.lower()
-    if not _says_something(small):
+    if not _has_word(small):
         return ""
     if _GRAVE.search(text):
         return "error"
@@ -112,17 +112,17 @@ def level_of(text: str) -> Level:
 
 
 class LevelReader:
-    """Reads lines in their order, so that a traceback is kept whole.
+    """Determines the levels of consecutive lines, keeping tracebacks together.
 
-    Lines of several ranks in one log are told apart by what stands before them.
+    Lines of several ranks in one log are distinguished by their prefixes.
     """
 
     def __init__(self) -> None:
         self._blocks: dict[str, tuple[Level, int]] = {}
-        """By speaker: the level of the block that is open, and how many lines it may still have."""
+        """By prefix, the level of the open block and how many more lines it may have."""
 
     def read(self, text: str) -> tuple[Level, bool]:
-        """The level of the next line, and whether it continues the one before."""
+        """(level of the next line, whether it continues the previous one)."""
         who, said = "", text
         if text[:1] == "[" and (whose := WHOSE.match(text)):
             who, said = whose["tag"] or whose["out"], text[whose.end() :]

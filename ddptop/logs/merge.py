@@ -16,7 +16,7 @@ from ddptop.logs.levels import WHOSE
 from ddptop.logs.messages import GRAVITY, Level, LogRow
 
 SMALL = 40_000
-"""Pairs of lines that may be compared at once where no line is unique."""
+"""Maximum number of pairs of lines to compare at once if no line is unique."""
 
 _TIMES = re.compile(
     r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(?:[.,]\d+)?(?:Z|[+-]\d\d:?\d\d)?"
@@ -29,7 +29,7 @@ _RANKS = re.compile(
 )
 
 
-def said(text: str) -> str:
+def printed(text: str) -> str:
     """What a rank printed, without the prefix that names the rank."""
     if text[:1] != "[":
         return text
@@ -38,14 +38,14 @@ def said(text: str) -> str:
 
 
 def similar(text: str) -> str:
-    """The text with ranks, devices, pids and times made the same."""
+    """Normalize ranks, devices, pids, and times in a text."""
     return _RANKS.sub(r"\1\2#", _TIMES.sub("#", text))
 
 
 def align(old: Sequence[str], new: Sequence[str]) -> list[tuple[int, int]]:
-    """Pairs of indices of equal lines, rising in both, as many as stand together naturally.
+    """Increasing pairs of indices of equal lines, like a diff.
 
-    Lines that both have once are the anchors; between them the same is done again.
+    Lines that occur once in both are anchors, between which the same is repeated.
     """
     pairs: list[tuple[int, int]] = []
     work = [(0, len(old), 0, len(new))]
@@ -80,9 +80,9 @@ def align(old: Sequence[str], new: Sequence[str]) -> list[tuple[int, int]]:
 def _anchors(
     old: Sequence[str], new: Sequence[str], a: int, a_end: int, b: int, b_end: int
 ) -> list[tuple[int, int]] | None:
-    """Lines that stand once in both parts, in the longest run that rises in both.
+    """Lines that occur once in both parts, as the longest sequence that increases in both.
 
-    None where the parts have no line in common.
+    None if the parts have no line in common.
     """
     new_counts = Counter(new[b:b_end])
     where: dict[str, int] = {}
@@ -135,9 +135,9 @@ def _forwards(
 
 
 def when(text: str, ahead_s: float = 0.0) -> str:
-    """The time at a line's beginning, so that those of other lines compare; empty: none.
+    """The time at the start of a line, in comparable form; empty without one.
 
-    `ahead_s` is by how much the clock that it was taken from is ahead of this machine's.
+    `ahead_s` is how far that clock is ahead of this machine's.
     """
     found = _WHEN.match(text) if text[:1].isdigit() or text[:1] == "[" else None
     if found is None:
@@ -153,33 +153,33 @@ def when(text: str, ahead_s: float = 0.0) -> str:
 
 
 def step_of(text: str) -> str:
-    """The step that a line names, so that it compares with those of other lines; empty: none."""
+    """The step in a line, in comparable form; empty without one."""
     found = _STEP.search(text)
     return "" if found is None else found[1].zfill(18)
 
 
 @dataclass(slots=True)
 class MergedRow:
-    """A line, and the ranks that printed it."""
+    """A line with the ranks that printed it."""
 
     number: int
-    """Its own, for as long as it is kept."""
+    """Identifies the row while it is kept."""
     key: str
     text: str
     ranks: dict[int, str]
-    """By rank what it printed, as far as that is not `text`."""
+    """By rank, what it printed if that differs from `text`."""
     level: Level = ""
     inside: bool = False
     when: str = ""
-    """The time at its beginning, where it has one, so that times can be compared."""
+    """The time at its start, if any, in comparable form."""
     step: str = ""
-    """The step that it tells of, in as many digits as any."""
+    """The step in it, if any, padded for comparison."""
     shown: tuple[LogRow, ...] | None = None
-    """As it is drawn, for whoever draws it to keep; None after each change."""
+    """Cached rows for drawing; None after each change."""
 
 
 def woven(old: Sequence[MergedRow], new: Sequence[MergedRow]) -> list[MergedRow]:
-    """Both in their orders: by the times in them, else by the steps, else `new` behind `old`."""
+    """Interleave both by their times, or else their steps, or else `new` after `old`."""
     if not old or not new or not (new[0].when or new[0].step):
         return [*old, *new]
     by_time = bool(new[0].when)
@@ -191,7 +191,7 @@ def woven(old: Sequence[MergedRow], new: Sequence[MergedRow]) -> list[MergedRow]
         while place and at < len(new) and places[at] < place:
             woven_rows.append(new[at])
             at += 1
-            while at < len(new) and not places[at]:  # what goes on with the line before
+            while at < len(new) and not places[at]:  # continues the line before
                 woven_rows.append(new[at])
                 at += 1
         woven_rows.append(row)
@@ -199,12 +199,12 @@ def woven(old: Sequence[MergedRow], new: Sequence[MergedRow]) -> list[MergedRow]
 
 
 class Merger:
-    """Merges lines of ranks as they come; any number at once, of any rank.
+    """Merges the lines of ranks as they arrive.
 
     Args:
-        alike: whether lines are one that differ only in ranks, devices, pids and times.
-        most: rows that are kept; the oldest go.
-        ahead_s: by rank, by how much its host's clock is ahead of this one's.
+        alike: whether to merge lines that differ only in ranks, devices, pids, and times.
+        most: maximum number of rows; beyond that, the oldest are dropped.
+        ahead_s: by rank, how far its host's clock is ahead of this one's.
     """
 
     def __init__(
@@ -216,33 +216,32 @@ class Merger:
     ) -> None:
         self._ahead_s = ahead_s or {}
         self.rows: list[MergedRow] = []
-        """In order: of each rank its lines stand as it printed them."""
+        """In order, which for each rank is that of printing."""
         self._alike = alike
         self._most = most
         self._number = 0
         self._last: dict[int, int] = {}
-        """By rank: the number of its last row."""
+        """By rank, the number of its last row."""
 
     @property
     def number(self) -> int:
-        """Of the latest row that was made."""
+        """The number of the latest row."""
         return self._number
 
     def add(
         self, rank: int, lines: Sequence[tuple[str, Level, bool]], *, closed: int = 0, old: int = 0
     ) -> None:
-        """Add what a rank printed next.
+        """Add the next lines of a rank.
 
         Args:
-            rank: whose.
-            lines: texts as they are, with their levels.
-            closed: rows up to this number are known to have been printed before: what nobody else
-                printed yet stands behind them.
-            old: rows up to this number were printed so long ago that these lines are others.
+            rank: the rank.
+            lines: texts with their levels.
+            closed: rows up to this number were printed before, so that new rows follow them.
+            old: rows up to this number were printed too long ago to merge with these lines.
         """
         if not lines:
             return
-        texts = [said(text) for text, _, _ in lines]
+        texts = [printed(text) for text, _, _ in lines]
         keys = [similar(text) for text in texts] if self._alike else texts
         start = self._after(rank, old)
         rest = self.rows[start:]
@@ -280,7 +279,7 @@ class Merger:
         return MergedRow(self._number, key, text, {rank: ""}, level, inside, time, step_of(text))
 
     def _after(self, rank: int, old: int) -> int:
-        """The index behind the rank's last row, and behind every old one."""
+        """The index after the rank's last row and all old ones."""
         number = self._last.get(rank, 0)
         if number == 0 and old == 0:
             return 0
@@ -290,7 +289,7 @@ class Merger:
         return 0
 
     def _floor(self, number: int) -> int:
-        """The index behind the last row up to that number."""
+        """The index after the last row up to that number."""
         if number:
             for index in range(len(self.rows) - 1, -1, -1):
                 if self.rows[index].number <= number:

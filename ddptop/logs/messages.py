@@ -1,4 +1,4 @@
-"""Lines of logs, and what the reading threads send to the screens that show them."""
+"""Log lines, and the messages from reading threads to screens."""
 
 from __future__ import annotations
 
@@ -9,25 +9,25 @@ import msgspec
 from textual.message import Message
 
 Level = Literal["", "warn", "error"]
-"""The level of a line, judging by its text."""
+"""The level of a line, according to its text."""
 
 GRAVITY: dict[Level, int] = {"": 0, "warn": 1, "error": 2}
-"""Levels in order: a filter shows those that are at least as grave as its own."""
+"""Levels in order; a filter shows those that are at least as severe as its own."""
 
 
 class LogRow(msgspec.Struct, frozen=True):
-    """A line that can be shown; clean of control sequences."""
+    """A line for display, without control sequences."""
 
     at: int
-    """Its first byte in the log; of merged lines, a number that is its own."""
+    """Its offset in the log or, for merged lines, a unique number."""
     to: int
-    """The first byte after it."""
+    """The offset of its end."""
     text: str
     level: Level = ""
     inside: bool = False
     """Whether it continues an earlier line, as in a traceback."""
     label: str = ""
-    """Its ranks, where lines of several ranks are merged: `0-7`."""
+    """Its ranks, if lines of several ranks are merged: `0-7`."""
     is_note: bool = False
     """Whether it is a placeholder for missing lines, not output."""
 
@@ -37,27 +37,27 @@ class LogRow(msgspec.Struct, frozen=True):
 
 
 Placement = Literal["anew", "before", "behind", "all"]
-"""Where a page's lines stand: in place of all lines, before or behind those that are there, or in
-place of them and in the same place, as nothing but them exists."""
+"""Where a page's lines go: replacing all lines (`anew`), before or after the present ones, or
+replacing all lines at the same scroll position (`all`), as there are no others."""
 
 
 @dataclass(frozen=True)
 class Places:
-    """Which logs of a job there are."""
+    """The available logs of a job."""
 
     attempts: tuple[int, ...] = ()
     attempt: int = 0
-    """The one that is read."""
+    """The present one."""
     ranks: tuple[int, ...] = ()
-    """With lines of their own in it."""
+    """Ranks with their own lines in it."""
     has_launcher: bool = False
     is_tagged: bool = False
-    """Whether the launcher's lines say whose they are."""
+    """Whether the launcher's lines are tagged with their rank."""
 
 
 @dataclass
 class PageRead(Message):
-    """Lines of the log that is read."""
+    """Lines of the present log."""
 
     generation: int
     """Number of the request that it answers; later requests supersede it."""
@@ -68,16 +68,16 @@ class PageRead(Message):
     partial: LogRow | None = None
     first: int = 0
     end: int = 0
-    """The log's bounds in bytes."""
+    """The offset of the log's end."""
     at: int | None = None
-    """The line to be shown in the middle; None: the end."""
+    """The line to show in the middle; None for the end."""
     limit: int = 0
-    """For merged lines: how many of the last lines of each rank were read."""
+    """For merged lines, how many last lines of each rank were read."""
 
 
 @dataclass
 class LogGrew(Message):
-    """The log that is read has new bounds."""
+    """The present log has new bounds."""
 
     generation: int
     first: int
@@ -98,13 +98,13 @@ class PlacesRead(Message):
 
 @dataclass
 class SearchMoved(Message):
-    """A search has come some way, or has ended."""
+    """A search has progressed or ended."""
 
     generation: int
     number: int
     """Number of the search."""
     share: float
-    """Share of the log that has been searched."""
+    """Fraction of the log that has been searched."""
     is_over: bool = False
     found: LogRow | None = None
 
@@ -126,12 +126,12 @@ class CollectorFailed(Message):
 
 
 class LogKey(msgspec.Struct, frozen=True):
-    """One rank's log, over all attempts."""
+    """One rank's log, across attempts."""
 
     job: str
     job_id: str
     rank: int | None
-    """None is the output of a foreign job or of a command as a whole."""
+    """None for all output of a foreign job or a command."""
     viewer: int
     """The `Wish.viewer` that it is read for."""
 
@@ -143,8 +143,8 @@ class LogRead(Message):
     key: LogKey
     lines: list[str]
     restarted: bool
-    """Whether these are the first lines of another log, replacing the lines shown."""
+    """Whether these are the first lines of a different log, which replace those shown."""
     partial: str = ""
-    """The line that has not ended yet, such as a progress bar."""
+    """The unfinished line, such as a progress bar."""
     whole: bool = False
-    """Whether these are lines of all ranks of a command, which do not say whose they are."""
+    """Whether these are lines of all ranks of a command, without tags."""

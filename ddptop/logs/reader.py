@@ -1,6 +1,6 @@
-"""Reads logs for the screen of logs, in a thread of its own: a search must not hold up the rest.
+"""Reads logs for the log screen in its own thread, so that a search does not delay the rest.
 
-What is asked for is done between two parts of a search, so that one can scroll while it runs.
+Requests are processed between the parts of a search, so that scrolling works while it runs.
 """
 
 from __future__ import annotations
@@ -35,17 +35,17 @@ from ddptop_runner.jobs.far_files import FAR, Far
 from ddptop_runner.store import logs
 
 POLL_S = 0.5
-"""Each poll that finds a line sends the whole view to the terminal."""
+"""Each poll with a new line redraws the whole view."""
 SLOW_POLL_S = 2.0
 MOST_ATTEMPTS = 10_000
 CLOCK_S = 0.02
-"""Clocks that differ by less are taken as one."""
+"""Clocks that differ by less count as equal."""
 PLACES_EVERY_S = 1.0
 PAGE_ROWS = 200
 MORE_ROWS = 2000
-"""Behind what is shown: a rank that prints fast is kept up with."""
+"""Rows read past those shown, to keep up with a rank that prints fast."""
 SLICE_S = 0.02
-"""A search lets others have the thread, and the interpreter, this often."""
+"""How often a search yields the thread and the interpreter."""
 REPORT_S = 0.1
 SLOW_S = 0.7
 """If reading the ends of many logs takes longer, a message says so."""
@@ -53,29 +53,29 @@ JOIN_S = 2.0
 
 
 class LogView(msgspec.Struct, frozen=True):
-    """Which log is read, and how."""
+    """A log and how to read it."""
 
     whose: int | None = None
     """A rank, `model.LAUNCHER`, or None for all ranks."""
     attempt: int | None = None
     """None is the latest."""
     least: Level = ""
-    """Only lines that are at least as grave."""
+    """The minimum level."""
     alike: bool = False
-    """Whether lines of ranks are one that differ only in ranks and times."""
+    """Whether to merge lines that differ only in ranks and times."""
     each: bool = False
-    """Whether each rank's line is shown, be it identical to others."""
+    """Whether to show each rank's line, even if identical."""
     until: int | None = None
-    """The log as it was when it had so many bytes."""
+    """The length to which the log is limited, for a past moment."""
 
 
 class LogReader:
     """A thread with one log open.
 
     Args:
-        folder: the job's; None for an output that is fed in by `feed`.
-        deliver: where messages go; called from the thread.
-        polls: whether it looks for new lines by itself, and not only when `poll` is called.
+        folder: the job's; None for output passed to `feed`.
+        deliver: receives messages; called from the thread.
+        polls: whether to check for new lines periodically, not only when `poll` is called.
     """
 
     def __init__(
@@ -109,11 +109,11 @@ class LogReader:
         self._is_slow = False
         """Whether the message about slow reading was shown."""
         self._far: Far | None = None
-        """Of a job on several hosts."""
+        """For a job on several hosts."""
         self._opened = -1
         """The attempt whose logs are open."""
 
-    # --- asked by the interface -----------------------------------------------------------------
+    # --- requests from the interface -------------------------------------------------------------
 
     def start(self) -> None:
         """Start the thread."""
@@ -126,33 +126,33 @@ class LogReader:
             self._thread.join(JOIN_S)
 
     def open(self, generation: int, view: LogView, share: float | None = None) -> None:
-        """Read a log from its end; or around a byte of it, given as a share of its length."""
+        """Read a log at its end, or at a fraction of its length."""
         self._asked.put(lambda: self._open(generation, view, share))
 
     def more(self, generation: int, position: int, step: int) -> None:
-        """Lines before (-1) or behind (1) a byte at which a line starts."""
+        """Read lines before (-1) or after (1) an offset at which a line starts."""
         self._asked.put(lambda: self._more(generation, position, step))
 
     def jump(self, generation: int, share: float | None) -> None:
-        """Lines around a byte, given as a share of the log's length; None: its end."""
+        """Read lines at a fraction of the log's length; None for its end."""
         self._asked.put(lambda: self._jump(generation, share))
 
     def find(
         self, generation: int, number: int, pattern: LogPattern, position: int | None, step: int
     ) -> None:
-        """Search from a line, excluding that line; None: from the nearest end."""
+        """Search from a line, excluding it; None for the nearest end."""
         self._asked.put(lambda: self._find(generation, number, pattern, position, step))
 
     def cancel(self) -> None:
-        """Let the search be."""
+        """Cancel the search."""
         self._asked.put(self._cancel)
 
     def poll(self) -> None:
-        """Look for new lines."""
+        """Check for new lines."""
         self._asked.put(self._poll)
 
     def feed(self, read: LogRead) -> None:
-        """Lines of an output that someone else reads."""
+        """Add lines of output that another component reads."""
         self._asked.put(lambda: self._feed(read))
 
     # --- the thread -----------------------------------------------------------------------------
@@ -201,7 +201,7 @@ class LogReader:
             while self._loading is not None and time.monotonic() < until:
                 if next(self._loading, self) is self:
                     self._loading = None
-                    self._tell_all()
+                    self._send_all()
         elif self._search is not None:
             self._search_on(until)
         else:
@@ -215,15 +215,15 @@ class LogReader:
         if self._missing:
             self._open(self._generation, self._view, None)
         elif self._file is not None and (bounds := self._file.bounds()) != self._bounds:
-            if bounds[1] < self._bounds[1]:  # cut short by someone: what is left is new
+            if bounds[1] < self._bounds[1]:  # truncated by someone: what remains is new
                 self._jump(self._generation, None)
                 return
             self._bounds = bounds
             self._deliver(LogGrew(self._generation, *bounds))
         elif self._tails is not None and self._tails.poll():
-            self._tell_all()
+            self._send_all()
 
-    # --- what there is --------------------------------------------------------------------------
+    # --- available logs --------------------------------------------------------------------------
 
     def _look_for_places(self) -> None:
         self._places_at = time.monotonic()
@@ -255,9 +255,9 @@ class LogReader:
                     self._tails.add(rank, self._folder.log_file(attempt, rank))
             self._deliver(PlacesRead(self._generation, places))
         if self._file is not None and far is not None and not was_known:
-            is_other = is_other or self._file.bounds()[0] > 0  # its note tells where the rest is
+            is_other = is_other or self._file.bounds()[0] > 0  # its note says where the rest is
         if self._file is not None and is_other and attempt == self._opened:
-            self._missing = True  # it is opened anew
+            self._missing = True  # to be opened again
 
     def _miss(self, words: str, remedy: str) -> None:
         self._close()
@@ -273,7 +273,7 @@ class LogReader:
         if self._fed is not None:
             if before.whose != view.whose:
                 self._fed = FedLines()
-            self._tell_all()
+            self._send_all()
             return
         self._places_at = 0.0
         self._look_for_places()
@@ -282,9 +282,9 @@ class LogReader:
         if same and self._tails is not None:
             if before.alike != view.alike:
                 self._loading = self._tails.set_alike(view.alike)
-                self._is_slow = True  # until then stays what is seen, and where one is
+                self._is_slow = True  # until then, view and position remain
             else:
-                self._tell_all()
+                self._send_all()
             return
         self._close()
         self._missing = False
@@ -332,7 +332,7 @@ class LogReader:
                 self._miss(f"{who}'s log of attempt {attempt} was not fetched", f"it {elsewhere}")
 
     def _miss_far(self, far: Far, rank: int) -> None:
-        """Say where a log is that has not come yet, and why."""
+        """Show where a log is that has not been fetched, and why."""
         host = dict(zip(far.ranks, far.hosts, strict=True)).get(rank, "its host")
         remedy = next((why for why in far.silent if host in why), None)
         self._miss(f"fetching the log from {host}...", remedy or "it appears here when it comes")
@@ -340,10 +340,10 @@ class LogReader:
     def _feed(self, read: LogRead) -> None:
         if self._fed is not None:
             self._fed.take(read)
-            self._tell_all()
+            self._send_all()
 
-    def _tell_all(self) -> None:
-        """All lines, where they are in memory."""
+    def _send_all(self) -> None:
+        """Send all lines, if they are in memory."""
         view = self._view
         limit = 0
         partial: LogRow | None = None

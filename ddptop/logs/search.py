@@ -1,9 +1,9 @@
 """Search patterns for logs: text or a regex; lowercase ignores case.
 
-Some patterns never finish where they do not match. Python cannot be interrupted in the middle of a
-match, and nothing is drawn meanwhile. So `reach` looks at a pattern before it is tried: what can
-branch at each character again and again is refused, and each repetition of any character makes the
-part of a line that is tried shorter.
+Some patterns practically never finish on text without a match. Python cannot interrupt a match, and
+nothing is drawn meanwhile. `max_chars` therefore checks a pattern in advance: patterns that can
+branch at each character repeatedly are refused, and each repetition of arbitrary characters reduces
+the part of a line that is searched.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ import warnings
 import msgspec
 
 MAX_MARKS = 200
-"""Places marked in one line."""
+"""Maximum number of matches highlighted in one line."""
 MAX_MARKED_CHARS = 4000
-"""In one line; matches after these are found but not highlighted."""
+"""Matches beyond this position in a line are found but not highlighted."""
 _SPECIAL = re.compile(r"[\\.^$*+?{}\[\]|()]")
 _ESCAPED = re.compile(r"\\.")
 _SEQUENCE = re.compile("\x1b\\[[ -?]*[@-~]")
@@ -24,39 +24,41 @@ _REDRAWN = re.compile("[^\n]*\r(?=[^\n])")
 
 
 class LogPattern(msgspec.Struct, frozen=True):
-    """What a person typed, made ready."""
+    """A compiled search pattern."""
 
     text: str
     regex: re.Pattern[str]
     note: str = ""
-    """How it was understood, where that is not plain."""
+    """How it was interpreted, unless that is obvious."""
     needle: str | None = None
-    """What to look for in a text, in small letters where case does not matter; None: a pattern."""
+    """Plain text to search for, in lowercase if case is ignored; None for a regex."""
 
     small: re.Pattern[str] | None = None
-    """For texts in small letters, where case does not matter; quicker than `regex`."""
+    """The regex for lowercase text, if case is ignored; faster than `regex`."""
 
-    reach: int | None = None
-    """Characters of a line that it is tried on; None: of all, and on many lines at once."""
+    max_chars: int | None = None
+    """Number of characters of a line to search; None for all, and many lines at once."""
 
     @property
     def ignores_case(self) -> bool:
-        """Whether small letters find capitals too."""
+        """Whether case is ignored."""
         return bool(self.regex.flags & re.IGNORECASE)
 
     def finds(self, text: str) -> bool:
-        """Whether it is in a line."""
+        """Whether it matches in a line."""
         if self.needle is not None:
             return self.needle in (text.lower() if self.ignores_case else text)
-        text = text[: self.reach]
+        text = text[: self.max_chars]
         if self.small is not None:
             return self.small.search(text.lower()) is not None
         return self.regex.search(text) is not None
 
     def places(self, text: str) -> list[tuple[int, int]]:
-        """Where it is in a line."""
+        """The matches in a line, as (start, end)."""
         found: list[tuple[int, int]] = []
-        for match in self.regex.finditer(text, 0, min(MAX_MARKED_CHARS, self.reach or len(text))):
+        for match in self.regex.finditer(
+            text, 0, min(MAX_MARKED_CHARS, self.max_chars or len(text))
+        ):
             if match.end() > match.start():
                 found.append(match.span())
             if len(found) >= MAX_MARKS:
@@ -64,7 +66,7 @@ class LogPattern(msgspec.Struct, frozen=True):
         return found
 
     def may_be_in(self, data: bytes) -> bool:
-        """Whether it may be in one of many lines; quick."""
+        """Whether it may match in any of many lines; fast."""
         text = data.decode("utf-8", "replace")
         if "\x1b" in text:
             text = _SEQUENCE.sub("", text)
@@ -72,16 +74,16 @@ class LogPattern(msgspec.Struct, frozen=True):
             return True
         if "\r" in text:
             text = _REDRAWN.sub("", text.replace("\r\n", "\n"))
-        if self.reach is None:
+        if self.max_chars is None:
             return self.finds(text)
         return any(map(self.finds, text.split("\n")))
 
 
 def pattern_of(text: str) -> LogPattern:
-    """A person's words as a pattern.
+    """Compile what the user typed.
 
-    Case matters where there is a capital. What is no valid pattern, or could take for ever, is
-    looked for as it is written.
+    Case matters if there is an uppercase letter. An invalid pattern, or one that could take
+    forever, is searched for as plain text.
     """
     letters = _ESCAPED.sub("", text)
     flags = re.MULTILINE | (0 if any(char.isupper() for char in letters) else re.IGNORECASE)
@@ -96,12 +98,12 @@ def pattern_of(text: str) -> LogPattern:
             small = re.compile(text, re.MULTILINE) if quick else None
     except (re.error, RecursionError, OverflowError, Warning):
         return _literal(text, flags, ", ".join(("invalid regex; matching literally", case)))
-    tried = reach(text)
+    tried = max_chars(text)
     if tried == REFUSED:
         return _literal(text, flags, ", ".join(("regex is too slow; matching literally", case)))
     part = "" if tried is None else f"only the first {tried} characters of each line"
     note = ", ".join(part for part in ("regex", part, case) if part)
-    return LogPattern(text, regex, note=note, small=small, reach=tried)
+    return LogPattern(text, regex, note=note, small=small, max_chars=tried)
 
 
 def _literal(text: str, flags: int, note: str) -> LogPattern:
@@ -110,15 +112,15 @@ def _literal(text: str, flags: int, note: str) -> LogPattern:
 
 
 REFUSED = 0
-_REACH = (4000, 1000, 300)
-"""Characters of a line, by how many repetitions of (nearly) any character a pattern has; one more
-of certain characters, such as digits, counts as much."""
+_MAX_CHARS = (4000, 1000, 300)
+"""Number of characters to search, by the number of repetitions of almost any character in a
+pattern; repetitions of certain characters, such as digits, count as one in total."""
 _MOST_BRANCHES = 8
-"""Optional parts, and groups of alternatives."""
+"""Maximum number of optional parts and groups of alternatives."""
 _MOST_IN_A_ROW = 2
-"""Repetitions with nothing fixed between them."""
+"""Maximum number of repetitions without anything fixed between them."""
 _ENDLESS = 10
-"""A count from which a repetition is taken as one without end."""
+"""A repetition with a count from here on is treated as unbounded."""
 
 _TOKEN = re.compile(
     r"\\.|\[\^?\]?(?:\\.|[^\\\]])*\]|\((?:\?(?:[:=!]|<[=!]|P<\w+>))?|\)|\||"
@@ -127,23 +129,23 @@ _TOKEN = re.compile(
 )
 _FLAGS = re.compile(r"\(\?[aimsux]+\)")
 _UNUSUAL = re.compile(r"\(\?(?![:=!]|<[=!]|P<)|\\[1-9]")
-"""Conditions, references to what a group found, flags in the middle."""
+"""Conditionals, backreferences, and flags in the middle."""
 _WIDE = (".", r"\w", r"\W", r"\S", r"\D")
 
 
 class _Part(msgspec.Struct):
-    """What an atom or a group holds."""
+    """Properties of an atom or a group."""
 
     text: str = ""
     repeats: bool = False
     chooses: bool = False
 
 
-def reach(text: str) -> int | None:
-    """How many characters of a line a valid pattern may be tried on.
+def max_chars(text: str) -> int | None:
+    """How many characters of a line a valid pattern may search.
 
     Returns:
-        None: whole lines, for nothing in it is repeated; REFUSED: none, it could take for ever.
+        None for whole lines, if nothing is repeated; REFUSED if it could take forever.
     """
     if flags := _FLAGS.match(text):
         text = text[flags.end() :]
@@ -151,7 +153,7 @@ def reach(text: str) -> int | None:
         return REFUSED
     groups, last = [_Part()], _Part()
     run: list[str] = []
-    """What is repeated right before the next part."""
+    """The repetitions directly before the next part."""
     wide, narrow, branches = 0, 0, 0
     for token in _TOKEN.findall(text):
         if token[0] == "(":
@@ -178,13 +180,13 @@ def reach(text: str) -> int | None:
             is_wide = not last.text or last.text in _WIDE or last.text.startswith("[^")
             wide += is_wide and most >= _ENDLESS
             narrow += not is_wide and most >= _ENDLESS
-    if branches > _MOST_BRANCHES or wide >= len(_REACH):
+    if branches > _MOST_BRANCHES or wide >= len(_MAX_CHARS):
         return REFUSED
-    return _REACH[max(wide, min(narrow - 1, 2))] if wide + narrow else None
+    return _MAX_CHARS[max(wide, min(narrow - 1, 2))] if wide + narrow else None
 
 
 def _most(token: str) -> float | None:
-    """How often a quantifier repeats at most; None for what is no quantifier."""
+    """The maximum of a quantifier; None if it is not one."""
     if token[0] in "*+":
         return float("inf")
     if token[0] == "?":

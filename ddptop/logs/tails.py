@@ -1,4 +1,4 @@
-"""Lines of logs in memory: the ends of many ranks' logs, merged, or an output that is fed in."""
+"""Log lines in memory: the merged ends of many ranks' logs, or output passed in."""
 
 from __future__ import annotations
 
@@ -21,29 +21,29 @@ from ddptop_runner.store.logs import BLOCK_BYTES, LogFile
 
 LINES_OF_EACH = 2000
 MOST_LINES = 64_000
-"""Of all ranks together; of many ranks fewer lines each are read."""
+"""Total for all ranks; with many ranks, fewer lines of each are read."""
 FEWEST_LINES = 60
 MOST_NEW_BYTES = 1 << 20
-"""Of one rank at one look; of a rank that prints faster the newest are shown."""
+"""Maximum per rank and poll; if a rank prints faster, the newest are shown."""
 RECENT_S = 10.0
-"""A log written to so shortly before the newest one: its last lines are among the last of all."""
+"""The last lines of logs written to within this time of the newest are among the last overall."""
 LATE_LOOKS, OLD_LOOKS = 3, 60
-"""How many looks back a line was printed before that of another rank, and long before it."""
+"""After this many polls, a line counts as printed before another rank's, and long before it."""
 
 EARLIER = "──── last {:,} lines from each rank; open a rank to see its full log ────"
 
-Told = tuple[str, Level, bool]
+TailLine = tuple[str, Level, bool]
 """A line, its level, and whether it continues the previous one."""
 
 
 def lines_of_each(ranks: int) -> int:
-    """How many last lines of each rank are read."""
+    """How many last lines of each rank to read."""
     return max(FEWEST_LINES, min(LINES_OF_EACH, MOST_LINES // max(1, ranks)))
 
 
 @dataclass
 class _Tail:
-    """One rank's log, closed between two looks: there may be more ranks than files may be open."""
+    """One rank's log, closed between polls: there may be more ranks than files may be open."""
 
     path: Path
     limit: int
@@ -51,12 +51,12 @@ class _Tail:
     size: int = -1
     written_at: float = 0.0
     cut: bool = False
-    """Whether lines before the first that was read are there."""
+    """Whether there are lines before the first one read."""
     cleaner: LineCleaner = field(default_factory=LineCleaner)
     levels: LevelReader = field(default_factory=LevelReader)
 
-    def read(self) -> list[Told]:
-        """The lines that are new; first the last ones."""
+    def read(self) -> list[TailLine]:
+        """New lines; on the first call, the last ones."""
         try:
             found = self.path.stat()
         except OSError:
@@ -84,29 +84,28 @@ class _Tail:
         return [(text, *self.levels.read(text)) for text in lines]
 
 
-def _speaker(line: Told) -> int:
+def _speaker(line: TailLine) -> int:
     found = WHOSE.match(line[0])
     return int(found["tag"] or found["out"]) if found else LAUNCHER
 
 
 class RankTails:
-    """The last lines of every rank as one run of lines.
+    """The last lines of all ranks, merged.
 
     Args:
-        paths: by rank its log; of a command the launcher's log alone, whose lines say whose
-            they are.
-        ahead_s: by rank, by how much its host's clock is ahead of this one's.
+        paths: logs by rank; for a command, only the launcher's log with tagged lines.
+        ahead_s: by rank, how far its host's clock is ahead of this one's.
     """
 
     def __init__(self, paths: dict[int, Path], ahead_s: Mapping[int, float] | None = None) -> None:
         self._ahead_s = ahead_s or {}
         self.limit = lines_of_each(len(paths))
-        """Lines of each rank that are read at first."""
+        """Number of each rank's lines to read at first."""
         self._is_tagged = set(paths) == {LAUNCHER}
         if self._is_tagged:
             self.limit *= 8
         self._tails = {rank: _Tail(path, self.limit) for rank, path in paths.items()}
-        self._lines: dict[int, deque[Told]] = {}
+        self._lines: dict[int, deque[TailLine]] = {}
         self._merger: Merger | None = Merger(most=MOST_LINES, ahead_s=self._ahead_s)
         self._alike = False
         self._marks: deque[int] = deque([0], maxlen=OLD_LOOKS)
@@ -115,31 +114,31 @@ class RankTails:
 
     @property
     def ranks(self) -> list[int]:
-        """Whose lines were read so far."""
+        """The ranks whose lines were read so far."""
         return sorted(self._lines)
 
     def add(self, rank: int, path: Path) -> None:
-        """Read the log of one more rank from now on."""
+        """Add the log of another rank."""
         self._tails.setdefault(rank, _Tail(path, self.limit))
 
     @property
     def known(self) -> set[int]:
-        """Whose logs are looked at."""
+        """The ranks whose logs are read."""
         return set(self._tails)
 
     def load(self) -> Iterator[None]:
-        """Read the last lines of all, a step for each rank."""
-        told: dict[int, list[Told]] = {}
+        """Read the last lines of all, yielding after each rank."""
+        told: dict[int, list[TailLine]] = {}
         for rank, tail in self._tails.items():
-            for speaker, lines in self._spoken(rank, tail.read()):
+            for speaker, lines in self._by_rank(rank, tail.read()):
                 told.setdefault(speaker, []).extend(lines)
             yield
         for rank, lines in told.items():
             self._lines[rank] = deque(lines, maxlen=2 * self.limit)
         yield from self._merge_all()
 
-    def _spoken(self, rank: int, lines: list[Told]) -> Iterator[tuple[int, list[Told]]]:
-        """Lines by who printed them, in their order."""
+    def _by_rank(self, rank: int, lines: list[TailLine]) -> Iterator[tuple[int, list[TailLine]]]:
+        """Lines by the rank that printed them, in order."""
         if not self._is_tagged:
             yield rank, lines
             return
@@ -150,7 +149,7 @@ class RankTails:
         merger = Merger(alike=self._alike, most=MOST_LINES, ahead_s=self._ahead_s)
         tails = self._tails
         newest = max((tail.written_at for tail in tails.values()), default=0.0)
-        # the one who says most first: where others are silent for long, its lines tell the time
+        # the one with the most lines first: where others are silent for long, it provides the times
         for rank in sorted(self._lines, key=lambda one: (-len(self._lines[one]), one)):
             tail = tails.get(rank)
             recent = tail is None or tail.written_at >= newest - RECENT_S
@@ -161,7 +160,7 @@ class RankTails:
         self._marks.append(merger.number)
 
     def poll(self) -> bool:
-        """Read what is new; whether there was anything."""
+        """Read new lines; returns whether there were any."""
         merger = self._merger
         if merger is None:
             return False
@@ -172,7 +171,7 @@ class RankTails:
         open_row = self.partial()
         something = False
         for rank, tail in self._tails.items():
-            for speaker, lines in self._spoken(rank, tail.read()):
+            for speaker, lines in self._by_rank(rank, tail.read()):
                 if not lines:
                     continue
                 something = True
@@ -181,16 +180,16 @@ class RankTails:
         return something or self.partial() != open_row
 
     def set_alike(self, alike: bool) -> Iterator[None]:
-        """Merge anew, lines that differ only in ranks and times as one or not."""
+        """Merge again, combining lines that differ only in ranks and times or not."""
         self._alike = alike
         yield from self._merge_all()
 
     def rows(self, least: Level, *, each: bool) -> tuple[LogRow, ...]:
-        """All lines that the filter shows.
+        """All lines that pass the filter.
 
         Args:
             least: the filter.
-            each: one line for each rank that printed it.
+            each: whether to return one line per rank that printed it.
         """
         rows = [] if self._merger is None else self._merger.rows
         if each != self._is_each:
@@ -205,7 +204,7 @@ class RankTails:
         return tuple(found)
 
     def partial(self) -> LogRow | None:
-        """The line of the first rank that has one it has not ended yet."""
+        """The unfinished line of the first rank that has one."""
         for rank, tail in self._tails.items():
             if text := tail.cleaner.partial:
                 number = 1 << 62
@@ -244,7 +243,7 @@ KEPT_LINES = 10_000
 
 
 class FedLines:
-    """The last lines, as they come."""
+    """The last lines of output that is passed in."""
 
     def __init__(self) -> None:
         self._levels = LevelReader()
@@ -253,7 +252,7 @@ class FedLines:
         self._partial = ""
 
     def take(self, read: LogRead) -> tuple[list[LogRow], LogRow | None]:
-        """Add lines, or begin anew; returns the new ones, and the one that has not ended yet."""
+        """Add lines, or start over; returns the new lines and the unfinished one."""
         if read.restarted:
             self._kept.clear()
             self._levels = LevelReader()
@@ -271,17 +270,17 @@ class FedLines:
         return LogRow(number, number, self._partial) if self._partial else None
 
     def rows(self, least: Level) -> tuple[tuple[LogRow, ...], LogRow | None]:
-        """All that the filter shows, and the line that has not ended yet."""
+        """All lines that pass the filter, and the unfinished one."""
         return tuple(row for row in self._kept if row.passes(least)), self._open_row()
 
 
 def search_rows(
     rows: Sequence[LogRow], pattern: LogPattern, position: int | None, step: int
 ) -> Iterator[Searched]:
-    """Look through lines from the one at `position`, which is not looked at; None: through all.
+    """Search lines from the one at `position`, excluding it; None for all.
 
     Yields:
-        After each thousand how many were looked at, and in the end what was found.
+        Progress after each thousand lines, and finally the result.
     """
     if position is not None:
         places = [index for index, row in enumerate(rows) if row.at == position]

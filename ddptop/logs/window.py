@@ -1,8 +1,7 @@
-"""Windows of lines of a log file, by byte: whatever its size, only what is shown is read.
+"""Reads windows of a log file by offset, so that only what is shown is read, whatever its size.
 
-Lines have no numbers here, for counting them means reading the whole file. A line without an end
-is cut at multiples of `PIECE_BYTES`, so that no line takes much memory, and so that where it is cut
-can be told from either side.
+Lines are not numbered, since that would require reading the whole file. A very long line is split
+at multiples of `PIECE_BYTES`, which bounds memory and makes splits the same from either direction.
 """
 
 from __future__ import annotations
@@ -20,24 +19,24 @@ from ddptop_runner.store.logs import LogFile, RankFilter, dropped_note
 
 PIECE_BYTES = 1 << 15
 CHUNK_BYTES = 1 << 16
-"""Read at once for a window."""
+"""Bytes to read at a time for a window."""
 SCAN_BYTES = 1 << 18
-"""Read at once when lines are only scanned."""
+"""Bytes to read at a time when only scanning."""
 CONTEXT_BYTES = 1 << 14
-"""Looked at before a window, to know whether it starts inside a traceback."""
+"""Bytes to read before a window, to see whether it starts inside a traceback."""
 MOST_BYTES = 1 << 22
-"""Looked through for one page, where few lines pass a filter; the next page goes on."""
+"""Maximum to scan for one page if few lines pass a filter; the next page continues."""
 
 
 class Part(msgspec.Struct, frozen=True):
-    """Bytes of a log that stand together."""
+    """Consecutive bytes of a log."""
 
     at: int
     data: bytes
 
     @property
     def to(self) -> int:
-        """The byte behind the last."""
+        """The offset of the end."""
         return self.at + len(self.data)
 
 
@@ -52,21 +51,21 @@ class Page(msgspec.Struct, frozen=True):
 
 
 class Searched(msgspec.Struct, frozen=True):
-    """How far a search is, or where it ended."""
+    """The progress or result of a search."""
 
     at: int
-    """The byte up to which lines were scanned."""
+    """The offset up to which lines were scanned."""
     found: LogRow | None = None
     is_over: bool = False
 
 
 def pieces(part: Part, *, starts: bool) -> list[tuple[int, int, bool]]:
-    r"""Lines of bytes that stand together: first byte, the byte behind, whether `\n` ends it.
+    r"""The lines in consecutive bytes, as (start, end, whether `\n` ends it).
 
     Args:
         part: the bytes.
-        starts: whether a line starts at its first byte; else what stands before the first place
-            where one surely starts is left out.
+        starts: whether a line starts at the first byte; otherwise, skips to the first certain start
+            of a line.
     """
     found: list[tuple[int, int, bool]] = []
     data, base = part.data, part.at
@@ -92,7 +91,7 @@ def pieces(part: Part, *, starts: bool) -> list[tuple[int, int, bool]]:
 
 
 def first_start(part: Part) -> int | None:
-    """The first byte known to start a line, in bytes that may start within one."""
+    """The first certain start of a line, in bytes that may start inside one."""
     newline = part.data.find(b"\n")
     cut = -(-(part.at + PIECE_BYTES) // PIECE_BYTES) * PIECE_BYTES
     if cut < (part.to if newline < 0 else part.at + newline):
@@ -106,8 +105,8 @@ class FileLog:
 
     Args:
         path: the file.
-        speaker: show only the lines of this rank, of a log whose lines say whose they are.
-        until: take this byte as the log's end, as it was at an earlier time.
+        speaker: show only this rank's lines of a log with tagged lines.
+        until: treat this offset as the log's end, as at an earlier time.
         elsewhere: where the head of the log may be, if it is not here.
 
     Raises:
@@ -126,11 +125,11 @@ class FileLog:
         self._elsewhere = elsewhere
 
     def close(self) -> None:
-        """Let go of the file."""
+        """Close the file."""
         self._log.close()
 
     def bounds(self) -> tuple[int, int]:
-        """The log's first byte, and the one behind its last."""
+        """Offsets of the log's start and end."""
         return self._log.first, self._end
 
     @property
@@ -138,7 +137,7 @@ class FileLog:
         return self._log.end if self._until is None else min(self._until, self._log.end)
 
     def is_replaced(self) -> bool:
-        """Whether another file has taken its place, as when a job of the same name starts."""
+        """Whether another file has replaced it, as when a job with the same name starts."""
         try:
             return not self._log.is_at(self._path)
         except OSError:
@@ -147,9 +146,9 @@ class FileLog:
     # --- windows -------------------------------------------------------------------------------
 
     def page_back(self, before: int, want: int, least: Level = "") -> Page:
-        """Lines before a byte, the nearest ones: `want` or a few more.
+        """The last `want` lines, or slightly more, before an offset.
 
-        Before the first line stands a note, where the log's head was dropped.
+        If the log's head was dropped, a note precedes the first line.
         """
         rows: list[LogRow] = []
         partial: LogRow | None = None
@@ -172,7 +171,7 @@ class FileLog:
         return Page(tuple(rows), low, max(low, high), partial)
 
     def page_on(self, after: int, want: int, least: Level = "") -> Page:
-        """Lines from a byte on, at which one starts: `want` or a few more."""
+        """The first `want` lines, or slightly more, from an offset at which one starts."""
         rows: list[LogRow] = []
         partial: LogRow | None = None
         high = after
@@ -191,7 +190,7 @@ class FileLog:
         return Page(tuple(rows), after, high, partial)
 
     def snap(self, position: int) -> int:
-        """The start of the line that a byte is in."""
+        """The start of the line at an offset."""
         first, end = self.bounds()
         if position <= first:
             return first
@@ -206,16 +205,16 @@ class FileLog:
     def search(
         self, pattern: LogPattern, start: int, step: int, least: Level = ""
     ) -> Iterator[Searched]:
-        """Look for a line, from one that starts at a byte, which is not looked at when backwards.
+        """Search for a line from an offset at which one starts; backward, that line is excluded.
 
         Args:
-            pattern: what for.
-            start: where.
-            step: 1 to the log's end, -1 to its beginning.
-            least: only among lines that this filter shows.
+            pattern: what to search for.
+            start: the offset.
+            step: 1 toward the log's end, -1 toward its start.
+            least: search only lines that pass this filter.
 
         Yields:
-            How far it is, after each part.
+            Progress after each part, and finally the result.
         """
         at = start
         while step > 0 or at > self._log.first:
@@ -240,7 +239,7 @@ class FileLog:
     def _part_on(self, start: int, size: int) -> Part:
         """Whole lines from one that starts at `start`.
 
-        An unfinished line stands at the end only where the log ends.
+        The last one is unfinished only at the end of the log.
         """
         start = max(start, self._log.first)
         data = self._log.between(start, min(start + size, self._end))
@@ -265,7 +264,7 @@ class FileLog:
     # --- lines ---------------------------------------------------------------------------------
 
     def _rows(self, part: Part, least: Level) -> Page:
-        """The lines of bytes that are whole lines."""
+        """The rows of bytes that contain whole lines."""
         low, high = part.at, part.to
         levels = LevelReader()
         start = max(self._log.first, low - CONTEXT_BYTES)
@@ -287,12 +286,12 @@ class FileLog:
     def _lines(
         self, part: Part, levels: LevelReader, *, starts: bool
     ) -> Iterator[tuple[LogRow, bool]]:
-        """Rows of those lines that are shown, and whether each has ended."""
+        """(row, whether its line has ended) of the lines that pass."""
         before = b""
         for at, to, ended in pieces(part, starts=starts):
             raw = part.data[at - part.at : to - part.at - ended]
             if not ended and _is_piece(at, to) and b"\r" in raw:
-                continue  # a bar that goes on: its last state is what counts
+                continue  # a bar that continues: only its last state counts
             if raw[:1] >= b"\x80" and at % PIECE_BYTES == 0:
                 raw = raw.lstrip(bytes(range(0x80, 0xC0)))
             if self._speaker is not None:
@@ -309,12 +308,12 @@ class FileLog:
 
 
 def _is_piece(at: int, to: int) -> bool:
-    """Whether a line was cut there for its length."""
+    """Whether a line was split there because of its length."""
     return to % PIECE_BYTES == 0 and to - at >= PIECE_BYTES
 
 
 def _clean(raw: bytes, before: bytes) -> str | None:
-    """A line as it is shown; None where a bar of several lines drew it a second time."""
+    """The line as shown; None if a bar of several lines repeats it."""
     text = raw.decode("utf-8", "replace")
     if text.isprintable():
         return text

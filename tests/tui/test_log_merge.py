@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from pathlib import Path
 
-from ddptop.logs.merge import Merger, align, said, similar
+from ddptop.logs.merge import Merger, align, printed, similar
 from ddptop.logs.tails import LINES_OF_EACH, RankTails, lines_of_each
 
 from ddptop_runner.base.paths import LAUNCHER
@@ -56,9 +56,9 @@ def test_a_rank_s_own_order_never_changes_whatever_comes_in_whatever_pieces() ->
                 old=marks[0] if len(marks) < 9 else marks[-9],
             )
             at[rank] += count
-        for rank, printed in lines.items():
+        for rank, texts in lines.items():
             kept = [row.ranks[rank] or row.text for row in merger.rows if rank in row.ranks]
-            assert kept == printed
+            assert kept == texts
 
 
 def test_lines_that_differ_in_ranks_and_times_can_be_one() -> None:
@@ -72,8 +72,8 @@ def test_lines_that_differ_in_ranks_and_times_can_be_one() -> None:
 
 def test_what_stands_before_a_line_is_not_compared() -> None:
     for text in ("[rank3]: x", "[rank3]:x", "[default3]:x", "[1,3]<stdout>:x", "[3]<stderr>:x"):
-        assert said(text) == "x"
-    assert said("[INFO] x") == "[INFO] x"
+        assert printed(text) == "x"
+    assert printed("[INFO] x") == "[INFO] x"
     assert similar("2026-03-14T12:00:00.123Z local_rank=7") == similar(
         "2027-01-01 01:02:03,4 local_rank=0"
     )
@@ -89,7 +89,7 @@ def test_what_one_rank_prints_late_stands_at_the_end() -> None:
     merger.add(1, told("Traceback"), closed=closed)
     assert [row.text for row in merger.rows[-2:]] == ["Traceback", "step 50"]
     merger.add(1, told("step 3"), closed=closed, old=closed)
-    assert shown(merger)[-2:] == [("step 3", [1]), ("step 50", [0])], "said anew, not long ago"
+    assert shown(merger)[-2:] == [("step 3", [1]), ("step 50", [0])], "printed anew, not long ago"
 
 
 def test_times_in_lines_put_them_in_their_order() -> None:

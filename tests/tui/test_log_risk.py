@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 
 import pytest
-from ddptop.logs.search import REFUSED, pattern_of, reach
+from ddptop.logs.search import REFUSED, max_chars, pattern_of
 
 HOSTILE = ("a" * 32_000, "=" * 32_000, "1" * 32_000, "ab" * 16_000, "abc\n" * 8_000)
 
@@ -30,7 +30,7 @@ HOSTILE = ("a" * 32_000, "=" * 32_000, "1" * 32_000, "ab" * 16_000, "abc\n" * 8_
     ],
 )
 def test_ordinary_patterns_are_tried_on_much_of_a_line(text: str, characters: int | None) -> None:
-    assert reach(text) == characters
+    assert max_chars(text) == characters
 
 
 @pytest.mark.parametrize(
@@ -52,7 +52,7 @@ def test_ordinary_patterns_are_tried_on_much_of_a_line(text: str, characters: in
     ],
 )
 def test_what_could_take_for_ever_is_searched_as_it_is_written(text: str) -> None:
-    assert reach(text) == REFUSED
+    assert max_chars(text) == REFUSED
     pattern = pattern_of(text)
     assert "regex is too slow; matching literally" in pattern.note
     assert pattern.finds(f"before {text} behind") and not pattern.finds("a" * 40 + "b")

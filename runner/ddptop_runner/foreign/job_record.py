@@ -421,13 +421,15 @@ class JobRecord:
         known = {rank for rank, one in self._progress.items() if one.loss_state is not None}
         if self._files is None:
             watched_s = (now - self._watched_since).total_seconds()
-            if known or not job.ranks or watched_s < FILES_AFTER_S:
+            if not job.ranks or watched_s < FILES_AFTER_S:
                 return
             folder = f"/proc/{job.ranks[0].pid}/cwd"
             self._files = RankFiles(folder, job.started_at.timestamp(), FILES_EVERY_S)
         pids = {rank.rank: (rank.pid, *rank.helpers) for rank in job.ranks}
-        for rank, at, reading in self._files.look(pids, job.pids, now):
-            if rank not in known and reading.loss is not None and reading.kind != "val":
+        for rank, at, reading in self._files.look(pids, job.pids, now, seldom=bool(known)):
+            if rank in known:
+                reading = msgspec.structs.replace(reading, loss=None)
+            if reading.loss is not None and reading.kind != "val":
                 self.losses.add(rank, at.timestamp(), reading.loss)
             for name, value in _scalars(reading):
                 self.scalars.add(name, at.timestamp(), value)
@@ -506,7 +508,11 @@ class JobRecord:
     def _with_log(self, sample: RankSample, now: dt.datetime) -> RankSample:
         """The rank with what its output reports, or else its files."""
         in_files = None if self._files is None else self._files.ranks.get(sample.rank)
-        filled = fill(sample, self._progress.get(sample.rank), in_files, now)
+        progress = self._progress.get(sample.rank)
+        if progress is not None and progress.loss_state is not None:
+            filled = fill(sample, progress, None, now, scalars=in_files)
+        else:
+            filled = fill(sample, progress, in_files, now)
         if filled.step is None:
             return filled
         run = filled.global_step

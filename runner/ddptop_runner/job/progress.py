@@ -16,7 +16,7 @@ from ddptop_runner.reading.progress.rank_view import fill
 from ddptop_runner.reading.progress.text_watch import RankFiles, TextWatch
 
 TRACES_AFTER_S = 15.0
-"""Files are looked for once nothing else has reported a loss for so long."""
+"""How old an attempt is when files are looked for: by then most sources have reported a loss."""
 TRACES_EVERY_S = 5.0
 LOOKS_APART_S = 1.5
 """So far apart may be what the output and what the ranks reported last."""
@@ -35,6 +35,8 @@ class JobProgress:
         self._cwd = cwd
         self._text = TextWatch(folder, command)
         self._files: RankFiles | None = None
+        self._is_without_loss = True
+        """Whether a rank's loss is known from no other source than files."""
         self._attempt: int | None = None
         self._began_s = 0.0
         """Unix seconds at which the attempt began, taken once: it identifies its files."""
@@ -54,15 +56,13 @@ class JobProgress:
             self._end_search()  # what it found is of the attempt before
         ranks = [record.rank for record in table]
         self._text.look(attempt, age_s, ranks, now)
-        lacks_a_loss = self._lacks_a_loss(table)
-        if self._files is None and age_s > TRACES_AFTER_S and lacks_a_loss:
+        self._is_without_loss = self._lacks_a_loss(table)
+        if self._files is None and age_s > TRACES_AFTER_S:
             self._files = RankFiles(self._cwd, self._began_s, TRACES_EVERY_S)
-        elif self._files is not None and not lacks_a_loss and not self._files.ranks:
-            self._end_search()  # the loss came late, and from elsewhere
         if self._files is not None:
             pids = {record.rank: _pids(record) for record in table}
             others = () if table.launcher is None else _pids(table.launcher)
-            self._files.look(pids, others, now)
+            self._files.look(pids, others, now, seldom=not self._is_without_loss)
 
     def _lacks_a_loss(self, table: OwnRanks) -> bool:
         printed = self._text.ranks
@@ -73,8 +73,11 @@ class JobProgress:
             for record in table
         )
 
-    def _in_files(self, rank: int) -> TextProgress | None:
-        return None if self._files is None else self._files.ranks.get(rank)
+    def _in_files(self, rank: int, without_loss: bool = True) -> TextProgress | None:
+        """What files tell of a rank, if losses are known from elsewhere or are not."""
+        if self._files is None or self._is_without_loss != without_loss:
+            return None
+        return self._files.ranks.get(rank)
 
     @property
     def is_printed(self) -> bool:
@@ -90,7 +93,13 @@ class JobProgress:
             return samples
         now = utc_now()
         return [
-            fill(one, self._text.of_rank(one.rank), self._in_files(one.rank), now)
+            fill(
+                one,
+                self._text.of_rank(one.rank),
+                self._in_files(one.rank),
+                now,
+                scalars=self._in_files(one.rank, without_loss=False),
+            )
             for one in samples
         ]
 

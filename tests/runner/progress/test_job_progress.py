@@ -16,6 +16,7 @@ from ddptop_runner.job.progress import JobProgress
 from ddptop_runner.job.ranks import OwnRanks
 from ddptop_runner.model.run_step import Printed
 from ddptop_runner.model.snapshot import RankSample
+from ddptop_runner.reading.trace_files import watch
 from ddptop_runner.reading.trace_files.watch import TraceFile, rank_of
 
 HEAD = "epoch,step,train_loss\n"
@@ -89,20 +90,40 @@ def test_files_are_read_where_nothing_else_tells_a_loss(
     assert (done.step, done.total, done.fraction) == (30, 100, 0.3)
 
 
-def test_no_thread_is_started_for_a_job_whose_probes_tell(progress, table) -> None:
+def test_of_a_job_whose_probes_tell_files_have_only_scalars(
+    progress, table, tmp_path, wait_until
+) -> None:
+    folder = tmp_path / "work" / "lightning_logs" / "version_0"
+    folder.mkdir(parents=True)
+    (folder / "metrics.csv").write_text("epoch,step,train_loss,val_loss,lr\n0,9,2.5,3.5,0.1\n")
     for record in table:
-        record.reported = msgspec.structs.replace(record.reported, loss_state="ok")
-    progress.look(table, 0, boottime_s() - 100)
-    assert progress._files is None
+        record.reported = msgspec.structs.replace(record.reported, loss_state="ok", loss=9.5)
+
+    def found() -> bool:
+        progress.look(table, 0, boottime_s() - 100)
+        return bool(samples(progress, table)[0].metrics)
+
+    wait_until(found)
+    first, _ = samples(progress, table)
+    assert first.metrics == {"validation loss": 3.5, "lr": 0.1, "epoch": 0.0}
+    assert (first.loss, first.step) == (9.5, None)
+    assert progress.steps(table, 0)[0].printed is None, "what probes count is not mixed with it"
 
 
-def test_the_search_ends_when_a_probe_tells_after_all(progress, table) -> None:
-    progress.look(table, 0, boottime_s() - 100)
-    assert progress._files is not None
-    for record in table:
-        record.reported = msgspec.structs.replace(record.reported, loss_state="ok")
-    progress.look(table, 0, boottime_s() - 101)
-    assert progress._files is None
+@pytest.mark.parametrize(("seldom", "searches"), [(False, 3), (True, 1)])
+def test_files_are_searched_for_seldom_where_the_losses_are_known(
+    tmp_path, monkeypatch, wait_until, seldom, searches
+) -> None:
+    monkeypatch.setattr(watch, "_FIRST_FINDS_S", (0.05, 0.05, 1000.0))
+    found: list[int] = []
+    monkeypatch.setattr(watch, "find_files", lambda folder, since: found.append(1) or [])
+    reads: list[int] = []
+    monkeypatch.setattr(watch.TraceFiles, "read", lambda self: reads.append(1) or [])
+    followed = watch.TraceWatch(str(tmp_path), 0.0, 0.02)
+    followed.seldom = seldom
+    wait_until(lambda: len(reads) > 12)
+    followed.close()
+    assert len(found) == searches
 
 
 def test_whose_a_file_is() -> None:

@@ -94,7 +94,12 @@ _ALIVE = ("starting", "running", "paused", "quiet", "hung", "blocked", "stuck")
 
 
 def fill(
-    sample: RankSample, text: TextProgress | None, trace: TextProgress | None, now: dt.datetime
+    sample: RankSample,
+    text: TextProgress | None,
+    trace: TextProgress | None,
+    now: dt.datetime,
+    *,
+    scalars: TextProgress | None = None,
 ) -> RankSample:
     """Fill gaps in a sample from other sources.
 
@@ -103,6 +108,8 @@ def fill(
         text: from its output, if that shows any progress.
         trace: from files that it logs to; used after `text`.
         now: the wall clock.
+        scalars: from such files of a rank whose losses are known; their steps and losses are not
+            used.
     """
     changes: dict[str, Any] = {}
     for seen in (text, trace):
@@ -112,7 +119,7 @@ def fill(
             changes |= _step(sample, seen, now)
         if "loss_state" not in changes and _may_lose(sample, seen, now):
             changes = _loss(sample, seen, from_same="step" in changes) | changes
-    changes |= _metrics(sample, (text, trace))
+    changes |= _metrics(sample, (text, trace, scalars))
     return msgspec.structs.replace(sample, **changes) if changes else sample
 
 

@@ -27,6 +27,8 @@ _FIRST_FINDS_S = (2.0, 3.0, 5.0, 10.0)
 MAX_WAITING = 8192
 """Readings waiting to be taken; beyond that, the oldest are dropped."""
 _LEAVE_S = 0.2
+SELDOM = 10
+"""How many times longer the pauses between searches are for a job whose losses are known."""
 
 
 class TraceWatch:
@@ -40,6 +42,8 @@ class TraceWatch:
 
     def __init__(self, folder: str, since_s: float, read_every_s: float) -> None:
         self._traces = TraceFiles(folder, since_s)
+        self.seldom = False
+        """Whether only scalars are searched for, because the losses are known."""
         self._read_every_s = read_every_s
         self._waiting: deque[tuple[TraceFile, Reading]] = deque(maxlen=MAX_WAITING)
         self._stop = threading.Event()
@@ -60,13 +64,13 @@ class TraceWatch:
 
     def _run(self) -> None:
         pauses = iter(_FIRST_FINDS_S)
-        until_find_s = 0.0
+        pause_s = passed_s = 0.0
         while not self._stop.is_set():
-            if until_find_s <= 0:
+            if passed_s >= pause_s * (SELDOM if self.seldom else 1):
                 self._traces.find()
-                until_find_s = next(pauses, FIND_EVERY_S)
+                pause_s, passed_s = next(pauses, FIND_EVERY_S), 0.0
             self._waiting.extend(self._traces.read())
-            until_find_s -= self._read_every_s
+            passed_s += self._read_every_s
             self._stop.wait(self._read_every_s)
         self._traces.close()
 

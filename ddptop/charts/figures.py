@@ -14,11 +14,12 @@ from msgspec.structs import replace
 
 from ddptop.charts import scale
 from ddptop.charts.braille import DOTS_Y, Canvas
-from ddptop.charts.frame import GUTTER, Chart, Painted, Plot, Sheet, draw
+from ddptop.charts.frame import Chart, Painted, Plot, Sheet, cells_of_names, draw
 from ddptop.charts.plot import (
     Overlay,
     Plane,
     break_columns,
+    name_ends,
     tick_rows,
     value_range,
 )
@@ -27,7 +28,7 @@ from ddptop.charts.smooth import smoothed
 from ddptop.charts.view import View
 from ddptop.view.keys import key
 from ddptop.view.series import Columns, Frame, Points, bin_points
-from ddptop.view.text import Line, Span, cells_of, join, line
+from ddptop.view.text import Line, join, line
 from ddptop_runner.base.units import celsius, loss, percent, size, step_time, watts
 
 CURVE_STYLES = ("median", "chosen", "ok", "strong", "title", "dim")
@@ -39,11 +40,6 @@ so that a curve that goes up and down is not scattered dots."""
 
 LEAST_ROWS = 3
 """A plot with fewer rows says nothing."""
-
-_NAMES = 14
-"""Cells at most for the curves' names at the right."""
-_LEAST_PLOT = 40
-"""A narrower plot has no names beside it."""
 
 
 class Curve(msgspec.Struct, frozen=True):
@@ -184,8 +180,6 @@ def _axis(drawn: Sequence[_Drawn], rows: int, logarithmic: bool) -> scale.Scale:
 def draw_figures(data: FiguresData, options: FigureOptions, width: int, height: int) -> Chart:
     """The figures in exactly `height` lines of `width` cells."""
     known = any(curve.points.t for curve in data.curves)
-    names = max((cells_of(curve.name) + 1 for curve in data.curves), default=0)
-    names = min(_NAMES, names) if width - GUTTER - min(_NAMES, names) >= _LEAST_PLOT else 0
     return draw(
         data,
         options.view,
@@ -193,7 +187,7 @@ def draw_figures(data: FiguresData, options: FigureOptions, width: int, height: 
         height,
         lambda sheet: _paint(sheet, data, options),
         empty=None if known else data.empty,
-        names=names,
+        names=cells_of_names(width, [curve.name for curve in data.curves]),
     )
 
 
@@ -223,26 +217,9 @@ def _plot(plane: Plane, drawn: Sequence[_Drawn], labels: dict[int, str], sheet: 
             mine.band(one.raw, 2 * place)
         mine.curve(one.columns, 2 * place + 1, one.pattern)
         overlay.cross(plane.canvas, one.raw)
-    ends = _ends(plane, drawn) if sheet.names else {}
+    named = [(one.curve.name, one.columns, one.style) for one in drawn]
+    ends = name_ends(plane, named) if sheet.names else {}
     return Plot(plane.canvas, labels, styles, overlay, ends)
-
-
-def _ends(plane: Plane, drawn: Sequence[_Drawn]) -> dict[int, Span]:
-    """The names by row: each as near to its curve's end as the others leave room."""
-    rows = plane.canvas.rows
-    wanted: list[tuple[int, _Drawn]] = []
-    for one in drawn:
-        known = [value for value in one.columns.mean if value is not None]
-        if known:
-            wanted.append((rows - 1 - plane.axis.dot(known[-1]) // DOTS_Y, one))
-    found: dict[int, Span] = {}
-    for row, one in sorted(wanted, key=lambda item: item[0]):
-        free = [y for y in range(rows) if y not in found]
-        if not free:
-            break
-        y = min(free, key=lambda y: (abs(y - row), y < row))
-        found[y] = (f" {one.curve.name}", one.style)
-    return found
 
 
 def _notes(drawn: dict[str, list[_Drawn]], units: Sequence[str]) -> list[Line]:

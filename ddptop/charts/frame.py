@@ -6,7 +6,7 @@ A painter gets a `Sheet`, which says what part of the axis is drawn on how many 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import msgspec
 
@@ -16,13 +16,17 @@ from ddptop.charts.plot import Behind, Cells, Overlay, mark_cells, plot_row
 from ddptop.charts.reading import Reading, reading
 from ddptop.charts.view import Area, View, visible
 from ddptop.view.series import Frame
-from ddptop.view.text import Line, Span, line, wrap
+from ddptop.view.text import Line, Span, cells_of, line, wrap
 from ddptop.view.text import width as cells_in
 
 GUTTER = 8
 """Least width of the value axis; longer labels widen it."""
 LEAST_CELLS = 8
 LEAST_ROWS = 2
+_NAMES = 16
+"""Cells at most for the curves' names at the right."""
+_LEAST_BESIDE = 40
+"""A narrower plot has no names beside it."""
 
 
 class Chart(msgspec.Struct, frozen=True):
@@ -44,6 +48,12 @@ class Chart(msgspec.Struct, frozen=True):
         """As much of the note as has room; the last that there is may have to be cut."""
         notes = (self.note, *self.shorter)
         return next((note for note in notes if cells_in(note) <= room), notes[-1])
+
+
+def cells_of_names(width: int, names: Iterable[str]) -> int:
+    """Cells at the right of a chart of that width for the names of its curves; 0 without room."""
+    cells = min(_NAMES, max((cells_of(name) + 1 for name in names), default=0))
+    return cells if width - GUTTER - cells >= _LEAST_BESIDE else 0
 
 
 class Sheet(msgspec.Struct, frozen=True):

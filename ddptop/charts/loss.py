@@ -15,12 +15,13 @@ import msgspec
 from msgspec.structs import replace
 
 from ddptop.charts import scale
-from ddptop.charts.braille import DOTS_X, Canvas
-from ddptop.charts.frame import Chart, Painted, Plot, Sheet, draw
+from ddptop.charts.braille import Canvas
+from ddptop.charts.frame import Chart, Painted, Plot, Sheet, cells_of_names, draw
 from ddptop.charts.plot import (
     Overlay,
     Plane,
     break_columns,
+    name_ends,
     tick_rows,
     value_range,
 )
@@ -86,13 +87,16 @@ def _validations(data: ChartData, since: float, until: float, dots: int) -> dict
     cuts = [at for at, _ in data.marks]
     chosen: dict[str, Points] = {}
     for name, points in data.scalars.items():
-        is_loss = is_of_evaluation(name) and "loss" in name.lower()
-        if is_loss and not any(_is_same(points, other) for other in chosen.values()):
+        if _is_validation(name) and not any(_is_same(points, other) for other in chosen.values()):
             chosen[name] = points
     return {
         name: replace(bin_points(points, since, until, dots, cuts), reach=dots)
         for name, points in itertools.islice(chosen.items(), len(VALIDATIONS))
     }
+
+
+def _is_validation(name: str) -> bool:
+    return is_of_evaluation(name) and "loss" in name.lower()
 
 
 def _is_same(one: Points, other: Points) -> bool:
@@ -229,22 +233,16 @@ def _draw_ranks(
     return named
 
 
-def _name_ends(
-    overlay: Overlay, plane: Plane, named: list[tuple[str, Columns, str]], keep: set[int]
-) -> None:
-    """Write each curve's name at its end, where there is room above or below it."""
-    canvas = plane.canvas
-    for name, columns, style in named:
-        ends = [(x, value) for x, value in enumerate(columns.mean) if value is not None]
-        if not ends:
-            continue
-        x, value = ends[-1]
-        row = canvas.rows - 1 - plane.axis.dot(value) // 4
-        start = min(x // DOTS_X + 1, canvas.columns) - len(name)
-        for y in (row + away for away in (-1, 1, -2, 2, -3, 3)):
-            if y not in keep and overlay.is_free(start, y, len(name), canvas, _RAW):
-                overlay.write(start, y, name, style)
-                break
+def _names(data: ChartData, options: ChartOptions) -> list[str]:
+    """Of the curves that may have a name at their end."""
+    names = [name for name in data.scalars if _is_validation(name)]
+    names += ["training"] if names else []
+    if options.mode == "rank":
+        return [*names, f"rank {options.rank}", "median"]
+    apart = [f"rank {rank}" for rank in (*data.apart, *data.odd)]
+    if options.mode == "ranks":
+        return [*names, f"rank {options.rank}", *apart]
+    return [*names, *apart, "median"] if apart else names
 
 
 def draw_chart(
@@ -264,7 +262,15 @@ def draw_chart(
         return _paint(sheet, plot, options, data.name)
 
     known = data.middle is not None or any(points.t for points in data.series.values())
-    return draw(data, options.view, width, height, paint, empty=None if known else data.empty)
+    return draw(
+        data,
+        options.view,
+        width,
+        height,
+        paint,
+        empty=None if known else data.empty,
+        names=cells_of_names(width, _names(data, options)),
+    )
 
 
 def _paint(sheet: Sheet, plot: LossPlot, options: ChartOptions, name: str) -> Painted:
@@ -286,11 +292,12 @@ def _paint(sheet: Sheet, plot: LossPlot, options: ChartOptions, name: str) -> Pa
         low = 0.0
     plane = Plane(canvas, scale.Scale(low, high, canvas.dots_y, logarithmic), plot.breaks)
     overlay = Overlay()
-    _name_ends(overlay, plane, _draw(plane, drawn, options), {sheet.rows - 1})
+    named = _draw(plane, drawn, options)
+    ends = name_ends(plane, named) if sheet.names else {}
     overlay.cross(canvas, plot.middle, *plot.ranks.values())
     said = form(max(values)) if values and max(values) > high else None
     return Painted(
-        [Plot(canvas, tick_rows(plane.axis, sheet.rows), _STYLES, overlay)],
+        [Plot(canvas, tick_rows(plane.axis, sheet.rows), _STYLES, overlay, ends)],
         [_note(plot, options, said), _note(plot, options, said, legend=False)],
         lambda found: _read(found, plot, options, name, form),
         scaling,

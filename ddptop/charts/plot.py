@@ -67,25 +67,28 @@ def tick_rows(
 
     if axis.logarithmic:
         return {row_of(v): f"{v:.3g}" for v in scale.log_ticks(axis.low, axis.high, most)}
-    values = _even_ticks(axis, most, unit, row_of)
-    step = values[1] - values[0] if len(values) > 1 else axis.high - axis.low
+    values, step = _even_ticks(axis, most, unit, row_of)
     return {row_of(value): label(value, step) for value in values}
 
 
 def _even_ticks(
     axis: scale.Scale, most: int, unit: float, row_of: Callable[[float], int]
-) -> list[float]:
-    """Round values at equal distances in rows, covering as much of the axis as possible."""
+) -> tuple[list[float], float]:
+    """Round values at equal distances in rows, covering as much of the axis as possible.
+
+    All are multiples of the number that is returned with them.
+    """
     low, high = axis.low / unit, axis.high / unit
     fine = [scale.value_ticks(low, high, number) for number in (*range(most, 1, -1), 2 * most)]
-    best, chosen = (False, 0), list[float]()
+    best, chosen = (False, 0), (list[float](), axis.high - axis.low)
     for values in fine:
+        step = (values[1] - values[0]) * unit if len(values) > 1 else chosen[1]
         for stride in range(1, max(2, len(values))):
             ticks = [value * unit for value in values[::stride]]
             told = (ticks[-1] - ticks[0]) / (axis.high - axis.low) if ticks else 0.0
             rank = told >= MOST_OF_IT, len(ticks)
             if best < rank and len(ticks) <= most and _are_even([row_of(one) for one in ticks]):
-                best, chosen = rank, ticks
+                best, chosen = rank, (ticks, step)
     return chosen
 
 
@@ -170,6 +173,23 @@ class Plane(msgspec.Struct, frozen=True):
             last = (x, bottom, top)
 
 
+def name_ends(plane: Plane, named: Sequence[tuple[str, Columns, str]]) -> dict[int, Span]:
+    """Names of curves and their styles by row: each as near to its curve's end as others leave."""
+    rows = plane.canvas.rows
+    wanted: list[tuple[int, Span]] = []
+    for name, columns, style in named:
+        known = [value for value in columns.mean if value is not None]
+        if known:
+            row = rows - 1 - plane.axis.dot(known[-1]) // DOTS_Y
+            wanted.append((row, (f" {name}", style)))
+    found: dict[int, Span] = {}
+    for row, span in sorted(wanted, key=lambda item: item[0]):
+        free = [y for y in range(rows) if y not in found]
+        if free:
+            found[min(free, key=lambda y: (abs(y - row), y < row))] = span
+    return found
+
+
 class Cells(Protocol):
     """What a plot is painted on: a braille canvas, or a stack of blocks."""
 
@@ -199,14 +219,14 @@ class Overlay(msgspec.Struct):
             for x in columns.not_finite:
                 self.write(x // DOTS_X, canvas.rows - 1, "✕", "bad")
 
-    def is_free(self, x: int, y: int, cells: int, canvas: Cells, shade: int = 0) -> bool:
-        """Whether neither a curve nor a text is in these cells; layers up to `shade` are none."""
+    def is_free(self, x: int, y: int, cells: int, canvas: Cells) -> bool:
+        """Whether neither a curve nor a text is in these cells; a band is none."""
         return (
             x >= 0
             and x + cells <= canvas.columns
             and 0 <= y < canvas.rows
             and all(
-                canvas.owner(place, y) <= shade and (place, y) not in self.cells
+                canvas.owner(place, y) <= 0 and (place, y) not in self.cells
                 for place in range(x, x + cells)
             )
         )

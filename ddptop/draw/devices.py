@@ -8,10 +8,10 @@ from msgspec.structs import replace
 
 from ddptop.charts.spark import spark
 from ddptop.draw.panels import short_name
-from ddptop.view.bars import bar
+from ddptop.view.bars import blocks
 from ddptop.view.device_help import slowed_by
 from ddptop.view.figures.columns import Column, Row
-from ddptop.view.figures.devices import FIGURES, heat, is_full, known, memory_share
+from ddptop.view.figures.devices import FIGURES, heat, known, spins
 from ddptop.view.host_words import has_several
 from ddptop.view.text import Line, clip, fill, fit, line, pad, width
 from ddptop_runner.base import units
@@ -19,7 +19,6 @@ from ddptop_runner.foreign.types import ForeignView
 from ddptop_runner.job.registry import AnyJob
 from ddptop_runner.judge.balance.imbalance import Figure, deviations
 from ddptop_runner.judge.balance.rank_devices import is_own
-from ddptop_runner.judge.balance.stuck import SPINNING_MEM_PERCENT, SPINNING_PERCENT, VERY_LOW_POWER
 from ddptop_runner.launch.gpus.usage import SMALL_CONTEXT_BYTES, unknown_holder
 from ddptop_runner.model.snapshot import GpuProcess, GpuSample
 
@@ -89,6 +88,7 @@ def device_lines(
         )
     )
     lines = [fit(line((head, "dim")), cells)]
+    unseen = first_seen(recent or {})
     for gpu, name, used, watts, held in zip(gpus, names, memory, power, holders, strict=True):
         who: Line = (
             (f" {label(gpu, hosts):>{index_cells - 2}} ", "strong"),
@@ -98,10 +98,10 @@ def device_lines(
             lines.append(fit((*who, (f"✗ {gpu.note or LOST_WORDS}", "bad")), cells))
             continue
         figures: Line = (
-            *bar(None if gpu.util_percent is None else gpu.util_percent / 100, util_cells),
+            *_bar("util", gpu, util_cells),
             (f"{units.percent(gpu.util_percent):>6} ", known(gpu.util_percent)),
-            *_recent((recent or {}).get(gpu.uuid or "", ()), spark_cells),
-            *_memory_bar(gpu, memory_bar_cells),
+            *_recent((recent or {}).get(gpu.uuid or "", ()), spark_cells, unseen),
+            *_bar("memory", gpu, memory_bar_cells),
             (f" {used:>{memory_cells}} ", known(gpu.mem_used_bytes)),
             (f"{units.celsius(gpu.temperature_c):>6} ", heat(gpu)),
             (f"{watts:>{power_cells}}  ", known(gpu.power_w)),
@@ -110,17 +110,32 @@ def device_lines(
     return lines
 
 
-def _recent(values: Sequence[float | None], cells: int) -> Line:
-    """How busy it was, as a curve that ends now."""
+def _recent(values: Sequence[float | None], cells: int, unseen: int) -> Line:
+    """How busy it was, as a curve."""
     if not cells:
         return ()
-    return ((small_curve(values, cells), "median"), (" ", ""))
+    return ((small_curve(values, cells, unseen), "median"), (" ", ""))
 
 
-def small_curve(values: Sequence[float | None], cells: int) -> str:
-    """Percents as a thin line, each dot the mean of the RECENT_BUCKETS that fall to it."""
+def first_seen(recent: Mapping[str, Sequence[float | None]]) -> int:
+    """How many of the oldest values are known of no device."""
+    known_ones = (
+        next((place for place, value in enumerate(values) if value is not None), len(values))
+        for values in recent.values()
+    )
+    return min(known_ones, default=0)
+
+
+def small_curve(values: Sequence[float | None], cells: int, unseen: int = 0) -> str:
+    """Percents as a thin line, each dot the mean of the RECENT_BUCKETS that fall to it.
+
+    Args:
+        values: of ten minutes, or as much of them as there is.
+        cells: of the curve.
+        unseen: how many of the oldest no device has: a short history begins at the left.
+    """
     dots = min(RECENT_BUCKETS, 2 * cells)
-    padded = [None] * (RECENT_BUCKETS - len(values)) + list(values)[-RECENT_BUCKETS:]
+    padded = [*list(values)[-RECENT_BUCKETS:][unseen:], *([None] * RECENT_BUCKETS)]
     shares: list[float | None] = []
     for dot in range(dots):
         first, last = dot * RECENT_BUCKETS // dots, (dot + 1) * RECENT_BUCKETS // dots
@@ -138,25 +153,12 @@ def label(gpu: GpuSample, hosts: Mapping[str, str] = NO_HOSTS) -> str:
     return f"{host}{gpu.index}m" if gpu.parent_uuid is not None else f"{host}{gpu.index}"
 
 
-def _memory_bar(gpu: GpuSample, cells: int) -> Line:
-    return bar(memory_share(gpu), cells, "warn" if is_full(gpu) else "median")
+def _bar(figure: str, gpu: GpuSample, cells: int) -> Line:
+    of = next(one.bar for one in FIGURES if one.key == figure and one.bar is not None)
+    return blocks(of.share(gpu), cells, of.style(gpu))
 
 
 # --- what is wrong with a device ------------------------------------------------------------------
-
-
-def spins(gpu: GpuSample) -> bool:
-    """Whether it reads full utilization at idle power, as when it waits in a collective.
-
-    Seen at one look only: whether its job is stuck takes longer to tell.
-    """
-    if gpu.util_percent is None or gpu.power_w is None or not gpu.power_limit_w:
-        return False
-    return (
-        gpu.util_percent >= SPINNING_PERCENT
-        and gpu.power_w < VERY_LOW_POWER * gpu.power_limit_w
-        and (gpu.mem_util_percent or 0) <= SPINNING_MEM_PERCENT
-    )
 
 
 def device_trouble(gpu: GpuSample, brief: bool = False) -> Line:
@@ -345,7 +347,7 @@ _HELD = Column("held", " used by", 20, flex=True)
 
 def device_columns(cells: int, names_differ: bool, label_cells: int = 4) -> tuple[Column, ...]:
     """The columns of a table of that width; `label_cells` is what names a device."""
-    curve = 30 if cells >= 150 else 20 if cells >= 120 else 15
+    curve = 30 if cells >= 150 else 15
     columns = [replace(_GPU, width=max(4, label_cells))]
     if cells >= 160 and names_differ:
         columns.append(Column("name", "device", 18, drop=10))
@@ -356,7 +358,7 @@ def device_columns(cells: int, names_differ: bool, label_cells: int = 4) -> tupl
             columns.append(Column(f"{one.key}_bar", "", BAR_CELLS, drop=one.bar.drop))
         columns.append(Column(one.key, one.title, one.width, ">", one.drop))
         if one.key == "util":
-            columns.append(Column("recent", "last 10m", curve, drop=4))
+            columns.append(Column("recent", "last 10m", curve, drop=7))
     return (*columns, _HELD)
 
 
@@ -367,6 +369,7 @@ def device_row(
     idle_s: Mapping[str, float],
     curve: int,
     *,
+    unseen: int = 0,
     brief: bool = False,
     hosts: Mapping[str, str] = NO_HOSTS,
 ) -> Row:
@@ -378,13 +381,14 @@ def device_row(
         recent: by UUID, how busy each was in the last ten minutes, in percent.
         idle_s: by UUID, for how long each has done nothing.
         curve: cells of its small curve.
+        unseen: as `first_seen` tells it.
         brief: whether there is no room for reasons.
         hosts: short names of the hosts, where there are several.
     """
     head = {
         "gpu": (f"{label(gpu, hosts):>3}", "strong"),
         "name": (short_name(gpu.name), "dim"),
-        "recent": (small_curve(recent.get(gpu.uuid or "", ()), curve), "median"),
+        "recent": (small_curve(recent.get(gpu.uuid or "", ()), curve, unseen), "median"),
     }
     if gpu.lost:
         return {**head, "held": line((f" ✗ {gpu.note or LOST_WORDS}", "bad"))}
@@ -393,7 +397,7 @@ def device_row(
         **head,
         **{one.key: one.styled(gpu) for one in shown},
         **{
-            f"{one.key}_bar": bar(one.bar.share(gpu), BAR_CELLS, one.bar.style(gpu))
+            f"{one.key}_bar": blocks(one.bar.share(gpu), BAR_CELLS, one.bar.style(gpu))
             for one in shown
             if one.bar is not None
         },

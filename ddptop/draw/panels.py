@@ -70,14 +70,14 @@ def cause_lines(
     head = line((f"{symbol[0]} ", style), (who_first(cause), "strong"))
     lines = [head]
     summary_rows = max(1, rows - 2) if rows <= 6 else rows // 2
-    lines += [line((text, "")) for text in wrap(cause.summary, cells - 2, summary_rows)]
+    lines += [line((text, "")) for text in wrap(cause.summary, cells - 3, summary_rows)]
     room = rows - len(lines) - (1 if cause.evidence or now else 0)
     tail = [text for text in last_lines if _CARETS.sub("", text)][-room:] if room > 1 else []
     lines += [line(("│ ", "faint"), (clip(text, cells - 4), "dim")) for text in tail]
     if (cause.evidence or now) and len(lines) < rows:
         keys = line((key("job.evidence"), "busy"), (" evidence", "dim")) if cause.evidence else ()
         label = "next  " if now else "saved  "
-        said = clip(now or cause.evidence or "", cells - 5 - len(label) - width(keys))
+        said = clip(now or cause.evidence or "", cells - 6 - len(label) - width(keys))
         lines.append(line((label, "title"), said, "   ", *keys))
     return [fit((("▌", "bad"), (" ", ""), *one), cells) for one in lines[:rows]]
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from ddptop.view.stacks import readable
 from ddptop_runner.base.errors import DdptopError
 from ddptop_runner.base.paths import owner_name
 from ddptop_runner.job.registry import JobView
@@ -47,7 +48,7 @@ def read(view: JobView, attempt: int | None = None) -> list[tuple[str, str]]:
             f"no evidence for {whose}", "evidence is saved when a rank fails or the job hangs"
         )
     last, *others = kept
-    sections = [(path.name, _text(path)) for path in _files(last)]
+    sections = [(path.name, _text(path, view.spec.cwd)) for path in _files(last)]
     sections.append((f"files in {last}", _listing(last)))
     if others:
         sections.append(
@@ -85,8 +86,10 @@ def _listing(folder: Path) -> str:
     return "\n".join(f"{path.stat().st_size:>10,}  {path.name}" for path in _files(folder))
 
 
-def _text(path: Path) -> str:
+def _text(path: Path, folder: str) -> str:
     text = sanitize(tail_bytes(path, SHOWN_BYTES)).rstrip()
+    if path.name.startswith("stacks-"):
+        text = readable(text, folder)
     cut = "" if path.stat().st_size <= SHOWN_BYTES else "[...]\n"
     return f"{cut}{text}" if text else "(empty)"
 

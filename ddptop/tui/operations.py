@@ -7,23 +7,18 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
 
 from ddptop.tui import messages
-from ddptop.view.host_words import host_of
 from ddptop.view.keys import key
 from ddptop.view.rank_words import launcher_in_words
-from ddptop_runner.base import bounded
 from ddptop_runner.base.clock import utc_now
 from ddptop_runner.base.errors import DdptopError, UsageError
-from ddptop_runner.base.paths import owner_in_words
 from ddptop_runner.foreign.types import ForeignView
 from ddptop_runner.job.registry import AnyJob, JobView
 from ddptop_runner.jobs import commands
-from ddptop_runner.store.log_clean import sanitize
 
 if TYPE_CHECKING:
     from ddptop.tui.app import DdptopApp
@@ -212,68 +207,6 @@ def remove(view: AnyJob) -> Operation:
     )
 
 
-def stacks_source(view: AnyJob) -> str:
-    """Where the stacks of a job come from, in words."""
-    if isinstance(view, ForeignView):
-        return "reading stacks with py-spy without pausing any process"
-    return "reading stacks from all ranks without pausing them" if view.is_live else "saved stacks"
-
-
-def read_stacks(view: AnyJob) -> list[tuple[str, str]]:
-    """Return the stack of each rank: of a live job, or from the evidence of an ended one.
-
-    Raises:
-        DdptopError: when the supervisor does not answer, or there is no evidence.
-    """
-    if isinstance(view, ForeignView):
-        return _foreign_stacks(view)
-    view = _own(view)
-    if view.is_live:
-        sections = []
-        for entry in commands.stacks(view)["stacks"]:
-            text = entry["text"] or f"no stacks: {entry['note'] or 'no reason given'}"
-            if entry.get("loader"):
-                text = f"{text}\n{entry['loader']}"
-            heading = f"{owner_in_words(entry['rank'])}   pid {entry['pid'] or 'n/a'}"
-            if (host := host_of(view.snapshot, entry["rank"])) is not None:
-                heading += f"   host {host}"
-            sections.append((heading, _clean(text).rstrip()))
-        return sections
-    from ddptop.sources.evidence_pages import stored_files
-
-    files = stored_files(view, None)
-    if not files:
-        raise DdptopError(
-            f"{view.job} has no saved stacks", "stacks are saved when a rank fails or hangs"
-        )
-    return [(path.stem.removeprefix("stacks-").replace("-", " "), _text(path)) for path in files]
-
-
-def _foreign_stacks(view: ForeignView) -> list[tuple[str, str]]:
-    from ddptop_runner.foreign import actions
-
-    if not view.is_live:
-        raise DdptopError(f"{view.job} is gone", "stacks can be read only from live processes")
-    return [
-        (
-            f"rank {one.rank}   pid {one.pid or 'n/a'}",
-            _clean(one.text or f"no stacks: {one.note or 'no reason given'}").rstrip(),
-        )
-        for one in actions.take_stacks(view.foreign.ranks)
-    ]
-
-
-def _text(path: Path) -> str:
-    try:
-        return _clean(bounded.read_text(path)).rstrip()
-    except OSError as error:
-        return f"cannot be read: {error}"
-
-
-def _clean(text: str) -> str:
-    return sanitize(text)
-
-
 # --- asked back, carried out, and told ------------------------------------------------------------
 
 
@@ -359,7 +292,9 @@ def show_stacks(app: DdptopApp, view: AnyJob) -> None:
     own = not isinstance(view, ForeignView)
     if own and view.is_live and app.refuses("signaling ranks to read their stacks"):
         return
-    _read_into(app, f"stacks for {view.job}", stacks_source(view), lambda: read_stacks(view))
+    from ddptop.sources import stacks
+
+    _read_into(app, f"stacks for {view.job}", stacks.hint(view), lambda: stacks.read(view))
 
 
 def show_evidence(app: DdptopApp, view: AnyJob, attempt: int | None) -> None:

@@ -56,6 +56,9 @@ def attention(view: AnyJob, now: dt.datetime, seen: Seen = ()) -> Attention:
     return Attention(judged.need, _well(view, snapshot, judged, now), "dim")
 
 
+NO_PROBLEMS, NONE_DETECTED = "no problems", "no problems detected"
+
+
 def next_step(view: AnyJob, needs: Attention, *, readonly: bool = False) -> str:
     """Which keys help now; empty if there is nothing to do."""
     return with_keys(_next_step(view, needs, readonly=readonly))
@@ -216,12 +219,12 @@ def _well(view: AnyJob, snapshot: NodeSnapshot, judged: Judged, now: dt.datetime
     if quiet is not None:
         return quiet
     if isinstance(view, ForeignView):
-        return "no problems detected"
+        return NONE_DETECTED
     if snapshot.step is None:
         return "running; no steps yet"
     doing = {_doing(rank, now) for rank in snapshot.ranks if rank.state == "running"}
     does = doing.pop() if len(doing) == 1 else None
-    return f"no problems: {does}" if does else "no problems"
+    return f"{NO_PROBLEMS}: {does}" if does else NO_PROBLEMS
 
 
 def _doing(rank: RankSample, now: dt.datetime) -> str | None:

@@ -1,18 +1,17 @@
-"""What a rank is doing, and since when it is an outlier, in one sentence. Pure."""
+"""What a rank is doing, in one sentence. Pure."""
 
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ddptop.view.odd import CALM
 from ddptop.view.rank_words import data_share, lasting_phase, sync_share
 from ddptop.view.text import Span
 from ddptop_runner.base import units
-from ddptop_runner.judge.balance.imbalance import MARKED_BY, Figure, RankDeviation
+from ddptop_runner.judge.balance.imbalance import RankDeviation
 from ddptop_runner.model import run_step
-from ddptop_runner.model.snapshot import Alert, RankSample
+from ddptop_runner.model.snapshot import RankSample
 from ddptop_runner.model.words import Phase
 
 TELLING_WAIT = 0.1
@@ -33,8 +32,6 @@ class Known:
     """What the sentence is made of."""
 
     apart: RankDeviation
-    alerts: Sequence[Alert]
-    """Those that name the rank."""
     ranks: int
     """How many there are."""
     now: dt.datetime
@@ -45,7 +42,7 @@ class Known:
 
 
 def sentence(rank: RankSample, known: Known) -> Span:
-    """`rank 3 is 38% slower than the median since 12:03:10; it spends ...`."""
+    """`rank 3 is evaluating (since 12:03:10); this is normal`; of an outlier an alert says it."""
     name = f"rank {rank.rank}" + (f" on {rank.host}" if known.several_hosts else "")
     if rank.state in ("failed", "exited", "stopped") or not known.live:
         return _ended(rank, known, name)
@@ -56,8 +53,8 @@ def sentence(rank: RankSample, known: Known) -> Span:
         return _still(rank, name, known), "bad" if rank.state in ("hung", "stuck") else style
     if rank.state == "starting" and rank.step is None:
         return f"{name} has not taken a step yet{_place(rank)}", "busy"
-    if odd := _odd(rank, known, name):
-        return odd, "warn"
+    if known.apart.outliers:
+        return "", ""
     phase = lasting_phase(rank, known.now)
     if phase in _DOING:
         since = "" if rank.phase_since is None else f" (since {_clock(rank.phase_since)})"
@@ -73,34 +70,6 @@ def _well(rank: RankSample, known: Known, name: str) -> Span:
         return f"{name} is training; there are no other ranks to compare it with", "ok"
     tail = _waits(rank)
     return f"{name} is close to the median of all {known.ranks} ranks{tail}", "ok"
-
-
-def _odd(rank: RankSample, known: Known, name: str) -> str:
-    """The figures in which it is an outlier, worst first; empty if none."""
-    apart, parts = known.apart, []
-    if "step_time" in apart.outliers:
-        since = _since(known, "step_time")
-        if apart.slower is None:
-            parts.append(f"is holding up the others{since}")
-        elif apart.own_time is not None:
-            parts.append(f"is busy {_percent(apart.slower)} longer per step than the median{since}")
-        else:
-            parts.append(f"is {_percent(apart.slower)} slower than the median{since}")
-    for figure, ratio in apart.odd_in:
-        if figure != "step_time" and ratio is not None:
-            side = "above" if ratio > 0 else "below"
-            parts.append(f"its {figure} is {_percent(ratio)} {side} the median")
-    if not parts:
-        return ""
-    said_of = "; ".join(parts)
-    first = f"'s {said_of[4:]}" if said_of.startswith("its ") else f" {said_of}"
-    return f"{name}{first}{_waits(rank)}"
-
-
-def _since(known: Known, figure: Figure) -> str:
-    """Since when, by the alert that marks it."""
-    told = [one.since for one in known.alerts if MARKED_BY.get(one.id) == figure]
-    return f" since {_clock(min(told))}" if told else ""
 
 
 def _waits(rank: RankSample) -> str:

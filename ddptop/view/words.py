@@ -158,9 +158,10 @@ def severity(of: str) -> Span:
 
 
 def event_style(event: Event) -> str:
-    """The style of an event: an exit with status 0 is no reason to look."""
-    is_good_exit = event.type in ("rank_exited", "launcher_exited") and event.exit_code == 0
-    return "dim" if is_good_exit else _EVENT_STYLES.get(event.type, "dim")
+    """The style of an event: an exit with status 0, or one that ddptop caused, is no news."""
+    is_exit = event.type in ("rank_exited", "launcher_exited")
+    expected = event.exit_code == 0 or (event.data or {}).get("by_us", False)
+    return "dim" if is_exit and expected else _EVENT_STYLES.get(event.type, "dim")
 
 
 def event_words(kind: str) -> str:

@@ -258,7 +258,7 @@ class TestStacks:
             await pilot.press("t")
             await until(pilot, lambda: len(app.screen.query(".text")) == 4)
             texts = [str(static.content) for static in app.screen.query(Static)]
-            assert any('File "train.py", line 81 in step' in text for text in texts)
+            assert any(text.startswith("at      train.py:81 in step") for text in texts)
 
     async def test_everything_kept_at_the_failure_is_one_key_away(
         self, frozen: Path, make_app: MakeApp

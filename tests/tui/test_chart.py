@@ -168,7 +168,20 @@ class TestChart:
         assert "rank 3 +50%" in plain(drawn.note)
         for y, index in bad:
             before = sum(len(text) for text, _ in drawn.lines[y][:index])
-            assert before >= 8 + 24
+            assert before >= 8 + 21
+
+    def test_names_stand_at_the_ends_of_their_curves(self) -> None:
+        series = {
+            0: points([2.0] * 100),
+            1: points([2.0] * 50 + [4.0] * 50),
+            2: points([2.0] * 100),
+        }
+        data = ChartData(series, since=0, until=100)
+        lines = draw_chart(data, ChartOptions(mode="rank", rank=1), 80, 16).lines
+        ends = {plain(line)[-6:].strip(): y for y, line in enumerate(lines)}
+        rows = [y for y, line in enumerate(lines) if any(s == "chosen" for _, s in line)]
+        assert ends["rank 1"] == rows[0], "the highest row with its curve"
+        assert ends["median"] > ends["rank 1"] + 3
 
     def test_one_rank_and_all_ranks(self) -> None:
         data = ChartData({r: points([2.0 + r] * 100) for r in range(2)}, since=0, until=100)
@@ -292,6 +305,14 @@ def test_the_ticks_of_a_value_axis_are_evenly_spaced(rows: int) -> None:
         assert not apart or max(apart) - min(apart) <= (min(apart) >= 3), (low, high, found)
     full = [len(tick_rows(scale.Scale(0.0, top, 4 * rows), rows)) for top in (1.0, 3.0, 4.1, 8.8)]
     assert rows < 5 or min(full) >= 2
+
+
+def test_a_label_is_the_value_of_its_row() -> None:
+    for high in (4.7, 4.8, 4.9, 5.0, 5.1):
+        for rows in range(4, 20):
+            axis = scale.Scale(2.2, high, 4 * rows)
+            for row, label in tick_rows(axis, rows).items():
+                assert row == rows - 1 - axis.dot(float(label)) // 4, (high, rows, label)
 
 
 class TestAStartThatFlattens:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from ddptop.charts.devices import figures_of, pause_s
-from ddptop.draw.devices import small_curve, unevenness, wasted_words
+from ddptop.draw.devices import first_seen, small_curve, unevenness, wasted_words
 from ddptop.sources.device_history import RECENT, DeviceHistorySource, Ring
 from ddptop.sources.snapshot import Wish
 from ddptop.view.text import plain
@@ -85,6 +85,12 @@ def test_what_is_not_known_is_neither_idle_nor_drawn() -> None:
     assert small_curve(history.recent[uuid(0)], 12).strip() == ""
     assert small_curve([0.0] * RECENT, 12) == "⣀" * 12
     assert small_curve([None] * 30 + [100.0] * 30, 12) == " " * 6 + "⠉" * 6
+    recent = {"a": [None] * 30 + [100.0] * 30, "b": [None] * 45 + [0.0] * 15}
+    assert first_seen(recent) == 30
+    assert [small_curve(one, 12, 30) for one in recent.values()] == [
+        "⠉" * 6 + " " * 6,
+        " " * 3 + "⣀" * 3 + " " * 6,
+    ], "a short history begins at the left, on one axis for all devices"
     assert len(small_curve([50.0] * RECENT, 30)) == 30
 
 

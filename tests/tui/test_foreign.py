@@ -280,7 +280,7 @@ class TestJobScreen:
             await settle(pilot)
             await pilot.press("t")
             await until(pilot, lambda: "train.py:8 in step" in said(app))
-            assert "rank 3   pid 4724" in said(app)
+            assert "ranks 0-3" in said(app)
             assert "py-spy" in said(app)
 
 

@@ -35,7 +35,7 @@ class TestDevices:
         lines = devices.device_lines([one], 80, lambda _: (("rank 0", "dim"),))
         assert texts(lines) == [
             "   util                  memory                         temp     power  used by",
-            " 0 ━━━━━━━╸───────   50% ━━━━━━━╸─────── 40.0/80.0 GiB  88 °C 612/700 W  rank 0",
+            " 0 ■■■■■■■▪·······   50% ■■■■■■■▪······· 40.0/80.0 GiB  88 °C 612/700 W  rank 0",
         ]
         assert ("88 °C ".rjust(7), "warn") in lines[1]
 
@@ -45,7 +45,7 @@ class TestDevices:
         for line in devices.device_lines(gpus, cells, lambda g: ((f"rank {g.index}", ""),)):
             assert width(line) == cells
 
-    def test_unknown_figures_are_n_a_and_dotted(self) -> None:
+    def test_unknown_figures_are_n_a_without_a_bar(self) -> None:
         blank = msgspec.structs.replace(
             gpu(0),
             util_percent=None,
@@ -55,7 +55,7 @@ class TestDevices:
         )
         text = texts(devices.device_lines([blank], 80, lambda _: ()))[1]
         assert text.count("n/a") == 4
-        assert "━" not in text
+        assert "■" not in text and "·" not in text
         assert "0%" not in text
 
     def test_a_lost_device_says_so(self) -> None:

@@ -13,7 +13,7 @@ from tests.tui.fake_home import NOW, ago
 from tests.tui.own_views import rank
 
 from ddptop_runner.judge.balance.imbalance import RankDeviation
-from ddptop_runner.model.snapshot import Alert, RankSample
+from ddptop_runner.model.snapshot import RankSample
 
 
 @pytest.fixture(autouse=True)
@@ -25,16 +25,12 @@ def _in_utc(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     time.tzset()
 
 
-SLOW = RankDeviation(step_time=0.38, outliers=frozenset({"step_time"}))
-WELL = Known(RankDeviation(step_time=0.01), (), 8, NOW, True)
+WELL = Known(RankDeviation(step_time=0.01), 8, NOW, True)
 
 
 def running(**more: object) -> RankSample:
     values = {"state": "running", "step": 1203, "step_time_s": 0.3, "loss": 2.0}
     return rank(3, **{**values, **more})
-
-
-ALERT = Alert(id="straggler", severity="warning", ranks=[3], message="m", since=ago(300))
 
 
 def test_both_waits_are_told_where_one_is_worth_saying() -> None:
@@ -46,24 +42,10 @@ def test_both_waits_are_told_where_one_is_worth_saying() -> None:
     assert "waiting" not in sentence(running(data_wait_s=0.02, sync_s=0.02), WELL)[0]
 
 
-def test_a_slow_rank_says_since_when_and_for_what_it_waits() -> None:
-    known = replace(WELL, apart=SLOW, alerts=(ALERT,))
-    text, style = sentence(running(data_wait_s=0.123), known)
-    assert text == (
-        "rank 3 is 38% slower than the median since 11:55:00; it spends 41% of its time waiting "
-        "for data"
-    )
-    assert style == "warn"
-
-
-def test_where_all_steps_take_equally_long_its_own_time_tells() -> None:
-    slow = RankDeviation(step_time=0.0, own_time=0.4, outliers=frozenset({"step_time"}))
-    known = replace(WELL, apart=slow, alerts=(ALERT,))
-    assert sentence(running(), known)[0] == (
-        "rank 3 is busy 40% longer per step than the median since 11:55:00"
-    )
-    unknown = replace(known, apart=RankDeviation(outliers=frozenset({"step_time"})))
-    assert sentence(running(), unknown)[0] == "rank 3 is holding up the others since 11:55:00"
+def test_of_an_outlier_the_alert_says_it_and_nothing_is_said_twice() -> None:
+    for figure in ("step_time", "memory"):
+        apart = RankDeviation(outliers=frozenset({figure}))
+        assert sentence(running(), replace(WELL, apart=apart)) == ("", "")
 
 
 @pytest.mark.parametrize(
@@ -113,12 +95,6 @@ def test_of_a_foreign_rank_it_says_why_nothing_is_known() -> None:
 
 def test_one_rank_has_nobody_to_be_compared_with() -> None:
     assert "no other rank" in sentence(running(), replace(WELL, ranks=1))[0]
-
-
-def test_a_memory_outlier_is_said_too() -> None:
-    apart = RankDeviation(memory=0.27, outliers=frozenset({"memory"}))
-    said = sentence(running(), replace(WELL, apart=apart))
-    assert said == ("rank 3's memory is 27% above the median", "warn")
 
 
 class TestTrend:

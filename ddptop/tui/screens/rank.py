@@ -164,7 +164,7 @@ class RankScreen(JobBound):
             apart = detail.deviations.get(self.rank, _NOTHING)
             facts = fact_lines(rank, apart, state, now, view.is_live)
             about = explain_rank(rank, apart, now, view.is_live)
-            said = self._sentence(detail, rank, alerts, snapshot)
+            said = self._sentence(detail, rank, snapshot)
             self._head.show(
                 said, facts if height >= 32 else facts[: 2 if height >= 20 else 1], about
             )
@@ -198,14 +198,11 @@ class RankScreen(JobBound):
             "dim",
         )
 
-    def _sentence(
-        self, detail: JobDetail, rank: RankSample, alerts: list[Alert], snapshot: Snapshot
-    ) -> Span:
+    def _sentence(self, detail: JobDetail, rank: RankSample, snapshot: Snapshot) -> Span:
         view, state = detail.view, detail.view.snapshot
         assert state is not None
         known = Known(
             apart=detail.deviations.get(self.rank, _NOTHING),
-            alerts=[alert for alert in alerts if self.rank in alert.ranks],
             ranks=len(state.ranks),
             now=snapshot.taken_at,
             live=view.is_live,

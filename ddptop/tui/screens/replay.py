@@ -38,7 +38,6 @@ class ReplayScreen(JobScreen, inherit_bindings=False):
     DEFAULT_CSS = """
     /* the timeline has a legend where there is room */
     ReplayScreen.-tall #timeline { height: 4; }
-    ReplayScreen ToastRack { margin: 0 0 5 0; }
     """
 
     BINDINGS = [*Screen.BINDINGS, *bindings(REPLAY)]

@@ -16,11 +16,19 @@ from ddptop.tui.actions import EVIDENCE, FINDINGS, HELP, STACKS, UNSEEN, binding
 from ddptop.tui.prefs.keymap import help_hint
 from ddptop.tui.screens.pager import PagerScreen
 from ddptop.view.keys import with_keys
+from ddptop.view.text import cells_of
 
 READING = (
     "{move.down}, {move.up}, {move.page_down}, {move.page_up}, {move.first}, and {move.last} "
     "scroll; esc, q, or the key that opened the dialog closes it"
 )
+
+MORE = "; {move.down} and {move.up} scroll"
+LEAST_CELLS, MOST_CELLS = 40, 112
+BESIDE, ABOVE = 5, 5
+"""Cells beside the widest line and rows above and below the text: border, padding, title, hint."""
+_STYLES = {"▲": "warn", "✗": "bad"}
+"""Of a heading, by the symbol that it starts with."""
 
 
 class SectionsScreen(PagerScreen):
@@ -29,14 +37,16 @@ class SectionsScreen(PagerScreen):
     DEFAULT_CSS = """
     SectionsScreen { align: center middle; background: $background 60%; }
     SectionsScreen > Vertical {
-        width: 92%; height: 90%; background: $surface; border: round $panel; padding: 0 1;
+        height: auto; background: $surface; border: round $panel; padding: 0 1;
         border-subtitle-color: $secondary;
     }
     SectionsScreen .title { text-style: bold; }
     SectionsScreen .hint { color: $foreground 62%; margin-bottom: 1; }
     SectionsScreen .head { color: $secondary; text-style: bold; }
+    SectionsScreen .head.warn { color: $warning; }
+    SectionsScreen .head.bad { color: $error; }
     SectionsScreen .text { margin: 0 0 1 2; }
-    SectionsScreen VerticalScroll { scrollbar-size: 1 1; }
+    SectionsScreen VerticalScroll { height: auto; scrollbar-size: 1 1; }
     """
 
     BINDINGS = [
@@ -101,17 +111,29 @@ class SectionsScreen(PagerScreen):
         scroll = self.query_one(VerticalScroll)
         scroll.remove_children()
         for heading, text in sections:
-            scroll.mount(Static(heading, classes="head", markup=False))
+            style = _STYLES.get(heading[:1], "")
+            scroll.mount(Static(heading, classes=f"head {style}", markup=False))
             scroll.mount(Static(text, classes="text", markup=False))
-        self.call_after_refresh(self._hint_at_more)
+        self._fit()
 
     def on_resize(self) -> None:
-        """Say that there is more below, where there is."""
+        """Take no more room than there is."""
+        self._fit()
+
+    def _fit(self) -> None:
+        """Make the box as large as what is in it, and say that there is more below, if there is."""
+        lines = [self._title, self._hint + with_keys(MORE)]
+        for heading, text in self._sections or []:
+            lines += [heading, *(f"  {line}" for line in text.splitlines())]
+        box = self.query_one(Vertical)
+        needed = max(map(cells_of, lines)) + BESIDE
+        box.styles.width = max(LEAST_CELLS, min(needed, MOST_CELLS, self.size.width * 92 // 100))
+        scroll = self.query_one(VerticalScroll)
+        scroll.styles.max_height = max(1, self.size.height * 9 // 10 - ABOVE)
         self.call_after_refresh(self._hint_at_more)
 
     def _hint_at_more(self) -> None:
         if not self.is_mounted or not self.is_attached:
             return
         more = self.query_one(VerticalScroll).max_scroll_y > 0
-        scroll = with_keys("; {move.down} and {move.up} scroll")
-        self.query_one(".hint", Static).update(f"{self._hint}{scroll if more else ''}")
+        self.query_one(".hint", Static).update(f"{self._hint}{with_keys(MORE) if more else ''}")

@@ -13,6 +13,7 @@ from ddptop.draw.devices import (
     common_name,
     device_columns,
     device_row,
+    first_seen,
     heaviest_first,
     label,
     process_row,
@@ -44,6 +45,7 @@ class DevicesTable(Table):
         self._gpus: Sequence[GpuSample] = ()
         self._owners: Owners = {}
         self._history = NOTHING
+        self._unseen = 0
         self._said: Line = ()
         self._here = ""
         self._hosts: Mapping[str, str] = {}
@@ -68,6 +70,7 @@ class DevicesTable(Table):
         """
         self._gpus, self._owners, self._said, self._here = gpus, owners, said, here
         self._history = history or NOTHING
+        self._unseen = first_seen(self._history.recent)
         self.refill()
 
     def refill(self) -> None:
@@ -93,6 +96,7 @@ class DevicesTable(Table):
             self._history.recent,
             self._history.idle_s,
             next((c.width for c in self._columns if c.key == "recent"), 0),
+            unseen=self._unseen,
             brief=self.size.width < 140,
             hosts=self._hosts,
         )

@@ -189,7 +189,7 @@ class RankHead(LinesView):
         first, *more = wrap(text, width - 6, SENTENCE_ROWS)
         strong = style if style in ("bad", "warn") else "strong"
         head = line(" ", (f"{symbol} ", style), (first, strong))
-        lines = [head, *(line("   ", (one, strong)) for one in more)]
+        lines = [head, *(line("   ", (one, strong)) for one in more)] if text else []
         gap = "   " if width >= 100 else "  "
         rows = [(*parts[0], *fill(parts[1:], width - 11, gap)) for parts in self._facts]
         return [fit(one, width) for one in (*lines, *rows)]

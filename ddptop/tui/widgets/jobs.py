@@ -12,7 +12,7 @@ from ddptop.draw.foreign import damaged_line, unreadable_line
 from ddptop.tui.widgets.lines import LinesView
 from ddptop.tui.widgets.table import Table
 from ddptop.view import words
-from ddptop.view.attention import next_step
+from ddptop.view.attention import NO_PROBLEMS, NONE_DETECTED, next_step
 from ddptop.view.figures.columns import fit_columns
 from ddptop.view.figures.jobs import (
     COLUMN_OF_ORDER,
@@ -225,7 +225,10 @@ class JobsTable(Table):
 
 
 class Said(LinesView):
-    """As many rows as it is given: the sentence, and in the last one what to do next."""
+    """The sentence in as many rows as it is given, and in the last one what to do next.
+
+    Where there is nothing to say, it shows the job's command.
+    """
 
     def __init__(self) -> None:
         super().__init__(id="said")
@@ -244,7 +247,10 @@ class Said(LinesView):
         cell = sentence_cell(self._one.attention)
         style = cell[0][1]
         rows = height if height < 3 else height - 1
-        texts = wrap(plain(cell), width - 4, rows)
+        said = plain(cell)
+        if said in (NO_PROBLEMS, NONE_DETECTED):  # the row says so
+            said = sanitize(self._one.view.command)
+        texts = wrap(said, width - 4, rows)
         step = next_step(self._one.view, self._one.attention, readonly=self._readonly)
         lines = [line(("▌ ", style), (text, "" if style == "dim" else style)) for text in texts]
         if step and len(lines) < height:

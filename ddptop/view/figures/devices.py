@@ -15,11 +15,15 @@ import msgspec
 from ddptop.view.text import Span
 from ddptop_runner.base import units
 from ddptop_runner.base.units import NOT_AVAILABLE
+from ddptop_runner.judge.balance.stuck import SPINNING_MEM_PERCENT, SPINNING_PERCENT, VERY_LOW_POWER
 from ddptop_runner.launch.gpus.usage import is_hot
 from ddptop_runner.model.snapshot import GpuSample
 
 FULL_SHARE = 0.95
 """From here on a memory bar is drawn as a warning."""
+
+BUSY_PERCENT = 80.0
+"""From here on the bar of a load is drawn as one of a device that works."""
 
 Text = Callable[[GpuSample], str]
 
@@ -29,7 +33,7 @@ class Bar(NamedTuple):
 
     share: Callable[[GpuSample], float | None]
     drop: int
-    style: Callable[[GpuSample], str] = lambda gpu: "busy"
+    style: Callable[[GpuSample], str]
 
 
 class Plain(NamedTuple):
@@ -101,6 +105,25 @@ def memory_share(gpu: GpuSample) -> float | None:
 def is_full(gpu: GpuSample) -> bool:
     """Whether hardly any memory is left."""
     return (memory_share(gpu) or 0.0) >= FULL_SHARE
+
+
+def spins(gpu: GpuSample) -> bool:
+    """Whether it reads full utilization at idle power, as when it waits in a collective.
+
+    Seen at one look only: whether its job is stuck takes longer to tell.
+    """
+    if gpu.util_percent is None or gpu.power_w is None or not gpu.power_limit_w:
+        return False
+    return (
+        gpu.util_percent >= SPINNING_PERCENT
+        and gpu.power_w < VERY_LOW_POWER * gpu.power_limit_w
+        and (gpu.mem_util_percent or 0) <= SPINNING_MEM_PERCENT
+    )
+
+
+def _load(gpu: GpuSample) -> str:
+    """The style of its utilization: working, partly idle, or only seeming to work."""
+    return "warn" if spins(gpu) else "ok" if (gpu.util_percent or 0.0) >= BUSY_PERCENT else "busy"
 
 
 def number(value: float | None, unit: str = "") -> str:
@@ -176,7 +199,7 @@ FIGURES: tuple[DeviceFigure, ...] = (
         key="util", fields={"util_percent": "utilization"},
         text=lambda gpu: units.percent(gpu.util_percent),
         title="util", width=5,
-        bar=Bar(lambda gpu: None if gpu.util_percent is None else gpu.util_percent / 100, 6),
+        bar=Bar(lambda gpu: None if gpu.util_percent is None else gpu.util_percent / 100, 4, _load),
         plain=Plain("UTIL", lambda gpu: number(gpu.util_percent, "%")),
         detail=("load", "SM"), records=True,
         explain=lambda gpu: (
@@ -198,7 +221,7 @@ FIGURES: tuple[DeviceFigure, ...] = (
         text=lambda gpu: units.size_of(gpu.mem_used_bytes, gpu.mem_total_bytes),
         style=lambda gpu: "warn" if is_full(gpu) else known(gpu.mem_used_bytes),
         title="memory", width=13,
-        bar=Bar(memory_share, 7, lambda gpu: "warn" if is_full(gpu) else "median"),
+        bar=Bar(memory_share, 6, lambda gpu: "warn" if is_full(gpu) else "median"),
         plain=Plain("MEM GIB", _memory_gib),
         detail=("memory", "used"), records=True,
         explain=lambda gpu: "Used by all processes, excluding memory reserved by the driver.",

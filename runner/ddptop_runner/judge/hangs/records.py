@@ -27,7 +27,7 @@ _THREAD = re.compile(r"^(?:Current thread|Thread)\b", re.MULTILINE)
 _FAULTHANDLER_FRAME = re.compile(r'^ +File "(?P<file>.+)", line (?P<line>\d+) in (?P<name>.+)$')
 _PY_SPY_FRAME = re.compile(r"^ +(?P<name>.+) \((?P<file>[^()]+):(?P<line>\d+)\)$")
 _NOT_THE_SCRIPT = re.compile(
-    r"(^|/)(site-packages|dist-packages|lib/python\d|ddptop_runner/probe)(/|\.|$)|^<frozen "
+    r"(^|/)(site-packages|dist-packages|lib/python\d|ddptop_runner)(/|\.|$)|^<frozen "
 )
 _STACKS = re.compile(r"^stacks-rank-(\d+)\.txt$")
 
@@ -47,10 +47,21 @@ def main_thread(text: str) -> list[str]:
     named = [block for block in blocks if '"MainThread"' in block.partition("\n")[0]]
     frames = []
     for line in (named or blocks[-1:])[0].splitlines()[1:]:
-        found = _FAULTHANDLER_FRAME.match(line) or _PY_SPY_FRAME.match(line)
-        if found is not None:
-            frames.append(f"{found['file']}:{found['line']} in {found['name']}")
+        if (frame := read_frame(line)) is not None:
+            file, number, name = frame
+            frames.append(f"{file}:{number} in {name}")
     return frames
+
+
+def read_frame(line: str) -> tuple[str, str, str] | None:
+    """(file, line number, function) of a line that faulthandler or py-spy wrote of a frame."""
+    found = _FAULTHANDLER_FRAME.match(line) or _PY_SPY_FRAME.match(line)
+    return None if found is None else (found["file"], found["line"], found["name"])
+
+
+def is_script(file: str) -> bool:
+    """Whether a file is the training script's own: no library's, and not ddptop's."""
+    return bool(file) and not _NOT_THE_SCRIPT.search(file)
 
 
 def place(text: str) -> str | None:
@@ -66,7 +77,7 @@ def of_crash(text: str) -> str | None:
 
 
 def _innermost(frames: list[str]) -> str | None:
-    own = [frame for frame in frames if not _NOT_THE_SCRIPT.search(frame.rpartition(":")[0])]
+    own = [frame for frame in frames if is_script(frame.rpartition(":")[0])]
     return next(iter(own or frames), None)
 
 

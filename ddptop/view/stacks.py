@@ -1,0 +1,107 @@
+"""Stacks for a person: the script's frames first, then the library calls that they are in."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from ddptop_runner.base.units import name_ranks
+from ddptop_runner.judge.hangs.records import is_script, read_frame
+
+_LIBRARY = re.compile(r"^.*/(?:(?:site|dist)-packages|lib/python\d[\d.]*)/")
+_OWN = re.compile(r"(^|/)ddptop_runner/")
+_HEAD = re.compile(r"^(?:Current thread|Thread)\b")
+_HOW = re.compile(r" \([a-z ]+\)")
+_AT, _INSIDE, _NEXT = "at      ", "inside  ", "        "
+
+Thread = tuple[str, "list[tuple[str, str]]"]
+"""The line that names it; (file, frame as a person reads it), the innermost first."""
+
+
+def readable(text: str, folder: str | None = None) -> str:
+    """What faulthandler or py-spy wrote, without ddptop's own frames and threads.
+
+    Args:
+        text: their words; lines that are no frames stay as they are.
+        folder: the job's working directory; its files are named from there.
+    """
+    parts: list[str] = []
+    threads: list[Thread] = []
+    for line in text.splitlines():
+        if _HEAD.match(line):
+            threads.append((line, []))
+        elif threads and (frame := read_frame(line)) is not None:
+            file, number, name = frame
+            if not _OWN.search(file):
+                threads[-1][1].append((file, f"{_short(file, folder)}:{number} in {name}"))
+        elif threads and line.startswith(" "):  # a native frame, or that there are more
+            threads[-1][1].append(("", line.strip()))
+        elif line:
+            parts += _threads(threads)
+            threads = []
+            parts.append(line)
+    return "\n".join([*parts, *_threads(threads)]) or text
+
+
+def together(stacks: Iterable[tuple[str, str, str]]) -> list[tuple[str, str]]:
+    """Headings and texts; ranks at the same place share one, and the fewest come first.
+
+    Args:
+        stacks: of each process: `rank 3` or another name, what else its heading says, its text.
+    """
+    groups: dict[str, list[tuple[str, str]]] = {}
+    for name, about, text in stacks:
+        groups.setdefault(text, []).append((name, about))
+    by_size = sorted(groups.items(), key=lambda one: len(one[1]))
+    return [(_heading(members), text) for text, members in by_size]
+
+
+def _heading(members: Sequence[tuple[str, str]]) -> str:
+    if len(members) == 1:
+        return "   ".join(filter(None, members[0]))
+    numbers = [name.removeprefix("rank ") for name, _ in members]
+    if all(number.isdigit() for number in numbers):
+        return name_ranks([int(number) for number in numbers])
+    return ", ".join(name for name, _ in members)
+
+
+def _threads(threads: list[Thread]) -> list[str]:
+    """The main thread, then the others, each under its name."""
+    if not threads:
+        return []
+    main = next((one for one in threads if '"MainThread"' in one[0]), threads[-1])
+    others = [one for one in threads if one is not main and one[1]]
+    lines = _frames(main[1])
+    for head, frames in others:
+        lines += ["", _HOW.sub("", head).rstrip(":"), *_frames(frames)]
+    return lines
+
+
+def _frames(frames: list[tuple[str, str]]) -> list[str]:
+    """The script's frames, and below them the calls in which the innermost one is."""
+    own = [place for place, (file, _) in enumerate(frames) if is_script(file)]
+    if not own:
+        return _column(_INSIDE, [text for _, text in frames])
+    script: list[str] = []
+    for place, behind in zip(own, [*own[1:], own[-1] + 1], strict=True):
+        script.append(frames[place][1])
+        if between := behind - place - 1:
+            script.append(f"... {between} library frame{'s'[: between > 1]}")
+    return [
+        *_column(_AT, script),
+        *_column(_INSIDE, [text for _, text in frames[: own[0]]]),
+    ]
+
+
+def _column(word: str, texts: Sequence[str]) -> list[str]:
+    return [f"{_NEXT if place else word}{text}" for place, text in enumerate(texts)]
+
+
+def _short(file: str, folder: str | None) -> str:
+    """`torch/autograd/graph.py` of a library's file; the script's from the working directory."""
+    if folder is not None and Path(file).is_relative_to(folder):
+        inside = str(Path(file).relative_to(folder))
+        if "site-packages" not in inside:
+            return inside
+    return _LIBRARY.sub("", file)

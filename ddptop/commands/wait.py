@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import time
+
 from ddptop.commands.unguarded import KeptGuarded, taken_up
 from ddptop_runner.job.registry import JobView
 from ddptop_runner.jobs.commands import wait_until_ended
-from ddptop_runner.jobs.slurm_queue import find
+from ddptop_runner.jobs.slurm_queue import wait_until_started
 
 STOPPED = 4
 LOST = 5
@@ -14,7 +16,9 @@ NOT_WORTH_REQUEUEING = 93
 
 def run(job: str | None, timeout_s: float | None) -> int:
     """Wait, then return the exit status for the job's final state."""
-    return exit_status(wait_until_ended(taken_up(find(job)), timeout_s, KeptGuarded()))
+    began_s = time.monotonic()
+    view = taken_up(wait_until_started(job, timeout_s))
+    return exit_status(wait_until_ended(view, timeout_s, KeptGuarded(), began_s))
 
 
 def exit_status(view: JobView) -> int:

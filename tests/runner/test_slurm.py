@@ -15,7 +15,13 @@ import pytest
 from ddptop.commands import ls, status, status_watch, wait
 from tests.runner.builders import LONG_AGO, gone, put_job
 
-from ddptop_runner.base.errors import ControlError, UsageError, WaitTimeoutError
+from ddptop_runner.base.errors import (
+    ControlError,
+    DdptopError,
+    NoSuchJobError,
+    UsageError,
+    WaitTimeoutError,
+)
 from ddptop_runner.base.paths import RunFolder
 from ddptop_runner.job.registry import read_job
 from ddptop_runner.jobs import archive, commands, launch, slurm_queue, slurm_reach
@@ -336,3 +342,32 @@ def test_a_job_that_slurm_has_just_started_again_is_not_lost(ddptop_home, tmp_pa
     now = dt.datetime.now(dt.timezone.utc).strftime("%Y-%m-%dT%H:%M:%S")
     printed = _printed("RUNNING", "None").replace("2026-11-22T12:00:00", now)
     assert slurm_queue.as_queued(read_job(_requeued(tmp_path, monkeypatch, printed))).is_live
+
+
+def test_a_job_that_slurm_has_not_started_is_waited_for(ddptop_home, tmp_path, monkeypatch):
+    squeue = tmp_path / "squeue"
+    squeue.write_text(f"#!/bin/sh\ncat <<'E'\n{_printed('PENDING', 'Priority')}\nE\n")
+    squeue.chmod(0o700)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+    monkeypatch.setenv("SLURM_CONF", "/dev/null")
+    with pytest.raises(NoSuchJobError, match=r"has not started: .* 7 is pending \(Priority\)"):
+        status.run("j", as_json=False)
+    with pytest.raises(WaitTimeoutError, match="j has not started"):
+        wait.run("j", timeout_s=0.0)
+    with pytest.raises(NoSuchJobError, match="no job named 'other'"):
+        wait.run("other", timeout_s=None)
+
+    ended = {"state": "finished", "ended_at": LONG_AGO}
+    with monkeypatch.context() as patch:
+        patch.setattr(time, "sleep", lambda _: put_job("j", ended))
+        assert wait.run("j", timeout_s=None) == 0
+
+
+def test_a_job_that_leaves_the_queue_without_starting_is_no_longer_waited_for(
+    ddptop_home, monkeypatch
+):
+    queues = iter([slurm.queue_of(_printed("PENDING", "Priority")), []])
+    monkeypatch.setattr(slurm_queue, "read_queue", lambda: slurm_queue.Queue(jobs=next(queues)))
+    monkeypatch.setattr(slurm_queue, "POLL_S", 0.0)
+    with pytest.raises(DdptopError, match=r"Slurm job 7 ended without starting j; see .*slurm-7"):
+        wait.run("j", timeout_s=None)

@@ -201,6 +201,7 @@ def wait_until_ended(
     view: JobView,
     timeout_s: float | None = None,
     at_each_look: Callable[[JobView], object] | None = None,
+    began_s: float | None = None,
 ) -> JobView:
     """The job's last view, once no process of it is left.
 
@@ -208,12 +209,14 @@ def wait_until_ended(
         view: the job.
         timeout_s: how long to wait; None: for ever.
         at_each_look: called with each view on the way.
+        began_s: when the wait began, on the monotonic clock; None: now.
 
     Raises:
         WaitTimeoutError: when it still lives after `timeout_s`.
         NoSuchJobError: when it was removed meanwhile.
     """
-    deadline = None if timeout_s is None else time.monotonic() + timeout_s
+    began_s = time.monotonic() if began_s is None else began_s
+    deadline = None if timeout_s is None else began_s + timeout_s
     view = as_queued(view)
     while view.is_live or is_unknown(view):
         if deadline is not None and time.monotonic() >= deadline:

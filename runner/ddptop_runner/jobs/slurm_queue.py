@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import time
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
@@ -11,7 +12,7 @@ import msgspec
 
 from ddptop_runner.base import bounded
 from ddptop_runner.base.clock import utc_now
-from ddptop_runner.base.errors import UsageError
+from ddptop_runner.base.errors import DdptopError, NoSuchJobError, UsageError, WaitTimeoutError
 from ddptop_runner.base.files import write_atomic
 from ddptop_runner.base.paths import state_home
 from ddptop_runner.devices.owners import user_name
@@ -24,6 +25,8 @@ from ddptop_runner.model.words import Base
 TIMEOUT_S = 2.0
 INTERVAL_S = 15.0
 """All viewers of a user together ask not more often than this."""
+POLL_S = 2.0
+"""Between two looks for a job that has not started."""
 MOST_JOBS = 1000
 NOT_STARTED = frozenset(
     {
@@ -163,9 +166,59 @@ def as_queued(view: JobView, queue: Queue | None = None) -> JobView:
     return msgspec.structs.replace(view, snapshot=snapshot, in_slurm_queue=True)
 
 
+class NotStartedError(NoSuchJobError):
+    """A job of that name was submitted to Slurm, and has no run folder yet."""
+
+    def __init__(self, job: SlurmJob) -> None:
+        why = f" ({job.reason})" if job.reason else ""
+        super().__init__(
+            f"{job.name} has not started: Slurm job {job.id} is {job.state.lower()}{why}",
+            f"`ddptop wait {job.name}` waits for it, and `scancel {job.id}` cancels it",
+        )
+        self.slurm_job = job.id
+
+
 def find(name: str | None) -> JobView:
-    """As `registry.resolve`: a job that Slurm is going to start again is alive."""
-    return resolve(name, as_queued)
+    """As `registry.resolve`: a job that Slurm is going to start again is alive.
+
+    Raises:
+        NotStartedError: Slurm is going to start the job of that name.
+    """
+    try:
+        return resolve(name, as_queued)
+    except NoSuchJobError:
+        queue = read_queue()
+        listed = () if queue is None else queue.jobs or ()
+        same = next((one for one in listed if one.name == name and _is_to_start(one)), None)
+        if same is None:
+            raise
+        raise NotStartedError(same) from None
+
+
+def wait_until_started(name: str | None, timeout_s: float | None) -> JobView:
+    """As `find`, once Slurm has started the job.
+
+    Raises:
+        WaitTimeoutError: it has not within `timeout_s`.
+        DdptopError: it left the queue without a run folder.
+    """
+    deadline_s = None if timeout_s is None else time.monotonic() + timeout_s
+    slurm_job = None
+    while True:
+        try:
+            return find(name)
+        except NotStartedError as error:
+            slurm_job = error.slurm_job
+            if deadline_s is not None and time.monotonic() >= deadline_s:
+                raise WaitTimeoutError(error.message) from None
+        except NoSuchJobError:
+            if slurm_job is None:
+                raise
+            raise DdptopError(
+                f"Slurm job {slurm_job} ended without starting {name}",
+                f"see the output of its batch step, such as slurm-{slurm_job}.out",
+            ) from None
+        time.sleep(POLL_S)
 
 
 def _is_to_start(job: SlurmJob) -> bool:

@@ -1,11 +1,12 @@
 """kill -9 of a rank to the first step after, under ddptop and under torchrun, interleaved.
 
-    python benchmarks/kill_rank.py [--kills 20] [--plain] [--stale]
+    python benchmarks/kill_rank.py [--kills 20] [--plain] [--stale] [--stages]
 
 Two jobs train side by side, each mostly asleep; one rank of one is killed, then one of the other.
 torchrun runs with TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1, which makes its restarts clean. --stale
 adds torchrun as it is: there a restart may meet the store of the dead attempt, and fail again.
---plain adds ddptop with --no-zygote: each rank imports torch anew.
+--plain adds ddptop with --no-zygote: each rank imports torch anew. --stages prints where ddptop's
+time goes: from the times in `ddptop events --json`, the evidence, and the script itself.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ import tempfile
 import time
 import uuid
 from dataclasses import dataclass, field
+from datetime import datetime
 from pathlib import Path
 
 import psutil
@@ -33,6 +35,7 @@ SETTLE_S = 1.0
 """Between a restart and the next kill, so that neither job is busy with the last one."""
 TRAINER = """
 import datetime, os, sys, time
+began = time.time()
 import torch
 import torch.distributed as dist
 dist.init_process_group("gloo", timeout=datetime.timedelta(seconds=20))
@@ -44,7 +47,7 @@ for step in range(100000):
     optimizer.step()
     if step == 0:
         name = f"up-{attempt}-{rank}"
-        open(name + ".new", "w").write(f"{os.getpid()} {time.time()!r}")
+        open(name + ".new", "w").write(f"{os.getpid()} {began!r} {time.time()!r}")
         os.replace(name + ".new", name)
     time.sleep(0.05)
 """
@@ -95,8 +98,8 @@ class Contender:
                 if attempt not in self.seen and other.exists():
                     self.seen.add(attempt)
                     self.attempts = max(self.attempts, attempt)
-                    pid, at = file.read_text(encoding="utf-8").split()
-                    return int(pid), max(float(at), float(other.read_text().split()[1]))
+                    pid, _, at = file.read_text(encoding="utf-8").split()
+                    return int(pid), max(float(at), float(other.read_text().split()[2]))
             time.sleep(0.02)
         return None
 
@@ -123,9 +126,59 @@ class Contender:
             return False
 
 
-def kill_in_turn(contenders: list[Contender], kills: int) -> None:
+STAGES = (
+    *("death seen", "evidence kept", "other rank ended", "judged", "restart decided"),
+    *("ranks forked", "script running", "first step"),
+)
+
+
+def stages(one: Contender, attempt: int, killed: float) -> list[float]:
+    """When each stage between the death of an attempt's rank 1 and the next first step ended."""
+    ddptop = [sys.executable, "-m", "ddptop", "events", "train", "--json"]
+    env = {**os.environ, "DDPTOP_HOME": str(one.folder / "home")}
+    printed = subprocess.run(ddptop, env=env, capture_output=True, text=True, check=True).stdout
+    events = [json.loads(line) for line in printed.splitlines()]
+    booted = time.time() - time.clock_gettime(time.CLOCK_BOOTTIME)
+    exits, at = {}, {}
+    for event in events:
+        if event["attempt"] == attempt and event["type"] == "rank_exited":
+            exits[event["rank"]] = booted + event["data"]["at_s"]
+        elif event["attempt"] == attempt:
+            at[event["type"]] = datetime.fromisoformat(event["ts"]).timestamp()
+    kept = one.folder / "home" / "runs" / "train" / "evidence" / f"attempt-{attempt}-failure"
+    files = (file for file in kept.iterdir() if file.name not in ("summary.txt", "cause.json"))
+    ups = [
+        (one.folder / f"up-{attempt + 1}-{rank}").read_text(encoding="utf-8").split()
+        for rank in (0, 1)
+    ]
+    ends = [
+        *(exits[1], max(file.stat().st_mtime for file in files), exits[0]),
+        *(at["failure"], at["group_restart"]),
+        booted + max(started_s(int(pid)) for pid, _, _ in ups),
+        *(max(float(up[which]) for up in ups) for which in (1, 2)),
+    ]
+    return [end - killed for end in ends]
+
+
+def started_s(pid: int) -> float:
+    """When a process was forked, in seconds after boot, to 10 ms."""
+    fields = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(") ")[2].split()
+    return int(fields[19]) / os.sysconf("SC_CLK_TCK")
+
+
+def report_stages(found: list[list[float]]) -> None:
+    """The median of each stage's end, and of how long it took."""
+    before = [0.0] * len(found)
+    for name, ends in zip(STAGES, zip(*found, strict=True), strict=True):
+        took = statistics.median(end - start for end, start in zip(ends, before, strict=True))
+        print(f"  {name:17} {statistics.median(ends):.3f} s  ({took:+.3f} s)")
+        before = list(ends)
+
+
+def kill_in_turn(contenders: list[Contender], kills: int, *, wants_stages: bool) -> None:
     """Kill rank 1 of each in turn, and note when both of its ranks have stepped again."""
     pids = {}
+    found_stages = []
     for one in contenders:
         found = one.up()
         if found is None:
@@ -143,6 +196,10 @@ def kill_in_turn(contenders: list[Contender], kills: int) -> None:
             if found is not None:
                 pids[one.name] = found[0]
                 one.times_s.append(found[1] - killed)
+                if wants_stages and one is contenders[0]:
+                    found_stages.append(stages(one, one.attempts - 1, killed))
+    if found_stages:
+        report_stages(found_stages)
 
 
 def main() -> None:
@@ -151,6 +208,7 @@ def main() -> None:
     parser.add_argument("--kills", type=int, default=20)
     parser.add_argument("--plain", action="store_true")
     parser.add_argument("--stale", action="store_true")
+    parser.add_argument("--stages", action="store_true")
     options = parser.parse_args()
     ddptop = [sys.executable, "-m", "ddptop", "launch", "-d", "--nproc", "2"]
     ddptop += ["--max-restarts", str(options.kills)]
@@ -170,7 +228,7 @@ def main() -> None:
         try:
             for one in contenders:
                 one.start()
-            kill_in_turn(contenders, options.kills)
+            kill_in_turn(contenders, options.kills, wants_stages=options.stages)
             report(contenders, options.kills)
         finally:
             for one in contenders:

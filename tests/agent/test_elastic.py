@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from types import SimpleNamespace
 from unittest.mock import Mock
 
@@ -78,3 +79,21 @@ def test_only_the_node_that_keeps_the_store_waits_for_the_ranks_of_others(monkey
     assert state(keeper) == "UNHEALTHY"
     keeper.restart_requested = False
     assert [state(other), state(keeper)] == ["SUCCEEDED", "SUCCEEDED"]
+
+
+def test_it_looks_at_its_ranks_as_soon_as_one_exits_or_the_supervisor_wants_something():
+    from ddptop_runner.agent.run import Agent
+
+    agent = Agent.__new__(Agent)
+    agent._link, agent._exits, agent._exits_lock = Mock(), [], threading.Lock()
+    agent._elastic = SimpleNamespace(something_happened=threading.Event())
+    happened = agent._elastic.something_happened
+    process = SimpleNamespace(pid=100, returncode=-9)
+    for cause in (
+        lambda: agent._on_exit(process, {"attempt": 0, "rank": 1}),
+        lambda: agent._on_command({"type": "restart_group", "restarts_left": 1}),
+        lambda: agent._on_command({"type": "stopping"}),
+    ):
+        happened.clear()
+        cause()
+        assert happened.is_set()

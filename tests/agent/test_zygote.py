@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from ddptop_runner.agent.zygote import ForkedRank
 from ddptop_runner.host import procs
 from ddptop_runner.host.handover import AGENT_MAIN, PROBE_DIR
 
@@ -228,6 +229,19 @@ def test_a_dead_zygote_means_plain_starts_and_it_leaves_with_its_agent(
         zygote = procs.identify(agent.started["zygote"])
         agent.process.kill()
         wait_until(lambda: not procs.is_alive(zygote))
+
+
+def test_the_exit_of_a_forked_rank_is_seen_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    child = subprocess.Popen(["sleep", "0.1"])
+    monkeypatch.setattr("subprocess.time.sleep", pytest.fail)
+    assert ForkedRank(child.pid, []).wait(60) == 0
+    child.returncode = 0
+    lasting = subprocess.Popen(["sleep", "60"])
+    rank = ForkedRank(lasting.pid, [])
+    with pytest.raises(subprocess.TimeoutExpired):
+        rank.wait(0.01)
+    rank.kill()
+    lasting.returncode = rank.wait(60)
 
 
 LATE = """

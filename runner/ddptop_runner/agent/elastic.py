@@ -16,6 +16,7 @@ import os
 import signal
 import socket
 import sys
+import threading
 from datetime import timedelta
 
 from torch.distributed import TCPStore
@@ -35,6 +36,8 @@ RANK_SHELL = ("-c", 'exec "$@" >>"$DDPTOP_LOG" 2>&1', "ddptop-rank")
 """Standard output and error of a rank go to its log, appended, in the same process (exec)."""
 LOOPBACK = "127.0.0.1"
 STORE_TIMEOUT = timedelta(seconds=60)
+MONITOR_S = 0.1
+"""Between two looks at the ranks, unless something happens before."""
 MEETING_TIMEOUT = timedelta(seconds=600)
 """On several nodes: imports from a slow disk make some come late."""
 RUN_ID_KEY = "ddptop/run_id"
@@ -145,6 +148,8 @@ class SupervisedAgent(LocalElasticAgent):
         """The attempt in whose store this node is counted among those whose ranks have ended."""
         self.stopping = False
         """Set by the supervisor: it is ending the ranks; let them, and do not restart."""
+        self.something_happened = threading.Event()
+        """A rank has exited, or the supervisor wants something: look now."""
 
     @property
     def attempt(self):
@@ -206,6 +211,8 @@ class SupervisedAgent(LocalElasticAgent):
         return pids
 
     def _monitor_workers(self, worker_group):
+        self.something_happened.wait(MONITOR_S)
+        self.something_happened.clear()
         codes = [process.poll() for process in self.handles().values()]
         if self.stopping:
             if any(code is None for code in codes):

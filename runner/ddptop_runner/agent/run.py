@@ -106,6 +106,8 @@ class Agent:
         with self._exits_lock:
             self._exits = [e for e in self._exits if e["attempt"] == about["attempt"]] + [message]
         self._link.report(message)
+        if self._elastic is not None:
+            self._elastic.something_happened.set()
 
     def _on_command(self, message):
         kind = message.get("type")
@@ -115,9 +117,11 @@ class Agent:
             if elastic is None:
                 os._exit(0)  # nothing was started yet
             elastic.stopping = True
+            elastic.something_happened.set()
         elif kind == "restart_group" and elastic is not None:
             elastic.restarts_left = message["restarts_left"]
             elastic.restart_requested = True
+            elastic.something_happened.set()
 
     def _report_plain_start(self, why):
         self._link.report({"type": "plain_start", "attempt": self._plan["attempt"], "why": why})
@@ -144,7 +148,7 @@ class Agent:
             entrypoint="/bin/sh",
             args=tuple(command),
             max_restarts=plan["attempt"] + plan["restarts_left"],
-            monitor_interval=0.1,
+            monitor_interval=0.001,  # the agent waits itself; torch refuses 0
         )
         if self._zygote is not None:
             start_from_zygote(

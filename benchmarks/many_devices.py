@@ -34,18 +34,18 @@ import sys, time
 from ddptop.tui.app import DdptopApp
 from ddptop.sources.collector import Collector
 told = open(sys.argv[1], "a", 1)
-look = Collector.look
-def timed_look(self, wish):
+answer = Collector.answer
+def timed(self, query):
     began = time.perf_counter()
     try:
-        return look(self, wish)
+        return answer(self, query)
     finally:
         told.write(f"look {time.perf_counter() - began}\\n")
-Collector.look = timed_look
+Collector.answer = timed
 class Timed(DdptopApp):
-    def on_snapshot_ready(self, message):
+    def on_answered(self, message):
         began = time.perf_counter()
-        super().on_snapshot_ready(message)
+        super().on_answered(message)
         self.call_after_refresh(lambda: told.write(f"frame {time.perf_counter() - began}\\n"))
 app = Timed()
 app.run()

@@ -19,10 +19,13 @@ import time
 from pathlib import Path
 
 from common import Screen, cpu_s_of_tree
-from ddptop.sources.replay import ReplaySource
+from ddptop.sources.query import Look, Query
+from ddptop.sources.replay import ReplayAnswer, ReplaySource
 from ddptop.view.series import ChartData
+from ddptop.view.shown import Machine
 from feed import JOB, Feed
 
+from ddptop_runner.base.clock import utc_now
 from ddptop_runner.base.paths import RunFolder
 from ddptop_runner.job.registry import read_job
 
@@ -63,7 +66,8 @@ def looks(home: Path) -> None:
     """What reading a moment takes there."""
     folder = RunFolder(home / "runs" / JOB)
     view, source, chart = read_job(folder), ReplaySource(), ChartData()
-    course = source.read(view, None, chart).course
+    now = ReplayAnswer(query=Query(), look=Look(utc_now(), Machine("")), view=view)
+    course = source.read(now, view, None, chart).course
     assert course is not None
     middle = (course.first + course.last) / 2
     places = (("last hour", course.last - LOOKS, 1), ("middle", middle, 10))
@@ -71,7 +75,7 @@ def looks(home: Path) -> None:
         took_ms = []
         for number in range(LOOKS):
             began_s = time.thread_time()
-            source.read(view, begin + step_s * number, chart)
+            source.read(now, view, begin + step_s * number, chart)
             took_ms.append(1000 * (time.thread_time() - began_s))
         print(f"{where:10} a look: {statistics.median(took_ms):5.1f} ms of CPU")
 

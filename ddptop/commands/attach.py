@@ -13,7 +13,7 @@ from ddptop_runner.job.registry import JobView
 if TYPE_CHECKING:
     from textual.message import Message
 
-    from ddptop.sources.snapshot import Snapshot
+    from ddptop.sources.query import Answer
     from ddptop_runner.foreign.types import ForeignJob
 
 
@@ -63,14 +63,14 @@ def run(
     return app.return_code or 0
 
 
-def _say_what_runs_on(latest: Snapshot | None) -> None:
+def _say_what_runs_on(latest: Answer | None) -> None:
     """Where the last screen was of a live job of ddptop's own: how to come back to it."""
-    detail = None if latest is None or not latest.wish.follow else latest.detail
-    if detail is not None and isinstance(detail.view, JobView) and detail.view.is_live:
+    view = None if latest is None else latest.view
+    if isinstance(view, JobView) and view.is_live:
         from ddptop.commands import attach_host
 
-        job, host = detail.view.job, os.environ.get(attach_host.HOST)
-        job = f"{host}:{job}" if host else job
+        host = os.environ.get(attach_host.HOST)
+        job = f"{host}:{view.job}" if host else view.job
         say(f"{job} keeps running; reattach with `ddptop attach {job}`")
 
 

@@ -62,7 +62,7 @@ def run(
 
 
 def _print(views: list[JobView]) -> int:
-    from ddptop.sources.comparing import read_run
+    from ddptop.sources.compare import read_run
     from ddptop.view.compare import compare
     from ddptop.view.contract import report
 

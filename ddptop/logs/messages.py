@@ -133,7 +133,7 @@ class LogKey(msgspec.Struct, frozen=True):
     rank: int | None
     """None for all output of a foreign job or a command."""
     viewer: int
-    """The `Wish.viewer` that it is read for."""
+    """The `Query.viewer` that it is read for."""
 
 
 @dataclass

@@ -5,20 +5,21 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+import msgspec
 from msgspec.structs import replace
 
-from ddptop.sources.series_points import at_new_steps, band_points, points_of
-from ddptop.sources.snapshot import Wish
-from ddptop.view.series import AttemptSteps, ChartData, Frame
+from ddptop.view.series import AttemptSteps, ChartData, Frame, Points
+from ddptop_runner.base.errors import DdptopError
 from ddptop_runner.base.median import median
 from ddptop_runner.job.old_events import alert_of
 from ddptop_runner.job.registry import JobView
 from ddptop_runner.judge.balance.imbalance import marked
 from ddptop_runner.model.run_step import is_printed
 from ddptop_runner.model.snapshot import Alert
-from ddptop_runner.store.history import HistoryReader
+from ddptop_runner.store.history import HistoryReader, Series
 from ddptop_runner.store.history_reader import (
     AttemptTaken,
+    Band,
     BandReader,
     attempts_taken,
     points_for,
@@ -45,10 +46,36 @@ GLANCE_S = 5.0
 """Beside other jobs it is read again no sooner than this."""
 
 
-def redraw_pause_s(chart: Frame, wish: Wish) -> float:
+class ChartQuery(msgspec.Struct, frozen=True):
+    """The part of a run that a chart shows."""
+
+    columns: int = 200
+    """Dots across; more points cannot be distinguished."""
+    window_s: float | None = None
+    """None: the whole run."""
+    until: float | None = None
+    """Right edge, unix seconds; None: what is newest."""
+    rank: int | None = None
+    """A rank that is shown even among very many; None: none is."""
+    glance: bool = False
+    """Whether it is beside other jobs, and may be older."""
+
+    def part(
+        self, run: tuple[float, float], now_s: float, *, live: bool
+    ) -> tuple[float, float, tuple[float, float]]:
+        """Since and until when, of a run from its first to its last second; and all of the run."""
+        first, end = run[0], run[1] + 1.0
+        end = until = max(end, now_s) if live else end
+        if self.until is not None:
+            until = min(until, self.until)
+        since = first if self.window_s is None else max(until - self.window_s, 0.0)
+        return since, until, (first, end)
+
+
+def redraw_pause_s(chart: Frame, query: ChartQuery) -> float:
     """How long a chart stays valid: until it would change by a column."""
-    step_s = (chart.until - chart.since) / max(1, wish.chart_columns)
-    return min(MAX_REDRAW_S, max(0.9 if wish.follow else GLANCE_S, step_s))
+    step_s = (chart.until - chart.since) / max(1, query.columns)
+    return min(MAX_REDRAW_S, max(GLANCE_S if query.glance else 0.9, step_s))
 
 
 def odd_ranks(view: JobView, reader: HistoryReader) -> tuple[int, ...]:
@@ -96,34 +123,41 @@ class ChartSource:
         self._attempts: tuple[object, object, list[AttemptTaken]] = (None, None, [])
         """The history, the time up to which it was read, and the result."""
 
-    def read(self, view: JobView, wish: Wish, now_s: float) -> ChartData:
-        """The losses over the window that is wished for; the same object while nothing changed."""
+    def read(self, view: JobView, query: ChartQuery, now_s: float) -> ChartData:
+        """The losses over the window that is asked for; the same object while nothing changed.
+
+        Raises:
+            DdptopError: when the history cannot be read.
+        """
         reader = HistoryReader(view.folder.history_db)
         self._ranks = view.spec.nproc if view.snapshot is None else len(view.snapshot.ranks)
         self._many = self._ranks > BAND_RANKS
-        asked = (wish.chart_window_s, wish.chart_until, wish.chart_columns)
-        key = (view.spec.job_id, *asked, wish.log_rank if self._many else None, view.state)
-        pause_s = redraw_pause_s(self._chart, wish)
+        asked = (query.window_s, query.until, query.columns)
+        key = (view.spec.job_id, *asked, query.rank if self._many else None, view.state)
+        pause_s = redraw_pause_s(self._chart, query)
         if key == self._key and (not view.is_live or now_s - self._at < pause_s):
             return self._chart
         self._key, self._at = key, now_s
+        try:
+            self._chart = self._read(view, reader, query, now_s)
+        except DdptopError:
+            self._key = None  # what cannot be read now is read at the next look
+            raise
+        return self._chart
+
+    def _read(
+        self, view: JobView, reader: HistoryReader, query: ChartQuery, now_s: float
+    ) -> ChartData:
         span = reader.span()
         if span is None:
-            self._chart = ChartData(window_s=wish.chart_window_s, ended=not view.is_live)
-            return self._chart
-        until = max(span[1] + 1, now_s) if view.is_live else span[1] + 1
-        whole = float(span[0]), float(until)
-        if wish.chart_until is not None:
-            until = min(until, wish.chart_until)
-        since = whole[0]
-        if wish.chart_window_s is not None:
-            since = max(until - wish.chart_window_s, 0.0)
+            return ChartData(window_s=query.window_s, ended=not view.is_live)
+        since, until, whole = query.part(span, now_s, live=view.is_live)
         taken = self._taken(reader, span, printed=is_printed(view.snapshot))
         frame = ChartData(
             odd=odd_ranks(view, reader),
             since=since,
             until=until,
-            window_s=wish.chart_window_s,
+            window_s=query.window_s,
             marks=tuple((one.started, f"attempt {one.attempt}") for one in taken if one.attempt),
             ended=not view.is_live,
             whole=whole,
@@ -132,17 +166,16 @@ class ChartSource:
             ),
             last_step=taken[-1].before + (taken[-1].taken or 0) if taken else None,
         )
-        scalars = reader.scalar_series(since, until, wish.chart_columns)
+        scalars = reader.scalar_series(since, until, query.columns)
         frame = replace(
             frame, scalars={name: at_new_steps(points_of(one)) for name, one in scalars.items()}
         )
-        self._chart = self._filled(frame, reader, wish, span[1], now_s)
-        return self._chart
+        return self._filled(frame, reader, query, span[1], now_s)
 
-    def _most_points(self, path: Path, since: int, until: int, wish: Wish) -> int:
+    def _most_points(self, path: Path, since: int, until: int, query: ChartQuery) -> int:
         """How many points of very many ranks are read: at first few, so that they are seen soon."""
-        most = wish.chart_columns
-        part = (path, wish.chart_window_s, wish.chart_until, most)
+        most = query.columns
+        part = (path, query.window_s, query.until, most)
         rows = rows_read(since, until, width_of(since, until, most), self._ranks)
         if part == self._rough_for or rows <= SOON_ROWS:
             return most
@@ -163,12 +196,12 @@ class ChartSource:
         return taken
 
     def _filled(
-        self, frame: ChartData, reader: HistoryReader, wish: Wish, newest: int, now_s: float
+        self, frame: ChartData, reader: HistoryReader, query: ChartQuery, newest: int, now_s: float
     ) -> ChartData:
         """The frame with curves: of each rank, or of very many as one band."""
-        since, until, most = frame.since, frame.until, wish.chart_columns
+        since, until, most = frame.since, frame.until, query.columns
         if self._many:
-            most = self._most_points(reader.path, int(since), int(until), wish)
+            most = self._most_points(reader.path, int(since), int(until), query)
         if not self._many:
             series = reader.rank_series("loss", since, until, most)
             points = {rank: at_new_steps(points_of(one)) for rank, one in series.items()}
@@ -184,8 +217,8 @@ class ChartSource:
         band = bands.read("loss", since, until, most, self._without)
         odd = sorted(apart, key=lambda rank: -abs(apart[rank]))[:ODD_SHOWN]
         shown = {*odd, *bands.not_finite_ranks(band)[:ODD_SHOWN]}
-        if wish.log_rank is not None and wish.log_rank >= 0:
-            shown.add(wish.log_rank)
+        if query.rank is not None and query.rank >= 0:
+            shown.add(query.rank)
         alone = reader.few_ranks("loss", sorted(shown), since, until, width_s)
         return replace(
             frame,
@@ -194,3 +227,66 @@ class ChartSource:
             apart={rank: apart[rank] for rank in odd},
             number=max(band.ranks, default=0) + len(self._without),
         )
+
+
+def points_of(series: Series) -> Points:
+    """A stored series as the chart takes it; a point stands at the middle of its bucket."""
+    half = series.bucket_s / 2
+    return Points(
+        t=[t + half for t in series.t],
+        low=series.min,
+        mean=series.mean,
+        high=series.max,
+        not_finite=[t + half for t in series.nonfinite_t],
+        step=series.step,
+        attempt=series.attempt,
+        bucket_s=series.bucket_s,
+    )
+
+
+def at_new_steps(points: Points) -> Points:
+    """Only the samples in which a step was taken: what is repeated between two steps is not new.
+
+    A series without steps ends where its value changed last; before that, nothing tells which of
+    its values are new.
+    """
+    if all(step is None for step in points.step):
+        end = len(points.t)
+        while end > 1 and points.mean[end - 1] == points.mean[end - 2]:
+            end -= 1
+        return points if end <= 1 or end == len(points.t) else _those(points, range(end))
+    new = [
+        place for place in range(len(points.t)) if not place or not _same(points, place, place - 1)
+    ]
+    return points if len(new) == len(points.t) else _those(points, new)
+
+
+def _same(points: Points, place: int, other: int) -> bool:
+    """Whether two samples are of one step of one attempt, with the same value."""
+    if not points.step or points.step[place] is None:
+        return False
+    return (points.step[place], points.mean[place], points.attempt[place]) == (
+        points.step[other],
+        points.mean[other],
+        points.attempt[other],
+    )
+
+
+def _those(points: Points, places: Sequence[int]) -> Points:
+    names = ("t", "low", "mean", "high", *[n for n in ("step", "attempt") if getattr(points, n)])
+    return replace(points, **{name: [getattr(points, name)[i] for i in places] for name in names})
+
+
+def band_points(band: Band) -> Points:
+    """All ranks as one: least, median and greatest of them in each bucket."""
+    half = band.bucket_s / 2
+    return Points(
+        t=[t + half for t in band.t],
+        low=band.low,
+        mean=band.median,
+        high=band.high,
+        not_finite=[t + half for t in band.nonfinite_t],
+        step=band.step,
+        attempt=band.attempt,
+        bucket_s=band.bucket_s,
+    )

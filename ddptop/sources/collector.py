@@ -1,7 +1,7 @@
 """One thread that looks at everything on the screen, when it is asked to.
 
-It asks the sources, builds one frozen Snapshot and delivers it as a message. It never touches a
-widget; a slow disk makes the figures old, and never the keys slow.
+It has the Query of the screen on top answered, and delivers the frozen Answer as a message. It
+never touches a widget; a slow disk makes the figures old, and never the keys slow.
 """
 
 from __future__ import annotations
@@ -14,37 +14,28 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 from textual.message import Message
 
 from ddptop.logs.messages import CollectorFailed
 from ddptop.sources.device_history import DeviceHistorySource
-from ddptop.sources.everything import DeviceSource, HistorySource, JobSource
-from ddptop.sources.late_sources import LateSources
+from ddptop.sources.devices import DeviceSource
+from ddptop.sources.jobs import JobSource, SlurmSource
 from ddptop.sources.machine import read_machine
-from ddptop.sources.messages import SnapshotReady
-from ddptop.sources.slurm import SlurmSource
-from ddptop.sources.snapshot import Devices, JobDetail, Snapshot, Wish
-from ddptop.sources.trend import TrendSource
+from ddptop.sources.query import Answer, Answered, Devices, Look, Query, Sources
 from ddptop.view.listed import sorted_jobs
-from ddptop.view.series import ChartData
-from ddptop.view.shown import Machine, Recent
+from ddptop.view.shown import Machine
 from ddptop_runner.base.clock import utc_now
 from ddptop_runner.base.errors import DdptopError
-from ddptop_runner.base.paths import LAUNCHER
 from ddptop_runner.foreign.types import ForeignView
 from ddptop_runner.job.registry import AnyJob, JobView, rank_of_pid
-from ddptop_runner.judge.balance.imbalance import deviations
-from ddptop_runner.model.snapshot import Event
 
 if TYPE_CHECKING:
     from ddptop_runner.foreign.types import ForeignJob
 
 JOIN_S = 2.0
-CAUSE_LINES = 12
 TRY_AGAIN_S = 30.0
 """How long to wait before trying to adopt a job again."""
 COST_LOOKS = 10
@@ -52,7 +43,7 @@ COST_LOOKS = 10
 
 
 class Collector:
-    """Collects a snapshot on request; requests during a collection are merged into one."""
+    """Answers the screen on top on request; requests while it reads are merged into one."""
 
     def __init__(
         self,
@@ -69,21 +60,16 @@ class Collector:
         """
         self._takes_up = takes_up
         self._tried: dict[str, float] = {}
-        self.wish = Wish()
-        """What to collect; the screens replace it as a whole."""
+        self.query = Query()
+        """What the screen on top asks; the app replaces it as a whole."""
         self._deliver = deliver
         self._now = now
         self._machine = machine
         self._jobs = JobSource()
-        self._history = HistorySource()
-        self._late = LateSources(watched)
+        self._sources = Sources(watched)
         self._shows_own_first = watched is None
         self._spent: deque[tuple[float, float]] = deque(maxlen=COST_LOOKS)
         self.devices = DeviceSource()
-        self._device_history = DeviceHistorySource()
-        self._trends = TrendSource()
-        self._slurm = SlurmSource()
-        self._cause: tuple[Path, tuple[str, ...]] | None = None
         self._asked = threading.Event()
         self._stopping = False
         self._thread = threading.Thread(target=self._run, name="collector", daemon=True)
@@ -101,13 +87,13 @@ class Collector:
     def stopping(self, job: str, words: str | None) -> None:
         """Learn which signals a foreign job is being sent from here; None: no more."""
         if words is None:
-            self._late.foreign.stopping.pop(job, None)
+            self._sources.foreign.stopping.pop(job, None)
         else:
-            self._late.foreign.stopping[job] = words
+            self._sources.foreign.stopping[job] = words
 
     def ended(self, job: str, signal: str) -> None:
         """Record that a foreign job ended by a signal sent from this viewer."""
-        self._late.foreign.ended_by[job] = signal
+        self._sources.foreign.ended_by[job] = signal
 
     def stop(self) -> None:
         """Stop the thread, waiting at most two seconds in case a disk hangs."""
@@ -124,31 +110,32 @@ class Collector:
                 if self._stopping:
                     break
                 if self._shows_own_first:
-                    self._show_own_first(self.wish)
-                self._look_and_deliver(self.wish)
+                    self._show_own_first(self.query)
+                self._answer_and_deliver(self.query)
         except Exception as error:  # a defect here must end the program, not freeze its figures
             self._deliver(CollectorFailed(error))
         finally:
-            if (foreign := self._late.asked_foreign) is not None:
+            if (foreign := self._sources.asked_foreign) is not None:
                 foreign.close()
 
-    def _show_own_first(self, wish: Wish) -> None:
+    def _show_own_first(self, query: Query) -> None:
         """Deliver ddptop's own jobs before all that takes longer to load and to find."""
         self._shows_own_first = False
-        snapshot = self.look(replace(wish, foreign=False))
-        if snapshot.jobs and (wish.job is None or snapshot.detail is not None):
-            self._deliver(SnapshotReady(snapshot))
+        if query.followed is None:
+            answer = self.answer(replace(query, foreign=False))
+            if answer.look.jobs:
+                self._deliver(Answered(answer))
 
-    def _look_and_deliver(self, wish: Wish) -> None:
-        snapshot = self.look(wish)
-        self._deliver(SnapshotReady(snapshot))
+    def _answer_and_deliver(self, query: Query) -> None:
+        answer = self.answer(query)
+        self._deliver(Answered(answer))
         if self._takes_up:
-            self._take_up(snapshot.jobs)
-        view = None if snapshot.detail is None else snapshot.detail.view
-        if isinstance(view, ForeignView) and wish.follow:
-            if (read := self._late.foreign.log(view, wish.log_rank, wish.viewer)) is not None:
+            self._take_up(answer.look.jobs)
+        view, followed = answer.view, query.followed
+        if isinstance(view, ForeignView) and followed is not None:
+            if (read := self._sources.foreign.log(view, followed.rank, query.viewer)) is not None:
                 self._deliver(read)
-        elif (foreign := self._late.asked_foreign) is not None:
+        elif (foreign := self._sources.asked_foreign) is not None:
             foreign.forget_log()
 
     def _take_up(self, views: Iterable[AnyJob]) -> None:
@@ -164,21 +151,19 @@ class Collector:
             with contextlib.suppress(DdptopError, OSError):
                 adoption.adopt(view, os.environ)
 
-    def look(self, wish: Wish) -> Snapshot:
-        """Collect one snapshot of what the wish names."""
-        own = self._slurm.as_queued(self._jobs.read())
+    def answer(self, query: Query) -> Answer:
+        """Look at the host and its jobs, and have the sources of the query read the rest."""
+        own = self._sources[SlurmSource].as_queued(self._jobs.read())
         now = self._now()
-        devices = self._look_at_devices(own, wish)
+        devices = self._look_at_devices(own, query)
+        self._sources[DeviceHistorySource].take(devices.gpus, now.timestamp())
         found = None
-        if wish.foreign:
-            followed = wish.job if wish.follow else None
-            found = self._late.foreign.read(devices.gpus, now, followed)
+        if query.foreign:
+            followed = None if query.followed is None else query.followed.job
+            found = self._sources.foreign.read(devices.gpus, now, followed)
         views = sorted_jobs([*own, *(found.views if found is not None else ())])
-        chosen = next((view for view in views if view.job == wish.job), None)
-        detail = None if chosen is None else self._detail(chosen, wish, now)
-        return Snapshot(
+        look = Look(
             taken_at=now,
-            wish=wish,
             machine=self._machine(),
             jobs=tuple(views),
             unreadable=() if found is None else found.unreadable,
@@ -186,42 +171,8 @@ class Collector:
             devices=devices,
             owners=rank_of_pid(views),
             cpu_percent=self._cost(),
-            detail=detail,
-            **self._more(own, wish, now.timestamp(), devices, detail),
         )
-
-    def _more(
-        self,
-        own: list[JobView],
-        wish: Wish,
-        now_s: float,
-        devices: Devices,
-        detail: JobDetail | None,
-    ) -> dict[str, Any]:
-        """What only some screens show."""
-        more: dict[str, Any] = {}
-        by_name = {view.job: view for view in own}
-        view = by_name.get(wish.job or "")
-        self._device_history.take(devices.gpus, now_s, wish.device)
-        if wish.device_history_s is not None:
-            more["device_history"] = self._device_history.read(own, wish, now_s)
-        if wish.trends:
-            more["trends"] = self._trends.read(own, now_s)
-        if wish.slurm:
-            more["slurm"] = self._slurm.read(own)
-        if wish.compare:
-            chosen = [by_name[name] for name in wish.compare if name in by_name]
-            more["compared"] = self._late.compared.read(chosen, wish.compare_part)
-        if view is None:
-            return more
-        if wish.rank is not None:
-            with contextlib.suppress(DdptopError):  # the detail says the same of its history
-                more["rank"] = self._late.ranks.read(view, wish, now_s)
-        if wish.story:
-            more["story"] = self._late.stories.read(view, wish.story_attempt)
-        if wish.replay and detail is not None:
-            more["replay"] = self._late.replays.read(view, wish.replay_at, detail.chart)
-        return more
+        return query.answer(look, self._sources)
 
     def _cost(self) -> float | None:
         """CPU usage of this process over the last refreshes, in percent of one core."""
@@ -229,52 +180,8 @@ class Collector:
         (since_s, before_s), (now_s, cpu_s) = self._spent[0], self._spent[-1]
         return None if now_s - since_s < 1.0 else 100 * (cpu_s - before_s) / (now_s - since_s)
 
-    def _look_at_devices(self, views: list[JobView], wish: Wish) -> Devices:
-        if wish.devices:
+    def _look_at_devices(self, views: list[JobView], query: Query) -> Devices:
+        if query.devices:
             return self.devices.read(views)
         self.devices.pause()
         return Devices()
-
-    def _detail(self, view: AnyJob, wish: Wish, now: dt.datetime) -> JobDetail:
-        snapshot, trouble = view.snapshot, None
-        chart = ChartData()
-        events: tuple[Event, ...] = ()
-        recent = Recent()
-        if isinstance(view, ForeignView):
-            recent = self._late.foreign.recent(view, now.timestamp())
-            chart = self._late.foreign.chart(view, wish, now.timestamp())
-            events = self._late.foreign.events(view)
-        elif isinstance(view, JobView):
-            try:
-                chart = self._history.chart(view, wish, now.timestamp())
-                events = self._history.events(view)
-                recent = self._late.recent.read(view, now.timestamp())
-            except DdptopError as error:
-                trouble = str(error)
-        return JobDetail(
-            view=view,
-            chart=chart,
-            events=events,
-            deviations={}
-            if snapshot is None
-            else deviations(snapshot.ranks, snapshot.gpus, snapshot.alerts if view.is_live else ()),
-            cause_tail=self._cause_tail(view) if isinstance(view, JobView) else (),
-            recent=recent,
-            trouble=trouble,
-        )
-
-    def _cause_tail(self, view: JobView) -> tuple[str, ...]:
-        """Last log lines of the rank that failed first, or of a command; read once per failure."""
-        snapshot = view.snapshot
-        if snapshot is None or snapshot.cause is None:
-            return ()
-        rank, attempt = snapshot.cause.rank, snapshot.attempt or 0
-        if rank is None and not view.spec.is_command:
-            return ()
-        path = view.folder.log_file(attempt, LAUNCHER if rank is None else rank)
-        if self._cause is None or self._cause[0] != path:
-            from ddptop_runner.store.logs import last_words
-
-            _, lines = last_words(view.folder, attempt, rank, CAUSE_LINES)
-            self._cause = (path, tuple(lines))
-        return self._cause[1]

@@ -1,19 +1,25 @@
-"""A comparison of several jobs."""
+"""Several jobs on one axis: what their screen asks and gets, and how a job is read for it."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TypeAlias
 
 from ddptop.charts.compared import by_step_data, by_time_data
 from ddptop.charts.figures import FiguresData
-from ddptop.sources.comparing import RunReader
-from ddptop.view.compare import Comparison, LossCurve, Run, compare
+from ddptop.sources.jobs import history_stamps
+from ddptop.sources.query import Answer, Look, Query, Sources
+from ddptop.view.compare import Comparison, LossCurve, Run, Sample, compare, offsets_of
+from ddptop_runner.base import bounded
 from ddptop_runner.base.errors import DdptopError
 from ddptop_runner.job.registry import JobView
+from ddptop_runner.model.run_step import is_printed
+from ddptop_runner.model.snapshot import NodeSnapshot, RankSample, decode_snapshot
+from ddptop_runner.store.history import HistoryReader, Series
+from ddptop_runner.store.history_reader import Band, BandReader, attempts_taken
 
 Part: TypeAlias = tuple[str, float, float]
 """An axis, "time" or "step", and the part of it that is looked at closely."""
@@ -24,6 +30,34 @@ COST_SHARE = 0.05
 """Reading them takes no more of the time than this."""
 REMEMBERED = 8
 """Number of jobs whose losses are cached while the cursor moves through the list."""
+
+
+MOST_POINTS = 1000
+"""Of a whole run; of a part of it as many."""
+
+
+class CompareQuery(Query, frozen=True, kw_only=True):
+    """The losses of jobs on one axis."""
+
+    jobs: tuple[str, ...]
+    part: Part | None = None
+    """The zoomed part of the axis; None: all of it."""
+
+    def answer(self, look: Look, sources: Sources) -> CompareAnswer:
+        """Those of the jobs that there are."""
+        by_name = {view.job: view for view in look.own}
+        chosen = [by_name[name] for name in self.jobs if name in by_name]
+        compared = sources[CompareSource].read(chosen, self.part)
+        return CompareAnswer(query=self, look=look, asked=self.jobs, compared=compared)
+
+
+class CompareAnswer(Answer, frozen=True, kw_only=True):
+    """What the comparison shows."""
+
+    asked: tuple[str, ...]
+    """The jobs that were asked for."""
+    compared: Compared | None = None
+    """None where none of them exists."""
 
 
 @dataclass(frozen=True)
@@ -82,17 +116,17 @@ class CompareSource:
         self._known[view.spec.job_id] = known
         while len(self._known) > REMEMBERED:
             del self._known[next(iter(self._known))]
-        stamp, now_s = (view.state, _stamp(view.folder.history_db)), time.monotonic()
+        stamps, now_s = (view.state, history_stamps(view.folder.history_db)), time.monotonic()
         pause_s = max(LEAST_PAUSE_S, known.took_s / COST_SHARE)
         is_young = view.is_live and known.stamp is not None and now_s - known.at_s < pause_s
-        if stamp == known.stamp or is_young:
+        if stamps == known.stamp or is_young:
             known.run = replace(known.run, view=view)
             return known.run
         try:
             known.run = known.reader.read(view)
         except DdptopError as error:
             known.run = Run(view, trouble=str(error))
-        known.stamp, known.at_s, known.took_s = stamp, now_s, time.monotonic() - now_s
+        known.stamp, known.at_s, known.took_s = stamps, now_s, time.monotonic() - now_s
         return known.run
 
     def _closer(self, run: Run, part: Part) -> Run:
@@ -131,11 +165,141 @@ def _same(one: tuple[object, ...], other: tuple[object, ...]) -> bool:
     )
 
 
-def _stamp(path: Path) -> object:
-    stamps: list[int | None] = []
-    for file in (path, path.with_name(path.name + "-wal")):
+class RunReader:
+    """Reads one job, and of its losses only what is new. Confined to one thread."""
+
+    def __init__(self, history_db: Path) -> None:
+        self._reader = HistoryReader(history_db)
+        self._whole = BandReader(self._reader)
+        self._part = BandReader(self._reader)
+
+    def read(self, view: JobView) -> Run:
+        """The job, with the losses of its whole run.
+
+        Raises:
+            DdptopError: when its history cannot be read.
+        """
+        start = view.created_at if view.snapshot is None else view.snapshot.started_at
+        start_s = start.timestamp()
+        printed = is_printed(view.snapshot)
+        taken = attempts_taken(self._reader)
+        run = Run(
+            view,
+            attempts=tuple((one.attempt, one.started - start_s) for one in taken),
+            offsets=offsets_of(
+                [(one.attempt, one.taken or 0) for one in taken],
+                _told_offsets(view),
+                printed=printed,
+            ),
+            start_s=start_s,
+        )
+        span = self._reader.span()
+        if span is None:
+            return run
+        band = self._whole.read("loss", span[0], span[1], MOST_POINTS)
+        scalars = self._reader.scalar_series(span[0], span[1], MOST_POINTS)
+        return replace(
+            run,
+            curve=curve_of(band, start_s, run.offsets, printed=printed),
+            scalars={
+                name: curve_of(_band(one), start_s, run.offsets, printed=printed)
+                for name, one in scalars.items()
+            },
+        )
+
+    def closer(self, run: Run, since_s: float, until_s: float) -> Run:
+        """The same with finer losses between two moments, in seconds since the job's start.
+
+        Raises:
+            DdptopError: when its history cannot be read.
+        """
+        since, until = run.start_s + since_s, run.start_s + until_s
+        band = self._part.read("loss", since, until, MOST_POINTS)
+        part = curve_of(band, run.start_s, run.offsets, printed=is_printed(run.view.snapshot))
+        if len(part.samples) < 2:
+            return run
+        first, last = part.samples[0].at_s, part.samples[-1].at_s
+        before = [one for one in run.curve.samples if one.at_s < first]
+        after = [one for one in run.curve.samples if one.at_s > last]
+        return replace(run, curve=LossCurve((*before, *part.samples, *after)))
+
+
+def read_run(view: JobView) -> Run:
+    """One job, with its losses.
+
+    Raises:
+        DdptopError: when its history cannot be read.
+    """
+    return RunReader(view.folder.history_db).read(view)
+
+
+def _band(series: Series) -> Band:
+    return Band(
+        bucket_s=series.bucket_s,
+        t=series.t,
+        median=series.mean,
+        step=series.step,
+        attempt=series.attempt,
+    )
+
+
+def curve_of(band: Band, start_s: float, offsets: Mapping[int, int], *, printed: bool) -> LossCurve:
+    """The ranks' losses as one curve of their medians.
+
+    Args:
+        band: the losses of all ranks.
+        start_s: the job's start, unix seconds.
+        offsets: by attempt, the steps before it; without one an attempt's steps are not known.
+        printed: whether steps are as the output says them, which need no attempt.
+    """
+    half = band.bucket_s / 2
+    bad = dict(zip(band.nonfinite_t, zip(band.nonfinite_step, band.nonfinite_attempt, strict=True),
+                   strict=True))  # fmt: skip
+
+    def sample(
+        t: int, loss: float | None, step: int | None, attempt: int | None, *, is_bad: bool
+    ) -> Sample:
+        offset = offsets.get(attempt or 0, 0 if printed else None)
+        return Sample(
+            at_s=max(0.0, t + half - start_s),
+            step=None if step is None or offset is None else offset + step,
+            loss=loss,
+            attempt=attempt,
+            is_bad=is_bad,
+        )
+
+    rows = zip(band.t, band.median, band.step, band.attempt, strict=True)
+    samples = [sample(t, loss, step, attempt, is_bad=t in bad) for t, loss, step, attempt in rows]
+    known = set(band.t)
+    samples += [sample(t, None, *where, is_bad=True) for t, where in bad.items() if t not in known]
+    return LossCurve(tuple(sorted(samples, key=lambda one: one.at_s)))
+
+
+def _told_offsets(view: JobView) -> dict[int, int]:
+    """By attempt, the steps before it, where that is known."""
+    if view.snapshot is not None and view.snapshot.run_step is not None:
+        return view.snapshot.attempts_began
+    found: dict[int, int] = {}  # of an older ddptop: where its script reported its own count
+    for folder in sorted(view.folder.evidence_dir.glob("attempt-*-*")):
         try:
-            stamps.append(file.stat().st_mtime_ns)
-        except OSError:
-            stamps.append(None)
-    return tuple(stamps)
+            kept = decode_snapshot(bounded.read_bytes(folder / "snapshot.json"))
+        except (OSError, ValueError):
+            continue
+        _add_offset(found, kept)
+    if view.snapshot is not None:
+        _add_offset(found, view.snapshot)
+    return found
+
+
+def _add_offset(found: dict[int, int], snapshot: NodeSnapshot) -> None:
+    if snapshot.attempt is None:
+        return
+    known = [before for rank in snapshot.ranks if (before := _before(rank)) is not None]
+    if known:
+        found[snapshot.attempt] = min(known)
+
+
+def _before(rank: RankSample) -> int | None:
+    if rank.global_step is None or rank.step is None or rank.step_source == "log":
+        return None
+    return max(0, rank.global_step - rank.step)

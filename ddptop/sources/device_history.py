@@ -10,8 +10,8 @@ import math
 from array import array
 from collections import deque
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING
 
+from ddptop.sources.query import Look
 from ddptop.view.figures.devices import HISTORY
 from ddptop.view.series import Points
 from ddptop.view.shown import DeviceHistory
@@ -20,10 +20,6 @@ from ddptop_runner.job.registry import JobView
 from ddptop_runner.model.snapshot import GpuSample
 from ddptop_runner.store.history import HistoryReader
 from ddptop_runner.store.history_schema import device_number
-
-if TYPE_CHECKING:
-    from ddptop.sources.snapshot import Wish
-
 
 TIERS: tuple[tuple[int, int], ...] = ((1, 900), (10, 720), (60, 1440))
 """Seconds of a bucket, and buckets: a quarter of an hour, two hours, a day."""
@@ -137,24 +133,32 @@ class DeviceHistorySource:
         self._extra: str | None = None
         """The device that is remembered because it is selected."""
 
-    def take(self, gpus: Sequence[GpuSample], now_s: float, selected: str | None = None) -> None:
-        """Remember a look; `selected` is the UUID of a device that is remembered in any case."""
+    def take(self, gpus: Sequence[GpuSample], now_s: float) -> None:
+        """Remember a look."""
         for gpu in gpus:
-            if gpu.uuid is None:
-                continue
-            if (device := self._devices.get(gpu.uuid)) is None:
-                if len(self._devices) >= MOST_DEVICES:
-                    if gpu.uuid != selected:
-                        continue
-                    self._devices.pop(self._extra or "", None)
-                    self._extra = selected
-                    self._known_jobs.clear()  # to read what was before
-                device = self._devices[gpu.uuid] = _Device(now_s)
-            for name, attribute in HISTORY.items():
-                value = None if gpu.lost else getattr(gpu, attribute)
-                for ring in device.rings[name]:
-                    ring.put(now_s, value)
-            self._mark(device, gpu, now_s)
+            if gpu.uuid in self._devices or len(self._devices) < MOST_DEVICES:
+                self._take(gpu, now_s)
+
+    def _take(self, gpu: GpuSample, now_s: float) -> None:
+        if gpu.uuid is None:
+            return
+        if (device := self._devices.get(gpu.uuid)) is None:
+            device = self._devices[gpu.uuid] = _Device(now_s)
+        for name, attribute in HISTORY.items():
+            value = None if gpu.lost else getattr(gpu, attribute)
+            for ring in device.rings[name]:
+                ring.put(now_s, value)
+        self._mark(device, gpu, now_s)
+
+    def _select(self, gpus: Sequence[GpuSample], uuid: str | None, now_s: float) -> None:
+        """Remember one in any case, in place of the one that was selected before."""
+        gpu = next((gpu for gpu in gpus if gpu.uuid == uuid), None)
+        if uuid is None or gpu is None or uuid in self._devices:
+            return
+        self._devices.pop(self._extra or "", None)
+        self._extra = uuid
+        self._known_jobs.clear()  # to read what was before
+        self._take(gpu, now_s)
 
     @staticmethod
     def _mark(device: _Device, gpu: GpuSample, now_s: float) -> None:
@@ -167,14 +171,14 @@ class DeviceHistorySource:
             device.marks.append((now_s, f"XID {gpu.xid[-1]}"))
         device.errors = errors
 
-    def read(self, views: Sequence[JobView], wish: Wish, now_s: float) -> DeviceHistory | None:
-        """As far back as is wished for."""
-        if wish.device_history_s is None:
-            return None
-        self._fill_some(views, now_s)
+    def read(self, look: Look, span_s: float, uuid: str | None = None) -> DeviceHistory:
+        """The histories over that many seconds; of one device all figures."""
+        now_s = look.now_s
+        self._select(look.devices.gpus, uuid, now_s)
+        self._fill_some(look.own, now_s)
         self._sum_up(now_s)
-        since = now_s - wish.device_history_s
-        device = self._devices.get(wish.device or "")
+        since = now_s - span_s
+        device = self._devices.get(uuid or "")
         figures: dict[str, Points] = {}
         marks: tuple[tuple[float, str], ...] = ()
         first: float | None = None
@@ -185,7 +189,7 @@ class DeviceHistorySource:
                 name: rings[tier].points(since, now_s) for name, rings in device.rings.items()
             }
             marks = tuple(mark for mark in device.marks if mark[0] >= since)
-        shown = wish.device if device else None
+        shown = uuid if device else None
         return DeviceHistory(
             *(since, now_s, self._recent, self._idle, shown, figures, first),
             fills=self._fills,

@@ -9,11 +9,8 @@ from dataclasses import dataclass
 import msgspec
 
 from ddptop.logs.messages import LogKey, LogRead
-from ddptop.sources.chart import redraw_pause_s
-from ddptop.sources.last_figures import LastFigures
-from ddptop.sources.recent import TREND_EVERY_S
-from ddptop.sources.series_points import points_of
-from ddptop.sources.snapshot import Wish
+from ddptop.sources.chart import ChartQuery, points_of, redraw_pause_s
+from ddptop.sources.job import TREND_EVERY_S
 from ddptop.view.learning import POINTS, medians, stretch_s, trend
 from ddptop.view.series import ChartData
 from ddptop.view.shown import Recent
@@ -21,7 +18,7 @@ from ddptop_runner.base.clock import boottime_s
 from ddptop_runner.foreign.census import CensusTaker
 from ddptop_runner.foreign.types import Census, ForeignJob, ForeignView, Unreadable
 from ddptop_runner.foreign.watch import ForeignBook, NewLines
-from ddptop_runner.model.snapshot import Event, GpuSample
+from ddptop_runner.model.snapshot import Event, GpuSample, RankSample
 
 CENSUS_EVERY_S = 2.0
 """Looking at every process of the machine costs more than looking at the known ones again."""
@@ -81,40 +78,34 @@ class ForeignSource:
         signal = self.ended_by.get(view.job)
         return view if signal is None else msgspec.structs.replace(view, ended_by=signal)
 
-    def chart(self, view: ForeignView, wish: Wish, now_s: float) -> ChartData:
+    def chart(self, view: ForeignView, query: ChartQuery, now_s: float) -> ChartData:
         """What its log and files told; the same object again while nothing looks different."""
         span = self._book.span(view.job)
-        window = (view.job, wish.chart_window_s, wish.chart_until, wish.chart_columns)
-        key = (*window, span is None, view.state, view.output)
-        pause_s = redraw_pause_s(self._chart, wish)
+        part = (query.window_s, query.until, query.columns)
+        key = (view.job, *part, span is None, view.state, view.output)
+        pause_s = redraw_pause_s(self._chart, query)
         fresh = now_s - self._chart_at < pause_s or span == self._chart_span
         if key == self._chart_key and fresh:
             return self._chart
         self._chart_key, self._chart_span, self._chart_at = key, span, now_s
         if span is None:
             self._chart = ChartData(
-                window_s=wish.chart_window_s,
+                window_s=query.window_s,
                 ended=not view.is_live,
                 watched=True,
                 empty=no_loss(view),
             )
             return self._chart
-        until = max(span[1] + 1, now_s) if view.is_live else span[1] + 1
-        since = span[0]
-        whole = since, until
-        if wish.chart_until is not None:
-            until = min(until, wish.chart_until)
-        if wish.chart_window_s is not None:
-            since = max(until - wish.chart_window_s, 0.0)
-        series = self._book.chart(view.job, since, until, wish.chart_columns)
-        scalars = self._book.scalars(view.job, since, until, wish.chart_columns)
+        since, until, whole = query.part(span, now_s, live=view.is_live)
+        series = self._book.chart(view.job, since, until, query.columns)
+        scalars = self._book.scalars(view.job, since, until, query.columns)
         self._chart = ChartData(
             series={rank: points_of(one) for rank, one in series.items()},
             scalars={name: points_of(one) for name, one in scalars.items()},
             empty=no_loss(view),
             since=since,
             until=until,
-            window_s=wish.chart_window_s,
+            window_s=query.window_s,
             ended=not view.is_live,
             watched=True,
             whole=whole,
@@ -164,6 +155,42 @@ class ForeignSource:
     def close(self) -> None:
         """Let go of every open file."""
         self._book.close()
+
+
+class LastFigures:
+    """Remembers each rank and the devices as long as there is something to see of them."""
+
+    def __init__(self) -> None:
+        self._job: str | None = None
+        self._ranks: dict[int, RankSample] = {}
+        self._gpus: Sequence[GpuSample] = ()
+
+    def follow(self, job: str | None) -> None:
+        """Remember this job's; another one's are forgotten."""
+        if job != self._job:
+            self._job, self._gpus = job, ()
+            self._ranks.clear()
+
+    def fill(self, view: ForeignView) -> ForeignView:
+        """The view of the followed job; once it is gone, with the figures that it had last."""
+        if view.job != self._job:
+            return view
+        snapshot = view.snapshot
+        if view.is_live:
+            seen = {rank.rank: rank for rank in snapshot.ranks if rank.rss_bytes is not None}
+            if seen:
+                self._ranks.update(seen)
+                self._gpus = snapshot.gpus
+            return view
+        ranks = [
+            msgspec.structs.replace(
+                self._ranks.get(rank.rank, rank), state=rank.state, state_reason=rank.state_reason
+            )
+            for rank in snapshot.ranks
+        ]
+        gpus = list(self._gpus or snapshot.gpus)
+        snapshot = msgspec.structs.replace(snapshot, ranks=ranks, gpus=gpus)
+        return msgspec.structs.replace(view, snapshot=snapshot)
 
 
 def no_loss(view: ForeignView) -> str:

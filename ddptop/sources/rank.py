@@ -1,23 +1,78 @@
-"""One rank over time: its step time by part, and its own and its device's usage."""
+"""One rank over time: what its screen asks and gets, and how it is read."""
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+import msgspec
 from msgspec.structs import asdict
 
 from ddptop.charts.devices import device_curves
 from ddptop.charts.figures import Curve, FiguresData
 from ddptop.charts.split import SplitData
-from ddptop.sources.chart import redraw_pause_s
-from ddptop.sources.series_points import points_of
-from ddptop.sources.snapshot import Wish
+from ddptop.sources.chart import ChartQuery, points_of, redraw_pause_s
+from ddptop.sources.device_history import DeviceHistorySource
+from ddptop.sources.job import chart_of, deviations_of
+from ddptop.sources.query import Answer, Look, Query, Sources
 from ddptop.view.rank_words import device_of
-from ddptop.view.series import Frame, Points
+from ddptop.view.series import ChartData, Frame, Points
+from ddptop.view.shown import DeviceHistory
+from ddptop_runner.base.errors import DdptopError
 from ddptop_runner.job.registry import JobView
+from ddptop_runner.judge.balance.imbalance import RankDeviation
 from ddptop_runner.store.history_reader import HistoryReader, width_of
 from ddptop_runner.store.history_schema import device_number
+
+
+class RankQuery(Query, frozen=True, kw_only=True):
+    """One rank of a job over time."""
+
+    job: str
+    rank: int
+    chart: ChartQuery
+    device: str | None = None
+    """UUID of a foreign rank's device, which is shown as this viewer saw it."""
+    device_span_s: float = 0.0
+    """How far back."""
+
+    def answer(self, look: Look, sources: Sources) -> RankAnswer:
+        """The rank, unless its job is gone."""
+        view, history, seen = look.job(self.job), None, None
+        if view is None:
+            return RankAnswer(query=self, look=look)
+        chart, trouble = chart_of(view, self.chart, look.now_s, sources)
+        if isinstance(view, JobView):
+            with contextlib.suppress(DdptopError):  # `trouble` says the same
+                history = sources[RankSource].read(view, self.rank, self.chart, look.now_s)
+        elif self.device is not None:
+            history_of = sources[DeviceHistorySource]
+            seen = history_of.read(look, self.device_span_s, self.device)
+        return RankAnswer(
+            query=self,
+            look=look,
+            view=view,
+            chart=chart,
+            deviations=deviations_of(view),
+            trouble=trouble,
+            history=history,
+            device_history=seen,
+        )
+
+
+class RankAnswer(Answer, frozen=True, kw_only=True):
+    """What the screen of a rank shows."""
+
+    chart: ChartData = msgspec.field(default_factory=ChartData)
+    deviations: Mapping[int, RankDeviation] = msgspec.field(default_factory=dict)
+    """By rank: how far it is from the median of its job."""
+    trouble: str | None = None
+    """What could not be read, in words."""
+    history: RankHistory | None = None
+    """None of a foreign job's."""
+    device_history: DeviceHistory | None = None
+    """Of a foreign job's rank: what this viewer saw of its device."""
 
 
 @dataclass(frozen=True)
@@ -40,17 +95,13 @@ class RankSource:
         self._until = 0.0
         self._history: RankHistory | None = None
 
-    def read(self, view: JobView, wish: Wish, now_s: float) -> RankHistory | None:
-        """The rank that is wished for, over the span of the screen's charts; None without one.
+    def read(self, view: JobView, rank: int, query: ChartQuery, now_s: float) -> RankHistory | None:
+        """The rank over the span of the screen's charts.
 
         Raises:
             DdptopError: when the history cannot be read.
         """
-        rank = wish.rank
-        if rank is None:
-            return None
-        span_of = (wish.chart_window_s, wish.chart_until, wish.chart_columns)
-        key = (view.spec.job_id, rank, *span_of, view.state)
+        key = (view.spec.job_id, rank, query, view.state)
         if key == self._key and (not view.is_live or now_s < self._until):
             return self._history
         self._key = None  # what cannot be read now is read at the next look
@@ -60,26 +111,22 @@ class RankSource:
             self._history, self._until = RankHistory(view.job, rank), now_s + 1.0
             self._key = key
             return self._history
-        until = max(span[1] + 1.0, now_s) if view.is_live else span[1] + 1.0
-        whole = float(span[0]), until
-        if wish.chart_until is not None:
-            until = min(until, wish.chart_until)
-        since = whole[0] if wish.chart_window_s is None else max(0.0, until - wish.chart_window_s)
+        since, until, whole = query.part(span, now_s, live=view.is_live)
         frame = Frame(
             since=since,
             until=until,
-            window_s=wish.chart_window_s,
+            window_s=query.window_s,
             marks=tuple((at, f"attempt {n}") for n, at in reader.attempt_starts() if n),
             ended=not view.is_live,
             whole=whole,
         )
-        self._until = now_s + redraw_pause_s(frame, wish)
-        few = _Few(reader, rank, since, until, wish.chart_columns)
+        self._until = now_s + redraw_pause_s(frame, query)
+        few = _Few(reader, rank, since, until, query.columns)
         self._history = RankHistory(
             view.job,
             rank,
             _split(few, frame),
-            _load(few, view, frame, wish.chart_columns),
+            _load(few, view, frame, query.columns),
         )
         self._key = key
         return self._history

@@ -1,15 +1,16 @@
-"""A job as it was at one moment, and where that lies in its history."""
+"""A job as it was at one moment: what its screen asks and gets, and how it is read."""
 
 from __future__ import annotations
 
+import datetime as dt
 import functools
 import time
 from dataclasses import dataclass, field
 
-import msgspec
+from msgspec.structs import replace
 
-from ddptop.sources.everything import EVENTS_SHOWN
-from ddptop.sources.snapshot import JobDetail
+from ddptop.sources.job import EVENTS_SHOWN, JobAnswer, JobDetail, JobQuery, chart_of
+from ddptop.sources.query import Look, Sources
 from ddptop.view.course import Course, marks_of, opening
 from ddptop.view.series import ChartData
 from ddptop_runner.base.clock import utc_from_unix
@@ -60,22 +61,38 @@ class PastView(JobView, frozen=True, dict=True):
         return 0.0
 
 
-@dataclass(frozen=True)
-class Replay:
-    """A job as it was at one moment, and where that lies in its history."""
+class ReplayQuery(JobQuery, frozen=True, kw_only=True):
+    """A job as it was at a moment."""
 
-    job: str = ""
+    at: float | None = None
+    """Unix seconds; None is shortly before it failed or hung last, else its last moment."""
+
+    def answer(self, look: Look, sources: Sources) -> ReplayAnswer:
+        """The job then, unless it is gone."""
+        answer = ReplayAnswer(query=self, look=look, view=look.job(self.job))
+        if not isinstance(answer.view, JobView):
+            return answer
+        chart, _ = chart_of(answer.view, self.chart, look.now_s, sources)
+        return sources[ReplaySource].read(answer, answer.view, self.at, chart)
+
+
+class ReplayAnswer(JobAnswer, frozen=True, kw_only=True):
+    """What the job screen shows, as it was at one moment, and where that lies in its history."""
+
     at: float | None = None
     """Unix seconds of the moment; None where there is no history."""
     width_s: int | None = None
     """How exactly it is known; None where nothing was recorded then."""
     course: Course | None = None
-    detail: JobDetail | None = None
-    """What the job screen shows."""
     trouble: str | None = None
     """Why there is nothing to see, in words."""
     attempt_started: float | None = None
     """Unix seconds."""
+
+    @property
+    def now(self) -> dt.datetime:
+        """The moment."""
+        return super().now if self.at is None else utc_from_unix(self.at)
 
 
 @dataclass
@@ -94,10 +111,13 @@ class ReplaySource:
     def __init__(self) -> None:
         self._job: _Job | None = None
 
-    def read(self, view: JobView, at: float | None, chart: ChartData) -> Replay:
-        """The job at a moment.
+    def read(
+        self, answer: ReplayAnswer, view: JobView, at: float | None, chart: ChartData
+    ) -> ReplayAnswer:
+        """The answer with the job at a moment.
 
         Args:
+            answer: it without the job.
             view: the job as it is now.
             at: unix seconds; None is where a replay begins.
             chart: its losses.
@@ -105,25 +125,20 @@ class ReplaySource:
         try:
             course = self._course(view)
             if course is None:
-                words = f"{view.job} has no history"
-                return Replay(view.job, trouble=words)
-            return self._read(view, course, opening(course) if at is None else at, chart)
+                return replace(answer, trouble=f"{view.job} has no history")
+            at = min(max(opening(course) if at is None else at, course.first), course.last)
+            moment = self._known(view).reader.read(at, view.snapshot)
         except DdptopError as error:
-            return Replay(view.job, trouble=str(error))
-
-    def _read(self, view: JobView, course: Course, at: float, chart: ChartData) -> Replay:
-        at = min(max(at, course.first), course.last)
-        moment = self._known(view).reader.read(at, view.snapshot)
-        past = _past(view, moment)
+            return replace(answer, trouble=str(error))
         state = moment.snapshot
         started = state.attempt_started_at
-        return Replay(
-            job=view.job,
+        return replace(
+            answer,
             at=at,
             width_s=moment.width_s,
             course=course,
             detail=JobDetail(
-                view=past,
+                view=_past(view, moment),
                 chart=chart,
                 events=tuple(reversed(moment.events[-EVENTS_SHOWN:])),
                 deviations=deviations(state.ranks, state.gpus, state.alerts),
@@ -156,7 +171,7 @@ class ReplaySource:
 
 def _past(view: JobView, moment: Moment) -> PastView:
     """The job with its snapshot of then."""
-    snapshot = msgspec.structs.replace(
+    snapshot = replace(
         moment.snapshot,
         cause=_without_key(moment.snapshot.cause),
         previous_cause=_without_key(moment.snapshot.previous_cause),
@@ -166,4 +181,4 @@ def _past(view: JobView, moment: Moment) -> PastView:
 
 def _without_key(cause: Cause | None) -> Cause | None:
     """A cause whose evidence is not offered: the key for it is the story's."""
-    return None if cause is None else msgspec.structs.replace(cause, evidence=None)
+    return None if cause is None else replace(cause, evidence=None)

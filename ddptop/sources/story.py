@@ -1,4 +1,4 @@
-"""What happened to a job, attempt by attempt."""
+"""What happened to a job, attempt by attempt: what its screen asks and gets."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from ddptop.sources.jobs import history_stamps
+from ddptop.sources.query import Answer, Look, Query, Sources
 from ddptop.view.attempts import FAILURES, Attempt, attempts_of
 from ddptop.view.shown import Tail
 from ddptop_runner.base import bounded
@@ -26,6 +28,28 @@ LOOK_BACK_S = 60.0
 """How much history before an attempt's end is read to find its last step."""
 MOST_EVENTS = 20_000
 """Only this many of the latest events are shown."""
+
+
+class StoryQuery(Query, frozen=True, kw_only=True):
+    """Every attempt of a job."""
+
+    job: str
+    attempt: int | None = None
+    """The attempt whose last log lines are needed; None is the latest."""
+
+    def answer(self, look: Look, sources: Sources) -> StoryAnswer:
+        """The story, unless the job is gone."""
+        view, story = look.job(self.job), None
+        if isinstance(view, JobView):
+            story = sources[StorySource].read(view, self.attempt)
+        return StoryAnswer(query=self, look=look, view=view, story=story)
+
+
+class StoryAnswer(Answer, frozen=True, kw_only=True):
+    """What the story screen shows."""
+
+    story: Story | None = None
+    """None if the job is gone."""
 
 
 @dataclass(frozen=True)
@@ -57,7 +81,7 @@ class StorySource:
         self._tail: Tail | None = None
         self._known: tuple[object, tuple[Attempt, ...]] | None = None
 
-    def read(self, view: JobView, chosen: int | None = None) -> Story | None:
+    def read(self, view: JobView, chosen: int | None = None) -> Story:
         """The story; `chosen` is the attempt whose last words are wanted, None the last one."""
         if view.spec.job_id != self._job_id:
             self._forget()
@@ -73,13 +97,13 @@ class StorySource:
     def _read_events(self, folder: RunFolder) -> None:
         """What is new since the last look."""
         path = folder.history_db
-        stamp = (_stamp(path), _stamp(path.with_name(path.name + "-wal")))
-        if stamp == self._stamp:
+        stamps = history_stamps(path)
+        if stamps == self._stamp:
             return
         after = self._events[-1].seq if self._events else 0
         new = HistoryReader(path).events(after, MOST_EVENTS)
         self._events = [*self._events, *new][-MOST_EVENTS:]
-        self._stamp = stamp
+        self._stamp = stamps
 
     def _attempts(self, view: JobView) -> tuple[Attempt, ...]:
         snapshot = view.snapshot
@@ -157,13 +181,6 @@ class StorySource:
             owner, lines = last_words(view.folder, attempt.number, rank, TAIL_LINES)
             self._tail = Tail(attempt.number, owner, tuple(lines))
         return self._tail
-
-
-def _stamp(path: Path) -> int | None:
-    try:
-        return path.stat().st_mtime_ns
-    except OSError:
-        return None
 
 
 def kept_in(folder: RunFolder, evidence: str) -> Path:

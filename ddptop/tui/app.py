@@ -10,7 +10,7 @@ import shutil
 import signal
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, runtime_checkable
 
 from msgspec.structs import replace
 from textual import events
@@ -23,8 +23,7 @@ from textual.message import Message
 from ddptop.logs.messages import CollectorFailed, LogRead
 from ddptop.sources.collector import Collector
 from ddptop.sources.machine import read_machine
-from ddptop.sources.messages import SnapshotReady
-from ddptop.sources.snapshot import Devices, Snapshot, Wish
+from ddptop.sources.query import Answer, Answered, Devices, Look, Query
 from ddptop.tui import messages, operations
 from ddptop.tui.actions import EVERYWHERE, HELP, PALETTE, bindings
 from ddptop.tui.garbage import give_back, go_on_with_garbage
@@ -59,7 +58,7 @@ class ShowsDevices(Protocol):
 class LooksAgain(Protocol):
     """A text above the screens that is made anew from each look."""
 
-    def look_again(self, snapshot: Snapshot) -> None:
+    def look_again(self, look: Look) -> None:
         """Make it."""
 
 
@@ -139,8 +138,8 @@ class DdptopApp(QuietApp):
         self._tick_s = tick_s
         self._hang_up = HangUp()
         self.collector = Collector(self.post_message, now, machine, watched, takes_up=not readonly)
-        self.latest: Snapshot | None = None
-        """The latest snapshot."""
+        self.latest: Answer | None = None
+        """The latest answer, whichever screen asked."""
 
     # --- life ----------------------------------------------------------------------------------
 
@@ -165,7 +164,7 @@ class DdptopApp(QuietApp):
 
     def _begin(self, loop: asyncio.AbstractEventLoop) -> None:
         """Look for the first time, and then again and again."""
-        self.collector.wish = self._wish()
+        self.collector.query = self._query()
         self.collector.start(loop)
         if self._tick_s is not None:
             self.set_interval(self._tick_s, self.collector.ask)
@@ -263,37 +262,40 @@ class DdptopApp(QuietApp):
     # --- data ----------------------------------------------------------------------------------
 
     @property
-    def monitor(self) -> MonitorScreen | None:
-        """The uppermost screen that shows snapshots."""
+    def monitor(self) -> MonitorScreen[Any] | None:
+        """The uppermost screen that asks the collector."""
         for screen in reversed(self.screen_stack):
             if isinstance(screen, MonitorScreen):
                 return screen
         return None
 
-    def on_snapshot_ready(self, message: SnapshotReady) -> None:
-        """Hand each look to the screen that is seen; none is any more while the app ends."""
+    def on_answered(self, message: Answered) -> None:
+        """Hand each answer to the screen that asked, if it is seen; none is while the app ends."""
         if not self.screen_stack:
             return
-        self.latest = message.snapshot
-        self.collector.wish = self._wish()
-        if (monitor := self.monitor) is not None:
-            monitor.snapshot = message.snapshot
+        self.latest = answer = message.answer
+        self.collector.query = self._query()
+        monitor = self.monitor
+        if monitor is not None and monitor.viewer == answer.query.viewer:
+            monitor.answer = answer
         self.call_after_refresh(go_on_with_garbage)
-        if isinstance(self.screen, ShowsDevices) and message.snapshot.wish.devices:
-            self.screen.show_devices(message.snapshot.devices)
+        if isinstance(self.screen, ShowsDevices) and answer.query.devices:
+            self.screen.show_devices(answer.look.devices)
         if isinstance(self.screen, LooksAgain):
-            self.screen.look_again(message.snapshot)
+            self.screen.look_again(answer.look)
 
-    def on_wish_changed(self) -> None:
-        """Look for what is wanted now, if there still is a screen that wants something."""
+    def on_query_changed(self) -> None:
+        """Ask what is needed now, if there still is a screen that needs something."""
         if not self.screen_stack:
             return
-        self.collector.wish = self._wish()
+        self.collector.query = self._query()
         self.collector.ask()
 
-    def _wish(self) -> Wish:
-        wish = Wish() if (monitor := self.monitor) is None else monitor.wish()
-        return replace(wish, devices=True) if isinstance(self.screen, ShowsDevices) else wish
+    def _query(self) -> Query:
+        if (monitor := self.monitor) is None:
+            return Query()
+        query = replace(monitor.needs(), viewer=monitor.viewer)
+        return replace(query, devices=True) if isinstance(self.screen, ShowsDevices) else query
 
     def on_log_read(self, message: LogRead) -> None:
         """Lines go to the screen that shows them, whatever lies above it."""
@@ -313,7 +315,7 @@ class DdptopApp(QuietApp):
         """Show a job."""
         self._open(message.job, message.foreign)
 
-    def _all_jobs(self) -> MonitorScreen:
+    def _all_jobs(self) -> MonitorScreen[Any]:
         from ddptop.tui.screens.overview import OverviewScreen
 
         return OverviewScreen(readonly=self._readonly)
@@ -385,7 +387,7 @@ class DdptopApp(QuietApp):
 
         self._show(ReplayScreen(message.job, message.at, readonly=self._readonly), message)
 
-    def _show(self, screen: MonitorScreen, wanted: Message | None = None) -> None:
+    def _show(self, screen: MonitorScreen[Any], wanted: Message | None = None) -> None:
         """Open it, or go back to where the same is shown already.
 
         Screens lead to each other in circles, and each keeps its memory while others lie above it.
@@ -423,7 +425,7 @@ class DdptopApp(QuietApp):
                 operations.tell(self, "", refused)
                 return
         self.push_screen(LaunchScreen(again), self._launched)
-        self.on_wish_changed()
+        self.on_query_changed()
 
     def _launched(self, job: str | None) -> None:
         if job is not None:

@@ -7,27 +7,24 @@ screen show the same part of the time and the same cursor.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from msgspec.structs import replace
-
-from ddptop.tui.messages import WishChanged
+from ddptop.sources.chart import ChartQuery
+from ddptop.tui.messages import QueryChanged
 
 if TYPE_CHECKING:
-    from ddptop.sources.snapshot import Wish
     from ddptop.tui.screens.base import MonitorScreen
     from ddptop.tui.widgets.chart_widget import ChartWidget
 
 
-def with_chart(screen: MonitorScreen, wish: Wish) -> Wish:
-    """A wish that also asks for what the screen's charts show."""
-    if not (charts := screen.charts()):
-        return wish
-    window_s, until = charts[0].time_span()
-    return replace(wish, chart_window_s=window_s, chart_until=until)
+def chart_query(screen: MonitorScreen[Any], columns: int, rank: int | None = None) -> ChartQuery:
+    """What the screen's charts show; of one without a chart the whole run."""
+    charts = screen.charts()
+    window_s, until = charts[0].time_span() if charts else (None, None)
+    return ChartQuery(columns, window_s, until, rank)
 
 
-def escape(screen: MonitorScreen) -> bool:
+def escape(screen: MonitorScreen[Any]) -> bool:
     """Take the cursor away; whether there was one."""
     there = [chart.drop_cursor() for chart in screen.charts()]
     if (before := screen.keys_before) is not None:
@@ -37,17 +34,17 @@ def escape(screen: MonitorScreen) -> bool:
     return any(there)
 
 
-def viewed(screen: MonitorScreen, message: ChartWidget.Viewed) -> None:
+def viewed(screen: MonitorScreen[Any], message: ChartWidget.Viewed) -> None:
     """Have the other charts show what one shows."""
     for chart in screen.charts():
         if chart is not message.chart:
             view = message.chart.view
             chart.follow(view if chart.has_steps else message.chart.time_view())
     if message.moved:
-        screen.post_message(WishChanged())
+        screen.post_message(QueryChanged())
 
 
-def press(screen: MonitorScreen, name: str, amount: int) -> None:
+def press(screen: MonitorScreen[Any], name: str, amount: int) -> None:
     """Do what a key of charts does, to the chart that the keys go to."""
     charts = screen.charts()
     focused = next((chart for chart in charts if chart.has_focus), None)
@@ -56,14 +53,14 @@ def press(screen: MonitorScreen, name: str, amount: int) -> None:
         _DONE[name](screen, chart, amount)
 
 
-def _axis(screen: MonitorScreen, chart: ChartWidget, amount: int) -> None:
+def _axis(screen: MonitorScreen[Any], chart: ChartWidget, amount: int) -> None:
     if chart.has_steps:
         chart.next_axis()
     else:
         screen.notify(chart.no_steps, severity="warning")
 
 
-def _pan(screen: MonitorScreen, chart: ChartWidget, direction: int) -> None:
+def _pan(screen: MonitorScreen[Any], chart: ChartWidget, direction: int) -> None:
     """What came before or after; where other cells take the arrows, the chart gets the keys."""
     taker = screen.active_bindings.get("left")
     if taker is not None and taker.node is not screen and screen.focused is not chart:
@@ -72,7 +69,7 @@ def _pan(screen: MonitorScreen, chart: ChartWidget, direction: int) -> None:
     chart.pan(direction)
 
 
-_DONE: Mapping[str, Callable[[MonitorScreen, ChartWidget, int], None]] = {
+_DONE: Mapping[str, Callable[[MonitorScreen[Any], ChartWidget, int], None]] = {
     "mode": lambda screen, chart, amount: chart.next_mode(),
     "figure": lambda screen, chart, amount: chart.next_figure(),
     "log": lambda screen, chart, amount: chart.next_scale(),

@@ -12,7 +12,7 @@ from ddptop_runner.base.errors import DdptopError
 from ddptop_runner.job.registry import AnyJob
 
 if TYPE_CHECKING:
-    from ddptop.sources.snapshot import Snapshot
+    from ddptop.sources.query import Look
     from ddptop.tui.operations import Operation
 
 
@@ -56,7 +56,7 @@ class SectionsWanted(Message):
     hint: str
     sections: list[tuple[str, str]]
     """Heading and text."""
-    look_again: Callable[[Snapshot], tuple[str, list[tuple[str, str]]]] | None = None
+    look_again: Callable[[Look], tuple[str, list[tuple[str, str]]]] | None = None
     """Hint and sections of a later look; None: they stay as they are."""
 
 
@@ -93,8 +93,8 @@ class EvidenceWanted(Message):
     """Of this attempt; None is the last one of which something was kept."""
 
 
-class WishChanged(Message):
-    """The screen on top needs something else from the next look, and needs it now."""
+class QueryChanged(Message):
+    """The screen on top asks something else, and needs it now."""
 
 
 @dataclass

@@ -11,7 +11,6 @@ from textual.command import CommandPalette, DiscoveryHit, Hit, Hits, Provider
 from textual.content import Content
 from textual.message import Message
 
-from ddptop.sources.snapshot import Snapshot
 from ddptop.tui import messages
 from ddptop.tui.actions import EVERYWHERE, EXIT, PALETTE, Action, table_of
 from ddptop.tui.prefs.keymap import keys_in_use
@@ -114,14 +113,11 @@ class JobProvider(CommandProvider):
 
     def commands(self, query: str) -> Iterator[Command]:
         """Screens of each job; of ranks only those whose number is typed."""
-        snapshot = self._snapshot()
+        answer = self.screen.answer if isinstance(self.screen, MonitorScreen) else None
         numbers = {int(number) for number in re.findall(r"\d{1,6}", query)}
-        for view in snapshot.jobs[:MAX_JOBS] if snapshot is not None else ():
+        for view in answer.look.jobs[:MAX_JOBS] if answer is not None else ():
             yield from self._of_job(view)
             yield from self._of_ranks(view, numbers)
-
-    def _snapshot(self) -> Snapshot | None:
-        return self.screen.snapshot if isinstance(self.screen, MonitorScreen) else None
 
     def _of_job(self, view: AnyJob) -> Iterator[Command]:
         job, foreign = view.job, isinstance(view, ForeignView)

@@ -9,7 +9,7 @@ import ddptop.cli
 import pytest
 from ddptop.commands import attach, unguarded
 from ddptop.sources.collector import Collector
-from ddptop.sources.snapshot import Wish
+from ddptop.sources.query import Query
 from tests.runner.builders import gone, put_job
 
 from ddptop_runner.base.paths import run_folder
@@ -74,7 +74,7 @@ def test_an_open_screen_takes_it_up_too_and_does_not_try_at_every_look(taken):
     for takes_up in (False, True):
         collector = Collector(lambda _: None, takes_up=takes_up)
         for _ in range(3):
-            collector._look_and_deliver(Wish(devices=False, foreign=False))
+            collector._answer_and_deliver(Query())
         assert taken == (["train"] if takes_up else [])
 
 

@@ -6,7 +6,7 @@ import itertools
 from pathlib import Path
 
 import msgspec
-from ddptop.sources.comparing import MOST_POINTS, RunReader, curve_of, read_run
+from ddptop.sources.compare import MOST_POINTS, RunReader, curve_of, read_run
 from tests.tui import fake_home, fake_story
 
 from ddptop_runner.job.registry import read_job

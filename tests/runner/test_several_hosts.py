@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import json
 import os
 from pathlib import Path
@@ -11,11 +12,13 @@ import pytest
 from ddptop.draw.devices import label
 from ddptop.logs.merge import Merger, when
 from ddptop.sources.device_history import MOST_DEVICES, DeviceHistorySource
-from ddptop.sources.everything import covered_devices, far_devices
+from ddptop.sources.devices import covered_devices, far_devices
+from ddptop.sources.query import Devices, Look
 from ddptop.view.attention import short_cause
 from ddptop.view.findings import explain
 from ddptop.view.host_words import hosts_in_words, hosts_of_devices, node_in_words, short_names
 from ddptop.view.jobs import median_loss
+from ddptop.view.shown import Machine
 from tests.runner.builders import make_spec, put_job
 from tests.runner.nodes import HOSTS, NOON, merged, placement, rank_on, ranks_and_devices
 from tests.runner.rank_lives import Told, healthy, sick
@@ -348,10 +351,12 @@ def test_times_of_hosts_are_compared_by_one_clock():
 def test_of_thousands_of_devices_the_first_and_the_selected_one_are_remembered():
     source = DeviceHistorySource()
     many = [GpuSample(index=n % 8, uuid=f"GPU-{n}", host=f"n{n // 8}") for n in range(1024)]
-    for second in range(3):
-        source.take(many, START + second, "GPU-900")
-    assert len(source._devices) == MOST_DEVICES + 1
-    source.take(many, START + 4, "GPU-901")
+    for second, selected in ((0, "GPU-900"), (1, "GPU-900"), (2, "GPU-901")):
+        source.take(many, START + second)
+        now = dt.datetime.fromtimestamp(START + second, dt.timezone.utc)
+        look = Look(now, Machine("here"), devices=Devices(tuple(many)))
+        assert source.read(look, 900.0, selected).device == selected
+        assert len(source._devices) == MOST_DEVICES + 1
     assert "GPU-901" in source._devices and "GPU-900" not in source._devices
 
 

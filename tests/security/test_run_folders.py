@@ -21,7 +21,8 @@ from pathlib import Path
 
 import pytest
 from ddptop.cli import cli
-from ddptop.sources.everything import HistorySource, JobSource
+from ddptop.sources.job import EventSource
+from ddptop.sources.jobs import JobSource
 from tests.runner.builders import put_job
 
 from ddptop_runner.base import paths
@@ -158,7 +159,7 @@ def views_show_the_good_one() -> list[str]:
 
 def read_events(view: JobView) -> None:
     try:
-        HistorySource().events(view)
+        EventSource().read(view)
     except DdptopError:
         pass
 

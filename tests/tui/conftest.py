@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from ddptop.logs import reader as log_source
-from ddptop.sources import everything as sources
+from ddptop.sources import devices as sources
 from ddptop.sources import foreign as foreign_source
 from ddptop.sources.collector import Collector
 from ddptop.tui.app import DdptopApp

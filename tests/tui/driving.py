@@ -6,7 +6,7 @@ import threading
 import time
 from collections.abc import Callable
 
-from ddptop.sources.snapshot import Snapshot, Wish
+from ddptop.sources.query import Answer, Query
 from ddptop.tui.app import DdptopApp
 from ddptop.tui.palette import ActionProvider, JobProvider, ThemeCommands
 from ddptop.tui.widgets.bars import KeyBar
@@ -23,29 +23,29 @@ TIMEOUT_S = 60.0
 class _Looks:
     """Numbers the looks of an app in the order in which they begin."""
 
-    def __init__(self, look: Callable[[Wish], Snapshot]) -> None:
-        self._look = look
+    def __init__(self, answer: Callable[[Query], Answer]) -> None:
+        self._answer = answer
         self.begun = 0
-        self._last: tuple[int, Snapshot | None] = 0, None
+        self._last: tuple[int, Answer | None] = 0, None
 
     @classmethod
     def of(cls, app: DdptopApp) -> _Looks:
-        look = app.collector.look
-        if not isinstance(look, cls):
-            look = app.collector.look = cls(look)  # type: ignore[method-assign]
-        return look
+        answer = app.collector.answer
+        if not isinstance(answer, cls):
+            answer = app.collector.answer = cls(answer)  # type: ignore[method-assign]
+        return answer
 
-    def __call__(self, wish: Wish) -> Snapshot:
+    def __call__(self, query: Query) -> Answer:
         self.begun += 1
         number = self.begun
-        snapshot = self._look(wish)
-        self._last = number, snapshot
-        return snapshot
+        answer = self._answer(query)
+        self._last = number, answer
+        return answer
 
-    def number_of(self, snapshot: Snapshot | None) -> int:
+    def number_of(self, answer: Answer | None) -> int:
         """0 for one that is not the last, or that began before anybody counted."""
         number, last = self._last
-        return number if snapshot is last else 0
+        return number if answer is last else 0
 
 
 async def until(pilot: Pilot[None], condition: Callable[[], object], what: str = "") -> None:
@@ -87,7 +87,7 @@ async def logs_read(pilot: Pilot[None]) -> None:
 
 
 async def settle(pilot: Pilot[None]) -> None:
-    """Looks until what was wished for after the first ones is there as well."""
+    """Looks until what was asked after the first ones is there as well."""
     await look(pilot, times=3)
     await pilot.pause()
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from ddptop.sources.story import StoryQuery
 from ddptop.tui import launching
 from ddptop.tui.app import DdptopApp
 from ddptop.tui.messages import StoryWanted
@@ -238,7 +239,7 @@ class TestProgram:
         app = make_app()
         async with app.run_test() as pilot:
             await look(pilot)
-            monkeypatch.setattr(app.collector, "look", lambda wish: 1 / 0)
+            monkeypatch.setattr(app.collector, "answer", lambda query: 1 / 0)
             app.collector.ask()
             await until(pilot, lambda: app._exit)
         assert app.return_code == 1
@@ -334,14 +335,14 @@ class TestProgram:
     ) -> None:
         fake_home.failed_job(frozen)
         app = make_app(opening=StoryWanted("vit-base"))
-        wishes = []
-        take_look = app.collector.look
+        asked = []
+        answer = app.collector.answer
         monkeypatch.setattr(
-            app.collector, "look", lambda wish: wishes.append(wish) or take_look(wish)
+            app.collector, "answer", lambda query: asked.append(query) or answer(query)
         )
         async with app.run_test() as pilot:
-            await until(pilot, lambda: wishes)
-        assert wishes[0].story
+            await until(pilot, lambda: asked)
+        assert isinstance(asked[0], StoryQuery)
 
 
 @pytest.mark.parametrize(

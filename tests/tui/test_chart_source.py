@@ -10,9 +10,7 @@ import pytest
 from ddptop.charts.loss import ChartOptions, draw_chart
 from ddptop.charts.steps import by_step, no_steps
 from ddptop.sources import chart as chart_source
-from ddptop.sources.chart import ChartSource, away_from_median
-from ddptop.sources.series_points import at_new_steps
-from ddptop.sources.snapshot import Wish
+from ddptop.sources.chart import ChartQuery, ChartSource, at_new_steps, away_from_median
 from ddptop.view.series import Points
 from ddptop.view.text import plain
 from tests.tui import fake_home
@@ -72,17 +70,13 @@ def view(frozen: Path) -> JobView:
     return many_ranks(frozen)
 
 
-def wish(**more: object) -> Wish:
-    return Wish(job="many", chart_columns=200, **more)
-
-
 class TestVeryMany:
     @pytest.fixture(autouse=True)
     def few_are_many(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(chart_source, "BAND_RANKS", 8)
 
     def test_they_are_a_band_and_odd_ones_are_alone(self, view: JobView) -> None:
-        chart = ChartSource().read(view, wish(log_rank=2), NOW_S)
+        chart = ChartSource().read(view, ChartQuery(rank=2), NOW_S)
         assert chart.middle is not None
         assert chart.number == 9
         assert sorted(chart.series) == [2, 5, 7], "the chosen, the odd and the one with NaN"
@@ -94,9 +88,9 @@ class TestVeryMany:
     def test_it_is_drawn_as_the_ranks_themselves_would_be(
         self, view: JobView, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        band = draw_chart(ChartSource().read(view, wish(), NOW_S), ChartOptions(), 80, 14)
+        band = draw_chart(ChartSource().read(view, ChartQuery(), NOW_S), ChartOptions(), 80, 14)
         monkeypatch.setattr(chart_source, "BAND_RANKS", 64)
-        ranks = draw_chart(ChartSource().read(view, wish(), NOW_S), ChartOptions(), 80, 14)
+        ranks = draw_chart(ChartSource().read(view, ChartQuery(), NOW_S), ChartOptions(), 80, 14)
         assert plain(band.note) == plain(ranks.note)
         one, other = ("\n".join(map(plain, drawn.lines)) for drawn in (band, ranks))
         same = sum(a == b for a, b in zip(one, other, strict=True))
@@ -105,7 +99,7 @@ class TestVeryMany:
         assert "✕" in one
 
     def test_the_band_knows_steps(self, view: JobView) -> None:
-        chart = ChartSource().read(view, wish(), NOW_S)
+        chart = ChartSource().read(view, ChartQuery(), NOW_S)
         stepped = by_step(chart)
         assert stepped.middle is not None
         assert stepped.marks == ((200.5, "attempt 1"),)
@@ -117,24 +111,24 @@ class TestVeryMany:
     ) -> None:
         monkeypatch.setattr(chart_source, "SOON_ROWS", 500)
         source = ChartSource()
-        charts = [source.read(view, wish(), NOW_S) for _ in range(3)]
+        charts = [source.read(view, ChartQuery(), NOW_S) for _ in range(3)]
         points = [len(chart.middle.t) for chart in charts if chart.middle is not None]
         assert points == [30, 150, 150]
         assert charts[2] is charts[1]
-        other = source.read(view, wish(log_rank=3), NOW_S)
+        other = source.read(view, ChartQuery(rank=3), NOW_S)
         assert other.middle is not None
         assert len(other.middle.t) == 150, "another rank is no other part"
 
     def test_the_same_chart_while_nothing_can_look_different(self, view: JobView) -> None:
         source = ChartSource()
-        first = source.read(view, wish(), NOW_S)
-        assert source.read(view, wish(), NOW_S + 0.5) is first
-        assert source.read(view, wish(log_rank=3), NOW_S + 0.6) is not first
+        first = source.read(view, ChartQuery(), NOW_S)
+        assert source.read(view, ChartQuery(), NOW_S + 0.5) is first
+        assert source.read(view, ChartQuery(rank=3), NOW_S + 0.6) is not first
 
 
 class TestParts:
     def test_a_part_in_the_middle(self, view: JobView) -> None:
-        part = wish(chart_window_s=60.0, chart_until=NOW_S - 100)
+        part = ChartQuery(window_s=60.0, until=NOW_S - 100)
         chart = ChartSource().read(view, part, NOW_S)
         assert (chart.since, chart.until) == (NOW_S - 160, NOW_S - 100)
         assert chart.whole == (NOW_S - SECONDS, NOW_S)
@@ -142,7 +136,7 @@ class TestParts:
         assert chart.series[0].t[-1] <= NOW_S - 99
 
     def test_attempts_and_steps(self, view: JobView) -> None:
-        chart = ChartSource().read(view, wish(), NOW_S)
+        chart = ChartSource().read(view, ChartQuery(), NOW_S)
         assert [(one.attempt, one.before) for one in chart.attempts] == [(0, 0), (1, 200)]
         assert chart.last_step == 300
         assert no_steps(chart) is None
@@ -150,7 +144,7 @@ class TestParts:
 
     def test_no_sample_yet(self, frozen: Path) -> None:
         folder = fake_home.make_folder(frozen, fake_home.spec_of("new", 2, 5))
-        chart = ChartSource().read(read_job(folder), wish(), NOW_S)
+        chart = ChartSource().read(read_job(folder), ChartQuery(), NOW_S)
         assert chart.series == {}
         assert no_steps(chart)
 

@@ -8,6 +8,7 @@ from pathlib import Path
 import msgspec
 import pytest
 from ddptop.draw import launched
+from ddptop.sources.job import JobAnswer
 from ddptop.tui import operations
 from ddptop.tui.app import DdptopApp
 from ddptop.tui.screens.job import JobScreen
@@ -288,7 +289,7 @@ async def test_the_last_words_of_a_failed_command_come_from_its_log(
     async with app.run_test(size=(120, 40)) as pilot:
         await settle(pilot)
         assert app.screen.ranks.rank == 1
-        assert app.latest is not None and app.latest.detail is not None
+        assert isinstance(app.latest, JobAnswer) and app.latest.detail is not None
         tail = app.latest.detail.cause_tail
         assert len(tail) == 12
         assert all(line.startswith("[1,1]<stdout>:") for line in tail)

@@ -148,12 +148,12 @@ async def test_looking_closely_reads_more_finely(frozen: Path, make_app: MakeApp
         assert app.latest.compared.by_step is not None
         before = len(app.latest.compared.by_step.curves[0].points.t)
         await press(pilot, "plus", "plus", "plus")
-        assert app.latest.wish.compare_part == ("step", 3500.0, 4000.0)
+        assert app.latest.query.part == ("step", 3500.0, 4000.0)
         assert app.latest.compared is not None
         assert app.latest.compared.by_step is not None
         assert len(app.latest.compared.by_step.curves[0].points.t) > before + 100
         await press(pilot, "0")
-        assert app.latest.wish.compare_part is None
+        assert app.latest.query.part is None
 
 
 async def test_a_job_without_steps_is_compared_by_time(frozen: Path, make_app: MakeApp) -> None:

@@ -10,8 +10,8 @@ import pytest
 from ddptop.draw.device_details import detail_lines
 from ddptop.draw.devices import device_lines, device_trouble, holder_text, rank_holder
 from ddptop.draw.header import cost
-from ddptop.sources import everything as sources
-from ddptop.sources.everything import DeviceSource
+from ddptop.sources import devices as sources
+from ddptop.sources.devices import DeviceSource
 from ddptop.tui.widgets.device_panel import DevicePanel
 from ddptop.tui.widgets.lines import changed_cells
 from ddptop.view.figures.devices import energy, heat

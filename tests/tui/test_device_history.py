@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import tracemalloc
 from pathlib import Path
 
@@ -9,9 +10,9 @@ import pytest
 from ddptop.charts.devices import figures_of, pause_s
 from ddptop.draw.devices import first_seen, small_curve, unevenness, wasted_words
 from ddptop.sources.device_history import RECENT, DeviceHistorySource, Ring
-from ddptop.sources.snapshot import Wish
+from ddptop.sources.query import Look
+from ddptop.view.shown import DeviceHistory, Machine
 from ddptop.view.text import plain
-from msgspec.structs import replace
 from tests.tui import fake_gpus
 from tests.tui.fake_device_history import write_gpu_history
 from tests.tui.fake_home import GIB, NOW, gpu, uuid
@@ -20,7 +21,17 @@ from ddptop_runner.job.registry import JobView, read_job
 from ddptop_runner.model.snapshot import GpuProcess
 
 START = NOW.timestamp()
-WISH = Wish(device_history_s=900.0, device=uuid(0))
+
+
+def history_at(
+    source: DeviceHistorySource,
+    second: float,
+    *views: JobView,
+    device: str | None = uuid(0),
+    span_s: float = 900.0,
+) -> DeviceHistory:
+    look = Look(NOW + dt.timedelta(seconds=second), Machine("here"), views)
+    return source.read(look, span_s, device)
 
 
 def test_a_ring_has_least_mean_and_greatest_of_each_bucket() -> None:
@@ -64,8 +75,7 @@ def taken(source: DeviceHistorySource, seconds: int, **figures: object) -> None:
 def test_a_held_device_that_does_nothing_is_wasted_and_says_for_how_long() -> None:
     source = DeviceHistorySource()
     taken(source, 301, util_percent=0.0)
-    history = source.read([], WISH, START + 301)
-    assert history is not None
+    history = history_at(source, 301)
     assert history.idle_s == {uuid(0): 300.0}
     held = gpu(0, util_percent=0.0, processes=[GpuProcess(pid=1, mem_used_bytes=GIB)])
     assert plain(wasted_words(held, history.idle_s)) == "▲ idle for 5m"
@@ -78,8 +88,7 @@ def test_a_held_device_that_does_nothing_is_wasted_and_says_for_how_long() -> No
 def test_what_is_not_known_is_neither_idle_nor_drawn() -> None:
     source = DeviceHistorySource()
     taken(source, 301, util_percent=None)
-    history = source.read([], WISH, START + 301)
-    assert history is not None
+    history = history_at(source, 301)
     assert history.idle_s == {}
     assert set(history.recent[uuid(0)]) == {None}
     assert small_curve(history.recent[uuid(0)], 12).strip() == ""
@@ -100,8 +109,7 @@ def test_the_chosen_device_has_its_figures_and_marks() -> None:
     hot = gpu(0, throttle_reasons=["thermal, by hardware"], xid=[79])
     for second in (30, 31):
         source.take([hot], START + second)
-    history = source.read([], WISH, START + 32)
-    assert history is not None
+    history = history_at(source, 32)
     assert history.first == START
     assert [word for _, word in history.marks] == ["slowed", "XID 79"]
     data = figures_of(hot, history)
@@ -109,11 +117,9 @@ def test_the_chosen_device_has_its_figures_and_marks() -> None:
     assert data.curves[1].points.mean[0] == pytest.approx(100 * hot.mem_used_bytes / (80 * GIB))
     no_total = figures_of(gpu(0, mem_total_bytes=None), history)
     assert [curve.name for curve in no_total.curves] == ["util", "power", "temperature"]
-    other = source.read([], replace(WISH, device="GPU-of-another-machine"), START + 32)
-    assert other is not None
+    other = history_at(source, 32, device="GPU-of-another-machine")
     assert other.device is None
     assert pause_s(900.0, history, 100) == pytest.approx(4.5)
-    assert source.read([], Wish(), START) is None
 
 
 def test_histories_of_jobs_fill_what_was_before_this_viewer(frozen: Path) -> None:
@@ -124,15 +130,13 @@ def test_histories_of_jobs_fill_what_was_before_this_viewer(frozen: Path) -> Non
     source = DeviceHistorySource()
     for look in range(6):  # one history and one tier a look
         source.take(view.snapshot.gpus, START + look)
-        history = source.read([view], WISH, START + look)
-    assert history is not None
+        history = history_at(source, look, view)
     assert history.first == pytest.approx(START - 1000, abs=61)
     seconds = history.figures["power"].t
     assert seconds[0] == pytest.approx(START - 895, abs=7)
     assert len(seconds) >= 890
     assert None not in history.recent[uuid(1)]
-    long = source.read([view], replace(WISH, device_history_s=7200.0), START + 6)
-    assert long is not None
+    long = history_at(source, 6, view, span_s=7200.0)
     assert len(long.figures["util"].t) >= 95, "of ten seconds each"
 
 
@@ -143,7 +147,7 @@ def test_a_day_of_looks_takes_no_more_memory_than_an_hour() -> None:
         for second in range(first_hour * 3600, (first_hour + hours) * 3600, 300):
             source.take([gpu(0)], START + second)
             if second % 600 == 0:
-                source.read([], WISH, START + second)
+                history_at(source, second)
 
     tracemalloc.start()
     watch(0, 1)

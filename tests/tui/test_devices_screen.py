@@ -140,14 +140,14 @@ async def test_the_chart_zooms_and_begins_with_another_figure(
         await settle(pilot)
         await settle(pilot)
         screen = screen_of(app)
-        assert screen.wish().device_history_s == FIRST_SPAN_S
+        assert screen.needs().span_s == FIRST_SPAN_S
         assert "temperature" not in shown(app)
         await pilot.press("m", "m")
         await until(pilot, lambda: "temperature" in shown(app))
         await pilot.press("plus")
         await until(pilot, lambda: "last 10m" in shown(app).split("GPU 0,")[1])
         await pilot.press("0")
-        assert screen.wish().device_history_s == 86400.0
+        assert screen.needs().span_s == 86400.0
         await until(pilot, lambda: "whole run" in shown(app) or "-16m" in shown(app))
         await pilot.press("left")
         await pilot.press("escape")

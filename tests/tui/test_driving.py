@@ -7,10 +7,10 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 from ddptop.tui.app import DdptopApp
+from ddptop.view.shown import Machine
 from tests.tui import fake_home, idle
 from tests.tui.driving import look, settle, shown
 
@@ -35,17 +35,17 @@ async def test_a_look_that_had_begun_before_does_not_count(
     folder = fake_home.two_cpu_ranks(frozen)
     app = make_app("mlp-cpu")
     looking, may_go_on = threading.Event(), threading.Event()
-    ordinary = app.collector._more
+    ordinary = app.collector._machine
 
-    def slow(*seen: Any) -> dict[str, Any]:
+    def slow() -> Machine:
         looking.set()
         assert may_go_on.wait(60)
         time.sleep(0.3)
-        return ordinary(*seen)
+        return ordinary()
 
     async with app.run_test(size=(120, 40)) as pilot:
         await settle(pilot)
-        monkeypatch.setattr(app.collector, "_more", slow)
+        monkeypatch.setattr(app.collector, "_machine", slow)
         app.collector.ask()
         assert looking.wait(60)
         fake_home.change(folder, step=4711)

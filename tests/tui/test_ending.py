@@ -7,7 +7,7 @@ import contextlib
 from collections.abc import Callable, Coroutine
 
 import pytest
-from ddptop.sources.messages import SnapshotReady
+from ddptop.sources.query import Answered
 from ddptop.tui.app import DdptopApp
 from ddptop.tui.screens.help import HelpScreen
 from tests.tui.driving import settle, until
@@ -50,8 +50,8 @@ async def test_a_look_that_comes_after_the_last_screen_is_for_nobody(make_app: M
     async with app.run_test() as pilot:
         await settle(pilot)
     assert app.screen_stack == [] and app.latest is not None
-    app.on_wish_changed()
-    app.on_snapshot_ready(SnapshotReady(app.latest))
+    app.on_query_changed()
+    app.on_answered(Answered(app.latest))
 
 
 @pytest.mark.parametrize(

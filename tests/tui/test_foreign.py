@@ -9,6 +9,7 @@ from pathlib import Path
 import msgspec
 import pytest
 from ddptop.sources import foreign as foreign_source
+from ddptop.sources.chart import ChartQuery
 from ddptop.sources.foreign import ForeignSource
 from ddptop.tui.app import DdptopApp
 from ddptop.tui.screens.job import JobScreen
@@ -322,9 +323,9 @@ class TestSource:
     def test_a_chart_that_looks_the_same_is_the_same_object(self, frozen: Path) -> None:
         view = fake_foreign.healthy()
         source = ForeignSource()
-        wish = foreign_source.Wish(job=view.job, follow=True)
-        first = source.chart(view, wish, NOW.timestamp())
+        query = ChartQuery()
+        first = source.chart(view, query, NOW.timestamp())
         assert first.watched
-        assert source.chart(view, wish, NOW.timestamp() + 0.5) is first
-        wider = msgspec.structs.replace(wish, chart_window_s=300.0)
+        assert source.chart(view, query, NOW.timestamp() + 0.5) is first
+        wider = msgspec.structs.replace(query, window_s=300.0)
         assert source.chart(view, wider, NOW.timestamp() + 0.5) is not first

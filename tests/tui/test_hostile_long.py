@@ -47,7 +47,7 @@ async def run_on(pilot: Pilot[None], looks: int) -> None:
     for number in range(looks):
         monitor = app.monitor
         assert monitor is not None
-        monitor.snapshot = app.collector.look(monitor.wish())
+        monitor.answer = app.collector.answer(monitor.needs())
         if number % 10 == 0:
             await pilot.pause()
 

@@ -13,7 +13,7 @@ import msgspec
 import pytest
 from ddptop.cli import cli
 from ddptop.commands.launch import request_of
-from ddptop.sources.snapshot import Devices
+from ddptop.sources.query import Devices
 from ddptop.tui import launching
 from ddptop.tui.launching import LaunchForm
 from ddptop.tui.messages import JobLaunched

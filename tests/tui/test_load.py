@@ -8,7 +8,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from ddptop.sources import everything as sources
+from ddptop.sources import devices as sources
 from ddptop.tui.app import DdptopApp
 from ddptop.view.text import plain
 from tests.tui import fake_foreign

@@ -8,10 +8,11 @@ from ddptop.charts.figures import Curve, FiguresData
 from ddptop.charts.loss import ChartOptions, draw_chart
 from ddptop.charts.split import SplitData
 from ddptop.charts.view import View
-from ddptop.sources.snapshot import Snapshot, Wish
+from ddptop.sources.chart import ChartQuery
+from ddptop.sources.job import JobAnswer, JobQuery
 from ddptop.tui.actions import BACK, CHART_ACTIONS, bindings
-from ddptop.tui.chart_keys import with_chart
-from ddptop.tui.messages import WishChanged
+from ddptop.tui.chart_keys import chart_query
+from ddptop.tui.messages import QueryChanged
 from ddptop.tui.screens.base import MonitorScreen
 from ddptop.tui.widgets.chart_widget import ChartWidget
 from ddptop.tui.widgets.figure_chart import FigureChart
@@ -51,7 +52,7 @@ class Both(MonitorScreen):
     def __init__(self) -> None:
         super().__init__()
         self.loss, self.figures = LossChart(), FigureChart("memory", id="figures")
-        self.wishes = 0
+        self.asked = 0
         self.said: list[str] = []
 
     def compose(self) -> ComposeResult:
@@ -60,15 +61,15 @@ class Both(MonitorScreen):
     def charts(self) -> tuple[ChartWidget, ...]:
         return (self.loss, self.figures)
 
-    def wish(self) -> Wish:
-        return with_chart(self, Wish(job="a"))
+    def needs(self) -> JobQuery:
+        return JobQuery(job="a", chart=chart_query(self, 200))
 
-    def show(self, snapshot: Snapshot) -> None:
+    def show(self, answer: JobAnswer) -> None:
         pass
 
-    def on_wish_changed(self, message: WishChanged) -> None:
+    def on_query_changed(self, message: QueryChanged) -> None:
         message.stop()
-        self.wishes += 1
+        self.asked += 1
 
     def notify(self, message: str, **_: object) -> None:  # type: ignore[override]
         self.said.append(message)
@@ -187,16 +188,16 @@ class TestKeys:
 
     async def test_zooming_asks_for_more_exact_figures(self, pilot: Pilot[None]) -> None:
         both = both_of(pilot)
-        before = both.wishes
+        before = both.asked
         await pilot.press("plus")
-        assert (both.wish().chart_window_s, both.wish().chart_until) == (600, None)
-        assert both.wishes == before + 1
+        assert (both.needs().chart.window_s, both.needs().chart.until) == (600, None)
+        assert both.asked == before + 1
         assert "last 10m" in title(both.loss)
         await pilot.press("shift+left")
-        assert both.wish().chart_until == pytest.approx(850, abs=5)
+        assert both.needs().chart.until == pytest.approx(850, abs=5)
         assert title(both.loss).startswith("── loss, 10m, smoothing")
         await pilot.press("0")
-        assert both.wish() == Wish(job="a")
+        assert both.needs().chart == ChartQuery()
 
     async def test_both_charts_show_the_same_part_and_cursor(self, pilot: Pilot[None]) -> None:
         both = both_of(pilot)
@@ -209,9 +210,9 @@ class TestKeys:
 
     async def test_the_cursor_reads_values_and_esc_takes_it_away(self, pilot: Pilot[None]) -> None:
         both = both_of(pilot)
-        wishes = both.wishes
+        asked = both.asked
         await pilot.press("right", "shift+right")
-        assert both.wishes == wishes, "what is read stays the same"
+        assert both.asked == asked, "what is read stays the same"
         area = both.loss.area
         assert area is not None
         assert area.cell(both.loss.view.cursor or 0) == 10
@@ -235,7 +236,7 @@ class TestKeys:
         await pilot.press("plus", "plus")
         assert both.loss.view.span == 200
         assert both.figures.view.span == pytest.approx(200, abs=10), "those steps, as time"
-        window_s = both.wish().chart_window_s
+        window_s = both.needs().chart.window_s
         assert window_s == pytest.approx(200, abs=10), "the time that those steps took"
         await pilot.press("left")
         assert "step 9" in title(both.loss)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
+from ddptop.sources.rank import RankAnswer
 from ddptop.tui.app import DdptopApp
 from ddptop.tui.messages import RankPicked
 from ddptop.tui.screens.devices import DevicesScreen
@@ -121,10 +122,10 @@ async def test_a_damaged_history_is_said_and_read_once_it_is_whole(
         await until(pilot, lambda: isinstance(app.screen, RankScreen))
         await settle(pilot)
         assert "is not a valid history" in shown(app) and "rank 1" in shown(app)
-        assert app.latest is not None and app.latest.rank is None
+        assert isinstance(app.latest, RankAnswer) and app.latest.history is None
         folder.history_db.write_bytes(whole)
         await look(pilot)
-        assert app.latest.rank is not None
+        assert app.latest.history is not None
         assert "is not a valid history" not in shown(app)
 
 

@@ -11,16 +11,14 @@ from pathlib import Path
 import msgspec
 import pytest
 from ddptop.logs.messages import CollectorFailed, LogRead
-from ddptop.sources import everything as sources
+from ddptop.sources import devices as sources
+from ddptop.sources import jobs
+from ddptop.sources.chart import ChartQuery, ChartSource
 from ddptop.sources.collector import Collector
-from ddptop.sources.everything import (
-    DeviceSource,
-    HistorySource,
-    JobSource,
-    covered_devices,
-)
-from ddptop.sources.messages import SnapshotReady
-from ddptop.sources.snapshot import Wish
+from ddptop.sources.devices import DeviceSource, covered_devices
+from ddptop.sources.job import EventSource, JobQuery
+from ddptop.sources.jobs import JobSource
+from ddptop.sources.query import Answered, Query
 from ddptop.view.shown import Machine
 from tests.tui import fake_gpus, fake_home
 from tests.tui.fake_gpus import FrozenFeed
@@ -43,7 +41,7 @@ def reads(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         names.append(view.job)
         return view
 
-    monkeypatch.setattr(sources, "read_job", counted)
+    monkeypatch.setattr(jobs, "read_job", counted)
     return names
 
 
@@ -108,41 +106,42 @@ class TestHistory:
         self, frozen: Path, queries: list[str]
     ) -> None:
         view = read_job(fake_home.two_cpu_ranks(frozen))
-        source, now_s = HistorySource(), NOW.timestamp()
-        wish = Wish(job="mlp-cpu", follow=True, chart_columns=200)
-        first = source.chart(view, wish, now_s)
+        source, now_s = ChartSource(), NOW.timestamp()
+        query = ChartQuery()
+        first = source.read(view, query, now_s)
         assert sorted(first.series) == [0, 1]
         assert first.until - first.since == pytest.approx(755, abs=2)
-        assert source.chart(view, wish, now_s + 3) is first
-        assert source.chart(view, wish, now_s + 4) is not first
+        assert source.read(view, query, now_s + 3) is first
+        assert source.read(view, query, now_s + 4) is not first
         assert queries.count("rank_series") == 2
 
     def test_beside_other_jobs_a_chart_is_read_less_often(
         self, frozen: Path, queries: list[str]
     ) -> None:
         view = read_job(fake_home.two_cpu_ranks(frozen))
-        source, now_s = HistorySource(), NOW.timestamp()
-        wish = Wish(job="mlp-cpu", chart_columns=2000)
-        first = source.chart(view, wish, now_s)
-        assert source.chart(view, wish, now_s + 4) is first
-        assert source.chart(view, wish, now_s + 6) is not first
+        source, now_s = ChartSource(), NOW.timestamp()
+        query = ChartQuery(2000, glance=True)
+        first = source.read(view, query, now_s)
+        assert source.read(view, query, now_s + 4) is first
+        assert source.read(view, query, now_s + 6) is not first
 
     def test_another_window_is_read_at_once(self, frozen: Path) -> None:
         view = read_job(fake_home.two_cpu_ranks(frozen))
-        source, now_s = HistorySource(), NOW.timestamp()
-        source.chart(view, Wish(job="mlp-cpu"), now_s)
-        near = source.chart(view, Wish(job="mlp-cpu", chart_window_s=300), now_s)
+        source, now_s = ChartSource(), NOW.timestamp()
+        source.read(view, ChartQuery(), now_s)
+        near = source.read(view, ChartQuery(window_s=300), now_s)
         assert near.until - near.since == 300
 
     def test_an_ended_history_is_read_once(self, frozen: Path, queries: list[str]) -> None:
         view = read_job(fake_home.failed_job(frozen))
-        source, now_s = HistorySource(), NOW.timestamp()
-        chart = source.chart(view, Wish(job="vit-base"), now_s)
-        assert source.chart(view, Wish(job="vit-base"), now_s + 999) is chart
+        source, now_s = ChartSource(), NOW.timestamp()
+        chart = source.read(view, ChartQuery(), now_s)
+        assert source.read(view, ChartQuery(), now_s + 999) is chart
         assert chart.ended
         assert chart.series[0].not_finite
+        events = EventSource()
         for _ in range(3):
-            assert [event.type for event in source.events(view)] == [
+            assert [event.type for event in events.read(view)] == [
                 "failed",
                 "rank_exited",
                 "launched",
@@ -151,16 +150,16 @@ class TestHistory:
 
     def test_marks_are_the_attempts_after_the_first(self, frozen: Path) -> None:
         view = read_job(fake_gpus.eight_gpu_ranks(frozen))
-        chart = HistorySource().chart(view, Wish(job="llama-ft"), NOW.timestamp())
+        chart = ChartSource().read(view, ChartQuery(), NOW.timestamp())
         assert [label for _, label in chart.marks] == ["attempt 1"]
 
     def test_events_of_another_job_do_not_stay(self, frozen: Path) -> None:
         one = read_job(fake_home.two_cpu_ranks(frozen))
         other = read_job(fake_home.failed_job(frozen))
-        source = HistorySource()
-        assert len(source.events(one)) == 5
-        assert len(source.events(other)) == 3
-        assert len(source.events(one)) == 5
+        source = EventSource()
+        assert len(source.read(one)) == 5
+        assert len(source.read(other)) == 3
+        assert len(source.read(one)) == 5
 
 
 class TestDevices:
@@ -301,11 +300,11 @@ class TestCollector:
     def test_a_look_is_complete_in_itself(self, frozen: Path, delivered: list[Message]) -> None:
         fake_home.failed_job(frozen)
         collector = Collector(delivered.append, lambda: NOW, lambda: MACHINE)
-        snapshot = collector.look(Wish(job="vit-base", devices=False))
-        assert snapshot.detail is not None
-        assert snapshot.detail.cause_tail[-1].startswith("RuntimeError")
-        assert snapshot.detail.deviations[3].loss is None  # it has ended
-        assert msgspec.structs.asdict(snapshot.detail.events[0])["type"] == "failed"
+        detail = collector.answer(JobQuery(job="vit-base", chart=ChartQuery())).detail
+        assert detail is not None
+        assert detail.cause_tail[-1].startswith("RuntimeError")
+        assert detail.deviations[3].loss is None  # it has ended
+        assert msgspec.structs.asdict(detail.events[0])["type"] == "failed"
 
     def test_a_defect_is_delivered_not_swallowed(
         self, frozen: Path, delivered: list[Message]
@@ -320,7 +319,7 @@ class TestCollector:
 
     def test_snapshots_replace_each_other_but_lines_never(self, frozen: Path) -> None:
         collector = Collector(lambda _: None, lambda: NOW, lambda: MACHINE)
-        one, two = (SnapshotReady(collector.look(Wish(devices=False))) for _ in range(2))
+        one, two = (Answered(collector.answer(Query())) for _ in range(2))
         assert one.can_replace(two)
         read = LogRead(None, [], False)
         assert not read.can_replace(LogRead(None, [], False))

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 from collections.abc import Sequence
+from typing import Generic, TypeVar
 
 from textual import on
 from textual.dom import NoScreen
@@ -13,9 +15,9 @@ from textual.widget import Widget
 
 from ddptop.draw.header import cost
 from ddptop.logs.messages import LogRead
-from ddptop.sources.snapshot import Snapshot, Wish
+from ddptop.sources.query import Answer, Look, Query
 from ddptop.tui import chart_keys
-from ddptop.tui.messages import SectionsWanted, WishChanged
+from ddptop.tui.messages import QueryChanged, SectionsWanted
 from ddptop.tui.widgets.chart_widget import ChartWidget
 from ddptop.tui.widgets.lines import LinesView
 from ddptop.view.findings import findings
@@ -26,18 +28,25 @@ HORIZONTAL = [(0, "-narrow"), (100, "-normal"), (160, "-wide")]
 VERTICAL = [(0, "-short"), (32, "-tall")]
 
 
-class MonitorScreen(Screen[None]):
-    """A screen that shows snapshots and requests their contents."""
+AnswerT = TypeVar("AnswerT", bound=Answer)
+
+_viewers = itertools.count(1)
+
+
+class MonitorScreen(Screen[None], Generic[AnswerT]):
+    """A screen that asks the collector, and shows its answers."""
 
     HORIZONTAL_BREAKPOINTS = HORIZONTAL
     VERTICAL_BREAKPOINTS = VERTICAL
 
-    snapshot: var[Snapshot | None] = var(None, init=False, always_update=True)
-    """The latest snapshot."""
+    answer: var[AnswerT | None] = var(None, init=False, always_update=True)
+    """The latest answer to this screen's query."""
 
     def __init__(self, *, readonly: bool = False) -> None:
         """`readonly` hides every key that does something to a job."""
         super().__init__()
+        self.viewer = next(_viewers)
+        """Tells the answers to this screen from those to others."""
         self.readonly = readonly
         """Whether this viewer refuses to do anything to a job."""
         self.keys_before: Widget | None = None
@@ -59,28 +68,27 @@ class MonitorScreen(Screen[None]):
     def on_log_read(self, message: LogRead) -> None:
         """Lines of a log, which most screens do not show."""
 
-    def place(self, snapshot: Snapshot) -> Line:
+    def place(self, look: Look) -> Line:
         """The host and time shown in the title."""
-        local = snapshot.taken_at.astimezone()
-        return line((snapshot.machine.host, ""), (f"  {local:%H:%M:%S}", "dim"))
+        local = look.taken_at.astimezone()
+        return line((look.machine.host, ""), (f"  {local:%H:%M:%S}", "dim"))
 
-    def cost(self, snapshot: Snapshot) -> tuple[str, str]:
+    def cost(self, look: Look) -> tuple[str, str]:
         """For the keys' row: what watching costs, at length and briefly."""
-        devices = snapshot.devices
-        return cost(snapshot.cpu_percent, devices.sampler_cpu_percent, devices.queries_per_s)
+        devices = look.devices
+        return cost(look.cpu_percent, devices.sampler_cpu_percent, devices.queries_per_s)
 
-    def show_findings(self, view: AnyJob | None, snapshot: Snapshot) -> None:
+    def show_findings(self, view: AnyJob | None, look: Look) -> None:
         """Show all findings for a job."""
         if view is None:
             self.notify("no job selected", severity="warning")
             return
         job = view.job
 
-        def look(later: Snapshot) -> tuple[str, list[tuple[str, str]]]:
-            known = next((one for one in later.jobs if one.job == job), None)
-            return findings(known, later.taken_at)
+        def made(later: Look) -> tuple[str, list[tuple[str, str]]]:
+            return findings(later.job(job), later.taken_at)
 
-        self.post_message(SectionsWanted(f"findings for {job}", *look(snapshot), look))
+        self.post_message(SectionsWanted(f"findings for {job}", *made(look), made))
 
     def charts(self) -> Sequence[ChartWidget]:
         """The charts that CHART_ACTIONS are for, the most important first."""
@@ -95,11 +103,11 @@ class MonitorScreen(Screen[None]):
         """A key of the charts."""
         chart_keys.press(self, name, amount)
 
-    def wish(self) -> Wish:
-        """What this screen needs to know."""
+    def needs(self) -> Query:
+        """What this screen asks."""
         raise NotImplementedError
 
-    def show(self, snapshot: Snapshot) -> None:
+    def show(self, answer: AnswerT) -> None:
         """Bring the widgets up to date."""
         raise NotImplementedError
 
@@ -125,12 +133,12 @@ class MonitorScreen(Screen[None]):
 
     def on_screen_resume(self) -> None:
         """Seen again, or for the first time: what is needed has changed."""
-        self.post_message(WishChanged())
+        self.post_message(QueryChanged())
 
-    def watch_snapshot(self, snapshot: Snapshot | None) -> None:
-        """Show each snapshot once."""
-        if snapshot is None or not self.is_mounted:
+    def watch_answer(self, answer: AnswerT | None) -> None:
+        """Show each answer once."""
+        if answer is None or not self.is_mounted:
             return
         # while a screen opens or closes, parts of it may not be there: the next look finds them
         with contextlib.suppress(NoScreen), self.app.batch_update():
-            self.show(snapshot)
+            self.show(answer)

@@ -9,10 +9,11 @@ from textual.app import ComposeResult
 from textual.containers import Horizontal
 
 from ddptop.draw.compare import verdict
-from ddptop.sources.snapshot import Snapshot, Wish
+from ddptop.sources.compare import CompareAnswer, CompareQuery
+from ddptop.sources.query import Look
 from ddptop.tui.actions import COMPARE, bindings
 from ddptop.tui.chart_keys import escape
-from ddptop.tui.messages import JobPicked, WishChanged
+from ddptop.tui.messages import JobPicked, QueryChanged
 from ddptop.tui.screens.base import MonitorScreen
 from ddptop.tui.widgets.bars import KeyBar, TitleBar
 from ddptop.tui.widgets.chart_widget import ChartWidget
@@ -24,7 +25,6 @@ from ddptop.view.figures.jobs import JOB_WORDS, job_facts
 from ddptop.view.filter import parse
 from ddptop.view.keys import key
 from ddptop_runner.base.units import plural
-from ddptop_runner.job.registry import JobView
 
 MOST_JOBS = len(LETTERS)
 OF_THE_LIST = ("compare.keep", "view.filter")
@@ -34,7 +34,7 @@ LIST_SHARE = 0.25
 """Share of the height for the list when it is above the chart."""
 
 
-class CompareScreen(MonitorScreen):
+class CompareScreen(MonitorScreen[CompareAnswer]):
     """The losses of two to four jobs on one axis, and a table of what differs."""
 
     DEFAULT_CSS = """
@@ -102,23 +102,23 @@ class CompareScreen(MonitorScreen):
         """The one chart."""
         return (self._chart,)
 
-    def wish(self) -> Wish:
+    def needs(self) -> CompareQuery:
         """The losses of the jobs on the chart."""
         part = None
         if (area := self._chart.area) is not None and self._chart.view.span is not None:
             part = (self._chart.view.axis, area.since, area.until)
-        return Wish(compare=self.jobs, compare_part=part, devices=False, foreign=False)
+        return CompareQuery(jobs=self.jobs, part=part)
 
-    def show(self, snapshot: Snapshot) -> None:
+    def show(self, answer: CompareAnswer) -> None:
         """Bring it up to date."""
-        own = [job for job in snapshot.jobs if isinstance(job, JobView)]
+        look = answer.look
         if self.chooses:
-            self._show_companions(snapshot)
-        compared = snapshot.compared if snapshot.wish.compare == self.jobs else None
+            self._show_companions(look)
+        compared = answer.compared if answer.asked == self.jobs else None
         names = [f"{LETTERS[place]} {job}" for place, job in enumerate(self.jobs)]
-        title, right = "  ".join(names), self.place(snapshot)
+        title, right = "  ".join(names), self.place(look)
         self._keys.show(None, readonly=self.readonly)
-        gone = [job for job in self.given if all(view.job != job for view in own)]
+        gone = [job for job in self.given if look.job(job) is None]
         if gone:
             self._title.show(
                 f"{', '.join(gone)} no longer {'exists' if len(gone) == 1 else 'exist'}", right
@@ -129,17 +129,17 @@ class CompareScreen(MonitorScreen):
             return
         self._title.show(title, right, verdict(compared.comparison))
         self._chart.show_jobs(compared, compared.comparison.runs)
-        self._table.show(compared.comparison, snapshot.taken_at)
+        self._table.show(compared.comparison, look.taken_at)
         self._fit()
 
-    def _show_companions(self, snapshot: Snapshot) -> None:
+    def _show_companions(self, look: Look) -> None:
         """The jobs that the first one can be compared with, those that the filter leaves."""
         first = self.given[0] if self.given else ""
-        everyone = companions(snapshot.jobs, first)
+        everyone = companions(look.jobs, first)
         filtered = parse(self._filter.text, JOB_WORDS)
-        now = snapshot.taken_at
+        now = look.taken_at
         left = [view for view in everyone if filtered.matches(job_facts(view, "", now))]
-        mine = next((j for j in snapshot.jobs if isinstance(j, JobView) and j.job == first), None)
+        mine = next((view for view in look.own if view.job == first), None)
         letters = {job: LETTERS[place] for place, job in enumerate(self.jobs)}
         self._companions.show(mine, left, letters, all_=len(everyone))
         said = filtered.trouble or plural(len(left), "job")
@@ -163,7 +163,7 @@ class CompareScreen(MonitorScreen):
 
     @on(Table.Moved, "#companions")
     def _companion_moved(self) -> None:
-        self.post_message(WishChanged())
+        self.post_message(QueryChanged())
 
     @on(Table.Chosen, "#companions")
     def _companion_entered(self) -> None:
@@ -192,7 +192,7 @@ class CompareScreen(MonitorScreen):
         else:
             self._kept.append(job)
             self._companions.action_move(1)
-        self.post_message(WishChanged())
+        self.post_message(QueryChanged())
 
     def action_filter(self) -> None:
         """Only jobs with these words."""
@@ -201,8 +201,8 @@ class CompareScreen(MonitorScreen):
 
     @on(FilterBar.Changed)
     def _filtered(self) -> None:
-        if self.snapshot is not None:
-            self._show_companions(self.snapshot)
+        if self.answer is not None:
+            self._show_companions(self.answer.look)
 
     def action_back(self) -> None:
         """Remove the cursor or the filter, then go back to the previous screen."""

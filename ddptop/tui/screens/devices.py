@@ -14,9 +14,10 @@ from ddptop.charts.figures import FiguresData
 from ddptop.charts.scale import window_label
 from ddptop.charts.view import View
 from ddptop.draw.devices import unevenness
-from ddptop.sources.snapshot import Snapshot, Wish
+from ddptop.sources.devices import DevicesAnswer, DevicesQuery
+from ddptop.sources.query import Look
 from ddptop.tui.actions import DEVICES, bindings
-from ddptop.tui.messages import JobPicked, SectionsWanted, WishChanged
+from ddptop.tui.messages import JobPicked, QueryChanged, SectionsWanted
 from ddptop.tui.screens.base import MonitorScreen
 from ddptop.tui.widgets.bars import KeyBar, TitleBar
 from ddptop.tui.widgets.chart_widget import ChartWidget
@@ -47,7 +48,7 @@ _OF_A_DEVICE = frozenset(
 """What can be done only where there is a device."""
 
 
-class DevicesScreen(MonitorScreen):
+class DevicesScreen(MonitorScreen[DevicesAnswer]):
     """A table of devices, and the history, processes, and problems of the selected one."""
 
     DEFAULT_CSS = """
@@ -106,9 +107,9 @@ class DevicesScreen(MonitorScreen):
         """The chart of the selected device."""
         return [self._chart]
 
-    def wish(self) -> Wish:
+    def needs(self) -> DevicesQuery:
         """All devices, and the selected one's history over the range of the chart."""
-        return Wish(devices=True, device_history_s=self._span_s(), device=self._chosen_uuid())
+        return DevicesQuery(span_s=self._span_s(), device=self._chosen_uuid())
 
     def _chosen_uuid(self) -> str | None:
         chosen = self.devices.chosen
@@ -119,33 +120,30 @@ class DevicesScreen(MonitorScreen):
         if span is None:
             return DAY_S
         behind_s = 0.0
-        if right is not None and self.snapshot is not None:
-            behind_s = max(0.0, self.snapshot.taken_at.timestamp() - right)
+        if right is not None and self.answer is not None:
+            behind_s = max(0.0, self.answer.look.now_s - right)
         return min(DAY_S, max(FIRST_SPAN_S, span + behind_s))
 
-    def show(self, snapshot: Snapshot) -> None:
+    def show(self, answer: DevicesAnswer) -> None:
         """Bring everything up to date."""
-        self._title.show("devices", self.place(snapshot))
-        devices = snapshot.devices
-        none = snapshot.wish.devices and not devices.gpus
+        look, devices = answer.look, answer.look.devices
+        self._title.show("devices", self.place(look))
         self._keys.show(
             None,
             readonly=self.readonly,
-            cost=self.cost(snapshot),
-            without=_OF_A_DEVICE if none else frozenset(),
+            cost=self.cost(look),
+            without=frozenset() if devices.gpus else _OF_A_DEVICE,
         )
-        if not snapshot.wish.devices:
-            return
         self.set_class(not devices.gpus, "-none")
         if not devices.gpus:
-            self._machine.show(snapshot.machine, devices.note)
+            self._machine.show(look.machine, devices.note)
             return
         self.devices.show(
             devices.gpus,
-            snapshot.owners,
-            snapshot.device_history,
-            unevenness(snapshot.jobs),
-            snapshot.machine.host,
+            look.owners,
+            answer.history,
+            unevenness(look.jobs),
+            look.machine.host,
         )
         if self._first is not None:
             first, self._first = self._first, None
@@ -154,20 +152,20 @@ class DevicesScreen(MonitorScreen):
 
     def _show_chosen(self) -> None:
         """Show what is known about the device under the cursor."""
-        snapshot, gpu = self.snapshot, self.devices.chosen
-        if snapshot is None or gpu is None:
+        answer, gpu = self.answer, self.devices.chosen
+        if answer is None or gpu is None:
             return
-        here = snapshot.machine.host
-        self.processes.show(gpu, snapshot.owners, here)
-        self._details.show(gpu, snapshot.owners if gpu.host in (None, here) else {})
-        self._show_figures(snapshot, gpu)
+        here, owners = answer.look.machine.host, answer.look.owners
+        self.processes.show(gpu, owners, here)
+        self._details.show(gpu, owners if gpu.host in (None, here) else {})
+        self._show_figures(answer, gpu)
         self._fit(len(gpu.processes or []))
 
-    def _show_figures(self, snapshot: Snapshot, gpu: GpuSample) -> None:
+    def _show_figures(self, answer: DevicesAnswer, gpu: GpuSample) -> None:
         """Redraw the chart only if it would look different."""
-        history, now_s = snapshot.device_history, snapshot.taken_at.timestamp()
-        title = f"{name_of(gpu, snapshot.machine.host)}, {window_label(self._chart.view.span)}"
-        if history is None or history.device != gpu.uuid:
+        look, history, now_s = answer.look, answer.history, answer.look.now_s
+        title = f"{name_of(gpu, look.machine.host)}, {window_label(self._chart.view.span)}"
+        if history.device != gpu.uuid:
             if self._drawn[0] != (gpu.uuid, None):
                 self._drawn = (gpu.uuid, None), now_s
                 self._chart.show(FiguresData(empty="reading history..."), title)
@@ -196,7 +194,7 @@ class DevicesScreen(MonitorScreen):
     @on(Table.Moved, "#gpus")
     def _moved(self) -> None:
         self._show_chosen()
-        self.post_message(WishChanged())
+        self.post_message(QueryChanged())
 
     @on(Table.Chosen, "#gpus")
     def _chosen(self) -> None:
@@ -219,23 +217,21 @@ class DevicesScreen(MonitorScreen):
             return
         key = key_of(gpu)
 
-        def look(later: Snapshot) -> tuple[str, list[tuple[str, str]]]:
+        def made(later: Look) -> tuple[str, list[tuple[str, str]]]:
             found = next((one for one in later.devices.gpus if key_of(one) == key), gpu)
             return "what each metric means; esc closes", explain_device(found)
 
         self.post_message(
             SectionsWanted(
-                name_of(gpu, None if self.snapshot is None else self.snapshot.machine.host),
+                name_of(gpu, None if self.answer is None else self.answer.look.machine.host),
                 "what each metric means; esc closes",
                 explain_device(gpu),
-                look,
+                made,
             )
         )
 
     def _open_job(self) -> None:
-        job = self.processes.job
-        jobs = () if self.snapshot is None else self.snapshot.jobs
-        view = next((one for one in jobs if one.job == job), None)
+        view = None if self.answer is None else self.answer.look.job(self.processes.job)
         if view is None:
             self.notify("this process does not belong to a known job", severity="warning")
             return

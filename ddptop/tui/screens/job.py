@@ -14,10 +14,11 @@ from textual.widget import Widget
 from ddptop.draw.devices import rank_holder
 from ddptop.draw.foreign import about
 from ddptop.logs.messages import LogRead
-from ddptop.sources.snapshot import JobDetail, Snapshot, Wish
+from ddptop.sources.job import JobAnswer, JobDetail, JobQuery
+from ddptop.sources.query import Followed, Look
 from ddptop.tui.actions import JOB, bindings
-from ddptop.tui.chart_keys import with_chart
-from ddptop.tui.messages import RankPicked, WishChanged
+from ddptop.tui.chart_keys import chart_query
+from ddptop.tui.messages import QueryChanged, RankPicked
 from ddptop.tui.screens.job_commands import JobBound
 from ddptop.tui.widgets.bars import KeyBar, Pages, TitleBar
 from ddptop.tui.widgets.chart_widget import ChartWidget
@@ -56,7 +57,7 @@ MAP_ALONE = 32
 """On a screen of fewer rows a map takes the chart's room as well."""
 
 
-class JobScreen(JobBound):
+class JobScreen(JobBound[JobAnswer]):
     """Header, ranks as cards, a table, or a map, losses, events, and the selected rank's log."""
 
     DEFAULT_CSS = Path(__file__).with_name("job.tcss").read_text(encoding="utf-8")
@@ -125,39 +126,33 @@ class JobScreen(JobBound):
 
     @property
     def detail(self) -> JobDetail | None:
-        """The latest snapshot of this job."""
-        if self.snapshot is None or self.snapshot.wish.job != self.job:
-            return None
-        return self.snapshot.detail
+        """What was read of the job last; None before that, and once it is gone."""
+        return None if self.answer is None else self.answer.detail
 
     @property
     def chosen_rank(self) -> int | None:
         """The rank under the cursor."""
         return self.ranks.rank
 
-    def wish(self) -> Wish:
+    def needs(self) -> JobQuery:
         """This job, its chart at the drawn width, and the selected rank's log."""
-        wish = Wish(
+        rank = self.ranks.rank
+        return JobQuery(
             job=self.job,
+            chart=chart_query(self, max(60, 2 * self.app.size.width), rank),
             devices=self.foreign,
             foreign=self.foreign,
-            follow=True,
-            chart_columns=max(60, 2 * self.app.size.width),
-            log_rank=self.ranks.rank,
-            viewer=id(self),
+            followed=Followed(self.job, rank) if self.foreign else None,
         )
-        return with_chart(self, wish)
 
     def charts(self) -> tuple[ChartWidget, ...]:
         """The losses."""
         return (self._chart,)
 
-    def show(self, snapshot: Snapshot) -> None:
+    def show(self, answer: JobAnswer) -> None:
         """Bring every panel up to date."""
-        if snapshot.wish.job != self.job:
-            return
-        detail, now = snapshot.detail, snapshot.taken_at
-        right = self.place(snapshot)
+        detail, now = answer.detail, answer.now
+        right = self.place(answer.look)
         if detail is None:
             self._title.show(f"{self.job} no longer exists", right)
             self._header.show_gone()
@@ -179,9 +174,9 @@ class JobScreen(JobBound):
             view.is_live,
             foreign=self.foreign,
             readonly=self.readonly,
-            cost=self.cost(snapshot) if self.foreign else ("", ""),
+            cost=self.cost(answer.look) if self.foreign else ("", ""),
         )
-        self._show_devices(detail, snapshot)
+        self._show_devices(detail, answer.look)
         self._show_ranks(detail, now)
         self._select_guilty(detail)
         self._show_chart(detail)
@@ -243,13 +238,13 @@ class JobScreen(JobBound):
         else:
             self._cause.show(view.state, state.cause, detail.cause_tail, rows, what_now(detail))
 
-    def _show_devices(self, detail: JobDetail, snapshot: Snapshot) -> None:
+    def _show_devices(self, detail: JobDetail, look: Look) -> None:
         state = detail.view.snapshot
         panel = self._devices
         if state is None:
-            panel.show_machine(snapshot.machine, None)
+            panel.show_machine(look.machine, None)
         elif not state.gpus and not state.ranks and state.launcher is not None:
-            panel.show_machine(snapshot.machine, state.device_note)
+            panel.show_machine(look.machine, state.device_note)
         elif state.gpus:
             holder = rank_holder(detail.view)
             panel.show_devices(
@@ -261,8 +256,8 @@ class JobScreen(JobBound):
 
     @on(DevicePanel.Moved)
     def _show_device(self) -> None:
-        if self.page == "devices" and self.snapshot is not None:
-            self._device.show(self._devices.chosen, self.snapshot.owners)
+        if self.page == "devices" and self.answer is not None:
+            self._device.show(self._devices.chosen, self.answer.look.owners)
 
     def _show_ranks(self, detail: JobDetail, now: dt.datetime) -> None:
         """Ranks and devices get the rows they need, up to a share of the screen."""
@@ -293,8 +288,8 @@ class JobScreen(JobBound):
             self.query_one("#top").styles.height = wanted
 
     def _show_ranks_again(self) -> None:
-        if (detail := self.detail) is not None and self.snapshot is not None:
-            self._show_ranks(detail, self.snapshot.taken_at)
+        if (detail := self.detail) is not None and self.answer is not None:
+            self._show_ranks(detail, self.answer.now)
 
     def rows_below(self) -> int:
         """Rows that a screen made from this one needs below the panels."""
@@ -342,7 +337,7 @@ class JobScreen(JobBound):
             self._note_choice(detail)
             self._show_chart(detail)
             self._show_log(detail)
-        self.post_message(WishChanged())
+        self.post_message(QueryChanged())
 
     @on(RankPanel.Chosen)
     def action_open_rank(self) -> None:
@@ -354,7 +349,7 @@ class JobScreen(JobBound):
 
     def on_log_read(self, message: LogRead) -> None:
         """Show lines of a foreign job, unless another rank has been selected since."""
-        if message.key.viewer == id(self) and message.key.rank == self.ranks.rank:
+        if message.key.viewer == self.viewer and message.key.rank == self.ranks.rank:
             self.log_view.feed(message)
 
     def show_page(self) -> None:

@@ -6,7 +6,6 @@ from textual import on
 from textual.reactive import var
 from textual.widget import Widget
 
-from ddptop.sources.snapshot import JobDetail
 from ddptop.tui import chart_keys, operations
 from ddptop.tui.messages import (
     CompareWanted,
@@ -19,14 +18,15 @@ from ddptop.tui.messages import (
     StacksWanted,
     StoryWanted,
 )
-from ddptop.tui.screens.base import MonitorScreen
+from ddptop.tui.screens.base import AnswerT, MonitorScreen
 from ddptop.tui.widgets.bars import Pages
 from ddptop.view.rank_words import device_uuid
+from ddptop_runner.job.registry import AnyJob
 
 NO_HISTORY = "{} has no {}: ddptop did not start it"
 
 
-class JobBound(MonitorScreen):
+class JobBound(MonitorScreen[AnswerT]):
     """The app asks, refuses and carries out.
 
     The stylesheet shows what belongs to the class `-page-NAME`; `main` is all that fits.
@@ -52,20 +52,19 @@ class JobBound(MonitorScreen):
         raise NotImplementedError
 
     @property
-    def detail(self) -> JobDetail | None:
-        """The latest snapshot of the job."""
-        raise NotImplementedError
+    def view(self) -> AnyJob | None:
+        """The job as it was read last; None before that, and once it is gone."""
+        return None if self.answer is None else self.answer.view
 
-    def _seen(self) -> JobDetail | None:
-        """The latest snapshot; notifies the user if the job is gone."""
-        looked = self.snapshot is not None and self.snapshot.wish.job == self.job
-        if looked and self.detail is None:
+    def _seen(self) -> AnyJob | None:
+        """The job; notifies the user if it is gone."""
+        if self.answer is not None and self.view is None:
             self.notify(f"{self.job} no longer exists", severity="warning", markup=False)
-        return self.detail
+        return self.view
 
     def _want(self, make: operations.Maker, needs_live: bool) -> None:
-        if (detail := self._seen()) is not None:
-            self.post_message(OperationWanted(detail.view, make, needs_live))
+        if (view := self._seen()) is not None:
+            self.post_message(OperationWanted(view, make, needs_live))
 
     def action_stop(self) -> None:
         """Stop the job after confirmation."""
@@ -85,23 +84,23 @@ class JobBound(MonitorScreen):
 
     def action_again(self) -> None:
         """Open the launch form with what the ended job was launched with."""
-        if (detail := self._seen()) is not None:
-            self.post_message(LaunchWanted(detail.view))
+        if (view := self._seen()) is not None:
+            self.post_message(LaunchWanted(view))
 
     def action_stacks(self) -> None:
         """Ask where the ranks stand."""
-        if (detail := self._seen()) is not None:
-            self.post_message(StacksWanted(detail.view))
+        if (view := self._seen()) is not None:
+            self.post_message(StacksWanted(view))
 
     def action_evidence(self) -> None:
         """Read what was kept at the last failure or hang."""
-        if (detail := self._seen()) is not None:
-            self.post_message(EvidenceWanted(detail.view))
+        if (view := self._seen()) is not None:
+            self.post_message(EvidenceWanted(view))
 
     def action_findings(self) -> None:
         """Everything that is wrong, in full."""
-        if (detail := self._seen()) is not None and self.snapshot is not None:
-            self.show_findings(detail.view, self.snapshot)
+        if (view := self._seen()) is not None and self.answer is not None:
+            self.show_findings(view, self.answer.look)
 
     def action_logs(self) -> None:
         """Show the selected rank's output."""
@@ -109,7 +108,7 @@ class JobBound(MonitorScreen):
 
     def action_devices(self) -> None:
         """Show all devices, with the selected rank's device selected."""
-        snapshot = None if self.detail is None else self.detail.view.snapshot
+        snapshot = None if self.view is None else self.view.snapshot
         self.post_message(DevicesWanted(device_uuid(snapshot, self.chosen_rank)))
 
     def action_story(self) -> None:

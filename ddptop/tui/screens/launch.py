@@ -15,7 +15,7 @@ from textual.screen import ModalScreen
 from textual.suggester import Suggester
 from textual.widgets import Button, Checkbox, Input, Label, Static
 
-from ddptop.sources.snapshot import Devices
+from ddptop.sources.query import Devices
 from ddptop.tui import launching
 from ddptop.tui.actions import EXIT, HELP
 from ddptop.tui.launching import LaunchForm

@@ -15,9 +15,10 @@ from ddptop.logs.messages import (
 )
 from ddptop.logs.reader import LogReader, LogView
 from ddptop.logs.search import LogPattern, pattern_of
-from ddptop.sources.snapshot import Snapshot, Wish
+from ddptop.sources.job import LogsQuery
+from ddptop.sources.query import Answer, Followed
 from ddptop.tui.actions import LOGS, bindings
-from ddptop.tui.messages import WishChanged
+from ddptop.tui.messages import QueryChanged
 from ddptop.tui.screens.base import MonitorScreen
 from ddptop.tui.widgets.bars import KeyBar, TitleBar
 from ddptop.tui.widgets.filter_bar import FilterBar
@@ -67,7 +68,7 @@ class LogHead(LinesView):
                 return
 
 
-class LogsScreen(MonitorScreen):
+class LogsScreen(MonitorScreen[Answer]):
     """A log around the cursor, searched, filtered and followed."""
 
     BINDINGS = bindings(LOGS)
@@ -131,20 +132,16 @@ class LogsScreen(MonitorScreen):
 
     # --- what the collector tells ---------------------------------------------------------------
 
-    def wish(self) -> Wish:
+    def needs(self) -> LogsQuery:
         """The job alone; what it prints is read here, unless it is a foreign one's."""
-        if not self.foreign:
-            return Wish(devices=False, foreign=False)
         rank = None if self.view.whose == LAUNCHER else self.view.whose
-        return Wish(
-            job=self.job, devices=False, foreign=True, follow=True, log_rank=rank, viewer=id(self)
-        )
+        followed = Followed(self.job, rank) if self.foreign else None
+        return LogsQuery(job=self.job, foreign=self.foreign, followed=followed)
 
-    def show(self, snapshot: Snapshot) -> None:
+    def show(self, answer: Answer) -> None:
         """Bring the title up to date."""
-        found = next((view for view in snapshot.jobs if view.job == self.job), None)
-        self._job_view = found
-        self._title.show(f"logs for {self.job}", self.place(snapshot))
+        self._job_view = found = answer.view
+        self._title.show(f"logs for {self.job}", self.place(answer.look))
         self._keys.show(
             None if found is None else found.is_live, foreign=self.foreign, readonly=self.readonly
         )
@@ -160,7 +157,7 @@ class LogsScreen(MonitorScreen):
     def on_log_read(self, message: LogRead) -> None:
         """Lines of a foreign job."""
         rank = None if self.view.whose == LAUNCHER else self.view.whose
-        if message.key.viewer == id(self) and message.key.rank == rank:
+        if message.key.viewer == self.viewer and message.key.rank == rank:
             self.pager.feed(message)
 
     @on(LogPager.AttemptStarted)
@@ -217,7 +214,7 @@ class LogsScreen(MonitorScreen):
         self.pager.open(view, share)
         self._show_head()
         if self.foreign:
-            self.post_message(WishChanged())
+            self.post_message(QueryChanged())
 
     def _share(self) -> float | None:
         """Where the cursor is in the file; None while the end is followed."""

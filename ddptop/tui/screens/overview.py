@@ -11,7 +11,8 @@ from textual.widget import Widget
 
 from ddptop.draw.devices import holder_words, unevenness
 from ddptop.draw.foreign import damaged_sections, unreadable_sections
-from ddptop.sources.snapshot import Snapshot, Wish
+from ddptop.sources.chart import ChartQuery
+from ddptop.sources.overview import OverviewAnswer, OverviewQuery
 from ddptop.tui import operations
 from ddptop.tui.actions import OVERVIEW, bindings
 from ddptop.tui.messages import (
@@ -21,10 +22,10 @@ from ddptop.tui.messages import (
     LaunchWanted,
     LogsWanted,
     OperationWanted,
+    QueryChanged,
     ReplayWanted,
     SectionsWanted,
     StoryWanted,
-    WishChanged,
 )
 from ddptop.tui.screens.base import MonitorScreen
 from ddptop.tui.widgets.bars import KeyBar, TitleBar
@@ -49,7 +50,7 @@ HISTORY_S = 600.0
 """How far back the devices' small curves go."""
 
 
-class OverviewScreen(MonitorScreen):
+class OverviewScreen(MonitorScreen[OverviewAnswer]):
     """The table of jobs above the machine's devices."""
 
     DEFAULT_CSS = """
@@ -92,52 +93,44 @@ class OverviewScreen(MonitorScreen):
         """The jobs have the keys."""
         self.jobs.focus()
 
-    def wish(self) -> Wish:
+    def needs(self) -> OverviewQuery:
         """Jobs, devices, and the losses of the job under the cursor."""
-        return Wish(
+        return OverviewQuery(
             job=self.jobs.cursor_key if self.has_class("-tall") else None,
-            devices=True,
-            device_history_s=HISTORY_S,
-            trends=True,
-            slurm=True,
-            chart_columns=max(60, 2 * self.app.size.width),
+            chart=ChartQuery(max(60, 2 * self.app.size.width), glance=True),
+            device_span_s=HISTORY_S,
         )
 
-    def show(self, snapshot: Snapshot) -> None:
+    def show(self, answer: OverviewAnswer) -> None:
         """Bring table and devices up to date."""
-        self._title.show("all jobs", self.place(snapshot))
+        look = answer.look
+        self._title.show("all jobs", self.place(look))
         self.jobs.show(
-            snapshot.jobs,
-            snapshot.taken_at,
-            snapshot.unreadable,
-            snapshot.trends,
-            self._seen,
-            snapshot.damaged,
+            look.jobs, look.taken_at, look.unreadable, answer.trends, self._seen, look.damaged
         )
-        self._slurm.show(snapshot.slurm, snapshot.taken_at)
+        self._slurm.show(answer.slurm, look.taken_at)
         self._say_filter()
         self._show_chosen()
-        self._show_chart(snapshot)
-        if snapshot.wish.devices:
-            self._show_devices(snapshot)
+        self._show_chart(answer)
+        self._show_devices(answer)
 
-    def _show_devices(self, snapshot: Snapshot) -> None:
-        panel, history = self._devices, snapshot.device_history
-        if snapshot.devices.gpus:
+    def _show_devices(self, answer: OverviewAnswer) -> None:
+        panel, look, history = self._devices, answer.look, answer.device_history
+        if look.devices.gpus:
             panel.show_devices(
-                snapshot.devices.gpus,
+                look.devices.gpus,
                 holder_words(
-                    snapshot.owners,
-                    {} if history is None else history.idle_s,
-                    snapshot.machine.host,
+                    look.owners,
+                    history.idle_s,
+                    look.machine.host,
                     brief=self.size.width < 100,
                 ),
-                reason=snapshot.devices.note,
-                note=unevenness(snapshot.jobs),
+                reason=look.devices.note,
+                note=unevenness(look.jobs),
                 history=history,
             )
         else:
-            panel.show_machine(snapshot.machine, snapshot.devices.note)
+            panel.show_machine(look.machine, look.devices.note)
         rows = panel.rows_wanted()
         if panel.styles.height is None or panel.styles.height.value != rows:
             panel.styles.height = rows
@@ -156,12 +149,12 @@ class OverviewScreen(MonitorScreen):
                 self._heights[widget] = rows
                 widget.styles.height = rows
 
-    def _show_chart(self, snapshot: Snapshot) -> None:
+    def _show_chart(self, answer: OverviewAnswer) -> None:
         """The job under the cursor at a glance; its place is kept while it is read."""
         for widget in (self._said, self._chart):
-            widget.set_class(bool(snapshot.jobs), "-chosen")
-        if (detail := snapshot.detail) is not None and detail.view.job == self.jobs.cursor_key:
-            self._chart.show(detail.chart, None, detail.view.job)
+            widget.set_class(bool(answer.look.jobs), "-chosen")
+        if answer.chosen is not None and answer.chosen == self.jobs.cursor_key:
+            self._chart.show(answer.chart, None, answer.chosen)
 
     # --- the filter, the order, the marks --------------------------------------------------------
 
@@ -260,10 +253,7 @@ class OverviewScreen(MonitorScreen):
         self.notify(f"no job selected; press {key('job.launch')} to launch one", severity="warning")
 
     def _chosen(self) -> AnyJob | None:
-        if self.snapshot is None:
-            return None
-        key = self.jobs.cursor_key
-        return next((view for view in self.snapshot.jobs if view.job == key), None)
+        return None if self.answer is None else self.answer.look.job(self.jobs.cursor_key)
 
     def _want(self, make: operations.Maker, needs_live: bool) -> None:
         if (view := self._chosen()) is None:
@@ -274,7 +264,7 @@ class OverviewScreen(MonitorScreen):
     @on(Table.Moved, "#jobs")
     def _cursor_moved(self) -> None:
         self._show_chosen()
-        self.post_message(WishChanged())
+        self.post_message(QueryChanged())
 
     def _show_chosen(self) -> None:
         self._said.show(self.jobs.chosen, readonly=self.readonly)
@@ -286,7 +276,7 @@ class OverviewScreen(MonitorScreen):
             None if view is None else view.is_live,
             foreign=isinstance(view, ForeignView),
             readonly=self.readonly,
-            cost=self.cost(self.snapshot) if self.snapshot is not None else ("", ""),
+            cost=self.cost(self.answer.look) if self.answer is not None else ("", ""),
         )
 
     @on(Table.Chosen, "#jobs")
@@ -301,17 +291,18 @@ class OverviewScreen(MonitorScreen):
 
     def action_findings(self) -> None:
         """Everything that is wrong with the job under the cursor, in full."""
-        if self.snapshot is not None:
-            self.show_findings(self._chosen(), self.snapshot)
+        if self.answer is not None:
+            self.show_findings(self._chosen(), self.answer.look)
 
     def action_unseen(self) -> None:
         """Show processes that may be training but cannot be inspected, and why."""
-        unreadable = self.snapshot.unreadable if self.snapshot is not None else ()
+        look = None if self.answer is None else self.answer.look
+        unreadable = () if look is None else look.unreadable
         hint = "these may be training jobs, but ddptop cannot inspect them"
         if not unreadable:
             hint = "ddptop can inspect all processes that may be training"
         sections = unreadable_sections(unreadable)
-        damaged = self.snapshot.damaged if self.snapshot is not None else ()
+        damaged = () if look is None else look.damaged
         sections += damaged_sections(damaged)
         title = "run folders and processes" if damaged else "processes"
         self.post_message(SectionsWanted(f"{title} that cannot be inspected", hint, sections))

@@ -12,10 +12,11 @@ from ddptop.charts.figures import FiguresData
 from ddptop.charts.split import SplitData
 from ddptop.draw.rank_figures import fact_lines
 from ddptop.logs.messages import LogRead
-from ddptop.sources.snapshot import JobDetail, Snapshot, Wish
+from ddptop.sources.query import Followed
+from ddptop.sources.rank import RankAnswer, RankQuery
 from ddptop.tui.actions import RANK, bindings
-from ddptop.tui.chart_keys import with_chart
-from ddptop.tui.messages import WishChanged
+from ddptop.tui.chart_keys import chart_query
+from ddptop.tui.messages import QueryChanged
 from ddptop.tui.screens.job_commands import JobBound
 from ddptop.tui.widgets.bars import KeyBar, Pages, TitleBar
 from ddptop.tui.widgets.chart_widget import ChartWidget
@@ -32,10 +33,12 @@ from ddptop.view.learning import whose_loss
 from ddptop.view.rank_state import Known, sentence
 from ddptop.view.rank_words import device_of, device_uuid, find_rank
 from ddptop.view.series import ChartData
+from ddptop.view.shown import DeviceHistory
 from ddptop.view.text import Span
 from ddptop_runner.foreign.types import ForeignView
+from ddptop_runner.job.registry import AnyJob
 from ddptop_runner.judge.balance.imbalance import RankDeviation
-from ddptop_runner.model.snapshot import Alert, RankSample
+from ddptop_runner.model.snapshot import Alert, NodeSnapshot, RankSample
 
 PAGES = (
     ("main", "loss"),
@@ -52,7 +55,7 @@ _NOTHING = RankDeviation()
 _OUTSIDE = "n/a: ddptop did not start this job, so step times are not measured"
 
 
-class RankScreen(JobBound):
+class RankScreen(JobBound[RankAnswer]):
     """A sentence, its figures, its loss, its step time, its load, and its last lines."""
 
     DEFAULT_CSS = """
@@ -110,13 +113,6 @@ class RankScreen(JobBound):
         self.focus_main()
 
     @property
-    def detail(self) -> JobDetail | None:
-        """The latest snapshot of its job."""
-        if self.snapshot is None or self.snapshot.wish.job != self.job:
-            return None
-        return self.snapshot.detail
-
-    @property
     def chosen_rank(self) -> int | None:
         """The rank that is shown."""
         return self.rank
@@ -125,70 +121,63 @@ class RankScreen(JobBound):
         """The loss first."""
         return (self._chart, self._split, self._load)
 
-    def wish(self) -> Wish:
+    def needs(self) -> RankQuery:
         """The job with its losses, the rank's history, and its log."""
-        wish = Wish(
+        query = RankQuery(
             job=self.job,
             rank=self.rank,
-            devices=self.foreign,
-            foreign=self.foreign,
-            follow=True,
-            chart_columns=max(60, self.app.size.width),
-            log_rank=self.rank,
-            viewer=id(self),
+            chart=chart_query(self, max(60, self.app.size.width), self.rank),
+            device_span_s=DEVICE_S,
         )
-        if self.foreign and self.detail is not None:
-            device = device_uuid(self.detail.view.snapshot, self.rank)
-            wish = replace(wish, device=device, device_history_s=DEVICE_S)
-        return with_chart(self, wish)
+        if not self.foreign:
+            return query
+        device = None if self.view is None else device_uuid(self.view.snapshot, self.rank)
+        followed = Followed(self.job, self.rank)
+        return replace(query, devices=True, foreign=True, followed=followed, device=device)
 
-    def show(self, snapshot: Snapshot) -> None:
+    def show(self, answer: RankAnswer) -> None:
         """Bring every panel up to date."""
-        if snapshot.wish.job != self.job:
-            return
-        detail, now = snapshot.detail, snapshot.taken_at
-        self._title.show(f"{self.job}  rank {self.rank}", self.place(snapshot))
-        if detail is None:
+        view, now = answer.view, answer.look.taken_at
+        self._title.show(f"{self.job}  rank {self.rank}", self.place(answer.look))
+        if view is None:
             self._head.show((f"{self.job} no longer exists", "dim"), [], [])
             return
-        view, state = detail.view, detail.view.snapshot
+        state = view.snapshot
         self._keys.show(view.is_live, foreign=self.foreign, readonly=self.readonly)
         self._pages.show(self.page)
         rank = find_rank(state, self.rank)
-        alerts = self._alerts_of(detail)
+        alerts = self._alerts_of(view, answer.trouble)
         height = self.size.height
         self._alerts.show(alerts, now, 4 if height >= 32 else 3 if height >= 24 else 1)
         if rank is None or state is None:
-            self._head.show(self._missing(detail), [], [])
+            self._head.show(self._missing(state), [], [])
         else:
-            apart = detail.deviations.get(self.rank, _NOTHING)
+            apart = answer.deviations.get(self.rank, _NOTHING)
             facts = fact_lines(rank, apart, state, now, view.is_live)
             about = explain_rank(rank, apart, now, view.is_live)
-            said = self._sentence(detail, rank, snapshot)
+            said = self._sentence(answer, view, rank)
             self._head.show(
                 said, facts if height >= 32 else facts[: 2 if height >= 20 else 1], about
             )
-        self._show_charts(detail, snapshot)
+        self._show_charts(answer, view)
         self.log_view.show(view, self.rank, guilty(view))
 
-    def _alerts_of(self, detail: JobDetail) -> list[Alert]:
+    def _alerts_of(self, view: AnyJob, trouble: str | None) -> list[Alert]:
         """Those of the rank and of its device, and what could not be read."""
-        gpu = device_of(detail.view.snapshot, self.rank)
+        gpu = device_of(view.snapshot, self.rank)
         alerts = [
             alert
-            for alert in alerts_of(detail.view)
+            for alert in alerts_of(view)
             if self.rank in alert.ranks
             or (gpu is not None and gpu.index in alert.gpus and alert.host in (None, gpu.host))
         ]
-        if detail.trouble:
-            since = detail.view.read_at
+        if trouble:
             alerts.append(
-                Alert(id="files", severity="warning", message=detail.trouble, since=since)
+                Alert(id="files", severity="warning", message=trouble, since=view.read_at)
             )
         return alerts
 
-    def _missing(self, detail: JobDetail) -> Span:
-        state = detail.view.snapshot
+    def _missing(self, state: NodeSnapshot | None) -> Span:
         ranks = [] if state is None else state.ranks
         if not ranks:
             return f"rank {self.rank} has not started yet", "busy"
@@ -198,13 +187,13 @@ class RankScreen(JobBound):
             "dim",
         )
 
-    def _sentence(self, detail: JobDetail, rank: RankSample, snapshot: Snapshot) -> Span:
-        view, state = detail.view, detail.view.snapshot
+    def _sentence(self, answer: RankAnswer, view: AnyJob, rank: RankSample) -> Span:
+        state = view.snapshot
         assert state is not None
         known = Known(
-            apart=detail.deviations.get(self.rank, _NOTHING),
+            apart=answer.deviations.get(self.rank, _NOTHING),
             ranks=len(state.ranks),
-            now=snapshot.taken_at,
+            now=answer.look.taken_at,
             live=view.is_live,
             foreign=isinstance(view, ForeignView),
             several_hosts=has_several(state),
@@ -212,22 +201,21 @@ class RankScreen(JobBound):
         return sentence(rank, known)
 
     def _chart_data(self) -> ChartData:
-        return ChartData() if self.detail is None else self.detail.chart
+        return ChartData() if self.answer is None else self.answer.chart
 
-    def _show_charts(self, detail: JobDetail, snapshot: Snapshot) -> None:
-        self._chart.show(detail.chart, None, whose_loss(detail.view.snapshot), rank=self.rank)
-        history = snapshot.rank
+    def _show_charts(self, answer: RankAnswer, view: AnyJob) -> None:
+        self._chart.show(answer.chart, None, whose_loss(view.snapshot), rank=self.rank)
+        history = answer.history
         if history is not None and history.rank == self.rank:
             self._split.show(history.split)
             self._load.show(history.load)
-        elif isinstance(detail.view, ForeignView):
+        elif isinstance(view, ForeignView):
             self._split.show(SplitData(empty=_OUTSIDE))
-            self._load.show(self._seen_load(detail, snapshot))
+            self._load.show(self._seen_load(view, answer.device_history))
 
-    def _seen_load(self, detail: JobDetail, snapshot: Snapshot) -> FiguresData:
+    def _seen_load(self, view: ForeignView, seen: DeviceHistory | None) -> FiguresData:
         """A foreign rank's device, as sampled by this viewer."""
-        device = device_of(detail.view.snapshot, self.rank)
-        seen = snapshot.device_history
+        device = device_of(view.snapshot, self.rank)
         if device is None or seen is None or seen.device != device.uuid:
             return FiguresData(
                 empty="n/a: the device is unknown, and ddptop does not record this job's history"
@@ -243,7 +231,7 @@ class RankScreen(JobBound):
 
     def on_log_read(self, message: LogRead) -> None:
         """Lines of a foreign job."""
-        if message.key.viewer == id(self) and message.key.rank == self.rank:
+        if message.key.viewer == self.viewer and message.key.rank == self.rank:
             self.log_view.feed(message)
 
     def page_widget(self, page: str) -> Widget | None:
@@ -256,10 +244,9 @@ class RankScreen(JobBound):
 
     def action_rank(self, step: int) -> None:
         """The next or previous rank."""
-        detail = self.detail
-        state = None if detail is None else detail.view.snapshot
+        state = None if self.view is None else self.view.snapshot
         numbers = [] if state is None else [rank.rank for rank in state.ranks]
-        if not numbers or detail is None or self.snapshot is None:
+        if not numbers or self.answer is None:
             return
         place = (
             numbers.index(self.rank) if self.rank in numbers else 0 if step > 0 else len(numbers)
@@ -267,8 +254,8 @@ class RankScreen(JobBound):
         self.rank = numbers[min(len(numbers) - 1, max(0, place + step))]
         self._split.show(SplitData(empty="reading history..."))
         self._load.show(FiguresData(empty="reading history..."))
-        self.show(self.snapshot)
-        self.post_message(WishChanged())
+        self.show(self.answer)
+        self.post_message(QueryChanged())
 
     def action_jobs(self) -> None:
         """To all jobs: past the job's screen."""

@@ -11,10 +11,11 @@ from textual.screen import Screen
 from textual.timer import Timer
 
 from ddptop.draw.timeline import SPEEDS, Position, moment_label
-from ddptop.sources.replay import Replay
-from ddptop.sources.snapshot import JobDetail, Snapshot, Wish
+from ddptop.sources.job import JobAnswer, JobDetail
+from ddptop.sources.query import Look
+from ddptop.sources.replay import ReplayAnswer, ReplayQuery
 from ddptop.tui.actions import REPLAY, bindings
-from ddptop.tui.messages import WishChanged
+from ddptop.tui.messages import QueryChanged
 from ddptop.tui.screens.job import JobScreen
 from ddptop.tui.widgets.bars import KeyBar, TitleBar
 from ddptop.tui.widgets.chart_widget import ChartWidget
@@ -23,8 +24,7 @@ from ddptop.tui.widgets.timeline import TimeLine
 from ddptop.view.course import GLYPHS, MarkKind, neighbour
 from ddptop.view.findings import guilty
 from ddptop.view.text import Line, line
-from ddptop_runner.base.clock import utc_from_unix
-from ddptop_runner.job.registry import JobView
+from ddptop_runner.job.registry import AnyJob, JobView
 
 FRAME_S = 0.25
 """While it plays, the moment changes this often."""
@@ -74,43 +74,39 @@ class ReplayScreen(JobScreen, inherit_bindings=False):
         self.timeline.focus()
 
     @property
-    def replay(self) -> Replay | None:
+    def replay(self) -> ReplayAnswer | None:
         """The moment that was read last."""
-        if self.snapshot is None or self.snapshot.wish.job != self.job:
-            return None
-        return self.snapshot.replay
+        return self.answer if isinstance(self.answer, ReplayAnswer) else None
 
     @property
-    def detail(self) -> JobDetail | None:
+    def view(self) -> AnyJob | None:
         """The job as it was."""
-        return None if self.replay is None else self.replay.detail
+        return None if self.detail is None else self.detail.view
 
-    def wish(self) -> Wish:
+    def needs(self) -> ReplayQuery:
         """The moment that is shown, and what the job screen asks for."""
-        return replace(super().wish(), replay=True, replay_at=self.at, devices=False, foreign=False)
+        return ReplayQuery(job=self.job, chart=super().needs().chart, at=self.at)
 
-    def place(self, snapshot: Snapshot) -> Line:
+    def place(self, look: Look) -> Line:
         """For the title: which moment this is."""
         replay = self.replay
         if replay is None or replay.course is None or self.at is None:
-            return super().place(snapshot)
+            return super().place(look)
         return line(("state at ", "dim"), (moment_label(replay.course, self.at), "busy"))
 
-    def show(self, snapshot: Snapshot) -> None:
+    def show(self, answer: JobAnswer) -> None:
         """Bring every panel to the moment."""
-        replay = snapshot.replay
-        if snapshot.wish.job != self.job or not snapshot.wish.replay:
+        if (replay := self.replay) is None:
             return
-        if replay is None or replay.detail is None or replay.at is None:
-            gone = replay is None
-            words = f"{self.job} no longer exists" if gone else (replay and replay.trouble)
+        if replay.detail is None or replay.at is None:
+            words = f"{self.job} no longer exists" if replay.view is None else replay.trouble
             self.timeline.say(words or "no history recorded")
-            self._title.show(f"REPLAY: {self.job}", super().place(snapshot))
+            self._title.show(f"REPLAY: {self.job}", super().place(answer.look))
             return
         if self.at is None:
             self.at = replay.at
-        super().show(replace(snapshot, detail=replay.detail, taken_at=utc_from_unix(replay.at)))
-        self._title.show(f"REPLAY: {self.job}", self.place(snapshot))
+        super().show(answer)
+        self._title.show(f"REPLAY: {self.job}", self.place(answer.look))
         self._keys.show(None, readonly=self.readonly)
         self._show_position()
         view = self._chart.view
@@ -176,7 +172,7 @@ class ReplayScreen(JobScreen, inherit_bindings=False):
             return
         self.at = at
         self._show_position()
-        self.post_message(WishChanged())
+        self.post_message(QueryChanged())
 
     @on(TimeLine.Jumped)
     def _jumped(self, message: TimeLine.Jumped) -> None:

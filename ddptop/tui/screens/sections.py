@@ -11,7 +11,7 @@ from textual.binding import Binding
 from textual.containers import Vertical, VerticalScroll
 from textual.widgets import Static
 
-from ddptop.sources.snapshot import Snapshot
+from ddptop.sources.query import Look
 from ddptop.tui.actions import EVIDENCE, FINDINGS, HELP, STACKS, UNSEEN, bindings
 from ddptop.tui.prefs.keymap import help_hint
 from ddptop.tui.screens.pager import PagerScreen
@@ -60,7 +60,7 @@ class SectionsScreen(PagerScreen):
         title: str,
         hint: str,
         sections: list[tuple[str, str]] | None = None,
-        look: Callable[[Snapshot], tuple[str, list[tuple[str, str]]]] | None = None,
+        look: Callable[[Look], tuple[str, list[tuple[str, str]]]] | None = None,
     ) -> None:
         """A screen with these sections; None waits for them. `look` rebuilds them."""
         super().__init__()
@@ -80,11 +80,11 @@ class SectionsScreen(PagerScreen):
         if self._sections is not None:
             self._fill(self._sections)
 
-    def look_again(self, snapshot: Snapshot) -> None:
+    def look_again(self, look: Look) -> None:
         """Show hint and sections as they are now; what one has scrolled to stays there."""
         if self._look is None or not self.is_mounted:
             return
-        self._hint, sections = self._look(snapshot)
+        self._hint, sections = self._look(look)
         self._hint_at_more()
         if [text for _, text in sections] != [text for _, text in self._sections or []]:
             self.show(sections)

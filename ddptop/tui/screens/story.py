@@ -8,14 +8,14 @@ from textual.containers import Vertical
 
 from ddptop.draw.story import headline
 from ddptop.draw.told import told_sections
-from ddptop.sources.snapshot import JobDetail, Snapshot, Wish
+from ddptop.sources.story import StoryAnswer, StoryQuery
 from ddptop.tui.actions import STORY, bindings
 from ddptop.tui.messages import (
     EvidenceWanted,
     LogsWanted,
+    QueryChanged,
     ReplayWanted,
     SectionsWanted,
-    WishChanged,
 )
 from ddptop.tui.screens.job_commands import JobBound
 from ddptop.tui.widgets.bars import KeyBar, TitleBar
@@ -33,7 +33,7 @@ WHY_SHARE = 0.55
 """Share of the rest for the selected attempt's cause, when it is above its events."""
 
 
-class StoryScreen(JobBound):
+class StoryScreen(JobBound[StoryAnswer]):
     """A list of attempts, and the cause and events of the selected one."""
 
     DEFAULT_CSS = """
@@ -80,51 +80,33 @@ class StoryScreen(JobBound):
         """The attempts have the keys."""
         self._attempts.focus()
 
-    @property
-    def detail(self) -> JobDetail | None:
-        """The latest snapshot of the job."""
-        if self.snapshot is None or self.snapshot.wish.job != self.job:
-            return None
-        return self.snapshot.detail
-
-    def wish(self) -> Wish:
+    def needs(self) -> StoryQuery:
         """The whole story, and the last log lines of the selected attempt."""
         chosen = self._attempts.chosen
-        return Wish(
-            job=self.job,
-            story=True,
-            story_attempt=None if chosen is None else chosen.number,
-            devices=False,
-            foreign=False,
-            chart_columns=2,
-        )
+        return StoryQuery(job=self.job, attempt=None if chosen is None else chosen.number)
 
-    def show(self, snapshot: Snapshot) -> None:
+    def show(self, answer: StoryAnswer) -> None:
         """Bring it up to date."""
-        right = self.place(snapshot)
-        if snapshot.wish.job != self.job or not snapshot.wish.story:
-            return
-        if snapshot.detail is None or snapshot.story is None:
+        right, view, story = self.place(answer.look), answer.view, answer.story
+        if view is None or story is None:
             self._title.show(f"{self.job} no longer exists", right)
             self._keys.show(None, readonly=self.readonly)
             return
-        view, story = snapshot.detail.view, snapshot.story
         about = f"story: {headline(story.attempts, view.state)}"
         self._title.show(self.job, right, story.trouble or about)
-        self._attempts.show(story.attempts, view.state, snapshot.taken_at)
+        self._attempts.show(story.attempts, view.state, answer.look.taken_at)
         self._keys.show(view.is_live, readonly=self.readonly)
         self._show_chosen()
 
     def _show_chosen(self) -> None:
         """Show why the selected attempt ended, and its events."""
-        snapshot = self.snapshot
-        if snapshot is None or snapshot.detail is None or snapshot.story is None:
+        answer = self.answer
+        if answer is None or answer.view is None or answer.story is None:
             return
-        chosen, state = self._attempts.chosen, snapshot.detail.view.state
-        tail = snapshot.story.tail
+        chosen, story = self._attempts.chosen, answer.story
         self._why.show(
-            *(chosen, state, tail, snapshot.taken_at),
-            is_last=chosen is None or chosen is snapshot.story.attempts[0],
+            *(chosen, answer.view.state, story.tail, answer.look.taken_at),
+            is_last=chosen is None or chosen is story.attempts[0],
         )
         filtered = parse(self._filter.text, VOCABULARY)
         left = self._told.show(chosen, filtered)
@@ -157,7 +139,7 @@ class StoryScreen(JobBound):
     @on(Table.Moved, "#attempts")
     def _attempt_chosen(self) -> None:
         self._show_chosen()
-        self.post_message(WishChanged())
+        self.post_message(QueryChanged())
 
     @on(Table.Chosen, "#attempts")
     def _attempt_entered(self) -> None:
@@ -183,14 +165,14 @@ class StoryScreen(JobBound):
 
     def action_evidence(self) -> None:
         """Show the evidence saved when the selected attempt failed."""
-        if (detail := self.detail) is None or (chosen := self._attempts.chosen) is None:
+        if (view := self.view) is None or (chosen := self._attempts.chosen) is None:
             return
         if chosen.cause is None:
             self.notify(
                 f"attempt {chosen.number} did not fail, so no evidence was saved", markup=False
             )
             return
-        self.post_message(EvidenceWanted(detail.view, chosen.number))
+        self.post_message(EvidenceWanted(view, chosen.number))
 
     def action_logs(self) -> None:
         """The log of the rank that failed first, of that attempt."""

@@ -32,7 +32,7 @@ from ddptop.draw.heat import (
     worst_ranks,
 )
 from ddptop.draw.launched import launcher_alone, launcher_line, launcher_state, rank_detail
-from ddptop.sources.snapshot import JobDetail
+from ddptop.sources.job import JobDetail
 from ddptop.tui.actions import MOVING, bindings
 from ddptop.tui.widgets.lines import LinesView
 from ddptop.tui.widgets.table import Table

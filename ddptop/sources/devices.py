@@ -1,23 +1,17 @@
-"""Where the collector reads: run folders, histories, devices. All IO of the interface.
-
-Used by the collector's thread alone.
-"""
+"""The machine's devices: their figures now, and what the device screen asks and gets."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 from collections.abc import Callable, Coroutine, Iterable, Mapping
-from pathlib import Path
 from typing import Any
 
 from msgspec.structs import replace
 
-from ddptop.sources.chart import ChartSource
-from ddptop.sources.snapshot import Devices, Wish
-from ddptop.view.series import ChartData
-from ddptop_runner.base.errors import DamagedFileError
-from ddptop_runner.base.paths import RunFolder, runs_dir
+from ddptop.sources.device_history import DeviceHistorySource
+from ddptop.sources.query import Answer, Devices, Look, Query, Sources
+from ddptop.view.shown import DeviceHistory
 from ddptop_runner.devices.feed import DeviceFeed
 from ddptop_runner.devices.report import (
     DeviceReport,
@@ -26,12 +20,9 @@ from ddptop_runner.devices.report import (
     without_metrics,
 )
 from ddptop_runner.host import procs
-from ddptop_runner.job.registry import JobView, read_job, require_own_name
-from ddptop_runner.model.snapshot import Event, GpuSample
+from ddptop_runner.job.registry import JobView
+from ddptop_runner.model.snapshot import GpuSample
 from ddptop_runner.model.spec import JobSpec
-from ddptop_runner.store.history import HistoryReader
-
-EVENTS_SHOWN = 300
 
 FRESH_S = 3.5
 """A snapshot this old still speaks for its devices."""
@@ -40,83 +31,26 @@ STEADY_LOOKS = 3
 """The sampled set must be unchanged for this many refreshes before the sampler is replaced."""
 
 
-def _stamp(path: Path) -> int | None:
-    try:
-        return path.lstat().st_mtime_ns
-    except OSError:
-        return None
+class DevicesQuery(Query, frozen=True, kw_only=True):
+    """All devices, and the history of one."""
+
+    devices: bool = True
+    foreign: bool = True
+    span_s: float
+    """How far back the histories go."""
+    device: str | None = None
+    """UUID of the one whose figures are shown over that time; of the others, how busy they were."""
+
+    def answer(self, look: Look, sources: Sources) -> DevicesAnswer:
+        """The history as it is remembered."""
+        history = sources[DeviceHistorySource].read(look, self.span_s, self.device)
+        return DevicesAnswer(query=self, look=look, history=history)
 
 
-class JobSource:
-    """All jobs; one that has ended is not read again until its files change."""
+class DevicesAnswer(Answer, frozen=True, kw_only=True):
+    """What the device screen shows."""
 
-    def __init__(self) -> None:
-        self._ended: dict[Path, tuple[tuple[int | None, int | None], JobView]] = {}
-        self.damaged: list[DamagedFileError] = []
-        """Why run folders could not be read at the last look."""
-
-    def read(self) -> list[JobView]:
-        """Every readable job, with its state already checked."""
-        self.damaged = []
-        try:
-            paths = list(runs_dir().iterdir())
-        except OSError:
-            return []
-        return [view for path in paths if (view := self._read_one(path)) is not None]
-
-    def _read_one(self, path: Path) -> JobView | None:
-        folder = RunFolder(path)
-        if (known := self._ended.get(path)) is not None:
-            if known[0] == self._key(folder, known[1]):
-                return known[1]
-            del self._ended[path]
-        if _stamp(folder.spec_file) is None:  # there is none, or it is somebody else's
-            return None
-        try:
-            view = require_own_name(read_job(folder))
-        except DamagedFileError as error:
-            if _stamp(folder.spec_file) is not None:  # it was not removed this moment
-                error.job = folder.job
-                self.damaged.append(error)
-            return None
-        key = self._key(folder, view)
-        # what looks at files and processes is asked here, once: the properties remember it
-        _ = view.user
-        if not view.is_live and view.guarded is not True:
-            self._ended[path] = (key, view)
-        return view
-
-    @staticmethod
-    def _key(folder: RunFolder, view: JobView) -> tuple[int | None, int | None]:
-        return _stamp(folder.spec_file), _stamp(folder.node_file(view.spec.host))
-
-
-class HistorySource:
-    """A job's chart and events, read again only when they can look different."""
-
-    def __init__(self) -> None:
-        self._charts = ChartSource()
-        self._events_key: object = None
-        self._events: list[Event] = []
-
-    def chart(self, view: JobView, wish: Wish, now_s: float) -> ChartData:
-        """The losses over the window that is wished for."""
-        return self._charts.read(view, wish, now_s)
-
-    def events(self, view: JobView) -> tuple[Event, ...]:
-        """The latest events, latest first."""
-        path = view.folder.history_db
-        wal = path.with_name(path.name + "-wal")
-        key = (view.spec.job_id, _stamp(path), _stamp(wal))
-        if key[:1] != (self._events_key[:1] if isinstance(self._events_key, tuple) else None):
-            self._events = []
-        elif key == self._events_key:
-            return tuple(self._events)
-        after = self._events[0].seq if self._events else 0
-        new = HistoryReader(path).events(after, EVENTS_SHOWN)
-        self._events = [*reversed(new), *self._events][:EVENTS_SHOWN]
-        self._events_key = key
-        return tuple(self._events)
+    history: DeviceHistory
 
 
 class DeviceSource:

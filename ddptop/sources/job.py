@@ -1,0 +1,257 @@
+"""One job: what its screen and that of its logs ask and get, and how it is read."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Mapping
+from pathlib import Path
+
+import msgspec
+
+from ddptop.sources.chart import ChartQuery, ChartSource, at_new_steps, points_of
+from ddptop.sources.jobs import history_stamps
+from ddptop.sources.query import Answer, Look, Query, Sources
+from ddptop.view.learning import POINTS, medians, stretch_s, trend
+from ddptop.view.series import ChartData, Points
+from ddptop.view.shown import SPARK_S, Recent
+from ddptop_runner.base.errors import DdptopError
+from ddptop_runner.base.paths import LAUNCHER
+from ddptop_runner.foreign.types import ForeignView
+from ddptop_runner.job.registry import AnyJob, JobView
+from ddptop_runner.judge.balance.imbalance import Figure, RankDeviation, deviations
+from ddptop_runner.model.snapshot import Event, RankSample
+from ddptop_runner.store.history import HistoryReader
+
+CAUSE_LINES = 12
+EVENTS_SHOWN = 300
+
+SPARK_POINTS = 60
+SPARK_EVERY_S = SPARK_S / SPARK_POINTS
+
+MOST_SPARKS = 16
+"""With more ranks there are no cards, and nothing is read for them."""
+
+TREND_EVERY_S = (5.0, 60.0)
+"""Shortest and longest interval between trend updates."""
+
+RANKS_PER_S = 32
+"""Nor sooner than one second for so many ranks: reading a thousand takes a while."""
+
+
+class JobDetail(msgspec.Struct, frozen=True):
+    """All that the panels of a job show besides its log."""
+
+    view: AnyJob
+    chart: ChartData = msgspec.field(default_factory=ChartData)
+    events: tuple[Event, ...] = ()
+    """Latest first."""
+    deviations: Mapping[int, RankDeviation] = msgspec.field(default_factory=dict)
+    """By rank: how far it is from the median of its job."""
+    cause_tail: tuple[str, ...] = ()
+    """Last log lines of the rank that failed first."""
+    recent: Recent = msgspec.field(default_factory=Recent)
+    """Its last minutes."""
+    trouble: str | None = None
+    """What could not be read, in words."""
+    only: frozenset[int] | None = None
+    """The ranks that the filter selects; None: all."""
+
+    @property
+    def ranks(self) -> list[RankSample]:
+        """The ranks that are shown."""
+        ranks = [] if self.view.snapshot is None else self.view.snapshot.ranks
+        return ranks if self.only is None else [rank for rank in ranks if rank.rank in self.only]
+
+    @property
+    def far_off(self) -> frozenset[Figure]:
+        """Figures in which a rank is an outlier."""
+        return frozenset().union(*(rank.outliers for rank in self.deviations.values()))
+
+
+class JobQuery(Query, frozen=True, kw_only=True):
+    """A job with its losses and its last events."""
+
+    job: str
+    chart: ChartQuery
+
+    def answer(self, look: Look, sources: Sources) -> JobAnswer:
+        """The job, unless it is gone."""
+        view = look.job(self.job)
+        detail = None if view is None else _detail(view, self.chart, look.now_s, sources)
+        return JobAnswer(query=self, look=look, view=view, detail=detail)
+
+
+class JobAnswer(Answer, frozen=True, kw_only=True):
+    """What the job screen shows."""
+
+    detail: JobDetail | None = None
+    """None if the job is gone."""
+
+    @property
+    def now(self) -> dt.datetime:
+        """The moment that is shown."""
+        return self.look.taken_at
+
+
+class LogsQuery(Query, frozen=True, kw_only=True):
+    """A job alone: its log has a reader of its own, and a foreign job's output is `followed`."""
+
+    job: str
+
+    def answer(self, look: Look, sources: Sources) -> Answer:
+        """The job, unless it is gone."""
+        return Answer(query=self, look=look, view=look.job(self.job))
+
+
+def chart_of(
+    view: AnyJob, query: ChartQuery, now_s: float, sources: Sources
+) -> tuple[ChartData, str | None]:
+    """The losses of any job, and why they cannot be read, in words."""
+    if isinstance(view, ForeignView):
+        return sources.foreign.chart(view, query, now_s), None
+    try:
+        return sources[ChartSource].read(view, query, now_s), None
+    except DdptopError as error:
+        return ChartData(), str(error)
+
+
+def deviations_of(view: AnyJob) -> Mapping[int, RankDeviation]:
+    """By rank: how far it is from the median of its job."""
+    if (snapshot := view.snapshot) is None:
+        return {}
+    alerts = snapshot.alerts if view.is_live else ()
+    return deviations(snapshot.ranks, snapshot.gpus, alerts)
+
+
+def _detail(view: AnyJob, query: ChartQuery, now_s: float, sources: Sources) -> JobDetail:
+    chart, trouble = chart_of(view, query, now_s, sources)
+    cause_tail: tuple[str, ...] = ()
+    events: tuple[Event, ...] = ()
+    recent = Recent()
+    if isinstance(view, ForeignView):
+        events = sources.foreign.events(view)
+        recent = sources.foreign.recent(view, now_s)
+    else:
+        cause_tail = sources[CauseSource].read(view)
+        try:
+            events = sources[EventSource].read(view)
+            recent = sources[RecentSource].read(view, now_s)
+        except DdptopError as error:
+            trouble = str(error)
+    return JobDetail(
+        view=view,
+        chart=chart,
+        events=events,
+        deviations=deviations_of(view),
+        cause_tail=cause_tail,
+        recent=recent,
+        trouble=trouble,
+    )
+
+
+class EventSource:
+    """A job's latest events, of which only new ones are read."""
+
+    def __init__(self) -> None:
+        self._job_id: str | None = None
+        self._stamps: object = None
+        self._events: list[Event] = []
+
+    def read(self, view: JobView) -> tuple[Event, ...]:
+        """The latest ones, latest first.
+
+        Raises:
+            DdptopError: when the history cannot be read.
+        """
+        if view.spec.job_id != self._job_id:
+            self._job_id, self._stamps, self._events = view.spec.job_id, None, []
+        path = view.folder.history_db
+        stamps = history_stamps(path)
+        if stamps != self._stamps:
+            after = self._events[0].seq if self._events else 0
+            new = HistoryReader(path).events(after, EVENTS_SHOWN)
+            self._events = [*reversed(new), *self._events][:EVENTS_SHOWN]
+            self._stamps = stamps
+        return tuple(self._events)
+
+
+class CauseSource:
+    """The last log lines of what failed first, read once per failure."""
+
+    def __init__(self) -> None:
+        self._path: Path | None = None
+        self._lines: tuple[str, ...] = ()
+
+    def read(self, view: JobView) -> tuple[str, ...]:
+        """Those of the rank that failed first, or of a command."""
+        snapshot = view.snapshot
+        if snapshot is None or snapshot.cause is None:
+            return ()
+        rank, attempt = snapshot.cause.rank, snapshot.attempt or 0
+        if rank is None and not view.spec.is_command:
+            return ()
+        path = view.folder.log_file(attempt, LAUNCHER if rank is None else rank)
+        if self._path != path:
+            from ddptop_runner.store.logs import last_words
+
+            _, lines = last_words(view.folder, attempt, rank, CAUSE_LINES)
+            self._path, self._lines = path, tuple(lines)
+        return self._lines
+
+
+class RecentSource:
+    """A job's last minutes: where its loss goes, and each rank's steps."""
+
+    def __init__(self) -> None:
+        self._key: object = None
+        self._trend_until = self._sparks_until = 0.0
+        self._recent = Recent()
+
+    def read(self, view: JobView, now_s: float) -> Recent:
+        """The same object again while nothing new was read.
+
+        Raises:
+            DdptopError: when the history cannot be read.
+        """
+        key = (view.spec.job_id, view.is_live)
+        if key != self._key:
+            self._key, self._recent = key, Recent()
+            self._trend_until = self._sparks_until = 0.0
+        if now_s < min(self._trend_until, self._sparks_until):
+            return self._recent
+        reader = HistoryReader(view.folder.history_db)
+        span = reader.span()
+        if span is None:
+            return self._recent
+        recent, until = self._recent, float(span[1] + 1)
+        ranks = len(view.snapshot.ranks) if view.snapshot is not None else 0
+        for_ever = float("inf") if not view.is_live else 0.0
+        if now_s >= self._trend_until:
+            stretch = min(stretch_s(until - span[0]), until - span[0])
+            least, most = TREND_EVERY_S
+            pause = max(ranks / RANKS_PER_S, min(most, max(least, stretch / POINTS)))
+            self._trend_until = max(for_ever, now_s + pause)
+            since = until - stretch  # but not before a restart: a loss may begin anew there
+            if view.snapshot is not None and view.snapshot.attempt_started_at is not None:
+                since = max(since, view.snapshot.attempt_started_at.timestamp())
+            losses = reader.rank_series("loss", since, until, POINTS)
+            points = {rank: at_new_steps(points_of(one)) for rank, one in losses.items()}
+            found = trend(medians(points))
+            recent = Recent(found, recent.step_times, recent.losses)
+        if now_s >= self._sparks_until:
+            self._sparks_until = max(for_ever, now_s + SPARK_EVERY_S)
+            if 0 < ranks <= MOST_SPARKS:
+                recent = Recent(recent.trend, *_sparks(reader, until))
+        self._recent = recent
+        return recent
+
+
+def _sparks(reader: HistoryReader, until: float) -> tuple[dict[int, Points], dict[int, Points]]:
+    step_times, losses = (
+        reader.rank_series(metric, until - SPARK_S, until, SPARK_POINTS)
+        for metric in ("step_time_s", "loss")
+    )
+    return (
+        {rank: points_of(one) for rank, one in step_times.items()},
+        {rank: at_new_steps(points_of(one)) for rank, one in losses.items()},
+    )

@@ -1,0 +1,104 @@
+"""All jobs: what their screen asks and gets, and which way each job's loss goes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import msgspec
+
+from ddptop.sources.chart import ChartQuery, at_new_steps, points_of
+from ddptop.sources.device_history import DeviceHistorySource
+from ddptop.sources.job import chart_of
+from ddptop.sources.jobs import SlurmSource
+from ddptop.sources.query import Answer, Look, Query, Sources
+from ddptop.view import learning
+from ddptop.view.learning import LossTrend
+from ddptop.view.series import ChartData
+from ddptop.view.shown import DeviceHistory
+from ddptop_runner.base.errors import DdptopError
+from ddptop_runner.job.registry import JobView
+from ddptop_runner.launch.slurm import SlurmJob
+from ddptop_runner.store.history import HistoryReader
+
+EVERY_S = 10.0
+"""A trend is read again no sooner."""
+
+MOST_READS = 2
+"""Jobs that are read at one look; the others' turn comes at the next ones."""
+
+MOST_RANKS = 64
+"""A job of more ranks has too long a history to be read beside others."""
+
+
+class OverviewQuery(Query, frozen=True, kw_only=True):
+    """All jobs and devices, and the losses of the job under the cursor."""
+
+    devices: bool = True
+    foreign: bool = True
+    job: str | None = None
+    """The job under the cursor; None: its losses are not shown."""
+    chart: ChartQuery
+    device_span_s: float
+    """How far back the devices' histories go."""
+
+    def answer(self, look: Look, sources: Sources) -> OverviewAnswer:
+        """What is known of all jobs."""
+        chosen = look.job(self.job)
+        return OverviewAnswer(
+            query=self,
+            look=look,
+            device_history=sources[DeviceHistorySource].read(look, self.device_span_s),
+            trends=sources[TrendSource].read(look.own, look.now_s),
+            slurm=sources[SlurmSource].read(look.own),
+            chosen=None if chosen is None else chosen.job,
+            chart=ChartData()
+            if chosen is None
+            else chart_of(chosen, self.chart, look.now_s, sources)[0],
+        )
+
+
+class OverviewAnswer(Answer, frozen=True, kw_only=True):
+    """What the screen of all jobs shows."""
+
+    device_history: DeviceHistory
+    trends: Mapping[str, LossTrend] = msgspec.field(default_factory=dict)
+    """By job: which way its loss goes."""
+    slurm: tuple[SlurmJob, ...] = ()
+    """The user's jobs in Slurm's queue that are no jobs of ddptop's."""
+    chosen: str | None = None
+    """The job whose losses `chart` has; None: no job's."""
+    chart: ChartData = msgspec.field(default_factory=ChartData)
+
+
+class TrendSource:
+    """Reads a few jobs at each look."""
+
+    def __init__(self) -> None:
+        self._known: dict[str, LossTrend | None] = {}
+        self._read_at: dict[str, float] = {}
+
+    def read(self, views: Sequence[JobView], now_s: float) -> Mapping[str, LossTrend]:
+        """Of each live job of ddptop's, by name; a job of which nothing can be said is left out."""
+        live = {v.job: v for v in views if v.is_live}
+        for gone in self._read_at.keys() - live.keys():
+            self._read_at.pop(gone)
+            self._known.pop(gone, None)
+        due = [name for name in live if now_s - self._read_at.get(name, -EVERY_S) >= EVERY_S]
+        for name in sorted(due, key=lambda name: self._read_at.get(name, 0.0))[:MOST_READS]:
+            self._read_at[name] = now_s
+            self._known[name] = self._trend(live[name], now_s)
+        return {name: trend for name, trend in self._known.items() if trend is not None}
+
+    @staticmethod
+    def _trend(view: JobView, now_s: float) -> LossTrend | None:
+        if view.snapshot is None or len(view.snapshot.ranks) > MOST_RANKS:
+            return None
+        run_s = (view.read_at - view.snapshot.started_at).total_seconds()
+        since = now_s - learning.stretch_s(run_s)
+        reader = HistoryReader(view.folder.history_db)
+        try:
+            series = reader.rank_series("loss", since, now_s, learning.POINTS)
+        except DdptopError:
+            return None
+        points = {rank: at_new_steps(points_of(one)) for rank, one in series.items()}
+        return learning.trend(learning.medians(points))

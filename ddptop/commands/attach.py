@@ -11,9 +11,8 @@ from ddptop.view import terminal
 from ddptop_runner.job.registry import JobView
 
 if TYPE_CHECKING:
-    from textual.message import Message
-
     from ddptop.sources.query import Answer
+    from ddptop.tui.messages import ScreenWanted
     from ddptop_runner.foreign.types import ForeignJob
 
 
@@ -22,7 +21,7 @@ def run(
     *,
     watched: ForeignJob | None = None,
     readonly: bool = False,
-    opening: Message | None = None,
+    opening: ScreenWanted | None = None,
     ascii_only: bool | None = None,
 ) -> int:
     """Show one job until the user quits; return the exit status.

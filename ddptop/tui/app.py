@@ -13,12 +13,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol, runtime_checkable
 
 from msgspec.structs import replace
-from textual import events
+from textual import events, on
 from textual.await_complete import AwaitComplete
 from textual.binding import Binding, BindingType
 from textual.filter import LineFilter
 from textual.geometry import Size
-from textual.message import Message
 
 from ddptop.logs.messages import CollectorFailed, LogRead
 from ddptop.sources.collector import Collector
@@ -108,7 +107,7 @@ class DdptopApp(QuietApp):
         tick_s: float | None = TICK_S,
         watched: ForeignJob | None = None,
         readonly: bool = False,
-        opening: Message | None = None,
+        opening: messages.ScreenWanted | None = None,
         reach: Reach | None = None,
     ) -> None:
         """Open on `job`, on a foreign job, or on all jobs.
@@ -120,8 +119,7 @@ class DdptopApp(QuietApp):
             tick_s: seconds between two looks; None looks only when asked.
             watched: the foreign job to open on.
             readonly: whether everything that does something to a job is refused.
-            opening: the message that opens the first screen, such as CompareWanted; leaving that
-                screen leaves ddptop.
+            opening: what opens another screen first, such as CompareWanted.
             reach: keys, colours and glyphs as a person set them.
         """
         super().__init__()
@@ -132,9 +130,9 @@ class DdptopApp(QuietApp):
         self._outgoing = Filters(self.reach)
         self._take_settings()
         self._readonly = readonly
-        self._opening = opening
-        self._first_job = job if watched is None else watched.name
-        self._first_is_foreign = watched is not None
+        self._first = opening
+        if (name := job if watched is None else watched.name) is not None:
+            self._first = messages.JobPicked(name, watched is not None)
         self._tick_s = tick_s
         self._hang_up = HangUp()
         self.collector = Collector(self.post_message, now, machine, watched, takes_up=not readonly)
@@ -145,29 +143,21 @@ class DdptopApp(QuietApp):
 
     def on_mount(self) -> None:
         """Show the first screen and start to look."""
-        if self._first_job is not None:
-            self._open(self._first_job, self._first_is_foreign, is_first=True)
-        else:
+        if self._first is None:
             self.push_screen(self._all_jobs())
-        loop = asyncio.get_running_loop()
-        if self._opening is not None:
-            self.post_message(self._opening)
-            self.call_later(self._begin, loop)  # the first look is for what it opens
         else:
-            self._begin(loop)
+            self.open(self._first)
+        loop = asyncio.get_running_loop()
+        self.collector.query = self._query()
+        self.collector.start(loop)
+        if self._tick_s is not None:
+            self.set_interval(self._tick_s, self.collector.ask)
         self._greet()
         if _is_terminal():  # without one at the start there is none to lose
             self.set_interval(1.0, self._mind_terminal)
             self._hang_up.watch(loop, self._leave_with_terminal)
         with contextlib.suppress(NotImplementedError, RuntimeError):  # not in the main thread
             loop.add_signal_handler(signal.SIGTERM, self.exit)
-
-    def _begin(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Look for the first time, and then again and again."""
-        self.collector.query = self._query()
-        self.collector.start(loop)
-        if self._tick_s is not None:
-            self.set_interval(self._tick_s, self.collector.ask)
 
     async def on_unmount(self) -> None:
         """Stop looking; samplers end with the interface."""
@@ -311,9 +301,23 @@ class DdptopApp(QuietApp):
 
     # --- screens -------------------------------------------------------------------------------
 
-    def on_job_picked(self, message: messages.JobPicked) -> None:
-        """Show a job."""
-        self._open(message.job, message.foreign)
+    @on(messages.ScreenWanted)
+    def _screen_wanted(self, message: messages.ScreenWanted) -> None:
+        self.open(message)
+
+    def open(self, message: messages.ScreenWanted) -> None:
+        """Open a screen, or go back to where the same is shown already.
+
+        Screens lead to each other in circles, and each keeps its memory while others lie above it.
+        """
+        screen = message.make(readonly=self._readonly)
+        screen.is_first = message is self._first and message.quits
+        for below in self.screen_stack:
+            if type(below) is type(screen) and below.subject == screen.subject:
+                while self.screen is not below:
+                    self.pop_screen()
+                return
+        self.push_screen(screen)
 
     def _all_jobs(self) -> MonitorScreen[Any]:
         from ddptop.tui.screens.overview import OverviewScreen
@@ -321,7 +325,7 @@ class DdptopApp(QuietApp):
         return OverviewScreen(readonly=self._readonly)
 
     def pop_screen(self) -> AwaitComplete:
-        """To the screen below; below the job that ddptop was opened on all jobs are shown."""
+        """To the screen below; below the one that ddptop was opened on all jobs are shown."""
         self._forget_closed()
         if len(self.screen_stack) > 2:
             return super().pop_screen()
@@ -335,71 +339,6 @@ class DdptopApp(QuietApp):
     def _forget_drawn(self) -> None:
         forget_drawn()
         give_back()
-
-    def _open(self, job: str, foreign: bool, *, is_first: bool = False) -> None:
-        from ddptop.tui.screens.job import JobScreen
-
-        self._show(JobScreen(job, is_first, foreign=foreign, readonly=self._readonly))
-
-    def on_rank_picked(self, message: messages.RankPicked) -> None:
-        """Show a rank."""
-        from ddptop.tui.screens.rank import RankScreen
-
-        self._show(
-            RankScreen(message.job, message.rank, foreign=message.foreign, readonly=self._readonly)
-        )
-
-    def on_devices_wanted(self, message: messages.DevicesWanted) -> None:
-        """Show the devices."""
-        from ddptop.tui.screens.devices import DevicesScreen
-
-        self._show(DevicesScreen(message.uuid, readonly=self._readonly))
-
-    def on_logs_wanted(self, message: messages.LogsWanted) -> None:
-        """Show a job's logs."""
-        from ddptop.tui.screens.logs import LogsScreen
-
-        self._show(
-            LogsScreen(
-                message.job,
-                message.rank,
-                attempt=message.attempt,
-                foreign=message.foreign,
-                readonly=self._readonly,
-            )
-        )
-
-    def on_story_wanted(self, message: messages.StoryWanted) -> None:
-        """Show what happened to a job."""
-        from ddptop.tui.screens.story import StoryScreen
-
-        self._show(StoryScreen(message.job, readonly=self._readonly), message)
-
-    def on_compare_wanted(self, message: messages.CompareWanted) -> None:
-        """Compare jobs."""
-        from ddptop.tui.screens.compare import CompareScreen
-
-        self._show(CompareScreen(message.jobs, readonly=self._readonly), message)
-
-    def on_replay_wanted(self, message: messages.ReplayWanted) -> None:
-        """Show a job as it was."""
-        from ddptop.tui.screens.replay import ReplayScreen
-
-        self._show(ReplayScreen(message.job, message.at, readonly=self._readonly), message)
-
-    def _show(self, screen: MonitorScreen[Any], wanted: Message | None = None) -> None:
-        """Open it, or go back to where the same is shown already.
-
-        Screens lead to each other in circles, and each keeps its memory while others lie above it.
-        """
-        if wanted is not None:
-            screen.is_first = wanted is self._opening
-        for below in self.screen_stack:
-            if type(below) is type(screen) and below.subject == screen.subject:
-                while self.screen is not below:
-                    self.pop_screen()
-                return
-        self.push_screen(screen)
 
     def on_sections_wanted(self, message: messages.SectionsWanted) -> None:
         """Show a text in sections."""
@@ -429,7 +368,7 @@ class DdptopApp(QuietApp):
 
     def _launched(self, job: str | None) -> None:
         if job is not None:
-            self.on_job_picked(messages.JobPicked(job))
+            self.open(messages.JobPicked(job))
 
     def on_key(self, event: events.Key) -> None:
         """What was typed before a field could take the keys, yet behind its key, belongs to it."""

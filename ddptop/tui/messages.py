@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from textual.message import Message
 
@@ -14,6 +14,7 @@ from ddptop_runner.job.registry import AnyJob
 if TYPE_CHECKING:
     from ddptop.sources.query import Look
     from ddptop.tui.operations import Operation
+    from ddptop.tui.screens.base import MonitorScreen
 
 
 @dataclass
@@ -37,15 +38,6 @@ class JobLaunched(Message):
     """The new job's name; None when it failed."""
     error: str | None = None
     """One line, from the command itself."""
-
-
-@dataclass
-class JobPicked(Message):
-    """Open a job's screen."""
-
-    job: str
-    foreign: bool = False
-    """Whether ddptop did not start it."""
 
 
 @dataclass
@@ -97,25 +89,64 @@ class QueryChanged(Message):
     """The screen on top asks something else, and needs it now."""
 
 
+class ScreenWanted(Message):
+    """Open a screen, or go back to where the same is shown already."""
+
+    quits: ClassVar[bool] = False
+    """Whether leaving it quits a ddptop that was opened on it."""
+
+    def make(self, *, readonly: bool) -> MonitorScreen[Any]:
+        """The screen."""
+        raise NotImplementedError
+
+
 @dataclass
-class RankPicked(Message):
+class JobPicked(ScreenWanted):
+    """Open a job's screen."""
+
+    quits: ClassVar[bool] = True
+    job: str
+    foreign: bool = False
+    """Whether ddptop did not start it."""
+
+    def make(self, *, readonly: bool) -> MonitorScreen[Any]:
+        """The screen."""
+        from ddptop.tui.screens.job import JobScreen
+
+        return JobScreen(self.job, foreign=self.foreign, readonly=readonly)
+
+
+@dataclass
+class RankPicked(ScreenWanted):
     """Open a rank's screen."""
 
     job: str
     rank: int
     foreign: bool = False
 
+    def make(self, *, readonly: bool) -> MonitorScreen[Any]:
+        """The screen."""
+        from ddptop.tui.screens.rank import RankScreen
+
+        return RankScreen(self.job, self.rank, foreign=self.foreign, readonly=readonly)
+
 
 @dataclass
-class DevicesWanted(Message):
+class DevicesWanted(ScreenWanted):
     """Open the device screen."""
 
     uuid: str | None = None
     """Device to select first; None selects the first one."""
 
+    def make(self, *, readonly: bool) -> MonitorScreen[Any]:
+        """The screen."""
+        from ddptop.tui.screens.devices import DevicesScreen
+
+        return DevicesScreen(self.uuid, readonly=readonly)
+
 
 @dataclass
-class LogsWanted(Message):
+class LogsWanted(ScreenWanted):
     """Open a job's logs."""
 
     job: str
@@ -125,26 +156,55 @@ class LogsWanted(Message):
     attempt: int | None = None
     """Attempt to show first; None shows the latest."""
 
+    def make(self, *, readonly: bool) -> MonitorScreen[Any]:
+        """The screen."""
+        from ddptop.tui.screens.logs import LogsScreen
+
+        return LogsScreen(
+            *(self.job, self.rank), attempt=self.attempt, foreign=self.foreign, readonly=readonly
+        )
+
 
 @dataclass
-class StoryWanted(Message):
+class StoryWanted(ScreenWanted):
     """Open a job's story."""
 
+    quits: ClassVar[bool] = True
     job: str
+
+    def make(self, *, readonly: bool) -> MonitorScreen[Any]:
+        """The screen."""
+        from ddptop.tui.screens.story import StoryScreen
+
+        return StoryScreen(self.job, readonly=readonly)
 
 
 @dataclass
-class CompareWanted(Message):
+class CompareWanted(ScreenWanted):
     """Open a comparison of jobs."""
 
+    quits: ClassVar[bool] = True
     jobs: tuple[str, ...]
     """One, whose companion is still to be chosen, or two."""
 
+    def make(self, *, readonly: bool) -> MonitorScreen[Any]:
+        """The screen."""
+        from ddptop.tui.screens.compare import CompareScreen
+
+        return CompareScreen(self.jobs, readonly=readonly)
+
 
 @dataclass
-class ReplayWanted(Message):
+class ReplayWanted(ScreenWanted):
     """Open a replay of a job."""
 
+    quits: ClassVar[bool] = True
     job: str
     at: float | None = None
     """Unix seconds; None is shortly before it failed or hung last, else its last moment."""
+
+    def make(self, *, readonly: bool) -> MonitorScreen[Any]:
+        """The screen."""
+        from ddptop.tui.screens.replay import ReplayScreen
+
+        return ReplayScreen(self.job, self.at, readonly=readonly)

@@ -5,14 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ddptop.tui.app import DdptopApp
-from ddptop.tui.messages import DevicesWanted
+from ddptop.tui.messages import DevicesWanted, ScreenWanted
 from ddptop.tui.prefs.memory import recall, remember
 from ddptop.tui.prefs.settings import Settings
 from ddptop.tui.reach import reach_of
 
 if TYPE_CHECKING:
-    from textual.message import Message
-
     from ddptop_runner.foreign.types import ForeignJob
 
 
@@ -22,7 +20,7 @@ def app_with(
     *,
     watched: ForeignJob | None = None,
     readonly: bool = False,
-    opening: Message | None = None,
+    opening: ScreenWanted | None = None,
     letters: str | None = None,
 ) -> DdptopApp:
     """The app; without a job or a screen to open it begins with the one of the settings.

@@ -148,11 +148,10 @@ async def test_logs_and_replay_go_to_that_rank_attempt_and_moment(
 ) -> None:
     fake_story.many_attempts(frozen)
     told: list[Message] = []
-    for name in ("on_logs_wanted", "on_replay_wanted"):
-        monkeypatch.setattr(DdptopApp, name, lambda _, message: told.append(message))
     app = opened(make_app)
     async with app.run_test(size=(120, 40)) as pilot:
         await settle(pilot)
+        monkeypatch.setattr(app, "open", told.append)
         await pilot.press("j", "l", "p", "tab", "g", "p")
         await pilot.pause()
     logs, replay, at_event = told

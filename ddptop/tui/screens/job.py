@@ -64,21 +64,11 @@ class JobScreen(JobBound[JobAnswer]):
 
     BINDINGS = bindings(JOB)
 
-    def __init__(
-        self, job: str, is_first: bool = False, *, foreign: bool = False, readonly: bool = False
-    ) -> None:
-        """Show `job`.
-
-        Args:
-            job: its name.
-            is_first: whether ddptop was opened on it.
-            foreign: whether ddptop did not start it.
-            readonly: whether nothing may be done to it.
-        """
+    def __init__(self, job: str, *, foreign: bool = False, readonly: bool = False) -> None:
+        """Show `job`; `foreign` where ddptop did not start it."""
         super().__init__(Pages(), readonly=readonly)
         self.job = job
         self.foreign = foreign
-        self.is_first = is_first
         self._job_id: str | None = None
         self._own_choice: int | None = None
         """The rank that was selected without a person."""

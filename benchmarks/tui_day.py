@@ -33,7 +33,7 @@ KEYS = ("\r", "v", "l", "e", "p", "?", "a", "y", "w", "+", "-", "]", "t", *["\x1
 
 VIEWER = """
 import datetime as dt, os, sys
-from ddptop.tui.garbage import wait_with_garbage
+from ddptop.tui.process import wait_with_garbage
 wait_with_garbage()
 from ddptop.tui.app import DdptopApp
 from ddptop_runner.store import registry

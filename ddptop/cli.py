@@ -87,7 +87,7 @@ def cli(context: click.Context, readonly: bool, ascii_only: bool | None) -> int 
     _require_readable()
     if not is_terminal():
         raise UsageError("the overview needs a terminal", "use ddptop ls or ddptop gpus in scripts")
-    from ddptop.tui.garbage import wait_with_garbage
+    from ddptop.tui.process import wait_with_garbage
 
     wait_with_garbage()
     from ddptop.commands.attach import run_overview

@@ -46,7 +46,7 @@ def attach(job: str | None, readonly: bool, ascii_only: bool | None) -> int:
         from ddptop.commands.attach_host import run_there
 
         return run_there(job, readonly=readonly, ascii_only=ascii_only, terminal=is_terminal())
-    from ddptop.tui.garbage import wait_with_garbage
+    from ddptop.tui.process import wait_with_garbage
 
     wait_with_garbage()
     from ddptop_runner.jobs.slurm_queue import find

@@ -14,11 +14,16 @@ from msgspec.structs import replace
 
 from ddptop.charts import scale
 from ddptop.charts.braille import DOTS_Y, Canvas
-from ddptop.charts.frame import Chart, Painted, Plot, Sheet, cells_of_names, draw
-from ddptop.charts.plot import (
+from ddptop.charts.frame import (
+    Chart,
     Overlay,
+    Painted,
     Plane,
+    Plot,
+    Sheet,
     break_columns,
+    cells_of_names,
+    draw,
     name_ends,
     tick_rows,
     value_range,

@@ -6,18 +6,332 @@ A painter gets a `Sheet`, which says what part of the axis is drawn on how many 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import itertools
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from typing import Protocol
 
 import msgspec
 
+from ddptop.charts import scale
 from ddptop.charts.axis import axis_line, axis_words
-from ddptop.charts.braille import DOTS_X
-from ddptop.charts.plot import Behind, Cells, Overlay, mark_cells, plot_row
+from ddptop.charts.braille import DOTS_X, DOTS_Y, Canvas
 from ddptop.charts.reading import Reading, reading
 from ddptop.charts.view import Area, View, visible
-from ddptop.view.series import Frame
+from ddptop.view.series import Columns, Frame
 from ddptop.view.text import Line, Span, cells_of, line, wrap
 from ddptop.view.text import width as cells_in
+
+_CLIP_FACTOR = 4.0
+"""Values this many spreads above the 98th percentile are drawn at the top edge."""
+
+
+def value_range(values: Sequence[float], logarithmic: bool) -> tuple[float, float]:
+    """The value axis: everything but rare spikes, and never empty."""
+    if logarithmic:
+        values = [value for value in values if value > 0]
+    if not values:
+        return (0.1, 1.0) if logarithmic else (0.0, 1.0)
+    ordered = sorted(values)
+    low, high = ordered[0], ordered[-1]
+    usual_low = ordered[int(0.02 * (len(ordered) - 1))]
+    usual_high = ordered[int(0.98 * (len(ordered) - 1))]
+    if not logarithmic and usual_high > usual_low:
+        spread = usual_high - usual_low
+        high = min(high, usual_high + _CLIP_FACTOR * spread)
+        low = max(low, usual_low - _CLIP_FACTOR * spread)
+    if high <= low:
+        margin = abs(low) * 0.05 or 0.5
+        return (low / 1.05, high * 1.05) if logarithmic else (low - margin, high + margin)
+    if logarithmic:
+        return low, high
+    margin = (high - low) * 0.03
+    return low - margin, high + margin
+
+
+MOST_OF_IT = 0.75
+"""Of a value axis: ticks that cover less of it are taken only where no others are even."""
+FAR_APART = 3
+"""Ticks at this distance in rows look even with one row more or less."""
+
+
+def tick_rows(
+    axis: scale.Scale,
+    rows: int,
+    label: Callable[[float, float], str] = scale.value_label,
+    unit: float = 1.0,
+) -> dict[int, str]:
+    """Labels of the value axis by row from the top.
+
+    Args:
+        axis: the value axis.
+        rows: of the plot.
+        label: makes one of a value and the step.
+        unit: ticks are round multiples of it, such as of a GiB.
+    """
+    most = max(3, min(7, rows // 2))
+
+    def row_of(value: float) -> int:
+        return rows - 1 - axis.dot(value) // DOTS_Y
+
+    if axis.logarithmic:
+        return {row_of(v): f"{v:.3g}" for v in scale.log_ticks(axis.low, axis.high, most)}
+    values, step = _even_ticks(axis, most, unit, row_of)
+    return {row_of(value): label(value, step) for value in values}
+
+
+def _even_ticks(
+    axis: scale.Scale, most: int, unit: float, row_of: Callable[[float], int]
+) -> tuple[list[float], float]:
+    """Round values at equal distances in rows, covering as much of the axis as possible.
+
+    All are multiples of the number that is returned with them.
+    """
+    low, high = axis.low / unit, axis.high / unit
+    fine = [scale.value_ticks(low, high, number) for number in (*range(most, 1, -1), 2 * most)]
+    best, chosen = (False, 0), (list[float](), axis.high - axis.low)
+    for values in fine:
+        step = (values[1] - values[0]) * unit if len(values) > 1 else chosen[1]
+        for stride in range(1, max(2, len(values))):
+            ticks = [value * unit for value in values[::stride]]
+            told = (ticks[-1] - ticks[0]) / (axis.high - axis.low) if ticks else 0.0
+            rank = told >= MOST_OF_IT, len(ticks)
+            if best < rank and len(ticks) <= most and _are_even([row_of(one) for one in ticks]):
+                best, chosen = rank, (ticks, step)
+    return chosen
+
+
+def _are_even(rows: Sequence[int]) -> bool:
+    """Whether they look equally far apart: of many rows one more is not seen."""
+    apart = [one - other for one, other in itertools.pairwise(rows)]
+    if not apart:
+        return True
+    return min(apart) > 0 and max(apart) - min(apart) <= (min(apart) >= FAR_APART)
+
+
+class Plane(msgspec.Struct, frozen=True):
+    """Dots, the value axis that places them, and columns that no curve crosses."""
+
+    canvas: Canvas
+    axis: scale.Scale
+    breaks: Collection[int] = ()
+
+    def curve(self, columns: Columns, layer: int, pattern: tuple[int, int] = (1, 0)) -> None:
+        """Connect the means; a gap or a new attempt interrupts the line, a lone value is seen.
+
+        On a logarithmic axis what is not above zero is left out: it has no place there.
+
+        Args:
+            columns: what to draw.
+            layer: of the canvas.
+            pattern: dot columns that are drawn and left out in turn.
+        """
+        canvas, breaks, reach = self.canvas, self.breaks, columns.reach
+        values = columns.mean
+        if self.axis.logarithmic:
+            values = [value if value is not None and value > 0 else None for value in values]
+        last: tuple[int, int] | None = None
+        alone = False
+        for x, y in enumerate(self.axis.dots_of(values)):
+            if x in breaks:
+                self._end(last, layer, alone=alone)
+                last = None
+            if y is None:
+                continue
+            if last is not None and x - last[0] <= reach:
+                alone = False
+                canvas.segment(*last, x, y, layer, pattern)
+            else:
+                self._end(last, layer, alone=alone)
+                canvas.dot(x, y, layer)
+                alone = True
+            last = (x, y)
+        self._end(last, layer, alone=alone)
+
+    def _end(self, last: tuple[int, int] | None, layer: int, *, alone: bool) -> None:
+        """A value that is joined to none is a square of dots: a single one is overlooked."""
+        if last is None or not alone:
+            return
+        x, y = last
+        for column in (x, x ^ 1):
+            self.canvas.dot(column, y, layer)
+            self.canvas.dot(column, y ^ 1, layer)
+
+    def band(self, columns: Columns, layer: int) -> None:
+        """Fill from least to greatest, also between samples that are no gap apart."""
+        canvas, highs = self.canvas, columns.high
+        if self.axis.logarithmic:
+            highs = [value if value is not None and value > 0 else None for value in highs]
+        bottoms, tops = self.axis.dots_of(columns.low), self.axis.dots_of(highs)
+        last: tuple[int, int, int] | None = None
+        for x, (bottom, top) in enumerate(zip(bottoms, tops, strict=False)):
+            if x in self.breaks:
+                last = None
+            if bottom is None or top is None:
+                continue
+            canvas.column(x, bottom, top, layer)
+            if last is not None and 1 < x - last[0] <= columns.reach:
+                for between in range(last[0] + 1, x):
+                    share = (between - last[0]) / (x - last[0])
+                    canvas.column(
+                        between,
+                        round(last[1] + (bottom - last[1]) * share),
+                        round(last[2] + (top - last[2]) * share),
+                        layer,
+                    )
+            last = (x, bottom, top)
+
+
+def name_ends(plane: Plane, named: Sequence[tuple[str, Columns, str]]) -> dict[int, Span]:
+    """Names of curves and their styles by row: each as near to its curve's end as others leave."""
+    rows = plane.canvas.rows
+    wanted: list[tuple[int, Span]] = []
+    for name, columns, style in named:
+        known = [value for value in columns.mean if value is not None]
+        if known:
+            row = rows - 1 - plane.axis.dot(known[-1]) // DOTS_Y
+            wanted.append((row, (f" {name}", style)))
+    found: dict[int, Span] = {}
+    for row, span in sorted(wanted, key=lambda item: item[0]):
+        free = [y for y in range(rows) if y not in found]
+        if free:
+            found[min(free, key=lambda y: (abs(y - row), y < row))] = span
+    return found
+
+
+class Cells(Protocol):
+    """What a plot is painted on: a braille canvas, or a stack of blocks."""
+
+    columns: int
+    rows: int
+
+    def row(self, y: int) -> Sequence[tuple[str, int]]:
+        """Cells of one row from the top: character and layer (-1 where empty)."""
+
+    def owner(self, x: int, y: int) -> int:
+        """The layer of a cell, counted from the top left; -1 where it is empty or outside."""
+
+
+class Overlay(msgspec.Struct):
+    """What is written over a plot: by cell from the top left, a character and its style."""
+
+    cells: dict[tuple[int, int], Span] = msgspec.field(default_factory=dict)
+
+    def write(self, x: int, y: int, text: str, style: str) -> None:
+        """Put a text into a row."""
+        for offset, character in enumerate(text):
+            self.cells[x + offset, y] = (character, style)
+
+    def cross(self, canvas: Canvas, *curves: Columns) -> None:
+        """Mark values that are not finite at the bottom edge."""
+        for columns in curves:
+            for x in columns.not_finite:
+                self.write(x // DOTS_X, canvas.rows - 1, "✕", "bad")
+
+    def is_free(self, x: int, y: int, cells: int, canvas: Cells) -> bool:
+        """Whether neither a curve nor a text is in these cells; a band is none."""
+        return (
+            x >= 0
+            and x + cells <= canvas.columns
+            and 0 <= y < canvas.rows
+            and all(
+                canvas.owner(place, y) <= 0 and (place, y) not in self.cells
+                for place in range(x, x + cells)
+            )
+        )
+
+
+_NAME_ROWS = 4
+"""So far down from the top the name of a mark looks for room."""
+
+
+class Behind(msgspec.Struct, frozen=True):
+    """What is drawn where no curve is: marks with their labels, and the cursor's line."""
+
+    marks: Mapping[int, str] = msgspec.field(default_factory=dict)
+    """By cell: what the mark is called."""
+    cursor: int | None = None
+    """The cursor's cell."""
+
+    def row(self) -> dict[int, Span]:
+        """By cell: character and style."""
+        found: dict[int, Span] = dict.fromkeys(self.marks, ("┊", "dim"))
+        if self.cursor is not None:
+            found[self.cursor] = ("│", "strong")
+        return found
+
+    def name_marks(self, overlay: Overlay, canvas: Cells) -> None:
+        """Write each mark's name next to it, in one of the upper rows without a curve."""
+        for x, text in sorted(self.marks.items()):
+            name = f" {text} "
+            start = x + 1 if x + len(name) < canvas.columns else x - len(name)
+            for y in range(min(_NAME_ROWS, canvas.rows)):
+                if text and overlay.is_free(start, y, len(name), canvas):
+                    overlay.write(start, y, name, "dim")
+                    break
+
+
+def plot_row(
+    canvas: Cells,
+    y: int,
+    label: str | None,
+    gutter: int,
+    styles: Sequence[str],
+    behind: Behind,
+    overlay: Overlay,
+) -> Line:
+    """One row: axis label, curves, and in the empty cells grid, marks and cursor.
+
+    Args:
+        canvas: the curves.
+        y: the row, from the top.
+        label: of the value axis, where the row has one.
+        gutter: cells to the left of the plot.
+        styles: of each layer.
+        behind: what curves cover.
+        overlay: what covers curves.
+    """
+    spans: list[Span] = [(f"{label or '':>{gutter - 2}} ", "dim")]
+    spans.append(("┤" if label else "│", "faint"))
+    background, empty = behind.row(), ("┈" if label else " ", "faint")
+    written = overlay.cells
+    text, style = "", ""
+    for x, (character, layer) in enumerate(canvas.row(y)):
+        if written and (x, y) in written:
+            character, now = written[x, y]
+        elif layer >= 0:
+            now = styles[layer]
+        else:
+            character, now = background.get(x, empty)
+        if now == style:
+            text += character
+            continue
+        if text:
+            spans.append((text, style))
+        text, style = character, now
+    if text:
+        spans.append((text, style))
+    return tuple(spans)
+
+
+def mark_cells(
+    marks: Sequence[tuple[float, str]], since: float, until: float, cells: int
+) -> dict[int, str]:
+    """Marks by cell; of two in one cell, the later one."""
+    span = max(1e-9, until - since)
+    return {
+        min(cells - 1, int((at - since) / span * cells)): label
+        for at, label in marks
+        if since <= at <= until
+    }
+
+
+def break_columns(
+    marks: Sequence[tuple[float, str]], since: float, until: float, dots: int
+) -> frozenset[int]:
+    """Dot columns in which a new attempt starts: no curve enters them from the left."""
+    factor = dots / max(1e-9, until - since)
+    return frozenset(int((at - since) * factor) for at, _ in marks if since <= at <= until)
+
 
 GUTTER = 8
 """Least width of the value axis; longer labels widen it."""

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+
+import msgspec
 
 from ddptop.charts import scale
 from ddptop.charts.braille import DOTS_Y
-from ddptop.charts.frame import Chart, Painted, Plot, Sheet, draw
-from ddptop.charts.plot import tick_rows
+from ddptop.charts.frame import Chart, Painted, Plot, Sheet, draw, tick_rows
 from ddptop.charts.reading import Reading
 from ddptop.charts.view import View
 from ddptop.view.series import Frame
@@ -33,11 +34,10 @@ class SplitData(Frame, frozen=True):
     """What to say in place of the stack."""
 
 
-@dataclass(frozen=True)
-class SplitOptions:
+class SplitOptions(msgspec.Struct, frozen=True):
     """How the person wants it."""
 
-    view: View = field(default_factory=View)
+    view: View = msgspec.field(default_factory=View)
     """What part of the axis is shown, and where the cursor is."""
     shares: bool = False
     """Whether each part is drawn as its share of the step, and not in seconds."""

@@ -37,11 +37,11 @@ def run(
         UsageError: when stderr, on which the screen is drawn, is no terminal that can show it.
     """
     terminal.check()
-    from ddptop.tui.garbage import wait_with_garbage
+    from ddptop.tui.process import wait_with_garbage
 
     wait_with_garbage()
+    from ddptop.tui.app import app_with
     from ddptop.tui.prefs.settings import read_settings
-    from ddptop.tui.start import app_with
     from ddptop.tui.textual_gaps import TerminalDriver
 
     settings = read_settings()

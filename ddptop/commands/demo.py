@@ -12,7 +12,7 @@ from typing import NamedTuple
 from ddptop.commands.launch import become_attach, start_plan
 from ddptop.commands.wait import exit_status
 from ddptop.plain.output import put, say
-from ddptop.view.progress_words import step_text
+from ddptop.view.progress import step_text
 from ddptop.view.rank_words import loss_text
 from ddptop_runner.base.errors import DamagedFileError, UsageError
 from ddptop_runner.base.units import duration

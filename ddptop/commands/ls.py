@@ -7,7 +7,7 @@ import msgspec
 from ddptop.commands.unguarded import guard
 from ddptop.plain.output import put_clipped, put_json, say, table
 from ddptop.plain.slurm import queue_table
-from ddptop.view.slurm_words import others
+from ddptop.view.listed import others
 from ddptop_runner.base.clock import utc_now
 from ddptop_runner.job.registry import is_recent, read_all
 from ddptop_runner.jobs.contract import DamagedRow, JobList, job_row

@@ -6,11 +6,11 @@ from pathlib import PurePath
 
 from ddptop.commands.unguarded import taken_up
 from ddptop.plain.output import count, put_folded, put_json, table
-from ddptop.view import pause_words, words
+from ddptop.view import words
 from ddptop.view.figures.ranks import plain_table
 from ddptop.view.host_words import has_several, node_in_words
 from ddptop.view.need import is_stale
-from ddptop.view.progress_words import in_words
+from ddptop.view.progress import in_words
 from ddptop.view.rank_words import (
     counts_own,
     launcher_in_words,
@@ -139,7 +139,7 @@ def _state(view: JobView, status: JobStatus) -> str:
     if pause is None or status.state == "hung":
         return status.state
     why = "" if pause.reason is None else f" ({pause.reason})"
-    return f"{pause_words.in_words(pause, view.read_at)}{why}"
+    return f"{words.pause_in_words(pause, view.read_at)}{why}"
 
 
 def _launcher(launcher: LauncherSample) -> str:

@@ -8,7 +8,6 @@ from collections.abc import Callable, Mapping, Sequence
 import msgspec
 
 from ddptop.charts.spark import bridged, cells_of, limits, spark
-from ddptop.view.bars import bar
 from ddptop.view.figures.devices import FULL_SHARE
 from ddptop.view.figures.ranks import (
     FIGURES,
@@ -22,7 +21,7 @@ from ddptop.view.host_words import short_names
 from ddptop.view.odd import severity, verdict
 from ddptop.view.rank_words import counts_own, device_text, memory_share, parts_text
 from ddptop.view.series import Points
-from ddptop.view.text import Line, Span, clip, fit, line, pad, width
+from ddptop.view.text import Line, Span, bar, clip, fit, line, pad, width
 from ddptop_runner.base import units
 from ddptop_runner.judge.balance.imbalance import Figure, RankDeviation
 from ddptop_runner.judge.balance.rank_devices import own_devices

@@ -9,8 +9,7 @@ from dataclasses import dataclass
 from ddptop.charts.compared import name_of
 from ddptop.view import words
 from ddptop.view.compare import LETTERS, Comparison, Run, names_of, options_of
-from ddptop.view.progress import progress_of
-from ddptop.view.progress_words import step_text
+from ddptop.view.progress import progress_of, step_text
 from ddptop.view.text import Span
 from ddptop_runner.base import units
 from ddptop_runner.job.registry import JobView, elapsed_s

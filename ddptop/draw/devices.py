@@ -8,12 +8,11 @@ from msgspec.structs import replace
 
 from ddptop.charts.spark import spark
 from ddptop.draw.panels import short_name
-from ddptop.view.bars import blocks
 from ddptop.view.device_help import slowed_by
 from ddptop.view.figures.columns import Column, Row
 from ddptop.view.figures.devices import FIGURES, heat, known, spins
 from ddptop.view.host_words import has_several
-from ddptop.view.text import Line, clip, fill, fit, line, pad, width
+from ddptop.view.text import Line, blocks, clip, fill, fit, line, pad, width
 from ddptop_runner.base import units
 from ddptop_runner.foreign.types import ForeignView
 from ddptop_runner.job.registry import AnyJob

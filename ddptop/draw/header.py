@@ -7,13 +7,11 @@ from collections.abc import Sequence
 
 from ddptop.draw.launched import common_parts
 from ddptop.view import words
-from ddptop.view.bars import bar
 from ddptop.view.host_words import hosts_in_words, hosts_of
 from ddptop.view.jobs import elapsed_s, median_loss, restarts_text, steps_per_s
 from ddptop.view.learning import LossTrend, bad_loss, trend_words, whose_loss
-from ddptop.view.progress import LEAST_BAR, label, no_bar_words, progress_of
-from ddptop.view.progress_words import step_text
-from ddptop.view.text import Line, clip, field, fill, fit, join, line, spread, width
+from ddptop.view.progress import LEAST_BAR, label, no_bar_words, progress_of, step_text
+from ddptop.view.text import Line, bar, clip, field, fill, fit, join, line, spread, width
 from ddptop_runner.base import units
 from ddptop_runner.job.registry import AnyJob, JobView, pause_of
 from ddptop_runner.judge.balance.imbalance import seen

@@ -7,10 +7,9 @@ import re
 from collections.abc import Sequence
 
 from ddptop.view import words
-from ddptop.view.bars import bar
 from ddptop.view.keys import key
 from ddptop.view.shown import Machine
-from ddptop.view.text import Line, clip, fit, line, spread, width, wrap
+from ddptop.view.text import Line, bar, clip, fit, line, spread, width, wrap
 from ddptop_runner.base import units
 from ddptop_runner.model.snapshot import Alert, Cause, RankSample
 

@@ -14,8 +14,7 @@ from ddptop.view.figures.ranks import COMPARED
 from ddptop.view.host_words import hosts_of_devices
 from ddptop.view.jobs import steps_per_s
 from ddptop.view.need import worst_first
-from ddptop.view.pause_words import in_words
-from ddptop.view.progress_words import BAR_CELLS, LIST_CELLS, place, share, shown_percent, text_bar
+from ddptop.view.progress import BAR_CELLS, LIST_CELLS, place, share, shown_percent, text_bar
 from ddptop_runner.base import units
 from ddptop_runner.base.median import median
 from ddptop_runner.base.units import NOT_AVAILABLE, duration, name_gpus, name_ranks, size
@@ -64,7 +63,8 @@ def _state_part(view: JobView, status: JobStatus, plain: str) -> Part:
     pause = status.pause
     if pause is None or status.state == "hung":
         return status.state, _colour(words.job_state(status.state), plain)
-    return in_words(pause, view.read_at), _colour(words.pause_state(pause, view.read_at), plain)
+    now = view.read_at
+    return words.pause_in_words(pause, now), _colour(words.pause_state(pause, now), plain)
 
 
 def _colour(state: Part, plain: str) -> str:

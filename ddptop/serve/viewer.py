@@ -17,14 +17,14 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--actions", action="store_true")
     options = parser.parse_args(arguments)
     os.environ["TEXTUAL_COLOR_SYSTEM"] = "truecolor"  # read once, as Textual is imported
-    from ddptop.tui.garbage import wait_with_garbage
+    from ddptop.tui.process import wait_with_garbage
 
     wait_with_garbage()
     from ddptop.serve.driver import TabDriver
 
     del os.environ["TEXTUAL_COLOR_SYSTEM"]  # a job that is launched from here has no use for it
+    from ddptop.tui.app import app_with
     from ddptop.tui.prefs.settings import read_settings
-    from ddptop.tui.start import app_with
 
     settings = read_settings()
     letters = "utf-8" if settings.interface.ascii else None

@@ -78,6 +78,19 @@ def redraw_pause_s(chart: Frame, query: ChartQuery) -> float:
     return min(MAX_REDRAW_S, max(GLANCE_S if query.glance else 0.9, step_s))
 
 
+def stamp(path: Path) -> int | None:
+    """When a file changed last; None without one."""
+    try:
+        return path.lstat().st_mtime_ns
+    except OSError:
+        return None
+
+
+def history_stamps(path: Path) -> tuple[int | None, int | None]:
+    """When a history changed last."""
+    return stamp(path), stamp(path.with_name(path.name + "-wal"))
+
+
 def odd_ranks(view: JobView, reader: HistoryReader) -> tuple[int, ...]:
     """Ranks whose loss has left the others': by the alerts, and of an ended job by its story."""
     alerts: Sequence[Alert] = () if view.snapshot is None else view.snapshot.alerts

@@ -14,23 +14,32 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 from textual.message import Message
 
 from ddptop.logs.messages import CollectorFailed
+from ddptop.sources.chart import stamp
 from ddptop.sources.device_history import DeviceHistorySource
 from ddptop.sources.devices import DeviceSource
-from ddptop.sources.jobs import JobSource, SlurmSource
 from ddptop.sources.machine import read_machine
+from ddptop.sources.overview import SlurmSource
 from ddptop.sources.query import Answer, Answered, Devices, Look, Query, Sources
 from ddptop.view.listed import sorted_jobs
 from ddptop.view.shown import Machine
 from ddptop_runner.base.clock import utc_now
-from ddptop_runner.base.errors import DdptopError
+from ddptop_runner.base.errors import DamagedFileError, DdptopError
+from ddptop_runner.base.paths import RunFolder, runs_dir
 from ddptop_runner.foreign.types import ForeignView
-from ddptop_runner.job.registry import AnyJob, JobView, rank_of_pid
+from ddptop_runner.job.registry import (
+    AnyJob,
+    JobView,
+    rank_of_pid,
+    read_job,
+    require_own_name,
+)
 
 if TYPE_CHECKING:
     from ddptop_runner.foreign.types import ForeignJob
@@ -185,3 +194,47 @@ class Collector:
             return self.devices.read(views)
         self.devices.pause()
         return Devices()
+
+
+class JobSource:
+    """All jobs; one that has ended is not read again until its files change."""
+
+    def __init__(self) -> None:
+        self._ended: dict[Path, tuple[tuple[int | None, int | None], JobView]] = {}
+        self.damaged: list[DamagedFileError] = []
+        """Why run folders could not be read at the last look."""
+
+    def read(self) -> list[JobView]:
+        """Every readable job, with its state already checked."""
+        self.damaged = []
+        try:
+            paths = list(runs_dir().iterdir())
+        except OSError:
+            return []
+        return [view for path in paths if (view := self._read_one(path)) is not None]
+
+    def _read_one(self, path: Path) -> JobView | None:
+        folder = RunFolder(path)
+        if (known := self._ended.get(path)) is not None:
+            if known[0] == self._key(folder, known[1]):
+                return known[1]
+            del self._ended[path]
+        if stamp(folder.spec_file) is None:  # there is none, or it is somebody else's
+            return None
+        try:
+            view = require_own_name(read_job(folder))
+        except DamagedFileError as error:
+            if stamp(folder.spec_file) is not None:  # it was not removed this moment
+                error.job = folder.job
+                self.damaged.append(error)
+            return None
+        key = self._key(folder, view)
+        # what looks at files and processes is asked here, once: the properties remember it
+        _ = view.user
+        if not view.is_live and view.guarded is not True:
+            self._ended[path] = (key, view)
+        return view
+
+    @staticmethod
+    def _key(folder: RunFolder, view: JobView) -> tuple[int | None, int | None]:
+        return stamp(folder.spec_file), stamp(folder.node_file(view.spec.host))

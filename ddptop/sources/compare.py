@@ -10,7 +10,7 @@ from typing import TypeAlias
 
 from ddptop.charts.compared import by_step_data, by_time_data
 from ddptop.charts.figures import FiguresData
-from ddptop.sources.jobs import history_stamps
+from ddptop.sources.chart import history_stamps
 from ddptop.sources.query import Answer, Look, Query, Sources
 from ddptop.view.compare import Comparison, LossCurve, Run, Sample, compare, offsets_of
 from ddptop_runner.base import bounded

@@ -8,8 +8,7 @@ from pathlib import Path
 
 import msgspec
 
-from ddptop.sources.chart import ChartQuery, ChartSource, at_new_steps, points_of
-from ddptop.sources.jobs import history_stamps
+from ddptop.sources.chart import ChartQuery, ChartSource, at_new_steps, history_stamps, points_of
 from ddptop.sources.query import Answer, Look, Query, Sources
 from ddptop.view.learning import POINTS, medians, stretch_s, trend
 from ddptop.view.series import ChartData, Points

@@ -1,22 +1,25 @@
-"""All jobs: what their screen asks and gets, and which way each job's loss goes."""
+"""All jobs: what their screen asks and gets, which way losses go, and Slurm's queue."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import threading
+import time
+from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
 
 from ddptop.sources.chart import ChartQuery, at_new_steps, points_of
 from ddptop.sources.device_history import DeviceHistorySource
 from ddptop.sources.job import chart_of
-from ddptop.sources.jobs import SlurmSource
 from ddptop.sources.query import Answer, Look, Query, Sources
 from ddptop.view import learning
 from ddptop.view.learning import LossTrend
+from ddptop.view.listed import others
 from ddptop.view.series import ChartData
 from ddptop.view.shown import DeviceHistory
 from ddptop_runner.base.errors import DdptopError
 from ddptop_runner.job.registry import JobView
+from ddptop_runner.jobs.slurm_queue import INTERVAL_S, Queue, as_queued, read_queue, with_jobs
 from ddptop_runner.launch.slurm import SlurmJob
 from ddptop_runner.store.history import HistoryReader
 
@@ -102,3 +105,33 @@ class TrendSource:
             return None
         points = {rank: at_new_steps(points_of(one)) for rank, one in series.items()}
         return learning.trend(learning.medians(points))
+
+
+class SlurmSource:
+    """What squeue printed last, asked beside everything else: Slurm may take its time."""
+
+    def __init__(self) -> None:
+        self._queue: Queue | None = None
+        self._asked_s = float("-inf")
+        self._asking: threading.Thread | None = None
+
+    def read(self, own: Iterable[JobView]) -> tuple[SlurmJob, ...]:
+        """Slurm's jobs that are no jobs of ddptop's; empty on a machine without Slurm."""
+        self._ask_if_due()
+        return () if self._queue is None else tuple(others(with_jobs(self._queue, own) or []))
+
+    def as_queued(self, own: list[JobView]) -> list[JobView]:
+        """Jobs, `queued` those that Slurm has requeued and not started."""
+        if any(view.state == "lost" and view.spec.slurm_job is not None for view in own):
+            self._ask_if_due()
+        return own if self._queue is None else [as_queued(view, self._queue) for view in own]
+
+    def _ask_if_due(self) -> None:
+        is_due = time.monotonic() - self._asked_s >= INTERVAL_S
+        if is_due and (self._asking is None or not self._asking.is_alive()):
+            self._asked_s = time.monotonic()
+            self._asking = threading.Thread(target=self._ask, name="squeue", daemon=True)
+            self._asking.start()
+
+    def _ask(self) -> None:
+        self._queue = read_queue()

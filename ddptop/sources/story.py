@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from ddptop.sources.jobs import history_stamps
+from ddptop.sources.chart import history_stamps
 from ddptop.sources.query import Answer, Look, Query, Sources
 from ddptop.view.attempts import FAILURES, Attempt, attempts_of
 from ddptop.view.shown import Tail

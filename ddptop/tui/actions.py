@@ -261,7 +261,7 @@ CHART_ACTIONS: tuple[Action, ...] = (
         show=False,
     ),
 )
-"""Keys of the charts; `chart_keys` says what each name does."""
+"""Keys of the charts; `CHART_KEYS` of screens.base says what each name does."""
 
 # --- a table for each screen ----------------------------------------------------------------------
 

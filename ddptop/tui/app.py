@@ -25,11 +25,12 @@ from ddptop.sources.machine import read_machine
 from ddptop.sources.query import Answer, Answered, Devices, Look, Query
 from ddptop.tui import messages, operations
 from ddptop.tui.actions import EVERYWHERE, HELP, PALETTE, bindings
-from ddptop.tui.garbage import give_back, go_on_with_garbage
-from ddptop.tui.hangup import HangUp
 from ddptop.tui.prefs.keymap import KeyMap
+from ddptop.tui.prefs.memory import recall, remember
+from ddptop.tui.prefs.settings import Settings
 from ddptop.tui.prefs.theme import OWN, STRONG
-from ddptop.tui.reach import Filters, Reach, greeting, kept
+from ddptop.tui.process import HangUp, give_back, go_on_with_garbage
+from ddptop.tui.reach import Filters, Reach, greeting, kept, reach_of
 from ddptop.tui.screens.base import MonitorScreen
 from ddptop.tui.textual_gaps import QuietApp, forget_drawn
 from ddptop.view.keys import key, use
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
     from textual.theme import Theme
 
     from ddptop_runner.foreign.types import ForeignJob
+
 
 TICK_S = 1.0
 
@@ -402,3 +404,37 @@ def _is_terminal() -> bool:
         return os.isatty(0)
     except OSError:
         return False
+
+
+def app_with(
+    settings: Settings,
+    job: str | None = None,
+    *,
+    watched: ForeignJob | None = None,
+    readonly: bool = False,
+    opening: messages.ScreenWanted | None = None,
+    letters: str | None = None,
+) -> DdptopApp:
+    """The app as a person's settings want it, for a terminal as for a browser's tab.
+
+    Without a job or a screen to open it begins with the one of the settings.
+
+    Args:
+        settings: as read.
+        job: one of ddptop's own to open on.
+        watched: a job that ddptop did not start, instead.
+        readonly: refuse everything that does something to a job.
+        opening: the message that opens another screen first, such as CompareWanted.
+        letters: the encoding of names when only ASCII is drawn; None draws everything.
+    """
+    is_free = job is None and watched is None and opening is None
+    if is_free and settings.interface.first == "devices":
+        opening = messages.DevicesWanted()
+    return DdptopApp(
+        job,
+        watched=watched,
+        readonly=readonly,
+        opening=opening,
+        tick_s=settings.interface.refresh_s,
+        reach=reach_of(settings, memory=recall(), remember=remember, letters=letters),
+    )

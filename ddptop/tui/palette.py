@@ -16,7 +16,7 @@ from ddptop.tui.actions import EVERYWHERE, EXIT, PALETTE, Action, table_of
 from ddptop.tui.prefs.keymap import keys_in_use
 from ddptop.tui.screens.base import MonitorScreen
 from ddptop.tui.widgets.bars import KeyBar
-from ddptop.tui.widgets.chart_widget import ChartWidget
+from ddptop.tui.widgets.charts import ChartWidget
 from ddptop_runner.foreign.types import ForeignView
 from ddptop_runner.job.registry import AnyJob
 

@@ -7,7 +7,7 @@ import re
 
 import msgspec
 
-from ddptop.view import pause_words, words
+from ddptop.view import words
 from ddptop.view.findings import alerts_of
 from ddptop.view.jobs import elapsed_s
 from ddptop.view.keys import key, with_keys
@@ -214,7 +214,7 @@ def _well(view: AnyJob, snapshot: NodeSnapshot, judged: Judged, now: dt.datetime
     if waiting := waiting_text(view, snapshot):
         return waiting
     if (pause := pause_of(view)) is not None:
-        return pause_words.sentence(pause, now)
+        return words.pause_sentence(pause, now)
     quiet = next((one.message for one in alerts_of(view) if one.id == "quiet"), None)
     if quiet is not None:
         return quiet

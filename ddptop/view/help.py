@@ -15,8 +15,7 @@ from ddptop.view.learning import LossTrend
 from ddptop.view.listed import Listed
 from ddptop.view.need import Need
 from ddptop.view.odd import oddity, state_of, uneven
-from ddptop.view.progress import percent_text, progress_of
-from ddptop.view.progress_words import step_text
+from ddptop.view.progress import percent_text, progress_of, step_text
 from ddptop_runner.base import units
 from ddptop_runner.foreign.types import ForeignView
 from ddptop_runner.job.registry import pause_of

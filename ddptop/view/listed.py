@@ -1,4 +1,4 @@
-"""The order of jobs in a list. Pure."""
+"""Jobs in a list: their order, and those of Slurm's queue in words. Pure."""
 
 from __future__ import annotations
 
@@ -10,7 +10,9 @@ import msgspec
 from ddptop.view.attention import Attention, attention
 from ddptop.view.jobs import held_by
 from ddptop.view.need import Seen, order_of
+from ddptop_runner.base.units import duration
 from ddptop_runner.job.registry import AnyJob
+from ddptop_runner.launch.slurm import SlurmJob
 
 ORDERS: Mapping[str, str] = {
     "need": "attention",
@@ -52,3 +54,24 @@ def _first_gpu(view: AnyJob) -> tuple[int, int]:
 def sorted_jobs(views: Sequence[AnyJob]) -> list[AnyJob]:
     """Live jobs first, and of each the newest: the order in which they are handed on."""
     return sorted(views, key=lambda v: (not v.is_live, -(v.ended_at or v.created_at).timestamp()))
+
+
+def others(queue: Sequence[SlurmJob]) -> list[SlurmJob]:
+    """Those that are not shown as jobs of ddptop, the pending ones last."""
+    return sorted((one for one in queue if one.job is None), key=lambda one: one.state == "PENDING")
+
+
+def brief(one: SlurmJob, now: dt.datetime) -> str:
+    """One line: `12 bert: pending (Resources), starts in about 2h 05m, 2 nodes, partition gpu`."""
+    words = [one.state.lower()]
+    if one.reason:
+        words[0] += f" ({one.reason})"
+    if one.start_estimate is not None:
+        words.append(f"starts in about {duration((one.start_estimate - now).total_seconds())}")
+    elif one.time_left_s is not None and one.started_at is not None:
+        words.append(f"{duration(one.time_left_s)} left")
+    if one.nodes:
+        words.append(f"{one.nodes} node{'s' if one.nodes > 1 else ''}")
+    if one.partition:
+        words.append(f"partition {one.partition}")
+    return f"{one.id} {one.name}: {', '.join(words)}"

@@ -8,7 +8,7 @@ from collections.abc import Collection, Mapping, Sequence
 import msgspec
 
 from ddptop.view import words
-from ddptop.view.figures.ranks import COMPARED, NO_HOSTS, NOTHING, Look, odd_name, rank_row
+from ddptop.view.figures.ranks import COMPARED, odd_name
 from ddptop.view.rank_words import lasting_phase
 from ddptop.view.text import Line, Span, fill, line
 from ddptop_runner.base import units
@@ -54,17 +54,6 @@ def verdict(
     if rank.state in CALM and live and (odd := oddity(rank, apart)) is not None:
         return odd
     return state
-
-
-def row_of(
-    rank: RankSample,
-    now: dt.datetime,
-    live: bool,
-    apart: RankDeviation = NOTHING,
-    hosts: Mapping[str, str] = NO_HOSTS,
-) -> dict[str, Span]:
-    """One rank of a table, by column; `hosts` has the short names of several hosts."""
-    return rank_row(Look(rank, now, live, apart, hosts, verdict(rank, apart, now, live)))
 
 
 def severity(rank: RankSample, apart: RankDeviation, live: bool) -> int:

@@ -1,12 +1,134 @@
-"""The progress of a job as a bar and as figures; no bar if the share is unknown."""
+"""The progress of a job as a bar, as figures, and in words."""
 
 from __future__ import annotations
 
-from ddptop.view.progress_words import place, shown_percent
 from ddptop_runner.base import units
+from ddptop_runner.base.units import NOT_AVAILABLE, duration
 from ddptop_runner.job.registry import AnyJob
-from ddptop_runner.model.snapshot import Progress
+from ddptop_runner.jobs.contract import JobRow
+from ddptop_runner.model.snapshot import Progress, RunStep
 from ddptop_runner.reading.progress.combine import of_snapshot
+
+BAR_CELLS, LIST_CELLS = 20, 10
+_SOURCES = {
+    "api": "reported through ddptop.report",
+    "trainer": "reported by the trainer",
+    "log": "read from the output",
+}
+
+
+def share(progress: Progress | None) -> str:
+    """`24.7%`; n/a where the share is not known.
+
+    `~24.7%` where it is an estimate and not the share of the step and total that stand beside it.
+    """
+    if progress is None or progress.fraction is None:
+        return NOT_AVAILABLE
+    return f"{_about(progress)}{shown_percent(progress.fraction):.1f}%"
+
+
+def _about(progress: Progress) -> str:
+    return "~" if progress.estimated and progress.counts != "run" else ""
+
+
+def eta(progress: Progress | None, eta_s: float | None) -> str:
+    """`3h 27m`, `~3h 27m` as in `share`; n/a where it is not known."""
+    about = "" if progress is None or eta_s is None else _about(progress)
+    return f"{about}{duration(eta_s)}"
+
+
+def text_bar(fraction: float, cells: int) -> str:
+    """`[##........]`; full only at the end."""
+    full = int(min(1.0, max(0.0, fraction)) * cells)
+    return f"[{'#' * full}{'.' * (cells - full)}]"
+
+
+def bar_and_share(progress: Progress | None) -> str:
+    """`[##........] 24.7%`; n/a where the share is not known."""
+    if progress is None or progress.fraction is None:
+        return NOT_AVAILABLE
+    return f"{text_bar(progress.fraction, LIST_CELLS)} {share(progress):>6}"
+
+
+def shown_percent(fraction: float) -> float:
+    """Never 100 before the last step, however near."""
+    return 100.0 if fraction >= 1.0 else min(99.9, 100 * fraction)
+
+
+def step_text(run: RunStep | None, progress: Progress | None, live: bool = True) -> str:
+    """`12,340 / 50,000`, `98 of this attempt`, or the step alone where no total is known.
+
+    Args:
+        run: the job's step.
+        progress: how far it is of a total.
+        live: whether the job lives; its last attempt is else named by its number.
+    """
+    if run is None:
+        return NOT_AVAILABLE
+    whose, total = "", ""
+    if run.counts == "attempt":
+        whose = " of this attempt" if live or run.attempt is None else f" of attempt {run.attempt}"
+    elif run.counts == "epoch":
+        whose = " of this epoch"
+    elif progress is not None and _counts_run(progress):
+        total = f" / {progress.total:,}"
+    return f"{run.step:,}{total}{whose}"
+
+
+def step_cell(row: JobRow) -> str:
+    """`12340/50000`, `98 of attempt 1` in a table of jobs."""
+    if row.step is None:
+        return NOT_AVAILABLE
+    if row.step_counts in ("attempt", "epoch"):
+        of = row.step_counts
+        whose = f"{of} {row.attempt}" if of == "attempt" else "this epoch"
+        return f"{row.step} of {whose}"
+    progress = row.progress
+    known = progress is not None and _counts_run(progress)
+    return f"{row.step}/{progress.total}" if progress is not None and known else str(row.step)
+
+
+def _counts_run(progress: Progress) -> bool:
+    return progress.counts == "run" and progress.step is not None and bool(progress.total)
+
+
+def place(progress: Progress) -> str:
+    """`step 12,340 of 50,000`, `epoch 2/5, step 30 of 100`; empty where neither is known."""
+    parts = []
+    if progress.epoch is not None and (progress.counts != "run" or progress.total is None):
+        # as printed: what stands behind the slash may be their number, or that of the last
+        of = f"/{progress.epochs}" if progress.epochs else ""
+        parts.append(f"epoch {progress.epoch:g}{of}")
+    if progress.total is not None:
+        unit = "sample" if progress.counts == "samples" else "step"
+        done = NOT_AVAILABLE if progress.step is None else f"{progress.step:,}"
+        parts.append(f"{unit} {done} of {progress.total:,}")
+    return ", ".join(parts)
+
+
+def in_words(progress: Progress | None) -> str | None:
+    """`[#####...............] 24.7%, step 12,340 of 50,000, 3h27m left, from the output`.
+
+    None where nothing said a total; a bar of the epoch, which says so, where only that is known.
+    """
+    if progress is None:
+        return None
+    parts = []
+    about = "about " if progress.estimated else ""
+    if progress.fraction is not None:
+        percent = f"{about}{shown_percent(progress.fraction):.1f}%"
+        parts.append(f"{text_bar(progress.fraction, BAR_CELLS)} {percent}")
+    elif progress.epoch_fraction is not None:
+        bar = text_bar(progress.epoch_fraction, BAR_CELLS)
+        parts.append(f"{bar} {shown_percent(progress.epoch_fraction):.1f}% of the epoch")
+    parts.append(place(progress))
+    if progress.eta_s is not None:
+        parts.append(f"{about}{duration(progress.eta_s)} left")
+    if progress.epoch_eta_s is not None and (about or progress.fraction is None):
+        parts.append(f"{duration(progress.epoch_eta_s)} left in the epoch")
+    parts.append(_SOURCES.get(progress.source, progress.source))
+    return ", ".join(part for part in parts if part)
+
 
 LEAST_BAR = 10
 """Cells; a narrower bar says nothing."""

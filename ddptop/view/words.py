@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import datetime as dt
 
-from ddptop.view import pause_words
 from ddptop.view.need import is_stale, is_stopping
 from ddptop.view.text import Line, Span
 from ddptop_runner.base import units
+from ddptop_runner.base.units import duration_in_words
 from ddptop_runner.foreign.types import ForeignView
 from ddptop_runner.job.registry import AnyJob, pause_of
 from ddptop_runner.model.snapshot import Event, Pause
@@ -104,7 +104,7 @@ _PAUSES: dict[PauseState, tuple[str, str]] = {
 def pause_state(pause: Pause, now: dt.datetime, *, brief: bool = False) -> Span:
     """`◌ no step for 25 s`, which is no warning, or `▲ stalled for 2 min`."""
     symbol, style = _PAUSES.get(pause.state, _JOB_STATES["hung"])
-    text = pause_words.short(pause, now) if brief else pause_words.in_words(pause, now)
+    text = pause_brief(pause, now) if brief else pause_in_words(pause, now)
     return f"{symbol} {text}", style
 
 
@@ -191,3 +191,27 @@ UNGUARDED = "unguarded: its guardian is gone"
 
 
 GONE = "its processes have exited; exit status unknown (not started by ddptop)"
+
+
+_PAUSE = {"no_step": "no step for", "stalled": "stalled for", "hung": "hung for"}
+_PAUSE_BRIEF = {"no_step": "no step", "stalled": "stalled", "hung": "hung"}
+
+
+def _paused(pause: Pause, now: dt.datetime) -> str:
+    return duration_in_words((now - pause.since).total_seconds())
+
+
+def pause_in_words(pause: Pause, now: dt.datetime) -> str:
+    """`no step for 25 s`."""
+    return f"{_PAUSE[pause.state]} {_paused(pause, now)}"
+
+
+def pause_brief(pause: Pause, now: dt.datetime) -> str:
+    """`no step 25 s`, for a narrow column."""
+    return f"{_PAUSE_BRIEF[pause.state]} {_paused(pause, now)}"
+
+
+def pause_sentence(pause: Pause, now: dt.datetime) -> str:
+    """`no step for 25 s: rank 0 is saving a checkpoint`."""
+    why = "" if pause.reason is None else f": {pause.reason}"
+    return f"{pause_in_words(pause, now)}{why}"

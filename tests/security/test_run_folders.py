@@ -21,8 +21,8 @@ from pathlib import Path
 
 import pytest
 from ddptop.cli import cli
+from ddptop.sources.collector import JobSource
 from ddptop.sources.job import EventSource
-from ddptop.sources.jobs import JobSource
 from tests.runner.builders import put_job
 
 from ddptop_runner.base import paths

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import datetime as dt
 from pathlib import Path
 
 from ddptop.view.attention import attention
 from ddptop.view.figures.columns import Row
 from ddptop.view.figures.jobs import job_row
+from ddptop.view.figures.ranks import NOTHING, Look, rank_row
 from ddptop.view.listed import Listed
+from ddptop.view.odd import verdict
 from tests.tui.fake_home import HOST, NOW, snapshot_of, spec_of
 
 from ddptop_runner.base.paths import RunFolder
 from ddptop_runner.job.registry import AnyJob, JobView
+from ddptop_runner.judge.balance.imbalance import RankDeviation
 from ddptop_runner.model.snapshot import RankSample
 
 
@@ -34,3 +38,10 @@ def rank(number: int = 0, **more: object) -> RankSample:
 def row_of(view: AnyJob) -> Row:
     """Its row of the overview."""
     return job_row(Listed(view, attention(view, NOW)), NOW)
+
+
+def row_of_rank(
+    rank: RankSample, now: dt.datetime, live: bool, apart: RankDeviation = NOTHING
+) -> Row:
+    """Its row of the table of ranks."""
+    return rank_row(Look(rank, now, live, apart, verdict=verdict(rank, apart, now, live)))

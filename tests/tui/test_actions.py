@@ -6,9 +6,9 @@ import importlib
 from collections import Counter
 
 import pytest
-from ddptop.tui import chart_keys
 from ddptop.tui.actions import ALL, CHART_ACTIONS, JOB, OVERVIEW, PLACES, Action, keys_text
 from ddptop.tui.app import DdptopApp
+from ddptop.tui.screens.base import CHART_KEYS
 from ddptop.tui.screens.help import help_lines
 from ddptop.view.help import GLOSSARY
 from ddptop.view.text import plain
@@ -60,7 +60,7 @@ def test_every_action_of_the_table_is_bound(actions: tuple[Action, ...], screen:
 
 def test_every_key_of_a_chart_does_something() -> None:
     names = {action.action.split("'")[1] for action in CHART_ACTIONS}
-    assert names == set(chart_keys._DONE)
+    assert names == set(CHART_KEYS)
 
 
 def test_suspending_is_not_offered() -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from ddptop.sources.query import Answered
 from ddptop.sources.story import StoryQuery
 from ddptop.tui import launching
 from ddptop.tui.app import DdptopApp
@@ -326,6 +327,18 @@ class TestProgram:
             comes("running", 301)
             await look(pilot, 2)
             assert "failed" not in shown(app)
+
+    async def test_an_answer_to_another_screen_is_not_shown(
+        self, frozen: Path, make_app: MakeApp
+    ) -> None:
+        fake_home.failed_job(frozen)
+        app = make_app("vit-base")
+        async with app.run_test() as pilot:
+            await settle(pilot)
+            shown_now = app.monitor.answer
+            query = StoryQuery(job="vit-base", viewer=app.monitor.viewer + 1)
+            app.on_answered(Answered(app.collector.answer(query)))
+            assert app.monitor.answer is shown_now
 
     def test_signals_are_left_alone(self) -> None:
         assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL

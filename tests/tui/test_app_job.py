@@ -10,9 +10,9 @@ from ddptop.tui.screens.compare import CompareScreen
 from ddptop.tui.screens.job import JobScreen
 from ddptop.tui.screens.overview import OverviewScreen
 from ddptop.tui.widgets.bars import KeyBar
+from ddptop.tui.widgets.charts import LossChart
 from ddptop.tui.widgets.job import JobHeader
 from ddptop.tui.widgets.log_pane import LogPane
-from ddptop.tui.widgets.loss_chart import LossChart
 from ddptop.view.text import plain
 from tests.tui import fake_home
 from tests.tui.driving import keys_shown, look, said, settle, shown, until

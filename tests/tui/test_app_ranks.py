@@ -13,7 +13,7 @@ from ddptop.tui.screens.logs import LogsScreen
 from ddptop.tui.screens.rank import RankScreen
 from ddptop.tui.screens.replay import ReplayScreen
 from ddptop.tui.screens.story import StoryScreen
-from ddptop.tui.widgets.loss_chart import LossChart
+from ddptop.tui.widgets.charts import LossChart
 from ddptop.tui.widgets.ranks import HeatMap, RankCards, usual_shape
 from tests.tui import fake_foreign, fake_gpus, fake_home, fake_ranks
 from tests.tui.driving import said, settle, shown, until

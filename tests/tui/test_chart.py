@@ -8,8 +8,8 @@ import re
 import pytest
 from ddptop.charts import scale
 from ddptop.charts.braille import Canvas
+from ddptop.charts.frame import tick_rows
 from ddptop.charts.loss import ChartOptions, LastPlot, draw_chart, value_range
-from ddptop.charts.plot import tick_rows
 from ddptop.charts.rates import rates, throughput
 from ddptop.charts.view import View
 from ddptop.view.series import ChartData, Points, across, bin_points, ratios

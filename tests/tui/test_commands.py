@@ -13,7 +13,7 @@ from ddptop.tui import operations
 from ddptop.tui.app import DdptopApp
 from ddptop.tui.screens.job import JobScreen
 from ddptop.tui.widgets.ranks import RankTable
-from ddptop.view import odd, rank_words
+from ddptop.view import rank_words
 from ddptop.view.attention import waiting_text
 from ddptop.view.figures.columns import fit_columns, row_line
 from ddptop.view.figures.jobs import columns_for
@@ -23,7 +23,7 @@ from tests.tui import fake_commands, fake_home
 from tests.tui.driving import look, settle, shown
 from tests.tui.fake_commands import launcher_of, rank_of
 from tests.tui.fake_home import NOW, ago, change
-from tests.tui.own_views import row_of
+from tests.tui.own_views import row_of, row_of_rank
 from textual.pilot import Pilot
 
 from ddptop_runner.job.registry import read_job
@@ -121,7 +121,7 @@ class TestWords:
         )
         state = launched.launcher_state(launcher)
         row = plain(launched.launcher_line("accelerate", launcher, state, layout, cells))
-        rank = plain(row_line(odd.row_of(rank_of(0), NOW, True), layout, cells))
+        rank = plain(row_line(row_of_rank(rank_of(0), NOW, True), layout, cells))
         assert len(row) == cells
         assert row.index("● running") == max(rank.index("● running"), len(" accelerate "))
         if cells < 130:

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 from ddptop.tui.app import DdptopApp
+from ddptop.tui.launching import FIELDS
 from ddptop.tui.prefs.keymap import KeyMap
 from ddptop.tui.reach import Reach
 from ddptop.tui.screens.help import HelpScreen
 from ddptop.tui.screens.launch import LaunchScreen
-from ddptop.view.launch_help import FIELDS
 from tests.tui import fake_gpus
 from tests.tui.driving import settle, shown, until
 from textual.pilot import Pilot

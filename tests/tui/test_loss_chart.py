@@ -11,13 +11,10 @@ from ddptop.charts.view import View
 from ddptop.sources.chart import ChartQuery
 from ddptop.sources.job import JobAnswer, JobQuery
 from ddptop.tui.actions import BACK, CHART_ACTIONS, bindings
-from ddptop.tui.chart_keys import chart_query
 from ddptop.tui.messages import QueryChanged
 from ddptop.tui.screens.base import MonitorScreen
-from ddptop.tui.widgets.chart_widget import ChartWidget
-from ddptop.tui.widgets.figure_chart import FigureChart
-from ddptop.tui.widgets.loss_chart import LossChart
-from ddptop.tui.widgets.split_chart import SplitChart
+from ddptop.tui.widgets.charts import ChartWidget, LossChart
+from ddptop.tui.widgets.figure_chart import FigureChart, SplitChart
 from ddptop.view.series import AttemptSteps, ChartData, Points
 from ddptop.view.text import plain
 from textual import events
@@ -62,7 +59,7 @@ class Both(MonitorScreen):
         return (self.loss, self.figures)
 
     def needs(self) -> JobQuery:
-        return JobQuery(job="a", chart=chart_query(self, 200))
+        return JobQuery(job="a", chart=self.chart_query(200))
 
     def show(self, answer: JobAnswer) -> None:
         pass

@@ -10,14 +10,14 @@ from ddptop.draw import panels
 from ddptop.draw.devices import device_trouble
 from ddptop.draw.foreign import unreadable_line
 from ddptop.plain import status_lines
-from ddptop.view import jobs, odd, words
+from ddptop.view import jobs, words
 from ddptop.view.figures.ranks import columns_of
 from ddptop.view.learning import LossTrend
 from ddptop.view.need import STALE_S, judge
 from ddptop.view.text import plain, width
 from tests.tui import fake_home
 from tests.tui.fake_home import NOW, ago, snapshot_of, spec_of
-from tests.tui.own_views import rank, view_of
+from tests.tui.own_views import rank, row_of_rank, view_of
 
 from ddptop_runner.foreign.types import Unreadable
 from ddptop_runner.job.registry import JobView
@@ -214,11 +214,11 @@ class TestWhatHoldsAJobUp:
 
     def test_a_phase_takes_the_state_s_place_once_it_lasts(self) -> None:
         one = rank(state="running", phase="evaluation", phase_since=ago(3))
-        assert odd.row_of(one, NOW, live=True)["state"] == ("◍ eval", "busy")
-        assert odd.row_of(one, ago(2), live=True)["state"][0] == "● running"
-        assert odd.row_of(one, NOW, live=False)["state"][0] == "● running"
+        assert row_of_rank(one, NOW, live=True)["state"] == ("◍ eval", "busy")
+        assert row_of_rank(one, ago(2), live=True)["state"][0] == "● running"
+        assert row_of_rank(one, NOW, live=False)["state"][0] == "● running"
         quiet = msgspec.structs.replace(one, state="quiet")
-        assert odd.row_of(quiet, NOW, live=True)["state"][0] == "◌ quiet"
+        assert row_of_rank(quiet, NOW, live=True)["state"][0] == "◌ quiet"
 
 
 class TestAlertsAndCause:

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 import msgspec
 import pytest
 from ddptop.draw import devices, panels, told
-from ddptop.view import odd
 from ddptop.view.figures import ranks
 from ddptop.view.figures.columns import fit_columns
 from ddptop.view.figures.jobs import columns_for
@@ -15,7 +14,7 @@ from ddptop.view.figures.ranks import columns_of
 from ddptop.view.odd import imbalance_note, worst_figure
 from ddptop.view.text import Line, plain, width
 from tests.tui.fake_home import GIB, NOW, ago, event, gpu, snapshot_of, spec_of
-from tests.tui.own_views import rank
+from tests.tui.own_views import rank, row_of_rank
 
 from ddptop_runner.judge.balance import imbalance
 from ddptop_runner.judge.balance.imbalance import RankDeviation
@@ -113,7 +112,7 @@ class TestDevices:
 
 class TestRows:
     def test_a_rank_row(self) -> None:
-        row = odd.row_of(
+        row = row_of_rank(
             rank(
                 5,
                 pid=52345,
@@ -139,20 +138,20 @@ class TestRows:
     def test_the_odd_rank_is_told_by_a_word_that_fits_its_column(self) -> None:
         calm = rank(5, gpu=5, state="running", step_time_s=0.4)
         slow = RankDeviation(step_time=0.46, outliers=frozenset({"step_time"}))
-        row = odd.row_of(calm, NOW, True, slow)
+        row = row_of_rank(calm, NOW, True, slow)
         assert (row["state"], row["time_vs"]) == (("▲ slow", "warn"), ("▲46%", "warn"))
         late = RankDeviation(step_time=0.0, own_time=0.38, outliers=frozenset({"step_time"}))
-        row = odd.row_of(calm, NOW, True, late)
+        row = row_of_rank(calm, NOW, True, late)
         assert row["state"] == ("▲ slow", "warn"), "its steps take as long as the others'"
         assert row["time_vs"] == ("0%", "dim")
         low = RankDeviation(power=-0.4, outliers=frozenset({"power"}))
-        assert odd.row_of(calm, NOW, True, low)["power_vs"] == ("▼40%", "warn")
-        assert odd.row_of(calm, NOW, False, slow)["state"][0] == "● running"
-        nan = odd.row_of(rank(1, state="running", loss_state="nan"), NOW, True)
+        assert row_of_rank(calm, NOW, True, low)["power_vs"] == ("▼40%", "warn")
+        assert row_of_rank(calm, NOW, False, slow)["state"][0] == "● running"
+        nan = row_of_rank(rank(1, state="running", loss_state="nan"), NOW, True)
         assert nan["state"] == ("✕ loss NaN", "bad")
 
     def test_an_ended_rank_has_no_last_progress(self) -> None:
-        row = odd.row_of(rank(0, last_progress_at=ago(3)), NOW, False)
+        row = row_of_rank(rank(0, last_progress_at=ago(3)), NOW, False)
         assert row["last"][0] == ""
 
     def test_events_are_in_local_time_and_words(self) -> None:
@@ -222,7 +221,7 @@ def test_a_figure_is_one_entry(monkeypatch: pytest.MonkeyPatch) -> None:
     one = rank(0)
     for foreign in (False, True):
         assert "threads" in {column.key for column in columns_of([one], foreign)}
-    assert odd.row_of(one, NOW, True)["threads"] == ("7", "")
+    assert row_of_rank(one, NOW, True)["threads"] == ("7", "")
     assert ranks.rank_facts(one).figures["threads"] == 7
     headers, rows, _ = ranks.plain_table([one])
     assert (headers[-1], rows[0][-1]) == ("THREADS", "7")

@@ -8,7 +8,7 @@ import pytest
 from ddptop.commands import ls, status
 from ddptop.draw import header
 from ddptop.plain.status_lines import job_line, job_lines
-from ddptop.view import pause_words, words
+from ddptop.view import words
 from ddptop.view.attention import attention
 from ddptop.view.figures.jobs import loss_cell
 from ddptop.view.learning import LossTrend
@@ -64,7 +64,7 @@ def test_the_same_words_everywhere(state: str) -> None:
 def test_a_pause_that_is_no_warning_needs_nobody() -> None:
     said = attention(view("no_step", reason=WHY), NOW)
     assert (said.sentence, said.style) == (f"no step for 25 s: {WHY}", "dim")
-    assert pause_words.sentence(view("no_step").snapshot.pause, NOW) == "no step for 25 s"
+    assert words.pause_sentence(view("no_step").snapshot.pause, NOW) == "no step for 25 s"
 
 
 def test_json_has_it_beside_the_state_and_null_while_steps_come() -> None:

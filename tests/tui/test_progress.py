@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from ddptop.draw import foreign
 from ddptop.draw import header as job_header
-from ddptop.view import progress, progress_words
+from ddptop.view import progress
 from ddptop.view.text import plain, width
 from tests.tui.fake_foreign import foreign_job, ranks_of, view_of
 from tests.tui.fake_home import NOW, ago
@@ -68,7 +68,7 @@ def test_a_bar_of_the_epoch_alone_says_so() -> None:
     far = header(ONE_EPOCH, 140, step=94)[1]
     assert "━" in far
     assert "step 94 of 188   50.0% of the epoch   epoch ETA 47s   elapsed" in far
-    assert progress_words.in_words(ONE_EPOCH) == (
+    assert progress.in_words(ONE_EPOCH) == (
         "[##########..........] 50.0% of the epoch, step 94 of 188, 47s left in the epoch,"
         " read from the output"
     )
@@ -77,12 +77,12 @@ def test_a_bar_of_the_epoch_alone_says_so() -> None:
 
 
 def test_an_estimate_says_so() -> None:
-    assert progress_words.share(GUESSED) == "~37.5%"
-    assert progress_words.eta(GUESSED, GUESSED.eta_s) == "~7m 50s"
-    assert progress_words.eta(RUN, RUN.eta_s) == "3h 27m"
+    assert progress.share(GUESSED) == "~37.5%"
+    assert progress.eta(GUESSED, GUESSED.eta_s) == "~7m 50s"
+    assert progress.eta(RUN, RUN.eta_s) == "3h 27m"
     far = header(GUESSED, 150, step=94)[1]
     assert "about 37.5%   ETA about 7m 50s   epoch ETA 47s   elapsed" in far
-    assert progress_words.in_words(GUESSED) == (
+    assert progress.in_words(GUESSED) == (
         "[#######.............] about 37.5%, epoch 2/4, step 94 of 188, about 7m 50s left,"
         " 47s left in the epoch, read from the output"
     )
@@ -120,10 +120,10 @@ def test_it_fits(told, cells) -> None:
 def test_never_100_before_the_end() -> None:
     near = Progress(step=99_999, total=100_000, fraction=0.99999, source="log")
     assert progress.percent_text(near) == "99%"
-    assert progress_words.share(near) == "99.9%"
+    assert progress.share(near) == "99.9%"
     done = Progress(step=5, total=5, fraction=1.0, source="log")
     assert progress.percent_text(done) == "100%"
-    assert progress_words.share(done) == "100.0%"
+    assert progress.share(done) == "100.0%"
 
 
 def test_in_the_overview() -> None:
@@ -156,16 +156,16 @@ def test_a_foreign_job_has_its_bar_too() -> None:
 
 
 def test_in_words() -> None:
-    assert progress_words.in_words(None) is None
-    assert progress_words.in_words(RUN) == (
+    assert progress.in_words(None) is None
+    assert progress.in_words(RUN) == (
         "[####................] 24.7%, step 12,339 of 50,000, 3h 27m left, read from the output"
     )
-    assert progress_words.in_words(EPOCH) == (
+    assert progress.in_words(EPOCH) == (
         "[#####...............] 26.0%, epoch 2/5, step 30 of 100, 1m 00s left, read from the output"
     )
-    assert progress_words.in_words(UNCLEAR) == "epoch 0, step 30 of 100, read from the output"
+    assert progress.in_words(UNCLEAR) == "epoch 0, step 30 of 100, read from the output"
     api = Progress(step=3, total=12, fraction=0.25, source="api")
     assert (
-        progress_words.in_words(api)
+        progress.in_words(api)
         == "[#####...............] 25.0%, step 3 of 12, reported through ddptop.report"
     )

@@ -7,8 +7,7 @@ import math
 import pytest
 from ddptop.charts import scale
 from ddptop.view import text
-from ddptop.view.bars import bar
-from ddptop.view.text import plain
+from ddptop.view.text import bar, plain
 
 from ddptop_runner.base import units
 

@@ -14,7 +14,7 @@ from ddptop.tui.screens.help import HelpScreen
 from ddptop.tui.screens.overview import OverviewScreen
 from ddptop.tui.screens.replay import ReplayScreen
 from ddptop.tui.screens.story import StoryScreen
-from ddptop.tui.widgets.loss_chart import LossChart
+from ddptop.tui.widgets.charts import LossChart
 from tests.tui import fake_home, replay_home
 from tests.tui.driving import keys_shown, said, settle, shown, until
 from tests.tui.replay_home import AGAIN, HANG, JOB, SECONDS, begin, recorded_job

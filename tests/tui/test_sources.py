@@ -11,14 +11,14 @@ from pathlib import Path
 import msgspec
 import pytest
 from ddptop.logs.messages import CollectorFailed, LogRead
+from ddptop.sources import collector as collecting
 from ddptop.sources import devices as sources
-from ddptop.sources import jobs
 from ddptop.sources.chart import ChartQuery, ChartSource
-from ddptop.sources.collector import Collector
+from ddptop.sources.collector import Collector, JobSource
 from ddptop.sources.devices import DeviceSource, covered_devices
-from ddptop.sources.job import EventSource, JobQuery
-from ddptop.sources.jobs import JobSource
+from ddptop.sources.job import EventSource, JobQuery, LogsQuery
 from ddptop.sources.query import Answered, Query
+from ddptop.sources.story import StoryQuery
 from ddptop.view.shown import Machine
 from tests.tui import fake_gpus, fake_home
 from tests.tui.fake_gpus import FrozenFeed
@@ -41,7 +41,7 @@ def reads(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         names.append(view.job)
         return view
 
-    monkeypatch.setattr(jobs, "read_job", counted)
+    monkeypatch.setattr(collecting, "read_job", counted)
     return names
 
 
@@ -305,6 +305,24 @@ class TestCollector:
         assert detail.cause_tail[-1].startswith("RuntimeError")
         assert detail.deviations[3].loss is None  # it has ended
         assert msgspec.structs.asdict(detail.events[0])["type"] == "failed"
+
+    def test_no_screen_reads_the_history_for_another(
+        self, frozen: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        fake_home.failed_job(frozen)
+        read: list[str] = []
+        for name in ("rank_series", "scalar_series", "events"):
+            real = getattr(HistoryReader, name)
+            monkeypatch.setattr(
+                HistoryReader, name, lambda *a, n=name, of=real: read.append(n) or of(*a)
+            )
+        collector = Collector(lambda _: None, lambda: NOW, lambda: MACHINE)
+        collector.answer(LogsQuery(job="vit-base"))
+        assert read == []
+        collector.answer(StoryQuery(job="vit-base"))
+        assert "scalar_series" not in read, "only charts show it"
+        collector.answer(JobQuery(job="vit-base", chart=ChartQuery()))
+        assert "scalar_series" in read
 
     def test_a_defect_is_delivered_not_swallowed(
         self, frozen: Path, delivered: list[Message]

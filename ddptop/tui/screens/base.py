@@ -1,11 +1,11 @@
-"""What the screens that watch have in common."""
+"""What the screens that watch have in common, and those of one job."""
 
 from __future__ import annotations
 
 import contextlib
 import itertools
-from collections.abc import Sequence
-from typing import Generic, TypeVar
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Generic, TypeVar
 
 from textual import on
 from textual.dom import NoScreen
@@ -15,12 +15,27 @@ from textual.widget import Widget
 
 from ddptop.draw.header import cost
 from ddptop.logs.messages import LogRead
+from ddptop.sources.chart import ChartQuery
 from ddptop.sources.query import Answer, Look, Query
-from ddptop.tui import chart_keys
-from ddptop.tui.messages import QueryChanged, SectionsWanted
-from ddptop.tui.widgets.chart_widget import ChartWidget
+from ddptop.tui import operations
+from ddptop.tui.messages import (
+    CompareWanted,
+    DevicesWanted,
+    EvidenceWanted,
+    LaunchWanted,
+    LogsWanted,
+    OperationWanted,
+    QueryChanged,
+    ReplayWanted,
+    SectionsWanted,
+    StacksWanted,
+    StoryWanted,
+)
+from ddptop.tui.widgets.bars import Pages
+from ddptop.tui.widgets.charts import ChartWidget
 from ddptop.tui.widgets.lines import LinesView
 from ddptop.view.findings import findings
+from ddptop.view.rank_words import device_uuid
 from ddptop.view.text import Line, line
 from ddptop_runner.job.registry import AnyJob
 
@@ -96,12 +111,52 @@ class MonitorScreen(Screen[None], Generic[AnswerT]):
 
     @on(ChartWidget.Viewed)
     def _chart_viewed(self, message: ChartWidget.Viewed) -> None:
+        """All charts of a screen show the same part of the time and the same cursor."""
         message.stop()
-        chart_keys.viewed(self, message)
+        for chart in self.charts():
+            if chart is not message.chart:
+                view = message.chart.view
+                chart.follow(view if chart.has_steps else message.chart.time_view())
+        if message.moved:
+            self.post_message(QueryChanged())
+
+    def chart_query(self, columns: int, rank: int | None = None) -> ChartQuery:
+        """What its charts show; without one the whole run."""
+        charts = self.charts()
+        window_s, until = charts[0].time_span() if charts else (None, None)
+        return ChartQuery(columns, window_s, until, rank)
 
     def action_chart(self, name: str, amount: int = 0) -> None:
-        """A key of the charts."""
-        chart_keys.press(self, name, amount)
+        """A key of the charts, for the one that has the focus, else the first that is visible."""
+        charts = self.charts()
+        focused = next((chart for chart in charts if chart.has_focus), None)
+        chart = focused or next((chart for chart in charts if chart.size.height), None)
+        if chart is not None:
+            CHART_KEYS[name](self, chart, amount)
+
+    def next_axis(self, chart: ChartWidget) -> None:
+        """By time or by step; says why there is no choice."""
+        if chart.has_steps:
+            chart.next_axis()
+        else:
+            self.notify(chart.no_steps, severity="warning")
+
+    def pan(self, chart: ChartWidget, direction: int) -> None:
+        """What came before or after; where other cells take the arrows, the chart gets the keys."""
+        taker = self.active_bindings.get("left")
+        if taker is not None and taker.node is not self and self.focused is not chart:
+            self.keys_before = self.focused
+            chart.focus()
+        chart.pan(direction)
+
+    def drop_cursor(self) -> bool:
+        """Take the charts' cursor away; whether there was one."""
+        there = [chart.drop_cursor() for chart in self.charts()]
+        if (before := self.keys_before) is not None:
+            if before.is_attached:
+                before.focus()
+            self.keys_before = None
+        return any(there)
 
     def needs(self) -> Query:
         """What this screen asks."""
@@ -121,7 +176,7 @@ class MonitorScreen(Screen[None], Generic[AnswerT]):
 
     def action_back(self) -> None:
         """Remove the chart's cursor, or go back to the previous screen."""
-        if not chart_keys.escape(self):
+        if not self.drop_cursor():
             self.dismiss()
 
     def action_leave(self) -> None:
@@ -142,3 +197,177 @@ class MonitorScreen(Screen[None], Generic[AnswerT]):
         # while a screen opens or closes, parts of it may not be there: the next look finds them
         with contextlib.suppress(NoScreen), self.app.batch_update():
             self.show(answer)
+
+
+NO_HISTORY = "{} has no {}: ddptop did not start it"
+
+
+CHART_KEYS: Mapping[str, Callable[[MonitorScreen[Any], ChartWidget, int], None]] = {
+    "mode": lambda screen, chart, amount: chart.next_mode(),
+    "figure": lambda screen, chart, amount: chart.next_figure(),
+    "log": lambda screen, chart, amount: chart.next_scale(),
+    "axis": lambda screen, chart, amount: screen.next_axis(chart),
+    "smooth": lambda screen, chart, amount: chart.next_smoothing(),
+    "zoom": lambda screen, chart, direction: chart.zoom(direction),
+    "whole": lambda screen, chart, amount: chart.show_whole(),
+    "cursor": lambda screen, chart, cells: chart.move_cursor(cells),
+    "pan": lambda screen, chart, direction: screen.pan(chart, direction),
+    "end": lambda screen, chart, direction: chart.cursor_to_end(direction),
+}
+"""What each name in CHART_ACTIONS does, with a direction or a number of cells."""
+
+
+class JobBound(MonitorScreen[AnswerT]):
+    """The app asks, refuses and carries out.
+
+    The stylesheet shows what belongs to the class `-page-NAME`; `main` is all that fits.
+    """
+
+    page: var[str] = var("main", init=False)
+    """Which page is shown."""
+
+    def __init__(self, pages: Pages | None = None, *, readonly: bool = False) -> None:
+        """`pages` is the row with their names; None: there is one page."""
+        super().__init__(readonly=readonly)
+        self._pages = Pages() if pages is None else pages
+        self.add_class("-page-main", update=False)
+
+    job: str
+    """The job's name."""
+    foreign: bool
+    """Whether ddptop did not start it, so it is observed from outside."""
+
+    @property
+    def chosen_rank(self) -> int | None:
+        """The rank that pages are opened for."""
+        raise NotImplementedError
+
+    @property
+    def view(self) -> AnyJob | None:
+        """The job as it was read last; None before that, and once it is gone."""
+        return None if self.answer is None else self.answer.view
+
+    def _seen(self) -> AnyJob | None:
+        """The job; notifies the user if it is gone."""
+        if self.answer is not None and self.view is None:
+            self.notify(f"{self.job} no longer exists", severity="warning", markup=False)
+        return self.view
+
+    def _want(self, make: operations.Maker, needs_live: bool) -> None:
+        if (view := self._seen()) is not None:
+            self.post_message(OperationWanted(view, make, needs_live))
+
+    def action_stop(self) -> None:
+        """Stop the job after confirmation."""
+        self._want(operations.stop, True)
+
+    def action_kill(self) -> None:
+        """Kill the job after confirmation."""
+        self._want(operations.kill, True)
+
+    def action_restart(self) -> None:
+        """Restart all ranks after confirmation."""
+        self._want(operations.restart_group, True)
+
+    def action_save(self) -> None:
+        """Ask for a checkpoint: it ends nothing, so nothing is to be confirmed."""
+        self._want(operations.save, True)
+
+    def action_again(self) -> None:
+        """Open the launch form with what the ended job was launched with."""
+        if (view := self._seen()) is not None:
+            self.post_message(LaunchWanted(view))
+
+    def action_stacks(self) -> None:
+        """Ask where the ranks stand."""
+        if (view := self._seen()) is not None:
+            self.post_message(StacksWanted(view))
+
+    def action_evidence(self) -> None:
+        """Read what was kept at the last failure or hang."""
+        if (view := self._seen()) is not None:
+            self.post_message(EvidenceWanted(view))
+
+    def action_findings(self) -> None:
+        """Everything that is wrong, in full."""
+        if (view := self._seen()) is not None and self.answer is not None:
+            self.show_findings(view, self.answer.look)
+
+    def action_logs(self) -> None:
+        """Show the selected rank's output."""
+        self.post_message(LogsWanted(self.job, self.chosen_rank, self.foreign))
+
+    def action_devices(self) -> None:
+        """Show all devices, with the selected rank's device selected."""
+        snapshot = None if self.view is None else self.view.snapshot
+        self.post_message(DevicesWanted(device_uuid(snapshot, self.chosen_rank)))
+
+    def action_story(self) -> None:
+        """Show each attempt and its outcome."""
+        if self._has_history("story"):
+            self.post_message(StoryWanted(self.job))
+
+    def action_replay(self) -> None:
+        """The job as it was, at the chart's cursor where there is one."""
+        if self._has_history("history"):
+            views = [chart.view for chart in self.charts()]
+            at = next((view.cursor for view in views if view.axis == "time"), None)
+            self.post_message(ReplayWanted(self.job, at))
+
+    def action_compare(self) -> None:
+        """Compare its loss with another job's."""
+        if self._has_history("history"):
+            self.post_message(CompareWanted((self.job,)))
+
+    def _has_history(self, what: str) -> bool:
+        if self.foreign:
+            self.notify(NO_HISTORY.format(self.job, what), severity="warning", markup=False)
+        return not self.foreign
+
+    def action_jobs(self) -> None:
+        """To all jobs."""
+        self.dismiss()
+
+    def action_launch(self) -> None:
+        """Open the form."""
+        self.post_message(LaunchWanted())
+
+    # --- pages ---------------------------------------------------------------------------------
+
+    def page_widget(self, page: str) -> Widget | None:
+        """What has the keys on a page; None is what has them while everything is shown."""
+        return None
+
+    def focus_main(self) -> None:
+        """Give the keys to what has them while everything is shown."""
+
+    def show_page(self) -> None:
+        """Update what depends on the page."""
+
+    def watch_page(self, page: str) -> None:
+        """Show one page, and give it the keys."""
+        for name in self._pages.names:
+            self.set_class(name == page, f"-page-{name}")
+        self._pages.show(page)
+        self.show_page()
+        if (target := self.page_widget(page)) is not None:
+            target.focus()
+        else:
+            self.focus_main()
+
+    @on(Pages.Picked)
+    def _page_picked(self, message: Pages.Picked) -> None:
+        self.page = message.page
+
+    def action_page(self, page: str) -> None:
+        """Show a page alone, or all again."""
+        self.page = "main" if self.page == page else page
+
+    def action_back(self) -> None:
+        """Remove the chart's cursor, then show all pages, then go back to the previous screen."""
+        if self.drop_cursor():
+            return
+        if self.page != "main":
+            self.page = "main"
+        else:
+            self.dismiss()

@@ -12,11 +12,10 @@ from ddptop.draw.compare import verdict
 from ddptop.sources.compare import CompareAnswer, CompareQuery
 from ddptop.sources.query import Look
 from ddptop.tui.actions import COMPARE, bindings
-from ddptop.tui.chart_keys import escape
 from ddptop.tui.messages import JobPicked, QueryChanged
 from ddptop.tui.screens.base import MonitorScreen
 from ddptop.tui.widgets.bars import KeyBar, TitleBar
-from ddptop.tui.widgets.chart_widget import ChartWidget
+from ddptop.tui.widgets.charts import ChartWidget
 from ddptop.tui.widgets.compare import CompanionTable, CompareChart, CompareTable
 from ddptop.tui.widgets.filter_bar import FilterBar
 from ddptop.tui.widgets.table import Table
@@ -206,6 +205,6 @@ class CompareScreen(MonitorScreen[CompareAnswer]):
 
     def action_back(self) -> None:
         """Remove the cursor or the filter, then go back to the previous screen."""
-        if escape(self) or self._filter.drop():
+        if self.drop_cursor() or self._filter.drop():
             return
         self.dismiss()

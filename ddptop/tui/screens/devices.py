@@ -20,7 +20,7 @@ from ddptop.tui.actions import DEVICES, bindings
 from ddptop.tui.messages import JobPicked, QueryChanged, SectionsWanted
 from ddptop.tui.screens.base import MonitorScreen
 from ddptop.tui.widgets.bars import KeyBar, TitleBar
-from ddptop.tui.widgets.chart_widget import ChartWidget
+from ddptop.tui.widgets.charts import ChartWidget
 from ddptop.tui.widgets.devices import (
     DeviceDetails,
     DevicesTable,

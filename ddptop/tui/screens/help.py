@@ -14,7 +14,7 @@ from textual.screen import Screen
 from ddptop.tui.actions import ALL, EVERYWHERE, HELP, MOVING, PLACES, Action
 from ddptop.tui.prefs.keymap import KeyMap
 from ddptop.tui.screens.base import MonitorScreen
-from ddptop.tui.screens.pager import PagerScreen
+from ddptop.tui.screens.sections import PagerScreen
 from ddptop.tui.widgets.lines import LinesView
 from ddptop.view.help import SECTIONS
 from ddptop.view.text import Line, line, pad, rule, wrap

@@ -17,18 +17,16 @@ from ddptop.logs.messages import LogRead
 from ddptop.sources.job import JobAnswer, JobDetail, JobQuery
 from ddptop.sources.query import Followed, Look
 from ddptop.tui.actions import JOB, bindings
-from ddptop.tui.chart_keys import chart_query
 from ddptop.tui.messages import QueryChanged, RankPicked
-from ddptop.tui.screens.job_commands import JobBound
+from ddptop.tui.screens.base import JobBound
 from ddptop.tui.widgets.bars import KeyBar, Pages, TitleBar
-from ddptop.tui.widgets.chart_widget import ChartWidget
+from ddptop.tui.widgets.charts import ChartWidget, LossChart
 from ddptop.tui.widgets.device_panel import DevicePanel
 from ddptop.tui.widgets.devices import DeviceDetails
 from ddptop.tui.widgets.filter_bar import FilterBar
 from ddptop.tui.widgets.job import AlertsPanel, CausePanel, EventsTable, JobHeader
 from ddptop.tui.widgets.lines import LinesView
 from ddptop.tui.widgets.log_pane import LogPane
-from ddptop.tui.widgets.loss_chart import LossChart
 from ddptop.tui.widgets.ranks import RankPanel
 from ddptop.view.figures.ranks import RANK_WORDS, ranks_that_match
 from ddptop.view.filter import RANK_EXAMPLES, Filter, parse
@@ -129,7 +127,7 @@ class JobScreen(JobBound[JobAnswer]):
         rank = self.ranks.rank
         return JobQuery(
             job=self.job,
-            chart=chart_query(self, max(60, 2 * self.app.size.width), rank),
+            chart=self.chart_query(max(60, 2 * self.app.size.width), rank),
             devices=self.foreign,
             foreign=self.foreign,
             followed=Followed(self.job, rank) if self.foreign else None,

@@ -18,14 +18,13 @@ from textual.widgets import Button, Checkbox, Input, Label, Static
 from ddptop.sources.query import Devices
 from ddptop.tui import launching
 from ddptop.tui.actions import EXIT, HELP
-from ddptop.tui.launching import LaunchForm
+from ddptop.tui.launching import FIELDS, LaunchForm
 from ddptop.tui.messages import JobLaunched
 from ddptop.tui.prefs.keymap import help_hint, keys_in_use
 from ddptop.tui.screens.base import VERTICAL
 from ddptop.tui.textual_gaps import TypedInput
 from ddptop.tui.widgets.gpu_choice import GpuChoice
 from ddptop.tui.widgets.table import HEAD_LINES
-from ddptop.view.launch_help import FIELDS
 from ddptop_runner.base.errors import DdptopError
 from ddptop_runner.job.registry import JobView
 from ddptop_runner.model.snapshot import GpuSample

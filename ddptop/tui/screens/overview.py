@@ -29,10 +29,10 @@ from ddptop.tui.messages import (
 )
 from ddptop.tui.screens.base import MonitorScreen
 from ddptop.tui.widgets.bars import KeyBar, TitleBar
+from ddptop.tui.widgets.charts import LossChart
 from ddptop.tui.widgets.device_panel import DevicePanel
 from ddptop.tui.widgets.filter_bar import FilterBar
 from ddptop.tui.widgets.jobs import JobsTable, Said, SlurmQueue
-from ddptop.tui.widgets.loss_chart import LossChart
 from ddptop.tui.widgets.table import Table
 from ddptop.view.figures.jobs import JOB_WORDS
 from ddptop.view.filter import EXAMPLES, parse

@@ -15,16 +15,13 @@ from ddptop.logs.messages import LogRead
 from ddptop.sources.query import Followed
 from ddptop.sources.rank import RankAnswer, RankQuery
 from ddptop.tui.actions import RANK, bindings
-from ddptop.tui.chart_keys import chart_query
 from ddptop.tui.messages import QueryChanged
-from ddptop.tui.screens.job_commands import JobBound
+from ddptop.tui.screens.base import JobBound
 from ddptop.tui.widgets.bars import KeyBar, Pages, TitleBar
-from ddptop.tui.widgets.chart_widget import ChartWidget
-from ddptop.tui.widgets.figure_chart import FigureChart
+from ddptop.tui.widgets.charts import USUAL, ChartWidget, LossChart
+from ddptop.tui.widgets.figure_chart import FigureChart, SplitChart
 from ddptop.tui.widgets.job import AlertsPanel, RankHead
 from ddptop.tui.widgets.log_pane import LogPane
-from ddptop.tui.widgets.loss_chart import USUAL, LossChart
-from ddptop.tui.widgets.split_chart import SplitChart
 from ddptop.view.findings import alerts_of, guilty
 from ddptop.view.help import explain_rank, glossary
 from ddptop.view.host_words import has_several
@@ -126,7 +123,7 @@ class RankScreen(JobBound[RankAnswer]):
         query = RankQuery(
             job=self.job,
             rank=self.rank,
-            chart=chart_query(self, max(60, self.app.size.width), self.rank),
+            chart=self.chart_query(max(60, self.app.size.width), self.rank),
             device_span_s=DEVICE_S,
         )
         if not self.foreign:

@@ -18,7 +18,7 @@ from ddptop.tui.actions import REPLAY, bindings
 from ddptop.tui.messages import QueryChanged
 from ddptop.tui.screens.job import JobScreen
 from ddptop.tui.widgets.bars import KeyBar, TitleBar
-from ddptop.tui.widgets.chart_widget import ChartWidget
+from ddptop.tui.widgets.charts import ChartWidget
 from ddptop.tui.widgets.ranks import RankPanel
 from ddptop.tui.widgets.timeline import TimeLine
 from ddptop.view.course import GLYPHS, MarkKind, neighbour

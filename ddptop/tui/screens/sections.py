@@ -1,4 +1,4 @@
-"""A text in sections that scrolls: stacks, findings, what could not be seen."""
+"""A text in sections that scrolls: stacks, findings, what could not be seen; and its base."""
 
 from __future__ import annotations
 
@@ -9,14 +9,44 @@ from msgspec.structs import replace
 from textual.app import ComposeResult
 from textual.binding import Binding
 from textual.containers import Vertical, VerticalScroll
+from textual.screen import ModalScreen
 from textual.widgets import Static
 
 from ddptop.sources.query import Look
-from ddptop.tui.actions import EVIDENCE, FINDINGS, HELP, STACKS, UNSEEN, bindings
+from ddptop.tui.actions import EVIDENCE, EXIT, FINDINGS, HELP, STACKS, UNSEEN, bindings, moving
 from ddptop.tui.prefs.keymap import help_hint
-from ddptop.tui.screens.pager import PagerScreen
 from ddptop.view.keys import with_keys
 from ddptop.view.text import cells_of
+
+
+class PagerScreen(ModalScreen[None]):
+    """Its one VerticalScroll scrolls by the keys that move everything."""
+
+    BINDINGS = [
+        *moving(
+            {
+                "move.up": "scroll(-3)",
+                "move.down": "scroll(3)",
+                "move.half_up": "half(-1)",
+                "move.half_down": "half(1)",
+                "move.page_up": "half(-2)",
+                "move.page_down": "half(2)",
+                "move.first": "scroll(-1000000)",
+                "move.last": "scroll(1000000)",
+            }
+        ),
+        EXIT.binding(),
+    ]
+
+    def action_scroll(self, lines: int) -> None:
+        """Scroll by some lines."""
+        self.query_one(VerticalScroll).scroll_relative(y=lines, animate=False)
+
+    def action_half(self, pages: int) -> None:
+        """Scroll by half of what is visible."""
+        scroll = self.query_one(VerticalScroll)
+        scroll.scroll_relative(y=pages * max(1, scroll.size.height // 2), animate=False)
+
 
 READING = (
     "{move.down}, {move.up}, {move.page_down}, {move.page_up}, {move.first}, and {move.last} "

@@ -17,7 +17,7 @@ from ddptop.tui.messages import (
     ReplayWanted,
     SectionsWanted,
 )
-from ddptop.tui.screens.job_commands import JobBound
+from ddptop.tui.screens.base import JobBound
 from ddptop.tui.widgets.bars import KeyBar, TitleBar
 from ddptop.tui.widgets.filter_bar import FilterBar
 from ddptop.tui.widgets.story import AttemptsTable, ToldTable, WhyPanel

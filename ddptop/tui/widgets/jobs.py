@@ -28,10 +28,9 @@ from ddptop.view.filter import Filter
 from ddptop.view.help import explain_job
 from ddptop.view.keys import key, with_keys
 from ddptop.view.learning import LossTrend
-from ddptop.view.listed import ORDERS, Listed, listed
+from ddptop.view.listed import ORDERS, Listed, brief, listed
 from ddptop.view.need import Seen
 from ddptop.view.rank_words import launcher_name
-from ddptop.view.slurm_words import brief
 from ddptop.view.text import Line, fit, line, plain, wrap
 from ddptop_runner.foreign.types import ForeignView
 from ddptop_runner.job.registry import AnyJob

@@ -38,11 +38,11 @@ from ddptop.tui.widgets.lines import LinesView
 from ddptop.tui.widgets.table import Table
 from ddptop.view.attention import waiting_text
 from ddptop.view.figures.columns import Column, Row, plain_cell
-from ddptop.view.figures.ranks import NOTHING, columns_of
+from ddptop.view.figures.ranks import NOTHING, Look, columns_of, rank_row
 from ddptop.view.help import explain_heat, explain_rank, glossary
 from ddptop.view.host_words import has_several, hosts_of, short_names
 from ddptop.view.keys import key, with_keys
-from ddptop.view.odd import row_of, state_of, worst_first
+from ddptop.view.odd import state_of, verdict, worst_first
 from ddptop.view.rank_words import is_rank_too, launcher_name
 from ddptop.view.shown import SPARK_S, Recent
 from ddptop.view.text import Line, Span, clip, fill, fit, line, rule, width
@@ -350,13 +350,11 @@ class RankTable(Table):
         if foreign and not live:
             note = line(("last known values", "dim"))
         apart = detail.deviations
-        rows = [
-            (
-                str(rank.rank),
-                row_of(rank, now, live, apart.get(rank.rank, NOTHING), hosts),
-            )
-            for rank in ranks
-        ]
+        rows = []
+        for rank in ranks:
+            own = apart.get(rank.rank, NOTHING)
+            look = Look(rank, now, live, own, hosts, verdict(rank, own, now, live))
+            rows.append((str(rank.rank), rank_row(look)))
         launcher = None if snapshot is None else snapshot.launcher
         every_rank = ranks if snapshot is None else snapshot.ranks
         if launcher is not None and not is_rank_too(launcher, every_rank):

@@ -9,7 +9,7 @@ from textual.content import Content
 from textual.message import Message
 
 from ddptop.draw.timeline import Position, explain_timeline, mark_at, moment_at, timeline_lines
-from ddptop.tui.widgets.dragged import DraggedView
+from ddptop.tui.widgets.lines import DraggedView
 from ddptop.view.course import Course
 from ddptop.view.text import Line, line
 

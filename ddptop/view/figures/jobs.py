@@ -16,7 +16,6 @@ from msgspec.structs import replace
 
 from ddptop.view import words
 from ddptop.view.attention import Attention
-from ddptop.view.bars import bar
 from ddptop.view.figures.columns import Cell, Column, Plain, Row, plain_cell
 from ddptop.view.figures.ranks import unknown
 from ddptop.view.filter import Facts, Vocabulary
@@ -26,11 +25,9 @@ from ddptop.view.learning import LossTrend
 from ddptop.view.listed import Listed
 from ddptop.view.need import Need
 from ddptop.view.odd import worst_figure
-from ddptop.view.pause_words import short
-from ddptop.view.progress import percent_text, progress_of
-from ddptop.view.progress_words import bar_and_share, eta, share, step_cell
+from ddptop.view.progress import bar_and_share, eta, percent_text, progress_of, share, step_cell
 from ddptop.view.rank_words import launcher_name
-from ddptop.view.text import Line, Span, cells_of, line
+from ddptop.view.text import Line, Span, bar, cells_of, line
 from ddptop_runner.base import units
 from ddptop_runner.foreign.types import ForeignView
 from ddptop_runner.job.registry import AnyJob, pause_of
@@ -236,8 +233,8 @@ def _left_s(view: AnyJob) -> float | None:
 
 
 def _plain_state(job: PlainJob) -> str:
-    pause = job.row.pause
-    return job.row.state if pause is None or job.row.state == "hung" else short(pause, job.now)
+    pause = None if job.row.state == "hung" else job.row.pause
+    return job.row.state if pause is None else words.pause_brief(pause, job.now)
 
 
 def _here_and_world(job: PlainJob) -> str:

@@ -1,0 +1,397 @@
+"""The base of every chart, and the losses of all ranks over time or steps."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from msgspec.structs import replace
+from textual import events
+from textual.message import Message
+
+from ddptop.charts.frame import Chart
+from ddptop.charts.loss import MODES, ChartOptions, LastPlot, draw_chart
+from ddptop.charts.rates import LOSS, THROUGHPUT, names_of, shown_as
+from ddptop.charts.scale import window_label
+from ddptop.charts.smooth import WEIGHTS, next_weight
+from ddptop.charts.steps import by_step, no_steps, step_moment, step_times
+from ddptop.charts.view import AXES, Area, View, cursor_moved, cursor_to, panned, zoomed
+from ddptop.tui.widgets.lines import DraggedView
+from ddptop.view.series import ChartData
+from ddptop.view.text import Line, rule
+
+PAN_CELLS = 10
+"""Cells that the cursor of a whole run goes at once."""
+
+
+class ChartWidget(DraggedView, can_focus=True):
+    """A chart with a cursor. Subclasses draw, and put where they drew into `area`."""
+
+    DEFAULT_CSS = """
+    ChartWidget { height: 1fr; }
+    """
+
+    @dataclass
+    class Viewed(Message):
+        """Another part of the axis is wanted, or the cursor is somewhere else."""
+
+        chart: ChartWidget
+        moved: bool
+        """Whether another part is wanted, and not the cursor alone."""
+
+        @property
+        def control(self) -> ChartWidget:
+            """The chart, for @on selectors."""
+            return self.chart
+
+    def __init__(self, *, id: str | None = None, classes: str | None = None) -> None:
+        super().__init__(id=id, classes=classes)
+        self.view = View()
+        """What is shown of the axis."""
+        self.shown = ""
+        """Which of `names`."""
+        self.takes_mouse = True
+        """Whether clicks and the wheel do something."""
+        self.area: Area | None = None
+        """Where it was drawn last; None while there is no curve."""
+
+    @property
+    def has_steps(self) -> bool:
+        """Whether it can be drawn by step."""
+        return False
+
+    @property
+    def no_steps(self) -> str:
+        """Why it cannot, in one sentence."""
+        return "by step: n/a (these metrics are recorded by time)"
+
+    def time_span(self) -> tuple[float | None, float | None]:
+        """What must be read to draw it: seconds, and the right edge in unix seconds.
+
+        None is everything, and for the edge what is newest.
+        """
+        return self.view.span, self.view.right
+
+    def time_view(self) -> View:
+        """The same part of the axis, and the cursor, as time: for charts that know no steps."""
+        return self.view
+
+    def set_view(self, view: View) -> None:
+        """Show another part of the axis, or move the cursor."""
+        if view == self.view:
+            return
+        before, self.view = self.view, view
+        self.redraw()
+        moved = replace(before, cursor=None) != replace(view, cursor=None)
+        self.post_message(self.Viewed(self, moved))
+
+    def follow(self, view: View) -> None:
+        """Take over the view of another chart of the same screen, where the axis is the same."""
+        if view.axis != self.view.axis and (view.axis == "time" or not self.has_steps):
+            return
+        if view != self.view:
+            self.view = view
+            self.redraw()
+
+    def put_cursor(self, at: float | None) -> None:
+        """Put the cursor somewhere on the axis, or take it away."""
+        self.set_view(replace(self.view, cursor=at))
+
+    # --- what a person does ---------------------------------------------------------------------
+
+    def next_mode(self) -> None:
+        """Draw other curves, where there is a choice."""
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """What it can show, by name, if that is several."""
+        return ()
+
+    def show_as(self, name: str) -> None:
+        """Show what goes by that name."""
+        self.shown = name
+        self.redraw()
+
+    def next_figure(self) -> None:
+        """The next of its names."""
+        if self.names:
+            place = self.names.index(self.shown) if self.shown in self.names else -1
+            self.show_as(self.names[(place + 1) % len(self.names)])
+
+    def next_scale(self) -> None:
+        """Linear or logarithmic values, where there is a choice."""
+
+    def next_smoothing(self) -> None:
+        """Smooth more, or not at all, where there is a choice."""
+
+    def next_axis(self) -> None:
+        """By time or by step, where steps are known; everything is shown again."""
+        if self.has_steps:
+            self.set_view(View(AXES[(AXES.index(self.view.axis) + 1) % len(AXES)]))
+
+    def zoom(self, direction: int, at: float | None = None) -> None:
+        """Less (1) or more (-1) of the axis."""
+        if self.area is not None:
+            self.set_view(zoomed(self.view, self.area, direction, at))
+
+    def pan(self, direction: int) -> None:
+        """A quarter to the left or right; of a whole run the cursor ten cells on."""
+        if self.area is None:
+            return
+        if self.view.span is None:
+            self.set_view(cursor_moved(self.view, self.area, direction * PAN_CELLS))
+        else:
+            self.set_view(panned(self.view, self.area, direction * max(1, self.area.cells // 4)))
+
+    def move_cursor(self, cells: int) -> None:
+        """Read the values some cells on."""
+        if self.area is not None:
+            self.set_view(cursor_moved(self.view, self.area, cells))
+
+    def cursor_to_end(self, direction: int) -> None:
+        """Read the values at the left or right edge."""
+        if self.area is not None:
+            self.set_view(cursor_to(self.view, self.area, 0 if direction < 0 else self.area.cells))
+
+    def drop_cursor(self) -> bool:
+        """Take the cursor away; whether there was one."""
+        there = self.view.cursor is not None
+        self.put_cursor(None)
+        return there
+
+    def show_whole(self) -> None:
+        """Everything there is."""
+        self.set_view(replace(self.view, span=None, right=None))
+
+    # --- mouse ----------------------------------------------------------------------------------
+
+    def _cell(self, x: int) -> int | None:
+        """The plot's cell at a place of the widget."""
+        area = self.area
+        if area is None or not self.takes_mouse or not area.left <= x < area.left + area.cells:
+            return None
+        return x - area.left
+
+    def takes_drag(self, x: int) -> bool:
+        """Where there is a curve."""
+        return self._cell(x) is not None
+
+    def dragged_to(self, x: int) -> None:
+        """The cursor goes there, at most to the edges."""
+        if self.area is not None:
+            cell = min(max(x - self.area.left, 0), self.area.cells - 1)
+            self.set_view(cursor_to(self.view, self.area, cell))
+
+    def on_mouse_scroll_up(self, event: events.MouseScrollUp) -> None:
+        """The wheel looks closer, at the pointer."""
+        self._wheel(event, 1)
+
+    def on_mouse_scroll_down(self, event: events.MouseScrollDown) -> None:
+        """The wheel shows more, around the pointer."""
+        self._wheel(event, -1)
+
+    def on_mouse_scroll_left(self, event: events.MouseScrollLeft) -> None:
+        """A wheel that goes sideways moves along the axis."""
+        self._sideways(event, -1)
+
+    def on_mouse_scroll_right(self, event: events.MouseScrollRight) -> None:
+        """The other way."""
+        self._sideways(event, 1)
+
+    def _sideways(self, event: events.MouseEvent, direction: int) -> None:
+        if self._cell(event.x) is not None:
+            event.stop()
+            self.pan(direction)
+
+    def _wheel(self, event: events.MouseEvent, direction: int) -> None:
+        if self.area is not None and (cell := self._cell(event.x)) is not None:
+            event.stop()
+            self.zoom(direction, self.area.at(cell))
+
+    def on_focus(self) -> None:
+        """The title says that the keys go here."""
+        self.redraw()
+
+    def on_blur(self) -> None:
+        """They go elsewhere."""
+        self.redraw()
+
+    def titled(self, chart: Chart, title: str, more: str, width: int) -> list[Line]:
+        """What was drawn below its title: with the values at the cursor, or `more` and the last."""
+        self.area = chart.area
+        title += more if chart.reading is None else ""
+        room = width - len(title) - 10
+        note = chart.fitting(room) if chart.reading is None else chart.reading.line(room)
+        return [rule(title, width, note, "strong" if self.has_focus else "title"), *chart.lines]
+
+
+USUAL = ChartOptions(fitted=True, smoothing=WEIGHTS[1])
+"""How the loss is drawn until a key changes that."""
+
+
+class LossChart(ChartWidget):
+    """Median, band and outliers; draws only when its data, options or size changed."""
+
+    def __init__(self, *, id: str | None = "chart", glance: bool = False) -> None:
+        """With `glance` it is only looked at: no keys, no mouse."""
+        super().__init__(id=id)
+        self.can_focus = self.takes_mouse = not glance
+        self._data = ChartData()
+        self.shown = LOSS
+        self._figure: ChartData | None = None
+        """What is shown in place of the loss."""
+        self._stepped: ChartData | None = None
+        self._options = USUAL
+        self._job = ""
+        self._plot = LastPlot()
+        self._asked: tuple[View, tuple[float | None, float | None]] | None = None
+        """The time that was asked for a view by step: asked once, for what comes changes it."""
+
+    @property
+    def options(self) -> ChartOptions:
+        """How it is drawn."""
+        return replace(self._options, view=self.view)
+
+    def show(
+        self,
+        data: ChartData,
+        options: ChartOptions | None = None,
+        job: str = "",
+        *,
+        rank: int | None = None,
+    ) -> None:
+        """Take new data; the same object again costs nothing.
+
+        Args:
+            data: what is drawn.
+            options: how; None leaves that to the chart and its keys.
+            job: is named in the title.
+            rank: the rank that is chosen; None leaves the one that is.
+        """
+        wanted = self._options if options is None else replace(options, view=self._options.view)
+        if rank is not None:
+            wanted = replace(wanted, rank=rank)
+        if data is self._data and wanted == self._options and job == self._job:
+            return
+        if job != self._job:
+            self.view = View()  # what was zoomed to is a part of another job's time
+            if self.shown != THROUGHPUT:
+                self.shown = LOSS
+        self._data, self._options, self._job = data, wanted, job
+        self.show_as(self.shown)
+
+    @property
+    def has_steps(self) -> bool:
+        """Whether steps of its points are known."""
+        return no_steps(self._data) is None
+
+    @property
+    def no_steps(self) -> str:
+        """Why it cannot be drawn by step."""
+        return no_steps(self._data) or ""
+
+    def time_span(self) -> tuple[float | None, float | None]:
+        """What must be read to draw it; of steps the time that they took."""
+        if self.view.axis == "time":
+            return super().time_span()
+        if self._asked is None or self._asked[0] != self._part:
+            self._asked = self._part, step_times(self._data, self.view)
+        return self._asked[1]
+
+    def time_view(self) -> View:
+        """The view; by step the moments of its steps, as near as they are known."""
+        if self.view.axis == "time":
+            return self.view
+        span, right = self.time_span()
+        at = self.view.cursor
+        return View("time", span, right, None if at is None else step_moment(self._data, at))
+
+    @property
+    def _part(self) -> View:
+        return replace(self.view, cursor=None)
+
+    def next_mode(self) -> None:
+        """Median, all ranks, one rank."""
+        mode = MODES[(MODES.index(self._options.mode) + 1) % len(MODES)]
+        self._set(replace(self._options, mode=mode))
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Everything that it can show, the loss first."""
+        return names_of(self._data)
+
+    def show_as(self, name: str) -> None:
+        """Show the loss, or what goes by that name in its place."""
+        self._figure = None if name == LOSS else shown_as(self._data, name)
+        self._stepped = None
+        super().show_as(name)
+
+    def next_scale(self) -> None:
+        """An axis that fits, a logarithmic one, a linear one."""
+        fitted, logarithmic = self._options.fitted, self._options.logarithmic
+        self._set(replace(self._options, logarithmic=fitted, fitted=not fitted and not logarithmic))
+
+    def next_smoothing(self) -> None:
+        """Not at all, 0.6, 0.9, 0.97."""
+        self._set(replace(self._options, smoothing=next_weight(self._options.smoothing)))
+
+    def _set(self, options: ChartOptions) -> None:
+        self._options = options
+        self.redraw()
+
+    def _drawn_data(self) -> ChartData:
+        """What is drawn: by time as it came, by step once for each data."""
+        shown = self._data if self._figure is None else self._figure
+        if self.view.axis == "time" or not self.has_steps:
+            return shown
+        if self._stepped is None:
+            self._stepped = by_step(shown)
+        return self._stepped
+
+    def build(self, width: int, height: int) -> list[Line]:
+        """Title, plot and axes."""
+        data = self._drawn_data()
+        options = self.options
+        if self.shown == THROUGHPUT:
+            options = replace(options, fitted=False)
+        elif self.shown != LOSS:  # one curve of the job's; a schedule or an evaluation has no noise
+            options = replace(options, mode="median", smoothing=0.0)
+        chart = draw_chart(data, options, width - 1, height - 1, plotted=self._plot)
+        name = "throughput, steps/s" if self.shown == THROUGHPUT else self.shown
+        title = f"{name} for {self._job}" if self._job else name
+        more = "".join(f", {word}" for word in self._words(data, chart, options) if word)
+        return self.titled(chart, title, more, width)
+
+    def explain(self) -> list[tuple[str, str]]:
+        """What is drawn, and what the marks mean."""
+        from ddptop.charts.help import explain_loss
+
+        return explain_loss(self._drawn_data(), self.options)
+
+    def _words(self, data: ChartData, chart: Chart, options: ChartOptions) -> list[str]:
+        """How it is drawn, for the title."""
+        view = self.view
+        if data.by_step:
+            shown = "whole run" if view.span is None else f"{view.span:,.0f} steps"
+        elif view.span is None and data.watched and data.window_s is None:
+            shown = "since first observed"
+        elif view.span is not None and view.right is not None:
+            shown = window_label(view.span).removeprefix("last ")
+        else:
+            shown = window_label(view.span if view.span is not None else data.window_s)
+        return [
+            shown,
+            _by_step(data) if data.by_step else "",
+            chart.scaling or _no_log(chart) if options.logarithmic else chart.scaling,
+            f"smoothing {options.smoothing:g}" if options.smoothing else "",
+        ]
+
+
+def _no_log(chart: Chart) -> str:
+    """The axis label if a logarithmic axis was requested and is not drawn."""
+    return "log scale" if chart.area is None else "log scale: n/a (no positive values)"
+
+
+def _by_step(data: ChartData) -> str:
+    """What the axis counts."""
+    number = len(data.attempts)
+    return "by step" if number < 2 else f"by step, {number} attempts joined"

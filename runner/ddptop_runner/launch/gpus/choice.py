@@ -1,4 +1,4 @@
-"""Which devices a launch gets: looks at the machine and decides."""
+"""Decides which devices a launch gets."""
 
 from __future__ import annotations
 
@@ -27,34 +27,34 @@ OPTIONS_AGAINST = "--force and --wait-gpus cannot be used together"
 
 @dataclass(frozen=True)
 class DeviceChoice:
-    """What a launch gets, or what it waits for."""
+    """The devices that a launch gets or waits for."""
 
     devices: list[Device] | None
-    """As in JobSpec; None also while it has to wait."""
+    """As in JobSpec; also None while it must wait."""
     queue: DeviceQueue | None = None
     by_uuid: bool = False
-    """Show the devices by UUID, because one of the machine is lost."""
+    """Whether to show the devices by UUID, because one of the machine's is lost."""
     notes: tuple[str, ...] = ()
     remake: Callable[[], DeviceChoice] | None = field(default=None, compare=False, repr=False)
-    """Decides again by what other jobs have taken meanwhile, without asking the driver again."""
+    """Decides again, given what other jobs have taken meanwhile, without querying the driver."""
     why_none: str | None = None
-    """Why a machine's devices are not the job's; None where it has some, or wants or needs none."""
+    """Why the job gets none of the machine's devices; None if it gets some or needs none."""
 
     @property
     def waits(self) -> bool:
-        """Whether the job is to be queued."""
+        """Whether the job must be queued."""
         return self.queue is not None and self.devices is None
 
     @property
     def count(self) -> int:
-        """How many devices the job has or will have."""
+        """Number of devices that the job has or will have."""
         if self.devices is None and self.queue is not None:
             return self.queue.count
         return len(self.devices or ())
 
     @property
     def environment(self) -> dict[str, str]:
-        """The variables that show the job its devices."""
+        """The variables that make only these devices visible."""
         return job_environment(self.devices, by_uuid=self.by_uuid)
 
 
@@ -70,15 +70,15 @@ def choose(
     """Decide which devices a new job gets.
 
     Args:
-        asked: the value of `--gpus`; None when it was not given.
+        asked: the value of `--gpus`, if given.
         env: the launching shell's variables, with those of `--env`.
-        nproc: the value of `--nproc`; None when it was not given.
-        force: `--force`: take devices that are busy.
-        wait: `--wait-gpus`: queue where too few are free.
-        is_dry: `--dry-run`: note what would be refused, and go on.
+        nproc: the value of `--nproc`, if given.
+        force: `--force`: use busy devices.
+        wait: `--wait-gpus`: queue if too few are free.
+        is_dry: `--dry-run`: note what would be refused, and continue.
 
     Raises:
-        UsageError: when a device cannot be had, naming who holds it.
+        UsageError: a device is unavailable; the message names who holds it.
     """
     request = None if asked is None else parse_gpus(asked)
     if force and wait:
@@ -112,21 +112,21 @@ def choose(
 def again(
     spec: JobSpec, env: Mapping[str, str], *, force: bool = False, wait: bool = False
 ) -> DeviceChoice:
-    """The devices of an ended job, looked at as for a new one.
+    """The devices of an ended job, checked as for a new one.
 
     Args:
         spec: the job.
         env: the calling shell's variables, whose CUDA_VISIBLE_DEVICES is the outer bound.
-        force: `--force`: take devices that are busy.
-        wait: `--wait-gpus`: queue where one is busy.
+        force: `--force`: use busy devices.
+        wait: `--wait-gpus`: queue if one is busy.
 
     Raises:
-        UsageError: when one is gone, lost, not allowed or busy.
+        UsageError: one is gone, lost, not allowed, or busy.
     """
     if force and wait:
         raise UsageError(OPTIONS_AGAINST, "use one of them")
     devices = spec.devices
-    if devices is None and spec.queue is not None:  # it ended before it got any
+    if devices is None and spec.queue is not None:  # it ended before it got devices
         wait = wait or not force
         pool, count = spec.queue.candidates, spec.queue.count
     else:
@@ -148,10 +148,9 @@ def again(
 
 
 def present_devices(named: Sequence[str] = ()) -> tuple[list[GpuSample], str | None]:
-    """The machine's devices now, with the MIG instances of these UUIDs.
+    """(the machine's devices with the MIG instances of these UUIDs, why there are none).
 
-    Returns:
-        Also why there is none although there is a driver; None where there is none of either.
+    The reason is None without a driver.
     """
     report = sample_once()
     present = list(report.gpus)
@@ -165,7 +164,7 @@ def present_devices(named: Sequence[str] = ()) -> tuple[list[GpuSample], str | N
 
 @dataclass(frozen=True)
 class _Decision:
-    """Everything but the claims of other jobs, so that it can be made again with newer ones."""
+    """Everything except the claims of other jobs, so that it can be repeated with newer ones."""
 
     pool: Sequence[Device]
     count: int
@@ -175,15 +174,15 @@ class _Decision:
     force: bool
     wait: bool
     is_dry: bool = False
-    """Whether nothing is to be started: what would be refused is noted."""
+    """Whether nothing will be started, so that refusals become notes."""
     allowed: Sequence[Device] = ()
-    """All devices that `--gpus` may name; none for `restart`, which keeps a job's devices."""
+    """All devices that `--gpus` may name; empty for `restart`, which keeps a job's devices."""
 
     def make(self) -> DeviceChoice:
-        """Decide by what other jobs have now.
+        """Decide, given what other jobs have now.
 
         Raises:
-            UsageError: when a device is busy, without `--wait-gpus` or `--force`.
+            UsageError: a device is busy, without `--wait-gpus` or `--force`.
         """
         uses = usage.uses(self.pool, self.present)
         chosen = idlest(uses, self.count)
@@ -216,11 +215,11 @@ class _Decision:
         return DeviceChoice(devices, queue, by_uuid, tuple(notes), self.make)
 
     def _refusal(self, uses: Sequence[DeviceUse], chosen: Sequence[DeviceUse]) -> UsageError:
-        """Names who is on which device, and how else the job can be had.
+        """The error that names who uses which device, and the alternatives.
 
         Args:
             uses: the devices that the job may get.
-            chosen: those of them that it would get.
+            chosen: those that it would get.
         """
         kind = None if self.request is None else self.request.kind
         free = [use.device for use in uses if not use.busy]
@@ -246,7 +245,7 @@ class _Decision:
 
 
 def _doubts(chosen: Sequence[DeviceUse]) -> list[str]:
-    """A line for each reason that leaves in doubt whether devices are free."""
+    """A line for each reason to doubt that devices are free."""
     reasons: dict[str, list[Device]] = {}
     for use in chosen:
         if use.doubt is not None:
@@ -255,7 +254,7 @@ def _doubts(chosen: Sequence[DeviceUse]) -> list[str]:
 
 
 def free_now(env: Mapping[str, str]) -> int | None:
-    """How many of the allowed devices are free; None where there is none at all."""
+    """Number of allowed devices that are free; None without any devices."""
     visible = env.get("CUDA_VISIBLE_DEVICES")
     present, _ = present_devices(mig_instances(visible))
     pool = Machine(present, visible).resolve(None)
@@ -264,11 +263,11 @@ def free_now(env: Mapping[str, str]) -> int | None:
     return sum(not use.busy for use in usage.uses(pool, present))
 
 
-# --- `--gpus`, and what it means on this machine --------------------------------------------------
+# --- parsing and resolving `--gpus` --------------------------------------------------
 #
-# Indices are the machine's in PCI order, as nvidia-smi shows them. UUIDs may be shortened as long
-# as they stay unique, as in CUDA_VISIBLE_DEVICES. An inherited CUDA_VISIBLE_DEVICES is the outer
-# bound and the default; its numbers are read in PCI order too.
+# Indices are those of the machine in PCI order, as in nvidia-smi. UUIDs may be shortened as long as
+# they are unique, as in CUDA_VISIBLE_DEVICES. An inherited CUDA_VISIBLE_DEVICES is the outer bound
+# and the default; its numbers are also in PCI order.
 
 FORMS = "use 0-3, 0,2,5, 0-1,4, auto:2 (the idlest), all, none, or UUIDs (GPU-..., MIG-...)"
 _HIGHEST_INDEX = 1023
@@ -278,18 +277,18 @@ _UUID = re.compile(r"(?:GPU|MIG)-[0-9A-Za-z/-]+")
 
 @dataclass(frozen=True)
 class GpuRequest:
-    """What `--gpus` says."""
+    """The parsed value of `--gpus`."""
 
     kind: Literal["indices", "uuids", "auto", "all", "none"]
     indices: tuple[int, ...] = ()
-    """In the order given, which becomes the order of the local ranks."""
+    """In the given order, which becomes the order of local ranks."""
     uuids: tuple[str, ...] = ()
-    """Whole or shortened, in the order given."""
+    """Complete or shortened, in the given order."""
     count: int = 0
-    """How many of the allowed devices `auto:N` takes."""
+    """The N of `auto:N`."""
 
     def in_words(self) -> str:
-        """As it is typed."""
+        """As it would be typed."""
         if self.kind == "auto":
             return f"auto:{self.count}"
         if self.kind == "uuids":
@@ -298,10 +297,10 @@ class GpuRequest:
 
 
 def parse_gpus(text: str) -> GpuRequest:
-    """Read the value of `--gpus`. The same device twice is an error, as CUDA would see no device.
+    """Parse `--gpus`. Naming a device twice is an error, since CUDA would then see no device.
 
     Raises:
-        UsageError: naming the part that cannot be used, and the forms that can.
+        UsageError: it is invalid; the message names the invalid part and the valid forms.
     """
     value = text.strip()
     if value in ("all", "none"):
@@ -354,7 +353,7 @@ def _indices(part: str, text: str) -> range:
     found = re.fullmatch(r"([0-9]+)(?:-([0-9]+))?", part)
     if found is None:
         raise UsageError(f"--gpus {text!r}: {part!r} is not an index, range, or UUID", FORMS)
-    if max(len(found[1]), len(found[2] or "")) > 4:  # int() of thousands of digits fails
+    if max(len(found[1]), len(found[2] or "")) > 4:  # int() fails with thousands of digits
         raise UsageError(f"--gpus {text!r}: {part[:20]!r} is not a valid GPU index", FORMS)
     first, last = int(found[1]), int(found[2] or found[1])
     if max(first, last) > _HIGHEST_INDEX:
@@ -366,24 +365,24 @@ def _indices(part: str, text: str) -> range:
 
 _NUMBER = re.compile(r"[+-]?\d+")
 Present = Sequence[GpuSample]
-"""The machine's devices: whole ones, and MIG instances as far as they are known."""
+"""The machine's devices: whole ones and known MIG instances."""
 
 
 def is_instance(gpu: GpuSample) -> bool:
-    """Whether this is a MIG instance and no whole device."""
+    """Whether this is a MIG instance rather than a whole device."""
     return gpu.parent_uuid is not None or (gpu.uuid or "").startswith("MIG-")
 
 
 def mig_instances(listed: str | None) -> list[str]:
-    """UUIDs of the MIG instances that a comma-separated list names, such as CUDA_VISIBLE_DEVICES.
+    """UUIDs of MIG instances in a comma-separated list such as CUDA_VISIBLE_DEVICES.
 
-    A sampler need not list them; one that is asked for these UUIDs knows them.
+    A sampler may not list them unless it is asked for these UUIDs.
     """
     return [entry for entry in _entries(listed) if entry.startswith("MIG-")]
 
 
 def in_mig_mode(present: Present) -> dict[int, list[str]]:
-    """UUIDs of the instances of each whole device in MIG mode, by its index."""
+    """By index of each whole device in MIG mode, the UUIDs of its instances."""
     found: dict[int, list[str]] = {}
     for gpu in present:
         if is_instance(gpu) and gpu.uuid:
@@ -394,11 +393,11 @@ def in_mig_mode(present: Present) -> dict[int, list[str]]:
 
 
 class Machine:
-    """The machine's devices, and which of them a job may have.
+    """The machine's devices, and those that a job may use.
 
     Args:
-        present: the devices, with the MIG instances that are named anywhere.
-        inherited_cvd: CUDA_VISIBLE_DEVICES of the calling shell; None when it is not set.
+        present: the devices, with any MIG instances that are named.
+        inherited_cvd: CUDA_VISIBLE_DEVICES of the calling shell, if set.
     """
 
     def __init__(self, present: Present, inherited_cvd: str | None) -> None:
@@ -413,21 +412,21 @@ class Machine:
             for device in self._allowed
             if device.index not in self._lost and (device.is_mig or device.index not in self._mig)
         ]
-        """Those that a job may have that names none."""
+        """Those available to a job that names none."""
 
     def resolve(self, request: GpuRequest | None, nproc: int | None = None) -> list[Device] | None:
-        """The devices of a job, in the order of its local ranks; for `auto:N` those to choose from.
+        """The devices of a job in order of its local ranks or, for `auto:N`, the candidates.
 
         Args:
-            request: what `--gpus` says; None when it was not given.
-            nproc: what `--nproc` says; None when it was not given.
+            request: from `--gpus`, if given.
+            nproc: the value of `--nproc`, if given.
 
         Returns:
-            None where the machine has no device and none was asked for; [] where it has devices
-            and the job shall see none of them.
+            None if the machine has no devices and none were requested; [] if it has devices and
+            the job must see none of them.
 
         Raises:
-            UsageError: when a device asked for is not there, is lost, or is not allowed.
+            UsageError: a requested device is missing, lost, or not allowed.
         """
         if request is not None and request.kind == "none":
             return []
@@ -457,14 +456,14 @@ class Machine:
         return chosen
 
     def why_none(self) -> str:
-        """Why none of the machine's devices is allowed, or none of those that are is there."""
+        """Why none of the machine's devices is allowed, or no allowed one is present."""
         return "all allowed GPUs are lost" if self._allowed else self._bound()
 
     def require_allowed(self, devices: Sequence[Device]) -> None:
         """Check devices against the outer bound.
 
         Raises:
-            UsageError: naming those that CUDA_VISIBLE_DEVICES leaves out.
+            UsageError: CUDA_VISIBLE_DEVICES excludes some, which the message names.
         """
         inside = {device.uuid or device.index for device in self._allowed}
         here = {(gpu.uuid, gpu.index) for gpu in self._present}
@@ -481,7 +480,7 @@ class Machine:
             raise UsageError(f"{_are(outside)} not allowed: {self._bound()}", remedy)
 
     def left_out(self, request: GpuRequest | None) -> list[str]:
-        """What of the allowed devices `all`, `auto:N` or the default leaves out, and why."""
+        """Which allowed devices `all`, `auto:N`, or the default leaves out, and why."""
         if request is not None and request.kind not in ("all", "auto"):
             return []
         allowed = {device.index for device in self._allowed}
@@ -568,9 +567,9 @@ def _entries(listed: str | None) -> list[str]:
 def visible_devices(present: Present, inherited_cvd: str | None) -> list[Device]:
     """The devices that a CUDA program sees under this CUDA_VISIBLE_DEVICES, in its order.
 
-    As CUDA does: indices, or UUIDs that may be shortened as long as they are unique; the list ends
-    at the first entry that is no device, which is how '', '-1' and 'NoDevFiles' mean none; an entry
-    twice means none; of several MIG instances only the first counts.
+    Follows CUDA's rules: entries are indices, or UUIDs that may be shortened as long as they are
+    unique; the list ends at the first entry that is not a device, which is why '', '-1', and
+    'NoDevFiles' mean none; a repeated entry means none; only the first MIG instance counts.
     """
     machine = sorted(present, key=lambda gpu: gpu.index)
     wholes = [gpu for gpu in machine if not is_instance(gpu)]
@@ -609,11 +608,11 @@ def _device(gpu: GpuSample) -> Device:
 
 
 def job_environment(devices: Sequence[Device] | None, *, by_uuid: bool = False) -> dict[str, str]:
-    """The variables that show a job its devices, and no other.
+    """The variables that make only a job's devices visible to it.
 
-    None (a machine without devices) sets nothing; [] hides every device. With `by_uuid` devices are
-    named by UUID: where a device of the machine is lost, CUDA counts only those that are left, so
-    indices would mean others. MIG instances always go by UUID.
+    None (a machine without devices) sets nothing; [] hides all devices. With `by_uuid`, devices are
+    named by UUID: if one is lost, CUDA numbers only the others, so that indices would be wrong. MIG
+    instances are always named by UUID.
     """
     if devices is None:
         return {}

@@ -1,8 +1,8 @@
-"""The queue of a job that waits for devices, in its supervisor.
+"""Lets a job wait for devices, in its supervisor.
 
-A device is taken once it was free at two looks in a row: a job that ends gives its memory back bit
-by bit. Who has waited longest for one of the same devices comes first, even where a later job could
-start at once, so that a job which needs many devices is not overtaken for ever.
+A device is taken once it is free at two consecutive looks, since a job that ends releases memory
+gradually. Among jobs that wait for the same device, the one that has waited longest comes first,
+even if a later job could start at once, so that a job that needs many devices is not starved.
 """
 
 from __future__ import annotations
@@ -26,17 +26,17 @@ from ddptop_runner.model.snapshot import Alert, GpuSample
 from ddptop_runner.model.spec import DeviceQueue, JobSpec, write_spec
 
 LOOK_S = 3.0
-"""How often a queued job looks at its devices."""
+"""How often a queued job checks its devices."""
 
 
 def waiting_in_words(
     queue: DeviceQueue, uses: Sequence[DeviceUse], ahead: Sequence[str], note: str | None
 ) -> str:
-    """What a queued job waits for, and who has it.
+    """What a queued job waits for, and who holds it, in words.
 
     Args:
         queue: what it needs.
-        uses: what the devices are used for; () where that is not known.
+        uses: how the devices are used; () if unknown.
         ahead: jobs that have waited longer for one of them.
         note: why the sampler cannot read some devices.
     """
@@ -53,27 +53,27 @@ def waiting_in_words(
 
 
 def feed_of(spec: JobSpec) -> DeviceFeed | None:
-    """The sampler of a job's own devices; None for one on CPUs."""
+    """The sampler of a job's own devices; None for a job on CPUs."""
     if not spec.devices:
         return None
     return DeviceFeed([device.uuid for device in spec.devices if device.uuid])
 
 
 def queue_of(folder: RunFolder, spec: JobSpec, log: EventLog) -> QueueWatch | None:
-    """The wait of a job that is queued; None for one that is not."""
+    """The watch of a queued job; None if it is not queued."""
     if spec.queue is None or not spec.is_queued:
         return None
     return QueueWatch(folder, spec, spec.queue, log)
 
 
 class QueueWatch:
-    """Looks at the devices that a queued job waits for, and takes them for it.
+    """Checks the devices that a queued job waits for, and takes them for it.
 
     Args:
         folder: the job's run folder.
         spec: the job, with a queue and without devices.
         queue: what it waits for.
-        log: gets who has the devices, once that is known.
+        log: receives an event on who holds the devices, once known.
     """
 
     def __init__(self, folder: RunFolder, spec: JobSpec, queue: DeviceQueue, log: EventLog) -> None:
@@ -92,23 +92,23 @@ class QueueWatch:
         self._stopped = False
 
     async def start(self) -> None:
-        """Begin to look."""
+        """Start checking."""
         await self._feed.start()
 
     def skip_event(self) -> None:
-        """Emit no event: an earlier supervisor has."""
+        """Emit no event, since an earlier supervisor has."""
         self._log = None
 
     async def stop(self) -> None:
-        """Look no more."""
+        """Stop checking."""
         self._stopped = True
         await self._feed.stop()
 
     @property
     def latest(self) -> DeviceReport | None:
-        """The devices to choose from, with job and rank at the processes of ddptop's jobs.
+        """The candidate devices, with job and rank of ddptop's own processes.
 
-        None before the first look and after the last.
+        None before the first check and after the last.
         """
         report = self._feed.latest
         if report is None or self._stopped:
@@ -119,16 +119,16 @@ class QueueWatch:
 
     @property
     def note(self) -> str | None:
-        """Why devices are missing, incomplete or stale; None when all is well."""
+        """Why devices are missing, incomplete, or stale; None if there is no problem."""
         return self._feed.note
 
     @property
     def words(self) -> str:
-        """What the job waits for, and who has it."""
+        """What the job waits for, and who holds it."""
         return waiting_in_words(self._queue, self._uses, self._ahead, self.note)
 
     def alert(self) -> Alert:
-        """The same, for those who look at the job."""
+        """`words` as an alert."""
         return Alert(
             id="queued",
             severity="info",
@@ -138,7 +138,7 @@ class QueueWatch:
         )
 
     def look(self) -> JobSpec | None:
-        """Once a tick: the job with its devices, once it has them; they are in `job.json` then."""
+        """Check once per tick; returns the job with its devices once `job.json` has them."""
         report = self._feed.latest
         if report is None or report.boottime_s == self._looked_at_s:
             return None
@@ -153,14 +153,14 @@ class QueueWatch:
         if self._ahead or grant(self._uses, self._queue.count, self._streaks) is None:
             return None
         with usage.taking(timeout_s=0) as had, contextlib.suppress(OSError):
-            return self._take(report) if had else None  # disk full: the next look tries again
+            return self._take(report) if had else None  # disk full: retry at the next look
         return None
 
     def _look_at(self, report: DeviceReport) -> list[DeviceUse]:
         return usage.uses(self._queue.candidates, report.gpus, besides=self._spec.job_id)
 
     def _take(self, report: DeviceReport) -> JobSpec | None:
-        """Under the lock: once more what other jobs have, then take."""
+        """Check the claims of other jobs again under the lock, then take the devices."""
         self._uses = self._look_at(report)
         free = [use for use in self._uses if not use.busy]
         devices = grant(free, self._queue.count, self._streaks)

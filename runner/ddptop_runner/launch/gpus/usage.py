@@ -1,12 +1,12 @@
-"""Who uses a device, whether it is busy, and which devices live ddptop jobs have reserved.
+"""Determines who uses a device, whether it is busy, and which devices live jobs have reserved.
 
-A device is busy when a live job of ddptop has it, when a compute process holds more than a small
-context on it, or when more memory is in use than the listed processes explain. A small context is
-one of less than 256 MiB on a device that does not work: what a display server or a monitor keeps.
-A CUDA program that has only started holds more, and counts.
+A device is busy if a live ddptop job has it, if a compute process holds more than a small context
+on it, or if more memory is in use than the listed processes explain. A small context is one of less
+than 256 MiB on an idle device, such as that of a display server or monitor. Even a CUDA program
+that has just started holds more.
 
 A job has its devices from the moment that `job.json` names them, long before a rank holds memory.
-Whoever takes devices holds `taking()` from the look at the claims to the writing of `job.json`.
+Taking devices requires holding `taking()` from checking claims until `job.json` is written.
 """
 
 from __future__ import annotations
@@ -35,44 +35,44 @@ from ddptop_runner.model.spec import Device, JobSpec
 
 SMALL_CONTEXT_BYTES = 256 * 2**20
 IDLE_UTIL_PERCENT = 5.0
-"""Below this utilization, or where it is not known, a small context does not count."""
+"""Below this utilization, or if it is unknown, a small context does not count."""
 UNSEEN_SHARE = 0.05
-"""Of a device's memory: what may be in use without a process that explains it."""
+"""Fraction of a device's memory that may be in use without a process that explains it."""
 NEAR_SLOWDOWN_C = 5.0
-"""So close to its slow-down threshold a device's temperature is worth a word."""
+"""A temperature this close to the slowdown threshold is mentioned."""
 LOOKS_TO_BE_FREE = 2
-"""So many looks in a row must find a device free before a queued job takes it."""
+"""Number of consecutive looks at which a device must be free before a queued job takes it."""
 _HOLDERS_NAMED = 2
 
 
 class DeviceUse(msgspec.Struct, frozen=True):
-    """One device that a job may get, and what it is used for now."""
+    """A device that a job may get, and its present use."""
 
     device: Device
     holders: tuple[str, ...] = ()
-    """Who makes it busy, in words, most memory first; () when it is free."""
+    """Who uses it, in words, most memory first; () if it is free."""
     held_bytes: int = 0
-    """Memory in use; counted as all of it where it is not known and the device is busy."""
+    """Memory in use; all of it if that is unknown and the device is busy."""
     util_percent: float | None = None
     temperature_c: float | None = None
     gone: bool = False
-    """Whether it is lost, not there, or divided into MIG instances."""
+    """Whether it is lost, missing, or divided into MIG instances."""
     doubt: str | None = None
-    """Why it is not sure whether the device is free; None when it is."""
+    """Why it is uncertain whether the device is free; None if certain."""
 
     @property
     def busy(self) -> bool:
-        """Whether somebody else is on it."""
+        """Whether someone else uses it."""
         return bool(self.holders)
 
 
 def use_of(device: Device, gpu: GpuSample | None, claimed_by: Sequence[str] = ()) -> DeviceUse:
-    """What a device is used for.
+    """The present use of a device.
 
     Args:
         device: the device.
-        gpu: its sample, with job and rank at the processes that are ranks; None when there is none.
-        claimed_by: names of the live jobs that have the device, whether they use it yet or not.
+        gpu: its sample, with job and rank of processes that are ranks, if there is one.
+        claimed_by: names of live jobs that have the device, whether or not they use it yet.
     """
     if gpu is None or gpu.lost:
         lost = "lost" if gpu is not None else "does not exist"
@@ -103,7 +103,7 @@ def use_of(device: Device, gpu: GpuSample | None, claimed_by: Sequence[str] = ()
 
 
 def is_hot(gpu: GpuSample) -> bool:
-    """Whether its temperature is near the one at which it lowers its clocks, or above."""
+    """Whether its temperature is near or above the slowdown threshold."""
     celsius, threshold = gpu.temperature_c, gpu.temperature_slowdown_c
     if celsius is None or threshold is None:
         return False
@@ -111,10 +111,10 @@ def is_hot(gpu: GpuSample) -> bool:
 
 
 def unknown_holder(gpu: GpuSample) -> str | None:
-    """`unknown process, 39.0 GiB`: who holds memory that no listed process explains.
+    """`unknown process, 39.0 GiB`, for memory that no listed process explains.
 
-    So looks what runs in another container, whose processes the driver does not list here. None
-    where there is no such memory, or none is known.
+    This is how a process in another container appears, which the driver does not list here. None if
+    there is no such memory, or that is unknown.
     """
     unseen = _unseen_bytes(gpu, [_memory_of(process, gpu) for process in gpu.processes or []])
     return None if unseen is None else f"unknown process, {size(unseen)}"
@@ -131,7 +131,7 @@ def _is_small(mem_used_bytes: int | None) -> bool:
 
 
 def _unseen_bytes(gpu: GpuSample, of_processes: Sequence[int | None]) -> int | None:
-    """Memory in use that no listed process explains, where it is too much to be nothing."""
+    """Memory in use that no listed process explains, if it is significant."""
     if gpu.mem_used_bytes is None or None in of_processes:
         return None
     unseen = gpu.mem_used_bytes - sum(value or 0 for value in of_processes)
@@ -174,9 +174,8 @@ def _holds(mem_bytes: int | None) -> str:
 def idlest(uses: Sequence[DeviceUse], count: int) -> list[DeviceUse]:
     """The `count` idlest devices, in the order of `uses`.
 
-    Free before busy, then the least memory in use by others, then utilization, then temperature,
-    then the order of `uses`. Memory of a free device does not count: it is nobody's. What is not
-    known comes last.
+    Prefers free devices, then the least memory in use by others, then utilization, temperature, and
+    the order of `uses`. Memory of a free device does not count. Unknown values come last.
     """
     ranked = sorted(uses, key=_idleness)[:count]
     return [use for use in uses if use in ranked]
@@ -189,12 +188,12 @@ def _idleness(use: DeviceUse) -> tuple[bool, bool, int, float, float]:
 
 
 def free_streaks(before: Mapping[str, int], uses: Sequence[DeviceUse]) -> dict[str, int]:
-    """How many looks in a row each device was free, by `key`, one look later."""
+    """By `key`, the number of consecutive looks at which a device was free, one look later."""
     return {key(use.device): 0 if use.busy else before.get(key(use.device), 0) + 1 for use in uses}
 
 
 def grant(uses: Sequence[DeviceUse], count: int, streaks: Mapping[str, int]) -> list[Device] | None:
-    """The devices that a queued job may take now, in the order of `uses`; None when too few are."""
+    """The devices that a queued job may take now, in the order of `uses`; None if too few."""
     free = [use for use in uses if streaks.get(key(use.device), 0) >= LOOKS_TO_BE_FREE]
     if len(free) < count:
         return None
@@ -210,7 +209,7 @@ def key(device: Device) -> str:
 
 
 def holders_in_words(use: DeviceUse) -> str:
-    """`alice's train.py (pid 7) holds 71.2 GiB`, at most two of them; `free`."""
+    """`alice's train.py (pid 7) holds 71.2 GiB`, for at most two holders, or `free`."""
     named = list(use.holders[:_HOLDERS_NAMED])
     if rest := len(use.holders) - len(named):
         named.append(f"{rest} more")
@@ -218,7 +217,7 @@ def holders_in_words(use: DeviceUse) -> str:
 
 
 def busy_in_words(uses: Sequence[DeviceUse], most: int = 4) -> str:
-    """`GPU 0: alice's ...; GPUs 2, 3: taken by job resnet` of those that are busy."""
+    """`GPU 0: alice's ...; GPUs 2, 3: taken by job resnet`, for busy devices."""
     parts = _by_holder([use for use in uses if use.busy])
     if len(parts) > most:
         parts = [*parts[:most], f"and {len(parts) - most} more"]
@@ -226,7 +225,7 @@ def busy_in_words(uses: Sequence[DeviceUse], most: int = 4) -> str:
 
 
 def _by_holder(uses: Sequence[DeviceUse]) -> list[str]:
-    """One part for all devices with the same holders."""
+    """One phrase for each group of devices with the same holders."""
     devices: dict[str, list[Device]] = {}
     for use in uses:
         devices.setdefault(holders_in_words(use), []).append(use.device)
@@ -234,7 +233,7 @@ def _by_holder(uses: Sequence[DeviceUse]) -> list[str]:
 
 
 def choice_in_words(chosen: Sequence[DeviceUse], uses: Sequence[DeviceUse]) -> str:
-    """Why these: `GPU 3: free; GPU 5: free; skipped GPU 0: alice's train.py ... holds 71.2 GiB`."""
+    """`GPU 3: free; GPU 5: free; skipped GPU 0: alice's train.py ... holds 71.2 GiB`."""
     parts = [f"{name_of(use.device)}: {holders_in_words(use)}" for use in chosen]
     others = [use for use in uses if use not in chosen]
     parts += [f"skipped {part}" for part in _by_holder([use for use in others if use.busy])]
@@ -243,13 +242,13 @@ def choice_in_words(chosen: Sequence[DeviceUse], uses: Sequence[DeviceUse]) -> s
     return "; ".join(parts)
 
 
-# --- what live jobs have reserved ---------------------------------------------------------------
+# --- reservations of live jobs ---------------------------------------------------------------
 
 LOCK_NAME = f".gpus.{procs.host_name()}.lock"
-"""Machines that share a state folder do not wait for each other."""
+"""Named after the host, so that machines that share a state folder do not block each other."""
 POLL_S = 0.02
 FRESH_S = 30.0
-"""A job whose processes cannot be seen from here counts while its snapshot is no older."""
+"""A job whose processes are not visible from here counts while its snapshot is no older."""
 
 
 def _holders_here() -> list[JobView]:
@@ -261,14 +260,14 @@ def _holders_here() -> list[JobView]:
 def _is_here(view: JobView) -> bool:
     if not view.on_other_host:
         return True
-    # another container of this machine: its devices are ours, its processes are not to be seen
+    # another container on this machine shares its devices, but its processes are not visible
     here = view.snapshot is not None and view.snapshot.boot_id == procs.boot_id()
     age_s = view.snapshot_age_s
     return here and view.snapshot is not None and age_s is not None and age_s < FRESH_S
 
 
 def claims(besides: str | None = None) -> list[tuple[str, Device]]:
-    """Each device of each live job of this machine, but for the job with the id `besides`."""
+    """Each device of each live job on this machine, except the job with the ID `besides`."""
     return [
         (view.job, device)
         for view in _holders_here()
@@ -278,7 +277,7 @@ def claims(besides: str | None = None) -> list[tuple[str, Device]]:
 
 
 def holders_of(spec: JobSpec) -> list[JobView]:
-    """Other live jobs of this machine that have devices of a job."""
+    """Other live jobs on this machine that have devices of a job."""
     return [
         view
         for view in _holders_here()
@@ -291,7 +290,7 @@ def _shared(one: JobSpec, other: JobSpec) -> list[Device]:
 
 
 def taken_in_words(spec: JobSpec, holders: Sequence[JobView]) -> str:
-    """`GPU 0 is reserved by job resnet`, of each job that has devices of this one."""
+    """`GPU 0 is reserved by job resnet`, for each job that has devices of this one."""
     return "; ".join(
         f"{names_of(devices)} {'is' if len(devices) == 1 else 'are'} reserved by job {view.job}"
         for view in holders
@@ -315,7 +314,7 @@ def _launched(spec: JobSpec) -> tuple[dt.datetime, str]:
 
 
 def queued_before(spec: JobSpec) -> list[str]:
-    """Jobs that wait for one of the same devices and have waited longer, first come first."""
+    """Jobs that have waited longer for one of the same devices, longest first."""
     if spec.queue is None:
         return []
     mine = (spec.queue.since, spec.job_id)
@@ -334,11 +333,11 @@ def queued_before(spec: JobSpec) -> list[str]:
 def uses(
     devices: Sequence[Device], present: Sequence[GpuSample], besides: str | None = None
 ) -> list[DeviceUse]:
-    """What each of these devices is used for now.
+    """The present use of each of these devices.
 
     Args:
-        devices: the devices, in the order of the answer.
-        present: the machine's samples, as the driver gives them.
+        devices: the devices, in the order of the result.
+        present: the machine's samples from the driver.
         besides: the ID of a job whose own devices do not count.
     """
     gpus, claimed = labelled(present, registry.rank_of_pid()), claims(besides)
@@ -351,7 +350,7 @@ def uses(
 
 
 def is_same(one: GpuSample | Device, other: Device) -> bool:
-    """Whether both are the same device: by UUID where both have one."""
+    """Whether both are the same device, by UUID if both have one."""
     if one.uuid and other.uuid:
         return one.uuid == other.uuid
     return one.index == other.index and not other.is_mig
@@ -359,15 +358,15 @@ def is_same(one: GpuSample | Device, other: Device) -> bool:
 
 @contextlib.contextmanager
 def taking(timeout_s: float = 10.0, name: str = LOCK_NAME) -> Iterator[bool]:
-    """Hold the right to take devices, or what else `name` stands for, of this state folder.
+    """Hold this state folder's lock for taking devices, or another lock `name`.
 
     Yields:
-        Whether it was had in time; 0 tries once. Where the file system gives no lock it is had.
+        Whether it was acquired in time (0 tries once), or the file system does not support locks.
     """
     try:
-        runs_dir().mkdir(mode=0o700, parents=True, exist_ok=True)  # a node may have none yet
+        runs_dir().mkdir(mode=0o700, parents=True, exist_ok=True)  # a node may not have it yet
         fd = bounded.open_lock(runs_dir() / name)
-    except OSError:  # neither a full disk nor a lock of another user's may stop a job for ever
+    except OSError:  # neither a full disk nor another user's lock may block a job forever
         yield True
         return
     deadline_s = time.monotonic() + timeout_s

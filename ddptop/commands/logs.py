@@ -67,7 +67,7 @@ def run(
         _fetch(folder, attempt, None if rank == "all" else [rank], keep=follow)
     elif spec is not None and spec.placement is not None and isinstance(rank, int):
         _tell_of_rest(folder, attempt, rank)
-    _check(folder, spec, rank, attempt, wait=follow and live)
+    _check(folder, spec, rank, attempt, live=live, wait=follow and live)
     existing = logs.attempts(folder)
     chosen = attempt if attempt is not None else existing[-1] if existing else 0
     if speaker is not None:
@@ -133,9 +133,12 @@ def _check(
     spec: JobSpec | None,
     rank: int | Literal["all"],
     attempt: int | None,
+    *,
+    live: bool,
     wait: bool,
 ) -> None:
     """Refuse what there is no log of; with `wait`, accept what may still come."""
+    later = "use -f to wait for one" if live else None
     existing = logs.attempts(folder)
     if attempt is not None and existing and attempt not in existing:
         raise UsageError(
@@ -149,15 +152,13 @@ def _check(
     if wait:
         return
     if not everywhere:
-        raise DdptopError(f"{folder.job} has no log yet", "use -f to wait for one")
+        raise DdptopError(f"{folder.job} has no log{' yet' if live else ''}", later)
     shown = existing[-1] if attempt is None else attempt
     there = logs.ranks(folder, shown)
     if rank != "all" and rank not in there:
         if rank == LAUNCHER:
-            raise DdptopError(
-                f"{folder.job} has no log for attempt {shown}", "use -f to wait for one"
-            )
-        remedy = f"ranks with one: {_listed(there)}" if there else "use -f to wait for one"
+            raise DdptopError(f"{folder.job} has no log for attempt {shown}", later)
+        remedy = f"ranks with one: {_listed(there)}" if there else later
         raise DdptopError(f"rank {rank} of {folder.job} has no log for attempt {shown}", remedy)
 
 

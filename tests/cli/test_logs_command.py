@@ -74,7 +74,7 @@ def test_where_lines_do_not_say_whose_they_are_all_are_shown(folder, capfdbinary
 
 
 def test_what_a_command_does_not_have_is_refused(folder):
-    with pytest.raises(DdptopError, match="horo has no log yet"):
+    with pytest.raises(DdptopError, match=r"horo has no log$"):
         logs.run(folder, None, False, 100, None, lambda: True)
     write(folder, 0, TAGGED)
     with pytest.raises(UsageError, match="horo has no rank 2") as refused:

@@ -296,6 +296,8 @@ def test_without_a_spec_the_ranks_are_those_with_a_log(folder):
 def test_no_log_yet_is_said(folder):
     for rank in (0, "all"):
         with pytest.raises(DdptopError, match="job has no log yet; use -f to wait for one"):
+            logs.run(folder, rank, False, 10, None, lambda: False)
+        with pytest.raises(DdptopError, match=r"job has no log$"):
             show(folder, rank)
 
 

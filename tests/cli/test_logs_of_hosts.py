@@ -141,7 +141,7 @@ def ended(ddptop_home: Path) -> RunFolder:
     return folder
 
 
-THERE = "may be on b: scp b:/state/members/train@1.1/logs/attempt-0/rank-3.log ."
+THERE = "may be on b: ssh b cat /state/members/train@1.1/logs/attempt-0/rank-3.log"
 
 
 def write_end(path: Path) -> None:
@@ -154,7 +154,14 @@ def test_a_log_that_was_not_fetched_names_its_place(ended: RunFolder, ddptop_cli
     said = f"ddptop: rank 3's log was not fetched completely; the rest {THERE}"
     shown = ddptop_cli("logs", "train", "-r", "3")
     assert (shown.returncode, shown.stdout) == (1, "")
-    assert shown.stderr.splitlines()[0] == said
+    assert shown.stderr.splitlines() == [
+        said,
+        "ddptop: rank 3 of train has no log for attempt 0; ranks with one: 0",
+    ]
+    ended.log_file(0, 0).rename(ended.path / "elsewhere")
+    shown = ddptop_cli("logs", "train", "-r", "3")
+    assert shown.stderr.splitlines() == [said, "ddptop: train has no log"]
+    (ended.path / "elsewhere").rename(ended.log_file(0, 0))
     write_end(ended.log_file(0, 3))
     shown = ddptop_cli("logs", "train", "-r", "3", "-n", "1")
     assert (shown.returncode, shown.stdout) == (0, "the end\n")

@@ -70,6 +70,21 @@ def cluster(tmp_path: Path) -> Iterator[Cluster]:
     return Cluster(tmp_path)
 
 
+def test_at_the_end_of_the_job_the_very_end_of_each_log_comes(cluster: Cluster):
+    """Also of one whose last megabyte has come in part, as that of the rank that failed."""
+    cluster.write("b", 4, b"a line\n" * 300_000 + b"ValueError: bad batch\n")
+    cluster.write("b", 5, b"five\n")
+
+    async def work() -> None:
+        cluster.fetcher.follow(0, 4)
+        await cluster.fetcher.look()
+        await cluster.fetcher.take_ends([0])
+
+    asyncio.run(work())
+    assert cluster.here(4).endswith(b"ValueError: bad batch\n")
+    assert cluster.here(5) == b"five\n"
+
+
 def test_the_logs_of_all_ranks_come_from_their_nodes(cluster: Cluster):
     cluster.write("a", 0, "zero\n")
     cluster.write("b", 4, "four\n")

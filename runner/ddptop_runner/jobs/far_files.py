@@ -48,8 +48,8 @@ class Far(msgspec.Struct, frozen=True):
         if folder is None:
             return None
         log = RunFolder(Path(folder)).log_file(attempt, rank)
-        host, is_away, _ = str(log).partition(":/")
-        return f"may be on {host}: scp {log} ." if is_away else f"may be in {log}"
+        host, is_away, path = str(log).partition(":/")
+        return f"may be on {host}: ssh {host} cat /{path}" if is_away else f"may be in {log}"
 
 
 class _Wish(msgspec.Struct):
@@ -184,8 +184,7 @@ def _folders(spec: JobSpec) -> dict[str, str]:
         if node.members is not None:
             path = f"{node.members}/{node_job_id(spec.job_id, index)}"
             is_away = placement.by == "ssh" and not is_here(node.host)
-            host = f"[{node.host}]" if ":" in node.host else node.host  # an IPv6 address
-            found[node.host] = f"{host}:{path}" if is_away else path
+            found[node.host] = f"{node.host}:{path}" if is_away else path
     return found
 
 

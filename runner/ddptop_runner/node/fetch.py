@@ -265,8 +265,11 @@ class Fetcher:
     async def take_ends(self, attempts: Collection[int], most_s: float = 10.0) -> None:
         """Fetch the ends of all logs of these attempts; what is not here by then never comes."""
         with contextlib.suppress(asyncio.TimeoutError):
-            work = (self._logs(attempt, {None}) for attempt in attempts)
-            await asyncio.wait_for(asyncio.gather(*work), most_s)
+            await asyncio.wait_for(asyncio.gather(*map(self._to_the_end, attempts)), most_s)
+
+    async def _to_the_end(self, attempt: int) -> None:
+        while await self._logs(attempt, {None}):
+            pass
 
     async def take_evidence(self, name: str, most_s: float = 20.0) -> None:
         """Fetch what each node kept under that name below `evidence/`.
@@ -287,8 +290,8 @@ class Fetcher:
 
     # -- logs --------------------------------------------------------------------------------------
 
-    async def _logs(self, attempt: int, ranks: Collection[int | None]) -> None:
-        """Fetch once from each node that has one of these logs."""
+    async def _logs(self, attempt: int, ranks: Collection[int | None]) -> bool:
+        """Fetch once from each node that has one of these logs; whether there is more."""
         where = f"logs/attempt-{attempt}"
         alone = [f"rank-{rank}.log" for rank in ranks if rank is not None]
         work = []
@@ -308,7 +311,7 @@ class Fetcher:
                     whole=True,
                 )
                 work.append(self._take(host, attempt, wanted))
-        await asyncio.gather(*work)
+        return any(await asyncio.gather(*work))
 
     def _known(self, where: str, names: Collection[str]) -> dict[str, tuple[int, int]]:
         found = {}
@@ -320,13 +323,15 @@ class Fetcher:
                 found[name] = (self._from[path], file.end)
         return found
 
-    async def _take(self, host: str, attempt: int, wanted: Wanted) -> None:
-        for piece in (await self._answer(host, wanted)).pieces:
+    async def _take(self, host: str, attempt: int, wanted: Wanted) -> bool:
+        answer = await self._answer(host, wanted)
+        for piece in answer.pieces:
             if not _RANK_LOG.fullmatch(piece.name):
                 continue
             self._home[attempt, piece.name] = host
             with contextlib.suppress(OSError, ValueError):
                 self._write(self._folder.path / wanted.where / piece.name, piece, host)
+        return answer.more and bool(answer.pieces)
 
     def _write(self, path: Path, piece: Piece, host: str) -> None:
         """Put a part of a log where it belongs.

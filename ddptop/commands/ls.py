@@ -7,7 +7,6 @@ import msgspec
 from ddptop.commands.unguarded import guard
 from ddptop.plain.output import put_clipped, put_json, say, table
 from ddptop.plain.slurm import queue_table
-from ddptop.view.listed import others
 from ddptop_runner.base.clock import utc_now
 from ddptop_runner.job.registry import is_recent, read_all
 from ddptop_runner.jobs.contract import DamagedRow, JobList, job_row
@@ -30,12 +29,11 @@ def run(show_all: bool, as_json: bool) -> int:
         put_json(JobList(jobs=rows, damaged=bad or msgspec.UNSET, slurm=shown))
         guard(views)
         return 0
-    if rows:
-        from ddptop.view.figures.jobs import (  # 20 ms, which JSON can do without
-            PlainJob,
-            plain_table,
-        )
+    # 20 ms, which JSON can do without
+    from ddptop.view.figures.jobs import PlainJob, plain_table
+    from ddptop.view.listed import others
 
+    if rows:
         now = utc_now()
         put_clipped(table(*plain_table([PlainJob(row, now) for row in rows], "ls")))
     if waiting := others(slurm or []):

@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 
 import pytest
-from ddptop.commands import ls, status
+from ddptop.commands import status
 from ddptop.draw import header
 from ddptop.plain.status_lines import job_line, job_lines
 from ddptop.view import words
 from ddptop.view.attention import attention
-from ddptop.view.figures.jobs import loss_cell
+from ddptop.view.figures.jobs import PlainJob, loss_cell, plain_table
 from ddptop.view.learning import LossTrend
 from ddptop.view.text import plain
 from tests.tui.fake_home import NOW, ago
@@ -83,6 +83,6 @@ def test_a_job_that_hangs_is_told_as_before() -> None:
     assert words.state_of(one, NOW) == words.job_state("hung")
     assert "‖ hung" in plain(header.header_lines(one, NOW, 160, FALLING)[0])
     assert job_status(one).pause.state == "hung"
-    assert ls._cells(job_row(one))[1] == "hung"
-    assert ls._cells(job_row(view(None)))[1] == "running"
-    assert ls._cells(job_row(view("stalled")))[1].startswith("stalled ")
+    rows = [PlainJob(job_row(each), NOW) for each in (one, view(None), view("stalled"))]
+    states = [row[1] for row in plain_table(rows, "ls")[1]]
+    assert states[:2] == ["hung", "running"] and states[2].startswith("stalled ")

@@ -7,11 +7,11 @@ values lead to no findings.
 from __future__ import annotations
 
 import math
-import statistics
 from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
 
+from ddptop_runner.base.median import median as middle_of
 from ddptop_runner.base.units import is_or_are, name_gpus, name_ranks, size, span
 from ddptop_runner.judge.alerts import Finding
 from ddptop_runner.judge.balance.rank_devices import is_own, where_mostly
@@ -119,7 +119,7 @@ def _data_parallel(placement: Placement) -> list[Finding]:
         return []
     first = known.index(max(known))
     rest = [used for place, used in enumerate(known) if place != first]
-    usual = statistics.median(rest)
+    usual = middle_of(rest)
     fuller = known[first] >= FULLER * usual and known[first] - usual >= FULLER_BYTES
     together = sum(busy) > TOGETHER_PERCENT and min(busy) > IDLE_PERCENT
     if not (fuller and together and max(rest) <= EVEN * min(rest)):
@@ -382,7 +382,7 @@ def _device(gpu: GpuSample, job: str) -> Device:
 def median(values: Iterable[float | None]) -> float | None:
     """The median of the known values; None without any."""
     known = [value for value in values if value is not None]
-    return statistics.median(known) if known else None
+    return middle_of(known) if known else None
 
 
 # -- words -----------------------------------------------------------------------------------------

@@ -14,7 +14,7 @@ import msgspec
 
 from ddptop.commands.launch import become_attach, describe
 from ddptop.plain.output import is_terminal, put, say
-from ddptop_runner.base.errors import UsageError
+from ddptop_runner.base.errors import DdptopError, UsageError
 from ddptop_runner.base.start import own_command
 from ddptop_runner.job.registry import is_there
 from ddptop_runner.jobs import launch as launcher
@@ -117,7 +117,14 @@ def use(request: LaunchRequest, found: Allocation, options: Mapping[str, Any]) -
         if (why := why_no_requeue(counts, options["max_requeues"])) is not None:
             say(f"ddptop: {before.job} is not continued: {why}")
             return NOT_WORTH_REQUEUEING
-    plan = prepare_hosts(request) if request.hosts else launcher.prepare(request, os.environ)
+    try:
+        plan = prepare_hosts(request) if request.hosts else launcher.prepare(request, os.environ)
+    except DdptopError as error:
+        if before is None or options["dry_run"]:
+            raise
+        say(f"ddptop: {error}")
+        holder = slurm_holder.JobHolder(before.folder, found, options["max_requeues"])
+        return holder.give_back(before)
     if options["dry_run"]:
         put(describe(plan))
         return 0

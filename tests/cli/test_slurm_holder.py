@@ -182,6 +182,19 @@ def test_a_spent_budget_ends_a_job_that_slurm_requeued(ddptop_home, batch):
     assert "held is not continued: it was requeued 1 times (--max-requeues 1)" in batch.said()
 
 
+def test_a_requeued_job_whose_nodes_are_not_ready_is_requeued_again(ddptop_home, batch):
+    from tests.runner.builders import put_job
+
+    put_job("held", {"state": "running"}, slurm_job="41")
+    (batch.folder / "train.py").unlink()
+    for _ in range(3):
+        assert batch(SLURM_RESTART_COUNT="1").wait(timeout=20) == 143
+    assert batch.calls().count("scontrol requeue 41") == 3
+    assert "no script train.py" in batch.said()
+    assert batch(SLURM_RESTART_COUNT="1").wait(timeout=20) == 93
+    assert "held is not continued: no progress since 3 requeues" in batch.said()
+
+
 REFUSED = {
     # variables: words of the line
     "no devices": (

@@ -240,6 +240,14 @@ class JobHolder:
                 return self._leave()
         return STATUSES.get(view.state, 1)
 
+    def give_back(self, view: JobView) -> int:
+        """Requeue a job that cannot continue on these nodes; the exit status of the batch step."""
+        if (why := self._count(view)) is not None:
+            say(f"{view.job} is not continued: {why}")
+            return NOT_WORTH_REQUEUEING
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)  # until its begin time is moved
+        return self._leave() if self._requeue(f"{view.job} cannot continue here") else 1
+
     # -- the time limit ----------------------------------------------------------------------------
 
     def _on_time_limit(self) -> None:

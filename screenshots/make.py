@@ -102,8 +102,8 @@ async def take_two_ranks() -> None:
     await take("job", DdptopApp("gpt-small"), "ddptop attach gpt-small")
     await take("failed", DdptopApp("finetune"), "ddptop attach finetune")
     await take("story", DdptopApp("finetune"), "ddptop attach finetune", "e")
-    form = [*"train.py", "enter", *"--steps 2000 --lr 1e-3", "tab", "2", "tab", "tab", *"gpt-long"]
-    keys = ["space" if key == " " else key for key in form]
+    form = [*"train.py", "enter", *"--steps 2000 --lr 1e-3", "tab", "tab", "2"]
+    keys = ["space" if key == " " else key for key in [*form, "tab", "tab", *"gpt-long"]]
     await take("launch", DdptopApp(), "ddptop", "n", *keys)
     moment = ReplayWanted("gpt-small")
     await take("replay", DdptopApp(opening=moment), "ddptop replay gpt-small", *["right"] * 38)

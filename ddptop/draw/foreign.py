@@ -100,8 +100,9 @@ def unreadable_line(unreadable: Sequence[Unreadable], cells: int) -> Line:
     number = "1 process" if len(unreadable) == 1 else f"{len(unreadable)} processes"
     head = line((f" i {number}{of} cannot be inspected: ", "dim"))
     more = line(("  ", ""), (key("view.unseen"), "busy"), (" shows why ", "dim"))
-    reason = clip(unreadable[0].reason or "no permission", cells - width(head) - width(more))
-    return fit((*head, (reason, "dim"), *more), cells)
+    reason = (unreadable[0].reason or "no permission").removeprefix("cannot be inspected, ")
+    said = clip(reason, cells - width(head) - width(more))
+    return fit((*head, (said, "dim"), *more), cells)
 
 
 def damaged_line(damaged: Sequence[tuple[str, str]], cells: int) -> Line:

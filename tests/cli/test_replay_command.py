@@ -9,11 +9,11 @@ import pytest
 from ddptop.commands import watch
 from ddptop.commands.replay import moment, run, span_of
 from tests.runner.builders import make_snapshot, make_spec
+from tests.tui.fake_foreign import foreign_job
 
 from ddptop_runner.base.clock import utc_from_unix
 from ddptop_runner.base.errors import DdptopError, UsageError
 from ddptop_runner.base.paths import RunFolder, run_folder
-from ddptop_runner.foreign.types import ForeignJob
 from ddptop_runner.job.registry import read_job
 from ddptop_runner.model.snapshot import RankSample, encode
 from ddptop_runner.model.spec import write_spec
@@ -114,9 +114,8 @@ def test_the_span_is_that_of_samples_and_events(ddptop_home) -> None:
 
 
 def test_of_a_foreign_job_nothing_is_recorded(ddptop_home, monkeypatch) -> None:
-    stranger = object.__new__(ForeignJob)
-    object.__setattr__(stranger, "name", "torchrun-77")
+    stranger = foreign_job("torchrun", 1, pid=77)
     monkeypatch.setattr(watch, "find", lambda target: stranger)
     with pytest.raises(DdptopError, match="ddptop did not start it") as refused:
-        run("torchrun-77", None, readonly=False, terminal=True)
-    assert refused.value.hint == "run ddptop watch torchrun-77 to see it live"
+        run("torchrun:77", None, readonly=False, terminal=True)
+    assert refused.value.hint == "run ddptop watch torchrun:77 to see it live"

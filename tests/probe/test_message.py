@@ -74,13 +74,12 @@ def test_what_is_unknown_is_null(env: pytest.MonkeyPatch) -> None:
 def test_nan_is_a_state_beside_null(env: pytest.MonkeyPatch) -> None:
     record, optimizer = Recorder(), Optimizer()
     for loss in (1.0, float("nan")):
-        record.backwards += 1
-        record.saw_loss(loss)
+        record.passed(loss)
         record.stepped(optimizer)
     for _ in range(3):
         record.metric("lr", 0.5)
     record.metric("norm", float("inf"))
-    data = sender.encode(sender.Sender(record).message())
+    data = sender.encode(sender.Sender(record).message(record.take_loss_range()))
     json.loads(data, parse_constant=lambda name: pytest.fail(f"{name} in JSON"))
     message = decode_message(data)
     assert message is not None
@@ -146,8 +145,7 @@ def test_what_could_not_be_sent_is_sent_later(env: pytest.MonkeyPatch, tmp_path:
     record, optimizer = Recorder(), Optimizer()
     speaker = sender.Sender(record)
     for loss in (3.0, 1.0):
-        record.backwards += 1
-        record.saw_loss(loss)
+        record.passed(loss)
         record.stepped(optimizer)
         speaker.tick()
         assert record.dirty

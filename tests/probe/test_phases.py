@@ -40,13 +40,14 @@ class Watched:
         return [(*frame, 41) for frame in self.stack]
 
     def step(self) -> None:
-        self.record.backwards += 1
-        self.record.optimizer_steps += 1
-        self.record.backwards_at_step = self.record.backwards
-        self.record.batches_at_step = self.record.batches
-        steps = self.record.steps + 1
-        self.record.progress = (steps, self.now_t, None)
-        self.record.first_progress = self.record.first_progress or (steps, self.now_t, None)
+        self.record.passed(None)
+        self.record.stepped(self)
+        self.progressed()
+
+    def progressed(self) -> None:
+        progress = self.record.progress = (self.record.steps, self.now_t, None)
+        if self.record.steps == 1:
+            self.record.first_progress = progress
 
     def batch(self, count: int = 1, *, gradient: bool) -> None:
         self.record.batches = (self.record.batches or 0) + count
@@ -99,7 +100,7 @@ def test_data_is_waited_for_at_two_looks_at_the_same_batch(watched: Watched) -> 
     watched.batch(gradient=True)
     assert watched.after(1.0, *LOADER, TRAIN) == "steps"
     watched.batch(gradient=True)
-    watched.record.backwards += 1
+    watched.record.passed(1.0)
     assert watched.after(0.25, *LOADER, TRAIN) == "steps"
     assert watched.after(0.25, *LOADER, TRAIN) == "data"
     since_t = watched.phases.since_t
@@ -141,7 +142,7 @@ def test_batches_without_gradients_are_an_evaluation(watched: Watched) -> None:
     assert watched.after(0.25, *LOADER, TRAIN) == "evaluation"
     watched.batch(gradient=True)
     assert watched.after(0.25) == "evaluation"  # two batches and no backward pass
-    watched.record.backwards += 1
+    watched.record.passed(1.0)
     assert watched.after(0.25) == "steps"
     watched.step()
     watched.after(0.1)
@@ -151,13 +152,14 @@ def test_batches_without_gradients_are_an_evaluation(watched: Watched) -> None:
 def test_batches_of_an_accumulated_step_are_none(watched: Watched) -> None:
     for _ in range(8):
         watched.batch(gradient=True)
-        watched.record.backwards += 1
+        watched.record.passed(1.0)
         assert watched.after(0.5) == "steps"
 
 
-def test_without_an_optimizer_batches_say_nothing(watched: Watched) -> None:
-    watched.record.optimizer_steps = 0  # progress by reports alone
-    watched.record.backwards, watched.record.backwards_at_step = 0, -1
+def test_without_an_optimizer_batches_say_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    watched = Watched(monkeypatch, steps=0)
+    watched.record.reported(1, None, has_loss=False)
+    watched.progressed()
     watched.batch(10, gradient=True)
     assert watched.after(1.0) == "steps"
 

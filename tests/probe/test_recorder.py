@@ -5,7 +5,13 @@ import gc
 import pytest
 
 from ddptop_runner.probe.losses import BY_FRAMEWORK
-from ddptop_runner.probe.recorder import LEADER_PATIENCE_STEPS, MAX_PENDING_LOSSES, Recorder
+from ddptop_runner.probe.recorder import (
+    AWAITED,
+    LEADER_PATIENCE_STEPS,
+    MAX_LOSSES,
+    MAX_PENDING_LOSSES,
+    Recorder,
+)
 
 
 class Optimizer:
@@ -21,11 +27,14 @@ class Custom(LBFGS):
 
 
 def train(record: Recorder, optimizer: object, *losses: object) -> None:
+    before = record.backwards
     for loss in losses:
-        record.backwards += 1
-        if loss is not None:
-            record.saw_loss(loss)
+        record.passed(loss)
+        assert record.has_passed
+    assert record.backwards == before + len(losses)
     record.stepped(optimizer)
+    assert record.backwards == before + len(losses) and not record.has_passed
+    record.settle()
 
 
 def loss_of(record: Recorder) -> object:
@@ -42,6 +51,45 @@ def test_a_step_is_an_optimizer_call_with_a_backward_pass_since_its_last() -> No
         assert record.steps == expected
     assert record.latest_loss == (1.5, "ok", 3, "probe", 1, None)
     assert (record.loss_sum, record.loss_n) == (4.5, 3)
+
+
+def test_a_run_of_plain_steps_counts_as_any_others() -> None:
+    records, optimizers = [Recorder(), Recorder()], [Optimizer(), Optimizer()]
+    for losses in ([1.0], [2.0], [3.0], [4.0, 5.0], [6.0], [7.0], [None], [8.0], [9.0]):
+        for record, optimizer in zip(records, optimizers, strict=True):
+            train(record, optimizer, *losses)
+            if record is records[1]:
+                record.end_run()
+            if losses == [7.0]:
+                other = Optimizer()
+                record.passed(70.0)
+                record.stepped(other)
+                record.stepped(optimizer)
+                del other
+    plain, general = records
+    assert plain._alone is not general._alone and plain.plain_loss is AWAITED
+    plain.end_run()
+    for name in (
+        *("steps", "backwards", "optimizer_steps", "usual_backwards", "latest_loss", "loss_sum"),
+        *("loss_n", "loss_range", "bad_since", "last_good_loss"),
+    ):
+        assert getattr(plain, name) == getattr(general, name), name
+    seen = [
+        [
+            (one.iteration, one.steps, one.shares, one.alternates)
+            for one in record._optimizers.values()
+        ]
+        for record in records
+    ]
+    assert seen[0] == seen[1]
+
+
+def test_losses_that_no_sender_takes_cost_no_memory() -> None:
+    record = Recorder()
+    for _ in range(MAX_LOSSES + 9):
+        record.set_loss(1.0, 1, "api")
+    record.settle()
+    assert record.loss_n == MAX_LOSSES
 
 
 def test_one_optimizer_per_parameter_makes_one_iteration() -> None:
@@ -103,9 +151,9 @@ def test_accumulated_losses_are_a_sum_where_they_were_divided_by_their_number(
             assert record.awaits_divisor == (number == 1)
             if record.awaits_divisor:
                 record.divisor = divisor
-            record.backwards += 1
-            record.saw_loss(part)
+            record.passed(part)
         record.stepped(optimizer)
+        record.settle()
         assert record.latest_loss == (loss, "ok", step, "probe", 3, kind)
     train(record, optimizer, 5.0)
     assert record.latest_loss == (5.0, "ok", 3, "probe", 1, None)
@@ -140,8 +188,7 @@ def test_optimizers_of_phases_that_follow_each_other_are_not_told_apart() -> Non
 def test_optimizers_that_share_a_backward_pass_are_not_told_apart(order: tuple[int, ...]) -> None:
     record, optimizers = Recorder(), [Optimizer() for _ in range(3)]
     for step in range(4):
-        record.backwards += 1
-        record.saw_loss(2.0)
+        record.passed(2.0)
         # which of them is the first may change
         for index in range(3) if step % 2 else order:
             record.stepped(optimizers[index])
@@ -159,10 +206,11 @@ def test_so_many_optimizers_are_told_apart_and_no_more() -> None:
 def test_batches_of_a_framework_are_steps_and_leave_no_loss_behind() -> None:
     record = Recorder()
     for count in (1, 1, 4):
-        record.backwards += 1
-        record.saw_loss(1.0)
+        record.passed(1.0)
         record.batches_ended(count)
-    assert record.steps == 6 and record.pending_losses == 0 and record.latest_loss is None
+    record.settle()
+    assert record.steps == 6 and not record.has_passed and record.latest_loss is None
+    assert record.backwards == 3 and record.optimizer_steps == 0
     assert record.first_progress[0] == 1
 
 
@@ -179,7 +227,7 @@ def test_unseen_steps_are_looked_for_after_the_usual_number_of_backward_passes()
         train(record, optimizer, *[1.0] * parts)
         record.stepped(optimizer)  # a second hook of the same step changes nothing
         assert record.usual_backwards == parts
-    record.backwards += 1
+    record.passed(1.0)
     record.found_steps([optimizer], 1, 0)
     assert record.usual_backwards == 1
 
@@ -203,9 +251,9 @@ def test_what_is_not_finite_is_a_state_and_no_number(value: float, state: str) -
 
 def test_a_skipped_step_keeps_its_loss_from_the_next() -> None:
     record, optimizer = Recorder(), Optimizer()
-    record.backwards += 1
-    record.saw_loss(float("inf"))
+    record.passed(float("inf"))
     record.step_skipped()
+    record.settle()
     assert record.latest_loss == (None, "inf", 0, "probe", 1, None) and record.progress is None
     train(record, optimizer, 2.0)
     record.step_skipped()
@@ -215,10 +263,11 @@ def test_a_skipped_step_keeps_its_loss_from_the_next() -> None:
 def test_endless_backward_passes_without_a_step_cost_no_memory_and_give_no_loss() -> None:
     record = Recorder()
     for _ in range(MAX_PENDING_LOSSES * 3):
-        record.backwards += 1
-        record.saw_loss(1.0)
-    assert len(record._pending) <= MAX_PENDING_LOSSES
+        record.passed(1.0)
+    assert len(record.passes) <= MAX_PENDING_LOSSES
+    assert record.backwards == MAX_PENDING_LOSSES * 3
     record.stepped(Optimizer())
+    record.settle()
     assert record.steps == 1 and record.latest_loss is None
 
 
@@ -273,7 +322,7 @@ def test_reports_do_not_count_beside_an_optimizer() -> None:
 def test_the_scripts_own_loss_wins() -> None:
     record, optimizer = Recorder(), Optimizer()
     train(record, optimizer, 1.0)
-    record.script_reports_loss = True
+    record.reported(None, None, has_loss=True)
     record.set_loss(9.0, record.steps, "api")
     train(record, optimizer, 1.0, 2.0)
     assert record.latest_loss[:4] == (9.0, "ok", 1, "api")

@@ -64,7 +64,7 @@ def forward(parts: TimeParts, logger: Logger, iteration: int, wait_s: float) -> 
         "backward_compute_comm_overlap_time": hidden_ns,
     }
     logger.set_runtime_stats_and_log()
-    parts._record.backwards += 1
+    parts._record.passed(None)
 
 
 def waited(parts: TimeParts, steps: int, *, holds_thread: bool) -> float | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import math
 from collections.abc import Callable
 from pathlib import Path
@@ -10,6 +11,8 @@ from typing import Any
 import pytest
 
 from ddptop_runner.model.probe_message import ProbeMessage
+from ddptop_runner.probe.hooks import BACKWARD, Hooks
+from ddptop_runner.probe.recorder import Recorder
 
 from .conftest import Rank, lines
 
@@ -249,3 +252,19 @@ def test_news_come_while_the_next_step_is_slow(
     assert rank.receiver.messages[-1].steps == 3
     assert rank.receiver.messages[-1].loss == pytest.approx(loss, rel=1e-6)
     process.communicate("\n")
+
+
+def test_a_backward_pass_of_another_torch_is_seen_as_well() -> None:
+    torch = pytest.importorskip("torch")
+    assert tuple(inspect.signature(torch.autograd.backward).parameters) == BACKWARD
+    record, given = Recorder(), []
+
+    def original(*args: Any, **kwargs: Any) -> str:
+        given.append((args, kwargs))
+        return "done"
+
+    backward = Hooks(torch, record)._wrap_backward(original)
+    loss = torch.ones((), requires_grad=True) * 2
+    assert backward(loss, None, added=1) == backward(tensors=loss) == "done"
+    assert given == [((loss, None), {"added": 1}), ((), {"tensors": loss})]
+    assert record.passes == [2.0, 2.0]

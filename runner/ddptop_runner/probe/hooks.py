@@ -18,9 +18,10 @@ import weakref
 from _thread import get_ident
 
 from . import identity, losses, recorder, saves, time_parts
+from .recorder import AWAITED
 
-NO_GRADIENT = (None,)
-"""How Tensor.backward passes on that it was called without a gradient."""
+BACKWARD = ("tensors", "grad_tensors", "retain_graph", "create_graph", "grad_variables", "inputs")
+"""The parameters of torch.autograd.backward."""
 
 
 class Hooks:
@@ -30,6 +31,7 @@ class Hooks:
         self.torch = torch
         self.record = record
         self._training_thread = get_ident()
+        self._is_compiling = _is_compiling(torch)
         self._dispatch_modes = torch._C._len_torch_dispatch_stack
         self.scalers = losses.Scalers(torch, record, self._guarded)
         self._divisions = losses.Divisions()
@@ -37,7 +39,7 @@ class Hooks:
         self._steps_at_last_look = 0
         self._unseen_in_a_row = 0
         self._losses_at_last_find = 0
-        self._saves = saves.Saves(record, is_own, _is_compiling(torch))
+        self._saves = saves.Saves(record, is_own, self._is_compiling)
         self.parts = time_parts.TimeParts(torch, record)
         self._patched = []
         """[(owner, name, original, what is in its place)]"""
@@ -54,7 +56,7 @@ class Hooks:
             return
         torch = self.torch
         for patch in (
-            lambda: self._patch(torch.autograd, "backward", self._backward),
+            lambda: self._patch(torch.autograd, "backward", self._wrap_backward),
             lambda: self.arm_scaler(torch.amp.GradScaler),
             self._arm_step,
             lambda: self._patch(torch.optim.Optimizer, "_patch_step_function", self._register),
@@ -94,13 +96,13 @@ class Hooks:
 
     def arm_deepspeed(self, engine):
         """DeepSpeed scales fp16 losses itself: take the loss that the script hands over."""
-        self.scalers.is_any = True
+        self.record.is_scaled = True
         self._patch(engine, "backward", self.scalers.deepspeed_backward)
         self._patch(engine, "step", self.scalers.deepspeed_step)
 
     def arm_apex(self, module):
         """The same for apex, as far as its scalers still exist."""
-        self.scalers.is_any = True
+        self.record.is_scaled = True
         for name in losses.APEX_SCALERS.get(module.__name__, ()):
             if hasattr(module, name):
                 self._patch(getattr(module, name), "backward", self.scalers.apex_backward)
@@ -115,7 +117,7 @@ class Hooks:
 
     def _guarded(self, function):
         """`function`, silent while compiling; what it raises reaches the script only if its own."""
-        is_compiling = _is_compiling(self.torch)
+        is_compiling = self._is_compiling
 
         def guarded(*args):
             if not is_compiling():
@@ -127,74 +129,95 @@ class Hooks:
 
         return guarded
 
-    def _backward(self, original):
-        is_compiling, tensor_type = _is_compiling(self.torch), self.torch.Tensor
-        saw, saw_plain = self.saw_backward, self.saw_plain_backward
-        unseen, modes = self.torch._C.DisableTorchFunction, self.torch._C._len_torch_function_stack
+    def _wrap_backward(self, original):
+        code = getattr(original, "__code__", None)
+        if code is not None and code.co_varnames[: code.co_argcount] == BACKWARD:
+            return self._backward(original)
+        look = self._backward(lambda *arguments: None)
 
-        def backward(*args, **kwargs):
-            if not is_compiling():
-                try:
-                    if args[1:2] == NO_GRADIENT and type(args[0]) is tensor_type and not modes():
-                        saw_plain(args[0])
-                    else:
-                        with unseen():
-                            saw(args, kwargs)
-                except Exception as error:
-                    if not is_own(error):
-                        raise
+        def backward(*args, **kwargs):  # of another torch than the ones known
+            look(*args[:2], **{name: kwargs[name] for name in BACKWARD[:2] if name in kwargs})
             return original(*args, **kwargs)
 
         return backward
 
-    def saw_plain_backward(self, tensor):
-        """`saw_backward` for what nearly all scripts do: the fewest steps that a loss needs."""
-        if self.scalers.is_any or not tensor.is_cpu:
-            self.saw_backward((tensor,), {})
-            return
-        record = self.record
-        if record.backwards - record.backwards_at_step >= record.usual_backwards:
-            self.find_unseen_steps()
-        record.backwards += 1
-        if tensor.numel() == 1 and not record.script_reports_loss and not self._dispatch_modes():
-            if record.awaits_divisor:
-                record.divisor = self._divisions.of(tensor, False)
-            record.saw_loss(tensor.item())
+    def _backward(self, original):
+        torch, record = self.torch, self.record
+        is_traced, tensor_type = _is_traced(torch), torch.Tensor
+        function_modes, dispatch_modes = torch._C._len_torch_function_stack, self._dispatch_modes
+        saw, unseen = self.saw_backward, torch._C.DisableTorchFunction
 
-    def saw_backward(self, args, kwargs):
+        def backward(
+            tensors,
+            grad_tensors=None,
+            retain_graph=None,
+            create_graph=False,
+            grad_variables=None,
+            inputs=None,
+        ):
+            if not is_traced():
+                try:
+                    if function_modes() or type(tensors) is not tensor_type:
+                        with unseen():
+                            saw(tensors, grad_tensors)
+                    elif (
+                        record.plain_loss is AWAITED
+                        and grad_tensors is None
+                        and not record.is_scaled
+                        and tensors.is_cpu
+                        and not dispatch_modes()
+                    ):
+                        record.plain_loss = tensors.item()
+                    else:
+                        saw(tensors, grad_tensors)
+                except Exception as error:
+                    if not is_own(error):
+                        raise
+            return original(
+                tensors, grad_tensors, retain_graph, create_graph, grad_variables, inputs
+            )
+
+        return backward
+
+    def saw_backward(self, tensor, gradient):
         """Count a backward pass and keep its loss, if it has one that can be read."""
-        tensor = args[0] if args else kwargs.get("tensors")
         if isinstance(tensor, (tuple, list)):
             tensor = tensor[0] if len(tensor) == 1 else None
         is_tensor = isinstance(tensor, self.torch.Tensor)
-        on_cuda = is_tensor and tensor.is_cuda
-        if on_cuda and losses.is_capturing(self.torch):
+        if self._is_compiling() or (
+            is_tensor and tensor.is_cuda and losses.is_capturing(self.torch)
+        ):
             return
         record = self.record
-        if record.backwards - record.backwards_at_step >= record.usual_backwards:
-            self.find_unseen_steps()
-        record.backwards += 1
-        if record.script_reports_loss or not is_tensor:
-            return
-        gradient = args[1] if len(args) > 1 else kwargs.get("grad_tensors")
+        if record.plain_loss is not AWAITED:
+            record.end_run()
+            if len(record.passes) >= record.usual_backwards:
+                self.find_unseen_steps()
+        record.passed(self._loss_of(tensor, gradient) if is_tensor else None)
+
+    def _loss_of(self, tensor, gradient):
+        """The loss of a backward pass, None where it has none that can be read."""
+        record = self.record
+        if record.script_reports_loss:
+            return None
         if isinstance(gradient, (tuple, list)) and all(item is None for item in gradient):
             gradient = None
         if gradient is not None:  # an inner pass, as of activation checkpointing: no loss
-            return
+            return None
         whole, divisor = tensor, 1
         if self.scalers.handed_over:
             tensor, divisor = self.scalers.handed_over.pop()
-            on_cuda = tensor.is_cuda
         elif self.scalers.labels:
             # a scaled loss that went through more arithmetic is nothing a person would know
             tensor = getattr(tensor, losses.UNSCALED, None)
             if tensor is None:
-                return
-        loss = self.read(tensor, on_cuda)
-        if loss is not None:
-            if self.record.awaits_divisor:
-                self.record.divisor = self._divisions.of(whole, tensor is not whole)
-            self.record.saw_loss(loss if divisor == 1 else loss / divisor)
+                return None
+        loss = self.read(tensor)
+        if loss is None:
+            return None
+        if record.awaits_divisor:
+            record.divisor = self._divisions.of(whole, tensor is not whole)
+        return loss if divisor == 1 else loss / divisor
 
     def find_unseen_steps(self):
         """Count the steps that no hook has seen, once there were several in a row.
@@ -211,10 +234,10 @@ class Hooks:
                 is_first = self._unseen_in_a_row == IN_A_ROW
                 count = IN_A_ROW if is_first else 1
                 record.found_steps(changed, count, self._losses_at_last_find)
-            self._losses_at_last_find = record.pending_losses
+            self._losses_at_last_find = len(record.passes)
         self._steps_at_last_look = record.optimizer_steps
 
-    def read(self, tensor, on_cuda):
+    def read(self, tensor):
         """A float from the CPU, a detached tensor from CUDA, None from anything else."""
         torch = self.torch
         kind = type(tensor)
@@ -225,7 +248,7 @@ class Hooks:
             return None
         if tensor.numel() != 1 or self._dispatch_modes():
             return None
-        if on_cuda:
+        if tensor.is_cuda:
             return tensor.detach()
         return float(tensor.item()) if tensor.is_cpu else None
 
@@ -241,10 +264,10 @@ class Hooks:
         return _patch_step_function
 
     def _arm_step(self):
-        is_compiling, stepped = _is_compiling(self.torch), self.record.stepped
+        is_traced, stepped = _is_traced(self.torch), self.record.stepped
 
         def after_step(optimizer, args, kwargs):
-            if not is_compiling():
+            if not is_traced():
                 try:
                     stepped(optimizer)
                 except Exception as error:
@@ -288,18 +311,18 @@ class Hooks:
                 record.batches = 0
             # in another thread it is a prefetch
             is_here = get_ident() == (record.step_thread or thread)
-            has_gradient = grad_enabled()
-            if is_here and has_gradient:
+            if is_here and grad_enabled():
                 start_s = clock()
                 try:
                     batch = original(loader)
                 finally:
                     record.data_wait_s = (record.data_wait_s or 0.0) + clock() - start_s
+                record.is_batch_without_gradient = False
             else:
                 batch = original(loader)
+                if is_here:
+                    record.is_batch_without_gradient = True
             record.batches += 1
-            if is_here:
-                record.is_batch_without_gradient = not has_gradient
             return batch
 
         return next_data
@@ -318,6 +341,11 @@ def is_own(error):
 def _is_compiling(torch):
     """torch.compiler.is_compiling, which the compiler takes for a constant."""
     return getattr(torch.compiler, "is_compiling", None) or (lambda: False)
+
+
+def _is_traced(torch):
+    """torch.compiler.is_dynamo_compiling, which the compiler takes for a constant; it is quick."""
+    return getattr(torch.compiler, "is_dynamo_compiling", None) or _is_compiling(torch)
 
 
 def _hide_from_dynamo(torch, names):

@@ -46,8 +46,6 @@ class Scalers:
         self._torch = torch
         self._record = record
         self._guard = guard
-        self.is_any = False
-        """Whether any loss was ever scaled: those passed to backward are then not the script's."""
         self.labels = False
         """Whether any scaled loss was labelled."""
         self.handed_over = []
@@ -95,7 +93,7 @@ class Scalers:
         def step(engine, *args, **kwargs):
             before = (engine.__dict__.get("global_steps"), engine.__dict__.get("skipped_steps"))
             result = original(engine, *args, **kwargs)
-            if record.backwards != record.backwards_at_step:
+            if record.has_passed:
                 note(engine, *before)
             return result
 
@@ -130,7 +128,8 @@ class Scalers:
         if isinstance(outputs, self._torch.Tensor):
             outputs, scaled = (outputs,), (scaled,)
         if isinstance(outputs, (tuple, list)):
-            self.labels = self.is_any = True
+            self.labels = True
+            self._record.is_scaled = True
             for before, after in zip(outputs, scaled):
                 setattr(after, UNSCALED, before.detach())
 

@@ -339,7 +339,7 @@ class Phases:
         """Whether batches are taken without gradients, or without any backward pass."""
         record = self._record
         taken = (record.batches or 0) - (record.batches_at_step or 0)
-        if record.backwards != max(record.backwards_at_step, 0):
+        if record.has_passed:
             return False
         if record.is_batch_without_gradient:
             return taken > 0

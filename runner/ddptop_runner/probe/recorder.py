@@ -12,6 +12,8 @@ import os
 import time
 import weakref
 from _thread import get_ident
+from collections import deque
+from typing import Any
 
 MAX_PENDING_LOSSES = 1024
 """More backward passes than this without a step, and the next step has no loss."""
@@ -27,6 +29,25 @@ MAX_NAME_LENGTH = 32
 MAX_OPTIMIZERS = 8
 """Optimizers reported separately."""
 
+MAX_LOSSES = 100000
+"""So many losses wait for a sender that does not run."""
+
+TOO_MANY = object()
+"""Stands for the losses of more backward passes than are kept."""
+
+NOT_LOOKED_UP = -1
+
+AWAITED = object()
+"""Stands for the loss of the next backward pass."""
+
+PLAIN = ("probe", 1, None)
+"""Source of a loss, backward passes that it is made of, and how: see `Recorder.latest_loss`."""
+
+
+def _nobody():
+    """No optimizer."""
+
+
 boottime_s = (
     functools.partial(time.clock_gettime, time.CLOCK_BOOTTIME)
     if hasattr(time, "CLOCK_BOOTTIME")
@@ -39,17 +60,16 @@ class _Optimizer:
     """What is known of one optimizer."""
 
     __slots__ = (
-        *("alternates", "backwards", "first_loss_only", "iteration", "loss", "name", "ref"),
-        *("shares", "steps"),
+        *("alternates", "first_loss_only", "iteration", "loss", "more_steps", "name", "ref"),
+        "shares",
     )
 
     def __init__(self, optimizer, number):
         self.ref = weakref.ref(optimizer)
-        self.backwards = 0
-        """Backward passes of the process at this optimizer's last step."""
         self.iteration = 0
         """The iteration of its last step."""
-        self.steps = 0
+        self.more_steps = 0
+        """How many more steps than iterations it has made."""
         self.loss = None
         """Of its last step; known only where there are several."""
         self.alternates = False
@@ -60,6 +80,11 @@ class _Optimizer:
         # LBFGS evaluates its closure several times in one step: the first loss is the step's
         self.first_loss_only = any(kind.__name__ == "LBFGS" for kind in type(optimizer).__mro__)
 
+    @property
+    def steps(self):
+        """Its steps so far."""
+        return self.iteration + self.more_steps
+
 
 class Recorder:
     """Counts steps and keeps the latest loss.
@@ -67,22 +92,28 @@ class Recorder:
     A step is a call of an optimizer with at least one backward pass since its last one. Steps of
     several optimizers (GAN, one optimizer per parameter) make one iteration, until one of them
     steps again.
+
+    Nearly all trainings are one run of plain steps: always the same optimizer, after one backward
+    pass whose loss is a float. There a step is an iteration, other counts are kept as their
+    difference to it, losses wait for the sender, and the rest is looked up once per datagram.
     """
 
     def __init__(self, on_first_news=None):
+        self.is_scaled = False
+        """Whether any loss was ever scaled: those passed to backward are then not the script's."""
         self.begin(on_first_news)
 
     def begin(self, on_first_news):
         """Know nothing, as at the start of a process; the hooks keep this same object."""
         self.dirty = False
         """Whether something is new since the sender looked."""
-        self.backwards = 0
-        self.backwards_at_step = -1
-        """Backward passes at the last step of any optimizer."""
-        self.usual_backwards = 1
+        self.passes = []
+        """The losses of the backward passes since the last step of any optimizer, as `passed`
+        takes them."""
+        self.plain_loss = None
+        """During a run of plain steps that of the backward pass since the last, or AWAITED."""
+        self.usual_backwards = 0
         """Backward passes of the last step: before as many again, no step is missed."""
-        self.optimizer_steps = 0
-        """Counted steps of all optimizers together."""
         self.progress = None
         """(iterations, CLOCK_BOOTTIME, `data_wait_s`) at the last; None before the first."""
         self.first_progress = None
@@ -90,7 +121,7 @@ class Recorder:
         self.latest_loss = None
         """(value or None, "ok" | "nan" | "inf", step, "probe" | "api", backward passes that it is
         made of or None, "sum" | "mean" of them or None with one)."""
-        self.divisor = None
+        self.divisor = NOT_LOOKED_UP
         """What the losses of the step at hand were divided by, as `Divisions.of` returns it."""
         self.replicas = None
         """Devices of a DataParallel; None without."""
@@ -112,7 +143,7 @@ class Recorder:
         self.is_batch_without_gradient = False
         """Whether the training's thread took its last batch with gradients switched off."""
         self.step_thread = None
-        """The thread that took the last step."""
+        """The thread that takes the steps."""
         self.saving = {}
         """{thread: CLOCK_BOOTTIME since when it saves a file}."""
         self.saved = None
@@ -126,75 +157,126 @@ class Recorder:
         """Called with (tensors, whether to take their sum, step, the optimizer's entry where it
         does not lead) for losses on a device."""
         self._on_first_news = on_first_news
-        self._pending = []
+        self._losses: Any = deque(maxlen=MAX_LOSSES)
+        """[(loss, step, (source, parts, kind))] that `settle` has not counted."""
         self._optimizers = {}
         self._registered = 0
-        self._leader = None
-        self._last = None
+        self._leader: Any = None
+        self._last: Any = None
         """The optimizer that stepped last."""
+        self._alone: Any = _nobody
+        """During a run of plain steps gives the optimizer that takes them."""
+        self._together = []
+        """Those that stepped after the same backward passes."""
         self._iterations = 0
+        self._more_backwards = self._more_steps = 0
+        """How many more backward passes and steps of optimizers there were than iterations."""
         self._reported_steps = 0
 
-    def saw_loss(self, loss):
-        """The loss of the backward pass: a float, or a detached scalar tensor of a device."""
-        pending = self._pending
-        pending.append(loss)
-        if len(pending) > MAX_PENDING_LOSSES:
+    def passed(self, loss):
+        """A backward pass begins.
+
+        Args:
+            loss: A float, a detached scalar tensor of a device, or None.
+        """
+        if self.plain_loss is AWAITED and type(loss) is float:
+            self.plain_loss = loss
+            return
+        self.end_run()
+        passes = self.passes
+        passes.append(loss)
+        if len(passes) > MAX_PENDING_LOSSES:
             # a sum or a mean over a part would be wrong, so the rest counts as no loss
-            self._pending = [None]
+            self._more_backwards += len(passes) - 1
+            passes[:] = [TOO_MANY]
 
     def stepped(self, optimizer):
         """An optimizer's step has ended."""
+        loss = self.plain_loss
+        if type(loss) is float and self._alone() is optimizer:
+            self.plain_loss = AWAITED
+            steps = self._iterations = self._iterations + 1
+            self.progress = (steps, boottime_s(), self.data_wait_s)
+            self.batches_at_step = self.batches
+            self._losses.append((loss, steps, PLAIN))
+            if not self.dirty:
+                self._note_news()
+        elif loss is not AWAITED or self._alone() is not optimizer:
+            self._stepped(optimizer)
+
+    def _stepped(self, optimizer):
+        """The same for any optimizer, after any number of backward passes."""
+        self.end_run()
         seen = self._optimizers.get(id(optimizer))
         if seen is None or seen.ref() is not optimizer:
             seen = self._register(optimizer)
-        backwards = self.backwards
-        if seen.backwards == backwards:
+        count = len(self.passes)
+        if count:
+            self._together = [seen]
+        elif seen in self._together or not self.backwards:
             return
-        if backwards == self.backwards_at_step:
-            seen.shares = True
         else:
-            self.usual_backwards = backwards - max(self.backwards_at_step, 0)
-        seen.backwards = self.backwards_at_step = backwards
-        self.optimizer_steps += 1
-        if seen is not self._last and seen.steps:
+            seen.shares = True
+            self._together.append(seen)
+        steps = seen.steps + 1
+        if seen is not self._last and steps > 1:
             seen.alternates = True
         self._last = seen
-        seen.steps += 1
+        self._more_backwards += count
         if seen.iteration == self._iterations:
             self._iterations += 1
-        seen.iteration = steps = self._iterations
-        if steps < self._reported_steps:
-            steps = self._reported_steps
-        self._progressed(steps)
-        pending = self._pending
-        if pending:
-            self._pending = []
-            if seen.first_loss_only:
-                del pending[1:]
-            leads = seen is self._leader or self._takes_over(seen)
-            if len(pending) == len(self._optimizers) == 1 and type(pending[0]) is float:
-                self.set_loss(pending[0], steps, "probe", 1)
-            else:
-                self._step_loss(pending, steps, seen, leads)
-        self.dirty = True
-        if self._on_first_news is not None:
-            self.announce()
+            self._more_backwards -= 1
+        else:
+            self._more_steps += 1
+        seen.iteration = self._iterations
+        seen.more_steps = steps - seen.iteration
+        steps = max(self._iterations, self._reported_steps)
+        self.progress = (steps, boottime_s(), self.data_wait_s)
+        self.batches_at_step = self.batches
+        if count:
+            self.usual_backwards = count
+            self._step_loss(steps, seen)
+        self._note_news()
+        if (
+            count == 1
+            and seen is self._leader
+            and steps == self._iterations
+            and not self.script_reports_loss
+            and sum(one.ref() is not None for one in self._optimizers.values()) == 1
+        ):
+            self._alone, self.plain_loss = seen.ref, AWAITED
+
+    def end_run(self):
+        """What comes is no step as those before it: count those."""
+        if self._alone is not _nobody:
+            self._last.iteration = self._iterations
+            self._alone = _nobody
+        if type(self.plain_loss) is float:
+            self.passes.append(self.plain_loss)
+        self.plain_loss = None
+
+    def _note_news(self):
+        """A step has ended, the first since the sender looked or one that is not plain."""
+        self.step_thread = get_ident()
+        if self.first_progress is None:
+            self.first_progress = self.progress
+        self.announce()
 
     def batches_ended(self, count):
         """A framework without torch's optimizers has trained on `count` more batches."""
-        self.backwards_at_step = self.backwards
-        self._pending = []
-        self._iterations += count
-        self._progressed(self._iterations)
-        self.announce()
-
-    def _progressed(self, steps):
-        self.step_thread = get_ident()
+        self._add_iterations(count)
+        self._more_backwards += len(self.passes)
+        self.passes.clear()
+        self.progress = (self._iterations, boottime_s(), self.data_wait_s)
         self.batches_at_step = self.batches
-        self.progress = (steps, boottime_s(), self.data_wait_s)
-        if self.first_progress is None:
-            self.first_progress = self.progress
+        self._note_news()
+
+    def _add_iterations(self, count):
+        """Count iterations without steps of known optimizers."""
+        self.end_run()
+        self._iterations += count
+        self._more_backwards -= count
+        self._more_steps -= count
 
     def found_steps(self, optimizers, count, losses_before):
         """Steps were made that no hook saw: `count` of them, the last by all the `optimizers`.
@@ -204,32 +286,50 @@ class Recorder:
             count: How many iterations to add.
             losses_before: How many of the losses not yet used belong to earlier steps.
         """
-        del self._pending[:losses_before]
+        self._more_backwards += len(self.passes[:losses_before])
+        del self.passes[:losses_before]
+        self.divisor = NOT_LOOKED_UP
         if count > 1:
-            self._iterations += count - 1
-            self._register(optimizers[0]).iteration = self._iterations
+            self._add_iterations(count - 1)
+            first = self._register(optimizers[0])
+            first.iteration, first.more_steps = self._iterations, -self._iterations
         for optimizer in optimizers:
             self.stepped(optimizer)
         self.usual_backwards = 1
 
     @property
-    def awaits_divisor(self):
-        """Whether a second backward pass makes it matter by what losses are divided."""
-        return len(self._pending) == 1
+    def backwards(self):
+        """Backward passes so far."""
+        return self._iterations + self._more_backwards + len(self.passes) + self._has_plain_loss
 
     @property
-    def pending_losses(self):
-        """How many losses belong to no step yet."""
-        return len(self._pending)
+    def has_passed(self):
+        """Whether there was a backward pass since the last step."""
+        return bool(self.passes) or self._has_plain_loss
+
+    @property
+    def _has_plain_loss(self):
+        return type(self.plain_loss) is float
+
+    @property
+    def optimizer_steps(self):
+        """Counted steps of all optimizers together."""
+        return self._iterations + self._more_steps
+
+    @property
+    def awaits_divisor(self):
+        """Whether a second loss makes it matter by what losses are divided."""
+        return self.divisor == NOT_LOOKED_UP and any(loss is not None for loss in self.passes)
 
     def step_skipped(self):
         """A gradient scaler refused the step: its losses are no part of the next one."""
-        pending = self._pending
-        if pending:
-            self._pending = []
+        if self.has_passed:
+            self.end_run()
             if self.progress is not None:  # the loop continues, though the optimizer did not step
                 self.progress = (self.progress[0], boottime_s(), self.data_wait_s)
-            self._step_loss(pending, self.steps)
+            self.batches_at_step = self.batches
+            self._more_backwards += len(self.passes)
+            self._step_loss(self.steps)
             self.announce()
 
     def has_saved(self, path, began_t, ended_t, steps, size_bytes, inode):
@@ -272,27 +372,44 @@ class Recorder:
             parts: How many backward passes it is made of, None when not known.
             kind: "sum" or "mean" of them, None with one.
         """
-        if source == "probe" and self.script_reports_loss:
-            return
+        self._losses.append((value, step, (source, parts, kind)))
+        self.dirty = True
+
+    def settle(self):
+        """Count the losses that became known since the last call. Only the sender calls it."""
+        waiting = self._losses
+        new = [waiting.popleft() for _ in range(len(waiting))]
+        if self.script_reports_loss:
+            new = [loss for loss in new if loss[2][0] != "probe"]
+        values = [loss[0] for loss in new]
+        total = sum(values, self.loss_sum)
+        if total - total != 0.0:  # not all are finite
+            for loss in new:
+                self._settle(*loss)
+        elif new:
+            self.loss_sum = total
+            self.loss_n += len(new)
+            self.give_back_loss_range((min(values), max(values)))
+            value, step, made_of = new[-1]
+            self.latest_loss = (value, "ok", step, *made_of)
+            self.last_good_loss, self.bad_since = value, None
+
+    def _settle(self, value, step, made_of):
         if value - value == 0.0:  # finite
             self.loss_sum += value
             self.loss_n += 1
-            known = self.loss_range
-            if known is None:
-                self.loss_range = (value, value)
-            elif not known[0] <= value <= known[1]:
-                self.loss_range = (min(known[0], value), max(known[1], value))
-            self.latest_loss = (value, "ok", step, source, parts, kind)
+            self.give_back_loss_range((value, value))
+            self.latest_loss = (value, "ok", step, *made_of)
             self.last_good_loss, self.bad_since = value, None
         else:
             state = "nan" if math.isnan(value) else "inf"
-            self.latest_loss = (None, state, step, source, parts, kind)
+            self.latest_loss = (None, state, step, *made_of)
             if self.bad_since is None:
                 self.bad_since = step
-        self.dirty = True
 
     def take_loss_range(self):
         """(smallest, largest) loss since the last call, or None."""
+        self.settle()
         taken, self.loss_range = self.loss_range, None
         return taken
 
@@ -304,6 +421,9 @@ class Recorder:
 
     def reported(self, step, total, has_loss):
         """The script called `report`; `step` and `total` are whole numbers or None."""
+        if has_loss and not self.script_reports_loss:
+            self.script_reports_loss = True
+            self.end_run()
         if total is not None:
             self.total_steps = total
         is_new = has_loss if step is None else step != self.global_step
@@ -371,9 +491,17 @@ class Recorder:
             return True
         return False
 
-    def _step_loss(self, losses, step, seen=None, leads=True):
-        divisor, self.divisor = self.divisor, None
-        if losses[0] is None or self.script_reports_loss:
+    def _step_loss(self, step, seen=None):
+        """Make one loss of those since the last step."""
+        losses = [loss for loss in self.passes if loss is not None]
+        self.passes.clear()
+        divisor, self.divisor = self.divisor, NOT_LOOKED_UP
+        if not losses:
+            return
+        if seen is not None and seen.first_loss_only:
+            del losses[1:]
+        leads = seen is None or seen is self._leader or self._takes_over(seen)
+        if losses[0] is TOO_MANY or self.script_reports_loss:
             return
         parts = len(losses)
         is_sum = parts > 1 and divisor in (0, parts)  # 0: a framework's, whatever it is

@@ -75,8 +75,6 @@ class Session:
     def report(self, loss, step, total, metrics):
         """Keep what the script reports. A value on a device is read later, without waiting."""
         has_loss = self._is_figure(loss)
-        if has_loss:
-            self.record.script_reports_loss = True
         self.record.reported(whole(step), whole(total), has_loss)
         if has_loss:
             self._keep(None, loss)
@@ -178,7 +176,7 @@ class Session:
     def _read(self, name, value):
         step = self.record.steps
         if self.hooks is not None and isinstance(value, self.hooks.torch.Tensor):
-            value = self.hooks.read(value, value.is_cuda)
+            value = self.hooks.read(value)
             if value is None:
                 return
             if not isinstance(value, float):

@@ -1,6 +1,7 @@
 """What the probe costs: per training step of each framework, and at an interpreter's start.
 
     python benchmarks/probe_cost.py [--framework torch] [--python PATH] [--windows 40] [--steps 200]
+    python benchmarks/probe_cost.py --instructions [--framework torch] [--python PATH]
     python benchmarks/probe_cost.py --start [--python PATH] [--windows 40]
 
 Starts the interpreter of an environment as a rank of a job, with a socket that is really read, so
@@ -8,12 +9,20 @@ that the sender's thread does its share. In that one run the hooks are in and ou
 windows. A small CPU model keeps the step short: what is added to it is the same for any model. The
 figures are medians over the pairs of windows of (with hooks - without), per optimizer step: of the
 time that passed, and of the CPU time of the training's thread, which a busy machine disturbs less.
+
+With --instructions, the interpreter runs in valgrind, which counts the instructions of the
+training's thread in each window: a busy machine does not change them.
 """
 
 from __future__ import annotations
 
 import argparse
+import ctypes
+import mmap
 import os
+import platform
+import re
+import shutil
 import socket
 import statistics
 import subprocess
@@ -26,6 +35,13 @@ from pathlib import Path
 from probe_cost_trainings import TRAININGS
 
 INJECT = Path(__file__).parents[1] / "runner" / "ddptop_runner" / "probe" / "inject"
+
+
+COUNTED = "DDPTOP_BENCHMARK_COUNTED"
+"""Variable of a run in valgrind."""
+
+WARM_UP = 40
+"""Batches after a switch that belong to no window: the interpreter adapts to the change."""
 
 
 class Ended(Exception):
@@ -43,26 +59,38 @@ class Windows:
     def __init__(self, pairs: int, batches: int) -> None:
         # which of the two comes first alternates, so that a drift cancels out
         self._order = [index % 4 in (0, 3) for index in range(2 * pairs)]
-        self._batches, self._left, self._at = batches, batches, -1
+        self._batches, self._left, self._at = batches, WARM_UP, 0
+        self._is_measuring = False
         self._start = (0.0, 0.0)
         self.taken: dict[bool, list[tuple[float, float]]] = {True: [], False: []}
         """{whether with hooks: [(seconds, seconds of CPU)]}."""
 
     def tick(self) -> None:
-        """One more batch was trained on. The first window is none: it warms up."""
+        """One more batch was trained on."""
         self._left -= 1
         if self._left:
             return
-        now = (time.perf_counter(), time.thread_time())
-        if self._at >= 0:
-            spent = (now[0] - self._start[0], now[1] - self._start[1])
-            self.taken[self._order[self._at]].append(spent)
-        self._at += 1
-        self._left = self._batches
-        if self._at == len(self._order):
-            raise Ended
-        self._switch(self._order[self._at])
+        if self._is_measuring:
+            self.end(self._order[self._at])
+            self._at += 1
+            if self._at == len(self._order):
+                raise Ended
+        self._is_measuring = not self._is_measuring
+        if self._is_measuring:
+            self._left = self._batches
+            self.begin()
+        else:
+            self._left = WARM_UP
+            self._switch(self._order[self._at])
+
+    def begin(self) -> None:
+        """A window begins."""
         self._start = (time.perf_counter(), time.thread_time())
+
+    def end(self, has_hooks: bool) -> None:
+        """A window has ended."""
+        now = (time.perf_counter(), time.thread_time())
+        self.taken[has_hooks].append((now[0] - self._start[0], now[1] - self._start[1]))
 
     def _switch(self, is_in: bool) -> None:
         session = sys.modules["_ddptop_probe"].current_session()
@@ -73,13 +101,71 @@ class Windows:
                     hooks.arm()
 
 
+ZERO, DUMP, START, STOP = 0x43540001, 0x43540003, 0x43540004, 0x43540005
+"""Requests to callgrind."""
+
+ASK_VALGRIND = bytes.fromhex("4889f8 31d2 48c1c703 48c1c70d 48c1c73d 48c1c733 4887db 4889d0 c3")
+"""A function that hands its argument to valgrind: on x86-64 such shifts, which change nothing."""
+
+
+class CountedWindows(Windows):
+    """Has callgrind write the instructions of each window to a file of its own."""
+
+    def __init__(self, pairs: int, batches: int) -> None:
+        super().__init__(pairs, batches)
+        self._page = mmap.mmap(-1, mmap.PAGESIZE, prot=mmap.PROT_READ | mmap.PROT_WRITE | 4)
+        self._page.write(ASK_VALGRIND)
+        address = ctypes.addressof(ctypes.c_char.from_buffer(self._page))
+        self._call = ctypes.CFUNCTYPE(ctypes.c_uint64, ctypes.c_void_p)(address)
+
+    def _ask(self, request: int, argument: int = 0) -> None:
+        what = (ctypes.c_uint64 * 6)(request, argument)
+        self._call(ctypes.addressof(what))
+
+    def begin(self) -> None:
+        """A window begins."""
+        self._ask(START)
+        self._ask(ZERO)
+
+    def end(self, has_hooks: bool) -> None:
+        """A window has ended."""
+        label = ctypes.create_string_buffer(b"with" if has_hooks else b"without")
+        self._ask(DUMP, ctypes.addressof(label))
+        self._ask(STOP)
+
+
+CALLGRIND = (
+    *("valgrind", "--quiet", "--tool=callgrind", "--instr-atstart=no", "--separate-threads=yes"),
+)
+
+
+def report_counts(folder: Path, framework: str, steps: int) -> None:
+    """Print what callgrind has counted in the first thread."""
+    counted: dict[str, list[float]] = {"with": [], "without": []}
+    for file in folder.glob("counts.*-01"):
+        text = file.read_text(encoding="utf-8", errors="replace")
+        label = re.search(r"^desc: Trigger: Client Request: (\w+)$", text, re.MULTILINE)
+        total = re.search(r"^summary: (\d+)$", text, re.MULTILINE)
+        if label and total:
+            counted[label[1]].append(int(total[1]) / steps)
+    with_hooks, without = (statistics.median(counted[name]) for name in ("with", "without"))
+    print(
+        f"{framework}: {with_hooks:,.0f} instructions per step with the probe, {without:,.0f} "
+        f"without it: {with_hooks - without:+,.0f}, {(with_hooks / without - 1) * 100:.1f}% "
+        f"(medians of {len(counted['with'])} windows of {steps} steps each)"
+    )
+
+
 def measure(framework: str, pairs: int, steps: int, accumulate: int) -> None:
     """Train in windows with and without the hooks, and print the difference."""
-    windows = Windows(pairs, steps * accumulate)
+    is_counted = COUNTED in os.environ
+    windows = (CountedWindows if is_counted else Windows)(pairs, steps * accumulate)
     try:
         TRAININGS[framework](windows.tick, accumulate)
     except Ended:
         pass
+    if is_counted:
+        return
     columns = [
         [
             (with_hooks[kind] - without[kind]) / steps * 1e6
@@ -87,12 +173,15 @@ def measure(framework: str, pairs: int, steps: int, accumulate: int) -> None:
         ]
         for kind in (0, 1)
     ]
-    low, middle, high = statistics.quantiles(columns[0], n=4)
+    (low, middle, high), (cpu_low, cpu, cpu_high) = (
+        statistics.quantiles(column, n=4) for column in columns
+    )
     plain_us = statistics.median(taken[0] for taken in windows.taken[False]) / steps * 1e6
     print(
         f"{framework}: probe cost {middle:+.1f} us per step (median of {pairs} pairs of {steps} "
         f"steps of {accumulate} batches; quartiles {low:+.1f} to {high:+.1f}), CPU time "
-        f"{statistics.median(columns[1]):+.1f} us; a step without it takes {plain_us:.0f} us"
+        f"{cpu:+.1f} us (quartiles {cpu_low:+.1f} to {cpu_high:+.1f}); a step without it takes "
+        f"{plain_us:.0f} us"
     )
 
 
@@ -133,11 +222,18 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--framework", choices=sorted(TRAININGS), default="torch")
     parser.add_argument("--python", default=sys.executable, help="interpreter of an environment")
-    parser.add_argument("--windows", type=int, default=40, help="pairs of windows")
-    parser.add_argument("--steps", type=int, default=200, help="optimizer steps of a window")
+    parser.add_argument("--windows", type=int, help="pairs of windows (40; 2 in valgrind)")
+    parser.add_argument("--steps", type=int, help="optimizer steps of a window (200; 60)")
     parser.add_argument("--accumulate", type=int, default=1, help="batches of a step")
     parser.add_argument("--start", action="store_true", help="measure an interpreter's start")
+    parser.add_argument("--instructions", action="store_true", help="count with valgrind")
     options = parser.parse_args()
+    valgrind = shutil.which("valgrind")
+    if options.instructions and (valgrind is None or platform.machine() != "x86_64"):
+        print("instructions are not counted: this requires valgrind, and an x86-64 processor")
+        return 0
+    options.windows = options.windows or (2 if options.instructions else 40)
+    options.steps = options.steps or (60 if options.instructions else 200)
     if "DDPTOP_PROBE_SOCK" in os.environ:
         measure(options.framework, options.windows, options.steps, options.accumulate)
         return 0
@@ -158,7 +254,12 @@ def main() -> int:
             measure_start(options.python, options.windows, env)
         else:
             argv = [options.python, *sys.argv]
+            if options.instructions:
+                env[COUNTED] = "1"
+                argv[:0] = [*CALLGRIND, f"--callgrind-out-file={folder}/counts"]
             status = subprocess.run(argv, env=env, cwd=folder, check=False).returncode
+            if options.instructions and not status:
+                report_counts(Path(folder), options.framework, options.steps)
         with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as end:
             end.sendto(b"", str(path))
         thread.join()

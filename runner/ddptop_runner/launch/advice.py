@@ -1,14 +1,14 @@
-"""Warns or asks before N ranks of a script start where its source shows that this is wrong.
+"""Warns or asks before starting N ranks of a script whose source shows that this is wrong.
 
-Each case was tried with two ranks under the variables of torch's launcher:
+Each case was tested with two ranks and the variables of torch's launcher:
 
-- `mp.spawn`, or a launcher run from within: twice as many processes, which join one store or, if
+- `mp.spawn`, or a launcher run by the script: twice as many processes, which join one store or, if
   the script names a port, hang on it.
-- DataParallel and `MirroredStrategy`: each rank trains alone on all devices.
+- DataParallel and `MirroredStrategy`: each rank trains independently on all devices.
 - `horovod.torch.init`: each rank is rank 0 of 1.
 - Lightning 2.6 with `devices=4`: "the product (4 * 1) does not match the world size (2)"; with
-  `devices=1` and no strategy each rank trains alone, without a message; `ddp_spawn` starts ranks in
-  ranks and dies of a lost connection; `ddp_notebook` hangs.
+  `devices=1` and no strategy, each rank trains independently, without a message; `ddp_spawn` starts
+  ranks within ranks and fails on a lost connection; `ddp_notebook` hangs.
 """
 
 from __future__ import annotations
@@ -28,31 +28,31 @@ from ddptop_runner.base.errors import UsageError
 from ddptop_runner.launch.request import LaunchRequest
 
 _SPAWNING = ("ddp_spawn", "ddp_notebook", "ddp_fork")
-"""Strategies of Lightning that start ranks from within, or how their names begin."""
+"""Prefixes of Lightning strategies that start ranks from within the script."""
 _OTHER_TRAINERS = frozenset({"tensorflow", "keras", "jax", "mxnet", "horovod", "mpi4py"})
 """Packages of scripts that may not need torch."""
 
 
 class Remedy(msgspec.Struct, frozen=True):
-    """The launch that is right."""
+    """How to launch the script correctly."""
 
     launcher: str | None
     nproc: int | None = None
     effect: str = ""
-    """`runs it as one process`."""
+    """Such as `runs it as one process`."""
 
 
 class Advice(msgspec.Struct, frozen=True):
-    """What to warn about, or to ask."""
+    """A warning or a question."""
 
     problem: str
     remedy: Remedy | None = None
     asks: bool = False
-    """Whether ranks start only if the user confirms."""
+    """Whether the user must confirm before ranks start."""
 
 
 class QuestionError(UsageError):
-    """Ranks of this script start only if the user confirms; or as the remedy does."""
+    """The user must confirm this launch, or choose the remedy."""
 
     def __init__(self, advice: Advice, request: LaunchRequest) -> None:
         self.problem = advice.problem
@@ -69,7 +69,7 @@ class QuestionError(UsageError):
 
 
 def read(request: LaunchRequest, cwd: Path, env: Mapping[str, str]) -> Script:
-    """The facts of a request's script or module."""
+    """Read the facts of a request's script or module."""
     folders = [Path(cwd, entry) for entry in env.get("PYTHONPATH", "").split(os.pathsep) if entry]
     if request.kind != "module":
         return read_script(cwd / request.target, folders)
@@ -83,11 +83,11 @@ def notes_on(request: LaunchRequest, script: Script, ranks: int | None, devices:
     Args:
         request: the request.
         script: the facts of its source.
-        ranks: how many there will be; None if that is unknown.
+        ranks: how many ranks there will be; None if unknown.
         devices: how many GPUs the job has or will have.
 
     Raises:
-        QuestionError: if the user has to confirm first. `--nproc` or `--launcher` confirms.
+        QuestionError: the user must confirm first. `--nproc` and `--launcher` confirm.
     """
     advice = advise(request, script, ranks, devices)
     if advice is None:
@@ -104,7 +104,7 @@ def notes_on(request: LaunchRequest, script: Script, ranks: int | None, devices:
 def advise(
     request: LaunchRequest, script: Script, ranks: int | None, devices: int
 ) -> Advice | None:
-    """What to say before `ranks` ranks start; None if nothing is certainly wrong."""
+    """The advice for a launch of `ranks` ranks; None unless something is certainly wrong."""
     if request.launcher == "none":
         return None
     name = f"-m {request.target}" if request.kind == "module" else request.target
@@ -122,9 +122,9 @@ def advise(
     if script.takes_ranks or script.of("init", "parallel", "lightning"):
         return _local_rank(name, script, ranks)
     if found := [call for call in script.of("data_parallel", "mirrored") if call.several]:
-        alone = f"{several} would each train independently"
-        alone += f" on all {devices} GPUs" if devices > 1 else ""
-        problem = f"{name} uses its devices from one process: {_call(found[0])}; {alone}"
+        consequence = f"{several} would each train independently"
+        consequence += f" on all {devices} GPUs" if devices > 1 else ""
+        problem = f"{name} uses its devices from one process: {_call(found[0])}; {consequence}"
         return Advice(problem, _ONE, asks=True)
     if request.launcher != "horovod" and (found := script.of("horovod")):
         problem = f"{name} gets its rank from horovodrun: {_call(found[0])}; without it, {several}"
@@ -180,7 +180,7 @@ def _remedied(request: LaunchRequest, remedy: Remedy) -> LaunchRequest:
 
 
 def typed(request: LaunchRequest) -> str:
-    """The command line of a request, with the options that decide where and how often it runs."""
+    """A request as a command line, with the options that decide where and how many ranks run."""
     words = ["ddptop", "launch"]
     options = {
         "--gpus": request.gpus,
@@ -197,7 +197,7 @@ def typed(request: LaunchRequest) -> str:
 
 
 def explain_missing_torch(error: UsageError, request: LaunchRequest, script: Script) -> UsageError:
-    """The same error; for a script that does not import torch, with the launch that needs none."""
+    """The same error, or for a script that trains without torch, one that names a launch for it."""
     other = sorted(script.imports & _OTHER_TRAINERS)
     if "torch" in script.imports or not other:
         return error
@@ -209,9 +209,9 @@ def explain_missing_torch(error: UsageError, request: LaunchRequest, script: Scr
 
 
 def is_live_on_terminals_only(script: Script, python: str) -> bool:
-    """Whether its progress shows only on a terminal: Lightning's bar by rich.
+    """Whether progress appears only on a terminal, as with Lightning's rich progress bar.
 
-    In a file the bar appears once, when the epoch is over.
+    In a file, that bar appears once, at the end of the epoch.
     """
     trainers = script.of("lightning")
     if not trainers or trainers[0].arguments.get("enable_progress_bar") is False:
@@ -222,13 +222,13 @@ def is_live_on_terminals_only(script: Script, python: str) -> bool:
 
 # --- how a script trains: one pass over its imports and the calls of known names ----------------
 #
-# The modules beside the script that it imports are read as well. No condition is evaluated and no
-# call is followed: a call counts wherever it is written. A script that cannot be read completely is
-# unknown, which is never an error.
+# The script's own modules that it imports are read too. Conditions are not evaluated and calls are
+# not followed: a call counts wherever it appears. If a script cannot be read completely, nothing is
+# known about it, which is never an error.
 
 MOST_FILES = 32
 MOST_BYTES = 192 * 1024
-"""Of all files together: parsing and reading take about 100 ms per 100 KiB, and a launch waits."""
+"""In all files together; reading and parsing delay a launch by about 100 ms per 100 KiB."""
 
 What = Literal[
     "spawn", "command", "data_parallel", "mirrored", "horovod", "lightning", "init", "parallel"
@@ -296,58 +296,58 @@ _MEANS: dict[str, What] = {name: what for what, names in _CALLS.items() for name
 _RANK_VARIABLES = frozenset({"RANK", "LOCAL_RANK", "WORLD_SIZE"})
 _LOCAL_RANK_OPTIONS = frozenset({"--local_rank", "--local-rank"})
 _LAUNCHERS = frozenset({"torchrun", "torch.distributed.run", "torch.distributed.launch"})
-"""Words of a command line that mean a launcher wherever they are in it."""
+"""Words that mean a launcher anywhere in a command line."""
 _LAUNCHER_PROGRAMS = frozenset(
     {"accelerate", "deepspeed", "horovodrun", "mpirun", "mpiexec", "srun"}
 )
-"""Those that mean one only as its first word."""
+"""Words that mean a launcher only at the start of a command line."""
 
 
 class Call(msgspec.Struct, frozen=True):
-    """A call of a known name."""
+    """A call of one of the known functions or classes."""
 
     what: What
     name: str
-    """As it is written: `mp.spawn`."""
+    """As written in the source: `mp.spawn`."""
     where: str
     """`line 12`, or `pkg/run.py, line 12`."""
     arguments: Mapping[str, object]
-    """Its keyword arguments as far as they are constants, lists, or names; else None. `**` is among
-    them if more are passed than can be seen."""
+    """Keyword arguments; the value is None unless it is a constant, list, or name. Includes `**` if
+    others are passed that the source does not show."""
     several: bool = True
-    """For DataParallel: whether it gets several devices, or all."""
+    """For DataParallel, whether it gets several devices or all."""
 
 
 class Script(msgspec.Struct, frozen=True):
-    """Facts of the source; empty if it cannot be read completely."""
+    """Facts about a script's source; empty if it cannot be read completely."""
 
     calls: tuple[Call, ...] = ()
     imports: frozenset[str] = frozenset()
-    """Top-level packages, without its own files."""
+    """Top-level packages, except the script's own modules."""
     reads: frozenset[str] = frozenset()
-    """Which of RANK, LOCAL_RANK and WORLD_SIZE it names, other than to set them."""
+    """Which of RANK, LOCAL_RANK, and WORLD_SIZE it mentions, other than to set them."""
     sets_rank: bool = False
-    """Whether it sets RANK for the ranks that it starts."""
+    """Whether it sets RANK, for ranks that it starts itself."""
     local_rank_option: str | None = None
-    """`--local_rank`, as torch.distributed.launch used to pass it."""
+    """`--local_rank` or `--local-rank`, which torch.distributed.launch used to pass."""
 
     def of(self, *what: What) -> list[Call]:
-        """The calls of these kinds, those of the script itself first."""
+        """The calls of these kinds, the script's own first."""
         return [call for call in self.calls if call.what in what]
 
     @property
     def takes_ranks(self) -> bool:
-        """Whether it is written for a launcher: reads its rank, or joins a group by variables."""
+        """Whether it is written for a launcher: it takes its rank from the environment."""
         by_variables = any("rank" not in call.arguments for call in self.of("init"))
         return bool(self.reads) or (by_variables and not self.sets_rank)
 
 
 def read_script(path: Path, folders: Sequence[Path] = ()) -> Script:
-    """The facts of a script and of the modules of its own that it imports.
+    """Read the facts of a script and of those of its own modules that it imports.
 
     Args:
         path: the script.
-        folders: where its own modules are looked for, besides its own folder.
+        folders: where to search for its modules, besides its own folder.
     """
     folders = [path.parent, *folders]
     calls: list[Call] = []
@@ -355,7 +355,7 @@ def read_script(path: Path, folders: Sequence[Path] = ()) -> Script:
     reads: set[str] = set()
     sets_rank, option = False, None
     files, left_bytes = [path], MOST_BYTES
-    for file in files:  # grows while it is walked
+    for file in files:  # grows during the loop
         text = _text_of(file, left_bytes)
         tree = None if text is None or len(files) > MOST_FILES else _parse(text)
         if text is None or tree is None:
@@ -386,14 +386,14 @@ def read_script(path: Path, folders: Sequence[Path] = ()) -> Script:
             elif isinstance(node, ast.Call):
                 if (call := _call_of(node, node.func, names, where)) is not None:
                     calls.append(call)
-            elif isinstance(node, ast.ClassDef):  # a Trainer of the user's own is still one
+            elif isinstance(node, ast.ClassDef):  # a subclass of Trainer is a Trainer
                 found = (_call_of(None, base, names, where) for base in node.bases)
                 calls += [call for call in found if call is not None]
     return Script(tuple(calls), frozenset(imports), frozenset(reads), sets_rank, option)
 
 
 def module_file(module: str, folders: Sequence[Path]) -> Path | None:
-    """The file that `python -m MODULE` runs, if it is in one of these folders."""
+    """The file that `python -m MODULE` runs; None if it is in none of these folders."""
     for folder in folders:
         at = folder.joinpath(*module.split("."))
         for path in (at / "__main__.py", at.with_name(f"{at.name}.py")):
@@ -425,7 +425,7 @@ def _seen_from(folder: Path, file: Path) -> str:
 
 
 def _imports_of(nodes: Sequence[ast.AST]) -> Iterator[tuple[str, int, str, str]]:
-    """For each imported name: its module, the dots before it, the name here, and its full name."""
+    """Yield (module, leading dots, local name, full name) for each imported name."""
     for node in nodes:
         if isinstance(node, ast.Import):
             for one in node.names:
@@ -440,7 +440,7 @@ def _imports_of(nodes: Sequence[ast.AST]) -> Iterator[tuple[str, int, str, str]]
 def _own_files(
     importer: Path, module: str, level: int, full: str, folders: Sequence[Path]
 ) -> list[Path]:
-    """The files of the script's own that an import runs: of the module, and of a part of it."""
+    """The script's own files that an import runs: the module's, and that of a submodule."""
     if level:
         folders = [importer.parents[level - 1]] if level <= len(importer.parents) else []
     found: list[Path] = []
@@ -477,7 +477,7 @@ def _call_of(
 
 
 def _plain(expr: ast.expr) -> object:
-    """A constant, a list of some, the name of what is named or called; else None."""
+    """The value of a constant or list, or the name of what is named or called; else None."""
     if isinstance(expr, ast.Constant):
         return expr.value
     if isinstance(expr, (ast.List, ast.Tuple)):
@@ -490,7 +490,7 @@ def _plain(expr: ast.expr) -> object:
 
 
 def _runs_launcher(node: ast.Call) -> bool:
-    """Whether a command line that is built here starts another launcher."""
+    """Whether this call builds a command line that starts another launcher."""
     words = [
         word.rpartition("/")[2]
         for argument in node.args[:2]

@@ -1,6 +1,6 @@
-"""`launch --check` on one host: a short measurement by one process per rank.
+"""Implements `launch --check`: a short measurement by one process per rank.
 
-`run` happens on each host at the same time; `judge` looks at what all of them report.
+`run` measures one host, on all hosts at the same time; `judge` compares their results.
 """
 
 from __future__ import annotations
@@ -25,21 +25,21 @@ from ddptop_runner.model.words import Base
 LIMIT_S = 90.0
 SCRIPT = Path(__file__).parents[1] / "agent" / "check.py"
 SLOW_SHARE = {True: 0.75, False: 0.5}
-"""Of the median, by whether it is a GPU: less is slow. Other programs disturb a CPU."""
+"""A smaller share of the median is slow, by whether the rank has a GPU; CPU results are noisier."""
 SLOW_LINK_SHARE = 0.5
 MOST_STDERR_BYTES = 64 << 10
 
 
-class Meeting(Base, frozen=True, kw_only=True):
-    """Where the ranks of the measurement meet, and which of them are this host's."""
+class Rendezvous(Base, frozen=True, kw_only=True):
+    """How this host's ranks join the measurement."""
 
     python: str
     address: str
     port: int
     address_here: str = ""
-    """Of this host: gloo uses the interface that has it."""
+    """This host's own address; gloo uses the interface that has it."""
     first_ranks: list[int]
-    """Of each node."""
+    """The first rank of each node."""
     world: int
     node: int
     nproc: int
@@ -53,13 +53,13 @@ class RankResult(Base, frozen=True, kw_only=True):
     rank: int
     local_rank: int
     stage: str | None = None
-    """The last one that ended; None: it did not come so far."""
+    """The last stage that it completed; None if it completed none."""
     flops_per_s: float | None = None
     all_reduce_s: float | None = None
     links: dict[str, float] = {}
-    """Bytes a second, by the rank at the other end."""
+    """Bytes per second, by the rank at the other end."""
     error: str | None = None
-    """Its last line, where it failed."""
+    """The last line of its stderr if it failed."""
 
 
 class HostResult(Base, frozen=True, kw_only=True):
@@ -69,7 +69,7 @@ class HostResult(Base, frozen=True, kw_only=True):
 
 
 class _Rank:
-    """One process, and what it has said so far."""
+    """One process, and its output so far."""
 
     def __init__(self, rank: int, local_rank: int, process: subprocess.Popen[bytes]) -> None:
         self.rank, self.local_rank, self.process = rank, local_rank, process
@@ -80,14 +80,14 @@ class _Rank:
         links: dict[str, float] = {}
         for line in self.out.splitlines():
             try:
-                said: dict[str, Any] = msgspec.json.decode(line, type=dict[str, Any])
-            except msgspec.MsgspecError:  # a library prints there too
+                message: dict[str, Any] = msgspec.json.decode(line, type=dict[str, Any])
+            except msgspec.MsgspecError:  # libraries print to stdout too
                 continue
-            stage = str(said.get("stage"))
-            flops = said.get("flops_per_s", flops)
-            seconds = said.get("seconds", seconds)
+            stage = str(message.get("stage"))
+            flops = message.get("flops_per_s", flops)
+            seconds = message.get("seconds", seconds)
             if stage == "link":
-                links[str(said.get("peer"))] = float(said["bytes_per_s"])
+                links[str(message.get("peer"))] = float(message["bytes_per_s"])
         status = self.process.poll()
         error = None
         if status is not None and (status != 0 or stage != "done"):
@@ -105,9 +105,9 @@ class _Rank:
         )
 
 
-def run(meeting: Meeting, limit_s: float = LIMIT_S) -> HostResult:
-    """Measure this host's ranks; returns when all are done, one failed, or the time is up."""
-    ranks = [_start(meeting, local_rank) for local_rank in range(meeting.nproc)]
+def run(rendezvous: Rendezvous, limit_s: float = LIMIT_S) -> HostResult:
+    """Measure this host's ranks; returns when all are done, one has failed, or the time is up."""
+    ranks = [_start(rendezvous, local_rank) for local_rank in range(rendezvous.nproc)]
     deadline_s = time.monotonic() + limit_s
     try:
         with selectors.DefaultSelector() as selector:
@@ -138,23 +138,23 @@ def run(meeting: Meeting, limit_s: float = LIMIT_S) -> HostResult:
                     pipe.close()
 
 
-def _start(meeting: Meeting, local_rank: int) -> _Rank:
-    rank = meeting.first_ranks[meeting.node] + local_rank
-    env = {**os.environ, **meeting.env, **job_environment(meeting.devices)}
+def _start(rendezvous: Rendezvous, local_rank: int) -> _Rank:
+    rank = rendezvous.first_ranks[rendezvous.node] + local_rank
+    env = {**os.environ, **rendezvous.env, **job_environment(rendezvous.devices)}
     env |= {
         "RANK": str(rank),
         "LOCAL_RANK": str(local_rank),
-        "WORLD_SIZE": str(meeting.world),
-        "MASTER_ADDR": meeting.address,
-        "MASTER_PORT": str(meeting.port),
+        "WORLD_SIZE": str(rendezvous.world),
+        "MASTER_ADDR": rendezvous.address,
+        "MASTER_PORT": str(rendezvous.port),
         "OMP_NUM_THREADS": "1",
-        "DDPTOP_CHECK_GPU": "1" if meeting.devices else "0",
-        "DDPTOP_CHECK_FIRSTS": ",".join(map(str, meeting.first_ranks)),
+        "DDPTOP_CHECK_GPU": "1" if rendezvous.devices else "0",
+        "DDPTOP_CHECK_FIRSTS": ",".join(map(str, rendezvous.first_ranks)),
     }
-    if (interface := interface_of(meeting.address_here)) is not None:
+    if (interface := interface_of(rendezvous.address_here)) is not None:
         env.setdefault("GLOO_SOCKET_IFNAME", interface)
     process = subprocess.Popen(
-        [meeting.python, "-u", str(SCRIPT)],
+        [rendezvous.python, "-u", str(SCRIPT)],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -164,16 +164,16 @@ def _start(meeting: Meeting, local_rank: int) -> _Rank:
     return _Rank(rank, local_rank, process)
 
 
-# --- what it means --------------------------------------------------------------------------------
+# --- judging the results --------------------------------------------------------------------------
 
 
 class Findings(msgspec.Struct, frozen=True):
-    """What `--check` found."""
+    """The findings of `--check`."""
 
     broken: list[str]
     """One line for each host that cannot train."""
     slow: list[str]
-    """One line for each host, device, or link that holds the others up."""
+    """One line for each host, device, or link that slows the others down."""
     summary: str
     """One line of figures."""
 
@@ -184,8 +184,8 @@ def judge(
     """Name what is slow or broken.
 
     Args:
-        results: of each host, in the order of the nodes; None where none came.
-        devices: those of each host; none: CPU ranks.
+        results: by host, in the order of the nodes; None if none arrived.
+        devices: by host; None or empty for CPU ranks.
     """
     ranks = [(host, one) for host, result in results.items() if result for one in result.ranks]
     broken = _broken(results, devices)
@@ -205,7 +205,7 @@ def judge(
 def _broken(
     results: Mapping[str, HostResult | None], devices: Mapping[str, Sequence[Device] | None]
 ) -> list[str]:
-    """Who failed: before meeting the others if anybody did, for the others then fail too."""
+    """The failures. If any came before the ranks connected, only those: they cause the others."""
     failed: list[tuple[bool, str]] = []
     late: list[str] = []
     for host, result in results.items():
@@ -263,7 +263,7 @@ def _slow_ranks(
 
 
 def _slow_links(ranks: Sequence[tuple[str, RankResult]]) -> list[str]:
-    """A host whose links are all slow, else each link that is."""
+    """A host if all its links, and only those, are slow; otherwise each slow link."""
     host_of = {one.rank: host for host, one in ranks}
     links = {
         (host, host_of[int(peer)]): speed

@@ -1,7 +1,7 @@
-"""Whether this machine can run, guard and show long training: one check per topic.
+"""Checks whether this machine can run, guard, and show long training: one check per topic.
 
-A check only looks. `examine` runs all of them at the same time, each in a thread of its own, and
-never raises: a check that raises or is late gets the status `unknown`.
+Checks change nothing. `examine` runs all of them at once, each in its own thread, and never raises:
+a check that raises or takes too long gets the status `unknown`.
 """
 
 from __future__ import annotations
@@ -32,15 +32,15 @@ from ddptop_runner.model.snapshot import SCHEMA
 from ddptop_runner.model.words import Base
 
 Status = Literal["ok", "warning", "error", "unknown"]
-"""`error`: a launch fails or a job is lost; `warning`: something works less well; `unknown`: the
-machine did not answer."""
+"""`error`: launches fail or jobs are lost; `warning`: something works less well; `unknown`: the
+check failed or took too long."""
 
 DEADLINE_S = 2.5
-"""All topics together."""
+"""Time limit for all topics together."""
 ASK_TIMEOUT_S = 2.0
-"""For a child process that asks the driver, which may block or crash."""
+"""Time limit for a child process that queries the driver, which may block or crash."""
 NAME_TIMEOUT_S = 1.0
-"""For one question to the resolver."""
+"""Time limit for one name lookup."""
 GIB = 2**30
 MIB = 2**20
 LOW_DISK_BYTES = 1 * GIB
@@ -49,7 +49,7 @@ LOW_SHARED_MEMORY_BYTES = 1 * GIB
 LOW_MEMORY_BYTES = 4 * GIB
 LOW_OPEN_FILES = 4096
 LOW_PROCESSES = 2048
-SLOW_LOOK_UP_S = 0.5
+SLOW_LOOKUP_S = 0.5
 CAP_SYS_PTRACE = 19
 NVIDIA = "0x10de"
 
@@ -76,17 +76,17 @@ class Report(Base, frozen=True, kw_only=True):
 
 
 class Place(Base, frozen=True, kw_only=True):
-    """Where to look. Tests pass another root and another environment."""
+    """What the checks inspect. Tests pass another root and environment."""
 
     env: Mapping[str, str]
     root: Path = Path("/")
     cwd: Path
     python: str | None = None
-    """The interpreter asked for; None: the one that `launch` would take."""
+    """The requested interpreter; None for the one that `launch` would use."""
 
 
 class Judgement(NamedTuple):
-    """A check without its name."""
+    """A check's result, without its name."""
 
     status: Status
     detail: str
@@ -94,7 +94,7 @@ class Judgement(NamedTuple):
 
 
 class Topic(NamedTuple):
-    """A thing to look at."""
+    """A check and its name."""
 
     id: str
     title: str
@@ -102,7 +102,7 @@ class Topic(NamedTuple):
 
 
 def check_platform(place: Place) -> Judgement:
-    """Linux runs jobs."""
+    """Jobs run only on Linux."""
     system, release = platform.system(), platform.release()
     if system != "Linux":
         return Judgement(
@@ -125,7 +125,7 @@ def check_platform(place: Place) -> Judgement:
 
 
 def check_python(place: Place) -> Judgement:
-    """What runs the ranks; torch is not imported."""
+    """The interpreter that runs the ranks; torch is not imported."""
     try:
         found = interpreters.inspect(interpreters.choose(place.python, place.env))
     except DdptopError as error:
@@ -146,17 +146,17 @@ def check_python(place: Place) -> Judgement:
 
 
 def check_driver(place: Place) -> Judgement:
-    """Devices are seen through NVML."""
+    """NVML must report the devices."""
     report = sample_once(timeout_s=ASK_TIMEOUT_S) if driver_library_exists() else None
     return judge_driver(pci_devices(place.root), report)
 
 
 def judge_driver(on_bus: int, report: DeviceReport | None) -> Judgement:
-    """What the driver's report means; None: there is no driver library.
+    """Judge the driver's report.
 
     Args:
-        on_bus: how many NVIDIA devices the PCI bus has.
-        report: the devices that NVML reports.
+        on_bus: the number of NVIDIA devices on the PCI bus.
+        report: NVML's devices; None if there is no driver library.
     """
     if report is None:
         if not on_bus:
@@ -195,7 +195,7 @@ def judge_driver(on_bus: int, report: DeviceReport | None) -> Judgement:
 
 
 def pci_devices(root: Path) -> int:
-    """How many NVIDIA display or 3D controllers the PCI bus has."""
+    """The number of NVIDIA display and 3D controllers on the PCI bus."""
     found = 0
     for device in (root / "sys/bus/pci/devices").glob("*"):
         kind = read_text(device / "class") or ""
@@ -204,7 +204,7 @@ def pci_devices(root: Path) -> int:
 
 
 def check_tmux(_: Place) -> Judgement:
-    """Without tmux a job runs as a daemon."""
+    """Without tmux, jobs run as daemons."""
     folder = tmux.socket_dir()
     if unusable := tmux.program_problem():
         return Judgement(
@@ -222,12 +222,12 @@ def check_tmux(_: Place) -> Judgement:
 
 
 def check_logout(place: Place) -> Judgement:
-    """What systemd does at logout."""
+    """What systemd does to jobs at logout."""
     return judge_logout(survival.gather(place.env, place.root))
 
 
 def judge_logout(found: survival.SurvivalFacts) -> Judgement:
-    """What these facts mean for a job when its user logs out."""
+    """Judge what happens to jobs when their user logs out."""
     if not found.systemd:
         return Judgement("ok", "no systemd; logging out does not affect jobs")
     words = {True: "yes", False: "no", None: "unknown"}
@@ -249,7 +249,7 @@ def judge_logout(found: survival.SurvivalFacts) -> Judgement:
 
 
 def check_folder(_: Place) -> Judgement:
-    """Run folders must be writable; anywhere will do."""
+    """Run folders must be writable; any file system works."""
     home = paths.state_home()
     existing = paths.nearest(home)
     problem = None
@@ -273,14 +273,14 @@ def check_folder(_: Place) -> Judgement:
 
 
 def check_disk(place: Place) -> Judgement:
-    """A full disk loses checkpoints and history."""
+    """A full disk costs checkpoints and history."""
     rooms = [
         (what, path, os.statvfs(paths.nearest(path)))
         for what, path in (("run folders", paths.runs_dir()), ("working directory", place.cwd))
     ]
     free = {what: room.f_bavail * room.f_frsize for what, _, room in rooms}
     for what, path, room in rooms:
-        no_inodes = room.f_files > 0 and not room.f_favail  # 0 of 0: the file system has no limit
+        no_inodes = room.f_files > 0 and not room.f_favail  # 0 of 0 means no limit
         if no_inodes or free[what] < NO_DISK_BYTES:
             kind = "inodes" if no_inodes else "space"
             return Judgement("error", f"no free {kind} for {what} ({path})", "free some space")
@@ -292,7 +292,7 @@ def check_disk(place: Place) -> Judgement:
 
 
 def check_shared_memory(place: Place) -> Judgement:
-    """Data loaders and NCCL move data through /dev/shm."""
+    """Data loaders and NCCL pass data through /dev/shm."""
     folder = place.root / "dev/shm"
     if not folder.is_dir():
         return Judgement("error", "/dev/shm does not exist", "mount a tmpfs there")
@@ -313,7 +313,7 @@ def check_shared_memory(place: Place) -> Judgement:
 
 
 def check_memory(place: Place) -> Judgement:
-    """A cgroup's limit kills ranks without a message."""
+    """A cgroup's memory limit kills ranks without a message."""
     total = "unknown"
     for line in (read_text(place.root / "proc/meminfo") or "").splitlines():
         if line.startswith("MemTotal:"):
@@ -332,7 +332,7 @@ def check_memory(place: Place) -> Judgement:
 
 
 def check_limits(place: Place) -> Judgement:
-    """Limits that ranks inherit, and that end a training run late. None is no limit."""
+    """Limits that ranks inherit and may hit late in a run."""
     open_files, most_open_files = map(_or_none, resource.getrlimit(resource.RLIMIT_NOFILE))
     core_bytes = _or_none(resource.getrlimit(resource.RLIMIT_CORE)[0])
     locked_bytes = _or_none(resource.getrlimit(resource.RLIMIT_MEMLOCK)[0])
@@ -371,7 +371,7 @@ def _limit(limit: int | None) -> str:
 
 
 def check_host(_: Place) -> Judgement:
-    """A name that resolves slowly or not at all delays or breaks process groups."""
+    """A hostname that resolves slowly, or not at all, delays or breaks process groups."""
     name = socket.gethostname()
     answer = within(NAME_TIMEOUT_S, lambda: _addresses(name))
     hosts = f"add the line '127.0.1.1 {name}' to /etc/hosts"
@@ -384,7 +384,7 @@ def check_host(_: Place) -> Judgement:
     if all(one.startswith("127.") or one == "::1" for one in addresses):
         detail += " (loopback, fine on a single machine)"
     reverse = within(NAME_TIMEOUT_S, lambda: _has_name(addresses[0]))
-    if reverse is None or reverse[1] > SLOW_LOOK_UP_S:
+    if reverse is None or reverse[1] > SLOW_LOOKUP_S:
         took = "over 1 s" if reverse is None else f"{reverse[1]:.1f} s"
         return Judgement(
             "warning",
@@ -411,7 +411,7 @@ def _has_name(address: str) -> bool:
 
 
 def check_ptrace(place: Place) -> Judgement:
-    """Stacks of ranks without a probe need py-spy and the right to trace."""
+    """Stacks of ranks without a probe require py-spy and permission to trace."""
     if shutil.which("py-spy", path=place.env.get("PATH")) is None:
         return Judgement("ok", "py-spy is not installed; only ranks with the probe provide stacks")
     scope = read_text(place.root / "proc/sys/kernel/yama/ptrace_scope") or "0"
@@ -428,10 +428,10 @@ def check_ptrace(place: Place) -> Judgement:
 
 
 def check_clock(_: Place) -> Judgement:
-    """Times of events come from the wall clock, durations do not."""
+    """Event times come from the wall clock; durations do not."""
     if not hasattr(time, "CLOCK_BOOTTIME"):
         return Judgement("warning", "no CLOCK_BOOTTIME; a system suspend looks like a hang")
-    files = Path(__file__).parent.glob("*.py")  # the clock cannot be earlier than these
+    files = Path(__file__).parent.glob("*.py")  # a correct clock is not earlier than these
     behind_s = max(file.stat().st_mtime for file in files) - time.time()
     if behind_s > 1:
         return Judgement(
@@ -447,7 +447,7 @@ SLOW_NODE_FAILURE_S = 300
 
 
 def check_slurm(place: Place) -> Judgement:
-    """What `launch --slurm` needs."""
+    """Slurm must be usable for `launch --slurm`."""
     job_id = place.env.get("SLURM_JOB_ID")
     found = {tool: shutil.which(tool, path=place.env.get("PATH")) for tool in SLURM_TOOLS}
     if not any(found.values()):
@@ -477,12 +477,12 @@ def check_slurm(place: Place) -> Judgement:
 
 
 def judge_slurm(config: Mapping[str, str], job_id: str | None, shared: str | None) -> Judgement:
-    """What Slurm's settings mean for jobs.
+    """Judge Slurm's settings.
 
     Args:
-        config: what `scontrol show config` printed; empty: its controller did not answer.
-        job_id: of the allocation that this runs in.
-        shared: the shared file system of the run folders; None: they are on a local disk.
+        config: the settings from `scontrol show config`; empty if the controller did not respond.
+        job_id: the job ID of the allocation that this runs in.
+        shared: the shared file system of the run folders; None if they are on a local disk.
     """
     if not config:
         return Judgement(
@@ -529,17 +529,17 @@ TOPICS = (
 def examine(
     place: Place, topics: Sequence[Topic] = TOPICS, deadline_s: float = DEADLINE_S
 ) -> list[Check]:
-    """All checks in the order of `topics`, in at most about `deadline_s`. Never raises."""
+    """Run all checks, in at most about `deadline_s`; in the order of `topics`. Never raises."""
     found: dict[str, Check] = {}
 
-    def look(topic: Topic) -> None:
+    def check(topic: Topic) -> None:
         try:
             judged = topic.check(place)
-        except Exception as error:  # a doctor that dies of the illness helps nobody
+        except Exception as error:  # the fault may be what the check is for
             judged = Judgement("unknown", f"check failed ({type(error).__name__}: {error})")
         found[topic.id] = Check(id=topic.id, title=topic.title, **judged._asdict())
 
-    threads = [threading.Thread(target=look, args=(topic,), daemon=True) for topic in topics]
+    threads = [threading.Thread(target=check, args=(topic,), daemon=True) for topic in topics]
     deadline = time.monotonic() + deadline_s
     for thread in threads:
         thread.start()
@@ -561,7 +561,7 @@ T = TypeVar("T")
 
 
 def read_text(file: Path) -> str | None:
-    """A small file's text without blanks around it, or None."""
+    """A small file's text, stripped; None if it cannot be read."""
     try:
         return file.read_text(encoding="utf-8", errors="replace").strip()
     except OSError:
@@ -569,9 +569,9 @@ def read_text(file: Path) -> str | None:
 
 
 def within(limit_s: float, ask: Callable[[], T]) -> tuple[T, float] | None:
-    """`ask()` and the seconds it took, or None when it is not back in time or raised.
+    """(the result of `ask()`, the seconds it took); None if it is late or raises.
 
-    The thread of a late answer is left behind: a resolver cannot be interrupted.
+    The thread of a late call is left running, because a name lookup cannot be interrupted.
     """
     answers: queue.SimpleQueue[tuple[T, float] | None] = queue.SimpleQueue()
 
@@ -579,7 +579,7 @@ def within(limit_s: float, ask: Callable[[], T]) -> tuple[T, float] | None:
         started = time.monotonic()
         try:
             answers.put((ask(), time.monotonic() - started))
-        except Exception:  # None says it: a thread has nobody to raise to
+        except Exception:  # reported as None
             answers.put(None)
 
     threading.Thread(target=run, daemon=True).start()
@@ -590,13 +590,13 @@ def within(limit_s: float, ask: Callable[[], T]) -> tuple[T, float] | None:
 
 
 def cgroup_limit(root: Path, controller: str, v2_file: str, v1_file: str) -> int | None:
-    """The tightest limit of this process's cgroup and its ancestors; None without one.
+    """The lowest limit of this process's cgroup and its ancestors; None if there is none.
 
     Args:
-        root: where the file system begins.
-        controller: its name in version 1, such as "memory".
-        v2_file: holds the limit in version 2.
-        v1_file: holds the limit in version 1.
+        root: the root of the file system.
+        controller: its name in cgroup v1, such as "memory".
+        v2_file: the file with the limit in cgroup v2.
+        v1_file: the file with the limit in cgroup v1.
     """
     hierarchies = oom.cgroup_folders(controller, "self", root / "proc", root / "sys/fs/cgroup")
     found = (

@@ -1,4 +1,4 @@
-"""The hosts of a job on several machines: `--hosts`, `--hostfile`, and `--nodes`. Pure."""
+"""Parses the hosts of a job: `--hosts`, `--hostfile`, and `--nodes`. Pure."""
 
 from __future__ import annotations
 
@@ -12,29 +12,29 @@ from ddptop_runner.launch.gpus.choice import parse_gpus
 FORMS = "use HOST, USER@HOST, or HOST:GPUS, as in --hosts a,b:0-3,me@c:0,2"
 MOST_HOSTS = 1024
 _HOST = re.compile(r"(?:[A-Za-z0-9_][A-Za-z0-9_.+\\-]*@)?[A-Za-z0-9_][A-Za-z0-9_.%+-]*")
-"""What can stand on a command line of ssh as a host or an alias; above all no leading dash."""
+"""A host or alias that is safe on an ssh command line: above all, no leading dash."""
 _IPV6 = re.compile(r"((?:[^@\[\]]+@)?)\[([0-9A-Fa-f:.]+(?:%[A-Za-z0-9_.-]+)?)\](?::(.*))?")
 _CONTINUES = re.compile(r"\d+(?:-\d+)?|(?:GPU|MIG)-[0-9A-Za-z/-]+")
-"""After a comma: another index of the host's devices, and no host."""
+"""What follows a comma if it is another of the host's devices, not another host."""
 
 
 @dataclass(frozen=True)
 class HostRequest:
-    """One host, as asked for."""
+    """One requested host."""
 
     host: str
-    """What ssh gets: an alias, a name, or an address, with or without `user@`."""
+    """As passed to ssh: an alias, name, or address, with or without `user@`."""
     gpus: str | None = None
-    """Its devices, as in --gpus; None: those of --gpus, or all."""
+    """Its devices, in the form of --gpus; None for those of --gpus, or all."""
     slots: int | None = None
-    """Ranks there, as a hostfile tells; None: --nproc, or one per GPU."""
+    """Number of ranks, from a hostfile; None for --nproc, or one per GPU."""
 
 
 def parse_hosts(text: str, option: str = "--hosts") -> tuple[HostRequest, ...]:
-    """The hosts of `a,b:0-3,me@c:0,2`: a number after a comma continues the list of GPUs.
+    """Parse `a,b:0-3,me@c:0,2`, where a number after a comma continues the list of GPUs.
 
     Raises:
-        UsageError: naming the part that cannot be used.
+        UsageError: names the invalid part.
     """
     found: list[HostRequest] = []
     parts = [part.strip() for part in text.split(",")]
@@ -51,14 +51,14 @@ def parse_hosts(text: str, option: str = "--hosts") -> tuple[HostRequest, ...]:
 
 
 def parse_hostfile(text: str, name: str) -> tuple[HostRequest, ...]:
-    """One host a line: `HOST[:GPUS] [slots=N]`; `#` starts a comment.
+    """Parse one host per line: `HOST[:GPUS] [slots=N]`; `#` starts a comment.
 
     Args:
         text: the file's content.
         name: the file's name, for messages.
 
     Raises:
-        UsageError: naming the line that cannot be used.
+        UsageError: names the invalid line.
     """
     found: list[HostRequest] = []
     for number, line in enumerate(text.splitlines(), 1):
@@ -114,10 +114,10 @@ def _require_gpus(one: HostRequest, option: str) -> None:
 
 
 def require_distinct(hosts: Sequence[HostRequest], option: str) -> tuple[HostRequest, ...]:
-    """All of `hosts`, each of which is there once.
+    """Return `hosts`, provided that each is listed once.
 
     Raises:
-        UsageError: naming one that is there twice, or too many.
+        UsageError: a host is listed twice, or there are too many.
     """
     seen: set[str] = set()
     for one in hosts:
@@ -132,10 +132,10 @@ def require_distinct(hosts: Sequence[HostRequest], option: str) -> tuple[HostReq
 
 
 def parse_nodes(text: str) -> tuple[int, int]:
-    """(fewest, most) of `--nodes MIN:MAX` or `--nodes N`.
+    """Parse `--nodes MIN:MAX` or `--nodes N` into (fewest, most).
 
     Raises:
-        UsageError: it is neither, or the fewest are more than the most.
+        UsageError: the text is neither, or MIN is greater than MAX.
     """
     found = re.fullmatch(r"([0-9]{1,5})(?::([0-9]{1,5}))?", text.strip())
     if found is None or int(found[1]) < 1:
@@ -147,10 +147,10 @@ def parse_nodes(text: str) -> tuple[int, int]:
 
 
 def fewest_nodes(nodes: tuple[int, int] | None, hosts: int) -> int:
-    """With how many of the hosts the job may train; without --nodes all of them.
+    """The fewest hosts that the job may train on: all of them, unless --nodes says otherwise.
 
     Raises:
-        UsageError: when --nodes asks for another number of hosts than are listed.
+        UsageError: --nodes does not match the number of hosts listed.
     """
     if nodes is None:
         return hosts

@@ -1,7 +1,7 @@
-"""Other launchers: who starts a command's ranks, and the command that starts N ranks of a script.
+"""Supports other launchers: recognizes the one in a command, and builds the command for a script.
 
-A recipe is complete in itself: variables that it needs are in it, before `env`, so that it starts
-the same way again and can be typed. Each docstring says how it was tried.
+A recipe is self-contained: variables that it needs are part of it, set by `env`, so it can be
+repeated and typed by hand. Each recipe's docstring says how it was tested.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from ddptop_runner.foreign.arguments import (
 from ddptop_runner.model.spec import Device, derive_name
 
 LAUNCHERS = ("accelerate", "deepspeed", "horovod", "mpi", "none", "torchrun")
-"""What `--launcher` takes; `none` is one process of the job's Python."""
+"""Values of `--launcher`; `none` runs one process of the job's Python."""
 
 PROGRAMS = {
     "accelerate": ("accelerate",),
@@ -41,7 +41,7 @@ PROGRAMS = {
     "none": (),
     "torchrun": ("torchrun",),
 }
-"""Names of each launcher's program, in the order in which they are looked for."""
+"""The names of each launcher's program, in search order."""
 
 PACKAGES = {
     "accelerate": "pip install accelerate",
@@ -52,58 +52,58 @@ PACKAGES = {
 }
 
 OWN_DISTRIBUTION = frozenset({"", "NO", "NONE"})
-"""`distributed_type` of an accelerate configuration that starts one process only."""
+"""Values of `distributed_type` with which accelerate starts only one process."""
 
 
 class Tools(msgspec.Struct, frozen=True):
-    """What a shortcut needs to know of the machine and of the job's environment."""
+    """What a recipe depends on: the machine and the job's environment."""
 
     python: str
     """The job's interpreter."""
     program: str | None = None
     """The launcher's executable; None for `none`."""
     root: bool = False
-    """Whether this user is root, whom Open MPI refuses."""
+    """Whether this user is root, which Open MPI refuses by default."""
     open_mpi: bool = True
-    """Whether mpirun is Open MPI's, whose options others do not know."""
+    """Whether mpirun is Open MPI's; other implementations reject its options."""
     has_mpirun: bool = False
     accelerate_config: str | None = None
-    """The file that `accelerate config` wrote."""
+    """The file written by `accelerate config`."""
     accelerate_type: str | None = None
-    """Its `distributed_type`."""
+    """The `distributed_type` in that file."""
     port: int = 29500
-    """One that nobody listens on."""
+    """A port that nothing listens on."""
     unset: tuple[str, ...] = ()
-    """Which of torch's MASTER_ADDR and MASTER_PORT the job's environment does not have."""
+    """Which of MASTER_ADDR and MASTER_PORT the job's environment lacks."""
 
 
 class Wanted(msgspec.Struct, frozen=True):
-    """What is to be started."""
+    """The ranks to start."""
 
     target: tuple[str, ...]
-    """`train.py`, or `-m` and a module."""
+    """`train.py`, or `-m` and a module name."""
     args: tuple[str, ...]
     nproc: int
     devices: Sequence[Device] = ()
-    """Empty: CPUs, or devices that are not known yet."""
+    """Empty for CPU ranks, and while the devices are not decided yet."""
     device_count: int = 0
-    """How many the job has or will have."""
+    """Number of devices that the job has or will have."""
     by_uuid: bool = False
-    """Whether CUDA_VISIBLE_DEVICES names them by UUID."""
+    """Whether CUDA_VISIBLE_DEVICES lists UUIDs."""
 
 
 class Recipe(msgspec.Struct, frozen=True):
-    """A command, and what to know about it."""
+    """A command, and notes about it for the user."""
 
     argv: tuple[str, ...]
     notes: tuple[str, ...] = ()
 
 
 def recipe(launcher: str, wanted: Wanted, tools: Tools) -> Recipe:
-    """The command of one launcher.
+    """The command that starts the ranks with this launcher.
 
     Raises:
-        UsageError: when that launcher cannot start such ranks.
+        UsageError: this launcher cannot start such ranks.
     """
     return _RECIPES[launcher](wanted, tools)
 
@@ -122,18 +122,18 @@ def _none(wanted: Wanted, tools: Tools) -> Recipe:
 
 
 def _torchrun(wanted: Wanted, tools: Tools) -> Recipe:
-    """`--standalone` takes a free port of its own: two jobs on 29500 would collide."""
+    """`--standalone` picks a free port; on the default 29500, two jobs would collide."""
     words = ("--standalone", "--nproc-per-node", str(wanted.nproc))
     return Recipe((tools.program or "torchrun", *words, *wanted.target, *wanted.args))
 
 
 def _accelerate(wanted: Wanted, tools: Tools) -> Recipe:
-    """Tried with accelerate 1.15.
+    """Tested with accelerate 1.15.
 
-    `--cpu --num_processes 2` starts one process without a message, so on CPUs the way of several
-    GPUs is taken, with ACCELERATE_USE_CPU. `--multi_gpu` refuses one process. Port 0 is a free one.
-    A configuration of the user decides precision, compilation, FSDP and DeepSpeed; its list
-    of GPUs would undo the choice of devices, so `--gpu_ids all` is passed: all of the job's.
+    `--cpu --num_processes 2` silently starts one process, so CPU ranks start as multi-GPU ranks do,
+    with ACCELERATE_USE_CPU. `--multi_gpu` refuses a single process. Port 0 picks a free port. The
+    user's configuration decides precision, compilation, FSDP, and DeepSpeed; its list of GPUs would
+    override the choice of devices, so `--gpu_ids all` selects all of the job's.
     """
     words = ["--num_processes", str(wanted.nproc), "--num_machines", "1"]
     words += ["--main_process_port", "0"]
@@ -162,10 +162,10 @@ def _accelerate(wanted: Wanted, tools: Tools) -> Recipe:
 
 
 def _deepspeed(wanted: Wanted, tools: Tools) -> Recipe:
-    """Tried with deepspeed 0.19 on CPUs; read for GPUs.
+    """Tested with deepspeed 0.19 on CPUs; for GPUs, checked against its source.
 
-    `--num_gpus` makes it forget CUDA_VISIBLE_DEVICES and take GPU 0 and up, so for all of the job's
-    GPUs neither is passed, and it takes those; for some of them `--include` names them.
+    `--num_gpus` makes it ignore CUDA_VISIBLE_DEVICES and use GPU 0 and up. Without options it uses
+    all of the job's GPUs; `--include` selects some of them.
     """
     words = ["--master_port", str(tools.port)]
     env: tuple[str, ...] = ()
@@ -199,7 +199,7 @@ def _deepspeed(wanted: Wanted, tools: Tools) -> Recipe:
 
 
 def _horovod(wanted: Wanted, tools: Tools) -> Recipe:
-    """Tried with horovod 0.28.1, built with gloo alone; built with MPI it needs an mpirun."""
+    """Tested with horovod 0.28.1, built with gloo only; a build with MPI needs mpirun."""
     words = ["-np", str(wanted.nproc), "-H", f"localhost:{wanted.nproc}"]
     if not tools.has_mpirun:
         words.append("--gloo")
@@ -207,11 +207,11 @@ def _horovod(wanted: Wanted, tools: Tools) -> Recipe:
 
 
 def _mpi(wanted: Wanted, tools: Tools) -> Recipe:
-    """Tried with Open MPI 4.1.
+    """Tested with Open MPI 4.1.
 
-    It refuses root, refuses more ranks than cores, and binds each of two ranks to one core, where
-    their data loaders would be as well; each is undone. Its ranks get no address to connect
-    to, which `torch.distributed` with gloo or NCCL has to know.
+    By default it refuses root, refuses more ranks than cores, and binds each of two ranks, with its
+    data loaders, to one core; options undo all three. It sets no MASTER_ADDR and MASTER_PORT, which
+    `torch.distributed` needs with gloo or NCCL.
     """
     master = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(tools.port)}
     env = [f"{name}={master[name]}" for name in tools.unset]
@@ -237,21 +237,21 @@ _RECIPES = {
 
 MPI_ANSWER_S = 10.0
 PORTS = range(20000, 30000)
-"""Below the ports that the kernel gives to connections."""
+"""Below the ephemeral ports that the kernel assigns to connections."""
 
 
-def look(launcher: str, python: str, env: Mapping[str, str], *, python_given: bool) -> Tools:
-    """What there is of a launcher, in the environment of `python` first, then on PATH.
+def find_tools(launcher: str, python: str, env: Mapping[str, str], *, python_given: bool) -> Tools:
+    """Find a launcher's program: next to `python` first, then on PATH.
 
     Args:
         launcher: one of `LAUNCHERS`.
         python: the job's interpreter.
         env: the job's variables.
-        python_given: whether the user chose it; another environment's launcher would then run
-            another Python, and is not taken.
+        python_given: whether the user chose `python`; PATH is then not searched, as another
+            environment's launcher would run another Python.
 
     Raises:
-        UsageError: when the launcher is not installed there.
+        UsageError: the launcher is not installed there.
     """
     path = env.get("PATH", os.defpath)
     program = None
@@ -278,7 +278,7 @@ def _program(launcher: str, python: str, path: str | None) -> str:
             return str(beside)
     for name in PROGRAMS[launcher]:
         if path is not None and (found := shutil.which(name, path=path)):
-            return os.path.abspath(found)  # noqa: PTH100 - links stay as they are
+            return os.path.abspath(found)  # noqa: PTH100 - do not resolve links
     what = PROGRAMS[launcher][0]
     if launcher == "mpi":
         raise UsageError("mpirun is not on PATH", f"install it with {PACKAGES[launcher]}")
@@ -293,9 +293,9 @@ def _mpirun_on(path: str) -> str | None:
 
 
 def _is_open_mpi(program: str) -> bool:
-    """By its version; one that does not answer is taken for Open MPI, the commonest."""
+    """Whether its version is not that of another MPI; true if it prints none."""
     try:
-        answer = subprocess.run(
+        version = subprocess.run(
             [program, "--version"],
             stdin=subprocess.DEVNULL,
             capture_output=True,
@@ -306,11 +306,11 @@ def _is_open_mpi(program: str) -> bool:
         ).stdout
     except (OSError, subprocess.TimeoutExpired):
         return True
-    return "HYDRA" not in answer and "Intel" not in answer
+    return "HYDRA" not in version and "Intel" not in version
 
 
 def accelerate_config(env: Mapping[str, str]) -> Path | None:
-    """The configuration that `accelerate launch` reads by itself; None where there is none."""
+    """The configuration that `accelerate launch` reads by default; None if there is none."""
     cache = env.get("XDG_CACHE_HOME") or str(Path(env.get("HOME", "~")).expanduser() / ".cache")
     home = Path(env.get("HF_HOME") or f"{cache}/huggingface").expanduser()
     for name in ("default_config.yaml", "default_config.json"):
@@ -329,7 +329,7 @@ def _distributed_type(config: Path) -> str:
 
 
 def free_port() -> int:
-    """A TCP port that nobody has now, at random: two launches at once shall not take the same."""
+    """A random unused TCP port; random, so that concurrent launches pick different ones."""
     for _ in range(100):
         port = PORTS[secrets.randbelow(len(PORTS))]
         with socket.socket() as probe:
@@ -343,22 +343,22 @@ def free_port() -> int:
     )
 
 
-# --- the words of a command ---
+# --- parsing a command line ---
 
 _VARIABLE = re.compile(r"[A-Za-z_]\w*=")
 _BEFORE_COMMANDS = frozenset({"exec", "do", "then", "else", "if", "while", "until", "!", "{"})
 _NO_COMMANDS = frozenset({"done", "fi", "esac", "}", "wait", "exit", "for", "case", "cd", "export"})
-"""Words of a shell's own that stand where a command does."""
+"""Shell keywords and builtins that are never the command wanted."""
 _MOST_SHELLS = 3
-"""A shell in a shell in a shell: deeper it is no command that a person typed."""
+"""How many nested shells are unwrapped; nobody types more."""
 
 
 def inner(argv: Sequence[str]) -> tuple[str, ...]:
-    """The words from the launcher, the interpreter or the program on, without what wraps them.
+    """The command without its wrappers: it starts with the launcher, interpreter, or program.
 
     `env A=1 nohup torchrun x.py` → `torchrun x.py`; `bash -c 'A=1 python x.py'` → `python x.py`;
     `bash run.sh` → `run.sh`.
-    Words that only wrap and lead to nothing known stay as they are.
+    A wrapper around nothing recognizable is returned unchanged.
     """
     words = tuple(argv)
     for _ in range(_MOST_SHELLS):
@@ -390,12 +390,12 @@ def _without_wrappers(words: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def _looks_like_program(word: str) -> bool:
-    """A path or a script; a bare word may be an option's value."""
+    """Whether it is a path or a script; a bare word may be an option's value."""
     return "/" in word or word.endswith((".py", ".sh"))
 
 
 def _code_of_shell(words: tuple[str, ...]) -> tuple[str, ...]:
-    """The last command of `sh -c CODE` that trains, else its last; empty for anything else."""
+    """The last training command in `sh -c CODE`, else the last command; empty for other words."""
     if len(words) < 3 or not re.fullmatch(r"-[a-z]*c", words[1]):
         return ()
     try:
@@ -416,10 +416,10 @@ def _code_of_shell(words: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def launcher_name(argv: Sequence[str]) -> str | None:
-    """Who starts the command's ranks, by its words; a `foreign.types.Launcher`.
+    """What starts the command's ranks, judging by its words; a `foreign.types.Launcher`.
 
-    `python` is a script that is run as it is, and may still start ranks itself; None is a program
-    of which nothing is known.
+    `python` is a script without a launcher, which may still start ranks itself; None is an unknown
+    program.
     """
     words = inner(argv)
     kind = launcher_of(words)
@@ -429,7 +429,7 @@ def launcher_name(argv: Sequence[str]) -> str | None:
 
 
 def command_name(argv: Sequence[str]) -> str:
-    """A job's name: the script inside the command, else its program.
+    """A job name from the script inside the command, else from its program.
 
     `torchrun --nproc-per-node 2 train.py` → `train`; `python -m pkg.train` → `train`;
     `mpirun -np 2 ./train` → `mpirun`.

@@ -1,7 +1,7 @@
-"""What one host answers before a job starts there: plain data about itself, nothing changed.
+"""Answers the head's questions about this host before a job starts; changes nothing.
 
-`answer` runs on the host, inside `ddptop-node`, which lives for as long as the head asks. Its
-listening socket lives as long: the other hosts try to reach it.
+`answer` runs on the host, inside `ddptop-node`, which lives as long as the head has questions. Its
+listening socket lives as long, so that the other hosts can test whether they reach it.
 """
 
 from __future__ import annotations
@@ -34,25 +34,25 @@ from ddptop_runner.model.words import Base
 from ddptop_runner.version import __version__
 
 PORTS = 8
-"""An attempt's store takes the port of its number, so that a late process of the last one cannot
-be met."""
+"""How many ports a host offers. Attempts take turns, so that a late process of the previous attempt
+does not connect to the new store."""
 PORT_RANGE = range(20_000, 32_000)
-"""Below those that the kernel gives to outgoing connections."""
+"""Below the ephemeral ports that the kernel assigns to outgoing connections."""
 REACH_S = 3.0
 MOST_FILES = 2_000
-"""Python files below the working folder; with more, it is not compared."""
+"""How many Python files a working folder may contain to be compared."""
 MOST_FILE_BYTES = 16 << 20
 FOLDER_S = 5.0
 _NOT_CODE = frozenset({"__pycache__", "node_modules", "site-packages", "wandb", "lightning_logs"})
 
 
 class Question(Base, frozen=True, kw_only=True):
-    """What the head wants to know."""
+    """A question from the head."""
 
     ask: str
     """`facts`, `files`, `reach`, `clock`, `check`, `doctor`."""
     kind: str = "script"
-    """`script`, `module`, or `none`: no files are compared."""
+    """`script`, `module`, or `none`, with which no files are compared."""
     target: str = ""
     cwd: str = ""
     python: str = ""
@@ -60,60 +60,60 @@ class Question(Base, frozen=True, kw_only=True):
     nproc: int | None = None
     force: bool = False
     in_slurm: bool = False
-    """Whether it is asked by a step: only the allocation's GPUs count."""
+    """Whether this host is a node of a Slurm allocation; only the allocation's GPUs count."""
     env: dict[str, str] = {}
-    """Variables that the job gets."""
+    """Variables set for the job."""
     targets: list[Target] = []
-    """Of `reach`."""
-    rendezvous: device_check.Meeting | None = None
-    """Of `check`."""
+    """For `reach`."""
+    rendezvous: device_check.Rendezvous | None = None
+    """For `check`."""
 
 
 class Target(Base, frozen=True, kw_only=True):
-    """Another host, to be reached."""
+    """Another host, to which this one tries to connect."""
 
     host: str
     addresses: list[str]
     port: int
     nonce: str
-    """What its socket answers: another machine at that address is not this host."""
+    """What its socket sends; another machine at that address would not send it."""
 
 
 class HostFacts(Base, frozen=True, kw_only=True):
-    """A host, as `facts` reports it."""
+    """The answer to `facts`."""
 
     ddptop: str
     command: list[str]
     """The argv of `ddptop-node` there."""
     members: str = ""
-    """Where its parts of jobs lie."""
+    """Where the host stores its parts of jobs."""
     hostname: str
     boot_id: str | None
     python: str
     python_version: str | None = None
     torch: str | None = None
     python_problem: str | None = None
-    """Why the job cannot run under `python`."""
+    """Why the job cannot use `python`; None if it can."""
     has_cwd: bool = True
     script: str | None = None
-    """The file that runs; None: it is missing, or a module that is not in the working folder."""
+    """The file that runs; None if it is missing, or a module outside the working folder."""
     script_digest: str | None = None
     folder_digest: str | None = None
-    """Of all Python files below the working folder; None: they are too many, or there is none."""
+    """Digest of all Python files in the working folder; None if there are too many."""
     devices: list[Device] | None = None
-    """Those that the job gets; None: the host has none."""
+    """The devices that the job gets; None if the host has none."""
     gpus_problem: str | None = None
-    """Why it cannot have them."""
+    """Why the job cannot get the devices; None if it can."""
     gpus_note: str | None = None
     addresses: list[str] = []
-    """The likeliest first."""
+    """Most likely to work first."""
     ports: list[int] = []
-    """Free ones; the host listens on the last for as long as it is asked."""
+    """Free ports; `ddptop-node` listens on the last one while it runs."""
     nonce: str = ""
 
 
 def answer(arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """Answer one question of the head, as plain data.
+    """Answer one question from the head, as plain data.
 
     Raises:
         DdptopError: the question cannot be answered.
@@ -146,7 +146,7 @@ def _plain(struct: msgspec.Struct) -> dict[str, Any]:
 
 
 def facts(question: Question) -> HostFacts:
-    """Everything about this host that the head compares and judges."""
+    """Collect everything about this host that the head compares."""
     env = {**os.environ, **question.env}
     cwd = Path(question.cwd)
     version = torch = python_problem = None
@@ -196,7 +196,7 @@ def facts(question: Question) -> HostFacts:
 
 
 def script_of(kind: str, target: str, cwd: Path) -> Path | None:
-    """The file that runs, where it is there and can be read."""
+    """The file that runs; None if it is missing or cannot be read."""
     if kind == "module":
         return advice.module_file(target, [cwd])
     path = cwd / target
@@ -204,7 +204,7 @@ def script_of(kind: str, target: str, cwd: Path) -> Path | None:
 
 
 def digest_of(path: Path) -> str | None:
-    """A digest of a file's content; None where it cannot be read, or is no regular file."""
+    """A digest of a file's content; None if it cannot be read or is not a regular file."""
     try:
         with path.open("rb") as file:
             if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
@@ -215,9 +215,9 @@ def digest_of(path: Path) -> str | None:
 
 
 def digests(folder: Path) -> dict[str, str] | None:
-    """The digest of each Python file below a folder; None where there are too many.
+    """The digest of each Python file in a folder tree; None if there are too many.
 
-    Hidden folders, virtual environments, and what programs write are left out.
+    Hidden folders, virtual environments, and generated folders are skipped.
     """
     deadline_s = time.monotonic() + FOLDER_S
     found: dict[str, str] = {}
@@ -243,7 +243,7 @@ def _python_files(folder: Path) -> Iterator[Path]:
 
 
 def folder_digest(folder: Path) -> str | None:
-    """One digest of all Python files below a folder; None where there are too many."""
+    """One digest of all Python files in a folder tree; None if there are too many."""
     found = digests(folder)
     if found is None:
         return None
@@ -251,14 +251,14 @@ def folder_digest(folder: Path) -> str | None:
     return hashlib.sha256(lines.encode("utf-8", "surrogateescape")).hexdigest()[:16]
 
 
-# --- ports, and the way between hosts -------------------------------------------------------------
+# --- ports, and connections between hosts ---------------------------------------------------------
 
 
 _listening: list[tuple[list[int], str]] = []
 
 
 def listen() -> tuple[list[int], str]:
-    """Free ports, on the last of which this process answers from now on with a nonce."""
+    """(free ports, nonce); from now on, this process sends the nonce on the last port."""
     if _listening:
         return _listening[0]
     ports: list[int] = []
@@ -283,7 +283,7 @@ def listen() -> tuple[list[int], str]:
 
 
 def _bound(port: int) -> socket.socket | None:
-    """A socket at this port on all addresses, or None where it is in use."""
+    """A socket bound to this port on all addresses; None if the port is in use."""
     for family, everywhere in ((socket.AF_INET6, "::"), (socket.AF_INET, "0.0.0.0")):
         try:
             one = socket.socket(family, socket.SOCK_STREAM)
@@ -307,17 +307,17 @@ def _answer_all(server: socket.socket, nonce: str) -> None:
             with connection:
                 connection.settimeout(REACH_S)
                 connection.sendall(nonce.encode())
-                connection.recv(1)  # the other side closes first, and keeps the port's last state
+                connection.recv(1)  # let the other side close first: TIME_WAIT is then there
         except OSError:
             time.sleep(0.01)
 
 
 def reach(targets: Sequence[Target]) -> dict[str, list[str]]:
-    """At which of its addresses each target is reached from here, in the order given."""
+    """By target, those of its addresses, in order, that this host can connect to."""
     reached: dict[tuple[str, str], bool] = {}
 
     def attempt(target: Target, address: str) -> None:
-        reached[target.host, address] = _meets(address, target.port, target.nonce)
+        reached[target.host, address] = _connects(address, target.port, target.nonce)
 
     threads = [
         threading.Thread(target=attempt, args=(target, address), daemon=True)
@@ -335,7 +335,7 @@ def reach(targets: Sequence[Target]) -> dict[str, list[str]]:
     }
 
 
-def _meets(address: str, port: int, nonce: str) -> bool:
+def _connects(address: str, port: int, nonce: str) -> bool:
     try:
         with socket.create_connection((address, port), timeout=REACH_S) as connection:
             found = b""

@@ -1,6 +1,6 @@
-"""What a job runs: ranks of torch's launcher, an unchanged command, or another launcher by name.
+"""Decides what a job runs: ranks of torch's launcher, a command, or another launcher.
 
-Looks at the file system and at installed programs; changes nothing.
+It inspects the file system and installed programs, and changes nothing.
 """
 
 from __future__ import annotations
@@ -29,15 +29,15 @@ LIVE = "using a pseudo-terminal, which Lightning's rich progress bar requires"
 
 @dataclass(frozen=True)
 class Program:
-    """What a job runs, as JobSpec keeps it."""
+    """What a job runs, in the form of JobSpec."""
 
     kind: Literal["script", "module", "command"]
     target: str
     args: tuple[str, ...]
     python: str
-    """Its interpreter; of a command the file that is executed."""
+    """The job's interpreter; for a command, the file that is executed."""
     nproc: int
-    """0: a command, which starts its ranks itself."""
+    """0 for a command, which starts its own ranks."""
     launcher: str | None = None
     pty: bool = False
     notes: tuple[str, ...] = ()
@@ -49,13 +49,13 @@ def program_for(
     """Decide what runs.
 
     Args:
-        request: what was asked.
+        request: the request.
         cwd: the job's working folder.
         env: the job's variables.
         choice: the devices that the job has or will have.
 
     Raises:
-        UsageError: naming what is missing, or cannot be had together.
+        UsageError: names what is missing, or which options conflict.
     """
     if request.kind == "command":
         return _command(request, cwd, env, choice)
@@ -76,7 +76,7 @@ def program_for(
 
 
 def name_for(request: LaunchRequest) -> str:
-    """What a job is called that was given no name."""
+    """The name of a job that was not given one."""
     if request.base_name is None and request.kind == "command":
         return launchers.command_name((request.target, *request.args))
     return derive_name(request.base_name or request.target)
@@ -113,7 +113,7 @@ def _launched(
 ) -> Program:
     require_own_ranks(request, f"--launcher {name}")
     python = interpreters.choose(request.python, env)
-    there = launchers.look(name, python, env, python_given=request.python is not None)
+    tools = launchers.find_tools(name, python, env, python_given=request.python is not None)
     ranks = 1 if name == "none" else request.nproc or choice.count or None
     script = advice.read(request, cwd, env)
     notes = advice.notes_on(request, script, ranks, choice.count)
@@ -134,7 +134,7 @@ def _launched(
             choice.count,
             choice.by_uuid,
         ),
-        there,
+        tools,
     )
     program = executable_of(recipe.argv[0], cwd, env, python)
     return Program(

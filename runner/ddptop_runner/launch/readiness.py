@@ -1,6 +1,6 @@
-"""What the facts of all hosts mean: a table, what refuses the job with its remedy, and the nodes.
+"""Judges the facts of all hosts: the table, the refusals with their remedies, and the nodes.
 
-Pure: `launch.survey` collects the facts.
+Pure; `launch.survey` collects the facts.
 """
 
 from __future__ import annotations
@@ -20,30 +20,30 @@ from ddptop_runner.launch.ssh import Unreachable
 from ddptop_runner.model.spec import NodeSpec
 
 CLOCK_S = 1.0
-"""A larger offset is worth a word: merged logs are corrected for it, file times are not."""
+"""Larger offsets get a note: merged logs are corrected for them, but file times are not."""
 MOST_FILES_NAMED = 3
 
 
 class Surveyed(msgspec.Struct, frozen=True):
-    """One host, as the head met it."""
+    """What the head knows about one host."""
 
     request: HostRequest
     facts: HostFacts | None = None
     unreachable: Unreachable | None = None
-    """Why there are no facts."""
+    """Why there are no facts, if there are none."""
     clock_offset_s: float | None = None
-    """By how much its clock is ahead of the head's."""
+    """How far its clock is ahead of the head's."""
     reached: dict[str, list[str]] | None = None
-    """At which addresses it reaches each other host; None: it was not asked."""
+    """By other host, the addresses at which this host reaches it; None if not tested."""
     files: dict[str, str] | None = None
-    """Its Python files, where those of the hosts differ."""
+    """Digests of its Python files; set only if the hosts' files differ."""
 
 
 class Wanted(msgspec.Struct, frozen=True):
-    """What the job needs on every host."""
+    """What the job requires of every host."""
 
     ddptop: str
-    """The head's version."""
+    """The head's version of ddptop."""
     target: str
     kind: str
     cwd: str
@@ -51,9 +51,9 @@ class Wanted(msgspec.Struct, frozen=True):
     nproc: int | None = None
     force: bool = False
     trains: bool = True
-    """Whether a job is to start; else the hosts are only looked at, without its files and ranks."""
+    """Whether a job will start; if not, files and ranks are not checked."""
     script_digest: str | None = None
-    """Of the script here; None: it is not here, and the hosts are compared with each other."""
+    """Digest of the script here; None if it is not here, and the first host's is the reference."""
     folder_digest: str | None = None
     files: dict[str, str] = {}
 
@@ -62,7 +62,7 @@ class Refusal(NamedTuple):
     """Why the job cannot start, and what to do about it."""
 
     hosts: tuple[str, ...]
-    """Of which it is true; (): of the job."""
+    """The hosts with the problem; () if it concerns the whole job."""
     problem: str
     remedy: str
 
@@ -72,14 +72,14 @@ class Refusal(NamedTuple):
 
 
 class Judged(msgspec.Struct, frozen=True):
-    """What the facts mean together."""
+    """The result of comparing all hosts."""
 
     rows: list[list[str]]
-    """A table with a heading."""
+    """A table with a heading row."""
     refusals: list[Refusal]
     notes: list[str]
     nodes: list[NodeSpec]
-    """Empty where the job is refused."""
+    """Empty if the job is refused."""
 
 
 _RANKS, _GPUS = "RANKS", "GPUS"
@@ -88,7 +88,7 @@ _UNKNOWN = "-"
 
 
 def judge(hosts: Sequence[Surveyed], wanted: Wanted) -> Judged:
-    """Compare the hosts with each other and with what the job needs."""
+    """Compare the hosts with each other and with what the job requires."""
     refusals = [*_unreachable(hosts)]
     there = [(one, one.facts) for one in hosts if one.facts is not None]
     refusals += _versions(there, wanted)
@@ -121,12 +121,12 @@ def judge(hosts: Sequence[Surveyed], wanted: Wanted) -> Judged:
 
 
 def ranks_of(request: HostRequest, facts: HostFacts, wanted: Wanted) -> int | None:
-    """How many ranks a host gets; None: that is unknown."""
+    """How many ranks a host gets; None if unknown."""
     return request.slots or wanted.nproc or len(facts.devices or ()) or None
 
 
 def _merged(refusals: Sequence[Refusal]) -> list[Refusal]:
-    """One line for all hosts with the same problem."""
+    """Merge the refusals of hosts with the same problem."""
     found: dict[tuple[str, str], list[str]] = {}
     for refusal in refusals:
         found.setdefault((refusal.problem, refusal.remedy), []).extend(refusal.hosts)
@@ -201,7 +201,7 @@ def _copy(wanted: Wanted, host: str) -> str:
 
 
 def _files(there: _There, wanted: Wanted) -> list[Refusal]:
-    """Script and working folder: compared with those here, or with the first host's."""
+    """Compare script and working folder with those here or, if not here, with the first host's."""
     found = []
     first = there[0] if there else None
     script = wanted.script_digest
@@ -231,7 +231,7 @@ def _files(there: _There, wanted: Wanted) -> list[Refusal]:
 
 
 def different(ones: Mapping[str, str], others: Mapping[str, str]) -> list[str]:
-    """The files that only one side has, or whose contents differ."""
+    """The files that only one side has, or whose digests differ."""
     return sorted(name for name in {*ones, *others} if ones.get(name) != others.get(name))
 
 
@@ -281,7 +281,7 @@ def _typed(request: HostRequest) -> str:
 
 
 def _addresses(hosts: Sequence[Surveyed]) -> tuple[dict[str, str], list[Refusal]]:
-    """The address of each host at which all others that were asked reach it."""
+    """(each host's address that all hosts which tested it can reach, refusals of hosts without)."""
     chosen: dict[str, str] = {}
     found = []
     for one in hosts:
@@ -367,7 +367,7 @@ _STATES = {"ddptop": "no ddptop", "denied": "no login"}
 
 
 def table(rows: Sequence[Sequence[str]]) -> str:
-    """The rows as lines of aligned columns."""
+    """Format the rows in aligned columns."""
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
     return "\n".join(
         "  ".join(f"{cell:<{width}}" for cell, width in zip(row, widths, strict=True)).rstrip()

@@ -1,4 +1,4 @@
-"""The request for a launch, and what is refused before anything is done."""
+"""Defines the request for a launch, and refuses invalid ones before anything is done."""
 
 from __future__ import annotations
 
@@ -22,82 +22,81 @@ from ddptop_runner.model.words import OnNan
 
 @dataclass(frozen=True)
 class LaunchRequest:
-    """What the user asked for."""
+    """A launch as requested by the user."""
 
     kind: Literal["script", "module", "command"]
-    """`script`, `module` or `command`."""
     target: str
-    """Path, module name, or the first word of a command."""
+    """A path, a module name, or the first word of a command."""
     args: tuple[str, ...] = ()
     gpus: str | None = None
     force: bool = False
-    """Take devices that are busy."""
+    """Use busy devices."""
     wait_gpus: bool = False
     """Queue the job until its devices are free."""
     is_dry: bool = False
-    """Only to be described: what would refuse it is noted."""
+    """Only describe the job; refusals become notes."""
     nproc: int | None = None
     name: str | None = None
     base_name: str | None = None
-    """What a name is derived from where none is given; None: the target."""
+    """What to derive the name from, if none is given; None for the target."""
     max_restarts: int = 3
     hang_timeout_s: float | None = None
-    """None: off, unless `hang_auto`."""
+    """None for off, unless `hang_auto` is set."""
     hang_auto: bool = False
     on_nan: OnNan = "alert"
     allow_shrink: bool = False
     warm_spares: bool = False
-    """Of earlier versions; without an effect."""
+    """Accepted for compatibility with earlier versions; has no effect."""
     zygote: bool = True
     log_limit_bytes: int | None = None
     env: tuple[str, ...] = ()
-    """`K=V` each."""
+    """Variables as `K=V`."""
     cwd: str | None = None
     work_in_run_folder: bool = False
     """Give the job a working folder inside its run folder."""
     python: str | None = None
     probe: bool = True
     launcher: str | None = None
-    """Who starts the ranks of a script or module; one of `shortcuts.LAUNCHERS`, None: ddptop."""
+    """What starts the ranks of a script or module, from `launchers.LAUNCHERS`; None for ddptop."""
     slurm_job: str | None = None
-    """Slurm's id of the allocation to run in."""
+    """Slurm's job ID of the allocation to run in."""
     as_asked: bool = False
-    """Start ranks whatever the script looks like: the user was asked and confirmed."""
+    """Start ranks whatever the script looks like, because the user has confirmed."""
     pty: bool = False
-    """Give a command a terminal of its own to write to."""
+    """Connect the command's output to a pseudo-terminal."""
     hosts: tuple[HostRequest, ...] = ()
-    """The machines to train on; none: this one alone."""
+    """The machines to train on; empty for this one only."""
     nodes: tuple[int, int] | None = None
-    """`--nodes`: with how few and how many machines to train."""
+    """`--nodes`: the (fewest, most) machines to train on."""
     check: bool = False
-    """Measure every GPU and the network between the hosts before the start."""
+    """Measure each GPU and the network between the hosts first."""
     node_timeout_s: float | None = None
     orphan_timeout_s: float | None = None
 
 
 @dataclass(frozen=True)
 class LaunchPlan:
-    """Everything decided; nothing done yet."""
+    """A launch on which everything is decided, but nothing done."""
 
     spec: JobSpec
     job_env: dict[str, str]
-    """Variables that the job gets beside the shell's."""
+    """Variables set for the job, in addition to the shell's."""
     notes: tuple[str, ...]
-    """What to tell the user, a line each."""
+    """Notes for the user, one line each."""
     wrap: tuple[str, ...]
-    """Through what the tmux server must be started to outlive the login."""
+    """The command through which the tmux server must be started to outlive the login."""
     name_is_derived: bool
     choice: DeviceChoice
-    """The devices, or those that the job will wait for."""
+    """The devices that the job gets or waits for."""
     work_in_run_folder: bool = False
-    """Whether the job's working folder is one of its own, deleted with it."""
+    """Whether the job gets its own working folder, which is deleted with it."""
 
 
 def require_text(words: Iterable[str]) -> None:
-    """What goes into `job.json` must be text; bytes that are none arrive as surrogates.
+    """Refuse words that are not valid UTF-8, as `job.json` must be; they contain surrogates.
 
     Raises:
-        UsageError: naming the word that is none.
+        UsageError: names the invalid word.
     """
     for word in words:
         if not is_text(word):
@@ -107,10 +106,10 @@ def require_text(words: Iterable[str]) -> None:
 
 
 def folder_of(path: str | None) -> Path:
-    """The working folder of a job; the one that we are in where none is given.
+    """A job's working folder: the given one, else the current one.
 
     Raises:
-        UsageError: when there is none.
+        UsageError: the folder does not exist.
     """
     try:
         folder = Path(path).expanduser().absolute() if path else Path.cwd()
@@ -124,7 +123,7 @@ def folder_of(path: str | None) -> Path:
 
 
 def require_probe(option: str, *, probe: bool) -> None:
-    """Raises UsageError unless the ranks get a probe, without which `option` could do nothing."""
+    """Raise UsageError if the ranks get no probe, without which `option` has no effect."""
     if not probe:
         raise UsageError(
             f"{option} requires the probe, which --no-probe disables", "remove one of them"
@@ -132,7 +131,7 @@ def require_probe(option: str, *, probe: bool) -> None:
 
 
 def require_script(cwd: Path, script: str) -> None:
-    """Raises UsageError unless there is such a script, seen from `cwd`, that can be read."""
+    """Raise UsageError unless the script, relative to `cwd`, can be read."""
     path = cwd / script
     if not script:
         raise UsageError("the script name is empty", "try `ddptop launch train.py`")
@@ -152,10 +151,10 @@ def require_script(cwd: Path, script: str) -> None:
 
 
 def overrides_of(pairs: Sequence[str]) -> dict[str, str]:
-    """The variables given as `K=V`.
+    """Parse variables given as `K=V`.
 
     Raises:
-        UsageError: naming what has another form.
+        UsageError: names an entry in another form.
     """
     overrides = {}
     for pair in pairs:
@@ -176,21 +175,25 @@ COUNTING = {
 }
 """The option that sets each launcher's number of ranks."""
 
-_OF_A_SHELL = frozenset({"cd", "source", ".", "export", "eval", "exec", "set", "ulimit", "umask"})
+_SHELL_BUILTINS = frozenset(
+    {"cd", "source", ".", "export", "eval", "exec", "set", "ulimit", "umask"}
+)
 
-_TELLING = frozenset({"-V", "-VV", "--version", "-h", "-?", "--help", "--help-all", "-m", "-c"})
-"""With these an interpreter without a script prints something about itself, or refuses."""
+_INFORMATIONAL = frozenset(
+    {"-V", "-VV", "--version", "-h", "-?", "--help", "--help-all", "-m", "-c"}
+)
+"""Options with which an interpreter without a script does not read one from stdin."""
 
 
 def require_command(request: LaunchRequest, launcher: str | None) -> None:
-    """Refuse for a command what only ranks that ddptop starts itself can have.
+    """Refuse options of a command that require ranks started by ddptop.
 
     Args:
-        request: what was asked.
-        launcher: who starts the command's ranks, by its words.
+        request: the request.
+        launcher: what starts the command's ranks.
 
     Raises:
-        UsageError: naming the option and the remedy.
+        UsageError: names the option and the remedy.
     """
     if request.nproc is not None:
         option = COUNTING.get(launcher or "")
@@ -213,14 +216,14 @@ def require_command(request: LaunchRequest, launcher: str | None) -> None:
 
 
 def require_own_ranks(request: LaunchRequest, who: str) -> None:
-    """Refuse what only ranks that ddptop starts itself can have.
+    """Refuse options that require ranks started by ddptop.
 
     Args:
-        request: what was asked.
-        who: starts them instead.
+        request: the request.
+        who: what starts the ranks instead, for the message.
 
     Raises:
-        UsageError: naming the option.
+        UsageError: names the option.
     """
     options = {"--warm-spares": request.warm_spares, "--allow-shrink": request.allow_shrink}
     for option in (option for option, given in options.items() if given):
@@ -231,19 +234,19 @@ def require_own_ranks(request: LaunchRequest, who: str) -> None:
 
 
 def require_one_way(request: LaunchRequest) -> None:
-    """Refuse what cannot be had together with several machines, or only with them.
+    """Refuse options that conflict with several machines, or that require them.
 
     Raises:
-        UsageError: naming the option and the remedy.
+        UsageError: names the option and the remedy.
     """
     if not request.hosts:
-        alone = {
+        needs_hosts = {
             "--nodes": request.nodes is not None,
             "--check": request.check,
             "--node-timeout": request.node_timeout_s is not None,
             "--orphan-timeout": request.orphan_timeout_s is not None,
         }
-        for option in (option for option, given in alone.items() if given):
+        for option in (option for option, given in needs_hosts.items() if given):
             needs = "--hosts or --slurm" if option == "--nodes" else "--hosts"
             raise UsageError(f"{option} requires {needs}", "list the machines, as in --hosts a,b")
         return
@@ -252,13 +255,13 @@ def require_one_way(request: LaunchRequest) -> None:
             "--hosts does not apply to commands, which start their own ranks",
             "launch the script directly: ddptop launch --hosts ... SCRIPT",
         )
-    together = {
+    one_machine_only = {
         "--wait-gpus": request.wait_gpus,
         f"--launcher {request.launcher}": request.launcher is not None,
         "--pty": request.pty,
         "--allow-shrink": request.allow_shrink,
     }
-    for option in (option for option, given in together.items() if given):
+    for option in (option for option, given in one_machine_only.items() if given):
         remedy = "use --nodes MIN:MAX" if option == "--allow-shrink" else f"remove {option}"
         raise UsageError(f"{option} works on one machine only, not with --hosts", remedy)
     uuids = request.gpus is not None and request.gpus.startswith(("GPU-", "MIG-"))
@@ -276,19 +279,19 @@ def require_one_way(request: LaunchRequest) -> None:
 
 
 def executable_of(program: str, cwd: Path, env: Mapping[str, str], beside: str) -> str:
-    """The file that a command's first word means, as the job will find it.
+    """The file that a command's first word names, as the job resolves it.
 
     Args:
-        program: the first word: a name looked for on PATH, or a path seen from `cwd`.
+        program: the first word: a name to find on PATH, or a path relative to `cwd`.
         cwd: the job's working folder.
         env: the job's variables.
-        beside: an interpreter; beside it lie its environment's launchers.
+        beside: an interpreter; if the program is next to it, the message says so.
 
     Returns:
-        An absolute path; links are not followed, since an environment's Python is one.
+        An absolute path. Links are not followed, because a virtual environment's Python is one.
 
     Raises:
-        UsageError: when it is missing or cannot be executed.
+        UsageError: the program is missing or cannot be executed.
     """
     if not program:
         raise UsageError(
@@ -319,22 +322,22 @@ def executable_of(program: str, cwd: Path, env: Mapping[str, str], beside: str) 
 
 
 def _remedy_for(program: str) -> str:
-    """What was meant by a first word that is no program."""
+    """The remedy for a first word that is not a program."""
     if program.startswith("-"):
         return "ddptop options go before --"
     if re.match(r"[A-Za-z_]\w*=", program):
         return f"use -- env {shlex.quote(program)} COMMAND"
     if " " in program:
         return f"remove the quotes: -- {program}"
-    if program in _OF_A_SHELL:
+    if program in _SHELL_BUILTINS:
         return f"it is a shell builtin: -- bash -c '{program} …'"
     return "install it, or activate its environment"
 
 
 def _require_interpreter(program: str, path: Path, cwd: Path) -> None:
-    """Raises UsageError for a text whose first line names no interpreter that is there.
+    """Raise UsageError for a text file whose first line does not name an existing interpreter.
 
-    A shell takes such a text for its own; nothing else does.
+    Only a shell would run such a file.
     """
     try:
         with path.open("rb") as file:
@@ -354,14 +357,14 @@ def _require_interpreter(program: str, path: Path, cwd: Path) -> None:
 
 
 def program_of(request: LaunchRequest, cwd: Path, env: Mapping[str, str], beside: str) -> str:
-    """`executable_of` a command; if it runs Python on a script, that exists too.
+    """`executable_of` a command; if it runs Python on a script, also check the script.
 
     Raises:
-        UsageError: naming what is not there.
+        UsageError: names what is missing.
     """
     program = executable_of(request.target, cwd, env, beside)
     target = python_target((request.target, *request.args))
-    if target is not None and target.kind == "interactive" and not _TELLING & {*request.args}:
+    if target is not None and target.kind == "interactive" and not _INFORMATIONAL & {*request.args}:
         raise UsageError(
             f"{request.target} reads its script from stdin, but a job has no stdin",
             f"use -- {request.target} SCRIPT",

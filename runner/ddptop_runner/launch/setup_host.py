@@ -1,8 +1,8 @@
-"""`ddptop setup-host`: installs this version of ddptop on another machine, next to nothing else.
+"""Installs this version of ddptop on another machine, in an environment of its own.
 
-The wheels of ddptop and of what it needs are made again from what is installed here, so that
-neither a checkout nor, on a machine of the same kind, a network is needed there. torch is no part
-of it: jobs run under their own interpreter.
+The wheels of ddptop and its requirements are rebuilt from what is installed here, so the other
+machine needs no checkout and, if it is of the same platform, no network. torch is not included:
+jobs run under their own interpreter.
 """
 
 from __future__ import annotations
@@ -37,15 +37,15 @@ import hashlib, io, json, os, shutil, subprocess, sys, sysconfig, zipfile
 def end(problem, remedy):
     print(json.dumps({"problem": problem, "remedy": remedy}))
     sys.exit(0)
-told = json.loads(sys.stdin.buffer.readline())
+facts = json.loads(sys.stdin.buffer.readline())
 payload = sys.stdin.buffer.read()
-if len(payload) != told["bytes"]:
+if len(payload) != facts["bytes"]:
     end("only a part of the files arrived", "try again")
 found = sys.version_info[:2]
-if found < tuple(told["minimum"]):
+if found < tuple(facts["minimum"]):
     end("%s is Python %d.%d, too old for ddptop" % ((sys.executable,) + found),
         "pass --python PATH of a newer one there")
-target = os.path.join(os.path.expanduser("~"), told["venvs"], told["version"])
+target = os.path.join(os.path.expanduser("~"), facts["venvs"], facts["version"])
 mark = os.path.join(target, "ddptop-node")
 stamp = os.path.join(target, "installed")
 this = hashlib.sha256(payload).hexdigest() + " " + sys.executable
@@ -66,17 +66,17 @@ try:
     wheels = os.path.join(target, "wheels")
     zipfile.ZipFile(io.BytesIO(payload)).extractall(wheels)
 except subprocess.CalledProcessError as error:
-    said = error.stdout.decode(errors="replace").strip()[-300:]
-    end("no environment in %s (%s)" % (target, said),
+    output = error.stdout.decode(errors="replace").strip()[-300:]
+    end("no environment in %s (%s)" % (target, output),
         "install python3-venv there, or pass --python PATH")
 except OSError as error:
     end("%s cannot be written (%s)" % (target, error.strerror), "check the home there")
 python = os.path.join(target, "bin", "python")
-same = [list(found), sysconfig.get_platform()] == told["platform"]
+same = [list(found), sysconfig.get_platform()] == facts["platform"]
 argv = [sys.executable, "-E", "-m", "pip", "--python", python, "install", "--quiet",
         "--disable-pip-version-check", "--no-input", "--find-links", wheels]
-argv += ["--no-index"] if same and told["complete"] else []
-done = subprocess.run(argv + ["ddptop==" + told["version"]], stdin=subprocess.DEVNULL,
+argv += ["--no-index"] if same and facts["complete"] else []
+done = subprocess.run(argv + ["ddptop==" + facts["version"]], stdin=subprocess.DEVNULL,
                       stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
 if done.returncode:
     lines = done.stdout.decode(errors="replace").strip().splitlines() or ["no output"]
@@ -105,7 +105,7 @@ print(json.dumps({"folder": target}))
 
 
 class Payload:
-    """What is sent to a host: a line of facts, then the wheels."""
+    """The data sent to a host: a line of facts, then the wheels."""
 
     def __init__(self) -> None:
         wheels, is_complete = all_wheels()
@@ -125,16 +125,16 @@ class Payload:
 
 
 def install(host: str, python: str, payload: Payload, limit_s: float = LIMIT_S) -> str:
-    """Install it; the folder there.
+    """Install ddptop on a host; returns the folder there.
 
     Args:
-        host: as ssh gets it.
-        python: the job's interpreter; where it is missing there, python3 is used.
-        payload: what to send.
-        limit_s: for all of it.
+        host: as passed to ssh.
+        python: the job's interpreter; if it does not exist there, python3 is used.
+        payload: the data to send.
+        limit_s: how long the installation may take.
 
     Raises:
-        DdptopError: naming the problem and the remedy.
+        DdptopError: it failed; the message names the problem and the remedy.
     """
     script = shlex.quote(_INSTALL)
     wanted = shlex.quote(python)
@@ -154,11 +154,14 @@ def install(host: str, python: str, payload: Payload, limit_s: float = LIMIT_S) 
         ) from None
     for line in reversed(out.decode("utf-8", "replace").splitlines()):
         with contextlib.suppress(ValueError):
-            said = json.loads(line)
-            if isinstance(said, dict) and "folder" in said:
-                return one_line(str(said["folder"]))
-            if isinstance(said, dict) and "problem" in said:
-                problem, remedy = one_line(str(said["problem"])), one_line(str(said.get("remedy")))
+            result = json.loads(line)
+            if isinstance(result, dict) and "folder" in result:
+                return one_line(str(result["folder"]))
+            if isinstance(result, dict) and "problem" in result:
+                problem, remedy = (
+                    one_line(str(result["problem"])),
+                    one_line(str(result.get("remedy"))),
+                )
                 raise DdptopError(f"{host}: {problem}", remedy)
     text = err.decode("utf-8", "replace")
     if status not in (None, FAILED) and "python3" in text and "not found" in text:
@@ -171,7 +174,7 @@ def install(host: str, python: str, payload: Payload, limit_s: float = LIMIT_S) 
 
 
 def all_wheels() -> tuple[dict[str, bytes], bool]:
-    """The wheels of ddptop and its requirements by file name, and whether none is missing."""
+    """(the wheels of ddptop and its requirements by file name, whether all were found)."""
     name, data = own_wheel()
     wheels, missing = {name: data}, False
     for distribution in _required():
@@ -183,7 +186,7 @@ def all_wheels() -> tuple[dict[str, bytes], bool]:
 
 
 def own_wheel() -> tuple[str, bytes]:
-    """The wheel of this ddptop, installed or in a checkout: file name and content."""
+    """(file name, content) of a wheel of this ddptop, whether installed or a checkout."""
     files: dict[str, bytes] = {}
     for package in _PACKAGES:
         found = importlib.util.find_spec(package)
@@ -211,7 +214,7 @@ def _version() -> str:
 
 
 def _required() -> Iterator[metadata.Distribution | None]:
-    """What ddptop requires, and what that requires; None for what is not installed."""
+    """Yield ddptop's requirements, direct and indirect; None for each that is not installed."""
     start = ("ddptop", "")
     waiting, seen, found = [start], {start}, {"ddptop"}
     while waiting:
@@ -232,13 +235,13 @@ def _required() -> Iterator[metadata.Distribution | None]:
 
 
 def needed_by(requirement: str, extra: str) -> list[tuple[str, str]]:
-    """(name, extra) of what a requirement asks for under this Python.
+    """(name, extra) of each package that a requirement needs under this Python.
 
-    Of markers only the common ones are understood; any other is taken to be true.
+    Only common markers are evaluated; any other counts as true.
 
     Args:
         requirement: as in a package's metadata.
-        extra: the extra of that package that was asked for; "" for the package itself.
+        extra: the extra of that package being installed; "" for the package itself.
     """
     before, _, marker = requirement.partition(";")
     found = re.match(r"([A-Za-z0-9][A-Za-z0-9._-]*)\s*(?:\[([^\]]*)\])?", before.strip())
@@ -262,7 +265,7 @@ def _normal(name: str) -> str:
 
 
 def _wheel_of(distribution: metadata.Distribution) -> tuple[str, bytes] | None:
-    """The wheel from which a package was installed, made again; None where files are missing."""
+    """Rebuild the wheel that a package was installed from; None if files are missing."""
     wheel = distribution.read_text("WHEEL") or ""
     tag = re.search(r"(?m)^Tag: (\S+)$", wheel)
     name = re.sub(r"[-_.]+", "_", distribution.metadata["Name"])
@@ -300,7 +303,7 @@ def _packed(files: Mapping[str, bytes], info: str) -> bytes:
 
 
 def _entry(name: str) -> zipfile.ZipInfo:
-    """Without the time, so that the same files make the same archive."""
+    """An entry without a timestamp, so that the same files make the same archive."""
     entry = zipfile.ZipInfo(name)
     entry.external_attr = 0o600 << 16
     return entry

@@ -1,4 +1,4 @@
-"""Slurm in words: the batch script, the commands, and what Slurm prints. Pure."""
+"""Writes Slurm's batch scripts and commands, and parses what Slurm prints. Pure."""
 
 from __future__ import annotations
 
@@ -14,28 +14,28 @@ from ddptop_runner.model.words import Base
 
 MOST_NODES = 100_000
 CHECKPOINT_BEFORE_S = 120
-"""So long before the time limit Slurm signals the batch step, unless --signal says otherwise."""
+"""How long before the time limit Slurm signals the batch step, unless --signal is given."""
 
 # -- an allocation ---------------------------------------------------------------------------------
 
 
 class Allocation(msgspec.Struct, frozen=True):
-    """What Slurm's variables tell about the allocation that this process runs in."""
+    """The allocation that this process runs in, from Slurm's environment variables."""
 
     job: str
-    """Slurm's id of the job; of a task of an array the task's own."""
+    """Slurm's job ID; for a task of an array, the task's own."""
     nodes: tuple[str, ...]
     restarts: int = 0
-    """How often Slurm has requeued it."""
+    """How many times Slurm has requeued the job."""
     is_batch: bool = False
-    """Whether this is the batch step, with which the allocation ends."""
+    """Whether this is the batch step; the allocation ends with it."""
     in_step: bool = False
     """Whether this runs under srun."""
     array_task: str | None = None
     gpus_on_node: int | None = None
-    """Of the allocation on this node; None without any, and outside of its nodes."""
+    """The allocation's GPUs on this node; None if it has none, or outside its nodes."""
     on_node: bool = False
-    """Whether this runs on one of its nodes, not in the shell of salloc."""
+    """Whether this is one of its nodes, not the machine where salloc's shell runs."""
 
 
 _LISTS_OF_GPUS = (
@@ -47,7 +47,7 @@ _LISTS_OF_GPUS = (
 
 
 def allocation(env: Mapping[str, str]) -> Allocation | None:
-    """The allocation that a process with these variables is part of; None outside of one."""
+    """The allocation that a process with these variables runs in; None outside one."""
     job = env.get("SLURM_JOB_ID", "")
     if not job.isdigit():
         return None
@@ -71,10 +71,10 @@ def _count(text: str) -> int | None:
 
 
 def hosts_of(text: str) -> tuple[str, ...]:
-    """The hosts of a list such as `node[1-3,07],login`, in its order.
+    """Expand a list such as `node[1-3,07],login`, in order.
 
     Raises:
-        UsageError: it is no list of hosts, or one of too many.
+        UsageError: the list is invalid or too long.
     """
     found: list[str] = []
     for part in _split(text):
@@ -86,7 +86,7 @@ def hosts_of(text: str) -> tuple[str, ...]:
 
 
 def _split(text: str) -> Iterator[str]:
-    """Its parts: the commas within brackets separate none."""
+    """Split at commas outside brackets."""
     depth, start = 0, 0
     for position, char in enumerate(text):
         depth += (char == "[") - (char == "]")
@@ -124,11 +124,11 @@ _STEP_OPTIONS = (
     r"HINT|LABELIO|MEM_PER_.*|MULTI_PROG|NNODES|NPROCS|NTASKS.*|OPEN_MODE|OVERLAP|STD(?:IN|OUT|ERR)MODE|"
     r"STEP.*|THREADS.*|TIMELIMIT|UNBUFFEREDIO|WAIT|WORKING_DIR|CPU_BIND.*|MPI_TYPE)"
 )
-"""Variables of a batch step that srun reads as options."""
+"""Variables of a batch step that srun would read as options."""
 
 
 def step_environment(env: Mapping[str, str]) -> dict[str, str]:
-    """The variables to start srun with."""
+    """The variables with which to start srun."""
     return {name: value for name, value in env.items() if not re.fullmatch(_STEP_OPTIONS, name)}
 
 
@@ -138,18 +138,18 @@ def _step(job: str, host: str, name: str) -> list[str]:
 
 
 def link_argv(slurm_job: str, host: str, command: Sequence[str]) -> list[str]:
-    """What runs a command on a node of the allocation beside whatever runs there.
+    """The argv that runs a command on a node of the allocation, next to whatever runs there.
 
     Args:
-        slurm_job: Slurm's id of the job.
+        slurm_job: Slurm's job ID.
         host: the node.
-        command: what to run there; it ends with its srun.
+        command: the command to run there; it ends when srun ends.
     """
     return [*_step(slurm_job, host, "ddptop-link"), "--", *command]
 
 
 def hold_argv(slurm_job: str, host: str, command: Sequence[str]) -> list[str]:
-    """What runs the holder of a node's part of the job; it ends with its srun as well."""
+    """The argv that runs the holder of a node's part of the job; it too ends with srun."""
     step = [*_step(slurm_job, host, "ddptop"), "--kill-on-bad-exit=0", "--input=none"]
     return [*step, "--", *command]
 
@@ -161,9 +161,9 @@ _OUTSIDE = (
 )
 
 
-def link_problem(said: str, slurm_job: str, host: str) -> str | None:
-    """That a node is no longer part of the allocation, as srun's message tells; None otherwise."""
-    if re.search(_OUTSIDE, said[:4096]) is None:
+def link_problem(message: str, slurm_job: str, host: str) -> str | None:
+    """That a node has left the allocation, if srun's message means so; None otherwise."""
+    if re.search(_OUTSIDE, message[:4096]) is None:
         return None
     return f"{host} is not part of Slurm job {slurm_job} any more"
 
@@ -171,9 +171,9 @@ def link_problem(said: str, slurm_job: str, host: str) -> str | None:
 _NOISE = r"(?i)lacks support for cpu binding|^srun: (?:warning|info|job )"
 
 
-def step_problem(said: str) -> str | None:
-    """Why a step ended, in srun's words; None where it said nothing of use."""
-    lines = [line.strip() for line in said.splitlines()]
+def step_problem(output: str) -> str | None:
+    """Why a step ended, in srun's words; None if it printed nothing useful."""
+    lines = [line.strip() for line in output.splitlines()]
     lines = [line for line in lines if line and not re.search(_NOISE, line)]
     return re.sub(r"^(?:srun: )?(?:error: )?", "", lines[-1])[:200] if lines else None
 
@@ -188,7 +188,7 @@ _FLAGS = frozenset(
     -h -H -I -k -O -Q -s -v -V -W
     """.split()  # noqa: SIM905 - a list of one name a line is longer and no clearer
 )
-"""Options of sbatch that no value follows as a word of its own."""
+"""Options of sbatch that do not take the next word as their value."""
 _CONFLICTS, _NO_JOB = "conflicts with ddptop", "submits no job"
 _REFUSED = {
     "--nodes": (_CONFLICTS, "use ddptop launch --slurm --nodes N -- ..."),
@@ -200,15 +200,15 @@ _REFUSED = {
     "--usage": (_NO_JOB, "run sbatch --usage"),
     "--version": (_NO_JOB, "run sbatch --version"),
 }
-"""Options of sbatch -> what is wrong with them, and what to do instead."""
+"""By option of sbatch: what is wrong with it, and what to do instead."""
 _SHORT = {"-N": "--nodes", "-J": "--job-name", "-W": "--wait", "-h": "--help", "-V": "--version"}
 
 
 def split_sbatch(words: Sequence[str]) -> tuple[list[str], list[str]]:
-    """(sbatch's options, what follows them) of what stands after `--`.
+    """Split the words after `--` into (sbatch's options, the rest).
 
-    The options end at the first word that is neither one nor an option's value, at `-m MODULE`, or
-    at another `--`.
+    The options end at the first word that is neither an option nor its value, at `-m MODULE`, or at
+    another `--`.
     """
     index = 0
     while index < len(words):
@@ -225,10 +225,10 @@ def split_sbatch(words: Sequence[str]) -> tuple[list[str], list[str]]:
 
 
 def check_sbatch(options: Sequence[str]) -> None:
-    """Refuse options of sbatch with which a job could not run.
+    """Refuse options of sbatch that would prevent a job from running.
 
     Raises:
-        UsageError: naming the option, and what to use instead.
+        UsageError: names the option, and what to use instead.
     """
     for position, option in enumerate(options):
         name, _, value = option.partition("=")
@@ -247,27 +247,27 @@ def check_sbatch(options: Sequence[str]) -> None:
 
 
 class Batch(msgspec.Struct, frozen=True):
-    """A batch script to be written."""
+    """The contents of a batch script."""
 
     name: str
     nodes: tuple[int, int]
-    """The fewest and the most."""
+    """(fewest, most)."""
     cwd: str
     command: tuple[str, ...]
-    """What the batch step runs: ddptop's own command line."""
+    """What the batch step runs: a ddptop command line."""
     exports: tuple[tuple[str, str], ...] = ()
     gpus_per_node: int | None = None
     options: tuple[str, ...] = ()
-    """Of sbatch, as the user gave them."""
+    """Options of sbatch, as the user gave them."""
 
 
 def batch_script(batch: Batch) -> str:
-    """The script. Its shell becomes ddptop, which so gets Slurm's signals."""
+    """The script. Its shell execs ddptop, which thus receives Slurm's signals."""
     fewest, most = batch.nodes
     lines = [
         f"--job-name={batch.name}",
         f"--nodes={most}" if fewest == most else f"--nodes={fewest}-{most}",
-        *(["--ntasks-per-node=1"] if fewest == most else []),  # else Slurm gives the fewest
+        *(["--ntasks-per-node=1"] if fewest == most else []),  # else Slurm allocates the fewest
         "--requeue",
         "--open-mode=append",
         f"--signal=B:USR1@{CHECKPOINT_BEFORE_S}",
@@ -289,7 +289,7 @@ def batch_script(batch: Batch) -> str:
 
 
 def _by_option(options: Sequence[str]) -> Iterator[str]:
-    """One line for each option with its value."""
+    """Yield one line for each option and its value."""
     line: list[str] = []
     for option in options:
         if option.startswith("-") and line:
@@ -301,23 +301,23 @@ def _by_option(options: Sequence[str]) -> Iterator[str]:
 
 
 def _quoted(word: str) -> str:
-    """As sbatch reads a word of an #SBATCH line, where an unquoted # starts a comment."""
+    """Quote a word for an #SBATCH line, where an unquoted # starts a comment."""
     if re.fullmatch(r"[\w@%+=:,./\[\]*-]+", word):
         return word
     return '"' + word.replace("\\", "\\\\").replace('"', '\\"') + '"'
 
 
-def refusal(said: str) -> str | None:
-    """Why sbatch submitted nothing, in its words; None where it said nothing."""
-    lines = [line.strip() for line in said.splitlines() if line.strip()]
+def refusal(output: str) -> str | None:
+    """Why sbatch failed, in its words; None if it printed nothing."""
+    lines = [line.strip() for line in output.splitlines() if line.strip()]
     errors = [line for line in lines if "error: " in line] or lines[-1:]
-    from ddptop_runner.launch.ssh import one_line  # `ls` does without
+    from ddptop_runner.launch.ssh import one_line  # keeps `ls` fast
 
     return one_line(". ".join(line.rpartition("error: ")[2] for line in errors)) or None
 
 
 def submitted(printed: str) -> str | None:
-    """The id of the job that `sbatch --parsable` has submitted; None where it printed none."""
+    """The job ID that `sbatch --parsable` printed; None if it printed none."""
     found = re.match(r"([0-9]{1,10})(?:;[^\s]*)?\s*$", printed.strip().rpartition("\n")[2])
     return found[1] if found else None
 
@@ -325,22 +325,22 @@ def submitted(printed: str) -> str | None:
 # -- requeueing ------------------------------------------------------------------------------------
 
 IDLE_REQUEUES = 3
-"""So many requeues in a row may bring no progress."""
+"""How many requeues in a row may pass without progress."""
 
 
 class Requeues(Base, frozen=True, kw_only=True):
-    """How often a job was requeued; kept in its run folder."""
+    """A job's requeue counts, stored in its run folder."""
 
     slurm_job: str
     count: int = 0
     without_progress: int = 0
-    """In a row."""
+    """Requeues in a row without progress."""
     step: int | None = None
-    """The run's step when it was last requeued."""
+    """The run's step at the last requeue that followed progress."""
 
 
 def requeued(before: Requeues, step: int | None) -> Requeues:
-    """The counts with one more requeue of a job that has reached `step`."""
+    """The counts after one more requeue, of a job that is at `step`."""
     gained = step is not None and (before.step is None or step > before.step)
     return Requeues(
         slurm_job=before.slurm_job,
@@ -351,11 +351,11 @@ def requeued(before: Requeues, step: int | None) -> Requeues:
 
 
 def why_no_requeue(counts: Requeues, most: int | None) -> str | None:
-    """Why a job must not be requeued; None where it may be.
+    """Why a job must not be requeued; None if it may be.
 
     Args:
-        counts: its requeues, with this one.
-        most: --max-requeues; None is unlimited.
+        counts: its requeues, including this one.
+        most: --max-requeues; None for no limit.
     """
     if most is not None and counts.count > most:
         return f"it was requeued {counts.count - 1} times (--max-requeues {most})"
@@ -369,7 +369,7 @@ def why_no_requeue(counts: Requeues, most: int | None) -> str | None:
 _SEPARATOR = "\x1f"
 _FIELDS = ("%i", "%j", "%T", "%P", "%D", "%N", "%r", "%V", "%S", "%l", "%L", "%A")
 QUEUE_ENV = {"TZ": "UTC", "SLURM_TIME_FORMAT": "standard"}
-"""With these variables squeue prints times as `queue_of` reads them."""
+"""Make squeue print times in the form that `queue_of` parses."""
 
 
 class SlurmJob(Base, frozen=True, kw_only=True):
@@ -400,12 +400,12 @@ class SlurmJob(Base, frozen=True, kw_only=True):
 
 
 def queue_argv(user: str) -> list[str]:
-    """The command that prints a user's jobs."""
+    """The squeue command that prints a user's jobs."""
     return ["squeue", "--noheader", f"--user={user}", f"--format={_SEPARATOR.join(_FIELDS)}"]
 
 
 def queue_of(printed: str) -> list[SlurmJob]:
-    """The jobs that squeue has printed; lines of another form are left out."""
+    """Parse squeue's output; lines in another form are skipped."""
     jobs = []
     for line in printed.split("\n"):
         cells = [cell.strip() for cell in line.split(_SEPARATOR)]
@@ -445,7 +445,7 @@ _DURATION = r"(?:([0-9]{1,6})-)?(?:([0-9]{1,4}):)?([0-9]{1,4}):([0-9]{2})"
 
 
 def seconds_of(text: str) -> float | None:
-    """Seconds of `1-02:03:04` or `03:04`; None of UNLIMITED and the like."""
+    """Parse `1-02:03:04` or `03:04`; None for UNLIMITED and the like."""
     if (found := re.fullmatch(_DURATION, text)) is None:
         return None
     days, hours, minutes, seconds = (int(part or 0) for part in found.groups())
@@ -453,6 +453,6 @@ def seconds_of(text: str) -> float | None:
 
 
 def config_of(printed: str) -> dict[str, str]:
-    """The settings that `scontrol show config` has printed."""
+    """Parse the output of `scontrol show config`."""
     found = (re.match(r"(\w+)\s*=\s(.*?)\s*$", line) for line in printed.splitlines())
     return {match[1]: match[2] for match in found if match}

@@ -1,8 +1,8 @@
-"""How commands are run on other hosts, and what ssh's own failures mean.
+"""Runs commands on other hosts through ssh, and explains ssh's failures.
 
-The ssh binary is used, with the user's own configuration, keys, and agent; `DDPTOP_SSH` replaces
-it, as in `DDPTOP_SSH="ssh -F ./config"`. ssh never asks anything: a password, or a host key that is
-not known, is a failure with a remedy.
+It uses the ssh binary with the user's own configuration, keys, and agent; `DDPTOP_SSH` replaces it,
+as in `DDPTOP_SSH="ssh -F ./config"`. ssh never prompts: if it needs a password or does not know a
+host key, that is a failure with a remedy.
 """
 
 from __future__ import annotations
@@ -24,37 +24,37 @@ from ddptop_runner.store.log_clean import UNSAFE, is_safe
 
 VARIABLE = "DDPTOP_SSH"
 CONNECT_S = 10
-"""For the connection itself; without it, a host that is down costs two minutes."""
+"""How long connecting may take; without this limit, a host that is down costs two minutes."""
 OPTIONS = (
     "BatchMode=yes",
     f"ConnectTimeout={CONNECT_S}",
     "ServerAliveInterval=5",
     "ServerAliveCountMax=3",
-    "ControlMaster=no",  # an existing master connection is used; none is left behind
+    "ControlMaster=no",  # reuse an existing master connection, but leave none behind
     "ClearAllForwardings=yes",
     "ForwardX11=no",
     "ForwardAgent=no",
     "RemoteCommand=none",
 )
 FAILED = 255
-"""ssh's exit status when it, and not the remote command, failed."""
+"""ssh's exit status if ssh itself failed, not the remote command."""
 NOT_INSTALLED = "ddptop-node: not installed"
-"""What `node_command` prints on stderr where there is no ddptop."""
+"""Printed to stderr by `node_command` if ddptop is not installed."""
 VENVS = ".local/share/ddptop/venvs"
-"""Below the home: where `ddptop setup-host` installs, a folder for each version."""
+"""Where `ddptop setup-host` installs, relative to the home; one folder per version."""
 
 LINE_CHARS = 300
 TEXT_CHARS = 65_536
-"""Of a string in an event or a snapshot of a node."""
+"""Maximum length of a string in a node's event or snapshot."""
 LONG_BYTES = 1 << 20
-"""A report that is longer may hold a string that is too long."""
+"""A longer report may contain strings that must be cut."""
 
 
 def decode_report(line: bytes) -> Report:
-    """What a node reports, without characters that steer a terminal, its strings bounded.
+    """A node's report, without terminal control characters and with bounded strings.
 
     Raises:
-        msgspec.MsgspecError: it is no report.
+        msgspec.MsgspecError: the line is not a report.
     """
     report = bounded.decode_json(_reports, line)
     text = line.decode().rstrip("\n")
@@ -81,16 +81,16 @@ def _printable(value: Any, most: int) -> Any:
 
 _reports: msgspec.json.Decoder[Report] = msgspec.json.Decoder(Report)
 _ESCAPED = re.compile(r"\\[^\"\\/nt]")
-"""What JSON may hide a control character in."""
+"""JSON escapes that may encode a control character."""
 
 
 def one_line(text: str) -> str:
-    """The start of what another machine says, as one line that is safe to print."""
+    """The start of another machine's output, as one line that is safe to print."""
     return re.sub(UNSAFE, "\N{REPLACEMENT CHARACTER}", " ".join(text.split()))[:LINE_CHARS]
 
 
 def is_here(host: str) -> bool:
-    """Whether a host is this machine and this user, so that no ssh is needed to run something."""
+    """Whether a host is this machine and this user, so that ssh is not needed."""
     user, at, name = host.rpartition("@")
     if at:
         try:
@@ -103,10 +103,10 @@ def is_here(host: str) -> bool:
 
 
 def ssh_argv(host: str, command: str, env: Mapping[str, str] = os.environ) -> list[str]:
-    """The argv that has the login shell of `host` run `command`.
+    """The argv that runs `command` in the login shell of `host`.
 
     Raises:
-        UsageError: when DDPTOP_SSH is no command line.
+        UsageError: DDPTOP_SSH is not a valid command line.
     """
     try:
         program = shlex.split(env.get(VARIABLE, "")) or ["ssh"]
@@ -119,19 +119,19 @@ def ssh_argv(host: str, command: str, env: Mapping[str, str] = os.environ) -> li
 
 
 def on_host(host: str, argv: Sequence[str], env: Mapping[str, str] = os.environ) -> list[str]:
-    """The argv that runs `argv` on `host`: through ssh, or as it is on this machine."""
+    """The argv that runs `argv` on `host`; unchanged if that is this machine."""
     return list(argv) if is_here(host) else ssh_argv(host, shlex.join(argv), env)
 
 
 def node_command(version: str, own: Sequence[str]) -> str:
-    """The command line that runs `ddptop-node` on a host where it is not known where that lies.
+    """The command line that finds and runs `ddptop-node` on another host.
 
     Args:
-        version: ddptop's, whose environment made by `setup-host` comes first.
-        own: the argv on this machine, tried there where both of its files exist.
+        version: ddptop's version; the environment that `setup-host` made for it is tried first.
+        own: this machine's argv, tried next if both of its files exist there.
     """
     python, script = own[0], next(word for word in own[1:] if not word.startswith("-"))
-    # one line for sh: the login shell, whatever it is, only has to pass it on
+    # one line for sh, which any login shell can pass on
     steps = [
         f"n=$HOME/{VENVS}/{version}/ddptop-node",
         'if test -x "$n"; then exec "$n"; fi',
@@ -143,7 +143,7 @@ def node_command(version: str, own: Sequence[str]) -> str:
 
 
 def _plain(word: str) -> str:
-    """`word`, backslashes before all that a shell could take for something else."""
+    """`word`, with a backslash before each character that may be special to a shell."""
     return re.sub(r"([^A-Za-z0-9_./=@%+,:-])", r"\\\1", word)
 
 
@@ -152,7 +152,7 @@ def _joined(words: Sequence[str]) -> str:
 
 
 class Unreachable(NamedTuple):
-    """Why nothing ran on a host."""
+    """Why no command could run on a host."""
 
     kind: str
     """`name`, `refused`, `silent`, `key-changed`, `key-unknown`, `denied`, `ddptop`, `ssh`."""
@@ -162,13 +162,13 @@ class Unreachable(NamedTuple):
 
 
 def why_unreachable(host: str, status: int | None, stderr: str, limit_s: float) -> Unreachable:
-    """What the end of a command that should have run on a host means.
+    """Explain why a command on a host failed.
 
     Args:
-        host: as ssh got it.
-        status: the exit status; None: it was ended after `limit_s`.
-        stderr: what ssh and the remote side printed there.
-        limit_s: the time that it had.
+        host: as passed to ssh.
+        status: the exit status; None if the command timed out.
+        stderr: what ssh and the remote side printed to stderr.
+        limit_s: the time limit.
     """
     quoted = shlex.quote(host)
     for kind, pattern, problem, remedy in _MEANINGS:

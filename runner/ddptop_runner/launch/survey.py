@@ -1,4 +1,4 @@
-"""Asks all hosts of a job at once, each through a `ddptop-node` of its own, in bounded time."""
+"""Queries all hosts of a job at once, each through its own `ddptop-node`, in bounded time."""
 
 from __future__ import annotations
 
@@ -34,14 +34,14 @@ from ddptop_runner.model.node_link import Answer, Hello, Report, Request
 from ddptop_runner.version import __version__
 
 LIMIT_S = 30.0
-"""For connecting and all facts."""
+"""How long connecting may take, and each query."""
 MOST_LINE_BYTES = 8 << 20
 MOST_NOISE_BYTES = 256 << 10
-"""What a login shell may print before the first message, and ssh on stderr."""
-MOST_REACHED = 16
-"""Of so many others each host tests whether it reaches them: its neighbors and the first."""
+"""How much a login shell may print before the first message, and ssh to stderr."""
+MOST_TARGETS = 16
+"""How many other hosts each host tries to connect to: its neighbors and the first host."""
 CLOCK_TRIES = 3
-"""The fastest answer tells the time best; before the first, the host loads its modules."""
+"""The fastest reply is the most accurate; the first one waits for the host to load modules."""
 CLOSE_S = 1.0
 
 T = TypeVar("T")
@@ -56,10 +56,10 @@ class HostError(Exception):
 
 
 class HostLink:
-    """A `ddptop-node` on a host, and questions to it one at a time."""
+    """A `ddptop-node` on a host, for one request at a time."""
 
     def __init__(self, host: str, limit_s: float = LIMIT_S, slurm_job: str | None = None) -> None:
-        """Start it, through ssh unless the host is this machine, or as a step of a Slurm job.
+        """Start `ddptop-node`: here, through ssh, or as a step of a Slurm job.
 
         Raises:
             HostError: it did not start in time.
@@ -79,7 +79,7 @@ class HostLink:
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
-                start_new_session=True,  # ctrl+c is for us, and ssh asks no terminal
+                start_new_session=True,  # ctrl+c is for us, and ssh has no terminal to prompt on
                 env={**env, "LC_ALL": "C"},
             )
         except OSError as error:
@@ -102,18 +102,18 @@ class HostLink:
         self.ddptop = report.ddptop
 
     def ask(self, limit_s: float, **question: Any) -> dict[str, Any]:
-        """The answer to a `preflight.Question`.
+        """Return the answer to a `preflight.Question`.
 
         Raises:
-            HostError: there was none, or the question was refused.
+            HostError: no answer came, or the question was refused.
         """
         return self.request("preflight", limit_s, question)
 
     def request(self, op: str, limit_s: float, arguments: dict[str, Any]) -> dict[str, Any]:
-        """The answer to a request that needs no job.
+        """Return the answer to a request that needs no job.
 
         Raises:
-            HostError: there was none, or it was refused.
+            HostError: no answer came, or the request was refused.
         """
         request = Request(id=next(self._ids), op=op, arguments=arguments)
         assert self._process.stdin is not None
@@ -133,11 +133,11 @@ class HostLink:
                 return report.data
 
     def end(self) -> None:
-        """Kill it; whoever waits for its answer gets none."""
+        """Kill the process; a pending request then fails."""
         self._process.kill()
 
     def close(self) -> None:
-        """End it; may be called twice, and from another thread."""
+        """End the process. May be called twice, and from another thread."""
         process = self._process
         if process.stdin is not None and not process.stdin.closed:
             try:
@@ -154,7 +154,7 @@ class HostLink:
                 pipe.close()
 
     def _read(self, deadline_s: float) -> Report:
-        """The next message; what is none, as from a login shell, is skipped."""
+        """Return the next message; other lines, such as a login shell's output, are skipped."""
         assert self._process.stdout is not None
         assert self._process.stderr is not None
         skipped = 0
@@ -194,22 +194,22 @@ class HostLink:
             self._err += os.read(self._process.stderr.fileno(), 65536)
         except (BlockingIOError, ValueError, OSError):
             pass
-        said = self._err.decode("utf-8", "replace")
-        return why_unreachable(self.host, status, said, self._limit_s)
+        output = self._err.decode("utf-8", "replace")
+        return why_unreachable(self.host, status, output, self._limit_s)
 
 
 def at_once(things: Sequence[T], do: Callable[[T], object]) -> None:
-    """`do` each of them at the same time; it handles its own errors."""
+    """Call `do` with each thing, all at the same time; it must handle its own errors."""
     if things:
         with ThreadPoolExecutor(max_workers=len(things)) as pool:
             list(pool.map(do, things))
 
 
 class Survey:
-    """All hosts of a job, with a link to each that answers. A context manager: links are closed."""
+    """All hosts of a job, with a link to each that responds; as a context manager, closes them."""
 
     def __init__(self, hosts: Sequence[HostRequest], slurm_job: str | None = None) -> None:
-        """With `slurm_job` they are nodes of its allocation."""
+        """With `slurm_job`, the hosts are nodes of its allocation."""
         self.hosts = hosts
         self._slurm_job = slurm_job
         self.links: dict[str, HostLink] = {}
@@ -227,7 +227,7 @@ class Survey:
             self.found[host] = msgspec.structs.replace(self.found[host], **known)
 
     def connect(self) -> None:
-        """Open the links."""
+        """Open a link to each host."""
 
         def open_link(one: HostRequest) -> None:
             try:
@@ -243,7 +243,7 @@ class Survey:
     def ask_all(
         self, limit_s: float, questions: Mapping[str, dict[str, Any]]
     ) -> dict[str, dict[str, Any]]:
-        """The answers of the hosts that answer; the others are noted as out of reach."""
+        """Return the answers by host; a host that does not answer is recorded as unreachable."""
         answers: dict[str, dict[str, Any]] = {}
 
         def ask(host: str) -> None:
@@ -259,7 +259,7 @@ class Survey:
         return answers
 
     def collect(self, wanted: Wanted, gpus: str | None, env: Mapping[str, str]) -> readiness.Judged:
-        """Ask for everything, and judge it."""
+        """Collect all facts, and judge them."""
         self.connect()
         self._clocks()
         common = {
@@ -280,9 +280,9 @@ class Survey:
             }
             for one in self.hosts
         }
-        for host, said in self.ask_all(LIMIT_S, questions).items():
+        for host, data in self.ask_all(LIMIT_S, questions).items():
             try:
-                self._note(host, facts=msgspec.convert(said, preflight.HostFacts))
+                self._note(host, facts=msgspec.convert(data, preflight.HostFacts))
             except msgspec.ValidationError:
                 other = self.links[host].ddptop
                 why = Unreachable(
@@ -291,7 +291,7 @@ class Survey:
                     "run ddptop setup-host {hosts}",
                 )
                 self._note(host, unreachable=why)
-        self._reach()
+        self._test_connections()
         wanted = self._files(wanted)
         return readiness.judge([self.found[one.host] for one in self.hosts], wanted)
 
@@ -303,20 +303,20 @@ class Survey:
                 try:
                     there_s = float(self.links[host].ask(LIMIT_S, ask="clock")["now_s"])
                 except (HostError, KeyError, TypeError, ValueError):
-                    return  # the next question says why
+                    return  # the next question reports why
                 took_s = time.time() - before_s
                 found.append((took_s, there_s - before_s - took_s / 2))
             self._note(host, clock_offset_s=min(found)[1])
 
         at_once(list(self.links), ask)
 
-    def _reach(self) -> None:
+    def _test_connections(self) -> None:
         facts = [(one.host, self.found[one.host].facts) for one in self.hosts]
         there = [(host, known) for host, known in facts if known is not None and known.ports]
         questions = {}
         for place, (host, _) in enumerate(there):
             ring = [there[(place + step) % len(there)] for step in range(1, len(there))]
-            others = [*ring[: MOST_REACHED - 1], *there[:1], *ring[-1:]]
+            others = [*ring[: MOST_TARGETS - 1], *there[:1], *ring[-1:]]
             targets = {
                 name: {
                     "host": name,
@@ -329,28 +329,28 @@ class Survey:
             }
             if targets:
                 questions[host] = {"ask": "reach", "targets": list(targets.values())}
-        for host, said in self.ask_all(LIMIT_S, questions).items():
-            self._note(host, reached=said.get("reached") or {})
+        for host, answer in self.ask_all(LIMIT_S, questions).items():
+            self._note(host, reached=answer.get("reached") or {})
 
     def _files(self, wanted: Wanted) -> Wanted:
-        """Which files differ is only asked where some do."""
+        """Collect the digests of all files, but only if the folders' digests differ."""
         facts = {host: one.facts for host, one in self.found.items() if one.facts is not None}
         known = {one.folder_digest for one in facts.values()} | {wanted.folder_digest}
         if len(known - {None}) < 2:
             return wanted
         question = {"ask": "files", "cwd": wanted.cwd}
-        for host, said in self.ask_all(LIMIT_S, dict.fromkeys(facts, question)).items():
-            self._note(host, files=said.get("files") or {})
+        for host, answer in self.ask_all(LIMIT_S, dict.fromkeys(facts, question)).items():
+            self._note(host, files=answer.get("files") or {})
         if wanted.folder_digest is None:
             return wanted
         here = preflight.digests(Path(wanted.cwd)) or {}
         return msgspec.structs.replace(wanted, files=here)
 
     def check(self, judged: readiness.Judged, env: Mapping[str, str]) -> device_check.Findings:
-        """Measure every rank's device and the network between the hosts."""
+        """Measure each rank's device and the network between the hosts."""
         nodes = judged.nodes
         first_ranks = [sum(node.nproc for node in nodes[:place]) for place in range(len(nodes))]
-        meeting = device_check.Meeting(
+        rendezvous = device_check.Rendezvous(
             python="",
             address=nodes[0].address,
             port=nodes[0].ports[-1],
@@ -368,7 +368,7 @@ class Survey:
         def measure(place: int) -> None:
             node = nodes[place]
             mine = msgspec.structs.replace(
-                meeting,
+                rendezvous,
                 python=node.python,
                 node=place,
                 nproc=node.nproc,
@@ -377,8 +377,8 @@ class Survey:
             )
             question = {"ask": "check", "rendezvous": msgspec.to_builtins(mine)}
             try:
-                said = self.links[node.host].ask(device_check.LIMIT_S + 15, **question)
-                result = msgspec.convert(said, device_check.HostResult)
+                answer = self.links[node.host].ask(device_check.LIMIT_S + 15, **question)
+                result = msgspec.convert(answer, device_check.HostResult)
             except (HostError, msgspec.ValidationError, KeyError):
                 result = None
             results[node.host] = result

@@ -22,9 +22,9 @@ def test_the_environment_comes_before_the_path(tmp_path):
     python = program(tmp_path / "v" / "python")
     other = program(tmp_path / "bin" / "accelerate")
     env = {"PATH": str(tmp_path / "bin"), "HOME": str(tmp_path)}
-    assert launchers.look("accelerate", python, env, python_given=False).program == other
+    assert launchers.find_tools("accelerate", python, env, python_given=False).program == other
     own = program(tmp_path / "v" / "accelerate")
-    assert launchers.look("accelerate", python, env, python_given=False).program == own
+    assert launchers.find_tools("accelerate", python, env, python_given=False).program == own
 
 
 def test_another_environments_launcher_is_not_taken_for_a_chosen_python(tmp_path):
@@ -32,10 +32,10 @@ def test_another_environments_launcher_is_not_taken_for_a_chosen_python(tmp_path
     program(tmp_path / "bin" / "deepspeed")
     env = {"PATH": str(tmp_path / "bin")}
     with pytest.raises(UsageError) as refused:
-        launchers.look("deepspeed", python, env, python_given=True)
+        launchers.find_tools("deepspeed", python, env, python_given=True)
     assert f"deepspeed not found next to {python}; run pip install deepspeed" in str(refused.value)
     with pytest.raises(UsageError, match="or on PATH"):
-        launchers.look("deepspeed", python, {"PATH": ""}, python_given=False)
+        launchers.find_tools("deepspeed", python, {"PATH": ""}, python_given=False)
 
 
 def test_mpirun_belongs_to_the_machine(tmp_path):
@@ -44,16 +44,16 @@ def test_mpirun_belongs_to_the_machine(tmp_path):
     with pytest.raises(
         UsageError, match="mpirun is not on PATH; install it with apt-get install openmpi-bin"
     ):
-        launchers.look("mpi", python, env, python_given=True)
+        launchers.find_tools("mpi", python, env, python_given=True)
     program(tmp_path / "bin" / "mpirun", "HYDRA build details:")
-    seen = launchers.look("mpi", python, env, python_given=True)
+    seen = launchers.find_tools("mpi", python, env, python_given=True)
     assert (seen.open_mpi, seen.has_mpirun, seen.root) == (False, True, os.geteuid() == 0)
     program(tmp_path / "bin" / "mpirun", "mpirun (Open MPI) 4.1.4")
-    assert launchers.look("mpi", python, env, python_given=True).open_mpi
+    assert launchers.find_tools("mpi", python, env, python_given=True).open_mpi
 
 
 def test_one_process_needs_nothing(tmp_path):
-    seen = launchers.look("none", "/v/python", {"PATH": ""}, python_given=True)
+    seen = launchers.find_tools("none", "/v/python", {"PATH": ""}, python_given=True)
     assert (seen.program, seen.python) == (None, "/v/python")
 
 
@@ -74,10 +74,12 @@ def test_a_configuration_of_the_persons_own(tmp_path, text, kind, variable):
     python = program(tmp_path / "v" / "python")
     program(tmp_path / "v" / "accelerate")
     env = {"HOME": "/none", variable: str(tmp_path)}
-    assert launchers.look("accelerate", python, env, python_given=True).accelerate_config is None
+    assert (
+        launchers.find_tools("accelerate", python, env, python_given=True).accelerate_config is None
+    )
     folder.mkdir(parents=True)
     (folder / "default_config.yaml").write_text(text, errors="surrogateescape")
-    seen = launchers.look("accelerate", python, env, python_given=True)
+    seen = launchers.find_tools("accelerate", python, env, python_given=True)
     assert seen.accelerate_config == str(folder / "default_config.yaml")
     assert seen.accelerate_type == kind
 

@@ -6,7 +6,7 @@ import datetime as dt
 from dataclasses import dataclass
 
 from ddptop.charts import scale
-from ddptop.view.course import GLYPHS, MEANINGS, Course, Mark, neighbour
+from ddptop.view.course import GLYPHS, MEANINGS, Course, Mark, neighbor
 from ddptop.view.text import Line, Span, fill, fit, line, rule, spread, width
 from ddptop_runner.base.units import duration, plural
 
@@ -137,7 +137,7 @@ def words_line(course: Course, position: Position, cells: int) -> Line:
 
 def next_line(course: Course, position: Position) -> Line:
     """What happens next, and how soon."""
-    following = neighbour(course.marks, position.at, 1)
+    following = neighbor(course.marks, position.at, 1)
     if following is None:
         return line(("live: ", "ok"), ("latest sample ", "dim")) if course.live else ()
     name = f"attempt {following.letter}" if following.kind == "attempt" else following.kind

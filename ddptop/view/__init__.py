@@ -1,1 +1,1 @@
-"""What is known and what it means, for a person. Without Textual and without IO."""
+"""Turns data about jobs into what a user sees and understands. No Textual and no IO."""

@@ -21,7 +21,7 @@ FAILURES = ("failure", "hang")
 
 @dataclass(frozen=True)
 class Attempt:
-    """One life of a job's worker group."""
+    """One run of a job's worker group."""
 
     number: int
     started_at: dt.datetime | None
@@ -30,13 +30,13 @@ class Attempt:
     """None while it is live, or if unknown."""
     ending: Ending
     cause: Cause | None = None
-    """Why it failed; None where it did not."""
+    """Why it failed; None if it did not."""
     steps: int | None = None
     """Optimizer steps of its slowest rank."""
     aftermath: tuple[str, ...] = ()
-    """What was done about its end, a sentence each."""
+    """What ddptop did about its end, one sentence each."""
     events: tuple[Event, ...] = ()
-    """In order, of this attempt and of the time before it."""
+    """In order, including those between the previous attempt and this one."""
 
     def ran_s(self, now: dt.datetime) -> float | None:
         """How long it has run, or ran, in seconds."""
@@ -47,7 +47,7 @@ class Attempt:
 
 
 def by_attempt(events: Sequence[Event]) -> dict[int, list[Event]]:
-    """Events by the attempt that they belong to: one that names none belongs to that before it."""
+    """Events by attempt; one that names no attempt belongs to the attempt before it."""
     found: dict[int, list[Event]] = {}
     waiting: list[Event] = []
     current: int | None = None
@@ -70,32 +70,32 @@ def attempts_of(
     causes: Mapping[int, Cause],
     steps: Mapping[int, int],
 ) -> tuple[Attempt, ...]:
-    """Every attempt that the events tell of, the last one first.
+    """The attempts that the events describe, latest first.
 
     Args:
         events: in order.
-        state: the job's, as checked.
+        state: the job's state, verified.
         ended_at: when the job ended.
-        causes: what was kept of an attempt's failure, by its number.
-        steps: of each attempt's slowest rank.
+        causes: recorded causes of failures, by attempt.
+        steps: steps of the slowest rank, by attempt.
     """
-    told = by_attempt(events)
-    last = max(told, default=None)
+    grouped = by_attempt(events)
+    last = max(grouped, default=None)
     return tuple(
         _attempt(
             number,
-            told[number],
+            grouped[number],
             _Job(state, ended_at) if number == last else None,
             causes.get(number),
             steps.get(number),
         )
-        for number in sorted(told, reverse=True)
+        for number in sorted(grouped, reverse=True)
     )
 
 
 @dataclass(frozen=True)
 class _Job:
-    """The job that an attempt is the last one of."""
+    """The job, for its last attempt."""
 
     state: JobState
     ended_at: dt.datetime | None
@@ -108,7 +108,7 @@ def _attempt(
     failure = _last(events, *FAILURES)
     ending, ended_at = _ending(events, failure, job)
     if ending == "failed" and cause is None:
-        cause = None if (told := failure or _last(events, "failed")) is None else cause_in_row(told)
+        cause = None if (row := failure or _last(events, "failed")) is None else cause_in_row(row)
     first = events[0].ts if events else None
     return Attempt(
         number=number,
@@ -128,16 +128,16 @@ def _last(events: Sequence[Event], *types: str) -> Event | None:
 
 
 _OVER: dict[str, Ending] = {"finished": "finished", "failed": "failed", "stopped": "stopped"}
-"""By the type of an event, and by a job's state: how its last attempt ended."""
+"""How the last attempt ended, by event type or job state."""
 
 
 def _ending(
     events: Sequence[Event], failure: Event | None, job: _Job | None
 ) -> tuple[Ending, dt.datetime | None]:
-    """How an attempt ended, and when; `job` where it is the last one."""
+    """How an attempt ended, and when; `job` is given only for the last one."""
     over = _last(events, *_OVER) if job is None else _last(events, job.state)
     if over is not None and over.type in _OVER:
-        # the ranks were at an end when they failed; that it is final was said later
+        # the ranks ended when they failed; that the failure is final was recorded later
         at = failure.ts if failure is not None and over.type == "failed" else over.ts
         return _OVER[over.type], at
     if job is not None and job.state == "lost":
@@ -154,7 +154,7 @@ def _ending(
 
 
 def _aftermath(events: Sequence[Event], failure: Event | None) -> tuple[str, ...]:
-    """The reaction to an attempt's end, from its events."""
+    """What ddptop did about an attempt's end, from its events."""
     sentences: list[str] = []
     over = False
     for event in events:

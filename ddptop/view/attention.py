@@ -1,4 +1,4 @@
-"""Why a job needs a person, in one sentence. Pure."""
+"""Says in one sentence why a job needs attention. Pure."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from ddptop_runner.model.snapshot import Cause, NodeSnapshot, RankSample
 
 
 class Attention(msgspec.Struct, frozen=True):
-    """The need of a job, in words."""
+    """How urgent a job is, and the sentence that says why."""
 
     need: Need
     sentence: str
@@ -38,8 +38,8 @@ def attention(view: AnyJob, now: dt.datetime, seen: Seen = ()) -> Attention:
 
     Args:
         view: the job.
-        now: for what has passed.
-        seen: ended jobs that were looked at.
+        now: the current time, for durations.
+        seen: ended jobs that the user has viewed.
     """
     judged, snapshot = judge(view, now, seen), view.snapshot
     if judged.why == "ended":
@@ -60,7 +60,7 @@ NO_PROBLEMS, NONE_DETECTED = "no problems", "no problems detected"
 
 
 def next_step(view: AnyJob, needs: Attention, *, readonly: bool = False) -> str:
-    """Which keys help now; empty if there is nothing to do."""
+    """The keys that help now; empty if there is nothing to do."""
     return with_keys(_next_step(view, needs, readonly=readonly))
 
 
@@ -83,7 +83,7 @@ def _next_step(view: AnyJob, needs: Attention, *, readonly: bool) -> str:
     return f"{{view.story}}: {why}; {{view.logs}}: logs{again}"
 
 
-# --- what has ended -------------------------------------------------------------------------------
+# --- ended jobs -----------------------------------------------------------------------------------
 
 
 def _ended(view: AnyJob, now: dt.datetime) -> str:
@@ -120,7 +120,7 @@ _AT = r"(?s) \(at .*"
 
 
 def short_cause(cause: Cause) -> str:
-    """A cause for one row: `rank 1: ValueError: bad at train.py:10`."""
+    """A cause on one row: `rank 1: ValueError: bad at train.py:10`."""
     text = cause.summary.strip().removeprefix(f"On {cause.host}: ")
     who = re.match(_WHO, text)
     where_ = "" if cause.host is None else f" on {cause.host}"
@@ -145,7 +145,7 @@ def brief_place(place: str) -> str:
     return place.partition(" in ")[0].rpartition("/")[2]
 
 
-# --- what is wrong --------------------------------------------------------------------------------
+# --- problems -------------------------------------------------------------------------------------
 
 
 def _hung(snapshot: NodeSnapshot | None, now: dt.datetime) -> str:
@@ -165,7 +165,7 @@ def _hung(snapshot: NodeSnapshot | None, now: dt.datetime) -> str:
 
 
 def _alarm(view: AnyJob, now: dt.datetime) -> Span:
-    """The worst alert, and the number of others."""
+    """The worst alert, and how many others there are."""
     first, *others = alarms(view)
     for_ = units.brief_duration((now - first.since).total_seconds())
     more = f"; {len(others)} more" if others else ""
@@ -174,7 +174,7 @@ def _alarm(view: AnyJob, now: dt.datetime) -> Span:
 
 
 def _trouble(view: AnyJob, snapshot: NodeSnapshot, judged: Judged, now: dt.datetime) -> str:
-    """Problems without an alert: restarts, stale figures, a dead guardian."""
+    """Describes problems without an alert: restarts, stale values, a dead guardian."""
     if judged.why == "restarting":
         cause = snapshot.cause or snapshot.previous_cause
         return "restarting" + ("" if cause is None else f": {short_cause(cause)}")
@@ -189,7 +189,7 @@ def _trouble(view: AnyJob, snapshot: NodeSnapshot, judged: Judged, now: dt.datet
     return ""
 
 
-# --- what is well ---------------------------------------------------------------------------------
+# --- healthy jobs ---------------------------------------------------------------------------------
 
 _DOES = {
     "compile": "compiling",
@@ -246,11 +246,11 @@ def _starting(view: AnyJob, snapshot: NodeSnapshot) -> str:
 
 
 SEEN_BY_S = 60.0
-"""A command that trains has shown a rank by then, as a rule."""
+"""A training command usually has a discovered rank by then."""
 
 
 def waiting_text(view: AnyJob, snapshot: NodeSnapshot) -> str:
-    """What a command without ranks is waited for, and what to do when none comes."""
+    """What a command without ranks is waiting for, and what to do if no rank appears."""
     launcher = snapshot.launcher
     if launcher is None or snapshot.ranks:
         return ""

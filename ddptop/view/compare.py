@@ -1,4 +1,4 @@
-"""Jobs that are compared: what they are, their curves, and how they differ. Pure."""
+"""Compares jobs: their settings, their loss curves, and how they differ. Pure."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ from ddptop_runner.model.spec import JobSpec
 
 LOSS = "loss"
 WINDOW_SHARE = 0.02
-"""A loss at some step is the median over this share of the steps before it: one batch says
-little."""
+"""A loss at a step is the median over this fraction of the preceding steps, because the loss of a
+single batch is noise."""
 
 
 @dataclass(frozen=True)
 class Sample:
-    """The loss over a short time: of all ranks, their median."""
+    """The loss over a short time: the median across ranks."""
 
     at_s: float
     """Seconds since the job's start."""
     step: int | None
-    """Optimizer steps taken by then; None where they are not known."""
+    """Optimizer steps taken by then; None if unknown."""
     loss: float | None
-    """None where none was finite."""
+    """None if no loss was finite."""
     attempt: int | None = None
     is_bad: bool = False
     """Whether a loss was NaN or infinite."""
@@ -38,7 +38,7 @@ class Sample:
 
 @dataclass(frozen=True)
 class Best:
-    """The least loss, and where it was."""
+    """The lowest loss, and where it occurred."""
 
     loss: float
     step: int | None
@@ -47,13 +47,13 @@ class Best:
 
 @dataclass(frozen=True)
 class LossCurve:
-    """A job's losses in order of time."""
+    """A job's losses in chronological order."""
 
     samples: tuple[Sample, ...] = ()
 
     @property
     def by_step(self) -> list[Sample]:
-        """Samples in order of their steps; where an attempt went back, its own count."""
+        """Samples in order of step; repeated steps replace the earlier ones."""
         kept: list[Sample] = []
         for sample in self.samples:
             if sample.step is None:
@@ -67,23 +67,23 @@ class LossCurve:
 
     @property
     def last_step(self) -> int | None:
-        """The last step of which a loss is known."""
+        """The last step with a known loss."""
         known = [one.step for one in self.by_step if one.loss is not None]
         return known[-1] if known else None
 
     @property
     def last_s(self) -> float | None:
-        """The last moment at which a loss is known, in seconds since the start."""
+        """Time of the last known loss, in seconds since the start."""
         return next((one.at_s for one in reversed(self.samples) if one.loss is not None), None)
 
     @property
     def last(self) -> Sample | None:
-        """The last sample of which a loss is known, or was not finite."""
+        """The last sample whose loss is known or was not finite."""
         return next((s for s in reversed(self.samples) if s.loss is not None or s.is_bad), None)
 
     @property
     def bad_since(self) -> Sample | None:
-        """The first sample after which no loss was finite any more."""
+        """The first sample after which no loss was finite."""
         found = None
         for sample in reversed(self.samples):
             if sample.loss is not None:
@@ -92,7 +92,7 @@ class LossCurve:
         return found
 
     def best(self) -> Best | None:
-        """The least loss of all."""
+        """The lowest loss."""
         known = [one for one in self.samples if one.loss is not None]
         if not known:
             return None
@@ -104,11 +104,11 @@ class LossCurve:
         return _around([(float(s.step or 0), s.loss) for s in self.by_step], step)
 
     def loss_at_s(self, at_s: float) -> float | None:
-        """The loss so long after the start, in seconds; None where it is not known."""
+        """The loss `at_s` seconds after the start; None if unknown."""
         return _around([(s.at_s, s.loss) for s in self.samples], at_s)
 
     def steps_per_s(self) -> float | None:
-        """Steps taken per second of training, over all attempts, without the time between them."""
+        """Steps per second across all attempts, not counting the time between attempts."""
         steps, seconds = 0, 0.0
         for one, other in _pairs(self.samples):
             steps += (other.step or 0) - (one.step or 0)
@@ -116,13 +116,13 @@ class LossCurve:
         return steps / seconds if steps > 0 and seconds > 0 else None
 
     def step_time_s(self) -> float | None:
-        """Seconds per step: the same steps over the same time as `steps_per_s`."""
+        """Seconds per step; the inverse of `steps_per_s`."""
         pace = self.steps_per_s()
         return None if pace is None else 1 / pace
 
 
 def _pairs(samples: Sequence[Sample]) -> list[tuple[Sample, Sample]]:
-    """Neighbours of one attempt whose steps are known."""
+    """Consecutive samples from the same attempt whose steps are known."""
     known = [one for one in samples if one.step is not None]
     return [
         (one, other) for one, other in itertools.pairwise(known) if one.attempt == other.attempt
@@ -130,9 +130,9 @@ def _pairs(samples: Sequence[Sample]) -> list[tuple[Sample, Sample]]:
 
 
 def _around(points: Sequence[tuple[float, float | None]], place: float) -> float | None:
-    """The median of the losses just before a place, else what lies between its neighbours.
+    """The median of the losses just before a place, or else interpolated between its neighbors.
 
-    None before the first loss and past the last one.
+    None before the first loss and after the last one.
     """
     known = [(at, loss) for at, loss in points if loss is not None]
     if not known or not known[0][0] <= place <= known[-1][0]:
@@ -160,7 +160,7 @@ def common_s(curves: Sequence[LossCurve]) -> float | None:
 
 
 def better(losses: Sequence[float | None]) -> tuple[int, float] | None:
-    """Whose loss is least, and by which share of the next one; None where that is not known."""
+    """Index of the lowest loss, and its relative distance from the next lowest; None if unknown."""
     known = sorted((loss, place) for place, loss in enumerate(losses) if loss is not None)
     if len(known) < 2 or len(known) < len(losses):
         return None
@@ -171,30 +171,29 @@ def better(losses: Sequence[float | None]) -> tuple[int, float] | None:
 
 
 def offsets_of(
-    taken: Sequence[tuple[int, int]], told: Mapping[int, int], *, printed: bool
+    taken: Sequence[tuple[int, int]], reported: Mapping[int, int], *, printed: bool
 ) -> dict[int, int]:
-    """By attempt, the steps before it.
+    """How many steps of the run precede each attempt.
+
+    An attempt whose script does not report where it resumed continues after the previous one.
 
     Args:
-        taken: each attempt in order, with the steps that it took.
-        told: by attempt, the steps before it, where its script said so.
-        printed: whether steps are as the output says them: they then go on by themselves.
-
-    Returns:
-        An attempt of which nothing tells where it went on stands behind the one before it.
+        taken: attempts in order, with the number of steps each took.
+        reported: by attempt, the steps before it, for scripts that report them.
+        printed: whether steps come from the output, which numbers them across attempts itself.
     """
     if printed:
         return {attempt: 0 for attempt, _ in taken}
     found: dict[int, int] = {}
     end = 0
     for attempt, steps in taken:
-        found[attempt] = told.get(attempt, end)
+        found[attempt] = reported.get(attempt, end)
         end = found[attempt] + steps
-    return found or dict(told)
+    return found or dict(reported)
 
 
 LETTERS = "ABCD"
-"""What the jobs are called on the chart: as many can be compared at once."""
+"""Names of the jobs on the chart; also the most jobs that can be compared."""
 
 
 @dataclass(frozen=True)
@@ -204,13 +203,13 @@ class Run:
     view: JobView
     curve: LossCurve = field(default_factory=LossCurve)
     scalars: Mapping[str, LossCurve] = field(default_factory=dict)
-    """What else the job reported, as curves by name."""
+    """Other reported scalars, as curves by name."""
     attempts: tuple[tuple[int, float], ...] = ()
-    """Each attempt with its start, in seconds since the job's."""
+    """Each attempt with its start, in seconds since the job started."""
     offsets: Mapping[int, int] = field(default_factory=dict)
-    """By attempt, the steps before it."""
+    """Steps of the run before each attempt."""
     start_s: float = 0.0
-    """The job's start, unix seconds."""
+    """When the job started, in unix seconds."""
     trouble: str | None = None
     """Why its losses could not be read."""
 
@@ -220,22 +219,22 @@ class Run:
         return self.view.job
 
     def curve_by(self, name: str) -> LossCurve:
-        """The loss, or what else goes by that name; empty where the job has none."""
+        """The curve of the loss or of that scalar; empty if the job has none."""
         return self.curve if name == LOSS else self.scalars.get(name, LossCurve())
 
     @property
     def step(self) -> RunStep | None:
-        """At which step it is."""
+        """The job's current step."""
         return run_step.of_snapshot(self.view.snapshot)
 
     @property
     def total_steps(self) -> int | None:
-        """How many there are to be."""
+        """The job's total number of steps."""
         return None if self.view.snapshot is None else self.view.snapshot.total_steps
 
     @property
     def restarts(self) -> int | None:
-        """How often all ranks were started again."""
+        """Number of group restarts."""
         if self.view.snapshot is None or self.view.snapshot.attempt is None:
             return None
         return self.view.snapshot.attempt
@@ -257,15 +256,15 @@ class Run:
 
     @property
     def script(self) -> str:
-        """The script or module as given; of a command its executable."""
+        """The script or module as given; for a command, its executable."""
         spec = self.view.spec
         return f"-m {spec.target}" if spec.kind == "module" else spec.target
 
 
 def options_of(spec: JobSpec) -> dict[str, str]:
-    """What was given to the script, by option: `--lr` → `0.01`; a bare option is `yes`.
+    """The script's arguments by option: `--lr` → `0.01`; an option without a value is `yes`.
 
-    What belongs to no option is named by its place: `argument 1`.
+    Positional arguments are named by their position: `argument 1`.
     """
     found: dict[str, str] = {}
     place = 0
@@ -294,7 +293,7 @@ def _is_option(word: str) -> bool:
 
 
 def companions(jobs: Iterable[AnyJob], first: str) -> list[JobView]:
-    """The jobs that another can be compared with: those of its script first, newest first."""
+    """Jobs that `first` can be compared with: those with its script first, then newest first."""
     own = [job for job in jobs if isinstance(job, JobView)]
     mine = next((job for job in own if job.job == first), None)
     others = [job for job in own if job.job != first]
@@ -304,7 +303,7 @@ def companions(jobs: Iterable[AnyJob], first: str) -> list[JobView]:
 
 
 def names_of(runs: Sequence[Run]) -> tuple[str, ...]:
-    """What the runs can be compared by over time, the loss first."""
+    """Names of the curves that the runs have, the loss first."""
     return (LOSS, *dict.fromkeys(name for run in runs for name in run.scalars))
 
 
@@ -314,11 +313,11 @@ POINTS = 50
 
 @dataclass(frozen=True)
 class Difference:
-    """Something that was given to the jobs, and is not the same in all of them."""
+    """An option or setting that differs between the jobs."""
 
     what: str
     values: tuple[str | None, ...]
-    """In the jobs' order; None where it was not given."""
+    """In job order; None if not given."""
 
 
 @dataclass(frozen=True)
@@ -331,16 +330,16 @@ class Comparison:
     after_s: float | None
     """The longest elapsed time that all jobs reached, in seconds."""
     losses: tuple[float | None, ...]
-    """At that step, or where steps are not known, at that moment."""
+    """At that step, or at that time if steps are unknown."""
     best: int | None
     """Index of the job with the lowest loss there; None if unknown."""
     best_by: float | None
-    """By which share of the next one."""
+    """Its relative distance from the next lowest loss."""
     differences: tuple[Difference, ...]
 
 
 def compare(runs: Sequence[Run]) -> Comparison:
-    """Compare jobs."""
+    """Compare the runs at the last point that all of them reached."""
     curves = [run.curve for run in runs]
     step, after_s = common_step(curves), common_s(curves)
     if step is not None:
@@ -362,9 +361,9 @@ def compare(runs: Sequence[Run]) -> Comparison:
 
 
 def differences(runs: Sequence[Run]) -> list[Difference]:
-    """What was given to the jobs and is not the same in all of them."""
+    """Options and settings that differ between the jobs."""
     specs = [run.view.spec for run in runs]
-    told: list[tuple[str, Sequence[str | None]]] = [
+    settings: list[tuple[str, Sequence[str | None]]] = [
         ("script", [run.script for run in runs]),
         *_options(runs),
         ("python", [spec.python for spec in specs]),
@@ -372,7 +371,7 @@ def differences(runs: Sequence[Run]) -> list[Difference]:
         ("host", [spec.host for spec in specs]),
         *_environment(runs),
     ]
-    found = [Difference(what, tuple(values)) for what, values in told]
+    found = [Difference(what, tuple(values)) for what, values in settings]
     return [one for one in found if len(set(one.values)) > 1]
 
 
@@ -383,7 +382,7 @@ def _options(runs: Sequence[Run]) -> list[tuple[str, list[str | None]]]:
 
 
 def _environment(runs: Sequence[Run]) -> list[tuple[str, list[str | None]]]:
-    """Variables by name: which of them were there. Their values are never written down."""
+    """Environment variables by name, and which jobs set them; values are never recorded."""
     given = [set(run.view.spec.env_overrides) for run in runs]
     names = sorted({name for mine in given for name in mine})
     rows: list[tuple[str, list[str | None]]] = [
@@ -400,7 +399,7 @@ def _environment(runs: Sequence[Run]) -> list[tuple[str, list[str | None]]]:
 def losses_at_common_steps(
     comparison: Comparison, most: int = POINTS
 ) -> list[tuple[int, tuple[float | None, ...]]]:
-    """Losses of all jobs at the same steps, up to the last common one."""
+    """Losses of all jobs at the same steps, up to the last common step."""
     last = comparison.step
     if last is None:
         return []

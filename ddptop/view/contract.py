@@ -1,4 +1,4 @@
-"""A comparison as `compare --json` prints it. Every key is always there, null when unknown."""
+"""Defines what `compare --json` prints. Every key is always present; null means unknown."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ddptop_runner.model.words import Base, JobState, LossState, StepCounts
 
 
 class ComparedJob(Base, frozen=True, kw_only=True):
-    """One job of a comparison."""
+    """A compared job."""
 
     job: str
     state: JobState
@@ -91,7 +91,7 @@ class ComparisonReport(Base, frozen=True, kw_only=True):
 
 
 def report(comparison: Comparison) -> ComparisonReport:
-    """The comparison as scripts get it."""
+    """Convert a comparison to what `compare --json` prints."""
     best = comparison.best
     return ComparisonReport(
         jobs=[_job(run, comparison.losses[place]) for place, run in enumerate(comparison.runs)],

@@ -1,4 +1,4 @@
-"""A job's history as a replay shows it: its span, its events, and where to begin. Pure."""
+"""Describes a job's history for replay: its span, its events, and where to begin. Pure."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ GLYPHS: dict[MarkKind, tuple[str, str]] = {
     "alert": ("!", "warn"),
     "checkpoint": ("c", "ok"),
 }
-"""By kind: letter and style, those that hide others first; an attempt shows its number."""
+"""Letter and style by kind, in order of precedence; an attempt shows its number."""
 
 
 MEANINGS: dict[MarkKind, str] = {
@@ -49,7 +49,7 @@ _KINDS: dict[str, MarkKind] = {
 
 @dataclass(frozen=True)
 class Mark:
-    """Something that happened."""
+    """An event on the timeline."""
 
     at: float
     """Unix seconds."""
@@ -70,10 +70,10 @@ class Course:
     """A job's history as the timeline shows it."""
 
     first: float
-    """Unix seconds of the first thing recorded."""
+    """Unix seconds of the first record."""
     last: float
     recorded: tuple[tuple[int, int], ...] = ()
-    """Spans with samples, in order; between two of them nothing is known."""
+    """Spans with samples, in order; nothing is known between them."""
     marks: tuple[Mark, ...] = ()
     """In order."""
     live: bool = False
@@ -81,16 +81,16 @@ class Course:
 
     @property
     def span_s(self) -> float:
-        """How long it is; never 0."""
+        """Length of the history; never 0."""
         return max(1.0, self.last - self.first)
 
     def is_recorded(self, since: float, until: float) -> bool:
-        """Whether there are samples between two moments."""
+        """Whether there are samples between two times."""
         return any(begin < until and end > since for begin, end in self.recorded)
 
 
 def marks_of(events: Sequence[Event]) -> tuple[Mark, ...]:
-    """The marks of a job's events."""
+    """Marks for a job's events."""
     return tuple(
         Mark(event.ts.timestamp(), _KINDS[event.type], event.message, event.attempt)
         for event in events
@@ -98,10 +98,10 @@ def marks_of(events: Sequence[Event]) -> tuple[Mark, ...]:
     )
 
 
-def neighbour(
+def neighbor(
     marks: Sequence[Mark], at: float, direction: int, kinds: Sequence[MarkKind] = tuple(GLYPHS)
 ) -> Mark | None:
-    """The next (1) or previous (-1) mark of some kinds, a second away at least."""
+    """The next (1) or previous (-1) mark of these kinds, at least a second away."""
     wanted = [mark for mark in marks if mark.kind in kinds]
     if direction > 0:
         return next((mark for mark in wanted if int(mark.at) > int(at)), None)
@@ -109,6 +109,6 @@ def neighbour(
 
 
 def opening(course: Course) -> float:
-    """Where a replay begins: shortly before what went wrong last, else at the end."""
-    trouble = neighbour(course.marks, course.last + 1, -1, ("failure", "hang"))
+    """Where a replay begins: shortly before the last problem, or else at the end."""
+    trouble = neighbor(course.marks, course.last + 1, -1, ("failure", "hang"))
     return course.last if trouble is None else max(course.first, trouble.at - 5)

@@ -1,4 +1,4 @@
-"""The meaning of a device's figures, why it is throttled, and what to do about it."""
+"""Explains a device's figures, why it is throttled, and what to do about it."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ _SLOWED = {
 }
 
 _CALM = frozenset({"power cap", "application clocks", "display clocks"})
-"""Reasons that are no trouble: the usual power limit, and clocks that a person set."""
+"""Harmless reasons: the usual power limit, and clocks that a user set."""
 
 _RESET = frozenset({48, 62, 63, 64, 69, 74, 79, 92, 95, 109, 119, 120, 121, 122, 123, 125, 136})
 _PROGRAM = frozenset({8, 11, 13, 31, 43, 45, 66, 110})
 
 
 def slowed_by(gpu: GpuSample) -> list[str]:
-    """Why its clocks are lowered, without harmless reasons."""
+    """Why its clocks are lowered, except for harmless reasons."""
     return [reason for reason in gpu.throttle_reasons or [] if reason not in _CALM]
 
 

@@ -1,6 +1,6 @@
-"""Filters typed after `/`: words, `state:failed`, `gpu:3`, `loss>2`, `!word`, "two words".
+"""Parses filters typed after `/`: words, `state:failed`, `gpu:3`, `loss>2`, `!word`, "two words".
 
-All terms must match. A filter that cannot be read hides nothing, and says what is wrong with it.
+All terms must match. An invalid filter hides nothing and reports what is wrong with it.
 """
 
 from __future__ import annotations
@@ -31,32 +31,32 @@ _UNITS: Mapping[str, Mapping[str, float]] = {
     "%": {"": 1, "%": 1},
     "": {"": 1, "k": 1e3, "m": 1e6},
 }
-"""The factor for a number, by the figure's unit and the suffix of the number."""
+"""Multipliers by the figure's unit and the number's suffix."""
 
 RANK_EXAMPLES = "rank:0-7, state:hung, gpu:3, loss>2, wait>50ms, util<20, !word"
 EXAMPLES = 'words, state:failed, gpu:3, loss>2, util<20, !word, "two words"'
 
 
 class Vocabulary(msgspec.Struct, frozen=True):
-    """The fields and figures that a filter may name."""
+    """The fields and figures that a filter can use."""
 
     fields: tuple[str, ...] = ()
-    """Names before a colon."""
+    """Names that can precede a colon."""
     figures: Mapping[str, str] = msgspec.field(default_factory=dict)
-    """Names that are compared with a number, and their unit: "bytes", "s", "%" or ""."""
+    """Names that can be compared with a number, and their unit: "bytes", "s", "%", or ""."""
     strict: bool = True
-    """Whether another name before a colon is a mistake; in a log it is a word like any other."""
+    """Whether any other name before a colon is an error; in a log, it is an ordinary word."""
 
 
 class Facts(msgspec.Struct, frozen=True):
-    """What a filter looks at of one thing."""
+    """What a filter examines of one item."""
 
     text: str = ""
-    """Where words are looked for."""
+    """The text to search for words."""
     fields: Mapping[str, Collection[str]] = msgspec.field(default_factory=dict)
-    """The values of each field; there may be several, as for devices."""
+    """Values by field; a field such as `gpu` can have several."""
     figures: Mapping[str, float | None] = msgspec.field(default_factory=dict)
-    """In bytes, seconds and percent; None where it is not known."""
+    """In bytes, seconds, or percent; None if unknown."""
 
 
 class Term(msgspec.Struct, frozen=True):
@@ -64,18 +64,18 @@ class Term(msgspec.Struct, frozen=True):
 
     value: str
     name: str = ""
-    """Of a field or figure; "" is a word."""
+    """Name of a field or figure; "" for a word."""
     compare: str = ""
-    """Of a figure."""
+    """Comparison operator, for a figure."""
     number: float = 0.0
     negated: bool = False
 
     def matches(self, facts: Facts, text: str) -> bool:
-        """Whether it holds; a figure that is not known is neither greater nor less.
+        """Whether an item matches; an unknown figure is neither greater nor less.
 
         Args:
-            facts: of the thing.
-            text: its text in small letters.
+            facts: of the item.
+            text: its text in lowercase.
         """
         if self.compare:
             known = facts.figures.get(self.name)
@@ -90,19 +90,19 @@ class Term(msgspec.Struct, frozen=True):
 
 
 class Filter(msgspec.Struct, frozen=True):
-    """What was typed, as conditions."""
+    """A parsed filter."""
 
     text: str = ""
     terms: tuple[Term, ...] = ()
     trouble: str | None = None
-    """What is wrong with it, in words; nothing is hidden then."""
+    """What is wrong with the filter; nothing is hidden then."""
 
     def __bool__(self) -> bool:
-        """Whether it can hide anything."""
+        """Whether the filter can hide anything."""
         return bool(self.terms) and self.trouble is None
 
     def matches(self, facts: Facts) -> bool:
-        """Whether a thing is to be shown."""
+        """Whether an item is shown."""
         if not self:
             return True
         text = facts.text.casefold()
@@ -110,12 +110,12 @@ class Filter(msgspec.Struct, frozen=True):
 
     @property
     def words(self) -> tuple[str, ...]:
-        """The words that must be there, in small letters: what may be marked where it is shown."""
+        """The words that must occur, in lowercase, for highlighting."""
         return tuple(t.value for t in self.terms if not (t.name or t.compare or t.negated))
 
 
 def _is_value(wanted: str, value: str) -> bool:
-    """`fail` finds `failed`; numbers are compared as a whole, or as a span such as `0-3`."""
+    """`fail` matches `failed`; numbers must match entirely, or lie in a range such as `0-3`."""
     value = value.casefold()
     if not value.isdecimal():
         return value.startswith(wanted)
@@ -130,11 +130,11 @@ def _is_in_span(number: int, span: str) -> bool:
 
 
 class _WrongError(Exception):
-    """What is wrong with a filter, in words."""
+    """An error in a filter, in words."""
 
 
 def parse(text: str, vocabulary: Vocabulary) -> Filter:
-    """Read what was typed; never raises, `Filter.trouble` says what is wrong."""
+    """Parse a filter; never raises: `Filter.trouble` reports errors."""
     try:
         terms = tuple(_term(word, quoted, vocabulary) for word, quoted in _split(text))
     except _WrongError as wrong:
@@ -143,7 +143,7 @@ def parse(text: str, vocabulary: Vocabulary) -> Filter:
 
 
 def _split(text: str) -> list[tuple[str, bool]]:
-    """Parts between spaces, and whether each begins with a quote; spaces within quotes stay."""
+    """Parts between unquoted spaces, and whether each begins with a quote."""
     found: list[tuple[str, bool]] = []
     current, inside, begun, plain = "", False, False, True
     for char in text:

@@ -1,4 +1,4 @@
-"""What is wrong with a job, why, and what to do: alerts explained, and all findings. Pure."""
+"""Explains what is wrong with a job, why, and what to do: its alerts and other findings. Pure."""
 
 from __future__ import annotations
 
@@ -221,13 +221,13 @@ def explain(finding_id: str) -> str:
 
 
 SET_BACK = ("restarting", "starting")
-"""States of a job in which the attempt before has just failed."""
+"""Job states right after an attempt failed."""
 
 _ORDER = {"error": 0, "warning": 1, "info": 2}
 
 
 def alerts_of(view: AnyJob) -> list[Alert]:
-    """The alerts of a live job, worst first; of a foreign one also what could not be seen."""
+    """Alerts of a live job, worst first; for a foreign job, also what could not be inspected."""
     alerts = list(view.snapshot.alerts) if view.snapshot is not None and view.is_live else []
     if isinstance(view, ForeignView):
         alerts += note_alerts(view)
@@ -235,17 +235,17 @@ def alerts_of(view: AnyJob) -> list[Alert]:
 
 
 class Guilty(NamedTuple):
-    """The rank whose log tells why a job hangs or failed."""
+    """The rank whose log shows why a job hangs or failed."""
 
     rank: int
     attempt: int | None
-    """In which it failed; None is the latest."""
+    """The attempt in which it failed; None for the latest."""
     why: str
     """A few words, such as `killed by SIGKILL`."""
 
 
 def guilty(view: AnyJob) -> Guilty | None:
-    """The rank that others wait for, or that failed first; None where no rank is to blame."""
+    """The rank that the others wait for, or that failed first; None if no rank is to blame."""
     state = view.snapshot
     if state is None:
         return None
@@ -273,7 +273,7 @@ def guilty(view: AnyJob) -> Guilty | None:
 
 
 def findings(view: AnyJob | None, now: dt.datetime) -> tuple[str, list[tuple[str, str]]]:
-    """What is found at this moment, in a few words, and a heading and text of each alert."""
+    """A brief summary of the current findings, and a heading and text for each."""
     if view is None:
         return "the job no longer exists; esc closes", []
     if not view.is_live and not isinstance(view, ForeignView):
@@ -283,7 +283,7 @@ def findings(view: AnyJob | None, now: dt.datetime) -> tuple[str, list[tuple[str
 
 
 def _ended(view: AnyJob) -> tuple[str, list[tuple[str, str]]]:
-    """For an ended job: why it failed, if it did, and which keys show more."""
+    """For an ended job: why it failed, if it did, and the keys that show more."""
     state, _ = words.job_state(view.state)
     cause = None if view.snapshot is None else view.snapshot.cause
     if view.state == "failed" and cause is not None:
@@ -326,7 +326,7 @@ def _heading(alert: Alert, now: dt.datetime) -> str:
 
 
 def note_alerts(view: ForeignView) -> list[Alert]:
-    """What could not be seen of a job, as the least of alerts."""
+    """What could not be inspected of a foreign job, as alerts of severity info."""
     return [
         Alert(id=f"note-{place}", severity="info", message=note, since=view.created_at)
         for place, note in enumerate(view.foreign.notes)

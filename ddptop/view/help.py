@@ -1,4 +1,4 @@
-"""The help: every term in a sentence, and what is under the cursor, figure by figure."""
+"""Writes the help: the glossary, and an explanation of what is under the cursor."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ STATES: Words = (
     ("exiting", "the script has finished, and its process is about to exit"),
     ("in a collective", "the rank is waiting for other ranks in a collective"),
 )
-"""Of jobs and ranks, and what a rank does instead of steps."""
+"""States of jobs and ranks, and what a rank does instead of taking steps."""
 
 JOBS: Words = (
     ("job", "one training run, with all its attempts, logs, and history"),
@@ -122,7 +122,7 @@ JOBS: Words = (
     ("what happened", "events in order: attempts, failures, restarts, alerts, and checkpoints"),
     ("event", "event type, as printed by `ddptop events`"),
 )
-"""Of jobs."""
+"""Terms about jobs."""
 
 RANKS: Words = (
     *(one.help for one in ranks.FIGURES if one.help is not None),
@@ -140,7 +140,7 @@ RANKS: Words = (
     ),
     ("stacks", "where each rank is in its code right now, captured without pausing it"),
 )
-"""Of ranks."""
+"""Terms about ranks."""
 
 DEVICES: Words = (
     ("device", "a GPU, or a MIG instance of one"),
@@ -158,7 +158,7 @@ DEVICES: Words = (
     ("command", "command line of the process"),
     ("use", "whether the device is selected for the job"),
 )
-"""Of devices."""
+"""Terms about devices."""
 
 REST: Words = (
     ("#", "attempt number"),
@@ -174,7 +174,7 @@ REST: Words = (
     ("stale", "the job has sent nothing for several seconds; the values shown are the last known"),
     ("n/a", "not available; never shown as 0"),
 )
-"""Of the interface itself."""
+"""Terms about the interface."""
 
 SECTIONS: tuple[tuple[str, Words], ...] = (
     ("terms: states", STATES),
@@ -183,10 +183,10 @@ SECTIONS: tuple[tuple[str, Words], ...] = (
     ("terms: devices", DEVICES),
     ("terms: other", REST),
 )
-"""By heading, in the order of the help."""
+"""Terms by heading, in the order of the help."""
 
 GLOSSARY: Words = tuple(entry for _, words in SECTIONS for entry in words)
-"""All of them."""
+"""Every term."""
 
 
 _RANK_STATES = {
@@ -201,15 +201,15 @@ _RANK_STATES = {
 
 
 def glossary(*names: str) -> list[tuple[str, str]]:
-    """Return these terms of the glossary, in order; unknown ones are skipped."""
+    """Return these terms from the glossary, in order, skipping unknown ones."""
     known = dict(GLOSSARY)
     return [(name, known[name]) for name in names if name in known]
 
 
 def explain_state(state: str) -> list[tuple[str, str]]:
     """Return what a state of a rank or job means."""
-    said = _RANK_STATES.get(state) or dict(GLOSSARY).get(state)
-    return [(state, said)] if said else []
+    meaning = _RANK_STATES.get(state) or dict(GLOSSARY).get(state)
+    return [(state, meaning)] if meaning else []
 
 
 def explain_rank(
@@ -226,8 +226,8 @@ def explain_rank(
 
 
 def _about(rank: RankSample) -> str:
-    said = dict(explain_state(rank.state)).get(rank.state, rank.state)
-    return f"{said}; {rank.state_reason}" if rank.state_reason else said
+    meaning = dict(explain_state(rank.state)).get(rank.state, rank.state)
+    return f"{meaning}; {rank.state_reason}" if rank.state_reason else meaning
 
 
 def _far(apart: RankDeviation) -> str:
@@ -243,7 +243,7 @@ def _far(apart: RankDeviation) -> str:
 
 
 def explain_heat(figure: str) -> list[tuple[str, str]]:
-    """What the cells of the map show."""
+    """Explain what the cells of the map show."""
     return [
         (
             f"map: {figure}",

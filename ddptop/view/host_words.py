@@ -1,4 +1,4 @@
-"""The hosts of a job in words; for every viewer."""
+"""Describes the hosts of a job in words."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ from collections.abc import Collection, Mapping, Sequence
 from ddptop_runner.model.snapshot import GpuSample, NodeSnapshot, NodeStatus
 
 MOST_CELLS = 12
-"""Of a host's name in a table."""
+"""Cells for a host name in a table."""
 
 
 def hosts_of(snapshot: NodeSnapshot | None) -> list[str]:
-    """Its nodes, or the hosts of its ranks, in order."""
+    """The job's nodes, or else the hosts of its ranks, in order."""
     if snapshot is not None and snapshot.nodes:
         return [node.host for node in snapshot.nodes]
     return [] if snapshot is None else list(dict.fromkeys(rank.host for rank in snapshot.ranks))
 
 
 def has_several(snapshot: NodeSnapshot | None) -> bool:
-    """Whether its ranks are on several hosts, so that a host tells something."""
+    """Whether the ranks are on several hosts, which makes host names worth showing."""
     if snapshot is None or not snapshot.ranks:
         return snapshot is not None and len(snapshot.nodes) > 1
     first = snapshot.ranks[0].host
@@ -27,7 +27,7 @@ def has_several(snapshot: NodeSnapshot | None) -> bool:
 
 
 def hosts_in_words(hosts: Sequence[str], most: int = 4) -> str:
-    """`a, b`; of many hosts `128 (a to z)`."""
+    """`a, b`, or `128 (a to z)` for many hosts."""
     short = list(short_names(hosts, 16).values())
     if len(short) <= most:
         return ", ".join(short)
@@ -35,7 +35,7 @@ def hosts_in_words(hosts: Sequence[str], most: int = 4) -> str:
 
 
 def node_in_words(node: NodeStatus | None) -> str:
-    """`unreachable since 12:03 (no route to host)`; empty where nothing is known."""
+    """`unreachable since 12:03 (no route to host)`; empty if unknown."""
     if node is None:
         return ""
     since = node.unknown_since if node.state == "unreachable" else None
@@ -44,23 +44,23 @@ def node_in_words(node: NodeStatus | None) -> str:
 
 
 def host_of(snapshot: NodeSnapshot | None, rank: int) -> str | None:
-    """The host of a rank, where the job has several."""
+    """The host of a rank; None unless the job has several hosts."""
     if snapshot is None or not has_several(snapshot):
         return None
     return next((one.host for one in snapshot.ranks if one.rank == rank), None)
 
 
 def hosts_of_devices(gpus: Sequence[GpuSample], most: int = 8) -> Mapping[str, str]:
-    """Short names of the hosts of these devices; empty where they are of one host."""
+    """Short names of these devices' hosts; empty if they share one host."""
     hosts = dict.fromkeys(gpu.host for gpu in gpus if gpu.host is not None)
     return short_names(hosts, most) if len(hosts) > 1 else {}
 
 
 def short_names(hosts: Collection[str], most: int = MOST_CELLS) -> Mapping[str, str]:
-    """Each host's name within so many cells, and still told apart where that is possible.
+    """Host names shortened to at most `most` cells, and still distinct if possible.
 
-    User and domain are left out, then what all names begin with: of `gpu-cluster-node-001` and
-    `-002` the end tells which it is.
+    The user and domain are dropped first, then a common prefix: in `gpu-cluster-node-001` and
+    `-002`, only the end distinguishes them.
     """
     return _short_names(tuple(hosts), most)
 

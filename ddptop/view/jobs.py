@@ -1,4 +1,4 @@
-"""A job's figures as a whole: how long it ran, its loss, its pace. Pure."""
+"""Computes figures for a whole job: run time, loss, and pace. Pure."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from ddptop_runner.model.snapshot import NodeSnapshot, RankSample
 
 
 def elapsed_s(view: AnyJob, now: dt.datetime) -> float | None:
-    """How long the job has run, or ran."""
+    """How long the job has run, or ran before it ended."""
     return None if view.snapshot is None else registry.elapsed_s(view, now)
 
 
 def median_loss(snapshot: NodeSnapshot) -> tuple[float | None, str | None]:
-    """The median of the ranks' losses, or the state of one that is not finite."""
+    """(the median of the ranks' losses, the state of a loss that is not finite)."""
     for rank in snapshot.ranks:
         if rank.loss_state in ("nan", "inf"):
             return None, rank.loss_state
@@ -29,7 +29,7 @@ def median_loss(snapshot: NodeSnapshot) -> tuple[float | None, str | None]:
 
 
 def steps_per_s(ranks: Sequence[RankSample]) -> float | None:
-    """The slowest rank's pace: the others wait for it."""
+    """The slowest rank's pace, because the others wait for it."""
     known = [rank.steps_per_s for rank in ranks if rank.steps_per_s is not None]
     return min(known) if known else None
 
@@ -40,6 +40,6 @@ def restarts_text(snapshot: NodeSnapshot) -> str:
 
 
 def held_by(snapshot: NodeSnapshot) -> set[tuple[str, int]]:
-    """Host and machine index of a job's devices."""
+    """Hosts and machine indices of a job's devices."""
     own = {(rank.host, rank.gpu) for rank in snapshot.ranks if rank.gpu is not None}
     return own | {(gpu.host or snapshot.host, gpu.index) for gpu in snapshot.gpus}

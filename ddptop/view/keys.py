@@ -1,4 +1,4 @@
-"""The keys that texts name, by action: the defaults, unless a viewer has remapped them."""
+"""Fills in the keys that texts mention: the defaults, unless a viewer has remapped them."""
 
 from __future__ import annotations
 
@@ -63,22 +63,22 @@ DEFAULTS: dict[str, str] = {
     "view.story": "e",
     "view.unseen": "u",
 }
-"""Of the actions that a text may name; a test compares them with the tables of the screens."""
+"""Default keys by action; a test compares them with the screens' key tables."""
 
 _in_use: Mapping[str, str] = DEFAULTS
 
 
 def use(keys: Mapping[str, str]) -> None:
-    """Name these keys from now on; an action without an entry keeps its default."""
+    """Use these keys from now on; an action without an entry keeps its default."""
     global _in_use
     _in_use = {**DEFAULTS, **keys}
 
 
 def key(action: str) -> str:
-    """The key of an action as a person types it."""
+    """The key for an action, as a user types it."""
     return _in_use[action]
 
 
 def with_keys(text: str) -> str:
-    """A text in which `{job.stop}` is replaced by the key of that action."""
+    """Replace placeholders such as `{job.stop}` with the keys for those actions."""
     return re.sub(r"\{(\w+\.\w+)\}", lambda found: key(found[1]), text)

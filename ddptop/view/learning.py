@@ -1,4 +1,4 @@
-"""The trend of a job's loss over the last tenth of its run. Pure."""
+"""Computes the trend of a job's loss over the last tenth of its run. Pure."""
 
 from __future__ import annotations
 
@@ -15,22 +15,22 @@ from ddptop_runner.model import run_step
 from ddptop_runner.model.snapshot import NodeSnapshot
 
 SHARE = 0.1
-"""Of the run, at its end: that much of it is looked at."""
+"""Fraction of the run to examine, at its end."""
 
 LEAST_S = 20.0
-"""A shorter stretch says little of a loss, whatever share of the run it is."""
+"""Minimum time to examine: a shorter one says little about a loss."""
 
 POINTS = 40
-"""Moments of that stretch that are compared."""
+"""Number of points in that time to compare."""
 
 LEAST_POINTS = 8
-"""With fewer, there is no trend."""
+"""With fewer points, there is no trend."""
 
 CHANGE = 0.005
-"""Of the loss: a change below half a percent is none."""
+"""Minimum relative change; less than half a percent counts as flat."""
 
 SURE = 2.0
-"""A change is one where it is this many times what the points' scatter alone would make."""
+"""Minimum change, as a multiple of its standard error."""
 
 Way = Literal["falling", "flat", "rising"]
 
@@ -38,22 +38,22 @@ _SYMBOLS: dict[Way, str] = {"falling": "↘", "flat": "→", "rising": "↗"}
 
 
 class LossTrend(msgspec.Struct, frozen=True):
-    """How the ranks' median loss changed over a stretch of time."""
+    """How the ranks' median loss changed over some time."""
 
     way: Way
     span_s: float
-    """From the first to the last moment that was compared."""
+    """Seconds between the first and last points compared."""
     ratio: float | None = None
-    """Of the second half against the first: -0.03 is 3% less. None where the loss is about 0."""
+    """Relative change between the two halves: -0.03 is 3% less. None if the loss is about 0."""
 
 
 def stretch_s(run_s: float) -> float:
-    """How much of a run's end is looked at, in seconds."""
+    """How many seconds at the end of a run to examine."""
     return max(LEAST_S, SHARE * run_s)
 
 
 def medians(series: Mapping[int, Points]) -> list[tuple[float, float]]:
-    """The median over the ranks at each moment that one of them has a value, oldest first."""
+    """The median across ranks at each time that a rank has a value, oldest first."""
     at: dict[float, list[float]] = {}
     for points in series.values():
         for t, mean in zip(points.t, points.mean, strict=False):
@@ -63,10 +63,10 @@ def medians(series: Mapping[int, Points]) -> list[tuple[float, float]]:
 
 
 def trend(values: Sequence[tuple[float, float]]) -> LossTrend | None:
-    """Which way the values went: the mean of the later half against that of the earlier one.
+    """Compare the mean of the later half of the values with that of the earlier half.
 
-    None with fewer than LEAST_POINTS. A change counts where it is at least CHANGE of the loss, and
-    SURE times the standard error that the two halves' scatter gives their difference.
+    None with fewer than LEAST_POINTS values. A change counts if it is more than CHANGE of the loss
+    and at least SURE times the standard error of the difference.
 
     Args:
         values: unix seconds and loss, oldest first.
@@ -90,15 +90,15 @@ def _mean(values: Sequence[float]) -> float:
 
 
 def _squared_error(values: Sequence[float]) -> float:
-    """That of their mean: their variance over their number."""
+    """The squared standard error of their mean: variance divided by count."""
     mean = _mean(values)
     return sum((value - mean) ** 2 for value in values) / (len(values) - 1) / len(values)
 
 
 def trend_words(found: LossTrend | None, snapshot: NodeSnapshot, *, of_several: bool) -> Line:
-    """`↘ falling, -3.1% in 7m`; or since which step it is NaN; empty where nothing is known.
+    """`↘ falling, -3.1% in 7m`, or since which step the loss is NaN; empty if unknown.
 
-    A loss that rises is a warning, unless it is one of several that train against each other.
+    A rising loss is a warning, unless there are several that train against each other.
     """
     if bad := bad_loss(snapshot):
         return line(bad)
@@ -118,8 +118,8 @@ def bad_loss(snapshot: NodeSnapshot) -> Span | None:
     if not bad:
         return None
     name = "NaN" if any(rank.loss_state == "nan" for rank in bad) else "inf"
-    told = [rank for rank in bad if rank.loss_bad_since is not None]
-    first = min(told, key=lambda rank: rank.loss_bad_since or 0, default=None)
+    known = [rank for rank in bad if rank.loss_bad_since is not None]
+    first = min(known, key=lambda rank: rank.loss_bad_since or 0, default=None)
     since = "" if first is None else f" since {run_step.in_words(first, first.loss_bad_since)}"
     numbers = [rank.rank for rank in bad]
     where = (

@@ -1,4 +1,4 @@
-"""Jobs in a list: their order, and those of Slurm's queue in words. Pure."""
+"""Orders jobs in a list, and describes the jobs in Slurm's queue. Pure."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ ORDERS: Mapping[str, str] = {
     "started": "start",
     "gpus": "GPUs",
 }
-"""Orders of the table, in words."""
+"""The table's sort orders, in words."""
 
 
 class Listed(msgspec.Struct, frozen=True):
-    """A job and its attention."""
+    """A job and why it needs attention."""
 
     view: AnyJob
     attention: Attention
 
 
 def listed(views: Sequence[AnyJob], now: dt.datetime, seen: Seen, order: str) -> list[Listed]:
-    """All jobs in that order; between equals what needs a person more comes first."""
+    """All jobs in this order; among equals, the more urgent job comes first."""
     found = [Listed(view, attention(view, now, seen)) for view in views]
     found.sort(key=lambda one: order_of(one.view, one.attention.need))
     if order == "name":
@@ -44,7 +44,7 @@ def listed(views: Sequence[AnyJob], now: dt.datetime, seen: Seen, order: str) ->
 
 
 def _first_gpu(view: AnyJob) -> tuple[int, int]:
-    """Live jobs by their first device, then those without one, then those that have ended."""
+    """Sorts live jobs by their first device, then those without a device, then ended jobs."""
     if not view.is_live or view.snapshot is None:
         return 2, 0
     held = held_by(view.snapshot)
@@ -52,17 +52,17 @@ def _first_gpu(view: AnyJob) -> tuple[int, int]:
 
 
 def sorted_jobs(views: Sequence[AnyJob]) -> list[AnyJob]:
-    """Live jobs first, and of each the newest: the order in which they are handed on."""
+    """Live jobs first, then newest first; the order in which readers return them."""
     return sorted(views, key=lambda v: (not v.is_live, -(v.ended_at or v.created_at).timestamp()))
 
 
 def others(queue: Sequence[SlurmJob]) -> list[SlurmJob]:
-    """Those that are not shown as jobs of ddptop, the pending ones last."""
+    """Slurm jobs that are not shown as ddptop jobs, pending ones last."""
     return sorted((one for one in queue if one.job is None), key=lambda one: one.state == "PENDING")
 
 
 def brief(one: SlurmJob, now: dt.datetime) -> str:
-    """One line: `12 bert: pending (Resources), starts in about 2h 05m, 2 nodes, partition gpu`."""
+    """`12 bert: pending (Resources), starts in about 2h 05m, 2 nodes, partition gpu`."""
     words = [one.state.lower()]
     if one.reason:
         words[0] += f" ({one.reason})"

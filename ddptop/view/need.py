@@ -1,8 +1,8 @@
-"""Which job is most urgent: one order for every list of jobs. Pure.
+"""Decides which job is most urgent: one order for every list of jobs. Pure.
 
-The order, by `Need`: failed and not looked at yet, hung, lost and not looked at yet, errors,
-warnings, a rank that lies far off, and only then what is well: running, starting, queued, ended.
-Between equals ddptop's own jobs come first, then what is newest.
+The order, by `Need`: failed and not viewed yet, hung, lost and not viewed yet, errors, warnings, a
+rank that is an outlier, and then healthy jobs: running, starting, queued, ended. Among equals,
+ddptop's own jobs come first, then the newest.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ STALE_S = 5.0
 """Metrics of a live job older than this are marked stale."""
 
 SETBACK_S = 300.0
-"""Why the attempt before failed is told for so long into the next one; then its event tells."""
+"""How long into an attempt to show why the previous one failed; later, only its event does."""
 
 STRAGGLERS = ("straggler", "slow-node")
-"""Ids of the alerts that name who holds up the others."""
+"""Ids of alerts that name the ranks or nodes that slow down the others."""
 
 
 class Need(enum.IntEnum):
-    """Urgency levels of a job, the most urgent first."""
+    """Urgency levels of a job, most urgent first."""
 
     FAILED = 0
     HUNG = 1
@@ -45,8 +45,8 @@ Why: TypeAlias = Literal[
     "ended", "hung", "coming", "queued", "alarm", "restarting", "stale", "unguarded", "setback",
     "stopping", "starting", "well",
 ]  # fmt: skip
-"""What a need was concluded from. `coming`: nothing is known of it yet; `setback`: an attempt began
-again lately."""
+"""What a need follows from. `coming`: nothing is known about the job yet; `setback`: a new attempt
+started recently after a failure."""
 
 
 class Judged(NamedTuple):
@@ -57,21 +57,21 @@ class Judged(NamedTuple):
 
 
 Seen: TypeAlias = Collection[tuple[str, dt.datetime | None]]
-"""Jobs that have been looked at since they ended, with when they did."""
+"""Jobs that the user has viewed since they ended, with the time they ended."""
 
 
 def seen_key(view: AnyJob) -> tuple[str, dt.datetime | None]:
-    """What is remembered of an ended job that was looked at: a later failure counts anew."""
+    """What to remember about an ended job that was viewed; a later failure has another key."""
     return view.job, view.ended_at
 
 
 def judge(view: AnyJob, now: dt.datetime, seen: Seen = ()) -> Judged:
-    """What a job needs.
+    """Return how urgent a job is, and why.
 
     Args:
         view: the job.
-        now: for what has passed.
-        seen: ended jobs that were looked at.
+        now: the current time, for durations.
+        seen: ended jobs that the user has viewed.
     """
     if not view.is_live:
         return Judged(_of_ended(view, now, seen), "ended")
@@ -88,7 +88,7 @@ def judge(view: AnyJob, now: dt.datetime, seen: Seen = ()) -> Judged:
 
 
 def order_of(view: AnyJob, need: Need) -> tuple[Need, bool, float]:
-    """The key of the order: need, ddptop's own jobs before others, what is newest first."""
+    """The sort key: need, then ddptop's own jobs before others, then newest first."""
     is_foreign = not isinstance(view, JobView)
     return need, is_foreign, -(view.ended_at or view.created_at).timestamp()
 
@@ -99,19 +99,19 @@ def by_need(views: Iterable[JobView], now: dt.datetime) -> list[JobView]:
 
 
 def is_stopping(view: AnyJob) -> bool:
-    """Whether it was asked to end; of a job that ddptop did not start, whether ddptop asked it."""
+    """Whether the job was asked to exit; for a foreign job, whether ddptop asked it to."""
     return view.state == "stopping" or (isinstance(view, ForeignView) and bool(view.stopping))
 
 
 def alarms(view: AnyJob) -> list[Alert]:
-    """The errors and warnings of a live job, worst first."""
+    """Errors and warnings of a live job, worst first."""
     if view.snapshot is None or not view.is_live:
         return []
     return worst_first(view.snapshot.alerts)
 
 
 def worst_first(alerts: Iterable[Alert]) -> list[Alert]:
-    """The errors and warnings, worst first; a slow rank is the least of warnings."""
+    """Errors and warnings, worst first; a slow rank is the least of the warnings."""
     return sorted(
         (one for one in alerts if one.severity in ("error", "warning")),
         key=lambda one: (one.severity != "error", one.id in STRAGGLERS, one.since),
@@ -119,7 +119,7 @@ def worst_first(alerts: Iterable[Alert]) -> list[Alert]:
 
 
 def is_stale(view: AnyJob) -> bool:
-    """Whether its metrics are old although it lives."""
+    """Whether the metrics of a live job are old."""
     if isinstance(view, JobView) and view.in_slurm_queue:
         return False
     return view.is_live and (view.snapshot_age_s or 0.0) > STALE_S

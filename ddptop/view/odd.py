@@ -1,4 +1,4 @@
-"""Which ranks stand out, in which figure, and how uneven a job is: in words. Pure."""
+"""Describes which ranks are outliers, in which figure, and how uneven a job is. Pure."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ CALM = ("running", "starting", "exited", "stopped", "unknown")
 
 
 def state_of(rank: RankSample, now: dt.datetime, live: bool) -> Span:
-    """Its state as a symbol, words and a style."""
+    """The rank's state as a symbol and words, and a style."""
     phase = lasting_phase(rank, now) if live else None
     return words.rank_state(rank.state, rank.exit_code, rank.signal, phase)
 
@@ -49,7 +49,7 @@ def verdict(
     now: dt.datetime,
     live: bool,
 ) -> Span:
-    """Its state; for a running outlier, the figure."""
+    """The rank's state, or for a running outlier, the figure."""
     state = state_of(rank, now, live)
     if rank.state in CALM and live and (odd := oddity(rank, apart)) is not None:
         return odd
@@ -57,7 +57,7 @@ def verdict(
 
 
 def severity(rank: RankSample, apart: RankDeviation, live: bool) -> int:
-    """How urgent it is: 0 not at all, 1 an outlier, 2 a problem."""
+    """0 for a healthy rank, 1 for an outlier, 2 for a problem."""
     if rank.state in ("failed", "hung", "stuck", "zombie") or rank.loss_state in ("nan", "inf"):
         return 2
     if rank.state not in CALM:
@@ -66,7 +66,7 @@ def severity(rank: RankSample, apart: RankDeviation, live: bool) -> int:
 
 
 def farthest(apart: RankDeviation) -> float:
-    """How far from the median it is in any figure: 0.5 is half of it."""
+    """The largest relative distance from the median in any figure: 0.5 is 50%."""
     known = [apart.of(figure) for figure in WORST_FIRST]
     return max((abs(ratio) for ratio in known if ratio is not None), default=0.0)
 
@@ -87,11 +87,11 @@ def worst_first(
 
 
 EVEN = 0.1
-"""Below this, a ratio of small figures is not misleading."""
+"""A ratio below this is meaningful even for small figures."""
 
 
 class Uneven(msgspec.Struct, frozen=True):
-    """One kind of figure."""
+    """The imbalance in one kind of figure."""
 
     figure: Figure
     ratio: float
@@ -101,28 +101,28 @@ class Uneven(msgspec.Struct, frozen=True):
     warns: bool
     """Whether a rank is an outlier."""
     even: bool = False
-    """Whether the ratio means nothing: 2% of CPU against 1% is twice as much."""
+    """Whether the ratio is meaningless, as for 2% of CPU against 1%."""
 
     @property
     def style(self) -> str:
-        """Of its words."""
+        """Style of its text."""
         return "warn" if self.warns else "dim"
 
     @property
     def text(self) -> str:
-        """`+34%`, or that it is even."""
+        """`+34%`, or `even`."""
         return "even" if self.even else units.deviation(self.ratio)
 
 
 def uneven(
     imbalance: Imbalance, far_off: Collection[Figure], even_load: bool = False
 ) -> list[Uneven]:
-    """What is known, the worst first.
+    """Known imbalances, worst first.
 
     Args:
-        imbalance: of the job.
-        far_off: the figures in which a rank is marked.
-        even_load: whether utilization differs by a few percentage points only.
+        imbalance: the job's.
+        far_off: the figures in which a rank is an outlier.
+        even_load: whether utilization differs by only a few percentage points.
     """
     found = []
     for figure, one in COMPARED.items():
@@ -137,7 +137,7 @@ def uneven(
 def imbalance_note(
     imbalance: Imbalance, far_off: Collection[Figure], cells: int, even_load: bool = False
 ) -> Line:
-    """`imbalance  memory +34%  util +2%`, the worst first, as many as fit."""
+    """`imbalance  memory +34%  util +2%`, worst first, as many as fit."""
     parts: list[Line] = [
         ((f"{one.name} {one.text}", one.style),) for one in uneven(imbalance, far_off, even_load)
     ]
@@ -146,7 +146,7 @@ def imbalance_note(
 
 
 def worst_figure(snapshot: NodeSnapshot) -> Span:
-    """The worst imbalance and of what: `mem +27%`."""
+    """The worst imbalance and its figure: `mem +27%`."""
     of = snapshot.imbalance
     far_off = set[Figure]().union(*marked(snapshot.alerts).values())
     known = uneven(of, far_off, is_even_load(snapshot.ranks, snapshot.gpus))

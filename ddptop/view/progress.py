@@ -1,4 +1,4 @@
-"""The progress of a job as a bar, as figures, and in words."""
+"""Formats the progress of a job as a bar, as figures, and in words."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ _SOURCES = {
 
 
 def share(progress: Progress | None) -> str:
-    """`24.7%`; n/a where the share is not known.
+    """`24.7%`; n/a if unknown.
 
-    `~24.7%` where it is an estimate and not the share of the step and total that stand beside it.
+    `~24.7%` if it is an estimate that does not follow from the step and total shown beside it.
     """
     if progress is None or progress.fraction is None:
         return NOT_AVAILABLE
@@ -32,7 +32,7 @@ def _about(progress: Progress) -> str:
 
 
 def eta(progress: Progress | None, eta_s: float | None) -> str:
-    """`3h 27m`, `~3h 27m` as in `share`; n/a where it is not known."""
+    """`3h 27m`, or `~3h 27m` as in `share`; n/a if unknown."""
     about = "" if progress is None or eta_s is None else _about(progress)
     return f"{about}{duration(eta_s)}"
 
@@ -44,24 +44,24 @@ def text_bar(fraction: float, cells: int) -> str:
 
 
 def bar_and_share(progress: Progress | None) -> str:
-    """`[##........] 24.7%`; n/a where the share is not known."""
+    """`[##........] 24.7%`; n/a if unknown."""
     if progress is None or progress.fraction is None:
         return NOT_AVAILABLE
     return f"{text_bar(progress.fraction, LIST_CELLS)} {share(progress):>6}"
 
 
 def shown_percent(fraction: float) -> float:
-    """Never 100 before the last step, however near."""
+    """The percentage, kept below 100 until the last step."""
     return 100.0 if fraction >= 1.0 else min(99.9, 100 * fraction)
 
 
 def step_text(run: RunStep | None, progress: Progress | None, live: bool = True) -> str:
-    """`12,340 / 50,000`, `98 of this attempt`, or the step alone where no total is known.
+    """`12,340 / 50,000`, `98 of this attempt`, or only the step if the total is unknown.
 
     Args:
         run: the job's step.
-        progress: how far it is of a total.
-        live: whether the job lives; its last attempt is else named by its number.
+        progress: progress toward a total.
+        live: whether the job is live; otherwise, its last attempt is named by its number.
     """
     if run is None:
         return NOT_AVAILABLE
@@ -76,7 +76,7 @@ def step_text(run: RunStep | None, progress: Progress | None, live: bool = True)
 
 
 def step_cell(row: JobRow) -> str:
-    """`12340/50000`, `98 of attempt 1` in a table of jobs."""
+    """`12340/50000` or `98 of attempt 1`, for a table of jobs."""
     if row.step is None:
         return NOT_AVAILABLE
     if row.step_counts in ("attempt", "epoch"):
@@ -93,10 +93,10 @@ def _counts_run(progress: Progress) -> bool:
 
 
 def place(progress: Progress) -> str:
-    """`step 12,340 of 50,000`, `epoch 2/5, step 30 of 100`; empty where neither is known."""
+    """`step 12,340 of 50,000` or `epoch 2/5, step 30 of 100`; empty if unknown."""
     parts = []
     if progress.epoch is not None and (progress.counts != "run" or progress.total is None):
-        # as printed: what stands behind the slash may be their number, or that of the last
+        # as printed: the number after the slash may be the count or the last index
         of = f"/{progress.epochs}" if progress.epochs else ""
         parts.append(f"epoch {progress.epoch:g}{of}")
     if progress.total is not None:
@@ -109,7 +109,7 @@ def place(progress: Progress) -> str:
 def in_words(progress: Progress | None) -> str | None:
     """`[#####...............] 24.7%, step 12,340 of 50,000, 3h27m left, from the output`.
 
-    None where nothing said a total; a bar of the epoch, which says so, where only that is known.
+    None if no total is known. If only the epoch's total is, the bar is the epoch's and says so.
     """
     if progress is None:
         return None
@@ -131,7 +131,7 @@ def in_words(progress: Progress | None) -> str | None:
 
 
 LEAST_BAR = 10
-"""Cells; a narrower bar says nothing."""
+"""Minimum useful width of a bar, in cells."""
 
 
 def progress_of(view: AnyJob) -> Progress | None:
@@ -140,7 +140,7 @@ def progress_of(view: AnyJob) -> Progress | None:
 
 
 def percent_text(progress: Progress | None) -> str:
-    """`25%`, `~25%` where that is an estimate; empty where the share is not known."""
+    """`25%`, or `~25%` for an estimate; empty if unknown."""
     if progress is None or progress.fraction is None:
         return ""
     percent = 100 if progress.fraction >= 1.0 else min(99, round(100 * progress.fraction))
@@ -161,12 +161,12 @@ def label(progress: Progress) -> str:
 
 
 def no_bar_words(progress: Progress | None, live: bool, young: bool = False) -> str:
-    """Why there is no bar, and what is known all the same.
+    """Why there is no bar, and what is known anyway.
 
     Args:
-        progress: what was told of it.
-        live: whether the job lives.
-        young: whether it has only begun, so that a total may still be told.
+        progress: what is known about progress.
+        live: whether the job is live.
+        young: whether the attempt just started, so that a total may still be reported.
     """
     more = ": no bar or ETA" if live else ""
     if progress is None:

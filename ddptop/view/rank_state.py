@@ -1,4 +1,4 @@
-"""What a rank is doing, in one sentence. Pure."""
+"""Describes in one sentence what a rank is doing. Pure."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from ddptop_runner.model import run_step
 from ddptop_runner.model.snapshot import RankSample
 from ddptop_runner.model.words import Phase
 
-TELLING_WAIT = 0.1
-"""Waits for data or for others are shown from this share of a step on."""
+NOTABLE_WAIT = 0.1
+"""Minimum fraction of a step spent waiting that is worth showing."""
 
 _DOING: dict[Phase, str] = {
     "compile": "is compiling",
@@ -29,11 +29,11 @@ _DOING: dict[Phase, str] = {
 
 @dataclass(frozen=True)
 class Known:
-    """What the sentence is made of."""
+    """What is known about the job that the rank belongs to."""
 
     apart: RankDeviation
     ranks: int
-    """How many there are."""
+    """Number of ranks."""
     now: dt.datetime
     live: bool
     foreign: bool = False
@@ -42,7 +42,7 @@ class Known:
 
 
 def sentence(rank: RankSample, known: Known) -> Span:
-    """`rank 3 is evaluating (since 12:03:10); this is normal`; of an outlier an alert says it."""
+    """`rank 3 is evaluating (since 12:03:10); this is normal`; empty for an outlier."""
     name = f"rank {rank.rank}" + (f" on {rank.host}" if known.several_hosts else "")
     if rank.state in ("failed", "exited", "stopped") or not known.live:
         return _ended(rank, known, name)
@@ -73,17 +73,17 @@ def _well(rank: RankSample, known: Known, name: str) -> Span:
 
 
 def _waits(rank: RankSample) -> str:
-    """What else its steps are made of, where that is worth saying."""
+    """How much of its steps it spends waiting, if that is worth showing."""
     parts = [
         f"{_percent(share)} of its time waiting {what}"
         for share, what in ((data_share(rank), "for data"), (sync_share(rank), "for other ranks"))
-        if share is not None and share >= TELLING_WAIT
+        if share is not None and share >= NOTABLE_WAIT
     ]
     return f"; it spends {' and '.join(parts)}" if parts else ""
 
 
 def _still(rank: RankSample, name: str, known: Known) -> str:
-    """For a rank that takes no steps: since when, and where it was last seen."""
+    """For a rank that is not taking steps: since when, and where it was last seen."""
     if rank.state == "paused":
         go = "" if rank.pid is None else f"; to resume it, run kill -CONT {rank.pid}"
         go += " there" if go and known.several_hosts else ""

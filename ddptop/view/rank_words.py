@@ -1,4 +1,4 @@
-"""Facts about a rank besides its metrics, in words; for every viewer."""
+"""Describes facts about a rank other than its metrics."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from ddptop_runner.model.snapshot import GpuSample, LauncherSample, NodeSnapshot
 from ddptop_runner.model.words import Phase
 
 LASTING_PHASE_S = 2.0
-"""A rank that evaluates, saves or compiles for less is shown as running."""
+"""A rank that evaluates, saves, or compiles for less time is shown as running."""
 
 REPLICATING = ("DataParallel", "MirroredStrategy")
-"""Launchers that are one process on several devices."""
+"""Launchers that run one process on several devices."""
 
 CERTAIN = ("probe", "environment", "single")
-"""What gives a rank's number without doubt."""
+"""Sources from which a rank's number is certain."""
 
 _SOURCES = {
     "arguments": "its arguments",
@@ -29,41 +29,41 @@ _SOURCES = {
 
 
 def lasting_phase(rank: RankSample, now: dt.datetime) -> Phase | None:
-    """What it is doing, once it has been for a while: a screen that blinks says nothing."""
+    """The rank's phase, once it has lasted a while, so that the screen does not flicker."""
     if rank.phase_since is None or (now - rank.phase_since).total_seconds() < LASTING_PHASE_S:
         return None
     return rank.phase
 
 
 def rank_step(rank: RankSample) -> int | None:
-    """The step of the run at which it is; its own in this attempt where that is not known."""
+    """The rank's step in the run, or in this attempt if that is unknown."""
     return rank.step if rank.run_step is None else rank.run_step
 
 
 def counts_own(rank: RankSample) -> bool:
-    """Whether `rank_step` is of its attempt only."""
+    """Whether `rank_step` counts only this attempt."""
     return rank.run_step is None and rank.step_counts == "attempt"
 
 
 def data_share(rank: RankSample) -> float | None:
-    """Share of a step spent waiting for data; None if unknown."""
+    """Fraction of a step spent waiting for data; None if unknown."""
     return _share(rank, rank.data_wait_s)
 
 
 def sync_share(rank: RankSample) -> float | None:
-    """Share of a step spent waiting for other ranks; None if unknown."""
+    """Fraction of a step spent waiting for other ranks; None if unknown."""
     return _share(rank, rank.sync_s)
 
 
 def memory_share(rank: RankSample, gpu: GpuSample | None) -> float | None:
-    """Of its device's memory that the rank holds; None where one of them is not known."""
+    """Fraction of its device's memory that the rank uses; None if unknown."""
     if gpu is None or not gpu.mem_total_bytes or rank.gpu_mem_used_bytes is None:
         return None
     return rank.gpu_mem_used_bytes / gpu.mem_total_bytes
 
 
 def power_share(rank: RankSample, gpu: GpuSample | None) -> float | None:
-    """Of its device's power limit that is drawn; None where one of them is not known."""
+    """Fraction of its device's power limit in use; None if unknown."""
     if gpu is None or not gpu.power_limit_w or rank.gpu_power_w is None:
         return None
     return rank.gpu_power_w / gpu.power_limit_w
@@ -74,33 +74,33 @@ def _share(rank: RankSample, wait_s: float | None) -> float | None:
 
 
 def device_text(rank: RankSample) -> str:
-    """`GPU 3`, `2 GPUs` or `CPU`."""
+    """`GPU 3`, `2 GPUs`, or `CPU`."""
     if rank.gpu is not None:
         return f"GPU {rank.gpu}"
     return f"{len(rank.gpus)} GPUs" if rank.gpus else "CPU"
 
 
 def parts_text(rank: RankSample) -> str:
-    """` Σ4`: its loss is the sum of 4 parts; ` μ4`: their mean; empty of one, and if unknown."""
+    """` Σ4` if the loss is the sum of 4 parts, ` μ4` for their mean; else empty."""
     if rank.loss is None or not rank.loss_parts or rank.loss_parts < 2 or rank.loss_is is None:
         return ""
     return f" {'Σ' if rank.loss_is == 'sum' else 'μ'}{rank.loss_parts}"
 
 
 def loss_text(rank: RankSample) -> str:
-    """Its loss and, where that is made of several backward passes, of how many: `0.5320 Σ4`."""
+    """The loss and, if it combines several backward passes, their number: `0.5320 Σ4`."""
     return units.loss(rank.loss, rank.loss_state) + parts_text(rank)
 
 
 def parts_in_words(rank: RankSample) -> str:
-    """`sum of 4 backward passes`; empty where the loss is of one, or that is not known."""
+    """`sum of 4 backward passes`; empty for a single pass or if unknown."""
     if not parts_text(rank):
         return ""
     return f"{'sum' if rank.loss_is == 'sum' else 'mean'} of {rank.loss_parts} backward passes"
 
 
 def replicas_in_words(rank: RankSample, launcher: LauncherSample | None) -> str:
-    """`1 process, 4 GPUs (DataParallel): no per-device loss`; empty of one device."""
+    """`1 process, 4 GPUs (DataParallel): no per-device loss`; empty for one device."""
     if not rank.replicas or rank.replicas < 2:
         return ""
     kind = launcher.name if launcher is not None and launcher.name in REPLICATING else None
@@ -122,14 +122,14 @@ def is_rank_too(launcher: LauncherSample, ranks: list[RankSample]) -> bool:
 
 
 def launcher_in_words(view: JobView) -> str:
-    """What starts a command's ranks; if unknown, the name of the running program."""
+    """What starts a command's ranks, or if unknown, the name of the running program."""
     if view.spec.launcher is None and view.launcher == "python":
         return PurePath(view.spec.target).name or view.launcher
     return view.launcher
 
 
 def launcher_name(view: AnyJob) -> str | None:
-    """Who starts a command's ranks; None if ddptop starts them itself."""
+    """What starts the ranks; None if ddptop starts them itself."""
     if isinstance(view, JobView):
         return launcher_in_words(view) if view.spec.is_command else None
     has_one = view.snapshot is not None and view.snapshot.launcher is not None
@@ -137,13 +137,13 @@ def launcher_name(view: AnyJob) -> str | None:
 
 
 def find_rank(snapshot: NodeSnapshot | None, rank: int | None) -> RankSample | None:
-    """The rank of that number."""
+    """The rank with this number, if any."""
     ranks = snapshot.ranks if snapshot is not None else []
     return next((one for one in ranks if one.rank == rank), None)
 
 
 def device_of(snapshot: NodeSnapshot | None, rank: int | None) -> GpuSample | None:
-    """The rank's own device, or the first that it holds; None without one."""
+    """The rank's own device, or the first that it uses; None without a device."""
     one = find_rank(snapshot, rank)
     if snapshot is None or one is None:
         return None
@@ -154,6 +154,6 @@ def device_of(snapshot: NodeSnapshot | None, rank: int | None) -> GpuSample | No
 
 
 def device_uuid(snapshot: NodeSnapshot | None, rank: int | None) -> str | None:
-    """Of that device; None without one."""
+    """UUID of the rank's device; None without a device."""
     gpu = device_of(snapshot, rank)
     return None if gpu is None else gpu.uuid

@@ -1,4 +1,4 @@
-"""Time series of several ranks, reduced to the columns of a chart. Pure."""
+"""Reduces the time series of several ranks to the columns of a chart. Pure."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ddptop_runner.base.median import median
 class Points(msgspec.Struct, frozen=True):
     """One rank's samples, oldest first; `t` in unix seconds.
 
-    `low` and `high` are the extremes within the time that each sample stands for.
+    `low` and `high` are the extremes within the time span of each sample.
     """
 
     t: Sequence[float]
@@ -22,9 +22,9 @@ class Points(msgspec.Struct, frozen=True):
     mean: Sequence[float | None]
     high: Sequence[float | None]
     not_finite: Sequence[float] = ()
-    """Moments at which a value was NaN or infinite."""
+    """Times at which a value was NaN or infinite."""
     step: Sequence[int | None] = ()
-    """The last step within each sample's time, counted from the start of its attempt."""
+    """The last step in each sample's time span, counted from the start of its attempt."""
     attempt: Sequence[int | None] = ()
     """The attempt that each sample belongs to."""
     bucket_s: float = 0.0
@@ -32,19 +32,19 @@ class Points(msgspec.Struct, frozen=True):
 
 
 class AttemptSteps(msgspec.Struct, frozen=True):
-    """Where an attempt begins on the axis of steps."""
+    """Where an attempt begins on the step axis."""
 
     attempt: int
     at: float
-    """Unix seconds at which it started."""
+    """When it started, in unix seconds."""
     before: int
-    """Steps that all attempts before it took."""
+    """Steps taken by all previous attempts."""
     first: int = 0
-    """The step that it counts its own from."""
+    """The number of its first step."""
 
 
 class Columns(msgspec.Struct, frozen=True):
-    """One rank's samples, one entry for each dot column; None where there are none."""
+    """One rank's samples, one entry per dot column; None in columns without samples."""
 
     low: list[float | None]
     mean: list[float | None]
@@ -52,65 +52,66 @@ class Columns(msgspec.Struct, frozen=True):
     not_finite: frozenset[int] = frozenset()
     """Columns in which a value was NaN or infinite."""
     reach: int = 2
-    """Columns that may lie between two samples without being a gap."""
+    """Most columns between two samples that are not a gap."""
 
 
 class Frame(msgspec.Struct, frozen=True, kw_only=True):
-    """The time axis of a chart, whatever is drawn over it."""
+    """The time axis of a chart."""
 
     since: float = 0.0
     """Left edge, unix seconds."""
     until: float = 0.0
     """Right edge, unix seconds."""
     window_s: float | None = None
-    """How much was asked for, back from what is newest; None: everything."""
+    """Requested time span, ending at the newest sample; None for everything."""
     marks: tuple[tuple[float, str], ...] = ()
-    """Moments with a vertical line, like group restarts: unix seconds and a label."""
+    """Times marked with a vertical line, such as group restarts: unix seconds and a label."""
     ended: bool = False
     watched: bool = False
-    """Whether it begins where watching began, and not with the job."""
+    """Whether the data begins when monitoring started rather than when the job did."""
     whole: tuple[float, float] | None = None
-    """Where everything there is begins and ends; None: what is given."""
+    """Start and end of all available data; None if that is `since` and `until`."""
     by_step: bool = False
-    """Whether every `t`, the edges and the marks count steps, and not seconds."""
+    """Whether every `t`, the edges, and the marks are steps rather than seconds."""
     attempts: tuple[AttemptSteps, ...] = ()
-    """Where each attempt begins, as far as that is known."""
+    """Where each attempt begins, if known."""
 
     @property
     def extent(self) -> tuple[float, float]:
-        """Where everything there is begins and ends."""
+        """Start and end of all available data."""
         return (self.since, self.until) if self.whole is None else self.whole
 
 
 class ChartData(Frame, frozen=True):
-    """What a chart shows: samples of each rank between two moments."""
+    """What a chart shows: samples of each rank between two times."""
 
     series: Mapping[int, Points] = msgspec.field(default_factory=dict)
     name: str = "loss"
-    """What the samples are: `loss`, `throughput` in steps per second, or the name of a scalar."""
+    """What the samples measure: `loss`, `throughput` in steps per second, or a scalar's name."""
     scalars: Mapping[str, Points] = msgspec.field(default_factory=dict)
-    """Beside losses: what the job reports by name, such as a learning rate."""
+    """Other values that the job reports by name, such as a learning rate."""
     empty: str = "no loss yet"
-    """What to say in place of a curve where there is no sample."""
+    """Text shown when there are no samples."""
     middle: Points | None = None
-    """All ranks as one, where that is known already: least, median and greatest rank. `series`
-    then holds only those that are drawn beside it."""
+    """The minimum, median, and maximum across all ranks, if already computed. `series` then holds
+    only the ranks drawn in addition."""
     odd: tuple[int, ...] = ()
-    """Ranks whose loss has moved away from the others, according to the alerts."""
+    """Ranks whose loss diverged from the others, according to the alerts."""
     apart: Mapping[int, float] = msgspec.field(default_factory=dict)
-    """With `middle`: by which ratio those are away from the median."""
+    """With `middle`: relative distance of those ranks from the median."""
     number: int | None = None
-    """With `middle`: how many ranks it is made of."""
+    """With `middle`: how many ranks it covers."""
     last_step: int | None = None
-    """Steps that all attempts took together; None where that is not known."""
+    """Steps taken by all attempts together; None if unknown."""
 
 
 def bin_points(
     points: Points, since: float, until: float, columns: int, cuts: Sequence[float] = ()
 ) -> Columns:
-    """Samples between `since` and `until`, by column: least, mean and greatest of each.
+    """Samples between `since` and `until` by column: minimum, mean, and maximum.
 
-    Samples on two sides of one of `cuts` share no column: those before it go into the one before.
+    Samples on different sides of a cut never share a column: those before it go into the previous
+    column.
     """
     low: list[float | None] = [None] * columns
     means: list[float | None] = [None] * columns
@@ -123,7 +124,7 @@ def bin_points(
         x = min(columns - 1, int((times[place] - since) * factor))
         stop = place + 1
         if end - start > 3 * columns:
-            # many samples in a column: its end is found without looking at each of them
+            # with many samples per column, a binary search finds the column's end
             stop = _end_of(times, stop, end, since, factor, x, columns)
         else:
             while stop < end and int((times[stop] - since) * factor) == x:
@@ -167,7 +168,7 @@ def _end_of(
     x: int,
     columns: int,
 ) -> int:
-    """The first sample from `place` on that is not in column `x` any more."""
+    """The first sample from `place` on that lies beyond column `x`."""
     if x >= columns - 1:
         return end
     stop = bisect.bisect_left(times, since + (x + 1) / factor, place, end)
@@ -189,7 +190,7 @@ def _wider(
 def _together(
     points: Points, start: int, stop: int
 ) -> tuple[float | None, float | None, float | None]:
-    """Least, mean and greatest of some samples; None where no value is finite."""
+    """Minimum, mean, and maximum of some samples; None if no value is finite."""
     means = points.mean[start:stop]
     try:
         total = sum(means)  # type: ignore[arg-type]
@@ -197,7 +198,7 @@ def _together(
         if total - total + least - least + greatest - greatest == 0:  # type: ignore[operator]
             return least, total / (stop - start), greatest
     except TypeError:
-        pass  # something is missing: each sample has to be looked at
+        pass  # a value is missing: check each sample
     lows: list[float] = []
     known: list[float] = []
     highs: list[float] = []
@@ -214,13 +215,14 @@ def _together(
 
 
 _GAPS = 64
-"""So many distances between samples tell the usual one."""
+"""Number of distances between samples from which to derive the usual one."""
 
 
 def _reach(times: Sequence[float], start: int, end: int, columns_per_s: float) -> int:
-    """The distance between samples, in columns, that is a gap if it is any longer.
+    """The longest distance between samples, in columns, that is not a gap.
 
-    That is three usual distances. Where samples come in bursts, the pauses between them are usual.
+    It is three times the usual distance; if samples come in bursts, the pauses between bursts are
+    usual.
     """
     if end - start < 2:
         return 2
@@ -232,7 +234,7 @@ def _reach(times: Sequence[float], start: int, end: int, columns_per_s: float) -
 
 
 def across(ranks: Sequence[Columns], columns: int) -> Columns:
-    """The median of the ranks in each column, between the least and the greatest of them."""
+    """Per column, the minimum, median, and maximum across ranks."""
     low: list[float | None] = [None] * columns
     middle: list[float | None] = [None] * columns
     high: list[float | None] = [None] * columns
@@ -247,7 +249,7 @@ def across(ranks: Sequence[Columns], columns: int) -> Columns:
 
 
 def ratios(ranks: Mapping[int, Columns], odd: Sequence[int], columns: int) -> dict[int, float]:
-    """By which ratio the recent losses of some ranks are away from the median."""
+    """Relative distance of some ranks' recent losses from the median."""
     found: dict[int, float] = {}
     middle = across(list(ranks.values()), columns).mean if odd else []
     recent = [x for x, value in enumerate(middle) if value][-max(3, columns // 8) :]

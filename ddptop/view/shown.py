@@ -1,4 +1,4 @@
-"""What a screen shows besides jobs and ranks: the host, histories, the last minutes. Pure."""
+"""Defines what screens show besides jobs and ranks: the host, histories, recent values. Pure."""
 
 from __future__ import annotations
 
@@ -12,36 +12,36 @@ from ddptop.view.series import Points
 
 
 class Machine(msgspec.Struct, frozen=True):
-    """This host as a whole."""
+    """This host's own figures."""
 
     host: str
     cpu_percent: float | None = None
-    """Utilization of the machine's cores; 100 is all of them."""
+    """Utilization of the machine's cores; 100 means all of them."""
     cores: int | None = None
     memory_used_bytes: int | None = None
     memory_total_bytes: int | None = None
 
 
 class DeviceHistory(msgspec.Struct, frozen=True):
-    """What was, up to a moment."""
+    """History of the devices up to a time."""
 
     since: float = 0.0
     until: float = 0.0
     """Unix seconds."""
     recent: Mapping[str, tuple[float | None, ...]] = msgspec.field(default_factory=dict)
-    """By UUID: how busy each device was in each ten seconds of the last ten minutes, in percent."""
+    """Utilization in percent by UUID: one value for each ten seconds of the last ten minutes."""
     idle_s: Mapping[str, float] = msgspec.field(default_factory=dict)
-    """By UUID: for how long a device has done nothing; none of one that does something."""
+    """How long each device has been idle, by UUID; busy devices are absent."""
     device: str | None = None
-    """Whose figures these are."""
+    """UUID of the device that `figures` is about."""
     figures: Mapping[str, Points] = msgspec.field(default_factory=dict)
-    """By name, of figures.devices.HISTORY: in percent, bytes, watts and degrees Celsius."""
+    """By name in figures.devices.HISTORY: in percent, bytes, watts, or degrees Celsius."""
     first: float | None = None
-    """The earliest moment of that device of which something is known, unix seconds."""
+    """Earliest recorded time of that device, in unix seconds."""
     fills: int = 0
-    """How often something from before this viewer was read."""
+    """How many times data from before this viewer started was loaded."""
     marks: tuple[tuple[float, str], ...] = ()
-    """Since when the device was slowed down, and its errors: unix seconds and a word."""
+    """When the device's clocks were lowered, and its errors: unix seconds and a word."""
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,7 @@ class Tail:
 
     attempt: int
     owner: int | None
-    """The rank that wrote them, `model.LAUNCHER` for a command; None: there are none."""
+    """The rank that wrote them, `model.LAUNCHER` for a command, or None if there are none."""
     lines: tuple[str, ...] = ()
 
 
@@ -59,11 +59,11 @@ SPARK_S = 300.0
 
 
 class Recent(msgspec.Struct, frozen=True):
-    """A job's last minutes."""
+    """A job's recent values."""
 
     trend: LossTrend | None = None
-    """None where too little is known yet."""
+    """None if too little is known yet."""
     step_times: Mapping[int, Points] = msgspec.field(default_factory=dict)
     """By rank, over the last SPARK_S seconds."""
     losses: Mapping[int, Points] = msgspec.field(default_factory=dict)
-    """The same of the losses."""
+    """Losses by rank, over the same time."""

@@ -1,4 +1,4 @@
-"""Stacks for a person: the script's frames first, then the library calls that they are in."""
+"""Formats stacks for reading: the script's frames first, then the library calls below them."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ _HOW = re.compile(r" \([a-z ]+\)")
 _AT, _INSIDE, _NEXT = "at      ", "inside  ", "        "
 
 Thread = tuple[str, "list[tuple[str, str]]"]
-"""The line that names it; (file, frame as a person reads it), the innermost first."""
+"""A thread's heading, and its frames as (file, formatted frame), innermost first."""
 
 
 def readable(text: str, folder: str | None = None) -> str:
-    """What faulthandler or py-spy wrote, without ddptop's own frames and threads.
+    """Format the output of faulthandler or py-spy, without ddptop's own frames and threads.
 
     Args:
-        text: their words; lines that are no frames stay as they are.
-        folder: the job's working directory; its files are named from there.
+        text: the output; lines that are not frames stay unchanged.
+        folder: the job's working directory; paths of its files are relative to it.
     """
     parts: list[str] = []
     threads: list[Thread] = []
@@ -35,7 +35,7 @@ def readable(text: str, folder: str | None = None) -> str:
             file, number, name = frame
             if not _OWN.search(file):
                 threads[-1][1].append((file, f"{_short(file, folder)}:{number} in {name}"))
-        elif threads and line.startswith(" "):  # a native frame, or that there are more
+        elif threads and line.startswith(" "):  # a native frame, or a note that frames were omitted
             threads[-1][1].append(("", line.strip()))
         elif line:
             parts += _threads(threads)
@@ -45,10 +45,10 @@ def readable(text: str, folder: str | None = None) -> str:
 
 
 def together(stacks: Iterable[tuple[str, str, str]]) -> list[tuple[str, str]]:
-    """Headings and texts; ranks at the same place share one, and the fewest come first.
+    """Headings and texts; processes with the same stack share an entry, smallest groups first.
 
     Args:
-        stacks: of each process: `rank 3` or another name, what else its heading says, its text.
+        stacks: for each process, its name such as `rank 3`, the rest of its heading, and its text.
     """
     groups: dict[str, list[tuple[str, str]]] = {}
     for name, about, text in stacks:
@@ -67,7 +67,7 @@ def _heading(members: Sequence[tuple[str, str]]) -> str:
 
 
 def _threads(threads: list[Thread]) -> list[str]:
-    """The main thread, then the others, each under its name."""
+    """The main thread, then the others, each under its heading."""
     if not threads:
         return []
     main = next((one for one in threads if '"MainThread"' in one[0]), threads[-1])
@@ -79,7 +79,7 @@ def _threads(threads: list[Thread]) -> list[str]:
 
 
 def _frames(frames: list[tuple[str, str]]) -> list[str]:
-    """The script's frames, and below them the calls in which the innermost one is."""
+    """The script's frames, and below them the library calls that the innermost one is in."""
     own = [place for place, (file, _) in enumerate(frames) if is_script(file)]
     if not own:
         return _column(_INSIDE, [text for _, text in frames])
@@ -99,7 +99,7 @@ def _column(word: str, texts: Sequence[str]) -> list[str]:
 
 
 def _short(file: str, folder: str | None) -> str:
-    """`torch/autograd/graph.py` of a library's file; the script's from the working directory."""
+    """`torch/autograd/graph.py` for a library file; other paths relative to `folder`."""
     if folder is not None and Path(file).is_relative_to(folder):
         inside = str(Path(file).relative_to(folder))
         if "site-packages" not in inside:

@@ -10,20 +10,20 @@ from collections.abc import Mapping
 from ddptop_runner.base.errors import UsageError
 
 COERCED = ("C.UTF-8", "C.utf8", "UTF-8")
-"""What Python itself puts into LC_CTYPE where the locale is C."""
+"""Values that Python itself sets LC_CTYPE to when the locale is C."""
 
 DUMB = ("dumb", "unknown")
-"""Terminals without a cursor that can be moved."""
+"""Terminals that cannot move their cursor."""
 
 POOR = ("linux", "vt100", "vt102", "vt220", "ansi", "cons25")
-"""Terminals whose fonts hold no braille and few lines."""
+"""Terminals whose fonts have no braille and few line characters."""
 
 
 def locale_encoding(env: Mapping[str, str]) -> str | None:
-    """The encoding that the locale's variables ask for; None when they say nothing.
+    """The encoding that the locale variables request; None if they are unset.
 
     Args:
-        env: the environment. LC_ALL beats LC_CTYPE, which beats LANG.
+        env: the environment. LC_ALL overrides LC_CTYPE, which overrides LANG.
     """
     language = env.get("LANG") or ""
     given = env.get("LC_ALL") or env.get("LC_CTYPE") or language
@@ -41,10 +41,10 @@ def locale_encoding(env: Mapping[str, str]) -> str | None:
 
 
 def wants_ascii(env: Mapping[str, str]) -> bool:
-    """Whether to draw with ASCII only: by the locale, or by the kind of terminal.
+    """Whether to draw only in ASCII, because of the locale or the kind of terminal.
 
-    Nothing at all said of the locale, as in a container, is no reason, except inside of tmux or
-    screen, which then replace what is not ASCII.
+    An unset locale, as in a container, is not a reason, except inside tmux or screen, which then
+    replace non-ASCII characters.
     """
     term = env.get("TERM") or ""
     if term.partition("-")[0] in POOR:
@@ -56,11 +56,11 @@ def wants_ascii(env: Mapping[str, str]) -> bool:
 
 
 def letters(env: Mapping[str, str], stream_encoding: str | None) -> str:
-    """The encoding in which a person's own names can be drawn: what is not in it is replaced.
+    """The encoding for users' own names; characters outside it are replaced.
 
     Args:
         env: the environment.
-        stream_encoding: how what is drawn is written.
+        stream_encoding: encoding of the output stream.
     """
     asked = locale_encoding(env) or "utf-8"
     written = codecs.lookup(stream_encoding or "ascii").name
@@ -71,7 +71,7 @@ def check() -> None:
     """Make sure that a screen can be drawn.
 
     Raises:
-        UsageError: when stderr is no terminal, or the terminal cannot move its cursor.
+        UsageError: if stderr is not a terminal, or the terminal cannot move its cursor.
     """
     if not sys.__stderr__ or not sys.__stderr__.isatty():
         raise UsageError(

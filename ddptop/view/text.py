@@ -1,6 +1,6 @@
-"""Lines of styled spans, measured in terminal cells.
+"""Builds lines of styled spans, measured in terminal cells.
 
-A style is a name, not a colour: the theme decides. Names are those of `STYLES`.
+A style is a name in `STYLES`, not a color; the theme maps it to one.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ Line: TypeAlias = tuple[Span, ...]
 """One row of the screen."""
 
 STYLES = (
-    "strong",  # what the eye should find first
+    "strong",  # draws attention first
     "dim",  # labels and units
     "faint",  # rules, tracks, axes
     "title",  # names of panels
@@ -26,10 +26,10 @@ STYLES = (
     "median",
     "band",
     "chosen",
-    "match",  # what was searched for
+    "match",  # search matches
     "picked",  # the one cell under a cursor, reversed
 )
-"""Every style name that a line may use."""
+"""All style names."""
 
 ELLIPSIS = "…"
 
@@ -45,10 +45,10 @@ def plain(of: Line) -> str:
 
 
 def cells_of(text: str) -> int:
-    """Terminal cells that the text takes; most of it is ASCII, where that is its length."""
+    """Width of the text in terminal cells; for ASCII, the usual case, that is its length."""
     if text.isascii():
         return len(text)
-    from rich.cells import cell_len  # verbs that print use this module without Rich
+    from rich.cells import cell_len  # commands that only print use this module without Rich
 
     return cell_len(text)
 
@@ -59,7 +59,7 @@ def width(of: Line) -> int:
 
 
 def clip(text: str, cells: int) -> str:
-    """`text` cut to at most `cells`, ending in an ellipsis when something is missing."""
+    """`text` cut to at most `cells`, with an ellipsis if anything is cut."""
     if cells_of(text) <= cells:
         return text
     if cells <= 0:
@@ -71,14 +71,14 @@ def clip(text: str, cells: int) -> str:
 
 
 def pad(text: str, cells: int, align: str = "<") -> str:
-    """`text` cut or filled to exactly `cells`; `align` is "<" or ">"."""
+    """`text` cut or padded to exactly `cells`; `align` is "<" or ">"."""
     text = clip(text, cells)
     space = " " * (cells - cells_of(text))
     return space + text if align == ">" else text + space
 
 
 def fit(of: Line, cells: int) -> Line:
-    """The line cut or filled to exactly `cells`."""
+    """The line cut or padded to exactly `cells`."""
     spans: list[Span] = []
     left = cells
     for text, style in of:
@@ -95,7 +95,7 @@ def fit(of: Line, cells: int) -> Line:
 
 
 def spread(left: Line, right: Line, cells: int) -> Line:
-    """`left` and `right` at the two ends of `cells`; `right` gives way when both do not fit."""
+    """`left` and `right` at opposite ends of `cells`; `right` is cut if both do not fit."""
     space = cells - width(left) - width(right)
     if space < 2:
         return fit(left, cells)
@@ -135,7 +135,7 @@ def field(label: str, value: str, style: str = "strong") -> Line:
 
 
 def rule(title: str, cells: int, note: Line = (), style: str = "title") -> Line:
-    """A horizontal rule that carries a panel's title at the left and a note at the right."""
+    """A horizontal rule with a panel's title at the left and a note at the right."""
     head = line(("── ", "faint"), (title, style), (" ", ""))
     tail: Line = (("  ", ""), *note, (" ──", "faint")) if note else ()
     space = cells - width(head) - width(tail)
@@ -152,7 +152,7 @@ def rule(title: str, cells: int, note: Line = (), style: str = "title") -> Line:
 def wrap(text: str, cells: int, rows: int) -> list[str]:
     """`text` in at most `rows` lines of `cells`, broken at spaces where possible.
 
-    Where there is no room for them lines have one cell: a terminal may be narrower than a label.
+    Lines have at least one cell, since a terminal may be narrower than a label.
     """
     from rich.cells import chop_cells
 
@@ -176,12 +176,12 @@ def wrap(text: str, cells: int, rows: int) -> list[str]:
 
 
 def bar(share: float | None, cells: int, style: str = "busy") -> Line:
-    """A thin bar filled by `share` (0 to 1) on a thin track; unknown is a dotted track."""
+    """A thin bar filled to `share` (0 to 1) on a thin track; a dotted track if unknown."""
     return _filled(share, cells, style, ("━", "╸", "─"))
 
 
 def blocks(share: float | None, cells: int, style: str) -> Line:
-    """The same in squares, on a dotted track; unknown is empty."""
+    """A bar of squares on a dotted track; empty if unknown."""
     if share is None:
         return ((" " * max(0, cells), ""),)
     return _filled(share, cells, style, ("■", "▪", "·"))

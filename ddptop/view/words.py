@@ -1,4 +1,4 @@
-"""States and causes as a symbol, a word, and a style: color is never the only sign."""
+"""Shows states and causes as a symbol, a word, and a style; color is never the only sign."""
 
 from __future__ import annotations
 
@@ -61,10 +61,10 @@ _PHASES: dict[Phase, str] = {
     "data": "no batch",
     "end": "exiting",
 }
-"""What a healthy rank does instead of steps; short, because the column is narrow."""
+"""What a healthy rank does instead of taking steps; short, because the column is narrow."""
 
 _STANDING_STILL: tuple[RankState, ...] = ("stuck", "zombie", "paused", "blocked")
-"""Of a foreign job; the worst first."""
+"""Rank states shown as a foreign job's state, worst first."""
 
 _SEVERITIES: dict[str, tuple[str, str]] = {
     "info": ("i", "dim"),
@@ -90,7 +90,7 @@ _EVENT_STYLES: dict[str, str] = {
 
 
 def job_state(state: str) -> Span:
-    """`● running` and its style; an unknown state of a newer ddptop is shown verbatim."""
+    """`● running` and its style; an unknown state from a newer ddptop is shown verbatim."""
     symbol, style = _JOB_STATES.get(state, ("?", "dim"))
     return f"{symbol} {state}", style
 
@@ -102,14 +102,14 @@ _PAUSES: dict[PauseState, tuple[str, str]] = {
 
 
 def pause_state(pause: Pause, now: dt.datetime, *, brief: bool = False) -> Span:
-    """`◌ no step for 25 s`, which is no warning, or `▲ stalled for 2 min`."""
+    """`◌ no step for 25 s`, which is not a warning, or `▲ stalled for 2 min`."""
     symbol, style = _PAUSES.get(pause.state, _JOB_STATES["hung"])
     text = pause_brief(pause, now) if brief else pause_in_words(pause, now)
     return f"{symbol} {text}", style
 
 
 def state_of(view: AnyJob, now: dt.datetime | None = None) -> Span:
-    """A job's state; for a foreign job also stuck, stopping, or gone."""
+    """A job's state; a foreign job can also be stuck, stopping, or gone."""
     if not isinstance(view, ForeignView):
         pause = pause_of(view)
         if pause is not None and view.state != "hung":
@@ -133,13 +133,13 @@ def rank_state(
     signal: str | None = None,
     phase: Phase | None = None,
 ) -> Span:
-    """`✗ SIGKILL`, `✗ exit 1`, `● running`: how a rank ended, or how it is.
+    """How a rank ended, or its state: `✗ SIGKILL`, `✗ exit 1`, `● running`.
 
     Args:
-        state: the rank's.
-        exit_code: with which it ended.
-        signal: by which it was ended.
-        phase: what it has been doing for a while instead of training steps, if anything.
+        state: the rank's state.
+        exit_code: its exit status.
+        signal: the signal that killed it.
+        phase: what it has been doing for a while instead of taking steps, if anything.
     """
     symbol, style = _RANK_STATES.get(state, ("?", "dim"))
     if state in ("running", "starting") and phase in _PHASES:
@@ -153,12 +153,12 @@ def rank_state(
 
 
 def severity(of: str) -> Span:
-    """The symbol of an alert and its style."""
+    """An alert's symbol and style."""
     return _SEVERITIES.get(of, ("▲", "warn"))
 
 
 def event_style(event: Event) -> str:
-    """The style of an event: an exit with status 0, or one that ddptop caused, is no news."""
+    """The style of an event; exits with status 0 or caused by ddptop are dimmed."""
     is_exit = event.type in ("rank_exited", "launcher_exited")
     expected = event.exit_code == 0 or (event.data or {}).get("by_us", False)
     return "dim" if is_exit and expected else _EVENT_STYLES.get(event.type, "dim")
@@ -170,7 +170,7 @@ def event_words(kind: str) -> str:
 
 
 def age_words(view: AnyJob) -> str | None:
-    """How old the metrics of a live job are; None while they are fresh."""
+    """The age of a live job's metrics; None while they are fresh."""
     if not is_stale(view):
         return None
     return f"last update {units.duration_in_words(view.snapshot_age_s or 0.0)} ago"

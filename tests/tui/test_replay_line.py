@@ -19,7 +19,7 @@ from ddptop.draw.timeline import (
     timeline_lines,
     words_line,
 )
-from ddptop.view.course import Course, Mark, marks_of, neighbour, opening
+from ddptop.view.course import Course, Mark, marks_of, neighbor, opening
 from ddptop.view.text import plain, width
 
 from ddptop_runner.base.clock import utc_from_unix
@@ -130,13 +130,13 @@ def test_the_newest_moment_of_a_live_job_is_said_to_be_that():
     ],
 )
 def test_the_next_mark_is_at_least_a_second_away(at, direction, expected):
-    found = neighbour(COURSE.marks, NOON + at, direction)
+    found = neighbor(COURSE.marks, NOON + at, direction)
     assert (None if found is None else pytest.approx(found.at - NOON)) == expected
 
 
 def test_troubles_are_found_among_all_marks():
-    assert neighbour(COURSE.marks, NOON, 1, ("failure", "hang")) == COURSE.marks[4]
-    assert neighbour(COURSE.marks, NOON + 301, 1, ("failure", "hang")) is None
+    assert neighbor(COURSE.marks, NOON, 1, ("failure", "hang")) == COURSE.marks[4]
+    assert neighbor(COURSE.marks, NOON + 301, 1, ("failure", "hang")) is None
 
 
 def test_a_replay_begins_before_the_last_trouble_or_at_the_end():

@@ -21,7 +21,7 @@ from ddptop.tui.widgets.bars import KeyBar, TitleBar
 from ddptop.tui.widgets.charts import ChartWidget
 from ddptop.tui.widgets.ranks import RankPanel
 from ddptop.tui.widgets.timeline import TimeLine
-from ddptop.view.course import GLYPHS, MarkKind, neighbour
+from ddptop.view.course import GLYPHS, MarkKind, neighbor
 from ddptop.view.findings import guilty
 from ddptop.view.text import Line, line
 from ddptop_runner.job.registry import AnyJob, JobView
@@ -258,7 +258,7 @@ class ReplayScreen(JobScreen, inherit_bindings=False):
         if replay is None or replay.course is None or self.at is None:
             return
         marks = replay.course.marks
-        found = neighbour(marks, self.at, direction, kinds or tuple(GLYPHS))
+        found = neighbor(marks, self.at, direction, kinds or tuple(GLYPHS))
         if found is None:
             side = "later" if direction > 0 else "earlier"
             what = "failure or hang" if kinds else "event"

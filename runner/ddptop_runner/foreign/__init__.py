@@ -1,5 +1,5 @@
 """Discovers, watches, and describes training that ddptop did not start.
 
-Nothing here disturbs a process: no signal, no ptrace and no write, but where a person asked for it
-and confirmed it.
+Nothing here disturbs a process: no signal, no ptrace, and no write, unless the user requested and
+confirmed it.
 """

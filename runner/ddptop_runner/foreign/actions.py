@@ -1,20 +1,19 @@
 """What a user can do to a foreign job: stop it, kill it, and read the stacks of its ranks.
 
-Signals are sent only by a plan that the user has seen and confirmed: `plan` decides, and describes
-in one sentence what will be done; `send` does just that. Each process is named by pid, start time,
-and user, and those are checked right before each signal. A process of another user than the job's
-gets none, wherever it is in the job's tree. Where root signals a job of another user, the sentence
+Signals are sent only by a plan that the user has seen and confirmed: `plan` decides what to do and
+describes it in one sentence; `send` does exactly that. Each process is identified by pid, start
+time, and user, all checked right before each signal. A process of any user other than the job's
+gets no signal, wherever it is in the job's tree. If root signals another user's job, the sentence
 names that user.
 
-Stopping begins as Ctrl-C does, with SIGINT to the launcher and to those processes of the job that
-are in its process group: torchrun's ranks have groups of their own and are ended by it, the ranks
-of deepspeed and Lightning get it only so. A launcher that is killed leaves ranks behind, so the
-later signals go to every process that was recorded. Processes of the group that are not the job's
-(a shell script, `tee`) get none.
+Like Ctrl-C, stopping begins with SIGINT to the launcher and to the job's processes in its process
+group: torchrun's ranks have their own groups and torchrun ends them; ranks of deepspeed and
+Lightning get the signal only this way. A killed launcher leaves ranks behind, so later signals go
+to every recorded process. Processes of the group that do not belong to the job (a shell script,
+`tee`) get none.
 
 Stacks are read from outside with py-spy. `--nonblocking` keeps it from pausing the process:
-training is never held up, at the price of a rare dump that does not fit together, which is tried
-again.
+training is never delayed, at the cost of a rare inconsistent dump, which is retried.
 """
 
 from __future__ import annotations
@@ -41,54 +40,54 @@ from ddptop_runner.model.snapshot import ProcessId, RankStacks
 
 Action = Literal["stop", "kill"]
 STOP_GRACE_S = 15.0
-"""From SIGINT to SIGTERM: mp.spawn was seen to take 11 s to end."""
+"""From SIGINT to SIGTERM; mp.spawn has been seen to take 11 s to end."""
 TERM_GRACE_S = 5.0
 """From SIGTERM to SIGKILL."""
 KILL_GRACE_S = 5.0
-"""How long the kernel may take to end what was killed."""
+"""How long the kernel may take to end killed processes."""
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 
 
 @dataclass(frozen=True)
 class SignalPlan:
-    """Who is to get which signals, in which order."""
+    """Which processes get which signals, in which order."""
 
     job: str
     action: Action
     sentence: str
-    """What will be done, for the person who is to confirm it."""
+    """What will be done, for the user to confirm."""
     launchers: tuple[ProcessId, ...]
-    """Get SIGINT first when stopping: the launcher, and those of the job in its group."""
+    """Get SIGINT first when stopping: the launcher and the job's processes in its group."""
     processes: tuple[ProcessId, ...]
     """Every process of the job, launchers included."""
     uid: int
-    """Whose processes they are."""
+    """The owner of the processes."""
     grace_s: float = STOP_GRACE_S
     """Seconds from SIGINT to SIGTERM."""
 
 
 @dataclass(frozen=True)
 class SignalOutcome:
-    """How it went."""
+    """The result of sending signals."""
 
     sentence: str
-    """In words, for the person."""
+    """The result in words, for the user."""
     left: tuple[int, ...] = ()
-    """Pids that are still there."""
+    """Pids that are still alive."""
     ended_by: str | None = None
-    """The last kind of signal that was sent before all were gone: "SIGINT"."""
+    """The last signal sent before all were gone, such as "SIGINT"."""
 
 
 def plan(
     view: ForeignView, action: Action, *, grace_s: float = STOP_GRACE_S, readonly: bool = False
 ) -> SignalPlan:
-    """What stopping (SIGINT, later SIGTERM, then SIGKILL) or killing (SIGKILL) would do.
+    """The plan for stopping (SIGINT, then SIGTERM, then SIGKILL) or killing (SIGKILL) a job.
 
     Sends nothing.
 
     Raises:
-        UsageError: when ddptop runs read-only, when the job has ended, or when its processes are
-            another user's.
+        UsageError: ddptop runs read-only, the job has ended, or its processes belong to another
+            user.
     """
     _refuse_readonly(readonly, view.job)
     job = view.foreign
@@ -111,13 +110,13 @@ def plan(
         if pid == job.root_pid or (group is not None and _group_of(pid) == group)
     }
     ranks = {rank.pid for rank in job.ranks} & set(recorded)
-    # no launcher above them, and groups of their own: each needs the signal
-    alone = job.root_pid in ranks and not ranks <= near
-    launchers = [process for pid, process in recorded.items() if pid in (ranks if alone else near)]
-    # a launcher that is gone has left ranks in other groups
+    # they have no launcher and their own groups, so each needs the signal
+    loose = job.root_pid in ranks and not ranks <= near
+    launchers = [process for pid, process in recorded.items() if pid in (ranks if loose else near)]
+    # an ended launcher has left ranks in other groups
     launchers = launchers or list(recorded.values())
-    name = f"its {len(ranks)} ranks" if alone else f"{job.launcher} {job.root_pid}"
-    sentence = _sentence(action, name, 0 if alone else len(launchers) - 1, len(recorded), grace_s)
+    name = f"its {len(ranks)} ranks" if loose else f"{job.launcher} {job.root_pid}"
+    sentence = _sentence(action, name, 0 if loose else len(launchers) - 1, len(recorded), grace_s)
     if os.geteuid() != job.uid:
         sentence = f"{job.user}'s job: {sentence}"
     return SignalPlan(
@@ -155,11 +154,11 @@ def _group_of(pid: int) -> int | None:
 
 
 def _recorded(view: ForeignView) -> dict[int, ProcessId]:
-    """The job's processes and their descendants by pid, but never this one or its ancestors."""
+    """The job's processes and their descendants by pid, without this process and its ancestors."""
     job = view.foreign
     starts = {rank.pid: rank.start_ticks for rank in job.ranks}
     starts[job.root_pid] = job.root_start_ticks
-    # of helpers no start is recorded: what began after the look is not the same process
+    # a helper's start is not recorded, so one that began after the scan is another process
     seen_s = boottime_s() - max(0.0, time.time() - view.read_at.timestamp())
     latest_ticks = (seen_s + 0.02) * _TICKS_PER_S
     found: dict[int, ProcessId] = {}
@@ -174,9 +173,9 @@ def _recorded(view: ForeignView) -> dict[int, ProcessId]:
 
 
 def _with_descendants(found: dict[int, ProcessId], uid: int) -> dict[int, ProcessId]:
-    """And those of this user below them.
+    """These processes and this user's processes below them.
 
-    Neither this process nor an ancestor of it, nor what else such an ancestor has started.
+    Excludes this process, its ancestors, and anything else that those ancestors started.
     """
     ours = {os.getpid(), *tree.ancestors_of(os.getpid())}
     kept = {pid: process for pid, process in found.items() if pid not in ours}
@@ -190,18 +189,18 @@ def _with_descendants(found: dict[int, ProcessId], uid: int) -> dict[int, Proces
 
 
 def send(confirmed: SignalPlan, *, readonly: bool = False) -> SignalOutcome:
-    """Carry out a plan that a person confirmed; blocks until the job is gone, or all was tried.
+    """Carry out a confirmed plan; blocks until the job is gone or every signal was tried.
 
-    Takes up to the plan's grace and some seconds: call it in a thread of its own.
+    Takes up to the plan's grace period plus a few seconds, so call it in its own thread.
 
     Raises:
-        UsageError: when ddptop runs read-only.
+        UsageError: ddptop runs read-only.
     """
     _refuse_readonly(readonly, confirmed.job)
     recorded = {process.pid: process for process in confirmed.processes}
 
     def everyone() -> list[ProcessId]:
-        """Those of the plan that are left, and what they started meanwhile."""
+        """The plan's processes that are still alive, and what they have started since."""
         alive = {pid: process for pid, process in recorded.items() if procs.is_alive(process)}
         recorded.update(_with_descendants(alive, confirmed.uid))
         return [process for process in recorded.values() if procs.is_alive(process)]
@@ -225,7 +224,7 @@ def send(confirmed: SignalPlan, *, readonly: bool = False) -> SignalOutcome:
 
 
 def _steps(confirmed: SignalPlan) -> list[Step]:
-    """The steps that the sentence of the plan describes."""
+    """The steps that the plan's sentence describes."""
     kill = Step((signal.SIGKILL,), None, KILL_GRACE_S)
     if confirmed.action == "kill":
         return [kill]
@@ -247,14 +246,14 @@ def _refuse_readonly(readonly: bool, job: str) -> None:
 
 DUMP_TIMEOUT_S = 10.0
 AT_ONCE = 4
-"""So many ranks are asked at the same time."""
+"""Number of ranks read concurrently."""
 TRIES = 3
 MISSING = "py-spy is not installed; install it alongside ddptop: pip install 'ddptop[stacks]'"
 MAX_CHARS = 200_000
 
 
 def find_py_spy() -> str | None:
-    """Beside this Python, else on PATH."""
+    """The path of py-spy, next to this Python or else on PATH."""
     beside = Path(sys.executable).parent / "py-spy"
     return os.fspath(beside) if os.access(beside, os.X_OK) else shutil.which("py-spy")
 
@@ -262,10 +261,10 @@ def find_py_spy() -> str | None:
 def take_stacks(
     ranks: Sequence[ForeignRank], timeout_s: float = DUMP_TIMEOUT_S
 ) -> list[RankStacks]:
-    """The Python stacks of each rank; `note` says why where there are none.
+    """The Python stacks of each rank; without any, `note` says why.
 
-    Blocks up to `timeout_s` for all ranks together: call it outside of any loop that draws. No
-    process is paused.
+    Blocks for up to `timeout_s` for all ranks together, so do not call it in a UI loop. Pauses no
+    process.
     """
     py_spy = find_py_spy()
     if py_spy is None:
@@ -280,7 +279,7 @@ def take_stacks(
 
 
 def _dump(py_spy: str, rank: ForeignRank, deadline_s: float) -> tuple[str | None, str | None]:
-    """(text, None) or (None, why not)."""
+    """(text, None), or (None, the reason)."""
     note = "not attempted"
     for _ in range(TRIES):
         if procs.start_ticks(rank.pid) != rank.start_ticks:
@@ -308,7 +307,7 @@ def _dump(py_spy: str, rank: ForeignRank, deadline_s: float) -> tuple[str | None
 
 
 def explain_py_spy(error: str) -> tuple[str, bool]:
-    """(py-spy's complaint in words that name the remedy, whether another try is useless)."""
+    """(py-spy's error in words that name the remedy, whether a retry is useless)."""
     lines = [line.strip() for line in error.splitlines() if line.strip()]
     first = lines[0] if lines else "no error message"
     lower = error.lower()

@@ -17,7 +17,7 @@ COMMAND_LIMIT = 400
 """Longest command kept, in characters."""
 
 FRAMEWORKS: frozenset[str] = frozenset({"torch", "tensorflow", "jax"})
-"""Names in `ProcessFacts.libraries` that can train."""
+"""Training frameworks among `ProcessFacts.libraries`."""
 
 _PYTHON = re.compile(r"python(\d[\d.]*t?)?(-dbg|-intel64)?|pypy3?[\d.]*|pt_main_thread")
 _OPTIONS_WITH_VALUE = ("-X", "-W", "--check-hash-based-pycs")
@@ -67,7 +67,7 @@ _LAUNCHER_PROGRAMS: dict[str, Launcher] = {
 }
 _HELPER_CODE = ("multiprocessing.resource_tracker", "multiprocessing.semaphore_tracker")
 _TEST_WORKER = "exec(eval(sys.stdin.readline()))"
-"""What execnet starts for pytest-xdist."""
+"""The code that execnet runs for pytest-xdist."""
 _FORK_SERVER = "multiprocessing.forkserver"
 _SPAWN_MAIN = "multiprocessing.spawn"
 _TOOLS = _words(
@@ -87,12 +87,12 @@ class Target:
 
     kind: Literal["script", "module", "code", "interactive"]
     name: str
-    """Path, module name, the code itself, or empty."""
+    """A path, a module name, code, or empty."""
     args: tuple[str, ...] = ()
 
     @property
     def stem(self) -> str:
-        """A short name for it."""
+        """A short name for the target."""
         if self.kind == "script":
             base = base_name(self.name)
             if base in ("__main__.py", "<frozen") and "/" in self.name:  # python FOLDER
@@ -104,12 +104,12 @@ class Target:
 
 
 def base_name(path: str) -> str:
-    """The last part of a path; a login shell's leading `-` is dropped."""
+    """The last part of a path, without a login shell's leading `-`."""
     return path.rpartition("/")[2].removeprefix("-")
 
 
 def is_python(process: ProcessFacts) -> bool:
-    """Whether it runs Python, by its file, its first word or its name."""
+    """Whether it runs Python, judging by its executable, first word, or name."""
     if process.comm.startswith("pt_"):
         return True
     first = process.argv[0] if process.argv else ""
@@ -123,7 +123,7 @@ def _is_interpreter(path: str) -> bool:
 
 @functools.lru_cache(maxsize=4096)
 def python_target(argv: tuple[str, ...]) -> Target | None:
-    """What a Python command line runs; None when the first word is no interpreter."""
+    """What a Python command line runs; None if the first word is not an interpreter."""
     if not argv or not _is_interpreter(argv[0]):
         return None
     index = 1
@@ -141,7 +141,7 @@ def python_target(argv: tuple[str, ...]) -> Target | None:
                     rest = [glued, *argv[index + 1 :]] if glued else list(argv[index + 1 :])
                     if not rest:
                         return Target("interactive", "")
-                    # the kind is one of Target's, which a loop variable cannot tell a type checker
+                    # a type checker cannot infer that the loop variable is one of Target's kinds
                     return Target(
                         "module" if kind == "module" else "code", rest[0], tuple(rest[1:])
                     )
@@ -152,17 +152,17 @@ def python_target(argv: tuple[str, ...]) -> Target | None:
 
 
 def launcher_kind(process: ProcessFacts) -> Launcher | None:
-    """Which launcher the process is, or None."""
+    """The launcher that the process is, if any."""
     return launcher_of(process.argv)
 
 
 def launcher_of(argv: tuple[str, ...]) -> Launcher | None:
-    """Which launcher a command line starts, or None."""
+    """The launcher that a command line starts, if any."""
     if not argv:
         return None
     target = python_target(argv)
     if target is None:
-        first = base_name(argv[0].partition(": ")[0])  # a title: `slurmstepd: [7.0]`
+        first = base_name(argv[0].partition(": ")[0])  # a process title: `slurmstepd: [7.0]`
         return _LAUNCHER_PROGRAMS.get(first) or _LAUNCHER_SCRIPTS.get(first)
     if target.kind == "module":
         return _LAUNCHER_MODULES.get(target.name)
@@ -190,7 +190,7 @@ def is_shell(process: ProcessFacts) -> bool:
 
 
 def is_shell_command(process: ProcessFacts) -> bool:
-    """Whether it is a shell for one command, `sh -c ...`, as programs start them."""
+    """Whether it is a shell for a single command, `sh -c ...`, as programs start one."""
     return is_shell(process) and any(
         word.startswith("-") and not word.startswith("--") and "c" in word
         for word in process.argv[1:2]
@@ -198,7 +198,7 @@ def is_shell_command(process: ProcessFacts) -> bool:
 
 
 def is_wrapper(process: ProcessFacts) -> bool:
-    """Whether it only runs another command, as `time`, `uv run` and `conda run` do."""
+    """Whether it only runs another command, like `time`, `uv run`, and `conda run`."""
     if not process.argv:
         return False
     first = base_name(process.argv[0])
@@ -214,21 +214,21 @@ def is_fork_server(process: ProcessFacts) -> bool:
 
 
 def is_spawned(process: ProcessFacts) -> bool:
-    """Whether multiprocessing started it afresh (`spawn`)."""
+    """Whether multiprocessing started it with the `spawn` method."""
     if "--multiprocessing-fork" in process.argv:
         return True
     return _code_has(process, (f"from {_SPAWN_MAIN} import",))
 
 
 def is_helper(process: ProcessFacts) -> bool:
-    """Whether it never is a rank, whatever its environment says: trackers, workers, tools."""
+    """Whether it is never a rank, whatever its environment says: trackers, workers, tools."""
     if process.comm.startswith("pt_data_"):
         return True
     return _code_has(process, _HELPER_CODE) or is_tool(process)
 
 
 def is_tool(process: ProcessFacts) -> bool:
-    """Whether it is a program for people or tests that may load a framework without training."""
+    """Whether it is an interactive or test program that may load a framework without training."""
     if not process.argv:
         return False
     target = python_target(process.argv)
@@ -246,7 +246,7 @@ def is_tool(process: ProcessFacts) -> bool:
 
 
 def is_kernel(process: ProcessFacts) -> bool:
-    """Whether it is the kernel of a notebook."""
+    """Whether it is a notebook kernel."""
     target = python_target(process.argv)
     if target is None or target.kind not in ("module", "script"):
         return False
@@ -255,7 +255,7 @@ def is_kernel(process: ProcessFacts) -> bool:
 
 
 def _code_has(process: ProcessFacts, needles: Sequence[str]) -> bool:
-    """Whether it is `python -c CODE` with one of these in the code."""
+    """Whether it is `python -c CODE` and the code contains one of these."""
     target = python_target(process.argv)
     if target is None or target.kind != "code":
         return False
@@ -263,7 +263,7 @@ def _code_has(process: ProcessFacts, needles: Sequence[str]) -> bool:
 
 
 def option_number(args: Sequence[str], *names: str) -> int | None:
-    """The whole number given by one of these options: `--rank 1`, `--rank=1`."""
+    """The integer value of one of these options: `--rank 1`, `--rank=1`."""
     for index, word in enumerate(args):
         name, equals, value = word.partition("=")
         if name.replace("_", "-") not in names:
@@ -277,7 +277,7 @@ def option_number(args: Sequence[str], *names: str) -> int | None:
 
 
 def launched_script(argv: tuple[str, ...]) -> str | None:
-    """The name of the script or module that a launcher's command line starts, if it names one."""
+    """The script or module that a launcher's command line starts, if it names one."""
     target = python_target(argv)
     args = argv[1:] if target is None else target.args
     for word, following in zip(args, [*args[1:], ""][: len(args)], strict=True):
@@ -289,7 +289,7 @@ def launched_script(argv: tuple[str, ...]) -> str | None:
 
 
 def stem_of(process: ProcessFacts) -> str:
-    """A short name of what the process runs, or of what it launches."""
+    """A short name for what the process runs or launches."""
     if is_kernel(process):
         return "notebook"
     kind = launcher_kind(process)
@@ -309,10 +309,10 @@ def _name(stem: str) -> str:
 
 
 def command_line(argv: Sequence[str]) -> str:
-    """A command as a person would type it: on one line, safe to print, of bounded length.
+    """A command as a user would type it: one line, safe to print, of bounded length.
 
-    The interpreter's folder goes, and the interpreter itself before an installed program, since
-    `torchrun` stands in /proc as `/venv/bin/python /venv/bin/torchrun`.
+    Drops the interpreter's folder, and the interpreter itself before an installed program, because
+    /proc shows `torchrun` as `/venv/bin/python /venv/bin/torchrun`.
     """
     words = list(argv)
     if words and _is_interpreter(words[0]):

@@ -21,21 +21,21 @@ from ddptop_runner.model.snapshot import GpuSample
 from ddptop_runner.model.spec import MAX_NAME_LENGTH, read_spec
 
 IsOwn = Callable[[str, int], bool]
-"""Whether a DDPTOP_JOB_ID is that of a job of that user in this state folder."""
+"""Whether a DDPTOP_JOB_ID belongs to that user's job in this state folder."""
 
 
 def is_own_job(job_id: str, uid: int) -> bool:
-    """Whether this state folder has the job of that DDPTOP_JOB_ID (`name@nonce`).
+    """Whether this state folder has the job with that DDPTOP_JOB_ID (`name@nonce`).
 
     Args:
-        job_id: what a process carries.
-        uid: of that process; another user than the run folder's owner only pretends.
+        job_id: from the process's environment.
+        uid: the process's user; it must own the run folder, or the ID is forged.
     """
     return name_of_own(job_id, uid) is not None
 
 
 def name_of_own(job_id: str, uid: int) -> str | None:
-    """The name of that job, which may have been archived under another than it began with."""
+    """The job's current name; archiving may have renamed it."""
     name = job_id.rpartition("@")[0]
     if not bounded.is_file_name(name):
         return None
@@ -49,7 +49,7 @@ def name_of_own(job_id: str, uid: int) -> str | None:
             spec = read_spec(folder)
         except DamagedFileError:
             if folder.job == name:
-                return name  # better left out than shown as somebody else's
+                return name  # better omitted than shown as a foreign job
             continue
         of_node = spec.placement is not None and job_id.rpartition(".")[0] == spec.job_id
         if of_node or spec.job_id == job_id:
@@ -66,7 +66,7 @@ def _folders_of(name: str) -> Iterator[RunFolder]:
 
 
 MAX_OF_USER = 4096
-"""Processes of one other user that are looked at as training: a person's are fewer."""
+"""Processes examined per other user; a person has fewer."""
 NOT_HERE = (
     "the driver reports this PID, but its owner is unknown: it is in another container, or hidden"
     " by hidepid; run ddptop on the host or as root"
@@ -74,13 +74,13 @@ NOT_HERE = (
 
 
 class CensusTaker:
-    """Takes a census again and again, keeping what is fixed for a process's life.
+    """Takes censuses repeatedly, caching what is fixed for a process's life.
 
-    Make one per viewer and use it from one thread: a repeated look costs a few milliseconds.
+    Make one per viewer and use it from one thread; each repeated census costs a few milliseconds.
     """
 
     def __init__(self, own: IsOwn = is_own_job, table: ProcessTable | None = None) -> None:
-        """`own` decides which jobs are ddptop's own here; their processes are left out."""
+        """`own` decides which jobs are ddptop's own; their processes are excluded."""
         self._own = own
         self._table = ProcessTable() if table is None else table
         self._answers: dict[tuple[str, int], bool] = {}
@@ -92,8 +92,8 @@ class CensusTaker:
         """All foreign training now; never raises.
 
         Args:
-            gpus: the latest sample of the devices: its processes show who holds which. Without
-                it jobs are found by their environment and process tree only.
+            gpus: the latest device sample, which shows the processes on each device. Without it,
+                jobs are found only by environment and process tree.
         """
         held, strangers = devices_by_pid(gpus)
         facts, left_out = _within_bounds(self._table.scan(held), held)
@@ -103,7 +103,7 @@ class CensusTaker:
             for pid, ticks in self._kept.items()
             if pid in by_pid
             and by_pid[pid].start_ticks == ticks
-            and by_pid[pid].state not in "ZX"  # ended: nobody can watch what is left of it
+            and by_pid[pid].state not in "ZX"  # ended: there is nothing left to watch
         }
         jobs, unreadable = find_jobs(
             facts,
@@ -122,14 +122,14 @@ class CensusTaker:
         )
 
     def keep(self, job: ForeignJob) -> None:
-        """Have every later census hold this job's processes as a job, recognized or not.
+        """Include this job's processes as a job in every later census, recognized or not.
 
-        For a process that a person pointed at (see `resolve`). It is forgotten once it is gone.
+        For a process that the user named (see `resolve`). It is forgotten once it is gone.
         """
         self.pin(job.root_pid, job.root_start_ticks)
 
     def pin(self, pid: int, start_ticks: int) -> None:
-        """As `keep`, for one process."""
+        """Like `keep`, for one process."""
         self._kept[pid] = start_ticks
 
     def _own_pids(self, facts: Iterable[ProcessFacts]) -> list[int]:
@@ -139,19 +139,19 @@ class CensusTaker:
             if job_id is None:
                 continue
             key = (job_id, process.uid)
-            # a run folder comes before its processes and may go after them: asked once is enough
+            # a run folder is made before its processes and outlives them, so one query is enough
             known = self._answers.get(key)
             answers[key] = self._own(*key) if known is None else known
             if answers[key]:
                 own.append(process.pid)
-        self._answers = answers  # others can carry ids without end
+        self._answers = answers  # other users can make up any number of IDs
         return own
 
 
 def _within_bounds(
     facts: list[ProcessFacts], held: Collection[int]
 ) -> tuple[list[ProcessFacts], list[Unreadable]]:
-    """At most MAX_OF_USER of each other user's processes, the oldest; and whose are more."""
+    """(each other user's MAX_OF_USER oldest processes, an entry for each user with more)."""
     of_user: dict[int, list[ProcessFacts]] = defaultdict(list)
     for process in facts:
         of_user[process.uid].append(process)
@@ -174,10 +174,10 @@ def _within_bounds(
 def devices_by_pid(
     gpus: Sequence[GpuSample],
 ) -> tuple[dict[int, list[str]], list[Unreadable]]:
-    """UUIDs of the devices that each pid of this host holds, and the pids of other namespaces.
+    """(device UUIDs by pid of this host, entries for pids of other namespaces).
 
-    A pid counts as one of this host only when the sample could say whose it is: in a container the
-    driver may name pids of the host, which are other processes in here.
+    A pid counts as this host's only if the sample identified its user: in a container, the driver
+    may report pids of the host, which are other processes here.
     """
     held: dict[int, list[str]] = {}
     strange: dict[int, tuple[list[str], str]] = {}
@@ -192,7 +192,7 @@ def devices_by_pid(
             continue
         for process in gpu.processes or ():
             if (gpu.uuid, process.pid) in on_instance:
-                continue  # it holds a part of the device, which is named by itself
+                continue  # it holds a part of the device, which is listed separately
             if process.user is not None:
                 held.setdefault(process.pid, []).append(gpu.uuid)
             elif process.note != ENDED:
@@ -207,20 +207,20 @@ def devices_by_pid(
 
 
 def resolve(text: str, census: Census, own: IsOwn = is_own_job) -> ForeignJob:
-    """The foreign job that a person means by `text`.
+    """The foreign job that the user means by `text`.
 
     Args:
-        text: the pid of any process of the job, or of the script or shell that started just it,
-            the job's name, a unique prefix of it, or the script's name. A living pid that belongs
-            to no recognized job is a job of one rank, with a note that says so; its facts are not
-            in the census (see `CensusTaker.keep`).
-        census: as just taken.
-        own: as for `CensusTaker`.
+        text: the pid of any process of the job, or of the script or shell that started only this
+            job; the job's name, a unique prefix of it, or the script's name. A living pid outside
+            of every recognized job becomes a job of one rank with a note; its facts are not in the
+            census (see `CensusTaker.keep`).
+        census: the latest.
+        own: see `CensusTaker`.
 
     Raises:
-        NoSuchJobError: nothing of that pid or name is there.
-        UsageError: the name could be that of several jobs (the message lists them), or the
-            process belongs to one of ddptop's own (the message names the verb for it).
+        NoSuchJobError: no process or job matches.
+        UsageError: the name matches several jobs (the message lists them), or the process belongs
+            to one of ddptop's own (the message names the verb for it).
     """
     if text.isascii() and text.isdigit():
         return _resolve_pid(int(text), census, own)
@@ -243,7 +243,7 @@ def _resolve_pid(pid: int, census: Census, own: IsOwn) -> ForeignJob:
     if job is not None:
         return job
     _refuse_own(pid, own)
-    # not the first process, the ancestor of everything
+    # pid 1 is the ancestor of everything
     below = [job for job in census.jobs if pid > 1 and tree.descends_from(job.root_pid, pid)]
     if len(below) == 1:
         return below[0]
@@ -257,7 +257,7 @@ def _resolve_pid(pid: int, census: Census, own: IsOwn) -> ForeignJob:
         job = next((job for job in taker.take().jobs if pid in job.pids), None)
         if job is not None:
             return job
-        _refuse_own(pid, own)  # its environment is readable a moment after its start only
+        _refuse_own(pid, own)  # its environment only becomes readable a moment after its start
         if procs.start_ticks(pid) == ticks and not procs.is_ending(pid):
             raise UsageError(f"pid {pid} is a kernel thread", "specify a training process")
     hidden = next((one for one in census.unreadable if one.pid == pid), None)
@@ -272,7 +272,7 @@ def _refuse_own(pid: int, own: IsOwn) -> None:
 
 
 def _own_job_above(pid: int, own: IsOwn) -> str | None:
-    """The name of ddptop's own job that the process, or one above it, belongs to."""
+    """The name of ddptop's own job to which the process or an ancestor belongs, if any."""
     for one in (pid, *tree.ancestors_of(pid)):
         job_id, uid = procs.environ_value(one, "DDPTOP_JOB_ID"), procs.uid_of(one)
         if job_id is not None and uid is not None and own(job_id, uid):
@@ -281,11 +281,11 @@ def _own_job_above(pid: int, own: IsOwn) -> str | None:
 
 
 def find_again(job: ForeignJob, census: Census) -> ForeignJob | None:
-    """The same job in a later census, or None when it is not there any more.
+    """The same job in a later census; None if it is gone.
 
-    It is the same while one of its ranks or its launcher is the same process, so that a restart of
-    the ranks and the death of the launcher both keep it. Ranks count before the launcher: a dead
-    one that was pinned is still there by itself until it is reaped.
+    Two jobs are the same if they share a rank or the launcher, so a job survives both a restart of
+    its ranks and the death of its launcher. Ranks take precedence over the launcher: a dead pinned
+    launcher remains as a job of its own until it is reaped.
     """
     found = [(_shared(job, other), other) for other in census.jobs]
     shared, best = max(found, key=lambda item: item[0], default=((0, False), None))
@@ -293,7 +293,7 @@ def find_again(job: ForeignJob, census: Census) -> ForeignJob | None:
 
 
 def _shared(one: ForeignJob, other: ForeignJob) -> tuple[int, bool]:
-    """(how many ranks are the same processes, whether the launcher is)."""
+    """(number of ranks that are the same processes, whether the launcher is)."""
     ranks = {(rank.pid, rank.start_ticks) for rank in one.ranks}
     others = {(rank.pid, rank.start_ticks) for rank in other.ranks}
     roots = [(job.root_pid, job.root_start_ticks) for job in (one, other)]

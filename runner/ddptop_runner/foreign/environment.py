@@ -1,6 +1,6 @@
-"""What a process's environment says about its rank and job. Pure, one process at a time.
+"""Derives a process's rank and job from its environment. Pure, one process at a time.
 
-Only the variables named here are kept of a process; all others are dropped at once.
+Only the variables named here are kept; all others are dropped at once.
 """
 
 from __future__ import annotations
@@ -36,21 +36,21 @@ _OTHERS = "TF_CONFIG CUDA_VISIBLE_DEVICES CUDA_DEVICE_ORDER DDPTOP_JOB_ID"
 KEPT_VARIABLES: frozenset[str] = frozenset(
     " ".join([_ELASTIC, _DEEPSPEED, _ACCELERATE, _MPI, _HOROVOD, _SLURM, _OTHERS]).split()
 )
-"""Names of the variables that `ProcessFacts.environ` may hold; all others are dropped at once."""
+"""Variables that `ProcessFacts.environ` may contain; all others are dropped at once."""
 
 RANK_VARIABLES: frozenset[str] = frozenset(
     {"RANK", "LOCAL_RANK", "OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "HOROVOD_RANK"}
     | {"SLURM_PROCID", "TF_CONFIG"}
 )
-"""Those that make a process worth a closer look."""
+"""Variables that make a process worth a closer look."""
 
 
 MAX_VALUE_BYTES = 1 << 15
-"""Of a variable that is kept: a TF_CONFIG of a thousand workers is shorter."""
+"""Limit for each variable; a TF_CONFIG of a thousand workers is shorter."""
 
 
 def kept_of(environ: bytes) -> dict[str, str]:
-    """The variables of KEPT_VARIABLES in what /proc/<pid>/environ holds, but for endless ones."""
+    """The KEPT_VARIABLES in the contents of /proc/<pid>/environ, except overlong ones."""
     found: dict[str, str] = {}
     for entry in environ.split(b"\0"):
         name, equals, value = entry.partition(b"=")
@@ -62,13 +62,13 @@ def kept_of(environ: bytes) -> dict[str, str]:
 
 MAX_DIGITS = 7
 MAX_NUMBER = 1_000_000
-"""No job has more ranks: a larger number is made up, and costly to count to."""
+"""No job has more ranks: a larger number is bogus, and costly to count to."""
 
 
 def whole_number(text: str) -> int | None:
-    """The number from 0 to MAX_NUMBER that the text is, or None.
+    """The text as a number from 0 to MAX_NUMBER, or None.
 
-    Every number from another user's process is read here.
+    Parses every number that comes from another user's process.
     """
     text = text.strip()
     if len(text) > MAX_DIGITS or not (text.isascii() and text.isdigit()):
@@ -81,7 +81,7 @@ _KEPT_BYTES = {name.encode(): name for name in KEPT_VARIABLES}
 
 
 def number(environ: Mapping[str, str], *names: str) -> int | None:
-    """The first of these variables that holds a whole number from 0 on."""
+    """The value of the first of these variables that is a non-negative integer."""
     for name in names:
         value = whole_number(environ.get(name, ""))
         if value is not None:
@@ -92,19 +92,19 @@ def number(environ: Mapping[str, str], *names: str) -> int | None:
 Scheme = Literal[
     "elastic", "horovod", "deepspeed", "mpi", "pmi", "slurm", "manual", "lightning", "tf_config"
 ]
-"""Whose variables they are. `manual`: RANK and its company, set by a person or a scheduler."""
+"""Who sets the variables. `manual`: RANK and the like, set by a person or a scheduler."""
 
 MAX_ADDRESS = 253
-"""Of a host's name, in characters."""
+"""Longest host name, in characters."""
 
 
 @dataclass(frozen=True)
 class Claim:
-    """What a process's environment says. Children inherit it, so a claim alone makes no rank."""
+    """What a process's environment says. Children inherit it, so a claim does not make a rank."""
 
     scheme: Scheme
     job: tuple[str, ...]
-    """What all ranks of the job have in common; empty where nothing names the job."""
+    """What all ranks of the job have in common; empty if nothing identifies the job."""
     rank: int
     local_rank: int
     world_size: int | None = None
@@ -114,12 +114,12 @@ class Claim:
 
 
 def claim_of(process: ProcessFacts) -> Claim | None:
-    """The claim in the environment, by the strongest variables; None when there is none."""
+    """The claim in the environment, from the strongest variables; None without one."""
     return next(filter(None, _claims(process.environ)), None) if process.environ else None
 
 
 def node_rank(environ: Mapping[str, str] | None) -> int | None:
-    """Which host of the job this is, where the environment says so."""
+    """This host's number in the job, if the environment has one."""
     return number(environ or {}, "NODE_RANK", "GROUP_RANK", "SLURM_NODEID")
 
 
@@ -129,7 +129,7 @@ def rendezvous_of(environ: Mapping[str, str] | None) -> str | None:
 
 
 def _place(environ: Mapping[str, str], address: str, port: str) -> str | None:
-    """`ADDRESS:PORT` of these two variables, safe to print and of bounded length."""
+    """`ADDRESS:PORT` from these two variables, safe to print and of bounded length."""
     words = [environ.get(name, "")[:MAX_ADDRESS] for name in (address, port)]
     text = ":".join(words)
     if not text.isprintable():
@@ -138,7 +138,7 @@ def _place(environ: Mapping[str, str], address: str, port: str) -> str | None:
 
 
 def _claims(environ: Mapping[str, str]) -> Iterator[Claim | None]:
-    """What each scheme's variables say, the strongest first; None where they hold no rank."""
+    """The claim of each scheme's variables, strongest first; None for those without a rank."""
     rendezvous = rendezvous_of(environ)
     claim_as = functools.partial(_claim, environ, rendezvous)
     names = ("RANK", "LOCAL_RANK", "WORLD_SIZE")
@@ -153,7 +153,7 @@ def _claims(environ: Mapping[str, str]) -> Iterator[Claim | None]:
     job_id = environ.get("PMIX_NAMESPACE") or environ.get("OMPI_MCA_ess_base_jobid") or None
     of_mpi = [f"OMPI_COMM_WORLD_{name}" for name in ("RANK", "LOCAL_RANK", "SIZE")]
     yield _of_scheduler(environ, claim_as("mpi", (job_id,), *of_mpi))
-    # an mpirun inside an allocation of Slurm: the place of its daemon is no rank
+    # mpirun inside a Slurm allocation: the position of its daemon is not a rank
     if number(environ, "PMI_RANK", "PMIX_RANK") in (None, number(environ, "SLURM_PROCID")):
         step = environ.get("SLURM_STEP_ID") or environ.get("SLURM_STEPID") or ""
         of_slurm = ("SLURM_PROCID", "SLURM_LOCALID", "SLURM_STEP_NUM_TASKS SLURM_NTASKS")
@@ -165,7 +165,7 @@ def _claims(environ: Mapping[str, str]) -> Iterator[Claim | None]:
     if (size := number(environ, "WORLD_SIZE")) is not None:
         yield claim_as("manual", (rendezvous or "", str(size)), *names, "LOCAL_WORLD_SIZE")
     if rendezvous is not None and "NODE_RANK" in environ:
-        # Lightning gives its children no RANK; that of a further host follows from all its ranks
+        # Lightning sets no RANK for its children; on other hosts it follows from all ranks
         yield claim_as("lightning", (rendezvous,), "LOCAL_RANK", *names[1:])
     yield _tf_config(environ)
 
@@ -181,7 +181,7 @@ def _claim(
     local_world_size: str = "",
     place: str | None = None,
 ) -> Claim | None:
-    """None where no variable holds a rank. Of several names the first with a number counts."""
+    """The claim; None if no variable holds a rank. The first name with a number counts."""
     number_of_rank = number(environ, *rank.split())
     if number_of_rank is None:
         return None
@@ -199,7 +199,7 @@ def _claim(
 
 
 def _of_scheduler(environ: Mapping[str, str], claim: Claim | None) -> Claim | None:
-    """A claim of MPI or Slurm, unless a RANK of another value was set below it."""
+    """A claim of MPI or Slurm, unless a RANK with another value was set below it."""
     if claim is None or "WORLD_SIZE" not in environ:
         return claim
     return claim if number(environ, "RANK") in (None, claim.rank) else None

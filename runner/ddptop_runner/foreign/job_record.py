@@ -1,4 +1,4 @@
-"""The state kept for one foreign job between two scans, and what its ranks look like."""
+"""Keeps the state of one foreign job between scans, and builds its views."""
 
 from __future__ import annotations
 
@@ -38,21 +38,21 @@ from ddptop_runner.store.history_reader import Series, bucket_width
 from ddptop_runner.store.history_schema import MOST_SCALARS
 
 MAX_ENTRIES = 1024
-"""Of the list: CUDA ends it at the first that it does not know, but another user wrote it."""
+"""Limit for the list: CUDA ends it at the first unknown entry, but another user wrote it."""
 
 
 def ordered_devices(
     visible: str | None, gpus: Sequence[GpuSample], *, pci_order: bool
 ) -> list[GpuSample] | None:
-    """The devices that the process may use, in its own order; None where that is not certain.
+    """The devices that the process may use, in its own order; None if that is not certain.
 
-    Numbers count in CUDA's order, which is the machine's only where all devices are of one model:
-    else the fastest comes first. CUDA ends the list at the first entry that it does not know.
+    Numbers follow CUDA's order, which is the machine's only if all devices are of the same model:
+    otherwise the fastest comes first. CUDA ends the list at the first unknown entry.
 
     Args:
-        visible: CUDA_VISIBLE_DEVICES of the process; None when it is unset.
+        visible: the process's CUDA_VISIBLE_DEVICES; None if unset.
         gpus: all devices of the machine.
-        pci_order: whether its CUDA_DEVICE_ORDER is PCI_BUS_ID.
+        pci_order: whether the process's CUDA_DEVICE_ORDER is PCI_BUS_ID.
     """
     whole = [gpu for gpu in gpus if gpu.parent_uuid is None]
     alike = pci_order or len({gpu.name for gpu in whole}) <= 1
@@ -76,40 +76,40 @@ def ordered_devices(
 
 
 def cuda_index(order: Sequence[GpuSample] | None, rank: RankSample) -> int | None:
-    """The i of `cuda:i` for the rank's device; None where it is not certain."""
+    """The i in `cuda:i` for the rank's device; None if not certain."""
     places = enumerate(order or ())
     return next((i for i, one in places if one.index == rank.gpu and one.uuid in rank.gpus), None)
 
 
 BLOCKED_LOOKS = 3
-"""So many looks in a row must find a process in uninterruptible sleep ..."""
+"""Number of consecutive scans that must find a process in uninterruptible sleep ..."""
 BLOCKED_S = 2.0
-"""... and for so long: a disk access takes milliseconds."""
+"""... and for how long; a disk access takes milliseconds."""
 IDLE_S = 30.0
-"""After this time without any CPU time that is worth saying."""
+"""Time without any CPU use after which a process is shown as idle."""
 
 
 @dataclass(frozen=True)
 class Seen:
-    """One process and its helpers at one look, and what the looks before it found."""
+    """One process and its helpers in one scan, and what earlier scans found."""
 
     usage: RankUsage
     at_s: float
     busy_at_s: float
-    """When CPU time was last used."""
+    """When it last used CPU time."""
     blocked_since_s: float | None = None
     blocked_looks: int = 0
-    """How many looks in a row found it in uninterruptible sleep, this one included."""
+    """Number of consecutive scans, including this one, that found it in uninterruptible sleep."""
     wait_channel: str | None = None
-    """The kernel function in which it sleeps, where that is readable."""
+    """The kernel function in which it sleeps, if readable."""
 
 
 def state_of(seen: Seen, stuck_reason: str | None = None) -> tuple[RankState, str | None]:
     """(state, reason in words or None) of a rank.
 
     Args:
-        seen: what was seen of its process.
-        stuck_reason: why it is thought to be stuck in a collective; None when it is not.
+        seen: its process.
+        stuck_reason: why it seems stuck in a collective; None if it does not.
     """
     letter = seen.usage.state_letter
     if letter in "ZX":
@@ -134,7 +134,7 @@ def state_of(seen: Seen, stuck_reason: str | None = None) -> tuple[RankState, st
 
 
 class StateWatch:
-    """Looks at processes again and again; a process that is not looked at is forgotten."""
+    """Watches processes over repeated scans; a process missing from a scan is forgotten."""
 
     def __init__(self) -> None:
         self._meter = UsageMeter[int]()
@@ -143,7 +143,7 @@ class StateWatch:
     def look(
         self, processes: Mapping[int, tuple[int, Iterable[int]]], now_s: float
     ) -> dict[int, Seen]:
-        """What is seen of each process, by pid; those that are gone are left out.
+        """The observation of each process, by pid, without those that are gone.
 
         Args:
             processes: {pid: (start ticks, pids of its helpers)}.
@@ -171,15 +171,15 @@ def _see(pid: int, usage: RankUsage, before: Seen | None, now_s: float) -> Seen:
 
 
 MAX_POINTS = 16_384
-"""Of all ranks of a job together, and of all its scalars: 4 MB each."""
+"""For all ranks of a job together, and for all its scalars: 4 MB each."""
 LEAST_POINTS = 512
-"""Each series may have so many, however many ranks there are."""
+"""Each series may have this many, regardless of the number of ranks."""
 MAX_SERIES = 4096
 
 
 @dataclass(frozen=True)
 class _Bucket:
-    """The values of one series in a stretch of time."""
+    """The values of one series in one interval."""
 
     low: float = math.inf
     total: float = 0.0
@@ -187,7 +187,7 @@ class _Bucket:
     count: int = 0
     last: float = math.nan
     is_bad: bool = False
-    """Whether one of them was NaN or infinite; of those nothing else is kept."""
+    """Whether a value was NaN or infinite; such values are not kept otherwise."""
 
     def and_then(self, later: _Bucket) -> _Bucket:
         return _Bucket(
@@ -201,7 +201,7 @@ class _Bucket:
 
 
 def _joined(buckets: Iterable[tuple[int, _Bucket]], width_s: int) -> dict[int, _Bucket]:
-    """By start, in buckets of that width."""
+    """The values in buckets of that width, by start."""
     found: dict[int, _Bucket] = {}
     for t, bucket in buckets:
         start = t // width_s * width_s
@@ -214,17 +214,17 @@ K = TypeVar("K", int, str)
 
 
 class ValueHistory(Generic[K]):
-    """Values by rank or by name, in buckets of one width, which grows with their number."""
+    """Values by rank or name, in buckets of a common width, which grows with their number."""
 
     def __init__(self, most: int = MAX_SERIES) -> None:
-        """`most`: so many series are kept."""
+        """`most` limits the number of series."""
         self._most = most
         self._width_s = 1
         self._series: dict[K, dict[int, _Bucket]] = {}
         self._span: tuple[float, float] | None = None
 
     def add(self, of: K, at_s: float, value: float) -> None:
-        """A value that was seen at that unix time; NaN and infinity are kept as such."""
+        """Add a value seen at that Unix time; NaN and infinity are marked as such."""
         if of not in self._series and len(self._series) >= self._most:
             return
         buckets = self._series.setdefault(of, {})
@@ -242,11 +242,11 @@ class ValueHistory(Generic[K]):
                 self._series[known] = _joined(theirs.items(), self._width_s)
 
     def span(self) -> tuple[float, float] | None:
-        """Unix seconds of the first and the last value."""
+        """Unix times of the first and last values."""
         return self._span
 
     def series(self, since_s: float, until_s: float, columns: int) -> dict[K, Series]:
-        """As `HistoryReader.rank_series`: at most `columns` points of each."""
+        """At most `columns` points for each, like `HistoryReader.rank_series`."""
         if self._span is None:
             return {}
         since, until = int(max(since_s, self._span[0])), int(min(until_s, self._span[1]))
@@ -265,7 +265,7 @@ class ValueHistory(Generic[K]):
         return found
 
     def points(self) -> int:
-        """How many points are kept."""
+        """The number of points."""
         return sum(map(len, self._series.values()))
 
 
@@ -284,7 +284,7 @@ def _series(buckets: Mapping[int, _Bucket], width_s: int) -> Series:
 
 
 def _scalars(reading: Reading) -> list[tuple[str, float]]:
-    """What a reading says by name, with the loss of a validation."""
+    """A reading's scalars by name, including the validation loss."""
     named = [one for one in reading.scalars if one[0].isprintable()]
     if reading.kind == "val" and reading.loss is not None:
         named.append((VALIDATION_LOSS, reading.loss))
@@ -293,13 +293,13 @@ def _scalars(reading: Reading) -> list[tuple[str, float]]:
 
 KEPT_EVENTS = 300
 FILES_AFTER_S = 5.0
-"""A job whose output has a loss by then needs no files."""
+"""A job whose output has a loss by then does not need files."""
 FILES_EVERY_S = 10.0
 GONE = "exited since the last scan"
 
 
 class JobRecord:
-    """One job, from its first look on."""
+    """One job, from the first scan that found it."""
 
     def __init__(self, job: ForeignJob, output: JobOutput, now: dt.datetime) -> None:
         self.name = job.name
@@ -309,7 +309,7 @@ class JobRecord:
         self._files: RankFiles | None = None
         self.losses = ValueHistory[int]()
         self.scalars = ValueHistory[str](MOST_SCALARS)
-        """What else it prints or logs to files by name."""
+        """Named values other than the loss that it prints or logs to files."""
         self.events: deque[Event] = deque(maxlen=KEPT_EVENTS)
         """Oldest first."""
         self.ended_at: dt.datetime | None = None
@@ -322,10 +322,10 @@ class JobRecord:
         ranks = "1 rank" if len(job.ranks) == 1 else f"{len(job.ranks)} ranks"
         self._emit(now, "watched", f"{job.launcher} job with {ranks} on this host")
 
-    # -- what changed --------------------------------------------------------------------------
+    # -- changes -------------------------------------------------------------------------------
 
     def update(self, job: ForeignJob, now: dt.datetime) -> None:
-        """The job as a later census has it."""
+        """Update the job from a later census."""
         before = {rank.rank: rank for rank in self.foreign.ranks}
         after = {rank.rank: rank for rank in job.ranks}
         self.ended_at = None
@@ -344,7 +344,7 @@ class JobRecord:
         self.foreign = job
 
     def lost(self, now: dt.datetime) -> None:
-        """No process of the job is there any more."""
+        """Record that no process of the job is left."""
         if self.ended_at is None:
             self.ended_at = now
             self._emit(now, "lost", "all processes exited; exit status unknown")
@@ -365,12 +365,12 @@ class JobRecord:
             )
         )
 
-    # -- what it printed -----------------------------------------------------------------------
+    # -- output and files ----------------------------------------------------------------------
 
     def read_output(
         self, now: dt.datetime, now_s: float, budget: int, may_capture: bool = True
     ) -> int:
-        """Fold in what was written to its outputs; how many bytes were read."""
+        """Fold in new output; returns the number of bytes read."""
         found, used, grew = self.output.read(now_s, budget, may_capture)
         if grew:
             self._grew_s = now_s
@@ -396,7 +396,7 @@ class JobRecord:
             for name, value in _scalars(reading):
                 self.scalars.add(name, now.timestamp(), value)
         written_at = self.output.written_at
-        if backlog and written_at is not None:  # of the last of them the time is known
+        if backlog and written_at is not None:  # the time of the last one is known
             at_s = min(written_at, now.timestamp())
             for rank, loss in backlog.items():
                 self._progress[rank].written_last(utc_from_unix(at_s))
@@ -407,16 +407,16 @@ class JobRecord:
         return used
 
     def _announced(self) -> CommandHints:
-        """What its command line tells of how long it trains."""
+        """Hints on the length of training from its command line."""
         try:
             words = shlex.split(self.foreign.command)
-        except ValueError:  # cut within a quoted word
+        except ValueError:  # truncated within a quoted word
             words = self.foreign.command.split()
         hints = of_command(words)
         return hints._replace(resumes=hints.resumes or _restarts(self.foreign) > 0)
 
     def look_at_files(self, now: dt.datetime) -> None:
-        """What it logs to files, once looked for because its output reports no loss."""
+        """Read its log files, which are searched for once if its output reports no loss."""
         job = self.foreign
         known = {rank for rank, one in self._progress.items() if one.loss_state is not None}
         if self._files is None:
@@ -435,12 +435,12 @@ class JobRecord:
                 self.scalars.add(name, at.timestamp(), value)
 
     def close(self) -> None:
-        """Let go of every file."""
+        """Close all files."""
         self.output.close()
         if self._files is not None:
             self._files.close()
 
-    # -- what it looks like --------------------------------------------------------------------
+    # -- views ---------------------------------------------------------------------------------
 
     def view(
         self,
@@ -450,13 +450,13 @@ class JobRecord:
         now: dt.datetime,
         now_s: float,
     ) -> ForeignView:
-        """The job as it is shown; call it once for each look."""
+        """The job as shown; call once per scan."""
         try:
             snapshot = (
                 self._ended(now) if self.ended_at else self._alive(gpus, seen, facts, now, now_s)
             )
             words = self.output.words()
-        except Exception as error:  # what one job shows is not to hide the others
+        except Exception as error:  # one job's data must not hide the others
             self._progress.clear()
             snapshot = self._snapshot([], [], now)
             words = f"unknown: its state cannot be read ({type(error).__name__})"
@@ -506,7 +506,7 @@ class JobRecord:
         return self._with_log(sample, now)
 
     def _with_log(self, sample: RankSample, now: dt.datetime) -> RankSample:
-        """The rank with what its output reports, or else its files."""
+        """The rank with the values from its output, or else from its files."""
         in_files = None if self._files is None else self._files.ranks.get(sample.rank)
         progress = self._progress.get(sample.rank)
         if progress is not None and progress.loss_state is not None:
@@ -525,7 +525,7 @@ class JobRecord:
         gpus: Sequence[GpuSample],
         facts: Mapping[int, ProcessFacts],
     ) -> tuple[list[RankSample], list[GpuSample]]:
-        """Ranks with their devices, and the devices that are the job's."""
+        """(ranks with their devices, the job's devices)."""
         pids = set(self.foreign.pids)
         held = [gpu for gpu in gpus if any(p.pid in pids for p in gpu.processes or ())]
         orders = {
@@ -552,9 +552,9 @@ class JobRecord:
     def _snapshot(
         self, ranks: list[RankSample], gpus: list[GpuSample], now: dt.datetime
     ) -> NodeSnapshot:
-        told = list(self._progress.values())
+        sources = list(self._progress.values())
         steps = [rank.step for rank in ranks if rank.step is not None]
-        progress = combine.of_job(one.progress(now) for one in told)
+        progress = combine.of_job(one.progress(now) for one in sources)
         return NodeSnapshot(
             job=self.name,
             job_id=f"{self.name}@{self.foreign.root_start_ticks}",
@@ -580,7 +580,7 @@ class JobRecord:
         )
 
     def _ended(self, now: dt.datetime) -> NodeSnapshot:
-        """The last look with nobody alive in it."""
+        """The last snapshot, with every rank ended."""
         last = self._last if self._last is not None else self._snapshot([], [], now)
         reason = "exited; exit status unknown"
         progress = last.progress

@@ -1,13 +1,13 @@
-"""Finds where the output of a process goes, and reads it there without consuming it.
+"""Finds where the output of a process goes and reads it there without consuming it.
 
-A regular file is read as it grows, also one that was deleted or renamed while the process holds it
-open. A pipe leads to its reader and from there on; a terminal to the tmux pane that shows it, or
-to the program that made it (mpirun, script). Everything else is named with the reason why it
-cannot be read. Nothing here blocks: only regular files are ever opened.
+A regular file is read as it grows, even if deleted or renamed while the process holds it open. A
+pipe leads to its reader and on from there; a terminal leads to the tmux pane that shows it, or to
+the program that created it (mpirun, script). Anything else is named, with the reason why it cannot
+be read. Nothing here blocks: only regular files are ever opened.
 
-Of tmux only `list-panes` and `capture-pane -p` are asked: nothing is attached, resized, or typed,
-and no `pipe-pane`, which would end a pipe of the user's own. A server that does not answer is left
-alone for a while.
+Of tmux, only `list-panes` and `capture-pane -p` are used: nothing is attached, resized, or typed,
+and there is no `pipe-pane`, which would end the user's own pipe. A server that does not answer is
+skipped for a while.
 """
 
 from __future__ import annotations
@@ -35,24 +35,24 @@ from ddptop_runner.store.log_clean import LineCleaner, sanitize
 from ddptop_runner.store.logs import LogFile
 
 HISTORY_LINES = 2000
-"""How far back the first capture of a pane reaches."""
+"""Lines of scrollback in the first capture of a pane."""
 LATER_LINES = 500
-"""How far back a later one does: more than is written between two of them, as a rule."""
+"""The same for later captures; usually more than is written between two."""
 MAX_REDRAWN = 12
-"""So many lines at the end may change between two captures, as nested progress bars do."""
+"""Lines at the end that may change between two captures, as nested progress bars do."""
 MAX_CHARS = 4 << 20
-"""A capture is cut here, from its beginning."""
+"""Longest capture; the beginning is cut off."""
 TIMEOUT_S = 1.0
 AVOID_S = 60.0
-"""A server that let the time pass is not asked again for so long."""
+"""How long to skip a server that timed out."""
 
 _UCRED = struct.Struct("3i")
-"""Pid, uid and gid of who listens."""
+"""Pid, uid, and gid of the listener."""
 
 _FORMAT = "#{pane_tty}\t#{pane_id}\t#{session_name}:#{window_index}.#{pane_index}"
 
 _avoided: dict[str, float] = {}
-"""Sockets whose server did not answer, and until when (monotonic) to leave them alone."""
+"""Sockets whose server did not answer, and until when (monotonic) to skip them."""
 
 
 @dataclass(frozen=True)
@@ -61,17 +61,17 @@ class Pane:
 
     socket: str
     id: str
-    """`%5`: stays the same for the pane's life."""
+    """`%5`; constant for the pane's life."""
     name: str
-    """`work:1.0`, as a person names it."""
+    """`work:1.0`, the name that a user would type."""
     tty: str
 
 
 def sockets(tmux_variables: Iterable[str] = ()) -> list[str]:
-    """Sockets of this user's own tmux servers: the usual ones, and those that $TMUX values name.
+    """Sockets of this user's own tmux servers: the usual ones, and those named in $TMUX values.
 
-    A tmux client obeys its server, up to executing a file. So only sockets in folders that nobody
-    else can write are named, whoever's variable names them.
+    A tmux client obeys its server, even to the point of executing a file. So the result contains
+    only sockets in folders that no other user can write, whoever set the variable.
     """
     folders = [os.environ.get("TMUX_TMPDIR") or "/tmp", "/tmp"]
     found = [value.split(",")[0] for value in tmux_variables]
@@ -95,15 +95,15 @@ def _is_own(path: str) -> bool:
 
 
 def _is_served(path: str) -> bool:
-    """Whether a server of this user listens there: of one that was killed the socket stays.
+    """Whether a server of this user listens there; a killed server leaves its socket behind.
 
-    Asking tmux instead takes a process, and such sockets may be hundreds.
+    Asking tmux would take a process for each socket, and there may be hundreds.
     """
     with socket.socket(socket.AF_UNIX) as client:
         client.setblocking(False)
         try:
             client.connect(path)
-        except BlockingIOError:  # it has much to do
+        except BlockingIOError:  # the server is busy
             return True
         except OSError:
             return False
@@ -112,7 +112,7 @@ def _is_served(path: str) -> bool:
 
 
 def list_panes(socket_paths: Iterable[str]) -> dict[str, Pane]:
-    """Every pane of these servers by its terminal, such as `/dev/pts/3`."""
+    """All panes of these servers, by terminal such as `/dev/pts/3`."""
     panes = {}
     for path in socket_paths:
         text = _tmux(path, "list-panes", "-a", "-F", _FORMAT)
@@ -124,7 +124,7 @@ def list_panes(socket_paths: Iterable[str]) -> dict[str, Pane]:
 
 
 def capture(pane: Pane, history_lines: int = LATER_LINES) -> list[str] | None:
-    """The pane's last lines, wrapped ones joined; None when it cannot be asked or is gone."""
+    """The pane's last lines, with wrapped ones joined; None if it is gone or does not answer."""
     text = _tmux(pane.socket, "capture-pane", "-p", "-J", "-S", f"-{history_lines}", "-t", pane.id)
     if text is None:
         return None
@@ -156,11 +156,11 @@ def _tmux(socket_path: str, *command: str) -> str | None:
 
 
 def shared(before: Sequence[str], after: Sequence[str]) -> tuple[int, int]:
-    """(how many lines at the beginning of `after` are old, how many old ones were redrawn).
+    """(number of old lines at the start of `after`, number of old lines that were redrawn).
 
-    What both captures share scrolls up: `after` begins with a part of `before`. Lines at the end of
-    `before` may have been redrawn since; they count as written again. Where nothing is shared
-    (the screen was cleared, or more was written than a capture holds) all of `after` is new.
+    Shared lines scroll up, so `after` starts with a part of `before`. Lines at the end of `before`
+    may have been redrawn since; they count as written again. If nothing is shared (the screen was
+    cleared, or more was written than a capture holds), all of `after` is new.
     """
     best, redrawn = 0, 0
     for dropped in range(min(MAX_REDRAWN, len(before)) + 1):
@@ -176,24 +176,24 @@ def shared(before: Sequence[str], after: Sequence[str]) -> tuple[int, int]:
 
 
 class PaneReader:
-    """What is written into one pane, capture by capture."""
+    """Reads what is written to one pane, capture by capture."""
 
     def __init__(self, pane: Pane) -> None:
         self.pane = pane
         self.last = ""
-        """The last line as it stands: a progress bar, or a line that may not have ended."""
+        """The current last line: a progress bar, or a line that may not have ended."""
         self._before: list[str] | None = None
         self._handed = False
-        """Whether `last` was handed out: it stood unchanged in two captures."""
+        """Whether `last` was returned because two captures show it unchanged."""
 
     def read(self) -> list[str] | None:
-        """Lines that are complete since the last read; None when the pane cannot be read."""
+        """Lines completed since the last read; None if the pane cannot be read."""
         first = self._before is None
         after = capture(self.pane, HISTORY_LINES if first else LATER_LINES)
         return None if after is None else self.take(after)
 
     def take(self, after: list[str]) -> list[str]:
-        """The same of a capture at hand."""
+        """Lines completed since the last read, from a given capture."""
         before, self._before = self._before or [], after
         if not after:
             self.last, self._handed = "", False
@@ -213,17 +213,17 @@ class PaneReader:
 
 
 MAX_HOPS = 4
-"""Pipes and terminals that are followed one after the other."""
+"""Longest chain of pipes and terminals to follow."""
 MAX_ANCESTORS = 6
 MAX_DESCRIPTORS = 512
-"""Descriptors of one process that are looked at."""
+"""Descriptors examined per process."""
 
 _KEEPERS = frozenset(["tee", "script", "rotatelogs", "cronolog", "multilog", "svlogd"])
-"""Programs that write what they read to files of theirs, and as a rule to their own output."""
+"""Programs that copy their input to files, and usually to their output."""
 _FILTERS = "cat grep egrep fgrep sed awk gawk mawk ts tr cut stdbuf pv"
 _MPI = "mpirun mpiexec mpiexec.hydra orterun prterun horovodrun srun"
 _FORWARDERS = frozenset([*_KEEPERS, *_FILTERS.split(), *_MPI.split()])
-"""Programs that write what they read."""
+"""Programs that copy their input."""
 
 SinkKind = Literal[
     "file", "deleted", "pipe", "terminal", "null", "socket", "other", "closed", "hidden"
@@ -232,42 +232,42 @@ SinkKind = Literal[
 
 @dataclass(frozen=True)
 class Sink:
-    """What one descriptor of a process is."""
+    """What one descriptor of a process refers to."""
 
     pid: int
     fd: int
     kind: SinkKind
     target: str = ""
-    """A path, or what /proc calls it."""
+    """A path, or the name that /proc gives."""
     device_inode: tuple[int, int] | None = None
 
     @property
     def path(self) -> str:
-        """Where it can be opened, whatever became of its name."""
+        """A path that opens it even if it was renamed or deleted."""
         return f"/proc/{self.pid}/fd/{self.fd}"
 
 
 @dataclass(frozen=True)
 class Output:
-    """Where an output ends up."""
+    """The final destination of an output."""
 
     words: str
-    """For the person: where it goes and, if it cannot be read, why."""
+    """For the user: where it goes and, if it cannot be read, why."""
     file: Sink | None = None
-    """Readable as a file."""
+    """The file to read, if any."""
     pane: Pane | None = None
-    """Readable as a pane."""
+    """The pane to read, if any."""
 
     @property
     def key(self) -> object:
-        """Equal for two outputs that are read in the same place; None where none can be."""
+        """Equal for outputs that are read from the same place; None if it cannot be read."""
         if self.file is not None:
             return self.file.device_inode
         return None if self.pane is None else (self.pane.socket, self.pane.id)
 
 
 def look_at(pid: int, fd: int) -> Sink:
-    """What the descriptor is now; never raises, opens nothing."""
+    """What the descriptor currently refers to; never raises, opens nothing."""
     path = f"/proc/{pid}/fd/{fd}"
     try:
         target = os.readlink(path)  # noqa: PTH115 - hot, and a Path would resolve `pipe:[1]`
@@ -312,7 +312,7 @@ def _fdinfo(pid: int, fd: int) -> dict[str, str]:
 
 
 def _flags(pid: int, fd: int) -> int | None:
-    """The flags that it was opened with; None when they cannot be seen."""
+    """The flags with which it was opened; None if unknown."""
     try:
         return int(_fdinfo(pid, fd)["flags"], 8)
     except (KeyError, ValueError):
@@ -320,7 +320,7 @@ def _flags(pid: int, fd: int) -> int | None:
 
 
 def _access(pid: int, fd: int) -> int | None:
-    """os.O_RDONLY, os.O_WRONLY or os.O_RDWR; None when it cannot be seen."""
+    """os.O_RDONLY, os.O_WRONLY, or os.O_RDWR; None if unknown."""
     flags = _flags(pid, fd)
     return None if flags is None else flags & os.O_ACCMODE
 
@@ -331,9 +331,9 @@ def _name(pid: int) -> str:
 
 
 def neighbors_of(pids: Iterable[int]) -> list[int]:
-    """Processes that may read the output of these: themselves, parents, and all their sessions.
+    """Processes that may read the output of these: they, their parents, and all their sessions.
 
-    A parent's session counts too: `setsid train | tee log` leaves `tee` in that of the shell.
+    A parent's session counts too: `setsid train | tee log` leaves `tee` in the shell's session.
     """
     near: dict[int, None] = {}
     sessions = set()
@@ -350,13 +350,13 @@ def neighbors_of(pids: Iterable[int]) -> list[int]:
 
 
 def appends(sink: Sink) -> bool:
-    """Whether it was opened to append: what the file holds may be of an earlier run."""
+    """Whether it was opened for appending, so that its contents may be from an earlier run."""
     flags = _flags(sink.pid, sink.fd)
     return flags is None or bool(flags & os.O_APPEND)
 
 
 class Finder:
-    """Finds where outputs end up. Make one for each search: it remembers what it saw."""
+    """Finds the destinations of outputs. Make one per search, because it caches what it reads."""
 
     def __init__(
         self,
@@ -364,12 +364,12 @@ class Finder:
         panes: Callable[[], dict[str, Pane]],
         launchers: Collection[int] = (),
     ) -> None:
-        """The callables are asked only where they are needed.
+        """The callables are only called if needed.
 
         Args:
             neighbors: pids that may read a pipe or hold the other end of a terminal.
             panes: panes by terminal.
-            launchers: pids that hand on what their ranks write.
+            launchers: pids that forward what their ranks write.
         """
         self._neighbors = neighbors
         self._panes = panes
@@ -377,7 +377,7 @@ class Finder:
         self._open: dict[int, list[Sink]] = {}
 
     def find(self, pid: int, fd: int = 1) -> Output:
-        """Where that descriptor's output ends up."""
+        """The destination of that descriptor's output."""
         return self._follow(look_at(pid, fd), MAX_HOPS)
 
     def _follow(self, sink: Sink, hops: int) -> Output:
@@ -425,7 +425,7 @@ class Finder:
         return self._through(maker, words, hops)
 
     def _through(self, pid: int, words: str, hops: int) -> Output:
-        """What `pid` does with what it reads: the files that it writes, else its own output."""
+        """Where `pid` copies its input: the files that it writes, or else its own output."""
         if hops <= 0 or not self._hands_on(pid):
             return Output(f"{words}: not readable")
         for sink in self._sinks(pid) if _name(pid) in _KEEPERS else ():
@@ -439,7 +439,7 @@ class Finder:
         return Output(f"{found.words} via {words}", file=found.file, pane=found.pane)
 
     def _sinks(self, pid: int) -> list[Sink]:
-        """What the process can write to."""
+        """Everything that the process can write to."""
         sinks = [sink for sink in self._all(pid) if _access(pid, sink.fd) != os.O_RDONLY]
         return [sink for sink in sinks if sink.kind in ("file", "deleted", "pipe", "terminal")]
 
@@ -476,7 +476,7 @@ class Finder:
 
 
 def _is_terminal(tty: str, sink: Sink) -> bool:
-    """Whether a name of here is that terminal: in a container the same name is another one."""
+    """Whether the name refers to that terminal here; a container has its own."""
     try:
         status = os.stat(tty)  # noqa: PTH116 - hot
     except OSError:
@@ -485,23 +485,23 @@ def _is_terminal(tty: str, sink: Sink) -> bool:
 
 
 def _terminal_of(master: Sink) -> str | None:
-    """The number of the pseudo-terminal that a descriptor is the master of."""
+    """The number of the pseudo-terminal whose master this is."""
     return _fdinfo(master.pid, master.fd).get("tty-index")
 
 
 def _shown(name: str) -> str:
-    """A name that is safe to print and no longer than a line."""
+    """The name, safe to print and no longer than a line."""
     clean = sanitize(os.fsencode(name)).replace("\n", " ")
     return clean if len(clean) <= 160 else f"{clean[:60]}…{clean[-96:]}"
 
 
 def open_log(sink: Sink) -> LogFile:
-    """The file that a process holds open, to read it as it grows.
+    """A file that a process holds open, to read as it grows.
 
     Raises:
-        OSError: it cannot be opened, or is no regular file.
+        OSError: it cannot be opened or is not a regular file.
     """
-    # the process may have put a device there since, and opening some does harm
+    # the process may have replaced it with a device since, and opening some does harm
     place = os.open(sink.path, os.O_PATH | os.O_CLOEXEC)
     try:
         status = os.fstat(place)
@@ -515,11 +515,11 @@ def open_log(sink: Sink) -> LogFile:
 
 KEPT_LINES = 2000
 CLOSE_TAIL_BYTES = 256 * 1024
-"""How far back a log is read whose job is followed: never the whole of a large one."""
+"""How much of the end of a followed job's log is read at first."""
 CLOSE_READ_BYTES = 512 * 1024
-"""Of one output in one look."""
+"""Read per output and scan."""
 SEEN_TAIL_BYTES = 16 * 1024
-"""The same of a job that is not followed."""
+"""The same as CLOSE_TAIL_BYTES, for a job that is not followed."""
 MAX_SOURCES = 256
 PANE_EVERY_S = 2.0
 SEEN_PANE_EVERY_S = 10.0
@@ -528,35 +528,35 @@ SEEN_FIND_EVERY_S = 30.0
 
 
 class Source:
-    """One place that output goes to."""
+    """One destination of output."""
 
     def __init__(self, output: Output, closely: bool) -> None:
-        """Raises OSError where the file cannot be opened any more."""
+        """Raises OSError if the file can no longer be opened."""
         self.output = output
         self.ranks: tuple[int, ...] = ()
         self.lines: deque[str] = deque(maxlen=KEPT_LINES)
         self.count = 0
-        """Lines that ever went into `lines`."""
+        """Total number of lines ever added to `lines`."""
         self.file = LogStream(open_log(output.file)) if output.file is not None else None
         self.pane = PaneReader(output.pane) if output.pane is not None else None
         self.read_at_s = 0.0
         self._parser = LossParser()
-        """Of a pane."""
+        """For a pane."""
         self._cleaner: LineCleaner | None = None
         self._first = True
         self._earlier = output.file is None or appends(output.file)
-        """Whether its first content may be of an earlier run, as in a pane."""
+        """Whether its first content may be from an earlier run, as in a pane."""
         self._tail_bytes = CLOSE_TAIL_BYTES if closely else SEEN_TAIL_BYTES
 
     @property
     def partial(self) -> str:
-        """The line that has not ended."""
+        """The unfinished last line."""
         if self.pane is not None:
             return self.pane.last
         return self._cleaner.partial if self._cleaner is not None else ""
 
     def follow(self) -> None:
-        """Keep lines from now on, beginning with the last ones."""
+        """Keep lines from now on, starting with the latest ones."""
         if self.file is None or self._cleaner is not None:
             return
         self._cleaner = LineCleaner()
@@ -569,7 +569,7 @@ class Source:
         self.file.on_text = self._clean
 
     def read(self, max_bytes: int) -> tuple[list[Reading], bool, int]:
-        """(readings, whether they were written since the last read, how much was read)."""
+        """(readings, whether they were written since the last read, bytes read)."""
         fresh, self._first = not self._first, False
         if self.pane is not None:
             readings, size = self._read_pane(self.pane), 0
@@ -577,7 +577,7 @@ class Source:
             assert self.file is not None
             readings, size = self.file.read(min(max_bytes, self._tail_bytes))
             if not fresh:
-                # a bar at its end that rests is as old as the rest
+                # a progress bar at the end that does not move is as old as the rest
                 readings += self.file.parser.settle()
         return ([] if self._earlier and not fresh else readings), fresh, size
 
@@ -600,7 +600,7 @@ class Source:
         self.count += len(lines)
 
     def close(self) -> None:
-        """Let go of the file."""
+        """Close the file."""
         if self.file is not None:
             self.file.log.close()
 
@@ -612,21 +612,21 @@ class JobOutput:
         self._panes = panes_by_tty
         self._sources: dict[object, Source] = {}
         self._of: dict[tuple[int | None, int], Output] = {}
-        """By (rank, descriptor); rank None is the launcher."""
+        """By (rank, descriptor); rank None stands for the launcher."""
         self._pids: dict[int | None, int] = {}
-        """Whose descriptors these are."""
+        """By rank, the pid whose descriptors these are."""
         self._find_at_s = 0.0
         self._processes: tuple[tuple[int, int], ...] = ()
         self._closely = False
         self.shared_default = False
-        """Whether a line without a rank came from an output of several ranks."""
+        """Whether a line without a rank came from an output shared by several ranks."""
 
     def due(self, job: ForeignJob, now_s: float) -> bool:
-        """Whether it is time to find out again where the outputs go."""
+        """Whether it is time to find the destinations again."""
         return now_s >= self._find_at_s or self._processes != _processes(job)
 
     def find(self, job: ForeignJob, now_s: float, closely: bool) -> None:
-        """Find out where the outputs go; what goes where it went is read on."""
+        """Find the destinations of all outputs; those already open are read on."""
         self._find_at_s = now_s + (FIND_EVERY_S if closely else SEEN_FIND_EVERY_S)
         self._processes = _processes(job)
         pids = [*job.launcher_pids, *(rank.pid for rank in job.ranks)]
@@ -639,7 +639,7 @@ class JobOutput:
                 found = finder.find(pid, fd)
                 known = before.get((rank, fd)) if pids_before.get(rank) == pid else None
                 if found.key is None and known is not None and procs.is_ending(pid):
-                    found = known  # its last words are still to be read
+                    found = known  # its last lines still have to be read
                 self._of[rank, fd] = found
         self._open(closely)
 
@@ -665,7 +665,7 @@ class JobOutput:
             self.follow()
 
     def follow(self) -> None:
-        """Keep the lines of every output from now on."""
+        """Keep the lines of all outputs from now on."""
         self._closely = True
         for source in self._sources.values():
             source.follow()
@@ -673,9 +673,9 @@ class JobOutput:
     def read(
         self, now_s: float, budget: int, may_capture: bool
     ) -> tuple[list[tuple[Source, Reading, bool]], int, bool]:
-        """What is new: (source, reading, whether it was written since the first look) of each.
+        """(new readings, bytes read, whether anything was written since the last scan).
 
-        And how many bytes were read, and whether anything was written since the last look.
+        Each new reading is (source, reading, whether it was written since the first scan).
         """
         found: list[tuple[Source, Reading, bool]] = []
         used, grew = 0, False
@@ -696,9 +696,9 @@ class JobOutput:
         return found, used, grew
 
     def rank_of(self, source: Source, reading: Reading, job: ForeignJob) -> int | None:
-        """Whose reading it is; None if another host's rank's, or if the rank's own output has it.
+        """The reading's rank; None if on another host, or if the rank's own output has the reading.
 
-        A launcher can both keep what its ranks write and hand it on.
+        A launcher can both store what its ranks write and forward it.
         """
         rank = self._named(source, reading, job)
         if rank is None or rank in source.ranks or next(self._keys_of(rank), None) is None:
@@ -719,17 +719,17 @@ class JobOutput:
 
     @property
     def has_panes(self) -> bool:
-        """Whether reading it asks tmux."""
+        """Whether reading involves tmux."""
         return any(source.pane is not None for source in self._sources.values())
 
     @property
     def written_at(self) -> float | None:
-        """Unix seconds of the last write to a file that was seen."""
+        """Unix time of the last known write to a file."""
         files = [source.file for source in self._sources.values() if source.file is not None]
         return max((file.log.written_at for file in files), default=None)
 
     def sources_of(self, rank: int | None) -> list[Source]:
-        """What a rank writes into, or the whole job for None; most telling first."""
+        """The sources of a rank, or of the whole job for None, most informative first."""
         if rank is None:
             found = list(self._keys_of(None))
             found = found or [key for other in self._ranks() for key in self._keys_of(other)][:2]
@@ -747,7 +747,7 @@ class JobOutput:
                 yield output.key
 
     def words(self) -> str:
-        """Where the job's output goes and, if it cannot be read, why."""
+        """Where the job's output goes and, if it is unreadable, why."""
         if not self._of:
             return "not determined yet"
         first = self._ranks()[:1]
@@ -767,7 +767,7 @@ class JobOutput:
         return "unknown"
 
     def close(self) -> None:
-        """Let go of every file."""
+        """Close all files."""
         for source in self._sources.values():
             source.close()
         self._sources.clear()
@@ -782,7 +782,7 @@ def _processes(job: ForeignJob) -> tuple[tuple[int, int], ...]:
 
 
 def _writers(job: ForeignJob) -> Iterator[tuple[int | None, int]]:
-    """(rank, pid) of whoever's output counts, the launcher first."""
+    """(rank, pid) of each process whose output counts, launcher first."""
     ranks = {rank.pid for rank in job.ranks}
     for pid in (job.root_pid, *job.launcher_pids):
         if pid not in ranks:

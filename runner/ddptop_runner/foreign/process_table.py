@@ -1,11 +1,11 @@
-"""Reads facts about every process of this host, cheaply enough to repeat every two seconds.
+"""Reads facts about every process on this host, cheaply enough to repeat every two seconds.
 
-What is fixed by exec (arguments, environment, program) is kept until the process executes another
-program, which shows in the address of its environment. Threads, libraries, and sockets are read
-only of processes that may be training, and again only where something points to a change.
+Facts fixed by exec (arguments, environment, program) are cached until the process executes another
+program, which changes the address of its environment. Threads, libraries, and sockets are read only
+for processes that may be training, and again only if something suggests a change.
 
-Sockets join ranks of one job without any variable: all are connected to the port that rank 0
-listens on. The sockets of a network namespace are joined with the inodes of a process's open files.
+Sockets connect ranks of a job without any variables: all are connected to the port on which rank 0
+listens. A network namespace's sockets are matched with the inodes of a process's open files.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ from ddptop_runner.host import procs
 
 MAX_DESCRIPTORS = 1 << 16
 MAX_TABLE_BYTES = 32 << 20
-"""Of one process's open files, and of one namespace's sockets: others can make them endless."""
+"""Limit for a process's open files and a namespace's sockets, which other users can inflate."""
 READ_COST_BYTES = 512
-"""What reading a file costs, however small it is."""
+"""Cost of reading any file, however small."""
 
 _ESTABLISHED = b"01"
 _LISTEN = b"0A"
@@ -39,16 +39,16 @@ class Ports(NamedTuple):
 
     listens: frozenset[int] | None = None
     connected: frozenset[int] | None = None
-    """Remote ports of its established connections."""
+    """Remote ports of established connections."""
 
 
 SocketTable = Mapping[int, tuple[bool, int]]
-"""The TCP sockets of a network namespace by inode: (whether it listens, its local port if so, else
-the remote port of an established connection)."""
+"""The TCP sockets of a network namespace, by inode: (whether it listens, its local port if so, or
+else the remote port of an established connection)."""
 
 
 def parse_tables(*tables: bytes) -> SocketTable:
-    """The sockets in what /proc/net/tcp and tcp6 hold; lines of another shape are left out."""
+    """The sockets in the contents of /proc/net/tcp and tcp6; malformed lines are skipped."""
     found: dict[int, tuple[bool, int]] = {}
     for line in (line for table in tables for line in table.splitlines()[1:]):
         fields = line.split(None, 10)
@@ -64,7 +64,7 @@ def parse_tables(*tables: bytes) -> SocketTable:
 
 
 def ports_of(inodes: Iterable[int], table: SocketTable) -> Ports:
-    """The ports of a process that has these socket inodes open."""
+    """The ports of a process with these socket inodes open."""
     held = [table[inode] for inode in inodes if inode in table]
     return Ports(
         listens=frozenset(port for listens, port in held if listens),
@@ -73,18 +73,18 @@ def ports_of(inodes: Iterable[int], table: SocketTable) -> Ports:
 
 
 class SocketReader:
-    """Reads ports of processes; each network namespace's sockets once per `begin`."""
+    """Reads ports of processes; reads each network namespace's sockets once per `begin`."""
 
     def __init__(self, proc: Path = Path("/proc")) -> None:
         self._proc = os.fspath(proc)
         self._tables: dict[str, SocketTable] = {}
 
     def begin(self) -> None:
-        """Forget the sockets read so far: a new look begins."""
+        """Forget the sockets read so far, for a new scan."""
         self._tables.clear()
 
     def read(self, pid: int) -> tuple[Ports, int]:
-        """(its ports, unknown when it is gone or may not be looked into; bytes that it took)."""
+        """(ports, unknown if the process is gone or unreadable; bytes read)."""
         folder = f"{self._proc}/{pid}"
         read_bytes = 0
         try:
@@ -108,7 +108,7 @@ def _read_tables(folder: str) -> list[bytes]:
     for name in ("tcp", "tcp6"):
         try:
             tables.append(procs.read_up_to(f"{folder}/{name}", MAX_TABLE_BYTES, at_once=False))
-        except OSError:  # a host without IPv6 has no tcp6
+        except OSError:  # without IPv6 there is no tcp6
             continue
     return tables
 
@@ -118,7 +118,7 @@ def _socket_inodes(folder: str, names: Iterable[str]) -> list[int]:
     for name in names:
         try:
             target = os.readlink(f"{folder}/{name}")  # noqa: PTH115 - hot
-        except OSError:  # closed meanwhile
+        except OSError:  # closed since
             continue
         if target.startswith("socket:["):
             inodes.append(int(target[8:-1]))
@@ -127,27 +127,27 @@ def _socket_inodes(folder: str, names: Iterable[str]) -> list[int]:
 
 ARGV_WORDS = 1024
 ARGV_BYTES = 1 << 15
-"""Words and bytes of a command line that are kept: others can make them endless."""
+"""Words and bytes to keep of a command line, which other users can inflate."""
 ENVIRON_BYTES = 1 << 20
 MAPS_BYTES = 16 << 20
-"""65,530 mappings, as many as a process can have, of files with usual names."""
+"""Enough for 65,530 mappings, the most that a process can have, of files with usual names."""
 MAX_THREADS = 2048
 LOOK_BYTES = 64 << 20
-"""Read in one look of the processes of one user who is not the one who looks."""
+"""Read per scan for the processes of each other user."""
 PARSE_COST = 8
-"""A byte that is taken apart costs as much as so many that are only searched."""
+"""Cost of parsing a byte, relative to searching it."""
 ARGV_EVERY_S = 15.0
-"""A process can overwrite its arguments to show a title: how long that may go unseen."""
+"""A process can overwrite its arguments to show a title; how long that may go unnoticed."""
 DETAILS_EVERY_S = 30.0
-"""Threads and sockets are read again after this time although nothing points to a change."""
+"""Threads and sockets are read again after this time even if nothing suggests a change."""
 MAPS_GROWTH_BYTES = 8 << 20
-"""Address space gained or lost that makes the libraries worth another look."""
+"""Change of the address space after which libraries are read again."""
 
 DISTRIBUTED_THREADS = ("pt_gloo", "pt_nccl", "pt_tcpstore", "gloo_")
-"""How names of threads begin that only torch.distributed starts."""
+"""Prefixes of the names of threads that only torch.distributed starts."""
 
 _UNSURE = -1
-"""Stands for the address of an environment that seemed empty: in the middle of an exec it does."""
+"""The address of an environment that seemed empty, as it does in the middle of an exec."""
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 _KERNEL_THREAD = 0x00200000
 """PF_KTHREAD in the flags of /proc/<pid>/stat."""
@@ -161,7 +161,7 @@ _LIBRARIES = {
 
 @dataclass(slots=True)
 class _Stat:
-    """What /proc/<pid>/stat contains."""
+    """The contents of /proc/<pid>/stat."""
 
     comm: str
     state: str
@@ -172,16 +172,16 @@ class _Stat:
     virtual_bytes: int
     resident_pages: int
     environ_at: int
-    """Address of the environment: random for each exec; 0 without permission."""
+    """Address of the environment, random for each exec; 0 without permission."""
 
 
 @dataclass(slots=True)
 class _Known:
-    """What is kept of one process between two looks."""
+    """What is kept about one process between scans."""
 
     facts: ProcessFacts
     environ_at: int
-    """Address of the environment: another exec changes it."""
+    """Address of the environment; another exec changes it."""
     argv_due_s: float
     details_due_s: float = 0.0
     threads_then: int = -1
@@ -191,29 +191,29 @@ class _Known:
 
 
 class ProcessTable:
-    """Reads /proc, and keeps what is fixed for a process's life by (pid, start time)."""
+    """Reads /proc and caches what is fixed for a process's life, by (pid, start time)."""
 
     def __init__(
         self, proc: Path = Path("/proc"), only: Callable[[], Sequence[int]] | None = None
     ) -> None:
-        """`only` finds the processes to look at; without it, all of the host are."""
+        """`only` finds the processes to read; without it, the whole host is read."""
         self._proc = os.fspath(proc)
         self._only = only
         self._known: dict[int, _Known] = {}
         self._sockets = SocketReader(proc)
         self._spent: dict[int, int] = {}
-        """Bytes read in this look, by user."""
+        """Bytes read in this scan, by user."""
 
     def scan(self, device_pids: Collection[int] = ()) -> list[ProcessFacts]:
-        """All processes but kernel threads, by pid; never raises.
+        """All processes except kernel threads, by pid; never raises.
 
-        What there is to read of others' processes is bounded, by process and by user: where a
-        user's is used up, their new processes are reported by a later look.
+        Reading other users' processes is bounded per process and per user: once a user's budget is
+        used up, their new processes have to wait for a later scan.
 
         State, parent, and session are read each time. Threads, libraries, and sockets are read
-        only of processes that may be training: Python, rank variables in the environment, or a pid
-        in `device_pids`; of all others they are None. Sockets are read only where torch.distributed
-        is at work and no variable has the rank. A zombie keeps what was known of it.
+        only for processes that may be training: Python, rank variables in the environment, or a pid
+        in `device_pids`; for others they are None. Sockets are read only if torch.distributed is
+        at work and no variable has the rank. A zombie keeps what was known about it.
         """
         now_s = time.monotonic()
         self._sockets.begin()
@@ -223,14 +223,14 @@ class ProcessTable:
             try:
                 known = self._seen(pid, device_pids, now_s)
             except (ValueError, ArithmeticError, LookupError, RecursionError):
-                continue  # whatever one process shows, the others are reported
+                continue  # one process's data must not hide the others
             if known is not None:
                 seen[pid] = known
         self._known = seen
         return [known.facts for _, known in sorted(seen.items())]
 
     def _seen(self, pid: int, device_pids: Collection[int], now_s: float) -> _Known | None:
-        """The process as it is now; None when it is gone or has to wait for a later look."""
+        """The process's current state; None if it is gone or has to wait for a later scan."""
         stat = self._stat(pid)
         known = None if stat is None else self._current(pid, stat, now_s)
         if stat is None or known is None or _is_ended(stat, known):
@@ -243,7 +243,7 @@ class ProcessTable:
         return uid == os.geteuid() or self._spent.get(uid, 0) < LOOK_BYTES
 
     def _read(self, uid: int, path: str, limit: int, *, at_once: bool = True) -> bytes | None:
-        """Up to `limit` bytes, on this user's account; None when it is gone or may not be read."""
+        """Up to `limit` bytes, charged to this user's budget; None if gone or not permitted."""
         data = _read(path, limit, at_once=at_once)
         cost = len(data or b"") * (PARSE_COST if at_once else 1)
         self._spent[uid] = self._spent.get(uid, 0) + READ_COST_BYTES + cost
@@ -258,7 +258,7 @@ class ProcessTable:
             return []
 
     def _stat(self, pid: int) -> _Stat | None:
-        """None when it is gone, hidden or a kernel thread."""
+        """The process's stat; None if gone, hidden, or a kernel thread."""
         data = _read(f"{self._proc}/{pid}/stat", 4096)
         if not data:
             return None
@@ -282,7 +282,7 @@ class ProcessTable:
             return None
 
     def _current(self, pid: int, stat: _Stat, now_s: float) -> _Known | None:
-        """The process with its state of now; None when it went away meanwhile."""
+        """The process with its current state; None if it is gone by now."""
         known = self._known.get(pid)
         if known is None or known.facts.start_ticks != stat.start_ticks:
             return self._new(pid, stat, now_s)
@@ -306,7 +306,7 @@ class ProcessTable:
         if now_s >= known.argv_due_s and not ended and self._may_read(facts.uid):
             known.argv_due_s = now_s + ARGV_EVERY_S
             argv, uid = self._argv(pid, facts.uid), _uid(f"{self._proc}/{pid}")
-            # none has who ended since its state was read; another user who gave up being root
+            # none if it has ended since its state was read; another if it gave up being root
             known.facts = msgspec.structs.replace(
                 known.facts, argv=argv or facts.argv, uid=facts.uid if uid is None else uid
             )
@@ -323,7 +323,7 @@ class ProcessTable:
         zombie = stat.state in "ZX"
         environ = None if zombie else self._read(uid, f"{folder}/environ", ENVIRON_BYTES)
         if _uid(folder) != uid:
-            return None  # it executed another program meanwhile
+            return None  # it has executed another program since
         try:
             program = os.readlink(f"{folder}/exe").removesuffix(" (deleted)")  # noqa: PTH115
         except OSError:
@@ -342,14 +342,14 @@ class ProcessTable:
             resident_mib=_resident_mib(stat),
         )
         environ_at = _UNSURE if environ == b"" and not again else stat.environ_at
-        # spread over time, so that not all are due at once
+        # spread out, so that not all are due at once
         return _Known(facts, environ_at, argv_due_s=now_s + ARGV_EVERY_S * (0.5 + pid % 8 / 16))
 
     def _argv(self, pid: int, uid: int) -> tuple[str, ...] | None:
         data = self._read(uid, f"{self._proc}/{pid}/cmdline", ARGV_BYTES)
         if data is None:
             return None
-        # a title ends without a NUL, or in many
+        # a title ends with no NUL or with many
         words = data.rstrip(b"\0").split(b"\0", ARGV_WORDS)[:ARGV_WORDS] if data else []
         return tuple(word.decode("utf-8", "surrogateescape") for word in words)
 
@@ -396,7 +396,7 @@ class ProcessTable:
 
     def _libraries(self, pid: int, uid: int) -> frozenset[str] | None:
         maps = self._read(uid, f"{self._proc}/{pid}/maps", MAPS_BYTES, at_once=False)
-        if not maps:  # it has ended since its state was read
+        if not maps:  # ended since its state was read
             return None
         return frozenset(
             name for name, files in _LIBRARIES.items() if any(file in maps for file in files)
@@ -404,20 +404,20 @@ class ProcessTable:
 
 
 def _is_ended(stat: _Stat, known: _Known | None) -> bool:
-    """Its memory goes first, then its state changes; a second exec passes through the same."""
+    """Whether it has ended: memory goes first, then the state changes, as in a second exec."""
     has_lost = known is not None and stat.environ_at == 0 and known.environ_at != 0
     return stat.state in "ZX" or has_lost
 
 
 def is_distributed(process: ProcessFacts) -> bool:
-    """Whether its threads show that torch.distributed is at work in it."""
+    """Whether it has threads of torch.distributed."""
     return any(name.startswith(DISTRIBUTED_THREADS) for name in process.threads or ())
 
 
 def _uid(folder: str) -> int | None:
-    """The user who started the process, its words and variables; None when it is gone.
+    """The user who started the process and set its arguments; None if it is gone.
 
-    The folder belongs to the effective user, which is root for a program with the setuid bit.
+    The folder belongs to the effective user, which is root for a setuid program.
     """
     try:
         owner = os.stat(folder).st_uid  # noqa: PTH116 - hot
@@ -439,7 +439,7 @@ def _may_train(facts: ProcessFacts) -> bool:
 
 
 def _read(path: str, limit: int, *, at_once: bool = True) -> bytes | None:
-    """As `procs.read_up_to`; None when the file is gone or may not be read."""
+    """Like `procs.read_up_to`; None if the file is gone or unreadable."""
     try:
         return procs.read_up_to(path, limit, at_once=at_once)
     except OSError:

@@ -1,7 +1,7 @@
-"""Groups processes into training jobs, and names what may be one but cannot be read. Pure.
+"""Groups processes into training jobs, and lists unreadable processes that may be training. Pure.
 
-The strongest evidence goes first, and what it took is left to no weaker one: variables of the
-launchers, Lightning's children, the workers of one script, sockets, and at last single processes.
+The strongest evidence comes first, and weaker evidence only sees the processes that are left:
+variables set by launchers, Lightning's children, workers of one script, sockets, single processes.
 """
 
 from __future__ import annotations
@@ -54,27 +54,27 @@ from ddptop_runner.foreign.types import (
 from ddptop_runner.store.log_clean import sanitize
 
 MAX_ANCESTORS = 128
-"""Looked at of one process: launchers are not nested deeper, but a chain of forks may be."""
+"""Ancestors examined per process: launchers are not nested deeper, but a fork chain may be."""
 
 
 @dataclass
 class JobDraft:
-    """A job while it is put together."""
+    """A job under construction."""
 
     launcher: Launcher
     ranks: list[ForeignRank]
     """Without their helpers."""
     launchers: list[ProcessFacts] = field(default_factory=list)
-    """From the root down; empty when no launcher is there."""
+    """From the root down; empty without a launcher."""
     world_size: int | None = None
     rendezvous: str | None = None
     extras: list[ProcessFacts] = field(default_factory=list)
-    """Helpers that are no descendants of a rank."""
+    """Helpers that do not descend from a rank."""
     notes: list[str] = field(default_factory=list)
 
 
 class Tree:
-    """One user's processes by pid and by parent, without those of ddptop's own jobs."""
+    """One user's processes by pid and by parent, except those of ddptop's own jobs."""
 
     def __init__(
         self,
@@ -97,33 +97,33 @@ class Tree:
         self._device_pids = device_pids
         self._has_rank_workers: dict[int, bool] = {}
         self.members: set[int] = set()
-        """Pids of all ranks and launchers that were taken."""
+        """Pids of all ranks and launchers of jobs found so far."""
         self._above: set[int] = set()
-        """Members whose descendants belong to no other job."""
+        """Members whose descendants cannot belong to another job."""
 
     def take(self, drafts: Iterable[JobDraft]) -> None:
-        """Remember the members of these jobs, so that no other job gets them."""
+        """Reserve the members of these jobs so that no other job gets them."""
         for draft in drafts:
             inner = {rank.pid for rank in draft.ranks}
             inner.update(process.pid for process in draft.extras)
             self.members |= inner | {process.pid for process in draft.launchers}
-            if draft.launcher == "mp.spawn":  # its managers and pools are no trainings
+            if draft.launcher == "mp.spawn":  # its managers and pools are not training
                 inner.update(process.pid for process in draft.launchers)
             self._above |= inner
 
     def is_taken(self, process: ProcessFacts) -> bool:
-        """Whether it belongs to a job already, or descends from a rank of one."""
+        """Whether it already belongs to a job or descends from a rank of one."""
         if process.pid in self.members:
             return True
         return any(above.pid in self._above for above in self.ancestors(process))
 
     def children(self, pid: int) -> list[ProcessFacts]:
-        """The direct children in the order of their start."""
+        """The direct children, in order of start."""
         return self._children.get(pid, [])
 
     def descendants(self, pid: int, stop: Collection[int] = ()) -> Iterator[ProcessFacts]:
-        """All below `pid`, parents first; those in `stop` and what is below them left out."""
-        visited = {pid}  # a pid that was reused during the scan could close a circle
+        """All processes below `pid`, parents first, except those in `stop` and below."""
+        visited = {pid}  # a pid reused during the scan could close a cycle
         frontier = [pid]
         while frontier:
             below = []
@@ -136,11 +136,11 @@ class Tree:
             frontier = below
 
     def pids_below(self, pid: int) -> list[int]:
-        """Pids of the descendants that are no members of any job, in the order of their start."""
+        """Pids of the descendants that are not members of any job, in order of start."""
         return [one.pid for one in sorted(self.descendants(pid, self.members), key=start_order)]
 
     def ancestors(self, process: ProcessFacts) -> Iterator[ProcessFacts]:
-        """Parent, grandparent and so on, as far as they can be seen."""
+        """Parent, grandparent, and so on, as far as visible."""
         visited = {process.pid}
         while (parent := self._everyone.get(process.ppid)) and parent.pid not in visited:
             if parent.pid in self.own or len(visited) > MAX_ANCESTORS:
@@ -161,7 +161,7 @@ class Tree:
         evidence: RankEvidence,
         restart_count: int | None = None,
     ) -> ForeignRank:
-        """A rank that was recognized."""
+        """The rank for a recognized process."""
         return ForeignRank(
             rank=rank,
             local_rank=local_rank,
@@ -174,7 +174,7 @@ class Tree:
         )
 
     def can_be_rank(self, process: ProcessFacts) -> bool:
-        """Whether it could train at all: no launcher, shell, wrapper, tracker or tool."""
+        """Whether it could train: not a launcher, shell, wrapper, tracker, or tool."""
         if not is_python(process) and not (process.libraries or frozenset()) & FRAMEWORKS:
             return False
         if is_helper(process) or is_shell(process) or is_wrapper(process):
@@ -182,7 +182,7 @@ class Tree:
         return launcher_kind(process) is None
 
     def weight(self, process: ProcessFacts) -> tuple[bool, bool, bool, bool]:
-        """How much speaks for a process as the one that trains; compare with `max`."""
+        """Strength of the evidence that a process is the one that trains; compare with `max`."""
         return (
             process.state not in "ZX",
             is_distributed(process),
@@ -191,10 +191,10 @@ class Tree:
         )
 
     def workers(self, parent: ProcessFacts) -> list[ProcessFacts]:
-        """Children that run the parent's own program as multiprocessing starts them, oldest first.
+        """Children that multiprocessing started with the parent's program, oldest first.
 
-        Spawned ones, copies by fork, and what its fork server forked; data loader workers and
-        trackers are left out.
+        Includes spawned and forked children and those from its fork server, but not data loader
+        workers and trackers.
         """
         found = []
         for child in self.children(parent.pid):
@@ -212,7 +212,7 @@ class Tree:
 
     def has_rank_workers(self, parent: ProcessFacts) -> bool:
         """Whether its workers are the ranks: they train, and it does not."""
-        if parent.pid not in self._has_rank_workers:  # each of many children asks
+        if parent.pid not in self._has_rank_workers:  # called for each of many children
             self._has_rank_workers[parent.pid] = self._look_for_rank_workers(parent)
         return self._has_rank_workers[parent.pid]
 
@@ -228,15 +228,15 @@ class Tree:
     def launch_chain(
         self, first_rank: ProcessFacts, any_program: bool = False
     ) -> list[ProcessFacts]:
-        """The same user's launchers, runners and shells above a rank, from the topmost down.
+        """The same user's launchers, runners, and shells above a rank, from the top down.
 
         Args:
             first_rank: where to start.
-            any_program: whether a Python program that is no known launcher counts as one: those
-                who use torch elastic or `subprocess` themselves.
+            any_program: whether a Python program that is not a known launcher counts as one, as
+                some use torch elastic or `subprocess` themselves.
         """
         chain: list[ProcessFacts] = []
-        certain = 0  # so many of them are launchers, or lead to one
+        certain = 0  # the number of those that are launchers or lead to one
         for process in self.ancestors(first_rank):
             kind = launcher_kind(process)
             if kind == "srun" and certain:
@@ -260,19 +260,19 @@ class Tree:
 
 
 def start_order(process: ProcessFacts) -> tuple[int, int]:
-    """Sorts processes by their start."""
+    """Sort key: the start of a process."""
     return (process.start_ticks, process.pid)
 
 
 def is_copy(child: ProcessFacts, parent: ProcessFacts) -> bool:
-    """Whether the child was forked from the parent and executed nothing else."""
+    """Whether the child was forked from the parent and did not execute another program."""
     return bool(child.argv) and child.argv == parent.argv and child.program == parent.program
 
 
 NO_LAUNCHER = "its launcher has exited: the ranks keep running unsupervised"
 
 MAX_NAMED = 16
-"""At most this many ranks without a process are listed."""
+"""Most ranks without a process to list."""
 
 _STARTED_BY: dict[Scheme, Launcher] = {
     "elastic": "torchrun",
@@ -286,26 +286,26 @@ _STARTED_BY: dict[Scheme, Launcher] = {
     "tf_config": "MirroredStrategy",
 }
 _HAS_LAUNCHER: frozenset[Scheme] = frozenset({"elastic", "horovod", "deepspeed", "mpi", "pmi"})
-"""Schemes whose ranks descend from a launcher on their own host."""
+"""Schemes whose ranks descend from a launcher on the same host."""
 
 
 @dataclass(frozen=True)
 class _Claimed:
-    """A process that can be a rank, and what its environment says."""
+    """A process that can be a rank, and its environment's claim."""
 
     process: ProcessFacts
     claim: Claim
 
 
 def jobs_by_environment(tree: Tree) -> list[JobDraft]:
-    """Jobs of every scheme but Lightning's, which leaves its first rank without variables."""
+    """Jobs of every scheme except Lightning's, which sets no variables for its first rank."""
     groups: dict[tuple[object, ...], list[_Claimed]] = defaultdict(list)
     for process in tree.by_pid.values():
         claim = claim_of(process)
         if claim is None or claim.scheme == "lightning" or not tree.can_be_rank(process):
             continue
         if claim.scheme == "manual" and _leads_ranks(tree, process):
-            continue  # the variables are its host's; its workers are the ranks
+            continue  # its variables are the host's; its workers are the ranks
         anchor = claim.job or (_launcher_pid(tree, process),)
         groups[claim.scheme, anchor].append(_Claimed(process, claim))
     drafts = []
@@ -318,18 +318,18 @@ def jobs_by_environment(tree: Tree) -> list[JobDraft]:
 
 
 def _leads_ranks(tree: Tree, process: ProcessFacts) -> bool:
-    """Whether this process, or one above it, starts ranks as its workers."""
+    """Whether this process or an ancestor starts ranks as its workers."""
     return any(tree.has_rank_workers(one) for one in (process, *tree.ancestors(process)))
 
 
 def _launcher_pid(tree: Tree, process: ProcessFacts) -> int:
-    """The launcher above, or what else ranks of one job have in common."""
+    """The launcher above, or whatever else the ranks of one job have in common."""
     above = (one.pid for one in tree.ancestors(process) if launcher_kind(one) is not None)
     return next(above, process.session)
 
 
 def _first_of_each_chain(tree: Tree, group: Iterable[_Claimed]) -> list[_Claimed]:
-    """Without those below a process of the same rank, who have only inherited its variables."""
+    """The group without descendants of the same rank, which only inherited its variables."""
     ranks = {one.process.pid: one.claim.rank for one in group}
     return [
         one
@@ -339,9 +339,9 @@ def _first_of_each_chain(tree: Tree, group: Iterable[_Claimed]) -> list[_Claimed
 
 
 def _parts(tree: Tree, tops: Sequence[_Claimed]) -> list[dict[int, list[_Claimed]]]:
-    """The claims by rank; several parts where two launchers started the same rank.
+    """The claims by rank, in several parts if two launchers started the same rank.
 
-    Several agents of one job have different ranks. The same rank under two launchers is two jobs of
+    Agents of one job have different ranks. The same rank under two launchers means two jobs with
     the same address, as in two containers.
     """
     by_root: dict[int, dict[int, list[_Claimed]]] = defaultdict(lambda: defaultdict(list))
@@ -365,7 +365,7 @@ def _draft(tree: Tree, by_rank: dict[int, list[_Claimed]]) -> JobDraft | None:
     ]
     claim = chosen[0].claim
     if claim.scheme == "slurm" and not claim.job[1] and len(chosen) == 1:
-        return None  # the variables are the batch script's: nobody started a second process
+        return None  # the variables are the batch script's: it started no second process
     any_program = claim.scheme == "elastic" or (claim.scheme == "manual" and len(chosen) > 1)
     launchers, without = _launchers(tree, chosen, any_program)
     draft = JobDraft(
@@ -400,7 +400,9 @@ def _draft(tree: Tree, by_rank: dict[int, list[_Claimed]]) -> JobDraft | None:
         draft.notes.append(f"ddptop job {sanitize(name[:80])} {where}")
         known = {one.pid for one in (*launchers, *(claimed.process for claimed in chosen))}
         below = [one for above in launchers for one in tree.children(above.pid)]
-        draft.extras += [one for one in below if one.pid not in known]  # the one that forks ranks
+        draft.extras += [
+            one for one in below if one.pid not in known
+        ]  # the process that forks ranks
     draft.notes += _missing(chosen)
     return draft
 
@@ -408,7 +410,7 @@ def _draft(tree: Tree, by_rank: dict[int, list[_Claimed]]) -> JobDraft | None:
 def _launchers(
     tree: Tree, chosen: Sequence[_Claimed], any_program: bool
 ) -> tuple[list[ProcessFacts], list[_Claimed]]:
-    """All launchers above the ranks, that of the lowest rank first, and the ranks without one."""
+    """(launchers above the ranks, the lowest rank's first; the ranks without a launcher)."""
     found: dict[int, ProcessFacts] = {}
     without = []
     for one in chosen:
@@ -424,7 +426,7 @@ def _launchers(
 
 
 def _guards(tree: Tree, rank: ProcessFacts, job_id: str) -> list[ProcessFacts]:
-    """Guardian, supervisor and agent of a ddptop job, from the guardian down."""
+    """Guardian, supervisor, and agent of a ddptop job, from the guardian down."""
     chain = []
     for process in tree.ancestors(rank):
         if process.uid != rank.uid or (process.environ or {}).get("DDPTOP_JOB_ID") != job_id:
@@ -445,7 +447,7 @@ def _launcher_name(first: _Claimed, launchers: Sequence[ProcessFacts]) -> Launch
     if scheme == "elastic":
         if kinds:
             return next((kind for kind in reversed(kinds) if kind != "srun"), "torchrun")
-        # an accelerate that is gone left its settings; with torchrun there they prove nothing
+        # an ended accelerate leaves its settings; if torchrun is there, they prove nothing
         return "accelerate" if "ACCELERATE_MIXED_PRECISION" in environ else "torchrun"
     if scheme == "manual" and kinds:
         return kinds[-1]
@@ -460,7 +462,7 @@ def _partly_gone(without: Sequence[_Claimed]) -> str:
 
 
 def _missing(chosen: Sequence[_Claimed]) -> list[str]:
-    """Ranks that should be on this host, and that have no process."""
+    """Ranks that should be on this host but have no process."""
     local = chosen[0].claim.local_world_size
     if local is None or any(one.claim.local_world_size != local for one in chosen):
         return []
@@ -476,7 +478,7 @@ def _missing(chosen: Sequence[_Claimed]) -> list[str]:
 
 
 def lightning_jobs(tree: Tree) -> list[JobDraft]:
-    """Lightning's: rank 0 is the script that the person started, and parent of the other ranks."""
+    """Lightning's jobs: rank 0 is the user's script and the parent of the other ranks."""
     groups: dict[tuple[str, ...], list[_Claimed]] = defaultdict(list)
     for process in tree.by_pid.values():
         claim = None if process.pid in tree.members else claim_of(process)
@@ -488,7 +490,7 @@ def lightning_jobs(tree: Tree) -> list[JobDraft]:
     for group in groups.values():
         ranks = _lightning_ranks(tree, _first_of_each_chain(tree, group))
         if all(rank.local_rank == 0 for rank in ranks):
-            continue  # one process with a few variables set
+            continue  # a single process with a few variables set
         claim = group[0].claim
         draft = JobDraft(
             launcher="lightning",
@@ -504,7 +506,7 @@ def lightning_jobs(tree: Tree) -> list[JobDraft]:
 
 
 def _lightning_ranks(tree: Tree, tops: Sequence[_Claimed]) -> list[ForeignRank]:
-    """The children with variables, and their parents as the first rank of each host."""
+    """The children with variables, and their parents as the first rank on each host."""
     found: dict[int, ForeignRank] = {}
     per_host = 1 + max((one.claim.local_rank for one in tops), default=0)
     parents = (tree.by_pid.get(one.process.ppid) for one in tops)
@@ -531,13 +533,13 @@ def _lightning_ranks(tree: Tree, tops: Sequence[_Claimed]) -> list[ForeignRank]:
 BY_ORDER = "ranks are numbered in start order: the actual rank numbers are not visible"
 NO_SCRIPT = "the script that started them has exited: the ranks keep running unsupervised"
 TOGETHER_TICKS = 1000
-"""Ranks are started in one loop: a worker that comes later than this is none."""
+"""Ranks are started in one loop, so a worker that starts later than this is not one."""
 
 _STORE_THREAD = "pt_tcpstore"
 
 
 def jobs_by_workers(tree: Tree) -> list[JobDraft]:
-    """Jobs of mp.spawn and its like; those of several hosts' scripts on this host are joined."""
+    """Jobs of mp.spawn and the like; scripts for several nodes on this host are joined."""
     drafts: list[JobDraft] = []
     for parent in tree.by_pid.values():
         if parent.environ is None or not tree.children(parent.pid):
@@ -577,11 +579,11 @@ def _draft_of_workers(tree: Tree, parent: ProcessFacts) -> JobDraft:
 
 
 def ranks_among(tree: Tree, workers: Sequence[ProcessFacts]) -> list[ProcessFacts]:
-    """Those of a script's workers that are its ranks, in the order of their start.
+    """Those of a script's workers that are its ranks, in order of start.
 
-    The first one at work, or the one that owns the store, is the first rank: what was started
-    before is a manager or the like. Whoever was started right after a rank is one too, although it
-    may not be at work yet.
+    The first worker that trains or owns the store is the first rank; anything before it is a
+    manager or the like. Workers that start right after a rank are ranks too, even if not training
+    yet.
     """
     at_work = [bool(is_distributed(one) or tree.devices(one)) for one in workers]
     owner = next((i for i, one in enumerate(workers) if _owns_store(one)), None)
@@ -601,13 +603,13 @@ def _owns_store(process: ProcessFacts) -> bool:
 
 
 def _place(parent: ProcessFacts) -> tuple[int | None, int | None]:
-    """(which host this is, how many hosts) as arguments or environment say."""
+    """(this host's number, number of hosts) from the arguments or environment."""
     target = python_target(parent.argv)
     args = () if target is None else target.args
     nodes = option_number(args, "--nnodes", "--num-nodes", "--nodes", "--num-machines")
     node = option_number(args, "--node-rank", "--machine-rank", "--nr", "-nr", "--node-id")
     if node is None:
-        rank = option_number(args, "--rank")  # of the host, where the script counts hosts
+        rank = option_number(args, "--rank")  # the host's, if the script counts hosts
         hosts = option_number(args, "--world-size")
         if rank is not None and hosts is not None and rank < hosts:
             return rank, hosts
@@ -619,23 +621,23 @@ def _place(parent: ProcessFacts) -> tuple[int | None, int | None]:
 
 
 def _are_one(tree: Tree, one: JobDraft, other: JobDraft) -> bool:
-    """Whether two scripts' workers are ranks of one job: connected, and of different numbers."""
+    """Whether two scripts' workers are ranks of one job: connected, with different numbers."""
     if {rank.rank for rank in one.ranks} & {rank.rank for rank in other.ranks}:
         return False
     return _connects(tree, one, other) or _connects(tree, other, one)
 
 
 def _connects(tree: Tree, one: JobDraft, other: JobDraft) -> bool:
-    """Whether a rank is connected to a port on which one of the others listens."""
+    """Whether a rank of one is connected to a port on which a rank of the other listens."""
     connected = {port for rank in one.ranks for port in tree.by_pid[rank.pid].connected or ()}
     listens = {port for rank in other.ranks for port in tree.by_pid[rank.pid].listens or ()}
     return not connected.isdisjoint(listens)
 
 
 def jobs_by_sockets(tree: Tree) -> list[JobDraft]:
-    """Jobs of processes that were started one by one without any variable.
+    """Jobs whose processes were started one by one without any variables.
 
-    All ranks are connected to the port of the first one's store.
+    All ranks are connected to the port of the first rank's store.
     """
     by_port: dict[int, list[ProcessFacts]] = defaultdict(list)
     for process in tree.by_pid.values():
@@ -653,7 +655,7 @@ def jobs_by_sockets(tree: Tree) -> list[JobDraft]:
 
 
 def _draft_of_connected(tree: Tree, group: Sequence[ProcessFacts]) -> JobDraft:
-    """Ranks by their arguments; else the store's owner first, then by start."""
+    """The job, with ranks from the arguments, or else the store's owner first, then by start."""
     options = [_rank_argument(process) for process in group]
     if None not in options and len(set(options)) == len(group):
         numbered = [
@@ -700,7 +702,7 @@ NOT_READABLE = (
 
 
 def single_jobs(tree: Tree) -> list[JobDraft]:
-    """A job for each process that trains by itself, and belongs to no other job."""
+    """A job for each process that trains by itself and belongs to no other job."""
     candidates = {
         process.pid: process
         for process in tree.by_pid.values()
@@ -720,26 +722,26 @@ def single_jobs(tree: Tree) -> list[JobDraft]:
             chain = [*tree.launch_chain(process), process]
             drafts.append(_single(tree, holders[0], chain))
             covered.add(process.pid)
-        # else it starts trainings of other scripts, as a sweep does: those are the jobs
+        # else it starts training with other scripts, as a sweep does: those are the jobs
     return drafts
 
 
 def _may_be_single(tree: Tree, process: ProcessFacts) -> bool:
     if process.state in "ZX" or process.environ is None or not tree.can_be_rank(process):
-        return False  # without its environment it may as well be one of many ranks
+        return False  # without its environment, it may also be one of many ranks
     if tree.devices(process):
         return True
     return bool(FRAMEWORKS & (process.libraries or frozenset())) and not is_kernel(process)
 
 
 def _runs_the_same(tree: Tree, worker: ProcessFacts, parent: ProcessFacts) -> bool:
-    """Whether `worker` is one that multiprocessing started for `parent`."""
+    """Whether multiprocessing started `worker` for `parent`."""
     return any(worker.pid == one.pid for one in tree.workers(parent)) or is_copy(worker, parent)
 
 
 def _single(tree: Tree, process: ProcessFacts, chain: Sequence[ProcessFacts]) -> JobDraft:
     launcher, notes = _kind(tree, process, chain)
-    # a batch script's shell and the daemon above it are not the training's
+    # a batch script's shell and the daemon above it are not part of the training
     batch = [index for index, one in enumerate(chain) if launcher_kind(one) == "srun"]
     below = chain[batch[-1] + 1 :] if batch else chain
     launchers = [one for one in below if is_wrapper(one) or is_python(one) or launcher_kind(one)]
@@ -778,7 +780,7 @@ def _has_tensorflow_threads(process: ProcessFacts) -> bool:
 
 
 def launchers_without_ranks(tree: Tree) -> list[JobDraft]:
-    """A job for each launcher that is starting, or between two attempts: it has no rank now."""
+    """A job for each launcher without ranks: it is starting or between attempts."""
     waiting = {
         process.pid: process
         for process in tree.by_pid.values()
@@ -808,7 +810,7 @@ def _launches_training(process: ProcessFacts) -> bool:
 
 
 def pinned_jobs(tree: Tree, pinned: Collection[int]) -> list[JobDraft]:
-    """A job for each of these processes that belongs to none."""
+    """A job for each of these processes that has none."""
     drafts = []
     for pid in sorted(pinned):
         process = tree.by_pid.get(pid)
@@ -825,10 +827,10 @@ def pinned_jobs(tree: Tree, pinned: Collection[int]) -> list[JobDraft]:
 
 
 FIRST_PERSON_UID = 1000
-"""Below are the machine's own services, but for root."""
+"""Lower uids, except root, belong to system services."""
 
 SMALLEST_MIB = 128
-"""A process that has loaded a framework takes more."""
+"""A process that has loaded a framework uses more."""
 
 _SYSTEM_FOLDERS = ("/usr/", "/bin/", "/sbin/", "/lib/", "/snap/", "/opt/")
 
@@ -839,7 +841,7 @@ HIDDEN = (
 
 
 def _find_unreadable(tree: Tree, reason: str, user: str) -> list[Unreadable]:
-    """Those of no job whose environment is hidden. All jobs are taken from the tree."""
+    """Processes outside of all jobs whose environment is hidden; call it after finding all jobs."""
     candidates = [
         process
         for process in tree.by_pid.values()
@@ -850,7 +852,7 @@ def _find_unreadable(tree: Tree, reason: str, user: str) -> list[Unreadable]:
     ]
     chosen = {process.pid: process for process in candidates if tree.devices(process)}
     covered = {above.pid for process in chosen.values() for above in tree.ancestors(process)}
-    for process in candidates:  # of the others the topmost: its workers add nothing
+    for process in candidates:  # only the topmost: its workers add nothing
         above = {one.pid for one in tree.ancestors(process)}
         if process.pid not in covered and not above & chosen.keys():
             chosen[process.pid] = process
@@ -881,7 +883,7 @@ def _may_train(tree: Tree, process: ProcessFacts) -> bool:
     if tree.devices(process):
         return True
     if (kind := launcher_kind(process)) is not None:
-        # else its ranks are named; srun starts anything
+        # otherwise its ranks are listed; srun starts anything
         return kind != "srun" and not tree.children(process.pid)
     if not is_python(process):
         return False
@@ -911,20 +913,19 @@ def find_jobs(
     uid: int = 0,
     user_of: Callable[[int], str] = user_name,
 ) -> tuple[list[ForeignJob], list[Unreadable]]:
-    """The foreign jobs, newest first, and the processes that may be training but cannot be read.
+    """(foreign jobs, newest first; processes that may be training but cannot be read).
 
-    Each user's processes are looked at by themselves: another user's join no job, and whatever they
-    show, they hide none.
+    Each user's processes are examined separately: they cannot join or hide another user's jobs.
 
     Args:
         facts: every process of the host.
-        device_pids: UUIDs of the devices that a pid holds, by NVML.
-        own_pids: processes of ddptop's own jobs, left out with their descendants.
-        boot_unix_s: when the host was started, in seconds since 1970.
+        device_pids: UUIDs of the devices that a pid holds, according to NVML.
+        own_pids: processes of ddptop's own jobs, excluded with their descendants.
+        boot_unix_s: Unix time of the host's boot.
         ticks_per_s: the unit of `start_ticks`.
-        pinned: processes that are a job because the user named them.
-        uid: of the user who looks; it decides which permission would help.
-        user_of: the name of a uid.
+        pinned: processes that are jobs because the user named them.
+        uid: the viewer's; it decides which permission would help.
+        user_of: returns the name of a uid.
     """
     everyone = {process.pid: process for process in facts}
     jobs: list[ForeignJob] = []
@@ -977,11 +978,13 @@ def _jobs(
     below: dict[int, list[int]] = {}
     for draft in drafts:
         root = _root(tree, draft)
-        if draft.ranks and root.pid in roots:  # one program started several jobs
+        if draft.ranks and root.pid in roots:  # a program that started several jobs
             root = tree.by_pid[draft.ranks[0].pid]
         roots.add(root.pid)
         for one in (*draft.launchers, *draft.extras):
-            if one.pid not in below and not is_wrapper(one):  # once, however many jobs it starts
+            if one.pid not in below and not is_wrapper(
+                one
+            ):  # only once for all jobs that it starts
                 below[one.pid] = tree.pids_below(one.pid)
         started_at = utc_from_unix(boot_unix_s + root.start_ticks / ticks_per_s)
         jobs.append(_finish(tree, draft, root, below, started_at, user))
@@ -989,7 +992,7 @@ def _jobs(
 
 
 def _root(tree: Tree, draft: JobDraft) -> ProcessFacts:
-    """The topmost launcher that is more than a wrapper; without one the first rank."""
+    """The topmost launcher that is not a wrapper, or else the first rank."""
     real = (one for one in draft.launchers if not is_wrapper(one) and not is_shell(one))
     return next(real, None) or tree.by_pid[draft.ranks[0].pid]
 
@@ -1012,8 +1015,8 @@ def _finish(
     for pid in [*launchers, *loose]:
         loose.update(below.get(pid, ()))
     first = tree.by_pid[ranks[0].pid] if ranks else root
-    named_by = root if draft.launcher == "mp.spawn" else first  # a worker runs its parent's script
-    typed = first if draft.launcher == "ddptop" else root  # its guardian was typed by nobody
+    named_by = root if draft.launcher == "mp.spawn" else first  # workers run the parent's script
+    typed = first if draft.launcher == "ddptop" else root  # no one typed its guardian's command
     return ForeignJob(
         name=f"{stem_of(named_by)}:{root.pid}",
         launcher=draft.launcher,

@@ -1,4 +1,4 @@
-"""Types of foreign processes, the jobs that they form, and how viewers see a job."""
+"""Types for foreign processes, the jobs that they form, and a viewer's view of a job."""
 
 from __future__ import annotations
 
@@ -25,42 +25,42 @@ Launcher = Literal[
     "ddptop",
     "python",
 ]
-"""Who started the ranks. `DataParallel`: one process on several devices; `ddptop`: a ddptop job of
-another user or state folder; `python`: no launcher, so one process, or ranks that were started one
-by one. May grow."""
+"""What started the ranks. `DataParallel`: one process on several devices; `ddptop`: a ddptop job of
+another user or state folder; `python`: no launcher, so one process or ranks started one by one. May
+grow."""
 
 RankEvidence = Literal["environment", "arguments", "start order", "device", "sockets", "single"]
-"""What a rank's number was read from, strongest first."""
+"""The source of a rank's number, strongest first."""
 
 
 class ProcessFacts(msgspec.Struct, frozen=True):
-    """One process as /proc shows it; None is what this user may not read."""
+    """One process as /proc shows it; None marks what this user may not read."""
 
     pid: int
     start_ticks: int
-    """Field 22 of /proc/<pid>/stat; with the pid it names the process."""
+    """Field 22 of /proc/<pid>/stat; identifies the process together with the pid."""
     ppid: int
     state: str
-    """R, S, D, T, Z ... as in ps(1)."""
+    """R, S, D, T, Z, and so on, as in ps(1)."""
     session: int
     uid: int
     comm: str
-    """The process's own short name, which a thread can set: `pt_data_worker`."""
+    """The process's short name, which a thread can set, such as `pt_data_worker`."""
     argv: tuple[str, ...]
     environ: Mapping[str, str] | None = None
     """Only the variables of ranks and devices; None without permission."""
     threads: frozenset[str] | None = None
-    """Names of its threads; None without permission or where it was not worth looking."""
+    """Names of its threads; None without permission or if there was no reason to look."""
     libraries: frozenset[str] | None = None
-    """Which of torch, tensorflow, jax and cuda it has mapped; None as above."""
+    """Which of torch, tensorflow, jax, and cuda it has mapped; None as above."""
     listens: frozenset[int] | None = None
-    """TCP ports that it listens on; None as above."""
+    """TCP ports on which it listens; None as above."""
     connected: frozenset[int] | None = None
     """Remote TCP ports of its established connections; None as above."""
     program: str | None = None
-    """Base name of the file that it executes, whatever it calls itself; None as above."""
+    """Base name of its executable, regardless of its title; None as above."""
     resident_mib: int | None = None
-    """Resident memory, rounded down to a power of two: its size matters, not its changes."""
+    """Resident memory rounded down to a power of two, since only its magnitude matters."""
 
 
 class ForeignRank(msgspec.Struct, frozen=True):
@@ -72,16 +72,16 @@ class ForeignRank(msgspec.Struct, frozen=True):
     start_ticks: int
     evidence: RankEvidence
     devices: tuple[str, ...] = ()
-    """UUIDs of the devices that it holds, by NVML."""
+    """UUIDs of the devices that it holds, according to NVML."""
     visible_devices: str | None = None
-    """Its CUDA_VISIBLE_DEVICES; None when unset or not readable."""
+    """Its CUDA_VISIBLE_DEVICES; None if unset or unreadable."""
     helpers: tuple[int, ...] = ()
-    """Pids of its data loader workers and the like, which are no ranks."""
+    """Pids of its data loader workers and the like, which are not ranks."""
     restart_count: int | None = None
 
 
 class ForeignJob(msgspec.Struct, frozen=True):
-    """A training that ddptop did not start, as far as this host has it."""
+    """Training that ddptop did not start: the part on this host."""
 
     name: str
     """`<script>:<pid>`, unique on this host."""
@@ -92,20 +92,20 @@ class ForeignJob(msgspec.Struct, frozen=True):
     uid: int
     user: str
     command: str
-    """What the user typed, as far as /proc shows it, on one line."""
+    """What the user typed, as far as /proc shows, on one line."""
     started_at: dt.datetime
     world_size: int | None
-    """Of all hosts; None if unknown."""
+    """On all hosts; None if unknown."""
     ranks: tuple[ForeignRank, ...]
     """In order of rank."""
     launcher_pids: tuple[int, ...] = ()
-    """Agents, shells and runners between the person and the ranks, the root included."""
+    """Agents, shells, and runners between the user and the ranks, including the root."""
     helper_pids: tuple[int, ...] = ()
-    """False ranks that belong to none in particular: resource trackers and the like."""
+    """Helpers that belong to no particular rank, such as resource trackers."""
     rendezvous: str | None = None
     """`MASTER_ADDR:MASTER_PORT`; None if unknown."""
     notes: tuple[str, ...] = ()
-    """What could not be seen, and what follows from it, in words."""
+    """What could not be read and the consequences, in words."""
 
     @property
     def pids(self) -> tuple[int, ...]:
@@ -115,7 +115,7 @@ class ForeignJob(msgspec.Struct, frozen=True):
 
 
 class Unreadable(msgspec.Struct, frozen=True):
-    """A process that may be training, and that this user may not look into."""
+    """A process that may be training but that this user may not inspect."""
 
     pid: int
     user: str | None
@@ -132,13 +132,13 @@ class Census(msgspec.Struct, frozen=True):
     """Newest first."""
     unreadable: tuple[Unreadable, ...] = ()
     facts: Mapping[int, ProcessFacts] = msgspec.field(default_factory=dict)
-    """Of every process that belongs to a job, by pid."""
+    """By pid, for every process that belongs to a job."""
 
 
 def in_turn(jobs: Iterable[ForeignJob], uid: int) -> list[ForeignJob]:
-    """This user's own jobs, then the first of each other user, the second of each, and so on.
+    """This user's jobs, then the first of each other user's, the second of each, and so on.
 
-    For a list that is cut: however many one user has, everybody's first ones are in it.
+    For truncated lists: they contain everyone's first jobs, however many one user has.
     """
     counts: dict[int, int] = {}
     places: list[tuple[int, ForeignJob]] = []
@@ -149,18 +149,18 @@ def in_turn(jobs: Iterable[ForeignJob], uid: int) -> list[ForeignJob]:
 
 
 class ForeignView(msgspec.Struct, frozen=True):
-    """One foreign job at the moment it was looked at. See `registry.AnyJob`."""
+    """One foreign job at the time of a scan. See `registry.AnyJob`."""
 
     foreign: ForeignJob
     snapshot: NodeSnapshot
-    """Made by the viewer itself: ddptop keeps no file of a foreign job."""
+    """Made by the viewer, because ddptop keeps no files for foreign jobs."""
     read_at: dt.datetime
     output: str | None = None
-    """Where its output goes, and why it cannot be read where it cannot."""
+    """Where its output goes and, if it is unreadable, why."""
     ended_by: str | None = None
-    """The signal that this viewer sent it last before it was gone; None when it sent none."""
+    """The last signal that this viewer sent before the job ended; None if none."""
     stopping: str | None = None
-    """Which signals this viewer is sending to it, and when, in words; None while it sends none."""
+    """Which signals this viewer is sending, and when, in words; None while it sends none."""
 
     guarded = None
     on_other_host = False
@@ -173,12 +173,12 @@ class ForeignView(msgspec.Struct, frozen=True):
 
     @property
     def user(self) -> str:
-        """Who runs it."""
+        """The user who runs it."""
         return self.foreign.user
 
     @property
     def state(self) -> JobState:
-        """`running` while a rank is alive; `lost` once all are gone, exit status unknown."""
+        """`running` while a rank is alive; `lost` once all are gone, with unknown exit status."""
         return self.snapshot.state
 
     @property
@@ -188,7 +188,7 @@ class ForeignView(msgspec.Struct, frozen=True):
 
     @property
     def ended_at(self) -> dt.datetime | None:
-        """When its last rank was found gone."""
+        """When its last rank was found to be gone."""
         return self.snapshot.ended_at
 
     @property
@@ -208,10 +208,10 @@ class ForeignView(msgspec.Struct, frozen=True):
 
     @property
     def command(self) -> str:
-        """What the user typed, as far as /proc shows it."""
+        """What the user typed, as far as /proc shows."""
         return self.foreign.command
 
     @property
     def launcher(self) -> str:
-        """Who started the ranks."""
+        """What started the ranks."""
         return self.foreign.launcher

@@ -1,7 +1,7 @@
-"""Watches foreign jobs over time and produces views for every screen.
+"""Watches foreign jobs over time and produces views for all screens.
 
-This joins what the modules below read and decide with what the earlier looks saw. Memory is bounded
-however long it watches.
+Combines the current scan with the results of earlier ones. Memory use is bounded, however long it
+watches.
 """
 
 from __future__ import annotations
@@ -32,37 +32,37 @@ from ddptop_runner.model.snapshot import Event, GpuSample, NodeSnapshot
 from ddptop_runner.store.history_reader import Series
 
 SEEN_BUDGET_BYTES = 48 * 1024
-"""Read in one look of all jobs together that are not followed."""
+"""Read per scan for all jobs together that are not followed."""
 MAX_JOBS = 512
-"""Of all users; the looker's own come first, then each other user's in turn."""
+"""Limit for all users; the viewer's jobs come first, then each other user's in turn."""
 PANES_EVERY_S = 5.0
-"""How long a list of panes holds."""
+"""How long a list of panes is valid."""
 MAX_JOBS_ONCE = 16
-"""Whose output a command that scans once reads."""
+"""Number of jobs whose output is read by a command that scans once."""
 
 
 Mark = Sequence[tuple[Source, int]]
-"""How far an output was read: what it goes to, and how many lines had come there."""
+"""How far an output was read: its sources, each with a number of lines."""
 
 
 @dataclass(frozen=True)
 class NewLines:
-    """What an output has had to say since a mark."""
+    """What was written to an output since a mark."""
 
     lines: tuple[str, ...] = ()
-    """Clean of control sequences."""
+    """Without control sequences."""
     partial: str = ""
-    """The line that has not ended yet, such as a progress bar."""
+    """The unfinished last line, such as a progress bar."""
     anew: bool = False
-    """Whether these are the first lines: what was shown before belongs to something else."""
+    """Whether these are the first lines: anything shown before is unrelated."""
     mark: Mark = ()
 
 
 class ForeignBook:
-    """The foreign jobs of this host, look by look. Used by one thread."""
+    """The foreign jobs of this host, scan by scan. Used by one thread."""
 
     def __init__(self, clock: Callable[[], float] = boottime_s) -> None:
-        """`clock` gives seconds and only goes forward."""
+        """`clock` returns seconds and is monotonic."""
         self._clock = clock
         self._records: dict[str, JobRecord] = {}
         self._states = StateWatch()
@@ -70,7 +70,7 @@ class ForeignBook:
         self._turn = 0
         self._panes: dict[tuple[str, ...], tuple[float, dict[str, Pane]]] = {}
         self.left_out: tuple[Unreadable, ...] = ()
-        """Each user of whom more jobs are there than are shown."""
+        """An entry for each user with more jobs than are shown."""
 
     def look(
         self,
@@ -83,12 +83,12 @@ class ForeignBook:
         """All foreign jobs as views, newest first.
 
         Args:
-            census: the processes as they are now.
-            gpus: the devices as sampled last; [] where there are none.
+            census: the latest.
+            gpus: the latest device samples; [] without devices.
             now: the wall clock.
-            follow: the job to follow closely: its output is read at every look, and it stays in
-                the list as `lost`, with `ended_at`, once its processes are gone. The others'
-                outputs are read within a small budget, and their panes seldom.
+            follow: the job to follow closely: its output is read in each scan, and it stays in
+                the list as `lost`, with `ended_at`, once its processes are gone. Other jobs'
+                output is read within a small budget, and their panes rarely.
         """
         now_s = self._clock()
         self._follow(follow)
@@ -107,26 +107,26 @@ class ForeignBook:
         return sorted(views, key=lambda view: view.created_at, reverse=True)
 
     def chart(self, job: str, since_s: float, until_s: float, columns: int) -> dict[int, Series]:
-        """Losses by rank, at most `columns` points each, as `HistoryReader.rank_series` has them.
+        """Losses by rank, at most `columns` points each, like `HistoryReader.rank_series`.
 
-        Only what was written while it was watched: of older lines nobody knows when.
+        Includes only losses written while the job was watched; the time of older lines is unknown.
 
         Args:
-            job: its name; one that is not known has no series.
-            since_s: unix seconds; 0 is the first that was seen.
-            until_s: unix seconds, included.
+            job: its name; an unknown job has no series.
+            since_s: Unix time; 0 means the first value.
+            until_s: Unix time, inclusive.
             columns: 2 or more.
         """
         record = self._records.get(job)
         return {} if record is None else record.losses.series(since_s, until_s, columns)
 
     def scalars(self, job: str, since_s: float, until_s: float, columns: int) -> dict[str, Series]:
-        """What else it prints or logs by name; see `chart`. Of all its ranks together."""
+        """Other named values that it prints or logs, over all ranks; see `chart`."""
         record = self._records.get(job)
         return {} if record is None else record.scalars.series(since_s, until_s, columns)
 
     def span(self, job: str) -> tuple[float, float] | None:
-        """Unix seconds of the first and the last loss or scalar seen, or None without any."""
+        """Unix times of the first and last loss or scalar seen; None without any."""
         record = self._records.get(job)
         spans = [] if record is None else [record.losses.span(), record.scalars.span()]
         known = [span for span in spans if span is not None]
@@ -138,13 +138,13 @@ class ForeignBook:
         return [] if record is None else list(reversed(record.events))
 
     def lines(self, job: str, rank: int | None = None, since: Mark = ()) -> NewLines:
-        """What is new in an output since a mark; without one, the last lines it has.
+        """New lines of an output since a mark; without one, its last lines.
 
         Args:
-            job: its name; only the job that is followed keeps lines.
-            rank: whose output; None is the whole job's. A rank without an output of its own has
-                the job's.
-            since: as the last answer for this output had it.
+            job: its name; only the followed job keeps lines.
+            rank: whose output; None for the whole job's. A rank without its own output has the
+                job's.
+            since: the mark in the previous result for this output.
         """
         record = self._records.get(job)
         if record is None:
@@ -160,12 +160,12 @@ class ForeignBook:
         return NewLines(tuple(new), partial, anew, mark)
 
     def close(self) -> None:
-        """Let go of every open file."""
+        """Close all files."""
         for record in self._records.values():
             record.close()
         self._records.clear()
 
-    # -- one look ------------------------------------------------------------------------------
+    # -- one scan ------------------------------------------------------------------------------
 
     def _follow(self, job: str | None) -> None:
         if job == self._followed:
@@ -176,7 +176,7 @@ class ForeignBook:
             record.output.follow()
 
     def _match(self, census: Census, now: dt.datetime) -> None:
-        """Join the census with the jobs known before; a job keeps the name it was first seen by."""
+        """Match the census with the known jobs; a job keeps its first name."""
         jobs = in_turn(census.jobs, os.geteuid())
         jobs.sort(key=lambda job: job.name != self._followed)
         self.left_out = _left_out(jobs[MAX_JOBS:])
@@ -201,11 +201,11 @@ class ForeignBook:
                     record.output.follow()
 
     def _read_outputs(self, now: dt.datetime, now_s: float) -> None:
-        """The followed job's outputs whole; of the others as much as the budget allows, in turn."""
+        """Read the followed job's output in full, and the others' in turn, within the budget."""
         followed = self._records.get(self._followed or "")
-        # once more when it has ended; what comes later is somebody else's
+        # once more after it has ended; later output is not the job's
         if followed is not None and followed.ended_at in (None, now):
-            with contextlib.suppress(Exception):  # what one job shows is not to hide the others
+            with contextlib.suppress(Exception):  # one job's data must not hide the others
                 self._read_followed(followed, now, now_s)
         others = [one for one in self._records.values() if one is not followed]
         if not others:
@@ -213,7 +213,7 @@ class ForeignBook:
         self._turn = (self._turn + 1) % len(others)
         budget, may_find, may_capture = SEEN_BUDGET_BYTES, True, followed is None
         for record in others[self._turn :] + others[: self._turn]:
-            with contextlib.suppress(Exception):  # as above
+            with contextlib.suppress(Exception):  # see above
                 if may_find and record.output.due(record.foreign, now_s):
                     may_find = False
                     record.output.find(record.foreign, now_s, closely=False)
@@ -230,7 +230,7 @@ class ForeignBook:
         followed.look_at_files(now)
 
     def _panes_of(self, job: ForeignJob) -> dict[str, Pane]:
-        """Panes of this user's own servers that may show this job; none for another user's."""
+        """Panes of this user's servers that may show this job; none for another user's job."""
         if procs.uid_of(job.root_pid) != os.geteuid():
             return {}
         variable = procs.environ_value(job.root_pid, "TMUX")
@@ -268,14 +268,14 @@ def _has_the_same_rank(one: ForeignJob, other: ForeignJob) -> bool:
 
 
 def read_outputs(census: Census, now: dt.datetime) -> dict[str, NodeSnapshot]:
-    """By job: a snapshot from the end of its output; of many jobs, of the user's own first.
+    """By job, a snapshot from the end of its output; if there are many, for the user's own first.
 
-    Terminals are not captured: their first content may be of another program.
+    Terminals are not captured, because their contents may be from another program.
     """
     found = {}
     for job in in_turn(census.jobs, os.geteuid())[:MAX_JOBS_ONCE]:
         record = JobRecord(job, JobOutput(lambda _: {}), now)
-        with contextlib.suppress(Exception):  # what one job shows is not to hide the others
+        with contextlib.suppress(Exception):  # one job's data must not hide the others
             found[job.name] = _snapshot(record, job, census, now)
         record.close()
     return found

@@ -4,8 +4,8 @@ Real jobs run on CPUs in a state folder of their own: the bundled training, one 
 killed on the way; the same, short, to its end; one that raises on one rank; and three of eight
 ranks, for which the stand-in driver of the tests plays eight devices: one with a rank that the
 others wait for, one with another learning rate, and one that hangs. Then the real interface is
-opened on them. SVG comes from Textual, PNG from headless chromium, where there is one. Takes about
-six minutes and leaves nothing running. With names only those pictures are written.
+opened on them. Takes about six minutes and leaves nothing running. With names only those pictures
+are written.
 """
 
 from __future__ import annotations

@@ -186,45 +186,11 @@ async def take(name: str, app: DdptopApp, title: str, *keys: str, wait_s: float 
 
 
 def write(name: str, svg: str) -> None:
-    """Store a picture, and its PNG."""
+    """Store a picture."""
     (HERE / f"{name}.svg").write_text(svg, encoding="utf-8")
-    rasterise(svg, HERE / f"{name}.png")
     print(f"{name}.svg", flush=True)
 
 
 def without_fonts(svg: str) -> str:
     """The picture without fonts to be fetched: it shows in whatever fixed font the viewer has."""
     return re.sub(r"@font-face\s*{[^}]*}\s*", "", svg)
-
-
-def rasterise(svg: str, target: Path) -> None:
-    """PNG by headless chromium, where it is installed."""
-    browser = shutil.which("chromium") or shutil.which("chromium-browser")
-    box = re.search(r'viewBox="0 0 ([\d.]+) ([\d.]+)"', svg)
-    if browser is None or box is None:
-        return
-    width, height = (round(float(size)) for size in box.groups())
-    with tempfile.TemporaryDirectory() as folder:
-        page = Path(folder) / "page.html"
-        page.write_text(
-            f'<meta charset="utf-8"><body style="margin:0;background:transparent">{svg}</body>',
-            encoding="utf-8",
-        )
-        subprocess.run(
-            [
-                browser,
-                "--headless",
-                "--no-sandbox",
-                "--disable-gpu",
-                "--disable-background-networking",
-                "--hide-scrollbars",
-                "--force-device-scale-factor=1",
-                f"--user-data-dir={folder}/profile",
-                f"--window-size={width},{height}",
-                f"--screenshot={target}",
-                str(page),
-            ],
-            check=True,
-            capture_output=True,
-            timeout=120,
-        )

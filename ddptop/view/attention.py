@@ -174,18 +174,11 @@ def _alarm(view: AnyJob, now: dt.datetime) -> Span:
 
 
 def _trouble(view: AnyJob, snapshot: NodeSnapshot, judged: Judged, now: dt.datetime) -> str:
-    """Describes problems without an alert: restarts, stale values, a dead guardian."""
-    if judged.why == "restarting":
-        cause = snapshot.cause or snapshot.previous_cause
-        return "restarting" + ("" if cause is None else f": {short_cause(cause)}")
+    """Describes problems without an alert: stale values, a dead guardian."""
     if judged.why == "stale":
         return f"▲ {words.age_words(view)}: the job is not reporting"
     if judged.why == "unguarded":
         return f"▲ {words.UNGUARDED}; nothing will restart the supervisor"
-    began, cause = snapshot.attempt_started_at, snapshot.previous_cause
-    if judged.why == "setback" and cause is not None and began is not None:
-        ago = units.brief_duration((now - began).total_seconds())
-        return f"▲ restarted {ago} ago: {short_cause(cause)}"
     return ""
 
 
@@ -209,6 +202,13 @@ def _well(view: AnyJob, snapshot: NodeSnapshot, judged: Judged, now: dt.datetime
         return sent or "stopping"
     if judged.why == "starting":
         return _starting(view, snapshot)
+    if judged.why == "restarting":
+        cause = snapshot.cause or snapshot.previous_cause
+        return "restarting" + ("" if cause is None else f": {short_cause(cause)}")
+    began, cause = snapshot.attempt_started_at, snapshot.previous_cause
+    if judged.why == "setback" and cause is not None and began is not None:
+        ago = units.brief_duration((now - began).total_seconds())
+        return f"restarted {ago} ago: {short_cause(cause)}"
     if view.on_other_host:
         return f"running on {view.host}: not monitored from here"
     if waiting := waiting_text(view, snapshot):

@@ -140,16 +140,16 @@ def _of_alarm(worst: Alert) -> Need:
 
 
 def _trouble(view: AnyJob, snapshot: NodeSnapshot, now: dt.datetime) -> Judged | None:
-    """Problems without an alert: restarts, stale metrics, no guardian."""
-    if view.state == "restarting":
-        return Judged(Need.WARNING, "restarting")
+    """Problems without an alert, and restarts, which need no one."""
     if is_stale(view):
         return Judged(Need.WARNING, "stale")
     if view.guarded is False:
         return Judged(Need.WARNING, "unguarded")
+    if view.state == "restarting":
+        return Judged(Need.RUNNING, "restarting")
     began = None if snapshot.previous_cause is None else snapshot.attempt_started_at
     if began is not None and (now - began).total_seconds() < SETBACK_S:
-        return Judged(Need.WARNING, "setback")
+        return Judged(Need.RUNNING, "setback")
     return None
 
 

@@ -154,7 +154,7 @@ SAVES = [rank(n, state="running", step=5, phase="checkpoint", phase_since=ago(5)
         (job("a", ranks=SLOW), "no problems"),  # however far off, no alert names it
         (
             job("a", previous_cause=RAISED, attempt_started_at=ago(20)),
-            "▲ restarted 20s ago: rank 1: ValueError: shard 7 holds 63 columns, the model takes "
+            "restarted 20s ago: rank 1: ValueError: shard 7 holds 63 columns, the model takes "
             "64 at finetune.py:10",
         ),
         (

@@ -320,7 +320,7 @@ FIGURES: tuple[JobFigure, ...] = (
     ),
     JobFigure(
         key="rate", cell=_rate,
-        title="pace", width=7, align=">", drop=8, least=ROOMY, spare=True,
+        title="pace", width=8, align=">", drop=8, least=ROOMY, spare=True,
         number=lambda view, snapshot, now: steps_per_s(snapshot.ranks) if view.is_live else None,
         help=("pace", "steps per second (/s), minute (/min), or hour (/h) over the last steps"),
     ),

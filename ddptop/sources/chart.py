@@ -1,4 +1,4 @@
-"""Reads a job's losses for its chart. Used by the collector's thread alone."""
+"""Reads a job's losses for its chart. Used only by the collector's thread."""
 
 from __future__ import annotations
 
@@ -28,42 +28,43 @@ from ddptop_runner.store.history_reader import (
 )
 
 BAND_RANKS = 64
-"""Of more ranks the history adds up least, median and greatest; only odd ones are read alone."""
+"""With more ranks, the history yields their minimum, median, and maximum; only outliers are read
+individually."""
 
 ODD_SHOWN = 6
 """Maximum number of outlier ranks drawn next to the band."""
 
 SOON_ROWS = 100_000
-"""Rows aggregated in 0.3 s; with more, the first read of a part is coarse."""
+"""Rows aggregated in 0.3 s; with more, the first read of a window is coarse."""
 
 REJUDGE_S = 30.0
-"""A rank more leaves the band no sooner than this after the last one."""
+"""Minimum time between two changes to the set of ranks excluded from the band."""
 
 MAX_REDRAW_S = 15.0
-"""The chart of a live job is read again at least this often."""
+"""Longest interval between reads of a live job's chart."""
 
 GLANCE_S = 5.0
-"""Beside other jobs it is read again no sooner than this."""
+"""Shortest interval between reads of a chart in the job list."""
 
 
 class ChartQuery(msgspec.Struct, frozen=True):
-    """The part of a run that a chart shows."""
+    """The window of a run that a chart shows."""
 
     columns: int = 200
     """Dots across; more points cannot be distinguished."""
     window_s: float | None = None
     """None: the whole run."""
     until: float | None = None
-    """Right edge, unix seconds; None: what is newest."""
+    """Right edge, unix seconds; None: the latest data."""
     rank: int | None = None
-    """A rank that is shown even among very many; None: none is."""
+    """A rank to show individually even if the job is drawn as a band."""
     glance: bool = False
-    """Whether it is beside other jobs, and may be older."""
+    """Whether the chart is part of the job list, where it may be older."""
 
     def part(
         self, run: tuple[float, float], now_s: float, *, live: bool
     ) -> tuple[float, float, tuple[float, float]]:
-        """Since and until when, of a run from its first to its last second; and all of the run."""
+        """The window's start and end, and the start and end of the whole `run`."""
         first, end = run[0], run[1] + 1.0
         end = until = max(end, now_s) if live else end
         if self.until is not None:
@@ -79,7 +80,7 @@ def redraw_pause_s(chart: Frame, query: ChartQuery) -> float:
 
 
 def stamp(path: Path) -> int | None:
-    """When a file changed last; None without one."""
+    """When a file last changed; None if it does not exist."""
     try:
         return path.lstat().st_mtime_ns
     except OSError:
@@ -87,12 +88,12 @@ def stamp(path: Path) -> int | None:
 
 
 def history_stamps(path: Path) -> tuple[int | None, int | None]:
-    """When a history changed last."""
+    """When a history database and its write-ahead log last changed."""
     return stamp(path), stamp(path.with_name(path.name + "-wal"))
 
 
 def odd_ranks(view: JobView, reader: HistoryReader) -> tuple[int, ...]:
-    """Ranks whose loss has left the others': by the alerts, and of an ended job by its story."""
+    """Ranks with a loss alert: active ones of a live job, all of an ended job."""
     alerts: Sequence[Alert] = () if view.snapshot is None else view.snapshot.alerts
     if not view.is_live:
         alerts = [alert_of(event) for event in reader.events() if event.type == "alert"]
@@ -103,7 +104,7 @@ def odd_ranks(view: JobView, reader: HistoryReader) -> tuple[int, ...]:
 def away_from_median(
     recent: Mapping[int, Mapping[int, float]], odd: Sequence[int]
 ) -> dict[int, float]:
-    """By which ratio some ranks are away from the median.
+    """The relative deviation of some ranks from the median.
 
     Args:
         recent: by bucket, each rank's value.
@@ -119,7 +120,7 @@ def away_from_median(
 
 
 class ChartSource:
-    """One job's chart, reread only when it may look different."""
+    """One job's chart, reread only if it may look different."""
 
     def __init__(self) -> None:
         self._key: object = None
@@ -129,18 +130,18 @@ class ChartSource:
         self._many = False
         self._ranks = 0
         self._rough_for: object = None
-        """What was read with few points, and is to be read with all of them next time."""
+        """The window last read with few points; the next read uses all of them."""
         self._without: tuple[int, ...] = ()
-        """Ranks that are no part of the band, as of `_without_at`."""
+        """Ranks excluded from the band, as of `_without_at`."""
         self._without_at = -REJUDGE_S
         self._attempts: tuple[object, object, list[AttemptTaken]] = (None, None, [])
         """The history, the time up to which it was read, and the result."""
 
     def read(self, view: JobView, query: ChartQuery, now_s: float) -> ChartData:
-        """The losses over the window that is asked for; the same object while nothing changed.
+        """The losses in the requested window; the same object while nothing changes.
 
         Raises:
-            DdptopError: when the history cannot be read.
+            DdptopError: the history cannot be read.
         """
         reader = HistoryReader(view.folder.history_db)
         self._ranks = view.spec.nproc if view.snapshot is None else len(view.snapshot.ranks)
@@ -154,7 +155,7 @@ class ChartSource:
         try:
             self._chart = self._read(view, reader, query, now_s)
         except DdptopError:
-            self._key = None  # what cannot be read now is read at the next look
+            self._key = None  # retry on the next poll
             raise
         return self._chart
 
@@ -186,7 +187,7 @@ class ChartSource:
         return self._filled(frame, reader, query, span[1], now_s)
 
     def _most_points(self, path: Path, since: int, until: int, query: ChartQuery) -> int:
-        """How many points of very many ranks are read: at first few, so that they are seen soon."""
+        """How many points to read of a band; few on the first read, so that it appears quickly."""
         most = query.columns
         part = (path, query.window_s, query.until, most)
         rows = rows_read(since, until, width_of(since, until, most), self._ranks)
@@ -211,7 +212,7 @@ class ChartSource:
     def _filled(
         self, frame: ChartData, reader: HistoryReader, query: ChartQuery, newest: int, now_s: float
     ) -> ChartData:
-        """The frame with curves: of each rank, or of very many as one band."""
+        """The frame with its curves: one per rank, or a band for many ranks."""
         since, until, most = frame.since, frame.until, query.columns
         if self._many:
             most = self._most_points(reader.path, int(since), int(until), query)
@@ -225,17 +226,17 @@ class ChartSource:
         width_s = width_of(int(since), int(until), most)
         apart = away_from_median(bands.recent("loss", min(until, newest), width_s), frame.odd)
         if not set(apart) <= set(self._without) and now_s - self._without_at >= REJUDGE_S:
-            # those that lie apart do not belong to the band: all of it is then read anew
+            # outliers do not belong to the band, which must be read again without them
             self._without, self._without_at = tuple(sorted({*self._without, *apart})), now_s
         band = bands.read("loss", since, until, most, self._without)
         odd = sorted(apart, key=lambda rank: -abs(apart[rank]))[:ODD_SHOWN]
         shown = {*odd, *bands.not_finite_ranks(band)[:ODD_SHOWN]}
         if query.rank is not None and query.rank >= 0:
             shown.add(query.rank)
-        alone = reader.few_ranks("loss", sorted(shown), since, until, width_s)
+        few = reader.few_ranks("loss", sorted(shown), since, until, width_s)
         return replace(
             frame,
-            series={rank: at_new_steps(points_of(one)) for rank, one in alone.items()},
+            series={rank: at_new_steps(points_of(one)) for rank, one in few.items()},
             middle=at_new_steps(band_points(band)) if band.t else None,
             apart={rank: apart[rank] for rank in odd},
             number=max(band.ranks, default=0) + len(self._without),
@@ -243,7 +244,7 @@ class ChartSource:
 
 
 def points_of(series: Series) -> Points:
-    """A stored series as the chart takes it; a point stands at the middle of its bucket."""
+    """Convert a stored series for the chart; each point is at the middle of its bucket."""
     half = series.bucket_s / 2
     return Points(
         t=[t + half for t in series.t],
@@ -258,24 +259,24 @@ def points_of(series: Series) -> Points:
 
 
 def at_new_steps(points: Points) -> Points:
-    """Only the samples in which a step was taken: what is repeated between two steps is not new.
+    """Keep only samples in which a step finished; those between steps repeat the last value.
 
-    A series without steps ends where its value changed last; before that, nothing tells which of
-    its values are new.
+    A series without steps is cut after its last change of value; before that, repeated values
+    cannot be distinguished from new ones.
     """
     if all(step is None for step in points.step):
         end = len(points.t)
         while end > 1 and points.mean[end - 1] == points.mean[end - 2]:
             end -= 1
-        return points if end <= 1 or end == len(points.t) else _those(points, range(end))
+        return points if end <= 1 or end == len(points.t) else _at_places(points, range(end))
     new = [
         place for place in range(len(points.t)) if not place or not _same(points, place, place - 1)
     ]
-    return points if len(new) == len(points.t) else _those(points, new)
+    return points if len(new) == len(points.t) else _at_places(points, new)
 
 
 def _same(points: Points, place: int, other: int) -> bool:
-    """Whether two samples are of one step of one attempt, with the same value."""
+    """Whether two samples have the same step, attempt, and value."""
     if not points.step or points.step[place] is None:
         return False
     return (points.step[place], points.mean[place], points.attempt[place]) == (
@@ -285,13 +286,13 @@ def _same(points: Points, place: int, other: int) -> bool:
     )
 
 
-def _those(points: Points, places: Sequence[int]) -> Points:
+def _at_places(points: Points, places: Sequence[int]) -> Points:
     names = ("t", "low", "mean", "high", *[n for n in ("step", "attempt") if getattr(points, n)])
     return replace(points, **{name: [getattr(points, name)[i] for i in places] for name in names})
 
 
 def band_points(band: Band) -> Points:
-    """All ranks as one: least, median and greatest of them in each bucket."""
+    """The minimum, median, and maximum over all ranks in each bucket."""
     half = band.bucket_s / 2
     return Points(
         t=[t + half for t in band.t],

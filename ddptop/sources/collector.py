@@ -1,7 +1,7 @@
-"""One thread that looks at everything on the screen, when it is asked to.
+"""The thread that reads everything the screen on top shows.
 
-It has the Query of the screen on top answered, and delivers the frozen Answer as a message. It
-never touches a widget; a slow disk makes the figures old, and never the keys slow.
+It answers that screen's Query on request and delivers the frozen Answer as a message. It never
+touches a widget: a slow disk delays the figures, never the keys.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ COST_LOOKS = 10
 
 
 class Collector:
-    """Answers the screen on top on request; requests while it reads are merged into one."""
+    """Answers the screen on top on request; merges requests that arrive while it reads."""
 
     def __init__(
         self,
@@ -61,16 +61,21 @@ class Collector:
         machine: Callable[[], Machine] = read_machine,
         watched: ForeignJob | None = None,
         *,
-        takes_up: bool = False,
+        adopts: bool = False,
     ) -> None:
-        """Args: where messages go, the clock, the machine's figures, and what was pointed at.
+        """Create a collector; `start` starts its thread.
 
-        With `takes_up` a job whose guardian was killed gets a new one.
+        Args:
+            deliver: where messages go; called in the collector's thread.
+            now: the clock.
+            machine: reads the machine's figures.
+            watched: the foreign job that the user selected, if any.
+            adopts: whether to adopt jobs whose guardian was killed.
         """
-        self._takes_up = takes_up
-        self._tried: dict[str, float] = {}
+        self._adopts = adopts
+        self._adoption_tried_at: dict[str, float] = {}
         self.query = Query()
-        """What the screen on top asks; the app replaces it as a whole."""
+        """The query of the screen on top; the app replaces it as a whole."""
         self._deliver = deliver
         self._now = now
         self._machine = machine
@@ -90,22 +95,22 @@ class Collector:
         self._thread.start()
 
     def ask(self) -> None:
-        """Look again as soon as possible."""
+        """Answer the query again as soon as possible."""
         self._asked.set()
 
     def stopping(self, job: str, words: str | None) -> None:
-        """Learn which signals a foreign job is being sent from here; None: no more."""
+        """Record which signals this viewer is sending to a foreign job; None: it is done."""
         if words is None:
             self._sources.foreign.stopping.pop(job, None)
         else:
             self._sources.foreign.stopping[job] = words
 
     def ended(self, job: str, signal: str) -> None:
-        """Record that a foreign job ended by a signal sent from this viewer."""
+        """Record that a signal sent from this viewer ended a foreign job."""
         self._sources.foreign.ended_by[job] = signal
 
     def stop(self) -> None:
-        """Stop the thread, waiting at most two seconds in case a disk hangs."""
+        """Stop the thread; give up waiting after two seconds in case a disk hangs."""
         self._stopping = True
         self._asked.set()
         if self._thread.is_alive():
@@ -128,7 +133,7 @@ class Collector:
                 foreign.close()
 
     def _show_own_first(self, query: Query) -> None:
-        """Deliver ddptop's own jobs before all that takes longer to load and to find."""
+        """Deliver ddptop's own jobs before anything that takes longer to load or find."""
         self._shows_own_first = False
         if query.followed is None:
             answer = self.answer(replace(query, foreign=False))
@@ -138,8 +143,8 @@ class Collector:
     def _answer_and_deliver(self, query: Query) -> None:
         answer = self.answer(query)
         self._deliver(Answered(answer))
-        if self._takes_up:
-            self._take_up(answer.look.jobs)
+        if self._adopts:
+            self._adopt(answer.look.jobs)
         view, followed = answer.view, query.followed
         if isinstance(view, ForeignView) and followed is not None:
             if (read := self._sources.foreign.log(view, followed.rank, query.viewer)) is not None:
@@ -147,21 +152,21 @@ class Collector:
         elif (foreign := self._sources.asked_foreign) is not None:
             foreign.forget_log()
 
-    def _take_up(self, views: Iterable[AnyJob]) -> None:
-        """Give jobs a new guardian that need one; where that fails, not again for a while."""
+    def _adopt(self, views: Iterable[AnyJob]) -> None:
+        """Adopt jobs that need a guardian; after a failure, wait before the next try."""
         for view in views:
             if not isinstance(view, JobView) or not view.needs_guardian:
                 continue
-            if time.monotonic() - self._tried.get(view.job, -TRY_AGAIN_S) < TRY_AGAIN_S:
+            if time.monotonic() - self._adoption_tried_at.get(view.job, -TRY_AGAIN_S) < TRY_AGAIN_S:
                 continue
-            self._tried[view.job] = time.monotonic()
+            self._adoption_tried_at[view.job] = time.monotonic()
             from ddptop_runner.node import adoption
 
             with contextlib.suppress(DdptopError, OSError):
                 adoption.adopt(view, os.environ)
 
     def answer(self, query: Query) -> Answer:
-        """Look at the host and its jobs, and have the sources of the query read the rest."""
+        """Read the host and its jobs, then let the query read the rest from its sources."""
         own = self._sources[SlurmSource].as_queued(self._jobs.read())
         now = self._now()
         devices = self._look_at_devices(own, query)
@@ -197,15 +202,15 @@ class Collector:
 
 
 class JobSource:
-    """All jobs; one that has ended is not read again until its files change."""
+    """All jobs; an ended one is not read again until its files change."""
 
     def __init__(self) -> None:
         self._ended: dict[Path, tuple[tuple[int | None, int | None], JobView]] = {}
         self.damaged: list[DamagedFileError] = []
-        """Why run folders could not be read at the last look."""
+        """The run folders that could not be read on the last poll."""
 
     def read(self) -> list[JobView]:
-        """Every readable job, with its state already checked."""
+        """Every readable job, with its state already verified."""
         self.damaged = []
         try:
             paths = list(runs_dir().iterdir())
@@ -219,17 +224,17 @@ class JobSource:
             if known[0] == self._key(folder, known[1]):
                 return known[1]
             del self._ended[path]
-        if stamp(folder.spec_file) is None:  # there is none, or it is somebody else's
+        if stamp(folder.spec_file) is None:  # missing, or another user's
             return None
         try:
             view = require_own_name(read_job(folder))
         except DamagedFileError as error:
-            if stamp(folder.spec_file) is not None:  # it was not removed this moment
+            if stamp(folder.spec_file) is not None:  # not removed in the meantime
                 error.job = folder.job
                 self.damaged.append(error)
             return None
         key = self._key(folder, view)
-        # what looks at files and processes is asked here, once: the properties remember it
+        # cached properties that read files and processes are evaluated here, in this thread
         _ = view.user
         if not view.is_live and view.guarded is not True:
             self._ended[path] = (key, view)

@@ -22,18 +22,18 @@ from ddptop_runner.store.history import HistoryReader, Series
 from ddptop_runner.store.history_reader import Band, BandReader, attempts_taken
 
 Part: TypeAlias = tuple[str, float, float]
-"""An axis, "time" or "step", and the part of it that is looked at closely."""
+"""An axis, "time" or "step", and the start and end of the zoomed part."""
 
 LEAST_PAUSE_S = 2.0
 """Shortest interval between reads of a live job's losses."""
 COST_SHARE = 0.05
-"""Reading them takes no more of the time than this."""
+"""Maximum share of the time spent reading them."""
 REMEMBERED = 8
 """Number of jobs whose losses are cached while the cursor moves through the list."""
 
 
 MOST_POINTS = 1000
-"""Of a whole run; of a part of it as many."""
+"""Maximum number of points read of a whole run, and again of a zoomed part."""
 
 
 class CompareQuery(Query, frozen=True, kw_only=True):
@@ -44,7 +44,7 @@ class CompareQuery(Query, frozen=True, kw_only=True):
     """The zoomed part of the axis; None: all of it."""
 
     def answer(self, look: Look, sources: Sources) -> CompareAnswer:
-        """Those of the jobs that there are."""
+        """Compare the jobs that still exist."""
         by_name = {view.job: view for view in look.own}
         chosen = [by_name[name] for name in self.jobs if name in by_name]
         compared = sources[CompareSource].read(chosen, self.part)
@@ -55,9 +55,9 @@ class CompareAnswer(Answer, frozen=True, kw_only=True):
     """What the comparison shows."""
 
     asked: tuple[str, ...]
-    """The jobs that were asked for."""
+    """The requested jobs."""
     compared: Compared | None = None
-    """None where none of them exists."""
+    """None if none of them exists."""
 
 
 @dataclass(frozen=True)
@@ -67,14 +67,14 @@ class Compared:
     jobs: tuple[str, ...] = ()
     comparison: Comparison | None = None
     by_time: FiguresData = field(default_factory=FiguresData)
-    """Their losses since each one's start."""
+    """Losses by time since each job's start."""
     by_step: FiguresData | None = None
-    """Their losses by step; None if any job's steps are unknown."""
+    """Losses by step; None if any job's steps are unknown."""
 
 
 @dataclass
 class _Known:
-    """A job's losses as they were read."""
+    """A job's cached losses."""
 
     reader: RunReader
     run: Run
@@ -84,19 +84,19 @@ class _Known:
 
 
 class CompareSource:
-    """Reads it. Used by the collector's thread alone."""
+    """Reads and caches jobs for comparison. Used only by the collector's thread."""
 
     def __init__(self) -> None:
         self._known: dict[str, _Known] = {}
         self._last: tuple[tuple[object, ...], Compared] | None = None
 
     def read(self, views: Sequence[JobView], part: Part | None = None) -> Compared | None:
-        """The jobs' losses, finer in a part of the axis; None where there are no jobs."""
+        """The jobs' losses, finer in the zoomed part of the axis; None without jobs."""
         if not views:
             self._last = None
             return None
         runs = [self._run(view) for view in views]
-        # the curves are drawn again only where one of them changed
+        # rebuild the charts only if a curve changed
         key = (part, *(run.curve for run in runs))
         comparison = compare(runs)
         if self._last is not None and _same(self._last[0], key):
@@ -141,7 +141,7 @@ class CompareSource:
 
 
 def times_of(curve: LossCurve, part: Part) -> tuple[float, float] | None:
-    """The seconds since a job's start in which a part of the axis lies; None where it has none."""
+    """A part of the axis in seconds since the job's start; None if the job has none of it."""
     axis, since, until = part
     if not curve.samples:
         return None
@@ -152,7 +152,7 @@ def times_of(curve: LossCurve, part: Part) -> tuple[float, float] | None:
     ]
     if not inside:
         return None
-    # one sample to each side: the coarse ones stand for more time than what is looked at
+    # one sample more on each side: a coarse sample may cover more than the zoomed part
     apart = (curve.samples[-1].at_s - curve.samples[0].at_s) / max(1, len(curve.samples) - 1)
     return max(0.0, min(inside) - apart), max(inside) + apart
 
@@ -166,7 +166,7 @@ def _same(one: tuple[object, ...], other: tuple[object, ...]) -> bool:
 
 
 class RunReader:
-    """Reads one job, and of its losses only what is new. Confined to one thread."""
+    """Reads one job, and only new losses each time. Not thread-safe."""
 
     def __init__(self, history_db: Path) -> None:
         self._reader = HistoryReader(history_db)
@@ -177,7 +177,7 @@ class RunReader:
         """The job, with the losses of its whole run.
 
         Raises:
-            DdptopError: when its history cannot be read.
+            DdptopError: its history cannot be read.
         """
         start = view.created_at if view.snapshot is None else view.snapshot.started_at
         start_s = start.timestamp()
@@ -188,7 +188,7 @@ class RunReader:
             attempts=tuple((one.attempt, one.started - start_s) for one in taken),
             offsets=offsets_of(
                 [(one.attempt, one.taken or 0) for one in taken],
-                _told_offsets(view),
+                _reported_offsets(view),
                 printed=printed,
             ),
             start_s=start_s,
@@ -208,10 +208,10 @@ class RunReader:
         )
 
     def closer(self, run: Run, since_s: float, until_s: float) -> Run:
-        """The same with finer losses between two moments, in seconds since the job's start.
+        """The run with finer losses between two times, in seconds since the job's start.
 
         Raises:
-            DdptopError: when its history cannot be read.
+            DdptopError: its history cannot be read.
         """
         since, until = run.start_s + since_s, run.start_s + until_s
         band = self._part.read("loss", since, until, MOST_POINTS)
@@ -225,10 +225,10 @@ class RunReader:
 
 
 def read_run(view: JobView) -> Run:
-    """One job, with its losses.
+    """Read one job with its losses.
 
     Raises:
-        DdptopError: when its history cannot be read.
+        DdptopError: its history cannot be read.
     """
     return RunReader(view.folder.history_db).read(view)
 
@@ -244,13 +244,14 @@ def _band(series: Series) -> Band:
 
 
 def curve_of(band: Band, start_s: float, offsets: Mapping[int, int], *, printed: bool) -> LossCurve:
-    """The ranks' losses as one curve of their medians.
+    """The ranks' median loss as one curve.
 
     Args:
         band: the losses of all ranks.
         start_s: the job's start, unix seconds.
-        offsets: by attempt, the steps before it; without one an attempt's steps are not known.
-        printed: whether steps are as the output says them, which need no attempt.
+        offsets: by attempt, the number of steps before it; the steps of other attempts are
+            unknown.
+        printed: whether step numbers come from the output; these need no offset.
     """
     half = band.bucket_s / 2
     bad = dict(zip(band.nonfinite_t, zip(band.nonfinite_step, band.nonfinite_attempt, strict=True),
@@ -275,11 +276,13 @@ def curve_of(band: Band, start_s: float, offsets: Mapping[int, int], *, printed:
     return LossCurve(tuple(sorted(samples, key=lambda one: one.at_s)))
 
 
-def _told_offsets(view: JobView) -> dict[int, int]:
-    """By attempt, the steps before it, where that is known."""
+def _reported_offsets(view: JobView) -> dict[int, int]:
+    """By attempt, the number of steps before it, where known."""
     if view.snapshot is not None and view.snapshot.run_step is not None:
         return view.snapshot.attempts_began
-    found: dict[int, int] = {}  # of an older ddptop: where its script reported its own count
+    found: dict[
+        int, int
+    ] = {}  # from older ddptop versions: known only if the script reported a step count
     for folder in sorted(view.folder.evidence_dir.glob("attempt-*-*")):
         try:
             kept = decode_snapshot(bounded.read_bytes(folder / "snapshot.json"))

@@ -1,7 +1,7 @@
 """The devices' figures over the last minutes and hours, as this viewer saw them.
 
-Memory is bounded: per device and figure three rings, of seconds, of ten seconds and of minutes.
-What was before this viewer is read once from the histories of jobs that hold the devices.
+Memory is bounded: three rings per device and figure, with buckets of one second, ten seconds, and
+one minute. What precedes this viewer is read once, from the histories of jobs on the devices.
 """
 
 from __future__ import annotations
@@ -22,33 +22,33 @@ from ddptop_runner.store.history import HistoryReader
 from ddptop_runner.store.history_schema import device_number
 
 TIERS: tuple[tuple[int, int], ...] = ((1, 900), (10, 720), (60, 1440))
-"""Seconds of a bucket, and buckets: a quarter of an hour, two hours, a day."""
+"""(seconds per bucket, number of buckets): 15 minutes, two hours, one day."""
 
 RECENT = 60
 """Ten-second buckets reported for every device."""
 
 IDLE_PERCENT = 1.0
-"""Up to this utilization a device does nothing."""
+"""Up to this utilization, a device counts as idle."""
 
 MOST_MARKS = 64
 
 MOST_DEVICES = 64
-"""Of more, as of a job on many machines, the first ones are remembered, and the selected one."""
+"""With more, as for a job on many machines, only the first ones and the selected one are kept."""
 
 
 class Ring:
-    """Buckets of a fixed length up to the newest one, each with its least, mean and greatest."""
+    """Ring buffer of fixed-length buckets, each with minimum, mean, and maximum."""
 
     def __init__(self, step_s: int, size: int) -> None:
         self.step_s = step_s
         self.size = size
         self.newest = -1
-        """Number of the newest bucket; it begins at that many steps after 1970."""
+        """Number of the newest bucket, counted from the Unix epoch."""
         self._low, self._mean, self._high = (array("f", [math.nan]) * size for _ in range(3))
         self._sum, self._number = 0.0, 0
 
     def put(self, t: float, value: float | None) -> None:
-        """Take a sample of now; of a clock that was set back nothing is taken."""
+        """Add a current sample; ignored if the clock was set back."""
         bucket = int(t // self.step_s)
         if bucket < self.newest:
             return
@@ -69,20 +69,20 @@ class Ring:
         self.newest, self._sum, self._number = bucket, 0.0, 0
 
     def fill(self, t: float, low: float, mean: float, high: float) -> None:
-        """Take what was before; what was seen here stays."""
+        """Fill an older bucket; one that has samples stays as it is."""
         bucket = int(t // self.step_s)
         place = bucket % self.size
         if self.newest - self.size < bucket < self.newest and math.isnan(self._mean[place]):
             self._low[place], self._mean[place], self._high[place] = low, mean, high
 
     def means(self, number: int) -> tuple[float | None, ...]:
-        """The last complete buckets, oldest first; None where nothing was known."""
+        """The last complete buckets, oldest first; None where unknown."""
         buckets = range(max(0, self.newest - number), max(0, self.newest))
         found = (self._mean[bucket % self.size] for bucket in buckets)
         return tuple(None if math.isnan(value) else round(value, 1) for value in found)
 
     def idle_buckets(self) -> int:
-        """How many complete buckets up to now have nothing above IDLE_PERCENT."""
+        """How many of the latest complete buckets are idle throughout."""
         number = 0
         for bucket in range(self.newest - 1, max(-1, self.newest - self.size), -1):
             if not self._high[bucket % self.size] <= IDLE_PERCENT:  # NaN is not
@@ -91,7 +91,7 @@ class Ring:
         return number
 
     def points(self, since: float, until: float) -> Points:
-        """What is known between two moments; each at the middle of its bucket, but not later."""
+        """The points between two times, each at the middle of its bucket but not after `until`."""
         first = max(int(since // self.step_s), self.newest - self.size + 1, 0)
         buckets = [
             bucket
@@ -108,10 +108,10 @@ class Ring:
 
 
 class _Device:
-    """What is remembered of one device."""
+    """The figures of one device."""
 
     def __init__(self, first: float) -> None:
-        """`first` is the earliest moment of which something is known."""
+        """`first` is the time of the earliest sample."""
         self.rings = {name: [Ring(*tier) for tier in TIERS] for name in HISTORY}
         self.marks: deque[tuple[float, str]] = deque(maxlen=MOST_MARKS)
         self.slowed = False
@@ -120,7 +120,7 @@ class _Device:
 
 
 class DeviceHistorySource:
-    """Remembers device samples. Used only by the collector's thread."""
+    """Keeps device samples. Used only by the collector's thread."""
 
     def __init__(self) -> None:
         self._devices: dict[str, _Device] = {}
@@ -131,10 +131,10 @@ class DeviceHistorySource:
         self._known_jobs: set[str] = set()
         self._fills = 0
         self._extra: str | None = None
-        """The device that is remembered because it is selected."""
+        """The device kept only because it is selected."""
 
     def take(self, gpus: Sequence[GpuSample], now_s: float) -> None:
-        """Remember a look."""
+        """Add the current samples."""
         for gpu in gpus:
             if gpu.uuid in self._devices or len(self._devices) < MOST_DEVICES:
                 self._take(gpu, now_s)
@@ -151,13 +151,13 @@ class DeviceHistorySource:
         self._mark(device, gpu, now_s)
 
     def _select(self, gpus: Sequence[GpuSample], uuid: str | None, now_s: float) -> None:
-        """Remember one in any case, in place of the one that was selected before."""
+        """Keep the selected device even beyond the limit, instead of the one selected before."""
         gpu = next((gpu for gpu in gpus if gpu.uuid == uuid), None)
         if uuid is None or gpu is None or uuid in self._devices:
             return
         self._devices.pop(self._extra or "", None)
         self._extra = uuid
-        self._known_jobs.clear()  # to read what was before
+        self._known_jobs.clear()  # so that its past is read
         self._take(gpu, now_s)
 
     @staticmethod
@@ -172,7 +172,7 @@ class DeviceHistorySource:
         device.errors = errors
 
     def read(self, look: Look, span_s: float, uuid: str | None = None) -> DeviceHistory:
-        """The histories over that many seconds; of one device all figures."""
+        """The histories over the last `span_s` seconds; all figures of the device `uuid`."""
         now_s = look.now_s
         self._select(look.devices.gpus, uuid, now_s)
         self._fill_some(look.own, now_s)
@@ -197,7 +197,7 @@ class DeviceHistorySource:
         )
 
     def _sum_up(self, now_s: float) -> None:
-        """Of all devices, once in each ten seconds."""
+        """Update recent utilization and idle time of all devices, once every ten seconds."""
         key = (int(now_s // TIERS[1][0]), self._fills)
         if key == self._recent_of and self._recent.keys() == self._devices.keys():
             return
@@ -212,10 +212,10 @@ class DeviceHistorySource:
             if idle_s:
                 self._idle[uuid] = float(idle_s)
 
-    # --- what was before this viewer ---------------------------------------------------------
+    # --- before this viewer started ------------------------------------------------------------
 
     def _fill_some(self, views: Sequence[JobView], now_s: float) -> None:
-        """From one history over one tier at a look, so that no look takes long."""
+        """Read one tier of one history per poll, so that no poll takes long."""
         live = {
             view.spec.job_id: view
             for view in views
@@ -258,5 +258,5 @@ class DeviceHistorySource:
 
 
 def _buckets(t: float, length_s: int, step_s: int) -> Iterator[float]:
-    """The starts of a ring's buckets that a longer one covers."""
+    """The starts of a ring's buckets that a longer bucket covers."""
     yield from (t + offset for offset in range(0, max(1, length_s), step_s))

@@ -1,4 +1,4 @@
-"""The machine's devices: their figures now, and what the device screen asks and gets."""
+"""Reads the devices' current figures; the device screen's query and answer."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ from ddptop_runner.model.snapshot import GpuSample
 from ddptop_runner.model.spec import JobSpec
 
 FRESH_S = 3.5
-"""A snapshot this old still speaks for its devices."""
+"""Up to this age, a snapshot's device figures count as current."""
 
 STEADY_LOOKS = 3
-"""The sampled set must be unchanged for this many refreshes before the sampler is replaced."""
+"""The sampled set must be unchanged for this many polls before the sampler is replaced."""
 
 
 class DevicesQuery(Query, frozen=True, kw_only=True):
@@ -37,12 +37,12 @@ class DevicesQuery(Query, frozen=True, kw_only=True):
     devices: bool = True
     foreign: bool = True
     span_s: float
-    """How far back the histories go."""
+    """How many seconds the histories cover."""
     device: str | None = None
-    """UUID of the one whose figures are shown over that time; of the others, how busy they were."""
+    """UUID of the device to read all figures of; of the others, only utilization is read."""
 
     def answer(self, look: Look, sources: Sources) -> DevicesAnswer:
-        """The history as it is remembered."""
+        """Return the devices' history."""
         history = sources[DeviceHistorySource].read(look, self.span_s, self.device)
         return DevicesAnswer(query=self, look=look, history=history)
 
@@ -54,29 +54,29 @@ class DevicesAnswer(Answer, frozen=True, kw_only=True):
 
 
 class DeviceSource:
-    """The machine's devices: from fresh snapshots of its jobs, sampled only for the others.
+    """The machine's devices, from fresh snapshots of its jobs; samples only the remaining ones.
 
-    The feed's sampler belongs to the interface's event loop; only its latest report is read here.
-    What is begun and ended there is handed over, and is refused once the loop is to end.
+    The feed's sampler belongs to the interface's event loop; this thread reads only its latest
+    report. Feeds start and stop in that loop; none starts once `close` was called.
     """
 
     def __init__(self) -> None:
         self.loop: asyncio.AbstractEventLoop | None = None
-        """Where feeds run; without one nothing is sampled."""
+        """The loop in which feeds run; if None, nothing is sampled."""
         self._feed: DeviceFeed | None = None
         self._begun: list[DeviceFeed] = []
-        """Those whose samplers may run. Like the two below, of the loop alone."""
+        """Feeds whose samplers may be running. Used only in the loop, like the two below."""
         self._at_work: set[asyncio.Task[None]] = set()
         self._is_closed = False
         self._known: DeviceReport | None = None
-        """The first report of all devices: which there are."""
+        """A report of all devices, which lists those that exist."""
         self._sampled: tuple[str, ...] | None = None
-        """What the feed samples; None is everything."""
+        """UUIDs that the feed samples; None: all devices."""
         self._wanted: tuple[str, ...] = ()
         self._wanted_for = 0
 
     def read(self, views: Iterable[JobView]) -> Devices:
-        """Every device of this host, and those of others on which its jobs run."""
+        """Every device of this host, and devices of other hosts on which its jobs run."""
         views = list(views)
         found = self._read_own(views)
         own = {gpu.uuid for gpu in found.gpus}
@@ -119,22 +119,22 @@ class DeviceSource:
         )
 
     def pause(self) -> None:
-        """Sample nothing until `read` is called again."""
+        """Stop sampling until the next `read`."""
         self._sampled = None
         feed, self._feed = self._feed, None
         if feed is not None:
             self._hand_over(self._end, feed)
 
     async def close(self) -> None:
-        """Stop every sampler and start no more; await it in the event loop."""
+        """Stop every sampler and start no more; to be awaited in the event loop."""
         self._is_closed, self._feed = True, None
         for feed in [*self._begun]:
             self._end(feed)
-        while self._at_work:  # else the loop is closed under a process that it still waits for
+        while self._at_work:  # the loop must not close while it waits for a process
             await asyncio.wait(self._at_work)
 
     def _narrow(self, wanted: tuple[str, ...]) -> None:
-        """Sample just `wanted`, once that was so for three looks."""
+        """Sample only `wanted`, once it is unchanged for three polls."""
         self._wanted_for = self._wanted_for + 1 if wanted == self._wanted else 0
         self._wanted = wanted
         known = self._known.gpus if self._known is not None else ()
@@ -155,7 +155,7 @@ class DeviceSource:
 
     def _hand_over(self, act: Callable[[DeviceFeed], None], feed: DeviceFeed) -> None:
         if self.loop is not None:
-            with contextlib.suppress(RuntimeError):  # it is closed: the interface has ended
+            with contextlib.suppress(RuntimeError):  # the loop is closed: the interface has exited
                 self.loop.call_soon_threadsafe(act, feed)
 
     def _begin(self, feed: DeviceFeed) -> None:
@@ -175,7 +175,7 @@ class DeviceSource:
 
 
 def far_devices(views: Iterable[JobView]) -> list[GpuSample]:
-    """Devices of other hosts, on which a live job of this one runs."""
+    """Devices of other hosts on which a live job of this host runs."""
     found: dict[object, GpuSample] = {}
     for view in views:
         if view.snapshot is None or not view.is_live or not is_on_several(view.spec):
@@ -187,12 +187,12 @@ def far_devices(views: Iterable[JobView]) -> list[GpuSample]:
 
 
 def is_on_several(spec: JobSpec) -> bool:
-    """Whether ranks of a job may be on other hosts, whose devices and pids are not local ones."""
+    """Whether a job may have ranks on other hosts, whose devices and pids are not local."""
     return spec.placement is not None and spec.placement.by != "pipe"
 
 
 def covered_devices(views: Iterable[JobView]) -> Mapping[str, GpuSample]:
-    """Devices of this host that a live job has fresh figures of, by UUID."""
+    """This host's devices with fresh figures from a live job, by UUID."""
     return {
         gpu.uuid: gpu
         for view in views

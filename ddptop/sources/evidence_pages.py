@@ -1,4 +1,4 @@
-"""The evidence that was kept at a job's failures and hangs, as sections to read."""
+"""Formats the evidence of a job's failures and hangs as sections of text."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from ddptop_runner.store.log_clean import sanitize
 from ddptop_runner.store.logs import tail_bytes
 
 SHOWN_BYTES = 24 * 1024
-"""Of one file, its end; the folder has it whole."""
+"""How much of a file's end is shown."""
 
 _ORDER = ("summary", "stacks", "tail", "status", "snapshot")
-"""Display order of files, by the start of their names."""
+"""Display order of files, by prefix."""
 
 
 def folders(view: JobView) -> list[Path]:
-    """One folder per failure or hang, the last one first."""
+    """One folder per failure or hang, latest first."""
     try:
         kept = [path for path in view.folder.evidence_dir.glob("attempt-*-*") if path.is_dir()]
     except OSError:
@@ -28,14 +28,14 @@ def folders(view: JobView) -> list[Path]:
 
 
 def read(view: JobView, attempt: int | None = None) -> list[tuple[str, str]]:
-    """(heading, text) of each file of a failure, what a person wants first at the top; then a list.
+    """(heading, text) of each file of a failure, most useful first; then a listing.
 
     Args:
         view: the job.
-        attempt: whose failure; None is the last one.
+        attempt: the attempt that failed; None for the latest evidence.
 
     Raises:
-        DdptopError: when nothing was kept.
+        DdptopError: there is no evidence.
     """
     if view.spec.placement is not None:
         _fetch(view, attempt)
@@ -61,7 +61,7 @@ def read(view: JobView, attempt: int | None = None) -> list[tuple[str, str]]:
 
 
 def _fetch(view: JobView, attempt: int | None) -> None:
-    """Bring what the nodes of the job kept at its failures, the last one's first."""
+    """Fetch the evidence that the job's other nodes saved."""
     from ddptop_runner.jobs.far_files import fetch_evidence
 
     snapshot = view.snapshot
@@ -95,7 +95,7 @@ def _text(path: Path, folder: str) -> str:
 
 
 def stored_files(view: JobView, rank: int | None) -> list[Path]:
-    """The stack files of the last failure or hang."""
+    """The stack files of the latest failure or hang."""
     folders = [path for path in view.folder.evidence_dir.glob("attempt-*-*") if path.is_dir()]
     if not folders:
         return []

@@ -1,4 +1,4 @@
-"""Training that ddptop did not start, as the collector reads it. Used by its thread alone."""
+"""Reads foreign jobs, which ddptop did not start. Used only by the collector's thread."""
 
 from __future__ import annotations
 
@@ -21,31 +21,31 @@ from ddptop_runner.foreign.watch import ForeignBook, NewLines
 from ddptop_runner.model.snapshot import Event, GpuSample, RankSample
 
 CENSUS_EVERY_S = 2.0
-"""Looking at every process of the machine costs more than looking at the known ones again."""
+"""Scanning every process of the machine costs more than polling the known ones."""
 
 
 @dataclass(frozen=True)
 class ForeignLook:
-    """What a look found."""
+    """What one poll found."""
 
     views: tuple[ForeignView, ...] = ()
     unreadable: tuple[Unreadable, ...] = ()
 
 
 class ForeignSource:
-    """The foreign jobs of this host, one of them followed closely while its screen is open."""
+    """The foreign jobs of this host; the one whose screen is open is followed closely."""
 
     def __init__(self, watched: ForeignJob | None = None) -> None:
-        """`watched` remains a job even if it is not recognized, because the user selected it."""
+        """`watched` counts as a job even if it is not recognized, because the user selected it."""
         self.ended_by: dict[str, str] = {}
-        """The signal that was sent from here, by the job that it ended."""
+        """By job: the signal from this viewer that ended it."""
         self.stopping: dict[str, str] = {}
-        """The signals that are being sent from here, in words, by job."""
+        """By job: the signals that this viewer is sending, in words."""
         self._taker = CensusTaker()
         self._book = ForeignBook()
         if watched is not None:
             self._taker.keep(watched)
-        self._last = LastFigures()
+        self._last_figures = LastFigures()
         self._census = Census()
         self._next_census_s = 0.0
         self._chart_key: object = None
@@ -56,22 +56,22 @@ class ForeignSource:
         self._recent_of: str | None = None
         self._recent_until = 0.0
         self._shown: tuple[LogKey, NewLines] | None = None
-        """What the log screen shows, and its last lines."""
+        """The key of the log on screen, and its last lines."""
 
     def read(self, gpus: Sequence[GpuSample], now: dt.datetime, follow: str | None) -> ForeignLook:
-        """Every foreign job as it is now; the processes are counted anew every 2 s."""
+        """Every foreign job now; all processes are scanned every 2 s."""
         if (now_s := boottime_s()) >= self._next_census_s:
             self._next_census_s = now_s + CENSUS_EVERY_S
             self._census = self._taker.take(gpus)
-        self._last.follow(follow)
+        self._last_figures.follow(follow)
         views = self._book.look(self._census, gpus, now, follow=follow)
         return ForeignLook(
-            tuple(map(self._last.fill, map(self._explained, views))),
+            tuple(map(self._last_figures.fill, map(self._explained, views))),
             (*self._census.unreadable, *self._book.left_out),
         )
 
     def _explained(self, view: ForeignView) -> ForeignView:
-        """With the signals that are sent to it from here, or the one that ended it."""
+        """Add the signals that this viewer is sending, or the one that ended the job."""
         if view.is_live:
             sending = self.stopping.get(view.job)
             return view if sending is None else msgspec.structs.replace(view, stopping=sending)
@@ -79,7 +79,7 @@ class ForeignSource:
         return view if signal is None else msgspec.structs.replace(view, ended_by=signal)
 
     def chart(self, view: ForeignView, query: ChartQuery, now_s: float) -> ChartData:
-        """What its log and files told; the same object again while nothing looks different."""
+        """The losses found in its output; the same object while nothing changes."""
         span = self._book.span(view.job)
         part = (query.window_s, query.until, query.columns)
         key = (view.job, *part, span is None, view.state, view.output)
@@ -113,7 +113,7 @@ class ForeignSource:
         return self._chart
 
     def recent(self, view: ForeignView, now_s: float) -> Recent:
-        """Where the loss that its log told goes; the same object again for a while."""
+        """The trend of the loss in its output; the same object between updates."""
         span = self._book.span(view.job)
         if span is None:
             return Recent()
@@ -127,7 +127,7 @@ class ForeignSource:
         return self._recent
 
     def events(self, view: ForeignView) -> tuple[Event, ...]:
-        """What happened while it was watched, latest first."""
+        """Events since it was discovered, latest first."""
         events = tuple(self._book.events(view.job))
         if view.ended_by is None:
             return events
@@ -138,7 +138,7 @@ class ForeignSource:
         )
 
     def log(self, view: ForeignView, rank: int | None, viewer: int) -> LogRead | None:
-        """What is new in an output since the last look, or None; first the last lines."""
+        """New output since the last call, or None; the first call returns the last lines."""
         key = LogKey(view.job, view.job, rank, viewer)
         known = self._shown[1] if self._shown is not None and self._shown[0] == key else NewLines()
         new = self._book.lines(view.job, rank, known.mark)
@@ -149,16 +149,16 @@ class ForeignSource:
         return LogRead(key, list(new.lines), is_first or new.anew, new.partial)
 
     def forget_log(self) -> None:
-        """Nobody reads any more: the next viewer gets the last lines again."""
+        """Forget the log on screen; the next call of `log` returns the last lines again."""
         self._shown = None
 
     def close(self) -> None:
-        """Let go of every open file."""
+        """Close every open file."""
         self._book.close()
 
 
 class LastFigures:
-    """Remembers each rank and the devices as long as there is something to see of them."""
+    """Remembers the last known figures of one job's ranks and devices."""
 
     def __init__(self) -> None:
         self._job: str | None = None
@@ -166,13 +166,13 @@ class LastFigures:
         self._gpus: Sequence[GpuSample] = ()
 
     def follow(self, job: str | None) -> None:
-        """Remember this job's; another one's are forgotten."""
+        """Remember this job's figures and forget any other job's."""
         if job != self._job:
             self._job, self._gpus = job, ()
             self._ranks.clear()
 
     def fill(self, view: ForeignView) -> ForeignView:
-        """The view of the followed job; once it is gone, with the figures that it had last."""
+        """The view; once the followed job has ended, with its last figures."""
         if view.job != self._job:
             return view
         snapshot = view.snapshot
@@ -194,6 +194,6 @@ class LastFigures:
 
 
 def no_loss(view: ForeignView) -> str:
-    """Why no loss is known of a job that has no probe."""
+    """Why the loss of a job without a probe is unknown."""
     where = f" ({view.output})" if view.output else ""
     return f"no loss found in the job's output{where}"

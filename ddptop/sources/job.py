@@ -1,4 +1,4 @@
-"""One job: what its screen and that of its logs ask and get, and how it is read."""
+"""Reads one job; the queries and answers of the job screen and the log screen."""
 
 from __future__ import annotations
 
@@ -28,36 +28,36 @@ SPARK_POINTS = 60
 SPARK_EVERY_S = SPARK_S / SPARK_POINTS
 
 MOST_SPARKS = 16
-"""With more ranks there are no cards, and nothing is read for them."""
+"""With more ranks, the screen shows no cards, and their figures are not read."""
 
 TREND_EVERY_S = (5.0, 60.0)
 """Shortest and longest interval between trend updates."""
 
 RANKS_PER_S = 32
-"""Nor sooner than one second for so many ranks: reading a thousand takes a while."""
+"""The interval also grows by a second for each of these many ranks, as reading takes longer."""
 
 
 class JobDetail(msgspec.Struct, frozen=True):
-    """All that the panels of a job show besides its log."""
+    """Everything the panels of a job show except its log."""
 
     view: AnyJob
     chart: ChartData = msgspec.field(default_factory=ChartData)
     events: tuple[Event, ...] = ()
     """Latest first."""
     deviations: Mapping[int, RankDeviation] = msgspec.field(default_factory=dict)
-    """By rank: how far it is from the median of its job."""
+    """Each rank's deviation from the median of its job."""
     cause_tail: tuple[str, ...] = ()
-    """Last log lines of the rank that failed first."""
+    """Last log lines of the first rank that failed."""
     recent: Recent = msgspec.field(default_factory=Recent)
-    """Its last minutes."""
+    """Trend and sparklines of the last minutes."""
     trouble: str | None = None
-    """What could not be read, in words."""
+    """Why something could not be read."""
     only: frozenset[int] | None = None
-    """The ranks that the filter selects; None: all."""
+    """Ranks that match the filter; None: all."""
 
     @property
     def ranks(self) -> list[RankSample]:
-        """The ranks that are shown."""
+        """The ranks that match the filter."""
         ranks = [] if self.view.snapshot is None else self.view.snapshot.ranks
         return ranks if self.only is None else [rank for rank in ranks if rank.rank in self.only]
 
@@ -68,13 +68,13 @@ class JobDetail(msgspec.Struct, frozen=True):
 
 
 class JobQuery(Query, frozen=True, kw_only=True):
-    """A job with its losses and its last events."""
+    """A job with its losses and latest events."""
 
     job: str
     chart: ChartQuery
 
     def answer(self, look: Look, sources: Sources) -> JobAnswer:
-        """The job, unless it is gone."""
+        """Read the job, unless it is gone."""
         view = look.job(self.job)
         detail = None if view is None else _detail(view, self.chart, look.now_s, sources)
         return JobAnswer(query=self, look=look, view=view, detail=detail)
@@ -88,24 +88,24 @@ class JobAnswer(Answer, frozen=True, kw_only=True):
 
     @property
     def now(self) -> dt.datetime:
-        """The moment that is shown."""
+        """The time that the screen shows."""
         return self.look.taken_at
 
 
 class LogsQuery(Query, frozen=True, kw_only=True):
-    """A job alone: its log has a reader of its own, and a foreign job's output is `followed`."""
+    """A job without its log: that has its own reader; a foreign job's output is `followed`."""
 
     job: str
 
     def answer(self, look: Look, sources: Sources) -> Answer:
-        """The job, unless it is gone."""
+        """Read the job, unless it is gone."""
         return Answer(query=self, look=look, view=look.job(self.job))
 
 
 def chart_of(
     view: AnyJob, query: ChartQuery, now_s: float, sources: Sources
 ) -> tuple[ChartData, str | None]:
-    """The losses of any job, and why they cannot be read, in words."""
+    """The losses of any job, and why they cannot be read, if so."""
     if isinstance(view, ForeignView):
         return sources.foreign.chart(view, query, now_s), None
     try:
@@ -115,7 +115,7 @@ def chart_of(
 
 
 def deviations_of(view: AnyJob) -> Mapping[int, RankDeviation]:
-    """By rank: how far it is from the median of its job."""
+    """Each rank's deviation from the median of its job."""
     if (snapshot := view.snapshot) is None:
         return {}
     alerts = snapshot.alerts if view.is_live else ()
@@ -149,7 +149,7 @@ def _detail(view: AnyJob, query: ChartQuery, now_s: float, sources: Sources) -> 
 
 
 class EventSource:
-    """A job's latest events, of which only new ones are read."""
+    """A job's latest events; reads only new ones."""
 
     def __init__(self) -> None:
         self._job_id: str | None = None
@@ -157,10 +157,10 @@ class EventSource:
         self._events: list[Event] = []
 
     def read(self, view: JobView) -> tuple[Event, ...]:
-        """The latest ones, latest first.
+        """The latest events, latest first.
 
         Raises:
-            DdptopError: when the history cannot be read.
+            DdptopError: the history cannot be read.
         """
         if view.spec.job_id != self._job_id:
             self._job_id, self._stamps, self._events = view.spec.job_id, None, []
@@ -175,14 +175,14 @@ class EventSource:
 
 
 class CauseSource:
-    """The last log lines of what failed first, read once per failure."""
+    """The last log lines of the first failure, read once per failure."""
 
     def __init__(self) -> None:
         self._path: Path | None = None
         self._lines: tuple[str, ...] = ()
 
     def read(self, view: JobView) -> tuple[str, ...]:
-        """Those of the rank that failed first, or of a command."""
+        """The last lines of the rank that failed first, or of a command."""
         snapshot = view.snapshot
         if snapshot is None or snapshot.cause is None:
             return ()
@@ -199,7 +199,7 @@ class CauseSource:
 
 
 class RecentSource:
-    """A job's last minutes: where its loss goes, and each rank's steps."""
+    """The trend of a job's loss, and each rank's step times and losses, over the last minutes."""
 
     def __init__(self) -> None:
         self._key: object = None
@@ -207,10 +207,10 @@ class RecentSource:
         self._recent = Recent()
 
     def read(self, view: JobView, now_s: float) -> Recent:
-        """The same object again while nothing new was read.
+        """The last minutes; the same object between updates.
 
         Raises:
-            DdptopError: when the history cannot be read.
+            DdptopError: the history cannot be read.
         """
         key = (view.spec.job_id, view.is_live)
         if key != self._key:
@@ -230,7 +230,7 @@ class RecentSource:
             least, most = TREND_EVERY_S
             pause = max(ranks / RANKS_PER_S, min(most, max(least, stretch / POINTS)))
             self._trend_until = max(for_ever, now_s + pause)
-            since = until - stretch  # but not before a restart: a loss may begin anew there
+            since = until - stretch  # but not before a restart, where the loss may jump
             if view.snapshot is not None and view.snapshot.attempt_started_at is not None:
                 since = max(since, view.snapshot.attempt_started_at.timestamp())
             losses = reader.rank_series("loss", since, until, POINTS)

@@ -1,4 +1,4 @@
-"""CPU and memory of this host, from two small files of the kernel."""
+"""CPU and memory usage of this host, from /proc/stat and /proc/meminfo."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from ddptop.view.shown import Machine
 from ddptop_runner.host import procs
 
 CPU_SPAN_S = 0.5
-"""Over less, the kernel's ticks say little."""
+"""Shortest interval over which the kernel's ticks give a usable figure."""
 
 _IDLE = slice(3, 5)
-"""Of the figures of a CPU line: doing nothing, and doing nothing but wait for a disk."""
+"""Fields of a CPU line: idle and iowait."""
 _COUNTED = 8
-"""What stands behind these is counted in them: time of guests."""
+"""Number of fields that count; guest time, which follows, is included in them."""
 
 
 def ticks_of(stat: str) -> tuple[int, int] | None:
-    """Ticks of all cores since the host started, busy ones and all; None where it does not say.
+    """Busy and total ticks of all cores since the host booted; None if unknown.
 
     Args:
         stat: text of /proc/stat.
@@ -32,7 +32,7 @@ def ticks_of(stat: str) -> tuple[int, int] | None:
 
 
 def memory_of(meminfo: str) -> tuple[int, int] | None:
-    """Bytes that are used, and all; None where it does not say.
+    """Used and total bytes; None if unknown.
 
     Args:
         meminfo: text of /proc/meminfo.
@@ -57,7 +57,7 @@ def _ticks() -> tuple[int, int] | None:
 
 
 class CpuMeter:
-    """CPU of this host between looks; one right after another shows the same figure again."""
+    """CPU usage of this host between polls at least `CPU_SPAN_S` apart."""
 
     def __init__(self) -> None:
         self._looked_at_s: float | None = None
@@ -65,10 +65,10 @@ class CpuMeter:
         self._percent: float | None = None
 
     def percent(self, now_s: float) -> float | None:
-        """Of all cores since the last look but one, None at the first: nothing was measured yet.
+        """Percent of all cores; None on the first call, and unchanged if called again too soon.
 
         Args:
-            now_s: a clock that only goes forward, in seconds.
+            now_s: a monotonic clock, in seconds.
         """
         if self._looked_at_s is None or now_s - self._looked_at_s >= CPU_SPAN_S:
             before, self._ticks = self._ticks, _ticks()
@@ -78,7 +78,7 @@ class CpuMeter:
 
 
 def share(before: tuple[int, int] | None, now: tuple[int, int] | None) -> float | None:
-    """Percent of the ticks between two moments that were busy; None where none is known."""
+    """Percent of ticks that were busy between two readings; None if unknown."""
     if before is None or now is None or now[1] <= before[1]:
         return None
     return min(100.0, max(0.0, 100.0 * (now[0] - before[0]) / (now[1] - before[1])))
@@ -88,7 +88,7 @@ _cpu = CpuMeter()
 
 
 def read_machine() -> Machine:
-    """CPU since the last call, and memory, of this host."""
+    """Read CPU usage since the last call, and memory."""
     used, total = memory_of(_text("/proc/meminfo")) or (None, None)
     return Machine(
         host=procs.host_name(),

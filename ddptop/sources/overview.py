@@ -1,4 +1,4 @@
-"""All jobs: what their screen asks and gets, which way losses go, and Slurm's queue."""
+"""Reads loss trends and Slurm's queue; the query and answer of the job list."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ from ddptop_runner.launch.slurm import SlurmJob
 from ddptop_runner.store.history import HistoryReader
 
 EVERY_S = 10.0
-"""A trend is read again no sooner."""
+"""Shortest interval between reads of a job's trend."""
 
 MOST_READS = 2
-"""Jobs that are read at one look; the others' turn comes at the next ones."""
+"""Maximum number of jobs read per poll; the others follow on the next polls."""
 
 MOST_RANKS = 64
-"""A job of more ranks has too long a history to be read beside others."""
+"""No trend is read of a job with more ranks: reading it takes too long."""
 
 
 class OverviewQuery(Query, frozen=True, kw_only=True):
@@ -39,13 +39,13 @@ class OverviewQuery(Query, frozen=True, kw_only=True):
     devices: bool = True
     foreign: bool = True
     job: str | None = None
-    """The job under the cursor; None: its losses are not shown."""
+    """The job under the cursor; None if no losses are shown."""
     chart: ChartQuery
     device_span_s: float
-    """How far back the devices' histories go."""
+    """How many seconds the devices' histories cover."""
 
     def answer(self, look: Look, sources: Sources) -> OverviewAnswer:
-        """What is known of all jobs."""
+        """Read all jobs."""
         chosen = look.job(self.job)
         return OverviewAnswer(
             query=self,
@@ -61,27 +61,27 @@ class OverviewQuery(Query, frozen=True, kw_only=True):
 
 
 class OverviewAnswer(Answer, frozen=True, kw_only=True):
-    """What the screen of all jobs shows."""
+    """What the job list shows."""
 
     device_history: DeviceHistory
     trends: Mapping[str, LossTrend] = msgspec.field(default_factory=dict)
-    """By job: which way its loss goes."""
+    """Loss trends by job."""
     slurm: tuple[SlurmJob, ...] = ()
-    """The user's jobs in Slurm's queue that are no jobs of ddptop's."""
+    """The user's jobs in Slurm's queue that ddptop did not submit."""
     chosen: str | None = None
-    """The job whose losses `chart` has; None: no job's."""
+    """The job whose losses are in `chart`; None if it is empty."""
     chart: ChartData = msgspec.field(default_factory=ChartData)
 
 
 class TrendSource:
-    """Reads a few jobs at each look."""
+    """Reads the loss trends of a few jobs per poll."""
 
     def __init__(self) -> None:
         self._known: dict[str, LossTrend | None] = {}
         self._read_at: dict[str, float] = {}
 
     def read(self, views: Sequence[JobView], now_s: float) -> Mapping[str, LossTrend]:
-        """Of each live job of ddptop's, by name; a job of which nothing can be said is left out."""
+        """The trends of ddptop's own live jobs by name, without those whose trend is unknown."""
         live = {v.job: v for v in views if v.is_live}
         for gone in self._read_at.keys() - live.keys():
             self._read_at.pop(gone)
@@ -108,7 +108,7 @@ class TrendSource:
 
 
 class SlurmSource:
-    """What squeue printed last, asked beside everything else: Slurm may take its time."""
+    """The latest output of squeue, which runs in its own thread because Slurm may be slow."""
 
     def __init__(self) -> None:
         self._queue: Queue | None = None
@@ -116,12 +116,12 @@ class SlurmSource:
         self._asking: threading.Thread | None = None
 
     def read(self, own: Iterable[JobView]) -> tuple[SlurmJob, ...]:
-        """Slurm's jobs that are no jobs of ddptop's; empty on a machine without Slurm."""
+        """Slurm jobs that ddptop did not submit; empty on a machine without Slurm."""
         self._ask_if_due()
         return () if self._queue is None else tuple(others(with_jobs(self._queue, own) or []))
 
     def as_queued(self, own: list[JobView]) -> list[JobView]:
-        """Jobs, `queued` those that Slurm has requeued and not started."""
+        """The jobs; those that Slurm has requeued but not started are `queued`."""
         if any(view.state == "lost" and view.spec.slurm_job is not None for view in own):
             self._ask_if_due()
         return own if self._queue is None else [as_queued(view, self._queue) for view in own]

@@ -1,6 +1,6 @@
-"""What a screen asks of the collector, and what it gets: one Query and one Answer per screen.
+"""The collector's interface to screens: each screen has its own Query and Answer.
 
-A screen's own pair is in the module that reads for it. This one has what all of them share.
+Each pair is in the module that reads its data. This module has what they share.
 """
 
 from __future__ import annotations
@@ -26,53 +26,53 @@ AnySource = TypeVar("AnySource")
 
 
 class Devices(msgspec.Struct, frozen=True):
-    """The devices of this host, from the jobs' fresh snapshots and from sampling for the rest."""
+    """Device figures, from the jobs' fresh snapshots or else sampled by this viewer."""
 
     gpus: tuple[GpuSample, ...] = ()
     note: str | None = None
-    """Why devices are missing or incomplete, in words."""
+    """Why devices are missing or incomplete."""
     driver: str | None = None
     """Driver version, if this viewer's own sampler reported it."""
     sampler_cpu_percent: float | None = None
     """CPU usage of this viewer's own sampler; None if it has none."""
     queries_per_s: float | None = None
-    """Questions that it asks the driver each second."""
+    """Driver queries per second of that sampler."""
 
 
 class Look(msgspec.Struct, frozen=True):
-    """The host and its jobs at one moment: what every answer contains."""
+    """The host and its jobs at one time; part of every answer."""
 
     taken_at: dt.datetime
     machine: Machine
     jobs: tuple[AnyJob, ...] = ()
-    """Live ones first, and of each the newest; ddptop's own and foreign ones."""
+    """ddptop's own and foreign jobs; live ones first, then by age, newest first."""
     damaged: tuple[tuple[str, str], ...] = ()
-    """Run folders that cannot be read as a job: name, and why."""
+    """(name, reason) of each run folder that cannot be read."""
     unreadable: tuple[Unreadable, ...] = ()
     """Processes that may be training but cannot be inspected."""
     cpu_percent: float | None = None
-    """CPU usage of this viewer over the last few seconds; 100 is one core."""
+    """CPU usage of this viewer over the last few seconds; 100 means one core."""
     devices: Devices = msgspec.field(default_factory=Devices)
     owners: Mapping[int, tuple[str, int | None]] = msgspec.field(default_factory=dict)
     """Job and rank of every process of a live job on this host, by pid."""
 
     @property
     def now_s(self) -> float:
-        """When it was taken, unix seconds."""
+        """`taken_at` in unix seconds."""
         return self.taken_at.timestamp()
 
     @property
     def own(self) -> list[JobView]:
-        """Ddptop's own jobs."""
+        """Jobs that ddptop launched."""
         return [view for view in self.jobs if isinstance(view, JobView)]
 
     def job(self, name: str | None) -> AnyJob | None:
-        """The job of that name, if it still exists."""
+        """The job with this name, if it exists."""
         return next((view for view in self.jobs if view.job == name), None)
 
 
 class Followed(msgspec.Struct, frozen=True):
-    """A foreign job that is read closely because its screen is open."""
+    """The foreign job whose screen is open; more of it is read."""
 
     job: str
     rank: int | None = None
@@ -80,32 +80,32 @@ class Followed(msgspec.Struct, frozen=True):
 
 
 class Query(msgspec.Struct, frozen=True, kw_only=True):
-    """What the screen on top needs; the collector reads nothing else."""
+    """What a screen needs; the collector reads nothing else."""
 
     viewer: int = 0
-    """The screen that asks."""
+    """Identifies the screen that asks."""
     devices: bool = False
     """Whether the machine's devices are needed."""
     foreign: bool = False
-    """Whether training that ddptop did not start is needed."""
+    """Whether foreign jobs are needed."""
     followed: Followed | None = None
 
     def answer(self, look: Look, sources: Sources) -> Answer:
-        """Read what is needed besides the look, in the collector's thread."""
+        """Read what the screen needs besides `look`; called in the collector's thread."""
         return Answer(query=self, look=look)
 
 
 class Answer(msgspec.Struct, frozen=True, kw_only=True):
-    """What a screen shows, complete in itself."""
+    """Everything a screen shows."""
 
     query: Query
     look: Look
     view: AnyJob | None = None
-    """The job that the screen is about; None if it is about none, or the job is gone."""
+    """The job that the screen shows; None if the screen shows no job or the job is gone."""
 
 
 class Sources:
-    """One source of each kind, made when it is first asked, for the collector's life."""
+    """The collector's sources, one of each class, created on first use."""
 
     def __init__(self, watched: ForeignJob | None = None) -> None:
         """`watched` is the foreign job that the user selected."""
@@ -120,23 +120,23 @@ class Sources:
 
     @functools.cached_property
     def foreign(self) -> ForeignSource:
-        """Training that ddptop did not start; loaded after the first frame."""
+        """The source of foreign jobs; imported on first use, after the first frame."""
         from ddptop.sources.foreign import ForeignSource
 
         return ForeignSource(self._watched)
 
     @property
     def asked_foreign(self) -> ForeignSource | None:
-        """The foreign source if it has been used; else None."""
+        """The foreign source if it was ever used."""
         return self.foreign if "foreign" in vars(self) else None
 
 
 @dataclass
 class Answered(Message):
-    """The collector has read what a screen asked for."""
+    """The collector has answered a query."""
 
     answer: Answer
 
     def can_replace(self, message: Message) -> bool:
-        """A newer answer makes one that still waits worthless."""
+        """A newer answer replaces one still in the queue."""
         return isinstance(message, Answered)

@@ -1,4 +1,4 @@
-"""One rank over time: what its screen asks and gets, and how it is read."""
+"""Reads one rank over time; the rank screen's query and answer."""
 
 from __future__ import annotations
 
@@ -33,18 +33,18 @@ class RankQuery(Query, frozen=True, kw_only=True):
     rank: int
     chart: ChartQuery
     device: str | None = None
-    """UUID of a foreign rank's device, which is shown as this viewer saw it."""
+    """UUID of a foreign rank's device, whose history is the one this viewer recorded."""
     device_span_s: float = 0.0
-    """How far back."""
+    """How many seconds that history covers."""
 
     def answer(self, look: Look, sources: Sources) -> RankAnswer:
-        """The rank, unless its job is gone."""
+        """Read the rank, unless its job is gone."""
         view, history, seen = look.job(self.job), None, None
         if view is None:
             return RankAnswer(query=self, look=look)
         chart, trouble = chart_of(view, self.chart, look.now_s, sources)
         if isinstance(view, JobView):
-            with contextlib.suppress(DdptopError):  # `trouble` says the same
+            with contextlib.suppress(DdptopError):  # `trouble` has the reason
                 history = sources[RankSource].read(view, self.rank, self.chart, look.now_s)
         elif self.device is not None:
             history_of = sources[DeviceHistorySource]
@@ -62,17 +62,17 @@ class RankQuery(Query, frozen=True, kw_only=True):
 
 
 class RankAnswer(Answer, frozen=True, kw_only=True):
-    """What the screen of a rank shows."""
+    """What the rank screen shows."""
 
     chart: ChartData = msgspec.field(default_factory=ChartData)
     deviations: Mapping[int, RankDeviation] = msgspec.field(default_factory=dict)
-    """By rank: how far it is from the median of its job."""
+    """Each rank's deviation from the median of its job."""
     trouble: str | None = None
-    """What could not be read, in words."""
+    """Why something could not be read."""
     history: RankHistory | None = None
-    """None of a foreign job's."""
+    """None for a foreign job."""
     device_history: DeviceHistory | None = None
-    """Of a foreign job's rank: what this viewer saw of its device."""
+    """For a foreign job: the history of the rank's device as this viewer recorded it."""
 
 
 @dataclass(frozen=True)
@@ -82,13 +82,13 @@ class RankHistory:
     job: str = ""
     rank: int = 0
     split: SplitData = field(default_factory=SplitData)
-    """Its step time, by part."""
+    """Step time, split into its parts."""
     load: FiguresData = field(default_factory=FiguresData)
-    """Its CPU and memory, and its device's load, memory and power."""
+    """CPU and memory, and the device's utilization, memory, and power."""
 
 
 class RankSource:
-    """Reads it, again only when it can look different. Used by the collector's thread alone."""
+    """Reads a rank's history, again only if it may look different. Used only by the collector."""
 
     def __init__(self) -> None:
         self._key: object = None
@@ -96,15 +96,15 @@ class RankSource:
         self._history: RankHistory | None = None
 
     def read(self, view: JobView, rank: int, query: ChartQuery, now_s: float) -> RankHistory | None:
-        """The rank over the span of the screen's charts.
+        """The rank in the window that the screen shows.
 
         Raises:
-            DdptopError: when the history cannot be read.
+            DdptopError: the history cannot be read.
         """
         key = (view.spec.job_id, rank, query, view.state)
         if key == self._key and (not view.is_live or now_s < self._until):
             return self._history
-        self._key = None  # what cannot be read now is read at the next look
+        self._key = None  # after an error, retry on the next poll
         reader = HistoryReader(view.folder.history_db)
         span = reader.span()
         if span is None:
@@ -121,18 +121,18 @@ class RankSource:
             whole=whole,
         )
         self._until = now_s + redraw_pause_s(frame, query)
-        few = _Few(reader, rank, since, until, query.columns)
+        series_of = _RankSeries(reader, rank, since, until, query.columns)
         self._history = RankHistory(
             view.job,
             rank,
-            _split(few, frame),
-            _load(few, view, frame, query.columns),
+            _split(series_of, frame),
+            _load(series_of, view, frame, query.columns),
         )
         self._key = key
         return self._history
 
 
-class _Few:
+class _RankSeries:
     """Metrics of one rank over one span."""
 
     def __init__(
@@ -148,12 +148,14 @@ class _Few:
         return None if series is None or not series.t else points_of(series)
 
 
-def _split(few: _Few, frame: Frame) -> SplitData:
-    """The parts of its step time at the moments at which that is known."""
-    steps = few.points("step_time_s")
+def _split(series_of: _RankSeries, frame: Frame) -> SplitData:
+    """The step time and its parts at the times at which the step time is known."""
+    steps = series_of.points("step_time_s")
     if steps is None:
         return SplitData(**asdict(frame))
-    parts = {name: _by_moment(few.points(name)) for name in ("data_wait_s", "compute_s", "sync_s")}
+    parts = {
+        name: _by_moment(series_of.points(name)) for name in ("data_wait_s", "compute_s", "sync_s")
+    }
     return SplitData(
         t=list(steps.t),
         step_time_s=list(steps.mean),
@@ -168,14 +170,14 @@ def _by_moment(points: Points | None) -> Mapping[float, float | None]:
     return {} if points is None else dict(zip(points.t, points.mean, strict=False))
 
 
-def _load(few: _Few, view: JobView, frame: Frame, columns: int) -> FiguresData:
-    """Its device first, where it has one; then its processes' CPU and memory."""
+def _load(series_of: _RankSeries, view: JobView, frame: Frame, columns: int) -> FiguresData:
+    """The device's curves, if there is one, then CPU and memory of the rank's processes."""
     curves: list[Curve] = []
-    if (device := device_of(view.snapshot, few.rank)) is not None:
+    if (device := device_of(view.snapshot, series_of.rank)) is not None:
         number = device_number(view.spec.hosts, device.host, device.index)
-        curves += device_curves(device, _of_device(few.reader, frame, number, columns))
+        curves += device_curves(device, _of_device(series_of.reader, frame, number, columns))
     for metric, name, unit in (("cpu_percent", "CPU", "%"), ("rss_bytes", "RSS", "bytes")):
-        if (points := few.points(metric)) is not None:
+        if (points := series_of.points(metric)) is not None:
             curves.append(Curve(name, points, unit, least=0.0))
     return FiguresData(
         curves=tuple(curves),

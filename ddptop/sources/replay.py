@@ -1,4 +1,4 @@
-"""A job as it was at one moment: what its screen asks and gets, and how it is read."""
+"""Reads a job as it was at one time; the replay screen's query and answer."""
 
 from __future__ import annotations
 
@@ -22,27 +22,27 @@ from ddptop_runner.model.snapshot import Cause
 from ddptop_runner.model.words import LIVE_STATES, JobState
 
 COURSE_POINTS = 600
-"""Gaps are told as exactly as so many cells can show them."""
-LOOK_AGAIN_S = 5.0
-"""The course of a live job is read again this often."""
+"""Gaps in the record are rounded to this many cells of the timeline."""
+COURSE_EVERY_S = 5.0
+"""How often the course of a live job is read again."""
 
 
 class PastView(JobView, frozen=True, dict=True):
-    """A job as it was: no process is asked whether it lives."""
+    """A job at a past time; its state comes from its events, not from its processes."""
 
     @functools.cached_property
     def guarded(self) -> bool | None:
-        """Nobody knows whether it had a guardian then."""
+        """None: whether it had a guardian then is unknown."""
         return None
 
     @functools.cached_property
     def needs_guardian(self) -> bool:
-        """What was needs none."""
+        """False: a past job cannot be adopted."""
         return False
 
     @functools.cached_property
     def on_other_host(self) -> bool:
-        """What was is as far away as another host."""
+        """False: the host does not matter for a past job."""
         return False
 
     @functools.cached_property
@@ -52,23 +52,23 @@ class PastView(JobView, frozen=True, dict=True):
 
     @property
     def is_live(self) -> bool:
-        """Whether it lived then."""
+        """Whether it was live then."""
         return self.state in LIVE_STATES
 
     @property
     def snapshot_age_s(self) -> float | None:
-        """It is of the very moment that is shown."""
+        """Always 0: the snapshot is of the time shown."""
         return 0.0
 
 
 class ReplayQuery(JobQuery, frozen=True, kw_only=True):
-    """A job as it was at a moment."""
+    """A job as it was at one time."""
 
     at: float | None = None
-    """Unix seconds; None is shortly before it failed or hung last, else its last moment."""
+    """Unix seconds; None: shortly before the latest failure or hang, else the end."""
 
     def answer(self, look: Look, sources: Sources) -> ReplayAnswer:
-        """The job then, unless it is gone."""
+        """Read the job as it was, unless it is gone."""
         answer = ReplayAnswer(query=self, look=look, view=look.job(self.job))
         if not isinstance(answer.view, JobView):
             return answer
@@ -77,27 +77,27 @@ class ReplayQuery(JobQuery, frozen=True, kw_only=True):
 
 
 class ReplayAnswer(JobAnswer, frozen=True, kw_only=True):
-    """What the job screen shows, as it was at one moment, and where that lies in its history."""
+    """What the job screen shows, at one time, and the course of the whole run."""
 
     at: float | None = None
-    """Unix seconds of the moment; None where there is no history."""
+    """The time shown, unix seconds; None if there is no history."""
     width_s: int | None = None
-    """How exactly it is known; None where nothing was recorded then."""
+    """Resolution of the record at this time, in seconds; None if nothing was recorded."""
     course: Course | None = None
     trouble: str | None = None
-    """Why there is nothing to see, in words."""
+    """Why there is nothing to show."""
     attempt_started: float | None = None
-    """Unix seconds."""
+    """When the attempt shown started, unix seconds."""
 
     @property
     def now(self) -> dt.datetime:
-        """The moment."""
+        """The time that the screen shows."""
         return super().now if self.at is None else utc_from_unix(self.at)
 
 
 @dataclass
 class _Job:
-    """What is kept of the job that is replayed."""
+    """The job being replayed, with its reader and course."""
 
     job_id: str
     reader: MomentReader
@@ -106,7 +106,7 @@ class _Job:
 
 
 class ReplaySource:
-    """Reads it. Used by the collector's thread alone."""
+    """Reads a job's past. Used only by the collector's thread."""
 
     def __init__(self) -> None:
         self._job: _Job | None = None
@@ -114,12 +114,12 @@ class ReplaySource:
     def read(
         self, answer: ReplayAnswer, view: JobView, at: float | None, chart: ChartData
     ) -> ReplayAnswer:
-        """The answer with the job at a moment.
+        """The answer, completed with the job at the given time.
 
         Args:
-            answer: it without the job.
+            answer: the answer to complete.
             view: the job as it is now.
-            at: unix seconds; None is where a replay begins.
+            at: unix seconds; None: where a replay starts.
             chart: its losses.
         """
         try:
@@ -152,10 +152,10 @@ class ReplaySource:
         return self._job
 
     def _course(self, view: JobView) -> Course | None:
-        """The whole history; of an ended job it is read once."""
+        """The course of the whole run; that of an ended job is read once."""
         known, now_s = self._known(view), time.monotonic()
         old = known.course
-        is_old = old is None or (old.live and now_s - known.read_at_s >= LOOK_AGAIN_S)
+        is_old = old is None or (old.live and now_s - known.read_at_s >= COURSE_EVERY_S)
         if is_old or (old is not None and old.live != view.is_live):
             known.read_at_s = now_s
             span = known.reader.span()
@@ -170,7 +170,7 @@ class ReplaySource:
 
 
 def _past(view: JobView, moment: Moment) -> PastView:
-    """The job with its snapshot of then."""
+    """The job with its snapshot at that time."""
     snapshot = replace(
         moment.snapshot,
         cause=_without_key(moment.snapshot.cause),
@@ -180,5 +180,5 @@ def _past(view: JobView, moment: Moment) -> PastView:
 
 
 def _without_key(cause: Cause | None) -> Cause | None:
-    """A cause whose evidence is not offered: the key for it is the story's."""
+    """The cause without its evidence, because the replay screen has no key to open it."""
     return None if cause is None else replace(cause, evidence=None)

@@ -1,4 +1,4 @@
-"""The stacks of a job's ranks, as sections to read."""
+"""Formats the stacks of a job's ranks as sections of text."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from ddptop_runner.store.log_clean import sanitize
 
 
 def hint(view: AnyJob) -> str:
-    """Where the stacks of a job come from, and how to have all of them."""
+    """Where a job's stacks come from, and how to see all frames."""
     if isinstance(view, ForeignView):
         return "read with py-spy, without pausing any process; esc closes"
     how = "read without pausing any rank" if view.is_live else "saved at the last failure or hang"
@@ -25,10 +25,10 @@ def hint(view: AnyJob) -> str:
 
 
 def read(view: AnyJob) -> list[tuple[str, str]]:
-    """Return the stack of each rank: of a live job, or from the evidence of an ended one.
+    """The stack of each rank: now if the job is live, else from its evidence.
 
     Raises:
-        DdptopError: when the supervisor does not answer, or there is no evidence.
+        DdptopError: the supervisor does not answer, or there is no evidence.
     """
     if isinstance(view, ForeignView):
         return _foreign_stacks(view)

@@ -1,4 +1,4 @@
-"""What happened to a job, attempt by attempt: what its screen asks and gets."""
+"""Reads what happened in each attempt of a job; the story screen's query and answer."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ from ddptop_runner.store.history_reader import attempts_taken
 from ddptop_runner.store.logs import last_words
 
 TAIL_LINES = 40
-"""Last lines that are read of the rank that failed first."""
+"""How many last log lines to read of the first rank that failed."""
 LOOK_BACK_S = 60.0
-"""How much history before an attempt's end is read to find its last step."""
+"""How much of the history before an attempt's end to read for its last step."""
 MOST_EVENTS = 20_000
-"""Only this many of the latest events are shown."""
+"""Maximum number of events shown; earlier ones are left out."""
 
 
 class StoryQuery(Query, frozen=True, kw_only=True):
@@ -35,10 +35,10 @@ class StoryQuery(Query, frozen=True, kw_only=True):
 
     job: str
     attempt: int | None = None
-    """The attempt whose last log lines are needed; None is the latest."""
+    """The attempt whose last log lines are needed; None: the latest."""
 
     def answer(self, look: Look, sources: Sources) -> StoryAnswer:
-        """The story, unless the job is gone."""
+        """Read the story, unless the job is gone."""
         view, story = look.job(self.job), None
         if isinstance(view, JobView):
             story = sources[StorySource].read(view, self.attempt)
@@ -58,15 +58,15 @@ class Story:
 
     job: str = ""
     attempts: tuple[Attempt, ...] = ()
-    """The last one first."""
+    """Latest first."""
     tail: Tail | None = None
-    """Of the attempt that was asked for, where it failed."""
+    """Last log lines of the requested attempt if it failed."""
     trouble: str | None = None
-    """What could not be read, in words."""
+    """Why something could not be read."""
 
 
 class StorySource:
-    """Reads it. Used by the collector's thread alone."""
+    """Reads a job's story. Used only by the collector's thread."""
 
     def __init__(self) -> None:
         self._job_id: str | None = None
@@ -75,14 +75,14 @@ class StorySource:
     def _forget(self) -> None:
         self._events: list[Event] = []
         self._stamp: object = None
-        self._gathered: set[int] = set()
+        self._seen: set[int] = set()
         self._causes: dict[int, Cause] = {}
         self._steps: dict[int, int] = {}
         self._tail: Tail | None = None
         self._known: tuple[object, tuple[Attempt, ...]] | None = None
 
     def read(self, view: JobView, chosen: int | None = None) -> Story:
-        """The story; `chosen` is the attempt whose last words are wanted, None the last one."""
+        """The story, with the last log lines of attempt `chosen`, or of the latest attempt."""
         if view.spec.job_id != self._job_id:
             self._forget()
             self._job_id = view.spec.job_id
@@ -95,7 +95,7 @@ class StorySource:
         return Story(view.job, attempts, self._tail_of(view, attempts, chosen), trouble)
 
     def _read_events(self, folder: RunFolder) -> None:
-        """What is new since the last look."""
+        """Read new events."""
         path = folder.history_db
         stamps = history_stamps(path)
         if stamps == self._stamp:
@@ -110,25 +110,25 @@ class StorySource:
         seq = self._events[-1].seq if self._events else 0
         now = (seq, view.state, snapshot and (snapshot.attempt, snapshot.step, snapshot.cause))
         if self._known is None or self._known[0] != now:
-            self._gather(view.folder)
+            self._read_evidence(view.folder)
             if run_step.is_printed(snapshot):
                 self._count_printed(view.folder)
-            told = attempts_of(
+            attempts = attempts_of(
                 self._events,
                 view.state,
                 view.ended_at,
                 _causes_with(self._causes, snapshot),
                 _steps_with(self._steps, snapshot),
             )
-            self._known = (now, tuple(self._with_steps(view, one) for one in told))
+            self._known = (now, tuple(self._with_steps(view, one) for one in attempts))
         return self._known[1]
 
-    def _gather(self, folder: RunFolder) -> None:
-        """Causes and steps that were kept at failures: read once, they stay as they are."""
+    def _read_evidence(self, folder: RunFolder) -> None:
+        """Read causes and steps from the evidence of failures, each once."""
         for event in self._events:
-            if event.type not in FAILURES or not event.evidence or event.seq in self._gathered:
+            if event.type not in FAILURES or not event.evidence or event.seq in self._seen:
                 continue
-            self._gathered.add(event.seq)
+            self._seen.add(event.seq)
             kept = kept_in(folder, event.evidence)
             attempt = event.attempt or 0
             if (cause := evidence_folder.kept_cause(kept)) is not None:
@@ -137,14 +137,14 @@ class StorySource:
                 self._steps[attempt] = steps
 
     def _count_printed(self, folder: RunFolder) -> None:
-        """The steps of each attempt where the output counts those of the run."""
+        """Count each attempt's steps if the output numbers the steps of the run."""
         with contextlib.suppress(DdptopError):
             for one in attempts_taken(HistoryReader(folder.history_db), printed=True):
                 if one.taken is not None:
                     self._steps[one.attempt] = one.taken
 
     def _with_steps(self, view: JobView, attempt: Attempt) -> Attempt:
-        """An attempt of which nothing was kept, with the steps that its history ends with."""
+        """The attempt; if its evidence has no step, with the last one in its history."""
         if attempt.steps is not None or attempt.ended_at is None:
             return attempt
         if attempt.number not in self._steps:
@@ -184,14 +184,14 @@ class StorySource:
 
 
 def kept_in(folder: RunFolder, evidence: str) -> Path:
-    """The evidence folder of an event; of a copied run folder the one beside its own history."""
+    """The evidence folder of an event; in a copied run folder, its copy there."""
     kept = Path(evidence)
     beside = folder.evidence_dir / kept.name
     return beside if beside.is_dir() else kept
 
 
 def _steps_in(kept: Path) -> int | None:
-    """The slowest rank's steps at the moment of a failure."""
+    """The slowest rank's step at the failure."""
     try:
         return decode_snapshot(bounded.read_bytes(kept / "snapshot.json")).step
     except (OSError, ValueError):
@@ -199,7 +199,7 @@ def _steps_in(kept: Path) -> int | None:
 
 
 def _causes_with(causes: Mapping[int, Cause], snapshot: NodeSnapshot | None) -> dict[int, Cause]:
-    """With those that the snapshot knows: of its attempt and the one before."""
+    """Add the causes in the snapshot: of its attempt and of the previous one."""
     found = dict(causes)
     if snapshot is not None and snapshot.attempt is not None:
         if snapshot.cause is not None:

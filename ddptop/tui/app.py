@@ -137,7 +137,7 @@ class DdptopApp(QuietApp):
             self._first = messages.JobPicked(name, watched is not None)
         self._tick_s = tick_s
         self._hang_up = HangUp()
-        self.collector = Collector(self.post_message, now, machine, watched, takes_up=not readonly)
+        self.collector = Collector(self.post_message, now, machine, watched, adopts=not readonly)
         self.latest: Answer | None = None
         """The latest answer, whichever screen asked."""
 

@@ -71,11 +71,11 @@ def test_who_only_looks_or_looks_elsewhere_does_not(taken, capsys, line):
 
 
 def test_an_open_screen_takes_it_up_too_and_does_not_try_at_every_look(taken):
-    for takes_up in (False, True):
-        collector = Collector(lambda _: None, takes_up=takes_up)
+    for adopts in (False, True):
+        collector = Collector(lambda _: None, adopts=adopts)
         for _ in range(3):
             collector._answer_and_deliver(Query())
-        assert taken == (["train"] if takes_up else [])
+        assert taken == (["train"] if adopts else [])
 
 
 def test_what_nothing_tells_any_more_is_named(taken, capsys, monkeypatch):

@@ -1,1 +1,1 @@
-"""Charts as lines of text: axes, cursors, bins, and what is painted into them."""
+"""Draws charts as lines of text: axes, cursors, bins, and curves."""

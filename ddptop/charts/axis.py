@@ -1,4 +1,4 @@
-"""The lower axis of every chart: ticks that never touch, by time or by step. Pure."""
+"""Labels the lower axis of charts, by time or by step, with ticks that never touch. Pure."""
 
 from __future__ import annotations
 
@@ -14,27 +14,27 @@ from ddptop.view.text import Line, line
 from ddptop_runner.base.units import duration
 
 TICK_CELLS = 10
-"""Cells that a tick takes, with the space next to it."""
+"""Cells that a tick takes, including the space next to it."""
 
 
 class AxisWords(msgspec.Struct, frozen=True):
-    """What the ends of an axis of time are called, and what its moments count from."""
+    """How places on the axis are labeled."""
 
     first: str = "start"
     last: str = "now"
     backwards: bool = False
-    """Whether moments count back from the right edge, which is the newest."""
+    """Whether times count back from the right edge, which is the newest."""
     zero: float = 0.0
-    """The moment that the others count from."""
+    """The time or step that the others count from."""
     by_step: bool = False
     attempts: tuple[AttemptSteps, ...] = ()
-    """By step: where each attempt begins."""
+    """On a step axis: where each attempt begins."""
     clock: bool = True
-    """Whether moments are unix seconds, so that they have a time of day."""
+    """Whether places are unix seconds and thus have a time of day."""
 
 
 def axis_words(data: Frame, view: View) -> AxisWords:
-    """How the axis of `data` is labelled while `view` is shown."""
+    """How the axis of `data` is labeled in this view."""
     first, _ = data.extent
     if data.by_step:
         return AxisWords(by_step=True, attempts=data.attempts)
@@ -49,7 +49,7 @@ def axis_words(data: Frame, view: View) -> AxisWords:
 
 
 def step_label(step: float, apart: float) -> str:
-    """`0`, `500`, `1,500`, `20k`, `1.5M`: a step on the axis, `apart` from the next."""
+    """`0`, `500`, `1,500`, `20k`, `1.5M`: a step on the axis, with ticks `apart` steps apart."""
     for size, unit in ((1e6, "M"), (1e3, "k")):
         digits = max(0, -math.floor(math.log10(apart / size) + 1e-9))
         if digits <= 1 and (step >= 10 * size or (step >= size and (size > 1e3 or not digits))):
@@ -58,7 +58,7 @@ def step_label(step: float, apart: float) -> str:
 
 
 def exact_label(seconds: float, apart: float) -> str:
-    """A moment since the start, exact enough to differ from one `apart` seconds away."""
+    """A time since the start, precise enough to differ from one `apart` seconds away."""
     whole = round(seconds)
     if whole >= 86400 and apart < 3600:
         return f"{whole // 86400}d{whole % 86400 // 3600:02}:{whole % 3600 // 60:02}"
@@ -68,7 +68,7 @@ def exact_label(seconds: float, apart: float) -> str:
 
 
 def ticks(area: Area, words: AxisWords) -> list[tuple[float, str]]:
-    """Places on the axis with their labels, the most important first."""
+    """Places on the axis with their labels, most important first."""
     most = max(1, area.cells // TICK_CELLS)
     if words.by_step:
         apart = max(1.0, scale.nice_step(area.width, most))
@@ -89,7 +89,7 @@ def ticks(area: Area, words: AxisWords) -> list[tuple[float, str]]:
 
 
 def place_label(words: AxisWords, at: float) -> str:
-    """A place on the axis in words: how long after the start, or the step of an attempt."""
+    """A place on the axis in words: the time since the start, or the step and its attempt."""
     if words.by_step:
         begun = [one for one in words.attempts if one.before <= at]
         if len(words.attempts) < 2 or not begun:
@@ -110,13 +110,13 @@ def clock_label(words: AxisWords, at: float) -> str:
 
 
 def axis_line(area: Area, words: AxisWords, cursor: float | None = None, right: int = 0) -> Line:
-    """The labels under a plot, each below its place; of two that would touch the first stays.
+    """The labels under a plot, each below its place; if two would touch, only the first is shown.
 
     Args:
         area: the plot.
-        words: how moments are called.
-        cursor: a place that is marked whatever it hides.
-        right: cells to the right of the plot that stay empty.
+        words: how places are labeled.
+        cursor: a place that is always labeled, whatever it hides.
+        right: empty cells to the right of the plot.
     """
     text = [" "] * area.cells
     if cursor is not None and (cell := area.cell(cursor)) is not None:

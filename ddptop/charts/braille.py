@@ -1,7 +1,7 @@
-"""A canvas of braille dots, two by four to a cell, in layers.
+"""Provides a canvas of braille dots, two by four per cell, in layers.
 
-A cell has one foreground colour, so where layers meet the highest one owns the cell and only its
-dots are drawn.
+A cell has one foreground color, so where layers overlap, the highest one owns the cell and only
+its dots are drawn.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ _CHARACTERS = [" ", *[chr(_BASE + bits) for bits in range(1, 256)]]
 
 
 class Canvas:
-    """Dots of several layers over `columns` by `rows` cells; (0, 0) is the bottom left dot."""
+    """Layers of dots over `columns` by `rows` cells; (0, 0) is the bottom left dot."""
 
     def __init__(self, columns: int, rows: int) -> None:
         self.columns = max(0, columns)
@@ -27,7 +27,7 @@ class Canvas:
         self._bits = [0] * (self.columns * self.rows)
 
     def dot(self, x: int, y: int, layer: int) -> None:
-        """Set one dot; outside of the canvas nothing happens."""
+        """Set one dot; dots outside the canvas are ignored."""
         if not (0 <= x < self.dots_x and 0 <= y < self.dots_y):
             return
         from_top = self.dots_y - 1 - y
@@ -40,7 +40,7 @@ class Canvas:
             self._owners[place], self._bits[place] = layer, bit
 
     def column(self, x: int, low: int, high: int, layer: int) -> None:
-        """Fill the dots of one column from `low` to `high`, both included."""
+        """Fill the dots of one column from `low` to `high`, inclusive."""
         if not 0 <= x < self.dots_x:
             return
         owners, bits, columns, side = self._owners, self._bits, self.columns, _BITS[x & 1]
@@ -57,9 +57,9 @@ class Canvas:
     def segment(
         self, x0: int, y0: int, x1: int, y1: int, layer: int, pattern: tuple[int, int] = (1, 0)
     ) -> None:
-        """A straight line between two dots, with no gap from one column to the next.
+        """Draw a straight line between two dots, without gaps between columns.
 
-        `pattern` are dot columns that are drawn and left out in turn.
+        `pattern` is how many dot columns to draw, then how many to skip.
         """
         steps = max(abs(x1 - x0), abs(y1 - y0))
         if steps == 0:
@@ -77,13 +77,13 @@ class Canvas:
                 self.dot(x, y0 + round(up * step), layer)
 
     def owner(self, x: int, y: int) -> int:
-        """The layer of a cell, counted from the top left; -1 where it is empty or outside."""
+        """The layer of a cell, counted from the top left; -1 if it is empty or outside."""
         if not (0 <= x < self.columns and 0 <= y < self.rows):
             return -1
         return self._owners[y * self.columns + x]
 
     def row(self, y: int) -> list[tuple[str, int]]:
-        """Cells of one row from the top: character and layer (-1 where empty)."""
+        """The character and layer (-1 if empty) of each cell in a row, counted from the top."""
         start = y * self.columns
         cut = slice(start, start + self.columns)
         characters = [_CHARACTERS[bits] for bits in self._bits[cut]]

@@ -1,4 +1,4 @@
-"""Losses or scalars of several jobs as curves of one chart, by time and by step. Pure."""
+"""Puts losses or scalars of several jobs into one chart, by time or by step. Pure."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from ddptop.view.compare import LETTERS, LOSS, Run, Sample
 from ddptop.view.series import Points
 
 STYLES = ("median", "ok", "chosen", "strong")
-"""Of the jobs' curves, in order."""
+"""Styles of the jobs' curves, in order."""
 
 
 def name_of(place: int, run: Run) -> str:
@@ -42,7 +42,7 @@ def _empty(runs: Sequence[Run], what: str) -> str:
 def _curves(
     runs: Sequence[Run], points: Sequence[Points], marks: Sequence[tuple[float, str]]
 ) -> tuple[Curve, ...]:
-    """A curve for each job, which only its own restarts interrupt."""
+    """One curve per job, interrupted only by that job's restarts."""
     return tuple(
         Curve(
             name=name_of(place, run),
@@ -56,7 +56,7 @@ def _curves(
 
 
 def by_time_data(runs: Sequence[Run], what: str = LOSS) -> FiguresData:
-    """The losses, or what goes by that name, over the seconds since each job's own start."""
+    """The losses, or the scalar `what`, by seconds since each job's start."""
     samples = [run.curve_by(what).samples for run in runs]
     points = [_points(mine, [one.at_s for one in mine]) for mine in samples]
     ends = [mine[-1].at_s for mine in (*samples, *(run.curve.samples for run in runs)) if mine]
@@ -77,7 +77,7 @@ def by_time_data(runs: Sequence[Run], what: str = LOSS) -> FiguresData:
 
 
 def by_step_data(runs: Sequence[Run], what: str = LOSS) -> FiguresData | None:
-    """The same over steps; None where a job's steps are not known."""
+    """The losses, or the scalar `what`, by step; None if any job's steps are unknown."""
     samples = [run.curve.by_step for run in runs]
     if not all(samples):
         return None
@@ -101,12 +101,12 @@ def by_step_data(runs: Sequence[Run], what: str = LOSS) -> FiguresData | None:
 
 
 def _mark(place: int, attempt: int | None) -> str:
-    """A restart: `A↻2` where job A's attempt 2 begins."""
+    """The label of a restart: `A↻2` where job A's attempt 2 begins."""
     return f"{LETTERS[place]}↻{attempt}"
 
 
 def without_steps(runs: Sequence[Run]) -> str:
-    """Why the losses cannot be drawn by step, in one sentence."""
+    """One sentence on why the losses cannot be drawn by step."""
     names = " and ".join(
         name_of(place, run) for place, run in enumerate(runs) if not run.curve.by_step
     )

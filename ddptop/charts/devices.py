@@ -1,4 +1,4 @@
-"""A device's history as curves of a chart."""
+"""Puts a device's history into charts."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ NOTHING = Points([], [], [], [])
 
 
 def figures_of(gpu: GpuSample, history: DeviceHistory) -> FiguresData:
-    """How busy and how full it was, its power against its limit, its temperature.
+    """Utilization, memory, power against its limit, and temperature.
 
-    What the driver does not tell has no curve.
+    Figures that the driver does not report have no curve.
     """
     known = history.figures
     memory = _share(known.get("memory", NOTHING), gpu.mem_total_bytes)
@@ -26,10 +26,10 @@ def figures_of(gpu: GpuSample, history: DeviceHistory) -> FiguresData:
         Curve("power", known.get("power", NOTHING), "W", 0.0, gpu.power_limit_w, band=True),
         Curve("temperature", known.get("temperature", NOTHING), "°C"),
     )
-    told = tuple(curve for curve in curves if curve.points.t)
+    recorded = tuple(curve for curve in curves if curve.points.t)
     first = history.until if history.first is None else history.first
     return FiguresData(
-        told,
+        recorded,
         since=history.since,
         until=history.until,
         window_s=history.until - history.since,
@@ -41,7 +41,7 @@ def figures_of(gpu: GpuSample, history: DeviceHistory) -> FiguresData:
 
 
 def _share(points: Points, total: int | None) -> Points:
-    """Bytes as percent of all there are; nothing where that is not known."""
+    """Bytes as a percentage of `total`; empty if that is unknown."""
     if not total:
         return NOTHING
     low, mean, high = (
@@ -52,13 +52,13 @@ def _share(points: Points, total: int | None) -> Points:
 
 
 def pause_s(span_s: float | None, history: DeviceHistory, cells: int) -> float:
-    """How long the chart need not be redrawn: until it would differ by a column."""
+    """How long the chart can stay unchanged: until it would differ by one column."""
     shown_s = history.until - (history.first or history.since) if span_s is None else span_s
     return min(MAX_PAUSE_S, max(0.9, shown_s / max(1, 2 * cells)))
 
 
 def device_curves(device: GpuSample, figures: Mapping[str, Points]) -> Sequence[Curve]:
-    """A device's load, memory and power, each with its limit at the top."""
+    """A device's load, memory, and power, each with its limit at the top."""
     most = {
         "util": ("GPU", "%", 100.0),
         "memory": ("GPU mem", "bytes", device.mem_total_bytes),

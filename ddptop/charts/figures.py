@@ -1,7 +1,7 @@
-"""Several named figures over time: one plot for each unit, stacked on one axis. Pure.
+"""Charts several named figures over time: one plot per unit, stacked on one axis. Pure.
 
-A curve is told from its neighbours by its pattern and by its name at its right end, not by its
-colour alone.
+Each curve differs from its neighbors in its pattern and in the name at its right end, not only in
+its color.
 """
 
 from __future__ import annotations
@@ -37,52 +37,52 @@ from ddptop.view.text import Line, join, line
 from ddptop_runner.base.units import celsius, loss, percent, size, step_time, watts
 
 CURVE_STYLES = ("median", "chosen", "ok", "strong", "title", "dim")
-"""Of the curves of one plot, in order."""
+"""Styles of one plot's curves, in order."""
 
 PATTERNS = ((1, 0), (8, 2), (4, 2), (12, 4), (6, 4), (16, 2))
-"""Dot columns drawn and left out, of the curves of one plot in order. Dashes are longer than gaps,
-so that a curve that goes up and down is not scattered dots."""
+"""Dot columns drawn and skipped, for one plot's curves in order. Dashes are longer than gaps, so
+that an uneven curve does not become scattered dots."""
 
 LEAST_ROWS = 3
-"""A plot with fewer rows says nothing."""
+"""Minimum rows for a plot to be readable."""
 
 
 class Curve(msgspec.Struct, frozen=True):
-    """One figure over time."""
+    """A figure over time."""
 
     name: str
     points: Points
     unit: str = ""
-    """`%`, `bytes`, `W`, `°C`, `s`, `loss`, or any other word; curves of one unit share a plot."""
+    """`%`, `bytes`, `W`, `°C`, `s`, `loss`, or another word; curves of one unit share a plot."""
     least: float | None = None
-    """The value axis reaches down to this at least; None: to the least value."""
+    """The value axis extends at least down to this; None for the lowest value."""
     most: float | None = None
-    """The value axis reaches up to this at least, such as a device's memory or power limit."""
+    """The value axis extends at least up to this, such as a device's memory or power limit."""
     style: str = ""
-    """A style's name; empty chooses by order."""
+    """Name of a style; if empty, it is chosen by order."""
     band: bool = False
-    """Whether least and greatest within each sample are shown as a band."""
+    """Whether the minimum and maximum within each sample are shown as a band."""
     cuts: Sequence[float] | None = None
-    """Places on the axis that it does not cross, such as its own restarts; None: all marks."""
+    """Places on the axis where it is interrupted, such as its own restarts; None for all marks."""
 
 
 class FiguresData(Frame, frozen=True):
-    """Curves between two moments."""
+    """Curves between two times."""
 
     curves: tuple[Curve, ...] = ()
     empty: str = "no data yet"
-    """What to say in place of curves."""
+    """Text shown instead of curves."""
 
 
 class FigureOptions(msgspec.Struct, frozen=True):
-    """How the person wants the figures."""
+    """How the user wants to see the figures."""
 
     logarithmic: bool = False
     smoothing: float = 0.0
     first: int = 0
-    """The unit that is shown first, by its place; the others follow where there is room."""
+    """Index of the unit shown first; the others follow if there is room."""
     view: View = msgspec.field(default_factory=View)
-    """What part of the axis is shown, and where the cursor is."""
+    """The visible part of the axis, and the cursor."""
 
 
 _FORMS: dict[str, Callable[[float], str]] = {
@@ -96,12 +96,12 @@ _FORMS: dict[str, Callable[[float], str]] = {
 
 
 def form_of(unit: str) -> Callable[[float], str]:
-    """How a value of a unit is written."""
+    """The formatter for values of a unit."""
     return _FORMS.get(unit, lambda value: f"{value:.4g} {unit}".rstrip())
 
 
 def _tick_form(unit: str) -> Callable[[float, float], str]:
-    """How a value of a unit is written on its axis."""
+    """The formatter for ticks of a unit."""
     if unit == "bytes":
         return lambda value, _: size(round(value)).replace(".0 ", " ") if value else "0"
     if unit == "s":
@@ -114,7 +114,7 @@ def _tick_form(unit: str) -> Callable[[float, float], str]:
 
 
 def units_of(data: FiguresData) -> tuple[str, ...]:
-    """The units of the curves, each once, in order."""
+    """The curves' distinct units, in order."""
     return tuple(dict.fromkeys(curve.unit for curve in data.curves))
 
 
@@ -127,7 +127,7 @@ class _Drawn(msgspec.Struct, frozen=True):
     style: str
     pattern: tuple[int, int]
     breaks: frozenset[int] = frozenset()
-    """Dot columns that it does not cross."""
+    """Dot columns where it is interrupted."""
 
 
 def _in_columns(
@@ -150,7 +150,7 @@ def _in_columns(
 
 
 def _plots(units: Sequence[str], first: int, rows: int) -> list[tuple[str, int]]:
-    """The units that have room, with their rows, in order of the data."""
+    """The units that fit, with their rows, in the order of the data."""
     number = min(len(units), max(1, rows // (LEAST_ROWS + 1)))
     turned = [*units[first % len(units) :], *units[: first % len(units)]]
     chosen = [unit for unit in units if unit in turned[:number]]
@@ -183,7 +183,7 @@ def _axis(drawn: Sequence[_Drawn], rows: int, logarithmic: bool) -> scale.Scale:
 
 
 def draw_figures(data: FiguresData, options: FigureOptions, width: int, height: int) -> Chart:
-    """The figures in exactly `height` lines of `width` cells."""
+    """Draw the figures in exactly `height` lines of `width` cells."""
     known = any(curve.points.t for curve in data.curves)
     return draw(
         data,
@@ -212,7 +212,7 @@ def _paint(sheet: Sheet, data: FiguresData, options: FigureOptions) -> Painted:
 
 
 def _plot(plane: Plane, drawn: Sequence[_Drawn], labels: dict[int, str], sheet: Sheet) -> Plot:
-    """The curves of one unit, with their names at the right."""
+    """Paint the curves of one unit, with their names at the right."""
     overlay = Overlay()
     styles: list[str] = []
     for place, one in enumerate(drawn):
@@ -228,7 +228,7 @@ def _plot(plane: Plane, drawn: Sequence[_Drawn], labels: dict[int, str], sheet: 
 
 
 def _notes(drawn: dict[str, list[_Drawn]], units: Sequence[str]) -> list[Line]:
-    """The present value of each curve, and what had no room; then with fewer and fewer of them."""
+    """Legends: each curve's current value and what did not fit, then ever shorter versions."""
     parts: list[Line] = []
     for unit, curves in drawn.items():
         for one in curves:

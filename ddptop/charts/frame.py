@@ -1,7 +1,7 @@
-"""The frame of every chart: value axes, time axis, marks, cursor, and the names of curves. Pure.
+"""Draws the frame of charts: value axes, time axis, marks, cursor, and names of curves. Pure.
 
-A painter gets a `Sheet`, which says what part of the axis is drawn on how many cells, and returns
-`Painted`: its plots from top to bottom, the legend, and what the cursor reads.
+A painter gets a `Sheet`, which gives the visible part of the axis and the size in cells, and
+returns `Painted`: its plots from top to bottom, the legend, and what the cursor reads.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _CLIP_FACTOR = 4.0
 
 
 def value_range(values: Sequence[float], logarithmic: bool) -> tuple[float, float]:
-    """The value axis: everything but rare spikes, and never empty."""
+    """The range of the value axis: everything except rare spikes, and never empty."""
     if logarithmic:
         values = [value for value in values if value > 0]
     if not values:
@@ -49,9 +49,9 @@ def value_range(values: Sequence[float], logarithmic: bool) -> tuple[float, floa
 
 
 MOST_OF_IT = 0.75
-"""Of a value axis: ticks that cover less of it are taken only where no others are even."""
+"""Fraction of the value axis that ticks should cover; fewer only if no others are evenly spaced."""
 FAR_APART = 3
-"""Ticks at this distance in rows look even with one row more or less."""
+"""At this distance in rows, ticks look even despite a difference of one row."""
 
 
 def tick_rows(
@@ -64,9 +64,9 @@ def tick_rows(
 
     Args:
         axis: the value axis.
-        rows: of the plot.
-        label: makes one of a value and the step.
-        unit: ticks are round multiples of it, such as of a GiB.
+        rows: rows of the plot.
+        label: formats a value, given the step between ticks.
+        unit: ticks are round multiples of it, such as a GiB.
     """
     most = max(3, min(7, rows // 2))
 
@@ -82,9 +82,9 @@ def tick_rows(
 def _even_ticks(
     axis: scale.Scale, most: int, unit: float, row_of: Callable[[float], int]
 ) -> tuple[list[float], float]:
-    """Round values at equal distances in rows, covering as much of the axis as possible.
+    """Round values evenly spaced in rows that cover as much of the axis as possible.
 
-    All are multiples of the number that is returned with them.
+    All are multiples of the step that is returned with them.
     """
     low, high = axis.low / unit, axis.high / unit
     fine = [scale.value_ticks(low, high, number) for number in (*range(most, 1, -1), 2 * most)]
@@ -93,15 +93,15 @@ def _even_ticks(
         step = (values[1] - values[0]) * unit if len(values) > 1 else chosen[1]
         for stride in range(1, max(2, len(values))):
             ticks = [value * unit for value in values[::stride]]
-            told = (ticks[-1] - ticks[0]) / (axis.high - axis.low) if ticks else 0.0
-            rank = told >= MOST_OF_IT, len(ticks)
+            covered = (ticks[-1] - ticks[0]) / (axis.high - axis.low) if ticks else 0.0
+            rank = covered >= MOST_OF_IT, len(ticks)
             if best < rank and len(ticks) <= most and _are_even([row_of(one) for one in ticks]):
                 best, chosen = rank, (ticks, step)
     return chosen
 
 
 def _are_even(rows: Sequence[int]) -> bool:
-    """Whether they look equally far apart: of many rows one more is not seen."""
+    """Whether ticks look evenly spaced; over many rows, a difference of one does not show."""
     apart = [one - other for one, other in itertools.pairwise(rows)]
     if not apart:
         return True
@@ -109,47 +109,47 @@ def _are_even(rows: Sequence[int]) -> bool:
 
 
 class Plane(msgspec.Struct, frozen=True):
-    """Dots, the value axis that places them, and columns that no curve crosses."""
+    """A canvas, the value axis that places dots on it, and columns that no curve crosses."""
 
     canvas: Canvas
     axis: scale.Scale
     breaks: Collection[int] = ()
 
     def curve(self, columns: Columns, layer: int, pattern: tuple[int, int] = (1, 0)) -> None:
-        """Connect the means; a gap or a new attempt interrupts the line, a lone value is seen.
+        """Connect the means; gaps and new attempts interrupt the line; isolated values stand out.
 
-        On a logarithmic axis what is not above zero is left out: it has no place there.
+        A logarithmic axis omits values that are not positive.
 
         Args:
             columns: what to draw.
-            layer: of the canvas.
-            pattern: dot columns that are drawn and left out in turn.
+            layer: the canvas layer.
+            pattern: how many dot columns to draw, then how many to skip.
         """
-        canvas, breaks, reach = self.canvas, self.breaks, columns.reach
+        canvas, breaks, max_gap = self.canvas, self.breaks, columns.max_gap
         values = columns.mean
         if self.axis.logarithmic:
             values = [value if value is not None and value > 0 else None for value in values]
         last: tuple[int, int] | None = None
-        alone = False
+        isolated = False
         for x, y in enumerate(self.axis.dots_of(values)):
             if x in breaks:
-                self._end(last, layer, alone=alone)
+                self._end(last, layer, isolated=isolated)
                 last = None
             if y is None:
                 continue
-            if last is not None and x - last[0] <= reach:
-                alone = False
+            if last is not None and x - last[0] <= max_gap:
+                isolated = False
                 canvas.segment(*last, x, y, layer, pattern)
             else:
-                self._end(last, layer, alone=alone)
+                self._end(last, layer, isolated=isolated)
                 canvas.dot(x, y, layer)
-                alone = True
+                isolated = True
             last = (x, y)
-        self._end(last, layer, alone=alone)
+        self._end(last, layer, isolated=isolated)
 
-    def _end(self, last: tuple[int, int] | None, layer: int, *, alone: bool) -> None:
-        """A value that is joined to none is a square of dots: a single one is overlooked."""
-        if last is None or not alone:
+    def _end(self, last: tuple[int, int] | None, layer: int, *, isolated: bool) -> None:
+        """Draw an isolated value as a square of dots, because a single dot is easily overlooked."""
+        if last is None or not isolated:
             return
         x, y = last
         for column in (x, x ^ 1):
@@ -157,7 +157,7 @@ class Plane(msgspec.Struct, frozen=True):
             self.canvas.dot(column, y ^ 1, layer)
 
     def band(self, columns: Columns, layer: int) -> None:
-        """Fill from least to greatest, also between samples that are no gap apart."""
+        """Fill from minimum to maximum, including between samples without a gap."""
         canvas, highs = self.canvas, columns.high
         if self.axis.logarithmic:
             highs = [value if value is not None and value > 0 else None for value in highs]
@@ -169,7 +169,7 @@ class Plane(msgspec.Struct, frozen=True):
             if bottom is None or top is None:
                 continue
             canvas.column(x, bottom, top, layer)
-            if last is not None and 1 < x - last[0] <= columns.reach:
+            if last is not None and 1 < x - last[0] <= columns.max_gap:
                 for between in range(last[0] + 1, x):
                     share = (between - last[0]) / (x - last[0])
                     canvas.column(
@@ -182,7 +182,7 @@ class Plane(msgspec.Struct, frozen=True):
 
 
 def name_ends(plane: Plane, named: Sequence[tuple[str, Columns, str]]) -> dict[int, Span]:
-    """Names of curves and their styles by row: each as near to its curve's end as others leave."""
+    """Names of curves and their styles by row, each as near to its curve's end as possible."""
     rows = plane.canvas.rows
     wanted: list[tuple[int, Span]] = []
     for name, columns, style in named:
@@ -205,30 +205,30 @@ class Cells(Protocol):
     rows: int
 
     def row(self, y: int) -> Sequence[tuple[str, int]]:
-        """Cells of one row from the top: character and layer (-1 where empty)."""
+        """The character and layer (-1 if empty) of each cell in a row, counted from the top."""
 
     def owner(self, x: int, y: int) -> int:
-        """The layer of a cell, counted from the top left; -1 where it is empty or outside."""
+        """The layer of a cell, counted from the top left; -1 if it is empty or outside."""
 
 
 class Overlay(msgspec.Struct):
-    """What is written over a plot: by cell from the top left, a character and its style."""
+    """Characters and styles written over a plot, by cell from the top left."""
 
     cells: dict[tuple[int, int], Span] = msgspec.field(default_factory=dict)
 
     def write(self, x: int, y: int, text: str, style: str) -> None:
-        """Put a text into a row."""
+        """Write text into a row."""
         for offset, character in enumerate(text):
             self.cells[x + offset, y] = (character, style)
 
     def cross(self, canvas: Canvas, *curves: Columns) -> None:
-        """Mark values that are not finite at the bottom edge."""
+        """Mark non-finite values at the bottom edge."""
         for columns in curves:
             for x in columns.not_finite:
                 self.write(x // DOTS_X, canvas.rows - 1, "✕", "bad")
 
     def is_free(self, x: int, y: int, cells: int, canvas: Cells) -> bool:
-        """Whether neither a curve nor a text is in these cells; a band is none."""
+        """Whether these cells have no curve and no text; a band does not count."""
         return (
             x >= 0
             and x + cells <= canvas.columns
@@ -241,19 +241,19 @@ class Overlay(msgspec.Struct):
 
 
 _NAME_ROWS = 4
-"""So far down from the top the name of a mark looks for room."""
+"""Rows from the top in which a mark's name can be placed."""
 
 
 class Behind(msgspec.Struct, frozen=True):
-    """What is drawn where no curve is: marks with their labels, and the cursor's line."""
+    """What is drawn behind the curves: marks with their labels, and the cursor's line."""
 
     marks: Mapping[int, str] = msgspec.field(default_factory=dict)
-    """By cell: what the mark is called."""
+    """Labels of marks, by cell."""
     cursor: int | None = None
     """The cursor's cell."""
 
     def row(self) -> dict[int, Span]:
-        """By cell: character and style."""
+        """Characters and styles, by cell."""
         found: dict[int, Span] = dict.fromkeys(self.marks, ("┊", "dim"))
         if self.cursor is not None:
             found[self.cursor] = ("│", "strong")
@@ -279,14 +279,14 @@ def plot_row(
     behind: Behind,
     overlay: Overlay,
 ) -> Line:
-    """One row: axis label, curves, and in the empty cells grid, marks and cursor.
+    """One row: the axis label, the curves, and in empty cells the grid, marks, and cursor.
 
     Args:
         canvas: the curves.
         y: the row, from the top.
-        label: of the value axis, where the row has one.
+        label: the row's label on the value axis, if any.
         gutter: cells to the left of the plot.
-        styles: of each layer.
+        styles: style of each layer.
         behind: what curves cover.
         overlay: what covers curves.
     """
@@ -316,7 +316,7 @@ def plot_row(
 def mark_cells(
     marks: Sequence[tuple[float, str]], since: float, until: float, cells: int
 ) -> dict[int, str]:
-    """Marks by cell; of two in one cell, the later one."""
+    """Marks by cell; if two share a cell, the later one."""
     span = max(1e-9, until - since)
     return {
         min(cells - 1, int((at - since) / span * cells)): label
@@ -328,19 +328,19 @@ def mark_cells(
 def break_columns(
     marks: Sequence[tuple[float, str]], since: float, until: float, dots: int
 ) -> frozenset[int]:
-    """Dot columns in which a new attempt starts: no curve enters them from the left."""
+    """Dot columns where a new attempt starts; no curve enters them from the left."""
     factor = dots / max(1e-9, until - since)
     return frozenset(int((at - since) * factor) for at, _ in marks if since <= at <= until)
 
 
 GUTTER = 8
-"""Least width of the value axis; longer labels widen it."""
+"""Minimum width of the value axis; longer labels widen it."""
 LEAST_CELLS = 8
 LEAST_ROWS = 2
 _NAMES = 16
-"""Cells at most for the curves' names at the right."""
+"""Most cells for the curves' names at the right."""
 _LEAST_BESIDE = 40
-"""A narrower plot has no names beside it."""
+"""Minimum width of a plot for names next to it."""
 
 
 class Chart(msgspec.Struct, frozen=True):
@@ -348,24 +348,24 @@ class Chart(msgspec.Struct, frozen=True):
 
     lines: list[Line]
     note: Line
-    """What the curves are, for the right end of the chart's title."""
+    """The legend, for the right end of the chart's title."""
     area: Area | None = None
-    """Where the plot is; None while nothing is drawn."""
+    """Where the plot is; None if nothing is drawn."""
     reading: Reading | None = None
     """What the cursor reads."""
     scaling: str = ""
-    """How the value axis differs from a linear one that shows everything, in words."""
+    """In words, how the value axis differs from a linear one that shows everything."""
     shorter: tuple[Line, ...] = ()
-    """The note with less and less in it, for titles with little room."""
+    """Ever shorter versions of the note, for titles with little room."""
 
     def fitting(self, room: int) -> Line:
-        """As much of the note as has room; the last that there is may have to be cut."""
+        """The longest version of the note that fits, or else the shortest, even if too long."""
         notes = (self.note, *self.shorter)
         return next((note for note in notes if cells_in(note) <= room), notes[-1])
 
 
 def cells_of_names(width: int, names: Iterable[str]) -> int:
-    """Cells at the right of a chart of that width for the names of its curves; 0 without room."""
+    """Cells for the names of curves at the right of a chart of this width; 0 without room."""
     cells = min(_NAMES, max((cells_of(name) + 1 for name in names), default=0))
     return cells if width - GUTTER - cells >= _LEAST_BESIDE else 0
 
@@ -374,12 +374,12 @@ class Sheet(msgspec.Struct, frozen=True):
     """What a painter draws on."""
 
     cells: int
-    """Width of the plots, without axis and names."""
+    """Width of the plots, without the axis and names."""
     rows: int
-    """Of all plots together."""
+    """Rows for all plots together."""
     since: float
     until: float
-    """The part of the axis that is shown."""
+    """The visible part of the axis is from `since` to this."""
     cursor: int | None
     """The cursor's cell."""
     names: int
@@ -387,7 +387,7 @@ class Sheet(msgspec.Struct, frozen=True):
 
     @property
     def dots(self) -> int:
-        """Dot columns."""
+        """Number of dot columns."""
         return self.cells * DOTS_X
 
 
@@ -396,23 +396,23 @@ class Plot(msgspec.Struct, frozen=True):
 
     canvas: Cells
     labels: Mapping[int, str]
-    """Of the value axis, by row from the top."""
+    """Labels on the value axis, by row from the top."""
     styles: Sequence[str]
-    """Of each layer."""
+    """Style of each layer."""
     overlay: Overlay = msgspec.field(default_factory=Overlay)
     ends: Mapping[int, Span] = msgspec.field(default_factory=dict)
-    """Names at the right of the plot, by row."""
+    """Names and their styles at the right of the plot, by row."""
 
 
 class Painted(msgspec.Struct, frozen=True):
-    """What a painter made of a sheet."""
+    """What a painter painted on a sheet."""
 
     plots: Sequence[Plot]
     """From top to bottom, with a row between them."""
     notes: Sequence[Line]
-    """What the curves are, and the same with less and less in it."""
+    """The legend, then ever shorter versions."""
     read: Callable[[Reading], None]
-    """Adds the values under the cursor."""
+    """Adds the values under the cursor to a reading."""
     scaling: str = ""
     """See `Chart.scaling`."""
 
@@ -428,23 +428,23 @@ def draw(
     gutter: int = GUTTER,
     names: int = 0,
 ) -> Chart:
-    """The chart in exactly `height` lines of `width` cells.
+    """Draw a chart in exactly `height` lines of `width` cells.
 
     Args:
-        data: its axis.
-        view: what part of it is shown, and where the cursor is.
+        data: the time axis.
+        view: the visible part of the axis, and the cursor.
         width: in cells.
         height: in lines.
-        paint: draws the plots.
-        empty: what to say in place of curves, where there are none.
-        gutter: least width of the value axis.
+        paint: paints the plots.
+        empty: text shown instead of curves; None if there are curves.
+        gutter: minimum width of the value axis.
         names: cells for the names of curves at the right.
     """
     cells, rows = width - gutter - names, height - 1
     if cells < LEAST_CELLS or rows < LEAST_ROWS:
         return Chart([line(("too small for a chart", "dim")), *[()] * (height - 1)], ())
     if empty is not None:
-        return Chart(said(empty, width, height), ())
+        return Chart(centered(empty, width, height), ())
     since, until = (data.since, data.until) if view.span is None else visible(view, *data.extent)
     area = Area(gutter, cells, since, until, *data.extent)
     cursor = None if view.cursor is None else area.cell(view.cursor)
@@ -475,8 +475,8 @@ def draw(
     return Chart(lines, note, area, found, painted.scaling, tuple(shorter))
 
 
-def said(text: str, width: int, height: int) -> list[Line]:
-    """A sentence in the middle of a chart without curves."""
+def centered(text: str, width: int, height: int) -> list[Line]:
+    """A sentence centered in a chart without curves."""
     blank: list[Line] = [()] * height
     words = wrap(text, min(width - 4, 72), height - 1)
     for place, words_of in enumerate(words, max(0, (height - 1 - len(words)) // 2)):

@@ -1,4 +1,4 @@
-"""Explain the chart under the cursor for the help. Pure."""
+"""Explains the chart under the cursor for the help. Pure."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def _reading() -> list[tuple[str, str]]:
 
 
 def explain_loss(data: ChartData, options: ChartOptions) -> list[tuple[str, str]]:
-    """The loss chart."""
+    """Explain the loss chart."""
     curves = {
         "median": "the line is the median of all ranks, and the band spans the lowest to "
         "highest rank. A rank whose loss has diverged from the others "
@@ -97,7 +97,7 @@ def explain_loss(data: ChartData, options: ChartOptions) -> list[tuple[str, str]
 
 
 def explain_figures(data: FiguresData) -> list[tuple[str, str]]:
-    """A chart of several figures."""
+    """Explain a chart of several figures."""
     names = ", ".join(dict.fromkeys(curve.name for curve in data.curves)) or "no data yet"
     return [
         (
@@ -113,7 +113,7 @@ def explain_figures(data: FiguresData) -> list[tuple[str, str]]:
 
 
 def explain_split(data: SplitData) -> list[tuple[str, str]]:
-    """What a step's time went into."""
+    """Explain the chart of where step time goes."""
     return [
         (
             "step time",

@@ -1,7 +1,7 @@
-"""The loss chart as lines of text: axes, braille curves, restarts, and non-finite values.
+"""Draws the loss chart: axes, braille curves, restarts, and non-finite values.
 
-The default view is the ranks' median on a dim band from the least to the greatest rank, and above
-it each rank that lies apart, in the alert style. Eight lines in eight colours would share cells.
+The default view is the ranks' median on a dim band from the lowest to the highest rank, with
+outliers drawn above it in the alert style. Eight lines in eight colors would share cells.
 """
 
 from __future__ import annotations
@@ -42,60 +42,59 @@ ChartMode = Literal["median", "ranks", "rank"]
 MODES: tuple[ChartMode, ...] = ("median", "ranks", "rank")
 
 _FLATTENS = 5.0
-"""Times the range of the last half that the first tenth spans, so that the rest looks flat."""
+"""The rest looks flat if the first tenth spans this many times the range of the last half."""
 _LEAST_FITTED = 20
-"""Of fewer values nothing is said about that."""
+"""Minimum number of values to decide that."""
 HIDES = 0.25
-"""Of the median: a line that is nearer would hide it."""
+"""Distance from the median, relative to it, below which a line would hide it."""
 _BAND, _RAW, _OTHER, _MEDIAN, _OUTLIER, _CHOSEN, _VALIDATION = range(7)
 VALIDATIONS = ("strong", "ok", "busy")
-"""Styles of validation losses, as many as are drawn."""
+"""Styles of validation losses; also the most that are drawn."""
 _STYLES = ("band", "band", "dim", "median", "bad", "chosen", *VALIDATIONS)
-"""Of each layer."""
+"""Style of each layer."""
 _SAME_RATIO = 1e-3
-"""Values that differ by less may be one, rounded by what printed it."""
+"""Values with a smaller relative difference may be the same one, rounded for printing."""
 
 
 class ChartOptions(msgspec.Struct, frozen=True):
-    """How the person wants the chart."""
+    """How the user wants to see the chart."""
 
     mode: ChartMode = "median"
     rank: int = 0
     """The chosen rank."""
     logarithmic: bool = False
     smoothing: float = 0.0
-    """Weight of the moving average; 0 is not smoothed."""
+    """Weight of the moving average; 0 for no smoothing."""
     view: View = msgspec.field(default_factory=View)
-    """What part of the axis is shown, and where the cursor is."""
+    """The visible part of the axis, and the cursor."""
     fitted: bool = False
-    """Whether a start that would flatten the rest makes the axis logarithmic, or leaves it out."""
+    """Whether a start that would flatten the rest makes the axis logarithmic or is cut off."""
 
 
 class LossPlot(msgspec.Struct, frozen=True):
-    """Everything needed to draw, in dot columns."""
+    """Everything to draw, in dot columns."""
 
     ranks: dict[int, Columns]
     apart: dict[int, float]
     middle: Columns
-    """Median and band of the ranks that do not lie apart."""
+    """Median and band of the ranks that are not outliers."""
     number: int
-    """How many ranks there are."""
+    """Number of ranks."""
     breaks: frozenset[int]
-    """Columns in which a new attempt starts: curves do not cross them."""
+    """Columns where a new attempt starts; curves do not cross them."""
     validations: Mapping[str, Columns] = {}
-    """Validation losses, by the names that they are reported by; their values are joined however
-    far apart they lie."""
+    """Validation losses by reported name; their values are connected however far apart they are."""
 
 
 def _validations(data: ChartData, since: float, until: float, dots: int) -> dict[str, Columns]:
-    """The first scalars that are named like validation losses, each once by whatever names."""
+    """The first scalars with names of validation losses, without duplicates under other names."""
     cuts = [at for at, _ in data.marks]
     chosen: dict[str, Points] = {}
     for name, points in data.scalars.items():
         if _is_validation(name) and not any(_is_same(points, other) for other in chosen.values()):
             chosen[name] = points
     return {
-        name: replace(bin_points(points, since, until, dots, cuts), reach=dots)
+        name: replace(bin_points(points, since, until, dots, cuts), max_gap=dots)
         for name, points in itertools.islice(chosen.items(), len(VALIDATIONS))
     }
 
@@ -105,7 +104,7 @@ def _is_validation(name: str) -> bool:
 
 
 def _is_same(one: Points, other: Points) -> bool:
-    """Whether two scalars are the same values, as where one is reported and printed."""
+    """Whether two scalars have the same values, such as one that is both reported and printed."""
     return len(one.mean) == len(other.mean) and all(
         a is not None and b is not None and math.isclose(a, b, rel_tol=_SAME_RATIO)
         for a, b in zip(one.mean, other.mean, strict=True)
@@ -113,7 +112,7 @@ def _is_same(one: Points, other: Points) -> bool:
 
 
 def make_plot(data: ChartData, since: float, until: float, dots: int) -> LossPlot:
-    """Reduce the samples between two places of the axis to columns."""
+    """Reduce the samples between two places on the axis to columns."""
     cuts = [at for at, _ in data.marks]
     ranks = {
         rank: bin_points(points, since, until, dots, cuts)
@@ -131,11 +130,11 @@ def make_plot(data: ChartData, since: float, until: float, dots: int) -> LossPlo
 
 
 Plotter = Callable[[ChartData, float, float, int], LossPlot]
-"""What `make_plot` does."""
+"""The type of `make_plot`."""
 
 
 class LastPlot:
-    """Makes a plot, and gives it again while the same is asked, as for another height or cursor."""
+    """Caches the last plot, which stays the same for another height or cursor."""
 
     def __init__(self) -> None:
         self._known: tuple[ChartData, tuple[float, float, int], LossPlot] | None = None
@@ -154,14 +153,14 @@ def _smooth(columns: Columns, plot: LossPlot, options: ChartOptions) -> Columns:
     values = columns.mean
     if not options.logarithmic:
         return replace(columns, mean=smoothed(values, options.smoothing, plot.breaks))
-    # of the logarithms: a mean of the values would lie far above a loss that falls by decades
+    # averages logarithms: a mean of the values would lie far above a loss that falls by decades
     logs = [None if value is None or value <= 0 else math.log(value) for value in values]
     middle = smoothed(logs, options.smoothing, plot.breaks)
     return replace(columns, mean=[None if value is None else math.exp(value) for value in middle])
 
 
 def _shown(plot: LossPlot, options: ChartOptions, first: int = 0) -> list[float]:
-    """Every value that will be drawn, from a dot column on."""
+    """Every value that will be drawn from dot column `first` on."""
     drawn: list[Columns] = [plot.middle]
     if options.mode == "rank" and options.rank in plot.ranks:
         drawn.append(plot.ranks[options.rank])
@@ -175,7 +174,7 @@ def _shown(plot: LossPlot, options: ChartOptions, first: int = 0) -> list[float]
 
 
 def _apart_only(columns: Columns, middle: Columns) -> Columns:
-    """Only where a rank is away from the median, so that it does not hide it elsewhere."""
+    """The columns where a rank differs from the median, which it would hide elsewhere."""
     mean = [
         value
         if value is not None and (usual is None or abs(value - usual) > HIDES * abs(usual))
@@ -186,7 +185,7 @@ def _apart_only(columns: Columns, middle: Columns) -> Columns:
 
 
 def _draw(plane: Plane, plot: LossPlot, options: ChartOptions) -> list[tuple[str, Columns, str]]:
-    """Draw the curves; those that a name belongs to at their end, with it and its style."""
+    """Draw the curves; return those that are labeled at their end, with their names and styles."""
     named = _draw_ranks(plane, plot, options)
     if plot.validations and not named:
         named.append(("training", _smooth(plot.middle, plot, options), "median"))
@@ -239,7 +238,7 @@ def _draw_ranks(
 
 
 def _names(data: ChartData, options: ChartOptions) -> list[str]:
-    """Of the curves that may have a name at their end."""
+    """Names of the curves that may be labeled at their end."""
     names = [name for name in data.scalars if _is_validation(name)]
     names += ["training"] if names else []
     if options.mode == "rank":
@@ -257,9 +256,9 @@ def draw_chart(
     height: int,
     plotted: Plotter = make_plot,
 ) -> Chart:
-    """The chart in exactly `height` lines of `width` cells.
+    """Draw the chart in exactly `height` lines of `width` cells.
 
-    `plotted` makes the plot, or knows it already.
+    `plotted` makes the plot, or returns a cached one.
     """
 
     def paint(sheet: Sheet) -> Painted:
@@ -300,24 +299,24 @@ def _paint(sheet: Sheet, plot: LossPlot, options: ChartOptions, name: str) -> Pa
     named = _draw(plane, drawn, options)
     ends = name_ends(plane, named) if sheet.names else {}
     overlay.cross(canvas, plot.middle, *plot.ranks.values())
-    said = form(max(values)) if values and max(values) > high else None
+    peak = form(max(values)) if values and max(values) > high else None
     return Painted(
         [Plot(canvas, tick_rows(plane.axis, sheet.rows), _STYLES, overlay, ends)],
-        [_note(plot, options, said), _note(plot, options, said, legend=False)],
+        [_note(plot, options, peak), _note(plot, options, peak, legend=False)],
         lambda found: _read(found, plot, options, name, form),
         scaling,
     )
 
 
 def _late(plot: LossPlot, options: ChartOptions) -> list[tuple[int, float]] | None:
-    """The main curve's values by dot column, where its start flattens the rest."""
+    """The main curve's values by dot column if its start flattens the rest; else None."""
     main = plot.ranks.get(options.rank) if options.mode == "rank" else None
     found = [(x, v) for x, v in enumerate((main or plot.middle).mean) if v is not None]
     return found if _flat([value for _, value in found]) else None
 
 
 def _flat(values: Sequence[float]) -> bool:
-    """Whether the first tenth spans so much more than the last half that this would be flat."""
+    """Whether the first tenth spans so much more than the last half that the latter looks flat."""
     if len(values) < _LEAST_FITTED:
         return False
     start, rest = values[: len(values) // 10], values[len(values) // 2 :]
@@ -325,7 +324,7 @@ def _flat(values: Sequence[float]) -> bool:
 
 
 def _below(plot: LossPlot, high: float) -> LossPlot:
-    """Without what lies above the axis, so that it is no line along the upper edge."""
+    """The plot without values above the axis, which would be a line along the upper edge."""
 
     def cut(columns: Columns) -> Columns:
         return replace(
@@ -367,11 +366,11 @@ def _read(
         found.value(title, columns, columns, style, form)
     bad = [r for r, columns in plot.ranks.items() if found.bad(columns)]
     if bad:
-        found.say(f"{name_ranks(bad, compact=True)} ✕ NaN", "bad")
+        found.note(f"{name_ranks(bad, compact=True)} ✕ NaN", "bad")
 
 
 def _note(plot: LossPlot, options: ChartOptions, peak: str | None, *, legend: bool = True) -> Line:
-    """What is wrong with ranks, and which curve is which."""
+    """Problems with ranks, and which curve is which."""
     spans: list[tuple[str, str]] = []
     bad = [rank for rank, found in plot.ranks.items() if found.not_finite]
     if bad:

@@ -1,4 +1,4 @@
-"""What a loss chart shows in place of the loss: steps per second, or a scalar by name. Pure."""
+"""Shows steps per second or a scalar on the loss chart instead of the loss. Pure."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ from ddptop.view.series import ChartData, Points
 
 LOSS, THROUGHPUT = "loss", "throughput"
 OVER_S = 10.0
-"""Steps are counted over this time: a step more or less in a second says nothing."""
+"""Time over which steps are counted; over one second, a single step would matter too much."""
 _SOON = 3
-"""Samples after which an attempt that is younger has a rate."""
+"""Number of samples after which a younger attempt has a rate."""
 
 
 def names_of(data: ChartData) -> tuple[str, ...]:
-    """Everything that the chart can show, the loss first."""
+    """Names of everything that the chart can show, the loss first."""
     return (LOSS, THROUGHPUT, *data.scalars)
 
 
 def shown_as(data: ChartData, name: str) -> ChartData:
-    """The chart with what goes by that name in place of losses."""
+    """The chart with the curve of that name instead of losses."""
     if name == LOSS:
         return data
     if name == THROUGHPUT:
@@ -38,7 +38,7 @@ def shown_as(data: ChartData, name: str) -> ChartData:
 
 
 def throughput(data: ChartData) -> ChartData:
-    """The chart with steps per second in place of losses."""
+    """The chart with steps per second instead of losses."""
     return replace(
         data,
         scalars={},
@@ -52,7 +52,7 @@ def throughput(data: ChartData) -> ChartData:
 
 
 def rates(points: Points) -> Points:
-    """Steps per second up to each sample; an attempt, or steps that go back, begin anew."""
+    """Steps per second up to each sample; restarts at a new attempt or when steps go back."""
     known = [
         (t, step, attempt, place)
         for place, (t, step, attempt) in enumerate(

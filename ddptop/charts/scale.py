@@ -1,4 +1,4 @@
-"""Axes: nice ticks, their labels, and the mapping of values to dots."""
+"""Computes axes: round ticks, their labels, and the mapping of values to dots."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _TIME_STEPS_S = (
 
 
 def nice_step(span: float, parts: int) -> float:
-    """The smallest step of 1, 2 or 5 times a power of ten that divides `span` into ≤ `parts`."""
+    """The smallest step of 1, 2, or 5 times a power of ten that divides `span` into ≤ `parts`."""
     rough = span / max(1, parts)
     magnitude = 10.0 ** math.floor(math.log10(rough))
     for factor in (1, 2, 5, 10):
@@ -28,7 +28,7 @@ def nice_step(span: float, parts: int) -> float:
 
 
 def value_ticks(low: float, high: float, most: int) -> list[float]:
-    """Nice values from `low` to `high`, at most `most` of them where the steps allow it."""
+    """Round values from `low` to `high`, at most `most` if the steps allow."""
     if not (math.isfinite(low) and math.isfinite(high)) or high <= low:
         return [low] if math.isfinite(low) else []
     step = nice_step(high - low, max(1, most - 1))
@@ -38,7 +38,7 @@ def value_ticks(low: float, high: float, most: int) -> list[float]:
 
 
 def log_ticks(low: float, high: float, most: int) -> list[float]:
-    """Ticks of a logarithmic axis: powers of ten, with 2 and 5 between them where few fit."""
+    """Ticks of a logarithmic axis: powers of ten, with 2 and 5 between them if there are few."""
     decades = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
     for factors in ((1, 2, 5), (1, 3), (1,)):
         ticks = [f * 10.0**d for d in decades for f in factors if low <= f * 10.0**d <= high]
@@ -52,7 +52,7 @@ def log_ticks(low: float, high: float, most: int) -> list[float]:
 
 
 def value_label(value: float, step: float) -> str:
-    """A tick's label with just the digits that its neighbours differ in."""
+    """A tick's label with only as many digits as distinguish it from its neighbors."""
     if value == 0:
         return "0"
     magnitude = abs(value)
@@ -64,7 +64,7 @@ def value_label(value: float, step: float) -> str:
 
 
 def time_step_s(span_s: float, most: int) -> int:
-    """The step of a time axis that gives at most `most` intervals."""
+    """The step that divides a time axis into at most `most` intervals."""
     for step in _TIME_STEPS_S:
         if span_s / step <= max(1, most):
             return step
@@ -91,7 +91,7 @@ def time_label(seconds: float) -> str:
 
 
 def window_label(window_s: float | None) -> str:
-    """What the time axis shows, in words."""
+    """The visible time span, in words."""
     return "whole run" if window_s is None else f"last {duration(window_s).removesuffix(' 00s')}"
 
 
@@ -115,7 +115,7 @@ class Scale(msgspec.Struct, frozen=True):
         return min(1.0, max(0.0, share)) * (self.dots - 1)
 
     def dots_of(self, values: Sequence[float | None]) -> list[int | None]:
-        """The dots nearest to many values; None stays None."""
+        """The dots nearest to these values; None stays None."""
         low, span, top = self.low, self.high - self.low, self.dots - 1
         if self.logarithmic or span <= 0:
             return [None if value is None else self.dot(value) for value in values]

@@ -1,15 +1,15 @@
-"""Curves smoothed by an exponential moving average. Pure."""
+"""Smooths curves by an exponential moving average. Pure."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 
 WEIGHTS: tuple[float, ...] = (0.0, 0.6, 0.9, 0.97)
-"""How much of the average so far is kept at each value; 0 is not smoothed."""
+"""Selectable weights of the average so far at each value; 0 for no smoothing."""
 
 
 def next_weight(weight: float) -> float:
-    """The weight after this one, then the first again."""
+    """The next weight, wrapping around."""
     return next((one for one in WEIGHTS if one > weight + 1e-9), WEIGHTS[0])
 
 
@@ -18,13 +18,13 @@ def smoothed(
 ) -> list[float | None]:
     """The moving average of the values up to each one, as TensorBoard and W&B draw it.
 
-    Each average is divided by the weight of what it has seen, so that the first values are not
-    drawn towards zero. A missing value stays missing, and changes nothing.
+    Each average is divided by the sum of its weights, so that the first values are not biased
+    toward zero. A missing value stays missing and does not affect the average.
 
     Args:
-        values: in order; None where there is none.
-        weight: from 0, not smoothed, to below 1.
-        breaks: indices where the average starts anew, such as the first of an attempt.
+        values: in order; None if missing.
+        weight: from 0 (no smoothing) to below 1.
+        breaks: indices where the average restarts, such as the first of an attempt.
     """
     if weight <= 0:
         return list(values)

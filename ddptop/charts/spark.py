@@ -1,4 +1,4 @@
-"""Sparklines for cards and tables. Pure."""
+"""Draws sparklines for cards and tables. Pure."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _RIGHT = (0x80, 0x20, 0x10, 0x08)
 
 
 def cells_of(points: Points, since: float, until: float, cells: int) -> list[float | None]:
-    """The mean within each cell; None in one without a sample."""
+    """The mean within each cell; None in cells without samples."""
     sums, numbers = [0.0] * cells, [0] * cells
     factor = cells / max(1e-9, until - since)
     for t, mean in zip(points.t, points.mean, strict=False):
@@ -23,22 +23,22 @@ def cells_of(points: Points, since: float, until: float, cells: int) -> list[flo
     return [sums[x] / numbers[x] if numbers[x] else None for x in range(cells)]
 
 
-def bridged(values: Sequence[float | None], reach: int) -> list[float | None]:
-    """With holes of up to `reach` cells filled from the left: fewer samples are no gap."""
+def bridged(values: Sequence[float | None], max_gap: int) -> list[float | None]:
+    """Fill holes of up to `max_gap` cells from the left; infrequent samples are not a gap."""
     found: list[float | None] = list(values)
     last: int | None = None
     for x, value in enumerate(values):
         if value is not None:
-            if last is not None and x - last <= reach + 1:
+            if last is not None and x - last <= max_gap + 1:
                 found[last + 1 : x] = [values[last]] * (x - last - 1)
             last = x
     return found
 
 
 def spark(values: Sequence[float | None], low: float, high: float) -> str:
-    """A thin curve between two values, two of them in a cell; where nothing is known it is empty.
+    """A thin curve on a scale from `low` to `high`, two values per cell; unknown values are blank.
 
-    Neighbouring values that lie apart are joined, so that it reads as one line.
+    Neighboring values that are apart are connected, so that it reads as one line.
     """
     span = high - low
     rows: list[int | None] = [

@@ -1,4 +1,4 @@
-"""Where the time of a step goes, over time, as a stack. Pure."""
+"""Charts where the time of a step goes, as a stack over time. Pure."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from ddptop_runner.base.units import NOT_AVAILABLE, step_time
 class SplitData(Frame, frozen=True):
     """The parts of a rank's or a job's step time, as parallel lists, oldest first.
 
-    A part that nobody measured is None: what is left of the step is then shown as not split.
+    A part that was not measured is None; the rest of the step is then shown as not split.
     """
 
     t: Sequence[float] = ()
@@ -31,16 +31,16 @@ class SplitData(Frame, frozen=True):
     compute_s: Sequence[float | None] = ()
     sync_s: Sequence[float | None] = ()
     empty: str = "no steps timed yet"
-    """What to say in place of the stack."""
+    """Text shown instead of the stack."""
 
 
 class SplitOptions(msgspec.Struct, frozen=True):
-    """How the person wants it."""
+    """How the user wants to see the stack."""
 
     view: View = msgspec.field(default_factory=View)
-    """What part of the axis is shown, and where the cursor is."""
+    """The visible part of the axis, and the cursor."""
     shares: bool = False
-    """Whether each part is drawn as its share of the step, and not in seconds."""
+    """Whether parts are drawn as shares of the step rather than in seconds."""
 
 
 PARTS = (
@@ -49,17 +49,17 @@ PARTS = (
     ("sync", "▓", "title"),
     ("other", "░", "dim"),
 )
-"""Name, fill and style of each part, from the bottom of the stack to its top."""
+"""Name, fill, and style of each part, from the bottom of the stack to the top."""
 
 _EIGHTHS = " ▁▂▃▄▅▆▇█"
 
 
 @dataclass(frozen=True)
 class Stack:
-    """The mean step of one cell of the plot."""
+    """The mean step in one cell of the plot."""
 
     parts: tuple[float | None, float | None, float | None, float]
-    """Seconds of each of PARTS; None if not measured. The last is the rest."""
+    """Seconds of each part in PARTS; None if not measured. The last is the rest."""
 
     @property
     def total(self) -> float:
@@ -73,10 +73,10 @@ def stack_of(
     compute_s: float | None,
     sync_s: float | None,
 ) -> Stack | None:
-    """The stack of one step; None where not even the step's time is known.
+    """The stack of one step; None if nothing about the step is known.
 
-    Without a step time the known parts are the step; parts that say more than the step are
-    believed, and nothing is left over.
+    Without a step time, the step is the sum of the known parts. Parts that add up to more than the
+    step are kept, and nothing is left over.
     """
     known = [part for part in (data_wait_s, compute_s, sync_s) if part is not None]
     if step_time_s is None and not known:
@@ -86,7 +86,7 @@ def stack_of(
 
 
 def stacks(data: SplitData, since: float, until: float, cells: int) -> list[Stack | None]:
-    """By cell: the mean of each part over the samples that fall into it."""
+    """By cell, the mean of each part over the cell's samples."""
     columns = (data.step_time_s, data.data_wait_s, data.compute_s, data.sync_s)
     sums = [[[0.0, 0] for _ in columns] for _ in range(cells)]
     factor = cells / max(1e-9, until - since)
@@ -103,10 +103,10 @@ def stacks(data: SplitData, since: float, until: float, cells: int) -> list[Stac
 
 
 def _bridged(found: list[Stack | None], times: Sequence[float], apart: float) -> list[Stack | None]:
-    """Cells between two samples that are no gap apart show the earlier one."""
+    """Fill cells between two samples without a gap with the earlier sample."""
     gaps = sorted(b - a for a, b in itertools.pairwise(times))
     usual = gaps[len(gaps) // 2] if gaps else 0.0
-    reach = max(1, round(3 * usual / max(1e-9, apart)))
+    max_gap = max(1, round(3 * usual / max(1e-9, apart)))
     filled, last, age = list(found), None, 0
     ahead = [place for place, one in enumerate(found) if one is not None]
     for place, one in enumerate(found):
@@ -114,13 +114,13 @@ def _bridged(found: list[Stack | None], times: Sequence[float], apart: float) ->
             last, age = one, 0
             continue
         age += 1
-        if last is not None and age < reach and ahead and place < ahead[-1]:
+        if last is not None and age < max_gap and ahead and place < ahead[-1]:
             filled[place] = last
     return filled
 
 
 def _column(stack: Stack, axis: scale.Scale, rows: int, shares: bool) -> list[tuple[str, int]]:
-    """One cell's stack from the bottom row up: each cell belongs to the part that fills most."""
+    """One column's stack from the bottom up; each cell shows the part that fills most of it."""
     per_row = (axis.high - axis.low) / rows
     factor = 1 / stack.total if shares and stack.total > 0 else 1.0
     bounds: list[tuple[float, float, int]] = []
@@ -150,25 +150,25 @@ def _column(stack: Stack, axis: scale.Scale, rows: int, shares: bool) -> list[tu
 
 
 class _Blocks:
-    """Stacks of blocks, one to a cell; where the cursor is, its line is seen instead."""
+    """Stacks of blocks, one per column; the cursor's column shows its line instead."""
 
     def __init__(self, columns: Sequence[Sequence[tuple[str, int]]], rows: int) -> None:
         self.columns, self.rows = len(columns), rows
         self._stacks = columns
 
     def row(self, y: int) -> list[tuple[str, int]]:
-        """Cells of one row from the top: character and part."""
+        """The character and part of each cell in a row, counted from the top."""
         level = self.rows - 1 - y
         return [one[level] if level < len(one) else (" ", -1) for one in self._stacks]
 
     def owner(self, x: int, y: int) -> int:
-        """The part in a cell; -1 where there is none."""
+        """The part in a cell; -1 if there is none."""
         stack = self._stacks[x]
         return stack[self.rows - 1 - y][1] if self.rows - 1 - y < len(stack) else -1
 
 
 def draw_split(data: SplitData, options: SplitOptions, width: int, height: int) -> Chart:
-    """The stack in exactly `height` lines of `width` cells."""
+    """Draw the stack in exactly `height` lines of `width` cells."""
     columns = (data.step_time_s, data.data_wait_s, data.compute_s, data.sync_s)
     known = data.t and any(value is not None for column in columns for value in column)
     return draw(
@@ -197,7 +197,7 @@ def _paint(sheet: Sheet, data: SplitData, options: SplitOptions) -> Painted:
     return Painted(
         [Plot(_Blocks(columns, rows), labels, [style for _, _, style in PARTS])],
         [()] if last is None else _legends(last),
-        lambda reading: _say(reading, None if sheet.cursor is None else bridged[sheet.cursor]),
+        lambda reading: _read(reading, None if sheet.cursor is None else bridged[sheet.cursor]),
     )
 
 
@@ -210,7 +210,7 @@ def _time_label(value: float, step: float) -> str:
 
 
 def _values(stack: Stack) -> list[tuple[str, str, str, float]]:
-    """Name, fill, style and seconds of what is known of a stack."""
+    """Name, fill, style, and seconds of the known parts of a stack."""
     return [
         (*kind, part)
         for kind, part in zip(PARTS, stack.parts, strict=True)
@@ -219,7 +219,7 @@ def _values(stack: Stack) -> list[tuple[str, str, str, float]]:
 
 
 def _legends(stack: Stack) -> list[Line]:
-    """The parts with their present values, and with less and less; last what the fills mean."""
+    """Legends: the parts with their current values, then ever shorter; last, only the fills."""
     total = line(("step ", "dim"), (step_time(stack.total), "strong"))
     values = _values(stack)
     parts = [
@@ -234,10 +234,10 @@ def _legends(stack: Stack) -> list[Line]:
     return [join([total, *parts], "  "), join(parts, "  "), join(brief, " "), join(names, " ")]
 
 
-def _say(at: Reading, stack: Stack | None) -> None:
-    """Read a stack under the cursor."""
+def _read(at: Reading, stack: Stack | None) -> None:
+    """Add the stack under the cursor to a reading."""
     if stack is None:
-        at.say(f"step {NOT_AVAILABLE}", "dim")
+        at.note(f"step {NOT_AVAILABLE}", "dim")
         return
     at.parts.append(line(("step ", "dim"), (step_time(stack.total), "strong")))
     for name, fill_with, style, part in _values(stack):

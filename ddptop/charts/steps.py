@@ -1,7 +1,7 @@
-"""The loss by step instead of by time. Pure.
+"""Charts the loss by step instead of by time. Pure.
 
-The axis counts the steps that all attempts took, one after another: an attempt that begins again
-at step 0 stands behind the one before it, with a mark between them.
+The axis counts the steps of all attempts consecutively: an attempt that begins again at step 0
+follows the previous one, with a mark between them.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from ddptop.charts.view import View, visible
 from ddptop.view.series import AttemptSteps, ChartData, Points
 
 _ROOM_S = 2.0
-"""Read on both sides of what is shown, so that nothing is missing at the edges."""
+"""Seconds to read beyond both edges of the view, so that nothing is missing there."""
 
 
 def no_steps(data: ChartData) -> str | None:
-    """Why the loss cannot be drawn by step, in one sentence; None where it can."""
+    """One sentence on why the loss cannot be drawn by step; None if it can."""
     for points in _all(data):
         if any(step is not None for step in points.step):
             return None
@@ -34,16 +34,16 @@ def _all(data: ChartData) -> Sequence[Points]:
 
 
 def _attempt_at(attempts: Sequence[AttemptSteps], at: float) -> int | None:
-    """The attempt that a moment belongs to."""
+    """The attempt at a given time."""
     place = bisect.bisect_right([one.at for one in attempts], at)
     return attempts[place - 1].attempt if place else None
 
 
 def steps_of(points: Points, attempts: Sequence[AttemptSteps] = ()) -> list[float | None]:
-    """Where each sample lies among all steps taken; None where its step is not known.
+    """The position of each sample among all steps taken; None if its step is unknown.
 
-    A sample of several steps lies in their middle. Steps that go back within what is known as one
-    attempt are counted on.
+    A sample of several steps is placed in their middle. If steps go back within an attempt, the
+    count continues.
     """
     offsets = {one.attempt: one.before - one.first for one in attempts}
     found: list[float | None] = []
@@ -51,11 +51,11 @@ def steps_of(points: Points, attempts: Sequence[AttemptSteps] = ()) -> list[floa
     last: int | None = None
     current: int | None = None
     known = points.attempt or [None] * len(points.t)
-    for t, step, said in zip(points.t, points.step, known, strict=False):
+    for t, step, reported in zip(points.t, points.step, known, strict=False):
         if step is None:
             found.append(None)
             continue
-        attempt = said if said is not None else _attempt_at(attempts, t)
+        attempt = reported if reported is not None else _attempt_at(attempts, t)
         if attempt != current:
             base = offsets.get(attempt, end) if attempt is not None else end
             base = max(base, end - step)
@@ -69,7 +69,7 @@ def steps_of(points: Points, attempts: Sequence[AttemptSteps] = ()) -> list[floa
 
 
 def _stepped(points: Points, attempts: Sequence[AttemptSteps]) -> Points:
-    """The same samples, with steps in place of moments."""
+    """The same samples with steps instead of times."""
     places = steps_of(points, attempts)
     keep = [i for i, place in enumerate(places) if place is not None]
     t = [float(place) for place in places if place is not None]
@@ -92,7 +92,7 @@ def _stepped(points: Points, attempts: Sequence[AttemptSteps]) -> Points:
 
 
 def by_step(data: ChartData) -> ChartData:
-    """The chart with steps in place of moments."""
+    """The chart with steps instead of times."""
     series = {rank: _stepped(points, data.attempts) for rank, points in data.series.items()}
     middle = None if data.middle is None else _stepped(data.middle, data.attempts)
     scalars = {name: _stepped(points, data.attempts) for name, points in data.scalars.items()}
@@ -120,9 +120,9 @@ def by_step(data: ChartData) -> ChartData:
 
 
 def step_times(data: ChartData, view: View) -> tuple[float | None, float | None]:
-    """The time that the steps of a view took: seconds, and the right edge in unix seconds.
+    """The time that a view's steps took: seconds, and the right edge in unix seconds.
 
-    As near as what is at hand tells it; None is everything, and for the edge what is newest.
+    Approximated from the available samples. None means everything or, for the edge, the newest.
     """
     if view.span is None:
         return None, None
@@ -137,12 +137,12 @@ def step_times(data: ChartData, view: View) -> tuple[float | None, float | None]
 
 
 def step_moment(data: ChartData, place: float) -> float:
-    """The moment at which so many steps were taken, as near as what is at hand tells it."""
+    """The time at which this many steps had been taken, approximated from the available samples."""
     return _moment(_known(data)[0], place)
 
 
 def _known(data: ChartData) -> tuple[list[tuple[float, float]], float]:
-    """Places among the steps with their moments, in order; and how long a sample stands for."""
+    """Positions among the steps with their times, in order, and the time span of a sample."""
     stepped = by_step(data)
     known = [(float(one.before), one.at) for one in data.attempts]
     known.append((stepped.extent[1], data.extent[1]))
@@ -155,7 +155,7 @@ def _known(data: ChartData) -> tuple[list[tuple[float, float]], float]:
 
 
 def _moment(known: Sequence[tuple[float, float]], place: float) -> float:
-    """The moment of a step, between the two known ones around it."""
+    """The time of a step, interpolated between the known ones around it."""
     at = bisect.bisect_right(known, (place, float("inf")))
     if at == 0 or at == len(known):
         return known[min(at, len(known) - 1)][1]

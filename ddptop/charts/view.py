@@ -1,4 +1,4 @@
-"""Which part of a chart's axis is shown, and the position of its cursor. Pure."""
+"""Defines the visible part of a chart's axis and its cursor: zooming and panning. Pure."""
 
 from __future__ import annotations
 
@@ -14,29 +14,29 @@ TIME_SPANS: tuple[float, ...] = (
     *(10, 20, 60, 120, 300, 600, 1200, 3600, 7200, 14400, 43200),
     *(86400, 172800, 432000, 864000, 2592000, 7776000, 31536000),
 )
-"""Seconds that zooming stops at."""
+"""Spans in seconds at which zooming stops."""
 
 STEP_SPANS: tuple[float, ...] = tuple(f * 10.0**e for e in range(1, 10) for f in (1, 2, 5))
-"""Steps that zooming stops at."""
+"""Spans in steps at which zooming stops."""
 
 _EDGE = 0.95
-"""Zooming this far to the right keeps following what is newest."""
+"""Zooming this far to the right keeps following the newest data."""
 
 
 class View(msgspec.Struct, frozen=True):
-    """A part of the axis: in seconds, or in steps where the axis counts those."""
+    """A part of the axis, in seconds or in steps."""
 
     axis: Axis = "time"
     span: float | None = None
-    """How much is shown; None is everything."""
+    """How much is visible; None for everything."""
     right: float | None = None
-    """The right edge; None follows what is newest."""
+    """The right edge; None to follow the newest data."""
     cursor: float | None = None
-    """Where values are read; None without a cursor."""
+    """Where values are read; None for no cursor."""
 
 
 class Area(msgspec.Struct, frozen=True):
-    """Where a chart was drawn, and what: the plot's cells and the part of the axis in them."""
+    """Where a chart was drawn: the plot's cells and the part of the axis in them."""
 
     left: int
     """The plot's first cell."""
@@ -44,45 +44,45 @@ class Area(msgspec.Struct, frozen=True):
     since: float
     until: float
     first: float
-    """Where everything there is begins."""
+    """Start of all available data."""
     last: float
-    """Where it ends."""
+    """End of all available data."""
 
     @property
     def width(self) -> float:
-        """How much of the axis is shown."""
+        """How much of the axis is visible."""
         return max(1e-9, self.until - self.since)
 
     def cell(self, at: float) -> int | None:
-        """The cell of a place on the axis, counted from the plot's first; None outside of it."""
+        """The cell of a place on the axis, counted from the plot's first; None if outside."""
         if not self.since <= at <= self.until:
             return None
         return min(self.cells - 1, int((at - self.since) / self.width * self.cells))
 
     def at(self, cell: int) -> float:
-        """The middle of a cell, on the axis."""
+        """The place on the axis at the middle of a cell."""
         inside = min(self.cells - 1, max(0, cell))
         return self.since + (inside + 0.5) / self.cells * self.width
 
 
 def visible(view: View, first: float, last: float) -> tuple[float, float]:
-    """The part of the axis that a view shows of all that there is."""
+    """The part of the axis between `first` and `last` that a view shows."""
     if view.span is None:
         return first, last
     if view.right is None:
-        # what is newest fills the chart from the first sample on
+        # when following, the chart is full from the first sample on
         return max(min(first, last - 1), last - view.span), last
     return view.right - view.span, view.right
 
 
 def zoomed(view: View, area: Area, direction: int, at: float | None = None) -> View:
-    """The view with less (1) or more (-1) of the axis in it.
+    """The view zoomed in (1) or out (-1).
 
     Args:
-        view: the view before.
+        view: the current view.
         area: what it shows.
-        direction: 1 to look closer, -1 to see more.
-        at: the place that stays where it is; None is the cursor, or without one the right edge.
+        direction: 1 to zoom in, -1 to zoom out.
+        at: the place that stays fixed; None for the cursor, or without one, the right edge.
     """
     spans = TIME_SPANS if view.axis == "time" else STEP_SPANS
     now = area.width
@@ -105,7 +105,7 @@ def zoomed(view: View, area: Area, direction: int, at: float | None = None) -> V
 
 
 def _inside(view: View, area: Area) -> View:
-    """The view, moved to where there is something; at the end it follows what is newest."""
+    """The view moved to where there is data; at the end, it follows the newest data."""
     if view.span is None or view.right is None:
         return view
     right = max(view.right, area.first + view.span)
@@ -113,16 +113,16 @@ def _inside(view: View, area: Area) -> View:
 
 
 def panned(view: View, area: Area, cells: int) -> View:
-    """The view moved along the axis; one that shows everything stays."""
+    """The view moved along the axis; a view of everything does not move."""
     if view.span is None:
         return view
     return _inside(replace(view, right=area.until + cells / area.cells * area.width), area)
 
 
 def cursor_moved(view: View, area: Area, cells: int) -> View:
-    """The view with its cursor moved by cells; past an edge it takes the view along.
+    """The view with its cursor moved by cells; past an edge, the view moves along.
 
-    Without a cursor there is one afterwards: at the right edge, or from the left at the left one.
+    A new cursor appears at the right edge when moving left, or at the left edge otherwise.
     """
     here = None if view.cursor is None else area.cell(view.cursor)
     if here is None:
@@ -138,5 +138,5 @@ def cursor_moved(view: View, area: Area, cells: int) -> View:
 
 
 def cursor_to(view: View, area: Area, cell: int) -> View:
-    """The view with its cursor in a cell of the plot."""
+    """The view with its cursor on a cell of the plot."""
     return replace(view, cursor=area.at(cell))

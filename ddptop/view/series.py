@@ -51,7 +51,7 @@ class Columns(msgspec.Struct, frozen=True):
     high: list[float | None]
     not_finite: frozenset[int] = frozenset()
     """Columns in which a value was NaN or infinite."""
-    reach: int = 2
+    max_gap: int = 2
     """Most columns between two samples that are not a gap."""
 
 
@@ -156,7 +156,7 @@ def bin_points(
         for t in points.not_finite
         if since <= t <= until
     }
-    return Columns(low, means, high, frozenset(not_finite), _reach(times, start, end, factor))
+    return Columns(low, means, high, frozenset(not_finite), _max_gap(times, start, end, factor))
 
 
 def _end_of(
@@ -218,7 +218,7 @@ _GAPS = 64
 """Number of distances between samples from which to derive the usual one."""
 
 
-def _reach(times: Sequence[float], start: int, end: int, columns_per_s: float) -> int:
+def _max_gap(times: Sequence[float], start: int, end: int, columns_per_s: float) -> int:
     """The longest distance between samples, in columns, that is not a gap.
 
     It is three times the usual distance; if samples come in bursts, the pauses between bursts are
@@ -245,7 +245,7 @@ def across(ranks: Sequence[Columns], columns: int) -> Columns:
             low[x], high[x] = min(values), max(values)
     if len(ranks) == 1:
         low, high = ranks[0].low, ranks[0].high
-    return Columns(low, middle, high, frozenset(), max((r.reach for r in ranks), default=2))
+    return Columns(low, middle, high, frozenset(), max((r.max_gap for r in ranks), default=2))
 
 
 def ratios(ranks: Mapping[int, Columns], odd: Sequence[int], columns: int) -> dict[int, float]:

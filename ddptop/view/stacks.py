@@ -99,7 +99,7 @@ def _column(word: str, texts: Sequence[str]) -> list[str]:
 
 
 def _short(file: str, folder: str | None) -> str:
-    """`torch/autograd/graph.py` for a library file; other paths relative to `folder`."""
+    """`torch/autograd/graph.py` for a library file; the script's files relative to `folder`."""
     if folder is not None and Path(file).is_relative_to(folder):
         inside = str(Path(file).relative_to(folder))
         if "site-packages" not in inside:

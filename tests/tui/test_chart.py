@@ -69,10 +69,10 @@ class TestSeries:
         columns = bin_points(points([1, 2, 3]), 1, 2, 2)
         assert columns.mean == [2, 3]
 
-    def test_reach_follows_the_usual_distance(self) -> None:
+    def test_the_longest_gap_follows_the_usual_distance(self) -> None:
         sparse = bin_points(points([1] * 10, every_s=10), 0, 100, 100)
         dense = bin_points(points([1] * 100), 0, 100, 100)
-        assert (sparse.reach, dense.reach) == (30, 3)
+        assert (sparse.max_gap, dense.max_gap) == (30, 3)
 
     def test_not_finite_values_are_noted_by_column(self) -> None:
         one = Points(t=[0], low=[1], mean=[1], high=[1], not_finite=[75, 500])
@@ -347,7 +347,7 @@ def test_samples_in_bursts_are_joined() -> None:
     times = [30.0 * burst + i for burst in range(20) for i in range(5)]
     values: list[float | None] = [2.0] * len(times)
     columns = bin_points(Points(times, values, values, values), 0, 600, 600)
-    assert columns.reach >= 26
+    assert columns.max_gap >= 26
 
 
 def test_a_job_that_becomes_slower_shows_it() -> None:

@@ -172,7 +172,7 @@ def save(view: AnyJob) -> Operation:
 
         worker = get_current_worker()  # a person who leaves waits for nothing
         asked = wanted.ask(own)
-        saved = wanted.wait(own, asked, is_left=lambda: worker.is_cancelled)
+        saved = wanted.wait(own, asked, is_cancelled=lambda: worker.is_cancelled)
         return f"{view.job} saved a checkpoint{at_step(saved)}: {saved.path}"
 
     said = f"asked {view.job} to save a checkpoint; waiting for it to finish"

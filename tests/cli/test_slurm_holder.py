@@ -192,7 +192,7 @@ def test_a_requeued_job_whose_nodes_are_not_ready_is_requeued_again(ddptop_home,
     assert batch.calls().count("scontrol requeue 41") == 3
     assert "no script train.py" in batch.said()
     assert batch(SLURM_RESTART_COUNT="1").wait(timeout=20) == 93
-    assert "held is not continued: no progress since 3 requeues" in batch.said()
+    assert "held is not continued: no progress in the last 3 requeues" in batch.said()
 
 
 REFUSED = {

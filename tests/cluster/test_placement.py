@@ -244,7 +244,7 @@ def test_the_check_measures_every_rank_and_names_the_broken_machine(
     hidden("h2", RUNNER / "ddptop_runner" / "agent" / "check.py", broken)
     line = refused("--hosts", "h1,h2", "--check")
     assert line == (
-        "ddptop: h2: rank 1 failed alone: RuntimeError: CUDA error: uncorrectable ECC error;"
+        "ddptop: h2: rank 1 failed on its own: RuntimeError: CUDA error: uncorrectable ECC error;"
         " leave it out of --hosts until it is repaired"
     )
 

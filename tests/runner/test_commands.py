@@ -136,7 +136,7 @@ def test_a_job_without_guardian_and_supervisor_can_still_be_ended(processes, act
 
 @pytest.mark.parametrize("who", ["guardian", "supervisor"])
 def test_nothing_is_ended_behind_the_back_of_a_guard_that_lives(monkeypatch, processes, who):
-    monkeypatch.setattr(commands, "REACH_S", 0.2)
+    monkeypatch.setattr(commands, "SUPERVISOR_START_S", 0.2)
     view = read_job(put_job("train", {**UNGUARDED, who: procs.identify(os.getpid())}))
     with pytest.raises(ControlError, match="cannot be reached"):
         commands.kill(view)
@@ -177,7 +177,7 @@ def test_a_job_whose_supervisor_cannot_be_reached_is_ended_without_it(
         raise ControlError("the supervisor cannot be reached") from cause
 
     monkeypatch.setattr(control, "request", request)
-    monkeypatch.setattr(commands, "REACH_S", 0.0)
+    monkeypatch.setattr(commands, "SUPERVISOR_START_S", 0.0)
     view = read_job(put_job("train", {**UNGUARDED, "supervisor": procs.identify(guard.pid)}))
     end = commands.kill if op == "kill" else lambda of: commands.stop(of, 0.1)
     if not is_ended:

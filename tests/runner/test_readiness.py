@@ -292,7 +292,9 @@ def test_the_broken_device_is_named_and_not_those_that_waited_for_it():
     waited = RankResult(rank=0, local_rank=0, stage="matmul", error="Connection reset by peer")
     failed = RankResult(rank=2, local_rank=0, error="CUDA error: uncorrectable ECC error")
     found = check(measured([waited], [failed]), GPUS)
-    assert found.broken == ["b: rank 2 (GPU 0) failed alone: CUDA error: uncorrectable ECC error"]
+    assert found.broken == [
+        "b: rank 2 (GPU 0) failed on its own: CUDA error: uncorrectable ECC error"
+    ]
     hung = RankResult(rank=1, local_rank=0, stage="matmul")
     found = check({"a": None, "b": HostResult(ranks=[hung])})
     assert found.broken == [

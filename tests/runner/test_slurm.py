@@ -24,7 +24,7 @@ from ddptop_runner.base.errors import (
 )
 from ddptop_runner.base.paths import RunFolder
 from ddptop_runner.job.registry import read_job
-from ddptop_runner.jobs import archive, commands, launch, slurm_queue, slurm_reach
+from ddptop_runner.jobs import archive, commands, launch, slurm_control, slurm_queue
 from ddptop_runner.launch import slurm
 from ddptop_runner.model.snapshot import RankSample
 
@@ -176,7 +176,7 @@ def test_requeues_without_progress_run_out_and_progress_refills_them():
         assert slurm.why_no_requeue(counts, None) is None
     assert (counts.count, counts.without_progress, counts.step) == (4, 3, 100)
     stuck = slurm.requeued(counts, 100)
-    assert "no progress since 3" in (slurm.why_no_requeue(stuck, None) or "")
+    assert "no progress in the last 3" in (slurm.why_no_requeue(stuck, None) or "")
     moved = slurm.requeued(counts, 101)
     assert slurm.why_no_requeue(moved, None) is None
     assert slurm.why_no_requeue(moved, 5) is None
@@ -254,7 +254,7 @@ def test_what_another_node_says_is_one_line(ddptop_home, tmp_path, monkeypatch, 
     monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
     folder = put_job("j", {"state": "running"}, slurm_job="7", host="elsewhere")
     with pytest.raises(ControlError) as refused:
-        slurm_reach.request(read_job(folder), "stop")
+        slurm_control.request(read_job(folder), "stop")
     assert not re.search(r"[\x00-\x1f]", str(refused.value))
 
 

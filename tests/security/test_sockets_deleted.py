@@ -35,7 +35,7 @@ def test_a_job_without_sockets_binds_them_again_and_without_any_is_still_killed(
     folder.control_socket.unlink()
     folder.control_socket.mkdir()
     (folder.control_socket / "stays").touch()  # so that the supervisor cannot bind
-    monkeypatch.setattr(commands, "REACH_S", 0.5)
+    monkeypatch.setattr(commands, "SUPERVISOR_START_S", 0.5)
     view = read_job(folder)
     assert "the job's processes have exited" in (commands.kill(view) or "")
     ended = commands.wait_until_ended(view, 20)

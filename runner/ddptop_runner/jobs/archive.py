@@ -1,4 +1,4 @@
-"""Give the name of an ended job to a new one: the ended one keeps all it has under another name."""
+"""Frees the name of an ended job for a new one, by renaming the ended job."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from ddptop_runner.node.keeper import bring_home
 from ddptop_runner.store.history import move_paths
 
 NAMES_LOCK = ".names.lock"
-"""Held while a launch claims a name."""
+"""Lock held while a launch claims a name."""
 
 
 def require_free(name: str) -> None:
-    """Refuse a name that a new job cannot have: nothing of that name, or an ended job, is there.
+    """Refuse a name that a new job cannot have: it must be unused or an ended job's.
 
     Raises:
-        UsageError: naming what has it, and what to do.
+        UsageError: names what uses it, and what to do.
     """
     folder = run_folder(name)
     if not os.path.lexists(folder.path):
@@ -50,14 +50,14 @@ def require_free(name: str) -> None:
 
 
 def archive(name: str) -> str:
-    """Rename an ended job to the first free `<name>-<n>`; its new name.
+    """Rename an ended job to the first free `<name>-<n>`; returns the new name.
 
-    What is written first takes effect with the renaming of its folder, so that a job is always
-    read whole, by one of its names. The caller holds `NAMES_LOCK`.
+    The new name is written to `job.json` first but takes effect when the folder is renamed, so
+    readers always see a complete job, under one of its names. The caller holds `NAMES_LOCK`.
 
     Raises:
-        UsageError: as `require_free`, or when the job is being started again.
-        OSError: when its folder cannot be renamed.
+        UsageError: as `require_free`, or the job is being restarted.
+        OSError: the folder cannot be renamed.
     """
     old = run_folder(name)
     require_free(name)
@@ -80,7 +80,7 @@ def archive(name: str) -> str:
 
 
 def take_back(archived: str, name: str) -> None:
-    """Give an ended job its name again: the launch that took it has failed."""
+    """Give an ended job its old name back, because the launch that took it failed."""
     new, old = run_folder(archived), run_folder(name)
     with contextlib.suppress(OSError, DamagedFileError):
         if not read_job(new).is_live:
@@ -100,7 +100,7 @@ def _claim_next(name: str) -> RunFolder:
 
 
 def _follow(old: RunFolder, new: RunFolder) -> None:
-    """Let what names the folder, or the job, name the new one; a reader does without."""
+    """Update paths and names in the job's files; readers cope if this fails."""
     before, after = f"{old.path}/", f"{new.path}/"
     for file in new.nodes_dir.glob("*.json"):
         with contextlib.suppress(OSError):

@@ -1,4 +1,4 @@
-"""A person wants a checkpoint now: ask, and wait until one was seen."""
+"""Requests a checkpoint, and waits until it is detected."""
 
 from __future__ import annotations
 
@@ -19,31 +19,31 @@ from ddptop_runner.model.snapshot import Checkpoint, NodeSnapshot
 
 POLL_S = 0.1
 TIMEOUT_S = 60.0
-"""How long a checkpoint is waited for, unless told otherwise."""
+"""How long to wait for a checkpoint by default."""
 WHOLE_AFTER_S = 1.5
-"""So long after its last file was saved no rank adds to a checkpoint any more."""
+"""How long after its last file was saved a checkpoint counts as complete."""
 CLOCK_STEP_S = 0.05
-"""Two readings of the wall clock may differ by this without meaning anything."""
+"""Tolerance for comparing readings of the wall clock."""
 ASKABLE = ("running",)
-"""States of a job whose script can save."""
+"""Job states in which the script can save."""
 
 
 def ask(view: JobView) -> SaveAsked:
-    """Ask the script of a live job to save now; nothing is ever ended by it.
+    """Ask the script of a live job to save now; this never ends a process.
 
     Raises:
-        UsageError: when the job has ended, or its ranks are not at work.
-        ControlError: when its supervisor does not answer, or refuses.
+        UsageError: the job has ended, or its ranks are not running.
+        ControlError: its supervisor does not answer, or refuses.
     """
     require_running(view)
     return msgspec.convert(commands.checkpoint(view), SaveAsked, strict=False)  # JSON's keys
 
 
 def require_running(view: JobView) -> None:
-    """Refuse a job that cannot save.
+    """Refuse a live job that cannot save.
 
     Raises:
-        UsageError: when it lives, and its ranks are not at work.
+        UsageError: the job is live, but its ranks are not running.
     """
     if view.is_live and view.state not in ASKABLE:
         raise UsageError(
@@ -53,12 +53,12 @@ def require_running(view: JobView) -> None:
 
 
 def answered(snapshot: NodeSnapshot, asked_at: dt.datetime, now: dt.datetime) -> Checkpoint | None:
-    """The checkpoint that was begun after `asked_at` and is whole, or None.
+    """The checkpoint that was begun after `asked_at`, once complete; None until then.
 
     Args:
-        snapshot: the job's.
-        asked_at: when it was asked for.
-        now: the time of day. Of a job that has ended nothing more is waited for.
+        snapshot: the job's snapshot.
+        asked_at: when the checkpoint was requested.
+        now: the current time; not used for an ended job, whose checkpoint is complete.
     """
     last = snapshot.checkpoint
     if last is None:
@@ -77,19 +77,19 @@ def wait(
     view: JobView,
     asked: SaveAsked,
     timeout_s: float = TIMEOUT_S,
-    is_left: Callable[[], bool] = lambda: False,
+    is_cancelled: Callable[[], bool] = lambda: False,
 ) -> Checkpoint:
-    """The checkpoint that answers a request, once it is whole.
+    """Wait for the checkpoint that answers a request, and until it is complete.
 
     Args:
         view: the job.
         asked: the request.
         timeout_s: how long to wait.
-        is_left: whether nobody waits any more, which counts as the end of the time.
+        is_cancelled: returns whether to stop waiting, as if the time were up.
 
     Raises:
-        WaitTimeoutError: when none was seen in time, saying what was asked and what can be done.
-        ControlError: when the job ended without one.
+        WaitTimeoutError: none was detected in time; the message says why, and what to do.
+        ControlError: the job ended without one.
     """
     deadline_s = time.monotonic() + timeout_s
     while True:
@@ -102,7 +102,7 @@ def wait(
             return msgspec.structs.replace(found, path=locate(found.path, found.inode))
         if not view.is_live:
             raise ControlError(f"{view.job} has {ended_in_words(view)} without saving a checkpoint")
-        if time.monotonic() >= deadline_s or is_left():
+        if time.monotonic() >= deadline_s or is_cancelled():
             raise WaitTimeoutError(*why_none(view, asked, timeout_s))
         time.sleep(POLL_S)
 
@@ -113,7 +113,7 @@ def ended_in_words(view: JobView) -> str:
 
 
 def why_none(view: JobView, asked: SaveAsked, timeout_s: float) -> tuple[str, str]:
-    """(that no checkpoint came and what is known of why, what a person can do)."""
+    """(that no checkpoint was detected and why, what the user can do)."""
     none = f"no checkpoint from {view.job} was detected within {timeout_s:g} s"
     taken = is_taken(asked.flag_file, asked.flag_stamp)
     if not view.spec.probe:
@@ -143,7 +143,7 @@ def why_none(view: JobView, asked: SaveAsked, timeout_s: float) -> tuple[str, st
 
 
 def refused_in_words(asked: SaveAsked) -> str:
-    """`ranks 0, 1: paused`: why ranks that handle a signal got none."""
+    """Why ranks that handle a signal got none, as in `ranks 0, 1: paused`."""
     by_reason: dict[str, list[int]] = {}
     for rank, why in asked.refused.items():
         by_reason.setdefault(why, []).append(rank)
@@ -154,8 +154,8 @@ def save(view: JobView, timeout_s: float = TIMEOUT_S) -> Checkpoint:
     """Ask for a checkpoint and wait for it.
 
     Raises:
-        UsageError: when the job has ended, or its ranks are not at work.
-        WaitTimeoutError: when none was seen in time.
-        ControlError: when the supervisor does not answer, or the job ended without one.
+        UsageError: the job has ended, or its ranks are not running.
+        WaitTimeoutError: none was detected in time.
+        ControlError: the supervisor does not answer, or the job ended without one.
     """
     return wait(view, ask(view), timeout_s)

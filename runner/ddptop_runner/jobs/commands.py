@@ -1,4 +1,4 @@
-"""The actions on a job, shared by CLI and TUI."""
+"""Implements the actions on a job, for the CLI and the TUI."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from ddptop_runner.job.registry import (
     read_job,
     was_written_lately,
 )
-from ddptop_runner.jobs import slurm_reach
+from ddptop_runner.jobs import slurm_control
 from ddptop_runner.jobs.slurm_queue import as_queued, is_unknown, require_not_queued
 from ddptop_runner.model.snapshot import ProcessId
 from ddptop_runner.model.words import HAS_ENDED
@@ -41,48 +41,48 @@ from ddptop_runner.node import control
 
 POLL_S = 0.1
 GUARDIAN_EXIT_S = 5.0
-REACH_S = START_ALLOWANCE_S
-"""How long a supervisor that is just starting, or started again, is waited for."""
+SUPERVISOR_START_S = START_ALLOWANCE_S
+"""How long to wait for a supervisor that is starting or restarting."""
 REPEATABLE = ("stop", "kill", "stacks")
-"""What does no harm where the supervisor had done it before it broke off."""
+"""Requests that may be sent again if the connection broke before the answer."""
 DELETE_TRIES = 20
 
 
 def stop(view: JobView, grace_s: float = 30.0) -> str | None:
-    """Ask every rank to end (SIGTERM), and after `grace_s` end what is left (SIGKILL).
+    """Ask every rank to end (SIGTERM), and kill what is left after `grace_s` (SIGKILL).
 
     Returns at once; `wait_until_ended` waits for the last process.
 
     Returns:
-        None where the supervisor does it; otherwise a line that says why it was done here.
+        None if the supervisor does it; otherwise a line on why it was done here.
 
     Raises:
-        UsageError: when the job has ended already.
-        ControlError: when its supervisor does not answer, and may still be at work.
+        UsageError: the job has already ended.
+        ControlError: its supervisor does not answer, and may still act.
     """
     _require_live(view)
     return _end(view, "stop", grace_s)
 
 
 def kill(view: JobView) -> str | None:
-    """End every process of the job now (SIGKILL).
+    """Kill every process of the job now (SIGKILL).
 
     Returns:
         As `stop`.
 
     Raises:
-        UsageError: when the job has ended already.
-        ControlError: when its supervisor does not answer, and cannot be ended from here.
+        UsageError: the job has already ended.
+        ControlError: its supervisor does not answer, and cannot be killed from here.
     """
     _require_live(view)
     return _end(view, "kill", 0.0)
 
 
 def _end(view: JobView, op: str, grace_s: float) -> str | None:
-    """Have the supervisor end the job; where it cannot be had, do it here.
+    """Have the supervisor end the job; if it cannot be reached, end the job here.
 
-    A supervisor that does not answer in time may still do as it was asked: only `kill` goes past
-    it. Guardian and supervisor are ended first, since they would start the ranks again.
+    A supervisor that does not answer in time may still comply, so only `kill` bypasses it. Guardian
+    and supervisor are killed first, because they would restart the ranks.
     """
     try:
         _request(view, op, grace_s=grace_s)
@@ -97,12 +97,12 @@ def _end(view: JobView, op: str, grace_s: float) -> str | None:
         )
         if living and (was_reached or not all(_is_guard(one, view.folder) for one in living)):
             raise
-        import asyncio  # 50 ms that `wait` and `rm` need not pay
+        import asyncio  # takes 50 ms, which `wait` and `rm` can do without
 
         from ddptop_runner.host import stopping
         from ddptop_runner.job.processes import agent_processes, rank_processes
 
-        for guard in living:  # the guardian first: it would start another supervisor
+        for guard in living:  # the guardian first: it would restart the supervisor
             procs.signal_process(guard, signal.SIGKILL)
         job_id, owner = view.spec.job_id, _owner(view.folder)
 
@@ -116,7 +116,7 @@ def _end(view: JobView, op: str, grace_s: float) -> str | None:
 
 
 def _is_guard(process: ProcessId, folder: RunFolder) -> bool:
-    """Whether that process is what the snapshot calls it, of the user whose job it is."""
+    """Whether a process is this job's guardian or supervisor, running as the job's owner."""
     words = own_words(procs.argv(process.pid))[:2]
     return (
         words in (["guardian", str(folder.path)], ["supervisor", str(folder.path)])
@@ -130,17 +130,17 @@ def _owner(folder: RunFolder) -> int:
 
 
 def _request(view: JobView, op: str, **arguments: Any) -> dict[str, Any]:
-    """Ask the supervisor, once it listens: it takes seconds to start, or to be started again.
+    """Send a request to the supervisor; waits while it is starting or restarting.
 
     Raises:
-        UsageError: when the job ended meanwhile.
-        ControlError: when no supervisor answers and none is to be expected.
+        UsageError: the job ended meanwhile.
+        ControlError: no supervisor answers, and none is expected to.
     """
-    deadline_s = time.monotonic() + REACH_S
+    deadline_s = time.monotonic() + SUPERVISOR_START_S
     while True:
         try:
             if view.on_other_host:
-                return slurm_reach.request(view, op, **arguments)
+                return slurm_control.request(view, op, **arguments)
             return control.request(view.folder, op, **arguments)
         except ControlError as error:
             absent = isinstance(error.__cause__, (FileNotFoundError, ConnectionRefusedError))
@@ -161,36 +161,37 @@ def restart_group(view: JobView) -> None:
     """Restart all ranks of a live job: a group restarts as a unit.
 
     Raises:
-        UsageError: when the job has ended.
-        ControlError: when its supervisor does not answer.
+        UsageError: the job has ended.
+        ControlError: its supervisor does not answer.
     """
     _require_live(view)
     _request(view, "restart")
 
 
 def stacks(view: JobView, rank: int | None = None, timeout_s: float = 15.0) -> dict[str, Any]:
-    """Where every rank stands, without stopping it.
+    """Get the stacks of the ranks, without pausing them.
 
     Returns:
-        `{"stacks": [{"rank", "pid", "text", "note"}]}`, `text` None with a note where none was had.
+        `{"stacks": [{"rank", "pid", "text", "note"}]}`; if a stack is unavailable, `text` is None
+        and the note says why.
 
     Raises:
-        UsageError: when the job has ended.
-        ControlError: when its supervisor does not answer.
+        UsageError: the job has ended.
+        ControlError: its supervisor does not answer.
     """
     _require_live(view)
     return _request(view, "stacks", timeout_s=timeout_s, rank=rank)
 
 
 def checkpoint(view: JobView) -> dict[str, Any]:
-    """Ask the script to save now; see `saves.wanted`, which waits for the checkpoint as well.
+    """Ask the script to save now; see `jobs.checkpoint`, which also waits for the checkpoint.
 
     Returns:
-        The fields of `saves.request.SaveAsked`.
+        The fields of `save_request.SaveAsked`.
 
     Raises:
-        UsageError: when the job has ended.
-        ControlError: when its supervisor does not answer, or no rank is at work.
+        UsageError: the job has ended.
+        ControlError: its supervisor does not answer, or no rank is running.
     """
     _require_live(view)
     asked: dict[str, Any] = _request(view, "checkpoint")["asked"]
@@ -200,20 +201,20 @@ def checkpoint(view: JobView) -> dict[str, Any]:
 def wait_until_ended(
     view: JobView,
     timeout_s: float | None = None,
-    at_each_look: Callable[[JobView], object] | None = None,
+    on_poll: Callable[[JobView], object] | None = None,
     began_s: float | None = None,
 ) -> JobView:
-    """The job's last view, once no process of it is left.
+    """Wait until the job has ended and none of its processes is left; returns its last view.
 
     Args:
         view: the job.
-        timeout_s: how long to wait; None: for ever.
-        at_each_look: called with each view on the way.
-        began_s: when the wait began, on the monotonic clock; None: now.
+        timeout_s: how long to wait; None for no limit.
+        on_poll: called with each view read while waiting.
+        began_s: when the wait began, on the monotonic clock; None for now.
 
     Raises:
-        WaitTimeoutError: when it still lives after `timeout_s`.
-        NoSuchJobError: when it was removed meanwhile.
+        WaitTimeoutError: it is still live after `timeout_s`.
+        NoSuchJobError: it was removed meanwhile.
     """
     began_s = time.monotonic() if began_s is None else began_s
     deadline = None if timeout_s is None else began_s + timeout_s
@@ -229,14 +230,14 @@ def wait_until_ended(
                 raise
             raise NoSuchJobError(f"{view.job} has ended and been removed") from error
         view = as_queued(view)
-        if at_each_look is not None:
-            at_each_look(view)
+        if on_poll is not None:
+            on_poll(view)
     wait_for_guards(view)
     return view
 
 
 def _read_again(view: JobView) -> JobView:
-    """The job itself, though another one may have taken its name meanwhile."""
+    """Read the same job again, even if another has taken its name meanwhile."""
     with contextlib.suppress(DamagedFileError):
         if (now := read_job(view.folder)).spec.job_id == view.spec.job_id:
             return now
@@ -245,7 +246,7 @@ def _read_again(view: JobView) -> JobView:
 
 
 def wait_for_guards(view: JobView) -> None:
-    """Guardian and supervisor go a moment after the last snapshot was written."""
+    """Wait for guardian and supervisor, which exit shortly after the last snapshot is written."""
     if view.snapshot is None:
         return
     deadline = time.monotonic() + GUARDIAN_EXIT_S
@@ -261,22 +262,22 @@ def remove(view: JobView, *, force: bool = False) -> str | None:
 
     Args:
         view: the job.
-        force: also that of another host, of which nothing is heard any more.
+        force: also delete a job of another host that seems to be gone.
 
     Returns:
-        Where something could not be deleted, and why; None where nothing is left.
+        Where something could not be deleted, and why; None if everything was.
 
     Raises:
-        UsageError: when the job lives.
-        DdptopError: when the folder cannot be deleted.
+        UsageError: the job is live.
+        DdptopError: the folder cannot be deleted.
     """
     with contextlib.suppress(DamagedFileError):
-        view = read_job(view.folder)  # it may have been started again since
+        view = read_job(view.folder)  # it may have been restarted since
     require_ended(view, force=force)
     wait_for_guards(view)
     left = None
     if view.spec.placement is not None:
-        from ddptop_runner.jobs.parts import remove_parts  # what most verbs do without
+        from ddptop_runner.jobs.parts import remove_parts  # most commands do not need it
 
         left = remove_parts(view.spec, view.spec.placement)
     _delete(view.folder)
@@ -287,14 +288,14 @@ def remove_damaged(folder: RunFolder) -> None:
     """Delete a run folder whose `job.json` cannot be read, or whatever else has its name.
 
     Raises:
-        UsageError: when its guardian or supervisor lives, or a launch is just making it.
-        DdptopError: when the folder cannot be deleted.
+        UsageError: its guardian or supervisor is alive, or a launch may be creating it.
+        DdptopError: the folder cannot be deleted.
     """
     if is_locked(folder):
         raise UsageError(f"{folder.job} is still running", f"see {folder.supervisor_log}")
     try:
         found = folder.path.lstat()
-    except FileNotFoundError:  # another one has just removed it
+    except FileNotFoundError:  # already removed
         return
     is_no_job = stat.S_ISDIR(found.st_mode) and not os.path.lexists(folder.spec_file)
     if is_no_job and 0 <= time.time() - found.st_mtime < START_ALLOWANCE_S:
@@ -303,14 +304,14 @@ def remove_damaged(folder: RunFolder) -> None:
 
 
 def require_ended(view: JobView, *, force: bool = False) -> None:
-    """Refuse a job that lives.
+    """Refuse a live job.
 
     Args:
         view: the job.
-        force: believe that one of another host is gone, unless its files say otherwise.
+        force: assume that a job of another host has ended, unless its files show otherwise.
 
     Raises:
-        UsageError: when it does.
+        UsageError: the job is live.
     """
     require_not_queued(view)
     if not view.is_live:
@@ -347,7 +348,7 @@ def _delete(folder: RunFolder) -> None:
             return
         except OSError as error:
             if was_there and error.errno in (errno.ENOENT, errno.ENOTEMPTY):
-                shutil.rmtree(folder.path, ignore_errors=True)  # another one deletes or writes
+                shutil.rmtree(folder.path, ignore_errors=True)  # another process deletes or writes
                 if not folder.path.exists():
                     return
                 if left:
@@ -359,7 +360,7 @@ def _delete(folder: RunFolder) -> None:
 
 
 def _open_folders(path: Path) -> None:
-    """Let what is in folders without permissions be deleted."""
+    """Give folders without permissions the permissions needed to delete their contents."""
     for folder, names, _ in os.walk(path):
         for name in names:
             inner = Path(folder, name)
@@ -374,7 +375,7 @@ def _require_live(view: JobView) -> None:
         raise UsageError(
             f"{view.job} has ended ({view.state})", f"relaunch it: ddptop restart {view.job}"
         )
-    if view.on_other_host and not slurm_reach.can_reach(view):
+    if view.on_other_host and not slurm_control.can_reach(view):
         hint = "run this command there"
         if not was_written_lately(view.folder):
             hint = _if_gone(view, hint)

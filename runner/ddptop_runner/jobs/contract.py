@@ -1,4 +1,4 @@
-"""The JSON of `ls`, `ps` and `status`: outside scripts rely on these names."""
+"""Defines the JSON of `ls`, `ps`, and `status`. Scripts rely on these names."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class RankRow(Base, frozen=True, kw_only=True):
 
 
 class JobFacts(Base, frozen=True, kw_only=True):
-    """What every list and status tells of a job."""
+    """The fields shared by all lists and statuses."""
 
     job: str
     """Name of the job."""
@@ -184,7 +184,7 @@ class JobStatus(JobFacts, frozen=True, kw_only=True):
 
 
 def job_row(view: JobView) -> JobRow:
-    """A job as one row of a list."""
+    """A job as a row of a list."""
     snapshot = view.snapshot
     ranks = [] if snapshot is None else snapshot.ranks
     several = len({rank.host for rank in ranks}) > 1
@@ -217,12 +217,12 @@ def job_row(view: JobView) -> JobRow:
 def foreign_list(
     census: Census, gpus: Sequence[GpuSample], seen: Mapping[str, NodeSnapshot] | None = None
 ) -> ForeignList:
-    """A census as a list.
+    """The jobs of a census as a list.
 
     Args:
         census: the processes.
-        gpus: the sample that it was taken with.
-        seen: by job, its snapshot, where it was looked at.
+        gpus: the device sample taken with it.
+        seen: snapshots by job name, of those jobs that were watched.
     """
     snapshots = seen or {}
     index_of = {gpu.uuid: gpu.index for gpu in gpus if gpu.uuid is not None}
@@ -273,10 +273,10 @@ def _foreign_state(job: ForeignJob, rank_states: Sequence[str]) -> JobState:
 
 
 def _own_device(rank: ForeignRank, job: ForeignJob, index_of: Mapping[str, int]) -> int | None:
-    """The device that the rank computes on, as far as that is certain.
+    """The device that the rank computes on; None unless that is certain.
 
-    The only one that it holds; or, with one rank per device, the one in its place: the others hold
-    a stray context of it.
+    It is the only device that the rank uses or, with as many ranks as devices, the one at the
+    rank's position: the rank has only stray contexts on the others.
     """
     held = sorted(index_of[uuid] for uuid in rank.devices if uuid in index_of)
     if len(held) == 1:
@@ -297,7 +297,7 @@ _OF_SNAPSHOT = [
 
 
 def job_status(view: JobView) -> JobStatus:
-    """A job in full."""
+    """A job's full status."""
     snapshot = view.snapshot or NodeSnapshot(
         job=view.job,
         job_id=view.spec.job_id,
@@ -328,7 +328,7 @@ def job_status(view: JobView) -> JobStatus:
 
 
 def _steps(snapshot: NodeSnapshot | None, *, is_live: bool) -> dict[str, Any]:
-    """How far a job is, by the names that all rows share."""
+    """A job's progress, by field name of `JobFacts`."""
     run = run_step.of_snapshot(snapshot)
     return {
         "step": None if run is None else run.step,

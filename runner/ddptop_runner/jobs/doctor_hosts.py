@@ -1,4 +1,4 @@
-"""`ddptop doctor --hosts`: every check on every host, and whether they can train together."""
+"""Implements `ddptop doctor --hosts`: all checks on each host, and whether they fit together."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from ddptop_runner.version import __version__
 
 
 class HostReport(Base, frozen=True, kw_only=True):
-    """One host."""
+    """The checks of one host."""
 
     host: str
     checks: list[Check]
-    """`together` is whether it fits the others; the rest are those of `doctor` there."""
+    """`together` is whether it can train with the others; the rest are `doctor` checks there."""
 
 
 class HostsReport(Base, frozen=True, kw_only=True):
@@ -31,11 +31,11 @@ class HostsReport(Base, frozen=True, kw_only=True):
 
 
 def examine_hosts(hosts: Sequence[HostRequest], python: str) -> tuple[Judged, HostsReport]:
-    """Ask all hosts at once.
+    """Examine all hosts at once.
 
     Args:
         hosts: the machines.
-        python: the job's interpreter, the same everywhere.
+        python: the job's interpreter, which is the same on all hosts.
     """
     wanted = Wanted(
         ddptop=__version__, target="", kind="none", cwd="/", python=python, force=True, trains=False
@@ -43,12 +43,12 @@ def examine_hosts(hosts: Sequence[HostRequest], python: str) -> tuple[Judged, Ho
     with Survey(hosts) as survey:
         judged = survey.collect(wanted, None, {})
         question = {"ask": "doctor", "python": python}
-        said = survey.ask_all(LIMIT_S, {one.host: question for one in hosts})
+        answers = survey.ask_all(LIMIT_S, {one.host: question for one in hosts})
     reports = []
     for one in hosts:
         checks = [_together(one.host, judged)]
-        if one.host in said:
-            checks += msgspec.convert(said[one.host], Report).checks
+        if one.host in answers:
+            checks += msgspec.convert(answers[one.host], Report).checks
         reports.append(HostReport(host=one.host, checks=checks))
     return judged, HostsReport(hosts=reports)
 
@@ -61,6 +61,6 @@ def _together(host: str, judged: Judged) -> Check:
         id="together",
         title="Several machines",
         status="error" if against else "warning" if notes else "ok",
-        detail=detail or "reachable, and fits the other hosts",
+        detail=detail or "reachable and compatible with the other hosts",
         remedy="; ".join(refusal.remedy for refusal in against) or None,
     )

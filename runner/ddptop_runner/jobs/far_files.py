@@ -1,7 +1,7 @@
-"""Logs and evidence that lie on other hosts: asks the job's head to bring them here.
+"""Fetches logs and evidence from other hosts, through the job's head.
 
-The head writes them to the usual paths (`node.fetch`) for as long as they are asked for, so readers
-of logs read local files and call `want_log` now and then. On one machine that does nothing.
+The head writes them to the usual paths (`node.fetch`) as long as they are requested, so log readers
+read local files and call `want_log` now and then. For a job on one machine, that does nothing.
 """
 
 from __future__ import annotations
@@ -20,30 +20,30 @@ from ddptop_runner.model.spec import JobSpec
 from ddptop_runner.node import control
 
 RENEW_S = 5.0
-"""How often the head is asked again; what it was asked for, it follows for longer."""
+"""How often requests to the head are repeated; the head keeps following for longer."""
 FORGET_S = 10.0
-"""What a reader has not wanted for so long is not asked for again."""
+"""How long after the last call of `want_log` a log is still requested."""
 ANSWER_S = 8.0
 
 
 class Far(msgspec.Struct, frozen=True):
-    """What is known of a job whose ranks run on several hosts."""
+    """What is known about a job whose ranks run on several hosts."""
 
     attempt: int
-    """The latest."""
+    """The latest attempt."""
     ranks: tuple[int, ...] = ()
-    """Of that attempt."""
+    """The ranks of that attempt."""
     hosts: tuple[str, ...] = ()
-    """Of these ranks, in their order."""
+    """The hosts of these ranks, in the same order."""
     clocks: tuple[float, ...] = ()
-    """By how many seconds each of these hosts' clocks is ahead of this one's."""
+    """For each of these ranks, how many seconds its host's clock is ahead of this one's."""
     silent: tuple[str, ...] = ()
-    """Why hosts did not answer when their files were asked for."""
+    """Why hosts did not answer the last request for files."""
     folders: tuple[str | None, ...] = ()
-    """Where each of these ranks writes; `HOST:PATH` if not on this file system; None: unknown."""
+    """Each rank's run folder; `HOST:PATH` if it is not on this file system; None if unknown."""
 
     def left_there(self, attempt: int, rank: int) -> str | None:
-        """Where the part of a log that was not fetched may be, and how to get it."""
+        """Where the rest of a log may be, if it was not fetched, and how to get it."""
         folder = dict(zip(self.ranks, self.folders, strict=False)).get(rank)
         if folder is None:
             return None
@@ -52,102 +52,102 @@ class Far(msgspec.Struct, frozen=True):
         return f"may be on {host}: ssh {host} cat /{path}" if is_away else f"may be in {log}"
 
 
-class _Wish(msgspec.Struct):
-    """What readers of one job's logs want."""
+class _FarJob(msgspec.Struct):
+    """A job whose logs are being read."""
 
     wanted: dict[tuple[int | None, int | None], float]
-    """By attempt (None: the latest) and rank (None: all), when that was wanted last."""
+    """By attempt (None for the latest) and rank (None for all), when that log was last wanted."""
     far: Far | None = None
     is_far: bool | None = None
-    """Whether the job is on several machines; None until that is known."""
+    """Whether the job runs on several machines; None if not known yet."""
 
 
 class FarFiles:
-    """Asks in a thread of its own, so that no reader waits for a link."""
+    """Requests files in its own thread, so that no reader waits for a link."""
 
     def __init__(self) -> None:
-        self._wishes: dict[RunFolder, _Wish] = {}
+        self._jobs: dict[RunFolder, _FarJob] = {}
         self._lock = threading.Lock()
         self._wake = threading.Event()
         self._thread: threading.Thread | None = None
 
     def want_log(self, folder: RunFolder, attempt: int | None, rank: int | None) -> Far | None:
-        """Want a log for some seconds from now on.
+        """Keep fetching a log for the next few seconds.
 
         Args:
-            folder: the job's.
-            attempt: of the log; None is the latest.
-            rank: whose; None is that of every rank.
+            folder: the job's run folder.
+            attempt: the log's attempt; None for the latest.
+            rank: the log's rank; None for all ranks.
 
         Returns:
-            What is known by now of a job on several hosts; None of a job on one.
+            What is known so far about a job on several hosts; None for a job on one.
         """
         with self._lock:
-            wish = self._wishes.setdefault(folder, _Wish({}))
-            if wish.is_far is False:
+            job = self._jobs.setdefault(folder, _FarJob({}))
+            if job.is_far is False:
                 return None
-            is_new = (attempt, rank) not in wish.wanted
-            wish.wanted[attempt, rank] = time.monotonic()
+            is_new = (attempt, rank) not in job.wanted
+            job.wanted[attempt, rank] = time.monotonic()
         if is_new:
             self._wake.set()
         if self._thread is None:
             self._thread = threading.Thread(target=self._run, name="far files", daemon=True)
             self._thread.start()
-        return wish.far
+        return job.far
 
     def fetch_log(
         self, folder: RunFolder, attempt: int | None, ranks: Sequence[int] | None
     ) -> Far | None:
-        """As `want_log`, but waits until there is a first look."""
+        """As `want_log`, but waits for the first request to complete."""
         for rank in [None] if ranks is None else ranks:
             self.want_log(folder, attempt, rank)
-        wish = self._wishes[folder]
-        if wish.is_far is not False:
-            self._ask(folder, wish)
-        return wish.far
+        job = self._jobs[folder]
+        if job.is_far is not False:
+            self._ask(folder, job)
+        return job.far
 
     def _run(self) -> None:
         while True:
             self._wake.wait(RENEW_S)
             self._wake.clear()
-            for folder, wish in list(self._wishes.items()):
-                if wish.wanted:
-                    self._ask(folder, wish)
+            for folder, job in list(self._jobs.items()):
+                if job.wanted:
+                    self._ask(folder, job)
 
-    def _ask(self, folder: RunFolder, wish: _Wish) -> None:
+    def _ask(self, folder: RunFolder, job: _FarJob) -> None:
         with self._lock:
             since_s = time.monotonic() - FORGET_S
-            wish.wanted = {key: at_s for key, at_s in wish.wanted.items() if at_s > since_s}
-            wanted = list(wish.wanted)
+            job.wanted = {key: at_s for key, at_s in job.wanted.items() if at_s > since_s}
+            wanted = list(job.wanted)
         try:
             view = read_job(folder)
         except DdptopError:
             return
-        wish.is_far = view.spec.placement is not None
-        if not wish.is_far:
-            wish.wanted = {}
+        job.is_far = view.spec.placement is not None
+        if not job.is_far:
+            job.wanted = {}
             return
-        wish.far = far = _far(view, wish.far)
+        job.far = far = _far(view, job.far)
         if not view.is_live:
             return
         by_attempt: dict[int, list[int | None]] = {}
         for attempt, rank in wanted:
             by_attempt.setdefault(far.attempt if attempt is None else attempt, []).append(rank)
         for attempt, of in by_attempt.items():
-            alone = [rank for rank in of if rank is not None]
-            for ranks in [*([alone] if alone else []), *([None] if None in of else [])]:
+            named = [rank for rank in of if rank is not None]
+            for ranks in [*([named] if named else []), *([None] if None in of else [])]:
                 silent = _request(folder, "fetch_log", attempt=attempt, ranks=ranks)
-                wish.far = msgspec.structs.replace(far, silent=silent)
+                job.far = msgspec.structs.replace(far, silent=silent)
 
 
 def fetch_evidence(view: JobView, name: str) -> None:
-    """Bring what nodes kept under that name below `evidence/`; nothing of a job on one machine."""
+    """Fetch the nodes' evidence of that name; does nothing for a job on one machine."""
     if view.spec.placement is not None and view.is_live:
         _request(view.folder, "fetch_evidence", name=name)
 
 
 def _request(folder: RunFolder, op: str, **arguments: object) -> tuple[str, ...]:
-    """Why hosts are silent, or the head."""
+    """Send a request to the head; returns why hosts, or the head itself, did not answer."""
     try:
         answer = control.request(folder, op, 3 * ANSWER_S, **arguments)
     except DdptopError as error:
@@ -173,7 +173,7 @@ def _far(view: JobView, before: Far | None) -> Far:
 
 
 def _folders(spec: JobSpec) -> dict[str, str]:
-    """By host, the run folder of a node's part; `HOST:PATH` where only its host has it."""
+    """By host, the run folder of the node's part; `HOST:PATH` if only that host has it."""
     from ddptop_runner.launch.ssh import is_here
     from ddptop_runner.node.remote import node_job_id
 
@@ -189,4 +189,4 @@ def _folders(spec: JobSpec) -> dict[str, str]:
 
 
 FAR = FarFiles()
-"""Of this process."""
+"""This process's instance."""

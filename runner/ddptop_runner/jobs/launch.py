@@ -1,7 +1,7 @@
-"""From a request to a running guardian: checks, run folder, start.
+"""Turns a launch request into a running guardian: checks, run folder, start.
 
-`prepare` changes nothing, so `--dry-run` and a refused request leave no trace; `start` makes the
-run folder and brings the guardian up in tmux or, without a usable tmux, as a daemon.
+`prepare` changes nothing, so `--dry-run` and refused requests leave no trace. `start` creates the
+run folder and starts the guardian in tmux or, if tmux is unusable, as a daemon.
 """
 
 from __future__ import annotations
@@ -55,18 +55,18 @@ from ddptop_runner.node.guardian_start import GUARDIAN_START_S, start_guardian
 from ddptop_runner.store.disk import is_no_room
 
 NODES_START_S = 45.0
-"""A node that cannot be reached has refused by then."""
+"""How long to wait for all nodes; by then, an unreachable node has been reported."""
 
 
 def prepare(request: LaunchRequest, env: Mapping[str, str]) -> LaunchPlan:
     """Check a request and decide everything.
 
     Args:
-        request: what was asked.
+        request: the request.
         env: the launching shell's variables.
 
     Raises:
-        UsageError: naming what cannot be done and what to do instead.
+        UsageError: names what cannot be done, and what to do instead.
     """
     cwd, overrides = checked(request)
     choice = launch_devices.choose(
@@ -82,10 +82,10 @@ def prepare(request: LaunchRequest, env: Mapping[str, str]) -> LaunchPlan:
 
 
 def checked(request: LaunchRequest) -> tuple[Path, dict[str, str]]:
-    """The working folder and the variables of --env of a request that can be carried out.
+    """Check a request; returns its working folder and the variables of --env.
 
     Raises:
-        UsageError: naming what cannot be done and what to do instead.
+        UsageError: names what cannot be done, and what to do instead.
     """
     require_one_way(request)
     if request.nproc is not None and request.nproc < 1:
@@ -97,7 +97,7 @@ def checked(request: LaunchRequest) -> tuple[Path, dict[str, str]]:
     if request.on_nan != "alert":
         require_probe(f"--on-nan {request.on_nan}", probe=request.probe)
     require_text([request.target, *request.args, request.cwd or "", request.python or ""])
-    there = Path(request.cwd or "")  # a folder of the hosts need not be one of this machine
+    there = Path(request.cwd or "")  # with --hosts, it need not exist on this machine
     is_elsewhere = bool(request.hosts) and there.is_absolute() and not there.exists()
     cwd = there if is_elsewhere else folder_of(request.cwd)
     require_text([str(cwd), str(state_home())])
@@ -115,14 +115,14 @@ def plan_of(
     program: Program,
     placement: Placement | None = None,
 ) -> LaunchPlan:
-    """Everything of a job whose devices and program, or machines, are decided.
+    """Complete the plan of a job whose devices, program, and machines are decided.
 
     Raises:
-        UsageError: when its name cannot be had.
+        UsageError: the name is invalid or in use.
     """
     notes = [*choice.notes, *program.notes]
     name = name_of_job(request)
-    is_held = request.slurm_job is not None  # and ends with its allocation anyway
+    is_held = request.slurm_job is not None  # so it ends with its allocation anyway
     survival_plan = survival.plan(survival.gather(env))
     no_tmux = tmux.why_unusable()
     if no_tmux is not None and not is_held:
@@ -177,19 +177,19 @@ def plan_of(
 
 
 def start(plan: LaunchPlan, *, waits: bool = True) -> tuple[JobView, str | None]:
-    """Make the run folder and start the guardian; returns once it has taken the job over.
+    """Create the run folder and start the guardian; returns once the guardian has the job.
 
     Args:
-        plan: what was decided.
+        plan: the plan.
         waits: as in `guardian_start.start_guardian`.
 
     Returns:
-        The job, and a note where it could not be started as planned, or old runs were deleted.
+        The job, and a note if it could not be started as planned, or old runs were deleted.
 
     Raises:
-        UsageError: when the name is taken, the state folder cannot be written, or another job
-            took the devices meanwhile.
-        DdptopError: when the guardian does not come up.
+        UsageError: the name is in use, the state folder is not writable, or another job has taken
+            the devices meanwhile.
+        DdptopError: the guardian did not start.
     """
     for place in (state_home(), runs_dir()):
         require_own(place)
@@ -223,15 +223,15 @@ def start(plan: LaunchPlan, *, waits: bool = True) -> tuple[JobView, str | None]
 
 
 def _wait_for_nodes(folder: RunFolder, attempt: int = 0) -> JobView:
-    """The view once each node has begun its part, or none is waited for any longer.
+    """Wait until each node has started its part, or waiting is pointless; returns the job.
 
     Raises:
-        DdptopError: when a node refused, and the job has ended for it.
+        DdptopError: a node refused, and the job has failed because of it.
     """
     deadline_s = time.monotonic() + NODES_START_S
     while True:
         view = _wait_for_attempt(folder, attempt)
-        assert view.snapshot is not None  # it has the attempt's number
+        assert view.snapshot is not None  # `_wait_for_attempt` has read it
         cause, nodes = view.snapshot.cause, view.snapshot.nodes
         behind = [node for node in nodes if node.attempt is None or node.attempt < attempt]
         if behind and view.state == "failed" and cause is not None:
@@ -243,7 +243,7 @@ def _wait_for_nodes(folder: RunFolder, attempt: int = 0) -> JobView:
 
 
 def _settle_devices(plan: LaunchPlan) -> tuple[LaunchPlan, str | None]:
-    """Look again at what other jobs have taken since the plan was made; a note where it matters."""
+    """Adapt the plan to devices that other jobs have taken since, with a note if it changes."""
     old, spec = plan.choice, plan.spec
     if old.remake is None or old.waits:
         return plan, None
@@ -262,21 +262,21 @@ def _settle_devices(plan: LaunchPlan) -> tuple[LaunchPlan, str | None]:
 def restart_ended(
     view: JobView, env: Mapping[str, str], *, force: bool = False, wait_gpus: bool = False
 ) -> tuple[JobView, list[str], str | None]:
-    """Start an ended job again as a new attempt in the same folder.
+    """Restart an ended job as a new attempt in the same folder.
 
     Args:
         view: the ended job.
         env: the calling shell's variables, which the job gets.
-        force: take its devices though they are busy.
-        wait_gpus: queue it until they are free.
+        force: use its devices even if they are busy.
+        wait_gpus: queue the job until they are free.
 
     Returns:
-        The job's new view, the names of variables that the job had and this shell has not, and a
-        note where it could not be started as planned.
+        The restarted job, the names of variables that the job had and this shell lacks, and a note
+        if it could not be started as planned.
 
     Raises:
-        UsageError: when interpreter, script or devices are no longer there.
-        DdptopError: when the guardian does not come up.
+        UsageError: the interpreter, the script, or the devices are unavailable.
+        DdptopError: the guardian did not start.
     """
     spec = view.spec
     closed = require_own_run(view.folder)
@@ -308,7 +308,7 @@ def restart_ended(
     folder = RunFolder(view.folder.path)
     plan = survival.plan(survival.gather(env))
     uses_gpus = bool(spec.devices) or spec.queue is not None
-    # the devices do not show as taken again until the new supervisor has published
+    # hold the lock until the new supervisor has published: only then do the devices count as taken
     with usage.taking() if uses_gpus else nullcontext():
         choice = launch_devices.again(spec, env, force=force, wait=wait_gpus)
         spec = msgspec.structs.replace(spec, devices=choice.devices, queue=choice.queue)
@@ -316,7 +316,7 @@ def restart_ended(
         if local_dir_reason(folder):
             _bring_history_back(folder)
         try:
-            if spec.host != procs.host_name():  # of one that is gone; its last snapshot is kept
+            if spec.host != procs.host_name():  # that host is gone; keep its last snapshot
                 before, spec = spec.host, msgspec.structs.replace(spec, host=procs.host_name())
                 with suppress(FileNotFoundError):
                     folder.node_file(before).rename(folder.node_file(spec.host))
@@ -331,10 +331,10 @@ def restart_ended(
 
 
 def require_startable(view: JobView) -> None:
-    """Refuse an ended job that cannot be started from here.
+    """Refuse an ended job that cannot be restarted from here.
 
     Raises:
-        UsageError: naming where it can.
+        UsageError: says where or how it can.
     """
     if view.spec.backing == "held":
         raise UsageError(
@@ -346,12 +346,12 @@ def require_startable(view: JobView) -> None:
 
 
 def _few_threads(nproc: int, env: Mapping[str, str]) -> dict[str, str]:
-    """One thread for each of several ranks, as under torchrun; the shell may override it."""
+    """Like torchrun, set one thread per rank if there are several and the shell sets none."""
     return {"OMP_NUM_THREADS": "1"} if nproc > 1 and "OMP_NUM_THREADS" not in env else {}
 
 
 def _wait_for_attempt(folder: RunFolder, attempt: int) -> JobView:
-    """The view once it is of the new attempt: until then the old end would be taken for its end."""
+    """Wait for the new attempt's snapshot: the previous one still shows the job as ended."""
     deadline_s = time.monotonic() + GUARDIAN_START_S
     while True:
         view = read_job(folder)
@@ -365,7 +365,7 @@ def _wait_for_attempt(folder: RunFolder, attempt: int) -> JobView:
 
 
 def _bring_history_back(folder: RunFolder) -> None:
-    """A finished job's history lies in the run folder; a live one's on the local disk."""
+    """Move an ended job's history from the run folder to the local disk, as for live jobs."""
     stored = folder.path / "history.db"
     local = create_local_dir(folder)
     if stored.exists():
@@ -374,10 +374,10 @@ def _bring_history_back(folder: RunFolder) -> None:
 
 
 def name_of_job(request: LaunchRequest) -> str:
-    """The name that was asked for, or the one that is derived, which may still get a suffix.
+    """The requested name, else a derived one, which may still get a suffix.
 
     Raises:
-        UsageError: when a job of that name lives, or it cannot be a name.
+        UsageError: the name is invalid or in use.
     """
     if request.name is None:
         return name_for(request)
@@ -386,9 +386,9 @@ def name_of_job(request: LaunchRequest) -> str:
 
 
 def _claim(plan: LaunchPlan) -> tuple[RunFolder, LaunchPlan, str | None]:
-    """Make the run folder, which claims the name; a derived name gets the first free suffix.
+    """Create the run folder, which claims the name; a derived name gets the first free suffix.
 
-    The third is the new name of an ended job that had the name.
+    The third value is the new name of the ended job that had this name, if there was one.
     """
     base, archived = plan.spec.job, None
     if not plan.name_is_derived and os.path.lexists(run_folder(base).path):
@@ -434,12 +434,12 @@ def _remove_unstarted(folder: RunFolder) -> None:
     shutil.rmtree(folder.path, ignore_errors=True)
 
 
-# --- ended runs are kept until `ddptop rm`, or until a configured limit is exceeded --------------
+# --- ended runs: kept until `ddptop rm`, or until they exceed a configured limit -----------------
 
 
 @dataclass(frozen=True)
 class EndedRun:
-    """A run that may be deleted."""
+    """A run that has ended."""
 
     job: str
     ended_at: dt.datetime
@@ -452,10 +452,10 @@ def expired(
     """The runs to delete, oldest first.
 
     Args:
-        runs: those that have ended.
-        days: keep those that ended within so many days; None keeps all.
-        limit_bytes: keep the latest that take no more than this together; None keeps all.
-        now: the time.
+        runs: the ended runs.
+        days: keep runs that ended within this many days; None for no limit.
+        limit_bytes: keep the latest runs within this total size; None for no limit.
+        now: the current time.
     """
     gone, kept_bytes = [], 0
     for run in sorted(runs, key=lambda run: run.ended_at, reverse=True):
@@ -468,9 +468,9 @@ def expired(
 
 
 def prune() -> str | None:
-    """Delete the ended runs beyond the configured limit; a note on what was deleted, or why not.
+    """Delete ended runs beyond the configured limits; returns a note if any were, or why not.
 
-    A run of another host, of another user, or one whose `job.json` cannot be read is never touched.
+    Runs of other hosts or users, and those whose `job.json` cannot be read, are never deleted.
     """
     try:
         settings = read_config().runs
@@ -492,7 +492,7 @@ def prune() -> str | None:
     deleted = []
     for run in expired(runs, settings.keep_days, limit_bytes, utc_now()):
         with suppress(DdptopError):
-            remove_damaged(run_folder(run.job))  # it refuses where a process holds a lock
+            remove_damaged(run_folder(run.job))  # it refuses if a process holds the lock
             deleted.append(run.job)
     if not deleted:
         return None
@@ -505,12 +505,12 @@ def prune() -> str | None:
 def _is_mine(folder: Path) -> bool:
     try:
         return folder.stat().st_uid == os.geteuid()
-    except OSError:  # it was removed this moment
+    except OSError:  # it was just removed
         return False
 
 
 def size_of(folder: Path) -> int:
-    """The disk space of all files in a folder, in bytes."""
+    """Disk space used by all files in a folder tree, in bytes."""
     total = 0
     for directory, _, names in os.walk(folder):
         for name in names:

@@ -1,4 +1,4 @@
-"""From a request with `--hosts` to a plan: all hosts are asked at once, and judged together."""
+"""Plans launches with `--hosts`: queries all hosts at once, and judges them together."""
 
 from __future__ import annotations
 
@@ -33,19 +33,19 @@ def prepare(
     show: Callable[[Judged], None],
     show_check: Callable[[Findings], None],
 ) -> LaunchPlan:
-    """Ask all hosts, and decide everything; nothing is started anywhere.
+    """Query all hosts, and decide everything; starts no job.
 
     Args:
-        request: what was asked.
+        request: the request.
         env: the launching shell's variables.
-        show: gets what the hosts answered, refused or not.
-        show_check: gets what `--check` found.
+        show: called with the result of the survey, even if it is a refusal.
+        show_check: called with the findings of `--check`.
 
     Raises:
-        UsageError: naming what cannot be done and what to do instead.
+        UsageError: names what cannot be done, and what to do instead.
     """
     cwd, overrides = checked(request)
-    name_of_job(request)  # no host is asked for a job that could not be started
+    name_of_job(request)  # refuse a bad name before querying hosts
     fewest = fewest_nodes(request.nodes, len(request.hosts))
     python = _python(request, env)
     wanted = _wanted(request, cwd, python, {**env, **overrides})
@@ -77,7 +77,7 @@ def prepare(
 
 
 def _require(judged: Judged) -> None:
-    """Raises the last refusal; `show` had all of them."""
+    """Raise the last refusal; `show` got all of them."""
     if judged.refusals:
         last = judged.refusals[-1]
         who = f"{', '.join(last.hosts)}: " if last.hosts else ""
@@ -85,7 +85,7 @@ def _require(judged: Judged) -> None:
 
 
 def _python(request: LaunchRequest, env: Mapping[str, str]) -> str:
-    """The interpreter on every host; this machine need not have it."""
+    """The interpreter for all hosts; it need not exist on this one."""
     asked = request.python
     if asked is not None and Path(asked).is_absolute() and shutil.which(asked) is None:
         return asked
@@ -125,7 +125,7 @@ def node_in_words(node: NodeSpec) -> str:
 
 
 def refusals_before_last(judged: Judged) -> list[str]:
-    """Every refusal but the one that `prepare` raises, a line each."""
+    """All refusals except the one that `prepare` raises, one line each."""
     return [str(refusal) for refusal in judged.refusals[:-1]]
 
 

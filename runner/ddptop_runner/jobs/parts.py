@@ -1,4 +1,4 @@
-"""What a job on several machines has left on each of them."""
+"""Removes what a job on several machines has left on each of them."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from ddptop_runner.model.spec import JobSpec, NodeSpec, Placement
 from ddptop_runner.node import remote
 
 LIMIT_S = 15.0
-"""For deleting it on another machine."""
+"""How long connecting to another machine may take, and deleting there."""
 
 
 def remove_parts(spec: JobSpec, placement: Placement) -> str | None:
-    """Delete what a job on several machines has left on each; what is left there."""
+    """Delete a job's files on all its machines; returns where some remain, or None."""
     problems: dict[str, str] = {}
 
     def forget(part: tuple[int, NodeSpec]) -> None:

@@ -1,4 +1,4 @@
-"""Submits jobs to Slurm, and makes the plan of one that runs in an allocation."""
+"""Submits jobs to Slurm, and prepares those that run inside an allocation."""
 
 from __future__ import annotations
 
@@ -39,12 +39,12 @@ from ddptop_runner.node.guardian_start import start_guardian
 
 SUBMIT_TIMEOUT_S = 60.0
 _ASK_FOR_GPUS = ("--g", "-G", "--tres", "--exclusive", "SBATCH_G")
-"""How options and variables of sbatch begin that may request GPUs."""
+"""Prefixes of sbatch's options and variables that may request GPUs."""
 
 
 @dataclass(frozen=True)
 class SlurmPlan:
-    """A job to be submitted."""
+    """A job to submit."""
 
     name: str
     python: str
@@ -56,7 +56,7 @@ class SlurmPlan:
     notes: tuple[str, ...]
 
     def batch(self, command: Sequence[str]) -> Batch:
-        """The batch script for it.
+        """The job's batch script.
 
         Args:
             command: what the batch step runs.
@@ -73,10 +73,10 @@ class SlurmPlan:
 
 
 def gpus_per_node(text: str | None) -> int | None:
-    """How many devices --gpus asks for on each node; None: those that sbatch's options ask for.
+    """The devices per node that --gpus requests; None if that is left to sbatch's options.
 
     Raises:
-        UsageError: it names devices, which Slurm chooses.
+        UsageError: the text names devices, but Slurm chooses them.
     """
     if text is None or text in ("all", "none"):
         return None
@@ -91,10 +91,10 @@ def gpus_per_node(text: str | None) -> int | None:
 
 
 def require_slurm(request: LaunchRequest) -> None:
-    """Refuse what a job in Slurm cannot have.
+    """Refuse options that do not work with Slurm.
 
     Raises:
-        UsageError: naming it, and what to use instead.
+        UsageError: names the option, and what to use instead.
     """
     if request.kind == "command" or request.launcher is not None:
         what = f"--launcher {request.launcher}" if request.launcher else "a command"
@@ -123,12 +123,12 @@ def plan(
     """Check a request on the login node.
 
     Args:
-        request: what was asked.
+        request: the request.
         env: the shell's variables.
-        options: of sbatch.
+        options: sbatch's options.
 
     Raises:
-        UsageError: naming what cannot be done and what to do instead.
+        UsageError: names what cannot be done, and what to do instead.
     """
     require_slurm(request)
     gpus = gpus_per_node(request.gpus)
@@ -171,17 +171,17 @@ def plan(
 
 
 def submit(script: str, options: Sequence[str], name: str) -> str:
-    """Submit a batch script; Slurm's id of the job.
+    """Submit a batch script; returns Slurm's job ID.
 
     Args:
-        script: it.
-        options: of sbatch, which come before the shell's variables when given as arguments.
-        name: of the job.
+        script: the script.
+        options: sbatch's options; as arguments, they override the shell's SBATCH_ variables.
+        name: the job's name.
 
     Raises:
-        DdptopError: when Slurm refuses.
+        DdptopError: Slurm refused the job.
     """
-    argv = ["sbatch", "--parsable", *options, f"--job-name={name}"]  # before SBATCH_JOB_NAME
+    argv = ["sbatch", "--parsable", *options, f"--job-name={name}"]  # overrides SBATCH_JOB_NAME
     try:
         done = subprocess.run(
             argv,
@@ -201,9 +201,9 @@ def submit(script: str, options: Sequence[str], name: str) -> str:
         raise DdptopError(f"sbatch cannot be run ({error.strerror})", "check PATH") from error
     job = submitted(done.stdout)
     if done.returncode or job is None:
-        said = refusal(done.stderr) or f"sbatch exited with status {done.returncode}"
+        why = refusal(done.stderr) or f"sbatch exited with status {done.returncode}"
         raise DdptopError(
-            f"Slurm refused {name}: {said}", "see ddptop launch --slurm --dry-run for the script"
+            f"Slurm refused {name}: {why}", "see ddptop launch --slurm --dry-run for the script"
         )
     return job
 
@@ -214,12 +214,12 @@ def submit(script: str, options: Sequence[str], name: str) -> str:
 def in_allocation(
     request: LaunchRequest, found: Allocation, env: Mapping[str, str]
 ) -> LaunchRequest:
-    """The request with the machines of the allocation that this process is part of.
+    """Add the machines of this process's allocation to the request.
 
-    One node, on which this runs, needs no links and is a job of one machine.
+    If the allocation is this node only, the job is one on a single machine, without links.
 
     Raises:
-        UsageError: naming what cannot be done and what to do instead.
+        UsageError: names what cannot be done, and what to do instead.
     """
     require_slurm(request)
     if found.in_step and env.get("SLURM_STEP_NUM_TASKS", "1") != "1":
@@ -240,7 +240,7 @@ def in_allocation(
                 f"the allocation of Slurm job {found.job} has no GPUs",
                 "request them with --gpus-per-node=N of sbatch, or pass --nproc N to train on CPUs",
             )
-        request = replace(request, gpus="none")  # those of the node may be another job's
+        request = replace(request, gpus="none")  # the node's GPUs may be another job's
     nodes = found.nodes[:most]
     if request.name is not None and found.array_task is not None:
         request = replace(request, name=check_name(f"{request.name}-{found.array_task}"))
@@ -252,18 +252,18 @@ def in_allocation(
 
 
 def to_resume(found: Allocation) -> JobView | None:
-    """The job that this allocation ran before Slurm requeued it."""
+    """The job that this allocation ran before Slurm requeued it; None if there is none."""
     if not found.restarts:
         return None
     return next((view for view in all_jobs() if view.spec.slurm_job == found.job), None)
 
 
 def resume(view: JobView, plan: LaunchPlan) -> None:
-    """Hand a requeued job over as its next attempt; the caller becomes its holder.
+    """Hand over a requeued job's next attempt to a guardian, which the caller must hold.
 
     Args:
-        view: the job. Slurm has ended all of it.
-        plan: made as for a new job: it may have got other nodes.
+        view: the job, all of whose processes Slurm has ended.
+        plan: the plan, made as for a new job, because the nodes may differ.
     """
     folder = RunFolder(view.folder.path)
     old = view.spec

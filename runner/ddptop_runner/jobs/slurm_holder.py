@@ -1,8 +1,8 @@
-"""Holds a job's guardian for as long as Slurm's step lives, and answers Slurm's signals.
+"""Holds a job's guardian while a Slurm step runs, and handles Slurm's signals.
 
-Slurm ends whatever a step leaves behind, so that a guardian cannot be a daemon there: it is a child
-of its holder. The holder of the batch step also holds one step on each further node, has the job
-save a checkpoint when the time limit comes near (SIGUSR1), and requeues it.
+Slurm kills whatever a step leaves behind, so a guardian cannot be a daemon there: it is its
+holder's child. The batch step's holder also holds a step on each other node. Near the time limit
+(SIGUSR1), it has the job save a checkpoint, and requeues it.
 """
 
 from __future__ import annotations
@@ -43,11 +43,11 @@ from ddptop_runner.node.remote import member_folder, node_job_id
 
 POLL_S = 0.1
 REQUEUE_MARGIN_S = 20.0
-"""So much of the time that is left is kept for the end of the ranks."""
+"""How much of the remaining time is reserved for ending the ranks."""
 CHECKPOINT_S = 90.0
-"""How long a checkpoint may take where Slurm does not tell how much time is left."""
+"""How long a checkpoint may take if the remaining time is unknown."""
 LEAD_S = 8
-"""Slurm starts a requeued job after two minutes, unless its begin time is later than its end."""
+"""Offset of a requeued job's begin time. If that is not after the job's end, Slurm waits 2 min."""
 STEP_PAUSES_S = (1.0, 2.0, 5.0, 15.0)
 ASK_S = 20.0
 NOT_WORTH_REQUEUEING = 93
@@ -55,12 +55,12 @@ STATUSES = {"finished": 0, "stopped": 4, "lost": 5}
 
 
 def requeues_file(folder: RunFolder) -> Path:
-    """Where the requeues of a job are counted."""
+    """The file with a job's requeue counts."""
     return folder.path / "requeues.json"
 
 
 def read_requeues(folder: RunFolder, slurm_job: str) -> Requeues:
-    """The requeues of a job so far; none of those of an earlier job of Slurm's."""
+    """A job's requeue counts so far, without those of an earlier Slurm job."""
     with contextlib.suppress(OSError, msgspec.MsgspecError):
         decoder = msgspec.json.Decoder(Requeues)
         found = bounded.decode_json(decoder, bounded.read_bytes(requeues_file(folder)))
@@ -70,42 +70,42 @@ def read_requeues(folder: RunFolder, slurm_job: str) -> Requeues:
 
 
 def write_requeues(folder: RunFolder, counts: Requeues) -> None:
-    """Keep them; on a full disk they are as before."""
+    """Store the counts; if the disk is full, the old ones remain."""
     with contextlib.suppress(OSError):
         write_atomic(requeues_file(folder), msgspec.json.encode(counts))
 
 
-def say(text: str) -> None:
+def report(text: str) -> None:
     """Write to the output of the batch step."""
     sys.stderr.write(f"ddptop: {text}\n")
     sys.stderr.flush()
 
 
 class GuardianHolder:
-    """Starts the guardian of one run folder whenever one is handed over."""
+    """Starts the guardian of a run folder whenever a job is handed over there."""
 
     def __init__(self, folder: RunFolder) -> None:
         self.folder = folder
         self._guardian: subprocess.Popen[bytes] | None = None
-        self._takes_up: threading.Thread | None = None
+        self._adoption: threading.Thread | None = None
         self._refused = False
         self.status: int | None = None
-        """Of the last guardian that exited."""
+        """Exit status of the last guardian that exited."""
 
-    def look(self) -> None:
-        """Start what is handed over, and notice what exited."""
+    def poll(self) -> None:
+        """Reap an exited guardian, and start one if a job is handed over."""
         if self._guardian is not None and (status := self._guardian.poll()) is not None:
             self._guardian, self.status = None, status
-            if self._refused:  # it would refuse again
+            if self._refused:  # it would refuse the job again
                 self.folder.handover_file.unlink(missing_ok=True)
         if self._guardian is None and self.folder.handover_file.exists():
             self._start()
 
     @property
     def holds(self) -> bool:
-        """Whether a guardian lives, or is about to."""
-        taking_up = self._takes_up is not None and self._takes_up.is_alive()
-        return self._guardian is not None or taking_up or self.folder.handover_file.exists()
+        """Whether a guardian is running or about to start."""
+        is_adopting = self._adoption is not None and self._adoption.is_alive()
+        return self._guardian is not None or is_adopting or self.folder.handover_file.exists()
 
     def _start(self) -> None:
         spec = read_spec(self.folder)
@@ -126,20 +126,20 @@ class GuardianHolder:
             time.sleep(POLL_S / 10)
         self._refused = self.folder.handover_file.exists()
 
-    def take_up(self) -> None:
-        """Have a job that lost its guardian handed over again; `look` starts the new one."""
+    def readopt(self) -> None:
+        """Hand over a job that has lost its guardian; `poll` starts the new one."""
 
         def adopt() -> None:
             with contextlib.suppress(DdptopError, OSError):
                 adoption.adopt(read_job(self.folder), os.environ)
 
-        if self._takes_up is None or not self._takes_up.is_alive():
-            self._takes_up = threading.Thread(target=adopt, daemon=True)
-            self._takes_up.start()
+        if self._adoption is None or not self._adoption.is_alive():
+            self._adoption = threading.Thread(target=adopt, daemon=True)
+            self._adoption.start()
 
 
 class Step:
-    """The step that holds a node's part of the job: started again when it ends too early."""
+    """The step that holds a node's part of the job, restarted if it ends too early."""
 
     def __init__(self, slurm_job: str, host: str, command: list[str], log: Path) -> None:
         self._argv = hold_argv(slurm_job, host, command)
@@ -148,8 +148,8 @@ class Step:
         self._ends = 0
         self._next_s = 0.0
 
-    def look(self) -> None:
-        """Start it where it does not run."""
+    def poll(self) -> None:
+        """Start the step unless it is running."""
         now_s = time.monotonic()
         if self._process is not None and self._process.poll() is not None:
             self._process = None
@@ -175,7 +175,7 @@ class Step:
 
 
 class JobHolder:
-    """Holds a job in its allocation until it ends, or Slurm ends the allocation."""
+    """Holds a job until it ends, or Slurm ends its allocation."""
 
     def __init__(self, folder: RunFolder, found: Allocation, most: int | None) -> None:
         self._folder = folder
@@ -194,14 +194,14 @@ class JobHolder:
         self._lost_since_s: float | None = None
 
     def run(self) -> int:
-        """Hold it; the exit status of the batch step."""
+        """Hold the job; returns the exit status of the batch step."""
         for number in (signal.SIGUSR1, signal.SIGTERM):
             signal.signal(number, lambda number, _: self._signals.add(number))
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGUSR1})
         while True:
-            self._guardian.look()
+            self._guardian.poll()
             for step in self._steps:
-                step.look()
+                step.poll()
             if signal.SIGTERM in self._signals and self._allocation.is_batch:
                 return self._leave()
             if signal.SIGUSR1 in self._signals and self._allocation.is_batch:
@@ -212,15 +212,15 @@ class JobHolder:
             time.sleep(POLL_S)
 
     def _ended(self) -> JobView | None:
-        """The job, once it has ended; a guardian that was killed is replaced."""
+        """The job, if it has ended; replaces a guardian that was killed."""
         view = read_job(self._folder)
         if view.needs_guardian:
-            self._guardian.take_up()
+            self._guardian.readopt()
             return None
         if view.is_live:
             if self._saving is not None and self._saving.is_alive():
                 return None
-            # nothing of it runs, although its files do not say so yet
+            # nothing runs any more, but its files do not show that yet
             self._lost_since_s = self._lost_since_s or time.monotonic()
             return view if time.monotonic() - self._lost_since_s > ASK_S else None
         return view
@@ -231,11 +231,11 @@ class JobHolder:
         snapshot = view.snapshot
         requeue = None if snapshot is None else snapshot.requeue
         if view.state == "failed" and requeue is False:
-            say(f"{view.job} failed, and would fail again; not requeued")
+            report(f"{view.job} failed, and would fail again; not requeued")
             return NOT_WORTH_REQUEUEING
         if view.state == "failed" and requeue and self._allocation.is_batch:
             if (why := self._count(view)) is not None:
-                say(f"{view.job} failed; not requeued: {why}")
+                report(f"{view.job} failed; not requeued: {why}")
             elif self._requeue(f"{view.job} failed"):
                 return self._leave()
         return STATUSES.get(view.state, 1)
@@ -243,7 +243,7 @@ class JobHolder:
     def give_back(self, view: JobView) -> int:
         """Requeue a job that cannot continue on these nodes; the exit status of the batch step."""
         if (why := self._count(view)) is not None:
-            say(f"{view.job} is not continued: {why}")
+            report(f"{view.job} is not continued: {why}")
             return NOT_WORTH_REQUEUEING
         signal.signal(signal.SIGTERM, signal.SIG_IGN)  # until its begin time is moved
         return self._leave() if self._requeue(f"{view.job} cannot continue here") else 1
@@ -258,26 +258,26 @@ class JobHolder:
     def _save_and_requeue(self) -> None:
         view = read_job(self._folder)
         if (why := self._count(view)) is not None:
-            say(f"the time limit is near; {view.job} is not requeued: {why}")
+            report(f"the time limit is near; {view.job} is not requeued: {why}")
             return
         limit_s = self._time_left_s()
         deadline_s = time.monotonic() + limit_s
-        say(f"the time limit is near; waiting up to {limit_s:.0f} s for a checkpoint")
+        report(f"the time limit is near; waiting up to {limit_s:.0f} s for a checkpoint")
         try:
             view = self._once_it_can_save(deadline_s)
             found = checkpoint.save(view, deadline_s - time.monotonic())
         except DdptopError as error:
-            say(error.message)  # its remedies are for a person who waits
+            report(error.message)  # its hint is for a user who waits
         except OSError as error:
-            say(str(error))
+            report(str(error))
         else:
-            say(f"saved {found.path}")
+            report(f"saved {found.path}")
         view = read_job(self._folder)
-        if view.is_live and view.state != "stopping":  # otherwise `run` ends with its state
+        if view.is_live and view.state != "stopping":  # otherwise `run` returns its state
             self._requeue("the time limit is near")
 
     def _once_it_can_save(self, deadline_s: float) -> JobView:
-        """The job, once its ranks are at work: it may be starting, or about to restart."""
+        """Wait until the job's ranks are running: it may be starting or restarting."""
         while (view := read_job(self._folder)).is_live and view.state not in checkpoint.ASKABLE:
             if time.monotonic() >= deadline_s:
                 break
@@ -292,7 +292,7 @@ class JobHolder:
         return CHECKPOINT_S
 
     def _count(self, view: JobView) -> str | None:
-        """Count one more requeue; why there must be none."""
+        """Count a requeue; returns why the job must not be requeued, or None."""
         step = run_step.of_snapshot(view.snapshot)
         before = read_requeues(self._folder, self._allocation.job)
         counts = requeued(before, None if step is None else step.step)
@@ -302,26 +302,26 @@ class JobHolder:
 
     def _requeue(self, why: str) -> bool:
         job = self._allocation.job
-        said = _ask("scontrol", "requeue", job, fails=True)
-        say(f"{why}; {f'Slurm did not requeue job {job}: {said}' if said else 'requeued'}")
-        return not said
+        problem = _ask("scontrol", "requeue", job, fails=True)
+        report(f"{why}; {f'Slurm did not requeue job {job}: {problem}' if problem else 'requeued'}")
+        return not problem
 
     # -- the end of the allocation -----------------------------------------------------------------
 
     def _leave(self) -> int:
-        """Wait for the ranks to end; a requeued job starts again as soon as it can."""
+        """Wait for the job's processes to end, and make Slurm restart a requeued job soon."""
         job_id = read_spec(self._folder).job_id
         while True:
-            self._guardian.look()
+            self._guardian.poll()
             begin = f"StartTime=now+{LEAD_S}"
-            said = _ask("scontrol", "update", f"JobId={self._allocation.job}", begin, fails=True)
+            problem = _ask("scontrol", "update", f"JobId={self._allocation.job}", begin, fails=True)
             if not procs.pids_of_job(job_id, os.geteuid()):
                 return 128 + signal.SIGTERM
-            time.sleep(0.5 if not said else 1.0)
+            time.sleep(0.5 if not problem else 1.0)
 
 
 def _ask(*argv: str, fails: bool = False) -> str:
-    """What a command of Slurm's printed; with `fails` why it failed, or nothing."""
+    """Run a Slurm command; returns its output or, with `fails`, only why it failed."""
     try:
         done = subprocess.run(
             argv,
@@ -341,21 +341,21 @@ def _ask(*argv: str, fails: bool = False) -> str:
 
 
 def member_words(job_id: str) -> list[str]:
-    """What follows ddptop's interpreter and start file: the holder of a node's part of a job."""
+    """The arguments to ddptop's start file that run the holder of a node's part of a job."""
     return [__spec__.name, "member", job_id]
 
 
 def job_argv(folder: RunFolder, most_requeues: int | None) -> list[str]:
-    """The holder of a job in the allocation that it is started in."""
+    """The argv of a job's holder, to be run inside the allocation."""
     most = "" if most_requeues is None else str(most_requeues)
     return own_command(__spec__.name, "job", str(folder.path), most)
 
 
 def start_detached(folder: RunFolder, argv: list[str]) -> None:
-    """Start a job's holder in a session of its own; returns once it has started the guardian.
+    """Start a job's holder in its own session; returns once it has started the guardian.
 
     Raises:
-        DdptopError: it did not.
+        DdptopError: the guardian did not start.
     """
     with folder.supervisor_log.open("ab") as log:
         process = subprocess.Popen(
@@ -368,18 +368,18 @@ def start_detached(folder: RunFolder, argv: list[str]) -> None:
                 f"the guardian for {folder.job} did not start", f"see {folder.supervisor_log}"
             )
         time.sleep(POLL_S / 10)
-    process.returncode = 0  # it outlives this process, which therefore never reaps it
+    process.returncode = 0  # it outlives this process, which never reaps it
 
 
 def hold_member(job_id: str) -> int:
-    """Hold a node's part of a job until the step is ended."""
+    """Hold a node's part of a job until the step ends."""
     if not bounded.is_file_name(job_id):
         return 2
     (state_home() / "members").mkdir(mode=0o700, parents=True, exist_ok=True)
     holder = GuardianHolder(member_folder(job_id))
     while True:
         with contextlib.suppress(DdptopError, OSError):
-            holder.look()
+            holder.poll()
         time.sleep(POLL_S)
 
 
@@ -392,7 +392,7 @@ def main(kind: str, *arguments: str) -> int:
     path, most = arguments
     found = allocation(os.environ)
     if found is None:
-        say("not inside a Slurm allocation")
+        report("not inside a Slurm allocation")
         return 2
     return JobHolder(RunFolder(Path(path)), found, int(most) if most else None).run()
 

@@ -1,4 +1,4 @@
-"""The user's jobs in Slurm's queue, asked for rarely: one controller serves the whole cluster."""
+"""Reads the user's jobs in Slurm's queue; rarely, as one controller serves the whole cluster."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ from ddptop_runner.model.words import Base
 
 TIMEOUT_S = 2.0
 INTERVAL_S = 15.0
-"""All viewers of a user together ask not more often than this."""
+"""Minimum time between two squeue calls by all of a user's viewers together."""
 POLL_S = 2.0
-"""Between two looks for a job that has not started."""
+"""Time between two polls for a job that has not started."""
 MOST_JOBS = 1000
 NOT_STARTED = frozenset(
     {
@@ -39,9 +39,9 @@ NOT_STARTED = frozenset(
         "SPECIAL_EXIT",
     }
 )
-"""States, as squeue prints them, of a job that Slurm has yet to start."""
+"""States in squeue's output of jobs that Slurm has yet to start."""
 STARTING_S = 120.0
-"""For so long after a batch step began, its job may still be starting."""
+"""How long after its batch step began a job may still be starting."""
 _CONFIGS = ("etc/slurm.conf", "etc/slurm/slurm.conf")
 _SYSTEM_CONFIGS = (
     "/etc/slurm/slurm.conf",
@@ -54,7 +54,7 @@ class Queue(Base, frozen=True, kw_only=True):
     """What squeue printed."""
 
     jobs: list[SlurmJob] | None = None
-    """None where it did not answer."""
+    """None if it did not answer."""
     note: str | None = None
     """Why it did not."""
 
@@ -63,7 +63,7 @@ _decoder = msgspec.json.Decoder(Queue)
 
 
 def squeue_path(env: Mapping[str, str]) -> str | None:
-    """Where squeue is, on a machine that is part of a cluster; None elsewhere."""
+    """The path of squeue; None if this machine is not part of a cluster."""
     folders = env.get("PATH", "").split(os.pathsep)
     programs = [f"{folder}/squeue" for folder in folders if folder]
     found = next((one for one in programs if os.access(one, os.X_OK)), None)
@@ -75,10 +75,10 @@ def squeue_path(env: Mapping[str, str]) -> str | None:
 
 
 def read_queue(env: Mapping[str, str] | None = None) -> Queue | None:
-    """The user's jobs as of the last 15 s; None on a machine without Slurm.
+    """The user's jobs, at most 15 s old; None on a machine without Slurm.
 
     Args:
-        env: the shell's variables; None: this process's.
+        env: the shell's variables; None for this process's.
     """
     shell = os.environ if env is None else env
     squeue = squeue_path(shell)
@@ -97,7 +97,7 @@ def read_queue(env: Mapping[str, str] | None = None) -> Queue | None:
 
 
 def forget_queue() -> None:
-    """Have the next reader ask again: a job was just submitted."""
+    """Discard the cached queue, because a job was just submitted."""
     with contextlib.suppress(OSError):
         (state_home() / "slurm-queue.json").unlink(missing_ok=True)
 
@@ -126,7 +126,7 @@ def _ask(squeue: str, shell: Mapping[str, str]) -> Queue:
 
 
 def with_jobs(queue: Queue, views: Iterable[JobView]) -> list[SlurmJob] | None:
-    """The queue, with the names of the ddptop jobs that run in it."""
+    """The queue's jobs, with the names of the ddptop jobs that they run."""
     if queue.jobs is None:
         return None
     names = {view.spec.slurm_job: view.job for view in views if view.is_live}
@@ -134,11 +134,11 @@ def with_jobs(queue: Queue, views: Iterable[JobView]) -> list[SlurmJob] | None:
 
 
 def as_queued(view: JobView, queue: Queue | None = None) -> JobView:
-    """A job that Slurm requeued and has not started again, as `queued`; any other as it is.
+    """A requeued job that Slurm has yet to start again, as `queued`; any other job unchanged.
 
     Args:
         view: the job.
-        queue: the queue where it was read; otherwise it is read here if the job needs it.
+        queue: the queue, if the caller has read it; otherwise it is read here if needed.
     """
     if view.state != "lost" or view.spec.slurm_job is None or view.snapshot is None:
         return view
@@ -158,7 +158,7 @@ def as_queued(view: JobView, queue: Queue | None = None) -> JobView:
         view.snapshot,
         alerts=[waits],
         restart_at=found.start_estimate,
-        ranks=[],  # with all that ran, they have ended
+        ranks=[],  # all processes have ended
         gpus=[],
         nodes=[],
         pause=None,
@@ -167,7 +167,7 @@ def as_queued(view: JobView, queue: Queue | None = None) -> JobView:
 
 
 class NotStartedError(NoSuchJobError):
-    """A job of that name was submitted to Slurm, and has no run folder yet."""
+    """The job was submitted to Slurm but has no run folder yet."""
 
     def __init__(self, job: SlurmJob) -> None:
         why = f" ({job.reason})" if job.reason else ""
@@ -179,10 +179,10 @@ class NotStartedError(NoSuchJobError):
 
 
 def find(name: str | None) -> JobView:
-    """As `registry.resolve`: a job that Slurm is going to start again is alive.
+    """As `registry.resolve`, but a job that Slurm will start again counts as live.
 
     Raises:
-        NotStartedError: Slurm is going to start the job of that name.
+        NotStartedError: Slurm has yet to start the job of that name.
     """
     try:
         return resolve(name, as_queued)
@@ -196,11 +196,11 @@ def find(name: str | None) -> JobView:
 
 
 def wait_until_started(name: str | None, timeout_s: float | None) -> JobView:
-    """As `find`, once Slurm has started the job.
+    """As `find`, but waits until Slurm has started the job.
 
     Raises:
-        WaitTimeoutError: it has not within `timeout_s`.
-        DdptopError: it left the queue without a run folder.
+        WaitTimeoutError: it has not started within `timeout_s`.
+        DdptopError: it left the queue without creating a run folder.
     """
     deadline_s = None if timeout_s is None else time.monotonic() + timeout_s
     slurm_job = None
@@ -222,14 +222,14 @@ def wait_until_started(name: str | None, timeout_s: float | None) -> JobView:
 
 
 def _is_to_start(job: SlurmJob) -> bool:
-    """Whether its batch step has not begun, or has just begun and not yet started ranks."""
+    """Whether its batch step has not begun, or so recently that ranks may not have started."""
     if job.state != "RUNNING" or job.started_at is None:
         return job.state in NOT_STARTED
     return 0 <= (utc_now() - job.started_at).total_seconds() < STARTING_S
 
 
 def is_unknown(view: JobView) -> bool:
-    """Whether Slurm may start a job again: its processes are gone, and squeue does not answer."""
+    """Whether Slurm might start a job again: its processes are gone, but squeue does not answer."""
     if view.state != "lost" or view.spec.slurm_job is None:
         return False
     queue = read_queue()
@@ -237,10 +237,10 @@ def is_unknown(view: JobView) -> bool:
 
 
 def require_not_queued(view: JobView) -> None:
-    """Refuse a job that Slurm is going to start again.
+    """Refuse a job that Slurm will start again.
 
     Raises:
-        UsageError: when it does.
+        UsageError: Slurm will start it again.
     """
     if as_queued(view).in_slurm_queue:
         raise UsageError(

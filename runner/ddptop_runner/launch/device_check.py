@@ -217,7 +217,7 @@ def _broken(
                 continue
             who = f"{host}: {_who(one, devices.get(host))}"
             if one.error is not None:
-                where = "alone" if one.stage is None else "with the others"
+                where = "on its own" if one.stage is None else "with the others"
                 failed.append((one.stage is not None, f"{who} failed {where}: {one.error}"))
             elif one.stage is None:
                 failed.append((False, f"{who} did not finish its matrix product in time"))

@@ -38,7 +38,7 @@ PORTS = 8
 does not connect to the new store."""
 PORT_RANGE = range(20_000, 32_000)
 """Below the ephemeral ports that the kernel assigns to outgoing connections."""
-REACH_S = 3.0
+CONNECT_S = 3.0
 MOST_FILES = 2_000
 """How many Python files a working folder may contain to be compared."""
 MOST_FILE_BYTES = 16 << 20
@@ -305,7 +305,7 @@ def _answer_all(server: socket.socket, nonce: str) -> None:
         try:
             connection, _ = server.accept()
             with connection:
-                connection.settimeout(REACH_S)
+                connection.settimeout(CONNECT_S)
                 connection.sendall(nonce.encode())
                 connection.recv(1)  # let the other side close first: TIME_WAIT is then there
         except OSError:
@@ -324,7 +324,7 @@ def reach(targets: Sequence[Target]) -> dict[str, list[str]]:
         for target in targets
         for address in target.addresses[:MOST_ADDRESSES]
     ]
-    deadline_s = time.monotonic() + REACH_S + 1
+    deadline_s = time.monotonic() + CONNECT_S + 1
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -337,7 +337,7 @@ def reach(targets: Sequence[Target]) -> dict[str, list[str]]:
 
 def _connects(address: str, port: int, nonce: str) -> bool:
     try:
-        with socket.create_connection((address, port), timeout=REACH_S) as connection:
+        with socket.create_connection((address, port), timeout=CONNECT_S) as connection:
             found = b""
             while len(found) < len(nonce) and (more := connection.recv(64)):
                 found += more

@@ -40,7 +40,7 @@ def end(problem, remedy):
 facts = json.loads(sys.stdin.buffer.readline())
 payload = sys.stdin.buffer.read()
 if len(payload) != facts["bytes"]:
-    end("only a part of the files arrived", "try again")
+    end("only some of the files arrived", "try again")
 found = sys.version_info[:2]
 if found < tuple(facts["minimum"]):
     end("%s is Python %d.%d, too old for ddptop" % ((sys.executable,) + found),

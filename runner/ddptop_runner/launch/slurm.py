@@ -360,7 +360,7 @@ def why_no_requeue(counts: Requeues, most: int | None) -> str | None:
     if most is not None and counts.count > most:
         return f"it was requeued {counts.count - 1} times (--max-requeues {most})"
     if counts.without_progress > IDLE_REQUEUES:
-        return f"no progress since {IDLE_REQUEUES} requeues"
+        return f"no progress in the last {IDLE_REQUEUES} requeues"
     return None
 
 

@@ -94,7 +94,7 @@ class HostLink:
             report = self._read(time.monotonic() + limit_s)
             if not isinstance(report, Hello):
                 raise HostError(
-                    Unreachable("ssh", "ddptop-node did not say hello", f"see `ssh {host} true`")
+                    Unreachable("ssh", "ddptop-node sent no greeting", f"see `ssh {host} true`")
                 )
         except BaseException:
             self.close()

@@ -1,4 +1,4 @@
-"""Requests to a job's supervisor on another node of a cluster, through a step in its allocation."""
+"""Sends requests to a supervisor on another node of a cluster, through a step in its allocation."""
 
 from __future__ import annotations
 
@@ -26,21 +26,21 @@ _decoder: msgspec.json.Decoder[dict[str, Any]] = msgspec.json.Decoder(dict[str, 
 
 
 def can_reach(view: JobView) -> bool:
-    """Whether the job runs in an allocation of Slurm's that this machine can add a step to."""
+    """Whether the job runs in a Slurm allocation, and this machine can start a step in it."""
     return view.spec.slurm_job is not None and shutil.which("srun") is not None
 
 
 def head_node(view: JobView) -> str:
-    """The node of its head, by its name in Slurm."""
+    """The Slurm name of the node with the job's head."""
     placement = view.spec.placement
     return view.spec.host if placement is None else placement.nodes[0].host
 
 
 def request(view: JobView, op: str, timeout_s: float = 10.0, **arguments: Any) -> dict[str, Any]:
-    """As `control.request`, there.
+    """As `control.request`, but on the job's head node.
 
     Raises:
-        ControlError: when no supervisor answers in time, or it refuses.
+        ControlError: no supervisor answers in time, or it refuses.
     """
     argv = own_command(__spec__.name, str(view.folder.path))
     asked = {"op": op, "timeout_s": timeout_s, "arguments": arguments}
@@ -62,9 +62,9 @@ def request(view: JobView, op: str, timeout_s: float = 10.0, **arguments: Any) -
     try:
         answer = bounded.decode_json(_decoder, done.stdout.strip().split(b"\n")[-1])
     except msgspec.MsgspecError:
-        said = done.stderr.decode(errors="replace").strip().splitlines() or ["no answer"]
+        lines = done.stderr.decode(errors="replace").strip().splitlines() or ["no answer"]
         raise ControlError(
-            f"{view.job} cannot be reached on {node} ({one_line(said[-1])})",
+            f"{view.job} cannot be reached on {node} ({one_line(lines[-1])})",
             f"check `squeue --job={job}`, or end it with `scancel {job}`",
         ) from None
     if "error" in answer:
@@ -75,7 +75,7 @@ def request(view: JobView, op: str, timeout_s: float = 10.0, **arguments: Any) -
 
 
 def main(path: str) -> int:
-    """Ask the supervisor of that run folder, here."""
+    """Forward a request from stdin to the supervisor of a run folder on this machine."""
     try:
         asked = _decoder.decode(sys.stdin.buffer.readline())
         data = control.request(

@@ -18,7 +18,7 @@ import click
 import msgspec
 from ddptop.cli import SECTIONS, cli
 from ddptop.commands.keys import KeyReport, key_lines
-from ddptop.draw.told import EVENT_MEANINGS
+from ddptop.draw.events import EVENT_MEANINGS
 from ddptop.tui.prefs.keymap import KeyMap
 from ddptop.view.contract import ComparisonReport
 from ddptop.view.keys import with_keys

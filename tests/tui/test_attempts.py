@@ -1,11 +1,11 @@
-"""Attempts out of events, and events told once. Pure."""
+"""Attempts out of events, and folded events. Pure."""
 
 from __future__ import annotations
 
 import datetime as dt
 
 import pytest
-from ddptop.draw.told import fold, offset, told_row, told_sections
+from ddptop.draw.events import fold, folded_row, folded_sections, offset
 from ddptop.view.attempts import attempts_of, by_attempt
 
 from ddptop_runner.model.snapshot import Cause, Event
@@ -101,7 +101,7 @@ def test_no_event_is_no_attempt() -> None:
     assert attempts([]) == []
 
 
-# --- told once ----------------------------------------------------------------------------------
+# --- folded ----------------------------------------------------------------------------------
 
 
 def test_ranks_that_start_together_are_one_line() -> None:
@@ -111,7 +111,7 @@ def test_ranks_that_start_together_are_one_line() -> None:
     (line,) = fold(events)
     assert line.message == "ranks 0-7 started"
     assert line.ranks == list(range(8))
-    assert len(told_sections(line, START)) == 8
+    assert len(folded_sections(line, START)) == 8
 
 
 def test_ranks_that_end_alike_are_one_line_and_the_first_one_another() -> None:
@@ -127,7 +127,7 @@ def test_ranks_that_end_alike_are_one_line_and_the_first_one_another() -> None:
     assert others.message == "ranks 0-1,3 were killed by SIGTERM"
 
 
-def test_the_same_told_twice_is_one_line() -> None:
+def test_repeated_events_are_one_line() -> None:
     events = [
         event(0, "alert", "GPU 1 is slowed for 12 s", attempt=0),
         event(5, "training", attempt=0),
@@ -161,13 +161,13 @@ def test_a_thousand_events_are_folded_and_none_is_lost() -> None:
 
 def test_a_row_tells_its_time_from_the_start_of_the_attempt() -> None:
     (line,) = fold([FIRST[3]])
-    row = told_row(line, START + dt.timedelta(seconds=3))
+    row = folded_row(line, START + dt.timedelta(seconds=3))
     assert row["offset"][0] == "+58s"
     assert row["mark"] == ("✗", "bad")
     assert offset(START, START + dt.timedelta(seconds=90)) == "-1m 30s"
     assert offset(START, START + dt.timedelta(seconds=0.4)) == "+0s"
     assert offset(START, None) == "n/a"
-    heading, text = told_sections(line, START)[0]
+    heading, text = folded_sections(line, START)[0]
     assert "+1m 01s" in heading
     assert "rank 1, exit 1" in text
     assert "/e/0" in text

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import msgspec
 import pytest
-from ddptop.draw import devices, panels, told
+from ddptop.draw import devices, events, panels
 from ddptop.view.figures import ranks
 from ddptop.view.figures.columns import fit_columns
 from ddptop.view.figures.jobs import columns_for
@@ -155,10 +155,10 @@ class TestRows:
         assert row["last"][0] == ""
 
     def test_events_are_in_local_time_and_words(self) -> None:
-        row = told.event_row(event(10, "group_restart", "all ranks restart"))
+        row = events.event_row(event(10, "group_restart", "all ranks restart"))
         assert row["type"] == ("group restart", "busy")
         assert row["message"][1] == "busy"
-        assert told.event_row(event(10, "alert", "slow"))["message"][1] == "warn"
+        assert events.event_row(event(10, "alert", "slow"))["message"][1] == "warn"
 
     @pytest.mark.parametrize("cells", [55, 62, 79, 119, 199])
     def test_columns_fit_and_the_essential_ones_stay(self, cells: int) -> None:

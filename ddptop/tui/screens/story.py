@@ -6,8 +6,8 @@ from textual import on
 from textual.app import ComposeResult
 from textual.containers import Vertical
 
+from ddptop.draw.events import folded_sections
 from ddptop.draw.story import headline
-from ddptop.draw.told import told_sections
 from ddptop.sources.story import StoryAnswer, StoryQuery
 from ddptop.tui.actions import STORY, bindings
 from ddptop.tui.messages import (
@@ -20,7 +20,7 @@ from ddptop.tui.messages import (
 from ddptop.tui.screens.base import JobBound
 from ddptop.tui.widgets.bars import KeyBar, TitleBar
 from ddptop.tui.widgets.filter_bar import FilterBar
-from ddptop.tui.widgets.story import AttemptsTable, ToldTable, WhyPanel
+from ddptop.tui.widgets.story import AttemptsTable, FoldedEventsTable, WhyPanel
 from ddptop.tui.widgets.table import Table
 from ddptop.view.attempts import Attempt
 from ddptop.view.filter import Vocabulary, parse
@@ -41,12 +41,12 @@ class StoryScreen(JobBound[StoryAnswer]):
         #attempts { height: auto; }
         #attempt { height: 1fr; }
         #why { width: 100%; }
-        #told { width: 100%; height: 1fr; min-height: 3; }
+        #folded { width: 100%; height: 1fr; min-height: 3; }
     }
     StoryScreen.-wide {
         #attempt { layout: horizontal; }
         #why { width: 4fr; }
-        #told { width: 5fr; height: 100%; margin: 0 0 0 1; }
+        #folded { width: 5fr; height: 100%; margin: 0 0 0 1; }
     }
     """
 
@@ -59,7 +59,7 @@ class StoryScreen(JobBound[StoryAnswer]):
         self._title = TitleBar(job, readonly=readonly)
         self._attempts = AttemptsTable()
         self._why = WhyPanel()
-        self._told = ToldTable()
+        self._folded = FoldedEventsTable()
         self._filter = FilterBar("words, event:alert, rank:3, !word")
         self._keys = KeyBar(STORY)
         self._heights: tuple[int, int | None] = (0, None)
@@ -73,7 +73,7 @@ class StoryScreen(JobBound[StoryAnswer]):
         """Attempts, why, events."""
         yield from (self._title, self._attempts)
         with Vertical(id="attempt"):
-            yield from (self._why, self._told)
+            yield from (self._why, self._folded)
         yield from (self._filter, self._keys)
 
     def on_mount(self) -> None:
@@ -109,7 +109,7 @@ class StoryScreen(JobBound[StoryAnswer]):
             is_last=chosen is None or chosen is story.attempts[0],
         )
         filtered = parse(self._filter.text, VOCABULARY)
-        left = self._told.show(chosen, filtered)
+        left = self._folded.show(chosen, filtered)
         self._filter.say(
             filtered.trouble or plural(left, "event"), trouble=filtered.trouble is not None
         )
@@ -145,23 +145,23 @@ class StoryScreen(JobBound[StoryAnswer]):
     def _attempt_entered(self) -> None:
         self.action_evidence()
 
-    @on(Table.Chosen, "#told")
+    @on(Table.Chosen, "#folded")
     def _event_entered(self) -> None:
-        told, attempt = self._told.chosen, self._told.attempt
-        if told is not None and attempt is not None:
+        folded, attempt = self._folded.chosen, self._folded.attempt
+        if folded is not None and attempt is not None:
             title = f"{self.job}, attempt {attempt.number}"
-            hint = plural(len(told.events), "event")
-            sections = told_sections(told, attempt.started_at)
+            hint = plural(len(folded.events), "event")
+            sections = folded_sections(folded, attempt.started_at)
             self.post_message(SectionsWanted(title, hint, sections))
 
     def action_open(self) -> None:
         """What is under the cursor, in full."""
-        table = self._told if self._told.has_focus else self._attempts
+        table = self._folded if self._folded.has_focus else self._attempts
         table.action_choose()
 
     def action_other(self) -> None:
         """From the attempts to the events, and back."""
-        (self._attempts if self._told.has_focus else self._told).focus()
+        (self._attempts if self._folded.has_focus else self._folded).focus()
 
     def action_evidence(self) -> None:
         """Show the evidence saved when the selected attempt failed."""
@@ -189,8 +189,8 @@ class StoryScreen(JobBound[StoryAnswer]):
     def _moment(self) -> float | None:
         """The moment that is under the cursor, in unix seconds."""
         chosen: Attempt | None = self._attempts.chosen
-        if self._told.has_focus and (told := self._told.chosen) is not None:
-            return told.at.timestamp()
+        if self._folded.has_focus and (folded := self._folded.chosen) is not None:
+            return folded.at.timestamp()
         if chosen is None:
             return None
         at = chosen.ended_at or chosen.started_at

@@ -6,8 +6,8 @@ import datetime as dt
 from collections.abc import Callable, Sequence
 
 from ddptop.draw import foreign, header
+from ddptop.draw.events import event_row
 from ddptop.draw.panels import alert_lines, cause_lines, setback_lines
-from ddptop.draw.told import event_row
 from ddptop.tui.widgets.lines import LinesView
 from ddptop.tui.widgets.table import Table
 from ddptop.view.figures.columns import Column

@@ -5,8 +5,8 @@ from __future__ import annotations
 import datetime as dt
 from collections.abc import Sequence
 
+from ddptop.draw.events import EVENT_MEANINGS, FoldedEvents, fold, folded_row
 from ddptop.draw.story import attempt_row, why_lines
-from ddptop.draw.told import EVENT_MEANINGS, Told, fold, told_row
 from ddptop.tui.widgets.lines import LinesView
 from ddptop.tui.widgets.table import Table
 from ddptop.view.attempts import Attempt
@@ -144,20 +144,20 @@ EVENT_COLUMNS = (
 )
 
 
-class ToldTable(Table):
-    """One row an event, or several that tell the same; times count from the attempt's start."""
+class FoldedEventsTable(Table):
+    """A row per event, or per group of similar events; times count from the attempt's start."""
 
     def __init__(self) -> None:
-        super().__init__("events", EVENT_COLUMNS, id="told")
+        super().__init__("events", EVENT_COLUMNS, id="folded")
         self._of: tuple[int, Sequence[Event]] = (-1, ())
-        self._told: list[Told] = []
+        self._folded: list[FoldedEvents] = []
         self._filter = Filter()
         self._started: Attempt | None = None
 
     @property
-    def chosen(self) -> Told | None:
+    def chosen(self) -> FoldedEvents | None:
         """The line under the cursor."""
-        return next((one for one in self._told if one.key == self.cursor_key), None)
+        return next((one for one in self._folded if one.key == self.cursor_key), None)
 
     @property
     def attempt(self) -> Attempt | None:
@@ -171,14 +171,14 @@ class ToldTable(Table):
             another = shown[0] != self._of[0]
             self._of, self._filter, self._started = shown, filtered, attempt
             lines = fold(shown[1])
-            self._told = [one for one in lines if filtered.matches(facts_of(one))]
+            self._folded = [one for one in lines if filtered.matches(facts_of(one))]
             self.title = "events" if attempt is None else f"events in attempt {attempt.number}"
             self.empty = "no events match" if filtered and lines else "no events yet"
             start = None if attempt is None else attempt.started_at
             if another:
                 self.cursor_key = None
-            self.set_rows([(one.key, told_row(one, start)) for one in self._told])
-        return len(self._told)
+            self.set_rows([(one.key, folded_row(one, start)) for one in self._folded])
+        return len(self._folded)
 
     def explain(self) -> list[tuple[str, str]]:
         """What the event under the cursor is."""
@@ -194,10 +194,10 @@ class ToldTable(Table):
         ]
 
 
-def facts_of(told: Told) -> Facts:
-    """What a filter looks at of a line."""
-    words_ = event_words(told.type)
+def facts_of(folded: FoldedEvents) -> Facts:
+    """What a filter examines of a line."""
+    words_ = event_words(folded.type)
     return Facts(
-        text=f"{words_} {told.message} {' '.join(one.message for one in told.events[:20])}",
-        fields={"event": [told.type, words_], "rank": [str(rank) for rank in told.ranks]},
+        text=f"{words_} {folded.message} {' '.join(one.message for one in folded.events[:20])}",
+        fields={"event": [folded.type, words_], "rank": [str(rank) for rank in folded.ranks]},
     )

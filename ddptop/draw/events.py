@@ -1,4 +1,4 @@
-"""Events as lines: what happened, in words, and as rows of a table. Pure."""
+"""Describes events, folds repeated ones into one line, and makes table rows of them. Pure."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ddptop_runner.model.snapshot import Event
 
 
 def event_row(event: Event) -> dict[str, Span]:
-    """One event, by column; times in this machine's zone."""
+    """An event's cells by column, with times in this machine's time zone."""
     style = words.event_style(event)
     local = event.ts.astimezone()
     return {
@@ -27,7 +27,7 @@ def event_row(event: Event) -> dict[str, Span]:
 
 
 def same(row: Mapping[str, Span], other: Mapping[str, Span] | None) -> bool:
-    """Whether two rows look the same."""
+    """Whether two rows have the same cells."""
     return other is not None and dict(row) == dict(other)
 
 
@@ -35,50 +35,50 @@ _WHO = re.compile(r"^rank \d+ ")
 _DIGITS = re.compile(r"\d+(\.\d+)?")
 
 REPEATED = ("alert", "alert_over", "hang_suspected", "checkpoint_asked")
-"""Types of events that count as repeated if only their figures differ."""
+"""Event types that count as repeated if only their figures differ."""
 
 
 @dataclass(frozen=True)
-class Told:
-    """One line of a timeline."""
+class FoldedEvents:
+    """One or more events that share a line."""
 
     events: tuple[Event, ...]
-    """Its events, in order; never empty."""
+    """The events, in order; never empty."""
 
     @property
     def key(self) -> str:
-        """Unique among the lines."""
+        """A key that is unique among the lines."""
         return str(self.events[0].seq)
 
     @property
     def type(self) -> str:
-        """The events' type."""
+        """The type of the events."""
         return self.events[0].type
 
     @property
     def style(self) -> str:
-        """Of the most urgent of its events."""
+        """The style of its most urgent event."""
         styles = [words.event_style(event) for event in self.events]
         return next((style for style in styles if style != "dim"), "dim")
 
     @property
     def at(self) -> dt.datetime:
-        """When it happened first."""
+        """When the first of the events occurred."""
         return self.events[0].ts
 
     @property
     def ranks(self) -> list[int]:
-        """The ranks of its events."""
+        """The ranks of the events."""
         return sorted({event.rank for event in self.events if event.rank is not None})
 
     @property
     def evidence(self) -> str | None:
-        """Where the saved evidence is."""
+        """The path of the first saved evidence, if any."""
         return next((event.evidence for event in self.events if event.evidence), None)
 
     @property
     def message(self) -> str:
-        """What happened, in words, for all of its events."""
+        """What happened, in one sentence for all of the events."""
         first, last, number = self.events[0], self.events[-1], len(self.events)
         if number == 1:
             return first.message
@@ -96,8 +96,8 @@ def _how(event: Event) -> str:
     return _WHO.sub("", event.message)
 
 
-def fold(events: Sequence[Event]) -> list[Told]:
-    """The lines of a timeline, in order of their first events."""
+def fold(events: Sequence[Event]) -> list[FoldedEvents]:
+    """Fold events into lines, in order of their first events."""
     lines: list[list[Event]] = []
     by_words: dict[tuple[object, ...], list[Event]] = {}
     for event in events:
@@ -108,14 +108,14 @@ def fold(events: Sequence[Event]) -> list[Told]:
             mine = by_words[words_] = []
             lines.append(mine)
         mine.append(event)
-    return [Told(tuple(line)) for line in lines]
+    return [FoldedEvents(tuple(line)) for line in lines]
 
 
 def _same_as(event: Event, last: Sequence[Event] | None) -> tuple[object, ...]:
-    """A key that events on one line share."""
+    """The key that events on the same line share."""
     kind = event.type
     if kind in ("rank_started", "checkpoint"):
-        # one line for those that follow each other
+        # consecutive events share a line
         run = last[0] if last is not None and last[0].type == kind else event
         return kind, run.seq, run.ts
     if kind == "rank_exited":
@@ -138,34 +138,34 @@ def offset(at: dt.datetime, start: dt.datetime | None) -> str:
     if start is None:
         return units.NOT_AVAILABLE
     seconds = (at - start).total_seconds()
-    # the start itself is told a moment after it was noted down
+    # the event of the start is recorded slightly after the start time
     return f"-{units.duration(-seconds)}" if seconds <= -1 else f"+{units.duration(seconds)}"
 
 
-def told_row(told: Told, start: dt.datetime | None) -> Mapping[str, Span]:
-    """A line of the timeline, by column."""
-    style = told.style
-    mark = _OWN_MARKS.get(told.type) or _MARKS.get(style, "○")
-    local = told.at.astimezone()
+def folded_row(folded: FoldedEvents, start: dt.datetime | None) -> Mapping[str, Span]:
+    """Cells of a line by column; times count from the attempt's start."""
+    style = folded.style
+    mark = _OWN_MARKS.get(folded.type) or _MARKS.get(style, "○")
+    local = folded.at.astimezone()
     return {
-        "offset": (offset(told.at, start), "dim"),
+        "offset": (offset(folded.at, start), "dim"),
         "mark": (mark, style),
         "time": (f"{local:%H:%M:%S}", "dim"),
-        "type": (words.event_words(told.type), style),
-        "rank": (units.ranks(told.ranks) if told.ranks else "", ""),
-        "message": (" ".join(told.message.split()), style if style in ("bad", "warn") else ""),
+        "type": (words.event_words(folded.type), style),
+        "rank": (units.ranks(folded.ranks) if folded.ranks else "", ""),
+        "message": (" ".join(folded.message.split()), style if style in ("bad", "warn") else ""),
     }
 
 
-def told_sections(told: Told, start: dt.datetime | None) -> list[tuple[str, str]]:
-    """Every detail of a line, as headings and texts."""
+def folded_sections(folded: FoldedEvents, start: dt.datetime | None) -> list[tuple[str, str]]:
+    """Headings and texts with every detail of a line's events."""
     return [
         (
             f"{event.ts.astimezone():%a %Y-%m-%d %H:%M:%S}  {offset(event.ts, start)}  "
             f"{words.event_words(event.type)}",
             _details(event),
         )
-        for event in told.events
+        for event in folded.events
     ]
 
 

@@ -1,7 +1,7 @@
-"""What is observed of the current attempt: its ranks, their progress, losses, and checkpoints.
+"""Observes the current attempt: its ranks, their progress, losses, and checkpoints.
 
-The state of the job is the log's. Here is what no event holds: the figures of each rank, and what
-was learned of their pace. A snapshot keeps it for the next supervisor.
+The log holds the job's state. This module holds what no event contains: each rank's figures and
+what was learned about their pace. Snapshots carry it over to the next supervisor.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from ddptop_runner.host import procs, tree
 from ddptop_runner.host.exits import DeathWatch, ProcessWatch
 from ddptop_runner.host.oom import OomWatch
 from ddptop_runner.job import save_request as request
-from ddptop_runner.job.command_look import PATIENCE_S, UNTOLD, TreeLook
+from ddptop_runner.job.command_look import PATIENCE_S, VAGUE_LAUNCHERS, TreeLook
 from ddptop_runner.job.command_ranks import CommandRanks, table_of
 from ddptop_runner.job.event_log import EventLog
 from ddptop_runner.job.ranks import RankMemory, RankRecord, read_memory
@@ -35,24 +35,24 @@ from ddptop_runner.model.snapshot import NodeSnapshot, ProcessId
 from ddptop_runner.model.spec import JobSpec
 
 STARTED_AFTER_S = 30.0
-"""A group that lives this long counts as running even if its script takes no optimizer steps."""
+"""A group that lives this long counts as running, even if its script takes no optimizer steps."""
 UNSEEN_S = 3.0
-"""A tick this late means that this process was stopped or the machine suspended."""
+"""A tick this late means that this process was stopped or the machine was suspended."""
 EARLY_MESSAGES = 1024
-"""That are kept of ranks which the agent has not reported yet: a forked rank is quick."""
+"""Messages kept for ranks that the agent has not reported yet, since forked ranks are quick."""
 SETTLE_S = 6.0
-"""After that, and at the start, hangs are not judged until every rank can have reported."""
+"""After a late tick, and at the start, hangs are not judged until every rank could report."""
 
 
 class Attempt:
-    """The current attempt, as agent, probes, /proc, and output show it.
+    """The current attempt, according to the agent, probes, /proc, and output.
 
     Args:
         folder: the job's run folder.
-        spec: the job, as the attempt runs.
-        log: holds the job's state, and gets what is observed.
-        take: gets facts on which the job decides.
-        publish: writes the snapshot now.
+        spec: the job, as the attempt runs it.
+        log: holds the job's state, and receives observations.
+        take: receives facts that require decisions.
+        publish: writes the snapshot immediately.
     """
 
     def __init__(
@@ -76,9 +76,9 @@ class Attempt:
         self.oom = OomWatch()
         self.oom.begin_attempt()
         self.on_bad_exit: Callable[[], None] = lambda: None
-        """Called as a rank of a command exits badly by itself."""
+        """Called when a rank of a command fails by itself."""
         self.on_new_ranks: Callable[[], None] = lambda: None
-        """Called when ranks of a command were discovered."""
+        """Called when ranks of a command are discovered."""
         self._deaths = DeathWatch()
         self._tree = TreeLook(self._tree_pids)
         self._exits: ProcessWatch | None = None
@@ -86,7 +86,7 @@ class Attempt:
         self._early: deque[ProbeMessage] = deque(maxlen=EARLY_MESSAGES)
         self._looked_at_s: float | None = None
         self.settled_at_s = boottime_s() + SETTLE_S
-        """CLOCK_BOOTTIME from which on a hang can be found."""
+        """CLOCK_BOOTTIME from which hangs can be detected."""
 
     @property
     def job(self) -> JobState:
@@ -95,23 +95,23 @@ class Attempt:
 
     @property
     def number(self) -> int:
-        """Of the attempt, from 0 over the whole job."""
+        """The attempt's number, counted from 0 over the whole job."""
         return self.job.attempt or 0
 
     @property
     def started_s(self) -> float:
-        """CLOCK_BOOTTIME at which it started."""
+        """CLOCK_BOOTTIME of its start."""
         known = self.job.attempt_started_s
         return self._begun_s if known is None else known
 
     @property
     def launcher_name(self) -> str | None:
-        """Who starts a command's ranks: from its words, or from its process tree."""
+        """What starts a command's ranks, according to its words or its process tree."""
         given = self.spec.launcher
         seen = self.table.launcher_name if isinstance(self.table, CommandRanks) else None
-        return (seen if given in UNTOLD else given) or given
+        return (seen if given in VAGUE_LAUNCHERS else given) or given
 
-    # -- what the log has recorded ---------------------------------------------------------------
+    # -- recorded events -------------------------------------------------------------------------
 
     def observe(self, event: ev.JobEvent) -> None:
         """Update the figures after a recorded event."""
@@ -126,7 +126,7 @@ class Attempt:
                 self.table[rank].hung = True
 
     def _begin(self) -> None:
-        """Clear what belongs to the previous attempt."""
+        """Clear the previous attempt's data."""
         self.table = table_of(self.spec, self.started_s, self.job.rendezvous)
         self.trouble.begin_attempt()
         self.oom.begin_attempt()
@@ -145,7 +145,7 @@ class Attempt:
         record.exit = _exit_of(record.rank, life, approximate=event.approximate)
 
     def adopt(self, workers: Sequence[pt.Worker]) -> None:
-        """Processes of the attempt that the agent started."""
+        """Add processes of the attempt that the agent started."""
         for worker in workers:
             rank = LAUNCHER if worker.rank is None else worker.rank
             known = self.table.get(rank)
@@ -161,12 +161,12 @@ class Attempt:
     def exited(
         self, pid: int, status: int | None, at_s: float, *, approximate: bool = False
     ) -> bool:
-        """A process of the attempt exited; whether it is one.
+        """Handle a process's exit; returns whether the process belongs to the attempt.
 
         Args:
-            pid: its number.
-            status: as subprocess gives it; None if no process could collect it.
-            at_s: CLOCK_BOOTTIME at which that was seen.
+            pid: the process.
+            status: as in subprocess; None if no process could collect it.
+            at_s: CLOCK_BOOTTIME at which the exit was seen.
             approximate: whether that may be late.
         """
         record, twin = self.table.of_pid(pid), self.table.rank_of_pid(pid)
@@ -193,7 +193,7 @@ class Attempt:
         )
 
     def _rank_exited(self, process: ProcessId, status: int | None) -> None:
-        """A rank of a command exited, which no agent reports."""
+        """Handle the exit of a command's rank, which no agent reports."""
         record = self.table.rank_of_pid(process.pid)
         if record is None or record.process != process:
             return
@@ -207,7 +207,7 @@ class Attempt:
 
     @property
     def has_unreported_exits(self) -> bool:
-        """Whether a rank of a command has exited, and how is not known yet."""
+        """Whether a rank of a command has exited with a status still unknown."""
         if self.table.launcher is None:
             return False
         return not all(procs.is_alive(record.process) for record in self.table.ranks_alive())
@@ -221,7 +221,7 @@ class Attempt:
         return [launcher.pid, *tree.descendants_of(launcher.pid)]
 
     def look_at_tree(self, now_s: float, is_printing: bool = False) -> None:
-        """Each other second, look for ranks of a command that no probe reports.
+        """Every other second, look for ranks of a command that no probe reports.
 
         Args:
             now_s: CLOCK_BOOTTIME.
@@ -238,7 +238,7 @@ class Attempt:
         self._watch_new()
 
     def _watch_new(self) -> None:
-        """Record newly discovered ranks of a command, and watch for their exits."""
+        """Record newly discovered ranks of a command and watch for their exits."""
         new, self.table.new = self.table.new, []
         for record in new:
             self._watch(record)
@@ -257,7 +257,7 @@ class Attempt:
         self._exits.watch(record.process)
 
     def look_at_progress(self, now_s: float) -> None:
-        """Note that the group runs, and give the hang verdict."""
+        """Notice when the group runs, and judge hangs."""
         if self._looked_at_s is not None and now_s - self._looked_at_s > UNSEEN_S:
             self.settled_at_s = now_s + SETTLE_S
         self._looked_at_s = now_s
@@ -271,7 +271,7 @@ class Attempt:
     # -- probes and checkpoints ------------------------------------------------------------------
 
     def receive(self, message: ProbeMessage) -> None:
-        """Fold in a probe's message."""
+        """Fold in a message from a probe."""
         if self._is_early(message):
             self._early.append(message)
             return
@@ -286,27 +286,29 @@ class Attempt:
             )
         job = self.job
         is_first = job.first_step_after_s is None and job.phase in ("starting", "running")
-        if record is not None and record.steps and is_first:  # it counts as running after a while
+        if (
+            record is not None and record.steps and is_first
+        ):  # it counts as running only after a while
             took_s = boottime_s() - self.started_s
             self._log.emit(ev.TrainingStarted(attempt=self.number, after_s=took_s))
             self._publish()
 
     def _is_early(self, message: ProbeMessage) -> bool:
-        """Whether a rank reports before the agent has reported that it runs."""
+        """Whether a rank reports before the agent has reported its start."""
         if message.attempt != self.number:
             return (message.attempt or 0) > self.number
         return all(record.process is None for record in self.table.everyone())
 
     @property
     def _is_resumed(self) -> bool:
-        """Whether the ranks have taken the place of earlier ones."""
+        """Whether the ranks replaced earlier ones."""
         return self.number > 0 or self.table.was_restarted
 
     def look_at_steps(self, printed: Mapping[int, RankSteps]) -> None:
         """Learn at which step of the run the attempt began.
 
         Args:
-            printed: by rank, what its output and its probe say.
+            printed: by rank, the steps from its output and its probe.
         """
         self.run_steps.look(
             list(printed.values()),
@@ -322,7 +324,7 @@ class Attempt:
         """Record a new checkpoint once it is complete.
 
         Args:
-            at_once: whether nothing more is to come.
+            at_once: whether no more writes are to come.
         """
         last, asked = self.checkpoints.last, self._save_asked
         if asked is not None and last is not None and request.is_done(asked, last):
@@ -335,7 +337,7 @@ class Attempt:
         """Ask the script to save now.
 
         Raises:
-            ControlError: when no rank is at work.
+            ControlError: no rank is running.
         """
         alive = self.table.ranks_alive()
         if self.job.phase != "running" or not alive:
@@ -354,14 +356,14 @@ class Attempt:
         return asked
 
     def has_seen_request(self) -> bool:
-        """Whether the script has seen that a checkpoint is asked for."""
+        """Whether the script has seen the request for a checkpoint."""
         asked = self._save_asked
         return asked is not None and request.is_taken(asked.flag_file, asked.flag_stamp)
 
-    # -- over the death of a supervisor ----------------------------------------------------------
+    # -- recovery in a new supervisor ------------------------------------------------------------
 
     def learned(self) -> dict[str, Any]:
-        """What `recover` needs besides the snapshot's other fields."""
+        """The data that `recover` needs besides the snapshot's other fields."""
         ranks = RankMemory(
             last_step_s={
                 record.rank: record.last_step_boottime_s
@@ -378,7 +380,7 @@ class Attempt:
         }
 
     def recover(self, snapshot: NodeSnapshot) -> None:
-        """Restore from the snapshot of an earlier supervisor; the log has restored the state."""
+        """Restore from an earlier supervisor's snapshot; the log has already restored the state."""
         job, memory = self.job, read_memory(snapshot.memory)
         self.table = table_of(self.spec, self.started_s, self.job.rendezvous)
         if snapshot.launcher is not None and snapshot.launcher.pid is not None:

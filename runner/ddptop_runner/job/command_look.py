@@ -1,6 +1,6 @@
-"""Reads a command's process tree from outside: its launcher, and ranks without a probe.
+"""Finds a command's launcher, and its ranks without a probe, in its process tree.
 
-They are recognised as those of foreign jobs are, among the command's own processes alone.
+They are recognized like those of foreign jobs, but only among the command's own processes.
 """
 
 from __future__ import annotations
@@ -18,25 +18,25 @@ from ddptop_runner.host import procs
 
 EVERY_S = 2.0
 PATIENCE_S = 15.0
-"""Within this time, a rank with a probe first reports; until then nothing else counts."""
-UNTOLD = (None, "python")
-"""Launchers by a command's words that the tree may know better."""
+"""A rank with a probe first reports within this time; until then, nothing else counts."""
+VAGUE_LAUNCHERS = (None, "python")
+"""Launchers, according to a command's words, that its process tree may specify better."""
 JOB_ID = "DDPTOP_JOB_ID"
 
 
 @dataclass(frozen=True)
 class Sight:
-    """What one look found."""
+    """What the process tree shows."""
 
     launcher: str | None = None
-    """Who started the ranks; None if unknown."""
+    """What started the ranks; None if unknown."""
     world_size: int | None = None
     ranks: tuple[ForeignRank, ...] = ()
     is_of_several: bool = False
-    """Whether several trainings were seen, none of which counts."""
+    """Whether several jobs train in the tree, so that none counts."""
 
     def or_printing(self, pid: int) -> Sight:
-        """With that process as rank 0 where no training is recognised: any program may print."""
+        """The sight, or that process as rank 0 without training: any program may print."""
         if self.ranks or self.is_of_several:
             return self
         rank = ForeignRank(0, 0, pid, procs.start_ticks(pid) or 0, "single")
@@ -44,16 +44,16 @@ class Sight:
 
     @property
     def sure(self) -> Sight:
-        """Without a single process, which may yet start its ranks."""
+        """The sight without a rank that is a single process, which may yet start its ranks."""
         ranks = tuple(rank for rank in self.ranks if rank.evidence != "single")
         return self if ranks else dataclasses.replace(self, world_size=None, ranks=())
 
 
 class TreeLook:
-    """Looks at a command's processes again and again.
+    """Scans a command's processes repeatedly.
 
     Args:
-        pids: tells all of them, the command's own first.
+        pids: returns all of them, the command's own first.
     """
 
     def __init__(self, pids: Callable[[], Sequence[int]]) -> None:
@@ -61,11 +61,11 @@ class TreeLook:
         self._next_s = 0.0
 
     def is_due(self, now_s: float) -> bool:
-        """Whether it is time for another look."""
+        """Whether it is time for another scan."""
         return now_s >= self._next_s
 
     def look(self, now_s: float) -> Sight:
-        """What the tree shows now."""
+        """Scan the tree."""
         self._next_s = now_s + EVERY_S
         facts = [_as_foreign(process) for process in self._table.scan()]
         jobs, _ = find_jobs(facts, {}, boot_unix_s=0.0)
@@ -73,7 +73,7 @@ class TreeLook:
 
 
 def _as_foreign(process: ProcessFacts) -> ProcessFacts:
-    """Without the sign that it is ddptop's: what matters here is who started the ranks."""
+    """The process without its mark as ddptop's, since what matters is who started the ranks."""
     if not process.environ or JOB_ID not in process.environ:
         return process
     environ = {name: value for name, value in process.environ.items() if name != JOB_ID}
@@ -81,7 +81,7 @@ def _as_foreign(process: ProcessFacts) -> ProcessFacts:
 
 
 def sight_of(jobs: Sequence[ForeignJob]) -> Sight:
-    """The one job that trains; of several at once, each numbers its own ranks, so none counts."""
+    """The job that trains; of several, none counts, because each numbers its own ranks."""
     trained = [job for job in jobs if job.ranks]
     if len(trained) != 1:
         return Sight(is_of_several=len(trained) > 1)

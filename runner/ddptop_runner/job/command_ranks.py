@@ -1,9 +1,8 @@
-"""The ranks of a job that is a command: they appear as their probes report.
+"""The ranks of a job that is a command; they appear as their probes report.
 
 The command is the launcher: the attempt lives as long as it does. A process that knows its rank is
-that rank, unless another one is: then the one that was there stays, as long as it lives. A process
-that trains and knows no rank is a rank as well, where none is known: such ones are numbered by the
-order of their start.
+that rank, unless another living process already is. If no rank is known, a process that trains
+without knowing its rank is a rank too; such ranks are numbered in order of start.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ from dataclasses import dataclass
 
 from ddptop_runner.base.paths import LAUNCHER
 from ddptop_runner.host import procs, tree
-from ddptop_runner.job.command_look import UNTOLD, Sight
+from ddptop_runner.job.command_look import VAGUE_LAUNCHERS, Sight
 from ddptop_runner.job.ranks import DiscoveredRanks, OwnRanks, RankRecord
 from ddptop_runner.model.diagnose import RankExit
 from ddptop_runner.model.probe_message import ProbeMessage
@@ -22,27 +21,27 @@ from ddptop_runner.model.snapshot import ProcessId
 from ddptop_runner.model.spec import JobSpec, Rendezvous
 
 LOOKS_FOR_NAME = 3
-"""A launcher that these have not named, with all its ranks there, stays unknown."""
+"""A launcher that this many scans with all ranks present have not identified stays unknown."""
 
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 
 
 class CommandRanks(OwnRanks):
-    """The launcher that a command is, and each rank that its probe or the process tree shows."""
+    """A command's launcher and each rank that its probe or the process tree shows."""
 
     def __init__(self, started_boottime_s: float) -> None:
         super().__init__(0, started_boottime_s)
         self.launcher = RankRecord(LAUNCHER, 0, started_boottime_s)
         self._numbered: set[int] = set()
-        """Pids of ranks that know no rank themselves."""
+        """Pids of ranks that do not know their rank."""
         self.launcher_name: str | None = None
-        """Who starts the ranks, where the tree tells it better than the command's words."""
-        self._looks_at_all = 0
-        """How many times the tree was read since every rank has reported."""
+        """What starts the ranks, if the tree shows it better than the command's words."""
+        self._complete_looks = 0
+        """Number of scans of the tree since every rank has reported."""
         self._seen_size: int | None = None
         self._reported_size: int | None = None
         self._former_steps: int | None = None
-        """The most that any process took which is no rank any more."""
+        """The most steps of any process that is no longer a rank."""
 
     @property
     def _launcher(self) -> RankRecord:
@@ -51,7 +50,7 @@ class CommandRanks(OwnRanks):
 
     @property
     def was_restarted(self) -> bool:
-        """Whether the launcher has started its ranks again by itself."""
+        """Whether the launcher has restarted its ranks by itself."""
         return bool(self._former_steps)
 
     def __iter__(self) -> Iterator[RankRecord]:
@@ -61,35 +60,35 @@ class CommandRanks(OwnRanks):
         return self._launcher if rank == LAUNCHER else super().__getitem__(rank)
 
     def get(self, rank: int) -> RankRecord | None:
-        """The record of a rank, or of `LAUNCHER`; None where there is none."""
+        """The record of a rank or of `LAUNCHER`; None without one."""
         return self.launcher if rank == LAUNCHER else super().get(rank)
 
     @property
     def world_size(self) -> int | None:
-        """As the ranks report, or as many as know no rank; None before the first is discovered."""
+        """The reported world size, or the number of unnumbered ranks; None before the first."""
         return self._reported_size or self._seen_size or len(self._numbered) or None
 
     def started(self, rank: int, local_rank: int, pid: int) -> RankRecord:
-        """A process exists; its record knows it from now on."""
+        """Record that a process has started."""
         if rank != LAUNCHER:
             return super().started(rank, local_rank, pid)
         self._launcher.process = procs.identify(pid)
         return self._launcher
 
     def of_pid(self, pid: int) -> RankRecord | None:
-        """The launcher, where the process is that, else the rank."""
+        """The launcher if the process is that, else the rank."""
         return self._launcher if pid == self._launcher.pid else self.rank_of_pid(pid)
 
     def alive(self) -> list[RankRecord]:
-        """The launcher, while it lives."""
+        """The launcher, while it is alive."""
         return [self._launcher] if self._launcher.alive else []
 
     def exits(self) -> list[RankExit]:
-        """The launcher's end, once it is known."""
+        """The launcher's exit, once known."""
         return [] if self._launcher.exit is None else [self._launcher.exit]
 
     def receive(self, message: ProbeMessage, attempt: int | None) -> RankRecord | None:
-        """Give a probe's message to its rank, which it may be the first to reveal."""
+        """Pass a probe's message to its rank, which the message may be the first to reveal."""
         if message.attempt != attempt:
             return None
         record = self.rank_of_pid(message.pid)
@@ -107,7 +106,7 @@ class CommandRanks(OwnRanks):
         return record
 
     def remember(self) -> DiscoveredRanks:
-        """What the table of a supervisor that is started again needs besides the records."""
+        """The data that a restarted supervisor's table needs besides the records."""
         return DiscoveredRanks(
             numbered=sorted(self._numbered),
             reported_size=self._reported_size,
@@ -115,20 +114,22 @@ class CommandRanks(OwnRanks):
         )
 
     def recall(self, memory: DiscoveredRanks) -> None:
-        """Restore what `remember` returned, once the records are restored."""
+        """Restore the result of `remember`, once the records are restored."""
         self._numbered = {pid for pid in memory.numbered if pid in self._rank_of_pid}
         self._reported_size = memory.reported_size
         self._former_steps = memory.former_steps
 
     def most_steps(self) -> int | None:
-        """Of any rank, those included whose launcher has started others in their place."""
+        """The most steps of any rank, including ranks that the launcher has replaced."""
         known = (super().most_steps(), self._former_steps)
         return max((steps for steps in known if steps is not None), default=None)
 
     @property
     def is_complete(self) -> bool:
-        """Whether the process tree adds nothing: all ranks and the launcher are known."""
-        is_named = self.launcher_name not in UNTOLD or self._looks_at_all >= LOOKS_FOR_NAME
+        """Whether all ranks and the launcher are known, so that the process tree adds nothing."""
+        is_named = (
+            self.launcher_name not in VAGUE_LAUNCHERS or self._complete_looks >= LOOKS_FOR_NAME
+        )
         return is_named and self._have_all_reported
 
     @property
@@ -137,21 +138,21 @@ class CommandRanks(OwnRanks):
         return self._reported_size is not None and reported >= self._reported_size
 
     def see(self, sight: Sight, *, with_ranks: bool) -> None:
-        """What the process tree shows.
+        """Take in a scan of the process tree.
 
         Args:
-            sight: the latest.
-            with_ranks: whether ranks that were only seen count as such.
+            sight: the scan's result.
+            with_ranks: whether ranks that have only been seen count as ranks.
         """
         self.launcher_name = sight.launcher or self.launcher_name
-        self._looks_at_all += self._have_all_reported
+        self._complete_looks += self._have_all_reported
         if not with_ranks or any(record.has_reported for record in self):
             return
         shown = {rank.pid for rank in sight.ranks}
         for record in list(self):
             if record.alive and record.pid is not None and record.pid not in shown:
-                self._leave(record.pid)  # taken for one while it had not yet started its ranks
-        if sight.ranks or not self._records:  # those that have ended were as many
+                self._leave(record.pid)  # it seemed to be a rank before it started its ranks
+        if sight.ranks or not self._records:  # otherwise, keep the number of ranks that have ended
             self._seen_size = sight.world_size
         for rank in sight.ranks:
             known = self._records.get(rank.rank)
@@ -192,7 +193,7 @@ class CommandRanks(OwnRanks):
         return record
 
     def _seat(self, record: RankRecord) -> None:
-        """The record is its rank's from now on; whoever was it is forgotten."""
+        """Make this the record of its rank, in place of any earlier one."""
         before = self._records.get(record.rank)
         if before is not None and before.pid is not None:
             self._leave(before.pid)
@@ -201,7 +202,7 @@ class CommandRanks(OwnRanks):
             self._rank_of_pid[record.pid] = record.rank
 
     def _forget_dead_above(self, size: int) -> None:
-        """A launcher that restarts its group with fewer ranks leaves dead ones behind."""
+        """Forget dead ranks that a launcher leaves behind when it restarts with fewer ranks."""
         for record in [one for one in self if one.rank >= size and one.exit is not None]:
             if record.pid is not None:
                 self._leave(record.pid)
@@ -217,7 +218,7 @@ class CommandRanks(OwnRanks):
 def table_of(
     spec: JobSpec, started_boottime_s: float, rendezvous: Rendezvous | None = None
 ) -> OwnRanks:
-    """An empty table for a new attempt, in which this node takes part by that rendezvous."""
+    """An empty table for a new attempt of this node with that rendezvous."""
     if spec.is_command:
         return CommandRanks(started_boottime_s)
     if rendezvous is None and spec.membership is not None:
@@ -240,7 +241,7 @@ def _known(record: RankRecord, numbered: bool) -> KnownRank:
 
 
 def _started_s(process: ProcessId) -> float:
-    """CLOCK_BOOTTIME at which a process was started; 0 where that is not known."""
+    """CLOCK_BOOTTIME of a process's start; 0 if unknown."""
     return (process.start_ticks or 0) / _TICKS_PER_S
 
 
@@ -250,22 +251,22 @@ Descends = Callable[[int, int], bool]
 
 @dataclass(frozen=True)
 class KnownRank:
-    """A process that is known as a rank."""
+    """A process known to be a rank."""
 
     rank: int
     pid: int
     alive: bool
     stepped: bool
     numbered: bool = False
-    """Whether ddptop numbered it: it knows no rank, or only the process tree shows it."""
+    """Whether ddptop numbered it, because it knows no rank or only the process tree shows it."""
     start_ticks: int = 0
     has_reported: bool = True
-    """Whether its probe has reported; else only the process tree shows it."""
+    """Whether its probe has reported; otherwise, only the process tree shows it."""
 
 
 @dataclass(frozen=True)
 class Newcomer:
-    """A process whose probe reports."""
+    """A process whose probe reports for the first time."""
 
     pid: int
     rank: int | None
@@ -274,23 +275,23 @@ class Newcomer:
 
 @dataclass(frozen=True)
 class Seating:
-    """Who the newcomer is."""
+    """The rank of a newcomer."""
 
     rank: int
     takes: bool = False
-    """Whether it becomes the rank; else it reports for the process that is."""
+    """Whether it becomes the rank; otherwise, it reports for the process that is."""
     numbered: bool = False
     moved: tuple[tuple[int, int], ...] = ()
-    """(pid, rank) of others that get another number."""
+    """(pid, new rank) of others that are renumbered."""
 
 
 def seat(new: Newcomer, ranks: Sequence[KnownRank], descends: Descends) -> Seating | None:
-    """The rank that a process is or reports for; None for one that belongs to no rank.
+    """The rank that a process is or reports for; None if it belongs to no rank.
 
     Args:
-        new: the process, as it reports itself.
-        ranks: those so far, dead ones included; each rank once.
-        descends: tells a child from its parent.
+        new: the process, according to its report.
+        ranks: the ranks so far, including dead ones, each once.
+        descends: whether one process descends from another.
     """
     own = next((one for one in ranks if one.pid == new.pid), None)
     if own is not None and new.rank in (None, own.rank):
@@ -309,7 +310,7 @@ def _seat_by_order(new: Newcomer, ranks: Sequence[KnownRank], descends: Descends
     living = [one for one in ranks if one.alive]
     for one in living:
         if descends(new.pid, one.pid):
-            if not one.has_reported:  # it starts those that train
+            if not one.has_reported:  # it starts the processes that train
                 return Seating(one.rank, takes=True, numbered=True)
             return None if one.stepped else Seating(one.rank)
     if any(not one.numbered for one in living):

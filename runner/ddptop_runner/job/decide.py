@@ -1,7 +1,7 @@
-"""What follows from a fact, given the state of the job: events to record, and orders. Pure.
+"""Decides what follows from a fact in a given job state: events to record, and orders. Pure.
 
-No IO, no clock, no waiting: the caller says what time it is, records the events in order, and then
-has the orders carried out. Whatever they lead to comes back as a fact.
+No IO, no clock, no waiting: the caller passes the time, records the events in order, and then has
+the orders carried out. Their results come back as facts.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from ddptop_runner.model.spec import JobSpec
 from ddptop_runner.model.words import HAS_ENDED
 
 RESUMED_GRACE_S = 10.0
-"""For a stop whose supervisor died, where it is not known what was left of its grace."""
+"""For a stop whose supervisor died, if the rest of its grace period is unknown."""
 BAD_END_GRACE_S = 10.0
-"""Between SIGTERM and SIGKILL, for a group that hangs or trains on NaN."""
+"""From SIGTERM to SIGKILL, for a group that hangs or trains on NaN."""
 NO_HEAD = "no contact with the head of the job (--orphan-timeout)"
 NOT_FINITE = "the loss was not finite (--on-nan stop)"
 
@@ -32,16 +32,16 @@ Decision: TypeAlias = "list[ev.JobEvent | pt.Order]"
 
 
 def decide(state: JobState, fact: pt.Fact, now_s: float, spec: JobSpec) -> Decision:
-    """The events of a fact, and the orders that it leads to.
+    """The events and orders that follow from a fact.
 
     Args:
         state: the job.
         fact: what happened.
         now_s: CLOCK_BOOTTIME.
-        spec: the job, as it was asked for.
+        spec: the job, as requested.
 
     Raises:
-        ControlError: when someone asks for what cannot be done.
+        ControlError: a request cannot be carried out.
     """
     return _DECISIONS[type(fact)](state, fact, now_s, spec)
 
@@ -62,7 +62,7 @@ def _plain_start(state: JobState, fact: pt.PlainStart, now_s: float, spec: JobSp
 
 
 def _agent_listens(state: JobState, fact: pt.AgentListens, now_s: float, spec: JobSpec) -> Decision:
-    """What was sent before may have been lost with a supervisor."""
+    """Repeat orders that may have been lost with a supervisor."""
     if state.stop is not None or (state.ending is not None and state.ending.end_ranks):
         return [pt.TellAgent(order="stopping")]
     is_new = state.wanted_agent is not None  # it begins with that attempt
@@ -115,14 +115,14 @@ def _process_exited(
 def was_ended(state: JobState, rank: int | None, at_s: float) -> bool:
     """Whether ddptop or torch's agent had begun to end the rank by then.
 
-    The agent may find a rank dead before the time of its death is known.
+    The agent may find a rank dead before its time of death is known.
     """
     since_s = state.ending_ranks_at_s
     return since_s is not None and at_s >= since_s and rank not in state.failed_before
 
 
 def _orphan_exited(state: JobState, fact: pt.OrphanExited, now_s: float, spec: JobSpec) -> Decision:
-    """Without an agent, the group follows a rank that failed, as torch would have it."""
+    """Without an agent, a failed rank ends its group, as in torch."""
     if state.is_over or state.wanted_agent is not None:
         return []
     launcher_lives = state.launcher is not None and state.has_living
@@ -134,7 +134,7 @@ def _orphan_exited(state: JobState, fact: pt.OrphanExited, now_s: float, spec: J
 
 
 def _after_the_ranks(state: JobState) -> Decision:
-    """Once no rank is alive."""
+    """What follows once no rank is alive."""
     if state.is_over or state.has_living or state.wanted_agent is not None:
         return []
     has_finished = bool(state.processes) and not state.has_failed
@@ -158,7 +158,7 @@ def _agent_exited(state: JobState, fact: pt.AgentExited, now_s: float, spec: Job
         return _request_agent(state, pt.AgentState(), spec)
     if state.has_living and wanted is None:
         if state.ending is not None:
-            return []  # they may be saving; whatever is ending them continues
+            return []  # they may be saving; their end is already under way
         lost = ev.AgentLost(
             attempt=state.attempt,
             status=fact.status,
@@ -208,7 +208,7 @@ def _leftovers_ended(
     if fact.question is None:
         return _after_the_ranks(state)
     if state.stop is not None or state.is_over:
-        return []  # the agent is being ended, and starts nothing more
+        return []  # the agent is being ended and starts nothing more
     answer = pt.AnswerAgent(question=fact.question, rendezvous=state.rendezvous)
     return [*_memory_awaited(state, fact), answer]
 
@@ -231,7 +231,7 @@ def _memory_awaited(
 def _attempt_judged(
     state: JobState, fact: pt.AttemptJudged, now_s: float, spec: JobSpec
 ) -> Decision:
-    """Judged again, as for an agent whose supervisor died, it continues with what was decided."""
+    """If judged again, as when a supervisor died, continue with the earlier decision."""
     if state.ending is not None or state.is_over:
         return _end(state, fact.question, now_s)
     if fact.attempt != state.attempt or state.wanted_agent is not None:
@@ -243,7 +243,7 @@ def _attempt_judged(
         judged = ev.FailureJudged(
             attempt=state.attempt, cause=fact.cause, outcome=fact.outcome, ends=fact.ends
         )
-    if state.phase == "stopping":  # its loss was not finite, and that was being judged
+    if state.phase == "stopping":  # its loss was not finite, and the verdict was pending
         ended = _end_decided(state, fact.cause, NOT_FINITE, requeue=False)
         events: Decision = [] if judged is None else [judged]
         return [*events, ended, *_end(state, fact.question, now_s)]
@@ -251,7 +251,7 @@ def _attempt_judged(
 
 
 def _start_judged(state: JobState, fact: pt.StartJudged, now_s: float, spec: JobSpec) -> Decision:
-    """An agent that exited by itself will do so again; one that was killed gets a successor."""
+    """An agent that exited by itself would do so again; one that was killed is replaced."""
     if state.ending is not None or state.is_over:
         return _end(state, None, now_s)
     if fact.status is not None and fact.status >= 0:
@@ -285,16 +285,16 @@ def _restart_or_end(
     question: int | None = None,
     end_ranks: bool = False,
 ) -> Decision:
-    """What the restart policy makes of a failure.
+    """The restart policy's decision on a failure.
 
     Args:
         state: the job.
-        judged: what happened; without an outcome where ddptop itself failed to judge it, and then
-            only the budget counts.
+        judged: the verdict; it has no outcome if ddptop failed to judge, and then only the budget
+            counts.
         now_s: CLOCK_BOOTTIME.
         spec: the job.
-        jitter: as in `AttemptJudged`.
-        question: the agent's that is answered in the end.
+        jitter: see `AttemptJudged`.
+        question: the agent's question that will be answered.
         end_ranks: whether ranks are alive and have to be ended.
     """
     events: Decision = [] if judged is None else [judged]
@@ -304,7 +304,7 @@ def _restart_or_end(
             attempt=state.attempt, delay_s=held_s, at_s=now_s + held_s, end_ranks=end_ranks
         )
         wait = pt.WaitForRestart(at_s=now_s + held_s, question=question)
-        if state.restart is not None:  # the head asked for it before this was judged
+        if state.restart is not None:  # the head requested it before this was judged
             return [*events, pt.WaitForRestart(at_s=None, question=question)]
         return [*events, held, wait]
     cause = state.cause if judged is None else judged.cause
@@ -355,7 +355,7 @@ def _end_decided(
 def _end(
     state: JobState, question: int | None, now_s: float, *, end_ranks: bool = False
 ) -> Decision:
-    """No attempt follows: let the agent end, or end the ranks, or the job."""
+    """Without another attempt: let the agent end, or end the ranks or the job."""
     if question is not None:
         return [pt.AnswerAgent(question=question, restart=False)]
     if end_ranks:
@@ -380,7 +380,7 @@ def _trouble_found(state: JobState, fact: pt.TroubleFound, now_s: float, spec: J
 def _trouble_judged(
     state: JobState, fact: pt.TroubleJudged, now_s: float, spec: JobSpec
 ) -> Decision:
-    """Unless a rank exited while the evidence was kept, or someone stopped or restarted the job."""
+    """Judge, unless a rank exited while evidence was saved, or the user stopped or restarted."""
     same = fact.attempt == state.attempt and fact.reason == state.trouble
     if not same or state.is_decided or state.restart is not None or state.is_over:
         return []
@@ -406,14 +406,14 @@ def _restart_due(state: JobState, fact: pt.RestartDue, now_s: float, spec: JobSp
 def _devices_chosen(
     state: JobState, fact: pt.DevicesChosen, now_s: float, spec: JobSpec
 ) -> Decision:
-    question = None if fact.agent.pid is None else fact.question  # of an agent that has exited
+    question = None if fact.agent.pid is None else fact.question  # an exited agent needs no answer
     if state.ending is not None or state.is_over:
         return _end(state, question, now_s)
     if fact.attempt != state.attempt or state.restart is None or state.wanted_agent is not None:
         return []
     events: Decision = [ev.Noticed(attempt=state.attempt, text=note) for note in fact.notes]
     alive = state.has_living and question is None
-    if spec.membership is not None and state.restart.counted:  # the head has not asked for it
+    if spec.membership is not None and state.restart.counted:  # the head has not requested it
         ended = _end_decided(state, state.cause, NO_HEAD, requeue=True, end_ranks=alive)
         return [ended, *_end(state, question, now_s, end_ranks=alive)]
     if fact.refused is not None:
@@ -471,7 +471,7 @@ def _agent_made_room(
     return [*_memory_awaited(state, fact), start]
 
 
-# -- what a person asks for ------------------------------------------------------------------------
+# -- users' requests -------------------------------------------------------------------------------
 
 
 def _stop_asked(state: JobState, fact: pt.StopAsked, now_s: float, spec: JobSpec) -> Decision:
@@ -489,24 +489,24 @@ def _end_ranks(state: JobState, grace_s: float, now_s: float) -> Decision:
 
 
 def is_waiting(state: JobState) -> bool:
-    """Whether the next attempt is decided on and waits for its time."""
+    """Whether the next attempt is decided and waits for its time."""
     pending = state.restart
     return state.phase == "restarting" and pending is not None and pending.at_s is not None
 
 
 def _has_begun(state: JobState, fact: pt.RestartAsked, attempt: int) -> bool:
-    """Whether a node takes part in that attempt, or is about to: its head may ask again.
+    """Whether this node takes part in that attempt or is about to; its head may repeat the request.
 
     Raises:
-        ControlError: where it cannot: it missed an attempt, or waits for others in this one.
+        ControlError: it cannot, because it missed an attempt or waits for others in this one.
     """
     pending = state.restart
     is_pending = pending is not None and not pending.counted
-    is_met = not is_pending or state.rendezvous == fact.rendezvous
+    is_matching = not is_pending or state.rendezvous == fact.rendezvous
     if state.ending is None and state.phase != "stopping":
         if attempt == state.attempt and pending is None:
             return True
-        if attempt == (state.attempt or 0) + 1 and is_met:
+        if attempt == (state.attempt or 0) + 1 and is_matching:
             return is_pending
     raise ControlError(
         f"this node is {state.phase} in attempt {state.attempt}, and cannot begin {attempt}",
@@ -515,13 +515,13 @@ def _has_begun(state: JobState, fact: pt.RestartAsked, attempt: int) -> bool:
 
 
 def _restart_asked(state: JobState, fact: pt.RestartAsked, now_s: float, spec: JobSpec) -> Decision:
-    """A pending attempt begins at once, and what it had cost is given back."""
+    """A pending attempt begins at once, and its cost is refunded."""
     if fact.attempt is not None and _has_begun(state, fact, fact.attempt):
         return []
     used, pending = state.budget.used, state.restart
     if is_waiting(state) and pending is not None:
         if not pending.counted:
-            return []  # once is enough
+            return []  # already requested
         hurried = ev.RestartHurried(
             attempt=state.attempt,
             at_s=now_s,
@@ -574,7 +574,7 @@ def _nothing_left(state: JobState, fact: pt.NothingLeft, now_s: float, spec: Job
 def _supervisor_started(
     state: JobState, fact: pt.SupervisorStarted, now_s: float, spec: JobSpec
 ) -> Decision:
-    """Continue what the last supervisor had begun."""
+    """Continue what the previous supervisor had begun."""
     if state.is_over or (state.in_queue and state.phase != "stopping"):
         return []
     if state.phase == "stopping":
@@ -588,7 +588,7 @@ def _supervisor_started(
     if state.ending is not None and state.ending.end_ranks:
         return _end_ranks(state, BAD_END_GRACE_S, now_s)
     dropped: Decision = []
-    if state.phase == "hung":  # the evidence was still being kept
+    if state.phase == "hung":  # the evidence was still being saved
         dropped = [ev.TroubleDropped(attempt=state.attempt)]
     if fact.agent.pid is None and not fact.agent_end_seen:
         exited = pt.AgentExited(pid=None, status=None)

@@ -1,8 +1,8 @@
-"""What follows from a fact for a job on several nodes, as their head decides it. Pure.
+"""Decides, for the head of a job on several nodes, what follows from a fact. Pure.
 
-Each node judges its own ranks and holds; here one cause is found over all nodes, and one next
-attempt. What is the same on one machine (a stop, a verdict, the restart policy, the end) is left to
-`decide`.
+Each node judges its own ranks and then waits; this module finds one cause over all nodes and
+decides on the next attempt. Whatever is the same on one machine (a stop, a verdict, the restart
+policy, the end) is left to `decide`.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from ddptop_runner.model.snapshot import Cause
 from ddptop_runner.model.spec import JobSpec, NodeSpec, Placement, Rendezvous
 
 SHRINK_AFTER_S = 15.0
-"""For how long a node is waited for, where enough others are there: a link may come back."""
+"""How long to wait for a node if there are enough others, as its link may come back."""
 ENDS_WITHIN_S = 30.0
-"""A node ends by itself within this, once all ranks of all nodes have exited with 0."""
+"""A node ends by itself within this time once all ranks of all nodes have exited with 0."""
 NOTICES = (
     ev.AgentLost,
     ev.GpuMemoryAwaited,
@@ -36,11 +36,11 @@ NOTICES = (
     ev.SocketsFailed,
     ev.SupervisorRestarted,
 )
-"""Events of a node that are recorded with its name, and change nothing."""
+"""Events of a node that are recorded with its name and change nothing else."""
 
 
 def decide_nodes(state: JobState, fact: pt.Fact, now_s: float, spec: JobSpec) -> Decision:
-    """The events of a fact, and the orders that it leads to; see `decide`."""
+    """The events and orders that follow from a fact; see `decide`."""
     rule = _RULES.get(type(fact))
     if rule is None:
         return single.decide(state, fact, now_s, spec)
@@ -61,7 +61,7 @@ def _taking_part(state: JobState) -> list[NodeLife]:
 
 
 def hosts_of_ranks(state: JobState, spec: JobSpec) -> dict[int, str]:
-    """The node of each rank in the current attempt."""
+    """The host of each rank in the current attempt."""
     hosts = [
         one.host
         for one in _placement(spec).nodes
@@ -72,9 +72,9 @@ def hosts_of_ranks(state: JobState, spec: JobSpec) -> dict[int, str]:
 
 
 def _over(state: JobState, spec: JobSpec) -> set[str]:
-    """Nodes of the attempt that have ended, or whose ranks have all exited with 0.
+    """Nodes of the attempt that have ended or whose ranks have all exited with 0.
 
-    The agent of such a node may still keep the store for the others.
+    Such a node's agent may still keep the store for the others.
     """
     at_work = set()
     for rank, host in hosts_of_ranks(state, spec).items():
@@ -89,13 +89,13 @@ def _over(state: JobState, spec: JobSpec) -> set[str]:
 
 
 def away_for_long(state: JobState, now_s: float, spec: JobSpec) -> list[str]:
-    """Nodes of the attempt that cannot be reached for longer than such a node is waited for."""
+    """Nodes of the attempt that have been unreachable for longer than the node timeout."""
     timeout_s = _placement(spec).node_timeout_s
     lives = state.nodes.items()
     return [name for name, life in lives if life.takes_part and life.away_s(now_s) > timeout_s]
 
 
-# -- what nodes report -----------------------------------------------------------------------------
+# -- nodes' reports --------------------------------------------------------------------------------
 
 
 def _node_reported(state: JobState, fact: pt.NodeReported, now_s: float, spec: JobSpec) -> Decision:
@@ -179,14 +179,14 @@ def _part_ended(state: JobState, node: str, event: ev.JobEnded, spec: JobSpec) -
 
 
 def _finished(state: JobState) -> Decision:
-    """All nodes have ended well: nobody can ask for another attempt from here on."""
+    """All nodes have ended well; from here on, no restart is possible."""
     return [ev.EndDecided(attempt=state.attempt, state="finished"), pt.Conclude()]
 
 
 def _once_settled(state: JobState, node: str, spec: JobSpec) -> Decision:
-    """Once the last node has a verdict, or has ended, or is away: one over all of them.
+    """Once every node has a verdict, has ended, or is away, decide for all of them.
 
-    Where those that can be reached have finished, the others may do so too, for a while.
+    If all reachable nodes have finished, the others get some time to finish too.
     """
     others = {name: life for name, life in state.nodes.items() if life.takes_part and name != node}
     over = _over(state, spec)
@@ -207,7 +207,9 @@ def _verdicts_due(state: JobState, fact: pt.VerdictsDue, now_s: float, spec: Job
 def _attempt_judged(
     state: JobState, fact: pt.AttemptJudged, now_s: float, spec: JobSpec
 ) -> Decision:
-    if state.restart is not None and state.ending is None:  # someone asked for a restart meanwhile
+    if (
+        state.restart is not None and state.ending is None
+    ):  # a restart was requested in the meantime
         return []
     decision = single.decide(state, fact, now_s, spec)
     if not any(isinstance(one, ev.EndDecided | pt.Conclude) for one in decision):
@@ -239,7 +241,7 @@ def _part_refused(state: JobState, fact: pt.PartRefused, now_s: float, spec: Job
         pt.WaitForRestart(at_s=None),
     ]
     if not fact.answered:
-        # it went away before the attempt, which cost a restart already: now it is waited for
+        # it went away before the attempt, which already cost a restart: now wait for it
         is_away = bool(state.attempt) and _part(state, fact.node).unknown_since is not None
         return again if is_away else [*failed, pt.JudgeAttempt()]
     refused = [name for name, life in state.nodes.items() if life.refused]
@@ -253,7 +255,7 @@ def _part_refused(state: JobState, fact: pt.PartRefused, now_s: float, spec: Job
 
 
 def _link_broken(state: JobState, fact: pt.LinkBroken, now_s: float, spec: JobSpec) -> Decision:
-    """A node that cannot be reached may train on: nothing is restarted for it."""
+    """An unreachable node may train on, so nothing is restarted."""
     if state.is_over or _part(state, fact.node).unknown_since is not None:
         return []
     broken = ev.NodeUnreachable(attempt=state.attempt, node=fact.node, why=fact.why, at_s=now_s)
@@ -272,7 +274,7 @@ def _link_made(state: JobState, fact: pt.LinkMade, now_s: float, spec: JobSpec) 
     if state.ending is not None:
         return [*events, pt.EndOn(node=node, grace_s=_grace_left_s(state, now_s))] if events else []
     if not life.takes_part and (life.refused or state.restart is None):
-        # what it runs is of an earlier attempt
+        # it runs an earlier attempt
         end = pt.EndOn(node=node, grace_s=0.0)
         return [*events, end, *_take_back(state, now_s, spec, but=node)]
     if state.restart is not None:
@@ -281,7 +283,9 @@ def _link_made(state: JobState, fact: pt.LinkMade, now_s: float, spec: JobSpec) 
         is_last = all(_part(state, host).refused for host in left)
         makes_enough = _is_enough(left, spec) and not _is_enough(missing, spec)
         if events and (is_last or makes_enough):
-            events.append(pt.WaitForRestart(at_s=state.restart.at_s))  # it was waited for
+            events.append(
+                pt.WaitForRestart(at_s=state.restart.at_s)
+            )  # the restart was waiting for it
         return events
     if fact.is_there:
         return [*events, *_take_back(state, now_s, spec, but=node)]
@@ -302,7 +306,7 @@ def _link_made(state: JobState, fact: pt.LinkMade, now_s: float, spec: JobSpec) 
 
 
 def _grace_left_s(state: JobState, now_s: float) -> float:
-    """What is left of the time that ranks get to save, once the job is ending."""
+    """The rest of the ranks' time to save, once the job is ending."""
     if state.stop is None or state.stop.kill_at_s is None:
         return single.BAD_END_GRACE_S
     return max(0.0, state.stop.kill_at_s - now_s)
@@ -320,17 +324,17 @@ def _checkpoint_waited(
 def _take_back(
     state: JobState, now_s: float, spec: JobSpec, *, but: str = "", has_saved: bool = False
 ) -> Decision:
-    """Another attempt with the nodes that this one does without, if that harms nobody.
+    """Start another attempt that includes the missing nodes, if that harms no one.
 
-    While only some nodes of the attempt cannot be reached, they may train on with the others. If
-    none can, the attempt is given up after as long as a node is waited for.
+    While only some nodes of the attempt are unreachable, they may train on with the others. If
+    all are, the attempt is abandoned after the time to wait for a node.
 
     Args:
-        state: of the job.
+        state: the job.
         now_s: CLOCK_BOOTTIME.
         spec: the job.
         but: the node that has just been reached.
-        has_saved: whether the ranks were asked to save before this.
+        has_saved: whether the ranks have already been asked to save.
     """
     lives = {name: life for name, life in state.nodes.items() if life.takes_part}
     back = [
@@ -402,7 +406,7 @@ def _nodes_due(state: JobState, fact: pt.NodesDue, now_s: float, spec: JobSpec) 
     away = [host for host in missing if not _part(state, host).refused]
     left_s = _left_s(state, away, now_s, spec)
     if away and not _is_enough(missing, spec) and left_s > 0:
-        # others went away while it was waited for those that can be done without
+        # others went away during the wait for dispensable nodes
         awaited = ev.NodesAwaited(attempt=state.attempt, nodes=away, seconds=left_s)
         return [awaited, pt.AwaitNodes(seconds=left_s)]
     lost: Decision = [
@@ -413,7 +417,7 @@ def _nodes_due(state: JobState, fact: pt.NodesDue, now_s: float, spec: JobSpec) 
 
 
 def _go_on(state: JobState, missing: list[str], now_s: float, spec: JobSpec) -> Decision:
-    """Without these, where the others are enough."""
+    """Continue without these nodes if there are enough others."""
     if _is_enough(missing, spec):
         nodes = [one for one in _placement(spec).nodes if one.host not in missing]
         return _begin(state, nodes, now_s)
@@ -424,7 +428,7 @@ def _go_on(state: JobState, missing: list[str], now_s: float, spec: JobSpec) -> 
 
 
 def _end_for_nodes(state: JobState, cause: Cause, spec: JobSpec) -> Decision:
-    """Too few nodes are left."""
+    """End the job because too few nodes are left."""
     ended = ev.EndDecided(
         attempt=state.attempt,
         state="failed",
@@ -436,13 +440,13 @@ def _end_for_nodes(state: JobState, cause: Cause, spec: JobSpec) -> Decision:
 
 
 def _end_without(state: JobState, now_s: float, spec: JobSpec) -> Decision:
-    """Nodes are away for too long, and the others have finished."""
+    """End without nodes that are away for too long, after the others have finished."""
     over = _over(state, spec)
     away = [name for name, life in state.nodes.items() if life.takes_part and name not in over]
     if state.has_failed or any(life.failed for life in _taking_part(state)):
-        return []  # a verdict is due
+        return []  # wait for a verdict
     if over and not away:
-        return _finished(state)  # an agent waits for one that was killed
+        return _finished(state)  # an agent still waits for one that was killed
     is_waiting = all(_part(state, name).unknown_since for name in away)
     if not is_waiting or not 0 < len(away) < len(_taking_part(state)):
         return []
@@ -475,19 +479,19 @@ def _is_enough(missing: list[str], spec: JobSpec) -> bool:
 
 
 def _left_s(state: JobState, missing: list[str], now_s: float, spec: JobSpec) -> float:
-    """For how long the last of these nodes to have gone away is waited for."""
+    """How much longer to wait for the last of these nodes to go away."""
     away_s = min((_part(state, host).away_s(now_s) for host in missing), default=0.0)
     return round(_placement(spec).node_timeout_s - away_s, 1)  # a timer may be early
 
 
 def _begin(state: JobState, nodes: Iterable[NodeSpec], now_s: float) -> Decision:
-    """Another attempt, on these nodes."""
+    """Start another attempt on these nodes."""
     attempt = 0 if state.attempt is None else state.attempt + 1
     return begin(attempt, list(nodes), now_s)
 
 
 def begin(attempt: int, nodes: list[NodeSpec], now_s: float) -> Decision:
-    """The orders that begin an attempt on these nodes, with a store of its own."""
+    """The orders that begin an attempt with its own store on these nodes."""
     first = nodes[0]
     world = sum(one.nproc for one in nodes)
     orders: Decision = [
@@ -515,7 +519,7 @@ def begin(attempt: int, nodes: list[NodeSpec], now_s: float) -> Decision:
 def _supervisor_started(
     state: JobState, fact: pt.SupervisorStarted, now_s: float, spec: JobSpec
 ) -> Decision:
-    """Continue what the last head had begun."""
+    """Continue what the previous head had begun."""
     if state.is_over:
         return []
     if state.phase == "stopping" or state.ending is not None:
@@ -525,21 +529,19 @@ def _supervisor_started(
     if state.has_failed or any(life.failed for life in _taking_part(state)):
         return [pt.KeepEvidenceOnNodes()]
     if _taking_part(state) and all(life.ended for life in _taking_part(state)):
-        return _finished(state)  # its end was all that was missing
+        return _finished(state)  # only its end was missing
     if _over(state, spec) >= {name for name, life in state.nodes.items() if life.takes_part}:
         return [pt.AwaitNodes(seconds=ENDS_WITHIN_S)]
     started = [life for life in _taking_part(state) if life.started]
     if len(started) < len(_taking_part(state)):
-        # which of them began is not known: another attempt is certain
+        # unknown which of them began: only another attempt is safe
         asked = ev.RestartRequested(
             attempt=state.attempt, used=state.budget.used, limit=spec.max_restarts
         )
         return [asked, pt.WaitForRestart(at_s=None)]
     if state.phase == "hung":
         return [ev.TroubleDropped(attempt=state.attempt)]
-    if any(
-        life.unknown_since for life in state.nodes.values()
-    ):  # whoever waited for them did so in vain
+    if any(life.unknown_since for life in state.nodes.values()):  # a wait for them would be in vain
         return [pt.AwaitNodes(seconds=_placement(spec).node_timeout_s)]
     return []
 

@@ -1,4 +1,4 @@
-"""The job's log: each event goes to the history and, as a line, to the guardian's pane."""
+"""The job's log: writes each event to the history and, as a line, to the guardian's pane."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from ddptop_runner.store.history import HistoryWriter
 
 
 class EventLog:
-    """Records events in order, and holds the state of the job after them.
+    """Records events in order and holds the job's state after them.
 
     Args:
-        history: where they are kept.
-        show: prints one line where the person may see it.
+        history: stores the events.
+        show: prints a line where the user may see it.
     """
 
     def __init__(self, history: HistoryWriter, show: Callable[[str], None]) -> None:
@@ -32,20 +32,22 @@ class EventLog:
         self._show = show
         self._known: set[tuple[object, ...]] = set()
         self.watchers: list[Callable[[Event], None]] = []
-        """Get each event as it is recorded."""
+        """Called with each event as it is recorded."""
         self.state = JobState()
-        """What `apply` makes of all events, and nothing else does."""
+        """The fold of all events by `apply`; nothing else changes it."""
 
     def restore(self, rows: Sequence[Event], snapshot: NodeSnapshot | None = None) -> None:
-        """Restore what an earlier supervisor has recorded.
+        """Restore an earlier supervisor's records.
 
         Args:
             rows: the log.
-            snapshot: its last one, if the job has continued since. The log adds what happened
-                after it; where a full disk has lost the end of the log, the snapshot is believed.
+            snapshot: the supervisor's last one, if the job has continued since. The log adds what
+                happened later; if a full disk has lost the end of the log, the snapshot prevails.
         """
         events = typed(rows)
-        if snapshot is not None:  # else an earlier life of the job, which may have the same numbers
+        if (
+            snapshot is not None
+        ):  # else it is from an earlier life of the job, which may have the same numbers
             self._known.update(map(_key, events))
         state, last_seq = JobState(), 0
         if snapshot is not None and (kept := kept_state(snapshot)) is not None:
@@ -57,11 +59,11 @@ class EventLog:
         self._history.continue_after(last_seq)
 
     def memory(self) -> dict[str, Any]:
-        """What `kept_state` reads, for the snapshot."""
+        """The data that `kept_state` reads, for the snapshot."""
         return memory_of(self.state, self._history.last_seq)
 
     def emit(self, event: ev.JobEvent) -> None:
-        """Keep and show an event; one that can happen only once is left out the second time."""
+        """Record and show an event, unless it repeats one that can only happen once."""
         key = _key(event)
         if event.ONCE and key in self._known:
             return
@@ -75,14 +77,14 @@ class EventLog:
 
 
 def memory_of(state: JobState, last_seq: int) -> dict[str, Any]:
-    """The state with the number of the last event that it contains, as plain values."""
+    """The state and the number of the last event that it includes, as plain values."""
     return {"state": msgspec.to_builtins(state, str_keys=True), "last_seq": last_seq}
 
 
 def kept_state(snapshot: NodeSnapshot) -> tuple[JobState, int] | None:
-    """The state in a snapshot, with the number of the last event that it contains.
+    """(the state in a snapshot, the number of the last event that it includes).
 
-    None where it has none, as of an earlier version, or one that cannot be understood.
+    None if there is no state, as in earlier versions, or if it cannot be parsed.
     """
     try:
         state = msgspec.convert(snapshot.memory["state"], JobState, str_keys=True)
@@ -92,17 +94,17 @@ def kept_state(snapshot: NodeSnapshot) -> tuple[JobState, int] | None:
 
 
 def _key(event: ev.JobEvent) -> tuple[object, ...]:
-    """What makes two events the same: an attempt fails once, a rank of it exits once."""
-    # a launcher may start its ranks anew within an attempt
+    """The identity of an event: an attempt fails once, each of its ranks exits once."""
+    # a launcher may restart its ranks within an attempt
     who = (getattr(event, "rank", None), getattr(event, "pid", None))
-    # how a process exited may be known only later
+    # a process's exit status may become known later
     return (type(event), event.attempt, *who, getattr(event, "status", 0) is None)
 
 
 def as_row(event: ev.JobEvent) -> Event:
-    """As the history keeps it."""
+    """The event as a row of the history."""
     row = Event(
-        ts=utc_from_unix(utc_now().timestamp()),  # as it is read back
+        ts=utc_from_unix(utc_now().timestamp()),  # rounded as it will be read back
         type=event.type,
         message=text(event),
         attempt=event.attempt,
@@ -112,7 +114,7 @@ def as_row(event: ev.JobEvent) -> Event:
 
 
 def _columns(event: ev.JobEvent) -> dict[str, object]:
-    """What the contract has outside of `data`."""
+    """The columns that the contract has besides `data`."""
     if isinstance(event, ev.RankStarted):
         return {"rank": event.rank, "pid": event.pid}
     if isinstance(event, ev.RankExited | ev.LauncherExited):

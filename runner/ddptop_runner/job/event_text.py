@@ -1,4 +1,4 @@
-"""The sentence of each event, rendered from its data: the one place that words what happened."""
+"""Renders the sentence of each event from its data; no other module words events."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ddptop_runner.model.spec import Device
 
 
 def text(event: ev.JobEvent) -> str:
-    """What happened, in one clause; empty for an event that only changes the state."""
+    """The event in one clause; empty for an event that only changes the state."""
     return "" if event.type == ev.SILENT else _TEXTS[type(event)](event)
 
 

@@ -1,8 +1,9 @@
-"""Saves evidence, the stacks of every rank and the ends of all logs, before any signal is sent.
+"""Saves evidence (the stacks of every rank, the ends of all logs) before any signal is sent.
 
-Stacks come from faulthandler in the rank itself (SIGRTMIN+9, C level: it works while Python holds
-the GIL in a collective, and needs no ptrace right). The signal is sent only if the probe reported
-that it registered the handler and the kernel shows it caught; otherwise it would end the rank.
+Stacks come from faulthandler in the rank itself (SIGRTMIN+9, at C level, so it works while Python
+holds the GIL in a collective, and needs no ptrace permission). The signal is sent only if the probe
+reported that it registered the handler and the kernel shows the signal as caught; otherwise, it
+would end the rank.
 """
 
 from __future__ import annotations
@@ -22,10 +23,10 @@ from ddptop_runner.job.ranks import RankRecord
 from ddptop_runner.model.snapshot import RankStacks
 
 SETTLE_S = 0.15
-"""A dump is complete when its file did not grow for this long."""
+"""A dump is complete once its file has not grown for this long."""
 STACKS_TIMEOUT_S = 2.0
 RECORDS_TIMEOUT_S = 1.0
-"""A probe looks every quarter of a second."""
+"""A probe checks every quarter of a second."""
 
 
 @dataclass
@@ -36,23 +37,23 @@ class _Dump:
 
 
 LOADERS_SHOWN = 8
-"""So many processes of a rank's data loader are asked for their stacks."""
+"""Number of a rank's data loader processes whose stacks are saved."""
 
 
 def stacks_file(folder: RunFolder, attempt: int, rank: int) -> Path:
-    """Where a rank's faulthandler writes."""
+    """The file to which a rank's faulthandler writes."""
     return folder.evidence_dir / "stacks" / f"attempt-{attempt}-rank-{rank}.txt"
 
 
 def flight_record(folder: RunFolder, attempt: int, rank: int) -> Path:
-    """Where a rank's probe writes torch's flight record."""
+    """The file to which a rank's probe writes torch's flight record."""
     return folder.evidence_dir / "stacks" / f"attempt-{attempt}-rank-{rank}-flight-record.json"
 
 
 async def ask_for_records(folder: RunFolder, attempt: int, records: Sequence[RankRecord]) -> None:
-    """Have living ranks write their flight records; at most `RECORDS_TIMEOUT_S` later.
+    """Have living ranks write their flight records; returns within `RECORDS_TIMEOUT_S`.
 
-    A rank whose interpreter is held up does not answer; one that left wrote its own.
+    A rank whose interpreter is blocked does not answer; one that left has written its own.
     """
     paths = [
         flight_record(folder, attempt, record.rank)
@@ -92,7 +93,7 @@ def _size(path: Path) -> int:
 async def collect_stacks(
     folder: RunFolder, attempt: int, records: Sequence[RankRecord]
 ) -> list[RankStacks]:
-    """The Python stacks of each living rank, at most `STACKS_TIMEOUT_S` later."""
+    """The Python stacks of each living rank; returns within `STACKS_TIMEOUT_S`."""
     dumps: list[_Dump] = []
     stacks: list[RankStacks] = []
     by_rank = {record.rank: record for record in records}
@@ -121,9 +122,9 @@ async def collect_stacks(
 
 
 async def _loader_stacks(folder: RunFolder, attempt: int, record: RankRecord) -> str | None:
-    """Of the rank's data loader's processes; None where it has none, or none answers.
+    """The stacks of the rank's data loader processes; None without any, or if none answers.
 
-    A process that the rank forked has the rank's handler, and its file.
+    A process forked by the rank has the rank's handler and writes to its file.
     """
     loader = None if record.usage is None else record.usage.loader
     number = record.reported.stack_signal
@@ -158,7 +159,7 @@ def _why_not(record: RankRecord) -> str | None:
 
 
 async def _by_py_spy(record: RankRecord, note: str) -> RankStacks:
-    """py-spy, where it is installed and may trace; otherwise the note."""
+    """The stacks from py-spy if it is installed and may trace; otherwise, the note."""
     tool = shutil.which("py-spy")
     if tool is None or not record.alive:
         return RankStacks(rank=record.rank, pid=record.pid, note=note)
@@ -174,7 +175,7 @@ async def _by_py_spy(record: RankRecord, note: str) -> RankStacks:
     try:
         output, _ = await asyncio.wait_for(process.communicate(), STACKS_TIMEOUT_S)
     except asyncio.TimeoutError:
-        with contextlib.suppress(ProcessLookupError):  # it ended just now
+        with contextlib.suppress(ProcessLookupError):  # it has just ended
             process.kill()
         await process.wait()
         output = b""

@@ -1,4 +1,4 @@
-"""Turns the exits and logs of a failed attempt into an outcome and a cause."""
+"""Derives the outcome and cause of a failed attempt from its exits and logs."""
 
 from __future__ import annotations
 
@@ -44,11 +44,11 @@ from ddptop_runner.store.logs import log_end
 CRASHES = frozenset(
     (Signals.SIGSEGV, Signals.SIGABRT, Signals.SIGBUS, Signals.SIGFPE, Signals.SIGILL)
 )
-"""Signals of which the probe's faulthandler tells where they struck."""
+"""Signals whose location the probe's faulthandler reports."""
 KEPT_CHARACTERS = 4000
-"""Of a rank's last lines, and of its exception, in an event."""
+"""Limit for a rank's last lines, and for its exception, in an event."""
 ERROR_FILE_BYTES = 1024 * 1024
-"""Of torch's error file; a longer one is not read."""
+"""Longer error files of torch are not read."""
 
 
 def judge(
@@ -60,15 +60,15 @@ def judge(
     oom: OomWatch,
     xids_before: Mapping[int, Sequence[int]] | None = None,
 ) -> tuple[AttemptOutcome, Cause]:
-    """Find whom to blame for an attempt that is over, and say what happened.
+    """The outcome of a completed attempt and the cause of its failure.
 
     Args:
         folder: the job's run folder, whose logs are read.
         attempt: the attempt's number.
         table: its ranks, with their exits.
         lived_s: how long the attempt lived.
-        oom: knows whether the kernel killed a process for its memory.
-        xids_before: by machine index, device errors that were reported before the attempt.
+        oom: knows whether the kernel killed a process for its memory use.
+        xids_before: by machine index, device errors reported before the attempt.
     """
     kept = evidence_folder.latest(folder, attempt, "failure")
     snapshot = _snapshot(kept)
@@ -112,7 +112,7 @@ def judge(
 
 
 def ends_of(folder: RunFolder, attempt: int, table: OwnRanks) -> list[RankEnd]:
-    """All that is known of the ends of an attempt's ranks."""
+    """All that is known about the ends of an attempt's ranks."""
     kept = evidence_folder.latest(folder, attempt, "failure")
     snapshot = _snapshot(kept)
     return [
@@ -123,7 +123,7 @@ def ends_of(folder: RunFolder, attempt: int, table: OwnRanks) -> list[RankEnd]:
 
 
 def shortened(end: RankEnd) -> RankEnd:
-    """The end as an event keeps it; a message may list every key of a model."""
+    """The end, shortened for an event; a message may list every key of a model."""
     exception = end.exception
     if exception is not None:
         exception = dataclasses.replace(
@@ -137,11 +137,11 @@ def shortened(end: RankEnd) -> RankEnd:
 def _ends_in_command(
     folder: RunFolder, attempt: int, launcher: RankRecord, ranks: Sequence[RankEnd]
 ) -> list[RankEnd]:
-    """The ends to blame one of: those of ranks, or the command's where none failed by itself."""
+    """The candidates for blame: the ranks' ends, or the command's if no rank failed by itself."""
     tail = log_end(folder.log_file(attempt, LAUNCHER))
     over_s = None if launcher.exit is None else launcher.exit.at_boottime_s
     ends = [end for end in ranks if not ended_well(end)]
-    if launcher.exit is not None:  # a command that is a rank itself: two looks at its one end
+    if launcher.exit is not None:  # the command is itself a rank, with two records of the same end
         pid, at_s = launcher.exit.pid, launcher.exit.at_boottime_s
         ends = [
             dataclasses.replace(end, exit=dataclasses.replace(end.exit, at_boottime_s=at_s))
@@ -153,14 +153,16 @@ def _ends_in_command(
     if launcher.exit is not None and not any(end.failed for end in ends):
         return [RankEnd(launcher.exit, exception=exception_in_log(tail), tail=tail)]
     unexplained = [end for end in ends if end.failed and end.exception is None]
-    if unexplained and unexplained[0].exit_code in RAISED_CODES:  # its probe did not report why
+    if (
+        unexplained and unexplained[0].exit_code in RAISED_CODES
+    ):  # its probe did not report a reason
         explained = dataclasses.replace(unexplained[0], exception=exception_in_log(tail))
         return [explained if end is unexplained[0] else end for end in ends]
     return ends
 
 
 def _snapshot(kept: Path | None) -> NodeSnapshot | None:
-    """The snapshot of the moment when the evidence was taken."""
+    """The snapshot from when the evidence was saved."""
     if kept is None:
         return None
     try:
@@ -177,9 +179,9 @@ def _end(
     kept: Path | None,
     snapshot: NodeSnapshot | None,
 ) -> RankEnd:
-    """All that is known of one rank's end; of one that we ended, what was so before any signal."""
+    """All that is known about one rank's end; if we ended it, its state before any signal."""
     log = folder.log_file(attempt, record.rank)
-    is_shared = record.rank_source is not None  # of a command: all ranks write to one log
+    is_shared = record.rank_source is not None  # ranks of a command share one log
     error_file = log.with_name(f"rank-{record.rank}.error.json")
     if exit_.ended_by_us:
         tail = _text(kept, f"tail-rank-{record.rank}.txt")
@@ -245,7 +247,7 @@ def xids_of(gpus: Sequence[GpuSample]) -> dict[int, list[int]]:
 def new_xids(
     gpus: Sequence[GpuSample], before: Mapping[int, Sequence[int]]
 ) -> list[paragraph.XidReport]:
-    """Device errors that were reported since."""
+    """Device errors reported since."""
     found = []
     for gpu in gpus:
         new = Counter(gpu.xid or []) - Counter(before.get(gpu.index, ()))
@@ -265,7 +267,7 @@ def _others_on_devices(gpus: Sequence[GpuSample], job: str) -> dict[int, dict[in
 
 
 def after_hang(cause: Cause, table: OwnRanks) -> Cause:
-    """The cause of a hang, renamed where the rank to blame had left with 0."""
+    """The cause of a hang, with another kind if the rank to blame had exited with 0."""
     record = None if cause.rank is None else table.get(cause.rank)
     exit_ = None if record is None else record.exit
     if record is None or exit_ is None or exit_.failed or exit_.ended_by_us:
@@ -281,10 +283,10 @@ def after_hang(cause: Cause, table: OwnRanks) -> Cause:
 
 
 def never_started(folder: RunFolder, returncode: int | None) -> Cause:
-    """The cause of a job whose agent ended before it had started any rank.
+    """The cause for a job whose agent ended before starting any rank.
 
     Args:
-        folder: the job's run folder, whose supervisor's log has the agent's output.
+        folder: the job's run folder; its supervisor's log contains the agent's output.
         returncode: the agent's, negative for a signal; None if unknown.
     """
     words = diagnose.RankExit(0, 0, returncode, 0.0).in_words()
@@ -307,20 +309,20 @@ def with_achievements(
     last: Checkpoint | None,
     startup_s: float | None,
 ) -> AttemptOutcome:
-    """The outcome with what ranks and checkpoints say of the attempt's progress.
+    """The outcome, completed with the attempt's progress according to ranks and checkpoints.
 
     Args:
-        outcome: what is known of the end.
-        kind: of the cause.
-        global_steps: of the attempt's ranks.
-        last: the last checkpoint, of any attempt.
-        startup_s: how long its first step took; None when there was none.
+        outcome: what is known about the end.
+        kind: the cause's kind.
+        global_steps: the steps of the attempt's ranks.
+        last: the last checkpoint of any attempt.
+        startup_s: how long its first step took; None without one.
     """
     new_checkpoint = None
     if last is not None and last.attempt == outcome.attempt:
         new_checkpoint = True
     elif last is not None and outcome.steps is not None:
-        new_checkpoint = False  # this job's script is known to save, and this attempt did not
+        new_checkpoint = False  # this job's script is known to save, but did not in this attempt
     known = [step for step in global_steps if step is not None]
     return dataclasses.replace(
         outcome,
@@ -333,7 +335,7 @@ def with_achievements(
 
 
 def with_work_lost(cause: Cause, lost: WorkLost) -> Cause:
-    """The cause with what training is lost, in words and numbers."""
+    """The cause with the lost training, in words and numbers."""
     return msgspec.structs.replace(
         cause,
         summary=" ".join(filter(None, [cause.summary, lost.in_words()])),

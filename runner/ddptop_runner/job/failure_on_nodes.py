@@ -1,4 +1,4 @@
-"""The cause and the outcome of a failed attempt over all nodes of a job. Pure."""
+"""Derives the cause and outcome of a failed attempt over all nodes of a job. Pure."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ from ddptop_runner.model.spec import JobSpec
 def blame(
     job: JobState, spec: JobSpec, ends: Sequence[RankEnd]
 ) -> tuple[Cause | None, AttemptOutcome | None]:
-    """The first rank that failed and was no victim of another; else a node that is gone.
+    """(cause, outcome), blaming the first rank that failed by itself, or else a missing node.
 
     Args:
-        job: the state of the job.
+        job: the job's state.
         spec: the job.
-        ends: how ranks of all nodes ended.
+        ends: the ends of all nodes' ranks.
     """
     hosts = hosts_of_ranks(job, spec)
     failed = {host: life for host, life in job.nodes.items() if life.failed}
@@ -49,14 +49,14 @@ def blame(
 
 
 def _absence(away: Sequence[str], blamed: culprit.Culprit | None) -> Cause:
-    """Ranks failed while nodes could not be reached, and none of them by itself."""
+    """The cause if nodes were unreachable and no failed rank failed by itself."""
     who = ", ".join(away) or "a node"
     other = "" if blamed is None else f" while rank {blamed.end.rank} failed: it lost a connection"
     return Cause(kind="node", summary=f"Cannot reach {who}{other}.", host=away[0] if away else None)
 
 
 def hang_without(away: Sequence[str], hang: Cause) -> Cause:
-    """The cause of a hang of the others, where nodes are away for long."""
+    """The cause of a hang, given nodes that have been away for long."""
     if not away:
         return hang
     words = f"{', '.join(away)} cannot be reached, and the others do not go on without."
@@ -72,13 +72,13 @@ def with_achievements(
     ranks: Sequence[RankSample],
     checkpoints: CheckpointBook,
 ) -> tuple[AttemptOutcome, Cause]:
-    """Both, with what any node achieved (rank 0 alone may save), and with the work lost.
+    """Both, completed with all nodes' progress (only rank 0 may save) and the lost work.
 
     Args:
-        outcome: what is known of the end.
+        outcome: what is known about the end.
         cause: names its host.
-        job: the state of the job.
-        ranks: of all nodes, as last seen in the attempt.
+        job: the job's state.
+        ranks: all nodes' ranks, as last seen in the attempt.
         checkpoints: knows when the last one was saved.
     """
     lives = [life.outcome for life in job.nodes.values() if life.outcome is not None]

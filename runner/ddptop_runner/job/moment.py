@@ -1,8 +1,8 @@
-"""Snapshots made from the history: of any moment, and of a job whose own snapshot is damaged.
+"""Builds snapshots from the history: for any moment, and for jobs with a damaged snapshot.
 
-Figures come from the finest tier that reaches back so far: the last sample in a bucket, which all
-ranks and devices share. States, failures and checkpoints come from the events up to then. What is
-not recorded is None: a process's threads, clocks, what a rank stood at.
+Figures come from the finest tier that goes back far enough: the last sample in a bucket, which all
+ranks and devices share. States, failures, and checkpoints come from the events up to then. Anything
+not recorded is None: a process's threads, clocks, a rank's position.
 """
 
 from __future__ import annotations
@@ -51,20 +51,20 @@ from ddptop_runner.store.history_schema import DEVICES_OF_A_HOST, device_number
 
 
 class Moment(Base, frozen=True, kw_only=True):
-    """A job as it was."""
+    """A job at a past moment."""
 
     at: float
-    """Unix seconds: the moment asked for, kept within the history."""
+    """Unix time: the requested moment, clamped to the history."""
     width_s: int | None
-    """How exactly it is known: the length of the bucket in which the figures were sampled; None
-    where nothing was recorded then."""
+    """The resolution: the length of the bucket in which the figures were sampled; None if nothing
+    was recorded then."""
     snapshot: NodeSnapshot
     events: list[Event] = []
-    """Those up to the end of that bucket, in order."""
+    """The events up to the end of that bucket, in order."""
 
 
 class MomentReader:
-    """Reads moments of one job. Used by one thread; events are read once and then added to."""
+    """Reads moments of one job. Used by one thread; events are read incrementally."""
 
     def __init__(self, folder: RunFolder, spec: JobSpec) -> None:
         self._folder = folder
@@ -75,11 +75,11 @@ class MomentReader:
 
     @property
     def _reader(self) -> HistoryReader:
-        """Of the history where it lies now: a job's end may bring it home from a local disk."""
+        """A reader of the history where it is now: a job's end may move it from a local disk."""
         return HistoryReader(self._folder.history_db)
 
     def span(self) -> tuple[float, float] | None:
-        """Unix seconds of the first and the last thing that was recorded; None without any."""
+        """Unix times of the first and last record; None without any."""
         span = self._reader.span()
         self._read_events()
         marks = [one.ts.timestamp() for one in self._events]
@@ -97,11 +97,11 @@ class MomentReader:
 
         Args:
             at: unix seconds.
-            last: the job's last snapshot, for what never changes: names, sizes, places.
+            last: the job's last snapshot, for constants: names, sizes, places.
 
         Raises:
-            DamagedFileError: when the file is not a history.
-            DdptopError: when it stays locked.
+            DamagedFileError: the file is not a history.
+            DdptopError: it stays locked.
         """
         self._read_events()
         figures = self._reader.figures_at(int(at))
@@ -119,7 +119,7 @@ class MomentReader:
         )
 
     def recorded(self, points: int) -> list[tuple[int, int]]:
-        """Spans in which something was sampled; see `HistoryReader.recorded`."""
+        """Spans with samples; see `HistoryReader.recorded`."""
         return self._reader.recorded(points)
 
     def _read_events(self) -> None:
@@ -129,7 +129,7 @@ class MomentReader:
             self._typed = typed(self._events, self._cause_of)  # old rows refer to each other
 
     def _cause_of(self, event: Event) -> Cause:
-        """What was kept of a failure, by the name of its folder: the run may be a copy."""
+        """A failure's recorded cause, by the name of its folder, since the run may be a copy."""
         known = self._causes.get(event.seq)
         if known is None:
             kept = None
@@ -141,7 +141,7 @@ class MomentReader:
 
 
 def rebuild(folder: RunFolder, spec: JobSpec, damage: str) -> NodeSnapshot:
-    """The snapshot of a job whose file is damaged, as far as its log and processes tell.
+    """A substitute for a damaged snapshot, from the job's log and processes.
 
     Args:
         folder: the job's run folder.
@@ -173,7 +173,7 @@ def rebuild(folder: RunFolder, spec: JobSpec, damage: str) -> NodeSnapshot:
 
 
 def _processes(folder: RunFolder, job_id: str) -> dict[str, ProcessId]:
-    """The living guardian and supervisor, by their command lines."""
+    """The living guardian and supervisor, found by their command lines."""
     found = {}
     for pid in procs.pids_of_job(job_id):
         words = own_words(procs.argv(pid))
@@ -189,8 +189,8 @@ def compose(
 
     Args:
         spec: the job.
-        state: what its events say up to then.
-        figures: what was sampled.
+        state: the job's state then, from its events.
+        figures: the samples.
         at: the moment.
         last: the job's last snapshot.
     """
@@ -257,7 +257,7 @@ def compose(
 
 
 def _pause(state: JobState, last: LastStep | None, at: dt.datetime) -> Pause | None:
-    """That no step was taken at that moment, by the same function as of a live job."""
+    """The pause at that moment, determined as for a live job."""
     if last is None or state.phase not in ("running", "hung"):
         return None
     since, suspected = utc_from_unix(last.since), state.suspected
@@ -291,7 +291,7 @@ def _ranks(
 def _moved(
     spec: JobSpec, state: JobState, known: Mapping[int, RankSample]
 ) -> dict[int, RankSample]:
-    """The ranks at the nodes of that attempt: each deals them anew to those that take part."""
+    """The ranks with their nodes; each attempt distributes them anew over its nodes."""
     devices = {} if spec.placement is None else {n.host: n.devices for n in spec.placement.nodes}
     found, counts = dict(known), Counter[str]()
     for number, host in hosts_of_ranks(state, spec).items():
@@ -309,7 +309,7 @@ def _moved(
 
 
 def _nodes(spec: JobSpec, state: JobState) -> list[NodeStatus]:
-    """The nodes of a job on several, as its events tell."""
+    """The nodes of a job on several nodes, according to its events."""
     hosts = hosts_of_ranks(state, spec) if spec.placement is not None else {}
     found = []
     for host in spec.hosts:
@@ -385,7 +385,7 @@ def _rank(
 def _with_run_step(rank: RankSample, began: int | None) -> RankSample:
     if rank.step is None:
         return rank
-    if rank.step_source == "log":  # as printed
+    if rank.step_source == "log":  # from printed steps
         return msgspec.structs.replace(rank, run_step=rank.step)
     known = None if began is None else began + rank.step
     return msgspec.structs.replace(
@@ -408,7 +408,7 @@ _FIXED = (
     *("mem_total_bytes", "mem_reserved_bytes", "temperature_slowdown_c", "power_limit_w"),
     "sm_clock_max_mhz",
 )
-"""What does not change of a device."""
+"""A device's constant properties."""
 
 
 def _gpus(spec: JobSpec, rows: Rows, last: NodeSnapshot | None) -> list[GpuSample]:
@@ -436,7 +436,7 @@ def _gpus(spec: JobSpec, rows: Rows, last: NodeSnapshot | None) -> list[GpuSampl
 
 
 def _with_devices(ranks: Sequence[RankSample], gpus: Sequence[GpuSample]) -> list[RankSample]:
-    """The ranks with the figures of their devices, where no other rank is on the same one."""
+    """The ranks with their device's figures, unless another rank is on the same device."""
     own = rank_devices.own_devices(ranks, gpus)
     shared = Counter((rank.host, rank.gpu) for rank in ranks)
     return [

@@ -1,7 +1,7 @@
-"""Reads a log of events; those of earlier versions, which are prose, through regular expressions.
+"""Reads a log of events, parsing the prose of earlier versions with regular expressions.
 
-`typed` is the only place that reads a sentence back. Whatever an old history does not tell is
-None, and a sentence that no version wrote is a notice.
+Only `typed` parses sentences. Anything that an old history does not contain is None, and a sentence
+that no version wrote becomes a notice.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from ddptop_runner.model import events as ev
 from ddptop_runner.model.snapshot import Alert, Cause, Checkpoint, Event
 
 ALERTED_S = 600.0
-"""An old alert whose end no event tells is shown for so long."""
+"""How long to show an old alert without a recorded end."""
 
 _BUDGET = re.compile(r"\(restart (\d+) of (\d+)\)(?:; (?P<reason>.+))?", re.DOTALL)
 _HURRIED = re.compile(r"starting attempt \d+ now")
 _SAVED = re.compile(
     r"saved (?P<path>.+) at step (?P<step>\d+)(?P<of> of the run| of attempt \d+)? \("
 )
-"""As `model.run_step.at_step` puts it."""
+"""The wording of `model.run_step.at_step`."""
 _MARKS = {
     "loss-diverged": re.compile(
         r"the loss o[nf] ranks? (?P<ranks>[\d, -]+) has (diverged from the others|left the others')"
@@ -34,7 +34,7 @@ _MARKS = {
         r" (?:holds?|is holding|are holding) up the others"
     ),
 }
-"""By id of an alert that marks ranks: the wording of `balance.rank_marks`, and the former one."""
+"""By ID of alerts that mark ranks: the wording of `balance.rank_marks`, and an older one."""
 _OURS = frozenset(filter(None, (status_of(None, n) for n in ("SIGTERM", "SIGKILL", "SIGINT"))))
 
 
@@ -44,15 +44,15 @@ def typed(
     """The event of each row.
 
     Args:
-        rows: of a history, in order.
-        cause_of: what is known of the failure that an old row tells of; by default `cause_in_row`.
+        rows: a history's rows, in order.
+        cause_of: returns the cause of the failure in an old row; `cause_in_row` by default.
     """
     reader = _OldReader(rows, cause_of or cause_in_row)
     return [ev.from_data(row.data) or reader.read(at) for at, row in enumerate(rows)]
 
 
 def cause_in_row(event: Event) -> Cause:
-    """The cause that one row records: all of it, or of an old one what its columns hold."""
+    """The cause recorded in a row; for an old row, as far as its columns contain it."""
     judged = ev.from_data(event.data)
     if isinstance(judged, ev.FailureJudged | ev.HangJudged):
         return judged.cause
@@ -76,12 +76,12 @@ def cause_in_row(event: Event) -> Cause:
 
 
 def checkpoint_of(event: Event) -> Checkpoint | None:
-    """The checkpoint that an old event tells of; None where its words name none."""
+    """The checkpoint in an old event; None if its words do not mention one."""
     found = _SAVED.search(event.message)
     if found is None:
         return None
     step, of = int(found["step"]), found["of"]
-    is_first = event.attempt == 0 and of is None  # then its own steps are those of the run
+    is_first = event.attempt == 0 and of is None  # then its own steps equal the run's
     return Checkpoint(
         path=found["path"],
         at=event.ts,
@@ -93,7 +93,7 @@ def checkpoint_of(event: Event) -> Checkpoint | None:
 
 
 def alert_of(event: Event) -> Alert:
-    """An event that a person should look at, as an alert."""
+    """An event that deserves attention, as an alert."""
     found = ev.from_data(event.data)
     if isinstance(found, ev.AlertRaised):
         return found.alert
@@ -111,7 +111,7 @@ def alert_of(event: Event) -> Alert:
 
 
 class _OldReader:
-    """Gives old rows in order, and remembers what the next ones refer to."""
+    """Converts old rows in order, remembering what later rows refer to."""
 
     def __init__(self, rows: Sequence[Event], cause_of: Callable[[Event], Cause]) -> None:
         self._rows = rows
@@ -121,13 +121,13 @@ class _OldReader:
         self._used = 0
         self._limit: int | None = None
         self._pending = False
-        """Whether a restart was taken off the budget and waits for its time."""
+        """Whether a restart was charged to the budget and waits for its time."""
         self._ending = False
         """Whether ddptop had begun to end the ranks."""
         self._cause: Cause | None = None
 
     def read(self, at: int) -> ev.JobEvent:
-        """The row at that place."""
+        """The event of the row at that index."""
         row = self._rows[at]
         kind, attempt = row.type, row.attempt
         if kind in ("rank_exited", "launcher_exited"):
@@ -172,7 +172,7 @@ class _OldReader:
         )
 
     def _is_victim(self, at: int, status: int | None) -> bool:
-        """Torch ends the others before the cause is recorded: that event names the culprit."""
+        """Whether torch ended the rank before the cause, which names the culprit, was recorded."""
         row = self._rows[at]
         if status not in _OURS:
             return False
@@ -228,7 +228,7 @@ class _OldReader:
 
 
 def _plain(row: Event) -> ev.JobEvent:
-    """A row that says all that the state needs in its columns."""
+    """The event of a row whose columns contain all that the state needs."""
     attempt = row.attempt
     if row.type == "launched":
         return ev.Launched(attempt=attempt, target=row.message)

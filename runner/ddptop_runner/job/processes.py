@@ -1,4 +1,4 @@
-"""Finds a job's processes: those that carry its ID or were seen in a rank's tree."""
+"""Finds a job's processes: those with its ID and those seen in a rank's tree."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from ddptop_runner.model.snapshot import ProcessId
 
 SAMPLER_MODULE = "ddptop_runner.devices.sampler"
 LEFTOVER_GRACE_S = 2.0
-"""For what a rank left behind when it ended: data loaders, shells."""
+"""For processes that a rank left behind when it ended, such as data loaders and shells."""
 
 
 def rank_processes(job_id: str, owner: int | None = None) -> list[ProcessId]:
     """Every living process of the job that is a rank or was started by one.
 
     Args:
-        job_id: what they carry.
-        owner: as in `procs.pids_of_job`.
+        job_id: the value of their DDPTOP_JOB_ID.
+        owner: see `procs.pids_of_job`.
     """
     own = os.getpid()
     return [
@@ -35,8 +35,8 @@ def rank_processes(job_id: str, owner: int | None = None) -> list[ProcessId]:
 def agent_processes(job_id: str, owner: int | None = None) -> list[ProcessId]:
     """The job's agents, their forks (store keepers, zygotes), pumps, and samplers.
 
-    A shell that a person opened in the job's tmux session carries the job's id too, and is not
-    ours to end.
+    A shell that the user opened in the job's tmux session has the job's ID too, but is not ours to
+    end.
     """
     ours = {str(AGENT_MAIN), str(PUMP_MAIN), SAMPLER_MODULE}
     pids = procs.pids_of_job(job_id, owner)
@@ -44,17 +44,17 @@ def agent_processes(job_id: str, owner: int | None = None) -> list[ProcessId]:
 
 
 def alive(processes: Iterable[ProcessId]) -> list[ProcessId]:
-    """Those that still are."""
+    """The processes that are still alive."""
     return [process for process in processes if procs.is_alive(process)]
 
 
 class JobProcesses:
-    """All that a job's ranks started.
+    """All processes that a job's ranks started.
 
     Args:
-        job_id: what they carry as DDPTOP_JOB_ID.
+        job_id: the value of their DDPTOP_JOB_ID.
         usage: remembers each process seen in a rank's tree.
-        log: gets what cannot be ended.
+        log: receives processes that cannot be ended.
     """
 
     def __init__(self, job_id: str, usage: HostUsage, log: EventLog) -> None:
@@ -63,25 +63,25 @@ class JobProcesses:
         self._log = log
 
     def everything_started(self) -> list[ProcessId]:
-        """Ranks and all that they started, by job id and by what was seen in their trees."""
+        """Ranks and all that they started, found by job ID and in the ranks' trees."""
         found = {process.pid: process for process in rank_processes(self._job_id)}
         for process in alive(self._usage.seen.values()):
             found.setdefault(process.pid, process)
         return list(found.values())
 
     def is_living(self, pid: int) -> bool:
-        """Whether that pid is a living process that was seen in a rank's tree."""
+        """Whether the pid is a living process that was seen in a rank's tree."""
         process = self._usage.seen.get(pid)
         return process is not None and procs.is_alive(process)
 
     def all_but_guards(self) -> list[ProcessId]:
-        """Every process of the job but guardian, supervisor and its sampler: store keepers too."""
+        """Every process of the job, even store keepers, except guardian, supervisor, sampler."""
         own = set(tree.descendants_of(os.getpid()))
         others = [found for found in agent_processes(self._job_id) if found.pid not in own]
         return [*self.everything_started(), *others]
 
     async def end_leftovers(self, attempt: int, with_agent: bool = False) -> None:
-        """End what is left of an attempt whose ranks have ended.
+        """End the remaining processes of an attempt whose ranks have ended.
 
         Args:
             attempt: its number.

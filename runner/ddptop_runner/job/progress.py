@@ -1,4 +1,4 @@
-"""Combines output and files of the current attempt with the figures of its probes."""
+"""Combines the current attempt's output and files with its probes' figures."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ from ddptop_runner.reading.progress.rank_view import fill
 from ddptop_runner.reading.progress.text_watch import RankFiles, TextWatch
 
 TRACES_AFTER_S = 15.0
-"""How old an attempt is when files are looked for: by then most sources have reported a loss."""
+"""Age of an attempt when the search for files begins; most sources report a loss by then."""
 TRACES_EVERY_S = 5.0
 LOOKS_APART_S = 1.5
-"""So far apart may be what the output and what the ranks reported last."""
+"""Maximum time between the output's and the ranks' last reports."""
 
 
 class JobProgress:
-    """Looks once a second. Close it.
+    """Reads progress once a second. Close it.
 
     Args:
-        folder: the job's.
-        cwd: where it works, below which its files are looked for.
-        command: the words that started it.
+        folder: the job's run folder.
+        cwd: its working directory, below which its files are searched for.
+        command: the command line that started it.
     """
 
     def __init__(self, folder: RunFolder, cwd: str, command: Sequence[str] = ()) -> None:
@@ -36,24 +36,24 @@ class JobProgress:
         self._text = TextWatch(folder, command)
         self._files: RankFiles | None = None
         self._is_without_loss = True
-        """Whether a rank's loss is known from no other source than files."""
+        """Whether some rank's loss is known only from files."""
         self._attempt: int | None = None
         self._began_s = 0.0
-        """Unix seconds at which the attempt began, taken once: it identifies its files."""
+        """Unix time of the attempt's start, set once because it identifies the files."""
 
     def look(self, table: OwnRanks, attempt: int, started_s: float) -> None:
-        """Read on.
+        """Read what is new.
 
         Args:
-            table: the ranks of the present attempt.
+            table: the ranks of the current attempt.
             attempt: its number.
-            started_s: CLOCK_BOOTTIME at which it began.
+            started_s: CLOCK_BOOTTIME of its start.
         """
         age_s, now = boottime_s() - started_s, utc_now()
         if attempt != self._attempt:
             self._attempt = attempt
             self._began_s = utc_from_boottime(started_s).timestamp()
-            self._end_search()  # what it found is of the attempt before
+            self._end_search()  # it found the previous attempt's files
         ranks = [record.rank for record in table]
         self._text.look(attempt, age_s, ranks, now)
         self._is_without_loss = self._lacks_a_loss(table)
@@ -74,7 +74,7 @@ class JobProgress:
         )
 
     def _in_files(self, rank: int, without_loss: bool = True) -> TextProgress | None:
-        """What files tell of a rank, if losses are known from elsewhere or are not."""
+        """A rank's progress from files that provide its loss, or only other values."""
         if self._files is None or self._is_without_loss != without_loss:
             return None
         return self._files.ranks.get(rank)
@@ -88,8 +88,8 @@ class JobProgress:
         )
 
     def fill(self, samples: list[RankSample], attempt: int | None) -> list[RankSample]:
-        """The ranks of an attempt with what their probes do not report."""
-        if attempt != self._attempt:  # it has begun since the last look
+        """The ranks of an attempt, completed with values that their probes do not report."""
+        if attempt != self._attempt:  # it has begun since the last read
             return samples
         now = utc_now()
         return [
@@ -106,12 +106,12 @@ class JobProgress:
     def of_job(
         self, table: OwnRanks, attempt: int | None, run_steps: Mapping[int, int | None]
     ) -> Progress | None:
-        """How far the job is; None if no source reports a total.
+        """The job's progress; None if no source reports a total.
 
         Args:
             table: its ranks.
             attempt: their attempt.
-            run_steps: by rank the step of the run.
+            run_steps: the step of the run, by rank.
         """
         now = utc_now()
         texts = {}
@@ -121,7 +121,7 @@ class JobProgress:
         return of_table(table, texts, boottime_s(), run_steps)
 
     def steps(self, table: OwnRanks, attempt: int | None) -> dict[int, RankSteps]:
-        """What output and probe report of each rank's step."""
+        """Each rank's steps according to its output and probe."""
         now_s, found = boottime_s(), {}
         for record in table:
             known = None
@@ -137,7 +137,7 @@ class JobProgress:
         return found
 
     def close(self) -> None:
-        """Close all files, and keep what they reported."""
+        """Close all files, keeping what they reported."""
         self._text.close()
         if self._files is not None:
             self._files.close()
@@ -154,13 +154,13 @@ def of_table(
     now_s: float,
     run_steps: Mapping[int, int | None],
 ) -> Progress | None:
-    """How far a job is; see `combine`.
+    """The job's progress; see `combine`.
 
     Args:
         table: its ranks.
-        texts: by rank what its output reports, and how far apart the last two steps in it were.
+        texts: by rank, its output's report and the distance between the last two steps in it.
         now_s: CLOCK_BOOTTIME.
-        run_steps: by rank the step of the run.
+        run_steps: the step of the run, by rank.
     """
     progress, others = [], dict(texts)
     for record in table:
@@ -171,6 +171,6 @@ def of_table(
 
 
 def _pids(record: RankRecord) -> tuple[int, ...]:
-    """A rank's process and what it started."""
+    """The pids of a rank's process and of those that it started."""
     own = () if record.pid is None else (record.pid,)
     return own if record.usage is None else (*own, *record.usage.tree_pids)

@@ -1,4 +1,4 @@
-"""The ranks of the current attempt: a record of each, folded from every source, and their table."""
+"""The ranks of the current attempt: their records, folded from all sources, and their table."""
 
 from __future__ import annotations
 
@@ -23,65 +23,65 @@ from ddptop_runner.model.words import Base, Phase, RankState
 from ddptop_runner.reading.progress import rank_view
 
 RATE_WINDOW_S = 10.0
-"""Steps per second are counted over about this time."""
+"""Steps per second are averaged over about this time."""
 MAX_RATE_MARKS = 1000
 SAVE_SIGNALS = (signal.SIGUSR1, signal.SIGUSR2)
 STACK_SIGNALS = range(signal.SIGRTMIN, signal.SIGRTMAX + 1)
-"""What a rank may ask to be sent; any other signal could end it."""
+"""Signals that a rank may request; any other signal could end it."""
 
 
 @dataclass
 class RankRecord:
-    """All that is known of one rank of the current attempt."""
+    """All that is known about one rank of the current attempt."""
 
     rank: int
     local_rank: int
     started_boottime_s: float
     process: ProcessId | None = None
     reported: ProbeMessage = rank_view.NOTHING
-    """What its probe reports, merged over its messages."""
+    """The probe's report, merged over its messages."""
     has_reported: bool = False
     reported_boottime_s: float | None = None
     steps: int | None = None
     last_step_boottime_s: float | None = None
     began: int | None = 0
-    """The step of the run at which its attempt began; None where that is not known."""
+    """The step of the run at which its attempt began; None if unknown."""
     usage: RankUsage | None = None
     exit: RankExit | None = None
     hung: bool = False
     quiet: bool = False
-    """Takes longer than usual for its next progress, as the hang watch says."""
+    """Whether its next progress takes longer than usual, according to the hang watch."""
     silent_because: str | None = None
-    """Why its silence is expected, in words."""
+    """The reason why its silence is expected."""
     collective_boottime_s: float | None = None
-    """When a collective was last seen to have completed."""
+    """When a completed collective was last observed."""
     gpu_mem_peak_bytes: int | None = None
     leaving: bool = False
     """Whether its probe has reported that the process is about to exit."""
     ends_since_s: float | None = None
     """CLOCK_BOOTTIME of that report; None once it reports anything else."""
     rank_source: str | None = None
-    """What its number was read from; None where ddptop numbered it."""
+    """The source of its number; None if ddptop assigned it."""
     _rate_marks: list[tuple[float, int]] = field(default_factory=list)
 
     @property
     def pid(self) -> int | None:
-        """The rank's process id, once it is started."""
+        """The rank's process ID, once started."""
         return None if self.process is None else self.process.pid
 
     @property
     def alive(self) -> bool:
-        """Whether it was started and its end has not been reported."""
+        """Whether it has started and its end has not been reported."""
         return self.process is not None and self.exit is None
 
     @property
     def entered(self) -> int | None:
-        """Collectives that it has entered; None where that is not reported."""
+        """Number of collectives that it has entered; None if not reported."""
         entered = [counts[0] for counts in self.reported.collectives.values()]
         return sum(entered) if entered else None
 
     def steps_per_s(self, now_s: float) -> float | None:
-        """Over the last ten seconds or so; 0 for a quiet rank; None with fewer than two marks."""
+        """The rate over about ten seconds; 0 for a quiet rank; None with fewer than two marks."""
         if len(self._rate_marks) < 2:
             return None
         if self.quiet:
@@ -90,10 +90,10 @@ class RankRecord:
         return (last - first) / (last_s - first_s) if last_s > first_s else None
 
     def restore(self, sample: RankSample, pid: int) -> None:
-        """Continue from the last sample that an earlier supervisor wrote of this rank."""
+        """Continue from an earlier supervisor's last sample of this rank."""
         self.process = procs.identify(pid)
         self.has_reported = bool(sample.has_probe)
-        counted = sample.step_source != "log"  # output is read again, and is no sign of life
+        counted = sample.step_source != "log"  # output is reread, so it is not a sign of life
         if counted:
             self.steps = sample.step
         self.reported = rank_view.restored(sample)
@@ -104,7 +104,7 @@ class RankRecord:
             self.last_step_boottime_s = boottime_s() - age_s
 
     def receive(self, message: ProbeMessage) -> None:
-        """Fold in one message of the rank's probe."""
+        """Fold in one message from the rank's probe."""
         self.has_reported = True
         self.reported_boottime_s = message.t
         self.leaving = self.leaving or message.final
@@ -120,14 +120,14 @@ class RankRecord:
         self._count(message)
 
     def forget_loss_range(self) -> None:
-        """Smallest and largest loss are since the previous snapshot."""
+        """Reset the smallest and largest loss, which cover the time since the previous snapshot."""
         self.reported = replace(self.reported, loss_min=None, loss_max=None)
 
     def _count(self, message: ProbeMessage) -> None:
         steps, at_s = message.steps, message.last_step_t
         if steps is None or at_s is None:
             return
-        # also without a new step: a gradient scaler may refuse many in a row
+        # even without a new step: a gradient scaler may skip many in a row
         self.last_step_boottime_s = max(self.last_step_boottime_s or 0.0, at_s)
         if self.steps is None or steps > self.steps:
             self._rate_marks.append((at_s, steps))
@@ -139,13 +139,13 @@ class RankRecord:
         self.steps = steps
 
     def since_progress_s(self, now_s: float) -> float:
-        """Seconds since the last step, or since the attempt started."""
+        """Seconds since the last step, or else since the attempt's start."""
         return now_s - max(self.started_boottime_s, self.last_step_boottime_s or 0.0)
 
     def progress(self, now_s: float) -> RankProgress:
-        """What the hang watch looks at."""
+        """The rank's progress, for the hang watch."""
         usage, reported = self.usage, self.reported
-        (phase, began_s), heard_s = self._phase(), self.reported_boottime_s
+        (phase, began_s), reported_s = self._phase(), self.reported_boottime_s
         return RankProgress(
             rank=self.rank,
             alive=self.alive,
@@ -160,13 +160,13 @@ class RankRecord:
             cpu_s=None if usage is None else usage.cpu_s,
             written_bytes=None if usage is None else usage.written_bytes,
             loader=None if usage is None else usage.loader,
-            unheard_s=None if heard_s is None else max(0.0, now_s - heard_s),
+            unheard_s=None if reported_s is None else max(0.0, now_s - reported_s),
             exited_with=None if self.exit is None else self.exit.returncode,
             stands_at=reported.stands_at,
         )
 
     def _phase(self) -> tuple[Phase | None, float | None]:
-        """Its phase and when that began; after the probe's last message, `end`."""
+        """(phase, its start); the phase is `end` after the probe's last message."""
         if self.ends_since_s is not None:
             return "end", self.ends_since_s
         return self.reported.phase, self.reported.phase_t
@@ -190,7 +190,7 @@ class RankRecord:
         return "running"
 
     def sample(self, now_s: float, probe: bool) -> RankSample:
-        """The record as the contract has it; devices are joined in later."""
+        """The record in the contract's form; devices are added later."""
         exit_code, signal = None, None
         if self.exit is not None and self.exit.returncode is not None:
             exit_code, signal = split_status(self.exit.returncode)
@@ -234,12 +234,12 @@ def _completed(collectives: dict[str, list[int]]) -> int:
 
 
 class OwnRanks:
-    """The ranks of the current attempt as the agent started them; iterating gives their order.
+    """The ranks of the current attempt as started by the agent; iterates in order of rank.
 
     Attributes:
-        launcher: of a job that is a command, what started its ranks; None otherwise. Its end is
-            the attempt's.
-        new: ranks that were discovered just now; the caller takes them and empties it.
+        launcher: for a job that is a command, what started its ranks; otherwise, None. Its end is
+            the attempt's end.
+        new: newly discovered ranks; the caller takes them and clears the list.
     """
 
     def __init__(self, count: int, started_boottime_s: float, first_rank: int = 0) -> None:
@@ -254,12 +254,12 @@ class OwnRanks:
 
     @property
     def world_size(self) -> int | None:
-        """The number of ranks; None while that is not known."""
+        """The number of ranks; None if unknown."""
         return len(self._records)
 
     @property
     def was_restarted(self) -> bool:
-        """Whether its ranks have taken the place of others within the attempt."""
+        """Whether its ranks replaced others within the attempt."""
         return False
 
     def __iter__(self) -> Iterator[RankRecord]:
@@ -269,11 +269,11 @@ class OwnRanks:
         return self._records[rank]
 
     def get(self, rank: int) -> RankRecord | None:
-        """The record of a rank, or of `LAUNCHER`; None where there is none."""
+        """The record of a rank or of `LAUNCHER`; None without one."""
         return self._records.get(rank)
 
     def started(self, rank: int, local_rank: int, pid: int) -> RankRecord:
-        """A rank's process exists; the record knows it from now on."""
+        """Record that a rank's process has started."""
         record = self._records.setdefault(rank, RankRecord(rank, local_rank, 0.0))
         record.local_rank = local_rank
         record.process = procs.identify(pid)
@@ -281,23 +281,23 @@ class OwnRanks:
         return record
 
     def restore(self, sample: RankSample, pid: int) -> None:
-        """A rank that was started under an earlier supervisor."""
+        """Restore a rank that was started under an earlier supervisor."""
         record = self.started(sample.rank, sample.local_rank, pid)
         record.restore(sample, pid)
 
     def of_pid(self, pid: int) -> RankRecord | None:
-        """The rank whose own process this is."""
+        """The rank with that process."""
         return self.rank_of_pid(pid)
 
     def rank_of_pid(self, pid: int) -> RankRecord | None:
-        """The rank whose own process this is, which may be the launcher as well."""
+        """The rank with that process, which may also be the launcher."""
         rank = self._rank_of_pid.get(pid)
         return None if rank is None else self._records[rank]
 
     def receive(self, message: ProbeMessage, attempt: int | None) -> RankRecord | None:
-        """Give a probe's message to its rank; None for another attempt, or an unknown process.
+        """Pass a probe's message to its rank; None for another attempt or an unknown process.
 
-        A process that a rank started may report for that rank by number.
+        A process that a rank started may report for it by its number.
         """
         record = self.of_pid(message.pid)
         if record is None:
@@ -310,57 +310,57 @@ class OwnRanks:
         return record
 
     def everyone(self) -> list[RankRecord]:
-        """The launcher, where there is one, and the ranks."""
+        """The launcher, if any, and the ranks."""
         return [*self, *filter(None, [self.launcher])]
 
     def ranks_alive(self) -> list[RankRecord]:
-        """Ranks that are started and not known to have ended."""
+        """Ranks that have started and are not known to have ended."""
         return [record for record in self if record.alive]
 
     def alive(self) -> list[RankRecord]:
-        """What the attempt lives in, and is not known to have ended: its ranks, or its launcher."""
+        """Those of the attempt's processes (its ranks, or its launcher) not known to have ended."""
         return self.ranks_alive()
 
     def exits(self) -> list[RankExit]:
-        """The ends, as far as they are known, of what the attempt lives in."""
+        """The known exits of the attempt's processes: its ranks, or its launcher."""
         return [record.exit for record in self if record.exit is not None]
 
     def progress(self, now_s: float) -> list[RankProgress]:
-        """What the hang verdict looks at."""
+        """All ranks' progress, for the hang verdict."""
         return [record.progress(now_s) for record in self]
 
     def note_quiet(self, looked: HangLook) -> None:
-        """Keep the hang watch's findings for the state of each rank."""
+        """Store the hang watch's findings for the state of each rank."""
         for record in self:
             record.quiet = record.rank in looked.quiet
             record.silent_because = looked.notes.get(record.rank)
 
     def note_peaks(self, samples: Iterable[RankSample]) -> None:
-        """Keep the most device memory that each rank was seen with."""
+        """Store each rank's highest observed device memory."""
         for sample in samples:
             record, used = self._records.get(sample.rank), sample.gpu_mem_used_bytes
             if record is not None and used is not None:
                 record.gpu_mem_peak_bytes = max(record.gpu_mem_peak_bytes or 0, used)
 
     def most_steps(self) -> int | None:
-        """Of any rank; None when no probe has reported."""
+        """The most steps of any rank; None before any probe has reported."""
         return max((record.steps or 0 for record in self if record.has_reported), default=None)
 
     def forget_loss_range(self) -> None:
-        """Begin a new second: smallest and largest loss are since the previous snapshot."""
+        """Reset smallest and largest losses, which cover the time since the previous snapshot."""
         for record in self:
             record.forget_loss_range()
 
 
 class DiscoveredRanks(Base, frozen=True, kw_only=True):
-    """What a command's ranks report of their numbers."""
+    """What a command's ranks report about their numbers."""
 
     numbered: list[int] = []
-    """Pids of ranks that know no rank themselves."""
+    """Pids of ranks that do not know their rank."""
     reported_size: int | None = msgspec.field(default=None, name="told_size")
-    """The world size, as the ranks say."""
+    """The world size that the ranks report."""
     former_steps: int | None = None
-    """The most steps of any process that is no rank any more."""
+    """The most steps of any process that is no longer a rank."""
 
 
 class RankMemory(Base, frozen=True, kw_only=True):
@@ -369,11 +369,11 @@ class RankMemory(Base, frozen=True, kw_only=True):
     last_step_s: dict[int, float] = {}
     """By rank."""
     discovered: DiscoveredRanks | None = msgspec.field(default=None, name="ranks_met")
-    """None of a job that is no command."""
+    """None for a job that is not a command."""
 
 
 def read_memory(memory: dict[str, Any]) -> RankMemory:
-    """What an earlier supervisor's snapshot keeps; empty where that cannot be understood."""
+    """The memory in an earlier supervisor's snapshot; empty if it cannot be parsed."""
     try:
         return msgspec.convert(memory.get("group") or {}, RankMemory, str_keys=True)
     except msgspec.ValidationError:

@@ -1,7 +1,7 @@
-"""The jobs of this machine as a reader sees them: spec, snapshot, and a verified state.
+"""Reads the jobs of this machine: spec, snapshot, and a verified state.
 
-Every viewer and every CLI verb reads jobs through `JobView`; a finished job is read by the same
-code as a live one. Liveness is checked against the processes, not believed from the file.
+All viewers and CLI verbs read jobs through `JobView`; the same code reads finished and live jobs.
+Liveness is verified against the processes rather than taken from the file.
 """
 
 from __future__ import annotations
@@ -40,34 +40,35 @@ if TYPE_CHECKING:
     from ddptop_runner.foreign.types import ForeignView
 
 START_ALLOWANCE_S = 20.0
-"""A job without a snapshot for longer than this, and without a process, did not come up."""
+"""A job that has had neither snapshot nor process for this long failed to start."""
 
 QUIET_S = 60.0
-"""A live job's supervisor writes every second; after so long without it is gone, or stopped."""
+"""A live job's supervisor writes every second; without a write for this long, it is gone or
+stopped."""
 
 TORN_S = 0.003
-"""Between two looks at a file that can be read only half."""
+"""Wait before rereading a file that was read while being written."""
 
 RECENT_S = 24 * 3600.0
 """`ls` shows jobs that ended within this time."""
 
 
 AnyJob: TypeAlias = "JobView | ForeignView"
-"""What viewers show: a job of ddptop's own, or one that it did not start."""
+"""A job that viewers show: ddptop's own, or one that it did not start."""
 
 
 class JobView(msgspec.Struct, frozen=True, dict=True):
-    """One job at the moment it was read."""
+    """One job at the time it was read."""
 
     folder: RunFolder
     spec: JobSpec
     snapshot: NodeSnapshot | None
-    """None before the supervisor's first snapshot; where its file is damaged, a substitute."""
+    """None before the supervisor's first snapshot; a substitute if the file is damaged."""
     read_at: dt.datetime
     read_boottime_s: float | None = None
     """CLOCK_BOOTTIME of `read_at`."""
     in_slurm_queue: bool = False
-    """Whether Slurm is going to start it again; see `jobs.slurm_queue.as_queued`."""
+    """Whether Slurm will start it again; see `jobs.slurm_queue.as_queued`."""
 
     @property
     def job(self) -> str:
@@ -81,12 +82,12 @@ class JobView(msgspec.Struct, frozen=True, dict=True):
 
     @property
     def host(self) -> str:
-        """Where it was launched."""
+        """The host on which it was launched."""
         return self.spec.host
 
     @functools.cached_property
     def user(self) -> str:
-        """Who launched it: the owner of its run folder; empty where that cannot be seen."""
+        """The owner of its run folder, who launched it; empty if unknown."""
         try:
             return user_name(self.folder.path.stat().st_uid)
         except OSError:
@@ -94,7 +95,7 @@ class JobView(msgspec.Struct, frozen=True, dict=True):
 
     @property
     def _has_processes(self) -> bool:
-        """Whether a process of its owner carries its id."""
+        """Whether a process of its owner has its ID."""
         try:
             owner = self.folder.path.stat().st_uid
         except OSError:
@@ -103,17 +104,17 @@ class JobView(msgspec.Struct, frozen=True, dict=True):
 
     @property
     def world_size(self) -> int | None:
-        """The number of ranks asked for; None of a command, whose ranks are its own affair."""
+        """The requested number of ranks; None for a command, which decides itself."""
         return None if self.spec.is_command else self.spec.nproc
 
     @property
     def command(self) -> str:
-        """Script or module, and its arguments, as typed after `launch` and its options."""
+        """Script or module with its arguments, as typed after `launch` and its options."""
         return self.spec.command_line()
 
     @property
     def launcher(self) -> str:
-        """`ddptop`; of a command who starts its ranks."""
+        """`ddptop`, or whatever starts a command's ranks."""
         if not self.spec.is_command:
             return "ddptop"
         seen = None if self.snapshot is None else self.snapshot.launcher
@@ -121,9 +122,9 @@ class JobView(msgspec.Struct, frozen=True, dict=True):
 
     @functools.cached_property
     def guarded(self) -> bool | None:
-        """Whether the guardian lives; None where that cannot be seen.
+        """Whether the guardian is alive; None if unknown.
 
-        So it is before the first snapshot, and for a job of another host or in Slurm's queue.
+        It is unknown before the first snapshot, on another host, and in Slurm's queue.
         """
         if self.on_other_host or self.in_slurm_queue or self.snapshot is None:
             return None
@@ -131,22 +132,22 @@ class JobView(msgspec.Struct, frozen=True, dict=True):
 
     @functools.cached_property
     def needs_guardian(self) -> bool:
-        """Whether it lives here, is this user's own, and its guardian has ended."""
+        """Whether it is this user's job, is alive on this host, and its guardian has ended."""
         if self.guarded is not False or self.snapshot is None or self.snapshot.guardian is None:
             return False
         return self.is_live and why_not_own(self.folder) is None
 
     @functools.cached_property
     def on_other_host(self) -> bool:
-        """Whether it may live where its processes cannot be seen: another host or container."""
+        """Whether its processes may be on another host or in another container, out of sight."""
         return self._was_elsewhere and not self.is_abandoned
 
     @functools.cached_property
     def is_abandoned(self) -> bool:
-        """Whether it was another host's or container's, of which nothing is left.
+        """Whether it ran on another host or in another container, and nothing is left of it.
 
-        Only what lies on a disk of this machine alone can tell: its guardian's and supervisor's
-        locks are free, and nothing was written to its files for a minute.
+        Can only be true for files on a local disk: the locks of guardian and supervisor are free,
+        and nothing has been written to its files for a minute.
         """
         return (
             self._was_elsewhere
@@ -166,7 +167,7 @@ class JobView(msgspec.Struct, frozen=True, dict=True):
 
     @functools.cached_property
     def state(self) -> JobState:
-        """The snapshot's state, or `lost` when the processes that should be alive are not."""
+        """The snapshot's state, or `lost` if the processes that should be alive are not."""
         if self.in_slurm_queue:
             return "queued"
         if self.snapshot is None:
@@ -181,7 +182,7 @@ class JobView(msgspec.Struct, frozen=True, dict=True):
             ends_elsewhere = self.spec.slurm_job is not None and not was_written_lately(self.folder)
             return "lost" if ends_elsewhere else recorded
         if self.spec.placement is not None and self.spec.slurm_job is None:
-            # its ranks are on other machines, and train on; in Slurm they end with the batch step
+            # its ranks are on other machines and train on; in Slurm, they end with the batch step
             return recorded
         holders = [self.snapshot.guardian, self.snapshot.supervisor, self.snapshot.agent]
         if any(procs.is_alive(process) for process in holders):
@@ -190,7 +191,7 @@ class JobView(msgspec.Struct, frozen=True, dict=True):
 
     @property
     def is_live(self) -> bool:
-        """Whether processes of the job exist or should."""
+        """Whether processes of the job exist or should exist."""
         return self.state in LIVE_STATES
 
     @property
@@ -202,7 +203,7 @@ class JobView(msgspec.Struct, frozen=True, dict=True):
 
     @property
     def snapshot_age_s(self) -> float | None:
-        """Seconds since the snapshot was written, whatever was done to the wall clock."""
+        """Seconds since the snapshot was written, regardless of changes to the wall clock."""
         snapshot = self.snapshot
         if snapshot is None:
             return None
@@ -217,12 +218,12 @@ def read_job(folder: RunFolder) -> JobView:
     """Read one job.
 
     Raises:
-        DamagedFileError: when `job.json` cannot be read, a file is of a newer ddptop, or what they
-            say makes no sense together.
+        DamagedFileError: `job.json` cannot be read, a file is from a newer ddptop, or the files
+            contradict each other.
     """
     try:
         view = _read_once(folder)
-        if view.state == "lost":  # or it ended after its snapshot was read, and its guardian then
+        if view.state == "lost":  # or it and then its guardian ended after the snapshot was read
             again = _read_once(folder)
             if _written(again) != _written(view):
                 view = again
@@ -233,10 +234,10 @@ def read_job(folder: RunFolder) -> JobView:
 
 
 def require_own_name(view: JobView) -> JobView:
-    """The job itself, for who knows jobs by name.
+    """The view itself, for callers that identify jobs by name.
 
     Raises:
-        DamagedFileError: when it goes by the name of another one.
+        DamagedFileError: the job has the name of another one.
     """
     if view.job != view.folder.job:
         raise damaged_job(view.folder, view.folder.spec_file, "it belongs to another job")
@@ -244,7 +245,7 @@ def require_own_name(view: JobView) -> JobView:
 
 
 def _written(view: JobView) -> tuple[int, dt.datetime] | None:
-    """What tells one snapshot of a job from the next."""
+    """The identity of a snapshot among those of the same job."""
     return None if view.snapshot is None else (view.snapshot.seq, view.snapshot.ts)
 
 
@@ -255,9 +256,9 @@ def _read_once(folder: RunFolder) -> JobView:
     try:
         snapshot = _read_snapshot(node_file)
     except (FileNotFoundError, PermissionError):
-        pass  # not written yet, or not for us
+        pass  # not written yet, or not readable for us
     except (OSError, msgspec.MsgspecError) as error:
-        from ddptop_runner.job.moment import rebuild  # it needs the history's code
+        from ddptop_runner.job.moment import rebuild  # loads the history's code
 
         words = f"nodes/{node_file.name} is damaged ({error}); showing data from the history"
         snapshot = rebuild(folder, spec, words)
@@ -265,11 +266,11 @@ def _read_once(folder: RunFolder) -> JobView:
 
 
 def _read_snapshot(file: Path) -> NodeSnapshot:
-    for _ in range(3):  # on a full disk a file may be overwritten in place, while it is read
+    for _ in range(3):  # on a full disk, a file may be overwritten in place while it is read
         data = bounded.read_bytes(file)
         with contextlib.suppress(msgspec.MsgspecError):
             snapshot = decode_snapshot(data)
-            if snapshot.schema <= SCHEMA:  # to read it once more for that alone takes its time
+            if snapshot.schema <= SCHEMA:  # rereading it only for that would take too long
                 return _checked(snapshot)
         refuse_newer_schema(file, data)
         time.sleep(TORN_S)
@@ -277,10 +278,10 @@ def _read_snapshot(file: Path) -> NodeSnapshot:
 
 
 def _checked(snapshot: NodeSnapshot) -> NodeSnapshot:
-    """As it is.
+    """The snapshot, unchanged.
 
     Raises:
-        msgspec.ValidationError: when one cannot reckon with its times.
+        msgspec.ValidationError: its times are out of range.
     """
     if not all(map(is_time, (snapshot.ts, snapshot.started_at, snapshot.ended_at))):
         raise msgspec.ValidationError("invalid time")
@@ -288,14 +289,14 @@ def _checked(snapshot: NodeSnapshot) -> NodeSnapshot:
 
 
 def is_locked(folder: RunFolder) -> bool:
-    """Whether a guardian or supervisor lives, wherever, or that cannot be found out."""
+    """Whether a guardian or supervisor is alive on any host, or that cannot be determined."""
     for path in (folder.guardian_lock, folder.supervisor_lock):
         try:
             fd = bounded.open_regular(path)
         except (FileNotFoundError, NotADirectoryError):
             continue
         except OSError as error:
-            if error.errno == errno.EINVAL:  # no lock of ours
+            if error.errno == errno.EINVAL:  # not a lock of ours
                 continue
             return True
         try:
@@ -323,9 +324,9 @@ def _is_fresh(path: Path) -> bool:
 
 
 def elapsed_s(view: AnyJob, now: dt.datetime) -> float:
-    """For how long a job has lived at `now`, the time between an end and a restart left out.
+    """How long a job has lived, without the time between an end and a restart.
 
-    `now` counts where its snapshot does not tell.
+    `now` counts if its snapshot does not contain the time.
     """
     snapshot = view.snapshot
     if snapshot is None or snapshot.ran_s is None:
@@ -336,13 +337,13 @@ def elapsed_s(view: AnyJob, now: dt.datetime) -> float:
 
 
 def pause_of(view: AnyJob) -> Pause | None:
-    """That a live job takes no step; None while steps come, and where that is not known."""
+    """A live job's pause; None while there are steps, and if unknown."""
     lives = view.is_live and view.state in ("starting", "running", "hung")
     return view.snapshot.pause if lives and view.snapshot is not None else None
 
 
 def _is_job(folder: RunFolder) -> bool:
-    """Whether the folder holds a job that this user may see: a state folder may be shared."""
+    """Whether the folder contains a job that this user may see; a state folder may be shared."""
     try:
         folder.spec_file.lstat()
     except OSError:
@@ -351,7 +352,7 @@ def _is_job(folder: RunFolder) -> bool:
 
 
 def is_there(name: str) -> bool:
-    """Whether something of that name lies among the run folders, a job or not."""
+    """Whether anything with that name exists among the run folders, a job or not."""
     return (
         bounded.is_file_name(name)
         and not name.startswith(".")  # ddptop's own
@@ -360,7 +361,7 @@ def is_there(name: str) -> bool:
 
 
 def read_all() -> tuple[list[JobView], list[DamagedFileError]]:
-    """Every readable job of this state folder, newest first, and why others cannot be read."""
+    """(every readable job of this state folder, newest first; why others cannot be read)."""
     try:
         folders = [RunFolder(path) for path in runs_dir().iterdir()]
     except OSError:
@@ -370,7 +371,7 @@ def read_all() -> tuple[list[JobView], list[DamagedFileError]]:
         try:
             views.append(require_own_name(read_job(folder)))
         except DamagedFileError as error:
-            if _is_job(folder):  # otherwise it was removed this moment
+            if _is_job(folder):  # otherwise, it has just been removed
                 error.job = folder.job
                 damaged.append(error)
     return sorted(views, key=lambda view: view.spec.created_at, reverse=True), damaged
@@ -382,7 +383,7 @@ def all_jobs() -> list[JobView]:
 
 
 def parts_here() -> list[JobView]:
-    """This machine's readable parts of jobs on several machines, whose heads may be elsewhere."""
+    """This machine's readable parts of jobs on several nodes, whose heads may be elsewhere."""
     try:
         folders = [RunFolder(path) for path in members_dir().iterdir()]
     except OSError:
@@ -395,7 +396,7 @@ def parts_here() -> list[JobView]:
 
 
 def is_recent(view: JobView) -> bool:
-    """Whether `ls` shows it without --all: live, or ended within the last day."""
+    """Whether `ls` shows it without --all: it is live or ended within the last day."""
     if view.is_live or view.ended_at is None:
         return True
     return (view.read_at - view.ended_at).total_seconds() < RECENT_S
@@ -404,9 +405,9 @@ def is_recent(view: JobView) -> bool:
 def rank_of_pid(
     views: Iterable[AnyJob] | None = None,
 ) -> dict[int, tuple[str, int | None]]:
-    """(job, rank) of every process that a live job of this host has on a device or as a rank.
+    """(job, rank) of each process, by pid, that is a live local job's rank or uses a device for it.
 
-    `views` are the jobs where they were read already.
+    `views` are the jobs, if already read.
     """
     owners: dict[int, tuple[str, int | None]] = {}
     for view in all_jobs() if views is None else views:
@@ -436,11 +437,11 @@ def _names(views: Iterable[JobView]) -> str:
 
 
 def resolve(name: str | None, as_seen: Callable[[JobView], JobView] = lambda view: view) -> JobView:
-    """The job meant by a name or unique prefix; without a name the only job alive.
+    """The job with that name or unique prefix; without a name, the only live job.
 
     Args:
         name: as typed.
-        as_seen: what decides whether a job is alive, and what becomes of the one that is meant.
+        as_seen: applied to views before their liveness is checked, and to the result.
 
     Raises:
         NoSuchJobError: no job has that name or prefix.

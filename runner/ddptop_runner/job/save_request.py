@@ -1,8 +1,8 @@
-"""Asks the ranks to save now, in a way that can never end one.
+"""Asks the ranks to save immediately, in a way that can never end one.
 
 A signal goes only to a rank whose probe reported a handler for it, and only if the kernel confirms
-the handler right before. What the handler does is up to the script. Every script can also look for
-the flag file, whose path is in DDPTOP_CHECKPOINT_FILE: it saves, and deletes the file.
+the handler right before. What the handler does is up to the script. Any script can also check for
+the flag file at the path in DDPTOP_CHECKPOINT_FILE, save, and delete the file.
 """
 
 from __future__ import annotations
@@ -25,32 +25,32 @@ from ddptop_runner.job.ranks import RankRecord
 from ddptop_runner.model.snapshot import Checkpoint
 
 SIGNALS = (signal.SIGUSR1, signal.SIGUSR2)
-"""Those that scripts handle to save; the first that a rank handles is sent."""
+"""Signals that scripts handle to save; the first that a rank handles is sent."""
 
 LEFT_FOR_S = 10.0
-"""After the checkpoint that was asked for the flag file stays for so long, for other ranks."""
+"""How long the flag file stays after the requested checkpoint, for other ranks."""
 FLAG_LIES_BACK_S = 1.0
-"""The flag file is made so old: a script that sees it at once then changes its time for sure, for
-the clock of a file system may tick only 250 times a second."""
+"""The flag file's initial age: a script that sees it at once then certainly changes its time, even
+though a file system's clock may tick only 250 times a second."""
 
 
 @dataclass(frozen=True)
 class SaveAsked:
-    """How the ranks were asked."""
+    """How the ranks were asked to save."""
 
     signalled: dict[int, str]
-    """Rank -> name of the signal that it got."""
+    """Name of the signal sent, by rank."""
     flag_file: str
-    """Path of the file that was made for scripts that look for it (DDPTOP_CHECKPOINT_FILE)."""
+    """Path of the file created for scripts that check for it (DDPTOP_CHECKPOINT_FILE)."""
     flag_stamp: int | None = None
-    """Its time of change in nanoseconds; None where it could not be made. `is_taken` compares."""
+    """Its change time in nanoseconds, for `is_taken`; None if it could not be created."""
     at: dt.datetime = field(default_factory=utc_now)
-    """When: a checkpoint that begins later answers it."""
+    """The time of the request; a checkpoint that begins later fulfills it."""
     refused: dict[int, str] = field(default_factory=dict)
-    """Rank -> why it got no signal although its script handles one."""
+    """By rank, why it got no signal even though its script handles one."""
 
     def by_signal(self) -> dict[str, list[int]]:
-        """Ranks by the name of the signal that they got."""
+        """Ranks by the name of the signal sent to them."""
         by_name: dict[str, list[int]] = {}
         for rank, name in self.signalled.items():
             by_name.setdefault(name, []).append(rank)
@@ -66,10 +66,10 @@ class SaveAsked:
 
 
 def ask(folder: RunFolder, records: Sequence[RankRecord]) -> SaveAsked:
-    """Signal each rank that handles a signal for it, and make the flag file.
+    """Signal each rank that handles a signal for it, and create the flag file.
 
     Raises:
-        ControlError: when neither can be done.
+        ControlError: neither is possible.
     """
     at = utc_now()
     stamp, error = None, None
@@ -95,7 +95,7 @@ def ask(folder: RunFolder, records: Sequence[RankRecord]) -> SaveAsked:
 
 
 def _make_flag(flag: Path, at: dt.datetime) -> int:
-    """Make the flag file; its time of change, read before any script can see or delete it."""
+    """Create the flag file; returns its change time, read before scripts can see or delete it."""
     staged = flag.with_name(f".{flag.name}.staged")
     write_atomic(staged, f"{at.isoformat()}\n".encode())
     before_ns = int((at.timestamp() - FLAG_LIES_BACK_S) * 1e9)
@@ -106,8 +106,11 @@ def _make_flag(flag: Path, at: dt.datetime) -> int:
 
 
 def _signal_for(pid: int, handled: Sequence[int]) -> tuple[int | None, str]:
-    """(the signal that the process would handle now; None and why where there is none)."""
-    if procs.state_letter(pid) in ("T", "t"):  # it would wait, for whatever handles it then
+    """(the signal that the process currently handles, or None; the reason for None)."""
+    if procs.state_letter(pid) in (
+        "T",
+        "t",
+    ):  # the signal would stay pending, and its handler may change
         return None, "paused"
     for number in SIGNALS:
         if number not in handled or not procs.catches_signal(pid, number):
@@ -129,13 +132,13 @@ def is_taken(flag_file: str, stamp: int | None) -> bool:
 
 
 def is_done(asked: SaveAsked, last: Checkpoint) -> bool:
-    """Whether the flag file can go: a checkpoint was made since, and every rank could see it."""
+    """Whether the flag file can go: a checkpoint followed, and every rank had time to see it."""
     since_s = (last.at - asked.at).total_seconds() - (last.took_s or 0.0)
     return since_s >= 0 and (utc_now() - last.at).total_seconds() >= LEFT_FOR_S
 
 
 def withdraw(folder: RunFolder) -> None:
-    """Delete the flag file, if it is there: what it asked for is done, or is no longer wanted."""
+    """Delete any flag file, because the request is fulfilled or obsolete."""
     try:
         os.unlink(folder.save_flag)  # noqa: PTH108 - one call, and no other error of ours
     except OSError:

@@ -1,4 +1,4 @@
-"""What a job is after its events so far: frozen, and changed by `transition.apply` alone."""
+"""The state of a job after its events so far: frozen, and changed only by `transition.apply`."""
 
 from __future__ import annotations
 
@@ -19,8 +19,7 @@ class RankLife(Base, frozen=True, kw_only=True):
     pid: int | None = None
     exited: bool = False
     status: int | None = None
-    """As subprocess gives it, negative for a signal; None while it lives, and if unknown.
-    """
+    """As in subprocess, negative for a signal; None while it lives, and if unknown."""
     at_s: float | None = None
     """CLOCK_BOOTTIME of its exit."""
     by_us: bool = False
@@ -31,7 +30,7 @@ class RankLife(Base, frozen=True, kw_only=True):
         """The rank's state.
 
         Args:
-            steps: that it has taken.
+            steps: the steps that it has taken.
             is_running: whether the job was past its start.
         """
         if self.exited:
@@ -47,20 +46,20 @@ class Budget(Base, frozen=True, kw_only=True):
     """Restarts after failures."""
 
     used: int = 0
-    """Since it was last filled."""
+    """Since it was last refilled."""
     limit: int | None = None
-    """None before an event records it."""
+    """None until an event records it."""
 
 
 class Ending(Base, frozen=True, kw_only=True):
-    """How the job ends, once its ranks have exited."""
+    """The job's end, once its ranks have exited."""
 
     state: EndState
     cause: Cause | None = None
     reason: str | None = None
     requeue: bool | None = None
     end_ranks: bool = False
-    """Whether ranks live and have to be ended."""
+    """Whether ranks are alive and have to be ended."""
 
 
 class WantedAgent(Base, frozen=True, kw_only=True):
@@ -69,40 +68,40 @@ class WantedAgent(Base, frozen=True, kw_only=True):
     attempt: int
     restarts_left: int
     replaces: int | None = None
-    """Pid of the agent that makes room for it; None where there was none."""
+    """Pid of the agent that makes room for it; None without one."""
     connected: bool = False
-    """Whether it has reported; it has not started a rank."""
+    """Whether it has reported but not started a rank yet."""
 
 
 class PendingRestart(Base, frozen=True, kw_only=True):
-    """The next attempt, decided on and not begun."""
+    """The next attempt, decided but not begun."""
 
     attempt: int
-    """The one that it follows."""
+    """The attempt that it follows."""
     at: dt.datetime
     at_s: float | None = None
     """The same as CLOCK_BOOTTIME."""
     decided: bool = False
-    """Whether the policy decided it after a failure; otherwise someone asked for it."""
+    """Whether the restart policy decided it after a failure; otherwise, it was requested."""
     counted: bool = False
-    """Whether it is taken off the budget."""
+    """Whether it is charged to the budget."""
     prepared: bool = False
-    """Whether its devices are chosen."""
+    """Whether its devices have been chosen."""
     sent: bool = False
-    """Whether the agent was asked to end its ranks and to start the next attempt."""
+    """Whether the agent was asked to end its ranks and start the next attempt."""
     end_ranks: bool = False
-    """Whether ranks of the old attempt live and have to be ended."""
+    """Whether ranks of the old attempt are alive and have to be ended."""
 
 
 class PendingStop(Base, frozen=True, kw_only=True):
-    """Someone stops the job."""
+    """A requested stop of the job."""
 
     kill_at_s: float | None = None
     """CLOCK_BOOTTIME of SIGKILL."""
 
 
 class Suspicion(Base, frozen=True, kw_only=True):
-    """The job is stalled."""
+    """A suspected hang."""
 
     at: dt.datetime
     found: str
@@ -110,40 +109,40 @@ class Suspicion(Base, frozen=True, kw_only=True):
 
 
 class ShownAlert(Base, frozen=True, kw_only=True):
-    """An alert, and until when it is shown if no event records its end."""
+    """An alert, and until when to show it if no event records its end."""
 
     alert: Alert
     until: dt.datetime | None = None
 
 
 class NodeLife(Base, frozen=True, kw_only=True):
-    """One node of a job on several."""
+    """One node of a job on several nodes."""
 
     takes_part: bool = False
-    """In the current attempt."""
+    """Whether it takes part in the current attempt."""
     started: bool = False
     failed: bool = False
-    """Its ranks ended badly in this attempt, and the node has judged why."""
+    """Whether its ranks failed in this attempt and the node has a verdict."""
     ended: bool | None = None
-    """Its part is over in this attempt: well or not; None while it is not."""
+    """Whether its part in this attempt ended well; None while it has not ended."""
     cause: Cause | None = None
     outcome: AttemptOutcome | None = None
     unknown_since: dt.datetime | None = None
     unknown_since_s: float | None = None
     """The same as CLOCK_BOOTTIME of the head."""
     why: str | None = None
-    """Why it cannot be reached, or was given up."""
+    """Why it cannot be reached or was abandoned."""
     lost: bool = False
     refused: bool = False
-    """It could not begin an attempt although it could be reached: it is not asked again."""
+    """Whether it could not begin an attempt even though reachable; it is not asked again."""
 
     @property
     def is_settled(self) -> bool:
-        """Whether it reports nothing more in this attempt."""
+        """Whether it has nothing more to report in this attempt."""
         return self.failed or self.ended is not None or self.unknown_since is not None
 
     def away_s(self, now_s: float) -> float:
-        """For how long it has not been reached."""
+        """How long it has been unreachable."""
         return 0.0 if self.unknown_since_s is None else max(0.0, now_s - self.unknown_since_s)
 
 
@@ -152,44 +151,44 @@ class JobState(Base, frozen=True, kw_only=True):
 
     phase: Phase = "starting"
     in_queue: bool = False
-    """Whether it waits for devices, or ended while it did."""
+    """Whether it waits for devices, or ended while waiting."""
     attempt: int | None = None
     attempt_started_at: dt.datetime | None = None
     attempt_started_s: float | None = None
     """The same as CLOCK_BOOTTIME."""
     first_step_after_s: float | None = None
     world: int | None = None
-    """Processes that the agent started; None before they are."""
+    """Number of processes that the agent started; None before that."""
     ranks: dict[int, RankLife] = {}
     launcher: RankLife | None = None
     ending_ranks_at_s: float | None = None
-    """CLOCK_BOOTTIME since which ddptop or torch's agent ends the ranks of this attempt."""
+    """CLOCK_BOOTTIME at which ddptop or torch's agent began to end this attempt's ranks."""
     failed_before: list[int] = []
-    """Ranks that the agent had found dead before that."""
+    """Ranks that the agent had found dead by then."""
     budget: Budget = Budget()
     history: History = History()
-    """The failed attempts that the restart policy decides on."""
+    """The failed attempts that the restart policy considers."""
     set_aside: list[SetAside] = []
-    """Devices that the next attempt continues without."""
+    """Devices that the next attempt does without."""
     set_aside_before: list[SetAside] = []
-    """Those of the current attempt."""
+    """Devices that the current attempt does without."""
     policy: str | None = None
-    """Why the restart policy did what it did last."""
+    """The reason for the restart policy's last decision."""
     restart: PendingRestart | None = None
     rendezvous: Rendezvous | None = None
-    """Of the next attempt, or of this one, as the head of a job on several nodes last named it."""
+    """Of the next or the current attempt; for a job on several nodes, as last set by its head."""
     stop: PendingStop | None = None
     ending: Ending | None = None
     wanted_agent: WantedAgent | None = None
     nodes: dict[str, NodeLife] = {}
-    """By host, of a job on several."""
+    """By host, for a job on several nodes."""
     cause: Cause | None = None
-    """Why the attempt, or the job, failed; None while it runs."""
+    """Why the attempt or the job failed; None while it runs."""
     previous_cause: Cause | None = None
-    """Why the attempt before failed; None where it did not."""
+    """Why the previous attempt failed; None if it did not."""
     suspected: Suspicion | None = None
     trouble: Trouble | None = None
-    """For what evidence is being kept while the ranks are alive."""
+    """The trouble for which evidence is being saved while the ranks are alive."""
     checkpoint: Checkpoint | None = None
     alerts: dict[str, ShownAlert] = {}
     ended_at: dt.datetime | None = None
@@ -203,18 +202,18 @@ class JobState(Base, frozen=True, kw_only=True):
 
     @property
     def is_decided(self) -> bool:
-        """Whether the end of the current attempt was judged, and what follows is settled."""
+        """Whether there is a verdict on the current attempt and a decision on what follows."""
         has_restart = self.restart is not None and self.restart.decided
         return has_restart or self.ending is not None
 
     @property
     def needs_new_agent(self) -> bool:
-        """Whether the next attempt runs on other devices than the current one."""
+        """Whether the next attempt runs on different devices."""
         return self.set_aside != self.set_aside_before
 
     @property
     def processes(self) -> list[RankLife]:
-        """What the attempt consists of: its ranks, or the command that starts them."""
+        """The attempt's processes: its ranks, or the command that starts them."""
         return list(self.ranks.values()) if self.launcher is None else [self.launcher]
 
     @property
@@ -224,21 +223,21 @@ class JobState(Base, frozen=True, kw_only=True):
 
     @property
     def has_failed(self) -> bool:
-        """Whether a process of the attempt exited otherwise than with 0."""
+        """Whether a process of the attempt exited with a status other than 0."""
         return any(life.exited and life.status != 0 for life in self.processes)
 
     def restarts_left(self, limit: int) -> int:
-        """Of a budget of that many."""
+        """Restarts left in a budget of that size."""
         return max(0, limit - self.budget.used)
 
     def history_with(self, outcome: AttemptOutcome | None) -> History:
-        """The failed attempts with one more; each counts once."""
+        """The failed attempts, with this one added; each counts once."""
         failed = self.history.failed
         if outcome is None or (failed and failed[-1].outcome.attempt == outcome.attempt):
             return self.history
         return record(self.history, outcome)
 
     def alerts_at(self, moment: dt.datetime) -> list[Alert]:
-        """Those that are shown then, in the order in which they began."""
+        """The alerts shown at that moment, in order of their beginning."""
         shown = self.alerts.values()
         return [one.alert for one in shown if one.until is None or moment <= one.until]

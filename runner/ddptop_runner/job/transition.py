@@ -1,8 +1,8 @@
-"""`apply`: the one fold of a job's state over its events. Pure.
+"""Folds a job's state over its events. Pure.
 
-The live supervisor, one that takes its place, the replay of a moment, and the repair of a damaged
-snapshot all get a job's state from here. An event that cannot be of the state (a second exit of a
-rank, one of an earlier attempt, anything after the end) changes nothing.
+The live supervisor, its successor, the replay of a moment, and the repair of a damaged snapshot all
+get a job's state from here. An event that does not fit the state (a second exit of a rank, an exit
+in an earlier attempt, anything after the end) changes nothing.
 """
 
 from __future__ import annotations
@@ -31,16 +31,16 @@ from ddptop_runner.model import events as ev
 from ddptop_runner.model.snapshot import Alert
 
 NOTICE_S = 600.0
-"""For so long something is shown that has no end."""
+"""How long to show an alert that has no end."""
 
 
 def apply(state: JobState, event: ev.JobEvent, at: dt.datetime) -> JobState:
     """The state after one more event.
 
     Args:
-        state: the one before.
+        state: the state before.
         event: what happened.
-        at: when.
+        at: when it happened.
     """
     if state.is_over and not _begins_anew(state, event):
         return state
@@ -49,7 +49,7 @@ def apply(state: JobState, event: ev.JobEvent, at: dt.datetime) -> JobState:
 
 
 def fold(events: Iterable[tuple[dt.datetime, ev.JobEvent]]) -> JobState:
-    """The state after all of them."""
+    """The state after all these events."""
     state = JobState()
     for at, event in events:
         state = apply(state, event, at)
@@ -66,7 +66,7 @@ def _begins_anew(state: JobState, event: ev.JobEvent) -> bool:
 
 
 def _launched(state: JobState, event: ev.Launched, at: dt.datetime) -> JobState:
-    """The job has its devices: a new life, of which the one before left the checkpoint."""
+    """The job has its devices and begins a new life; the checkpoint remains from the last one."""
     if state.in_queue and state.phase == "stopping":
         return state
     attempt = state.attempt if event.attempt is None else event.attempt
@@ -81,7 +81,7 @@ def _queued(state: JobState, event: ev.Queued | ev.QueueEntered, at: dt.datetime
 
 
 def _attempt_opened(state: JobState, event: ev.AttemptOpened, at: dt.datetime) -> JobState:
-    """All that is known of an attempt before its ranks are started."""
+    """Set what is known about an attempt before its ranks start."""
     is_next = event.attempt != state.attempt
     return replace(
         state,
@@ -123,7 +123,7 @@ def _attempt_started(state: JobState, event: ev.AttemptStarted, at: dt.datetime)
 
 
 def _lasting(state: JobState) -> dict[str, ShownAlert]:
-    """The alerts that go over to the next attempt."""
+    """The alerts that carry over to the next attempt."""
     return {} if state.is_over else {i: one for i, one in state.alerts.items() if one.until is None}
 
 
@@ -174,7 +174,7 @@ def _launcher_exited(state: JobState, event: ev.LauncherExited, at: dt.datetime)
 
 def _exited(life: RankLife, event: ev.RankExited | ev.LauncherExited) -> RankLife:
     if None not in (life.pid, event.pid) and life.pid != event.pid:
-        return life  # of a process that another one has replaced
+        return life  # the exit of a process that has been replaced
     if life.exited and life.status is not None:
         return life
     return replace(
@@ -211,7 +211,7 @@ def _trouble_dropped(state: JobState, event: ev.TroubleDropped, at: dt.datetime)
 
 
 def _ranks_ending(state: JobState, event: ev.RanksEnding, at: dt.datetime) -> JobState:
-    """Since the first of them: what ends after that was ended."""
+    """The first such event counts: exits after it were caused by us."""
     if not _is_current(state, event):
         return state
     since_s = event.at_s if state.ending_ranks_at_s is None else state.ending_ranks_at_s
@@ -241,7 +241,7 @@ def _hung(state: JobState, event: ev.HangJudged, at: dt.datetime) -> JobState:
 def _restart_decided(
     state: JobState, event: ev.RestartDecided | ev.RestartHeld, at: dt.datetime
 ) -> JobState:
-    """A held one waits for the head, whose budget it counts against."""
+    """A held restart waits for the head and counts against the head's budget."""
     if not _is_current(state, event):
         return state
     restart = PendingRestart(
@@ -265,7 +265,7 @@ def _restart_decided(
 
 
 def _nodes_chosen(state: JobState, event: ev.NodesChosen, at: dt.datetime) -> JobState:
-    """The next attempt begins; nothing of the one before counts any more."""
+    """The next attempt begins, and the previous one no longer counts."""
     opened = ev.AttemptOpened(attempt=event.attempt, at_s=event.at_s)
     nodes = {
         name: NodeLife(
@@ -322,7 +322,7 @@ def _node_lost(state: JobState, event: ev.NodeLost, at: dt.datetime) -> JobState
 def _restart_asked(
     state: JobState, event: ev.RestartRequested | ev.RestartHurried, at: dt.datetime
 ) -> JobState:
-    """Now, and at no cost: what a pending restart had cost is back in the budget."""
+    """Restart now and for free: the cost of a pending restart is refunded."""
     if not _is_current(state, event):
         return state
     restart, at_s = state.restart, None
@@ -332,7 +332,7 @@ def _restart_asked(
         restart = PendingRestart(attempt=event.attempt or 0, at=at)
     nodes = state.nodes
     if not (isinstance(event, ev.RestartRequested) and (event.node or event.without)):
-        nodes = {  # a person may have mended them
+        nodes = {  # the user may have repaired them
             name: replace(life, refused=False, lost=False, why=None) if life.refused else life
             for name, life in nodes.items()
         }
@@ -380,7 +380,7 @@ def _agent_connected(state: JobState, event: ev.AgentConnected, at: dt.datetime)
 
 
 def _end_decided(state: JobState, event: ev.EndDecided, at: dt.datetime) -> JobState:
-    """The first decision counts, but for a stop, which nothing revokes."""
+    """The first decision counts, except that nothing revokes a stop."""
     if state.ending is not None or not _is_current(state, event):
         return state
     ending = Ending(
@@ -453,7 +453,7 @@ def _alerts_cleared(state: JobState, event: ev.AlertsCleared, at: dt.datetime) -
 
 
 def _noticed(state: JobState, event: ev.JobEvent, at: dt.datetime) -> JobState:
-    """What has no end is shown for a while."""
+    """Show an alert without an end for a while."""
     alert = Alert(
         id=f"event-{at.timestamp():.3f}", severity="warning", message=text(event), since=at
     )

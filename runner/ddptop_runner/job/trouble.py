@@ -1,4 +1,4 @@
-"""Watches for trouble that ends an attempt while its ranks are alive: hangs and bad losses."""
+"""Watches for trouble that ends an attempt with living ranks: hangs and bad losses."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from ddptop_runner.model.spec import JobSpec
 
 
 class TroubleWatch:
-    """Looks once a second at all ranks of a job.
+    """Checks all ranks of a job once a second.
 
     Args:
         spec: the job.
-        log: holds the job's state, and gets suspicions.
-        take: gets what was found.
+        log: holds the job's state, and receives suspicions.
+        take: receives trouble as facts.
     """
 
     def __init__(self, spec: JobSpec, log: EventLog, take: Callable[[pt.Fact], None]) -> None:
@@ -33,31 +33,31 @@ class TroubleWatch:
         self._is_suspected = False
         self.hangs = HangWatch(spec.hang_timeout_s, auto=spec.hang_auto)
         self.found: HangVerdict | BadLoss | None = None
-        """For what the attempt is ended while its ranks are alive."""
+        """The trouble for which the attempt is ended while its ranks are alive."""
         self.pause: Pause | None = None
-        """That no step is taken; None while steps come."""
+        """The current pause; None while there are steps."""
 
     def begin_attempt(self) -> None:
-        """Clear all but the pace of steps."""
+        """Clear everything except the pace of steps."""
         self.hangs.begin_attempt()
         self._losses.begin_attempt()
         self.found = self.pause = None
         self._is_suspected = False
 
     def recall(self, memory: dict[str, Any]) -> None:
-        """Restore what `hangs.remember` returned; the log has restored the state."""
+        """Restore the result of `hangs.remember`; the log has already restored the state."""
         self.hangs.recall(memory)
         self._is_suspected = self._log.state.suspected is not None
 
     def look(
         self, progress: Sequence[RankProgress], now_s: float, *, is_settled: bool = True
     ) -> HangLook:
-        """Find a hang, or the suspicion of one.
+        """Detect a hang or a suspected one.
 
         Args:
-            progress: of all ranks.
+            progress: all ranks' progress.
             now_s: CLOCK_BOOTTIME.
-            is_settled: whether each rank could have reported by now.
+            is_settled: whether every rank has had time to report.
         """
         job = self._log.state
         looked = self.hangs.look(progress, now_s, hung=job.phase == "hung")
@@ -79,7 +79,7 @@ class TroubleWatch:
         return looked
 
     def _note_pause(self, seen: SeenPause | None, now_s: float) -> None:
-        """Keep it as viewers are shown it; its beginning does not move."""
+        """Update the pause for viewers; its beginning stays fixed."""
         if seen is None or self._log.state.phase not in ("starting", "running", "hung"):
             self.pause = None
             return
@@ -92,7 +92,7 @@ class TroubleWatch:
         )
 
     def look_at_losses(self, ranks: Sequence[RankSample]) -> None:
-        """Report a loss gone bad where `--on-nan` asks for it."""
+        """Report a loss that has gone bad, if `--on-nan` requests it."""
         bad = self._losses.look(ranks)
         if bad is not None and self._log.state.phase == "running":
             self.found = bad
@@ -100,7 +100,7 @@ class TroubleWatch:
 
 
 def plain_cause(found: HangVerdict | BadLoss) -> Cause:
-    """The cause, before anything else is read."""
+    """The cause according to the finding alone, before evidence is read."""
     if isinstance(found, HangVerdict):
         return Cause(kind="hang", summary=f"The job hung: {found.message}.")
     return Cause(kind="nan", rank=found.rank, summary=found.in_words())
@@ -109,13 +109,13 @@ def plain_cause(found: HangVerdict | BadLoss) -> Cause:
 def plain_outcome(
     found: HangVerdict | BadLoss, attempt: int, lived_s: float, steps: int | None
 ) -> AttemptOutcome:
-    """The outcome of an attempt that is ended for it.
+    """The outcome of an attempt that is ended because of it.
 
     Args:
         found: the trouble.
         attempt: the attempt's number.
         lived_s: how long the attempt lived.
-        steps: the most that a rank took.
+        steps: the most that any rank took.
     """
     is_hang = isinstance(found, HangVerdict)
     return AttemptOutcome(attempt, lived_s, steps, None, None, None, is_hang, not is_hang)

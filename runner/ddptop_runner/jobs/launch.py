@@ -346,7 +346,7 @@ def require_startable(view: JobView) -> None:
 
 
 def _few_threads(nproc: int, env: Mapping[str, str]) -> dict[str, str]:
-    """Like torchrun, set one thread per rank if there are several and the shell sets none."""
+    """OMP_NUM_THREADS=1 for several ranks, as under torchrun, unless the shell sets it."""
     return {"OMP_NUM_THREADS": "1"} if nproc > 1 and "OMP_NUM_THREADS" not in env else {}
 
 

@@ -241,7 +241,7 @@ class JobHolder:
         return STATUSES.get(view.state, 1)
 
     def give_back(self, view: JobView) -> int:
-        """Requeue a job that cannot continue on these nodes; the exit status of the batch step."""
+        """Requeue a job that cannot continue on these nodes; returns the step's exit status."""
         if (why := self._count(view)) is not None:
             report(f"{view.job} is not continued: {why}")
             return NOT_WORTH_REQUEUEING

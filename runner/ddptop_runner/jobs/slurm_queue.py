@@ -222,7 +222,7 @@ def wait_until_started(name: str | None, timeout_s: float | None) -> JobView:
 
 
 def _is_to_start(job: SlurmJob) -> bool:
-    """Whether its batch step has not begun, or so recently that ranks may not have started."""
+    """Whether its ranks may not have started: its batch step has not begun, or only recently."""
     if job.state != "RUNNING" or job.started_at is None:
         return job.state in NOT_STARTED
     return 0 <= (utc_now() - job.started_at).total_seconds() < STARTING_S

@@ -197,7 +197,7 @@ def typed(request: LaunchRequest) -> str:
 
 
 def explain_missing_torch(error: UsageError, request: LaunchRequest, script: Script) -> UsageError:
-    """The same error, or for a script that trains without torch, one that names a launch for it."""
+    """The same error; for a script that trains without torch, one that names the right launch."""
     other = sorted(script.imports & _OTHER_TRAINERS)
     if "torch" in script.imports or not other:
         return error

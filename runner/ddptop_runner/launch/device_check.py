@@ -25,7 +25,7 @@ from ddptop_runner.model.words import Base
 LIMIT_S = 90.0
 SCRIPT = Path(__file__).parents[1] / "agent" / "check.py"
 SLOW_SHARE = {True: 0.75, False: 0.5}
-"""A smaller share of the median is slow, by whether the rank has a GPU; CPU results are noisier."""
+"""Share of the median below which a rank is slow, by whether it has a GPU; CPUs are noisier."""
 SLOW_LINK_SHARE = 0.5
 MOST_STDERR_BYTES = 64 << 10
 

@@ -273,7 +273,7 @@ def check_folder(_: Place) -> Judgement:
 
 
 def check_disk(place: Place) -> Judgement:
-    """A full disk costs checkpoints and history."""
+    """A full disk loses checkpoints and history."""
     rooms = [
         (what, path, os.statvfs(paths.nearest(path)))
         for what, path in (("run folders", paths.runs_dir()), ("working directory", place.cwd))
@@ -529,7 +529,7 @@ TOPICS = (
 def examine(
     place: Place, topics: Sequence[Topic] = TOPICS, deadline_s: float = DEADLINE_S
 ) -> list[Check]:
-    """Run all checks, in at most about `deadline_s`; in the order of `topics`. Never raises."""
+    """Run all checks within about `deadline_s`; returns them in the order of `topics`."""
     found: dict[str, Check] = {}
 
     def check(topic: Topic) -> None:

@@ -293,7 +293,7 @@ def _mpirun_on(path: str) -> str | None:
 
 
 def _is_open_mpi(program: str) -> bool:
-    """Whether its version is not that of another MPI; true if it prints none."""
+    """Whether it is Open MPI, judging by `--version`; assumed if it prints nothing."""
     try:
         version = subprocess.run(
             [program, "--version"],
@@ -350,7 +350,7 @@ _BEFORE_COMMANDS = frozenset({"exec", "do", "then", "else", "if", "while", "unti
 _NO_COMMANDS = frozenset({"done", "fi", "esac", "}", "wait", "exit", "for", "case", "cd", "export"})
 """Shell keywords and builtins that are never the command wanted."""
 _MOST_SHELLS = 3
-"""How many nested shells are unwrapped; nobody types more."""
+"""How many nested shells to unwrap; nobody types more."""
 
 
 def inner(argv: Sequence[str]) -> tuple[str, ...]:

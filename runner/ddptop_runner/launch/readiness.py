@@ -281,7 +281,7 @@ def _typed(request: HostRequest) -> str:
 
 
 def _addresses(hosts: Sequence[Surveyed]) -> tuple[dict[str, str], list[Refusal]]:
-    """(each host's address that all hosts which tested it can reach, refusals of hosts without)."""
+    """Choose an address per host that all hosts that tested it can reach; refuse the others."""
     chosen: dict[str, str] = {}
     found = []
     for one in hosts:

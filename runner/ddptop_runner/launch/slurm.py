@@ -162,7 +162,7 @@ _OUTSIDE = (
 
 
 def link_problem(message: str, slurm_job: str, host: str) -> str | None:
-    """That a node has left the allocation, if srun's message means so; None otherwise."""
+    """A problem, if srun's message means that a node has left the allocation; None otherwise."""
     if re.search(_OUTSIDE, message[:4096]) is None:
         return None
     return f"{host} is not part of Slurm job {slurm_job} any more"

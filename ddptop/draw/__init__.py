@@ -1,1 +1,1 @@
-"""Screens and tables as lines of styled text: values in, lines out. No Textual and no IO."""
+"""Draws screens and tables as lines of styled text. No Textual and no IO."""

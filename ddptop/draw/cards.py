@@ -1,4 +1,4 @@
-"""A card for each rank: its state, its distance from the others, and what it uses. Pure."""
+"""Draws a card per rank: its state, its distance from the others, and its resources. Pure."""
 
 from __future__ import annotations
 
@@ -28,42 +28,42 @@ from ddptop_runner.judge.balance.rank_devices import own_devices
 from ddptop_runner.model.snapshot import GpuSample, RankSample
 
 MOST = 8
-"""The most ranks that are shown as cards by default."""
+"""Maximum number of ranks shown as cards by default."""
 
 LEAST_WIDTH = 19
 LEAST_HEIGHT = 4
-"""Unless fewer show everything."""
+"""Minimum height of a card, unless fewer rows show everything."""
 
 LEAST_BOX = 21
-"""Narrower cards have an edge at the left only."""
+"""Minimum width for a full border; narrower cards have only a left edge."""
 
 BEST_WIDTH = 40
-"""Where cards can be of several widths, the one next to this."""
+"""If cards could have several widths, the one closest to this is used."""
 
 GAP = 1
 """Cells between two cards."""
 
 
 class Grid(msgspec.Struct, frozen=True):
-    """How cards lie."""
+    """The layout of cards."""
 
     columns: int
     rows: int
     width: int
-    """Of the narrowest card; those before it take the cells that are left over."""
+    """Width of the narrowest card; earlier cards get the remaining cells."""
     height: int
 
 
 def grid(number: int, cells: int, most_rows: int, wanted: int) -> Grid | None:
-    """How `number` cards lie best in `cells` by `most_rows`; None where they do not fit.
+    """The best layout of `number` cards in `cells` by `most_rows`; None if they do not fit.
 
-    What a card can tell comes first, then a grid without holes, then a width that reads well.
+    Prefers cards that show more, then a grid without holes, then a readable width.
 
     Args:
-        number: of cards.
-        cells: of the terminal.
-        most_rows: that all cards together may take.
-        wanted: rows of a card that tells everything, with an edge all around.
+        number: number of cards.
+        cells: width of the terminal.
+        most_rows: most rows for all cards together.
+        wanted: rows of a card that shows everything, including a full border.
     """
     best: tuple[tuple[bool, int, int, int], Grid] | None = None
     for columns in range(1, min(number, cells // LEAST_WIDTH + 1) + 1):
@@ -82,17 +82,17 @@ def grid(number: int, cells: int, most_rows: int, wanted: int) -> Grid | None:
 
 
 BOXED = 6
-"""Cards of this many rows or more have a full border, and so do those that show everything."""
+"""Minimum rows for a full border, which cards that show everything always have."""
 
 CARD_ROWS = sorted(
     ((one.card, one) for one in FIGURES if one.card is not None), key=lambda row: row[0].place
 )
-"""Of a card, from top to bottom."""
+"""Rows of a card, from top to bottom."""
 
 LABEL, VALUE, ASIDE = 5, 8, 7
-"""Cells of a row's columns; what is left takes bars and curves."""
+"""Widths of a row's columns; bars and curves get the remaining cells."""
 TIGHT = 6
-"""Of value and distance each, on a card that has no more room."""
+"""Width of the value and of the distance on a narrow card."""
 
 
 class Around(msgspec.Struct, frozen=True):
@@ -101,20 +101,20 @@ class Around(msgspec.Struct, frozen=True):
     now: dt.datetime
     live: bool
     gpus: Mapping[int, GpuSample] = msgspec.field(default_factory=dict)
-    """By rank: its own device."""
+    """Each rank's own device, by rank."""
     step_times: Mapping[int, Points] = msgspec.field(default_factory=dict)
     losses: Mapping[int, Points] = msgspec.field(default_factory=dict)
     since: float = 0.0
     until: float = 0.0
-    """Of the small curves, unix seconds."""
+    """Time range of the sparklines, in unix seconds."""
     cpu_full: float = 100.0
-    """What a full bar of CPU is: the busiest rank's, or one core."""
+    """CPU percentage of a full bar: the busiest rank's, or one core."""
     rows: frozenset[str] = frozenset(one.key for _, one in CARD_ROWS)
-    """What is known of one rank at least: the rest gets no row."""
+    """Rows to show: figures known for at least one rank."""
     slow: bool = False
-    """Whether a rank holds up the others."""
+    """Whether a rank slows down the others."""
     hosts: Mapping[str, str] = msgspec.field(default_factory=dict)
-    """Short names of the hosts, where there are several."""
+    """Short host names, if there are several hosts."""
 
 
 def around(
@@ -127,7 +127,7 @@ def around(
     span_s: float,
     slow: bool = False,
 ) -> Around:
-    """What the cards of a job share; curves end with the last sample, and begin with the first."""
+    """The context that a job's cards share; curves span the first to the last sample."""
     known = [points.t for points in (*step_times.values(), *losses.values()) if points.t]
     until = max((t[-1] for t in known), default=now.timestamp())
     since = max(until - span_s, min((t[0] for t in known), default=until - span_s))
@@ -149,7 +149,7 @@ def around(
 
 
 def known_rows(ranks: Sequence[RankSample]) -> frozenset[str]:
-    """What is known of one of these ranks at least, by the name of its row."""
+    """Row keys of the figures that are known for at least one of these ranks."""
     known = {
         one.key
         for rank in ranks
@@ -158,12 +158,12 @@ def known_rows(ranks: Sequence[RankSample]) -> frozenset[str]:
         and shown(one.key, rank).text(rank) != units.NOT_AVAILABLE
     }
     if known & {"loss", "time"}:
-        known.discard("cpu")  # its place is better used by the chart of losses
+        known.discard("cpu")  # the loss chart makes better use of the space
     return frozenset(known)
 
 
 def wanted_rows(ranks: Sequence[RankSample]) -> int:
-    """Rows of a card that shows every known figure of these ranks."""
+    """Number of rows on a card that shows every known figure of these ranks."""
     return max(1, len(known_rows(ranks))) + 2
 
 
@@ -176,21 +176,21 @@ def card_lines(
     chosen: bool,
     least: int = 0,
 ) -> list[Line]:
-    """One card in exactly `rows` lines of `cells`; `least` is the narrowest card of its grid."""
+    """One card in exactly `rows` lines of `cells`; `least` is the narrowest card's width."""
     worst = severity(rank, apart, others.live)
     edge = ("chosen" if chosen else "faint", "warn", "bad")[worst]
     boxed = rows >= min(BOXED, len(others.rows) + 2) and (least or cells) >= LEAST_BOX
     frame = 4 if boxed else 2
     inner = cells - frame
-    told = (least or cells) - frame
-    body = _body(rank, apart, others, told, rows - (2 if boxed else 1))
+    content = (least or cells) - frame
+    body = _body(rank, apart, others, content, rows - (2 if boxed else 1))
     if not boxed:
         mark = "▌" if worst or chosen else "▏"
-        head = _head(rank, apart, others, told, chosen, " ")
+        head = _head(rank, apart, others, content, chosen, " ")
         return [fit(line((mark, edge), " ", *text), cells) for text in (head, *body)]
     corners = "┏━┓┃┗┛" if chosen else "╭─╮│╰╯"
-    head = _head(rank, apart, others, told - 1, chosen, corners[1], edge, after=1)
-    more = corners[1] * (1 + inner - told)
+    head = _head(rank, apart, others, content - 1, chosen, corners[1], edge, after=1)
+    more = corners[1] * (1 + inner - content)
     top = line((corners[0] + corners[1], edge), " ", *head, (more + corners[2], edge))
     middle = [
         line((corners[3] + " ", edge), *fit(text, inner), (" " + corners[3], edge)) for text in body
@@ -209,17 +209,17 @@ def _head(
     edge: str = "",
     after: int = 0,
 ) -> Line:
-    """Number, state or outlying figure, and the device at the right.
+    """The rank's number, its state or outlying figure, and its device at the right.
 
     Args:
-        rank: whose.
-        apart: how far it is from the others.
-        others: what its card tells of them.
-        cells: width of all of it.
+        rank: the rank.
+        apart: its distance from the other ranks.
+        others: the context that it shares with other cards.
+        cells: total width.
         chosen: whether it has the cursor.
-        filler: what is drawn between state and device, or to the end where that has no room.
+        filler: fills the space between the state and the device, or to the end without a device.
         edge: the filler's style.
-        after: empty cells behind the last word.
+        after: empty cells after the last word.
     """
     text, style = verdict(rank, apart, others.now, others.live)
     mark = "▸" if chosen else ""
@@ -241,10 +241,10 @@ def _head(
 def _body(
     rank: RankSample, apart: RankDeviation, others: Around, cells: int, rows: int
 ) -> list[Line]:
-    """As many rows as fit, in their usual order; the least informative are dropped first."""
+    """As many rows as fit, in the usual order; the least informative are dropped first."""
     late = others.slow
-    telling = sorted(CARD_ROWS, key=lambda row: row[0].drop_late if late else row[0].drop)
-    keep = [one.key for _, one in telling if one.key in others.rows]
+    by_priority = sorted(CARD_ROWS, key=lambda row: row[0].drop_late if late else row[0].drop)
+    keep = [one.key for _, one in by_priority if one.key in others.rows]
     draw = dict(_DRAWN)
     if rows < min(4, len(keep)) and {"util", "mem"} <= others.rows:
         draw["util"] = _both
@@ -262,9 +262,9 @@ def _row(label: str, value: str, aside: Span, graphic: Line, cells: int, style: 
     size, side = (TIGHT, TIGHT) if tight else (VALUE, ASIDE)
     value = _brief(value) if tight else value
     beside = f" {aside[0]}" if aside[0] else ""
-    if LABEL + len(value) + len(beside) > cells:  # two numbers would read as one
+    if LABEL + len(value) + len(beside) > cells:  # otherwise, two numbers would read as one
         beside = "" if aside[0][0].isdigit() else aside[0]
-    # what is too wide for its column takes the room of the other, and is never run into it
+    # a value too wide for its column takes cells from the other column, but never runs into it
     left = max(len(value), size - max(0, len(beside) - side))
     return line(
         (f"{label:<{LABEL}}", "dim"),
@@ -275,18 +275,18 @@ def _row(label: str, value: str, aside: Span, graphic: Line, cells: int, style: 
 
 
 def _brief(text: str) -> str:
-    """`74.0 GiB` as `74.0G`, where every cell counts."""
+    """`74.0 GiB` as `74.0G`, for narrow cards."""
     return text.replace(" KiB", "K").replace(" MiB", "M").replace(" GiB", "G").replace(" TiB", "T")
 
 
 def _room(cells: int) -> int:
-    """For a bar or curve at the right; 0 where there is none."""
+    """Cells for a bar or curve at the right; 0 without room."""
     left = cells - LABEL - VALUE - ASIDE - 2
     return left if left >= 6 else 0
 
 
 def _deviation(apart: RankDeviation, figure: Figure) -> Span:
-    """Distance from the median; an outlier is marked by its side, not only by color."""
+    """Distance from the median; outliers are marked with an arrow, not only by color."""
     ratio, is_marked = apart.marked(figure)
     if ratio is None:
         return "", ""
@@ -373,14 +373,14 @@ def _memory(
 def _cpu(
     one: RankFigure, rank: RankSample, apart: RankDeviation, others: Around, cells: int
 ) -> Line:
-    """Of a rank with a device: CPU and memory of its processes, which seldom matter."""
+    """CPU and memory of the processes of a rank with a device, where they seldom matter."""
     return _row("CPU", one.text(rank), (_brief(units.size(rank.rss_bytes)), "dim"), (), cells)
 
 
 def _both(
     one: RankFigure, rank: RankSample, apart: RankDeviation, others: Around, cells: int
 ) -> Line:
-    """Load and memory in one row."""
+    """Utilization and memory in one row."""
     load, memory = shown("util", rank), shown("mem", rank)
     text = f"{load.text(rank):>6}{_brief(memory.text(rank)):>6}"
     return line((f"{load.label:<{LABEL}}", "dim"), text)
@@ -389,7 +389,7 @@ def _both(
 def _figure(
     one: RankFigure, rank: RankSample, apart: RankDeviation, others: Around, cells: int
 ) -> Line:
-    """Any other figure: beside it its distance from the median, or its share as the bar shows."""
+    """Any other figure, with its distance from the median or the percentage that its bar shows."""
     card = one.card
     assert card is not None
     share = None if card.share is None else card.share(rank, others.gpus.get(rank.rank))
@@ -413,11 +413,11 @@ _DRAWN: Mapping[str, Callable[[RankFigure, RankSample, RankDeviation, Around, in
     "mem": _memory,
     "cpu": _cpu,
 }
-"""Rows that are more than a figure and its bar."""
+"""Functions for rows that are more than a figure and its bar."""
 
 
 def _short_bar(name: str, text: str, share: float | None, cells: int, style: str) -> Line:
-    """The bar without the distance, where both do not fit."""
+    """The bar without the distance, if both do not fit."""
     tight = cells < LABEL + VALUE + ASIDE
     size = TIGHT if tight else VALUE
     room = max(0, cells - LABEL - size - 1)

@@ -1,4 +1,4 @@
-"""Compared jobs as rows: their figures, and the options in which they differ. Pure."""
+"""Draws a comparison of jobs: rows of figures and differing options. Pure."""
 
 from __future__ import annotations
 
@@ -17,31 +17,31 @@ from ddptop_runner.model import run_step
 from ddptop_runner.model.words import is_of_evaluation
 
 NOTABLE = 0.005
-"""Losses that lie nearer to each other than this share are called the same."""
+"""Losses with a smaller relative difference are called the same."""
 LARGE = 1.5
-"""From here on a ratio says more than a percentage."""
+"""From this ratio on, a ratio is clearer than a percentage."""
 FASTER = 1.1
-"""A pace that is no more than this times another's is called the same."""
+"""Paces are called the same up to this ratio."""
 HUGE = 1000
-"""And from here on how large it is says nothing."""
+"""From this ratio on, the exact value is meaningless."""
 _SCALAR = "scalar "
 _MEASURED = ("common", "best", "last", "pace", "step_time", "steps", "elapsed", "started")
-"""Rows of figures: that they are not the same to the last digit says nothing."""
+"""Rows of measured figures, which always differ slightly."""
 
 
 @dataclass(frozen=True)
 class Row:
-    """One figure or option of every job."""
+    """A row with one figure or option of every job."""
 
     key: str
     label: str
     meaning: str
     values: tuple[Span, ...]
-    """In the jobs' order."""
+    """Cells in job order."""
 
     @property
     def differs(self) -> bool:
-        """Whether it is not the same in all jobs, and no figure."""
+        """Whether this is an option that differs between the jobs."""
         is_measured = self.key in _MEASURED or self.key.startswith(_SCALAR)
         return not is_measured and len({text for text, _ in self.values}) > 1
 
@@ -61,7 +61,7 @@ def how_much_lower(losses: Sequence[float | None], best: int | None, by: float |
 
 
 def common_label(comparison: Comparison) -> str:
-    """Where the losses are compared: `loss at step 150`."""
+    """The point at which losses are compared: `loss at step 150`."""
     if comparison.step is not None:
         return f"loss at step {units.count(comparison.step)}"
     if comparison.after_s is not None:
@@ -70,7 +70,7 @@ def common_label(comparison: Comparison) -> str:
 
 
 def verdict(comparison: Comparison) -> str:
-    """Who learns better, in one sentence."""
+    """Which job learns better, in one sentence."""
     if len(comparison.runs) < 2:
         return "pick a job to compare with"
     bad = [
@@ -85,15 +85,15 @@ def verdict(comparison: Comparison) -> str:
         missing = [LETTERS[i] for i, loss in enumerate(comparison.losses) if loss is None]
         return f"no loss to compare for {' and '.join(missing)}"
     lower = how_much_lower(comparison.losses, comparison.best, comparison.best_by)
-    said = f"the losses are the same {where}"
+    sentence = f"the losses are the same {where}"
     if comparison.best is not None and lower:
-        said = f"{LETTERS[comparison.best]}'s loss is {lower} {where}"
+        sentence = f"{LETTERS[comparison.best]}'s loss is {lower} {where}"
     faster = _faster(comparison.runs)
-    return f"{said}; {faster}" if faster else said
+    return f"{sentence}; {faster}" if faster else sentence
 
 
 def _faster(runs: Sequence[Run]) -> str:
-    """`A is 1.3 times as fast per step`, of the fastest against the next; empty where none is."""
+    """`A is 1.3 times as fast per step`, comparing the two fastest; empty if neither is faster."""
     times = [run.curve.step_time_s() for run in runs]
     known = sorted((time_s, place) for place, time_s in enumerate(times) if time_s)
     if len(known) < max(2, len(runs)) or known[1][0] < FASTER * known[0][0]:
@@ -214,7 +214,7 @@ def _best(run: Run) -> str:
 
 
 def _scalar(name: str, runs: Sequence[Run]) -> tuple[str, list[str]]:
-    """What a row of a scalar means, and its values; of a validation loss also the least."""
+    """A scalar row's meaning and values; for a validation loss, also the lowest."""
     is_loss = is_of_evaluation(name) and "loss" in name.lower()
     texts = []
     for run in runs:
@@ -256,11 +256,11 @@ def explained(row: Row, runs: Sequence[Run]) -> list[tuple[str, str]]:
     return [(row.label, row.meaning), *values]
 
 
-# --- whom to compare with -----------------------------------------------------------------------
+# --- jobs to compare with -----------------------------------------------------------------------
 
 
 def companion_row(view: JobView, letter: str, mine: JobView | None) -> dict[str, Span]:
-    """A job that can be chosen, by column; of one of the same script only the other options."""
+    """A selectable job's cells by column; for the same script, only the options that differ."""
     snapshot = view.snapshot
     same = mine is not None and mine.spec.target == view.spec.target
     what = view.command

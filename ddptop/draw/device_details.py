@@ -1,4 +1,4 @@
-"""Every figure of one device, and why some are missing."""
+"""Draws every figure of one device, and explains why some are missing."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ def detail_lines(
     *,
     processes: bool = True,
 ) -> list[Line]:
-    """The device's identity and state, its figures, its processes, and what is not known.
+    """The device's identity and state, its figures, its processes, and what is unknown.
 
-    Where `rows` do not suffice, the processes and then the rarer figures are cut, and that is said.
-    Without `processes` these are left out, and it is said what helps against a slow-down or error.
+    If there are too few `rows`, the processes and then the rarer figures are cut, with a note.
+    Without `processes`, remedies for throttling and errors are shown instead.
     """
     title = f"GPU {gpu.index}"
     if gpu.parent_uuid is not None:
@@ -84,7 +84,7 @@ def _words(text: str, style: str, cells: int) -> list[Line]:
 
 
 def _figures(gpu: GpuSample) -> dict[str, list[Line]]:
-    """Every figure, by the row in which it stands."""
+    """Every figure, by the name of its row."""
     rows: dict[str, list[Line]] = {
         name: [] for name in ("load", "memory", "thermal", "clocks", "errors", "links")
     }
@@ -113,7 +113,7 @@ def _figures(gpu: GpuSample) -> dict[str, list[Line]]:
 
 
 def _unknown(gpu: GpuSample, cells: int) -> list[Line]:
-    """Why figures are missing, those of one reason together."""
+    """Why figures are missing, grouped by reason."""
     reasons: dict[str, list[str]] = {}
     for name, reason in gpu.unknown.items():
         if "--links" in reason:
@@ -171,7 +171,7 @@ def _process(process: GpuProcess, cells: int, owners: Owners) -> Line:
 
 
 def _flow(name: str, parts: Sequence[Line], cells: int) -> list[Line]:
-    """Parts after a label, wrapped where they do not fit."""
+    """Parts after a label, wrapped if they do not fit."""
     rows: list[list[Line]] = [[]]
     room = cells - _LABEL_CELLS - 1
     for part in parts:

@@ -1,4 +1,4 @@
-"""Devices as lines and rows: figures, problems, who uses them, and which are wasted. Pure."""
+"""Draws devices: their figures, problems, users, and whether they are wasted. Pure."""
 
 from __future__ import annotations
 
@@ -22,20 +22,20 @@ from ddptop_runner.launch.gpus.usage import SMALL_CONTEXT_BYTES, unknown_holder
 from ddptop_runner.model.snapshot import GpuProcess, GpuSample
 
 Holder = Callable[[GpuSample], Line]
-"""Who uses a device, and its problems."""
+"""Formats who uses a device, and its problems."""
 
 Owners = Mapping[int, "tuple[str, int | None]"]
-"""Job and rank by pid."""
+"""Job and rank by PID."""
 
 NO_HOSTS: Mapping[str, str] = {}
 LOST_WORDS = "lost: the driver is not responding"
 _TROUBLE_CELLS = 200
 _HOLDER_CELLS = 72
 RECENT_BUCKETS = 60
-"""Of ten seconds each, in a small curve of ten minutes."""
+"""Number of ten-second buckets in a sparkline of ten minutes."""
 _BAR_MOST = 60
 _CURVES = ((140, 30), (100, 15))
-"""Cells of a small curve, by the least width that has room for them."""
+"""(minimum width, cells of a sparkline)."""
 
 
 def device_lines(
@@ -50,9 +50,9 @@ def device_lines(
     Args:
         gpus: the devices.
         cells: the width.
-        holder: says who holds one.
-        recent: by UUID, how busy each was in the last ten minutes, in percent, oldest first.
-        hosts: short names of the hosts, where there are several.
+        holder: formats who uses a device.
+        recent: by UUID, utilization in the last ten minutes, in percent, oldest first.
+        hosts: short host names, if there are several hosts.
     """
     names = [short_name(gpu.name) for gpu in gpus]
     differ = len(set(names)) > 1 and cells >= 96
@@ -110,14 +110,14 @@ def device_lines(
 
 
 def _recent(values: Sequence[float | None], cells: int, unseen: int) -> Line:
-    """How busy it was, as a curve."""
+    """Recent utilization as a sparkline."""
     if not cells:
         return ()
     return ((small_curve(values, cells, unseen), "median"), (" ", ""))
 
 
 def first_seen(recent: Mapping[str, Sequence[float | None]]) -> int:
-    """How many of the oldest values are known of no device."""
+    """How many of the oldest values are unknown for all devices."""
     known_ones = (
         next((place for place, value in enumerate(values) if value is not None), len(values))
         for values in recent.values()
@@ -126,12 +126,12 @@ def first_seen(recent: Mapping[str, Sequence[float | None]]) -> int:
 
 
 def small_curve(values: Sequence[float | None], cells: int, unseen: int = 0) -> str:
-    """Percents as a thin line, each dot the mean of the RECENT_BUCKETS that fall to it.
+    """Percentages as a sparkline; each dot is the mean of its buckets.
 
     Args:
-        values: of ten minutes, or as much of them as there is.
-        cells: of the curve.
-        unseen: how many of the oldest no device has: a short history begins at the left.
+        values: up to ten minutes of values.
+        cells: width of the sparkline.
+        unseen: how many of the oldest values to skip, so that a short history begins at the left.
     """
     dots = min(RECENT_BUCKETS, 2 * cells)
     padded = [*list(values)[-RECENT_BUCKETS:][unseen:], *([None] * RECENT_BUCKETS)]
@@ -144,9 +144,9 @@ def small_curve(values: Sequence[float | None], cells: int, unseen: int = 0) -> 
 
 
 def label(gpu: GpuSample, hosts: Mapping[str, str] = NO_HOSTS) -> str:
-    """The device's index, `node1:0` where `hosts` has several hosts' short names.
+    """The device's index, or `node1:0` if `hosts` has short host names.
 
-    A MIG instance is marked as a part of its device.
+    A MIG instance is marked as part of its device.
     """
     host = f"{hosts[gpu.host]}:" if gpu.host is not None and gpu.host in hosts else ""
     return f"{host}{gpu.index}m" if gpu.parent_uuid is not None else f"{host}{gpu.index}"
@@ -157,11 +157,11 @@ def _bar(figure: str, gpu: GpuSample, cells: int) -> Line:
     return blocks(of.share(gpu), cells, of.style(gpu))
 
 
-# --- what is wrong with a device ------------------------------------------------------------------
+# --- problems of a device -------------------------------------------------------------------------
 
 
 def device_trouble(gpu: GpuSample, brief: bool = False) -> Line:
-    """Throttling, XID errors, failing memory, work without power; `brief` gives no reasons."""
+    """Throttling, XID errors, failing memory, or a stuck device; `brief` omits reasons."""
     parts: list[Line] = []
     if gpu.xid:
         parts.append(line((f"XID {','.join(map(str, gpu.xid))}", "bad")))
@@ -192,13 +192,13 @@ def _brief_reason(reasons: Sequence[str]) -> str:
     return "power" if any("power" in reason for reason in reasons) else "throttled"
 
 
-# --- who holds a device ---------------------------------------------------------------------------
+# --- who uses a device ----------------------------------------------------------------------------
 
 
 def holder_text(gpu: GpuSample, owners: Owners | None = None, *, brief: bool = False) -> Line:
-    """The problems of a device and who uses it: jobs and ranks, or user and command.
+    """A device's problems and who uses it: jobs and ranks, or user and command.
 
-    `brief` leaves room for the holder by giving no reasons.
+    `brief` omits reasons to leave room for the user.
     """
     held: dict[str, list[int]] = {}
     others: list[str] = []
@@ -213,7 +213,7 @@ def holder_text(gpu: GpuSample, owners: Owners | None = None, *, brief: bool = F
         *(line((clip(job, 20), ""), (_ranks(ranks), "dim")) for job, ranks in sorted(held.items())),
     ]
     parts += [line((text, "dim")) for text in dict.fromkeys(others)]
-    if gpu.processes is None:  # those in use may well be a job's own
+    if gpu.processes is None:  # a busy device may well be used by a job
         parts.append(line(("n/a", "dim")))
     elif (unknown := unknown_holder(gpu)) is not None:
         parts.append(line((unknown if gpu.processes else f"busy: {unknown}", "dim")))
@@ -229,20 +229,20 @@ def _ranks(ranks: Sequence[int]) -> str:
 
 
 def stranger(process: GpuProcess) -> str:
-    """`bob: python eval.py`; where that is not known, the pid."""
+    """`bob: python eval.py`, or the PID if unknown."""
     if process.user is None and process.command is None:
         return f"pid {process.pid}"
     return f"{process.user or 'n/a'}: {clip(program(process.command), 20)}"
 
 
 def program(command: str | None) -> str:
-    """A command without the folder of its program: `/opt/env/bin/python a.py` as `python a.py`."""
+    """A command without its program's directory: `/opt/env/bin/python a.py` as `python a.py`."""
     first, space, rest = (command or "?").partition(" ")
     return first.rpartition("/")[2] + space + rest
 
 
 def rank_holder(view: AnyJob) -> Holder:
-    """Which ranks of the job hold a device, under which name they know it, and who else does."""
+    """Formats which of the job's ranks use a device, their name for it, and who else uses it."""
     ranks = view.snapshot.ranks if view.snapshot is not None else []
     mine = {rank.pid for rank in ranks if rank.pid is not None}
     if isinstance(view, ForeignView):
@@ -266,7 +266,7 @@ def rank_holder(view: AnyJob) -> Holder:
 
 
 WASTED_S = 120.0
-"""A device that is in use and idle for this long is wasted."""
+"""A device that is in use but idle for this long is wasted."""
 
 MOST_RANKS = 64
 """Outliers of jobs with more ranks are shown only on their own screens."""
@@ -284,7 +284,7 @@ def wasted_s(gpu: GpuSample, idle_s: Mapping[str, float]) -> float | None:
 
 
 def wasted_words(gpu: GpuSample, idle_s: Mapping[str, float]) -> Line:
-    """`▲ idle for 12m`; empty where it is not."""
+    """`▲ idle for 12m`; empty if it is not wasted."""
     spent_s = wasted_s(gpu, idle_s)
     if spent_s is None:
         return ()
@@ -294,11 +294,11 @@ def wasted_words(gpu: GpuSample, idle_s: Mapping[str, float]) -> Line:
 def holder_words(
     owners: Owners, idle_s: Mapping[str, float], here: str, *, brief: bool = False
 ) -> Holder:
-    """Who uses a device, its problems, and whether it is wasted.
+    """Formats who uses a device, its problems, and whether it is wasted.
 
     Args:
-        owners: job and rank of each process on this host, by pid.
-        idle_s: for how long a device has done nothing, by UUID.
+        owners: job and rank of each process on this host, by PID.
+        idle_s: how long each device has been idle, by UUID.
         here: this host.
         brief: whether there is little room.
     """
@@ -312,7 +312,7 @@ def holder_words(
 
 
 def unevenness(views: Sequence[AnyJob]) -> Line:
-    """`GPU 5: power 28% below the other GPUs in llama-ft`, the worst of all; else empty."""
+    """`GPU 5: power 28% below the other GPUs in llama-ft`, for the worst outlier, if any."""
     worst: tuple[float, str] | None = None
     for view in views:
         snapshot = view.snapshot if view.is_live and not view.on_other_host else None
@@ -333,7 +333,7 @@ def unevenness(views: Sequence[AnyJob]) -> Line:
 
 
 def common_name(gpus: Sequence[GpuSample]) -> str | None:
-    """The devices' name where all have the same one."""
+    """The devices' name if all have the same one."""
     names = {gpu.name for gpu in gpus if gpu.parent_uuid is None}
     return names.pop() if len(names) == 1 else None
 
@@ -345,7 +345,7 @@ _HELD = Column("held", " used by", 20, flex=True)
 
 
 def device_columns(cells: int, names_differ: bool, label_cells: int = 4) -> tuple[Column, ...]:
-    """The columns of a table of that width; `label_cells` is what names a device."""
+    """The columns of a table of that width; `label_cells` is the width of a device's label."""
     curve = 30 if cells >= 150 else 15
     columns = [replace(_GPU, width=max(4, label_cells))]
     if cells >= 160 and names_differ:
@@ -372,17 +372,17 @@ def device_row(
     brief: bool = False,
     hosts: Mapping[str, str] = NO_HOSTS,
 ) -> Row:
-    """One device, by column.
+    """A device's cells by column.
 
     Args:
         gpu: the device.
-        owners: job and rank by pid.
-        recent: by UUID, how busy each was in the last ten minutes, in percent.
-        idle_s: by UUID, for how long each has done nothing.
-        curve: cells of its small curve.
-        unseen: as `first_seen` tells it.
+        owners: job and rank by PID.
+        recent: by UUID, utilization in the last ten minutes, in percent.
+        idle_s: by UUID, how long each device has been idle.
+        curve: width of its sparkline.
+        unseen: the result of `first_seen`.
         brief: whether there is no room for reasons.
-        hosts: short names of the hosts, where there are several.
+        hosts: short host names, if there are several hosts.
     """
     head = {
         "gpu": (f"{label(gpu, hosts):>3}", "strong"),
@@ -405,7 +405,7 @@ def device_row(
 
 
 def _held(gpu: GpuSample, owners: Owners, idle_s: Mapping[str, float], *, brief: bool) -> Line:
-    """Its problems and who uses it; for a device split into MIG instances, their number."""
+    """A device's problems and who uses it; for a device split into MIG instances, their number."""
     parts = [wasted_words(gpu, idle_s), holder_text(gpu, owners, brief=brief)]
     if gpu.mig_instances:
         parts = [device_trouble(gpu, brief)]
@@ -427,7 +427,7 @@ PROCESS_COLUMNS = (
 
 
 def process_row(process: GpuProcess, owners: Owners) -> Row:
-    """One process on a device, by column."""
+    """Cells by column for a process on a device."""
     job, rank = owners.get(process.pid, (process.job, process.rank))
     command = program(process.command) if process.command else process.note or units.NOT_AVAILABLE
     return {
@@ -442,5 +442,5 @@ def process_row(process: GpuProcess, owners: Owners) -> Row:
 
 
 def heaviest_first(processes: Sequence[GpuProcess]) -> list[GpuProcess]:
-    """Those that hold most memory first."""
+    """The processes that use the most memory first."""
     return sorted(processes, key=lambda process: -(process.mem_used_bytes or 0))

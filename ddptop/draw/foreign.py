@@ -1,4 +1,4 @@
-"""Jobs that ddptop did not start, in words: title, header, notes, and what cannot be inspected."""
+"""Describes foreign jobs: title, header, notes, and what cannot be inspected."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import datetime as dt
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from ddptop.draw.header import LABELLED, far_line, learning_line, question
+from ddptop.draw.header import LABELED, far_line, learning_line, question
 from ddptop.view import words
 from ddptop.view.jobs import elapsed_s
 from ddptop.view.keys import key
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 def about(view: ForeignView) -> str:
-    """For the title: `not started by ddptop: torchrun, user alice, pid 4711`."""
+    """A note for the title: `not started by ddptop: torchrun, user alice, pid 4711`."""
     job = view.foreign
     return f"not started by ddptop: {job.launcher}, user {job.user}, pid {job.root_pid}"
 
@@ -36,9 +36,9 @@ def header_lines(
     trend: LossTrend | None = None,
     most: int = 5,
 ) -> list[Line]:
-    """State from outside; how far and the loss, where it prints them; its output; what was typed.
+    """The job's state, its progress and loss if it prints them, its output, and its command.
 
-    At most `most` rows: the last one goes first.
+    At most `most` rows; the last are dropped first.
     """
     snapshot, progress = view.snapshot, progress_of(view)
     first: list[Line] = [line(words.state_of(view))]
@@ -63,14 +63,14 @@ def header_lines(
     if any(rank.loss is not None or rank.loss_state for rank in snapshot.ranks):
         learning = learning_line(snapshot, trend if view.is_live else None, cells)
         rows.append((*question(2, cells), *learning))
-    rows.append(_labelled("output", view.output or units.NOT_AVAILABLE, cells))
-    rows.append(_labelled("command", view.command, cells))
+    rows.append(_labeled("output", view.output or units.NOT_AVAILABLE, cells))
+    rows.append(_labeled("command", view.command, cells))
     return [fit(row, cells) for row in rows[:most]]
 
 
 def stopping_words(plan: SignalPlan, since: dt.datetime) -> str:
-    """Which signals a job is sent from here, and at what time of this machine's zone each."""
-    from ddptop_runner.foreign.actions import TERM_GRACE_S  # nobody stops one in the first frame
+    """The signals that ddptop sends to a job, with times in this machine's time zone."""
+    from ddptop_runner.foreign.actions import TERM_GRACE_S  # not needed for the first frame
 
     if plan.action == "kill":
         return f"SIGKILL sent at {since.astimezone():%H:%M:%S}"
@@ -86,8 +86,8 @@ def _world(view: ForeignView) -> str:
     return size if view.world_size == here else f"{size}, {here} here"
 
 
-def _labelled(name: str, text: str, cells: int) -> Line:
-    head = line((f" {name:<9} " if cells >= LABELLED else f" {name:<7} ", "dim"))
+def _labeled(name: str, text: str, cells: int) -> Line:
+    head = line((f" {name:<9} " if cells >= LABELED else f" {name:<7} ", "dim"))
     return fit((*head, (clip(text, cells - width(head)), "")), cells)
 
 
@@ -101,8 +101,8 @@ def unreadable_line(unreadable: Sequence[Unreadable], cells: int) -> Line:
     head = line((f" i {number}{of} cannot be inspected: ", "dim"))
     more = line(("  ", ""), (key("view.unseen"), "busy"), (" shows why ", "dim"))
     reason = (unreadable[0].reason or "no permission").removeprefix("cannot be inspected, ")
-    said = clip(reason, cells - width(head) - width(more))
-    return fit((*head, (said, "dim"), *more), cells)
+    shown = clip(reason, cells - width(head) - width(more))
+    return fit((*head, (shown, "dim"), *more), cells)
 
 
 def damaged_line(damaged: Sequence[tuple[str, str]], cells: int) -> Line:
@@ -117,12 +117,12 @@ def damaged_line(damaged: Sequence[tuple[str, str]], cells: int) -> Line:
 
 
 def damaged_sections(damaged: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:
-    """Each such folder, and why."""
+    """Each run folder that cannot be read, and why."""
     return [(f"run folder {sanitize(name)}", sanitize(reason)) for name, reason in damaged]
 
 
 def unreadable_sections(unreadable: Sequence[Unreadable]) -> list[tuple[str, str]]:
-    """Each such process with what is known of it, and which permission is missing."""
+    """Each process that cannot be inspected: what is known, and which permission is missing."""
     return [
         (
             f"pid {one.pid}   user {one.user or units.NOT_AVAILABLE}",

@@ -1,4 +1,4 @@
-"""A job's header: its status, its progress, and its loss; a row for each."""
+"""Draws a job's header: one row each for its status, its progress, and its loss."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from ddptop_runner.model.run_step import of_snapshot as run_step_of
 from ddptop_runner.model.run_step import step_beside
 from ddptop_runner.model.snapshot import NodeSnapshot, Pause, Progress, RankSample
 
-LABELLED = 110
-"""From this width on each row begins with the question that it answers."""
+LABELED = 110
+"""Minimum width for labels at the start of rows."""
 
 _QUESTIONS = ("status", "progress", "loss")
 
 START_S = 60.0
-"""So long after an attempt began a total that is not known may still come."""
+"""How long after an attempt starts an unknown total may still be reported."""
 
 LATE_S = 5.0
 """A last step this long ago is drawn as a warning if the rank is hung."""
@@ -38,7 +38,7 @@ def header_lines(
     trend: LossTrend | None = None,
     most: int = 4,
 ) -> list[Line]:
-    """Three rows, or four where facts need one of their own and `most` grants it."""
+    """Three rows, or four if facts need their own row and `most` allows it."""
     snapshot, state = view.snapshot, words.job_state(view.state)
     if snapshot is None:
         text = "no snapshot yet: launching processes"
@@ -75,7 +75,7 @@ def gone_lines(seen: dt.datetime | None, cells: int) -> list[Line]:
 
 def question(place: int, cells: int) -> Line:
     """The label in front of a row, if there is room."""
-    if cells < LABELLED:
+    if cells < LABELED:
         return line(" ")
     name = _QUESTIONS[place] if place < len(_QUESTIONS) else ""
     return line((f" {name:<9} ", "title"))
@@ -92,7 +92,7 @@ def _alive(
     cells: int,
     tall: bool,
 ) -> tuple[Line, bool]:
-    """State and pace, with the facts at the right; and whether these need a row of their own."""
+    """(state and pace with the facts at the right, whether the facts need their own row)."""
     pause = pause_of(view)
     parts = [line(words.job_state(view.state))]
     if pause is not None and view.state != "hung":
@@ -112,7 +112,7 @@ def _alive(
 
 
 def last_step(ranks: Sequence[RankSample], now: dt.datetime) -> Line:
-    """`last step 0s ago`, of the rank that is the longest without one; empty where unknown."""
+    """`last step 0s ago`, for the rank that has gone longest without one; empty if unknown."""
     known = [rank for rank in seen(ranks) if rank.last_progress_at is not None]
     if not known:
         return ()
@@ -125,7 +125,7 @@ def last_step(ranks: Sequence[RankSample], now: dt.datetime) -> Line:
 
 
 def facts_of(view: AnyJob, snapshot: NodeSnapshot, now: dt.datetime) -> list[Line]:
-    """What stays the same for long, worst first: stale figures, guard, attempt, restarts, host."""
+    """Facts that rarely change, worst first: stale values, guard, attempt, restarts, host."""
     parts: list[Line] = []
     stale = words.age_words(view)
     if stale:
@@ -155,7 +155,7 @@ def facts_of(view: AnyJob, snapshot: NodeSnapshot, now: dt.datetime) -> list[Lin
 
 
 def checkpoint_field(snapshot: NodeSnapshot, now: dt.datetime) -> Line:
-    """`checkpoint step 120, 4 s ago`; empty where none was seen."""
+    """`checkpoint step 120, 4 s ago`; empty if none was detected."""
     saved = snapshot.checkpoint
     if saved is None:
         return ()
@@ -165,7 +165,7 @@ def checkpoint_field(snapshot: NodeSnapshot, now: dt.datetime) -> Line:
 
 
 def _queued_lines(view: AnyJob, snapshot: NodeSnapshot, now: dt.datetime, cells: int) -> list[Line]:
-    """For a queued job: how long it has waited; an alert says for what."""
+    """For a queued job: how long it has waited; an alert gives the reason."""
     since = next((a.since for a in snapshot.alerts if a.id == "queued"), snapshot.started_at)
     waited = field("waited", units.duration((now - since).total_seconds()))
     facts = [line(" "), *facts_of(view, snapshot, now)]
@@ -184,7 +184,7 @@ def _queued_lines(view: AnyJob, snapshot: NodeSnapshot, now: dt.datetime, cells:
 
 
 def restart_line(snapshot: NodeSnapshot, now: dt.datetime) -> Line:
-    """When the next attempt begins, and why then; empty where that is not known."""
+    """When and why the next attempt begins; empty if unknown."""
     wait_s = 0.0
     if snapshot.restart_at is not None:
         wait_s = (snapshot.restart_at - now).total_seconds()
@@ -211,7 +211,7 @@ def far_line(
     now: dt.datetime,
     cells: int,
 ) -> Line:
-    """Step, bar, share, time left and time passed; in words why one of them is missing."""
+    """Step, bar, share, remaining time, and elapsed time, or words for why one is missing."""
     live, room = view.is_live, cells - width(question(1, cells)) - 1
     left = field("step", step_text(run_step_of(snapshot), progress, live))
     passed = field("elapsed" if live else "ran", units.duration(elapsed_s(view, now)))
@@ -225,15 +225,15 @@ def far_line(
     right.append(passed)
     done = progress.epoch_fraction if progress.fraction is None else progress.fraction
     for shown in (right[:count] for count in range(len(right), 0, -1)):
-        said = join(shown)
-        space = room - width(left) - width(said) - 4
+        figures = join(shown)
+        space = room - width(left) - width(figures) - 4
         if space >= LEAST_BAR:
-            return (*left, ("  ", ""), *bar(done or 0.0, space), ("  ", ""), *said)
+            return (*left, ("  ", ""), *bar(done or 0.0, space), ("  ", ""), *figures)
     return fill([left, *right], room, "  ")
 
 
 def eta_fields(progress: Progress) -> list[Line]:
-    """When it ends; where that is an estimate or not known, when its epoch does too."""
+    """When the job ends; if that is estimated or unknown, also when its epoch ends."""
     epoch = field("epoch ETA", units.duration(progress.epoch_eta_s))
     if progress.fraction is None:
         return [epoch]
@@ -250,10 +250,10 @@ def learning_line(
 ) -> Line:
     """The current loss, its optimizer, and its trend; then the losses of further optimizers.
 
-    A trend is of new losses: while no step is taken there is none.
+    Without new steps, there is no trend.
     """
     whose = whose_loss(snapshot)
-    parts = [join([loss_field(snapshot, cells >= LABELLED), from_log(snapshot)], " ")]
+    parts = [join([loss_field(snapshot, cells >= LABELED), from_log(snapshot)], " ")]
     if pause is not None and not bad_loss(snapshot):
         parts.append(field("trend", units.NOT_AVAILABLE, "dim"))
     elif way := trend_words(trend, snapshot, of_several=bool(whose)):
@@ -262,24 +262,24 @@ def learning_line(
     return fill(parts, cells - width(question(2, cells)) - 1)
 
 
-def loss_field(snapshot: NodeSnapshot, labelled: bool = False) -> Line:
-    """The median of the ranks' losses, with its label, and its optimizer if there are several.
+def loss_field(snapshot: NodeSnapshot, labeled: bool = False) -> Line:
+    """The median of the ranks' losses with a label, and its optimizer if there are several.
 
-    `labelled` if the row itself begins with "loss".
+    `labeled` if the row itself begins with "loss".
     """
     value, state = median_loss(snapshot)
     text = units.loss(value, state) + common_parts(snapshot.ranks)
     whose = whose_loss(snapshot)
     style = "bad" if state in ("nan", "inf") else "strong"
-    if labelled and not whose:
+    if labeled and not whose:
         return line((text, style))
-    if labelled:
+    if labeled:
         return field(whose, text, style)
     return field(f"loss ({whose})" if whose else "loss", text, style)
 
 
 def other_losses(snapshot: NodeSnapshot) -> list[Line]:
-    """Of the further optimizers, as a rank has them that has several: `SGD 2 0.69`."""
+    """Losses of further optimizers, from a rank that has several: `SGD 2 0.69`."""
     for rank in snapshot.ranks:
         if len(rank.losses) > 1:
             rest = list(rank.losses.items())[1:]

@@ -1,4 +1,4 @@
-"""Many ranks as a map: one cell per rank, in five levels by glyph and color. Pure."""
+"""Draws many ranks as a map: one cell per rank, in five levels by glyph and color. Pure."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from ddptop_runner.judge.balance.imbalance import RankDeviation
 from ddptop_runner.model.snapshot import GpuSample, RankSample
 
 FEWEST = 65
-"""With this many ranks or more, the map is shown by default."""
+"""Minimum number of ranks to show the map by default."""
 
 GLYPHS = "▁▂▄▆█"
-"""Of the five levels, from the least to the most."""
+"""Glyphs of the five levels, from lowest to highest."""
 
 UNKNOWN: Span = ("·", "faint")
-"""For a rank whose figure is unknown: never level 0."""
+"""For a rank whose figure is unknown, which differs from level 0."""
 
 _BEHIND_BY = ("band", "median", "busy", "warn", "bad")
 
@@ -46,12 +46,12 @@ ORDER = (STATE, *sorted(_BY_KEY, key=lambda key: _BY_KEY[key].place))
 
 
 def name_of(key: str) -> str:
-    """What the cells show, in words."""
+    """What the cells show, in a few words."""
     return "state" if key == STATE else _BY_KEY[key].name
 
 
 def values_of(key: str, ranks: Sequence[RankSample], apart: Apart) -> list[float | None]:
-    """The figure of each rank, in their order; None where it is not known."""
+    """Each rank's figure, in order; None if unknown."""
     if key == "step":
         first = max((rank.step for rank in ranks if rank.step is not None), default=0)
         return [None if rank.step is None else float(first - rank.step) for rank in ranks]
@@ -60,7 +60,7 @@ def values_of(key: str, ranks: Sequence[RankSample], apart: Apart) -> list[float
 
 
 def known_figures(ranks: Sequence[RankSample], apart: Apart) -> list[str]:
-    """The figures that something is known of, in the order in which a key goes through them."""
+    """The figures known for any rank, in the order in which a key cycles through them."""
     return [
         key
         for key in ORDER
@@ -73,10 +73,10 @@ def cells_of(key: str, ranks: Sequence[RankSample], apart: Apart) -> list[Span]:
     if key == STATE:
         return [_state_cell(rank) for rank in ranks]
     figure = _BY_KEY[key]
-    looks = list(zip(GLYPHS, figure.styles, strict=True))
+    levels = list(zip(GLYPHS, figure.styles, strict=True))
     edges = figure.edges
     cells = [
-        UNKNOWN if value is None else looks[bisect.bisect_right(edges, value)]
+        UNKNOWN if value is None else levels[bisect.bisect_right(edges, value)]
         for value in values_of(key, ranks, apart)
     ]
     for place, rank in enumerate(ranks):
@@ -86,7 +86,7 @@ def cells_of(key: str, ranks: Sequence[RankSample], apart: Apart) -> list[Span]:
 
 
 def _is_marked(key: str, rank: int, apart: Apart) -> bool:
-    """Whether an alert names the rank in what the cells show."""
+    """Whether an alert names the rank as an outlier in this figure."""
     return _BY_KEY[key].marked in apart.get(rank, NOTHING).outliers
 
 
@@ -100,7 +100,7 @@ def _state_cell(rank: RankSample) -> Span:
 def legend(key: str, ranks: Sequence[RankSample], cells: int) -> Line:
     """What each glyph means; for states, those present and the number of ranks in each.
 
-    Entries stand closer where `cells` are few.
+    Entries are closer together if there are few `cells`.
     """
     entries: list[tuple[Span, str]]
     gaps: tuple[str, ...]
@@ -113,8 +113,8 @@ def legend(key: str, ranks: Sequence[RankSample], cells: int) -> Line:
         ]
     else:
         figure, gaps = _BY_KEY[key], ("  ", " ")
-        looks = (*zip(GLYPHS, figure.styles, strict=True), UNKNOWN)
-        entries = list(zip(looks, (*figure.legend, "n/a"), strict=True))
+        levels = (*zip(GLYPHS, figure.styles, strict=True), UNKNOWN)
+        entries = list(zip(levels, (*figure.legend, "n/a"), strict=True))
     lines = [_apart(entries, gap) for gap in gaps]
     return next((one for one in lines if width(one) <= cells), lines[-1])
 
@@ -129,7 +129,7 @@ def _apart(entries: Sequence[tuple[Span, str]], gap: str) -> Line:
 
 
 def map_hint(title: str, rows: str, cells: int) -> Line:
-    """Next to the map's title: which `rows` are shown, unless all are, and the key."""
+    """The hint next to the map's title: the visible `rows`, unless all are, and the key."""
     named = (key_of("ranks.figure"), "busy")
     whole, brief = line(named, (" next metric", "dim")), line(named, (" next", "dim"))
     hints = [whole]
@@ -148,7 +148,7 @@ class Worst(msgspec.Struct, frozen=True):
 
 
 def worst_ranks(key: str, ranks: Sequence[RankSample], apart: Apart, most: int) -> list[Worst]:
-    """The ranks farthest off in a figure, the worst first; of states, those that are not well."""
+    """The ranks farthest from the median in a figure, worst first; for states, unhealthy ranks."""
     if key == STATE:
         ill = [rank for rank in ranks if rank.state not in CALM]
         ill.sort(key=lambda rank: -severity(rank, NOTHING, True))
@@ -175,11 +175,11 @@ def worst_ranks(key: str, ranks: Sequence[RankSample], apart: Apart, most: int) 
     ]
 
 
-# --- how the cells lie ----------------------------------------------------------------------------
+# --- layout of the cells --------------------------------------------------------------------------
 
 
 class HeatGrid(msgspec.Struct, frozen=True):
-    """How cells lie in rows."""
+    """The layout of cells in rows."""
 
     per_row: int
     cell: int
@@ -188,20 +188,20 @@ class HeatGrid(msgspec.Struct, frozen=True):
     """Columns of a row's label."""
 
     def rows(self, number: int) -> int:
-        """How many rows this number of ranks takes."""
+        """How many rows this many ranks take."""
         return -(-number // self.per_row)
 
 
 def heat_grid(number: int, cells: int, rows: int, largest: int) -> HeatGrid:
-    """The grid of `number` ranks: cells of two columns where they fit, rows of a power of two.
+    """The layout of `number` ranks: cells of two columns if they fit, and a power of two per row.
 
-    Where neither fits, rows as long as there is room; the map then scrolls.
+    If that does not fit, rows are as long as possible, and the map scrolls.
 
     Args:
-        number: of ranks.
+        number: number of ranks.
         cells: columns of the terminal.
-        rows: of the terminal.
-        largest: rank number, for the width of labels.
+        rows: rows of the terminal.
+        largest: largest rank number, for the width of labels.
     """
     label = len(str(largest)) + 3
     for cell in (2, 1):
@@ -214,12 +214,12 @@ def heat_grid(number: int, cells: int, rows: int, largest: int) -> HeatGrid:
 
 
 def ruler(grid: HeatGrid, place: int, cells: int) -> Line:
-    """Column offsets above the map, and where the cursor is."""
+    """Column offsets above the map, and the cursor's column."""
     text = [" "] * (grid.per_row * grid.cell + 4)
     for offset in range(0, grid.per_row, 8 if grid.cell == 1 else 4):
-        said, start = f"+{offset}" if offset else "", offset * grid.cell
-        if not any(one != " " for one in text[start : start + len(said) + 1]):
-            text[start : start + len(said)] = said
+        mark, start = f"+{offset}" if offset else "", offset * grid.cell
+        if not any(one != " " for one in text[start : start + len(mark) + 1]):
+            text[start : start + len(mark)] = mark
     at = place % grid.per_row * grid.cell
     if place >= 0:
         text[at] = "▾"
@@ -231,7 +231,7 @@ def ruler(grid: HeatGrid, place: int, cells: int) -> Line:
 def map_row(
     row: int, grid: HeatGrid, ranks: Sequence[RankSample], cells: Sequence[Span], place: int
 ) -> Line:
-    """One row of the map: its first rank, and its cells; that of the cursor is drawn reversed."""
+    """One row of the map: its first rank and its cells, with the cursor's cell reversed."""
     start = row * grid.per_row
     has_cursor = start <= place < start + grid.per_row
     label = f"{'▸' if has_cursor else ' '}{ranks[start].rank:>{grid.label - 2}} "
@@ -252,7 +252,7 @@ def map_row(
 
 
 def figures_of(rank: RankSample, apart: RankDeviation, gpus: Gpus, state: Span) -> list[Line]:
-    """All that is known of one rank, for the foot: each figure with its distance."""
+    """All known figures of one rank with their distances from the median, for below the map."""
 
     def part(key: str) -> Line:
         one, seen = figure(key), shown(key, rank)

@@ -1,4 +1,4 @@
-"""Jobs that run another launcher or a plain command: the row of the launcher, and details."""
+"""Draws the launcher's row, and rank details, for jobs that run another launcher or a command."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ from ddptop_runner.base import units
 from ddptop_runner.model.snapshot import LauncherSample, RankSample
 
 LONGEST_NAME = 20
-"""Of a launcher, in cells."""
+"""Maximum width of a launcher's name, in cells."""
 
 
 def common_parts(ranks: Sequence[RankSample]) -> str:
-    """The same for all ranks; empty where they differ."""
+    """The parts of the loss (such as ` Σ4`) if equal for all ranks; else empty."""
     found = {parts_text(rank) for rank in ranks if rank.loss is not None}
     return found.pop() if len(found) == 1 else ""
 
@@ -46,9 +46,9 @@ def launcher_line(
     layout: Sequence[tuple[Column, int]],
     cells: int,
 ) -> Line:
-    """Its row above those of ranks: CPU and RSS of the whole tree are in their columns.
+    """The launcher's row above those of ranks, with CPU and RSS of the whole tree in their columns.
 
-    Where these are left out for want of room, they follow the state.
+    If these columns do not fit, the values follow the state.
     """
     starts, at = {}, 1
     for column, size in layout:
@@ -71,8 +71,8 @@ def _of_the_tree(cpu: str, rss: str) -> Line:
     return line(("whole tree CPU ", "dim"), cpu, ("  RSS ", "dim"), rss)
 
 
-def launcher_alone(name: str, launcher: LauncherSample, *, chosen: bool = False) -> Line:
-    """Its row where no columns are below it; `chosen` where the cursor is on it."""
+def launcher_summary(name: str, launcher: LauncherSample, *, chosen: bool = False) -> Line:
+    """The launcher's row without a table below it; `chosen` if it has the cursor."""
     pid = units.NOT_AVAILABLE if launcher.pid is None else str(launcher.pid)
     tree = _of_the_tree(units.percent(launcher.cpu_percent), units.size(launcher.rss_bytes))
     mark = ("▸" if chosen else " ", "chosen")
@@ -81,7 +81,7 @@ def launcher_alone(name: str, launcher: LauncherSample, *, chosen: bool = False)
 
 
 def launcher_state(launcher: LauncherSample) -> tuple[str, str]:
-    """Its state as a symbol, words and a style."""
+    """The launcher's state as a symbol and words, and a style."""
     return words.rank_state(launcher.state, launcher.exit_code, launcher.signal)
 
 
@@ -89,10 +89,10 @@ def rank_detail(rank: RankSample, launcher: LauncherSample | None, cells: int) -
     """What the columns do not show about a rank; empty if nothing."""
     parts = [
         _losses(rank),
-        _said(replicas_in_words(rank, launcher), ""),
+        _part(replicas_in_words(rank, launcher), ""),
         field("imports", ", ".join(rank.frameworks), "") if rank.frameworks else (),
-        _said(source_in_words(rank)),
-        _said(f"loss: {parts}") if (parts := parts_in_words(rank)) else (),
+        _part(source_in_words(rank)),
+        _part(f"loss: {parts}") if (parts := parts_in_words(rank)) else (),
     ]
     if launcher is not None and rank.pid is not None:
         parts.append(field("pid", str(rank.pid), ""))
@@ -102,7 +102,7 @@ def rank_detail(rank: RankSample, launcher: LauncherSample | None, cells: int) -
     return (*head, *(fill(known, room) or fit(known[0], room))) if known else ()
 
 
-def _said(text: str, style: str = "dim") -> Line:
+def _part(text: str, style: str = "dim") -> Line:
     return line((text, style)) if text else ()
 
 

@@ -1,4 +1,4 @@
-"""Headers and panels as lines: values in, lines of a given width out."""
+"""Draws title rows and panels as lines of a given width."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ddptop_runner.base import units
 from ddptop_runner.model.snapshot import Alert, Cause, RankSample
 
 ALERT_ROWS = 3
-"""The most lines of one alert."""
+"""Most lines per alert."""
 
 
 def title_line(
@@ -33,7 +33,7 @@ def title_line(
 def alert_lines(alerts: Sequence[Alert], now: dt.datetime, cells: int, most: int) -> list[Line]:
     """The worst alerts, and how many more there are, in at most `most` lines.
 
-    The worst one has the first claim on lines, for its remedy stands at its end.
+    The worst alert gets lines first, because its remedy is at its end.
     """
     order = {"error": 0, "warning": 1, "info": 2}
     ranked = sorted(alerts, key=lambda alert: (order.get(alert.severity, 1), alert.since))
@@ -64,7 +64,7 @@ def _alert(alert: Alert, now: dt.datetime, cells: int, rows: int) -> list[Line]:
 def cause_lines(
     state: str, cause: Cause, last_lines: Sequence[str], cells: int, rows: int, now: str = ""
 ) -> list[Line]:
-    """Why the job ended, the last words of the rank that failed first, and what to do `now`."""
+    """Why the job ended, the last output of the rank that failed first, and what to do `now`."""
     symbol, style = words.job_state(state)
     head = line((f"{symbol[0]} ", style), (who_first(cause), "strong"))
     lines = [head]
@@ -76,13 +76,13 @@ def cause_lines(
     if (cause.evidence or now) and len(lines) < rows:
         keys = line((key("job.evidence"), "busy"), (" evidence", "dim")) if cause.evidence else ()
         label = "next  " if now else "saved  "
-        said = clip(now or cause.evidence or "", cells - 6 - len(label) - width(keys))
-        lines.append(line((label, "title"), said, "   ", *keys))
+        hint = clip(now or cause.evidence or "", cells - 6 - len(label) - width(keys))
+        lines.append(line((label, "title"), hint, "   ", *keys))
     return [fit((("▌", "bad"), (" ", ""), *one), cells) for one in lines[:rows]]
 
 
 def who_first(cause: Cause) -> str:
-    """`rank 3 failed first (exit 1)`; of a hang `rank 2 hung first`, since ddptop ended it."""
+    """`rank 3 failed first (exit 1)`; for a hang, `rank 2 hung first`, because ddptop ended it."""
     if cause.kind == "hang":
         return "the job hung" if cause.rank is None else f"rank {cause.rank} hung first"
     how = f" ({cause.signal})" if cause.signal else ""
@@ -102,11 +102,11 @@ def setback_lines(attempt: int | None, cause: Cause, cells: int, rows: int) -> l
 
 
 _CARETS = re.compile(r"^(\[rank\d+\]:)?[\s^~]*$")
-"""An empty line, or one of a traceback that only points at the line above."""
+"""An empty line, or a traceback line that only points at the line above."""
 
 
 def pointing_only(text: str) -> bool:
-    """Whether a line of a log is empty, or only points at the line above."""
+    """Whether a log line is empty or only points at the line above."""
     return _CARETS.fullmatch(text) is not None
 
 
@@ -116,9 +116,9 @@ def short_name(name: str | None) -> str:
 
 
 def cpu_rank_lines(ranks: Sequence[RankSample], cells: int) -> list[Line]:
-    """Without devices: CPU and resident memory of each rank, under column names.
+    """For jobs without devices: CPU and resident memory of each rank, under column names.
 
-    The bars compare ranks: full is the busiest one, or one whole core.
+    Bars compare ranks: a full bar is the busiest rank, or one core.
     """
     if all(rank.cpu_percent is None and rank.rss_bytes is None for rank in ranks):
         return [line(" "), line((" no metrics: no rank is running", "dim"))]
@@ -137,7 +137,7 @@ def cpu_rank_lines(ranks: Sequence[RankSample], cells: int) -> list[Line]:
 
 
 def machine_lines(machine: Machine, cells: int) -> list[Line]:
-    """CPU and memory of the machine."""
+    """The machine's CPU and memory."""
     bars = max(0, min(40, cells - 40))
     cpu = None if machine.cpu_percent is None else machine.cpu_percent / 100
     cores = "" if machine.cores is None else f" of {units.plural(machine.cores, 'core')}"

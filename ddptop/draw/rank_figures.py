@@ -1,4 +1,4 @@
-"""A rank's figures on its own screen: three rows of facts, and the curves of its device. Pure."""
+"""Draws a rank's figures for its own screen, in three rows. Pure."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from ddptop_runner.model.snapshot import GpuSample, NodeSnapshot, RankSample
 def fact_lines(
     rank: RankSample, apart: RankDeviation, snapshot: NodeSnapshot, now: dt.datetime, live: bool
 ) -> list[list[Line]]:
-    """Three rows of parts: what it does, its device, its process; the first part is the name."""
+    """Three rows of parts: what it does, its device, its process; the first part is the label."""
     rows = {
         "status": _doing(rank, apart, now, live),
         "device": _device(rank, apart, device_of(snapshot, rank.rank)),

@@ -1,4 +1,4 @@
-"""The story of a job as lines: how each attempt ended, why, and what to do. Pure."""
+"""Draws the story of a job: how each attempt ended, why, and what to do. Pure."""
 
 from __future__ import annotations
 
@@ -34,10 +34,10 @@ _KINDS = {
     "launch": "did not start",
     "early_exit": "a rank exited early",
 }
-"""Names of failures whose kind says more than an exception or a signal."""
+"""Names of failures whose kind is more informative than an exception or signal."""
 
 REFUSED = 2
-"""Exit status of argparse, click and most command lines on bad arguments."""
+"""Exit status of argparse, click, and most command-line tools for invalid arguments."""
 
 _REMEDIES = {
     "host_oom": "use fewer data loader workers, a smaller batch, or more memory for this job",
@@ -65,12 +65,12 @@ def failure_name(cause: Cause) -> str:
 
 
 def _place(cause: Cause) -> str:
-    """`train.py:81` of `/home/ada/train.py:81 in step`."""
+    """`/home/ada/train.py:81 in step` as `train.py:81`."""
     return PurePath(cause.place.split(" in ")[0]).name if cause.place else ""
 
 
 def how_it_ended(attempt: Attempt, state: JobState) -> Span:
-    """`✗ ValueError at train.py:81`; of one that lives the job's state."""
+    """`✗ ValueError at train.py:81`; for a live attempt, the job's state."""
     if attempt.ending == "lives":
         return words.job_state(state)
     if attempt.ending != "failed":
@@ -95,7 +95,7 @@ def work_lost(cause: Cause | None) -> str:
 
 
 def attempt_row(attempt: Attempt, state: JobState, now: dt.datetime) -> Mapping[str, Span]:
-    """An attempt, by column."""
+    """An attempt's cells by column."""
     started = attempt.started_at
     local = None if started is None else started.astimezone()
     failed = attempt.cause
@@ -123,8 +123,8 @@ def headline(attempts: Sequence[Attempt], state: JobState) -> str:
     if not failed:
         return f"{number}, no failures; {_is(state)}"
     names = Counter(map(failure_name, reversed(failed)))
-    told = ", ".join(f"{name} {n} times" if n > 1 else name for name, n in names.items())
-    return f"{number}, {units.plural(len(failed), 'failure')} ({told}); {_is(state)}"
+    listed = ", ".join(f"{name} {n} times" if n > 1 else name for name, n in names.items())
+    return f"{number}, {units.plural(len(failed), 'failure')} ({listed}); {_is(state)}"
 
 
 def _is(state: JobState) -> str:
@@ -136,7 +136,7 @@ def _is(state: JobState) -> str:
 
 
 def opening(attempt: Attempt, state: JobState, now: dt.datetime) -> Line:
-    """Which attempt, how it ended, and after how long."""
+    """How an attempt ended, and after how long."""
     text, style = how_it_ended(attempt, state)
     ran = units.duration(attempt.ran_s(now))
     steps = "" if attempt.steps is None else f", {units.plural(attempt.steps, 'step')}"
@@ -149,7 +149,7 @@ def opening(attempt: Attempt, state: JobState, now: dt.datetime) -> Line:
 
 
 def sentence(attempt: Attempt) -> str:
-    """What happened, for an attempt that did not fail as well."""
+    """What happened, including for attempts that did not fail."""
     if attempt.cause is not None:
         return attempt.cause.summary
     asked = [one.message for one in attempt.events if one.type in ("stopping", "group_restart")]
@@ -169,7 +169,7 @@ def sentence(attempt: Attempt) -> str:
 
 
 def what_now(attempt: Attempt, state: JobState, *, is_last: bool) -> str:
-    """What a person can do about it; empty if nothing."""
+    """What the user can do about it; empty if nothing."""
     cause = attempt.cause
     again = is_last and state in ("failed", "stopped", "lost")
     parts = []
@@ -195,7 +195,7 @@ def what_now(attempt: Attempt, state: JobState, *, is_last: bool) -> str:
 
 
 def aftermath(attempt: Attempt) -> list[str]:
-    """What was done about its end, without what the panel says already."""
+    """What ddptop did about its end, without repeating the rest of the panel."""
     return [text.replace("restarting all ranks as", "restarted as") for text in attempt.aftermath]
 
 
@@ -209,28 +209,28 @@ def why_lines(
     *,
     is_last: bool,
 ) -> list[Line]:
-    """Why an attempt ended, what was done about it, what to do, and its last words.
+    """Why an attempt ended, what ddptop did, what to do, and its last output.
 
     Args:
-        attempt: which.
-        state: the job's.
-        tail: its last log lines, where they are known.
-        now: the time of the look.
+        attempt: the attempt.
+        state: the job's state.
+        tail: its last log lines, if known.
+        now: the current time.
         cells: width of a line.
-        rows: so many lines at most.
-        is_last: whether no attempt followed it.
+        rows: maximum number of lines.
+        is_last: whether it is the job's last attempt.
     """
     room = max(10, cells - 2)
     failed = attempt.cause is not None
     style = "bad" if failed or attempt.ending == "lost" else "ok"
     lines: list[Line] = [opening(attempt, state, now)]
-    below = _labelled(attempt, state, room, is_last=is_last, roomy=rows > ROOMY)
+    below = _labeled(attempt, state, room, is_last=is_last, roomy=rows > ROOMY)
     most = min(6, max(1, rows - 1 - len(below)))
-    told = sentence(attempt)
-    if len(wrap(told, room, most + 1)) > most and attempt.cause and attempt.cause.exception:
-        # the line above says who it was; what it said is the news
-        told = told.partition(". ")[2] or told
-    lines += [line(text) for text in wrap(told, room, most) if text]
+    happened = sentence(attempt)
+    if len(wrap(happened, room, most + 1)) > most and attempt.cause and attempt.cause.exception:
+        # the line above names the rank; its message is the new part
+        happened = happened.partition(". ")[2] or happened
+    lines += [line(text) for text in wrap(happened, room, most) if text]
     lines += below
     left = rows - len(lines)
     if tail is not None and tail.attempt == attempt.number and left >= 2:
@@ -240,24 +240,24 @@ def why_lines(
 
 LABEL_CELLS = 10
 ROOMY = 9
-"""With no more rows than this, what happened has the first claim on them."""
+"""With at most this many rows, the description of what happened gets rows first."""
 
 
-def _labelled(
+def _labeled(
     attempt: Attempt, state: JobState, room: int, *, is_last: bool, roomy: bool
 ) -> list[Line]:
-    """What was done, what to do, and the saved evidence."""
+    """What ddptop did, what to do, and the saved evidence."""
     lines: list[Line] = []
 
-    def say(label: str, text: str, rows: int, style: str = "") -> None:
+    def add(label: str, text: str, rows: int, style: str = "") -> None:
         for place, part in enumerate(wrap(text, room - LABEL_CELLS, rows)):
             head = label if place == 0 else ""
             lines.append(line((f"{head:<{LABEL_CELLS}}", "dim"), (part, style)))
 
     for text in aftermath(attempt)[:3]:
-        say("then", text, 2 if roomy else 1)
+        add("then", text, 2 if roomy else 1)
     if now := what_now(attempt, state, is_last=is_last):
-        say("next step" if is_last else "remedy", now, 2, "strong")
+        add("next step" if is_last else "remedy", now, 2, "strong")
     if attempt.cause is not None and attempt.cause.evidence:
         kept = PurePath(attempt.cause.evidence).name
         hint = (f"   press {key('story.open')} to open", "dim")

@@ -1,4 +1,4 @@
-"""The timeline of a replay: the span of a job's history, its events, and the position. Pure."""
+"""Draws the timeline of a replay: a job's history, its events, and the position. Pure."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ddptop.view.text import Line, Span, fill, fit, line, rule, spread, width
 from ddptop_runner.base.units import duration, plural
 
 SPEEDS = (1, 10, 60, 600)
-"""Seconds of the history in one second of the replay."""
+"""Seconds of history per second of replay."""
 
 
 _MARGIN = 1
@@ -20,12 +20,12 @@ TICK_CELLS = 14
 
 @dataclass(frozen=True)
 class Position:
-    """Where one is in it."""
+    """The position of the replay."""
 
     at: float
     """Unix seconds."""
     width_s: int | None = None
-    """How exactly that moment is known; None where nothing was recorded."""
+    """Resolution of the samples at this time; None if nothing was recorded."""
     playing: bool = False
     speed: int = SPEEDS[0]
     attempt: int | None = None
@@ -34,7 +34,7 @@ class Position:
 
 
 def timeline_lines(course: Course, position: Position, cells: int, rows: int) -> list[Line]:
-    """The timeline: words, the bar, and its clock; a legend first if there is a fourth row."""
+    """The timeline: a description, the bar, and its clock; with a fourth row, a legend first."""
     lines = [
         words_line(course, position, cells),
         bar_line(course, position, cells),
@@ -60,20 +60,20 @@ def legend(course: Course) -> Line:
 
 
 def column(course: Course, at: float, cells: int) -> int:
-    """The cell of the bar for a moment."""
+    """The bar's cell for a time."""
     share = (at - course.first) / course.span_s
     return min(cells - 1, max(0, int(share * (cells - 1) + 0.5)))
 
 
 def moment_at(course: Course, x: int, cells: int) -> float:
-    """The moment at a cell of a widget that many cells wide."""
+    """The time at cell `x` of a widget `cells` wide."""
     inside = cells - 2 * _MARGIN
     share = min(1.0, max(0.0, (x - _MARGIN) / max(1, inside - 1)))
     return course.first + share * course.span_s
 
 
 def mark_at(course: Course, x: int, cells: int) -> Mark | None:
-    """The mark that is drawn at a cell of the widget."""
+    """The mark drawn at a cell of the widget, if any."""
     inside = cells - 2 * _MARGIN
     return _drawn(course, inside).get(x - _MARGIN)
 
@@ -103,7 +103,7 @@ def bar_line(course: Course, position: Position, cells: int) -> Line:
 
 
 def _drawn(course: Course, inside: int) -> dict[int, Mark]:
-    """The marks by cell; of several in one cell the one that matters most."""
+    """Marks by cell; if several share a cell, the most important one."""
     order = list(GLYPHS)
     found: dict[int, Mark] = {}
     for mark in course.marks:
@@ -114,7 +114,7 @@ def _drawn(course: Course, inside: int) -> dict[int, Mark]:
 
 
 def words_line(course: Course, position: Position, cells: int) -> Line:
-    """Whether it plays, the moment, where that is in the run, and what comes next."""
+    """Whether the replay is playing, its time, where that is in the run, and what comes next."""
     playing = f" ▶ playing {position.speed}×"  # noqa: RUF001
     state = (playing, "ok") if position.playing else (" ‖ paused", "dim")
     parts: list[Line] = [line(state), line((moment_label(course, position.at), "strong"))]
@@ -149,7 +149,7 @@ def next_line(course: Course, position: Position) -> Line:
 
 
 def clock_line(course: Course, position: Position, cells: int) -> Line:
-    """The time of day under the bar, and where the position is."""
+    """Times of day under the bar, and the position."""
     inside = cells - 2 * _MARGIN
     if inside < 1:
         return ()
@@ -170,7 +170,7 @@ def clock_line(course: Course, position: Position, cells: int) -> Line:
 
 
 def _ticks(course: Course, inside: int) -> list[tuple[float, str]]:
-    """The two ends, then round times of day between them."""
+    """Labels for the two ends, then for round times of day between them."""
     step_s = scale.time_step_s(course.span_s, max(1, inside // TICK_CELLS))
     style = "%d %b" if step_s >= 86400 else "%H:%M" if step_s >= 60 else "%H:%M:%S"
     offset = _local(course.first).utcoffset()
@@ -186,7 +186,7 @@ def _ticks(course: Course, inside: int) -> list[tuple[float, str]]:
 
 
 def moment_label(course: Course, at: float) -> str:
-    """A moment by the clock, with the day where the history knows several."""
+    """A time of day, with the date if the history spans several days."""
     moment = _local(at)
     if _local(course.first).date() == _local(course.last).date():
         return f"{moment:%H:%M:%S}"
@@ -194,7 +194,7 @@ def moment_label(course: Course, at: float) -> str:
 
 
 def explain_timeline(course: Course | None) -> list[tuple[str, str]]:
-    """What the letters mean, and what is known of how much."""
+    """Explain the letters, and how much is recorded."""
     letters = "; ".join(
         f"{letter or '0 1 2'}: {MEANINGS[kind]}" for kind, (letter, _) in GLYPHS.items()
     )

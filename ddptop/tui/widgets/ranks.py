@@ -31,7 +31,7 @@ from ddptop.draw.heat import (
     ruler,
     worst_ranks,
 )
-from ddptop.draw.launched import launcher_alone, launcher_line, launcher_state, rank_detail
+from ddptop.draw.launched import launcher_line, launcher_state, launcher_summary, rank_detail
 from ddptop.sources.job import JobDetail
 from ddptop.tui.actions import MOVING, bindings
 from ddptop.tui.widgets.lines import LinesView
@@ -687,7 +687,7 @@ class RankPanel(Vertical):
         if (launcher := self._launcher_of(detail)) is None:
             return ()
         name = launcher_name(detail.view) or launcher.name
-        return launcher_alone(name, launcher, chosen=self.rank is None)
+        return launcher_summary(name, launcher, chosen=self.rank is None)
 
     def _foot_line(self, detail: JobDetail, cells: int) -> Line:
         """What cards do not tell of the chosen rank, or what is waited for."""

@@ -333,15 +333,15 @@ async def test_a_node_whose_supervisor_says_nothing_is_unknown_until_it_does() -
     near.attempt, near.ended, near.link.is_up = 0, False, True
     state = NodeState(snapshot=make_snapshot(job.spec))
     parts.take_report(near.link, state)
-    parts.look_at_silence(near.heard_s + 14.0)
+    parts.look_at_silence(near.last_report_s + 14.0)
     assert near.is_known and job.state.nodes[part].unknown_since is None
-    parts.look_at_silence(near.heard_s + 16.0)
+    parts.look_at_silence(near.last_report_s + 16.0)
     assert not near.is_known and job.state.nodes[part].unknown_since is not None
     assert job.state.nodes[part].why == "its supervisor does not respond"
     parts.take_report(near.link, state)
     assert near.is_known and job.state.nodes[part].unknown_since is None
     near.ended = True  # and reports no more
-    parts.look_at_silence(near.heard_s + 16.0)
+    parts.look_at_silence(near.last_report_s + 16.0)
     assert near.is_known
 
 
@@ -514,7 +514,7 @@ def test_a_node_that_comes_back_at_the_end_is_ended_first(back: bool, said: int)
     head: Any = SimpleNamespace(
         attempt=0,
         parts=parts,
-        _alerts=SimpleNamespace(tell_end=lambda: None),
+        _alerts=SimpleNamespace(record_end=lambda: None),
         _fetcher=SimpleNamespace(take_ends=nothing),
         _log=SimpleNamespace(emit=told.append),
         _orders=SimpleNamespace(under_way=under_way),

@@ -43,7 +43,7 @@ def test_the_end_of_an_alert_is_told_even_by_a_supervisor_that_came_later() -> N
     for number in range(4):  # a recalled alert stays for a few seconds
         later.look(SNAPSHOT, [], 108.0 + 4.0 * number)
     assert log.texts == ["disk low", "resolved: disk low"]
-    later.tell_end()
+    later.record_end()
     assert len(log.texts) == 2, "it was over before the job was"
 
 
@@ -52,8 +52,8 @@ def test_what_holds_until_the_job_ends_is_over_with_it() -> None:
     found = [Finding("a", "warning", "disk low"), Finding("b", "warning", "GPU 1 is hot")]
     alerts = watcher(log)
     alerts.look(SNAPSHOT, found, 100.0)
-    alerts.tell_end()
-    alerts.tell_end()
+    alerts.record_end()
+    alerts.record_end()
     assert log.texts[2:] == ["still active when the job ended: disk low; GPU 1 is hot"]
 
 

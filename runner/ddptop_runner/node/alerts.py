@@ -44,7 +44,7 @@ class JobAlerts:
         self._reported = dict(reported) if isinstance(reported, dict) else {}
         self.now = alerts
 
-    def tell_end(self) -> None:
+    def record_end(self) -> None:
         """The job ends: what still holds is over with it, and has not become well."""
         if self._reported:
             self._log.emit(

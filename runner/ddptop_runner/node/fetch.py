@@ -293,10 +293,10 @@ class Fetcher:
     async def _logs(self, attempt: int, ranks: Collection[int | None]) -> bool:
         """Fetch once from each node that has one of these logs; whether there is more."""
         where = f"logs/attempt-{attempt}"
-        alone = [f"rank-{rank}.log" for rank in ranks if rank is not None]
+        rank_logs = [f"rank-{rank}.log" for rank in ranks if rank is not None]
         work = []
         for host in self._nodes():
-            mine = [name for name in alone if self._home.get((attempt, name), host) == host]
+            mine = [name for name in rank_logs if self._home.get((attempt, name), host) == host]
             if None in ranks:
                 there = [name for (n, name), h in self._home.items() if (n, h) == (attempt, host)]
                 known = self._known(where, there)

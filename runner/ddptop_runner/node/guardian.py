@@ -117,7 +117,7 @@ class Guardian:
         signal.set_wakeup_fd(wake_write, warn_on_full_buffer=False)
         signal.signal(signal.SIGCHLD, lambda *_: None)
         for typed in (signal.SIGINT, signal.SIGQUIT, signal.SIGTSTP):  # Ctrl-C, Ctrl-\, Ctrl-Z
-            signal.signal(typed, lambda *_: self._say(self._how_to_stop()))
+            signal.signal(typed, lambda *_: self._print(self._how_to_stop()))
         signal.signal(signal.SIGTERM, self._on_terminate)
         self._selector.register(wake_read, selectors.EVENT_READ, None)
         is_head = self._spec.placement is not None  # its agents are on the nodes
@@ -146,7 +146,7 @@ class Guardian:
 
     def _on_terminate(self, *_: object) -> None:
         self._terminated_at_s["guardian"] = time.monotonic()
-        self._say(self._how_to_stop())
+        self._print(self._how_to_stop())
 
     def _all_is_ended(self) -> bool:
         """Whether guardian and supervisor got SIGTERM together: a shutdown, or a login's end."""
@@ -160,7 +160,7 @@ class Guardian:
         job = self._spec.job
         return f"{job} keeps running. To stop it: ddptop stop {job}. To detach: Ctrl-B d."
 
-    def _say(self, text: str) -> None:
+    def _print(self, text: str) -> None:
         # one write, unbuffered: a signal handler may come in between, and a pane that a person
         # stopped with Ctrl-S takes nothing
         try:
@@ -271,7 +271,7 @@ class Guardian:
         except ValueError:
             return  # longer than a packet may be
         if message["type"] == "print":
-            self._say(message["text"])
+            self._print(message["text"])
         elif message["type"] == "start_agent":
             self._given.job_env.update(message["env"])
             self._start_agent(message["plan"])

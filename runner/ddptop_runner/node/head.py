@@ -104,7 +104,7 @@ class Head:
         self.process.spawn(self._fetcher.run())
         await self.process.tick_until(self.ended, self._each_second)
         await self._shut_down()
-        self.process.tell_end()
+        self.process.send_exit_code()
         return 0
 
     def _greet(self, hello: Message) -> None:
@@ -319,7 +319,7 @@ class Head:
         if left:
             text = f"ranks on {' and '.join(left)} could not be ended: the link is broken"
             self._log.emit(ev.Noticed(attempt=self.attempt, text=text))
-        self._alerts.tell_end()
+        self._alerts.record_end()
         return pt.NothingLeft()
 
     # -- people ----------------------------------------------------------------------------------

@@ -166,19 +166,19 @@ class JobProcess:
         """Receive nothing of the guardian any more."""
         self._loop.remove_reader(self._channel)
 
-    def tell_guardian(self, message: Message) -> None:
+    def send_to_guardian(self, message: Message) -> None:
         """Send a message; a guardian that has died does not stop the job."""
         with contextlib.suppress(OSError):
             self._channel.send(json.dumps(message).encode())
 
-    def tell_end(self) -> None:
+    def send_exit_code(self) -> None:
         """Send the guardian the job's exit code: this process is about to exit."""
         job = self.log.state
         code = job.exit_code if job.exit_code is not None else int(job.phase != "finished")
-        self.tell_guardian({"type": "done", "exit_code": code})
+        self.send_to_guardian({"type": "done", "exit_code": code})
 
     def _show(self, line: str) -> None:
-        self.tell_guardian({"type": "print", "text": line[:SHOWN_CHARACTERS]})
+        self.send_to_guardian({"type": "print", "text": line[:SHOWN_CHARACTERS]})
 
     # -- snapshots -------------------------------------------------------------------------------
 

@@ -38,7 +38,7 @@ NEXT_ATTEMPT = ".next"
 """Among the folders of logs, that of the attempt to come; see `agent.run`."""
 CHECK_EVERY_S = 10.0
 """Between looks at whether the history can be read."""
-TELL_EVERY_S = 60.0
+REPORT_EVERY_S = 60.0
 """A log that drops its head again and again is reported at most so often."""
 ROOM_FOR_S = 3.0
 """A disk that was full has space again once all reserves were held for so long."""
@@ -170,14 +170,14 @@ class RunFolderKeeper:
         """Report what is due; all of it where `now_s` is None."""
         for (owner, reason), size in list(self._dropped.items()):
             last_s = self._reported_s.get((owner, reason))
-            if now_s is not None and last_s is not None and now_s - last_s < TELL_EVERY_S:
+            if now_s is not None and last_s is not None and now_s - last_s < REPORT_EVERY_S:
                 continue
             if now_s is not None:
                 self._reported_s[owner, reason] = now_s
             del self._dropped[owner, reason]
-            self._tell(f"{reason}: dropped the oldest {units.size(size)} of {_log(owner)}")
+            self._report(f"{reason}: dropped the oldest {units.size(size)} of {_log(owner)}")
 
-    def _tell(self, message: str) -> None:
+    def _report(self, message: str) -> None:
         self._story.emit(Noticed(attempt=self._attempt, text=message))
 
     def _log_findings(self) -> list[Finding]:
@@ -241,7 +241,7 @@ class RunFolderKeeper:
         if not lost:
             parts.append("no log lines were lost")
         self._lost.clear()
-        self._tell("; ".join([*parts, *self._history_gap()]))
+        self._report("; ".join([*parts, *self._history_gap()]))
 
     def _history_gap(self) -> list[str]:
         gap = self._history.take_gap()
@@ -261,11 +261,11 @@ class RunFolderKeeper:
             self._begun_anew = history.begun_anew
             words = f"{history.begun_anew}; started a new history without the earlier data"
             self._damaged.append(words)
-            self._tell(words)
+            self._report(words)
         if history.problem is None and self._full_since is None:
             for words in self._history_gap():
                 if words.startswith("no history from"):
-                    self._tell(words)
+                    self._report(words)
         if history.problem is None or self._full_since is not None:
             return []
         return [

@@ -82,7 +82,7 @@ class NodeLink:
         self._process: asyncio.subprocess.Process | None = None
         self._answers: dict[int, asyncio.Future[nl.Answer]] = {}
         self._id = 0
-        self._heard_s = self._up_s = 0.0
+        self._received_s = self._up_s = 0.0
 
     @property
     def host(self) -> str:
@@ -118,7 +118,7 @@ class NodeLink:
         except OSError as error:
             return f"{argv[0]} cannot be started ({error.strerror})"
         self._process = process
-        self._heard_s = boottime_s()
+        self._received_s = boottime_s()
         watch = asyncio.ensure_future(self._watch(process))
         errors = asyncio.ensure_future(_last_bytes(process.stderr))
         try:
@@ -131,23 +131,23 @@ class NodeLink:
                 os.killpg(process.pid, signal.SIGKILL)
             self._process = None
             status = await process.wait()
-            said = ""
+            stderr = ""
             with contextlib.suppress(asyncio.TimeoutError):  # what left the group may hold stderr
-                said = await asyncio.wait_for(errors, LAST_WORDS_S)
-        return self._why(status, said)
+                stderr = await asyncio.wait_for(errors, LAST_WORDS_S)
+        return self._why(status, stderr)
 
-    def _why(self, status: int, said: str) -> str:
+    def _why(self, status: int, stderr: str) -> str:
         if self._placement.by == "slurm":
-            outside = slurm.link_problem(said, self._placement.slurm_job or "", self.host)
+            outside = slurm.link_problem(stderr, self._placement.slurm_job or "", self.host)
             if outside is not None:
                 return outside
             if status < 0:  # ended by `_watch`
                 return f"{self.host} does not respond"
-            return slurm.step_problem(said) or f"the step ended with status {status}"
+            return slurm.step_problem(stderr) or f"the step ended with status {status}"
         if self._placement.by == "ssh" and not ssh.is_here(self.host):
             known = None if status < 0 else status
-            return ssh.why_unreachable(self.host, known, said, SILENT_S).problem
-        lines = said.strip().splitlines()
+            return ssh.why_unreachable(self.host, known, stderr, SILENT_S).problem
+        lines = stderr.strip().splitlines()
         return lines[-1] if lines else f"the link ended with status {status}"
 
     async def _read(self, process: asyncio.subprocess.Process) -> None:
@@ -155,7 +155,7 @@ class NodeLink:
         while line := await process.stdout.readline():
             if not line.startswith(b"{"):  # a login shell may greet
                 continue
-            self._heard_s = boottime_s()
+            self._received_s = boottime_s()
             self._receive(ssh.decode_report(line))
 
     def _receive(self, report: nl.Report) -> None:
@@ -181,7 +181,7 @@ class NodeLink:
         while True:
             await asyncio.sleep(PING_S)
             limit_s = SILENT_S if self.is_up else CONNECT_S
-            if boottime_s() - self._heard_s > limit_s:
+            if boottime_s() - self._received_s > limit_s:
                 with contextlib.suppress(ProcessLookupError):
                     os.killpg(process.pid, signal.SIGKILL)
                 return

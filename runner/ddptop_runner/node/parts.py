@@ -57,7 +57,7 @@ class Part:
     progress: list[RankProgress] = dataclasses.field(default_factory=list)
     seen_s: float = 0.0
     """CLOCK_BOOTTIME of the snapshot's arrival."""
-    heard_s: float = 0.0
+    last_report_s: float = 0.0
     """The same of the last report of any kind, or of the link."""
     is_reported: bool = False
     """Whether the state of a link that was made has been reported."""
@@ -157,14 +157,14 @@ class Parts:
     ) -> None:
         """Take in an event of a node, its state, or that nothing of the job is there."""
         part = self.by_host[link.host]
-        part.heard_s = boottime_s()
+        part.last_report_s = boottime_s()
         if isinstance(report, nl.NodeEvent):
             event = _shifted(typed([report.event])[0], link.shift_s)
             self._note(part, event)
             self._report(pt.NodeReported(node=link.host, event=event))
             return
         if isinstance(report, nl.NodeState):
-            part.snapshot, part.seen_s = report.snapshot, part.heard_s
+            part.snapshot, part.seen_s = report.snapshot, part.last_report_s
             part.progress = [msgspec.convert(one, RankProgress) for one in report.progress]
         self._report_link(part, is_there=isinstance(report, nl.NodeState))
 
@@ -193,7 +193,7 @@ class Parts:
 
     def _link_made(self, link: NodeLink) -> None:
         part = self.by_host[link.host]
-        part.is_reported, part.heard_s = False, boottime_s()
+        part.is_reported, part.last_report_s = False, boottime_s()
         if part.broken is not None:
             part.broken.cancel()
             part.broken = None
@@ -209,7 +209,7 @@ class Parts:
     def look_at_silence(self, now_s: float) -> None:
         """Report each node whose link is up, and whose part of the job tells nothing any more."""
         for host, part in self.by_host.items():
-            if part.link.is_up and not part.ended and now_s - part.heard_s > SILENT_S:
+            if part.link.is_up and not part.ended and now_s - part.last_report_s > SILENT_S:
                 part.is_reported = part.is_new = False
                 self._report(pt.LinkBroken(node=host, why="its supervisor does not respond"))
 

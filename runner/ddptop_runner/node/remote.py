@@ -373,12 +373,12 @@ class Remote:
         reader, writer = await asyncio.open_unix_connection(
             str(folder.control_socket), limit=LINE_BYTES
         )
-        has_told = False
+        has_received = False
         try:
             order = {"op": "follow", "after_seq": self._seq}
             writer.write(msgspec.json.encode(order) + b"\n")
             while (line := await reader.readline()).endswith(b"\n"):
-                has_told = True
+                has_received = True
                 seen = _decoder.decode(line)
                 if seen.event is not None:
                     self._seq = max(self._seq, seen.event.seq)
@@ -387,7 +387,7 @@ class Remote:
                     await asyncio.sleep(RECONNECT_S)
         finally:
             writer.close()
-        return has_told
+        return has_received
 
     def _forward_rest(self, folder: RunFolder) -> None:
         """What the history has besides, once no supervisor answers."""

@@ -78,7 +78,7 @@ class Supervisor:
             folder, spec, self._log, process.history, process.snapshot_file
         )
         self._progress = JobProgress(folder, spec.cwd, spec.command())
-        self._driver.before_end = self._alerts.tell_end
+        self._driver.before_end = self._alerts.record_end
         self._queue = queue_of(folder, spec, self._log)
         self._feed = self._queue or feed_of(spec)
         self._probe_socket: socket.socket | None = None
@@ -110,7 +110,7 @@ class Supervisor:
             await self._process.tick_until(self._driver.ended, self._each_second)
         finally:
             await self._shut_down()
-        self._process.tell_end()
+        self._process.send_exit_code()
         return 0
 
     # -- the loop --------------------------------------------------------------------------------
@@ -398,7 +398,7 @@ class Supervisor:
         self._driver.awaits_agent = not self._process.is_unguarded
         rendezvous = self._driver.job.rendezvous
         plan = agent_plan(self._spec, self._folder, attempt, restarts_left, rendezvous)
-        self._process.tell_guardian({"type": "start_agent", "plan": plan, "env": env})
+        self._process.send_to_guardian({"type": "start_agent", "plan": plan, "env": env})
 
     def device_report(self) -> DeviceReport | None:
         """The latest report on the job's devices; None where nothing samples them."""

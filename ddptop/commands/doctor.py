@@ -72,10 +72,10 @@ def settings_check() -> Check | None:
     file = config_file()
     if not file.exists():
         return None
+    from ddptop.tui.preferences import preferences_of
     from ddptop.tui.prefs.settings import read_settings
-    from ddptop.tui.reach import reach_of
 
-    problems = list(reach_of(read_settings()).problems)
+    problems = list(preferences_of(read_settings()).problems)
     try:
         read_config()
     except UsageError as error:

@@ -6,9 +6,9 @@ import sys
 
 from ddptop.plain.output import put, put_json
 from ddptop.tui.actions import ALL, EVERYWHERE, MOVING, Action
+from ddptop.tui.preferences import preferences_of
 from ddptop.tui.prefs.keymap import KeyMap
 from ddptop.tui.prefs.settings import read_settings
-from ddptop.tui.reach import reach_of
 from ddptop_runner.base.paths import config_file
 from ddptop_runner.model.words import Base
 
@@ -44,9 +44,11 @@ class KeyReport(Base, frozen=True, kw_only=True):
 
 def run(as_json: bool) -> int:
     """Print the actions; return 1 if any setting is invalid, otherwise 0."""
-    reach = reach_of(read_settings())
+    preferences = preferences_of(read_settings())
     report = KeyReport(
-        file=str(config_file()), keys=key_lines(reach.keys), problems=list(reach.problems)
+        file=str(config_file()),
+        keys=key_lines(preferences.keys),
+        problems=list(preferences.problems),
     )
     if as_json:
         put_json(report)

@@ -1,6 +1,6 @@
-"""Every action of the interface: its key, its name and what it does, a table for each screen.
+"""Tables of all actions, one per screen, with their keys, names, and help texts.
 
-Bindings, the help screen, the key map and the command palette are made from these tables.
+Bindings, the help screen, the key map, and the command palette are derived from these tables.
 """
 
 from __future__ import annotations
@@ -17,31 +17,31 @@ class Action(msgspec.Struct, frozen=True):
     """One user action."""
 
     id: str
-    """Stable name, for keymaps."""
+    """Stable name, used in key maps."""
     action: str
     """Name of the method, without `action_`."""
     keys: str
     name: str
     help: str
-    """One sentence: what happens."""
+    """What it does, in one sentence."""
     show: bool = True
-    """Whether the footer names it."""
+    """Whether the key bar shows it."""
     key_display: str | None = None
     live: bool | None = None
     """Only for a live job (True) or an ended one (False); None for both."""
     changes: bool = False
-    """Whether it does something to a job: a read-only viewer has none of these."""
+    """Whether it changes a job; a read-only viewer does not offer it."""
     own: bool = False
-    """Whether it is only for a job that ddptop started."""
+    """Whether it requires a job that ddptop launched."""
 
     def is_offered(self, live: bool | None, *, foreign: bool, readonly: bool) -> bool:
-        """Whether it can be done now, to a live, ended or no job."""
+        """Whether it is available for a live job, an ended one, or (None) no job."""
         if self.live not in (None, live):
             return False
         return not (self.own and foreign) and not (self.changes and readonly)
 
     def binding(self) -> Binding:
-        """As Textual wants it."""
+        """The Textual binding."""
         return Binding(
             self.keys,
             self.action,
@@ -146,7 +146,7 @@ EXIT = Action(
 )
 
 EVERYWHERE: tuple[Action, ...] = (PALETTE, EXIT)
-"""On every screen, whatever lies on top."""
+"""Available on every screen, even below a dialog."""
 
 MOVING: tuple[Action, ...] = (
     Action("move.up", "move(-1)", "up,k", "Up", "move up", show=False),
@@ -161,7 +161,7 @@ MOVING: tuple[Action, ...] = (
     Action("move.last", "move(1000000)", "end,G", "Last", "go to the last line", show=False),
     Action("move.choose", "choose", "enter", "Open", "open the item under the cursor", show=False),
 )
-"""Of whatever has a cursor or scrolls."""
+"""Actions of widgets that have a cursor or scroll."""
 
 # --- charts ---------------------------------------------------------------------------------------
 
@@ -261,7 +261,7 @@ CHART_ACTIONS: tuple[Action, ...] = (
         show=False,
     ),
 )
-"""Keys of the charts; `CHART_KEYS` of screens.base says what each name does."""
+"""Actions of the charts; screens.base maps each name to a method."""
 
 # --- a table for each screen ----------------------------------------------------------------------
 
@@ -311,7 +311,7 @@ OVERVIEW: tuple[Action, ...] = (
         "app.detach", "app.detach", "d", "Detach", "quit ddptop; all jobs keep running", show=False
     ),
 )
-"""Of the screen with all jobs."""
+"""Actions of the job list."""
 
 STACKS = Action("job.stacks", "stacks", "t", "Stacks", "show every rank's stack")
 EVIDENCE = Action(
@@ -408,7 +408,7 @@ JOB: tuple[Action, ...] = (
     JOBS,
     HELP,
 )
-"""Of the screen with one job."""
+"""Actions of the job screen."""
 
 RANK: tuple[Action, ...] = (
     BACK,
@@ -438,7 +438,7 @@ RANK: tuple[Action, ...] = (
     JOBS,
     HELP,
 )
-"""Of the screen of one rank."""
+"""Actions of the rank screen."""
 
 DEVICES: tuple[Action, ...] = (
     BACK,
@@ -457,7 +457,7 @@ DEVICES: tuple[Action, ...] = (
     DETACH,
     HELP,
 )
-"""Of the screen with the devices."""
+"""Actions of the device screen."""
 
 LOGS: tuple[Action, ...] = (
     BACK,
@@ -515,7 +515,7 @@ LOGS: tuple[Action, ...] = (
     DETACH,
     HELP,
 )
-"""Of the screen of logs."""
+"""Actions of the log screen."""
 
 STORY: tuple[Action, ...] = (
     BACK,
@@ -550,7 +550,7 @@ STORY: tuple[Action, ...] = (
     DETACH,
     HELP,
 )
-"""Of the screen with a job's story."""
+"""Actions of the story screen."""
 
 _SHOWN = {"chart.axis": "Step/time", "chart.log": "Log", "chart.smooth": "Smooth"}
 
@@ -576,16 +576,16 @@ COMPARE: tuple[Action, ...] = (
             key_display=one.key_display,
         )
         for one in CHART_ACTIONS
-        if one.id != "chart.mode"  # there is one curve for each job
+        if one.id != "chart.mode"  # each job has only one curve
     ),
     LEAVE,
     DETACH,
     HELP,
 )
-"""Of the screen that compares jobs."""
+"""Actions of the comparison screen."""
 
 _CHART_KEYS = ("chart.mode", "chart.figure", "chart.log", "chart.axis", "chart.smooth")
-"""The others move in time here."""
+"""Chart actions of the replay screen, where other keys move through time."""
 
 REPLAY: tuple[Action, ...] = (
     BACK,
@@ -687,7 +687,7 @@ REPLAY: tuple[Action, ...] = (
     DETACH,
     HELP,
 )
-"""Of the screen of a replay. Nothing in it does anything to a job."""
+"""Actions of the replay screen; none of them changes a job."""
 
 ALL: dict[str, tuple[Action, ...]] = {
     "all jobs": OVERVIEW,
@@ -699,7 +699,7 @@ ALL: dict[str, tuple[Action, ...]] = {
     "a comparison": COMPARE,
     "replay": REPLAY,
 }
-"""By screen, in words, in the order of the help."""
+"""Actions by screen title, in the order of the help."""
 
 PLACES: dict[str, str] = {
     "OverviewScreen": "all jobs",
@@ -711,17 +711,18 @@ PLACES: dict[str, str] = {
     "CompareScreen": "a comparison",
     "ReplayScreen": "replay",
 }
-"""The screen of each class."""
+"""The screen title by class name."""
 
 
-# --- what is made of them -------------------------------------------------------------------------
+# --- derived from the tables ----------------------------------------------------------------------
 
 
 def moving(actions: Mapping[str, str]) -> list[BindingType]:
-    """The bindings of MOVING for a widget whose methods have other names.
+    """MOVING's bindings for a widget whose methods have other names.
 
     Args:
-        actions: the widget's action by id, such as `{"move.up": "scroll_up"}`; others are left out.
+        actions: the widget's action by id, such as `{"move.up": "scroll_up"}`; others are left
+            out.
     """
     return [
         replace(action, action=actions[action.id]).binding()
@@ -751,7 +752,7 @@ _KEY_NAMES = {
 
 
 def key_text(key: str) -> str:
-    """Textual's name of a key as it is typed: `question_mark` is `?`."""
+    """A key as the user types it: `?` for Textual's `question_mark`."""
     modifiers, plus, last = key.rpartition("+")
     is_function_key = last[:1] == "f" and last[1:].isdigit()
     name = _KEY_NAMES.get(last) or (last.upper() if is_function_key else format_key(last))
@@ -759,10 +760,10 @@ def key_text(key: str) -> str:
 
 
 def keys_text(action: Action) -> str:
-    """The keys of an action as they are typed."""
+    """The keys of an action as the user types them."""
     return "  ".join(key_text(key) for key in action.keys.split(","))
 
 
 def table_of(screen: object) -> tuple[Action, ...]:
-    """What can be done on a screen; nothing on one without a table, such as a question."""
+    """The actions of a screen; none for a screen without a table, such as a dialog."""
     return ALL.get(PLACES.get(type(screen).__name__, ""), ())

@@ -1,4 +1,4 @@
-"""The Textual app: wires screens, collector, commands and theme together, and knows no widget."""
+"""The Textual app: connects screens, collector, commands, and themes."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ from ddptop.sources.machine import read_machine
 from ddptop.sources.query import Answer, Answered, Devices, Look, Query
 from ddptop.tui import messages, operations
 from ddptop.tui.actions import EVERYWHERE, HELP, PALETTE, bindings
+from ddptop.tui.preferences import Filters, Preferences, greeting, kept, preferences_of
 from ddptop.tui.prefs.keymap import KeyMap
 from ddptop.tui.prefs.memory import recall, remember
 from ddptop.tui.prefs.settings import Settings
 from ddptop.tui.prefs.theme import OWN, STRONG
 from ddptop.tui.process import HangUp, give_back, go_on_with_garbage
-from ddptop.tui.reach import Filters, Reach, greeting, kept, reach_of
 from ddptop.tui.screens.base import MonitorScreen
 from ddptop.tui.textual_gaps import QuietApp, forget_drawn
 from ddptop.view.keys import key, use
@@ -49,18 +49,18 @@ TICK_S = 1.0
 
 @runtime_checkable
 class ShowsDevices(Protocol):
-    """A form above the screens that lists devices."""
+    """A dialog that lists devices."""
 
     def show_devices(self, devices: Devices) -> None:
-        """List them as they are now."""
+        """Show the current devices."""
 
 
 @runtime_checkable
 class LooksAgain(Protocol):
-    """A text above the screens that is made anew from each look."""
+    """A dialog whose text is rebuilt after each poll."""
 
     def look_again(self, look: Look) -> None:
-        """Make it."""
+        """Rebuild the text."""
 
 
 def _actions() -> type[Provider]:
@@ -88,7 +88,7 @@ def _themes() -> type[Provider]:
 
 
 class DdptopApp(QuietApp):
-    """Watches jobs. Leaving it never touches one."""
+    """Watches jobs. Quitting does not affect them."""
 
     TITLE = "ddptop"
     CSS_PATH = Path(__file__).with_name("ddptop.tcss")
@@ -110,26 +110,26 @@ class DdptopApp(QuietApp):
         watched: ForeignJob | None = None,
         readonly: bool = False,
         opening: messages.ScreenWanted | None = None,
-        reach: Reach | None = None,
+        preferences: Preferences | None = None,
     ) -> None:
         """Open on `job`, on a foreign job, or on all jobs.
 
         Args:
             job: the name of one of ddptop's own jobs.
-            now: the clock that everything on the screen is measured by.
+            now: the clock for everything on the screen.
             machine: reads CPU and memory of this host.
-            tick_s: seconds between two looks; None looks only when asked.
+            tick_s: seconds between polls; None polls only on request.
             watched: the foreign job to open on.
-            readonly: whether everything that does something to a job is refused.
-            opening: what opens another screen first, such as CompareWanted.
-            reach: keys, colours and glyphs as a person set them.
+            readonly: whether to refuse all actions that change a job.
+            opening: a message that opens another screen first, such as CompareWanted.
+            preferences: the user's keys, colors, and glyphs.
         """
         super().__init__()
-        self.reach = reach or Reach()
+        self.preferences = preferences or Preferences()
         """The user's interface settings."""
-        self.keys: KeyMap = self.reach.keys
+        self.keys: KeyMap = self.preferences.keys
         """The keys in use."""
-        self._outgoing = Filters(self.reach)
+        self._outgoing = Filters(self.preferences)
         self._take_settings()
         self._readonly = readonly
         self._first = opening
@@ -141,10 +141,10 @@ class DdptopApp(QuietApp):
         self.latest: Answer | None = None
         """The latest answer, whichever screen asked."""
 
-    # --- life ----------------------------------------------------------------------------------
+    # --- startup and exit ------------------------------------------------------------------------
 
     def on_mount(self) -> None:
-        """Show the first screen and start to look."""
+        """Show the first screen and start polling."""
         if self._first is None:
             self.push_screen(self._all_jobs())
         else:
@@ -155,14 +155,14 @@ class DdptopApp(QuietApp):
         if self._tick_s is not None:
             self.set_interval(self._tick_s, self.collector.ask)
         self._greet()
-        if _is_terminal():  # without one at the start there is none to lose
+        if _is_terminal():  # a terminal that never existed cannot hang up
             self.set_interval(1.0, self._mind_terminal)
             self._hang_up.watch(loop, self._leave_with_terminal)
         with contextlib.suppress(NotImplementedError, RuntimeError):  # not in the main thread
             loop.add_signal_handler(signal.SIGTERM, self.exit)
 
     async def on_unmount(self) -> None:
-        """Stop looking; samplers end with the interface."""
+        """Stop polling and all samplers."""
         self.collector.stop()
         await self.collector.devices.close()
 
@@ -177,51 +177,55 @@ class DdptopApp(QuietApp):
             self.exit(return_code=1)
 
     def _follow_size(self) -> None:
-        """Take the terminal's size where Textual holds an older one.
+        """Correct Textual's terminal size if it is outdated.
 
-        A SIGWINCH that arrives in the middle of Textual's handling of another is handled first, and
-        the older size is then told last.
+        If a SIGWINCH arrives while Textual handles another one, Textual handles the newer first and
+        keeps the older size.
         """
         size = Size(*shutil.get_terminal_size((0, 0)))
-        if size and size != self.size and not self.supports_smooth_scrolling:  # told in band else
+        if (
+            size and size != self.size and not self.supports_smooth_scrolling
+        ):  # else reported in band
             self.post_message(events.Resize(size, size))
 
-    # --- what a person set ---------------------------------------------------------------------
+    # --- preferences -----------------------------------------------------------------------------
 
     def _take_settings(self) -> None:
         use(self.keys.named())
         self.animation_level = "none"
-        for theme in (*OWN, *self.reach.themes):
+        for theme in (*OWN, *self.preferences.themes):
             self.register_theme(theme)
-        self.theme = self.reach.theme
+        self.theme = self.preferences.theme
         self.set_class(STRONG in self.current_theme.variables, "-strong-contrast")
         if chosen := self.keys.for_textual():
             self.set_keymap(chosen)
 
     def get_line_filters(self) -> Sequence[LineFilter]:
-        """Nothing steers the terminal, and everything is in the colors and glyphs it has."""
+        """Remove control characters, and use only colors and glyphs that the terminal has."""
         return self._outgoing.around(super().get_line_filters(), no_color=self.no_color)
 
     def _greet(self) -> None:
-        """Report errors in the settings and, on the first start, show where help is."""
+        """Report errors in the settings; on the first start, show how to get help."""
         self.theme_changed_signal.subscribe(self, self._theme_chosen)
-        if (told := greeting(self.reach)) is not None:
-            text, title = told
+        if (startup := greeting(self.preferences)) is not None:
+            text, title = startup
             self.notify(text, title=title, severity="warning", timeout=12, markup=False)
-        if self.reach.remember is not None and not self.reach.memory.greeted:
+        if self.preferences.remember is not None and not self.preferences.memory.greeted:
             help_key, palette_key = self.keys.short(HELP), self.keys.short(PALETTE)
             self.notify(f"{help_key} help · {palette_key} commands", markup=False, timeout=12)
-            self.reach = kept(self.reach, greeted=True)
+            self.preferences = kept(self.preferences, greeted=True)
 
     def _theme_chosen(self, theme: Theme) -> None:
-        """A theme chosen in the palette is there at the next start."""
+        """Remember a theme chosen in the palette for the next start."""
         self.set_class(STRONG in theme.variables, "-strong-contrast")
-        if theme.name != self.reach.theme:
-            asked = self.reach.interface.theme
-            self.reach = kept(replace(self.reach, theme=theme.name), theme=theme.name, asked=asked)
+        if theme.name != self.preferences.theme:
+            asked = self.preferences.interface.theme
+            self.preferences = kept(
+                replace(self.preferences, theme=theme.name), theme=theme.name, asked=asked
+            )
 
     def action_refuse_suspending(self) -> None:
-        """A suspended program would leave the terminal raw."""
+        """Refuse to suspend where that would leave the terminal in raw mode."""
         self.notify(
             f"ddptop cannot be suspended; press {key('app.detach')} to quit (jobs keep running)"
         )
@@ -229,14 +233,14 @@ class DdptopApp(QuietApp):
     def refuses(self, what: str) -> bool:
         """Whether this viewer is read-only; if so, notify the user."""
         if self._readonly:
-            self.clear_notifications()  # one says it all
+            self.clear_notifications()  # one notification is enough
             self.notify(f"read-only: {what} is disabled", severity="warning", markup=False)
         return self._readonly
 
-    # --- what is done to jobs ------------------------------------------------------------------
+    # --- operations on jobs ----------------------------------------------------------------------
 
     def on_operation_wanted(self, message: messages.OperationWanted) -> None:
-        """Ask first where it does harm, then act."""
+        """Run an operation, after confirmation if it is harmful."""
         operations.wanted(self, message)
 
     def on_command_done(self, message: messages.CommandDone) -> None:
@@ -244,25 +248,25 @@ class DdptopApp(QuietApp):
         operations.done(self, message)
 
     def on_stacks_wanted(self, message: messages.StacksWanted) -> None:
-        """Show where the ranks stand."""
+        """Show the ranks' stacks."""
         operations.show_stacks(self, message.view)
 
     def on_evidence_wanted(self, message: messages.EvidenceWanted) -> None:
         """Show the evidence saved at the last failure or hang."""
         operations.show_evidence(self, message.view, message.attempt)
 
-    # --- data ----------------------------------------------------------------------------------
+    # --- data ------------------------------------------------------------------------------------
 
     @property
     def monitor(self) -> MonitorScreen[Any] | None:
-        """The uppermost screen that asks the collector."""
+        """The uppermost screen that queries the collector."""
         for screen in reversed(self.screen_stack):
             if isinstance(screen, MonitorScreen):
                 return screen
         return None
 
     def on_answered(self, message: Answered) -> None:
-        """Hand each answer to the screen that asked, if it is seen; none is while the app ends."""
+        """Pass the answer to the screen that asked, if it is visible and the app is not exiting."""
         if not self.screen_stack:
             return
         self.latest = answer = message.answer
@@ -277,7 +281,7 @@ class DdptopApp(QuietApp):
             self.screen.look_again(answer.look)
 
     def on_query_changed(self) -> None:
-        """Ask what is needed now, if there still is a screen that needs something."""
+        """Send the collector the current query, if a screen has one."""
         if not self.screen_stack:
             return
         self.collector.query = self._query()
@@ -290,27 +294,27 @@ class DdptopApp(QuietApp):
         return replace(query, devices=True) if isinstance(self.screen, ShowsDevices) else query
 
     def on_log_read(self, message: LogRead) -> None:
-        """Lines go to the screen that shows them, whatever lies above it."""
+        """Pass log lines to the screen that shows them, even below a dialog."""
         if (monitor := self.monitor) is not None:
             monitor.on_log_read(message)
 
     def on_collector_failed(self, message: CollectorFailed) -> None:
-        """A defect of ours: leave with its words, jobs go on."""
+        """Exit with the error, which is a bug in ddptop; jobs keep running."""
         self.exit(
             return_code=1,
             message=f"ddptop: the interface crashed ({message.error!r}); jobs are not affected",
         )
 
-    # --- screens -------------------------------------------------------------------------------
+    # --- screens ---------------------------------------------------------------------------------
 
     @on(messages.ScreenWanted)
     def _screen_wanted(self, message: messages.ScreenWanted) -> None:
         self.open(message)
 
     def open(self, message: messages.ScreenWanted) -> None:
-        """Open a screen, or go back to where the same is shown already.
+        """Open a screen, or go back to the screen below that shows the same.
 
-        Screens lead to each other in circles, and each keeps its memory while others lie above it.
+        Screens link to each other in circles, and each one below the top still uses memory.
         """
         screen = message.make(readonly=self._readonly)
         screen.is_first = message is self._first and message.quits
@@ -327,14 +331,14 @@ class DdptopApp(QuietApp):
         return OverviewScreen(readonly=self._readonly)
 
     def pop_screen(self) -> AwaitComplete:
-        """To the screen below; below the one that ddptop was opened on all jobs are shown."""
+        """Go back one screen; below the one that ddptop was opened on is the job list."""
         self._forget_closed()
         if len(self.screen_stack) > 2:
             return super().pop_screen()
         return self.switch_screen(self._all_jobs())
 
     def _forget_closed(self) -> None:
-        """Forget what the screen's widgets drew."""
+        """Schedule clearing what the closed screen's widgets drew."""
         self._forget_drawn()
         self.set_timer(1.0, self._forget_drawn)  # once the screen is gone
 
@@ -343,7 +347,7 @@ class DdptopApp(QuietApp):
         give_back()
 
     def on_sections_wanted(self, message: messages.SectionsWanted) -> None:
-        """Show a text in sections."""
+        """Show sections of text."""
         from ddptop.tui.screens.sections import SectionsScreen
 
         self.push_screen(
@@ -351,7 +355,7 @@ class DdptopApp(QuietApp):
         )
 
     def on_launch_wanted(self, message: messages.LaunchWanted) -> None:
-        """Open the form, then show the launched job."""
+        """Open the launch form, then the launched job."""
         if self.refuses("launching jobs"):
             return
         from ddptop.tui import operations
@@ -363,7 +367,7 @@ class DdptopApp(QuietApp):
             try:
                 again = operations.to_relaunch(message.again)
             except DdptopError as refused:
-                operations.tell(self, "", refused)
+                operations.notify(self, "", refused)
                 return
         self.push_screen(LaunchScreen(again), self._launched)
         self.on_query_changed()
@@ -373,7 +377,7 @@ class DdptopApp(QuietApp):
             self.open(messages.JobPicked(job))
 
     def on_key(self, event: events.Key) -> None:
-        """What was typed before a field could take the keys, yet behind its key, belongs to it."""
+        """Pass characters to a text field that is open but does not have the focus yet."""
         field, typed = self.focused, event.character
         if field is not None and typed and field.check_consume_key(event.key, typed):
             event.prevent_default()
@@ -382,20 +386,20 @@ class DdptopApp(QuietApp):
             self.screen.typed(typed)
 
     def action_help(self) -> None:
-        """What is under the cursor, keys and words."""
+        """Show help for the item under the cursor, the keys, and the terms."""
         from ddptop.tui.screens.help import HelpScreen
 
         self.push_screen(HelpScreen.of(self.screen, self.keys))
 
     def action_command_palette(self) -> None:
-        """All commands, by name."""
+        """Open the command palette."""
         from ddptop.tui.palette import Palette
 
         if not isinstance(self.screen, Palette):
             self.push_screen(Palette())
 
     def action_detach(self) -> None:
-        """Leave; jobs go on."""
+        """Quit; jobs keep running."""
         self.exit()
 
 
@@ -415,17 +419,17 @@ def app_with(
     opening: messages.ScreenWanted | None = None,
     letters: str | None = None,
 ) -> DdptopApp:
-    """The app as a person's settings want it, for a terminal as for a browser's tab.
+    """Create the app with the user's settings, for a terminal or a browser tab.
 
-    Without a job or a screen to open it begins with the one of the settings.
+    Without a job or message it opens on the screen that the settings name.
 
     Args:
-        settings: as read.
-        job: one of ddptop's own to open on.
-        watched: a job that ddptop did not start, instead.
-        readonly: refuse everything that does something to a job.
+        settings: the settings file.
+        job: the name of one of ddptop's own jobs to open on.
+        watched: a foreign job to open on instead.
+        readonly: whether to refuse all actions that change a job.
         opening: the message that opens another screen first, such as CompareWanted.
-        letters: the encoding of names when only ASCII is drawn; None draws everything.
+        letters: if set, only ASCII is drawn, and letters that this encoding can write.
     """
     is_free = job is None and watched is None and opening is None
     if is_free and settings.interface.first == "devices":
@@ -436,5 +440,5 @@ def app_with(
         readonly=readonly,
         opening=opening,
         tick_s=settings.interface.refresh_s,
-        reach=reach_of(settings, memory=recall(), remember=remember, letters=letters),
+        preferences=preferences_of(settings, memory=recall(), remember=remember, letters=letters),
     )

@@ -1,4 +1,4 @@
-"""Launches a job from the form with the command line that a user would type."""
+"""Launches a job from the form, through the command line that a user would type."""
 
 from __future__ import annotations
 
@@ -17,27 +17,27 @@ from ddptop_runner.launch.launchers import inner
 from ddptop_runner.model.spec import JobSpec, NodeSpec
 
 TIMEOUT_S = 120.0
-"""Launching takes a second or two; a home on a slow network file system may take longer."""
+"""How long a launch may take; usually a second or two, longer on a slow network file system."""
 
 DEFAULT_MAX_RESTARTS = "3"
 
 
 @dataclass(frozen=True)
 class LaunchForm:
-    """What was filled in, as typed."""
+    """The form's values, as typed."""
 
     script: str = ""
     """A script's path, or a command: `-- ./run.sh`, or one that names a launcher or a Python."""
     arguments: str = ""
     gpus: tuple[int, ...] | None = None
-    """Machine indices; () is none of them, None where there is no device to choose."""
+    """Device indices; () selects none; None if there are no devices to choose from."""
     nproc: str = ""
     name: str = ""
     max_restarts: str = DEFAULT_MAX_RESTARTS
     options: str = ""
     """Other options of `ddptop launch`."""
     force: bool = False
-    """Use GPUs that are busy."""
+    """Use the GPUs even if they are busy."""
     wait: bool = False
     """Queue the job until its GPUs are free."""
 
@@ -48,10 +48,10 @@ def is_busy_refusal(line: str) -> bool:
 
 
 def command_words(script: str) -> list[str] | None:
-    """The words of a command in place of a script; None for a script.
+    """The words of a command; None if this is a script.
 
     Raises:
-        ValueError: when a quote in a command is not closed.
+        ValueError: a quote in a command is not closed.
     """
     text = script.strip()
     if text == "--" or text.startswith("-- "):
@@ -65,7 +65,7 @@ def command_words(script: str) -> list[str] | None:
 
 
 def problem(form: LaunchForm) -> str | None:
-    """What is missing or cannot be meant, in one line; None when it can be tried."""
+    """What is missing or invalid, in one line; None if the form can be submitted."""
     if form.script.strip() in ("", "--"):
         return "script is required"
     try:
@@ -95,7 +95,7 @@ def launch_argv(form: LaunchForm) -> list[str]:
     """The arguments to `ddptop` that launch the form's job.
 
     Raises:
-        ValueError: when a quote in the arguments or a command is not closed.
+        ValueError: a quote in the arguments or a command is not closed.
     """
     argv = ["launch"]
     if form.gpus is not None and not _has(form, "--gpus", "--hosts"):
@@ -116,7 +116,7 @@ def launch_argv(form: LaunchForm) -> list[str]:
     if script.startswith("-m "):
         return [*argv, "-m", script[3:].strip(), *shlex.split(form.arguments)]
     if script.startswith("~"):
-        script = os.path.expanduser(script)  # noqa: PTH111 - "~x" of no user stays as it is
+        script = os.path.expanduser(script)  # noqa: PTH111 - "~x" stays if there is no user x
     if script.startswith("-"):
         script = f"./{script}"
     return [*argv, script, *shlex.split(form.arguments)]
@@ -126,9 +126,9 @@ def argv_of(form: LaunchForm, before: LaunchForm | None) -> list[str]:
     """The arguments that launch the form's job.
 
     Args:
-        form: what is filled in.
-        before: what an ended job was launched with; where nothing of it is changed, the job is
-            started again in its run folder.
+        form: the form's values.
+        before: the values of the ended job; if nothing changed, that job is restarted in its run
+            folder.
 
     Raises:
         ValueError: as `launch_argv`.
@@ -140,7 +140,7 @@ def argv_of(form: LaunchForm, before: LaunchForm | None) -> list[str]:
 
 
 def command_line(form: LaunchForm, before: LaunchForm | None = None) -> str:
-    """The same as one line for a shell, with what is missing named in capitals."""
+    """The shell command line, with capitals in place of missing values."""
     try:
         argv = argv_of(form, before)
     except ValueError:
@@ -151,10 +151,10 @@ def command_line(form: LaunchForm, before: LaunchForm | None = None) -> str:
 
 
 def run_cli(arguments: Sequence[str]) -> str:
-    """Run ddptop's own command line without a terminal; what it printed on stdout.
+    """Run ddptop's own command line without a terminal; returns its stdout.
 
     Raises:
-        DdptopError: with the command's own line when it fails.
+        DdptopError: the command failed; has its error line.
     """
     try:
         ended = subprocess.run(
@@ -180,10 +180,10 @@ def run_cli(arguments: Sequence[str]) -> str:
 
 
 def launch(form: LaunchForm, before: LaunchForm | None = None) -> str:
-    """Launch, or start again; the job's name.
+    """Launch or restart a job; returns its name.
 
     Raises:
-        DdptopError: with the command's own line when it was refused.
+        DdptopError: the command failed; has its error line.
     """
     argv = argv_of(form, before)
     if before is not None and argv[0] == "restart":
@@ -193,7 +193,7 @@ def launch(form: LaunchForm, before: LaunchForm | None = None) -> str:
 
 
 def form_of(spec: JobSpec) -> LaunchForm:
-    """What a job was launched with; its devices are chosen where they are listed."""
+    """The values a job was launched with, except its devices, which the form selects."""
     script = {"script": spec.target, "module": f"-m {spec.target}"}.get(spec.kind)
     per_node = spec.nproc
     if spec.placement is not None:
@@ -255,9 +255,9 @@ def _host(node: NodeSpec) -> str:
 
 
 def complete_path(text: str) -> str | None:
-    """The first folder or Python file that begins with `text`, completed as far as it is one.
+    """Complete `text` to the first Python file or folder that matches; None if none does.
 
-    Asks the file system: not to be called where a widget waits.
+    Reads the file system, so do not call it in the event loop.
     """
     if not text:
         return None
@@ -274,7 +274,7 @@ def complete_path(text: str) -> str | None:
             )
     except OSError:
         return None
-    # a script is meant more often than a folder
+    # a script is more likely than a folder
     names.sort(key=lambda name: name.endswith("/"))
     if not names or names[0] == start:
         return None
@@ -282,7 +282,7 @@ def complete_path(text: str) -> str | None:
 
 
 def exists(script: str) -> bool:
-    """Whether there is such a file here."""
+    """Whether the script's file exists here."""
     return Path(script).expanduser().is_file()
 
 
@@ -323,4 +323,4 @@ FIELDS: tuple[tuple[str, str], ...] = (
     ("$ ddptop launch ...", "The equivalent shell command."),
     ("keys", "tab or enter: next field; ctrl+l: launch; esc: close without launching."),
 )
-"""Each field with its meaning, in the order of the form."""
+"""(field, meaning) in the order of the form."""

@@ -1,4 +1,4 @@
-"""What happened, as facts that travel from threads to screens."""
+"""Messages from threads and widgets to the app."""
 
 from __future__ import annotations
 
@@ -19,25 +19,25 @@ if TYPE_CHECKING:
 
 @dataclass
 class CommandDone(Message):
-    """An operation finished or was refused."""
+    """An operation finished or failed."""
 
     text: str
-    """What was done, for the notification."""
+    """The notification on success."""
     error: DdptopError | None = None
     ended: tuple[str, str] | None = None
-    """A job that ddptop did not start and the signal that ended it."""
+    """A foreign job and the signal that ended it."""
     job: str | None = None
-    """The job that it was about."""
+    """The job that the operation was for."""
 
 
 @dataclass
 class JobLaunched(Message):
-    """A launch or a new attempt was tried."""
+    """A launch or relaunch finished or failed."""
 
     job: str | None
-    """The new job's name; None when it failed."""
+    """The new job's name; None if it failed."""
     error: str | None = None
-    """One line, from the command itself."""
+    """The command's error, in one line."""
 
 
 @dataclass
@@ -47,14 +47,14 @@ class SectionsWanted(Message):
     title: str
     hint: str
     sections: list[tuple[str, str]]
-    """Heading and text."""
+    """(heading, text) of each section."""
     look_again: Callable[[Look], tuple[str, list[tuple[str, str]]]] | None = None
-    """Hint and sections of a later look; None: they stay as they are."""
+    """Returns the hint and sections after each poll; None: they never change."""
 
 
 @dataclass
 class LaunchWanted(Message):
-    """Open the launch form, filled in with what an ended job was launched with."""
+    """Open the launch form, filled in with the values of the ended job `again`, if given."""
 
     again: AnyJob | None = None
 
@@ -66,7 +66,7 @@ class OperationWanted(Message):
     view: AnyJob
     make: Callable[[AnyJob], Operation]
     needs_live: bool
-    """Whether it makes sense for a live job; otherwise for an ended one."""
+    """Whether it requires a live job; otherwise it requires an ended one."""
 
 
 @dataclass
@@ -82,21 +82,21 @@ class EvidenceWanted(Message):
 
     view: AnyJob
     attempt: int | None = None
-    """Of this attempt; None is the last one of which something was kept."""
+    """The attempt; None: the latest one with evidence."""
 
 
 class QueryChanged(Message):
-    """The screen on top asks something else, and needs it now."""
+    """The query of the screen on top changed, and it needs the answer soon."""
 
 
 class ScreenWanted(Message):
-    """Open a screen, or go back to where the same is shown already."""
+    """Open a screen, or go back to the screen below that shows the same."""
 
     quits: ClassVar[bool] = False
-    """Whether leaving it quits a ddptop that was opened on it."""
+    """Whether leaving the screen quits if ddptop was opened on it."""
 
     def make(self, *, readonly: bool) -> MonitorScreen[Any]:
-        """The screen."""
+        """Create the screen."""
         raise NotImplementedError
 
 
@@ -110,7 +110,7 @@ class JobPicked(ScreenWanted):
     """Whether ddptop did not start it."""
 
     def make(self, *, readonly: bool) -> MonitorScreen[Any]:
-        """The screen."""
+        """Create the screen."""
         from ddptop.tui.screens.job import JobScreen
 
         return JobScreen(self.job, foreign=self.foreign, readonly=readonly)
@@ -125,7 +125,7 @@ class RankPicked(ScreenWanted):
     foreign: bool = False
 
     def make(self, *, readonly: bool) -> MonitorScreen[Any]:
-        """The screen."""
+        """Create the screen."""
         from ddptop.tui.screens.rank import RankScreen
 
         return RankScreen(self.job, self.rank, foreign=self.foreign, readonly=readonly)
@@ -139,7 +139,7 @@ class DevicesWanted(ScreenWanted):
     """Device to select first; None selects the first one."""
 
     def make(self, *, readonly: bool) -> MonitorScreen[Any]:
-        """The screen."""
+        """Create the screen."""
         from ddptop.tui.screens.devices import DevicesScreen
 
         return DevicesScreen(self.uuid, readonly=readonly)
@@ -151,13 +151,13 @@ class LogsWanted(ScreenWanted):
 
     job: str
     rank: int | None = None
-    """Whose lines; None is everyone's."""
+    """Show only this rank's lines; None shows all."""
     foreign: bool = False
     attempt: int | None = None
     """Attempt to show first; None shows the latest."""
 
     def make(self, *, readonly: bool) -> MonitorScreen[Any]:
-        """The screen."""
+        """Create the screen."""
         from ddptop.tui.screens.logs import LogsScreen
 
         return LogsScreen(
@@ -173,7 +173,7 @@ class StoryWanted(ScreenWanted):
     job: str
 
     def make(self, *, readonly: bool) -> MonitorScreen[Any]:
-        """The screen."""
+        """Create the screen."""
         from ddptop.tui.screens.story import StoryScreen
 
         return StoryScreen(self.job, readonly=readonly)
@@ -185,10 +185,10 @@ class CompareWanted(ScreenWanted):
 
     quits: ClassVar[bool] = True
     jobs: tuple[str, ...]
-    """One, whose companion is still to be chosen, or two."""
+    """One job, if the other is to be chosen on the screen, or two."""
 
     def make(self, *, readonly: bool) -> MonitorScreen[Any]:
-        """The screen."""
+        """Create the screen."""
         from ddptop.tui.screens.compare import CompareScreen
 
         return CompareScreen(self.jobs, readonly=readonly)
@@ -201,10 +201,10 @@ class ReplayWanted(ScreenWanted):
     quits: ClassVar[bool] = True
     job: str
     at: float | None = None
-    """Unix seconds; None is shortly before it failed or hung last, else its last moment."""
+    """Unix seconds; None: shortly before the latest failure or hang, else the end."""
 
     def make(self, *, readonly: bool) -> MonitorScreen[Any]:
-        """The screen."""
+        """Create the screen."""
         from ddptop.tui.screens.replay import ReplayScreen
 
         return ReplayScreen(self.job, self.at, readonly=readonly)

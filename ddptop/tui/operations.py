@@ -1,6 +1,6 @@
-"""What a person can do to a job from the interface: the question, the effect, and the call.
+"""Operations on a job from the interface: the question, the effect, and the call.
 
-Cheap to import, as the screens name what is here: what it takes to do it is imported when it is.
+Cheap to import, because the screens import it: each operation imports what it needs when it runs.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ UNSTARTED = "Removes the job from the queue; no ranks have started."
 
 
 class Operation(msgspec.Struct, frozen=True):
-    """Something to be confirmed and then done in a thread."""
+    """An operation that runs in a thread after confirmation."""
 
     question: str
-    """Empty if it is harmless: `effect` is shown, and it runs at once."""
+    """Empty if it is harmless: `effect` is shown, and it runs immediately."""
     effect: str
     verb: str
     done: str
@@ -41,18 +41,18 @@ class Operation(msgspec.Struct, frozen=True):
     run: Callable[[], str | SignalOutcome | None]
     """Blocks; raises DdptopError."""
     plan: SignalPlan | None = None
-    """Of a job that ddptop did not start: the signals that `run` sends."""
+    """For a foreign job: the signals that `run` sends."""
 
 
 Maker = Callable[[AnyJob], Operation]
-"""Makes the operation for one job; raises DdptopError where it cannot be done."""
+"""Makes the operation for one job; raises DdptopError if it is not possible."""
 
 
 def _own(view: AnyJob) -> JobView:
-    """The job, if ddptop started it.
+    """The job, if ddptop launched it.
 
     Raises:
-        UsageError: when it did not.
+        UsageError: ddptop did not launch it.
     """
     if isinstance(view, JobView):
         return view
@@ -63,7 +63,7 @@ def _own(view: AnyJob) -> JobView:
 
 
 def _signalled(view: ForeignView, action: Action) -> Operation:
-    """What a plan would send to a job that ddptop did not start, in the plan's own words."""
+    """The operation that sends a foreign job the signals of a plan, described by the plan."""
     from ddptop_runner.foreign import actions
 
     plan = actions.plan(view, action)
@@ -95,7 +95,7 @@ def _everything(view: JobView) -> str:
 
 
 def _asked_to_end(view: JobView) -> str:
-    """Who gets which signal first; of a command its ranks before their launcher."""
+    """Which processes get which signal first; for a command, its ranks before the launcher."""
     from ddptop_runner.host.stopping import ask_to_end
 
     ranks = view.snapshot.ranks if view.snapshot is not None else []
@@ -159,7 +159,7 @@ def restart_group(view: AnyJob) -> Operation:
 
 
 def save(view: AnyJob) -> Operation:
-    """Ask for a checkpoint, and wait for it."""
+    """Request a checkpoint, and wait until it is saved."""
     from ddptop_runner.jobs import checkpoint as wanted
 
     own = _own(view)
@@ -170,20 +170,20 @@ def save(view: AnyJob) -> Operation:
 
         from ddptop_runner.model.run_step import at_step
 
-        worker = get_current_worker()  # a person who leaves waits for nothing
+        worker = get_current_worker()  # stop waiting if the user quits
         asked = wanted.ask(own)
         saved = wanted.wait(own, asked, is_cancelled=lambda: worker.is_cancelled)
         return f"{view.job} saved a checkpoint{at_step(saved)}: {saved.path}"
 
-    said = f"asked {view.job} to save a checkpoint; waiting for it to finish"
-    return Operation("", said, "Save", f"{view.job} saved a checkpoint", run)
+    summary = f"asked {view.job} to save a checkpoint; waiting for it to finish"
+    return Operation("", summary, "Save", f"{view.job} saved a checkpoint", run)
 
 
 def to_relaunch(view: AnyJob) -> JobView:
-    """An ended job whose launch form can be filled in again.
+    """The job, if the launch form can be filled in with its values.
 
     Raises:
-        UsageError: when it lives, or was not launched from here.
+        UsageError: it is live, or was not launched from here.
     """
     from ddptop_runner.jobs.launch import require_startable
 
@@ -207,11 +207,11 @@ def remove(view: AnyJob) -> Operation:
     )
 
 
-# --- asked back, carried out, and told ------------------------------------------------------------
+# --- confirming, running, and reporting -----------------------------------------------------------
 
 
 def wanted(app: DdptopApp, message: messages.OperationWanted) -> None:
-    """Ask first where it does harm, then act."""
+    """Run an operation, after confirmation if it is harmful."""
     view = message.view
     if app.refuses("changing jobs"):
         return
@@ -225,7 +225,7 @@ def wanted(app: DdptopApp, message: messages.OperationWanted) -> None:
     try:
         operation = message.make(view)
     except DdptopError as refused:
-        tell(app, "", refused)
+        notify(app, "", refused)
         return
     if not operation.question:
         app.notify(operation.effect, markup=False)
@@ -251,19 +251,19 @@ def _carry_out(app: DdptopApp, job: str, operation: Operation) -> None:
     def run() -> None:
         from ddptop_runner.foreign.actions import SignalOutcome
 
-        error, said, ended = None, operation.done, None
+        error, summary, ended = None, operation.done, None
         try:
             outcome = operation.run()
             if isinstance(outcome, SignalOutcome):
-                said = outcome.sentence
+                summary = outcome.sentence
                 ended = (job, outcome.ended_by) if outcome.ended_by else None
             elif outcome:
-                said = outcome
+                summary = outcome
         except DdptopError as refused:
             error = refused
         except OSError as failed:
             error = DdptopError(str(failed))
-        app.post_message(messages.CommandDone(said, error, ended, job))
+        app.post_message(messages.CommandDone(summary, error, ended, job))
 
     app.run_worker(run, thread=True, group="commands")
 
@@ -274,12 +274,12 @@ def done(app: DdptopApp, message: messages.CommandDone) -> None:
         app.collector.ended(*message.ended)
     if message.job is not None:
         app.collector.stopping(message.job, None)
-    tell(app, message.text, message.error)
+    notify(app, message.text, message.error)
     app.collector.ask()
 
 
-def tell(app: DdptopApp, text: str, error: DdptopError | None) -> None:
-    """Say what was done, or why it was not."""
+def notify(app: DdptopApp, text: str, error: DdptopError | None) -> None:
+    """Show a notification of success, or of the error and its hint."""
     if error is None:
         app.notify(text, markup=False)
     else:
@@ -288,7 +288,7 @@ def tell(app: DdptopApp, text: str, error: DdptopError | None) -> None:
 
 
 def show_stacks(app: DdptopApp, view: AnyJob) -> None:
-    """Show where the ranks stand, once they have answered."""
+    """Show the ranks' stacks when they arrive."""
     own = not isinstance(view, ForeignView)
     if own and view.is_live and app.refuses("signaling ranks to read their stacks"):
         return

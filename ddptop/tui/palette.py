@@ -1,4 +1,4 @@
-"""The command palette: what can be done now on this screen, jobs and ranks by name, themes."""
+"""The command palette: actions of the current screen, jobs and ranks, and themes."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ from ddptop_runner.foreign.types import ForeignView
 from ddptop_runner.job.registry import AnyJob
 
 MAX_JOBS = 200
-"""Jobs that are offered by name."""
+"""Maximum number of jobs listed."""
 
 
 NAME_CELLS, KEY_CELLS = 26, 6
-"""Of a name and a key, so that what follows them lines up."""
+"""Widths of the name and key columns."""
 
 
 class Palette(CommandPalette):
-    """Textual's, which ddptop can be left from; one line for each command."""
+    """Textual's palette with one line per command; the quit key works in it."""
 
     DEFAULT_CSS = """
     Palette > Vertical { width: 90; max-width: 96%; }
@@ -47,31 +47,31 @@ class Command:
     help: str
     run: Callable[[], Awaitable[object] | object]
     key: str = ""
-    """The key that does the same."""
+    """The key of the same action."""
     listed: bool = True
-    """Whether it is there before anything is typed."""
+    """Whether it is listed before the user types anything."""
 
 
 class CommandProvider(Provider):
     """Commands by name, each with its key."""
 
     def commands(self, query: str) -> Iterator[Command]:
-        """What can be done now.
+        """The commands available now.
 
         Args:
-            query: what is typed; empty for the list before that.
+            query: what the user typed; empty for the initial list.
         """
         raise NotImplementedError
 
     async def discover(self) -> Hits:
-        """What is there before anything is typed."""
+        """The initial list."""
         for command in self.commands(""):
             if command.listed:
                 display = _display(Content(command.name), command)
                 yield DiscoveryHit(display, command.run, command.name)
 
     async def search(self, query: str) -> Hits:
-        """What fits the query."""
+        """Commands that match the query."""
         matcher = self.matcher(query)
         for command in self.commands(query):
             if (score := matcher.match(command.name)) > 0:
@@ -90,7 +90,7 @@ class ActionProvider(CommandProvider):
     """Every screen action that applies to the item under the cursor."""
 
     def commands(self, query: str) -> Iterator[Command]:
-        """Those that the row of keys would offer, and those it has no room for."""
+        """Actions that the key bar offers, including those for which it has no room."""
         keys = keys_in_use(self.app)
         everywhere = [action for action in EVERYWHERE if action != PALETTE]
         for action in (*table_of(self.screen), *everywhere):
@@ -109,10 +109,10 @@ class ActionProvider(CommandProvider):
 
 
 class JobProvider(CommandProvider):
-    """Jobs and their ranks by name, from wherever one is."""
+    """Jobs and their ranks by name, on every screen."""
 
     def commands(self, query: str) -> Iterator[Command]:
-        """Screens of each job; of ranks only those whose number is typed."""
+        """The screens of each job, and of the ranks whose number the user typed."""
         answer = self.screen.answer if isinstance(self.screen, MonitorScreen) else None
         numbers = {int(number) for number in re.findall(r"\d{1,6}", query)}
         for view in answer.look.jobs[:MAX_JOBS] if answer is not None else ():
@@ -171,7 +171,7 @@ class JobProvider(CommandProvider):
 
 
 class ChartProvider(CommandProvider):
-    """What the screen's chart can show, by name."""
+    """The metrics that the screen's chart can show."""
 
     def commands(self, query: str) -> Iterator[Command]:
         """The loss, the throughput, and each metric of the job."""
@@ -182,10 +182,10 @@ class ChartProvider(CommandProvider):
 
 
 class ThemeCommands(CommandProvider):
-    """Colours by name."""
+    """Themes by name."""
 
     def commands(self, query: str) -> Iterator[Command]:
-        """The list of themes, and each by its name."""
+        """The theme list, and each theme."""
         yield Command("Theme", "select a theme; the choice is remembered", self.app.search_themes)
         for name in sorted(self.app.available_themes):
             yield Command(f"theme {name}", "color theme", partial(self._choose, name), listed=False)

@@ -1,4 +1,4 @@
-"""The viewer as a process: when it searches for garbage, and how it ends with its terminal."""
+"""The viewer's process: garbage collection, and exit when the terminal hangs up."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ from collections.abc import Callable
 
 
 def wait_with_garbage() -> None:
-    """Search for none until the first frame: a tenth of its time, and what it loads stays."""
+    """Collect no garbage until the first frame: it would take a tenth of that time in vain."""
     gc.disable()
 
 
 def go_on_with_garbage() -> None:
-    """Search again, and never through what is there by now."""
+    """Resume garbage collection, but never scan the objects that exist now."""
     if not gc.isenabled():
         gc.freeze()
         gc.enable()
 
 
 def give_back() -> None:
-    """Give the system what is free: glibc keeps it for each thread, 4 MiB after a day of watching.
+    """Return free memory to the system: glibc keeps some per thread, 4 MiB after a day.
 
-    Takes half a millisecond. Other C libraries have no such call; nothing happens there.
+    Takes half a millisecond. Does nothing with C libraries that lack malloc_trim.
     """
     import ctypes
 
@@ -35,29 +35,29 @@ def give_back() -> None:
 
 
 LEAVE_S = 2.0
-"""Seconds in which Textual may end by itself once the terminal is gone."""
+"""How long Textual may take to exit once the terminal is gone."""
 
 
 class HangUp:
-    """Watches the terminal on stdin for its end."""
+    """Watches stdin for a hang-up of the terminal."""
 
     def __init__(self) -> None:
         self._is_leaving = False
 
     def watch(self, loop: AbstractEventLoop, gone: Callable[[], None]) -> None:
-        """Call `gone` in the loop as soon as the terminal has hung up."""
+        """Call `gone` in the loop when the terminal hangs up."""
 
         def wait() -> None:
             poll = select.poll()
-            poll.register(0, 0)  # nothing but a hang-up or an error
+            poll.register(0, 0)  # no events, only hang-ups and errors
             poll.poll()
-            with contextlib.suppress(RuntimeError):  # the loop is closed: it ends anyway
+            with contextlib.suppress(RuntimeError):  # the loop is closed: the app is exiting
                 loop.call_soon_threadsafe(gone)
 
         threading.Thread(target=wait, name="hang-up", daemon=True).start()
 
     def leave(self) -> None:
-        """End this process soon, however far the program's own end has come."""
+        """Exit after `LEAVE_S`, even if the app has not finished its own shutdown."""
         if not self._is_leaving:
             self._is_leaving = True
             timer = threading.Timer(LEAVE_S, os._exit, (1,))

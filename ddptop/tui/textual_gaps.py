@@ -1,4 +1,4 @@
-"""Every private name of Textual that ddptop uses; a test finds one that is used elsewhere."""
+"""All uses of Textual's private names; a test finds uses elsewhere."""
 
 from __future__ import annotations
 
@@ -23,11 +23,10 @@ OF_THE_END = (NoMatches, NoScreen, ScreenStackError)
 
 
 class QuietApp(App[None]):
-    """Tells of no error that its end brings about.
+    """Suppresses errors that its own shutdown causes.
 
-    Keys and looks are handled until the last widget has ended, and a screen that opens meanwhile
-    gets no widgets. Nobody sees that screen any more; the traceback of what it fails for, and the
-    exit status 1, would be all that is seen.
+    Textual handles keys and messages until the last widget is removed, and a screen that opens
+    meanwhile gets no widgets. Without this, users would see a traceback and exit status 1.
     """
 
     _ends = False
@@ -43,11 +42,11 @@ class QuietApp(App[None]):
 
 
 class TerminalDriver(LinuxDriver):
-    """Gives the terminal back at SIGTSTP, and takes it again at SIGCONT, between two steps.
+    """Releases the terminal on SIGTSTP and takes it back on SIGCONT, both in the event loop.
 
-    Textual does both inside the signal's handler. One that came in the middle of a write waited for
-    the queue that its own thread held, for ever; and a SIGCONT without a SIGTSTP before it left a
-    thread behind, which kept the process from ending.
+    Textual does both in the signal handler. If the signal arrives during a write, the handler waits
+    forever for a queue that its own thread has locked; and a SIGCONT without a SIGTSTP leaves a
+    thread behind that keeps the process from exiting.
     """
 
     _is_suspended = False
@@ -59,7 +58,7 @@ class TerminalDriver(LinuxDriver):
         self._soon(self._go_on)
 
     def _soon(self, act: Callable[[], None]) -> None:
-        with contextlib.suppress(RuntimeError):  # the loop is closed: it ends anyway
+        with contextlib.suppress(RuntimeError):  # the loop is closed: the app is exiting
             self._loop.call_soon_threadsafe(act)
 
     def _draws(self) -> bool:
@@ -72,44 +71,44 @@ class TerminalDriver(LinuxDriver):
         os.kill(os.getpid(), signal.SIGSTOP)
 
     def _go_on(self) -> None:
-        if self._draws():  # stopped by SIGSTOP: whoever had the terminal since has set it up anew
+        if self._draws():  # after SIGSTOP: another program may have changed the terminal's modes
             self.suspend_application_mode()
             self._is_suspended = True
         if self._is_suspended:
             self.resume_application_mode()
-            self._is_suspended = not self._draws()  # in the background: until it is in front again
+            self._is_suspended = not self._draws()  # in the background: retry on the next SIGCONT
 
 
 class TypedInput(Input):
-    """An input that may take a key before Textual's own handling of it."""
+    """An input whose subclasses can handle a key before Textual does."""
 
     async def _on_key(self, event: events.Key) -> None:
         self.take_key(event)
 
     @property
     def suggested(self) -> str:
-        """What would be completed."""
+        """The suggested completion."""
         return self._suggestion
 
     def take_key(self, event: events.Key) -> None:
-        """Handle a key; `event.prevent_default` keeps it from Textual."""
+        """Handle a key; `event.prevent_default` stops Textual from handling it, too."""
 
 
 def post_from_thread(driver: Driver, message: Message) -> None:
-    """Hand the app a message from any thread; RuntimeError says that it has ended."""
+    """Post a message to the app from any thread; raises RuntimeError if the app has exited."""
     driver._loop.call_soon_threadsafe(driver._app.post_message, message)
 
 
 def forget_drawn() -> None:
-    """Forget what widgets drew: a cache of Textual's keeps all that a thousand of them did."""
+    """Clear a Textual cache that keeps what up to a thousand widgets drew."""
     StylesCache.get_inner_outer.cache_clear()
 
 
 def attach(part: DOMNode, parent: DOMNode) -> None:
-    """Make a node part of another for its style alone."""
+    """Attach a node to a parent so that it gets the parent's style."""
     part._attach(parent)
 
 
 def key_of_character(character: str) -> str:
-    """Textual's name of the key that types a character."""
+    """Textual's name for the key that types a character."""
     return _character_to_key(character)

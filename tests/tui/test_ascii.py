@@ -11,8 +11,8 @@ import ddptop
 import pytest
 from ddptop.tui.actions import PLACES
 from ddptop.tui.app import DdptopApp
+from ddptop.tui.preferences import Preferences
 from ddptop.tui.prefs.ascii import Translator, braille, glyph, harmless
-from ddptop.tui.reach import Reach
 from ddptop.view import terminal
 from rich.cells import cell_len
 from tests.tui import fake_gpus, fake_home
@@ -179,7 +179,7 @@ KEYS = [
 async def test_no_cell_of_any_screen_is_anything_else(eight_gpus: Path, make_app: MakeApp) -> None:
     fake_gpus.eight_gpu_ranks(eight_gpus)
     fake_home.failed_job(eight_gpus)
-    app = make_app(reach=Reach(letters="ascii"))
+    app = make_app(preferences=Preferences(letters="ascii"))
     async with app.run_test(size=(120, 40)) as pilot:
         await settle(pilot)
         app.notify("a toast with a frame", title="title", timeout=60)

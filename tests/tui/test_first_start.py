@@ -6,9 +6,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 from ddptop.tui.app import DdptopApp
+from ddptop.tui.preferences import preferences_of
 from ddptop.tui.prefs.memory import recall, remember
 from ddptop.tui.prefs.settings import Settings, parse
-from ddptop.tui.reach import reach_of
 from tests.tui.driving import said, settle, until
 from tests.tui.terminal import Terminal
 
@@ -17,7 +17,7 @@ MakeApp = Callable[..., DdptopApp]
 
 async def test_a_hint_once(frozen: Path, make_app: MakeApp) -> None:
     for expected in (True, False):
-        app = make_app(reach=reach_of(Settings(), memory=recall(), remember=remember))
+        app = make_app(preferences=preferences_of(Settings(), memory=recall(), remember=remember))
         async with app.run_test() as pilot:
             await settle(pilot)
             assert ("? help · ctrl+p commands" in said(app)) is expected
@@ -25,7 +25,7 @@ async def test_a_hint_once(frozen: Path, make_app: MakeApp) -> None:
 
 async def test_it_names_the_persons_keys(frozen: Path, make_app: MakeApp) -> None:
     given = parse({"keys": {"app.help": "f9", "app.palette": "ctrl+o"}}, "config.toml")
-    app = make_app(reach=reach_of(given, remember=remember))
+    app = make_app(preferences=preferences_of(given, remember=remember))
     async with app.run_test() as pilot:
         await settle(pilot)
         assert "F9 help · ctrl+o commands" in said(app)

@@ -12,9 +12,9 @@ import ddptop
 import pytest
 from ddptop.tui.actions import ALL, HELP, MOVING, STOP, key_text
 from ddptop.tui.app import DdptopApp
+from ddptop.tui.preferences import preferences_of
 from ddptop.tui.prefs.keymap import RESERVED, KeyMap, check_keys, every_action, parse_key, places
 from ddptop.tui.prefs.settings import parse
-from ddptop.tui.reach import reach_of
 from ddptop.tui.screens.confirm import ConfirmScreen
 from ddptop.tui.screens.help import HelpScreen
 from ddptop.tui.screens.overview import OverviewScreen
@@ -159,9 +159,9 @@ async def test_the_persons_keys_work_and_are_shown(eight_gpus: Path, make_app: M
     fake_gpus.eight_gpu_ranks(eight_gpus)
     fake_home.two_cpu_ranks(eight_gpus)
     given = {"keys": {"job.stop": "X", "app.help": "f9", "move.down": "ctrl+n", "job.kill": ""}}
-    reach = reach_of(parse(given, "config.toml"))
-    assert reach.problems == ()
-    app = make_app(reach=reach)
+    preferences = preferences_of(parse(given, "config.toml"))
+    assert preferences.problems == ()
+    app = make_app(preferences=preferences)
     async with app.run_test(size=(120, 40)) as pilot:
         await settle(pilot)
         assert "X Stop" in keys_shown(app) and "F9 Help" in keys_shown(app)
@@ -186,8 +186,8 @@ async def test_the_persons_keys_work_and_are_shown(eight_gpus: Path, make_app: M
 async def test_a_wrong_key_map_does_not_keep_it_from_starting(
     frozen: Path, make_app: MakeApp
 ) -> None:
-    reach = reach_of(parse({"keys": {"job.stopp": "s", "job.kill": 3}}, "config.toml"))
-    app = make_app(reach=reach)
+    preferences = preferences_of(parse({"keys": {"job.stopp": "s", "job.kill": 3}}, "config.toml"))
+    app = make_app(preferences=preferences)
     async with app.run_test() as pilot:
         await settle(pilot)
         (note,) = app._notifications
@@ -262,7 +262,7 @@ def test_texts_name_the_default_keys_until_others_are_chosen() -> None:
 async def test_messages_name_the_persons_keys(eight_gpus: Path, make_app: MakeApp) -> None:
     fake_home.two_cpu_ranks(eight_gpus)
     given = {"keys": {"job.launch": "f7", "view.story": "Z", "job.findings": "", "view.back": "B"}}
-    app = make_app(reach=reach_of(parse(given, "config.toml")))
+    app = make_app(preferences=preferences_of(parse(given, "config.toml")))
     async with app.run_test(size=(120, 40)) as pilot:
         await settle(pilot)
         assert keys.with_keys("{job.launch} {view.story} {job.stop}") == "F7 Z s"

@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from ddptop.tui.preferences import preferences_of
 from ddptop.tui.prefs.memory import Memory, recall, remember
 from ddptop.tui.prefs.settings import Interface, Settings, parse, read_settings
-from ddptop.tui.reach import reach_of
 
 FILE = "config.toml"
 ALL_OF_IT = """
@@ -111,7 +111,7 @@ def test_all_that_is_wrong_is_gathered() -> None:
         },
         FILE,
     )
-    assert reach_of(settings).problems == (
+    assert preferences_of(settings).problems == (
         'config.toml, [keys]: "job.stopp" is not an action; did you mean "job.stop"?',
         'config.toml, [themes.mine]: "bas" is not a theme color; did you mean "base"?',
         'config.toml, [themes.mine]: primary = "blu" is not a color; use a value such as "#6fa8dc"',
@@ -143,8 +143,8 @@ class TestMemory:
         chosen = Memory(theme="dracula", asked="nord")
         for asked, begins in (("nord", "dracula"), ("gruvbox", "gruvbox"), (None, "ddptop")):
             settings = parse({"interface": {"theme": asked} if asked else {}}, FILE)
-            assert reach_of(settings, memory=chosen).theme == begins
+            assert preferences_of(settings, memory=chosen).theme == begins
 
     def test_a_remembered_theme_that_is_gone_is_no_problem(self) -> None:
-        reach = reach_of(Settings(), memory=Memory(theme="was mine"))
+        reach = preferences_of(Settings(), memory=Memory(theme="was mine"))
         assert reach.theme == "ddptop" and reach.problems == ()

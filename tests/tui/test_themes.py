@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 from ddptop.tui.app import DdptopApp
+from ddptop.tui.preferences import Preferences, preferences_of
 from ddptop.tui.prefs.memory import Memory
 from ddptop.tui.prefs.settings import Settings, parse
 from ddptop.tui.prefs.theme import COLOUR_BLIND, COLOUR_BLIND_LIGHT, CONTRAST, DARK, OWN, own_themes
-from ddptop.tui.reach import Reach, reach_of
 from ddptop.tui.widgets.bars import KeyBar
 from tests.tui import colour_vision, fake_gpus, fake_home
 from tests.tui.driving import settle
@@ -87,7 +87,7 @@ class TestOwn:
 
     async def test_it_is_used(self, frozen: Path, make_app: MakeApp) -> None:
         given = {"interface": {"theme": "mine"}, "themes": {"mine": {"error": "#cc3344"}}}
-        app = make_app(reach=reach_of(parse(given, "config.toml")))
+        app = make_app(preferences=preferences_of(parse(given, "config.toml")))
         async with app.run_test() as pilot:
             await settle(pilot)
             assert app.theme == "mine" and app.theme_variables["error"].lower() == "#cb3344"
@@ -97,14 +97,14 @@ async def test_a_theme_chosen_in_the_palette_is_there_at_the_next_start(
     frozen: Path, make_app: MakeApp
 ) -> None:
     kept: list[Memory] = []
-    app = make_app(reach=reach_of(Settings(), remember=kept.append))
+    app = make_app(preferences=preferences_of(Settings(), remember=kept.append))
     async with app.run_test() as pilot:
         await settle(pilot)
         await pilot.press("ctrl+p", *"theme nord")
         await settle_palette(pilot)
         assert app.theme == "nord"
     assert kept[-1] == Memory(greeted=True, theme="nord", asked=None)
-    assert reach_of(Settings(), memory=kept[-1]).theme == "nord"
+    assert preferences_of(Settings(), memory=kept[-1]).theme == "nord"
 
 
 async def settle_palette(pilot: Pilot[None]) -> None:
@@ -126,7 +126,7 @@ async def settle_palette(pilot: Pilot[None]) -> None:
 async def test_a_theme_of_the_settings_is_not_written_down(frozen: Path, make_app: MakeApp) -> None:
     kept: list[Memory] = []
     given = {"interface": {"theme": "nord"}}
-    app = make_app(reach=reach_of(parse(given, "config.toml"), remember=kept.append))
+    app = make_app(preferences=preferences_of(parse(given, "config.toml"), remember=kept.append))
     async with app.run_test() as pilot:
         await settle(pilot)
     assert [memory.theme for memory in kept] == [None]
@@ -135,7 +135,7 @@ async def test_a_theme_of_the_settings_is_not_written_down(frozen: Path, make_ap
 async def test_labels_are_brighter_where_contrast_is_wanted(
     frozen: Path, make_app: MakeApp
 ) -> None:
-    app = make_app(reach=Reach(theme=CONTRAST.name))
+    app = make_app(preferences=Preferences(theme=CONTRAST.name))
     async with app.run_test() as pilot:
         await settle(pilot)
         view = app.screen.query_one(KeyBar)

@@ -1,1 +1,1 @@
-"""The interface as a person set it: keys, themes, ASCII, and what it remembers."""
+"""The user's settings of the interface: keys, themes, ASCII, and remembered choices."""

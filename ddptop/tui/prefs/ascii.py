@@ -1,8 +1,8 @@
-"""The interface in ASCII, cell by cell, for fonts and locales without Unicode.
+"""Translates the interface to ASCII, cell by cell, for fonts and locales without Unicode.
 
-What is drawn is translated as it goes to the screen, so nothing else needs to know. A glyph that
-the interface draws becomes the ASCII character that looks most like it; letters that a person's
-own names hold stay where the locale can write them.
+Output is translated on its way to the terminal, so no other module is concerned. Each glyph becomes
+the ASCII character that looks most like it; letters in the user's own names stay if the locale can
+encode them.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _ROWS = ((0x01, 0x08), (0x02, 0x10), (0x04, 0x20), (0x40, 0x80))
 """The two dots of each row of a braille cell, from the top."""
 
 _OWN = {
-    # states and severities: the word stands beside each
+    # states and severities, each shown next to its name
     "●": "*",
     "○": "o",
     "◌": "o",
@@ -139,10 +139,10 @@ _ARROWS_LAST = "v"
 
 @functools.cache
 def glyph(character: str) -> str | None:
-    """What stands for a glyph of the interface: one ASCII character; None for a letter.
+    """The ASCII character for a glyph of the interface; None for a letter.
 
     Args:
-        character: one that is not ASCII.
+        character: a non-ASCII character.
     """
     if (own := _OWN.get(character)) is not None:
         return own
@@ -163,7 +163,7 @@ def glyph(character: str) -> str | None:
 
 
 def _box(name: str) -> str:
-    """A line of a box: where it leads."""
+    """A box-drawing character, by the directions in its Unicode name."""
     if "DIAGONAL" in name:
         return "X" if "CROSS" in name else "\\" if "LEFT TO LOWER" in name else "/"
     words = set(name.replace("-", " ").split())
@@ -175,10 +175,10 @@ def _box(name: str) -> str:
 
 
 def braille(dots: int) -> str:
-    """A cell of a chart by the place of its dots.
+    """The ASCII character for a braille cell of a chart, by the position of its dots.
 
     Args:
-        dots: eight bits, as Unicode numbers them.
+        dots: eight bits, in Unicode's order.
     """
     rows = [(bool(dots & left), bool(dots & right)) for left, right in _ROWS]
     filled = [index for index, row in enumerate(rows) if any(row)]
@@ -201,15 +201,15 @@ def braille(dots: int) -> str:
 
 
 class Translator:
-    """Text as a terminal can draw it; every character keeps its cells."""
+    """Translates text for the terminal; every character keeps its width."""
 
     def __init__(self, encoding: str = "utf-8") -> None:
-        """`encoding` is what the locale writes letters in."""
+        """`encoding` is the locale's encoding."""
         self._encoding = encoding
         self._known: dict[str, str] = {}
 
     def __call__(self, text: str) -> str:
-        """The text, all glyphs replaced."""
+        """Replace all glyphs."""
         if text.isascii():
             return text
         known = self._known
@@ -234,10 +234,10 @@ class Translator:
 
 
 def harmless(text: str) -> str:
-    """Text that moves no cursor: control characters and the like become `?`.
+    """Replace control characters and the like with `?`.
 
-    Names of files, hosts and users may hold anything, escape sequences and lone halves of a
-    surrogate pair included.
+    Names of files, hosts, and users may contain anything, including escape sequences and lone
+    surrogates.
     """
     if text.isprintable():
         return text
@@ -247,7 +247,7 @@ def harmless(text: str) -> str:
 
 
 def drawable(text: str) -> str:
-    """The same for text whose cells are counted already: each keeps the cells it was given."""
+    """Like `harmless`, for text that is laid out already: every character keeps its width."""
     if text.isprintable():
         return text
     return "".join(
@@ -259,4 +259,4 @@ def drawable(text: str) -> str:
 
 
 _SPACES = "\u00a0\u2007\u2009\u202f\u3000"
-"""Not printable for Python, and of a cell's width or two."""
+"""Spaces that Python considers unprintable; one or two cells wide."""

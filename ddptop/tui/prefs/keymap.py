@@ -1,7 +1,7 @@
-"""Which key does what: the defaults of the tables, and what a person changed in `[keys]`.
+"""The key map: the tables' defaults, and the user's changes in `[keys]`.
 
-Textual ignores an id that it does not know, and a key given twice silently takes it from the
-other; so the map is checked here, and what is wrong in it is told and left out.
+Textual ignores unknown ids, and silently gives a key with two actions to one of them. This module
+checks the map, reports errors, and leaves the wrong entries out.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from ddptop.tui.actions import ALL, EVERYWHERE, HELP, MOVING, PALETTE, Action, k
 from ddptop.tui.prefs.settings import did_you_mean, near, shown
 
 NO_KEY = "no-key"
-"""Stands in Textual's key map for an action without one: no terminal sends it."""
+"""In Textual's key map, the key of an action without one; no terminal sends it."""
 
 RESERVED = {
     "ctrl+c": "it copies the selection or asks before quitting",
@@ -46,25 +46,25 @@ class KeyMap(msgspec.Struct, frozen=True):
     """The keys in use."""
 
     chosen: Mapping[str, tuple[str, ...]] = msgspec.field(default_factory=dict)
-    """User-defined keys by action, in Textual's names."""
+    """User-defined keys by action, as Textual names them."""
 
     def keys(self, action: Action) -> tuple[str, ...]:
-        """The keys of an action, by Textual's names."""
+        """The keys of an action, as Textual names them."""
         chosen = self.chosen.get(action.id)
         return tuple(action.keys.split(",")) if chosen is None else chosen
 
     def text(self, action: Action) -> str:
-        """All keys of an action as typed; empty if it has none."""
+        """All keys of an action, as the user types them; empty if it has none."""
         return "  ".join(key_text(key) for key in self.keys(action))
 
     def short(self, action: Action) -> str:
-        """What the row of keys shows."""
+        """The text in the key bar."""
         if action.key_display is not None and action.id not in self.chosen:
             return action.key_display
         return self.text(action)
 
     def named(self) -> dict[str, str]:
-        """What messages call the key of each action: its shortest, or how the palette has it."""
+        """The key of each action as messages name it: its shortest, or a path in the palette."""
         return {
             name: min(map(key_text, keys), key=lambda text: (len(text), not text.isalnum()))
             if (keys := self.keys(action))
@@ -73,7 +73,7 @@ class KeyMap(msgspec.Struct, frozen=True):
         }
 
     def for_textual(self) -> dict[str, str]:
-        """The map as `App.set_keymap` takes it."""
+        """The map for `App.set_keymap`."""
         return {name: ",".join(keys) or NO_KEY for name, keys in self.chosen.items()}
 
 
@@ -84,20 +84,20 @@ def keys_in_use(app: App[object]) -> KeyMap:
 
 
 def help_hint(app: App[object], *, typing: bool = False) -> str:
-    """`? help`; `typing`: by a key that a field for text does not take."""
+    """Such as `? help`; if `typing`, with a key that a text field does not take."""
     keys = keys_in_use(app).keys(HELP)
     free = [key for key in keys if not typing or _character_of(key) is None]
     return f"{key_text(free[0])} help" if free else ""
 
 
 def _character_of(key: str) -> str | None:
-    """What a key types; None where it types nothing."""
+    """The character that a key types; None if it types none."""
     text = key_to_character(key)
     return text if text is not None and text.isprintable() else None
 
 
 def every_action() -> dict[str, Action]:
-    """All actions by id; of one that several screens have, the first."""
+    """All actions by id; if several screens have one, the first screen's."""
     found: dict[str, Action] = {}
     for _, actions in places():
         for action in actions:
@@ -106,13 +106,13 @@ def every_action() -> dict[str, Action]:
 
 
 def places() -> Iterator[tuple[str, tuple[Action, ...]]]:
-    """Each screen in words, with all that can be done on it."""
+    """Each screen's title and actions."""
     for title, table in ALL.items():
         yield title, (*table, *MOVING, *EVERYWHERE)
 
 
 def parse_key(text: str) -> str | None:
-    """A key as a person writes it, by Textual's name; None when there is no such key.
+    """Textual's name of a key that the user wrote; None if there is no such key.
 
     Args:
         text: such as `s`, `S`, `?`, `ctrl+s`, `f5` or `enter`.
@@ -146,7 +146,7 @@ def _of_character(character: str) -> str | None:
 
 
 def check_keys(given: Mapping[str, object], file: str) -> tuple[KeyMap, list[str]]:
-    """The key map that `[keys]` asks for, as far as it can be had, and what is wrong in it.
+    """The key map from the valid entries of `[keys]`, and the errors.
 
     Args:
         given: a key, or a list of keys, by action.
@@ -198,7 +198,7 @@ def _keys_of(name: str, value: object, where: str, wrong: list[str]) -> tuple[st
 
 
 def _without_clashes(chosen: dict[str, tuple[str, ...]], where: str) -> list[str]:
-    """Take out of `chosen` what gives a key to two actions of a screen; say so."""
+    """Remove entries that give one key to two actions of a screen; returns the errors."""
     wrong: list[str] = []
     while clash := _clash(chosen):
         key, names, place = clash
@@ -215,7 +215,7 @@ def _without_clashes(chosen: dict[str, tuple[str, ...]], where: str) -> list[str
 
 
 def _clash(chosen: Mapping[str, tuple[str, ...]]) -> tuple[str, list[str], str] | None:
-    """A key that two actions of one screen have, of which a person chose one; and the screen."""
+    """A key of two actions, at least one of them user-defined: (key, actions, screen)."""
     keys = KeyMap(chosen)
     for place, actions in places():
         by_key: defaultdict[str, list[str]] = defaultdict(list)
@@ -230,7 +230,7 @@ def _clash(chosen: Mapping[str, tuple[str, ...]]) -> tuple[str, list[str], str] 
 
 
 def _is_new(key: str, names: list[str], chosen: Mapping[str, tuple[str, ...]]) -> bool:
-    """Whether a person gave the key to one of these that has another by default."""
+    """Whether the user gave the key to one of these actions that has another by default."""
     known = every_action()
     return any(
         key in chosen.get(name, ()) and key not in known[name].keys.split(",") for name in names

@@ -1,7 +1,7 @@
-"""What the interface remembers from one start to the next: a small file in the state home.
+"""What the interface remembers between runs, in a small file in the state directory.
 
-Settings are the person's and never written. A file that cannot be read or written is as good as
-none: nothing depends on it.
+ddptop never writes the user's settings. A file that cannot be read or written is ignored: nothing
+depends on it.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ class Memory(msgspec.Struct, frozen=True, kw_only=True):
 
     schema: int = SCHEMA
     greeted: bool = False
-    """Whether the first hint has been given."""
+    """Whether the hint of the first start was shown."""
     theme: str | None = None
-    """The one that was chosen in the palette."""
+    """The theme chosen in the palette."""
     asked: str | None = None
-    """The theme of the settings at that moment: another one there since then beats this choice."""
+    """The theme in the settings at that time; a different one there now takes precedence."""
 
     def theme_beside(self, asked: str | None) -> str | None:
-        """The theme chosen in the palette, while the settings still ask for `asked`."""
+        """The theme chosen in the palette, unless the settings have changed since."""
         return self.theme if self.asked == asked else None
 
 
@@ -44,7 +44,7 @@ def _file() -> Path:
 
 
 def recall() -> Memory:
-    """What was remembered; nothing where it cannot be read."""
+    """Read the memory; empty if the file cannot be read."""
     try:
         return bounded.decode_json(_decoder, bounded.read_bytes(_file(), FILE_BYTES))
     except (OSError, ValueError):  # msgspec's errors are ValueErrors
@@ -52,9 +52,9 @@ def recall() -> Memory:
 
 
 def remember(memory: Memory) -> None:
-    """Keep it, where that is possible."""
+    """Save the memory, if possible."""
     with contextlib.suppress(OSError):
         _file().parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         if _file().parent.stat().st_uid != os.geteuid():
-            return  # nothing is written into another user's folder
+            return  # never write into another user's folder
         write_atomic(_file(), msgspec.json.encode(memory))

@@ -1,12 +1,12 @@
-"""How a person wants the interface: `[interface]`, `[keys]` and `[themes.NAME]` of config.toml.
+"""The user's settings of the interface: `[interface]`, `[keys]` and `[themes.NAME]` of config.toml.
 
 ```toml
 [interface]
-theme = "ddptop-light"   # one of ddptop's, of Textual's or of your own
-ascii = "auto"           # true: ASCII only; false: never; "auto": as locale and TERM say
-refresh_s = 1.0          # seconds between two looks, 0.2 to 60
+theme = "ddptop-light"   # one of ddptop's, of Textual's, or your own
+ascii = "auto"           # true: ASCII only; false: never; "auto": depends on locale and TERM
+refresh_s = 1.0          # seconds between updates, 0.2 to 60
 mouse = true             # false leaves the mouse to the terminal, to select text with
-first = "jobs"           # or "devices": the screen that ddptop begins with
+first = "jobs"           # or "devices": the first screen
 
 [keys]
 "job.stop" = "S"                 # ddptop keys lists every action
@@ -18,7 +18,7 @@ dark = true
 primary = "#6fa8dc"
 ```
 
-What is wrong is told and left out; it never keeps the program from starting.
+Wrong entries are reported and left out; they never keep the program from starting.
 """
 
 from __future__ import annotations
@@ -39,47 +39,47 @@ First = Literal["jobs", "devices"]
 
 FIRSTS: tuple[First, ...] = ("jobs", "devices")
 REFRESH_S = (0.2, 60.0)
-"""The shortest and longest refresh interval."""
+"""Shortest and longest refresh interval."""
 
 TABLES = ("interface", "keys", "themes")
 OTHERS = ("runs",)
-"""Tables of the file that other modules read."""
+"""Tables that other modules read."""
 
 
 class Interface(msgspec.Struct, frozen=True):
     """`[interface]`."""
 
     theme: str | None = None
-    """None: the one chosen in the palette last, else ddptop's own."""
+    """None: the theme last chosen in the palette, else ddptop's default."""
     ascii: bool | None = None
-    """None: as locale and TERM say."""
+    """None: depends on locale and TERM."""
     refresh_s: float = 1.0
     mouse: bool = True
     first: First = "jobs"
 
 
 class Settings(msgspec.Struct, frozen=True):
-    """What the file says of the interface, as far as it can be used."""
+    """The valid settings of the interface."""
 
     interface: Interface = Interface()
     keys: Mapping[str, object] = msgspec.field(default_factory=dict)
-    """By action; not checked yet."""
+    """Keys by action, not yet checked."""
     themes: Mapping[str, object] = msgspec.field(default_factory=dict)
-    """By name; not checked yet."""
+    """Themes by name, not yet checked."""
     file: str = "config.toml"
     """The file's name, for messages."""
     problems: tuple[str, ...] = ()
-    """What is wrong, one line each: file, section, key and remedy."""
+    """Errors, one line each, with file, section, key, and remedy."""
 
 
 def read_settings(file: Path | None = None) -> Settings:
-    """The settings; the defaults where there is no file, or one that cannot be read."""
+    """Read the settings; the defaults if the file is missing or cannot be read."""
     file = file or config_file()
     try:
         data = msgspec.toml.decode(bounded.read_bytes(Path(os.path.realpath(file))))
     except FileNotFoundError:
         return Settings()
-    except (OSError, ValueError) as error:  # what msgspec and tomllib raise are ValueErrors
+    except (OSError, ValueError) as error:  # errors of msgspec and tomllib are ValueErrors
         what = f"cannot read {file} ({error}); fix or remove it"
         return Settings(file=file.name, problems=(what,))
     return parse(data, file.name)
@@ -118,29 +118,29 @@ def _interface(given: Mapping[str, object], where: str, wrong: list[str]) -> Int
     ]
     default = Interface()
 
-    def told(name: str, remedy: str) -> None:
+    def report(name: str, remedy: str) -> None:
         wrong.append(f"{where}: {name} = {shown(given[name])} is not valid; {remedy}")
 
     theme, mouse = given.get("theme"), given.get("mouse", default.mouse)
     if theme is not None and not isinstance(theme, str):
-        told("theme", "use a theme name in quotes")
+        report("theme", "use a theme name in quotes")
         theme = None
     if not isinstance(mouse, bool):
-        told("mouse", "use true or false")
+        report("mouse", "use true or false")
         mouse = default.mouse
     ascii_only = given.get("ascii", "auto")
     if ascii_only != "auto" and not isinstance(ascii_only, bool):
-        told("ascii", 'use "auto", true, or false')
+        report("ascii", 'use "auto", true, or false')
         ascii_only = "auto"
     refresh_s = given.get("refresh_s", default.refresh_s)
     low, high = REFRESH_S
     is_number = isinstance(refresh_s, (int, float)) and not isinstance(refresh_s, bool)
     if not is_number or not low <= float(refresh_s) <= high:  # type: ignore[arg-type]
-        told("refresh_s", f"use a number of seconds from {low:g} to {high:g}")
+        report("refresh_s", f"use a number of seconds from {low:g} to {high:g}")
         refresh_s = default.refresh_s
     first = next((one for one in FIRSTS if one == given.get("first", default.first)), None)
     if first is None:
-        told("first", 'use "jobs" or "devices"')
+        report("first", 'use "jobs" or "devices"')
     return Interface(
         theme=theme,
         ascii=None if ascii_only == "auto" else bool(ascii_only),
@@ -151,7 +151,7 @@ def _interface(given: Mapping[str, object], where: str, wrong: list[str]) -> Int
 
 
 def shown(value: object) -> str:
-    """A value as it is written in the file, cut where it is long."""
+    """A value as written in the file, shortened if it is long."""
     if isinstance(value, bool):
         return str(value).lower()
     text = f'"{value}"' if isinstance(value, str) else str(value)
@@ -159,12 +159,12 @@ def shown(value: object) -> str:
 
 
 def near(name: str, known: Iterable[str]) -> str | None:
-    """The known name that was probably meant."""
+    """The known name that the user probably meant."""
     found = difflib.get_close_matches(name, list(known), 1, 0.6)
     return found[0] if found else None
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """The tail of a message: the name that was probably meant, or nothing."""
+    """The end of a message: the name that the user probably meant, or nothing."""
     found = near(name, known)
     return f'; did you mean "{found}"?' if found else ""

@@ -1,8 +1,8 @@
-"""Colours: ddptop's own themes, few and calm with the alerts the only loud ones, and a person's.
+"""ddptop's own themes, with few colors of which only alerts stand out, and the user's themes.
 
-The pair for colour-blind eyes takes its hues from Okabe and Ito's palette ("Color Universal
-Design", 2008), lightened or darkened until text can be read: sky blue, bluish green, yellow and
-vermillion. A job's states stay apart in them for deuteranopes and protanopes.
+The color-blind pair takes its hues from Okabe and Ito's palette ("Color Universal Design", 2008):
+sky blue, bluish green, yellow, and vermillion, lightened or darkened until text is readable. Its
+job states are distinct for deuteranopes and protanopes.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ CONTRAST = Theme(
     variables={STRONG: "yes"},
 )
 OWN = (DARK, LIGHT, COLOUR_BLIND, COLOUR_BLIND_LIGHT, CONTRAST)
-"""In the order of the palette."""
+"""ddptop's themes, in the order of the palette."""
 
 COLOURS = (
     "background",
@@ -104,16 +104,16 @@ COLOURS = (
     "error",
     "boost",
 )
-"""The colours that a theme of `[themes.NAME]` may name; only `primary` it must."""
+"""The colors that a theme of `[themes.NAME]` may set; only `primary` is required."""
 
 KEYS = ("base", "dark", *COLOURS)
 
 
 def own_themes(given: Mapping[str, object], file: str) -> tuple[list[Theme], list[str]]:
-    """The themes of `[themes.NAME]`, and what is wrong in them.
+    """The valid themes of `[themes.NAME]`, and the errors.
 
     Args:
-        given: by name. `base` names a theme whose colours hold where none are given.
+        given: tables by name; `base` names the theme that supplies missing colors.
         file: the file's name, for messages.
     """
     themes: list[Theme] = []
@@ -171,11 +171,11 @@ def _theme(
 def chosen_theme(
     asked: str | None, remembered: str | None, known: Iterable[str], where: str
 ) -> tuple[str, str | None]:
-    """The theme to begin with, and what is wrong with the one asked for.
+    """The theme at startup, and what is wrong with the one in the settings.
 
     Args:
-        asked: by the settings.
-        remembered: chosen in the palette last, while the settings were the same.
+        asked: the theme in the settings.
+        remembered: the theme last chosen in the palette, if the settings have not changed since.
         known: names of themes.
         where: file and section, for messages.
     """

@@ -1,6 +1,6 @@
-"""Keys, colors, glyphs and memory, as a person set them.
+"""The user's keys, colors, glyphs, and remembered choices.
 
-Without a `Reach` nothing is read or written, and everything is as it is by default.
+`Preferences()` has the defaults; with it, nothing is read or written.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ PLAIN = Interface()
 DEFAULT_KEYS = KeyMap()
 
 
-class Reach(msgspec.Struct, frozen=True):
+class Preferences(msgspec.Struct, frozen=True):
     """One user's interface settings on one terminal."""
 
     interface: Interface = PLAIN
@@ -35,29 +35,29 @@ class Reach(msgspec.Struct, frozen=True):
     theme: str = DARK.name
     """The theme at startup."""
     letters: str | None = None
-    """Draw with ASCII only, and write a person's names in this encoding; None draws everything."""
+    """If set, draw with ASCII only and keep the letters that this encoding can write."""
     problems: Sequence[str] = ()
-    """What is wrong in the settings, one line each."""
+    """Errors in the settings, one line each."""
     memory: Memory = NOTHING
-    """What was remembered."""
+    """What earlier runs remembered."""
     remember: Callable[[Memory], None] | None = None
-    """Keeps it; None forgets."""
+    """Saves the memory; None: it is not saved."""
 
 
-def reach_of(
+def preferences_of(
     settings: Settings,
     *,
     memory: Memory = NOTHING,
     remember: Callable[[Memory], None] | None = None,
     letters: str | None = None,
-) -> Reach:
-    """Check what the settings say of keys and colours.
+) -> Preferences:
+    """Check the keys and themes of the settings.
 
     Args:
-        settings: as read.
-        memory: of earlier starts.
-        remember: keeps a new one.
-        letters: the encoding of names when only ASCII is drawn; None draws everything.
+        settings: the settings file.
+        memory: what earlier runs remembered.
+        remember: saves a new memory.
+        letters: if set, only ASCII is drawn, and letters that this encoding can write.
     """
     keys, wrong_keys = check_keys(settings.keys, settings.file)
     themes, wrong_themes = own_themes(settings.themes, settings.file)
@@ -65,7 +65,7 @@ def reach_of(
     known = [*BUILTIN_THEMES, *[theme.name for theme in (*OWN, *themes)]]
     where = f"{settings.file}, [interface]"
     theme, wrong_theme = chosen_theme(asked, memory.theme_beside(asked), known, where)
-    return Reach(
+    return Preferences(
         interface=settings.interface,
         keys=keys,
         themes=themes,
@@ -82,25 +82,25 @@ def reach_of(
     )
 
 
-class _Tame(LineFilter):
-    """No character on its way to the terminal steers it, whichever widget drew it."""
+class _Harmless(LineFilter):
+    """Keeps control characters from the terminal, whichever widget drew them."""
 
     def apply(self, segments: list[Segment], background: Color) -> list[Segment]:
-        """The segments; mostly as they are."""
+        """Replace unprintable characters."""
         if all(text.isprintable() for text, _, _ in segments):
             return segments
         return [Segment(drawable(text), style, control) for text, style, control in segments]
 
 
 class _Glyphs(LineFilter):
-    """Every glyph on its way to the terminal as ASCII, whichever widget drew it."""
+    """Translates every glyph to ASCII, whichever widget drew it."""
 
     def __init__(self, letters: str) -> None:
         super().__init__()
         self._translate = Translator(letters)
 
     def apply(self, segments: list[Segment], background: Color) -> list[Segment]:
-        """The segments, their text translated."""
+        """Translate the text of the segments."""
         translate = self._translate
         return [
             segment if segment.text.isascii() else Segment(translate(segment.text), *segment[1:])
@@ -109,34 +109,34 @@ class _Glyphs(LineFilter):
 
 
 class Filters:
-    """What becomes of everything on its way to the terminal."""
+    """Filters everything on its way to the terminal."""
 
-    def __init__(self, reach: Reach) -> None:
-        self._tame = _Tame()
+    def __init__(self, preferences: Preferences) -> None:
+        self._harmless = _Harmless()
         self._no_colour = NoColor()
-        self._glyphs = None if reach.letters is None else _Glyphs(reach.letters)
+        self._glyphs = None if preferences.letters is None else _Glyphs(preferences.letters)
 
     def around(self, textuals: Sequence[LineFilter], *, no_color: bool) -> Sequence[LineFilter]:
-        """Textual's; where NO_COLOR is set, no colors rather than shades of gray; then glyphs."""
-        filters = [self._tame, *textuals]
+        """Textual's filters and ours; with NO_COLOR, no colors instead of shades of gray."""
+        filters = [self._harmless, *textuals]
         if no_color:
             kept = (one for one in filters if not isinstance(one, (Monochrome, ANSIToTruecolor)))
             filters = [*kept, self._no_colour]
         return filters if self._glyphs is None else [*filters, self._glyphs]
 
 
-def greeting(reach: Reach) -> tuple[str, str] | None:
-    """What to tell at the start, and its title: errors in the settings, else where help is."""
-    if reach.problems:
-        first, *others = reach.problems
+def greeting(preferences: Preferences) -> tuple[str, str] | None:
+    """The text and title of the notification at startup; None unless the settings have errors."""
+    if preferences.problems:
+        first, *others = preferences.problems
         more = f"\nand {len(others)} more; run ddptop keys to list them" if others else ""
         return f"{first}{more}", "settings"
     return None
 
 
-def kept(reach: Reach, **changes: str | bool | None) -> Reach:
-    """The settings with something else remembered, which is kept for the next start."""
-    memory = replace(reach.memory, **changes)
-    if reach.remember is not None:
-        reach.remember(memory)
-    return replace(reach, memory=memory)
+def kept(preferences: Preferences, **changes: str | bool | None) -> Preferences:
+    """The preferences with changes to the memory, which are also saved for the next start."""
+    memory = replace(preferences.memory, **changes)
+    if preferences.remember is not None:
+        preferences.remember(memory)
+    return replace(preferences, memory=memory)

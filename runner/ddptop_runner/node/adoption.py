@@ -1,9 +1,9 @@
-"""Adopts a job whose guardian was killed: starts a new guardian, by one command at a time.
+"""Adopts a job whose guardian was killed, by starting a new guardian.
 
-The job continues meanwhile: its supervisor, its agent and its ranks live, or some of them. The new
-guardian gets the variables of the shell that launched the job from the processes that still carry
-them, so that later restarts have the right ones. Which of several commands starts it is decided by
-a lock; the others wait until it is there.
+The job continues in the meantime: some or all of its supervisor, agent, and ranks are alive. The
+new guardian gets the launching shell's variables from the processes that still have them, so that
+later restarts use the right ones. If several commands try to adopt the job, a lock decides which
+one starts the guardian; the others wait until it is up.
 """
 
 from __future__ import annotations
@@ -29,19 +29,19 @@ from ddptop_runner.model.spec import JobSpec, write_spec
 from ddptop_runner.node.guardian_start import bring_up, is_held, starting
 
 SEEN_WITHIN_S = 30.0
-"""A new guardian's supervisor has written its first snapshot by then."""
+"""A new guardian's supervisor writes its first snapshot within this time."""
 POLL_S = 0.02
 
 
 @dataclass(frozen=True)
 class Living:
-    """The processes of a job that have its variables."""
+    """A job's processes that have its variables."""
 
     supervisors: tuple[int, ...]
     agents: tuple[int, ...]
-    """The one of the last snapshot; or whatever else runs the agent's program."""
+    """The agent in the last snapshot, or else whatever runs the agent's program."""
     ranks: tuple[int, ...]
-    """And what they started."""
+    """Ranks and the processes that they started."""
 
     def __bool__(self) -> bool:
         """Whether anything of the job is left."""
@@ -54,21 +54,21 @@ class Adopted:
 
     view: JobView
     missing: tuple[str, ...] = ()
-    """Variables that the job was launched with and that no process has any more."""
+    """Variables with which the job was launched and that no process has anymore."""
 
 
 def adopt(view: JobView, shell: Mapping[str, str]) -> Adopted | None:
-    """Start a new guardian for a job that needs one; returns once it is there.
+    """Start a new guardian for a job that needs one; returns once it is up.
 
     Args:
-        view: the job, as it was just read.
-        shell: the calling shell's variables, for what no process of the job has.
+        view: the job, just read.
+        shell: the calling shell's variables, for those that no process of the job has.
 
     Returns:
-        None where another command has started it, or nothing of the job is left.
+        None if another command has started it or nothing is left of the job.
 
     Raises:
-        DdptopError: when the guardian does not come up.
+        DdptopError: the guardian does not come up.
     """
     if not view.needs_guardian:
         return None
@@ -89,7 +89,7 @@ def adopt(view: JobView, shell: Mapping[str, str]) -> Adopted | None:
 
 
 def wait_until_guarded(view: JobView) -> JobView:
-    """The view once a living guardian stands in it, or the job has ended; the last one at least."""
+    """The first view with a living guardian or an ended job; after a timeout, the latest view."""
     deadline_s = time.monotonic() + SEEN_WITHIN_S
     while view.needs_guardian and time.monotonic() < deadline_s:
         time.sleep(POLL_S)
@@ -98,7 +98,7 @@ def wait_until_guarded(view: JobView) -> JobView:
 
 
 def _held(path: Path) -> bool:
-    """Whether another process holds that lock."""
+    """Whether another process holds the lock."""
     free = lock(path)
     if free is None:
         return True
@@ -107,7 +107,7 @@ def _held(path: Path) -> bool:
 
 
 def living_processes(view: JobView) -> Living:
-    """What is left of a job."""
+    """The remaining processes of a job."""
     supervisors, agents, ranks = [], [], []
     for pid in procs.pids_of_job(view.spec.job_id):
         words = procs.argv(pid)
@@ -115,7 +115,7 @@ def living_processes(view: JobView) -> Living:
             supervisors.append(pid)
         elif procs.environ_value(pid, "DDPTOP_ATTEMPT") is not None:
             ranks.append(pid)
-        elif str(AGENT_MAIN) in words:  # or its keeper, or its zygote
+        elif str(AGENT_MAIN) in words:  # or its store keeper, or its zygote
             agents.append(pid)
     known = None if view.snapshot is None else view.snapshot.agent
     if known is not None and known.pid in agents and procs.is_alive(known):
@@ -126,13 +126,13 @@ def living_processes(view: JobView) -> Living:
 def _handover(
     view: JobView, living: Living, shell: Mapping[str, str]
 ) -> tuple[Handover, tuple[str, ...]]:
-    """What the new guardian starts with, and the names of variables that no process has."""
+    """(what the new guardian starts with, names of variables that no process has)."""
     spec, snapshot = view.spec, view.snapshot
     known = {
         pid: environ
         for pid in (*living.supervisors, *living.agents, *living.ranks)
         if (environ := procs.environ_of(pid)).get("DDPTOP_JOB_ID") == spec.job_id
-        and procs.uid_of(pid) == os.geteuid()  # and no other process has the pid by now
+        and procs.uid_of(pid) == os.geteuid()  # so the pid has not been reused by now
     }
     env, job_env = variables(
         supervisor=_first(known, living.supervisors),
@@ -177,13 +177,13 @@ def variables(
     rank: Mapping[str, str] | None,
     shell: Mapping[str, str],
 ) -> tuple[dict[str, str], dict[str, str]]:
-    """(variables of the shell that launched the job, what the job gets besides).
+    """(variables of the shell that launched the job, the job's additional variables).
 
-    The supervisor has the shell's own; the agent has the job's added; a rank has torch's and the
-    probe's as well, which are taken off. The calling shell stands in where none of them lives.
+    The supervisor has the shell's variables, the agent also has the job's, and a rank has torch's
+    and the probe's as well, which are removed. The calling shell's are used if none is alive.
 
     Args:
-        supervisor: a living one's variables; None where there is none. So with the next two.
+        supervisor: a living supervisor's variables; None without one. The same for the next two.
         agent: the agent's.
         rank: any rank's.
         shell: the calling shell's.
@@ -201,7 +201,7 @@ def variables(
 
 
 def without_rank(env: Mapping[str, str]) -> dict[str, str]:
-    """A rank's variables without those that belong to its rank, its attempt and its probe."""
+    """A rank's variables without those of its rank, attempt, and probe."""
     kept = {
         name: value
         for name, value in handover.of_shell(env).items()
@@ -221,7 +221,7 @@ def _umask_of(pid: int) -> int | None:
 
 
 def _bring_up(view: JobView, given: Handover) -> None:
-    """In tmux as before, or as a daemon where tmux has no room for it."""
+    """Start the guardian in tmux as before, or as a daemon if tmux has no room for it."""
     is_part = view.spec.membership is not None
     spec = _backed(view.spec, daemon=is_part or tmux.why_unusable() is not None)
     if is_held(view.spec):
@@ -230,7 +230,7 @@ def _bring_up(view: JobView, given: Handover) -> None:
     wrap = survival.plan(survival.gather(os.environ)).wrap
     try:
         bring_up(view.folder, spec, given, wrap)
-    except UsageError:  # a person's own window keeps the job's old session
+    except UsageError:  # a window of the user's keeps the job's old session
         spec = _backed(spec, daemon=True)
         bring_up(view.folder, spec, given, wrap)
     if spec != view.spec:

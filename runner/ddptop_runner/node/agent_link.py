@@ -1,4 +1,4 @@
-"""The agent's connection, from JSON lines to facts and back."""
+"""Translates the agent's JSON lines to facts, and orders to JSON lines."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ Message = dict[str, Any]
 
 
 class AgentLink:
-    """One connection of an agent, from its hello on.
+    """One connection of an agent, starting with its hello.
 
     Args:
         send: writes one message.
-        take: gets the facts.
-        exited: gets the message of each exit.
+        take: receives the facts.
+        exited: receives the message of each exit.
     """
 
     def __init__(
@@ -32,10 +32,10 @@ class AgentLink:
         self._take = take
         self._exited = exited
         self._question: int | None = None
-        """The one that it waits for; each agent counts its own."""
+        """The question awaiting an answer; each agent numbers its own."""
 
     def greet(self, hello: Message) -> None:
-        """All that the agent knows, at its start or to a new supervisor."""
+        """Handle the hello, which contains all that the agent knows."""
         self._take(pt.AgentConnected(pid=hello["pid"]))
         if hello["workers"]:
             self._take(_group_started(hello))
@@ -44,7 +44,7 @@ class AgentLink:
         self._take(pt.AgentListens())
 
     def receive(self, message: Message) -> None:
-        """Any later message."""
+        """Handle any later message."""
         kind = message["type"]
         if kind == "group_started":
             self._take(_group_started(message))
@@ -67,7 +67,7 @@ class AgentLink:
             )
 
     def answer(self, order: pt.AnswerAgent) -> None:
-        """Answer its question, unless it is another agent's."""
+        """Answer the agent's question, unless another agent asked it."""
         if order.question != self._question:
             return
         more: Message = {}
@@ -78,7 +78,7 @@ class AgentLink:
         self._send({"answer": order.question, **more})
 
     def tell(self, order: pt.TellAgent) -> None:
-        """Have it do something."""
+        """Send the agent an order."""
         more = {} if order.restarts_left is None else {"restarts_left": order.restarts_left}
         self._send({"type": order.order, **more})
 

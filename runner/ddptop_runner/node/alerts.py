@@ -1,4 +1,4 @@
-"""All alerts of a live job at one moment, from everything that watches it."""
+"""Collects all alerts of a live job from everything that watches it."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from ddptop_runner.model.snapshot import Alert, NodeSnapshot
 from ddptop_runner.node.last_resort import LastResort
 
 REPORTED = "told"
-"""In what is remembered: the messages of alerts whose end is not recorded yet."""
+"""Key in the memory for the messages of alerts whose end is not recorded yet."""
 
 
 class JobAlerts:
-    """Looks once a second, and records what is new.
+    """Checks once a second and records changes.
 
     Args:
-        log: gets new alerts, and those that ended.
-        defects: catches what a watcher should not raise.
+        log: receives new alerts and those that ended.
+        defects: catches errors that a watcher should not raise.
     """
 
     def __init__(self, log: EventLog, defects: LastResort) -> None:
@@ -29,23 +29,23 @@ class JobAlerts:
         self._defects = defects
         self._watch = JobWatch()
         self._reported: dict[str, str] = {}
-        """By id, the messages of recorded alerts, until their end is recorded."""
+        """Messages of recorded alerts by ID, until their end is recorded."""
         self.now: list[Alert] = []
-        """Those that hold, worst first."""
+        """The current alerts, worst first."""
 
     def remember(self) -> dict[str, Any]:
-        """What a supervisor that is started again has to know."""
+        """The data that a restarted supervisor needs."""
         return {**self._watch.remember(), REPORTED: dict(self._reported)}
 
     def recall(self, alerts: list[Alert], memory: dict[str, Any]) -> None:
-        """Restore what was shown, and what `remember` returned."""
+        """Restore the shown alerts and the result of `remember`."""
         self._watch.recall(alerts, memory)
         reported = memory.get(REPORTED)
         self._reported = dict(reported) if isinstance(reported, dict) else {}
         self.now = alerts
 
     def record_end(self) -> None:
-        """The job ends: what still holds is over with it, and has not become well."""
+        """Record the end of current alerts: the job ends, rather than their cause."""
         if self._reported:
             self._log.emit(
                 ev.AlertsCleared(
@@ -55,11 +55,11 @@ class JobAlerts:
             self._reported = {}
 
     def look(self, snapshot: NodeSnapshot, extra: Sequence[Finding], now_s: float) -> None:
-        """Bring `now` up to date.
+        """Update `now`.
 
         Args:
-            snapshot: the job at this moment, with the ranks and devices that are judged.
-            extra: what others found.
+            snapshot: the job's current snapshot, with the ranks and devices to judge.
+            extra: findings from elsewhere.
             now_s: CLOCK_BOOTTIME.
         """
         self.now, new = self._defects.call(

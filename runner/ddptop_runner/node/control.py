@@ -1,6 +1,6 @@
-"""Commands to a job's supervisor: one JSON line to `control.sock`, one JSON line back.
+"""Sends commands to a job's supervisor: one JSON line to `control.sock`, one JSON line back.
 
-The socket lies in a folder of mode 0700, and the supervisor checks the peer's uid as well.
+The socket is in a folder with mode 0700, and the supervisor also checks the peer's uid.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from ddptop_runner.base.errors import ControlError
 from ddptop_runner.base.paths import RunFolder
 
 REPLY_LIMIT_BYTES = 16 << 20
-"""Stacks of a thousand ranks fit in this; anything longer is not our supervisor."""
+"""Enough for the stacks of a thousand ranks; anything longer is not from our supervisor."""
 CHUNK_BYTES = 1 << 20
 _answer_decoder: msgspec.json.Decoder[Any] = msgspec.json.Decoder()
 
@@ -28,15 +28,15 @@ def request(
 
     Args:
         folder: the job's run folder.
-        op: `ping`, `stop`, `kill`, `restart`, `stacks` or `checkpoint`.
+        op: `ping`, `stop`, `kill`, `restart`, `stacks`, or `checkpoint`.
         timeout_s: how long the answer may take.
-        arguments: of the command, JSON-serialisable.
+        arguments: the command's arguments, JSON-serializable.
 
     Returns:
         The answer's fields.
 
     Raises:
-        ControlError: when no supervisor answers in time, or it refuses.
+        ControlError: no supervisor answers in time, or it refuses.
     """
     path = folder.control_socket
     message = msgspec.json.encode({"op": op, **arguments}) + b"\n"
@@ -73,10 +73,10 @@ def request(
 
 
 def _read_line(connection: socket.socket, deadline_s: float) -> bytes:
-    """Read up to the end of the line or the connection, or the longest possible answer.
+    """Read to the end of the line or connection, up to the length limit.
 
     Raises:
-        TimeoutError: when it is not there in time, however much of it is.
+        TimeoutError: the line is not complete in time.
     """
     line = bytearray()
     while len(line) < REPLY_LIMIT_BYTES:

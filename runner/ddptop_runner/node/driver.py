@@ -1,8 +1,7 @@
 """Drives the state machine of a job on this node: takes facts, records events, carries out orders.
 
-Facts come from the agent, the guardian, /proc, and people. `job.decide` turns each into events,
-which the log records, and orders, which are carried out here; what comes of an order is the next
-fact.
+Facts come from the agent, the guardian, /proc, and users. `job.decide` turns each into events,
+which the log records, and orders, which are carried out here; an order's result is the next fact.
 """
 
 from __future__ import annotations
@@ -48,36 +47,36 @@ from ddptop_runner.store import evidence_folder
 from ddptop_runner.store.evidence_folder import RankFiles, Scene
 
 AGENT_EXIT_S = 5.0
-"""How long the agent may take to end once its ranks have."""
+"""How long the agent may take to end once its ranks have ended."""
 EXITS_KNOWN_S = 1.5
-"""How ranks exited is known by then, where no agent but the guardian or the kernel reports it."""
+"""Ranks' exit statuses are known within this time if the guardian or the kernel reports them."""
 RECONNECT_S = 3.0
-"""An agent that lives is connected again by then."""
+"""A living agent reconnects within this time."""
 
 
 class Surroundings(Protocol):
-    """What the driver needs of the supervisor."""
+    """What the driver needs from the supervisor."""
 
     defects: LastResort
-    """Catches what should never be raised."""
+    """Catches errors that should never be raised."""
 
     def snapshot_bytes(self) -> bytes:
-        """The node snapshot of this moment."""
+        """The current node snapshot."""
 
     def publish(self) -> None:
-        """Write the snapshot now: the state has changed."""
+        """Write the snapshot immediately, because the state has changed."""
 
     def start_agent(self, attempt: int, restarts_left: int) -> None:
         """Have the guardian start a new agent."""
 
     def device_report(self) -> DeviceReport | None:
-        """The latest report on the job's devices; None where nothing samples them."""
+        """The latest report on the job's devices; None if nothing samples them."""
 
     def change_spec(self, spec: JobSpec) -> None:
-        """The next attempts run on other devices, with another number of ranks."""
+        """Run the next attempts on other devices, with another number of ranks."""
 
     def spawn(self, work: Coroutine[Any, Any, None]) -> None:
-        """Run something beside the supervisor's loop; errors go to its log."""
+        """Run something concurrently with the supervisor's loop; errors go to its log."""
 
 
 class JobDriver:
@@ -85,8 +84,8 @@ class JobDriver:
 
     Args:
         folder: the job's run folder.
-        spec: the job, as it was asked for.
-        log: records events, and holds the job's state.
+        spec: the job, as requested.
+        log: records events and holds the job's state.
         usage: remembers each process seen in a rank's tree.
         around: the supervisor.
     """
@@ -111,18 +110,18 @@ class JobDriver:
         self.ended = asyncio.Event()
         self.agent_pid: int | None = None
         self.awaits_agent = False
-        """Whether the guardian was asked for an agent and has not answered yet."""
+        """Whether the guardian was asked for an agent and has not reported it yet."""
         self.before_end: Callable[[], None] = lambda: None
         """Called once before the job's end is recorded."""
         self._agent: ProcessId | None = None
-        """The process of `agent_pid`, as it was first seen."""
+        """The process of `agent_pid`, as first seen."""
         self._link: AgentLink | None = None
         self._agent_end_seen = False
         self._seen_exits: dict[int, int | None] = {}
-        """Of ranks whose agent is to report: statuses by pid, as seen from outside."""
+        """Statuses by pid, seen from outside, of ranks whose agent has yet to report."""
         self._xids_before: dict[int, list[int]] = {}
         self._has_evidence = False
-        """Whether it was kept as the first of the ranks that are known now failed."""
+        """Whether evidence was saved when the first of the current ranks failed."""
         self._keeping_evidence = asyncio.Lock()
         self._orders = Orders(
             log,
@@ -146,7 +145,7 @@ class JobDriver:
         """Decide on a fact: record its events, then carry out its orders.
 
         Raises:
-            ControlError: when someone asks for what cannot be done.
+            ControlError: a request cannot be carried out.
         """
         before = self.job.phase
         orders = self._orders.record(decide(self.job, fact, boottime_s(), self._spec))
@@ -186,7 +185,7 @@ class JobDriver:
             self._orders.begin(order)
 
     def _fact_in_any_case(self, order: pt.Order, attempt: int) -> pt.Fact | None:
-        """What follows an order that failed by a defect of ddptop."""
+        """The fact that follows an order that failed because of a bug in ddptop."""
         if isinstance(order, pt.KeepEvidence):
             return pt.EvidenceKept(attempt=attempt, question=order.question, ranks=order.ranks)
         if isinstance(order, pt.EndLeftovers):
@@ -230,7 +229,7 @@ class JobDriver:
     # -- the agent -------------------------------------------------------------------------------
 
     def agent_connected(self, hello: Message, send: Callable[[Message], None]) -> AgentLink | None:
-        """The agent reports; None for one that is being ended."""
+        """Connect an agent; None for one that is being ended."""
         wanted = self.job.wanted_agent
         if wanted is not None and hello["pid"] == wanted.replaces:
             return None
@@ -240,12 +239,12 @@ class JobDriver:
         return link
 
     def from_agent(self, link: AgentLink, message: Message) -> None:
-        """A later message of the agent; that of a former one is left out."""
+        """Handle a later message, unless it is from a former agent."""
         if link is self._link:
             link.receive(message)
 
     def agent_disconnected(self, link: AgentLink) -> None:
-        """Its connection is gone; the guardian reports whether the process is."""
+        """Handle the end of a connection; the guardian reports the end of the process."""
         if link is self._link:
             self._link = None
 
@@ -258,7 +257,7 @@ class JobDriver:
         return pt.AgentState(pid=self.agent_pid, listens=self._link is not None)
 
     def _interrupt_ranks(self) -> None:
-        """Else torch's agent, which sends SIGTERM, would wait for them in vain."""
+        """Interrupt ranks, because torch's agent would send SIGTERM and wait in vain."""
         for record in self.attempt.table.alive():
             number = stopping.ask_to_end(record.reported.frameworks)
             if record.process is not None and number != signal.SIGTERM:
@@ -267,7 +266,7 @@ class JobDriver:
     # -- exits that no agent reports -------------------------------------------------------------
 
     def unguarded_processes(self) -> list[ProcessId]:
-        """The agent and the living ranks: where no guardian collects them, their exits are seen."""
+        """The agent and living ranks whose exits have to be watched without a guardian."""
         alive = self.attempt.table.alive()
         found = [record.process for record in alive if record.process is not None]
         if not self.agent_pid:
@@ -277,14 +276,14 @@ class JobDriver:
         return [self._agent, *found]
 
     def seen_to_exit(self, process: ProcessId, status: int | None) -> None:
-        """A process that no guardian collects has exited; `status` is None if unknown."""
+        """Handle the exit of a process that no guardian collects; `status` is None if unknown."""
         if self.attempt.table.of_pid(process.pid) is None or self.agent_pid is None:
             self.process_exited(process.pid, status, boottime_s())
         else:
-            self._seen_exits[process.pid] = status  # its agent reports it, or dies as well
+            self._seen_exits[process.pid] = status  # its agent reports it or dies too
 
     def process_exited(self, pid: int, status: int | None, at_s: float) -> None:
-        """A process exited: the agent, or an orphan whose agent had died."""
+        """Handle the exit of the agent, or of an orphan whose agent had died."""
         if pid == self.agent_pid:
             self._link = self.agent_pid = None
             self._agent_end_seen = True
@@ -294,7 +293,7 @@ class JobDriver:
             self.take(pt.OrphanExited())
 
     def _note_dead_ranks(self, agent_status: int | None) -> None:
-        """Exits that the agent saw and could not report any more."""
+        """Take in exits that the agent saw but could no longer report."""
         for record in self.attempt.table.alive():
             if record.process is not None and not procs.is_alive(record.process):
                 seen = self._seen_exits.get(record.process.pid)
@@ -311,7 +310,7 @@ class JobDriver:
         return pt.EvidenceKept(attempt=attempt, question=order.question, ranks=order.ranks)
 
     async def _keep_evidence_of_failure(self) -> None:
-        """Once for all ranks that exit by the same failure; returns when it is on disk."""
+        """Save evidence once for all ranks that exit in the same failure; returns when on disk."""
         async with self._keeping_evidence:
             if not self._has_evidence:
                 self._has_evidence = True
@@ -342,7 +341,7 @@ class JobDriver:
         return str(await evidence_folder.keep(self._folder, number, reason, scene))
 
     async def _judge_attempt(self, order: pt.JudgeAttempt, attempt: int) -> pt.AttemptJudged:
-        await self.processes.end_leftovers(attempt)  # of a command, they may train on
+        await self.processes.end_leftovers(attempt)  # a command's leftovers may train on
         await until(lambda: not self.attempt.has_unreported_exits, EXITS_KNOWN_S)
         if self.job.is_decided:
             return judged(order, attempt, None, None)
@@ -358,7 +357,7 @@ class JobDriver:
         return msgspec.structs.replace(verdict, ends=self._ends_for_head(attempt))
 
     def _ends_for_head(self, attempt: int) -> list[dict[str, Any]]:
-        """How each rank ended, as plain data: the head judges the ranks of all nodes together."""
+        """Each rank's end as plain data; the head judges the ranks of all nodes together."""
         ends = failure.ends_of(self._folder, attempt, self.attempt.table)
         return [msgspec.to_builtins(failure.shortened(end)) for end in ends]
 
@@ -389,10 +388,10 @@ class JobDriver:
     def _with_achievements(
         self, outcome: AttemptOutcome, cause: Cause
     ) -> tuple[AttemptOutcome, Cause]:
-        """With the steps and checkpoints of the attempt, and with what is lost."""
+        """Both, completed with the attempt's steps and checkpoints and the lost work."""
         attempt = self.attempt
         attempt.look_at_checkpoints(at_once=True)
-        if self._spec.membership is None:  # else another node may have saved
+        if self._spec.membership is None:  # otherwise, another node may have saved
             steps = attempt.table.most_steps()
             lost = attempt.checkpoints.work_lost(attempt.number, steps, outcome.lived_s)
             cause = failure.with_work_lost(cause, lost)
@@ -407,7 +406,7 @@ class JobDriver:
         return achieved, cause
 
     def _doubt_checkpoint(self, bad: BadLoss) -> str:
-        """Warns where the last checkpoint was saved after the loss had gone bad."""
+        """A warning if the last checkpoint was saved after the loss went bad; otherwise, empty."""
         last = self.attempt.checkpoints.last
         if last is None or last.attempt != self.attempt.number or None in (last.step, bad.step):
             return ""
@@ -437,12 +436,12 @@ class JobDriver:
         )
 
     def _failed_s(self) -> float:
-        """CLOCK_BOOTTIME at which the attempt failed, as far as that is known."""
+        """CLOCK_BOOTTIME of the attempt's failure, as far as known."""
         exits = [one.at_s for one in self.job.processes if one.exited and one.at_s is not None]
         return max(exits, default=boottime_s())
 
     async def _make_room(self, attempt: int) -> pt.AgentMadeRoom:
-        """End the old agent and all that it started; its exit is expected."""
+        """End the old agent and everything that it started; its exit is expected."""
         self._link = self.agent_pid = None
         spec = without(self._spec, self.job.set_aside)
         if self.job.needs_new_agent:
@@ -470,7 +469,7 @@ class JobDriver:
         )
 
     async def _wait_for_memory(self) -> Waited:
-        """Until the devices have the memory of the ended attempt back."""
+        """Wait until the ended attempt's device memory is free again."""
         return await self.devices.wait_for_memory(
             self._around.device_report,
             self.job.set_aside,
@@ -481,7 +480,7 @@ class JobDriver:
     # -- ends ------------------------------------------------------------------------------------
 
     async def _end_group(self, grace_s: float) -> None:
-        """End the ranks by themselves, or a command with all that it started."""
+        """End only the ranks, or a command with everything that it started."""
         table = self.attempt.table
         ranks = [record.process for record in table.alive() if record.process is not None]
 
@@ -492,7 +491,7 @@ class JobDriver:
         await stopping.end(everyone, grace_s, self._frameworks())
 
     def _frameworks(self) -> dict[int, list[str]]:
-        """By pid of each living rank: what decides how it is asked to end."""
+        """By pid, each living rank's frameworks, which decide how to ask it to end."""
         name = self.attempt.launcher_name
         launchers = [] if name is None else [name]
         return {
@@ -502,7 +501,7 @@ class JobDriver:
         }
 
     async def _end_ranks(self, grace_s: float) -> pt.RanksEnded:
-        """Ranks first, by themselves, so that one which saves its work still has its children."""
+        """End ranks before their children, so that a rank that saves its work still has them."""
         table = self.attempt.table
         await until(lambda: not self.awaits_agent, AGENT_EXIT_S)
         if self._link is not None:
@@ -519,7 +518,7 @@ class JobDriver:
         return pt.RanksEnded()
 
     async def _conclude(self) -> pt.NothingLeft:
-        """End what is left and record what is still to be known."""
+        """End what is left, and record what is still outstanding."""
         await self.processes.end_leftovers(self.attempt.number, with_agent=True)
         await until(lambda: not self.attempt.has_unreported_exits, EXITS_KNOWN_S)
         self.attempt.look_at_checkpoints(at_once=True)
@@ -528,24 +527,23 @@ class JobDriver:
             self.before_end()
         return pt.NothingLeft()
 
-    # -- people and supervisors ------------------------------------------------------------------
+    # -- users and supervisors -------------------------------------------------------------------
 
     def stop(self, grace_s: float) -> None:
-        """End the job: SIGTERM to every rank, after `grace_s` SIGKILL; 0 kills at once."""
+        """End the job: SIGTERM to every rank, SIGKILL after `grace_s`; 0 kills at once."""
         self.take(pt.StopAsked(grace_s=grace_s))
 
     def restart(self, attempt: int | None = None, rendezvous: Rendezvous | None = None) -> None:
-        """Restart all ranks; it costs nothing of the budget.
+        """Restart all ranks without charging the budget.
 
-        An attempt that is waited for begins at once. Devices that were set aside and are healthy
-        again are used again.
+        A pending attempt begins at once. Devices that were set aside are used again if healthy.
 
         Args:
-            attempt: the number of the next attempt, where the head of a job on several nodes asks.
+            attempt: the number of the next attempt, if the head of a job on several nodes asks.
             rendezvous: of that attempt.
 
         Raises:
-            ControlError: where that cannot be.
+            ControlError: a restart is not possible.
         """
         back = self.devices.fit_again(self.job.set_aside)
         asked = pt.RestartAsked(
@@ -554,13 +552,13 @@ class JobDriver:
         self.take(asked)
 
     async def keep_evidence(self, reason: str) -> str:
-        """Keep the evidence for the head, before any signal; the folder.
+        """Save evidence for the head, before any signal; returns its folder.
 
         Args:
             reason: `failure`, `hang`, or `nan`.
 
         Raises:
-            ControlError: when no rank is alive.
+            ControlError: no rank is alive.
         """
         if reason not in ("failure", "hang", "nan") or not self.attempt.table.ranks_alive():
             raise ControlError("no rank is alive")
@@ -571,16 +569,16 @@ class JobDriver:
         return "" if kept is None else str(kept)
 
     def leave_queue(self, spec: JobSpec) -> None:
-        """The job has its devices; an agent is being started."""
+        """Leave the queue: the job has its devices, and an agent is being started."""
         self._spec = self.attempt.spec = spec
         self.devices.begin_job(spec)
 
     def learned(self) -> dict[str, Any]:
-        """What a supervisor that is started again needs besides the snapshot's other fields."""
+        """The data that a restarted supervisor needs besides the snapshot's other fields."""
         return {**self.attempt.learned(), "devices": self.devices.learned}
 
     def recover(self, snapshot: NodeSnapshot) -> None:
-        """Restore from the snapshot of an earlier supervisor; the log has restored the state."""
+        """Restore from an earlier supervisor's snapshot; the log has already restored the state."""
         self._agent = snapshot.agent
         self.devices.learned = snapshot.memory.get("devices") or {}
         job = self.job
@@ -589,11 +587,11 @@ class JobDriver:
             self.attempt.spec = without(self._spec, aside)
             self._around.change_spec(self.attempt.spec)
         self.attempt.recover(snapshot)
-        if self.job.is_over:  # it died between its last snapshot and its exit
+        if self.job.is_over:  # the supervisor died between its last snapshot and its exit
             self.ended.set()
 
     def resume(self) -> None:
-        """Continue what an earlier supervisor had begun. Call once all exits are known."""
+        """Continue what an earlier supervisor had begun; call once all exits are known."""
         if not self.ended.is_set():
             self.take(
                 pt.SupervisorStarted(agent=self._agent_state(), agent_end_seen=self._agent_end_seen)

@@ -1,9 +1,9 @@
-"""Logs and evidence of other nodes, brought to the head's run folder while somebody looks at them.
+"""Fetches other nodes' logs and evidence to the head's run folder while someone views them.
 
-They stay on the node that wrote them. A viewer asks the head (`fetch_log`, `fetch_evidence`) and
-asks again while it looks; the head asks the nodes once a second for what is new, and writes it to
-the usual path, at the same offset. What of a log is not fetched is a hole at its head, as if it had
-been dropped. So whoever reads logs and evidence reads local files.
+The originals stay on the node that wrote them. A viewer asks the head (`fetch_log`,
+`fetch_evidence`) repeatedly; once a second, the head asks the nodes for new data and writes it to
+the usual path, at the same offset. The part of a log that is not fetched is a hole at its start, as
+if it had been dropped. So readers of logs and evidence only read local files.
 """
 
 from __future__ import annotations
@@ -27,28 +27,28 @@ from ddptop_runner.store import logs
 
 OPS = ("fetch_log", "fetch_evidence")
 LEASE_S = 15.0
-"""For how long a log is followed after a viewer asked."""
+"""How long a log is followed after a viewer's request."""
 EVERY_S = 1.0
 ANSWER_S = 5.0
-"""A viewer waits no longer for the first look; what comes later is written later."""
+"""How long a viewer waits for the first data; anything later is written later."""
 MOST_BYTES = 512 * 1024
-"""Of one answer: it is one line on the link, which other messages wait for."""
+"""Limit for one answer: it is one line on the link, and other messages wait for it."""
 TAIL_BYTES = 1 << 20
-"""Of a log that is looked at by itself, at first; the rest follows."""
+"""Fetched first from a log that is viewed by itself; the rest follows."""
 TAIL_OF_EACH = 64 * 1024
-"""Of each log where all are looked at."""
+"""Fetched from each log if all are viewed."""
 BLOCK = 4096
-"""A hole has whole blocks."""
+"""A hole consists of whole blocks."""
 MOST_FILES = 10_000
 MOST_EVIDENCE_BYTES = 64 << 20
-"""Of one node."""
+"""Limit for one node."""
 
 _WHERE = re.compile(r"logs/attempt-\d{1,9}|evidence/attempt-\d{1,9}-[a-z]{1,20}(-\d{1,6})?")
 _RANK_LOG = re.compile(r"rank-(\d{1,9})\.log")
 _OF_A_RANK = re.compile(r"-rank-\d+")
 
 Ask = Callable[[str, str, dict[str, Any]], Awaitable[dict[str, Any]]]
-"""`ask(host, op, arguments)`: a request to a node; DdptopError where it is out of reach."""
+"""`ask(host, op, arguments)` sends a request to a node; DdptopError if it is unreachable."""
 
 
 # -- on the node -----------------------------------------------------------------------------------
@@ -60,13 +60,13 @@ class Wanted(msgspec.Struct, frozen=True, kw_only=True):
     where: str
     """`logs/attempt-N` or `evidence/attempt-N-REASON`."""
     names: list[str] | None = None
-    """None: all files there."""
+    """None means all files there."""
     known: dict[str, tuple[int, int]] = {}
-    """By name, from where to where a file is known."""
+    """By name, the known range of a file."""
     tail_bytes: int | None = None
-    """Of a file that is not known; None: all of it, as far as one answer holds it."""
+    """How much of an unknown file to fetch; None means as much as one answer holds."""
     whole: bool = False
-    """Once the end is known, also what lies before what is known."""
+    """Whether to also fetch the part before the known range, once the end is known."""
 
 
 class Piece(msgspec.Struct, frozen=True, kw_only=True):
@@ -77,13 +77,13 @@ class Piece(msgspec.Struct, frozen=True, kw_only=True):
     data: str
     """Base64."""
     written_at: float
-    """Of the file, unix seconds."""
+    """Unix time of the last write to the file."""
     anew: bool = False
-    """Whether the file was cut short: what is known of it is gone."""
+    """Whether the file was truncated, so that known data is gone."""
 
 
 class Pieces(msgspec.Struct, frozen=True, kw_only=True):
-    """The answer."""
+    """The result of `read_new`."""
 
     pieces: list[Piece] = []
     more: bool = False
@@ -91,10 +91,10 @@ class Pieces(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def read_new(folder: RunFolder, arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """What is new in files of a node's run folder; the answer to `read_new`.
+    """New data in files of a node's run folder; answers the request `read_new`.
 
     Raises:
-        UsageError: the arguments name something else than logs and evidence.
+        UsageError: the arguments name something other than logs and evidence.
     """
     try:
         wanted = msgspec.convert(arguments, Wanted)
@@ -107,7 +107,7 @@ def read_new(folder: RunFolder, arguments: Mapping[str, Any]) -> dict[str, Any]:
     pieces: list[Piece] = []
     left, is_more = MOST_BYTES, False
     fair = max(BLOCK, MOST_BYTES // max(1, len(names)))
-    for most in (fair, MOST_BYTES):  # what a quiet file leaves goes to those that print much
+    for most in (fair, MOST_BYTES):  # the unused share of quiet files goes to busy ones
         taken = {piece.name for piece in pieces}
         for name in names:
             if name in taken or not bounded.is_file_name(name):
@@ -117,7 +117,7 @@ def read_new(folder: RunFolder, arguments: Mapping[str, Any]) -> dict[str, Any]:
             except OSError:
                 continue
             if more and most == fair and left > fair and fair < MOST_BYTES:
-                continue  # in the second round
+                continue  # left for the second round
             is_more = is_more or more
             if piece is not None:
                 pieces.append(piece)
@@ -137,9 +137,9 @@ def _names(directory: Path) -> list[str]:
 
 
 def _piece(path: Path, wanted: Wanted, most: int) -> tuple[Piece | None, bool]:
-    """The next part of a file, if there is one; whether there is more behind or before it."""
+    """(the next part of a file, if any; whether there is more before or after it)."""
     with logs.LogFile(path) as file:
-        first, end = max(0, file.first - 1), file.end  # the line end before the first line
+        first, end = max(0, file.first - 1), file.end  # include the newline before the first line
         known = wanted.known.get(path.name)
         anew = known is not None and known[1] > end
         if known is None or anew:
@@ -171,19 +171,19 @@ def _piece(path: Path, wanted: Wanted, most: int) -> tuple[Piece | None, bool]:
 
 
 class _Lease(msgspec.Struct):
-    """One log, or all of an attempt, that somebody looks at."""
+    """One log, or all logs of an attempt, that someone is viewing."""
 
     until_s: float
     looked: asyncio.Event
 
 
 class Fetcher:
-    """Brings logs and evidence of the nodes to the head's run folder.
+    """Fetches the nodes' logs and evidence to the head's run folder.
 
     Args:
-        folder: of the job, on the head.
+        folder: the job's run folder on the head.
         ask: sends a request to a node.
-        nodes: by host, the wall clock of each node that there is, minus the head's, in seconds.
+        nodes: by host, each node's wall clock minus the head's, in seconds.
     """
 
     def __init__(
@@ -193,21 +193,21 @@ class Fetcher:
         self._ask = ask
         self._nodes = nodes
         self._leases: dict[tuple[int, int | None], _Lease] = {}
-        """By attempt and rank; None is all ranks."""
+        """By attempt and rank; None means all ranks."""
         self._home: dict[tuple[int, str], str] = {}
-        """By attempt and name of a log, the host that has it."""
+        """The host of each log, by attempt and name."""
         self._from: dict[Path, int] = {}
-        """By log, where what was fetched begins."""
+        """By log, where the fetched part begins."""
         self._asked = asyncio.Event()
         self._evidence: dict[str, asyncio.Task[None]] = {}
         self.silent: dict[str, str] = {}
-        """By host, why it did not answer the last time."""
+        """By host, why it did not answer the last request."""
 
     async def command(self, message: Mapping[str, Any]) -> dict[str, Any]:
-        """Carry out `fetch_log` or `fetch_evidence` of a viewer; back when there is a first look.
+        """Carry out a viewer's `fetch_log` or `fetch_evidence`; returns with the first data.
 
         Raises:
-            UsageError: the arguments make no sense.
+            UsageError: the arguments are invalid.
         """
         if message.get("op") == "fetch_evidence":
             await self.take_evidence(str(message.get("name")))
@@ -234,12 +234,12 @@ class Fetcher:
         return lease
 
     def follow(self, attempt: int, rank: int) -> None:
-        """Bring a log here that somebody will look at, as of the rank that failed."""
+        """Fetch a log that someone will probably view, such as the failed rank's."""
         self._lease(attempt, rank)
         self._asked.set()
 
     async def run(self) -> None:
-        """Follow what is looked at, until cancelled."""
+        """Follow the viewed logs until cancelled."""
         while True:
             if not self._leases:
                 self._asked.clear()
@@ -250,7 +250,7 @@ class Fetcher:
                 await asyncio.wait_for(self._asked.wait(), EVERY_S)
 
     async def look(self) -> None:
-        """Fetch once what is new in the logs that are looked at."""
+        """Fetch new data of the viewed logs once."""
         now_s = time.monotonic()
         for key in [key for key, lease in self._leases.items() if lease.until_s < now_s]:
             del self._leases[key]
@@ -272,12 +272,12 @@ class Fetcher:
             pass
 
     async def take_evidence(self, name: str, most_s: float = 20.0) -> None:
-        """Fetch what each node kept under that name below `evidence/`.
+        """Fetch each node's evidence with that name below `evidence/`.
 
-        Files of a rank keep their names; of others, which each node has, the host joins the name.
+        A rank's files keep their names; others, which every node has, get the host in their name.
 
         Raises:
-            UsageError: it is no name of a folder of evidence.
+            UsageError: it is not the name of an evidence folder.
         """
         where = f"evidence/{name}"
         if not _WHERE.fullmatch(where):
@@ -291,7 +291,7 @@ class Fetcher:
     # -- logs --------------------------------------------------------------------------------------
 
     async def _logs(self, attempt: int, ranks: Collection[int | None]) -> bool:
-        """Fetch once from each node that has one of these logs; whether there is more."""
+        """Fetch once from each node with one of these logs; returns whether there is more."""
         where = f"logs/attempt-{attempt}"
         rank_logs = [f"rank-{rank}.log" for rank in ranks if rank is not None]
         work = []
@@ -334,11 +334,11 @@ class Fetcher:
         return answer.more and bool(answer.pieces)
 
     def _write(self, path: Path, piece: Piece, host: str) -> None:
-        """Put a part of a log where it belongs.
+        """Write a part of a log at its offset.
 
         Raises:
             OSError: it cannot be written.
-            ValueError: it is no base64.
+            ValueError: it is not base64.
         """
         data = base64.b64decode(piece.data, validate=True)
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -350,7 +350,7 @@ class Fetcher:
             _write_at(fd, data, piece.offset)
         self._from[path] = min(piece.offset, self._from.get(path, piece.offset))
         at = piece.written_at - self._nodes().get(host, 0.0)
-        with contextlib.suppress(OverflowError):  # a node may say anything
+        with contextlib.suppress(OverflowError):  # a node may send anything
             os.utime(path, (at, at))
 
     # -- evidence ----------------------------------------------------------------------------------
@@ -398,7 +398,7 @@ class Fetcher:
 
 
 def evidence_name(name: str, host: str) -> str:
-    """The name on the head of a node's file: that of a rank is the only one."""
+    """The head's name for a node's file; a rank's file is unique, so it keeps its name."""
     if _OF_A_RANK.search(name):
         return name
     path, safe = Path(name), re.sub(r"[^A-Za-z0-9_.-]", "_", host)
@@ -411,10 +411,10 @@ def _is_number(value: object) -> TypeGuard[int]:
 
 @contextlib.contextmanager
 def _opened(path: Path) -> Iterator[int]:
-    """A file of the run folder to write into, made where there is none; follows no link.
+    """A file of the run folder opened for writing, created if missing; does not follow links.
 
     Raises:
-        OSError: there is something else in its place.
+        OSError: something else is in its place.
     """
     flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY
     fd = os.open(path, flags, 0o600)

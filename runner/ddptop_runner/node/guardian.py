@@ -1,21 +1,21 @@
-"""The guardian: the small process that outlives everything else of a job.
+"""The guardian: the small process that outlives everything else in a job.
 
-It holds the launching shell's environment in memory, starts the supervisor and the agent, starts
-the supervisor again when it dies, collects the exits of every orphan of the job (child subreaper)
-and prints the job's events in its tmux pane. It ignores SIGHUP and a lost pane; Ctrl-C prints how
-to stop the job.
+It holds the launching shell's environment in memory, starts the supervisor and the agent, restarts
+the supervisor if it dies, collects the exits of all orphans of the job (as a child subreaper), and
+prints the job's events in its tmux pane. It ignores SIGHUP and a lost pane; Ctrl-C prints how to
+stop the job.
 
-SIGTERM to the guardian alone, a person's `kill PID`, is answered like Ctrl-C. Where the supervisor
-is ended by SIGTERM at the same time, everything of the login or the machine is being ended, and the
-guardian goes as well. A job whose guardian was killed is adopted by a new one (`adoption`), which
-relieves the supervisor that is left and starts its own.
+SIGTERM only to the guardian (a user's `kill PID`) is handled like Ctrl-C. If SIGTERM ends the
+supervisor at the same time, the login session or the machine is shutting down, and the guardian
+exits too. A job whose guardian was killed is adopted by a new one (`adoption`), which relieves the
+remaining supervisor and starts its own.
 
 Channel to the supervisor: a SOCK_SEQPACKET pair, one JSON object per packet.
 guardian → supervisor: `hello` {attempt, agent_pid, exits, supervisor_restarts, adopted}, `exited`
 {pid, returncode, at_boottime_s}, `agent_started` {pid}.
 supervisor → guardian: `print` {text}, `start_agent` {plan, env}, `done` {exit_code}.
 
-A queued job's agent is started by the supervisor's first `start_agent`, whose `env` names devices.
+The supervisor's first `start_agent` starts a queued job's agent; its `env` names the devices.
 """
 
 from __future__ import annotations
@@ -48,21 +48,21 @@ from ddptop_runner.node import control
 
 PR_SET_CHILD_SUBREAPER = 36
 RESTART_PAUSES_S = (0.0, 0.2, 1.0, 5.0)
-"""Wait before the supervisor's next start, by how many times it died within a minute."""
+"""Wait before the supervisor's next start, by the number of its deaths within a minute."""
 PACKET_BYTES = 64 * 1024
 LEAVE_S = 2.0
-"""A supervisor whose guardian died answers within this, or is stopped or stuck, and is killed."""
+"""How long a supervisor without a guardian may take to answer before it is killed as stuck."""
 SHUTDOWN_S = 5.0
-"""SIGTERMs that come within this belong together."""
+"""SIGTERMs within this time belong together."""
 EXITS_KEPT = 512
-"""Exits that a restarted supervisor gets: they fit into one packet."""
+"""Exits sent to a restarted supervisor; they fit into one packet."""
 STDOUT = 1
 
 
 def relieve(folder: RunFolder, job_id: str) -> None:
-    """Have a supervisor that lost its guardian leave; returns once none is left.
+    """Have a supervisor without a guardian exit; returns once none is left.
 
-    It is asked, so that its last snapshot is of now, and killed where it does not answer.
+    It is asked first, so that its last snapshot is up to date, and killed if it does not answer.
     """
     answered = False
     asked_at_s = time.monotonic()
@@ -87,7 +87,7 @@ def _supervisors(folder: RunFolder, job_id: str) -> list[ProcessId]:
 
 
 def become_subreaper() -> None:
-    """Orphans among the descendants get this process as their parent (prctl(2))."""
+    """Become the parent of orphaned descendants (prctl(2))."""
     ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
@@ -110,7 +110,7 @@ class Guardian:
         self._exit_code: int | None = None
 
     def run(self) -> int:
-        """Guard the job until the supervisor says that it has ended; the job's exit code."""
+        """Guard the job until the supervisor reports its end; returns the job's exit code."""
         wake_read, wake_write = os.pipe()
         os.set_blocking(wake_write, False)
         os.set_blocking(wake_read, False)
@@ -127,7 +127,7 @@ class Guardian:
         while self._exit_code is None:
             if self._all_is_ended():
                 if self._supervisor is not None and self._supervisor.returncode is None:
-                    self._supervisor.terminate()  # one that was started in between
+                    self._supervisor.terminate()  # started in between
                 return 128 + signal.SIGTERM
             timeout_s = None
             if self._restart_at_s is not None:
@@ -161,8 +161,8 @@ class Guardian:
         return f"{job} keeps running. To stop it: ddptop stop {job}. To detach: Ctrl-B d."
 
     def _print(self, text: str) -> None:
-        # one write, unbuffered: a signal handler may come in between, and a pane that a person
-        # stopped with Ctrl-S takes nothing
+        # one unbuffered write: a signal handler may interrupt, and a pane stopped with Ctrl-S
+        # accepts nothing
         try:
             os.write(STDOUT, f"{text}\n".encode("utf-8", "replace"))
         except OSError:
@@ -192,12 +192,12 @@ class Guardian:
             self._send({"type": "agent_started", "pid": 0})
             self._send({"type": "exited", **self._exits[-1]})
             return
-        assert agent.stdin is not None  # it was asked for as a pipe
+        assert agent.stdin is not None  # requested as a pipe
         try:
             with agent.stdin:
                 agent.stdin.write(json.dumps(plan).encode())
         except OSError:
-            pass  # it died at once; its exit is reported
+            pass  # it died at once, and its exit is reported
         agent.returncode = 0  # reaped by pid in _reap, never by this handle
         self._agent_pid = agent.pid
         self._send({"type": "agent_started", "pid": agent.pid})
@@ -205,7 +205,7 @@ class Guardian:
     def _start_supervisor(self) -> None:
         try:
             ours = self._spawn_supervisor()
-        except OSError as error:  # no process, memory or file is left for this user
+        except OSError as error:  # this user has no processes, memory, or files left
             if not self._folder.path.is_dir():
                 raise
             self._note(f"the supervisor cannot start: {error}; retrying")
@@ -227,7 +227,7 @@ class Guardian:
         )
 
     def _spawn_supervisor(self) -> socket.socket:
-        """Start its process; the guardian's end of the channel to it."""
+        """Start the supervisor's process; returns the guardian's end of the channel."""
         self._supervisor = None
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         argv = own_command("supervisor", str(self._folder.path), str(theirs.fileno()))
@@ -255,7 +255,7 @@ class Guardian:
             try:
                 self._channel.send(json.dumps(message).encode())
             except OSError:
-                pass  # the supervisor died; the next one gets it with the hello
+                pass  # the supervisor died; the next one gets this in its hello
 
     def _receive(self) -> None:
         assert self._channel is not None  # only a registered channel is read
@@ -269,7 +269,7 @@ class Guardian:
         try:
             message = json.loads(packet)
         except ValueError:
-            return  # longer than a packet may be
+            return  # longer than a packet can be
         if message["type"] == "print":
             self._print(message["text"])
         elif message["type"] == "start_agent":
@@ -302,7 +302,7 @@ class Guardian:
             self._send({"type": "exited", **exit_})
 
     def _supervisor_ended(self, returncode: int) -> None:
-        while self._channel is not None:  # its last messages: it may be done
+        while self._channel is not None:  # read its last messages: it may be done
             self._receive()
         if self._exit_code is not None:
             return
@@ -315,7 +315,7 @@ class Guardian:
 
 
 def main(run_dir: str) -> int:
-    """Guard the job of that run folder, for as long as it takes."""
+    """Guard the job of that run folder until it has ended."""
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
     os.umask(PRIVATE)
     folder = RunFolder(Path(run_dir))
@@ -336,5 +336,5 @@ def main(run_dir: str) -> int:
     if given.adopts:
         relieve(folder, spec.job_id)
         if not read_job(folder).is_live:
-            return 0  # it has ended meanwhile
+            return 0  # it has ended in the meantime
     return Guardian(folder, spec, given).run()

@@ -8,7 +8,7 @@ from pathlib import Path
 from ddptop.view.attention import attention
 from ddptop.view.figures.columns import Row
 from ddptop.view.figures.jobs import job_row
-from ddptop.view.figures.ranks import NOTHING, Look, rank_row
+from ddptop.view.figures.ranks import NOTHING, Subject, rank_row
 from ddptop.view.listed import Listed
 from ddptop.view.odd import verdict
 from tests.tui.fake_home import HOST, NOW, snapshot_of, spec_of
@@ -44,4 +44,4 @@ def row_of_rank(
     rank: RankSample, now: dt.datetime, live: bool, apart: RankDeviation = NOTHING
 ) -> Row:
     """Its row of the table of ranks."""
-    return rank_row(Look(rank, now, live, apart, verdict=verdict(rank, apart, now, live)))
+    return rank_row(Subject(rank, now, live, apart, verdict=verdict(rank, apart, now, live)))

@@ -127,7 +127,7 @@ class JobsTable(Table):
         if self._views or self.empty != FIRST_LOOK or self._now != dt.datetime.min:
             self.empty = with_keys(NO_MATCH) if everything else self._none
         fitting = fit_columns(self._columns, self.size.width - 1)
-        says_who = not any(column.key == "by" for column, _ in fitting)
+        names_launcher = not any(column.key == "by" for column, _ in fitting)
         rows = [
             (
                 one.view.job,
@@ -137,7 +137,7 @@ class JobsTable(Table):
                     self._me,
                     self._trends.get(one.view.job),
                     marked=one.view.job in self.marked,
-                    says_who=says_who,
+                    names_launcher=names_launcher,
                 ),
             )
             for one in self._listed
@@ -202,8 +202,8 @@ class JobsTable(Table):
     def _matches(self, one: Listed) -> bool:
         if not self.filter:
             return True
-        said = one.attention.sentence
-        return self.filter.matches(job_facts(one.view, one.view.user, self._now, said))
+        sentence = one.attention.sentence
+        return self.filter.matches(job_facts(one.view, one.view.user, self._now, sentence))
 
     def _count(self) -> Line:
         views = self._views

@@ -38,7 +38,7 @@ from ddptop.tui.widgets.lines import LinesView
 from ddptop.tui.widgets.table import Table
 from ddptop.view.attention import waiting_text
 from ddptop.view.figures.columns import Column, Row, plain_cell
-from ddptop.view.figures.ranks import NOTHING, Look, columns_of, rank_row
+from ddptop.view.figures.ranks import NOTHING, Subject, columns_of, rank_row
 from ddptop.view.help import explain_heat, explain_rank, glossary
 from ddptop.view.host_words import has_several, hosts_of, short_names
 from ddptop.view.keys import key, with_keys
@@ -353,7 +353,7 @@ class RankTable(Table):
         rows = []
         for rank in ranks:
             own = apart.get(rank.rank, NOTHING)
-            look = Look(rank, now, live, own, hosts, verdict(rank, own, now, live))
+            look = Subject(rank, now, live, own, hosts, verdict(rank, own, now, live))
             rows.append((str(rank.rank), rank_row(look)))
         launcher = None if snapshot is None else snapshot.launcher
         every_rank = ranks if snapshot is None else snapshot.ranks

@@ -1,1 +1,1 @@
-"""Every figure that is shown: an entry says how it is read, written, compared, and explained."""
+"""Defines every figure that is shown: how it is read, formatted, compared, and explained."""

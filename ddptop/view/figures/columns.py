@@ -1,4 +1,4 @@
-"""Table columns of fixed widths, and which of them fit."""
+"""Lays out table columns: which fit, and how wide they are."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ GAP = 1
 """Cells between two columns."""
 
 Cell: TypeAlias = Span | Line
-"""The content of one column of one row: one text, or several styled spans."""
+"""The content of a cell: one styled text, or several spans."""
 
 Row: TypeAlias = Mapping[str, Cell]
-"""By column."""
+"""Cells by column."""
 
 
 class Column(msgspec.Struct, frozen=True):
-    """One column. Where the width does not suffice, those of the highest `drop` go first."""
+    """A column. If width is short, columns with the highest `drop` are left out first."""
 
     key: str
     title: str
@@ -28,24 +28,24 @@ class Column(msgspec.Struct, frozen=True):
     align: str = "<"
     drop: int = 0
     flex: bool = False
-    """Takes the width that the others leave, beyond its own."""
+    """Whether it also takes the width that other columns leave."""
     most: int = 0
-    """The widest that it becomes by that; 0 is no limit."""
+    """Maximum width of such a column; 0 for no limit."""
 
 
 class Plain(NamedTuple):
-    """A column of a table in plain text."""
+    """A column of a plain-text table."""
 
     place: int
-    """From left to right."""
+    """Position from left to right."""
     header: str
     text: Callable[[Any], str] | None = None
-    """Its cell; None is the text of the figure."""
+    """Formats its cell; None for the figure's own text."""
     align: str = ">"
 
 
 def fit_columns(columns: Sequence[Column], width: int) -> list[tuple[Column, int]]:
-    """The columns that fit into `width`, and the width of each."""
+    """The columns that fit into `width`, with their widths."""
     chosen = list(columns)
 
     def needed() -> int:
@@ -64,7 +64,7 @@ def fit_columns(columns: Sequence[Column], width: int) -> list[tuple[Column, int
 
 
 def row_line(row: Row, layout: Sequence[tuple[Column, int]], width: int) -> Line:
-    """One row in exactly `width` cells; a column that the row lacks stays empty."""
+    """A row in exactly `width` cells; columns that it lacks stay empty."""
     spans: list[Span] = [(" ", "")]
     for column, cells in layout:
         spans += [*cell_line(row.get(column.key, ("", "")), cells, column.align), (" " * GAP, "")]
@@ -72,11 +72,11 @@ def row_line(row: Row, layout: Sequence[tuple[Column, int]], width: int) -> Line
 
 
 def cell_line(cell: Cell, cells: int, align: str = "<") -> Line:
-    """The content of a column, cut or padded to exactly `cells`."""
+    """A cell's content cut or padded to exactly `cells`."""
     if not cell:
         return ((" " * cells, ""),)
     first = cell[0]
-    if isinstance(first, str):  # one span
+    if isinstance(first, str):  # a single span
         return ((pad(first, cells, align), str(cell[1])),)
     spans: Line = tuple(span for span in cell if isinstance(span, tuple))
     space = cells - width(spans)
@@ -86,7 +86,7 @@ def cell_line(cell: Cell, cells: int, align: str = "<") -> Line:
 
 
 def plain_cell(cell: Cell) -> str:
-    """The text of a cell."""
+    """The text of a cell, without styles."""
     if cell and isinstance(cell[0], str):
         return cell[0]
     return "".join(span[0] for span in cell if isinstance(span, tuple))

@@ -1,8 +1,8 @@
-"""Every figure of a device.
+"""Defines every figure of a device.
 
-An entry of FIGURES says how a figure is read and written, where it is shown, and what it means.
-The table of devices, the details of one, `ddptop gpus`, the recorded history, and the help all
-read it from there: a new figure is a new entry.
+An entry in FIGURES defines how a figure is read and formatted, where it is shown, and what it
+means. The table of devices, a device's details, `ddptop gpus`, the recorded history, and the help
+all use it; a new figure only needs a new entry.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ from ddptop_runner.launch.gpus.usage import is_hot
 from ddptop_runner.model.snapshot import GpuSample
 
 FULL_SHARE = 0.95
-"""From here on a memory bar is drawn as a warning."""
+"""From this fraction on, a memory bar is drawn as a warning."""
 
 BUSY_PERCENT = 80.0
-"""From here on the bar of a load is drawn as one of a device that works."""
+"""From this utilization on, a device is drawn as busy."""
 
 Text = Callable[[GpuSample], str]
 
 
 class Bar(NamedTuple):
-    """The column with a bar, left of the figure's own."""
+    """The column with a bar, to the left of the figure's own column."""
 
     share: Callable[[GpuSample], float | None]
     drop: int
@@ -37,80 +37,80 @@ class Bar(NamedTuple):
 
 
 class Plain(NamedTuple):
-    """A column of the table that `ddptop gpus` prints; headers have the unit."""
+    """A column in the output of `ddptop gpus`; headers include the unit."""
 
     header: str
     text: Text
     wide: bool = False
-    """Whether it is printed only where there is much room."""
+    """Whether it is printed only in wide terminals."""
     align: str = ">"
     link: bool = False
-    """Whether it is part of the table of links."""
+    """Whether it belongs to the table of links."""
 
 
 class DeviceFigure(msgspec.Struct, frozen=True, kw_only=True):
-    """One figure of a device; a part that is left out means that it is not shown there."""
+    """One figure of a device; if a part is missing, the figure is not shown there."""
 
     key: str
     fields: Mapping[str, str]
-    """What it is made of: fields of GpuSample and their names, the value first."""
+    """Its fields in GpuSample and their names; the first is its value."""
     text: Text
     style: Callable[[GpuSample], str] | None = None
-    """Of its text; None: what is not known is dim."""
+    """Style of its text; if None, unknown values are dim."""
     title: str = ""
-    """Of its column."""
+    """Title of its column."""
     width: int = 0
     drop: int = 0
     least: int = 0
-    """The width of the terminal from which on it has a column."""
+    """Minimum terminal width for it to have a column."""
     bar: Bar | None = None
     plain: Plain | None = None
     detail: tuple[str, str] | None = None
-    """Row and label among the details of one device."""
+    """Row and label in the details of a device."""
     explain: Callable[[GpuSample], str] | None = None
-    """What it says about the device under the cursor."""
+    """Explains its value for the device under the cursor."""
     records: bool = False
     """Whether viewers keep its history."""
     help: tuple[str, str] | None = None
     """Term and meaning."""
 
     def value(self, gpu: GpuSample) -> object:
-        """None where it is not known."""
+        """The value; None if unknown."""
         return getattr(gpu, next(iter(self.fields)))
 
     def styled(self, gpu: GpuSample) -> Span:
-        """Its text, and the style of it."""
+        """Its text and style."""
         style = known(self.value(gpu)) if self.style is None else self.style(gpu)
         return self.text(gpu), style
 
 
 def known(value: object) -> str:
-    """The style of a value: what is not known is dim."""
+    """The style of a value: unknown ones are dim."""
     return "dim" if value is None else ""
 
 
 def heat(gpu: GpuSample) -> str:
-    """The style of a temperature, against the device's own slow-down threshold, or slow-down."""
+    """The style of a temperature, by the device's slowdown threshold and thermal throttling."""
     slowed = any(reason.startswith("thermal") for reason in gpu.throttle_reasons or ())
     return "warn" if slowed or is_hot(gpu) else known(gpu.temperature_c)
 
 
 def memory_share(gpu: GpuSample) -> float | None:
-    """Of its memory that is in use."""
+    """Fraction of its memory in use."""
     if gpu.mem_used_bytes is None or not gpu.mem_total_bytes:
         return None
     return gpu.mem_used_bytes / gpu.mem_total_bytes
 
 
 def is_full(gpu: GpuSample) -> bool:
-    """Whether hardly any memory is left."""
+    """Whether almost no memory is left."""
     return (memory_share(gpu) or 0.0) >= FULL_SHARE
 
 
 def spins(gpu: GpuSample) -> bool:
-    """Whether it reads full utilization at idle power, as when it waits in a collective.
+    """Whether it shows full utilization at idle power, as when waiting in a collective.
 
-    Seen at one look only: whether its job is stuck takes longer to tell.
+    This is a single sample; deciding whether a job is stuck takes longer.
     """
     if gpu.util_percent is None or gpu.power_w is None or not gpu.power_limit_w:
         return False
@@ -122,12 +122,12 @@ def spins(gpu: GpuSample) -> bool:
 
 
 def _load(gpu: GpuSample) -> str:
-    """The style of its utilization: working, partly idle, or only seeming to work."""
+    """The style of its utilization: busy, partly idle, or spinning."""
     return "warn" if spins(gpu) else "ok" if (gpu.util_percent or 0.0) >= BUSY_PERCENT else "busy"
 
 
 def number(value: float | None, unit: str = "") -> str:
-    """A whole number with its unit."""
+    """A value as an integer with its unit."""
     return NOT_AVAILABLE if value is None else f"{value:.0f}{unit}"
 
 
@@ -168,7 +168,7 @@ def energy(joules: float | None) -> str:
 
 
 def _rate(value: float | None) -> str:
-    """A rate as `1.2 GB/s`; a link idles at some kilobytes."""
+    """A rate such as `1.2 GB/s`; never in KB/s, since idle links transfer that much."""
     if value is None:
         return NOT_AVAILABLE
     return f"{value / 1e9:.1f} GB/s" if value >= 1e9 else f"{value / 1e6:.1f} MB/s"
@@ -320,12 +320,12 @@ FIGURES: tuple[DeviceFigure, ...] = (
     _link("nvlink_rx_bytes_per_s", "NVLink", "NVLink in", "NVLINK IN"),
     _link("nvlink_tx_bytes_per_s", "NVLink", "NVLink out", "NVLINK OUT"),
 )  # fmt: skip
-"""In the order of the tables."""
+"""Figures in the order of the tables."""
 
 HISTORY: Mapping[str, str] = {one.key: next(iter(one.fields)) for one in FIGURES if one.records}
-"""What is remembered, and under which name a sample and a job's history have it."""
+"""Recorded figures, with their names in samples and in a job's history."""
 
 FIELD_NAMES: Mapping[str, str] = {
     field: name for one in FIGURES for field, name in one.fields.items()
 } | {"throttle_reasons": "throttle reasons", "processes": "processes"}
-"""By field of GpuSample."""
+"""Names by field of GpuSample."""

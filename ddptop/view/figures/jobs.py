@@ -1,7 +1,7 @@
-"""Every figure of a job.
+"""Defines every figure of a job.
 
-An entry of FIGURES says how a figure is read and written, in which tables of jobs it has a
-column, what a filter compares, what rows are sorted by, and what it means.
+An entry in FIGURES defines how a figure is read and formatted, which tables of jobs have a column
+for it, what a filter compares, how rows are sorted by it, and what it means.
 """
 
 from __future__ import annotations
@@ -40,34 +40,34 @@ if TYPE_CHECKING:
 
 BAR_CELLS = 9
 MIDDLE, ROOMY, WIDE = 100, 116, 170
-"""Cells from which on a table has more columns."""
+"""Widths from which on a table has more columns."""
 
 ARROWS: Mapping[str, Span] = {
     "falling": ("↘", "ok"),
     "flat": ("→", "dim"),
     "rising": ("↗", "warn"),
 }
-"""Which way a loss goes."""
+"""Arrows for the trend of a loss."""
 
 
-class Look(msgspec.Struct, frozen=True):
-    """What the cells of a job are made of."""
+class Subject(msgspec.Struct, frozen=True):
+    """What the cells of a job are made from."""
 
     one: Listed
     now: dt.datetime
     progress: Progress | None
     me: str | None = None
-    """The user whose name need not be said."""
+    """The current user, whose name is not shown."""
     trend: LossTrend | None = None
-    """Which way its loss goes."""
+    """The trend of its loss."""
     marked: bool = False
-    """Whether a person marked it."""
-    says_who: bool = False
-    """Whether no column says who started a foreign job, so that its sentence must."""
+    """Whether the user marked it."""
+    names_launcher: bool = False
+    """Whether the sentence names a foreign job's launcher, because no column does."""
 
     @property
     def snapshot(self) -> NodeSnapshot:
-        """Of the job; cells that need it are not made without one."""
+        """The job's snapshot; cells that need one are left out without it."""
         assert self.one.view.snapshot is not None
         return self.one.view.snapshot
 
@@ -83,50 +83,50 @@ class Look(msgspec.Struct, frozen=True):
 
 
 class PlainJob(msgspec.Struct, frozen=True):
-    """What the cells of `ls` and `ps` are made of."""
+    """What the cells of `ls` and `ps` are made from."""
 
     row: JobRow
     now: dt.datetime
     usage: RankUsage | None = None
-    """Of all its processes; measured for `ps` alone."""
+    """Usage of all its processes; measured only for `ps`."""
     gpus: str = ""
 
 
 class JobFigure(msgspec.Struct, frozen=True, kw_only=True):
-    """One figure of a job; a part that is left out means that it is not shown there."""
+    """One figure of a job; if a part is missing, the figure is not shown there."""
 
     key: str
     title: str = ""
-    """Of its column."""
+    """Title of its column."""
     width: int = 0
     align: str = "<"
     drop: int = 0
     flex: bool = False
     least: int = 0
-    """Cells of the table from which on it has a column."""
+    """Minimum table width for it to have a column."""
     last_from: int = 0
-    """Cells from which on the column is the last one, one cell apart."""
+    """Minimum table width for its column to come last, after an extra space."""
     fitted: tuple[int, int, int, int] | None = None
-    """Its narrowest width, and its widest in a narrow, middle, and wide table."""
+    """Its minimum width, then its maximum widths in a narrow, medium, and wide table."""
     spare: bool = False
-    """Whether the column is left out where no job has anything in it."""
-    cell: Callable[[Look], Cell] | None = None
+    """Whether the column is left out if it is empty for all jobs."""
+    cell: Callable[[Subject], Cell] | None = None
     always: bool = False
-    """Whether it is known of a job that has no snapshot yet."""
+    """Whether it is known for a job without a snapshot."""
     order: str = ""
-    """What a click on its title sorts by."""
+    """The sort order for a click on its title."""
     number: Callable[[AnyJob, NodeSnapshot, dt.datetime], Any] | None = None
-    """What a filter compares."""
+    """Value that a filter compares."""
     unit: str = ""
     ls: Plain | None = None
     ps: Plain | None = None
-    """In the tables that these commands print."""
+    """Columns in the tables that these commands print."""
     help: tuple[str, str] | None = None
     """Term and meaning."""
 
 
 def calm_duration(seconds: float | None) -> str:
-    """A span of time that does not change at every look: `<1m`, `12m`, `3h 22m`, `2d 04h`."""
+    """A duration that rarely changes: `<1m`, `12m`, `3h 22m`, `2d 04h`."""
     if seconds is None or seconds >= 3600:
         return units.duration(seconds)
     return "<1m" if seconds < 60 else units.brief_duration(seconds)
@@ -139,7 +139,7 @@ def sentence_cell(needs: Attention, who: str = "") -> Line:
 
 
 def loss_cell(snapshot: NodeSnapshot, trend: LossTrend | None) -> Line:
-    """The median of the ranks' losses, and which way it goes."""
+    """The median of the ranks' losses and its trend."""
     value, state = median_loss(snapshot)
     style = "bad" if state in ("nan", "inf") else unknown(value)
     arrow = (" ", "") if trend is None or value is None else ARROWS[trend.way]
@@ -149,7 +149,7 @@ def loss_cell(snapshot: NodeSnapshot, trend: LossTrend | None) -> Line:
 def by_text(view: AnyJob, me: str | None) -> Span:
     """Who started the ranks: `torchrun`, or `alice: torchrun` for another user's.
 
-    A job of ddptop's that another user or state folder has is `other ddptop`.
+    A ddptop job of another user or in another state folder is `other ddptop`.
     """
     if not isinstance(view, ForeignView):
         name = launcher_name(view)
@@ -160,7 +160,7 @@ def by_text(view: AnyJob, me: str | None) -> Span:
 
 
 def _gpus(snapshot: NodeSnapshot) -> str:
-    """`0-3`; on several hosts `2x4`, or `7 in 2` where they have not equally many."""
+    """`0-3`; on several hosts `2x4`, or `7 in 2` if the hosts have different numbers."""
     held = held_by(snapshot)
     on_each = Counter(host for host, _ in held)
     if len(on_each) < 2:
@@ -170,53 +170,53 @@ def _gpus(snapshot: NodeSnapshot) -> str:
     return f"{hosts}x{number // hosts}" if even else f"{number} in {hosts}"
 
 
-def _ranks(look: Look) -> Cell:
-    snapshot = look.view.snapshot
-    world = (snapshot.world_size if snapshot is not None else None) or look.view.world_size
+def _ranks(subject: Subject) -> Cell:
+    snapshot = subject.view.snapshot
+    world = (snapshot.world_size if snapshot is not None else None) or subject.view.world_size
     return units.count(world), unknown(world)
 
 
-def _job(look: Look) -> Cell:
-    name = line((look.view.job, "strong"))
-    return line(("◆ ", "chosen"), *name) if look.marked else name
+def _job(subject: Subject) -> Cell:
+    name = line((subject.view.job, "strong"))
+    return line(("◆ ", "chosen"), *name) if subject.marked else name
 
 
-def _why(look: Look) -> Cell:
-    calm = look.one.attention.need >= Need.RUNNING
-    who = by_text(look.view, look.me)[0]
-    told = look.says_who and look.foreign and calm
-    return sentence_cell(look.one.attention, f"{who}: " if told else "")
+def _why(subject: Subject) -> Cell:
+    calm = subject.one.attention.need >= Need.RUNNING
+    who = by_text(subject.view, subject.me)[0]
+    named = subject.names_launcher and subject.foreign and calm
+    return sentence_cell(subject.one.attention, f"{who}: " if named else "")
 
 
-def _bar(look: Look) -> Cell:
-    fraction = None if look.progress is None else look.progress.fraction
-    style = "busy" if look.view.is_live else "dim"
+def _bar(subject: Subject) -> Cell:
+    fraction = None if subject.progress is None else subject.progress.fraction
+    style = "busy" if subject.view.is_live else "dim"
     return () if fraction is None else bar(fraction, BAR_CELLS, style)
 
 
-def _step(look: Look) -> Cell:
-    run = run_step.of_snapshot(look.snapshot)
+def _step(subject: Subject) -> Cell:
+    run = run_step.of_snapshot(subject.snapshot)
     step = units.NOT_AVAILABLE if run is None else units.count(run.step)
     return step + "*" * (run is not None and run.counts == "attempt"), unknown(step)
 
 
-def _rate(look: Look) -> Cell:
-    """`3.1/s`; of an ended job nothing."""
-    pace = steps_per_s(look.snapshot.ranks) if look.view.is_live else None
+def _rate(subject: Subject) -> Cell:
+    """`3.1/s`; empty for an ended job."""
+    pace = steps_per_s(subject.snapshot.ranks) if subject.view.is_live else None
     return "" if pace is None else units.rate(pace).replace(" steps", ""), ""
 
 
-def _eta(look: Look) -> Cell:
-    eta_s = None if look.progress is None else look.progress.eta_s
-    if not look.view.is_live or (look.foreign and eta_s is None):
+def _eta(subject: Subject) -> Cell:
+    eta_s = None if subject.progress is None else subject.progress.eta_s
+    if not subject.view.is_live or (subject.foreign and eta_s is None):
         return "", ""
-    guessed = look.progress is not None and look.progress.estimated and eta_s is not None
+    guessed = subject.progress is not None and subject.progress.estimated and eta_s is not None
     return f"{'~' * guessed}{units.duration(eta_s)}", unknown(eta_s)
 
 
-def _restarts(look: Look) -> Cell:
-    used, left = look.snapshot.restarts_used, look.snapshot.restarts_left
-    if look.foreign:
+def _restarts(subject: Subject) -> Cell:
+    used, left = subject.snapshot.restarts_used, subject.snapshot.restarts_left
+    if subject.foreign:
         return "", ""
     return f"{used}/{used + left}", ""
 
@@ -258,7 +258,7 @@ def _live(view: AnyJob) -> str:
 
 FIGURES: tuple[JobFigure, ...] = (
     JobFigure(
-        key="state", cell=lambda look: words.state_of(look.view, look.now), always=True,
+        key="state", cell=lambda subject: words.state_of(subject.view, subject.now), always=True,
         title="state", width=12, fitted=(9, 15, 15, 15), order="need",
         ls=Plain(1, "STATE", _plain_state, "<"),
     ),
@@ -268,7 +268,7 @@ FIGURES: tuple[JobFigure, ...] = (
         ls=_PLAIN_JOB, ps=_PLAIN_JOB,
     ),
     JobFigure(
-        key="by", cell=lambda look: by_text(look.view, look.me), always=True,
+        key="by", cell=lambda subject: by_text(subject.view, subject.me), always=True,
         title="by", width=14, drop=6, least=MIDDLE, fitted=(6, 18, 18, 18),
         ps=Plain(1, "LAUNCHER", lambda job: job.row.launcher, "<"),
         help=("by", "what started the ranks, such as ddptop, torchrun, or mp.spawn; ↳ marks a job "
@@ -285,7 +285,7 @@ FIGURES: tuple[JobFigure, ...] = (
     ),
     JobFigure(
         key="gpus",
-        cell=lambda look: (text, "") if (text := _gpus(look.snapshot)) else ("-", "dim"),
+        cell=lambda subject: (text, "") if (text := _gpus(subject.snapshot)) else ("-", "dim"),
         title="GPUs", width=6, drop=5, least=MIDDLE, spare=True, order="gpus",
         number=lambda view, snapshot, now: len(held_by(snapshot)),
         ps=Plain(5, "GPUS", lambda job: job.gpus or "-", "<"),
@@ -301,7 +301,7 @@ FIGURES: tuple[JobFigure, ...] = (
         help=("progress", "how far along the run is, if the total number of steps is known"),
     ),
     JobFigure(
-        key="done", cell=lambda look: (percent_text(look.progress), _live(look.view)),
+        key="done", cell=lambda subject: (percent_text(subject.progress), _live(subject.view)),
         title="done", width=5, align=">", drop=2, spare=True,
         number=lambda view, snapshot, now: _done(view), unit="%",
         ls=Plain(10, "DONE", lambda job: bar_and_share(job.row.progress)),
@@ -326,16 +326,16 @@ FIGURES: tuple[JobFigure, ...] = (
     ),
     JobFigure(
         key="loss",
-        cell=lambda look: loss_cell(
-            look.snapshot,
-            look.trend if look.view.is_live and pause_of(look.view) is None else None,
+        cell=lambda subject: loss_cell(
+            subject.snapshot,
+            subject.trend if subject.view.is_live and pause_of(subject.view) is None else None,
         ),
         title="loss ", width=9, align=">", drop=3,
         number=lambda view, snapshot, now: median_loss(snapshot)[0],
     ),
     JobFigure(
         key="uneven",
-        cell=lambda look: worst_figure(look.snapshot) if look.view.is_live else ("", ""),
+        cell=lambda subject: worst_figure(subject.snapshot) if subject.view.is_live else ("", ""),
         title="uneven", width=11, align=">", drop=10, least=WIDE, spare=True,
         help=("uneven", "the job's worst imbalance in mem, util, power, or step; ▲ and ▼ mark "
               "values far above or below the job's median"),
@@ -349,7 +349,9 @@ FIGURES: tuple[JobFigure, ...] = (
     ),
     JobFigure(
         key="elapsed",
-        cell=lambda look: (calm_duration(elapsed_s(look.view, look.now)), _live(look.view)),
+        cell=lambda subject: (
+            calm_duration(elapsed_s(subject.view, subject.now)), _live(subject.view)
+        ),
         title="elapsed", width=7, align=">", drop=9, least=WIDE, order="started",
         number=lambda view, snapshot, now: elapsed_s(view, now), unit="s",
         ls=Plain(12, "STARTED", lambda job: units.local_time(job.row.started_at), "<"),
@@ -395,10 +397,10 @@ FIGURES: tuple[JobFigure, ...] = (
     ),
     JobFigure(key="command", ls=_PLAIN_COMMAND, ps=_PLAIN_COMMAND),
 )  # fmt: skip
-"""In the order of the table; a filter compares the least `util` of the devices, the most `mem`."""
+"""In table order; a filter compares the lowest `util` and the highest `mem` of the devices."""
 
 ORDER_OF_COLUMN = {one.key: one.order for one in FIGURES if one.order}
-"""The order that a click on a column's name asks for."""
+"""Sort order by column, for clicks on titles."""
 
 COLUMN_OF_ORDER = {order: key for key, order in reversed(ORDER_OF_COLUMN.items())}
 
@@ -409,13 +411,13 @@ def columns_for(
     states: Sequence[str] = (),
     by: Sequence[str] = (),
 ) -> tuple[Column, ...]:
-    """The columns of a table of that width; what the others leave is for the sentence.
+    """The columns of a table of this width; the sentence gets the remaining width.
 
     Args:
         cells: the width.
-        names: of the jobs, with their marks.
-        states: of the jobs, with their symbols.
-        by: who starts the ranks; empty where that is ddptop for all of them, and not said.
+        names: names of the jobs, with their marks.
+        states: states of the jobs, with their symbols.
+        by: what started the jobs; empty if ddptop started all of them, which is not shown.
     """
     texts = {"job": names, "state": states, "by": by}
     size = (cells >= MIDDLE) + (cells >= WIDE)
@@ -438,7 +440,7 @@ def columns_for(
 
 
 def without_empty(columns: Sequence[Column], rows: Sequence[Row]) -> tuple[Column, ...]:
-    """The columns without those that no job has anything in: their room is for the sentence."""
+    """The columns without empty optional ones, whose width goes to the sentence."""
     spare = {one.key for one in FIGURES if one.spare}
     return tuple(
         column
@@ -451,9 +453,9 @@ def without_empty(columns: Sequence[Column], rows: Sequence[Row]) -> tuple[Colum
 def plain_table(
     jobs: Sequence[PlainJob], of: Literal["ls", "ps"]
 ) -> tuple[list[str], list[list[str]], list[int]]:
-    """Headers, rows, and the columns that are aligned right, of the table in plain text.
+    """Headers, rows, and right-aligned columns of the plain-text table.
 
-    `ps` has a column of what a job's output says only where one says it.
+    `ps` has columns for steps and progress only if a job reports them.
     """
     counts = of == "ls" or any(j.row.step is not None or j.row.progress is not None for j in jobs)
     parts: list[Plain] = [
@@ -475,12 +477,14 @@ def job_row(
     trend: LossTrend | None = None,
     *,
     marked: bool = False,
-    says_who: bool = False,
+    names_launcher: bool = False,
 ) -> Row:
-    """One job of the overview, by column; see Look."""
+    """A job's cells by column, for the overview; see Subject."""
     seen = one.view.snapshot is not None
-    look = Look(one, now, progress_of(one.view), me, trend, marked, says_who)
-    return {of.key: of.cell(look) for of in FIGURES if of.cell is not None and (seen or of.always)}
+    subject = Subject(one, now, progress_of(one.view), me, trend, marked, names_launcher)
+    return {
+        of.key: of.cell(subject) for of in FIGURES if of.cell is not None and (seen or of.always)
+    }
 
 
 # --- the filter -----------------------------------------------------------------------------------
@@ -489,17 +493,17 @@ JOB_WORDS = Vocabulary(
     ("state", "user", "gpu", "by", "host", "name"),
     {one.key: one.unit for one in FIGURES if one.number is not None},
 )
-"""Of the table of jobs."""
+"""What a filter of jobs can use."""
 
 
-def job_facts(view: AnyJob, user: str, now: dt.datetime, said: str = "") -> Facts:
-    """Of a job.
+def job_facts(view: AnyJob, user: str, now: dt.datetime, sentence: str = "") -> Facts:
+    """What a filter examines of a job.
 
     Args:
         view: the job.
-        user: whose it is.
-        now: for what has passed.
-        said: what the table says of it besides.
+        user: its owner.
+        now: the current time, for durations.
+        sentence: what else the table shows about it.
     """
     snapshot = view.snapshot
     by = view.launcher if isinstance(view, ForeignView) else f"ddptop {view.launcher}"
@@ -514,7 +518,7 @@ def job_facts(view: AnyJob, user: str, now: dt.datetime, said: str = "") -> Fact
         "name": (view.job,),
         "gpu": tuple(str(index) for _, index in held),
     }
-    text = " ".join((view.job, state, user, by, view.host, view.command, said))
+    text = " ".join((view.job, state, user, by, view.host, view.command, sentence))
     if snapshot is None:
         return Facts(text, fields, {"ranks": view.world_size})
     numbers = {

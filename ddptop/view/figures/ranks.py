@@ -1,8 +1,8 @@
-"""Every figure of a rank.
+"""Defines every figure of a rank.
 
-An entry of FIGURES says how a figure is read and written, what it is compared with, where it is
-shown, and what it means. The tables, the cards, the map, the filter, `ddptop status`, and the
-help all read it from there: a new figure is a new entry.
+An entry in FIGURES defines how a figure is read and formatted, what it is compared with, where it
+is shown, and what it means. The tables, the cards, the map, the filter, `ddptop status`, and the
+help all use it; a new figure only needs a new entry.
 """
 
 from __future__ import annotations
@@ -36,40 +36,40 @@ from ddptop_runner.model.snapshot import GpuSample, NodeSnapshot, RankSample
 NOTHING = RankDeviation()
 NO_HOSTS: Mapping[str, str] = {}
 STATE_CELLS = 10
-"""Of the column with the state."""
+"""Width of the state column."""
 
 
-class Look(msgspec.Struct, frozen=True):
-    """What a cell of a rank is made of."""
+class Subject(msgspec.Struct, frozen=True):
+    """What the cells of a rank are made from."""
 
     rank: RankSample
     now: dt.datetime
     live: bool
     apart: RankDeviation = NOTHING
     hosts: Mapping[str, str] = NO_HOSTS
-    """Short names of the hosts, where there are several."""
+    """Short host names, if there are several hosts."""
     verdict: Span = ("", "")
-    """Its state or, of an outlier, its figure."""
+    """The rank's state, or for an outlier, the figure."""
 
 
 class Place(NamedTuple):
-    """When a column gives way to others: those of the highest number go first, 0 stays."""
+    """When a column is left out for lack of width: highest numbers first, 0 never."""
 
     drop: int = 0
     vs: int = 0
-    """Of the column with the distance from the median beside it; 0: there is none."""
+    """The same for the column with the distance from the median; 0 if there is none."""
 
 
 class Apart(NamedTuple):
-    """The distance from the median of all ranks, in words."""
+    """How a figure's distance from the median of all ranks is described."""
 
     of: Figure
     name: str
     brief: str
     odd: str
-    """On a card."""
+    """Name on a card."""
     more: str
-    """`{}` is the percentage."""
+    """With `{}` for the percentage."""
     less: str
 
 
@@ -78,44 +78,44 @@ class Card(NamedTuple):
 
     label: str
     place: int
-    """From top to bottom."""
+    """Position from top to bottom."""
     drop: int
-    """Rows of the highest number are dropped first."""
+    """Rows with the highest number are dropped first."""
     drop_late: int
-    """The same where a rank holds up the others: what it waits for tells more."""
+    """The same if a rank slows down the others, when waits are more informative."""
     share: Callable[[RankSample, GpuSample | None], float | None] | None = None
-    """What its bar shows, of a rank and its device."""
+    """Fraction that its bar shows, from a rank and its device."""
     warns: float | None = None
-    """From this share on, the bar of a slow rank is a warning."""
+    """From this fraction on, a slow rank's bar is a warning."""
 
 
 _TWENTY = ("≤-20%", "-20..-5%", "±5%", "+5..20%", "≥+20%")
 _SIDES = ("busy", "median", "band", "median", "busy")
-"""A rank that an alert names is drawn as a warning, whatever its level."""
+"""Styles by level, except for ranks that an alert names, which are drawn as warnings."""
 
 
 class Map(msgspec.Struct, frozen=True):
     """What the cells of the map of ranks show, in five levels."""
 
     place: int
-    """In the order in which a key goes through them."""
+    """Position in the order in which a key cycles through them."""
     name: str
     read: Callable[[RankSample, RankDeviation], float | None]
     edges: tuple[float, float, float, float] = (-0.2, -0.05, 0.05, 0.2)
-    """Between the levels."""
+    """Boundaries between the levels."""
     legend: tuple[str, str, str, str, str] = _TWENTY
     styles: tuple[str, ...] = _SIDES
     worst: Callable[[float], float] = abs
-    """How urgent a value is: more is worse."""
+    """How urgent a value is; higher is worse."""
     text: Callable[[float], str] = units.deviation
     calm: tuple[int, ...] = (2,)
-    """The levels that need no attention."""
+    """Levels that need no attention."""
     marked: Figure | None = None
-    """Alerts on this figure mark the cell."""
+    """Figure whose alerts mark the cell."""
 
 
 def on_devices(rank: RankSample) -> bool:
-    """Whether it has a device."""
+    """Whether the rank has a device."""
     return rank.gpu is not None or bool(rank.gpus)
 
 
@@ -124,42 +124,42 @@ def _any_device(ranks: Sequence[RankSample]) -> bool:
 
 
 class RankFigure(msgspec.Struct, frozen=True, kw_only=True):
-    """One figure of a rank; a part that is left out means that it is not shown there."""
+    """One figure of a rank; if a part is missing, the figure is not shown there."""
 
     key: str
     read: Callable[[RankSample], Any] = lambda rank: None
     form: Callable[[Any], str] = units.count
     written: Callable[[RankSample], str] | None = None
-    """Its text, where that needs more than its value."""
-    cell: Callable[[Look], Span] | None = None
-    """Its cell, where that is more than the text."""
+    """Formats its text, if that needs more than the value."""
+    cell: Callable[[Subject], Span] | None = None
+    """Makes its cell, if that is more than the text."""
     apart: Apart | None = None
-    """What it is called where it is compared with the median of all ranks."""
+    """How it is compared with the median of all ranks."""
     marks: bool = True
     """Whether an outlier is marked in its own cell."""
     title: str = ""
-    """Of its column."""
+    """Title of its column."""
     width: int = 0
     align: str = ">"
     flex: bool = False
     fitted: Callable[[Column, Sequence[RankSample], Mapping[str, str]], Column] | None = None
-    """Its column for these ranks, and the short names of their hosts."""
+    """Adapts its column to the ranks and the short names of their hosts."""
     known: Callable[[Sequence[RankSample]], bool] | None = None
-    """Whether these ranks need the column; None: always."""
+    """Whether these ranks need the column; None for always."""
     own: Place | None = None
-    """In the table of ddptop's own jobs."""
+    """Its place in the table for ddptop's own jobs."""
     foreign: Place | None = None
-    """In the table of a job that ddptop did not start."""
+    """Its place in the table for foreign jobs."""
     is_use: bool = False
-    """Whether it is what a rank uses: in foreign jobs that stands before what it does."""
+    """Whether it is resource usage, which foreign jobs show before progress."""
     without_device: str = ""
-    """The figure that stands in for it where a rank has no device."""
+    """Key of the figure that replaces it for ranks without a device."""
     filter: str | None = None
-    """What a filter calls it, if it is a number to compare."""
+    """Its name in a filter, if it is a number to compare."""
     unit: str = ""
-    """Of the number in a filter."""
+    """Unit of the number in a filter."""
     plain: Plain | None = None
-    """In the table that `ddptop status` prints."""
+    """Its column in the output of `ddptop status`."""
     card: Card | None = None
     map: Map | None = None
     help: tuple[str, str] | None = None
@@ -167,32 +167,32 @@ class RankFigure(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def label(self) -> str:
-        """What it is called on a card."""
+        """Its label on a card."""
         return self.title.strip() if self.card is None else self.card.label
 
     def text(self, rank: RankSample) -> str:
-        """Its value, as written everywhere."""
+        """Its formatted value."""
         return self.form(self.read(rank)) if self.written is None else self.written(rank)
 
 
 def figure(key: str) -> RankFigure:
-    """The figure of that key."""
+    """The figure with this key."""
     return _BY_KEY[key]
 
 
 def shown(key: str, rank: RankSample) -> RankFigure:
-    """The figure, or the one that stands in for it where the rank has no device."""
+    """The figure, or the one that replaces it if the rank has no device."""
     one = _BY_KEY[key]
     return one if on_devices(rank) or not one.without_device else _BY_KEY[one.without_device]
 
 
 def unknown(value: object) -> str:
-    """The style of a value: what is not known is dim."""
+    """The style of a value: unknown ones are dim."""
     return "dim" if value is None or value == units.NOT_AVAILABLE else ""
 
 
 def arrow(ratio: float | None) -> str:
-    """An outlier is marked by its side of the median, not only by color."""
+    """The arrow that marks an outlier's side of the median, so that color is not the only sign."""
     return "▲" if (ratio or 0) > 0 else "▼"
 
 
@@ -200,22 +200,22 @@ def arrow(ratio: float | None) -> str:
 
 
 def _brief(verdict: Span) -> Span:
-    """`▲ slow` of `▲ slow +47%`, which has no room: by how much, another column says."""
+    """`▲ slow` for `▲ slow +47%`, which is too wide; another column shows the percentage."""
     text, style = verdict
     if len(text) > STATE_CELLS and text[0] in "▲▼":
         text = " ".join(text.split(" ")[:2])
     return text, style
 
 
-def _last(look: Look) -> Span:
+def _last(subject: Subject) -> Span:
     ago = ""
-    if look.live and look.rank.last_progress_at is not None:
-        ago = units.brief_duration((look.now - look.rank.last_progress_at).total_seconds())
-    return ago, "warn" if look.rank.state == "hung" else "dim"
+    if subject.live and subject.rank.last_progress_at is not None:
+        ago = units.brief_duration((subject.now - subject.rank.last_progress_at).total_seconds())
+    return ago, "warn" if subject.rank.state == "hung" else "dim"
 
 
 def loss_style(rank: RankSample) -> str:
-    """A loss that is not finite is bad."""
+    """The style of a loss: bad if not finite."""
     return "bad" if rank.loss_state in ("nan", "inf") else unknown(rank.loss)
 
 
@@ -229,22 +229,22 @@ def _digits(value: int | None) -> str:
     return units.NOT_AVAILABLE if value is None else str(value)
 
 
-def _cell(one: RankFigure, look: Look) -> Span:
+def _cell(one: RankFigure, subject: Subject) -> Span:
     if one.cell is not None:
-        return one.cell(look)
-    text = one.text(look.rank)
+        return one.cell(subject)
+    text = one.text(subject.rank)
     far = one.apart
-    if far is None and one.key in IN_PLACE and not on_devices(look.rank):
+    if far is None and one.key in IN_PLACE and not on_devices(subject.rank):
         far = _BY_KEY[IN_PLACE[one.key]].apart
     elif one.key not in IN_PLACE and (far is None or not one.marks):
         return text, unknown(text)
-    if far is None or far.of not in look.apart.outliers:
+    if far is None or far.of not in subject.apart.outliers:
         return f"{text} ", unknown(text)
-    return f"{text}{arrow(look.apart.of(far.of))}", "warn"
+    return f"{text}{arrow(subject.apart.of(far.of))}", "warn"
 
 
 def deviation_cell(apart: RankDeviation, of: Figure) -> Span:
-    """The distance from the median: `+47%`, or `▲47%` of an outlier."""
+    """The distance from the median: `+47%`, or `▲47%` for an outlier."""
     ratio, is_marked = apart.marked(of)
     if ratio is None:
         return "", ""
@@ -252,14 +252,14 @@ def deviation_cell(apart: RankDeviation, of: Figure) -> Span:
     return (f"{arrow(ratio)}{text.lstrip('+-')}", "warn") if is_marked else (text, "dim")
 
 
-def rank_row(look: Look) -> dict[str, Span]:
-    """One rank, by column."""
+def rank_row(subject: Subject) -> dict[str, Span]:
+    """A rank's cells by column."""
     row = {}
     for one in FIGURES:
         if one.title:
-            row[one.key] = _cell(one, look)
+            row[one.key] = _cell(one, subject)
             if one.apart is not None:
-                row[f"{one.key}_vs"] = deviation_cell(look.apart, one.apart.of)
+                row[f"{one.key}_vs"] = deviation_cell(subject.apart, one.apart.of)
     return row
 
 
@@ -281,26 +281,26 @@ def _with_parts(column: Column, ranks: Sequence[RankSample], hosts: Mapping[str,
 FIGURES: tuple[RankFigure, ...] = (
     RankFigure(
         key="rank",
-        cell=lambda look: (str(look.rank.rank), "strong"),
+        cell=lambda subject: (str(subject.rank.rank), "strong"),
         title="rank", width=4, own=Place(), foreign=Place(),
         plain=Plain(0, "RANK", lambda rank: str(rank.rank)),
         help=("rank", "one training process; ranks are numbered from 0"),
     ),
     RankFigure(
         key="host",
-        cell=lambda look: (look.hosts.get(look.rank.host, look.rank.host), "dim"),
+        cell=lambda subject: (subject.hosts.get(subject.rank.host, subject.rank.host), "dim"),
         title="host", width=8, align="<", own=Place(), foreign=Place(), fitted=_with_host,
         help=("host", "the machine that the rank runs on"),
     ),
     RankFigure(
         key="device",
-        cell=lambda look: (device_text(look.rank), ""),
+        cell=lambda subject: (device_text(subject.rank), ""),
         title="device", width=7, align="<", own=Place(4), foreign=Place(3),
         plain=Plain(1, "GPU", lambda rank: _digits(rank.gpu)),
     ),
     RankFigure(
         key="state",
-        cell=lambda look: _brief(look.verdict),
+        cell=lambda subject: _brief(subject.verdict),
         title="state", width=STATE_CELLS, align="<", own=Place(), foreign=Place(),
         plain=Plain(3, "STATE", _ended, "<"),
     ),
@@ -322,7 +322,7 @@ FIGURES: tuple[RankFigure, ...] = (
         read=lambda rank: rank.loss,
         form=units.loss,
         written=loss_text,
-        cell=lambda look: (loss_text(look.rank), loss_style(look.rank)),
+        cell=lambda subject: (loss_text(subject.rank), loss_style(subject.rank)),
         apart=Apart("loss", "loss", "loss", "loss",
                     "loss {} above the median", "loss {} below the median"),
         title="loss", width=7, own=Place(0, 2), foreign=Place(6), fitted=_with_parts,
@@ -437,37 +437,37 @@ FIGURES: tuple[RankFigure, ...] = (
     ),
     RankFigure(
         key="pid",
-        cell=lambda look: (_digits(look.rank.pid), "dim"),
+        cell=lambda subject: (_digits(subject.rank.pid), "dim"),
         title="PID", width=8, own=Place(11), foreign=Place(5),
         plain=Plain(2, "PID", lambda rank: _digits(rank.pid)),
         help=("PID", "process ID of the rank on its host"),
     ),
     RankFigure(
         key="why",
-        cell=lambda look: (" " + (look.rank.state_reason or ""), "dim"),
+        cell=lambda subject: (" " + (subject.rank.state_reason or ""), "dim"),
         title=" why", width=21, align="<", flex=True, foreign=Place(2),
         known=lambda ranks: any(rank.state_reason for rank in ranks),
     ),
 )  # fmt: skip
-"""In the order of the table of ranks."""
+"""In the order of the rank table."""
 
 _BY_KEY = {one.key: one for one in FIGURES}
 IN_PLACE = {one.without_device: one.key for one in FIGURES if one.without_device}
 COMPARED: Mapping[Figure, Apart] = {
     one.apart.of: one.apart for one in FIGURES if one.apart is not None
 }
-"""By what ranks are compared with the median of all."""
+"""Figures in which ranks are compared with the median."""
 
 
 def odd_name(of: Figure, rank: RankSample) -> str:
-    """What an outlier is called on a card: without a device, memory is RSS and util CPU."""
+    """An outlier's name on a card; without a device, RSS for memory and CPU for utilization."""
     one = next(one for one in FIGURES if one.apart is not None and one.apart.of == of)
     seen = shown(one.key, rank)
     return COMPARED[of].odd if seen is one else seen.title.strip()
 
 
 def _foreign_order(one: RankFigure) -> int:
-    """Who, what it uses, what it does, and the rest."""
+    """Sort key: identity, resource usage, progress, and the rest."""
     if one.key in ("rank", "host", "device", "state"):
         return 0
     return 1 if one.is_use else 3 if one.key in ("pid", "why") else 2
@@ -476,12 +476,12 @@ def _foreign_order(one: RankFigure) -> int:
 def columns_of(
     ranks: Sequence[RankSample], foreign: bool, hosts: Mapping[str, str] = NO_HOSTS
 ) -> tuple[Column, ...]:
-    """The columns of a table of these ranks: what they do comes before what they use.
+    """The columns of a table of these ranks.
 
     Args:
-        ranks: of the job.
-        foreign: whether only their use of resources is known for sure.
-        hosts: short names of the hosts, where there are several.
+        ranks: the job's ranks.
+        foreign: whether only resource usage is known for sure, which then comes first.
+        hosts: short host names, if there are several hosts.
     """
     columns = []
     for one in sorted(FIGURES, key=_foreign_order) if foreign else FIGURES:
@@ -500,7 +500,7 @@ def columns_of(
 def plain_table(
     ranks: Sequence[RankSample],
 ) -> tuple[list[str], list[list[str]], tuple[int, ...]]:
-    """Headers, rows, and the columns that are aligned right, of the table in plain text."""
+    """Headers, rows, and right-aligned columns of the plain-text table."""
     parts = [(one.plain, one) for one in FIGURES if one.plain is not None]
     parts.sort(key=lambda part: part[0].place)
     own = any(map(counts_own, ranks))
@@ -515,11 +515,11 @@ def plain_table(
 RANK_WORDS = Vocabulary(
     ("rank", "state", "gpu", "host"), {one.filter: one.unit for one in FIGURES if one.filter}
 )
-"""Of a table of ranks."""
+"""What a filter of ranks can use."""
 
 
 def rank_facts(rank: RankSample, gpu: GpuSample | None = None) -> Facts:
-    """Of a rank, and of its device where that is known better."""
+    """What a filter examines of a rank; utilization comes from its device if known."""
     numbers = {one.filter: one.read(rank) for one in FIGURES if one.filter}
     if gpu is not None:
         numbers["util"] = gpu.util_percent
@@ -533,7 +533,7 @@ def rank_facts(rank: RankSample, gpu: GpuSample | None = None) -> Facts:
 
 
 def ranks_that_match(snapshot: NodeSnapshot, wanted: Filter) -> frozenset[int] | None:
-    """The numbers of the ranks that a person asked for; None where all are shown."""
+    """The ranks that match a filter; None if all are shown."""
     if not wanted:
         return None
     gpus = own_devices(snapshot.ranks, snapshot.gpus)

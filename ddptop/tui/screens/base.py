@@ -1,4 +1,4 @@
-"""What the screens that watch have in common, and those of one job."""
+"""Base classes of the monitor screens, and of those for one job."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ _viewers = itertools.count(1)
 
 
 class MonitorScreen(Screen[None], Generic[AnswerT]):
-    """A screen that asks the collector, and shows its answers."""
+    """A screen that queries the collector and shows its answers."""
 
     HORIZONTAL_BREAKPOINTS = HORIZONTAL
     VERTICAL_BREAKPOINTS = VERTICAL
@@ -58,30 +58,30 @@ class MonitorScreen(Screen[None], Generic[AnswerT]):
     """The latest answer to this screen's query."""
 
     def __init__(self, *, readonly: bool = False) -> None:
-        """`readonly` hides every key that does something to a job."""
+        """`readonly` hides every key that changes a job."""
         super().__init__()
         self.viewer = next(_viewers)
-        """Tells the answers to this screen from those to others."""
+        """Identifies answers to this screen."""
         self.readonly = readonly
-        """Whether this viewer refuses to do anything to a job."""
+        """Whether this viewer refuses to change jobs."""
         self.keys_before: Widget | None = None
-        """What had the keys before a chart took them."""
+        """The widget that had the focus before a chart took it."""
         self.is_first = False
         """Whether ddptop was opened on this screen; leaving it then quits ddptop."""
 
     @property
     def subject(self) -> tuple[object, ...]:
-        """What it shows now: two screens of one kind and subject show the same."""
+        """What it shows; two screens of one class with equal subjects show the same."""
         return ()
 
     def on_compose(self) -> None:
-        """Have the classes of the size before the widgets: else all are styled a second time."""
+        """Set the size classes before mounting widgets, which would otherwise be styled twice."""
         width, height = self.app.size
         for size, rows in ((width, HORIZONTAL), (height, VERTICAL)):
             self.add_class(max(row for row in rows if row[0] <= size)[1])
 
     def on_log_read(self, message: LogRead) -> None:
-        """Lines of a log, which most screens do not show."""
+        """Handle log lines; most screens show none."""
 
     def place(self, look: Look) -> Line:
         """The host and time shown in the title."""
@@ -89,7 +89,7 @@ class MonitorScreen(Screen[None], Generic[AnswerT]):
         return line((look.machine.host, ""), (f"  {local:%H:%M:%S}", "dim"))
 
     def cost(self, look: Look) -> tuple[str, str]:
-        """For the keys' row: what watching costs, at length and briefly."""
+        """What watching costs, for the key bar: a long and a short text."""
         devices = look.devices
         return cost(look.cpu_percent, devices.sampler_cpu_percent, devices.queries_per_s)
 
@@ -106,12 +106,12 @@ class MonitorScreen(Screen[None], Generic[AnswerT]):
         self.post_message(SectionsWanted(f"findings for {job}", *made(look), made))
 
     def charts(self) -> Sequence[ChartWidget]:
-        """The charts that CHART_ACTIONS are for, the most important first."""
+        """The charts that CHART_ACTIONS apply to, most important first."""
         return ()
 
     @on(ChartWidget.Viewed)
     def _chart_viewed(self, message: ChartWidget.Viewed) -> None:
-        """All charts of a screen show the same part of the time and the same cursor."""
+        """Give all charts of the screen the same time range and cursor."""
         message.stop()
         for chart in self.charts():
             if chart is not message.chart:
@@ -121,13 +121,13 @@ class MonitorScreen(Screen[None], Generic[AnswerT]):
             self.post_message(QueryChanged())
 
     def chart_query(self, columns: int, rank: int | None = None) -> ChartQuery:
-        """What its charts show; without one the whole run."""
+        """The query for its charts; the whole run if there are none."""
         charts = self.charts()
         window_s, until = charts[0].time_span() if charts else (None, None)
         return ChartQuery(columns, window_s, until, rank)
 
     def action_chart(self, name: str, amount: int = 0) -> None:
-        """A key of the charts, for the one that has the focus, else the first that is visible."""
+        """Apply a chart key to the focused chart, or else to the first visible one."""
         charts = self.charts()
         focused = next((chart for chart in charts if chart.has_focus), None)
         chart = focused or next((chart for chart in charts if chart.size.height), None)
@@ -135,14 +135,14 @@ class MonitorScreen(Screen[None], Generic[AnswerT]):
             CHART_KEYS[name](self, chart, amount)
 
     def next_axis(self, chart: ChartWidget) -> None:
-        """By time or by step; says why there is no choice."""
+        """Switch between time and steps, or explain why that is not possible."""
         if chart.has_steps:
             chart.next_axis()
         else:
             self.notify(chart.no_steps, severity="warning")
 
     def pan(self, chart: ChartWidget, direction: int) -> None:
-        """What came before or after; where other cells take the arrows, the chart gets the keys."""
+        """Pan a chart; if another widget uses the arrow keys, the chart takes the focus."""
         taker = self.active_bindings.get("left")
         if taker is not None and taker.node is not self and self.focused is not chart:
             self.keys_before = self.focused
@@ -150,7 +150,7 @@ class MonitorScreen(Screen[None], Generic[AnswerT]):
         chart.pan(direction)
 
     def drop_cursor(self) -> bool:
-        """Take the charts' cursor away; whether there was one."""
+        """Remove the charts' cursor; returns whether there was one."""
         there = [chart.drop_cursor() for chart in self.charts()]
         if (before := self.keys_before) is not None:
             if before.is_attached:
@@ -159,20 +159,20 @@ class MonitorScreen(Screen[None], Generic[AnswerT]):
         return any(there)
 
     def needs(self) -> Query:
-        """What this screen asks."""
+        """The screen's query."""
         raise NotImplementedError
 
     def show(self, answer: AnswerT) -> None:
-        """Bring the widgets up to date."""
+        """Update the widgets."""
         raise NotImplementedError
 
     def explain(self) -> list[tuple[str, str]]:
-        """What is under the cursor: headings and texts, for the help."""
+        """Help on the item under the cursor: (heading, text) pairs."""
         focused = self.focused
         return focused.explain() if isinstance(focused, LinesView) else []
 
     def typed(self, character: str) -> None:
-        """A character that is no key of this screen, and for no field."""
+        """Handle a character that is not a key of the screen and not meant for a text field."""
 
     def action_back(self) -> None:
         """Remove the chart's cursor, or go back to the previous screen."""
@@ -187,14 +187,14 @@ class MonitorScreen(Screen[None], Generic[AnswerT]):
             self.action_back()
 
     def on_screen_resume(self) -> None:
-        """Seen again, or for the first time: what is needed has changed."""
+        """Send the query again: another screen was on top."""
         self.post_message(QueryChanged())
 
     def watch_answer(self, answer: AnswerT | None) -> None:
-        """Show each answer once."""
+        """Show a new answer."""
         if answer is None or not self.is_mounted:
             return
-        # while a screen opens or closes, parts of it may not be there: the next look finds them
+        # while a screen opens or closes, some widgets may be missing: the next update shows them
         with contextlib.suppress(NoScreen), self.app.batch_update():
             self.show(answer)
 
@@ -214,20 +214,20 @@ CHART_KEYS: Mapping[str, Callable[[MonitorScreen[Any], ChartWidget, int], None]]
     "pan": lambda screen, chart, direction: screen.pan(chart, direction),
     "end": lambda screen, chart, direction: chart.cursor_to_end(direction),
 }
-"""What each name in CHART_ACTIONS does, with a direction or a number of cells."""
+"""The chart method for each name in CHART_ACTIONS; the number is a direction or cells."""
 
 
 class JobBound(MonitorScreen[AnswerT]):
-    """The app asks, refuses and carries out.
+    """A screen for one job. The app confirms, refuses, and runs its operations.
 
-    The stylesheet shows what belongs to the class `-page-NAME`; `main` is all that fits.
+    The stylesheet shows the widgets of the class `-page-NAME`; page `main` shows all that fit.
     """
 
     page: var[str] = var("main", init=False)
-    """Which page is shown."""
+    """The page shown."""
 
     def __init__(self, pages: Pages | None = None, *, readonly: bool = False) -> None:
-        """`pages` is the row with their names; None: there is one page."""
+        """`pages` is the row with the page names; None: there is only one page."""
         super().__init__(readonly=readonly)
         self._pages = Pages() if pages is None else pages
         self.add_class("-page-main", update=False)
@@ -235,16 +235,16 @@ class JobBound(MonitorScreen[AnswerT]):
     job: str
     """The job's name."""
     foreign: bool
-    """Whether ddptop did not start it, so it is observed from outside."""
+    """Whether ddptop did not launch it."""
 
     @property
     def chosen_rank(self) -> int | None:
-        """The rank that pages are opened for."""
+        """The rank that other screens open with."""
         raise NotImplementedError
 
     @property
     def view(self) -> AnyJob | None:
-        """The job as it was read last; None before that, and once it is gone."""
+        """The job as last read; None before the first answer, and if the job is gone."""
         return None if self.answer is None else self.answer.view
 
     def _seen(self) -> AnyJob | None:
@@ -270,26 +270,26 @@ class JobBound(MonitorScreen[AnswerT]):
         self._want(operations.restart_group, True)
 
     def action_save(self) -> None:
-        """Ask for a checkpoint: it ends nothing, so nothing is to be confirmed."""
+        """Request a checkpoint; harmless, so without confirmation."""
         self._want(operations.save, True)
 
     def action_again(self) -> None:
-        """Open the launch form with what the ended job was launched with."""
+        """Open the launch form with the values of the ended job."""
         if (view := self._seen()) is not None:
             self.post_message(LaunchWanted(view))
 
     def action_stacks(self) -> None:
-        """Ask where the ranks stand."""
+        """Show the ranks' stacks."""
         if (view := self._seen()) is not None:
             self.post_message(StacksWanted(view))
 
     def action_evidence(self) -> None:
-        """Read what was kept at the last failure or hang."""
+        """Show the evidence of the latest failure or hang."""
         if (view := self._seen()) is not None:
             self.post_message(EvidenceWanted(view))
 
     def action_findings(self) -> None:
-        """Everything that is wrong, in full."""
+        """Show all findings in full."""
         if (view := self._seen()) is not None and self.answer is not None:
             self.show_findings(view, self.answer.look)
 
@@ -308,7 +308,7 @@ class JobBound(MonitorScreen[AnswerT]):
             self.post_message(StoryWanted(self.job))
 
     def action_replay(self) -> None:
-        """The job as it was, at the chart's cursor where there is one."""
+        """Open a replay, at the chart's cursor if there is one."""
         if self._has_history("history"):
             views = [chart.view for chart in self.charts()]
             at = next((view.cursor for view in views if view.axis == "time"), None)
@@ -325,27 +325,27 @@ class JobBound(MonitorScreen[AnswerT]):
         return not self.foreign
 
     def action_jobs(self) -> None:
-        """To all jobs."""
+        """Go to the job list."""
         self.dismiss()
 
     def action_launch(self) -> None:
-        """Open the form."""
+        """Open the launch form."""
         self.post_message(LaunchWanted())
 
-    # --- pages ---------------------------------------------------------------------------------
+    # --- pages -----------------------------------------------------------------------------------
 
     def page_widget(self, page: str) -> Widget | None:
-        """What has the keys on a page; None is what has them while everything is shown."""
+        """The widget to focus on a page; None: the same as on the main page."""
         return None
 
     def focus_main(self) -> None:
-        """Give the keys to what has them while everything is shown."""
+        """Focus the widget that has the keys on the main page."""
 
     def show_page(self) -> None:
         """Update what depends on the page."""
 
     def watch_page(self, page: str) -> None:
-        """Show one page, and give it the keys."""
+        """Show a page and focus it."""
         for name in self._pages.names:
             self.set_class(name == page, f"-page-{name}")
         self._pages.show(page)
@@ -360,7 +360,7 @@ class JobBound(MonitorScreen[AnswerT]):
         self.page = message.page
 
     def action_page(self, page: str) -> None:
-        """Show a page alone, or all again."""
+        """Show only one page, or all panels again."""
         self.page = "main" if self.page == page else page
 
     def action_back(self) -> None:

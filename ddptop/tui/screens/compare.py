@@ -1,4 +1,4 @@
-"""Comparison of jobs."""
+"""The comparison of jobs."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ class CompareScreen(MonitorScreen[CompareAnswer]):
         yield from (self._table, self._filter, self._keys)
 
     def on_mount(self) -> None:
-        """The list has the keys, where there is one."""
+        """Focus the list, if there is one."""
         self._companions.display = self.chooses
         (self._companions if self.chooses else self._table).focus()
 
@@ -109,7 +109,7 @@ class CompareScreen(MonitorScreen[CompareAnswer]):
         return CompareQuery(jobs=self.jobs, part=part)
 
     def show(self, answer: CompareAnswer) -> None:
-        """Bring it up to date."""
+        """Update the screen."""
         look = answer.look
         if self.chooses:
             self._show_companions(look)
@@ -132,7 +132,7 @@ class CompareScreen(MonitorScreen[CompareAnswer]):
         self._fit()
 
     def _show_companions(self, look: Look) -> None:
-        """The jobs that the first one can be compared with, those that the filter leaves."""
+        """List the matching jobs that the first one can be compared with."""
         first = self.given[0] if self.given else ""
         everyone = companions(look.jobs, first)
         filtered = parse(self._filter.text, JOB_WORDS)
@@ -141,8 +141,8 @@ class CompareScreen(MonitorScreen[CompareAnswer]):
         mine = next((view for view in look.own if view.job == first), None)
         letters = {job: LETTERS[place] for place, job in enumerate(self.jobs)}
         self._companions.show(mine, left, letters, all_=len(everyone))
-        said = filtered.trouble or plural(len(left), "job")
-        self._filter.say(said, trouble=filtered.trouble is not None)
+        status = filtered.trouble or plural(len(left), "job")
+        self._filter.say(status, trouble=filtered.trouble is not None)
 
     def _fit(self) -> None:
         """Give the table the rows it needs, up to a share of the screen."""
@@ -155,10 +155,10 @@ class CompareScreen(MonitorScreen[CompareAnswer]):
             self._companions.styles.height = "100%"
 
     def on_resize(self) -> None:
-        """Another size has room for other rows."""
+        """Fit the rows to the new size."""
         self.call_after_refresh(self._fit)
 
-    # --- what a person does ---------------------------------------------------------------------
+    # --- actions ---------------------------------------------------------------------------------
 
     @on(Table.Moved, "#companions")
     def _companion_moved(self) -> None:
@@ -169,14 +169,14 @@ class CompareScreen(MonitorScreen[CompareAnswer]):
         self.action_open()
 
     def action_open(self) -> None:
-        """Show a job alone: the one under the cursor, or the first."""
+        """Open the job under the cursor, or the first one."""
         job = self._companions.cursor_key if self._companions.has_focus else None
         job = job or next(iter(self.jobs), None)
         if job is not None:
             self.post_message(JobPicked(job))
 
     def action_keep(self) -> None:
-        """Keep the job under the cursor on the chart, or let it go."""
+        """Keep the job under the cursor on the chart, or remove it."""
         job = self._companions.cursor_key
         if not self.chooses or job is None:
             self.notify(
@@ -194,7 +194,7 @@ class CompareScreen(MonitorScreen[CompareAnswer]):
         self.post_message(QueryChanged())
 
     def action_filter(self) -> None:
-        """Only jobs with these words."""
+        """Filter the jobs."""
         if self.chooses:
             self._filter.open()
 

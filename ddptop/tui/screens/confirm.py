@@ -1,4 +1,4 @@
-"""The question before anything that cannot be taken back."""
+"""The confirmation dialog for actions that cannot be undone."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ddptop.tui.prefs.keymap import help_hint
 
 
 class ConfirmScreen(ModalScreen[bool]):
-    """States the effect; the answer that changes nothing has the focus."""
+    """States the effect; the harmless answer has the focus."""
 
     DEFAULT_CSS = """
     ConfirmScreen { align: center middle; background: $background 60%; }
@@ -52,11 +52,11 @@ class ConfirmScreen(ModalScreen[bool]):
                 yield Button(f"{self._verb}  (y)", id="yes", variant="error", compact=True)
 
     def on_mount(self) -> None:
-        """Pressing enter must not end a training run."""
+        """Focus the harmless answer: pressing enter must not end a training run."""
         self.query_one("#no", Button).focus()
 
     def explain(self) -> list[tuple[str, str]]:
-        """What each answer does."""
+        """Help on each answer."""
         return [
             (self._question, self._effect),
             (f"{self._verb}  (y)", "performs the action; a message reports the result"),
@@ -64,9 +64,9 @@ class ConfirmScreen(ModalScreen[bool]):
         ]
 
     def on_button_pressed(self, event: Button.Pressed) -> None:
-        """The answer."""
+        """Dismiss with the answer."""
         self.dismiss(event.button.id == "yes")
 
     def action_answer(self, yes: bool) -> None:
-        """The answer by key."""
+        """Dismiss with the answer of a key."""
         self.dismiss(yes)

@@ -1,4 +1,4 @@
-"""The devices: which is wasted, throttled or broken."""
+"""The device screen: which devices are idle, throttled, or broken."""
 
 from __future__ import annotations
 
@@ -36,16 +36,16 @@ from ddptop_runner.foreign.types import ForeignView
 from ddptop_runner.model.snapshot import GpuSample
 
 FIRST_SPAN_S = 900.0
-"""What the chart shows at first."""
+"""Initial range of the chart."""
 
 DAY_S = 86400.0
-"""As far back as anything is remembered."""
+"""Longest range of the chart, as history reaches no further back."""
 
 
 _OF_A_DEVICE = frozenset(
     action.id for action in DEVICES if action.id.startswith(("device.", "chart."))
 )
-"""What can be done only where there is a device."""
+"""Actions that require a device."""
 
 
 class DevicesScreen(MonitorScreen[DevicesAnswer]):
@@ -85,7 +85,7 @@ class DevicesScreen(MonitorScreen[DevicesAnswer]):
         self.devices = DevicesTable()
         """The table."""
         self.processes = ProcessTable()
-        """Those of the device under the cursor."""
+        """The processes on the device under the cursor."""
 
     @property
     def subject(self) -> tuple[object, ...]:
@@ -93,14 +93,14 @@ class DevicesScreen(MonitorScreen[DevicesAnswer]):
         return (self._chosen_uuid(),)
 
     def compose(self) -> ComposeResult:
-        """Devices above the history of one, its processes and details."""
+        """The device table, above the history, processes, and details of the selected device."""
         yield from (self._title, self.devices, self._chart)
         with self._below:
             yield from (self.processes, self._details)
         yield from (self._machine, self._keys)
 
     def on_mount(self) -> None:
-        """The devices have the keys."""
+        """Focus the device table."""
         self.devices.focus()
 
     def charts(self) -> Sequence[ChartWidget]:
@@ -125,7 +125,7 @@ class DevicesScreen(MonitorScreen[DevicesAnswer]):
         return min(DAY_S, max(FIRST_SPAN_S, span + behind_s))
 
     def show(self, answer: DevicesAnswer) -> None:
-        """Bring everything up to date."""
+        """Update the screen."""
         look, devices = answer.look, answer.look.devices
         self._title.show("devices", self.place(look))
         self._keys.show(
@@ -179,7 +179,7 @@ class DevicesScreen(MonitorScreen[DevicesAnswer]):
         self._chart.show(figures_of(gpu, history), title)
 
     def _fit(self, processes: int) -> None:
-        """The table as high as its rows, the chart at least a third, what is left for the rest."""
+        """Give the table its rows and the chart at least a third; the rest shares what is left."""
         room = self.size.height - 2
         table = min(self.devices.rows_wanted(), max(4, room * 2 // 5))
         chart = max(6, room // 3)
@@ -205,7 +205,7 @@ class DevicesScreen(MonitorScreen[DevicesAnswer]):
         self._open_job()
 
     def action_open(self) -> None:
-        """What a device's figures mean, or the job of a process."""
+        """Explain a device's figures, or open the job of a process."""
         if self.processes.has_focus:
             self._open_job()
         else:
@@ -238,5 +238,5 @@ class DevicesScreen(MonitorScreen[DevicesAnswer]):
         self.post_message(JobPicked(view.job, isinstance(view, ForeignView)))
 
     def action_figure(self) -> None:
-        """Begin with the next figure."""
+        """Put the next figure first."""
         self._chart.next_mode()

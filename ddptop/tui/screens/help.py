@@ -33,15 +33,15 @@ IN_DIALOG = "this dialog"
 
 KEY_CELLS, NAME_CELLS, WORD_CELLS = 10, 16, 15
 ROOMY_CELLS = 60
-"""From here on names of actions have a column of their own."""
+"""From this width on, action names have their own column."""
 
 
 @runtime_checkable
 class Explained(Protocol):
-    """A screen that can say what is on it: one that watches, or a dialog."""
+    """A screen or dialog with help on its content."""
 
     def explain(self) -> list[tuple[str, str]]:
-        """Headings and texts."""
+        """(heading, text) pairs."""
 
 
 def help_lines(
@@ -51,14 +51,14 @@ def help_lines(
     keys: KeyMap | None = None,
     what: str = UNDER_CURSOR,
 ) -> list[Line]:
-    """The whole text, in lines.
+    """The help text as lines.
 
     Args:
-        cells: their width.
-        explained: headings and texts of what is under the cursor.
-        here: the screen that the help was asked on, in words: its keys come first.
-        keys: those in use.
-        what: the heading above what is explained.
+        cells: the width.
+        explained: (heading, text) pairs on the item under the cursor.
+        here: the title of the screen below, whose keys come first.
+        keys: the key map in use.
+        what: the heading above `explained`.
     """
     keys = keys or KeyMap()
     lines: list[Line] = []
@@ -102,10 +102,10 @@ def help_lines(
     if here is not None:
         table(f"keys on this screen: {here}", ALL[here])
         titles = titles[1:]
-    told = list(explained)
-    if told:
+    sections = list(explained)
+    if sections:
         section(what)
-        for heading, text in told:
+        for heading, text in sections:
             lines.append(line(" ", (heading, "strong")))
             lines.extend(line("   ", part) for part in wrap(text, cells - 4, 99))
     table("keys on every screen", (*MOVING, *EVERYWHERE))
@@ -123,23 +123,23 @@ def help_lines(
 
 
 class _HelpText(LinesView):
-    """The text at its full height, inside of something that scrolls."""
+    """The text at full height, in a scrolling container."""
 
     def __init__(
         self, explained: list[tuple[str, str]], here: str | None, keys: KeyMap, what: str
     ) -> None:
         super().__init__()
-        self._told = explained, here, keys, what
+        self._help_parts = explained, here, keys, what
         self._wrapped: tuple[int, list[Line]] = (0, [])
 
     def build(self, width: int, height: int) -> list[Line]:
         if self._wrapped[0] != width:
-            self._wrapped = width, help_lines(width, *self._told)
+            self._wrapped = width, help_lines(width, *self._help_parts)
             self.styles.height = len(self._wrapped[1])
         return self._wrapped[1]
 
     def on_mount(self) -> None:
-        self.styles.height = len(help_lines(72, *self._told))
+        self.styles.height = len(help_lines(72, *self._help_parts))
 
 
 class HelpScreen(PagerScreen):
@@ -169,17 +169,17 @@ class HelpScreen(PagerScreen):
         """Show the help.
 
         Args:
-            explained: headings and texts of what is under the cursor.
-            here: the screen that it was asked on, in words.
-            keys: those in use.
-            what: the heading above what is explained.
+            explained: (heading, text) pairs on the item under the cursor.
+            here: the title of the screen below.
+            keys: the key map in use.
+            what: the heading above `explained`.
         """
         super().__init__()
         self._text = _HelpText(explained or [], here, keys or KeyMap(), what)
 
     @classmethod
     def of(cls, screen: Screen[object], keys: KeyMap) -> HelpScreen:
-        """The help of a screen, or of a dialog, as it is now."""
+        """The help for the current state of a screen or dialog."""
         explained = screen.explain() if isinstance(screen, Explained) else []
         what = UNDER_CURSOR if isinstance(screen, MonitorScreen) else IN_DIALOG
         return cls(explained, PLACES.get(type(screen).__name__), keys, what)

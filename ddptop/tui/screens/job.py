@@ -1,4 +1,4 @@
-"""One job: is it alive, how far is it, is it learning, and which rank is the odd one."""
+"""The job screen: is it alive, how far is it, is it learning, and which rank is the outlier."""
 
 from __future__ import annotations
 
@@ -40,19 +40,19 @@ from ddptop_runner.job.registry import JobView
 from ddptop_runner.model.snapshot import Alert
 
 NOBODY = -2
-"""Neither a rank nor the launcher."""
+"""No rank and not the launcher."""
 
 TOP_SHARE = {"cards": 0.42, "table": 0.42, "heat": 0.62}
-"""Ranks and devices take at most this much of the height."""
+"""Maximum share of the height for ranks and devices, by shape."""
 
 LEAST_CHART = 6
 """Rows reserved for the chart; with fewer, a map hides it."""
 
 SMALL_CHART = 4
-"""One of fewer rows is never shown."""
+"""Minimum height of a chart."""
 
-MAP_ALONE = 32
-"""On a screen of fewer rows a map takes the chart's room as well."""
+MAP_ONLY = 32
+"""On screens with fewer rows, a map replaces the chart."""
 
 
 class JobScreen(JobBound[JobAnswer]):
@@ -63,17 +63,17 @@ class JobScreen(JobBound[JobAnswer]):
     BINDINGS = bindings(JOB)
 
     def __init__(self, job: str, *, foreign: bool = False, readonly: bool = False) -> None:
-        """Show `job`; `foreign` where ddptop did not start it."""
+        """Show `job`; `foreign` means that ddptop did not launch it."""
         super().__init__(Pages(), readonly=readonly)
         self.job = job
         self.foreign = foreign
         self._job_id: str | None = None
         self._own_choice: int | None = None
-        """The rank that was selected without a person."""
+        """The rank that was selected automatically."""
         self._is_chosen = False
-        """Whether a person selected another."""
+        """Whether the user selected another rank."""
         self._last_rank: int | None = NOBODY
-        """The rank that was selected last."""
+        """The last selected rank."""
         self._top_height: int | None = None
         self._title = TitleBar(job, readonly=readonly)
         self._cause = CausePanel()
@@ -98,7 +98,7 @@ class JobScreen(JobBound[JobAnswer]):
         return (self.job, self.foreign)
 
     def compose(self) -> ComposeResult:
-        """All panels; which are visible is the stylesheet's matter. A failure's cause is first."""
+        """All panels, the cause of a failure first; the stylesheet decides which are visible."""
         yield from (self._title, self._cause, self._header, self._alerts, self._setback)
         yield self._pages
         with Horizontal(id="top"):
@@ -109,12 +109,12 @@ class JobScreen(JobBound[JobAnswer]):
         yield from (self._filter, self._keys)
 
     def on_mount(self) -> None:
-        """The ranks have the keys."""
+        """Focus the ranks."""
         self.focus_main()
 
     @property
     def detail(self) -> JobDetail | None:
-        """What was read of the job last; None before that, and once it is gone."""
+        """The latest details of the job; None before the first answer, and if the job is gone."""
         return None if self.answer is None else self.answer.detail
 
     @property
@@ -138,7 +138,7 @@ class JobScreen(JobBound[JobAnswer]):
         return (self._chart,)
 
     def show(self, answer: JobAnswer) -> None:
-        """Bring every panel up to date."""
+        """Update every panel."""
         detail, now = answer.detail, answer.now
         right = self.place(answer.look)
         if detail is None:
@@ -172,11 +172,11 @@ class JobScreen(JobBound[JobAnswer]):
         self._show_log(detail)
 
     def _begin_anew(self, job_id: str) -> None:
-        """Forget what was chosen of the job that had this name before."""
+        """Forget what the user selected in an earlier job with this name."""
         self._job_id, self._last_rank, self._is_chosen = job_id, NOBODY, False
 
     def _select_guilty(self, detail: JobDetail) -> None:
-        """Select the rank that others wait for or that failed, unless a person chose another."""
+        """Select the rank that others wait for or that failed, unless the user selected one."""
         if self._last_rank == NOBODY:
             self._last_rank = self._own_choice = self.ranks.rank
         found = guilty(detail.view)
@@ -187,7 +187,7 @@ class JobScreen(JobBound[JobAnswer]):
             self.call_after_refresh(self.ranks.move_to, found.rank)
 
     def _note_choice(self, detail: JobDetail) -> None:
-        """Note whether a person selected the rank: it may have moved because ranks went away."""
+        """Record whether the user moved the selection; it also moves if ranks disappear."""
         rank, before = self.ranks.rank, self._last_rank
         self._last_rank = rank
         state = detail.view.snapshot
@@ -200,11 +200,11 @@ class JobScreen(JobBound[JobAnswer]):
             self._own_choice, self._is_chosen = rank, False
 
     def _show_log(self, detail: JobDetail) -> None:
-        """The log of the selected rank."""
+        """Show the log of the selected rank."""
         self.log_view.show(detail.view, self.ranks.rank, guilty(detail.view))
 
     def _show_cause(self, detail: JobDetail) -> None:
-        """Why the job ended, or why its attempt before failed."""
+        """Show why the job ended, or why its previous attempt failed."""
         view, state = detail.view, detail.view.snapshot
         rows = max(4, min(11, self.size.height // 4))
         setback = None
@@ -248,10 +248,10 @@ class JobScreen(JobBound[JobAnswer]):
             self._device.show(self._devices.chosen, self.answer.look.owners)
 
     def _show_ranks(self, detail: JobDetail, now: dt.datetime) -> None:
-        """Ranks and devices get the rows they need, up to a share of the screen."""
+        """Give ranks and devices the rows they need, up to a share of the screen."""
         if (state := detail.view.snapshot) is not None and self._wanted:
             detail = replace(detail, only=ranks_that_match(state, self._wanted))
-        self._say_filter(detail)
+        self._show_matches(detail)
         narrow = self.has_class("-narrow") or self.has_class("-short")
         width, height = self.size
         fixed = (self._header, self._alerts, self._cause, self._setback)
@@ -259,10 +259,10 @@ class JobScreen(JobBound[JobAnswer]):
         rest = height - 2 - narrow - below - sum(map(_rows_of, fixed))
         shape = self.ranks.usual(detail)
         most = max(5, min(rest - LEAST_CHART, int(height * TOP_SHARE[shape])))
-        if shape == "heat" and height < MAP_ALONE:
+        if shape == "heat" and height < MAP_ONLY:
             most = max(5, rest)
-        alone = narrow or self.ranks.replaces_devices(detail)
-        cells = width if alone else 13 * width // 25
+        is_full_width = narrow or self.ranks.replaces_devices(detail)
+        cells = width if is_full_width else 13 * width // 25
         wanted = self.ranks.show(detail, now, detail.recent, cells, most)
         self._devices.set_class(self.ranks.replaces_devices(detail), "-told")
         if not narrow and not self.ranks.replaces_devices(detail):
@@ -280,15 +280,15 @@ class JobScreen(JobBound[JobAnswer]):
             self._show_ranks(detail, self.answer.now)
 
     def rows_below(self) -> int:
-        """Rows that a screen made from this one needs below the panels."""
+        """Rows that a subclass needs below the panels."""
         return 0
 
     def _show_chart(self, detail: JobDetail) -> None:
         whose = whose_loss(detail.view.snapshot)
         self._chart.show(detail.chart, None, whose, rank=self.ranks.rank or 0)
 
-    def _say_filter(self, detail: JobDetail) -> None:
-        """Beside what is typed: how many ranks match, or what is wrong with it."""
+    def _show_matches(self, detail: JobDetail) -> None:
+        """Show how many ranks match the filter, or what is wrong with it."""
         if self._wanted.trouble is not None:
             self._filter.say(self._wanted.trouble, trouble=True)
             return
@@ -296,10 +296,10 @@ class JobScreen(JobBound[JobAnswer]):
         known = 0 if state is None else len(state.ranks)
         self._filter.say(f"{len(detail.ranks)} of {known}" if self._wanted else "")
 
-    # --- what a person does --------------------------------------------------------------------
+    # --- actions ---------------------------------------------------------------------------------
 
     def action_filter(self) -> None:
-        """Type what ranks must match."""
+        """Open the filter for ranks."""
         self._filter.open()
         self._show_ranks_again()
 
@@ -311,7 +311,7 @@ class JobScreen(JobBound[JobAnswer]):
     @on(FilterBar.Closed)
     def _filter_kept(self) -> None:
         self._show_ranks_again()
-        if self.page == "main":  # ranks had the keys, perhaps in another shape
+        if self.page == "main":  # the ranks had the focus, perhaps in another shape
             self.focus_main()
 
     def action_back(self) -> None:
@@ -341,21 +341,21 @@ class JobScreen(JobBound[JobAnswer]):
             self.log_view.feed(message)
 
     def show_page(self) -> None:
-        """Ranks have other room, and a device may be shown in full."""
+        """Fit the ranks to the page, and show a device in full if there is room."""
         self._show_ranks_again()
         self._show_device()
 
     def page_widget(self, page: str) -> Widget | None:
-        """Table or lines of the page."""
+        """The table or lines of the page."""
         found = {"events": self._events, "log": self.log_view.lines, "devices": self._devices}
         return found.get(page)
 
     def focus_main(self) -> None:
-        """Give the keys to what has them while everything is shown."""
+        """Focus the widget that has the keys on the main page."""
         self.ranks.focus_ranks()
 
     def action_leave(self) -> None:
-        """Back, or out where ddptop was opened on this job."""
+        """Go back, or quit if ddptop was opened on this job."""
         if self.page != "main":
             self.page = "main"
         elif self.is_first:
@@ -364,11 +364,11 @@ class JobScreen(JobBound[JobAnswer]):
             self.dismiss()
 
     def action_rank(self, step: int) -> None:
-        """The next or previous rank, whatever has the focus."""
+        """Select the next or previous rank, whatever has the focus."""
         self.ranks.step(step)
 
     def action_shape(self) -> None:
-        """Cards, table, map."""
+        """Switch between cards, table, and map."""
         wanted = self.ranks.next_shape()
         self._show_ranks_again()
         if self.ranks.shape != wanted:
@@ -378,34 +378,34 @@ class JobScreen(JobBound[JobAnswer]):
             self.notify(f"{why}; showing the table")
 
     def action_figure(self) -> None:
-        """What the cells of the map show."""
+        """Show the next figure in the map."""
         if self.ranks.shape == "heat":
             self.ranks.heat.next_figure()
         else:
             self.notify(f"available only in the rank map; press {key('ranks.shape')} to show it")
 
     def action_sort(self) -> None:
-        """Ranks by number, or the worst first."""
+        """Sort ranks by number, or worst first."""
         if self.ranks.shape == "table":
             self.ranks.table.next_order()
         else:
             self.notify(f"available only in the rank table; press {key('ranks.shape')} to show it")
 
     def explain(self) -> list[tuple[str, str]]:
-        """What is under the cursor, and what the job's state means."""
+        """Help on the item under the cursor and on the job's state."""
         return [*super().explain(), *self._header.explain()]
 
 
 def _rows_of(widget: LinesView) -> int:
-    """The rows that a widget of its own height takes now."""
+    """The current height of a widget that sets its own height."""
     height = widget.styles.height
     return 0 if not widget.display or height is None else int(height.value)
 
 
 def what_now(detail: JobDetail) -> str:
-    """What to do about a failed job: the end of its story."""
+    """What the user can do about a failed job."""
     from ddptop.draw import story
-    from ddptop.view.attempts import Attempt  # only a failed job needs it
+    from ddptop.view.attempts import Attempt  # needed only for a failed job
 
     view, state = detail.view, detail.view.snapshot
     if state is None or isinstance(view, ForeignView):

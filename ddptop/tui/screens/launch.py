@@ -1,4 +1,4 @@
-"""The form that launches a job, with the equal command line shown as it is filled in."""
+"""The launch form, which shows the equivalent command line as it is filled in."""
 
 from __future__ import annotations
 
@@ -31,21 +31,21 @@ from ddptop_runner.model.snapshot import GpuSample
 
 
 class PathSuggester(Suggester):
-    """Completes paths of Python files, asking the file system in a thread."""
+    """Completes paths of Python files; reads the file system in a thread."""
 
     def __init__(self) -> None:
         super().__init__(use_cache=False, case_sensitive=True)
 
     async def get_suggestion(self, value: str) -> str | None:
-        """The value completed, or None."""
+        """The completed value, or None."""
         return await asyncio.to_thread(launching.complete_path, value)
 
 
 class PathInput(TypedInput):
-    """A line for a path: tab completes it, and goes on when there is nothing to complete."""
+    """A path field: tab completes it, or moves on if there is nothing to complete."""
 
     def take_key(self, event: events.Key) -> None:
-        """Tab completes."""
+        """Complete on tab."""
         if event.key == "tab" and self.suggested and self.cursor_at_end:
             event.stop()
             event.prevent_default()
@@ -53,36 +53,36 @@ class PathInput(TypedInput):
 
 
 class Word(TypedInput):
-    """A line in which no question mark can be meant: the key of the help opens it here too."""
+    """A field that never contains a question mark, so that the help key works in it."""
 
     def check_consume_key(self, key: str, character: str | None) -> bool:
-        """All characters but that of the help."""
+        """Whether to consume a key: all characters except the help key."""
         is_help = key in keys_in_use(self.app).keys(HELP)
         return not is_help and super().check_consume_key(key, character)
 
     def take_key(self, event: events.Key) -> None:
-        """The key of the help is not typed."""
+        """Open the help instead of typing its key."""
         if event.key in keys_in_use(self.app).keys(HELP):
-            event.prevent_default()  # Input would take it
+            event.prevent_default()  # Input would insert it
 
 
 class Tick(Checkbox):
-    """A checkbox whose state is shown by more than its color."""
+    """A checkbox that shows its state not only by color."""
 
     BUTTON_INNER = " "
 
     def watch_value(self) -> None:
-        """Draw the tick, or none."""
+        """Draw the tick, or remove it."""
         self.BUTTON_INNER = "✓" if self.value else " "
         super().watch_value()
 
 
-LOOKS_FOR_FIGURES = 5
-"""So often devices without figures are passed over, before they are offered as they are."""
+PATIENCE_POLLS = 5
+"""How many updates without device figures to ignore before offering the devices anyway."""
 
 
 class LaunchScreen(ModalScreen[str | None]):
-    """Dismissed with the new job's name, or None."""
+    """The launch form; dismissed with the new job's name, or None."""
 
     DEFAULT_CSS = """
     LaunchScreen { align: center middle; background: $background 60%; }
@@ -122,16 +122,16 @@ class LaunchScreen(ModalScreen[str | None]):
     ]
 
     def __init__(self, again: JobView | None = None) -> None:
-        """An empty form, or the one of an ended job."""
+        """Open an empty form, or one with the values of an ended job."""
         super().__init__()
         self._spec = None if again is None else again.spec
         self._before = None if self._spec is None else launching.form_of(self._spec)
         self._gpus: tuple[GpuSample, ...] | None = None
-        self._patience = LOOKS_FOR_FIGURES
+        self._patience = PATIENCE_POLLS
         self._busy = False
 
     def compose(self) -> ComposeResult:
-        """Fields, the command line, what is wrong, and the buttons."""
+        """Fields, the command line, the error, and the buttons."""
         with Vertical() as box:
             before = self._before or LaunchForm()
             box.border_title = f"relaunch {before.name}" if self._before else "launch a job"
@@ -180,22 +180,22 @@ class LaunchScreen(ModalScreen[str | None]):
                 yield Button("Launch  (ctrl+l)", id="go", variant="primary", compact=True)
 
     def explain(self) -> list[tuple[str, str]]:
-        """What each field means."""
+        """Help on each field."""
         return [*FIELDS]
 
     def on_mount(self) -> None:
-        """Start at the script."""
+        """Focus the script."""
         self.query_one(GpuChoice).display = False
         self.query_one("#script" if self._before is None else "#arguments", Input).focus()
         self._show_command()
 
     def show_devices(self, devices: Devices) -> None:
-        """List the devices when they are known, and select those that are free."""
+        """List the devices once they are known, and select the free ones."""
         if self._gpus is not None or not self.is_mounted:
             return
         if not devices.gpus and devices.note == "querying the driver":
             return
-        if not devices.gpus:  # a driver that does not answer yet may still tell of some
+        if not devices.gpus:  # the driver may still report some when it answers
             known = f"none found: {devices.note}" if devices.note else "none on this machine"
             self.query_one("#no-gpus", Static).update(known)
             return
@@ -203,7 +203,7 @@ class LaunchScreen(ModalScreen[str | None]):
             gpu.processes is None and gpu.mem_used_bytes is None and not gpu.lost
             for gpu in devices.gpus
         )
-        if silent and self._patience > 0:  # a sampler that has just started: who holds what?
+        if silent and self._patience > 0:  # a sampler that has just started knows no holders
             self._patience -= 1
             return
         self._gpus = devices.gpus
@@ -221,7 +221,7 @@ class LaunchScreen(ModalScreen[str | None]):
         self._show_command()
 
     def form(self) -> LaunchForm:
-        """What is filled in."""
+        """The form's values."""
         value = {field.id: field.value for field in self.query(Input)}
         return LaunchForm(
             script=value["script"],
@@ -263,7 +263,7 @@ class LaunchScreen(ModalScreen[str | None]):
 
     @on(GpuChoice.Changed)
     def _ask_anew(self) -> None:
-        """What was agreed to for other devices does not hold for these."""
+        """Drop the consent to use busy devices, which was for other devices."""
         for checkbox in self.query(Checkbox):
             checkbox.value = False
         self.query_one("#busy").display = False
@@ -279,7 +279,7 @@ class LaunchScreen(ModalScreen[str | None]):
 
     @on(Button.Pressed, "#go")
     def action_launch(self) -> None:
-        """Launch, unless something is missing."""
+        """Launch the job, unless something is missing."""
         if self._busy:
             return
         form = self.form()
@@ -300,7 +300,7 @@ class LaunchScreen(ModalScreen[str | None]):
         self.post_message(done)
 
     def on_job_launched(self, message: JobLaunched) -> None:
-        """Show the job, or why there is none."""
+        """Show the job, or the error."""
         self._busy = False
         if message.job is None:
             error = message.error or "ddptop launch failed without an error message"

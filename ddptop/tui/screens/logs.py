@@ -1,4 +1,4 @@
-"""What a job printed: of one rank, of the launcher, or of all ranks as one."""
+"""The log screen: one rank's log, the launcher's, or all ranks merged."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class LogHead(LinesView):
         self._facts = HeadFacts()
 
     def show(self, facts: HeadFacts) -> None:
-        """Say this of the log."""
+        """Show facts about the log."""
         if facts != self._facts:
             self._facts = facts
             self.redraw()
@@ -69,7 +69,7 @@ class LogHead(LinesView):
 
 
 class LogsScreen(MonitorScreen[Answer]):
-    """A log around the cursor, searched, filtered and followed."""
+    """A log that can be searched, filtered, and followed."""
 
     BINDINGS = bindings(LOGS)
 
@@ -82,16 +82,16 @@ class LogsScreen(MonitorScreen[Answer]):
         foreign: bool = False,
         readonly: bool = False,
     ) -> None:
-        """Show the log of a rank of `job`, or of all of its ranks; of the latest attempt at first.
+        """Show the log of one rank of `job`, or of all ranks.
 
-        `attempt` is another one to begin with.
+        It starts with `attempt`, by default the latest.
         """
         super().__init__(readonly=readonly)
         self.job, self.foreign = job, foreign
         self.pager = LogPager(id="lines")
         """The lines."""
         self.pattern: LogPattern | None = None
-        """What was searched for."""
+        """The search pattern."""
         self._first = LogView(whose=rank, attempt=attempt)
         self._last_rank = rank
         self._bar = FilterBar("text or regex; press enter")
@@ -105,12 +105,12 @@ class LogsScreen(MonitorScreen[Answer]):
 
     @property
     def view(self) -> LogView:
-        """Which log is shown, and how."""
+        """The log shown, and how."""
         return self.pager.view or self._first
 
     @property
     def places(self) -> Places:
-        """Which logs there are."""
+        """The available logs."""
         return self.pager.places
 
     @property
@@ -119,7 +119,7 @@ class LogsScreen(MonitorScreen[Answer]):
         return (self.job, self.foreign, self.view.whose, self.view.attempt)
 
     def compose(self) -> ComposeResult:
-        """Title, what is shown, the lines, what is searched for, keys."""
+        """Title, choices, lines, search bar, and keys."""
         yield from (self._title, self._head, self.pager, self._bar, self._keys)
 
     def on_mount(self) -> None:
@@ -130,16 +130,16 @@ class LogsScreen(MonitorScreen[Answer]):
         self.pager.read(LogReader(folder, self.pager.post_message))
         self._open(self._first)
 
-    # --- what the collector tells ---------------------------------------------------------------
+    # --- data ------------------------------------------------------------------------------------
 
     def needs(self) -> LogsQuery:
-        """The job alone; what it prints is read here, unless it is a foreign one's."""
+        """Only the job; the screen reads its log itself, unless the job is foreign."""
         rank = None if self.view.whose == LAUNCHER else self.view.whose
         followed = Followed(self.job, rank) if self.foreign else None
         return LogsQuery(job=self.job, foreign=self.foreign, followed=followed)
 
     def show(self, answer: Answer) -> None:
-        """Bring the title up to date."""
+        """Update the title."""
         self._job_view = found = answer.view
         self._title.show(f"logs for {self.job}", self.place(answer.look))
         self._keys.show(
@@ -155,7 +155,7 @@ class LogsScreen(MonitorScreen[Answer]):
         self._show_head()
 
     def on_log_read(self, message: LogRead) -> None:
-        """Lines of a foreign job."""
+        """Show lines of a foreign job."""
         rank = None if self.view.whose == LAUNCHER else self.view.whose
         if message.key.viewer == self.viewer and message.key.rank == rank:
             self.pager.feed(message)
@@ -199,7 +199,7 @@ class LogsScreen(MonitorScreen[Answer]):
         return self.view.whose is None and not self.pager.buffer.is_paged and not self.foreign
 
     def _ranks(self) -> tuple[int, ...]:
-        """Whose lines can be shown alone."""
+        """The ranks whose log can be shown."""
         if self.places.has_launcher and not self.places.is_tagged:
             return ()
         if not self.foreign and not self.places.is_tagged:
@@ -207,7 +207,7 @@ class LogsScreen(MonitorScreen[Answer]):
         state = None if self._job_view is None else self._job_view.snapshot
         return () if state is None else tuple(sorted(rank.rank for rank in state.ranks))
 
-    # --- what a person does ---------------------------------------------------------------------
+    # --- actions ---------------------------------------------------------------------------------
 
     def _open(self, view: LogView, share: float | None = None) -> None:
         self._is_searching = False
@@ -217,7 +217,7 @@ class LogsScreen(MonitorScreen[Answer]):
             self.post_message(QueryChanged())
 
     def _share(self) -> float | None:
-        """Where the cursor is in the file; None while the end is followed."""
+        """The position of the cursor in the file, from 0 to 1; None while following the end."""
         row, buffer = self.pager.current, self.pager.buffer
         if self.pager.following or row is None or not buffer.is_paged:
             return None
@@ -232,12 +232,12 @@ class LogsScreen(MonitorScreen[Answer]):
         self._open(replace(self.view, whose=chosen))
 
     def typed(self, character: str) -> None:
-        """A digit chooses that rank, as it is written in the row of choices."""
+        """Select the rank of a digit, as the row of choices shows it."""
         if character in DIGITS and int(character) in self._ranks():
             self.action_show(character)
 
     def action_merge(self) -> None:
-        """All ranks, or the one that was shown before."""
+        """Show all ranks, or the rank shown before."""
         ranks = self._ranks()
         if self.view.whose is not None:
             self.action_show("all")
@@ -249,7 +249,7 @@ class LogsScreen(MonitorScreen[Answer]):
             self.action_show(str(chosen))
 
     def action_rank(self, step: int) -> None:
-        """The next or previous rank; from all ranks to the first or last."""
+        """Show the next or previous rank; from all ranks, the first or last one."""
         ranks = self._ranks()
         choices = [LAUNCHER, *ranks] if self.places.has_launcher else list(ranks)
         if not ranks:
@@ -264,13 +264,13 @@ class LogsScreen(MonitorScreen[Answer]):
                 self.action_show(str(choices[index]))
 
     def action_show_attempt(self, attempt: int) -> None:
-        """Show the log of an attempt; of the latest, and go on with those that come."""
+        """Show an attempt's log; with the latest one, continue with those that follow."""
         self.pager.following, self.pager.held = True, False
         latest = bool(self.places.attempts) and attempt == self.places.attempts[-1]
         self._open(replace(self.view, attempt=None if latest else attempt))
 
     def action_attempt(self, step: int) -> None:
-        """The attempt before or after."""
+        """Show the previous or next attempt."""
         known = self.places.attempts
         at = known.index(self._attempt) + step if self._attempt in known else -1
         if 0 <= at < len(known):
@@ -280,7 +280,7 @@ class LogsScreen(MonitorScreen[Answer]):
             self.notify(text, severity="warning", markup=False)
 
     def action_level(self) -> None:
-        """All lines, warnings and errors, errors."""
+        """Switch between all lines, warnings and errors, and errors only."""
         least = LEVELS[(LEVELS.index(self.view.least) + 1) % len(LEVELS)]
         self._open(replace(self.view, least=least), self._share())
 
@@ -297,11 +297,11 @@ class LogsScreen(MonitorScreen[Answer]):
         self._open(replace(view, alike=alike, each=view.alike))
 
     def action_follow(self) -> None:
-        """Follow the end, or stay."""
+        """Follow the end, or stop following."""
         self.pager.toggle_follow()
 
     def action_wrap(self) -> None:
-        """Wrap long lines, or cut them."""
+        """Wrap long lines, or clip them."""
         self.pager.set_wrap(not self.pager.wrap)
 
     @on(LogPager.Chosen)
@@ -310,7 +310,7 @@ class LogsScreen(MonitorScreen[Answer]):
         if self._is_merged and first.isdigit():
             self.action_show(first)
 
-    # --- searching, in the background -----------------------------------------------------------
+    # --- searching, in the background ------------------------------------------------------------
 
     def action_search(self) -> None:
         """Open an empty search bar."""
@@ -330,14 +330,14 @@ class LogsScreen(MonitorScreen[Answer]):
             return
         row, pager = self.pager.current, self.pager
         if row is not None and not pager.following and self.pattern.finds(row.text):
-            self.call_after_refresh(self._say_found)  # once the keys are back at the lines
+            self.call_after_refresh(self._show_found)  # once the lines have the focus again
         elif pager.following:
             self._find(None, -1)
         else:
             self._find(None if row is None else row.at, 1)
 
     def action_find(self, step: int) -> None:
-        """The next or previous match."""
+        """Go to the next or previous match."""
         row = self.pager.current
         if self.pattern is None:
             self.action_search()
@@ -361,7 +361,7 @@ class LogsScreen(MonitorScreen[Answer]):
         if message.found is not None:
             self.pager.move_to(message.found.at, middle=False)
             self.pager.refresh_lines()
-            self._say_found()
+            self._show_found()
         elif message.is_over:
             where, other = (
                 ("below", f"press {key('log.previous')} to search up")
@@ -373,15 +373,15 @@ class LogsScreen(MonitorScreen[Answer]):
             size = units.size(self.pager.buffer.end - self.pager.buffer.first)
             self._bar.say(f"searching {size}: {message.share:.0%} ({key('view.back')} cancels)")
 
-    def _say_found(self) -> None:
+    def _show_found(self) -> None:
         self._bar.say(f"{self._note}{key('log.next')}: next, {key('log.previous')}: previous")
 
     @property
     def _note(self) -> str:
-        """How what was typed is understood, where that is not plain."""
+        """How the search text is interpreted, if that is not obvious."""
         return f"{self.pattern.note}   " if self.pattern is not None and self.pattern.note else ""
 
-    # --- leaving, and help ----------------------------------------------------------------------
+    # --- leaving and help ------------------------------------------------------------------------
 
     def action_back(self) -> None:
         """Cancel the search, then clear it, then go back."""
@@ -398,7 +398,7 @@ class LogsScreen(MonitorScreen[Answer]):
         self.dismiss()
 
     def explain(self) -> list[tuple[str, str]]:
-        """The line under the cursor."""
+        """Help on the line under the cursor."""
         row, buffer = self.pager.current, self.pager.buffer
         if row is None:
             return []

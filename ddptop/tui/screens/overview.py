@@ -1,4 +1,4 @@
-"""All jobs of this machine, and its devices."""
+"""The job list, with the devices of this machine."""
 
 from __future__ import annotations
 
@@ -43,11 +43,11 @@ from ddptop_runner.devices.owners import user_name
 from ddptop_runner.foreign.types import ForeignView
 from ddptop_runner.job.registry import AnyJob
 
-SAID_ROWS = 3
-"""Rows for the job under the cursor, if there is room."""
+SENTENCE_ROWS = 3
+"""Rows for the sentence on the job under the cursor, if there is room."""
 
 HISTORY_S = 600.0
-"""How far back the devices' small curves go."""
+"""Time span of the devices' sparklines."""
 
 
 class OverviewScreen(MonitorScreen[OverviewAnswer]):
@@ -76,21 +76,21 @@ class OverviewScreen(MonitorScreen[OverviewAnswer]):
         self._devices = DevicePanel(id="devices")
         self._heights: dict[Widget, int | str] = {}
         self._keys = KeyBar(OVERVIEW)
-        self._said = Said()
+        self._sentence = Said()
         self._slurm = SlurmQueue()
         self._chart = LossChart(glance=True)
         self._filter = FilterBar(EXAMPLES)
         self._seen: set[tuple[str, dt.datetime | None]] = set()
         self.jobs = JobsTable(my_name(), readonly=readonly)
-        """The table."""
+        """The table of jobs."""
 
     def compose(self) -> ComposeResult:
-        """Title, jobs, devices, keys."""
-        yield from (self._title, self.jobs, self._slurm, self._said, self._chart, self._devices)
+        """Title, jobs, devices, and keys."""
+        yield from (self._title, self.jobs, self._slurm, self._sentence, self._chart, self._devices)
         yield from (self._filter, self._keys)
 
     def on_mount(self) -> None:
-        """The jobs have the keys."""
+        """Focus the jobs."""
         self.jobs.focus()
 
     def needs(self) -> OverviewQuery:
@@ -102,14 +102,14 @@ class OverviewScreen(MonitorScreen[OverviewAnswer]):
         )
 
     def show(self, answer: OverviewAnswer) -> None:
-        """Bring table and devices up to date."""
+        """Update the table and the devices."""
         look = answer.look
         self._title.show("all jobs", self.place(look))
         self.jobs.show(
             look.jobs, look.taken_at, look.unreadable, answer.trends, self._seen, look.damaged
         )
         self._slurm.show(answer.slurm, look.taken_at)
-        self._say_filter()
+        self._show_matches()
         self._show_chosen()
         self._show_chart(answer)
         self._show_devices(answer)
@@ -137,21 +137,23 @@ class OverviewScreen(MonitorScreen[OverviewAnswer]):
         self._fit_jobs(rows)
 
     def _fit_jobs(self, device_rows: int) -> None:
-        """The jobs get the rows they need; above the losses of one up to half of what is left."""
+        """Give the jobs the rows they need, but above a chart at most half of what is left."""
         left = self.size.height - min(device_rows, self.size.height // 2) - 2 - self._slurm.rows
         needed = self.jobs.rows_wanted()
         wanted: int | str = "1fr"
-        said = SAID_ROWS if left - needed >= SAID_ROWS or self.has_class("-tall") else 1
-        if self.has_class("-tall") and self._said.has_class("-chosen"):
-            wanted = max(6, min(needed, (left - said) // 2))
-        for widget, rows in ((self.jobs, wanted), (self._said, said)):
+        sentence_rows = (
+            SENTENCE_ROWS if left - needed >= SENTENCE_ROWS or self.has_class("-tall") else 1
+        )
+        if self.has_class("-tall") and self._sentence.has_class("-chosen"):
+            wanted = max(6, min(needed, (left - sentence_rows) // 2))
+        for widget, rows in ((self.jobs, wanted), (self._sentence, sentence_rows)):
             if self._heights.get(widget) != rows:
                 self._heights[widget] = rows
                 widget.styles.height = rows
 
     def _show_chart(self, answer: OverviewAnswer) -> None:
-        """The job under the cursor at a glance; its place is kept while it is read."""
-        for widget in (self._said, self._chart):
+        """Show the losses of the job under the cursor; keep their place while they are read."""
+        for widget in (self._sentence, self._chart):
             widget.set_class(bool(answer.look.jobs), "-chosen")
         if answer.chosen is not None and answer.chosen == self.jobs.cursor_key:
             self._chart.show(answer.chart, None, answer.chosen)
@@ -159,18 +161,18 @@ class OverviewScreen(MonitorScreen[OverviewAnswer]):
     # --- the filter, the order, the marks --------------------------------------------------------
 
     def action_filter(self) -> None:
-        """Type what jobs must match."""
+        """Open the filter for jobs."""
         self._filter.open()
-        self._say_filter()
+        self._show_matches()
 
     @on(FilterBar.Changed)
     def _filter_by(self, event: FilterBar.Changed) -> None:
         self.jobs.filter = parse(event.text, JOB_WORDS)
         self.jobs.refill()
-        self._say_filter()
+        self._show_matches()
 
     @on(FilterBar.Closed)
-    def _say_filter(self) -> None:
+    def _show_matches(self) -> None:
         trouble = self.jobs.filter.trouble
         if trouble is not None:
             self._filter.say(trouble, trouble=True)
@@ -180,24 +182,24 @@ class OverviewScreen(MonitorScreen[OverviewAnswer]):
             self._filter.say("")
 
     def action_sort(self) -> None:
-        """The next order."""
+        """Sort by the next criterion."""
         orders = list(ORDERS)
         order = orders[(orders.index(self.jobs.order) + 1) % len(orders)]
         self.jobs.sort(order)
 
     def action_mark(self) -> None:
-        """Mark the job under the cursor, or take its mark away."""
+        """Mark or unmark the job under the cursor."""
         if self._own("only jobs that ddptop started can be marked and compared"):
             self.jobs.mark()
 
     def action_back(self) -> None:
-        """Show every job again."""
+        """Clear the filter."""
         self._filter.drop()
 
     # --- to other screens ------------------------------------------------------------------------
 
     def _own(self, refusal: str) -> AnyJob | None:
-        """The job under the cursor, where ddptop started it."""
+        """The job under the cursor if ddptop launched it; else notifies the user."""
         view = self._chosen()
         if view is None:
             self._say_no_job()
@@ -207,27 +209,27 @@ class OverviewScreen(MonitorScreen[OverviewAnswer]):
         return view
 
     def action_logs(self) -> None:
-        """What the job under the cursor printed."""
+        """Show the logs of the job under the cursor."""
         if (view := self._chosen()) is None:
             self._say_no_job()
         else:
             self.post_message(LogsWanted(view.job, foreign=isinstance(view, ForeignView)))
 
     def action_story(self) -> None:
-        """What happened to the job under the cursor."""
+        """Show the story of the job under the cursor."""
         refusal = f"no story: ddptop did not start this job; press {key('job.open')} to watch it"
         if (view := self._own(refusal)) is not None:
             self._looked_at(view)
             self.post_message(StoryWanted(view.job))
 
     def action_replay(self) -> None:
-        """The job under the cursor as it was."""
+        """Replay the job under the cursor."""
         refusal = "no history to replay: ddptop did not start this job"
         if (view := self._own(refusal)) is not None:
             self.post_message(ReplayWanted(view.job))
 
     def action_compare(self) -> None:
-        """The marked jobs; with one mark or none the one under the cursor, too."""
+        """Compare the marked jobs; with fewer than two marks, also the one under the cursor."""
         if len(self.jobs.marked) > 1:
             self.post_message(CompareWanted(tuple(self.jobs.marked)))
             return
@@ -237,7 +239,7 @@ class OverviewScreen(MonitorScreen[OverviewAnswer]):
             self.post_message(CompareWanted(tuple(pair)))
 
     def action_devices(self) -> None:
-        """The devices alone."""
+        """Open the device screen."""
         chosen = self._devices.chosen if self._devices.has_focus else None
         self.post_message(DevicesWanted(None if chosen is None else chosen.uuid))
 
@@ -267,7 +269,7 @@ class OverviewScreen(MonitorScreen[OverviewAnswer]):
         self.post_message(QueryChanged())
 
     def _show_chosen(self) -> None:
-        self._said.show(self.jobs.chosen, readonly=self.readonly)
+        self._sentence.show(self.jobs.chosen, readonly=self.readonly)
         self._show_keys()
 
     def _show_keys(self) -> None:
@@ -290,7 +292,7 @@ class OverviewScreen(MonitorScreen[OverviewAnswer]):
             self.post_message(JobPicked(view.job, isinstance(view, ForeignView)))
 
     def action_findings(self) -> None:
-        """Everything that is wrong with the job under the cursor, in full."""
+        """Show all findings for the job under the cursor."""
         if self.answer is not None:
             self.show_findings(self._chosen(), self.answer.look)
 
@@ -308,7 +310,7 @@ class OverviewScreen(MonitorScreen[OverviewAnswer]):
         self.post_message(SectionsWanted(f"{title} that cannot be inspected", hint, sections))
 
     def action_launch(self) -> None:
-        """Open the form."""
+        """Open the launch form."""
         self.post_message(LaunchWanted())
 
     def action_stop(self) -> None:
@@ -320,7 +322,7 @@ class OverviewScreen(MonitorScreen[OverviewAnswer]):
         self._want(operations.kill, True)
 
     def action_again(self) -> None:
-        """Open the launch form with what the ended job under the cursor was launched with."""
+        """Open the launch form with the values of the ended job under the cursor."""
         if (view := self._chosen()) is None:
             self._say_no_job()
         else:
@@ -331,7 +333,7 @@ class OverviewScreen(MonitorScreen[OverviewAnswer]):
         self._want(operations.remove, False)
 
     def action_leave(self) -> None:
-        """Leave, and jobs go on."""
+        """Quit; jobs keep running."""
         self.app.exit()
 
 

@@ -1,4 +1,4 @@
-"""One rank: what it is doing, and since when it is odd."""
+"""The rank screen: what a rank is doing, and since when it deviates."""
 
 from __future__ import annotations
 
@@ -43,17 +43,17 @@ PAGES = (
     ("load", "load"),
     ("log", "log"),
 )
-"""Name and words of each page, where there is room for one of them only."""
+"""Name and title of each page, for screens that have room for only one."""
 
 DEVICE_S = 1800.0
-"""How far back the device of a foreign rank is shown, as this viewer saw it."""
+"""Time span of the chart of a foreign rank's device, as recorded by this viewer."""
 
 _NOTHING = RankDeviation()
 _OUTSIDE = "n/a: ddptop did not start this job, so step times are not measured"
 
 
 class RankScreen(JobBound[RankAnswer]):
-    """A sentence, its figures, its loss, its step time, its load, and its last lines."""
+    """A sentence, figures, loss, step time, load, and the last log lines of one rank."""
 
     DEFAULT_CSS = """
     RankScreen {
@@ -77,7 +77,7 @@ class RankScreen(JobBound[RankAnswer]):
     def __init__(
         self, job: str, rank: int, *, foreign: bool = False, readonly: bool = False
     ) -> None:
-        """Show `rank` of `job`; `foreign` where ddptop did not start it."""
+        """Show `rank` of `job`; `foreign` means that ddptop did not launch it."""
         super().__init__(Pages(PAGES), readonly=readonly)
         self.job, self.rank, self.foreign = job, rank, foreign
         self._title = TitleBar(readonly=readonly)
@@ -88,7 +88,7 @@ class RankScreen(JobBound[RankAnswer]):
         self._load = FigureChart("load and memory", id="load")
         self._keys = KeyBar(RANK)
         self.log_view = LogPane()
-        """Its last lines."""
+        """The log of the rank."""
 
     @property
     def subject(self) -> tuple[object, ...]:
@@ -96,7 +96,7 @@ class RankScreen(JobBound[RankAnswer]):
         return (self.job, self.rank, self.foreign)
 
     def compose(self) -> ComposeResult:
-        """All panels; which are visible is the stylesheet's matter."""
+        """All panels; the stylesheet decides which are visible."""
         yield from (self._title, self._head, self._alerts, self._pages)
         with Horizontal(id="upper"):
             yield from (self._chart, self._split)
@@ -105,17 +105,17 @@ class RankScreen(JobBound[RankAnswer]):
         yield self._keys
 
     def on_mount(self) -> None:
-        """The loss is its own against the median, and has the keys."""
+        """Focus the loss chart, which compares the rank with the median."""
         self._chart.show(self._chart_data(), replace(USUAL, mode="rank", rank=self.rank))
         self.focus_main()
 
     @property
     def chosen_rank(self) -> int | None:
-        """The rank that is shown."""
+        """The rank shown."""
         return self.rank
 
     def charts(self) -> tuple[ChartWidget, ...]:
-        """The loss first."""
+        """All charts, the loss first."""
         return (self._chart, self._split, self._load)
 
     def needs(self) -> RankQuery:
@@ -133,7 +133,7 @@ class RankScreen(JobBound[RankAnswer]):
         return replace(query, devices=True, foreign=True, followed=followed, device=device)
 
     def show(self, answer: RankAnswer) -> None:
-        """Bring every panel up to date."""
+        """Update every panel."""
         view, now = answer.view, answer.look.taken_at
         self._title.show(f"{self.job}  rank {self.rank}", self.place(answer.look))
         if view is None:
@@ -152,15 +152,15 @@ class RankScreen(JobBound[RankAnswer]):
             apart = answer.deviations.get(self.rank, _NOTHING)
             facts = fact_lines(rank, apart, state, now, view.is_live)
             about = explain_rank(rank, apart, now, view.is_live)
-            said = self._sentence(answer, view, rank)
+            sentence = self._sentence(answer, view, rank)
             self._head.show(
-                said, facts if height >= 32 else facts[: 2 if height >= 20 else 1], about
+                sentence, facts if height >= 32 else facts[: 2 if height >= 20 else 1], about
             )
         self._show_charts(answer, view)
         self.log_view.show(view, self.rank, guilty(view))
 
     def _alerts_of(self, view: AnyJob, trouble: str | None) -> list[Alert]:
-        """Those of the rank and of its device, and what could not be read."""
+        """Alerts for the rank and its device, and one for what could not be read."""
         gpu = device_of(view.snapshot, self.rank)
         alerts = [
             alert
@@ -224,23 +224,23 @@ class RankScreen(JobBound[RankAnswer]):
             watched=True,
         )
 
-    # --- what a person does --------------------------------------------------------------------
+    # --- actions ---------------------------------------------------------------------------------
 
     def on_log_read(self, message: LogRead) -> None:
-        """Lines of a foreign job."""
+        """Show lines of a foreign job."""
         if message.key.viewer == self.viewer and message.key.rank == self.rank:
             self.log_view.feed(message)
 
     def page_widget(self, page: str) -> Widget | None:
-        """The chart or the lines of the page."""
+        """The chart or log lines of the page."""
         return {"split": self._split, "load": self._load, "log": self.log_view.lines}.get(page)
 
     def focus_main(self) -> None:
-        """The loss has the keys."""
+        """Focus the loss chart."""
         self._chart.focus()
 
     def action_rank(self, step: int) -> None:
-        """The next or previous rank."""
+        """Show the next or previous rank."""
         state = None if self.view is None else self.view.snapshot
         numbers = [] if state is None else [rank.rank for rank in state.ranks]
         if not numbers or self.answer is None:
@@ -255,7 +255,7 @@ class RankScreen(JobBound[RankAnswer]):
         self.post_message(QueryChanged())
 
     def action_jobs(self) -> None:
-        """To all jobs: past the job's screen."""
+        """Go to the job list, past the job's screen."""
         from ddptop.tui.screens.overview import OverviewScreen
 
         for screen in reversed(self.app.screen_stack[1:]):

@@ -1,4 +1,4 @@
-"""A job as it was at any moment of its history: the job screen, and a time line below it."""
+"""The replay screen: the job screen at any time of its history, with a timeline below."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ from ddptop.view.text import Line, line
 from ddptop_runner.job.registry import AnyJob, JobView
 
 FRAME_S = 0.25
-"""While it plays, the moment changes this often."""
+"""How often the screen changes during playback."""
 LEAP_S = 60.0
 LEAP_STEPS = 10
 
 
 class ReplayScreen(JobScreen, inherit_bindings=False):
-    """A job as it was at any moment of its history."""
+    """Shows a job as it was at any time of its history."""
 
     DEFAULT_CSS = """
     /* the timeline has a legend where there is room */
@@ -44,13 +44,13 @@ class ReplayScreen(JobScreen, inherit_bindings=False):
     AUTO_FOCUS = "#timeline"
 
     def __init__(self, job: str, at: float | None = None, *, readonly: bool = False) -> None:
-        """Replay `job` from unix time `at`; None starts at the last failure or hang."""
+        """Replay `job` from unix time `at`; None starts at the latest failure or hang."""
         super().__init__(job, readonly=readonly)
         self.at = at
-        """The moment that is shown, in unix seconds; None until the history is read."""
+        """The time shown, in unix seconds; None until the history is read."""
         self.playing = False
         self.speed = SPEEDS[1]
-        """Seconds of the history in one second."""
+        """Seconds of history per second of playback."""
         self.timeline = TimeLine()
         self._title = TitleBar(f"REPLAY: {job}", readonly=readonly)
         self._keys = KeyBar(REPLAY)
@@ -59,43 +59,43 @@ class ReplayScreen(JobScreen, inherit_bindings=False):
 
     @property
     def subject(self) -> tuple[object, ...]:
-        """The job at that moment."""
+        """The job and the time shown."""
         return (self.job, self.at)
 
     def compose(self) -> ComposeResult:
-        """The job screen's panels, and the time line above the keys."""
+        """The job screen's panels, and the timeline above the keys."""
         for widget in super().compose():
             if widget is self._keys:
                 yield self.timeline
             yield widget
 
     def focus_main(self) -> None:
-        """The time line has the keys, and not the ranks."""
+        """Focus the timeline, not the ranks."""
         self.timeline.focus()
 
     @property
     def replay(self) -> ReplayAnswer | None:
-        """The moment that was read last."""
+        """The latest answer."""
         return self.answer if isinstance(self.answer, ReplayAnswer) else None
 
     @property
     def view(self) -> AnyJob | None:
-        """The job as it was."""
+        """The job at the time shown."""
         return None if self.detail is None else self.detail.view
 
     def needs(self) -> ReplayQuery:
-        """The moment that is shown, and what the job screen asks for."""
+        """The query for the time shown, with the job screen's chart."""
         return ReplayQuery(job=self.job, chart=super().needs().chart, at=self.at)
 
     def place(self, look: Look) -> Line:
-        """For the title: which moment this is."""
+        """The time shown, for the title."""
         replay = self.replay
         if replay is None or replay.course is None or self.at is None:
             return super().place(look)
         return line(("state at ", "dim"), (moment_label(replay.course, self.at), "busy"))
 
     def show(self, answer: JobAnswer) -> None:
-        """Bring every panel to the moment."""
+        """Update every panel."""
         if (replay := self.replay) is None:
             return
         if replay.detail is None or replay.at is None:
@@ -114,17 +114,17 @@ class ReplayScreen(JobScreen, inherit_bindings=False):
         self._chart.follow(replace(view, cursor=at))
 
     def rows_below(self) -> int:
-        """The time line's."""
+        """Rows of the timeline."""
         return self.timeline.size.height or 3
 
     def _show_cause(self, detail: JobDetail) -> None:
         """Show what had gone wrong by then."""
         super()._show_cause(detail)
-        if self.has_class("-short"):  # the timeline says as much
+        if self.has_class("-short"):  # the timeline shows the same
             self._setback.hide()
 
     def _show_log(self, detail: JobDetail) -> None:
-        """The selected rank's log as it ended at that moment."""
+        """Show the selected rank's log up to the time shown."""
         view, state, rank = detail.view, detail.view.snapshot, self.ranks.rank
         if state is None:
             return
@@ -154,10 +154,10 @@ class ReplayScreen(JobScreen, inherit_bindings=False):
             ),
         )
 
-    # --- what a person does --------------------------------------------------------------------
+    # --- actions ---------------------------------------------------------------------------------
 
     def go(self, at: float) -> None:
-        """Show another moment: the timeline immediately, the panels with the next snapshot."""
+        """Go to another time: the timeline moves immediately, the panels with the next answer."""
         replay = self.replay
         if replay is None or replay.course is None:
             return
@@ -180,13 +180,13 @@ class ReplayScreen(JobScreen, inherit_bindings=False):
 
     @on(RankPanel.Chosen)
     def _rank_entered(self, message: RankPanel.Chosen) -> None:
-        """Show its log at that time; a rank's own screen shows the present."""
+        """Show the rank's log at that time: the rank screen only shows the present."""
         message.prevent_default()
         self.page = "log"
 
     @on(ChartWidget.Viewed)
     def _chart_clicked(self, message: ChartWidget.Viewed) -> None:
-        """A click on the chart goes to that moment."""
+        """Go to the time that was clicked on the chart."""
         cursor = message.chart.view.cursor
         if message.chart.view.axis == "time" and cursor is not None and not message.moved:
             self.go(cursor)
@@ -220,37 +220,37 @@ class ReplayScreen(JobScreen, inherit_bindings=False):
             self._set_playing(False)
 
     def action_speed(self, step: int) -> None:
-        """Faster or slower."""
+        """Play faster or slower."""
         index = min(max(SPEEDS.index(self.speed) + step, 0), len(SPEEDS) - 1)
         self.speed = SPEEDS[index]
         self._show_position()
 
     def _step_s(self) -> int:
-        """As much as is known of the present time."""
+        """Seconds of one step: the resolution of the record at this time."""
         return (self.replay.width_s if self.replay is not None else None) or 1
 
     def action_step(self, direction: int) -> None:
-        """A second, or the next thing that is known."""
+        """Move by one second, or to the next record."""
         if self.at is not None:
             self.go(self.at + direction * self._step_s())
 
     def action_leap(self, direction: int) -> None:
-        """A minute, or ten steps."""
+        """Move by one minute, or by ten steps."""
         if self.at is not None:
             self.go(self.at + direction * max(LEAP_S, LEAP_STEPS * self._step_s()))
 
     def action_edge(self, direction: int) -> None:
-        """To the first or the last moment."""
+        """Go to the start or the end."""
         if self.replay is not None and self.replay.course is not None:
             course = self.replay.course
             self.go(course.first if direction < 0 else course.last)
 
     def action_event(self, direction: int) -> None:
-        """To the next or previous mark."""
+        """Go to the next or previous mark."""
         self._to_mark(direction)
 
     def action_trouble(self, direction: int) -> None:
-        """To the next or previous failure or hang."""
+        """Go to the next or previous failure or hang."""
         self._to_mark(direction, ("failure", "hang"))
 
     def _to_mark(self, direction: int, kinds: tuple[MarkKind, ...] = ()) -> None:
@@ -265,8 +265,8 @@ class ReplayScreen(JobScreen, inherit_bindings=False):
             self.notify(f"no {side} {what}", severity="warning")
         else:
             self.go(found.at)
-            self.app.clear_notifications()  # of marks that were passed: they cover the charts
-            text = found.text.split(". ", 1)[0]  # the panels tell the rest
+            self.app.clear_notifications()  # notifications of earlier marks cover the charts
+            text = found.text.split(". ", 1)[0]  # the panels show the rest
             self.notify(text, title=found.kind, markup=False, timeout=3)
 
     def action_back(self) -> None:

@@ -1,4 +1,4 @@
-"""A text in sections that scrolls: stacks, findings, what could not be seen; and its base."""
+"""Dialogs with scrolling text: stacks, findings, unreadable processes."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from ddptop.view.text import cells_of
 
 
 class PagerScreen(ModalScreen[None]):
-    """Its one VerticalScroll scrolls by the keys that move everything."""
+    """A dialog whose VerticalScroll scrolls by the usual movement keys."""
 
     BINDINGS = [
         *moving(
@@ -56,9 +56,9 @@ READING = (
 MORE = "; {move.down} and {move.up} scroll"
 LEAST_CELLS, MOST_CELLS = 40, 112
 BESIDE, ABOVE = 5, 5
-"""Cells beside the widest line and rows above and below the text: border, padding, title, hint."""
+"""Cells around the widest line, and rows around the text: border, padding, title, and hint."""
 _STYLES = {"▲": "warn", "✗": "bad"}
-"""Of a heading, by the symbol that it starts with."""
+"""Style of a heading, by its first character."""
 
 
 class SectionsScreen(PagerScreen):
@@ -92,13 +92,13 @@ class SectionsScreen(PagerScreen):
         sections: list[tuple[str, str]] | None = None,
         look: Callable[[Look], tuple[str, list[tuple[str, str]]]] | None = None,
     ) -> None:
-        """A screen with these sections; None waits for them. `look` rebuilds them."""
+        """Show sections; None: they arrive later. `look` rebuilds them after each poll."""
         super().__init__()
         self._look = look
         self._title, self._hint, self._sections = title, hint, sections
 
     def compose(self) -> ComposeResult:
-        """Title, hint, and room for the sections."""
+        """Title, hint, and an area for the sections."""
         with Vertical() as box:
             box.border_subtitle = help_hint(self.app)
             yield Static(self._title, classes="title", markup=False)
@@ -106,12 +106,12 @@ class SectionsScreen(PagerScreen):
             yield VerticalScroll(can_focus=False)
 
     def on_mount(self) -> None:
-        """Show what is there."""
+        """Show the sections, if they are known."""
         if self._sections is not None:
             self._fill(self._sections)
 
     def look_again(self, look: Look) -> None:
-        """Show hint and sections as they are now; what one has scrolled to stays there."""
+        """Update hint and sections; keeps the scroll position."""
         if self._look is None or not self.is_mounted:
             return
         self._hint, sections = self._look(look)
@@ -124,15 +124,15 @@ class SectionsScreen(PagerScreen):
         self._sections = sections
 
     def explain(self) -> list[tuple[str, str]]:
-        """What this text is, and how it is read."""
+        """Help on the text, and on how to scroll it."""
         return [(self._title, self._hint), ("keys", with_keys(READING))]
 
     def fail(self, message: str, hint: str | None) -> None:
-        """Say why there are none."""
+        """Show why there are no sections."""
         self.show([(message, hint or "")])
 
     def show(self, sections: list[tuple[str, str]]) -> None:
-        """Take what came, be it before the screen is drawn or after it was left."""
+        """Set the sections; may be called before the screen is drawn or after it is closed."""
         self._sections = sections
         if self.is_mounted and self.is_attached:
             self._fill(sections)
@@ -147,11 +147,11 @@ class SectionsScreen(PagerScreen):
         self._fit()
 
     def on_resize(self) -> None:
-        """Take no more room than there is."""
+        """Fit the dialog to the new size."""
         self._fit()
 
     def _fit(self) -> None:
-        """Make the box as large as what is in it, and say that there is more below, if there is."""
+        """Fit the dialog to its text, and show whether there is more below."""
         lines = [self._title, self._hint + with_keys(MORE)]
         for heading, text in self._sections or []:
             lines += [heading, *(f"  {line}" for line in text.splitlines())]

@@ -1,4 +1,4 @@
-"""What happened to a job, attempt by attempt."""
+"""The story screen: what happened in each attempt of a job."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ from ddptop_runner.base.units import plural
 
 VOCABULARY = Vocabulary(fields=("event", "rank"))
 MOST_SHARE = 0.3
-"""The attempts take at most this much of the height."""
+"""Maximum share of the height for the attempts."""
 WHY_SHARE = 0.55
-"""Share of the rest for the selected attempt's cause, when it is above its events."""
+"""Share of the rest for the selected attempt's cause if it is above the events."""
 
 
 class StoryScreen(JobBound[StoryAnswer]):
@@ -70,14 +70,14 @@ class StoryScreen(JobBound[StoryAnswer]):
         return (self.job,)
 
     def compose(self) -> ComposeResult:
-        """Attempts, why, events."""
+        """Attempts, cause, and events."""
         yield from (self._title, self._attempts)
         with Vertical(id="attempt"):
             yield from (self._why, self._folded)
         yield from (self._filter, self._keys)
 
     def on_mount(self) -> None:
-        """The attempts have the keys."""
+        """Focus the attempts."""
         self._attempts.focus()
 
     def needs(self) -> StoryQuery:
@@ -86,7 +86,7 @@ class StoryScreen(JobBound[StoryAnswer]):
         return StoryQuery(job=self.job, attempt=None if chosen is None else chosen.number)
 
     def show(self, answer: StoryAnswer) -> None:
-        """Bring it up to date."""
+        """Update the screen."""
         right, view, story = self.place(answer.look), answer.view, answer.story
         if view is None or story is None:
             self._title.show(f"{self.job} no longer exists", right)
@@ -116,7 +116,7 @@ class StoryScreen(JobBound[StoryAnswer]):
         self._fit()
 
     def _fit(self) -> None:
-        """Give the attempts and the words the rows that they need, up to a share."""
+        """Give the attempts and the cause the rows they need, up to a share."""
         rest = self.size.height - 2
         top = min(self._attempts.rows_wanted(), max(4, int(rest * MOST_SHARE)))
         beside = self.has_class("-wide")
@@ -131,10 +131,10 @@ class StoryScreen(JobBound[StoryAnswer]):
         self._why.styles.height = "100%" if why is None else why
 
     def on_resize(self) -> None:
-        """Another size has room for other rows."""
+        """Fit the rows to the new size."""
         self.call_after_refresh(self._fit)
 
-    # --- what a person does ---------------------------------------------------------------------
+    # --- actions ---------------------------------------------------------------------------------
 
     @on(Table.Moved, "#attempts")
     def _attempt_chosen(self) -> None:
@@ -155,12 +155,12 @@ class StoryScreen(JobBound[StoryAnswer]):
             self.post_message(SectionsWanted(title, hint, sections))
 
     def action_open(self) -> None:
-        """What is under the cursor, in full."""
+        """Show the item under the cursor in full."""
         table = self._folded if self._folded.has_focus else self._attempts
         table.action_choose()
 
     def action_other(self) -> None:
-        """From the attempts to the events, and back."""
+        """Switch the focus between attempts and events."""
         (self._attempts if self._folded.has_focus else self._folded).focus()
 
     def action_evidence(self) -> None:
@@ -175,19 +175,19 @@ class StoryScreen(JobBound[StoryAnswer]):
         self.post_message(EvidenceWanted(view, chosen.number))
 
     def action_logs(self) -> None:
-        """The log of the rank that failed first, of that attempt."""
+        """Show the first failed rank's log of the selected attempt."""
         if (chosen := self._attempts.chosen) is None:
             return
         rank = None if chosen.cause is None else chosen.cause.rank
         self.post_message(LogsWanted(self.job, rank, attempt=chosen.number))
 
     def action_replay(self) -> None:
-        """The job as it was at the event, or at the attempt's end."""
+        """Replay the job from the event, or from the end of the attempt."""
         if self._attempts.chosen is not None:
             self.post_message(ReplayWanted(self.job, self._moment()))
 
     def _moment(self) -> float | None:
-        """The moment that is under the cursor, in unix seconds."""
+        """The time of the item under the cursor, in unix seconds."""
         chosen: Attempt | None = self._attempts.chosen
         if self._folded.has_focus and (folded := self._folded.chosen) is not None:
             return folded.at.timestamp()
@@ -197,7 +197,7 @@ class StoryScreen(JobBound[StoryAnswer]):
         return None if at is None else at.timestamp()
 
     def action_filter(self) -> None:
-        """Only events with these words."""
+        """Filter the events."""
         self._filter.open()
 
     @on(FilterBar.Changed)

@@ -151,7 +151,7 @@ class LogsScreen(MonitorScreen[Answer]):
         if pager.reader is not None:
             pager.reader.is_live = found is not None and found.is_live
         if self.foreign and not pager.buffer.rows:
-            pager.say_empty()
+            pager.explain_empty()
         self._show_head()
 
     def on_log_read(self, message: LogRead) -> None:

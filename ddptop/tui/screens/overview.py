@@ -32,7 +32,7 @@ from ddptop.tui.widgets.bars import KeyBar, TitleBar
 from ddptop.tui.widgets.charts import LossChart
 from ddptop.tui.widgets.device_panel import DevicePanel
 from ddptop.tui.widgets.filter_bar import FilterBar
-from ddptop.tui.widgets.jobs import JobsTable, Said, SlurmQueue
+from ddptop.tui.widgets.jobs import JobSentence, JobsTable, SlurmQueue
 from ddptop.tui.widgets.table import Table
 from ddptop.view.figures.jobs import JOB_WORDS
 from ddptop.view.filter import EXAMPLES, parse
@@ -76,7 +76,7 @@ class OverviewScreen(MonitorScreen[OverviewAnswer]):
         self._devices = DevicePanel(id="devices")
         self._heights: dict[Widget, int | str] = {}
         self._keys = KeyBar(OVERVIEW)
-        self._sentence = Said()
+        self._sentence = JobSentence()
         self._slurm = SlurmQueue()
         self._chart = LossChart(glance=True)
         self._filter = FilterBar(EXAMPLES)

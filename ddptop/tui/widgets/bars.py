@@ -1,4 +1,4 @@
-"""The rows at the top and the bottom: the title, the pages, and the keys."""
+"""The rows at the top and bottom of screens: title, pages, and keys."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from ddptop.view.text import Line, Span, line, spread, width
 
 
 class TitleBar(LinesView):
-    """One row with the name of what is shown at the left, and facts at the right."""
+    """One row with a name on the left and facts on the right."""
 
     DEFAULT_CSS = """
     TitleBar { height: 1; background: $panel; }
@@ -32,12 +32,12 @@ class TitleBar(LinesView):
         self._right: Line = ()
 
     def show(self, name: str, right: Line, about: str = "") -> None:
-        """Say what is shown, and in `about` what is to be known of it first."""
+        """Show the name, the facts, and `about`, the most important fact, after the name."""
         self._shown, self._right, self._about = name, right, about
         self.redraw()
 
     def build(self, width: int, height: int) -> list[Line]:
-        """The row."""
+        """Build the row."""
         return [title_line(self._shown, self._right, width, self._about, readonly=self._readonly)]
 
 
@@ -47,11 +47,11 @@ PAGES = (
     ("events", "events"),
     ("log", "log"),
 )
-"""Name and words of each page."""
+"""Name and title of each page."""
 
 
 class Pages(LinesView):
-    """Names of the pages, the current one marked; a click goes there."""
+    """The page names, with the current one marked; a click opens a page."""
 
     DEFAULT_CSS = """
     Pages { height: 1; }
@@ -71,7 +71,7 @@ class Pages(LinesView):
 
     @property
     def names(self) -> list[str]:
-        """Of all pages."""
+        """The names of all pages."""
         return [name for name, _ in self._names]
 
     def show(self, page: str) -> None:
@@ -88,11 +88,11 @@ class Pages(LinesView):
         return labels
 
     def build(self, width: int, height: int) -> list[Line]:
-        """The row."""
+        """Build the row."""
         return [tuple(span for _, label in self._labels() for span in label)]
 
     def on_click(self, event: events.Click) -> None:
-        """Go to the page under the mouse."""
+        """Open the page under the mouse."""
         x = 0
         for name, label in self._labels():
             x += width(label)
@@ -102,15 +102,15 @@ class Pages(LinesView):
 
 
 ALWAYS = ("app.leave", "app.quit", HELP.id)
-"""Ids of the actions that always have room: the way out, and the help."""
+"""Ids of the actions always shown: those that leave, and the help."""
 
 _Label: TypeAlias = tuple[Action, Line]
 
 
 class KeyBar(LinesView):
-    """As many keys as fit, in the table's order; at the right end the way out and the help.
+    """As many keys as fit, in the table's order; on the right, how to leave and the help.
 
-    Textual's own footer keeps every key it ever showed in memory; this one draws a line.
+    Textual's own footer keeps every key it ever showed in memory; this one only draws a line.
     """
 
     DEFAULT_CSS = """
@@ -140,10 +140,10 @@ class KeyBar(LinesView):
         """Show the keys for a live job, an ended one, or none; and what watching costs.
 
         Args:
-            live: whether the job lives; None without a job.
-            foreign: whether ddptop did not start it.
-            readonly: whether nothing may be done to it.
-            cost: the longer text that has room is shown.
+            live: whether the job is live; None without a job.
+            foreign: whether ddptop did not launch it.
+            readonly: whether to hide actions that change a job.
+            cost: a long and a short text; the longer one that fits is shown.
             without: ids of actions that have nothing to act on.
         """
         now = (live, foreign, readonly, cost, without)
@@ -158,14 +158,14 @@ class KeyBar(LinesView):
         return action.is_offered(self._live, foreign=self._foreign, readonly=self._readonly)
 
     def _labels(self, cells: int) -> tuple[list[_Label], list[_Label]]:
-        """At the left end as many as fit, and those that are always at the right end."""
+        """The labels on the left, as many as fit, and those on the right."""
         last = [self._label(action) for action in self._last]
         offered = [action for action in self._actions if self.offers(action)]
         first: list[_Label] = []
         used = 1 + sum(width(label) for _, label in last)
         for label in (self._label(one) for one in offered if keys_in_use(self.app).keys(one)):
             used += width(label[1])
-            if used > cells + 1:  # one cell less at the right end
+            if used > cells + 1:  # the last label needs one cell less
                 break
             first.append(label)
         return first, last
@@ -177,7 +177,7 @@ class KeyBar(LinesView):
         return action, line((f"{shown} " if shown else "", "busy"), f"{name}  ")
 
     def build(self, cells: int, height: int) -> list[Line]:
-        """The row."""
+        """Build the row."""
         first, last = ([span for _, label in end for span in label] for end in self._labels(cells))
         keys, right = _trimmed(line(" ", *first), ""), _trimmed(last, " ")
         room = cells - width(keys) - width(right) - 5
@@ -186,7 +186,7 @@ class KeyBar(LinesView):
         return [spread(keys, right, cells)]
 
     def action_at(self, x: int) -> Action | None:
-        """The action whose key is drawn there."""
+        """The action whose key is at cell `x`."""
         first, last = self._labels(self.size.width)
         end = 1
         for action, label in first:
@@ -201,12 +201,12 @@ class KeyBar(LinesView):
         return None
 
     async def on_click(self, event: events.Click) -> None:
-        """A click is the key."""
+        """Run the action that was clicked."""
         if (action := self.action_at(event.x)) is not None:
             await self.app.run_action(action.action, default_namespace=self.screen)
 
     def on_mouse_move(self, event: events.MouseMove) -> None:
-        """The pointer at rest over a key is told what it does."""
+        """Show a tooltip for the key under the pointer."""
         action = self.action_at(event.x)
         self.tooltip = None if action is None else Content(action.help)
 

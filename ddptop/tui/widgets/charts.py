@@ -1,4 +1,4 @@
-"""The base of every chart, and the losses of all ranks over time or steps."""
+"""The base class of charts, and the chart of all ranks' losses over time or steps."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from ddptop.view.series import ChartData
 from ddptop.view.text import Line, rule
 
 PAN_CELLS = 10
-"""Cells that the cursor of a whole run goes at once."""
+"""Cells that the cursor moves at once when the whole run is shown."""
 
 
 class ChartWidget(DraggedView, can_focus=True):
-    """A chart with a cursor. Subclasses draw, and put where they drew into `area`."""
+    """A chart with a cursor. Subclasses draw it and set `area`."""
 
     DEFAULT_CSS = """
     ChartWidget { height: 1fr; }
@@ -32,11 +32,11 @@ class ChartWidget(DraggedView, can_focus=True):
 
     @dataclass
     class Viewed(Message):
-        """Another part of the axis is wanted, or the cursor is somewhere else."""
+        """The range of the axis or the cursor changed."""
 
         chart: ChartWidget
         moved: bool
-        """Whether another part is wanted, and not the cursor alone."""
+        """Whether the range changed, not only the cursor."""
 
         @property
         def control(self) -> ChartWidget:
@@ -46,13 +46,13 @@ class ChartWidget(DraggedView, can_focus=True):
     def __init__(self, *, id: str | None = None, classes: str | None = None) -> None:
         super().__init__(id=id, classes=classes)
         self.view = View()
-        """What is shown of the axis."""
+        """The visible range of the axis, and the cursor."""
         self.shown = ""
-        """Which of `names`."""
+        """The name of the metric shown, one of `names`."""
         self.takes_mouse = True
-        """Whether clicks and the wheel do something."""
+        """Whether it handles clicks and the wheel."""
         self.area: Area | None = None
-        """Where it was drawn last; None while there is no curve."""
+        """Where it was last drawn; None if there is no curve."""
 
     @property
     def has_steps(self) -> bool:
@@ -61,22 +61,22 @@ class ChartWidget(DraggedView, can_focus=True):
 
     @property
     def no_steps(self) -> str:
-        """Why it cannot, in one sentence."""
+        """Why it cannot be drawn by step, in one sentence."""
         return "by step: n/a (these metrics are recorded by time)"
 
     def time_span(self) -> tuple[float | None, float | None]:
-        """What must be read to draw it: seconds, and the right edge in unix seconds.
+        """The time to read: its length in seconds, and its right edge in unix seconds.
 
-        None is everything, and for the edge what is newest.
+        None means everything, and for the edge, the latest data.
         """
         return self.view.span, self.view.right
 
     def time_view(self) -> View:
-        """The same part of the axis, and the cursor, as time: for charts that know no steps."""
+        """The same range and cursor as time, for charts without steps."""
         return self.view
 
     def set_view(self, view: View) -> None:
-        """Show another part of the axis, or move the cursor."""
+        """Set the range and the cursor."""
         if view == self.view:
             return
         before, self.view = self.view, view
@@ -85,7 +85,7 @@ class ChartWidget(DraggedView, can_focus=True):
         self.post_message(self.Viewed(self, moved))
 
     def follow(self, view: View) -> None:
-        """Take over the view of another chart of the same screen, where the axis is the same."""
+        """Take over the view of another chart of the screen, if it has the same axis."""
         if view.axis != self.view.axis and (view.axis == "time" or not self.has_steps):
             return
         if view != self.view:
@@ -93,48 +93,48 @@ class ChartWidget(DraggedView, can_focus=True):
             self.redraw()
 
     def put_cursor(self, at: float | None) -> None:
-        """Put the cursor somewhere on the axis, or take it away."""
+        """Set or remove the cursor."""
         self.set_view(replace(self.view, cursor=at))
 
-    # --- what a person does ---------------------------------------------------------------------
+    # --- actions ---------------------------------------------------------------------------------
 
     def next_mode(self) -> None:
-        """Draw other curves, where there is a choice."""
+        """Draw other curves, if there is a choice."""
 
     @property
     def names(self) -> tuple[str, ...]:
-        """What it can show, by name, if that is several."""
+        """The metrics it can show, if there are several."""
         return ()
 
     def show_as(self, name: str) -> None:
-        """Show what goes by that name."""
+        """Show the metric with this name."""
         self.shown = name
         self.redraw()
 
     def next_figure(self) -> None:
-        """The next of its names."""
+        """Show the next metric."""
         if self.names:
             place = self.names.index(self.shown) if self.shown in self.names else -1
             self.show_as(self.names[(place + 1) % len(self.names)])
 
     def next_scale(self) -> None:
-        """Linear or logarithmic values, where there is a choice."""
+        """Switch between linear and logarithmic values, if there is a choice."""
 
     def next_smoothing(self) -> None:
-        """Smooth more, or not at all, where there is a choice."""
+        """Smooth more, or not at all, if there is a choice."""
 
     def next_axis(self) -> None:
-        """By time or by step, where steps are known; everything is shown again."""
+        """Switch between time and steps, if known, and show everything."""
         if self.has_steps:
             self.set_view(View(AXES[(AXES.index(self.view.axis) + 1) % len(AXES)]))
 
     def zoom(self, direction: int, at: float | None = None) -> None:
-        """Less (1) or more (-1) of the axis."""
+        """Zoom in (1) or out (-1)."""
         if self.area is not None:
             self.set_view(zoomed(self.view, self.area, direction, at))
 
     def pan(self, direction: int) -> None:
-        """A quarter to the left or right; of a whole run the cursor ten cells on."""
+        """Pan by a quarter of the range; if the whole run is shown, move the cursor instead."""
         if self.area is None:
             return
         if self.view.span is None:
@@ -143,58 +143,58 @@ class ChartWidget(DraggedView, can_focus=True):
             self.set_view(panned(self.view, self.area, direction * max(1, self.area.cells // 4)))
 
     def move_cursor(self, cells: int) -> None:
-        """Read the values some cells on."""
+        """Move the cursor by some cells."""
         if self.area is not None:
             self.set_view(cursor_moved(self.view, self.area, cells))
 
     def cursor_to_end(self, direction: int) -> None:
-        """Read the values at the left or right edge."""
+        """Move the cursor to the left or right edge."""
         if self.area is not None:
             self.set_view(cursor_to(self.view, self.area, 0 if direction < 0 else self.area.cells))
 
     def drop_cursor(self) -> bool:
-        """Take the cursor away; whether there was one."""
+        """Remove the cursor; returns whether there was one."""
         there = self.view.cursor is not None
         self.put_cursor(None)
         return there
 
     def show_whole(self) -> None:
-        """Everything there is."""
+        """Show the whole run."""
         self.set_view(replace(self.view, span=None, right=None))
 
-    # --- mouse ----------------------------------------------------------------------------------
+    # --- mouse -----------------------------------------------------------------------------------
 
     def _cell(self, x: int) -> int | None:
-        """The plot's cell at a place of the widget."""
+        """The cell of the plot at a column of the widget."""
         area = self.area
         if area is None or not self.takes_mouse or not area.left <= x < area.left + area.cells:
             return None
         return x - area.left
 
     def takes_drag(self, x: int) -> bool:
-        """Where there is a curve."""
+        """Whether there is a curve at `x`."""
         return self._cell(x) is not None
 
     def dragged_to(self, x: int) -> None:
-        """The cursor goes there, at most to the edges."""
+        """Move the cursor there, at most to the edges."""
         if self.area is not None:
             cell = min(max(x - self.area.left, 0), self.area.cells - 1)
             self.set_view(cursor_to(self.view, self.area, cell))
 
     def on_mouse_scroll_up(self, event: events.MouseScrollUp) -> None:
-        """The wheel looks closer, at the pointer."""
+        """Zoom in at the pointer."""
         self._wheel(event, 1)
 
     def on_mouse_scroll_down(self, event: events.MouseScrollDown) -> None:
-        """The wheel shows more, around the pointer."""
+        """Zoom out around the pointer."""
         self._wheel(event, -1)
 
     def on_mouse_scroll_left(self, event: events.MouseScrollLeft) -> None:
-        """A wheel that goes sideways moves along the axis."""
+        """Pan left."""
         self._sideways(event, -1)
 
     def on_mouse_scroll_right(self, event: events.MouseScrollRight) -> None:
-        """The other way."""
+        """Pan right."""
         self._sideways(event, 1)
 
     def _sideways(self, event: events.MouseEvent, direction: int) -> None:
@@ -208,15 +208,15 @@ class ChartWidget(DraggedView, can_focus=True):
             self.zoom(direction, self.area.at(cell))
 
     def on_focus(self) -> None:
-        """The title says that the keys go here."""
+        """Mark the title as focused."""
         self.redraw()
 
     def on_blur(self) -> None:
-        """They go elsewhere."""
+        """Unmark the title."""
         self.redraw()
 
     def titled(self, chart: Chart, title: str, more: str, width: int) -> list[Line]:
-        """What was drawn below its title: with the values at the cursor, or `more` and the last."""
+        """Put the title above the chart: with values at the cursor, or `more` and the latest."""
         self.area = chart.area
         title += more if chart.reading is None else ""
         room = width - len(title) - 10
@@ -225,30 +225,30 @@ class ChartWidget(DraggedView, can_focus=True):
 
 
 USUAL = ChartOptions(fitted=True, smoothing=WEIGHTS[1])
-"""How the loss is drawn until a key changes that."""
+"""How the loss is drawn by default."""
 
 
 class LossChart(ChartWidget):
-    """Median, band and outliers; draws only when its data, options or size changed."""
+    """Median, band, and outliers; draws only if its data, options, or size changed."""
 
     def __init__(self, *, id: str | None = "chart", glance: bool = False) -> None:
-        """With `glance` it is only looked at: no keys, no mouse."""
+        """With `glance`, it handles neither keys nor the mouse."""
         super().__init__(id=id)
         self.can_focus = self.takes_mouse = not glance
         self._data = ChartData()
         self.shown = LOSS
         self._figure: ChartData | None = None
-        """What is shown in place of the loss."""
+        """The metric shown instead of the loss."""
         self._stepped: ChartData | None = None
         self._options = USUAL
         self._job = ""
         self._plot = LastPlot()
         self._asked: tuple[View, tuple[float | None, float | None]] | None = None
-        """The time that was asked for a view by step: asked once, for what comes changes it."""
+        """The time requested for a view by step; cached, because the answer would change it."""
 
     @property
     def options(self) -> ChartOptions:
-        """How it is drawn."""
+        """How the chart is drawn."""
         return replace(self._options, view=self.view)
 
     def show(
@@ -259,13 +259,13 @@ class LossChart(ChartWidget):
         *,
         rank: int | None = None,
     ) -> None:
-        """Take new data; the same object again costs nothing.
+        """Show new data; showing the same object again costs nothing.
 
         Args:
-            data: what is drawn.
-            options: how; None leaves that to the chart and its keys.
-            job: is named in the title.
-            rank: the rank that is chosen; None leaves the one that is.
+            data: the data.
+            options: how to draw it; None keeps the chart's own options.
+            job: the job named in the title.
+            rank: the selected rank; None keeps the current one.
         """
         wanted = self._options if options is None else replace(options, view=self._options.view)
         if rank is not None:
@@ -273,7 +273,7 @@ class LossChart(ChartWidget):
         if data is self._data and wanted == self._options and job == self._job:
             return
         if job != self._job:
-            self.view = View()  # what was zoomed to is a part of another job's time
+            self.view = View()  # the zoomed range belongs to another job
             if self.shown != THROUGHPUT:
                 self.shown = LOSS
         self._data, self._options, self._job = data, wanted, job
@@ -281,7 +281,7 @@ class LossChart(ChartWidget):
 
     @property
     def has_steps(self) -> bool:
-        """Whether steps of its points are known."""
+        """Whether the steps of its points are known."""
         return no_steps(self._data) is None
 
     @property
@@ -290,7 +290,7 @@ class LossChart(ChartWidget):
         return no_steps(self._data) or ""
 
     def time_span(self) -> tuple[float | None, float | None]:
-        """What must be read to draw it; of steps the time that they took."""
+        """The time to read; for a view by step, the time that these steps took."""
         if self.view.axis == "time":
             return super().time_span()
         if self._asked is None or self._asked[0] != self._part:
@@ -298,7 +298,7 @@ class LossChart(ChartWidget):
         return self._asked[1]
 
     def time_view(self) -> View:
-        """The view; by step the moments of its steps, as near as they are known."""
+        """The view as time; for a view by step, the approximate times of these steps."""
         if self.view.axis == "time":
             return self.view
         span, right = self.time_span()
@@ -310,28 +310,28 @@ class LossChart(ChartWidget):
         return replace(self.view, cursor=None)
 
     def next_mode(self) -> None:
-        """Median, all ranks, one rank."""
+        """Switch between median, all ranks, and one rank."""
         mode = MODES[(MODES.index(self._options.mode) + 1) % len(MODES)]
         self._set(replace(self._options, mode=mode))
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Everything that it can show, the loss first."""
+        """All metrics, the loss first."""
         return names_of(self._data)
 
     def show_as(self, name: str) -> None:
-        """Show the loss, or what goes by that name in its place."""
+        """Show the loss, or another metric instead."""
         self._figure = None if name == LOSS else shown_as(self._data, name)
         self._stepped = None
         super().show_as(name)
 
     def next_scale(self) -> None:
-        """An axis that fits, a logarithmic one, a linear one."""
+        """Switch between a fitted, a logarithmic, and a linear axis."""
         fitted, logarithmic = self._options.fitted, self._options.logarithmic
         self._set(replace(self._options, logarithmic=fitted, fitted=not fitted and not logarithmic))
 
     def next_smoothing(self) -> None:
-        """Not at all, 0.6, 0.9, 0.97."""
+        """Switch smoothing between none, 0.6, 0.9, and 0.97."""
         self._set(replace(self._options, smoothing=next_weight(self._options.smoothing)))
 
     def _set(self, options: ChartOptions) -> None:
@@ -339,7 +339,7 @@ class LossChart(ChartWidget):
         self.redraw()
 
     def _drawn_data(self) -> ChartData:
-        """What is drawn: by time as it came, by step once for each data."""
+        """The data to draw; for a view by step, converted once."""
         shown = self._data if self._figure is None else self._figure
         if self.view.axis == "time" or not self.has_steps:
             return shown
@@ -348,12 +348,14 @@ class LossChart(ChartWidget):
         return self._stepped
 
     def build(self, width: int, height: int) -> list[Line]:
-        """Title, plot and axes."""
+        """Build title, plot, and axes."""
         data = self._drawn_data()
         options = self.options
         if self.shown == THROUGHPUT:
             options = replace(options, fitted=False)
-        elif self.shown != LOSS:  # one curve of the job's; a schedule or an evaluation has no noise
+        elif (
+            self.shown != LOSS
+        ):  # a single curve of the job; schedules and evaluations have no noise
             options = replace(options, mode="median", smoothing=0.0)
         chart = draw_chart(data, options, width - 1, height - 1, plotted=self._plot)
         name = "throughput, steps/s" if self.shown == THROUGHPUT else self.shown
@@ -362,13 +364,13 @@ class LossChart(ChartWidget):
         return self.titled(chart, title, more, width)
 
     def explain(self) -> list[tuple[str, str]]:
-        """What is drawn, and what the marks mean."""
+        """Help on the curves and marks."""
         from ddptop.charts.help import explain_loss
 
         return explain_loss(self._drawn_data(), self.options)
 
     def _words(self, data: ChartData, chart: Chart, options: ChartOptions) -> list[str]:
-        """How it is drawn, for the title."""
+        """How the chart is drawn, for the title."""
         view = self.view
         if data.by_step:
             shown = "whole run" if view.span is None else f"{view.span:,.0f} steps"
@@ -392,6 +394,6 @@ def _no_log(chart: Chart) -> str:
 
 
 def _by_step(data: ChartData) -> str:
-    """What the axis counts."""
+    """What the step axis counts."""
     number = len(data.attempts)
     return "by step" if number < 2 else f"by step, {number} attempts joined"

@@ -1,4 +1,4 @@
-"""The widgets of a comparison: the jobs to choose from, the chart, and the table below it."""
+"""Widgets of the comparison: the list of jobs, the chart, and the table."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from ddptop_runner.job.registry import JobView
 
 
 class CompareChart(FigureChart):
-    """By step if all jobs report theirs, else by the time since each one's start."""
+    """Losses by step if all jobs report steps, else by time since each job's start."""
 
     def __init__(self) -> None:
         super().__init__(LOSS, id="curves")
@@ -38,11 +38,11 @@ class CompareChart(FigureChart):
 
     @property
     def no_steps(self) -> str:
-        """Whose steps are not known."""
+        """Which jobs have unknown steps."""
         return self._why_not
 
     def show_jobs(self, compared: Compared | None, runs: Sequence[Run]) -> None:
-        """Take the jobs' losses; what is shown of the axis stays, unless the axis is another."""
+        """Show the jobs' losses; keeps the range unless the axis changes."""
         compared, before = compared or Compared(), self._compared
         self._compared, self._runs = compared, runs
         if compared.by_time is not before.by_time:
@@ -55,11 +55,11 @@ class CompareChart(FigureChart):
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The loss, and what else any of the jobs reported."""
+        """The loss, and every metric that any of the jobs reported."""
         return names_of(self._runs)
 
     def show_as(self, name: str) -> None:
-        """Compare the jobs by their loss, or by what else goes by that name."""
+        """Compare the jobs by their loss or another metric."""
         self._by_time, self._by_step = self._compared.by_time, self._compared.by_step
         if name != LOSS:
             self._by_time = by_time_data(self._runs, name)
@@ -68,7 +68,7 @@ class CompareChart(FigureChart):
         self._draw()
 
     def next_axis(self) -> None:
-        """By step or by time, and everything again."""
+        """Switch between steps and time, and show everything."""
         super().next_axis()
         self._wants_steps = self.view.axis == "step"
         self._draw()
@@ -80,7 +80,7 @@ class CompareChart(FigureChart):
         self.show(data or self._by_time, f"{self.shown} {'by step' if by_step else since}")
 
     def explain(self) -> list[tuple[str, str]]:
-        """What the curves are."""
+        """Help on the curves."""
         return [
             (
                 "loss",
@@ -128,7 +128,7 @@ class CompareTable(Table):
         self._shown: list[Row] = []
 
     def show(self, comparison: Comparison | None, now: dt.datetime) -> None:
-        """Take what was compared."""
+        """Show a comparison."""
         self._comparison = comparison
         self._shown = [] if comparison is None else rows(comparison, now)
         runs = () if comparison is None else comparison.runs
@@ -155,7 +155,7 @@ class CompareTable(Table):
         )
 
     def explain(self) -> list[tuple[str, str]]:
-        """What the row under the cursor says, with its values in full."""
+        """Help on the row under the cursor, with its values in full."""
         row = next((one for one in self._shown if one.key == self.cursor_key), None)
         if row is None or self._comparison is None:
             return []
@@ -171,14 +171,14 @@ class CompanionTable(Table):
     def show(
         self, mine: JobView | None, jobs: Sequence[JobView], letters: dict[str, str], *, all_: int
     ) -> None:
-        """Take the jobs in order; `letters` are those on the chart, `all_` counts hidden ones."""
+        """Show the jobs in order; `letters` are those on the chart, `all_` includes hidden jobs."""
         self.empty = "no jobs match" if all_ else NOBODY
         self.set_rows(
             [(view.job, companion_row(view, letters.get(view.job, ""), mine)) for view in jobs]
         )
 
     def explain(self) -> list[tuple[str, str]]:
-        """What choosing does."""
+        """Help on choosing a job."""
         return [
             ("compare with", "jobs with the same script first, then newest first"),
             (

@@ -1,4 +1,4 @@
-"""Devices as bars and figures; without devices, CPU and memory in their place."""
+"""Shows devices as bars and figures, or CPU and memory if there are no devices."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ from ddptop_runner.model.snapshot import GpuSample, Imbalance, RankSample
 NOTHING_KNOWN = Imbalance()
 HEAD_LINES = 2
 MOST_ROWS = 64
-"""Of more devices only those that are seen are drawn."""
-"""The rule with the title, and the columns' names."""
+"""With more devices, only the visible ones are drawn."""
+"""The rule with the title, and the column names."""
 
 
 class DevicePanel(LinesView, can_focus=True):
-    """One row per device under a title; one row per rank where there is no device.
+    """One row per device under a title, or one row per rank if there is no device.
 
-    With the keys it has a cursor, and scrolls where there are more devices than rows.
+    While focused, it has a cursor and scrolls if there are more devices than rows.
     """
 
     BINDINGS = bindings(MOVING)
@@ -57,7 +57,7 @@ class DevicePanel(LinesView, can_focus=True):
         self._reason: str | None = None
         self._imbalance = Imbalance()
         self._far_off: Collection[Figure] = ()
-        self._said: Line = ()
+        self._general_note: Line = ()
         self._recent: Mapping[str, Sequence[float | None]] | None = None
 
     def show_devices(
@@ -75,15 +75,15 @@ class DevicePanel(LinesView, can_focus=True):
 
         Args:
             gpus: the devices.
-            holder: says who holds one.
-            imbalance: of the job that has them.
-            far_off: figures in which a rank of it is an outlier.
+            holder: returns who holds a device.
+            imbalance: the imbalance of the job that holds them.
+            far_off: figures in which a rank of the job is an outlier.
             reason: why figures are incomplete.
-            note: what is to be said of them all.
-            history: how busy they were.
+            note: a note on all devices.
+            history: their utilization so far.
         """
         self._gpus, self._holder, self._reason = gpus, holder, reason
-        self._said, self._recent = note, None if history is None else history.recent
+        self._general_note, self._recent = note, None if history is None else history.recent
         self._imbalance, self._far_off = imbalance, far_off
         self._ranks, self._machine = (), None
         self.redraw()
@@ -101,7 +101,7 @@ class DevicePanel(LinesView, can_focus=True):
         self.redraw()
 
     def show_machine(self, machine: Machine, reason: str | None) -> None:
-        """Show the machine's CPU and memory, and in words why there is no device."""
+        """Show the machine's CPU and memory, and why there is no device."""
         self._gpus, self._ranks, self._imbalance = (), (), NOTHING_KNOWN
         self._machine, self._reason = machine, reason
         self.redraw()
@@ -134,21 +134,21 @@ class DevicePanel(LinesView, can_focus=True):
             self.post_message(self.Moved(self))
 
     def cursor_line(self) -> int | None:
-        """The row under the cursor, while this has the keys."""
+        """The row of the cursor, while focused."""
         if not self.has_focus or not self._gpus:
             return None
         return HEAD_LINES + self._cursor - self._top
 
     def on_focus(self) -> None:
-        """The cursor shows."""
+        """Show the cursor."""
         self.redraw()
 
     def on_blur(self) -> None:
-        """The cursor hides."""
+        """Hide the cursor."""
         self.redraw()
 
     def on_click(self, event: events.Click) -> None:
-        """A click puts the cursor on a device; on the cursor it chooses."""
+        """Move the cursor to the device that was clicked, or choose it if the cursor is there."""
         index = self._top + event.y - HEAD_LINES
         if event.y < HEAD_LINES or index >= len(self._gpus):
             return
@@ -158,12 +158,12 @@ class DevicePanel(LinesView, can_focus=True):
             self._move_to(index)
 
     def on_mouse_scroll_down(self, event: events.MouseScrollDown) -> None:
-        """The wheel moves the cursor."""
+        """Move the cursor."""
         event.stop()
         self.action_move(1)
 
     def on_mouse_scroll_up(self, event: events.MouseScrollUp) -> None:
-        """The wheel moves the cursor."""
+        """Move the cursor."""
         event.stop()
         self.action_move(-1)
 
@@ -173,25 +173,25 @@ class DevicePanel(LinesView, can_focus=True):
             self.post_message(self.Chosen(self))
 
     def explain(self) -> list[tuple[str, str]]:
-        """Explanation of the row of the device under the cursor."""
+        """Help on the device under the cursor."""
         gpu = self.chosen
         return [] if gpu is None else explain_device(gpu)
 
     def _note(self, cells: int) -> Line:
-        if self._said:
-            return self._said
+        if self._general_note:
+            return self._general_note
         even = is_even_load(self._ranks, self._gpus)
         return imbalance_note(self._imbalance, self._far_off, cells, even)
 
     def rows_wanted(self) -> int:
-        """Rows that show everything."""
+        """Rows needed to show everything."""
         cells = max(40, self.size.width or 80)
         if self._gpus:
             return HEAD_LINES + len(self._gpus) + len(self._reason_lines(cells))
         return len(self.build(cells, 1000))
 
     def build(self, width: int, height: int) -> list[Line]:
-        """Title and rows."""
+        """Build the title and the rows."""
         if self._gpus:
             return self._device_lines(width, height)
         if self._ranks:
@@ -203,7 +203,7 @@ class DevicePanel(LinesView, can_focus=True):
         return _cut([*lines, *self._reason_lines(width)], height)
 
     def _device_lines(self, width: int, height: int) -> list[Line]:
-        """A device a row; those around the cursor, where this has the keys and not all fit."""
+        """One row per device; if focused and not all fit, those around the cursor."""
         reason = self._reason_lines(width)
         room = height - HEAD_LINES - len(reason)
         number = len(self._gpus)
@@ -217,7 +217,7 @@ class DevicePanel(LinesView, can_focus=True):
         shown = self._gpus[self._top : self._top + room] if scrolls else self._gpus
         hosts = hosts_of_devices(self._gpus)
         if number > MOST_ROWS and not scrolls:
-            shown = shown[:height]  # the others are counted
+            shown = shown[:height]  # the last line counts the others
         rows = device_lines(shown, width, self._holder, self._recent, hosts)
         lines = [rule(self._heading(), width, note), *rows, *reason]
         if scrolls or (len(shown) == number and len(lines) <= height):
@@ -232,7 +232,7 @@ class DevicePanel(LinesView, can_focus=True):
         return f"{plural(whole, 'device')}, {short_name(name)}"
 
     def _cut_devices(self, lines: list[Line], reason: list[Line], height: int) -> list[Line]:
-        """As many devices as fit; the last line counts the others, and names those in trouble."""
+        """As many devices as fit; the last line counts the others and names faulty ones."""
         room = height - len(reason)
         if room <= HEAD_LINES + 1:
             return _cut(lines, height)
@@ -257,7 +257,7 @@ def _is_ill(gpu: GpuSample) -> bool:
 
 
 def _cut(lines: list[Line], height: int) -> list[Line]:
-    """As many lines as fit; the last one counts those left out."""
+    """As many lines as fit; the last line counts those left out."""
     if len(lines) <= height or height < 2:
         return lines[:height]
     missing = len(lines) - height + 1

@@ -1,4 +1,4 @@
-"""The devices alone: their table, their processes, everything about one, and a host without any."""
+"""Widgets of the device screen: devices, processes, details, and a host without devices."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ NOT_TOLD = "the driver does not report its processes"
 
 
 class DevicesTable(Table):
-    """One row a device, with how busy it was."""
+    """One row per device, with its utilization so far."""
 
     def __init__(self) -> None:
         super().__init__("devices", device_columns(80, False), empty=FIRST_LOOK, id="gpus")
@@ -46,7 +46,7 @@ class DevicesTable(Table):
         self._owners: Owners = {}
         self._history = NOTHING
         self._unseen = 0
-        self._said: Line = ()
+        self._note_line: Line = ()
         self._here = ""
         self._hosts: Mapping[str, str] = {}
         self._by_key: Mapping[str, GpuSample] = {}
@@ -56,25 +56,25 @@ class DevicesTable(Table):
         gpus: Sequence[GpuSample],
         owners: Owners,
         history: DeviceHistory | None,
-        said: Line,
+        note_line: Line,
         here: str,
     ) -> None:
-        """Take a new look.
+        """Show the devices.
 
         Args:
             gpus: the devices.
-            owners: job and rank by pid, of processes of this host.
-            history: how busy they were.
-            said: what is to be said of them all.
-            here: this host.
+            owners: job and rank by pid, for processes of this host.
+            history: the devices' utilization so far.
+            note_line: a note on all devices.
+            here: the name of this host.
         """
-        self._gpus, self._owners, self._said, self._here = gpus, owners, said, here
+        self._gpus, self._owners, self._note_line, self._here = gpus, owners, note_line, here
         self._history = history or NOTHING
         self._unseen = first_seen(self._history.recent)
         self.refill()
 
     def refill(self) -> None:
-        """The rows as the width has room for them."""
+        """Fill the rows for the current width."""
         names = {gpu.name for gpu in self._gpus}
         hosts = hosts_of_devices(self._gpus)
         cells = max((len(label(gpu, hosts)) for gpu in self._gpus), default=0)
@@ -85,10 +85,10 @@ class DevicesTable(Table):
         name = common_name(self._gpus)
         whole = sum(gpu.parent_uuid is None for gpu in self._gpus)
         self.title = "devices" if name is None else f"{plural(whole, 'device')}, {short_name(name)}"
-        self.set_rows(rows, self._said)
+        self.set_rows(rows, self._note_line)
 
     def line_of(self, key: str, row: Row, layout: Sequence[tuple[Column, int]], width: int) -> Line:
-        """One device; only those that are visible are drawn, of which there may be thousands."""
+        """Draw one device; called only for visible ones, as there may be thousands."""
         gpu = self._by_key[key]
         shown = device_row(
             gpu,
@@ -103,7 +103,7 @@ class DevicesTable(Table):
         return super().line_of(key, shown, layout, width)
 
     def on_resize(self, event: events.Resize) -> None:
-        """Another width has other columns."""
+        """Fit the columns to the new width."""
         self.refill()
         super().on_resize(event)
 
@@ -113,17 +113,17 @@ class DevicesTable(Table):
         return next((gpu for gpu in self._gpus if key_of(gpu) == self.cursor_key), None)
 
     def explain(self) -> list[tuple[str, str]]:
-        """Each figure of the device under the cursor, and what is wrong with it."""
+        """Help on each figure of the device under the cursor, and what is wrong with it."""
         return [] if self.chosen is None else explain_device(self.chosen)
 
 
 def key_of(gpu: GpuSample) -> str:
-    """By what a device is known from one look to the next."""
+    """The key that identifies a device across polls."""
     return gpu.uuid or f"{gpu.host or ''} index {gpu.index}"
 
 
 def name_of(gpu: GpuSample, here: str | None = None) -> str:
-    """`GPU 3`; `GPU 3 on b` of another host than `here`."""
+    """`GPU 3`, or `GPU 3 on b` for another host than `here`."""
     return f"GPU {gpu.index}" + (f" on {gpu.host}" if here and gpu.host not in (None, here) else "")
 
 
@@ -136,7 +136,7 @@ class ProcessTable(Table):
         self._owners: Owners = {}
 
     def show(self, gpu: GpuSample | None, owners: Owners, here: str) -> None:
-        """Take the chosen device; `owners` are of processes of this host, `here`."""
+        """Show the selected device; `owners` are those of processes of this host, `here`."""
         if gpu is not None and gpu.host not in (None, here):
             owners = NOBODY
         found = heaviest_first([] if gpu is None else gpu.processes or [])
@@ -148,15 +148,15 @@ class ProcessTable(Table):
         self.set_rows(rows, line((f"{len(found)}", "dim")) if len(found) > 1 else ())
 
     def cursor_line(self) -> int | None:
-        """The row under the cursor, while this has the keys."""
+        """The row of the cursor, while focused."""
         return super().cursor_line() if self.has_focus else None
 
     def on_focus(self) -> None:
-        """The cursor shows."""
+        """Show the cursor."""
         self.redraw()
 
     def on_blur(self) -> None:
-        """The cursor hides."""
+        """Hide the cursor."""
         self.redraw()
 
     @property
@@ -168,7 +168,7 @@ class ProcessTable(Table):
         return self._owners.get(process.pid, (process.job, None))[0]
 
     def explain(self) -> list[tuple[str, str]]:
-        """What the columns mean."""
+        """Help on the columns."""
         process = self._by_pid.get(self.cursor_key or "")
         if process is None:
             return []
@@ -184,22 +184,22 @@ class ProcessTable(Table):
 
 
 class DeviceDetails(LinesView):
-    """Shown below the devices on their own page."""
+    """Details of a device, shown below the table."""
 
     def __init__(self, *, processes: bool = True) -> None:
-        """Without `processes` these are shown elsewhere."""
+        """`processes` is whether to include the processes."""
         super().__init__(id="device")
         self._processes = processes
         self._gpu: GpuSample | None = None
         self._owners: Owners = {}
 
     def show(self, gpu: GpuSample | None, owners: Owners) -> None:
-        """Take the chosen device; None where there is none."""
+        """Show the selected device; None if there is none."""
         self._gpu, self._owners = gpu, owners
         self.redraw()
 
     def build(self, width: int, height: int) -> list[Line]:
-        """As many rows as there is room for."""
+        """Build as many rows as fit."""
         if self._gpu is None:
             return []
         return detail_lines(self._gpu, width, height, self._owners, processes=self._processes)
@@ -220,12 +220,12 @@ class MachinePanel(LinesView):
         self._reason: str | None = None
 
     def show(self, machine: Machine, reason: str | None) -> None:
-        """Take a look at the machine, and why it has no device."""
+        """Show the machine, and why it has no device."""
         self._machine, self._reason = machine, reason
         self.redraw()
 
     def build(self, width: int, height: int) -> list[Line]:
-        """Bars, reason, and what helps."""
+        """Build bars, the reason, and what helps."""
         lines = [rule("machine", width)]
         if self._machine is not None:
             lines += machine_lines(self._machine, width)

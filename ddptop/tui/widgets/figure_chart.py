@@ -1,4 +1,4 @@
-"""Several named figures over time, and the parts of a step."""
+"""Charts of several figures over time, and of the parts of a step."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ddptop.view.text import Line
 
 
 class FigureChart(ChartWidget):
-    """Curves of one unit share a plot; draws only when its data, options or size changed."""
+    """Curves of one unit share a plot; draws only if its data, options, or size changed."""
 
     def __init__(self, title: str = "", *, id: str | None = None) -> None:
         super().__init__(id=id)
@@ -23,28 +23,28 @@ class FigureChart(ChartWidget):
 
     @property
     def options(self) -> FigureOptions:
-        """How it is drawn."""
+        """How the chart is drawn."""
         return replace(self._options, view=self.view)
 
     def show(self, data: FiguresData, title: str | None = None) -> None:
-        """Take new curves, and a title; the same objects again cost nothing."""
+        """Show new curves and a title; showing the same objects again costs nothing."""
         if data is self._data and title in (None, self._title):
             return
         self._data, self._title = data, self._title if title is None else title
         self.redraw()
 
     def next_mode(self) -> None:
-        """Begin with the next unit."""
+        """Put the next unit first."""
         units = len(units_of(self._data))
         if units > 1:
             self._set(replace(self._options, first=(self._options.first + 1) % units))
 
     def next_scale(self) -> None:
-        """Linear or logarithmic values."""
+        """Switch between linear and logarithmic values."""
         self._set(replace(self._options, logarithmic=not self._options.logarithmic))
 
     def next_smoothing(self) -> None:
-        """Not at all, 0.6, 0.9, 0.97."""
+        """Switch smoothing between none, 0.6, 0.9, and 0.97."""
         self._set(replace(self._options, smoothing=next_weight(self._options.smoothing)))
 
     def _set(self, options: FigureOptions) -> None:
@@ -52,11 +52,11 @@ class FigureChart(ChartWidget):
         self.redraw()
 
     def explain(self) -> list[tuple[str, str]]:
-        """What is drawn, and what the marks mean."""
+        """Help on the curves and marks."""
         return explain_figures(self._data)
 
     def build(self, width: int, height: int) -> list[Line]:
-        """Title, a plot for each unit, and one axis."""
+        """Build the title, a plot for each unit, and the axis."""
         chart = draw_figures(self._data, self.options, width - 1, height - 1)
         more = ", log scale" if self._options.logarithmic else ""
         if self._options.smoothing:
@@ -65,7 +65,7 @@ class FigureChart(ChartWidget):
 
 
 class SplitChart(ChartWidget):
-    """Data wait, compute and synchronisation as a stack; draws only when something changed."""
+    """Data wait, compute, and synchronization as a stack; draws only if something changed."""
 
     def __init__(self, title: str = "step time", *, id: str | None = None) -> None:
         super().__init__(id=id)
@@ -75,26 +75,26 @@ class SplitChart(ChartWidget):
 
     @property
     def options(self) -> SplitOptions:
-        """How it is drawn."""
+        """How the chart is drawn."""
         return replace(self._options, view=self.view)
 
     def show(self, data: SplitData, title: str | None = None) -> None:
-        """Take new parts, and a title; the same objects again cost nothing."""
+        """Show new parts and a title; showing the same objects again costs nothing."""
         if data is self._data and title in (None, self._title):
             return
         self._data, self._title = data, self._title if title is None else title
         self.redraw()
 
     def next_mode(self) -> None:
-        """In seconds, or as shares of the step."""
+        """Switch between seconds and shares of the step."""
         self._options = replace(self._options, shares=not self._options.shares)
         self.redraw()
 
     def explain(self) -> list[tuple[str, str]]:
-        """What is drawn, and what the marks mean."""
+        """Help on the curves and marks."""
         return explain_split(self._data)
 
     def build(self, width: int, height: int) -> list[Line]:
-        """Title with the present values, stack and axes."""
+        """Build the title with current values, the stack, and the axes."""
         chart = draw_split(self._data, self.options, width - 1, height - 1)
         return self.titled(chart, self._title, ", shares" if self._options.shares else "", width)

@@ -1,4 +1,4 @@
-"""The row above the keys in which a filter or a search is typed."""
+"""The row above the keys for typing a filter or a search."""
 
 from __future__ import annotations
 
@@ -17,25 +17,25 @@ from ddptop.tui.widgets.lines import LinesView
 from ddptop.view.text import Line, clip, line, width
 
 
-class _Says(LinesView):
+class _Status(LinesView):
     """Shown next to the text: the number of matches, or the error."""
 
-    DEFAULT_CSS = "_Says { height: 1; width: auto; }"
+    DEFAULT_CSS = "_Status { height: 1; width: auto; }"
 
     def __init__(self, most_share: float = 1.0) -> None:
         super().__init__()
         self._line: Line = ()
         self._most_share = most_share
 
-    def show(self, said: Line) -> None:
-        """Take as much room as it needs, and no more than its share."""
+    def show(self, line: Line) -> None:
+        """Show a line in as much room as it needs, up to its share."""
         most = int(self.screen.size.width * self._most_share)
-        cells = min(width(said), most)
-        if width(said) > most and said:
-            said = (*said[:-1], (clip(said[-1][0], most - width(said[:-1])), said[-1][1]))
-        if said == self._line:
+        cells = min(width(line), most)
+        if width(line) > most and line:
+            line = (*line[:-1], (clip(line[-1][0], most - width(line[:-1])), line[-1][1]))
+        if line == self._line:
             return
-        self._line = said
+        self._line = line
         self.styles.width = cells
         self.redraw()
 
@@ -44,7 +44,7 @@ class _Says(LinesView):
 
 
 class _Typed(Input):
-    """The text, without a frame."""
+    """The text field, without a border."""
 
     BINDINGS = [
         Binding("escape", "drop", "Clear", show=False, id="filter.clear"),
@@ -52,24 +52,24 @@ class _Typed(Input):
     ]
 
     def action_drop(self) -> None:
-        """As if nothing had been typed."""
+        """Clear the text and close."""
         if isinstance(self.parent, FilterBar):
             self.parent.drop()
 
     async def action_submit(self) -> None:
-        """Keep what is typed, once the keys that came before this one have been taken."""
+        """Keep the text, after all earlier keys are handled."""
         self.call_later(super().action_submit)
 
     def action_keep(self) -> None:
-        """Back to what is filtered."""
+        """Keep the text and close."""
         if isinstance(self.parent, FilterBar):
             self.parent.keep()
 
 
 class FilterBar(Horizontal):
-    """Hidden until `open`; enter keeps what was typed, esc clears it.
+    """Hidden until `open`; enter keeps the text, esc clears it.
 
-    Give it a place in the layout just above the keys.
+    Its place in the layout is just above the keys.
     """
 
     DEFAULT_CSS = """
@@ -78,30 +78,30 @@ class FilterBar(Horizontal):
         width: 1fr; height: 1; border: none; padding: 0; background: $panel;
         &:focus { border: none; background-tint: $foreground 0%; }
     }
-    FilterBar > _Says { background: $panel; }
+    FilterBar > _Status { background: $panel; }
     """
 
     @dataclass
     class Changed(Message):
-        """Something else is typed now."""
+        """The text changed."""
 
         bar: FilterBar
         text: str
 
     @dataclass
     class Closed(Message):
-        """The keys are where they were before; `text` is what was kept, "" after esc."""
+        """The bar gave the focus back; `text` is what was kept, "" after esc."""
 
         bar: FilterBar
         text: str
 
     def __init__(self, example: str = "", *, sign: str = "/", id: str | None = None) -> None:
-        """Args: what is shown while nothing is typed, and what stands before the text."""
+        """`example` is the placeholder; `sign` is shown before the text."""
         super().__init__(id=id)
         self._sign = sign
-        self._before = _Says()
+        self._before = _Status()
         self._example = example
-        self._after = _Says(0.6)
+        self._after = _Status(0.6)
         self._focused_before: Widget | None = None
 
     @functools.cached_property
@@ -111,31 +111,31 @@ class FilterBar(Horizontal):
         return typed
 
     def compose(self) -> ComposeResult:
-        """A sign, and what is said of the text, whose field comes when it is opened: it costs."""
+        """The sign and the status; the costly text field is mounted on first use."""
         yield from (self._before, self._after)
 
     @property
     def text(self) -> str:
-        """What is typed, or was kept."""
+        """The current or kept text."""
         return self._typed.value if self.display else ""
 
     @property
     def is_typing(self) -> bool:
-        """Whether it has the keys."""
+        """Whether the text field has the focus."""
         return self.screen.focused is self._typed
 
     def open(self) -> None:
-        """Show it, and type in it."""
+        """Show the bar and focus its text field."""
         if not self.is_typing:
             self._focused_before = self.screen.focused
             if not self._typed.is_attached:
                 self.mount(self._typed, after=self._before)
         self.display = True
         self._before.show(line((f" {self._sign} ", "busy")))
-        self.screen.set_focus(self._typed)  # at once: what is typed next may already be there
+        self.screen.set_focus(self._typed)  # immediately: more keys may be in the queue
 
     def say(self, text: str, *, trouble: bool = False) -> None:
-        """Show the number of matches, or the error, at the right end."""
+        """Show the number of matches, or the error, on the right."""
         if self.display:
             keys = "" if trouble else "   enter applies, esc clears " if self.is_typing else ""
             mark = "▲ " if trouble else ""
@@ -144,12 +144,12 @@ class FilterBar(Horizontal):
             )
 
     def keep(self) -> None:
-        """Give the keys back; without a text it hides."""
+        """Keep the text and give the focus back; hides if there is no text."""
         self.display = bool(self._typed.value)
         self._give_back()
 
     def drop(self) -> bool:
-        """Forget what was typed, and hide; says whether there was anything to forget."""
+        """Clear the text and hide; returns whether there was any."""
         if not self.display:
             return False
         had_keys = self.is_typing

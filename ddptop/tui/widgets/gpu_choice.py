@@ -1,4 +1,4 @@
-"""A list of devices of which some are chosen."""
+"""A list of devices to choose from."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ COLUMNS = (
 )
 
 SHORT_COMMAND = 24
-"""Characters of a command that are shown whole."""
+"""Commands up to this many characters are shown in full."""
 
 
 def holder_words(gpu: GpuSample) -> str:
@@ -46,14 +46,14 @@ def holder_words(gpu: GpuSample) -> str:
 
 
 def _short(command: str | None) -> str:
-    """A command as far as there is room for it: else only the script or program."""
+    """The command if it is short, else only its script or program."""
     if command is None:
         return "?"
     return command if len(command) <= SHORT_COMMAND else program_of(command)
 
 
 def is_divided(gpu: GpuSample) -> bool:
-    """Whether it is in MIG mode, so that only an instance of it can be used."""
+    """Whether it is in MIG mode, so that only its instances can be used."""
     return bool(in_mig_mode([gpu]))
 
 
@@ -68,12 +68,12 @@ def _use(gpu: GpuSample) -> DeviceUse:
 
 
 class GpuChoice(Table):
-    """Space or a click chooses a device or leaves it out."""
+    """A list of devices; space or a click selects or deselects one."""
 
     BINDINGS = [Binding("space", "choose", "Choose", show=False, id="gpus.choose")]
 
     class Changed(Message):
-        """Another set of devices is chosen."""
+        """The selection changed."""
 
     def __init__(self) -> None:
         super().__init__("GPUs", COLUMNS, id="gpus")
@@ -82,11 +82,11 @@ class GpuChoice(Table):
 
     @property
     def chosen(self) -> tuple[int, ...]:
-        """Machine indices of the chosen devices."""
+        """Indices of the selected devices on this machine."""
         return tuple(sorted(self._chosen))
 
     def offer(self, gpus: Sequence[GpuSample], chosen: Collection[int] | None = None) -> None:
-        """List devices and select those of these indices, or those that are free."""
+        """List devices and select those with the given indices, or the free ones."""
         self._gpus = [gpu for gpu in gpus if not is_instance(gpu)]
         self._chosen = {
             gpu.index
@@ -96,7 +96,7 @@ class GpuChoice(Table):
         self._show()
 
     def on_table_chosen(self, message: Table.Chosen) -> None:
-        """Choose, or leave out."""
+        """Select or deselect the device."""
         message.stop()
         if any(is_divided(gpu) for gpu in self._gpus if gpu.index == int(message.key)):
             return

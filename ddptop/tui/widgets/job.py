@@ -1,4 +1,4 @@
-"""Panels of a job: its header, alerts and causes, its events, and the head of one rank."""
+"""Panels of a job: header, alerts, cause, and events; and the head of a rank."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from ddptop_runner.job.registry import AnyJob
 from ddptop_runner.model.snapshot import Alert, Cause, Event
 
 SHORT = 28
-"""Screens of fewer rows get a header of three."""
+"""On screens with fewer rows, the header has three rows."""
 
 
 class JobHeader(LinesView):
-    """A row for each question, as high as it has something to say."""
+    """One row per topic; only topics with facts take a row."""
 
     DEFAULT_CSS = """
     JobHeader { height: 3; }
@@ -37,7 +37,7 @@ class JobHeader(LinesView):
         self._is_gone = False
 
     def show(self, view: AnyJob, now: dt.datetime, trend: LossTrend | None = None) -> None:
-        """Take a new look at the job; `trend` is where its loss goes."""
+        """Show the job; `trend` is the trend of its loss."""
         self._view, self._now, self._trend, self._is_gone = view, now, trend, False
         rows = max(1, len(self._rows(max(20, self.screen.size.width))))
         if self.styles.height is None or self.styles.height.value != rows:
@@ -45,7 +45,7 @@ class JobHeader(LinesView):
         self.redraw()
 
     def show_gone(self) -> None:
-        """Say that the job is not there any more, instead of the state that it had."""
+        """Show that the job is gone."""
         self._is_gone = True
         self.redraw()
 
@@ -61,16 +61,16 @@ class JobHeader(LinesView):
         return header.header_lines(self._view, self._now, width, self._trend, 3 if short else 4)
 
     def build(self, width: int, height: int) -> list[Line]:
-        """The rows."""
+        """Build the rows."""
         return self._rows(width)
 
     def explain(self) -> list[tuple[str, str]]:
-        """What the job's state means."""
+        """Help on the job's state."""
         return [] if self._view is None else explain_state(self._view.state)
 
 
 class AlertsPanel(LinesView):
-    """The worst alerts; takes no room without any."""
+    """The worst alerts; hidden if there are none."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -88,12 +88,12 @@ class AlertsPanel(LinesView):
         self.redraw()
 
     def build(self, width: int, height: int) -> list[Line]:
-        """The rows."""
+        """Build the rows."""
         return alert_lines(self._alerts, self._now, width, self._most)
 
 
 class CausePanel(LinesView):
-    """Why the job failed, with the last words of the rank that failed first."""
+    """Why the job failed, with the last log lines of the first failed rank."""
 
     DEFAULT_CSS = """
     CausePanel { background: $surface; margin: 0 0 0 0; }
@@ -104,15 +104,15 @@ class CausePanel(LinesView):
         self._panel: Callable[[int, int], list[Line]] | None = None
 
     def hide(self) -> None:
-        """Take no room."""
+        """Hide the panel."""
         self._draw(None, 0)
 
     def show(self, state: str, cause: Cause, tail: Sequence[str], rows: int, now: str = "") -> None:
-        """Show why a job ended, and what to do now, in at most `rows` rows."""
+        """Show why a job ended and what to do now, in at most `rows` rows."""
         self._draw(lambda cells, most: cause_lines(state, cause, tail, cells, most, now), rows)
 
     def show_setback(self, attempt: int | None, cause: Cause, rows: int) -> None:
-        """Show why an attempt of a job that goes on failed, in at most `rows` rows."""
+        """Show why an earlier attempt of a running job failed, in at most `rows` rows."""
         self._draw(lambda cells, most: setback_lines(attempt, cause, cells, most), rows)
 
     def _draw(self, lines: Callable[[int, int], list[Line]] | None, rows: int) -> None:
@@ -126,7 +126,7 @@ class CausePanel(LinesView):
         self.redraw()
 
     def build(self, width: int, height: int) -> list[Line]:
-        """The rows."""
+        """Build the rows."""
         return [] if self._panel is None else self._panel(width, height)
 
 
@@ -140,14 +140,14 @@ COLUMNS = (
 
 
 class EventsTable(Table):
-    """One row an event."""
+    """One row per event."""
 
     def __init__(self) -> None:
         super().__init__("events", COLUMNS, empty="no events yet", id="events")
         self._shown: Sequence[Event] = ()
 
     def show(self, events: Sequence[Event]) -> None:
-        """Take the events, latest first."""
+        """Show the events, latest first."""
         if events == self._shown:
             return
         stayed_at_top = self.cursor_key is None or (
@@ -163,7 +163,7 @@ SENTENCE_ROWS = 2
 
 
 class RankHead(LinesView):
-    """The sentence is the first thing that is seen; below it rows of figures."""
+    """A sentence on the rank, and rows of figures below."""
 
     DEFAULT_CSS = """
     RankHead { height: 4; }
@@ -171,20 +171,20 @@ class RankHead(LinesView):
 
     def __init__(self) -> None:
         super().__init__()
-        self._said: Span = ("", "")
+        self._sentence: Span = ("", "")
         self._facts: list[list[Line]] = []
         self._about: list[tuple[str, str]] = []
 
-    def show(self, said: Span, facts: list[list[Line]], about: list[tuple[str, str]]) -> None:
-        """Show a sentence and rows of parts, as many as fit; `about` explains them."""
-        self._said, self._facts, self._about = said, facts, about
+    def show(self, sentence: Span, facts: list[list[Line]], about: list[tuple[str, str]]) -> None:
+        """Show the sentence and as many rows of facts as fit; `about` explains them."""
+        self._sentence, self._facts, self._about = sentence, facts, about
         rows = len(self._rows(max(20, self.screen.size.width)))
         if self.styles.height is None or self.styles.height.value != rows:
             self.styles.height = rows
         self.redraw()
 
     def _rows(self, width: int) -> list[Line]:
-        text, style = self._said
+        text, style = self._sentence
         symbol = {"bad": "✗", "warn": "▲", "ok": "●", "busy": "◍"}.get(style, "·")
         first, *more = wrap(text, width - 6, SENTENCE_ROWS)
         strong = style if style in ("bad", "warn") else "strong"
@@ -195,9 +195,9 @@ class RankHead(LinesView):
         return [fit(one, width) for one in (*lines, *rows)]
 
     def build(self, width: int, height: int) -> list[Line]:
-        """The rows."""
+        """Build the rows."""
         return self._rows(width)
 
     def explain(self) -> list[tuple[str, str]]:
-        """What the sentence and the figures mean."""
+        """Help on the sentence and the figures."""
         return self._about

@@ -1,4 +1,4 @@
-"""The table of jobs, the sentence about the one under the cursor, and Slurm's queue."""
+"""Widgets of the job list: the table, the sentence on the selected job, and Slurm's queue."""
 
 from __future__ import annotations
 
@@ -54,14 +54,14 @@ NO_MATCH = """no jobs match
 press {view.back} to show all jobs"""
 
 MOST_MARKS = 4
-"""As many as can be compared."""
+"""Maximum number of marks: as many jobs as can be compared."""
 
 
 class JobsTable(Table):
     """One row per job, the most urgent first."""
 
     def __init__(self, me: str | None = None, *, readonly: bool = False) -> None:
-        """`me` is the user whose name is left out."""
+        """`me` is the user whose name is not shown."""
         how = (
             "run in a shell:"
             if readonly
@@ -80,11 +80,11 @@ class JobsTable(Table):
         self._by_others = False
         self._drawn: object = None
         self.marked: list[str] = []
-        """Names of the marked jobs, the earlier one first."""
+        """Names of the marked jobs, in the order of marking."""
         self.order = "need"
-        """A key of `ORDERS`."""
+        """The sort order, a key of `ORDERS`."""
         self.filter = Filter()
-        """What hides jobs."""
+        """Jobs that do not match are hidden."""
 
     def show(
         self,
@@ -95,14 +95,14 @@ class JobsTable(Table):
         seen: Seen = (),
         damaged: Sequence[tuple[str, str]] = (),
     ) -> None:
-        """Take a new look at the jobs, and at what could not be looked at.
+        """Show the jobs.
 
         Args:
             views: every job.
-            now: for what has passed.
-            unreadable: what could not be looked at.
-            trends: by job, which way its loss goes.
-            seen: ended jobs that were looked at.
+            now: the current time, for durations.
+            unreadable: processes that may be training but cannot be inspected.
+            trends: loss trends by job.
+            seen: ended jobs that the user has opened.
             damaged: run folders that cannot be read.
         """
         self._views, self._now, self._unreadable = views, now, unreadable
@@ -116,7 +116,7 @@ class JobsTable(Table):
         self.refill()
 
     def refill(self) -> None:
-        """Put the rows in their order, without those that the filter hides."""
+        """Filter and sort the rows."""
         everything = listed(self._views, self._now, self._seen, self.order)
         self._listed = [one for one in everything if self._matches(one)]
         self.sorted_by = COLUMN_OF_ORDER[self.order]
@@ -146,12 +146,12 @@ class JobsTable(Table):
         note = self._count()
         missing = (self._unreadable, self._damaged)
         drawn = (rows, note, self._columns, self.sorted_by, self.empty, missing, self.size)
-        if drawn != self._drawn:  # most seconds change nothing here
+        if drawn != self._drawn:  # most updates change nothing
             self._drawn = drawn
             self.set_rows(rows, note)
 
     def on_resize(self, event: events.Resize) -> None:
-        """Another width has other columns."""
+        """Fit the columns to the new width."""
         self.refill()
         super().on_resize(event)
 
@@ -166,7 +166,7 @@ class JobsTable(Table):
         return len(self._views)
 
     def mark(self) -> None:
-        """Mark the job under the cursor, or take its mark away; a fifth one replaces the first."""
+        """Mark or unmark the job under the cursor; a fifth mark replaces the first."""
         key = self.cursor_key
         if key in self.marked:
             self.marked.remove(key)
@@ -175,22 +175,22 @@ class JobsTable(Table):
         self.refill()
 
     def sort(self, order: str) -> None:
-        """Put the rows in another order."""
+        """Sort the rows."""
         self.order = order
         self.refill()
 
     @property
     def chosen(self) -> Listed | None:
-        """The job under the cursor, with what is to be said of it."""
+        """The job under the cursor, with its attention sentence."""
         return next((one for one in self._listed if one.view.job == self.cursor_key), None)
 
     def explain(self) -> list[tuple[str, str]]:
-        """Explanation of the row under the cursor."""
+        """Help on the row under the cursor."""
         one = self.chosen
         return [] if one is None else explain_job(one, self._trends.get(one.view.job), self._now)
 
     def foot(self, width: int) -> Line:
-        """What may be training and could not be seen."""
+        """The count of processes that may be training but cannot be inspected."""
         return damaged_line(self._damaged, width) or unreadable_line(self._unreadable, width)
 
     @on(Table.HeadPicked)
@@ -223,10 +223,10 @@ class JobsTable(Table):
         return line((f"{self.shown} of {len(views)} match", "busy"), (f"   {text}", "dim"))
 
 
-class Said(LinesView):
-    """The sentence in as many rows as it is given, and in the last one what to do next.
+class JobSentence(LinesView):
+    """The sentence on a job in the given rows, with the next step in the last row.
 
-    Where there is nothing to say, it shows the job's command.
+    For a job without problems, it shows the job's command.
     """
 
     def __init__(self) -> None:
@@ -235,21 +235,21 @@ class Said(LinesView):
         self._readonly = False
 
     def show(self, one: Listed | None, *, readonly: bool) -> None:
-        """Take the job under the cursor."""
+        """Show the job under the cursor."""
         self._one, self._readonly = one, readonly
         self.redraw()
 
     def build(self, width: int, height: int) -> list[Line]:
-        """Sentence and next step."""
+        """Build the sentence and the next step."""
         if self._one is None:
             return []
         cell = sentence_cell(self._one.attention)
         style = cell[0][1]
         rows = height if height < 3 else height - 1
-        said = plain(cell)
-        if said in (NO_PROBLEMS, NONE_DETECTED):  # the row says so
-            said = sanitize(self._one.view.command)
-        texts = wrap(said, width - 4, rows)
+        sentence = plain(cell)
+        if sentence in (NO_PROBLEMS, NONE_DETECTED):  # the row shows this
+            sentence = sanitize(self._one.view.command)
+        texts = wrap(sentence, width - 4, rows)
         step = next_step(self._one.view, self._one.attention, readonly=self._readonly)
         lines = [line(("▌ ", style), (text, "" if style == "dim" else style)) for text in texts]
         if step and len(lines) < height:
@@ -261,7 +261,7 @@ MOST_ROWS = 4
 
 
 class SlurmQueue(LinesView):
-    """One row for each, and how many more there are."""
+    """One row per Slurm job, and the number of further ones."""
 
     def __init__(self) -> None:
         super().__init__(id="slurm")
@@ -269,7 +269,7 @@ class SlurmQueue(LinesView):
         self._now = dt.datetime.min
 
     def show(self, jobs: Sequence[SlurmJob], now: dt.datetime) -> None:
-        """Take the queue."""
+        """Show the queue."""
         self._jobs, self._now = jobs, now
         rows = min(len(jobs), MOST_ROWS)
         if self.styles.height is None or self.styles.height.value != rows:
@@ -279,11 +279,11 @@ class SlurmQueue(LinesView):
 
     @property
     def rows(self) -> int:
-        """How many it takes."""
+        """The number of rows needed."""
         return min(len(self._jobs), MOST_ROWS)
 
     def build(self, width: int, height: int) -> list[Line]:
-        """The rows."""
+        """Build the rows."""
         shown = self._jobs if len(self._jobs) <= height else self._jobs[: height - 1]
         lines = [line((" Slurm ", "dim"), sanitize(brief(one, self._now))) for one in shown]
         if left := len(self._jobs) - len(shown):

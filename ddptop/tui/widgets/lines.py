@@ -1,4 +1,4 @@
-"""The base of every widget that ticks: lines in, and only the changed ones are drawn again."""
+"""Base classes of widgets made of lines; only changed lines are drawn again."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from ddptop.view.text import STYLES, Line, cells_of, fit
 
 
 def changed_cells(old: Line, new: Line, width: int) -> tuple[int, int]:
-    """The first cell that differs, and the one behind the last: what has to be sent again."""
+    """The range of cells that differ, which must be drawn again: first, and one past the last."""
     before = common_spans(old, new)
     start = sum(cells_of(text) for text, _ in before)
     was, now = old[len(before) :], new[len(before) :]
@@ -38,17 +38,17 @@ def common_spans(old: Line, new: Line) -> Line:
     return new[:number]
 
 
-def _tame(line: Line) -> Line:
-    """The line without characters that would move the terminal's cursor."""
+def _harmless(line: Line) -> Line:
+    """The line without control characters."""
     if all(text.isprintable() for text, _ in line):
         return line
     return tuple((harmless(text), style) for text, style in line)
 
 
 class LinesView(Widget):
-    """Shows what `build` returns, one terminal row a line.
+    """Shows the lines that `build` returns, one per terminal row.
 
-    Subclasses hold their data, override `build` and call `redraw` when the data changed.
+    Subclasses hold the data, override `build`, and call `redraw` when the data changes.
     """
 
     DEFAULT_CSS = """
@@ -80,19 +80,19 @@ class LinesView(Widget):
         self._built_for: Size | None = None
 
     def build(self, width: int, height: int) -> list[Line]:
-        """The lines of a view of that many cells."""
+        """The lines for a view of this size."""
         raise NotImplementedError
 
     def cursor_line(self) -> int | None:
-        """The index of the line drawn on the cursor's background."""
+        """The index of the line drawn with the cursor's background."""
         return None
 
     def explain(self) -> list[tuple[str, str]]:
-        """What is under the cursor: headings and texts, for the help."""
+        """Help on the item under the cursor: (heading, text) pairs."""
         return []
 
     def redraw(self) -> None:
-        """Build again and draw the lines that changed."""
+        """Rebuild, and draw the lines that changed."""
         width, height = self._built_for = self.size
         if width <= 0 or height <= 0:
             return
@@ -111,18 +111,18 @@ class LinesView(Widget):
                 self.refresh(Region(start, y, end - start, 1))
 
     def on_resize(self, _: events.Resize) -> None:
-        """A new size asks for new lines."""
+        """Rebuild for the new size."""
         self._strips.clear()
         self.redraw()
 
     def notify_style_update(self) -> None:
-        """Colours changed: nothing cached is right any more."""
+        """Clear the cache: the colors changed."""
         super().notify_style_update()
         self._palette = {}
         self._strips.clear()
 
     def _style(self, name: str, on_cursor: bool) -> Style:
-        """A span's style on this widget's background, or on the cursor's."""
+        """A span's style on this widget's background, or on the cursor's background."""
         style = self._palette.get((name, on_cursor))
         if style is None:
             style = self.rich_style
@@ -143,10 +143,10 @@ class LinesView(Widget):
         return style
 
     def _part_styles(self, name: str) -> RenderStyles:
-        """What the stylesheet says of `.line--name` here, looked up when it is first drawn.
+        """The stylesheet's styles for `.line--name`, looked up on first use.
 
-        As COMPONENT_CLASSES all names would be looked up for every widget at each change: a quarter
-        of the time to the first frame.
+        With COMPONENT_CLASSES, Textual would look up all names for every widget at each change,
+        which takes a quarter of the time to the first frame.
         """
         part = DOMNode(classes=f"line--{name}")
         attach(part, self)
@@ -154,16 +154,16 @@ class LinesView(Widget):
         return part.styles
 
     def render_line(self, y: int) -> Strip:
-        """One row, from the cache where nothing changed."""
+        """Render a row, from the cache if it has not changed."""
         width = self.size.width
         if self._built_for != self.size:
-            # a layout that was looked at before it was drawn tells no widget of its new size
+            # a layout that was queried before it was drawn sends widgets no Resize
             self._strips.clear()
             self.redraw()
         strip = self._strips.get(y)
         if strip is None or strip.cell_length != width:
             on_cursor = y == self._cursor_line
-            spans = fit(_tame(self._lines[y] if y < len(self._lines) else ()), width)
+            spans = fit(_harmless(self._lines[y] if y < len(self._lines) else ()), width)
             strip = Strip(
                 [Segment(text, self._style(name, on_cursor)) for text, name in spans], width
             )
@@ -172,21 +172,21 @@ class LinesView(Widget):
 
 
 class DraggedView(LinesView):
-    """Follows the pointer while a button is pressed."""
+    """A view that follows the pointer while a button is pressed."""
 
     is_dragged = False
-    """Whether a button is held that was pressed here."""
+    """Whether a button pressed here is still held."""
 
     def takes_drag(self, x: int) -> bool:
-        """Whether something can be dragged at that cell of the widget."""
+        """Whether something can be dragged at this cell of the widget."""
         return True
 
     def dragged_to(self, x: int) -> None:
-        """The pointer is at that cell, which may lie beyond either edge."""
+        """Handle the pointer at a cell, which may lie beyond either edge."""
         raise NotImplementedError
 
     def on_mouse_down(self, event: events.MouseDown) -> None:
-        """Go there, and follow the pointer."""
+        """Go to the pointer and start following it."""
         if self.takes_drag(event.x):
             self.is_dragged = True
             self.capture_mouse()

@@ -1,4 +1,4 @@
-"""A log that scrolls: some of its lines, and the rest is read as one comes near it."""
+"""A scrolling log; lines are read as the view comes near them."""
 
 from __future__ import annotations
 
@@ -25,59 +25,59 @@ if TYPE_CHECKING:
 
 MAX_ROWS = 6000
 MAX_CHARS = 12_000_000
-"""Of lines at hand; what is farther from the view than others is let go."""
+"""Maximum size of the lines in memory; the lines farthest from the view are dropped."""
 KEPT_ROWS = 400
-"""So many lines stay at hand on either side of the view."""
+"""Lines always kept on either side of the view."""
 ROW_CHARS = 200
-"""What a line takes besides its text."""
+"""Memory of a line besides its text, in characters."""
 
 
 class LogBuffer:
-    """Lines in a row. Of a log in memory all, of a file those around the view."""
+    """Consecutive lines: all lines of a log in memory, or those of a file around the view."""
 
     def __init__(self) -> None:
         self.rows: list[LogRow] = []
-        """Lines that have ended and, behind them, the one that has not."""
+        """Complete lines, and after them an incomplete one, if any."""
         self.ended = 0
-        """How many of them have ended."""
+        """The number of complete lines."""
         self.is_paged = False
-        """Whether there may be lines that are not here."""
+        """Whether the log may have lines that are not in memory."""
         self.has_labels = False
-        """Whether lines say whose they are."""
+        """Whether lines are labeled with their rank."""
         self.low = self.high = self.first = self.end = 0
         self._chars = 0
 
     @property
     def before(self) -> int:
-        """Bytes before the lines that are here."""
+        """Bytes of the log before these lines."""
         return self.low - self.first if self.is_paged else 0
 
     @property
     def behind(self) -> int:
-        """Bytes behind them."""
+        """Bytes of the log after these lines."""
         if not self.is_paged:
             return 0
         known = self.rows[-1].to if len(self.rows) > self.ended else self.high
         return self.end - max(known, self.high)
 
     def clear(self) -> None:
-        """No lines."""
+        """Remove all lines."""
         self.set_all((), None)
 
     @property
     def texts(self) -> list[str]:
-        """What the lines that have ended say."""
+        """The texts of the complete lines."""
         return [row.text for row in self.rows[: self.ended]]
 
     def set_all(self, rows: Sequence[LogRow], partial: LogRow | None) -> None:
-        """These are all lines there are."""
+        """Set all lines of the log."""
         self.ended, self._chars = len(rows), 0
         self.rows = [*rows, partial] if partial is not None else list(rows)
         self.is_paged = False
         self.has_labels = any(row.label for row in rows[:1000]) or any(r.label for r in rows[-9:])
 
     def set_page(self, rows: Sequence[LogRow], partial: LogRow | None, low: int, high: int) -> None:
-        """These lines are at hand, of those bytes."""
+        """Set the lines of a part of the log, from byte `low` to `high`."""
         self.ended = len(rows)
         self.rows = [*rows, partial] if partial is not None else list(rows)
         self._chars = sum(map(_size, self.rows))
@@ -85,7 +85,7 @@ class LogBuffer:
         self.low, self.high = low, high
 
     def put_before(self, rows: Sequence[LogRow], low: int, seen: int) -> int:
-        """Put lines before these; those far behind line `seen` may go. Returns how many came."""
+        """Prepend lines; may drop lines far after line `seen`. Returns how many were added."""
         self.rows[:0] = rows
         self.ended += len(rows)
         self.low = low
@@ -100,7 +100,7 @@ class LogBuffer:
     def put_behind(
         self, rows: Sequence[LogRow], partial: LogRow | None, high: int, seen: int
     ) -> int:
-        """Put lines behind these; those far before line `seen` may go. Returns how many went."""
+        """Append lines; may drop lines far before line `seen`. Returns how many were dropped."""
         for row in self.rows[self.ended :]:
             self._chars -= _size(row)
         del self.rows[self.ended :]
@@ -128,7 +128,7 @@ class LogBuffer:
         return len(self.rows) > MAX_ROWS or self._chars > MAX_CHARS
 
     def index_of(self, row: LogRow | None, otherwise: int) -> int:
-        """Where a line is now, or where it was."""
+        """The index of a line, or `otherwise` if it is gone."""
         if row is not None:
             if otherwise < len(self.rows) and self.rows[otherwise].at == row.at:
                 return otherwise
@@ -138,7 +138,7 @@ class LogBuffer:
         return max(0, min(otherwise, len(self.rows) - 1))
 
     def shares(self, first: int, last: int) -> tuple[float, float]:
-        """Of the whole log: what is before line `first`, and what lines `first` to `last` are."""
+        """Shares of the whole log: before line `first`, and from line `first` to `last`."""
         if self.is_paged:
             whole = max(1, self.end - self.first)
             start, stop = self.rows[first].at, self.rows[last].to
@@ -152,15 +152,15 @@ def _size(row: LogRow) -> int:
 
 
 MARGIN = 100
-"""So many lines beyond those that are seen are wanted in either direction."""
+"""Lines to read beyond the view in either direction."""
 WHEEL_LINES = 3
 SHIFT_CELLS = 16
 FAR_BEHIND_BYTES = 8 << 20
-"""If more than this was printed meanwhile, only the end is read."""
+"""If more was printed meanwhile, only the end is read."""
 
 
 class LogPager(LinesView, can_focus=True):
-    """A window on the lines in `buffer`; the cursor is on one of them, or follows the end."""
+    """A view of the lines in `buffer`; the cursor is on a line, or follows the end."""
 
     DEFAULT_CSS = "LogPager { height: 1fr; }"
 
@@ -171,11 +171,11 @@ class LogPager(LinesView, can_focus=True):
     ]
 
     class Moved(Message):
-        """What is seen has changed, or whether the end is followed."""
+        """The visible lines changed, or whether the view follows the end."""
 
     @dataclass
     class AttemptStarted(Message):
-        """The log of the next attempt is followed from now on."""
+        """The view now follows the log of the next attempt."""
 
         attempt: int
 
@@ -188,35 +188,35 @@ class LogPager(LinesView, can_focus=True):
     def __init__(self, *, id: str | None = None) -> None:
         super().__init__(id=id)
         self.buffer = LogBuffer()
-        """The lines that are here."""
+        """The lines in memory."""
         self.following = True
-        """Whether the end is shown, and stays so as lines come."""
+        """Whether the view follows the end."""
         self.held = False
-        """Whether a person asked for no following, also at the end."""
+        """Whether the user turned following off, even at the end."""
         self.wrap = False
         self.shift = 0
-        """The first cell of each line that is shown, where lines are not wrapped."""
+        """The first visible cell of each line if lines are not wrapped."""
         self.pattern: LogPattern | None = None
-        """What is marked."""
+        """The search pattern, whose matches are marked."""
         self.empty: list[Line] = []
-        """What to say where there is no line."""
+        """The text shown if there are no lines."""
         self.reader: LogReader | None = None
-        """What reads the log; None until it is known which."""
+        """The reader of the log; None until the job is known."""
         self.view: LogView | None = None
-        """Which log is shown, and how."""
+        """The log shown, and how."""
         self.places = Places()
-        """Which logs there are."""
+        """The available logs."""
         self.generation = 0
-        """Number of the log that was opened last."""
+        """Number of the latest log opened."""
         self.shown = -1
-        """The generation whose lines are shown."""
+        """The generation of the lines shown."""
         self.limit = 0
-        """Of merged lines: how many of the last lines of each rank were read."""
+        """For merged logs: how many last lines of each rank were read."""
         self.steps_attempts = True
-        """Whether keys show the logs of other attempts here."""
+        """Whether this screen has keys for other attempts."""
         self.is_live = True
         self.output: str | None = None
-        """Of a foreign job: where its output goes."""
+        """For a foreign job: where its output goes."""
         self._top = 0
         self._skip = 0
         """Rows of the first line that are above the view."""
@@ -224,18 +224,18 @@ class LogPager(LinesView, can_focus=True):
         self._label_cells = 0
         self._asked: set[int] = set()
         self._places: list[tuple[int, int]] = []
-        """By row of the view: index and part of its line."""
+        """For each row of the view: index and part of its line."""
         self._shapes = lru_cache(maxsize=4096)(shape_of)
 
-    # --- reading --------------------------------------------------------------------------------
+    # --- reading ---------------------------------------------------------------------------------
 
     def read(self, reader: LogReader) -> None:
-        """Read a job's logs; `open` says which of them."""
+        """Set the reader of a job's logs; `open` selects a log."""
         self.reader = reader
         reader.start()
 
     def close(self) -> None:
-        """Let go of the job's logs."""
+        """Close the job's logs."""
         if self.reader is not None:
             self.reader.stop()
             self.reader, self.view, self.places = None, None, Places()
@@ -244,19 +244,19 @@ class LogPager(LinesView, can_focus=True):
             self.refresh_lines()
 
     def on_unmount(self) -> None:
-        """Let go of the log."""
+        """Close the log."""
         if self.reader is not None:
             self.reader.stop()
 
     def open(self, view: LogView, share: float | None = None) -> None:
-        """Show a log from its end; or around a byte of it, given as a share of its length."""
+        """Show the end of a log, or the part at `share` of its length."""
         assert self.reader is not None
         self.generation += 1
         self.view = view
         self.reader.open(self.generation, view, share)
 
     def feed(self, read: LogRead) -> None:
-        """Lines of a foreign job's output."""
+        """Add lines of a foreign job's output."""
         if self.reader is not None:
             self.reader.feed(read)
 
@@ -270,7 +270,7 @@ class LogPager(LinesView, can_focus=True):
         if message.placement == "all":
             place = self.place
             buffer.set_all(message.rows, message.partial)
-            self.say_empty()
+            self.explain_empty()
             if is_first and self.following:
                 self.replace(None)
             else:
@@ -279,7 +279,7 @@ class LogPager(LinesView, can_focus=True):
         buffer.first, buffer.end = message.first, message.end
         if message.placement == "anew":
             buffer.set_page(message.rows, message.partial, message.low, message.high)
-            self.say_empty()
+            self.explain_empty()
             self.replace(message.at)
         elif message.placement == "before" and message.high == buffer.low:
             last = self.seen[1]
@@ -288,7 +288,7 @@ class LogPager(LinesView, can_focus=True):
             gone = buffer.put_behind(message.rows, message.partial, message.high, self.seen[0])
             self.moved_by(-gone, 1)
         if not buffer.rows:
-            self.say_empty()
+            self.explain_empty()
 
     @on(LogGrew)
     def _log_grew(self, message: LogGrew) -> None:
@@ -306,7 +306,9 @@ class LogPager(LinesView, can_focus=True):
             self.open(replace(view, whose=places.ranks[0]))
         elif not before.attempts:
             if places.attempts and view.attempt == places.attempts[-1] and view.until is None:
-                self.view = replace(view, attempt=None)  # the latest goes on with the next
+                self.view = replace(
+                    view, attempt=None
+                )  # after the latest attempt, continue with the next
         elif view.attempt is None and places.attempt != before.attempt:
             if self.following:
                 self.open(view)
@@ -327,8 +329,8 @@ class LogPager(LinesView, can_focus=True):
         self.empty = [line("  ", (words, "strong")), line("  ", (remedy, "dim"))]
         self.replace(None)
 
-    def say_empty(self) -> None:
-        """What to say where no line is shown, and what to do."""
+    def explain_empty(self) -> None:
+        """Explain why no line is shown, and what the user can do."""
         buffer = self.buffer
         looked = None
         if buffer.is_paged and buffer.before > 0:
@@ -348,16 +350,16 @@ class LogPager(LinesView, can_focus=True):
         if self.reader is not None:
             self.reader.jump(self.generation, share)
 
-    # --- lines in -------------------------------------------------------------------------------
+    # --- lines in --------------------------------------------------------------------------------
 
     @property
     def lines(self) -> list[str]:
-        """The texts of the lines that have ended."""
+        """The texts of the complete lines."""
         return self.buffer.texts
 
     @property
     def current(self) -> LogRow | None:
-        """The line under the cursor; the last one while the end is followed."""
+        """The line under the cursor; the last line while following the end."""
         rows = self.buffer.rows
         if not rows:
             return None
@@ -365,11 +367,11 @@ class LogPager(LinesView, can_focus=True):
 
     @property
     def seen(self) -> tuple[int, int]:
-        """Indices of the first and the last line of the view."""
+        """Indices of the first and last visible lines."""
         return (self._places[0][0], self._places[-1][0]) if self._places else (0, 0)
 
     def replace(self, at: int | None, *, middle: bool = True) -> None:
-        """Other lines are in the buffer: show the one at a byte, or the end."""
+        """After the buffer is replaced, show the line at a byte, or the end."""
         self._asked.clear()
         self._label_cells = 0
         rows = self.buffer.rows
@@ -383,7 +385,7 @@ class LogPager(LinesView, can_focus=True):
         self.refresh_lines()
 
     def keep_place(self, before: tuple[LogRow | None, LogRow | None]) -> None:
-        """Other lines stand around those that were seen: the same ones stay where they are."""
+        """After lines were added around the view, keep the same lines in view."""
         top, cursor = before
         self._asked.clear()
         if not self.following:
@@ -393,20 +395,20 @@ class LogPager(LinesView, can_focus=True):
 
     @property
     def place(self) -> tuple[LogRow | None, LogRow | None]:
-        """The first line that is seen and the one under the cursor, for `keep_place`."""
+        """The first visible line and the one under the cursor, for `keep_place`."""
         rows = self.buffer.rows
         top = rows[self._top] if self._top < len(rows) else None
         return top, self.current
 
     def moved_by(self, lines: int, step: int) -> None:
-        """Lines were put before (-1) those that were here, or left out there; or came behind."""
+        """Adjust indices after lines were added or dropped at the start (-1) or the end."""
         self._asked.discard(step)
         self._top = max(0, self._top + lines)
         self._cursor = max(0, self._cursor + lines)
         self.refresh_lines()
 
     def move_to(self, at: int, *, middle: bool = True) -> None:
-        """Put the cursor on the first line from that byte on."""
+        """Move the cursor to the first line from a byte on."""
         rows = self.buffer.rows
         exact = (i for i, row in enumerate(rows) if row.at == at)
         later = (i for i, row in enumerate(rows) if row.at > at)
@@ -420,24 +422,24 @@ class LogPager(LinesView, can_focus=True):
             self._top, self._skip = self._up_from(self._cursor, 0, height // 2)
 
     def set_wrap(self, wrap: bool) -> None:
-        """Wrap long lines, or cut them."""
+        """Wrap long lines, or clip them."""
         self.wrap, self.shift, self._skip = wrap, 0, 0
         self.refresh_lines()
 
     def refresh_lines(self) -> None:
-        """Draw, ask for what is near, and say what has changed."""
+        """Redraw, request nearby lines, and post what changed."""
         self.redraw()
         self._ask()
         self.post_message(self.Moved())
 
-    # --- layout ---------------------------------------------------------------------------------
+    # --- layout ----------------------------------------------------------------------------------
 
     def _shape(self, index: int) -> Shape:
         cells = text_cells(self.size.width - 1, self._label_cells)
         return self._shapes(self.buffer.rows[index], cells, wrap=self.wrap)
 
     def _up_from(self, index: int, part: int, count: int) -> tuple[int, int]:
-        """The place so many rows above one, or the first."""
+        """The place `count` rows above another, or the first one."""
         while count > 0:
             if part >= count:
                 return index, part - count
@@ -449,7 +451,7 @@ class LogPager(LinesView, can_focus=True):
         return index, part
 
     def _last_top(self) -> tuple[int, int]:
-        """The first row of the view when it shows the end."""
+        """The first row of the view if it shows the end."""
         last = len(self.buffer.rows) - 1
         if last < 0:
             return 0, 0
@@ -457,7 +459,7 @@ class LogPager(LinesView, can_focus=True):
         return self._up_from(last, part, max(1, self.size.height) - 1)
 
     def build(self, width: int, height: int) -> list[Line]:
-        """The lines from the top on, and the scroll bar."""
+        """Build the visible lines and the scroll bar."""
         rows = self.buffer.rows
         if not rows:
             self._places = []
@@ -496,18 +498,18 @@ class LogPager(LinesView, can_focus=True):
         return [(*one, cell) for one, cell in zip(lines, bar, strict=True)]
 
     def cursor_line(self) -> int | None:
-        """The row of the cursor; none while the end is followed."""
+        """The row of the cursor; None while following the end."""
         if self.following or not self._places:
             return None
         return next((y for y, (index, _) in enumerate(self._places) if index == self._cursor), None)
 
     def on_resize(self, event: events.Resize) -> None:
-        """A new size asks for new lines, and perhaps for more of them."""
+        """Rebuild for the new size, which may need more lines."""
         super().on_resize(event)
         self._ask()
 
     def _ask(self) -> None:
-        """Want what is near the first and last row of the view."""
+        """Request the lines around the view."""
         buffer = self.buffer
         if not buffer.is_paged or not self.size.height or self.reader is None:
             return
@@ -525,10 +527,10 @@ class LogPager(LinesView, can_focus=True):
             self._asked.add(-1)
             self.reader.more(self.generation, buffer.low, -1)
 
-    # --- moving ---------------------------------------------------------------------------------
+    # --- moving ----------------------------------------------------------------------------------
 
     def scroll_lines(self, count: int) -> None:
-        """Move the view by rows; the cursor stays in it."""
+        """Scroll by rows; the cursor stays in the view."""
         rows = self.buffer.rows
         if not rows:
             return
@@ -556,7 +558,7 @@ class LogPager(LinesView, can_focus=True):
             self.following = True
 
     def action_move(self, lines: int) -> None:
-        """Move the cursor; far away means to the log's first or last line."""
+        """Move the cursor; by a very large number, to the log's first or last line."""
         if abs(lines) >= 1_000_000:
             self.go_first() if lines < 0 else self.go_last()
             return
@@ -571,7 +573,7 @@ class LogPager(LinesView, can_focus=True):
         elif self._cursor >= self._top + max(1, self.size.height):
             self._top, self._skip = self._cursor - self.size.height + 1, 0
         self.redraw()
-        while self._places and self._places[-1][0] < self._cursor:  # wrapped lines took the room
+        while self._places and self._places[-1][0] < self._cursor:  # wrapped lines need more rows
             self._top, self._skip = self._top + 1, 0
             self.redraw()
         if lines > 0 and self._cursor == len(rows) - 1:
@@ -579,15 +581,15 @@ class LogPager(LinesView, can_focus=True):
         self.refresh_lines()
 
     def action_page(self, pages: int) -> None:
-        """Move by what is seen."""
+        """Move by a page."""
         self.scroll_lines(pages * max(1, self.size.height - 1))
 
     def action_half(self, halves: int) -> None:
-        """Move by half of it."""
+        """Move by half a page."""
         self.scroll_lines(halves * max(1, self.size.height // 2))
 
     def go_first(self) -> None:
-        """To the log's first line."""
+        """Go to the log's first line."""
         self.following = False
         self._top = self._skip = self._cursor = 0
         if self.buffer.before > 0:
@@ -595,14 +597,14 @@ class LogPager(LinesView, can_focus=True):
         self.refresh_lines()
 
     def go_last(self) -> None:
-        """To the log's end, and follow it."""
+        """Go to the log's end and follow it."""
         self.following, self.held = True, False
         if self.buffer.behind > 0 and self.buffer.is_paged:
             self._jump(None)
         self.refresh_lines()
 
     def toggle_follow(self) -> None:
-        """Follow the end, or stay although one is there."""
+        """Follow the end, or stop following."""
         if self.following:
             self._cursor = max(0, len(self.buffer.rows) - 1)
             self.following, self.held = False, True
@@ -611,7 +613,7 @@ class LogPager(LinesView, can_focus=True):
             self.go_last()
 
     def action_shift(self, step: int) -> None:
-        """Show what is to the left or right of long lines."""
+        """Scroll long lines to the left or right."""
         if self.wrap:
             return
         longest = max((widest(self._shape(index)) for index, _ in self._places), default=0)
@@ -623,24 +625,24 @@ class LogPager(LinesView, can_focus=True):
         self.refresh_lines()
 
     def action_choose(self) -> None:
-        """Enter on a line."""
+        """Post `Chosen` for the current line."""
         if (row := self.current) is not None:
             self.post_message(self.Chosen(row))
 
-    # --- mouse ----------------------------------------------------------------------------------
+    # --- mouse -----------------------------------------------------------------------------------
 
     def on_mouse_scroll_down(self, event: events.MouseScrollDown) -> None:
-        """The wheel moves the view."""
+        """Scroll the view."""
         event.stop()
         self.scroll_lines(WHEEL_LINES)
 
     def on_mouse_scroll_up(self, event: events.MouseScrollUp) -> None:
-        """The wheel moves the view."""
+        """Scroll the view."""
         event.stop()
         self.scroll_lines(-WHEEL_LINES)
 
     def on_click(self, event: events.Click) -> None:
-        """A click puts the cursor on a line; on the bar it goes to that share of the log."""
+        """Move the cursor to the line that was clicked, or to a place on the scroll bar."""
         if event.x >= self.size.width - 1:
             share = event.y / max(1, self.size.height - 1)
             if share >= 1.0:

@@ -1,4 +1,4 @@
-"""The log of one rank on the screen of its job, followed, under a title that says whose it is."""
+"""The log panel of the job and rank screens: a title, and a rank's log, followed."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 class LogTitle(LinesView):
-    """Whose log it is, why, and of which attempt."""
+    """The title: whose log it is, why, and of which attempt."""
 
     DEFAULT_CSS = "LogTitle { height: 1; }"
 
@@ -34,17 +34,17 @@ class LogTitle(LinesView):
         self.note: Line = ()
 
     def build(self, width: int, height: int) -> list[Line]:
-        """The rule above the lines."""
+        """Build the rule above the lines."""
         return [rule(self.title, width, self.note)]
 
 
 class LogPane(Vertical):
-    """A rank's log from its last lines on; new ones are read with each snapshot."""
+    """A rank's log, starting with its last lines; new ones are read with each answer."""
 
     def __init__(self) -> None:
         super().__init__(id="log")
         self.lines = LogPager()
-        """The widget that scrolls."""
+        """The scrolling lines."""
         self.lines.steps_attempts = False
         self._title = LogTitle()
         self._job: tuple[object, ...] = ()
@@ -67,14 +67,14 @@ class LogPane(Vertical):
         until: int | None = None,
         attempt: int | None = None,
     ) -> None:
-        """Show the log of a rank, or of the launcher (None), and what is new in it.
+        """Show the log of a rank, or of the launcher (None), or what is new in it.
 
         Args:
             view: the job.
-            rank: whose log.
-            guilty: the rank to blame, and why; the title says it of that rank.
-            until: the log as it was when it had so many bytes.
-            attempt: whose log; None is the latest, and those that follow.
+            rank: the rank.
+            guilty: the rank to blame, and why; shown in the title of its log.
+            until: show the log as it was at this size in bytes.
+            attempt: the attempt; None for the latest, and those that follow.
         """
         self._view, self._rank, self._guilty = view, rank, guilty
         pager, foreign = self.lines, isinstance(view, ForeignView)
@@ -91,7 +91,7 @@ class LogPane(Vertical):
         if whose is None and not foreign:
             self._say_title()
             return
-        from ddptop.logs.reader import LogReader, LogView  # the first frame has no line
+        from ddptop.logs.reader import LogReader, LogView  # not needed for the first frame
 
         if pager.reader is None:
             folder = None if isinstance(view, ForeignView) else view.folder
@@ -108,13 +108,13 @@ class LogPane(Vertical):
         self._say_title()
 
     def say(self, view: AnyJob, rank: int | None, words: str) -> None:
-        """Why there is no log of that rank to show."""
+        """Show why this rank has no log."""
         self._view, self._rank, self._guilty, self._wanted = view, rank, None, None
         self.lines.say(words)
         self._say_title()
 
     def feed(self, message: LogRead) -> None:
-        """Lines of a foreign job's output."""
+        """Add lines of a foreign job's output."""
         self.lines.feed(message)
 
     @on(LogPager.Moved)

@@ -1,4 +1,4 @@
-"""A job's ranks as cards, as a table or as a map, whichever suits their number and the room."""
+"""A job's ranks as cards, a table, or a map, depending on their number and the room."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ from ddptop_runner.model.snapshot import GpuSample, LauncherSample, NodeSnapshot
 
 
 class RankGrid(LinesView, can_focus=True):
-    """Ranks in rows of `per_row`; the cursor stays on its rank when ranks come and go."""
+    """Ranks in rows of `per_row`; the cursor stays on its rank if ranks appear or disappear."""
 
     BINDINGS = [
         *bindings(MOVING),
@@ -67,7 +67,7 @@ class RankGrid(LinesView, can_focus=True):
 
         grid: RankGrid
         rank: int | None
-        """None is a command's launcher, shown above its ranks."""
+        """The rank; None is a command's launcher, shown above its ranks."""
 
     class Chosen(Moved):
         """Enter, or a click on the rank under the cursor."""
@@ -75,9 +75,9 @@ class RankGrid(LinesView, can_focus=True):
     def __init__(self, *, id: str | None = None) -> None:
         super().__init__(id=id)
         self.shown: Sequence[RankSample] = ()
-        """The ranks, in order."""
+        """The ranks shown, in order."""
         self.rank: int | None = None
-        """The chosen rank; None while there is none, and on the launcher."""
+        """The selected rank; None if there is none or the launcher is selected."""
         self.has_launcher = False
         """Whether a launcher is shown above the ranks and can be selected."""
         self.per_row = 1
@@ -94,7 +94,7 @@ class RankGrid(LinesView, can_focus=True):
         return 0
 
     def take(self, ranks: Sequence[RankSample]) -> None:
-        """Show these ranks; the cursor stays on its rank, or on its place when that is gone."""
+        """Show these ranks; the cursor stays on its rank, or on its place if the rank is gone."""
         place = self.place
         self.shown = ranks
         if not ranks:
@@ -122,7 +122,7 @@ class RankGrid(LinesView, can_focus=True):
         self.post_message(self.Moved(self, self.rank))
 
     def at(self, x: int, y: int) -> int | None:
-        """The place of the rank that is drawn there."""
+        """The place of the rank drawn at a cell."""
         raise NotImplementedError
 
     def rows_shown(self) -> int:
@@ -134,7 +134,7 @@ class RankGrid(LinesView, can_focus=True):
         self.step(ranks)
 
     def action_move(self, rows: int) -> None:
-        """To the rank below or above; from the edge to the first or last rank."""
+        """Move to the rank below or above; from the edge, to the first or last rank."""
         target = self.place + rows * self.per_row
         if self.place < 0 or (rows == -1 and target < 0 and self.has_launcher):
             self.step(-self.place - 1 if rows < 0 else 1 if rows == 1 else len(self.shown))
@@ -143,7 +143,7 @@ class RankGrid(LinesView, can_focus=True):
         elif abs(rows) > 1:
             self.step(-len(self.shown) if rows < 0 else len(self.shown))
         elif rows > 0 and self.place // self.per_row < (len(self.shown) - 1) // self.per_row:
-            self.step(len(self.shown))  # the last row is not full
+            self.step(len(self.shown))  # the last row may be incomplete
 
     def action_page(self, pages: int) -> None:
         """Move by one page."""
@@ -154,12 +154,12 @@ class RankGrid(LinesView, can_focus=True):
         self.action_move(pages * max(1, self.rows_shown() // 2))
 
     def action_choose(self) -> None:
-        """Open the chosen rank."""
+        """Open the selected rank."""
         if self.shown:
             self.post_message(self.Chosen(self, self.rank))
 
     def on_click(self, event: events.Click) -> None:
-        """A click moves the cursor; on the cursor it chooses."""
+        """Move the cursor to the rank that was clicked, or open it if the cursor is there."""
         place = self.at(event.x, event.y)
         if place is None or place >= len(self.shown):
             return
@@ -169,26 +169,26 @@ class RankGrid(LinesView, can_focus=True):
             self.move_to(self.shown[place].rank)
 
     def on_mouse_scroll_down(self, event: events.MouseScrollDown) -> None:
-        """The wheel moves the cursor."""
+        """Move the cursor."""
         event.stop()
         self.action_move(1)
 
     def on_mouse_scroll_up(self, event: events.MouseScrollUp) -> None:
-        """The wheel moves the cursor."""
+        """Move the cursor."""
         event.stop()
         self.action_move(-1)
 
     def on_focus(self) -> None:
-        """The cursor shows."""
+        """Show the cursor."""
         self.redraw()
 
     def on_blur(self) -> None:
-        """The cursor is drawn less."""
+        """Dim the cursor."""
         self.redraw()
 
 
 class RankCards(RankGrid):
-    """Cards in a grid that fits; the chosen one has a heavy edge."""
+    """Cards in a grid; the selected one has a heavy border."""
 
     def __init__(self, *, id: str | None = None) -> None:
         super().__init__(id=id)
@@ -197,7 +197,7 @@ class RankCards(RankGrid):
         self._grid: Grid | None = None
 
     def show(self, detail: JobDetail, now: dt.datetime, recent: Recent) -> None:
-        """Take a new look at the job's ranks."""
+        """Show the job's ranks."""
         snapshot = detail.view.snapshot
         ranks = snapshot.ranks if snapshot is not None else []
         gpus = snapshot.gpus if snapshot is not None else []
@@ -211,11 +211,11 @@ class RankCards(RankGrid):
         self.redraw()
 
     def fit(self, cells: int, most_rows: int) -> Grid | None:
-        """How the cards lie in so many cells and rows; None where they do not fit."""
+        """The grid of the cards in this many cells and rows; None if they do not fit."""
         return grid(len(self.shown), cells, most_rows, wanted_rows(self.shown))
 
     def build(self, width: int, height: int) -> list[Line]:
-        """The cards, row by row."""
+        """Build the cards."""
         self._grid = found = self.fit(width, height)
         if found is None:
             return [
@@ -252,7 +252,7 @@ class RankCards(RankGrid):
         return start, self._grid.width + (column < more)
 
     def at(self, x: int, y: int) -> int | None:
-        """The place of the card that is drawn there."""
+        """The place of the card drawn at a cell."""
         if self._grid is None:
             return None
         for column in range(self._grid.columns):
@@ -262,7 +262,7 @@ class RankCards(RankGrid):
         return None
 
     def explain(self) -> list[tuple[str, str]]:
-        """Explanation of the selected card."""
+        """Help on the selected card."""
         if not self.shown or self.place < 0:
             return glossary("launcher") if self.has_launcher else []
         rank = self.shown[self.place]
@@ -271,14 +271,14 @@ class RankCards(RankGrid):
 
 
 LAUNCHER_ROW = "launcher"
-"""The key of the row above the ranks, where a command has one."""
+"""The key of the launcher row, shown above the ranks of a command."""
 
 NO_RANK = "no ranks have started yet"
 NO_MATCH = "no ranks match; press {view.back} to show all"
 
 
 class RankTable(Table):
-    """One row a rank; the cursor is the chosen rank."""
+    """One row per rank; the cursor is on the selected rank."""
 
     def __init__(self) -> None:
         super().__init__("ranks", columns_of((), False), empty=NO_RANK, id="rank-table")
@@ -290,13 +290,13 @@ class RankTable(Table):
         self._shown: tuple[JobDetail, dt.datetime, Line] | None = None
 
     def next_order(self) -> None:
-        """By number, or the ranks that need somebody first."""
+        """Sort by number, or ranks that need attention first."""
         self._worst_first = not self._worst_first
         if self._shown is not None:
             self.show(*self._shown)
 
     def explain(self) -> list[tuple[str, str]]:
-        """Explanation of the row under the cursor."""
+        """Help on the row under the cursor."""
         rank = self._by_rank.get(self.rank) if self.rank is not None else None
         if rank is None or self._shown is None:
             return glossary("launcher") if self._launcher else []
@@ -306,17 +306,17 @@ class RankTable(Table):
 
     @property
     def rank(self) -> int | None:
-        """The chosen rank; None while there is none, and while the launcher's row is chosen."""
+        """The selected rank; None if there is none or the launcher is selected."""
         return int(self.cursor_key) if self.cursor_key not in (None, LAUNCHER_ROW) else None
 
     def _hosts(self, snapshot: NodeSnapshot | None) -> Mapping[str, str]:
-        """Short names of the job's hosts, where there are several."""
+        """Short names of the job's hosts, if there are several."""
         if not has_several(snapshot):
             return {}
         return short_names(hosts_of(snapshot), 12 if self.size.width >= 100 else 8)
 
     def foot(self, width: int) -> Line:
-        """What the columns do not tell of the chosen rank, or what is waited for."""
+        """What the columns do not show of the selected rank, or what the job waits for."""
         if self._waiting:
             return line((f" {self._waiting}", "busy"))
         if self.rank is None or self.rank not in self._by_rank:
@@ -329,14 +329,14 @@ class RankTable(Table):
         return detail or ((" ", ""),) if self._launcher or self._has_details else ()
 
     def line_of(self, key: str, row: Row, layout: Sequence[tuple[Column, int]], width: int) -> Line:
-        """The launcher's row begins with its name, and its figures stand where there is room."""
+        """Draw a row; the launcher's starts with its name, and has the figures that fit."""
         if key != LAUNCHER_ROW or self._launcher is None:
             return super().line_of(key, row, layout, width)
         state = launcher_state(self._launcher)
         return launcher_line(plain_cell(row["launcher"]), self._launcher, state, layout, width)
 
     def show(self, detail: JobDetail, now: dt.datetime, note: Line = ()) -> None:
-        """Take a new look at the job's ranks."""
+        """Show the job's ranks."""
         self._shown = (detail, now, note)
         snapshot, live = detail.view.snapshot, detail.view.is_live
         ranks = detail.ranks
@@ -369,17 +369,17 @@ class RankTable(Table):
 
 
 AROUND_ROWS = 4
-"""Title, ruler, legend, and the foot."""
+"""Rows for title, ruler, legend, and foot."""
 
 WORST_CELLS = 30
 WORST_FROM = 110
-"""From this width on the worst ranks stand beside the map, else below it where there is room."""
+"""From this width on, the worst ranks are next to the map, else below it if there is room."""
 
 FOOT_GAP = "   "
 
 
 class HeatMap(RankGrid):
-    """One cell a rank; a key changes what the cells show."""
+    """One cell per rank; a key changes the figure shown."""
 
     DEFAULT_CSS = """
     HeatMap {
@@ -390,7 +390,7 @@ class HeatMap(RankGrid):
     def __init__(self, *, id: str | None = None) -> None:
         super().__init__(id=id)
         self.figure = STATE
-        """What the cells show."""
+        """The figure that the cells show."""
         self._known: Sequence[str] = (STATE,)
         self._cells: list[Span] = []
         self._apart: Mapping[int, RankDeviation] = {}
@@ -402,7 +402,7 @@ class HeatMap(RankGrid):
         self._has_chosen = False
 
     def show(self, detail: JobDetail, now: dt.datetime) -> None:
-        """Take a new look at the job's ranks."""
+        """Show the job's ranks."""
         snapshot = detail.view.snapshot
         ranks = snapshot.ranks if snapshot is not None else []
         self._apart, self._now, self._live = detail.deviations, now, detail.view.is_live
@@ -420,7 +420,7 @@ class HeatMap(RankGrid):
         self._cells = cells_of(self.figure, self.shown, self._apart)
 
     def next_figure(self) -> None:
-        """Colour the cells by the next figure that something is known of."""
+        """Color the cells by the next known figure."""
         known = [key for key in ORDER if key in self._known]
         self._has_chosen = True
         self.figure = known[(known.index(self.figure) + 1) % len(known)]
@@ -428,7 +428,7 @@ class HeatMap(RankGrid):
         self.redraw()
 
     def rows_wanted(self, cells: int, most: int) -> int:
-        """Rows that show every rank, within `most`; below them the worst ones where these fit."""
+        """Rows that show every rank, and the worst ones below if they fit, up to `most`."""
         grid = self._lay(cells, most)
         rows = AROUND_ROWS + grid.rows(len(self.shown)) + (self._foot_rows(cells) - 1)
         below = 0 if cells >= WORST_FROM else 4
@@ -448,7 +448,7 @@ class HeatMap(RankGrid):
         return max(1, self.size.height - AROUND_ROWS - self._foot_rows(self.size.width) + 1)
 
     def build(self, width_: int, height: int) -> list[Line]:
-        """Title, the rows around the cursor, legend, and the chosen rank's figures."""
+        """Build title, rows around the cursor, legend, and the selected rank's figures."""
         number = len(self.shown)
         title = f"{number:,} ranks by {name_of(self.figure)}"
         if not number:
@@ -479,7 +479,7 @@ class HeatMap(RankGrid):
         return [rule(title, width_, hint), *lines, legend(self.figure, self.shown, width_), *foot]
 
     def _worst(self, rows: int) -> list[Line]:
-        """The ranks that are farthest off, a row each under a heading."""
+        """The worst ranks, one per row, under a heading."""
         if rows < 2:
             return []
         found = worst_ranks(self.figure, self.shown, self._apart, rows - 1)
@@ -518,7 +518,7 @@ class HeatMap(RankGrid):
         return [first, second]
 
     def at(self, x: int, y: int) -> int | None:
-        """The place of the rank whose cell is drawn there."""
+        """The place of the rank drawn at a cell."""
         grid = self._grid
         row = y - 2
         if grid is None or not 0 <= row < self.rows_shown() or x < grid.label:
@@ -527,7 +527,7 @@ class HeatMap(RankGrid):
         return (self._top + row) * grid.per_row + column if column < grid.per_row else None
 
     def explain(self) -> list[tuple[str, str]]:
-        """What the cells show, and what is known of the chosen rank."""
+        """Help on the cells and on the selected rank."""
         if not self.shown or self.place < 0:
             return explain_heat(name_of(self.figure))
         rank = self.shown[self.place]
@@ -549,14 +549,14 @@ SHAPES: tuple[Shape, ...] = ("cards", "table", "heat")
 
 
 def usual_shape(ranks: int) -> Shape:
-    """The view for a number of ranks: cards up to 8, a table up to 64, a map beyond that."""
+    """The default shape for a number of ranks: cards up to 8, a table up to 64, else a map."""
     if ranks == 0 or MOST_CARDS < ranks < FEWEST:
         return "table"
     return "cards" if ranks <= MOST_CARDS else "heat"
 
 
 class _Rows(LinesView):
-    """Lines that are given."""
+    """Shows given lines."""
 
     DEFAULT_CSS = "_Rows { height: 1; display: none; }"
 
@@ -574,7 +574,7 @@ class _Rows(LinesView):
 
 
 class RankPanel(Vertical):
-    """Exactly one of the three is shown; the chosen rank is the same in all of them."""
+    """Shows the ranks in one of three shapes, which share the selected rank."""
 
     DEFAULT_CSS = """
     RankPanel > RankCards, RankPanel > RankTable, RankPanel > HeatMap { width: 100%; height: 1fr; }
@@ -582,12 +582,12 @@ class RankPanel(Vertical):
 
     @dataclass
     class Moved(Message):
-        """Another rank was chosen; None is the launcher of a command."""
+        """Another rank was selected; None is the launcher of a command."""
 
         rank: int | None
 
     class Chosen(Moved):
-        """A rank is to be opened."""
+        """Open the selected rank."""
 
     def __init__(self) -> None:
         super().__init__(id="ranks")
@@ -595,9 +595,9 @@ class RankPanel(Vertical):
         self.cards = RankCards(id="rank-cards")
         self.heat = HeatMap(id="rank-heat")
         self.shape: Shape = "table"
-        """What is shown."""
+        """The current shape."""
         self._wanted: Shape | None = None
-        """The view that the user chose; None follows the number of ranks."""
+        """The shape that the user chose; None depends on the number of ranks."""
         self._launcher = _Rows()
         self._foot = _Rows()
         self._ranks: list[RankSample] = []
@@ -605,27 +605,27 @@ class RankPanel(Vertical):
         self._rank: int | None = None
 
     def compose(self) -> ComposeResult:
-        """All three, of which one is displayed."""
+        """All three shapes, of which one is displayed."""
         yield from (self._launcher, self.cards, self.table, self.heat, self._foot)
 
     def on_mount(self) -> None:
-        """The table, until ranks are known."""
+        """Show the table until the ranks are known."""
         self._show_shape()
 
     @property
     def shown(self) -> RankCards | RankTable | HeatMap:
-        """The widget that is shown."""
+        """The widget of the current shape."""
         if self.shape == "cards":
             return self.cards
         return self.table if self.shape == "table" else self.heat
 
     @property
     def rank(self) -> int | None:
-        """The chosen rank; None while there is none, and while the launcher's row is chosen."""
+        """The selected rank; None if there is none or the launcher is selected."""
         return self.shown.rank
 
     def replaces_devices(self, detail: JobDetail) -> bool:
-        """Whether what is shown, or would be, tells of the devices as well."""
+        """Whether the shape for these ranks also shows the devices."""
         snapshot = detail.view.snapshot
         if snapshot is None or self.usual(detail) == "table":
             return False
@@ -637,14 +637,14 @@ class RankPanel(Vertical):
     def show(
         self, detail: JobDetail, now: dt.datetime, recent: Recent, cells: int, most: int
     ) -> int:
-        """Take a new look at the job's ranks, and say how many rows that wants.
+        """Show the job's ranks; returns how many rows they need.
 
         Args:
-            detail: of the job.
-            now: for what has passed.
-            recent: its last minutes.
-            cells: that are there for the ranks.
-            most: rows that they may take.
+            detail: the job.
+            now: the current time, for durations.
+            recent: the job's last minutes.
+            cells: the available width.
+            most: the maximum number of rows.
         """
         self._detail = detail
         self._ranks = detail.ranks
@@ -668,7 +668,7 @@ class RankPanel(Vertical):
         room = most - bool(extra) - bool(foot)
         if self.shape == "cards":
             found = self.cards.fit(cells, room)
-            assert found is not None  # the shape was chosen by it
+            assert found is not None  # `usual` chose cards because they fit
             return found.rows * found.height + bool(extra) + bool(foot)
         return self.heat.rows_wanted(cells, room) + bool(extra) + bool(foot)
 
@@ -690,7 +690,7 @@ class RankPanel(Vertical):
         return launcher_summary(name, launcher, chosen=self.rank is None)
 
     def _foot_line(self, detail: JobDetail, cells: int) -> Line:
-        """What cards do not tell of the chosen rank, or what is waited for."""
+        """What cards do not show of the selected rank, or what the job waits for."""
         snapshot = detail.view.snapshot
         if snapshot is None:
             return ()
@@ -744,7 +744,7 @@ class RankPanel(Vertical):
             widget.display = name == self.shape
 
     def usual(self, detail: JobDetail) -> Shape:
-        """What was asked for, or what suits the number of ranks; a map has room for all only."""
+        """The shape that the user chose if it fits, else the one for the number of ranks."""
         number = len(detail.ranks)
         shape = self._wanted or usual_shape(number)
         if shape != "heat" or detail.only is None:
@@ -752,16 +752,16 @@ class RankPanel(Vertical):
         return "cards" if usual_shape(number) == "cards" else "table"
 
     def next_shape(self) -> Shape:
-        """Switch to cards, table, or map; the choice stays as long as it fits."""
+        """Switch to the next of cards, table, and map; the choice stays as long as it fits."""
         self._wanted = SHAPES[(SHAPES.index(self.shape) + 1) % len(SHAPES)]
         return self._wanted
 
     def focus_ranks(self) -> None:
-        """Give the keys to what is shown."""
+        """Focus the current shape."""
         self.shown.focus()
 
     def move_to(self, rank: int) -> None:
-        """Choose a rank, if there is one of that number."""
+        """Select a rank, if it exists."""
         widget = self.shown
         if isinstance(widget, RankGrid):
             widget.move_to(rank)
@@ -769,14 +769,14 @@ class RankPanel(Vertical):
             widget.move_to(str(rank))
 
     def step(self, ranks: int) -> None:
-        """The next or previous rank."""
+        """Select the next or previous rank."""
         widget = self.shown
         if isinstance(widget, RankGrid):
             widget.step(ranks)
         else:
             widget.action_move(ranks)
 
-    # --- what a person does ---------------------------------------------------------------------
+    # --- actions ---------------------------------------------------------------------------------
 
     @on(Table.Moved)
     @on(RankGrid.Moved)
@@ -793,5 +793,5 @@ class RankPanel(Vertical):
             self.post_message(self.Moved(self._rank))
 
     def explain(self) -> list[tuple[str, str]]:
-        """What is under the cursor."""
+        """Help on the item under the cursor."""
         return self.shown.explain()

@@ -1,4 +1,4 @@
-"""The widgets of a job's story: its attempts, why one ended, and its events."""
+"""Widgets of the story screen: attempts, the cause of one's end, and its events."""
 
 from __future__ import annotations
 
@@ -41,11 +41,11 @@ ENDINGS = {
     "because of a reboot or kill -9)",
     "unknown": "another attempt followed, and no event records how this one ended",
 }
-"""What the words in the table mean."""
+"""The meaning of the words in the table."""
 
 
 class AttemptsTable(Table):
-    """One row an attempt; until a person moves it, the cursor stands on the one to ask about."""
+    """One row per attempt; the cursor starts on the most interesting one."""
 
     def __init__(self) -> None:
         super().__init__("attempts", ATTEMPT_COLUMNS, id="attempts")
@@ -58,7 +58,7 @@ class AttemptsTable(Table):
         return next((one for one in self._attempts if str(one.number) == self.cursor_key), None)
 
     def show(self, attempts: Sequence[Attempt], state: JobState, now: dt.datetime) -> None:
-        """Take the attempts, the last one first."""
+        """Show the attempts, latest first."""
         was_last = bool(self._attempts) and self.cursor_key == str(self._attempts[0].number)
         is_new = bool(attempts) and len(attempts) != len(self._attempts)
         self._attempts = attempts
@@ -69,7 +69,7 @@ class AttemptsTable(Table):
             self.move_to(str(_to_ask_about(attempts).number))
 
     def explain(self) -> list[tuple[str, str]]:
-        """What the attempt under the cursor is, and the columns."""
+        """Help on the attempt under the cursor and on the columns."""
         if (one := self.chosen) is None:
             return []
         return [
@@ -84,13 +84,13 @@ class AttemptsTable(Table):
 
 
 def _to_ask_about(attempts: Sequence[Attempt]) -> Attempt:
-    """The last attempt, or where that one lives or ended well, the last that failed."""
+    """The latest attempt; if that is live or succeeded, the latest that failed."""
     failed = (one for one in attempts if one.ending in ("failed", "lost"))
     return attempts[0] if attempts[0].ending == "stopped" else next(failed, attempts[0])
 
 
 class WhyPanel(LinesView):
-    """The chosen attempt in words."""
+    """The selected attempt in words."""
 
     DEFAULT_CSS = """
     WhyPanel { background: $background; }
@@ -113,13 +113,13 @@ class WhyPanel(LinesView):
         *,
         is_last: bool,
     ) -> None:
-        """Tell of an attempt; `is_last`: no other followed it."""
+        """Show an attempt; `is_last` means that no other followed."""
         self._attempt, self._state, self._tail = attempt, state, tail
         self._now, self._is_last = now, is_last
         self.redraw()
 
     def lines_of(self, width: int, most: int) -> list[Line]:
-        """As many rows as there is to tell, and no more than `most`."""
+        """The lines on the attempt, at most `most`."""
         head = "why" if self._attempt is None else f"attempt {self._attempt.number}"
         lines = [rule(head, width)]
         if self._attempt is not None:
@@ -130,7 +130,7 @@ class WhyPanel(LinesView):
         return lines
 
     def build(self, width: int, height: int) -> list[Line]:
-        """The rows."""
+        """Build the rows."""
         return self.lines_of(width, height)
 
 
@@ -156,16 +156,16 @@ class FoldedEventsTable(Table):
 
     @property
     def chosen(self) -> FoldedEvents | None:
-        """The line under the cursor."""
+        """The row under the cursor."""
         return next((one for one in self._folded if one.key == self.cursor_key), None)
 
     @property
     def attempt(self) -> Attempt | None:
-        """Whose events these are."""
+        """The attempt whose events are shown."""
         return self._started
 
     def show(self, attempt: Attempt | None, filtered: Filter) -> int:
-        """Take an attempt's events, and how many of its lines the filter leaves."""
+        """Show an attempt's events; returns how many rows match the filter."""
         shown = (-1, ()) if attempt is None else (attempt.number, attempt.events)
         if shown[0] != self._of[0] or filtered != self._filter or len(shown[1]) != len(self._of[1]):
             another = shown[0] != self._of[0]
@@ -181,7 +181,7 @@ class FoldedEventsTable(Table):
         return len(self._folded)
 
     def explain(self) -> list[tuple[str, str]]:
-        """What the event under the cursor is."""
+        """Help on the event under the cursor."""
         if (one := self.chosen) is None:
             return []
         meaning = with_keys(EVENT_MEANINGS.get(one.type, "an entry in the job's history"))
@@ -195,7 +195,7 @@ class FoldedEventsTable(Table):
 
 
 def facts_of(folded: FoldedEvents) -> Facts:
-    """What a filter examines of a line."""
+    """The facts of a row that a filter matches."""
     words_ = event_words(folded.type)
     return Facts(
         text=f"{words_} {folded.message} {' '.join(one.message for one in folded.events[:20])}",

@@ -1,4 +1,4 @@
-"""A table whose rows are compared by key and whose columns never change their widths by content."""
+"""A table whose rows have keys and whose column widths do not depend on their content."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from ddptop.view.figures.columns import GAP, Column, Row, fit_columns, row_line
 from ddptop.view.text import Line, Span, line, rule
 
 HEAD_LINES = 2
-"""The rule with the title, and the columns' names."""
+"""The rule with the title, and the column names."""
 
 
 class Table(LinesView, can_focus=True):
-    """Rows with a cursor. Its own scrolling: the title says which rows are shown."""
+    """Rows with a cursor. It scrolls by itself; the title shows which rows are visible."""
 
     BINDINGS = bindings(MOVING)
 
@@ -35,7 +35,7 @@ class Table(LinesView, can_focus=True):
             return self.table
 
     class HeadPicked(Moved):
-        """A click on a column's name; `key` is the column's."""
+        """A click on a column name; `key` is the column's key."""
 
     class Chosen(Moved):
         """Enter, or a click on the row under the cursor."""
@@ -55,10 +55,10 @@ class Table(LinesView, can_focus=True):
         self.title = title
         self.note: Line = ()
         self.empty = empty
-        """What to say, and to do, when there is no row."""
+        """The text shown if there are no rows."""
         self.cursor_key: str | None = None
         self.sorted_by = ""
-        """The column that the rows are in order of, where one is to be marked."""
+        """The column to mark as sorted, if any."""
 
     @property
     def _index(self) -> int:
@@ -66,7 +66,7 @@ class Table(LinesView, can_focus=True):
         return keys.index(self.cursor_key) if self.cursor_key in keys else 0
 
     def set_rows(self, rows: Sequence[tuple[str, Row]], note: Line = ()) -> None:
-        """Replace the rows; the cursor stays on its key, or on its place when that is gone."""
+        """Replace the rows; the cursor stays on its key, or on its place if the key is gone."""
         place = self._index
         self._rows = list(rows)
         self.note = note
@@ -78,7 +78,7 @@ class Table(LinesView, can_focus=True):
         self.redraw()
 
     def move_to(self, key: str) -> None:
-        """Put the cursor on a row, if there is one of that key."""
+        """Move the cursor to the row with a key, if it exists."""
         if key != self.cursor_key and any(key == row for row, _ in self._rows):
             self._set_cursor(key)
             self.redraw()
@@ -107,19 +107,19 @@ class Table(LinesView, can_focus=True):
             self.post_message(self.Chosen(self, self.cursor_key))
 
     def rows_wanted(self) -> int:
-        """Rows that show everything."""
+        """Rows needed to show everything."""
         return HEAD_LINES + max(1, len(self._rows)) + bool(self.foot(self.size.width))
 
     def foot(self, width: int) -> Line:
-        """A line below the rows that is always visible; empty takes no room."""
+        """A line below the rows that is always visible; hidden if empty."""
         return ()
 
     def line_of(self, key: str, row: Row, layout: Sequence[tuple[Column, int]], width: int) -> Line:
-        """One row in exactly `width` cells."""
+        """Draw one row in exactly `width` cells."""
         return row_line(row, layout, width)
 
     def build(self, width: int, height: int) -> list[Line]:
-        """Title, column names and the rows around the cursor."""
+        """Build the title, column names, and the rows around the cursor."""
         foot = self.foot(width)
         visible = max(0, height - HEAD_LINES - bool(foot))
         index = self._index
@@ -146,11 +146,11 @@ class Table(LinesView, can_focus=True):
         return column.title, "title" if column.key == self.sorted_by else "dim"
 
     def cursor_line(self) -> int | None:
-        """The row under the cursor, while it is visible."""
+        """The row of the cursor, if visible."""
         return HEAD_LINES + self._index - self._top if self._rows else None
 
     def on_click(self, event: events.Click) -> None:
-        """A click moves the cursor; on the cursor it chooses."""
+        """Move the cursor to the row that was clicked, or choose it if the cursor is there."""
         if event.y == HEAD_LINES - 1 and self._rows:
             self._pick_head(event.x)
         index = self._top + event.y - HEAD_LINES
@@ -171,11 +171,11 @@ class Table(LinesView, can_focus=True):
             start += cells + GAP
 
     def on_mouse_scroll_down(self, event: events.MouseScrollDown) -> None:
-        """The wheel moves the cursor."""
+        """Move the cursor."""
         event.stop()
         self.action_move(3)
 
     def on_mouse_scroll_up(self, event: events.MouseScrollUp) -> None:
-        """The wheel moves the cursor."""
+        """Move the cursor."""
         event.stop()
         self.action_move(-3)

@@ -1,4 +1,4 @@
-"""The time line of a replay: shows where one is, and takes one elsewhere."""
+"""The timeline of a replay, which shows the current time and jumps to others."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ddptop.view.text import Line, line
 
 
 class TimeLine(DraggedView, can_focus=True):
-    """A bar over the whole history; a click or a drag goes there."""
+    """A bar of the whole history; a click or drag goes to a time."""
 
     DEFAULT_CSS = """
     TimeLine { height: 3; dock: bottom; margin: 0 0 1 0; background: $surface; }
@@ -25,7 +25,7 @@ class TimeLine(DraggedView, can_focus=True):
 
     @dataclass
     class Jumped(Message):
-        """Go to another moment."""
+        """Go to another time."""
 
         at: float
         """Unix seconds."""
@@ -37,25 +37,25 @@ class TimeLine(DraggedView, can_focus=True):
         self._words = "reading history..."
 
     def show(self, course: Course, position: Position) -> None:
-        """Show a history and where one is in it."""
+        """Show a history and the position in it."""
         if (course, position) != (self._course, self._position):
             self._course, self._position = course, position
             self.redraw()
 
     def say(self, words: str) -> None:
-        """Say why there is nothing to show."""
+        """Show why there is nothing to show."""
         self._course = self._position = None
         self._words = words
         self.redraw()
 
     def build(self, width: int, height: int) -> list[Line]:
-        """Words, bar and clock."""
+        """Build the text, the bar, and the clock."""
         if self._course is None or self._position is None:
             return [line((f" {self._words}", "warn"))]
         return timeline_lines(self._course, self._position, width, height)
 
     def explain(self) -> list[tuple[str, str]]:
-        """What its letters mean."""
+        """Help on the letters."""
         return explain_timeline(self._course)
 
     def dragged_to(self, x: int) -> None:

@@ -18,16 +18,16 @@ from ddptop_runner.model.spec import JobSpec
 from ddptop_runner.store.logs import last_lines
 
 GUARDIAN_START_S = 20.0
-"""A guardian takes its hand-over within milliseconds; after this long it did not come up."""
+"""A guardian takes its handover within milliseconds; after this long, it has failed to start."""
 
 PANE_START_S = 2.0
-"""After it a pane without a guardian is looked for."""
+"""Time after which to check for a pane without a guardian."""
 
 FORMER_EXIT_S = 5.0
-"""Guardian and supervisor of a job that has ended go a moment after its last snapshot."""
+"""Guardian and supervisor of an ended job exit a moment after its last snapshot."""
 
 WRAPPED_START_S = 3.0
-"""systemd-run answers in less; after it the guardian is started without."""
+"""systemd-run takes less; after this, the guardian is started without it."""
 
 
 def guardian_argv(folder: RunFolder) -> list[str]:
@@ -36,17 +36,17 @@ def guardian_argv(folder: RunFolder) -> list[str]:
 
 
 def is_held(spec: JobSpec) -> bool:
-    """Whether a holder starts the guardian: what a step of Slurm's starts ends with it."""
+    """Whether a holder starts the guardian, since processes of a Slurm step end with it."""
     return spec.backing == "held" or (spec.membership is not None and "SLURM_STEP_ID" in os.environ)
 
 
 @contextlib.contextmanager
 def starting(folder: RunFolder, timeout_s: float = 0.0) -> Iterator[bool]:
-    """Hold the right to start a guardian of this job; False where another one is at it for longer.
+    """Hold the right to start this job's guardian; False if another process has it for too long.
 
     Args:
         folder: the job's run folder.
-        timeout_s: how long to wait for it.
+        timeout_s: how long to wait for the right.
     """
     deadline_s = time.monotonic() + timeout_s
     while (held := lock(folder.start_lock)) is None and time.monotonic() < deadline_s:
@@ -67,21 +67,21 @@ def start_guardian(
     *,
     waits: bool = True,
 ) -> str | None:
-    """Start the guardian of a job that does not live, with this process's variables.
+    """Start the guardian of a job that is not alive, with this process's variables.
 
     Args:
         folder: the job's run folder, with its spec written.
         spec: the job.
-        job_env: what the job gets beside this process's variables.
+        job_env: variables that the job gets in addition to this process's.
         wrap: a command that moves the guardian out of the login session; often empty.
         attempt: the number of the first attempt.
         waits: False hands the job over to the holder that the caller becomes, and returns.
 
     Returns:
-        As `bring_up`.
+        See `bring_up`.
 
     Raises:
-        DdptopError: when the guardian does not come up at all.
+        DdptopError: the guardian does not come up at all.
     """
     with starting(folder, GUARDIAN_START_S):
         _let_former_go(folder)
@@ -93,13 +93,13 @@ def start_guardian(
 
 
 def hand_over(folder: RunFolder, spec: JobSpec, given: handover.Handover) -> None:
-    """Leave it to the holder to start the guardian."""
+    """Leave the start of the guardian to the holder."""
     folder.handover_file.unlink(missing_ok=True)
     handover.write(folder.handover_file, given, spec.job_id)
 
 
 def _let_former_go(folder: RunFolder) -> None:
-    """Wait for those that guarded the job before it ended: what they hold is taken again."""
+    """Wait for the ended job's guardian and supervisor to exit, because their locks are needed."""
     deadline_s = time.monotonic() + FORMER_EXIT_S
     for path in (folder.guardian_lock, folder.supervisor_lock):
         while (held := lock(path)) is None and time.monotonic() < deadline_s:
@@ -111,15 +111,15 @@ def _let_former_go(folder: RunFolder) -> None:
 def bring_up(
     folder: RunFolder, spec: JobSpec, given: handover.Handover, wrap: Sequence[str]
 ) -> str | None:
-    """Start a guardian in tmux or as a daemon, through `wrap` where that works.
+    """Start a guardian in tmux or as a daemon, through `wrap` if that works.
 
-    To be called by who holds `starting`. A guardian that is held is started by its holder.
+    Call it while holding `starting`. If there is a holder, that starts the guardian.
 
     Returns:
-        A note when it was not started as planned.
+        A note if it was not started as planned.
 
     Raises:
-        DdptopError: when the guardian does not come up at all.
+        DdptopError: the guardian does not come up at all.
     """
     hand_over(folder, spec, given)
     if is_held(spec):
@@ -133,17 +133,17 @@ def bring_up(
         end_holder = _start_holder(folder, spec, [*wrap, *guardian_argv(folder)])
         if _taken_over(folder, WRAPPED_START_S):
             return None
-        end_holder()  # systemd-run may hang; a guardian that came up after all ignores it
+        end_holder()  # systemd-run may hang; a guardian that came up after all ignores the signal
     _start_holder(folder, spec, guardian_argv(folder))
     if (
         spec.backing == "tmux"
         and not _taken_over(folder, min(PANE_START_S, GUARDIAN_START_S))
         and not tmux.holds(spec.job)
-    ):  # whoever killed the server took the pane along; of two guardians a lock lets one be
+    ):  # a killed server takes the pane along; if there are two guardians, a lock admits one
         _start_holder(folder, spec, guardian_argv(folder))
     if not _taken_over(folder, GUARDIAN_START_S):
         folder.handover_file.unlink(missing_ok=True)
-        # a refused job's folder goes with its log, so the message has to quote it
+        # a refused job's folder is deleted with its log, so the message has to quote it
         last_line = last_lines(folder.supervisor_log, 1) if folder.supervisor_log.exists() else []
         raise DdptopError(
             f"the guardian for {spec.job} did not start ({''.join(last_line) or 'no message'})",
@@ -157,7 +157,7 @@ def bring_up(
 
 
 def _taken_over(folder: RunFolder, timeout_s: float) -> bool:
-    """Whether the guardian took the hand-over, which it does first of all."""
+    """Whether the guardian took the handover, which it does first."""
     deadline_s = time.monotonic() + timeout_s
     while folder.handover_file.exists():
         if time.monotonic() > deadline_s:
@@ -167,10 +167,10 @@ def _taken_over(folder: RunFolder, timeout_s: float) -> bool:
 
 
 def _start_holder(folder: RunFolder, spec: JobSpec, argv: Sequence[str]) -> Callable[[], None]:
-    """A detached tmux session whose pane runs `argv`, or a process of a session of its own.
+    """Start a detached tmux session whose pane runs `argv`, or a process in its own session.
 
     Returns:
-        What hangs it up.
+        A function that hangs it up.
     """
     if spec.backing == "tmux":
         tmux.start_session(spec.job, argv, folder.path, folder.handover_file)
@@ -185,5 +185,5 @@ def _start_holder(folder: RunFolder, spec: JobSpec, argv: Sequence[str]) -> Call
             stderr=log,
             start_new_session=True,
         )
-    process.returncode = 0  # it outlives this process, which therefore never reaps it
-    return lambda: os.kill(process.pid, signal.SIGHUP)  # unreaped, so the pid is still its own
+    process.returncode = 0  # it outlives this process, which never reaps it
+    return lambda: os.kill(process.pid, signal.SIGHUP)  # unreaped, so the pid is still valid

@@ -1,7 +1,7 @@
-"""The head of a job on several nodes: one state, one log, one snapshot, made from all of them.
+"""The head of a job on several nodes: combines all nodes into one state, one log, one snapshot.
 
-It has no agent and no ranks. It may die at any time: the nodes train on, and the next one restores
-the state from the log and asks each node for what happened since.
+It has no agent and no ranks. It may die at any time: the nodes train on, and the next head restores
+the state from the log and asks each node what happened since.
 """
 
 from __future__ import annotations
@@ -40,22 +40,22 @@ from ddptop_runner.node.server import ControlServer
 
 PUBLISH_S = 0.05
 MOST_ATTEMPTS = 5
-"""The ends of the logs of the last ones are fetched when the job ends."""
+"""Number of last attempts whose logs' ends are fetched when the job ends."""
 SAVED_LATELY_S = 5.0
-"""So soon after a checkpoint another one is not worth the wait."""
+"""Time after a checkpoint during which another one is not worth the wait."""
 SAVES_WITHIN_S = 10.0
-"""A script that looks for requests has begun to save by then, and after two more steps."""
+"""A script that checks for requests begins to save within this time and two more steps."""
 SAVE_S = 90.0
-"""How long a checkpoint may take before a node is taken back."""
+"""How long a checkpoint may delay the return of a node."""
 VERDICTS_S = 10.0
-"""Nodes whose ranks failed have judged why by then."""
+"""Nodes whose ranks failed have a verdict within this time."""
 
 
 class Head:
     """One job's head. Construct inside a running event loop, then `run`."""
 
     def __init__(self, folder: RunFolder, spec: JobSpec, channel: socket.socket) -> None:
-        assert spec.placement is not None  # `supervise` has looked
+        assert spec.placement is not None  # checked by `supervise`
         self._folder, self._spec = folder, spec
         self._placement = spec.placement
         self._loop = asyncio.get_running_loop()
@@ -77,7 +77,7 @@ class Head:
             otherwise=_fact_in_any_case,
         )
         self._publishing: asyncio.TimerHandle | None = None
-        """Writes the snapshot soon, after events that change nothing but figures."""
+        """Writes the snapshot soon, after events that only change figures."""
         self.ended = asyncio.Event()
 
     @property
@@ -155,7 +155,7 @@ class Head:
     async def _shut_down(self) -> None:
         self.process.stop_listening()
         while tasks := [task for task in self.process.tasks if not task.done()]:
-            for task in tasks:  # before Python 3.12 wait_for may swallow one
+            for task in tasks:  # before Python 3.12, wait_for may swallow a cancellation
                 task.cancel()
             await asyncio.wait(tasks, timeout=0.1)
         self._server.close()
@@ -167,7 +167,7 @@ class Head:
         """Decide on a fact: record its events, then carry out its orders.
 
         Raises:
-            ControlError: when someone asks for what cannot be done.
+            ControlError: a request cannot be carried out.
         """
         self._carry(decide_nodes(self.job, fact, boottime_s(), self._spec))
 
@@ -222,12 +222,12 @@ class Head:
             return pt.RanksEnded()
         if isinstance(order, pt.Conclude):
             return await self._conclude()
-        raise AssertionError(order)  # nothing else is ordered of a head
+        raise AssertionError(order)  # a head gets no other orders
 
     # -- evidence and causes ---------------------------------------------------------------------
 
     async def _keep_evidence(self, reason: str) -> None:
-        """On each node that has living ranks, before any signal; then bring it here."""
+        """Save evidence on each node with living ranks, before any signal, then fetch it."""
         name = f"attempt-{self.attempt}-{reason}"
         await self.parts.keep_evidence(reason)
         with contextlib.suppress(DdptopError):
@@ -307,7 +307,7 @@ class Head:
 
     async def _conclude(self) -> pt.NothingLeft:
         def is_done() -> bool:
-            """Whether each node that came back meanwhile has ended its part."""
+            """Whether each node that came back has ended its part."""
             return not any(isinstance(order, pt.EndOn) for order in self._orders.under_way)
 
         await self.parts.end_all(0.0)
@@ -322,7 +322,7 @@ class Head:
         self._alerts.record_end()
         return pt.NothingLeft()
 
-    # -- people ----------------------------------------------------------------------------------
+    # -- users -----------------------------------------------------------------------------------
 
     async def _command(self, message: Message) -> Message:
         op = message.get("op")
@@ -362,7 +362,7 @@ class Head:
         return await self.parts.ask_each(hosts, "checkpoint", arguments)
 
     async def _save_first(self, attempt: int) -> None:
-        """Ask the ranks to save, and wait until they have: longer where one is seen to write."""
+        """Ask the ranks to save and wait until they have, longer if one is writing."""
         before, asked_s = self.job.checkpoint, boottime_s()
         if before is not None and abs((utc_now() - before.at).total_seconds()) < SAVED_LATELY_S:
             return
@@ -370,9 +370,9 @@ class Head:
             await self._ask_to_save({})
         limit_s = SAVES_WITHIN_S
         seen_s = steps = None
-        """When the script had seen the request, and the steps that were known of a while later."""
+        """When the script had seen the request, and the steps known a while later."""
         while (now_s := boottime_s()) - asked_s < limit_s:
-            await asyncio.sleep(TICK_S)  # by then each node has reported whether a rank writes
+            await asyncio.sleep(TICK_S)  # by then, each node has reported whether a rank is writing
             snapshot = self._snapshot()
             if self.attempt != attempt or self.job.phase != "running":
                 return
@@ -388,14 +388,14 @@ class Head:
                 steps = snapshot.step
                 limit_s = limit_s if steps is None else SAVE_S
             elif steps is not None and snapshot.step is not None and snapshot.step > steps:
-                return  # it has saved in a way that nobody detects, and trains on
+                return  # it has saved in an undetectable way and trains on
             step_s = max((rank.step_time_s or 0.0 for rank in snapshot.ranks), default=0.0)
             limit_s = max(limit_s, min(SAVE_S, SAVES_WITHIN_S + 2 * step_s))
 
-    # -- what goes out -----------------------------------------------------------------------------
+    # -- publishing --------------------------------------------------------------------------------
 
     def publish(self) -> None:
-        """Write the snapshot now."""
+        """Write the snapshot immediately."""
         if self._publishing is not None:
             self._publishing.cancel()
             self._publishing = None
@@ -414,7 +414,7 @@ class Head:
 
 
 def _fact_in_any_case(order: pt.Order, attempt: int) -> pt.Fact | None:
-    """What follows an order that failed by a defect of ddptop."""
+    """The fact that follows an order that failed because of a bug in ddptop."""
     if isinstance(order, pt.KeepEvidenceOnNodes):
         return pt.VerdictsDue(attempt=attempt)
     if isinstance(order, pt.AskCheckpoint):

@@ -1,4 +1,4 @@
-"""One snapshot of a job on several nodes, made from the snapshots of its nodes. Pure."""
+"""Combines the snapshots of a job's nodes into one. Pure."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ from ddptop_runner.model.spec import JobSpec
 from ddptop_runner.model.words import ENDED, LIVE_STATES, NodePart
 
 AT_WORK = ("starting", "running", "quiet")
-"""States in which a node shows a rank that hangs for all that it knows."""
+"""States in which a node may show a rank that hangs."""
 WELL = RankLife()
 
 
 @dataclass(frozen=True)
 class NodeView:
-    """What the head sees of one node."""
+    """The head's view of one node."""
 
     host: str
     snapshot: NodeSnapshot | None
-    """The last one of the current attempt."""
+    """The last snapshot in the current attempt."""
     is_live: bool
-    """Whether that is of this moment."""
+    """Whether the snapshot is current."""
     attempt: int | None
     ended: bool
     clock_offset_s: float | None
@@ -46,15 +46,15 @@ def merged(
     pause: Pause | None,
     parts: dict[str, Any],
 ) -> NodeSnapshot:
-    """The job at this moment, but for its alerts.
+    """The job's current snapshot, without alerts.
 
     Args:
-        begun: what the state of the job says.
-        job: its state.
+        begun: the snapshot's fields that follow from the job's state.
+        job: the job's state.
         spec: the job.
         views: of all nodes, in their order.
-        pause: that no rank takes a step.
-        parts: what a restarted head restores of each node's part.
+        pause: the current pause, if any.
+        parts: each node's data that a restarted head restores.
     """
     shown = [(view, view.snapshot) for view in views if view.snapshot is not None]
     taking_part = {host for host, life in job.nodes.items() if life.takes_part}
@@ -90,9 +90,9 @@ def merged(
 
 
 def _ranks(view: NodeView, snapshot: NodeSnapshot, job: JobState) -> list[RankSample]:
-    """The ranks of a node; what is known of one that cannot be seen is old.
+    """The ranks of a node, marked as outdated if the node is unreachable.
 
-    That a rank hangs is judged here: its node sees its own ranks alone.
+    Hangs are judged here, because a node only sees its own ranks.
     """
     found = [
         replace(rank, host=view.host, state="hung")
@@ -149,7 +149,7 @@ def _part(view: NodeView, life: NodeLife, job: JobState) -> NodePart:
 def merged_request(
     first: dict[str, Any] | None, answers: Sequence[dict[str, Any]]
 ) -> dict[str, Any] | None:
-    """One request for a checkpoint, of those that the nodes carried out."""
+    """The request for a checkpoint, combined from those that the nodes carried out."""
     if first is None:
         return None
     found = dict(first)

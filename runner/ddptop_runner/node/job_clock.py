@@ -1,4 +1,4 @@
-"""When a job started and how long it has run, independent of the wall clock."""
+"""Tracks when a job started and how long it has run, independently of the wall clock."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ddptop_runner.model.words import LIVE_STATES
 
 
 class JobClock:
-    """A job's times, kept by its supervisor.
+    """A job's times, tracked by its supervisor.
 
     Args:
         started_at: when the job was launched.
@@ -27,35 +27,37 @@ class JobClock:
         """Continue from an earlier snapshot.
 
         Args:
-            previous: the last one.
-            alive_since: whether the job has continued since then, without its supervisor;
-                otherwise it had ended, or was lost.
+            previous: the last snapshot.
+            alive_since: whether the job has continued since then without its supervisor;
+                otherwise, it had ended or was lost.
         """
         self.started_at = previous.started_at
         lived_s = previous.ran_s
-        if lived_s is None:  # of an older ddptop
+        if lived_s is None:  # from an older ddptop
             until = previous.ended_at or previous.ts
             lived_s = max(0.0, (until - previous.started_at).total_seconds())
         self._lived_before_s = lived_s
         if alive_since:
             self._lived_before_s += unseen_s(previous, self._since_s)
-            self.ended_at = previous.ended_at  # it died between its last snapshot and its exit
+            self.ended_at = (
+                previous.ended_at
+            )  # the supervisor died between its last snapshot and its exit
 
     def begin_again(self) -> None:
-        """What was before (a wait for devices) does not count."""
+        """Restart the clock, because the time before (a wait for devices) does not count."""
         self.started_at, self._lived_before_s, self._since_s = utc_now(), 0.0, boottime_s()
 
     def end(self) -> None:
-        """The job has ended now; never before it began, though the clock was set back."""
+        """Set the end to now, but never before the start, even if the clock was set back."""
         self.ended_at = self.ended_at or max(utc_now(), self.started_at)
 
     def lived_s(self, now_s: float) -> float:
-        """For how long the job has lived at that CLOCK_BOOTTIME."""
+        """How long the job has lived at that CLOCK_BOOTTIME."""
         return self._lived_before_s + max(0.0, now_s - self._since_s)
 
 
 def unseen_s(previous: NodeSnapshot, now_s: float) -> float:
-    """Seconds from a live job's snapshot to now, where both are of one boot; else 0."""
+    """Seconds from a live job's snapshot to now if both are from the same boot; otherwise, 0."""
     if previous.state not in LIVE_STATES or previous.boot_id != procs.boot_id():
         return 0.0
     return 0.0 if previous.boottime_s is None else max(0.0, now_s - previous.boottime_s)

@@ -1,6 +1,6 @@
-"""A job's own process: its log, clock, alerts, snapshot file, tasks, and the guardian's channel.
+"""The common part of supervisor and head: log, clock, alerts, snapshots, tasks, guardian.
 
-The supervisor of a node's ranks and the head of a job on several nodes are each built on one.
+The supervisor of a node's ranks and the head of a job on several nodes each contain one.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ from ddptop_runner.store.disk import SteadyFile
 from ddptop_runner.store.history import HistoryWriter
 
 TICK_S = 1.0
-LEAVE_AFTER_S = 0.05  # for the answer to whoever asked this process to leave
+LEAVE_AFTER_S = 0.05  # for the answer to the process that requested the exit
 SHOWN_CHARACTERS = 2000
-"""Of an event in the pane; the history has it whole."""
+"""Limit for an event in the pane; the history has the full text."""
 
 
 class JobProcess:
-    """Construct inside a running event loop.
+    """The process of one job. Construct inside a running event loop.
 
     Args:
         folder: the job's run folder.
@@ -73,7 +73,7 @@ class JobProcess:
         return hello
 
     def restore(self, hello: Message) -> Past:
-        """Continue the log and the clock of an earlier process of this job; what it left."""
+        """Continue the log and clock of an earlier process of this job; returns what it left."""
         self._guardian = procs.identify(hello["guardian_pid"])
         past = read_past(self._folder, hello)
         self.log.restore(past.events, past.snapshot if past.has_continued else None)
@@ -83,11 +83,11 @@ class JobProcess:
         return past
 
     def restore_alerts(self, snapshot: NodeSnapshot) -> None:
-        """Continue the alerts of an earlier process of this life of the job."""
+        """Continue the alerts of an earlier process in this life of the job."""
         self.alerts.recall(snapshot.alerts, snapshot.memory.get("alerts") or {})
 
     async def tick_until(self, ended: asyncio.Event, tick: Callable[[], Awaitable[None]]) -> None:
-        """Call `tick` once a second, until the job has ended."""
+        """Call `tick` once a second until the job has ended."""
         next_tick_s = self._loop.time()
         while not ended.is_set():
             await tick()
@@ -103,10 +103,10 @@ class JobProcess:
         await write_end(self._folder, snapshot, self.history, self.snapshot_file)
 
     def leave(self, publish: Callable[[], None]) -> None:
-        """Exit soon, for the process of a new guardian, which continues from the snapshot.
+        """Exit soon, so that a new guardian's process can continue from the snapshot.
 
         Raises:
-            ControlError: the guardian lives.
+            ControlError: the guardian is alive.
         """
         if not self.is_unguarded:
             raise ControlError("the job already has a guardian")
@@ -121,7 +121,7 @@ class JobProcess:
     # -- tasks -----------------------------------------------------------------------------------
 
     def spawn(self, work: Coroutine[Any, Any, None]) -> None:
-        """Run something beside the loop; an error of it is written to the supervisor's log."""
+        """Run something concurrently with the loop; its errors go to the supervisor's log."""
         task = self._loop.create_task(work)
         self.tasks.add(task)
         task.add_done_callback(self._task_done)
@@ -134,11 +134,11 @@ class JobProcess:
     # -- guardian --------------------------------------------------------------------------------
 
     def listen(self, take: Callable[[list[Message]], None], lost: Callable[[], None]) -> None:
-        """Receive what the guardian sends, until `stop_listening`.
+        """Receive the guardian's messages until `stop_listening`.
 
         Args:
-            take: gets all messages that are there, in order.
-            lost: called once the guardian has died: from then on no process collects exits.
+            take: receives all available messages, in order.
+            lost: called once the guardian has died; from then on, no process collects exits.
         """
 
         def read() -> None:
@@ -163,16 +163,16 @@ class JobProcess:
         self._loop.add_reader(self._channel, read)
 
     def stop_listening(self) -> None:
-        """Receive nothing of the guardian any more."""
+        """Stop receiving the guardian's messages."""
         self._loop.remove_reader(self._channel)
 
     def send_to_guardian(self, message: Message) -> None:
-        """Send a message; a guardian that has died does not stop the job."""
+        """Send a message; errors are ignored, since a dead guardian does not stop the job."""
         with contextlib.suppress(OSError):
             self._channel.send(json.dumps(message).encode())
 
     def send_exit_code(self) -> None:
-        """Send the guardian the job's exit code: this process is about to exit."""
+        """Send the job's exit code to the guardian, because this process is about to exit."""
         job = self.log.state
         code = job.exit_code if job.exit_code is not None else int(job.phase != "finished")
         self.send_to_guardian({"type": "done", "exit_code": code})
@@ -183,7 +183,7 @@ class JobProcess:
     # -- snapshots -------------------------------------------------------------------------------
 
     def begin_snapshot(self, spec: JobSpec) -> NodeSnapshot:
-        """What the job's state says at this moment; ranks, devices, and alerts are to be added."""
+        """The snapshot's fields that follow from the job's state; others are added later."""
         self._seq += 1
         job, now_s = self.log.state, boottime_s()
         started_s = job.attempt_started_s
@@ -220,9 +220,9 @@ class JobProcess:
         )
 
     def write(self, snapshot: NodeSnapshot) -> NodeSnapshot:
-        """Write a snapshot with the alerts of this moment; returns it."""
+        """Write a snapshot with the current alerts; returns it."""
         whole = replace(snapshot, alerts=self.alerts.now)
-        self.snapshot_file.write(encode(whole))  # where it fails, the next tick tries again
+        self.snapshot_file.write(encode(whole))  # if it fails, the next tick retries
         return whole
 
     def record(self, snapshot: NodeSnapshot) -> None:

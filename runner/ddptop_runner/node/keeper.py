@@ -33,30 +33,30 @@ from ddptop_runner.store.disk import (
 from ddptop_runner.store.history import HistoryWriter
 
 RESERVE_BYTES = 2 << 20
-"""Held back for the logs and the job's end, for the day when the disk is full."""
+"""Reserved for the logs and the job's end, in case the disk becomes full."""
 NEXT_ATTEMPT = ".next"
-"""Among the folders of logs, that of the attempt to come; see `agent.run`."""
+"""Name of the next attempt's log folder; see `agent.run`."""
 CHECK_EVERY_S = 10.0
-"""Between looks at whether the history can be read."""
+"""Interval for checking that the history can be read."""
 REPORT_EVERY_S = 60.0
-"""A log that drops its head again and again is reported at most so often."""
+"""Shortest interval for reporting a log that keeps dropping its head."""
 ROOM_FOR_S = 3.0
-"""A disk that was full has space again once all reserves were held for so long."""
+"""A full disk has space again once all reserves have been held for this long."""
 RETRY_FOR_S = 600.0
-"""Viewers see a job's end only once its last snapshot is written: that is worth waiting
-for. The history's last figures are waited for a tenth of it."""
+"""Viewers only see a job's end once its last snapshot is written, so that is worth a wait. The
+wait for the history's last figures is a tenth of it."""
 RETRY_S = 1.0
 OWN_LOG = -2
-"""The supervisor's own log, among those of ranks."""
+"""The supervisor's log, in place of a rank's number."""
 
 
 class RunFolderKeeper:
-    """Keeps logs within their limit and the disk's end from ending the training.
+    """Keeps logs within their limit, and keeps a full disk from ending the training.
 
     Args:
         folder: the job's run folder.
         spec: the job.
-        story: records what is dropped.
+        story: records dropped data.
         history: the job's history.
         snapshot_file: the job's snapshot.
     """
@@ -76,15 +76,15 @@ class RunFolderKeeper:
         self._snapshot_file = snapshot_file
         self._reserve = Reserve(folder.path / "reserve", RESERVE_BYTES)
         self._owners = [LAUNCHER] if spec.is_command else list(range(spec.nproc))
-        """Whose logs an attempt has."""
+        """The ranks with logs in an attempt."""
         self._is_next_ready = False
         self._attempt: int | None = None
         self._logs: dict[int, RankLog] = {}
         self._dropped: dict[tuple[int, str], int] = {}
-        """Bytes by log and reason that were not reported yet."""
+        """Unreported dropped bytes, by log and reason."""
         self._reported_s: dict[tuple[int, str], float] = {}
         self._lost: dict[int, int] = {}
-        """Bytes by log since the disk became full."""
+        """Bytes lost since the disk became full, by log."""
         self._full_since: dt.datetime | None = None
         self._room_since: tuple[float, dt.datetime] | None = None
         self._damaged: list[str] = []
@@ -92,21 +92,21 @@ class RunFolderKeeper:
         self._checked_history_s = 0.0
 
     def look(self, attempt: int, now_s: float) -> list[Finding]:
-        """Do what is due; what a person should know. Takes well below a millisecond."""
+        """Do what is due and return findings for the user; takes well under a millisecond."""
         self._track(attempt)
         for owner, log in sorted(self._logs.items(), key=lambda item: item[1].growth):
             try:
                 self._note_drop(owner, "log limit reached", log.look(now_s))
                 if log.is_in_need:
                     self._make_room(log)
-            except OSError:  # its file is gone
+            except OSError:  # the file is gone
                 self._logs.pop(owner)
         self._report_drops(now_s)
         self._prepare_next_attempt()
         return [*self._room_findings(now_s), *self._history_findings(now_s), *self._log_findings()]
 
     def close(self) -> None:
-        """The job has ended: give back all that was held for it, so that its end can be written."""
+        """Release all reserves, so that the end of the job can be written."""
         if self._full_since is not None:
             self._space_is_back(still_full=True)
         self._report_drops(None)
@@ -116,7 +116,7 @@ class RunFolderKeeper:
         trim(self._folder.supervisor_log)
         shutil.rmtree(self._folder.logs_dir / NEXT_ATTEMPT, ignore_errors=True)
         self._reserve.release()
-        self._history.flush()  # before others take that room
+        self._history.flush()  # before others take the space
 
     # -- logs ------------------------------------------------------------------------------------
 
@@ -130,10 +130,10 @@ class RunFolderKeeper:
                 self._logs[rank] = RankLog(self._folder.log_file(attempt, rank), self._limit)
 
     def _make_room(self, log: RankLog) -> None:
-        """Blocks for a log whose rank is about to fail for want of them.
+        """Free blocks for a log whose rank would otherwise fail.
 
-        First those of the reserve, then the head of the longest log, which mostly filled the disk.
-        What a short log gave up of its own might be taken by others before it has it back.
+        Takes the reserve first, then the head of the longest log, which probably filled the disk.
+        Blocks freed from a short log might be taken by others before the log gets them back.
         """
         self._reserve.release()
         log.hold()
@@ -145,7 +145,7 @@ class RunFolderKeeper:
         self._note_drop(owner, "disk full", giver.give_head(log))
 
     def _prepare_next_attempt(self) -> None:
-        """Logs that hold blocks: on a full disk the next attempt's first print would fail."""
+        """Create logs with reserved blocks, so that the next attempt can print on a full disk."""
         folder = self._folder.logs_dir / NEXT_ATTEMPT
         if self._is_next_ready and folder.is_dir():
             return
@@ -167,7 +167,7 @@ class RunFolderKeeper:
             self._lost[owner] = self._lost.get(owner, 0) + size
 
     def _report_drops(self, now_s: float | None) -> None:
-        """Report what is due; all of it where `now_s` is None."""
+        """Report the drops that are due, or all if `now_s` is None."""
         for (owner, reason), size in list(self._dropped.items()):
             last_s = self._reported_s.get((owner, reason))
             if now_s is not None and last_s is not None and now_s - last_s < REPORT_EVERY_S:
@@ -209,7 +209,7 @@ class RunFolderKeeper:
         elif not self._reserve.take():
             self._room_since = None
         elif self._full_since is not None:
-            # what the reserve gave may be all the room that there is
+            # the only free space may be what the reserve released
             self._room_since = self._room_since or (now_s, utc_now())
             if now_s - self._room_since[0] >= ROOM_FOR_S:
                 self._space_is_back()
@@ -229,7 +229,7 @@ class RunFolderKeeper:
         return []
 
     def _space_is_back(self, *, still_full: bool = False) -> None:
-        assert self._full_since is not None  # the caller looked
+        assert self._full_since is not None  # checked by the caller
         back = utc_now() if self._room_since is None else self._room_since[1]
         since, until = self._full_since.astimezone(), back.astimezone()
         self._full_since = self._room_since = None
@@ -292,11 +292,11 @@ async def write_end(
 
     Args:
         folder: the job's run folder.
-        snapshot: the last one.
-        history: still open.
-        file: where the snapshot goes.
+        snapshot: the last snapshot.
+        history: the open history.
+        file: the snapshot's file.
     """
-    if not _is_written(history):  # the last snapshot first: it shows the end
+    if not _is_written(history):  # the last snapshot comes first, because it shows the end
         await _until_written(folder, file, snapshot)
         deadline_s = time.monotonic() + RETRY_FOR_S / 10
         while not _is_written(history) and time.monotonic() < deadline_s:
@@ -323,13 +323,13 @@ def _is_written(history: HistoryWriter) -> bool:
 async def _until_written(folder: RunFolder, file: SteadyFile, snapshot: NodeSnapshot) -> None:
     deadline_s = time.monotonic() + RETRY_FOR_S
     while not file.write(encode(snapshot)) and time.monotonic() < deadline_s:
-        if not folder.nodes_dir.is_dir():  # deleted: no reader can find the end
+        if not folder.nodes_dir.is_dir():  # deleted, so no reader can find the end
             return
         await asyncio.sleep(RETRY_S)
 
 
 def bring_home(folder: RunFolder) -> None:
-    """The history into the run folder, from where it lived; without room it stays there."""
+    """Move the history to the run folder; without enough space, it stays where it is."""
     if folder.live_dir == folder.path:
         return
     target = folder.path / "history.db"
@@ -344,7 +344,7 @@ def bring_home(folder: RunFolder) -> None:
 
 
 def _copy(history: Path, target: Path) -> None:
-    """All of a history, also where a reader that does not leave keeps a part of it in its WAL.
+    """Copy an entire history, even if a lingering reader keeps a part of it in the WAL.
 
     Raises:
         OSError: it cannot be read or written.

@@ -1,4 +1,4 @@
-"""Keeps a bug in ddptop from ending a job: it is reported once, and the rest continues."""
+"""Keeps a bug in ddptop from ending a job: reports it once and lets the rest continue."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ T = TypeVar("T")
 
 
 class LastResort:
-    """Catches what should never be raised.
+    """Catches errors that should never be raised.
 
     Args:
-        log: gets each defect, once.
+        log: receives each defect once.
     """
 
     def __init__(self, log: EventLog) -> None:
@@ -25,7 +25,7 @@ class LastResort:
         self._reported: set[str] = set()
 
     def report(self, error: Exception) -> None:
-        """Write the traceback to the supervisor's log, and an alert, once for each place."""
+        """Write the traceback to the supervisor's log and raise an alert, once per location."""
         frames = traceback.extract_tb(error.__traceback__)
         place = f"{frames[-1].filename}:{frames[-1].lineno}" if frames else "nowhere"
         if place in self._reported:
@@ -35,7 +35,7 @@ class LastResort:
         self._log.emit(ev.InternalError(error=type(error).__name__, place=place))
 
     def call(self, look: Callable[[], T], otherwise: T) -> T:
-        """What `look` returns; `otherwise` where it raises."""
+        """The result of `look`, or `otherwise` if it raises."""
         try:
             return look()
         except Exception as error:

@@ -1,4 +1,4 @@
-"""The head's links to the nodes of a job: one long-lived command per node."""
+"""The head's links to the nodes of a job, each a long-running command."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ from ddptop_runner.model import node_link as nl
 from ddptop_runner.model.spec import JobSpec, NodeSpec, Placement, Rendezvous
 
 RECONNECT_S = (0.2, 0.5, 1.0, 2.0, 5.0)
-"""Before each attempt to connect again, the last one for ever."""
+"""Wait before each attempt to reconnect; the last value repeats."""
 PING_S = 5.0
 SILENT_S = 15.0
-"""A link on which nothing comes for so long, not even the answer to a ping, is broken."""
+"""A link without any message for this long, not even the answer to a ping, is broken."""
 STABLE_S = 10.0
-"""A link that was up for so long is made again without delay if it breaks."""
+"""A link that was up for this long reconnects without delay if it breaks."""
 LAST_WORDS_S = 1.0
 CONNECT_S = 20.0
-"""ssh itself gives up earlier."""
+"""ssh itself gives up sooner."""
 ANSWER_S = 90.0
 LINE_BYTES = 32 << 20
 ERROR_BYTES = 4096
@@ -42,20 +42,20 @@ def link_argv(placement: Placement, node: NodeSpec) -> list[str]:
 
 
 class LinkError(ControlError):
-    """A node cannot be reached, or does not answer: whether it got the order is not known."""
+    """A node is unreachable or does not answer; it is unknown whether it received the order."""
 
 
 class NodeLink:
     """The link to one node.
 
     Args:
-        placement: how nodes are reached.
+        placement: how to reach nodes.
         node: the node.
-        job_id: of its part of the job.
-        after_seq: the last event of it that is known.
-        take: gets each event and state, and absences.
-        made: called when the node can be reached; the states and events come after it.
-        broken: called with the reason when it cannot.
+        job_id: the ID of its part of the job.
+        after_seq: the number of its last known event.
+        take: receives each event and state, and absences.
+        made: called when the link is up, before any states and events.
+        broken: called with the reason when the link is down.
     """
 
     def __init__(
@@ -70,9 +70,9 @@ class NodeLink:
     ) -> None:
         self.node = node
         self.seq = after_seq
-        """Of the last event that it has delivered."""
+        """The number of the last event received."""
         self.shift_s = 0.0
-        """What is added to the node's CLOCK_BOOTTIME for the head's."""
+        """The head's CLOCK_BOOTTIME minus the node's."""
         self.clock_offset_s: float | None = None
         """The node's wall clock minus the head's."""
         self.is_up = False
@@ -90,7 +90,7 @@ class NodeLink:
         return self.node.host
 
     async def run(self) -> None:
-        """Connect, and connect again, until cancelled."""
+        """Connect and reconnect until cancelled."""
         tries = 0
         while True:
             why = ssh.one_line(await self._connect_once())
@@ -102,7 +102,7 @@ class NodeLink:
             await asyncio.sleep(RECONNECT_S[min(tries, len(RECONNECT_S) - 1)])
 
     async def _connect_once(self) -> str:
-        """One connection, from its start to its end; why it ended."""
+        """Run one connection to its end; returns why it ended."""
         env = slurm.step_environment(os.environ)
         try:
             argv = link_argv(self._placement, self.node)
@@ -127,12 +127,14 @@ class NodeLink:
             return f"the link broke ({error})"
         finally:
             watch.cancel()
-            with contextlib.suppress(ProcessLookupError):  # a ProxyJump is a process of its own
+            with contextlib.suppress(ProcessLookupError):  # a ProxyJump is a separate process
                 os.killpg(process.pid, signal.SIGKILL)
             self._process = None
             status = await process.wait()
             stderr = ""
-            with contextlib.suppress(asyncio.TimeoutError):  # what left the group may hold stderr
+            with contextlib.suppress(
+                asyncio.TimeoutError
+            ):  # processes outside of the group may hold stderr
                 stderr = await asyncio.wait_for(errors, LAST_WORDS_S)
         return self._why(status, stderr)
 
@@ -151,9 +153,9 @@ class NodeLink:
         return lines[-1] if lines else f"the link ended with status {status}"
 
     async def _read(self, process: asyncio.subprocess.Process) -> None:
-        assert process.stdout is not None  # it was asked for as a pipe
+        assert process.stdout is not None  # requested as a pipe
         while line := await process.stdout.readline():
-            if not line.startswith(b"{"):  # a login shell may greet
+            if not line.startswith(b"{"):  # a login shell may print a greeting
                 continue
             self._received_s = boottime_s()
             self._receive(ssh.decode_report(line))
@@ -177,7 +179,7 @@ class NodeLink:
             self._take(self, report)
 
     async def _watch(self, process: asyncio.subprocess.Process) -> None:
-        """End a connection on which nothing comes any more."""
+        """End a connection that no longer receives anything."""
         while True:
             await asyncio.sleep(PING_S)
             limit_s = SILENT_S if self.is_up else CONNECT_S
@@ -204,10 +206,10 @@ class NodeLink:
     async def ask(
         self, op: str, arguments: dict[str, Any], timeout_s: float = ANSWER_S
     ) -> dict[str, Any]:
-        """A request to the node; its answer.
+        """Send a request to the node; returns its answer.
 
         Raises:
-            ControlError: where it is refused; `LinkError` where the node cannot be reached.
+            ControlError: the request is refused; `LinkError` if the node is unreachable.
         """
         return await self._asked(
             lambda number: nl.Request(id=number, op=op, arguments=arguments), timeout_s
@@ -216,10 +218,10 @@ class NodeLink:
     async def start(
         self, spec: JobSpec, env: dict[str, str], attempt: int, rendezvous: Rendezvous
     ) -> dict[str, Any]:
-        """Start the node's part, and follow it.
+        """Start the node's part and follow it.
 
         Raises:
-            ControlError: as for `ask`.
+            ControlError: see `ask`.
         """
         answer = await self._asked(
             lambda number: nl.Start(

@@ -1,4 +1,4 @@
-"""Carries out the orders of a job's decisions; the fact that comes of one leads to the next."""
+"""Carries out the orders of a job's decisions; the resulting facts lead to the next decisions."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ POLL_S = 0.02
 
 
 class Orders:
-    """The orders of one job: none is carried out twice at a time.
+    """The orders of one job; the same order is never carried out twice at a time.
 
     Args:
         log: records the events of decisions.
-        defects: catches what should never be raised.
-        spawn: runs work beside the loop.
-        trouble: has found what an attempt is ended for.
-        follow: called with each event that was recorded.
-        take: gets the fact that comes of an order.
-        fact_of: carries out an order of an attempt, and returns the fact that comes of it.
-        otherwise: the fact that follows an order which failed by a defect of ddptop.
+        defects: catches errors that should never be raised.
+        spawn: runs work concurrently with the loop.
+        trouble: holds the trouble for which an attempt is ended.
+        follow: called with each recorded event.
+        take: receives the fact that results from an order.
+        fact_of: carries out an order of an attempt and returns the resulting fact.
+        otherwise: returns the fact for an order that failed because of a bug in ddptop.
     """
 
     def __init__(
@@ -52,19 +52,19 @@ class Orders:
         self._follow, self._take = follow, take
         self._fact_of, self._otherwise = fact_of, otherwise
         self._under_way: list[tuple[pt.Order, int]] = []
-        """With their attempts."""
+        """The current orders, with their attempts."""
         self.skip = asyncio.Event()
         """Ends each wait for the next attempt."""
         self._wait: asyncio.Event | None = None
-        """Ends the latest wait for the next attempt, where a later one replaces it."""
+        """Ends the latest wait for the next attempt when another replaces it."""
 
     @property
     def under_way(self) -> list[pt.Order]:
-        """The orders that are being carried out."""
+        """The orders being carried out."""
         return [order for order, _ in self._under_way]
 
     def record(self, decision: Decision) -> list[pt.Order]:
-        """Record the events of a decision; the orders that are to be carried out."""
+        """Record the events of a decision; returns its orders."""
         for event in decision:
             if isinstance(event, ev.EventBase):
                 self._log.emit(event)
@@ -77,7 +77,7 @@ class Orders:
         ]
 
     def begin(self, order: pt.Order) -> None:
-        """Carry out an order beside the loop."""
+        """Carry out an order concurrently with the loop."""
         if isinstance(order, pt.SkipWait):
             self.skip.set()
             return
@@ -91,7 +91,7 @@ class Orders:
                 fact: pt.Fact | None = await self._wait_for_restart(order, attempt)
             else:
                 fact = await self._fact_of(order, attempt)
-        except Exception as error:  # a defect must not leave a job without an end
+        except Exception as error:  # a bug must not leave a job without an end
             self._defects.report(error)
             fact = self._fact_in_any_case(order, attempt)
         finally:
@@ -102,13 +102,13 @@ class Orders:
             self._take(fact)
         except Exception as error:
             self._defects.report(error)
-            if isinstance(fact, pt.AttemptJudged | pt.TroubleJudged):  # decided by the budget alone
+            if isinstance(fact, pt.AttemptJudged | pt.TroubleJudged):  # decided only by the budget
                 self._take(replace(fact, outcome=None))
 
     def _fact_in_any_case(self, order: pt.Order, attempt: int) -> pt.Fact | None:
         if isinstance(order, pt.JudgeAttempt):
             return judged(order, attempt, None, None)
-        if isinstance(order, pt.JudgeTrouble):  # the ranks are ended, whatever else is known
+        if isinstance(order, pt.JudgeTrouble):  # the ranks are ended regardless
             found = self._trouble.found
             if found is None:
                 return None
@@ -122,7 +122,7 @@ class Orders:
     async def _wait_for_restart(
         self, order: pt.WaitForRestart, attempt: int
     ) -> pt.RestartDue | None:
-        """A later wait replaces an earlier one."""
+        """Wait for the next attempt; None if a later wait replaces this one."""
         if self._wait is not None:
             self._wait.set()
         replaced = self._wait = asyncio.Event()
@@ -152,14 +152,14 @@ def judged(
 def trouble_judged(
     order: pt.JudgeTrouble, attempt: int, cause: Cause, outcome: AttemptOutcome | None
 ) -> pt.TroubleJudged:
-    """The verdict on ranks that hang, or train on nonsense."""
+    """The verdict on ranks that hang or train on invalid losses."""
     return pt.TroubleJudged(
         attempt=attempt, reason=order.reason, cause=cause, outcome=outcome, jitter=random.random()
     )
 
 
 async def until(condition: Callable[[], bool], timeout_s: float) -> bool:
-    """Wait for a condition; whether it holds."""
+    """Wait for a condition; returns whether it holds."""
     deadline_s = boottime_s() + timeout_s
     while not condition() and boottime_s() < deadline_s:
         await asyncio.sleep(POLL_S)

@@ -1,4 +1,4 @@
-"""The parts of a job on its nodes: what is known of each, and what each is asked to do."""
+"""The parts of a job on its nodes: tracks the state of each and sends requests to it."""
 
 from __future__ import annotations
 
@@ -34,54 +34,54 @@ from ddptop_runner.node.orders import POLL_S, until
 from ddptop_runner.node.remote import node_job_id
 
 LINK_GRACE_S = 3.0
-"""A broken link is reported if it is not made again within this time."""
+"""A broken link is reported if it is not restored within this time."""
 UP_S = 30.0
-"""A node that begins an attempt is reached within this, or the attempt cannot begin."""
+"""An attempt cannot begin if one of its nodes is not reached within this time."""
 EVIDENCE_S = 10.0
 RETRY_S = 0.5
 AWAY_S = 10.0
-"""For how long a node that cannot be reached is waited for where its ranks have to end."""
+"""How long to wait for an unreachable node whose ranks have to end."""
 ENDED_S = 60.0
-"""For a node's part to end, beyond the grace that its ranks get."""
+"""Time for a node's part to end, in addition to its ranks' grace period."""
 
 
 @dataclasses.dataclass
 class Part:
-    """What is seen of a node's part of the job."""
+    """The head's view of a node's part of the job."""
 
     link: NodeLink
     attempt: int | None = None
     ended: bool = True
-    """Whether no process of it is there."""
+    """Whether it has no processes."""
     snapshot: NodeSnapshot | None = None
     progress: list[RankProgress] = dataclasses.field(default_factory=list)
     seen_s: float = 0.0
     """CLOCK_BOOTTIME of the snapshot's arrival."""
     last_report_s: float = 0.0
-    """The same of the last report of any kind, or of the link."""
+    """The same for the last report of any kind, or for the link."""
     is_reported: bool = False
-    """Whether the state of a link that was made has been reported."""
+    """Whether the node's state has been reported over the current link."""
     is_new: bool = False
-    """Whether nothing of the job can be there: it is not asked for what happened."""
+    """Whether the node cannot have anything of the job yet, so it is not asked for events."""
     ends: list[RankEnd] = dataclasses.field(default_factory=list)
     is_stale: bool = False
-    """Whether its part may have been started unseen: by an earlier head, or as the link broke."""
+    """Whether its part may have started unseen, by an earlier head or while the link broke."""
     is_beginning: asyncio.Lock = dataclasses.field(default_factory=asyncio.Lock)
-    """Held while it is asked to begin an attempt: a later one may be decided on meanwhile."""
+    """Held during a request to begin an attempt, since a later one may be decided by then."""
     broken: asyncio.TimerHandle | None = None
-    """Reports the broken link, unless it is made again before."""
+    """Reports the broken link, unless it is restored first."""
 
     @property
     def is_known(self) -> bool:
-        """Whether it can be reached, and all that happened there is known."""
+        """Whether it is reachable and its state is known."""
         return self.link.is_up and (self.is_reported or self.is_new)
 
     def is_live(self, now_s: float) -> bool:
-        """Whether what is known of it is of this moment."""
+        """Whether what is known about it is current."""
         return self.snapshot is not None and self.link.is_up and now_s - self.seen_s < 5 * TICK_S
 
     def snapshot_of(self, attempt: int | None) -> NodeSnapshot | None:
-        """Its last snapshot, unless that is of another attempt."""
+        """Its last snapshot, unless from another attempt."""
         seen = self.snapshot
         return seen if seen is not None and seen.attempt == attempt else None
 
@@ -93,8 +93,8 @@ class Parts:
         spec: the job.
         placement: its nodes.
         log: holds the state of the job.
-        defects: catches what should never be raised.
-        take: gets what nodes and links report.
+        defects: catches errors that should never be raised.
+        take: receives the reports of nodes and links.
     """
 
     def __init__(
@@ -109,17 +109,17 @@ class Parts:
         self._log, self._defects, self._take = log, defects, take
         self.by_host: dict[str, Part] = {}
         self.keeping_evidence = asyncio.Lock()
-        """The next attempt must not end what is being looked at."""
+        """The next attempt must not end processes whose evidence is being saved."""
         self._has_evidence: set[str] = set()
         self._silent: set[str] = set()
-        """Nodes that could not keep evidence: they have failed themselves, or are gone."""
+        """Nodes that could not save evidence, because they have failed or are gone."""
 
     @property
     def _attempt(self) -> int:
         return self._log.state.attempt or 0
 
     def restore(self, snapshot: NodeSnapshot | None) -> None:
-        """Create the parts as the snapshot of an earlier head has them; none is reached yet."""
+        """Create the parts from an earlier head's snapshot; none is connected yet."""
         known = {} if snapshot is None else snapshot.memory.get("parts") or {}
         for index, node in enumerate(self._placement.nodes):
             kept = known.get(node.host) or {}
@@ -138,24 +138,24 @@ class Parts:
             self.by_host[node.host] = part
 
     def memory(self) -> dict[str, Any]:
-        """What `restore` needs."""
+        """The data that `restore` needs."""
         return {
             host: {"seq": part.link.seq, "attempt": part.attempt, "ended": part.ended}
             for host, part in self.by_host.items()
         }
 
     def begin_attempt(self) -> None:
-        """Another attempt was decided on."""
+        """Reset what belongs to the previous attempt."""
         self._has_evidence.clear()
         for part in self.by_host.values():
             part.ends = []
 
-    # -- what nodes report -----------------------------------------------------------------------
+    # -- nodes' reports --------------------------------------------------------------------------
 
     def take_report(
         self, link: NodeLink, report: nl.NodeEvent | nl.NodeState | nl.NodeAbsent
     ) -> None:
-        """Take in an event of a node, its state, or that nothing of the job is there."""
+        """Take in a node's event, its state, or the absence of its part."""
         part = self.by_host[link.host]
         part.last_report_s = boottime_s()
         if isinstance(report, nl.NodeEvent):
@@ -184,7 +184,7 @@ class Parts:
             return
         part.is_reported = True
         is_gone = not (is_there or part.ended)
-        # a part of an earlier attempt had to end: that it is gone changes nothing
+        # a part of an earlier attempt had to end, so its absence changes nothing
         fact = pt.LinkMade(
             node=part.link.host, is_there=not is_gone or part.attempt != self._attempt
         )
@@ -207,7 +207,7 @@ class Parts:
             )
 
     def look_at_silence(self, now_s: float) -> None:
-        """Report each node whose link is up, and whose part of the job tells nothing any more."""
+        """Report each node with a working link whose part of the job no longer reports."""
         for host, part in self.by_host.items():
             if part.link.is_up and not part.ended and now_s - part.last_report_s > SILENT_S:
                 part.is_reported = part.is_new = False
@@ -217,7 +217,7 @@ class Parts:
         self._defects.call(lambda: self._take(fact), None)
 
     def views(self) -> list[NodeView]:
-        """What is seen of each node at this moment."""
+        """The current view of each node."""
         now_s, attempt = boottime_s(), self._log.state.attempt
         return [
             NodeView(
@@ -232,11 +232,11 @@ class Parts:
         ]
 
     def progress(self, now_s: float) -> list[RankProgress] | None:
-        """Of all ranks; None where that of a node is not known, and nothing can be judged.
+        """The progress of all ranks; None if a node's is unknown, so that nothing can be judged.
 
-        What is away for long is left out: the others train on, or hang without it. Until a node
-        has started its ranks, those of others may wait for them, and what it reports is of the
-        attempt before.
+        Nodes that have been away for long are excluded: the others train on, or hang without them.
+        Until a node has started its ranks, other nodes' ranks may wait for them, and its reports
+        are from the previous attempt.
         """
         found: list[RankProgress] = []
         attempt = self._log.state.attempt
@@ -251,7 +251,7 @@ class Parts:
         return found or None
 
     def alerts(self) -> list[Finding]:
-        """What nodes report of their disks, logs, and devices, with their names."""
+        """The nodes' findings about their disks, logs, and devices, with the nodes' names."""
         now_s = boottime_s()
         return [
             Finding(f"{alert.id}@{host}", alert.severity, f"{host}: {alert.message}", host=host)
@@ -260,22 +260,22 @@ class Parts:
             for alert in part.snapshot.alerts
         ]
 
-    # -- what they are asked ---------------------------------------------------------------------
+    # -- requests to nodes -----------------------------------------------------------------------
 
     def clock_offsets(self) -> dict[str, float]:
-        """By host, its wall clock minus the head's."""
+        """Each node's wall clock minus the head's, by host."""
         return {host: part.link.clock_offset_s or 0.0 for host, part in self.by_host.items()}
 
     async def ask(self, host: str, op: str, arguments: dict[str, Any]) -> dict[str, Any]:
-        """A request to a node; its answer.
+        """Send a request to a node; returns its answer.
 
         Raises:
-            ControlError: where it is refused; `LinkError` where the node cannot be reached.
+            ControlError: the request is refused; `LinkError` if the node is unreachable.
         """
         return await self.by_host[host].link.ask(op, arguments)
 
     async def begin(self, order: pt.BeginOn) -> pt.Fact | None:
-        """Ask until the node has begun: whether it got an order is unknown if the link broke."""
+        """Ask until the node has begun, since a broken link may have lost the order."""
         part = self.by_host[order.node]
         deadline_s = boottime_s() + UP_S
         error, answered = "it cannot be reached", False
@@ -303,10 +303,10 @@ class Parts:
         )
 
     async def _take_part(self, part: Part, attempt: int, rendezvous: Rendezvous) -> None:
-        """Have a node take part in an attempt: with the agent that it has, or anew.
+        """Have a node take part in an attempt, with its current agent or from scratch.
 
         Raises:
-            DdptopError: where it refuses.
+            DdptopError: the node refuses.
         """
         if not part.ended and part.attempt == attempt:
             return
@@ -318,7 +318,7 @@ class Parts:
             except LinkError:
                 raise
             except ControlError:
-                pass  # it cannot with the agent that it has
+                pass  # impossible with its current agent
         if not part.ended:
             await self.end(part, 0.0)
         if not part.ended:
@@ -331,7 +331,7 @@ class Parts:
         part.attempt, part.ended, part.is_new = attempt, False, False
 
     def _spec_of(self, node: NodeSpec, index: int) -> JobSpec:
-        """A node's own part of the job; verdicts over its ranks are the head's."""
+        """The spec of a node's part of the job; the head judges its ranks."""
         return replace(
             self._spec,
             job_id=node_job_id(self._spec.job_id, index),
@@ -356,7 +356,7 @@ class Parts:
         )
 
     def _environment(self) -> dict[str, str]:
-        """What ranks get besides the variables of their node: those of the launching shell."""
+        """The launching shell's variables that ranks get in addition to their node's."""
         return {
             name: value
             for name, value in handover.carried(os.environ).items()
@@ -364,7 +364,7 @@ class Parts:
         }
 
     async def end(self, part: Part, grace_s: float) -> None:
-        """End what a node runs of the job; returns once that is so, or it cannot be reached."""
+        """End a node's part of the job; returns once it has ended or the node is unreachable."""
         deadline_s = boottime_s() + grace_s + ENDED_S
         while (part.is_stale or not part.ended) and boottime_s() < deadline_s:
             if not part.is_known:
@@ -381,7 +381,7 @@ class Parts:
             await until(lambda: part.ended or not part.is_known, wait_s)
 
     async def end_all(self, grace_s: float) -> None:
-        """End what all nodes run of the job; one that is being asked to begin, right after."""
+        """End all nodes' parts of the job; those being asked to begin are ended right after."""
 
         async def end(part: Part) -> None:
             await until(lambda: not part.is_beginning.locked(), UP_S)
@@ -392,7 +392,7 @@ class Parts:
     async def ask_each(
         self, hosts: set[str], op: str, arguments: Mapping[str, Any]
     ) -> list[dict[str, Any]]:
-        """The answers of nodes; the error of one where none answers.
+        """Ask nodes; returns the answers, or raises a node's error if none answers.
 
         Raises:
             ControlError: no node answered.
@@ -408,7 +408,7 @@ class Parts:
         return answers
 
     async def keep_evidence(self, reason: str) -> None:
-        """Have each node with living ranks keep its evidence, once in an attempt."""
+        """Have each node with living ranks save its evidence, once per attempt."""
         async with self.keeping_evidence:
             alive = [
                 part
@@ -431,7 +431,7 @@ class Parts:
             }
 
     def has_all_verdicts(self) -> bool:
-        """Whether each node with a rank that ended badly has judged why, or is known to be gone."""
+        """Whether each node with a failed rank has a verdict or is known to be gone."""
         job, hosts = self._log.state, hosts_of_ranks(self._log.state, self._spec)
         failing = {
             hosts.get(rank) for rank, life in job.ranks.items() if life.exited and life.status != 0

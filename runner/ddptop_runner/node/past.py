@@ -1,4 +1,4 @@
-"""What a supervisor finds when it starts: an earlier one's snapshot, and the state of the job."""
+"""Reads what a starting supervisor finds: an earlier one's snapshot and the job's log."""
 
 from __future__ import annotations
 
@@ -23,20 +23,20 @@ from ddptop_runner.store.history import HistoryReader
 
 @dataclass(frozen=True)
 class Past:
-    """How a job stands before its supervisor begins."""
+    """A job before its supervisor begins."""
 
     snapshot: NodeSnapshot | None
-    """The last one of any earlier supervisor."""
+    """The last snapshot of any earlier supervisor."""
     has_continued: bool
-    """Whether the job has continued since: only its supervisor, or its guardian, was ended."""
+    """Whether the job has continued since, because only its supervisor or guardian ended."""
     event: ev.JobEvent | None
-    """What is to be recorded about it."""
+    """The event to record about it."""
     events: tuple[Event, ...] = ()
     """The job's log."""
 
 
 def read_past(folder: RunFolder, hello: dict[str, Any]) -> Past:
-    """Read what is left, and tell from the guardian's hello how this supervisor came to be."""
+    """Read what is left; the guardian's hello shows why this supervisor was started."""
     snapshot, damage = _last_snapshot(folder)
     events: tuple[Event, ...] = ()
     with contextlib.suppress(DdptopError):
@@ -53,14 +53,14 @@ def read_past(folder: RunFolder, hello: dict[str, Any]) -> Past:
 
 
 def _is_of_an_earlier_life(snapshot: NodeSnapshot, hello: dict[str, Any]) -> bool:
-    """Whether the job was started again since, and no supervisor has written of that yet."""
+    """Whether the job was restarted since and no supervisor has written a snapshot yet."""
     return snapshot.attempt is not None and snapshot.attempt < hello["attempt"]
 
 
 def _last_snapshot(folder: RunFolder) -> tuple[NodeSnapshot | None, str | None]:
-    """The last snapshot, and what is wrong with its file; from the history where that is damaged.
+    """(the last snapshot, what is wrong with its file).
 
-    A damaged file is set aside.
+    A damaged file is set aside, and the snapshot comes from the history.
     """
     file = folder.node_file(procs.host_name())
     try:
@@ -83,7 +83,7 @@ def _last_snapshot(folder: RunFolder) -> tuple[NodeSnapshot | None, str | None]:
 
 
 def _lost(snapshot: NodeSnapshot | None) -> ev.JobLost | None:
-    """What became of a job that has no end on record."""
+    """The event for a job without a recorded end."""
     if snapshot is None or snapshot.state not in LIVE_STATES:
         return None
     rebooted = None not in (snapshot.boot_id, procs.boot_id()) and (

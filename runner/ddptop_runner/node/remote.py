@@ -1,8 +1,8 @@
-"""`ddptop-node`: the end of the head's link on a node, JSON lines on standard input and output.
+"""`ddptop-node`: the node's end of the head's link, JSON lines on standard input and output.
 
-It holds nothing. It starts the node's part of a job, forwards what that publishes, and carries
-requests to it; whenever the link breaks, the next one continues after the last event that the head
-has. What it starts is detached from it.
+It is stateless. It starts the node's part of a job, forwards what the part publishes, and passes
+requests to it; if the link breaks, the next one continues after the last event that the head has.
+Processes that it starts are detached from it.
 """
 
 from __future__ import annotations
@@ -50,43 +50,43 @@ from ddptop_runner.store.history import HistoryReader
 from ddptop_runner.version import __version__
 
 LINE_BYTES = 32 << 20
-"""The longest line: a snapshot of some hundred ranks is below a megabyte."""
+"""Longest line; a snapshot of a few hundred ranks takes less than a megabyte."""
 RECONNECT_S = 0.2
 GUARD_EVERY_S = 2.0
 ABSENT_AFTER_S = 3.0
-"""A supervisor that is started again binds its socket sooner."""
+"""A restarted supervisor binds its socket sooner."""
 SUPERVISOR_S = 5.0
-"""In which a supervisor writes its first snapshot, or after the event of its end the last one."""
+"""Time for a supervisor to write its first snapshot, or its last one after the end's event."""
 YIELD_S = 20.0
-"""In which a later launch that contests the same machines has ended what it started."""
+"""Time for a later launch that competes for the same machines to end what it started."""
 KEPT_S = 14 * 86400.0
-"""What a node keeps of an ended job, counted from its last output."""
+"""How long a node keeps an ended job's files, counted from its last output."""
 REQUEST_S = 60.0
 UNSENT_BYTES = 1 << 20
 HEAD_SILENT_S = 30.0
-"""A head that follows pings every 5 s: one whose host is gone may never close the link."""
+"""A following head pings every 5 s; if its host is gone, it may never close the link."""
 OF_SUPERVISOR = frozenset({"ping", "stop", "kill", "restart", "evidence", "stacks", "checkpoint"})
 GLOO_INTERFACE = "GLOO_SOCKET_IFNAME"
 
 
 def member_folder(node_job_id: str) -> RunFolder:
-    """The run folder of a node's part of a job, which is no job of its own to `ddptop ls`."""
+    """The run folder of a node's part of a job, which `ddptop ls` does not list as a job."""
     return RunFolder(members_dir() / node_job_id)
 
 
 def node_job_id(job_id: str, index: int) -> str:
-    """The id of a node's part of a job: nodes may share a machine, and end only their own."""
+    """The ID of a node's part of a job; nodes on the same machine end only their own parts."""
     return f"{job_id}.{index}"
 
 
-# -- requests that the command answers itself ------------------------------------------------------
+# -- requests handled by this command --------------------------------------------------------------
 
 
 def start(order: nl.Start) -> dict[str, Any]:
     """Start the guardian of the node's part.
 
     Raises:
-        DdptopError: where it runs already, or does not come up.
+        DdptopError: it already runs or does not come up.
     """
     spec = order.spec
     if spec.membership is None or not bounded.is_file_name(spec.job_id):
@@ -121,10 +121,10 @@ def start(order: nl.Start) -> dict[str, Any]:
 
 
 def _make_folders(folder: RunFolder) -> None:
-    """Make what a part needs.
+    """Create a part's folders.
 
     Raises:
-        ControlError: where another user's folder is there, or the part runs.
+        ControlError: the folder belongs to another user, or the part runs.
     """
     folder.path.mkdir(mode=0o700, parents=True, exist_ok=True)
     status = folder.path.lstat()
@@ -141,7 +141,7 @@ def _make_folders(folder: RunFolder) -> None:
 
 
 def _until(condition: Callable[[], bool]) -> bool:
-    """Wait for what a supervisor is about to write; whether it did."""
+    """Wait for something that a supervisor is about to write; returns whether it did."""
     deadline_s = boottime_s() + SUPERVISOR_S
     while not (is_so := condition()) and boottime_s() < deadline_s:
         time.sleep(0.02)
@@ -149,7 +149,7 @@ def _until(condition: Callable[[], bool]) -> bool:
 
 
 def _prune(new: RunFolder) -> None:
-    """Delete what ended parts of old jobs left; the head has fetched what was looked at."""
+    """Delete the folders of ended parts of old jobs; the head has fetched what was viewed."""
     with contextlib.suppress(OSError):
         for path in new.path.parent.iterdir():
             old = RunFolder(path)
@@ -170,29 +170,29 @@ def adopt(folder: RunFolder) -> None:
     """Start another guardian for a part of a job that needs one.
 
     Raises:
-        DdptopError: where it does not come up.
+        DdptopError: it does not come up.
     """
     if (view := _without_guardian(folder)) is not None:
         adoption.adopt(view, os.environ)
 
 
 def _without_guardian(folder: RunFolder) -> JobView | None:
-    """The node's part, where it lives on without its guardian.
+    """The node's part, if it continues without its guardian.
 
     Raises:
-        DdptopError: where it cannot be read.
+        DdptopError: it cannot be read.
     """
     if not folder.spec_file.exists():
-        return None  # it was not started yet
+        return None  # not started yet
     view = read_job(folder)
     return view if view.needs_guardian else None
 
 
 def gloo_interface(rendezvous: Rendezvous, env: Mapping[str, str]) -> str | None:
-    """The interface that reaches the other nodes, for gloo, which would take the host name's.
+    """The interface to the other nodes for gloo, which would otherwise use the host name's.
 
-    Debian gives a host name the address 127.0.1.1. None where the person has chosen one, or none
-    is found.
+    Debian maps the host name to 127.0.1.1. None if the user has chosen an interface or none is
+    found.
     """
     if GLOO_INTERFACE in env or rendezvous.nodes == 1:
         return None
@@ -209,7 +209,7 @@ def gloo_interface(rendezvous: Rendezvous, env: Mapping[str, str]) -> str | None
 
 
 def _preflight(arguments: dict[str, Any]) -> dict[str, Any]:
-    from ddptop_runner.launch import preflight  # a link that only follows does without
+    from ddptop_runner.launch import preflight  # not needed by a link that only follows
 
     return preflight.answer(arguments)
 
@@ -218,7 +218,7 @@ def forget(arguments: dict[str, Any]) -> dict[str, Any]:
     """Delete the run folder of a node's part of a job, with its logs and evidence.
 
     Raises:
-        ControlError: where it runs, or is another user's.
+        ControlError: the part runs or belongs to another user.
     """
     job_id = str(arguments.get("job_id", ""))
     folder = member_folder(job_id)
@@ -241,7 +241,7 @@ LOCAL: dict[str, Callable[[dict[str, Any]], dict[str, Any]]] = {
     "hello": lambda _: {},
     "preflight": _preflight,
 }
-"""Requests that need no job, by name."""
+"""Requests that do not need a job, by name."""
 
 
 # -- the link --------------------------------------------------------------------------------------
@@ -252,8 +252,8 @@ class Remote:
 
     Args:
         write: sends one line.
-        unsent: how many bytes the link has not taken yet.
-        end: ends the link, and tells the head why: the next one follows anew.
+        unsent: returns the number of bytes that the link has not accepted yet.
+        end: ends the link and reports the reason to the head, whose next link starts over.
     """
 
     def __init__(
@@ -273,7 +273,7 @@ class Remote:
 
     @property
     def is_following(self) -> bool:
-        """Whether a head wants to be kept informed."""
+        """Whether a head follows the node's part."""
         return self._following is not None and not self._following.done()
 
     def send(self, report: nl.Report) -> None:
@@ -293,7 +293,7 @@ class Remote:
         )
 
     def take(self, order: nl.Order) -> None:
-        """Carry out what the head wants."""
+        """Carry out an order of the head."""
         if isinstance(order, nl.Follow):
             if not bounded.is_file_name(order.job_id):
                 return
@@ -337,10 +337,10 @@ class Remote:
         raise ControlError(f"unknown request {order.op!r}")
 
     async def _follow(self, folder: RunFolder) -> None:
-        """Forward what the supervisor publishes; a new one binds the same path."""
+        """Forward what the supervisor publishes; a new supervisor binds the same path."""
         absent_since_s: float | None = None
         while True:
-            # a line that cannot be read is a supervisor's that died within it
+            # an unreadable line comes from a supervisor that died while writing it
             with contextlib.suppress(OSError, ValueError, msgspec.MsgspecError):
                 absent_since_s = None if await self._stream(folder) else absent_since_s
             lives = is_locked(folder)
@@ -360,7 +360,7 @@ class Remote:
             await asyncio.sleep(RECONNECT_S)
 
     async def _guard(self, folder: RunFolder) -> None:
-        """Give the node's part another guardian where it has lost its own: nobody else looks."""
+        """Restore the guardian of the node's part if it has lost it; no one else checks."""
         while True:
             await asyncio.sleep(GUARD_EVERY_S)
             try:
@@ -369,7 +369,7 @@ class Remote:
                 sys.stderr.write(f"ddptop-node: {folder.path} cannot be adopted ({error})\n")
 
     async def _stream(self, folder: RunFolder) -> bool:
-        """One connection to the supervisor; whether it told anything."""
+        """Forward one connection to the supervisor; returns whether anything was received."""
         reader, writer = await asyncio.open_unix_connection(
             str(folder.control_socket), limit=LINE_BYTES
         )
@@ -383,14 +383,14 @@ class Remote:
                 if seen.event is not None:
                     self._seq = max(self._seq, seen.event.seq)
                 self._write(line)
-                while self._unsent() > UNSENT_BYTES:  # the supervisor cuts off who falls behind
+                while self._unsent() > UNSENT_BYTES:  # the supervisor drops slow followers
                     await asyncio.sleep(RECONNECT_S)
         finally:
             writer.close()
         return has_received
 
     def _forward_rest(self, folder: RunFolder) -> None:
-        """What the history has besides, once no supervisor answers."""
+        """Forward the rest of the history, once no supervisor answers."""
         rows = HistoryReader(folder.history_db).events(silent=True, after_seq=self._seq)
         for row in rows:
             self._seq = row.seq
@@ -398,7 +398,7 @@ class Remote:
 
 
 def _last_state(folder: RunFolder) -> NodeSnapshot | None:
-    """The last snapshot of a part that has ended; None where it has no end."""
+    """The last snapshot of a part that has ended; None without an end."""
     try:
         last = decode_snapshot(bounded.read_bytes(folder.node_file(procs.host_name())))
     except (OSError, msgspec.MsgspecError):
@@ -407,7 +407,7 @@ def _last_state(folder: RunFolder) -> NodeSnapshot | None:
 
 
 def _is_adopted(folder: RunFolder) -> bool:
-    """Whether its ranks may live, and another guardian is being started."""
+    """Whether its ranks may be alive while another guardian is being started."""
     with contextlib.suppress(DdptopError):
         return _without_guardian(folder) is not None
     return False
@@ -418,7 +418,7 @@ class _Numbered(msgspec.Struct):
 
 
 class _Seen(msgspec.Struct):
-    """What of a report has to be known to forward it."""
+    """The fields of a report that are needed to forward it."""
 
     event: _Numbered | None = None
 
@@ -428,7 +428,7 @@ _orders = msgspec.json.Decoder(nl.Order)
 
 
 async def serve() -> int:
-    """Serve one link on standard input and output, until the head closes it."""
+    """Serve one link on standard input and output until the head closes it."""
     loop = asyncio.get_running_loop()
     reader = asyncio.StreamReader(limit=LINE_BYTES)
     await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin.buffer)
@@ -444,7 +444,7 @@ async def serve() -> int:
             sys.stderr.write(f"ddptop-node: invalid line ({error})\n")
             continue
         remote.take(order)
-    os._exit(0)  # a thread may still work on a request that nobody waits for
+    os._exit(0)  # a thread may still work on a request that no one waits for
 
 
 def _end(why: str) -> None:
@@ -453,7 +453,7 @@ def _end(why: str) -> None:
 
 
 async def _line(reader: asyncio.StreamReader, remote: Remote) -> bytes:
-    """What the head says next; nothing where it has gone, or keeps silent for too long."""
+    """The head's next line; empty if it is gone or has been silent for too long."""
     limit_s = HEAD_SILENT_S if remote.is_following else None
     try:
         return await asyncio.wait_for(reader.readline(), limit_s)

@@ -1,4 +1,4 @@
-"""The supervisor's control socket: commands of people, and the agent's link, one JSON per line."""
+"""The supervisor's control socket: users' commands and the agent's link, one JSON per line."""
 
 from __future__ import annotations
 
@@ -20,36 +20,36 @@ from ddptop_runner.node.agent_link import AgentLink, Message
 
 LINE_LIMIT_BYTES = 1024 * 1024
 FOLLOWER_BYTES = 8 << 20
-"""A follower that is so far behind is cut off; it reconnects and continues after its last event."""
+"""A follower this far behind is dropped; it reconnects and continues after its last event."""
 FIRST_LINE_S = 10.0
-"""For a client to send its request."""
+"""Time for a client to send its request."""
 LISTEN_BACKLOG = 100
 Follow: TypeAlias = Callable[[int, Callable[[bytes], None]], Callable[[], None]]
 _decoder: msgspec.json.Decoder[Any] = msgspec.json.Decoder()
 
 
 class AgentSide(Protocol):
-    """Receives what the agent sends."""
+    """Receives the agent's messages."""
 
     def agent_connected(self, hello: Message, send: Callable[[Message], None]) -> AgentLink | None:
-        """The agent's hello; None to ignore the agent."""
+        """Handle the agent's hello; returns None to ignore the agent."""
 
     def from_agent(self, link: AgentLink, message: Message) -> None:
-        """Any later message."""
+        """Handle any later message."""
 
     def agent_disconnected(self, link: AgentLink) -> None:
-        """The connection ended."""
+        """Handle the end of the connection."""
 
 
 class SocketFile:
-    """The path of a unix socket that this process bound.
+    """The path of a Unix socket that this process bound.
 
-    The path appears once the socket takes connections or datagrams, in place of whatever an
-    earlier supervisor left there, so that whoever finds it is never refused.
+    The path appears once the socket accepts connections or datagrams, replacing whatever an earlier
+    supervisor left there, so that clients that find it are never refused.
 
     Args:
-        endpoint: the socket, not bound yet; a stream socket listens afterwards.
-        path: where.
+        endpoint: the unbound socket; a stream socket listens afterwards.
+        path: the path to bind.
 
     Raises:
         OSError: it cannot be bound.
@@ -57,7 +57,9 @@ class SocketFile:
 
     def __init__(self, endpoint: socket.socket, path: Path) -> None:
         self._path = path
-        unfinished = path.with_suffix(".new")  # no longer than the path: sun_path has 108 bytes
+        unfinished = path.with_suffix(
+            ".new"
+        )  # not longer than the path, since sun_path has 108 bytes
         unfinished.unlink(missing_ok=True)
         try:
             endpoint.bind(str(unfinished))
@@ -72,7 +74,7 @@ class SocketFile:
 
     @property
     def is_there(self) -> bool:
-        """Whether the path still leads to the socket."""
+        """Whether the path still refers to the socket."""
         try:
             return self._path.lstat().st_ino == self._inode
         except OSError:
@@ -83,11 +85,11 @@ class ControlServer:
     """Listens on `control.sock`.
 
     Args:
-        path: the socket's path; what lies there from an earlier supervisor is removed.
-        command: carries out a person's command and returns the answer's fields.
-        agent_side: gets the agent's messages; None where there is no agent.
-        follow: sends a follower each event after that number, then what comes; returns what ends
-            that.
+        path: the socket's path; an earlier supervisor's socket there is replaced.
+        command: carries out a user's command and returns the answer's fields.
+        agent_side: receives the agent's messages; None without an agent.
+        follow: sends a follower each event after that number and then new ones; returns a function
+            that ends this.
     """
 
     def __init__(
@@ -106,11 +108,11 @@ class ControlServer:
 
     @property
     def is_bound(self) -> bool:
-        """Whether the path leads here: a cleaner of old files may have deleted it."""
+        """Whether the path refers to this server; a cleaner of old files may have deleted it."""
         return self._bound is not None and self._bound.is_there
 
     async def start(self) -> None:
-        """Bind and listen; once more where the path was lost. Connections that there are stay.
+        """Bind and listen, or rebind if the path was lost; existing connections stay.
 
         Raises:
             OSError: it cannot be bound.
@@ -128,7 +130,7 @@ class ControlServer:
         )
 
     def close(self) -> None:
-        """Stop listening, and remove the path."""
+        """Stop listening and remove the path."""
         if self._server is not None:
             self._server.close()
         self._path.unlink(missing_ok=True)
@@ -145,7 +147,7 @@ class ControlServer:
             elif message.get("pid") == _peer(writer)[0]:
                 await self._serve_agent(self._agent_side, message, reader, writer)
         except (OSError, ValueError, TypeError, asyncio.IncompleteReadError, asyncio.TimeoutError):
-            return  # a client that broke off or does not speak the protocol
+            return  # a client that disconnected or does not speak the protocol
         finally:
             writer.close()
 
@@ -164,7 +166,7 @@ class ControlServer:
         reader: asyncio.StreamReader,
         writer: asyncio.StreamWriter,
     ) -> None:
-        """Send what happens from now on, until the other end leaves or stops reading."""
+        """Send events from now on, until the other end leaves or stops reading."""
 
         def send(line: bytes) -> None:
             if writer.transport.get_write_buffer_size() > FOLLOWER_BYTES:
@@ -204,7 +206,7 @@ def _message(line: bytes) -> Message:
     """The message in one line.
 
     Raises:
-        ValueError: when it is no JSON object.
+        ValueError: it is not a JSON object.
     """
     message = bounded.decode_json(_decoder, line)
     if not isinstance(message, dict):
@@ -213,7 +215,7 @@ def _message(line: bytes) -> Message:
 
 
 def _peer(writer: asyncio.StreamWriter) -> tuple[int, int]:
-    """Process and user at the other end, as they were when it connected."""
+    """(pid, uid) of the other end when it connected."""
     peer: socket.socket = writer.get_extra_info("socket")
     credentials = peer.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
     pid, uid, _ = struct.unpack("3i", credentials)

@@ -1,4 +1,4 @@
-"""Builds a node snapshot from the parts of the supervisor."""
+"""Builds a node snapshot from the supervisor's parts."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from ddptop_runner.reading.progress.combine import ended, total_steps
 
 
 def launcher_sample(attempt: Attempt, now_s: float) -> LauncherSample | None:
-    """The process that a command started; None where the job is none."""
+    """The sample of a command's process; None if the job is not a command."""
     record = attempt.table.launcher
     if record is None:
         return None
@@ -49,7 +49,7 @@ def launcher_sample(attempt: Attempt, now_s: float) -> LauncherSample | None:
 def with_log_sizes(
     samples: list[RankSample], folder: RunFolder, attempt: int, is_command: bool
 ) -> list[RankSample]:
-    """The ranks with how much each has printed; ranks of a command print into one log."""
+    """The ranks with the amount that each has printed; ranks of a command share one log."""
     if is_command:
         size = _size(folder.log_file(attempt, LAUNCHER))
         return [msgspec.structs.replace(one, log_bytes=size) for one in samples]
@@ -62,7 +62,7 @@ def with_log_sizes(
 def with_run_steps(
     samples: list[RankSample], steps: Mapping[int, RankSteps], run: RunSteps
 ) -> list[RankSample]:
-    """The ranks with the step of the run at which each is, or what their own step counts."""
+    """The ranks, each with its step of the run, or what its own step counts."""
     found = []
     for sample in samples:
         step = run_step.of_rank(steps[sample.rank], run.began, run.resumed)
@@ -76,9 +76,9 @@ def with_run_steps(
 
 
 def for_history(snapshot: NodeSnapshot) -> list[RankSample]:
-    """The ranks as they are recorded: while no step is taken, without what only a step tells."""
+    """The ranks to record; while there are no steps, without values that depend on steps."""
     ranks = snapshot.ranks
-    if snapshot.nodes:  # of a node that cannot be reached nothing is known
+    if snapshot.nodes:  # nothing is known about an unreachable node
         ranks = [rank for rank in ranks if rank.state != "unknown"]
     if snapshot.pause is None:
         return ranks
@@ -93,7 +93,7 @@ def for_history(snapshot: NodeSnapshot) -> list[RankSample]:
 
 
 def devices_for_history(snapshot: NodeSnapshot) -> list[GpuSample]:
-    """The devices as they are recorded: without those of nodes that cannot be reached."""
+    """The devices to record, without those of unreachable nodes."""
     away = {node.host for node in snapshot.nodes if node.state in ("unreachable", "lost")}
     return [gpu for gpu in snapshot.gpus if gpu.host not in away] if away else snapshot.gpus
 
@@ -114,15 +114,15 @@ def take(
     folder: RunFolder,
     progress: JobProgress,
 ) -> NodeSnapshot:
-    """The job on this host at this moment, but for its alerts.
+    """The current snapshot of the job on this host, without alerts.
 
     Args:
-        begun: what the state of the job says.
-        driver: drives it.
-        spec: the job as it runs now.
+        begun: the snapshot's fields that follow from the job's state.
+        driver: the job's driver.
+        spec: the job, as it currently runs.
         feed: samples its devices; None without any.
-        folder: where its ranks' logs are.
-        progress: what its output tells.
+        folder: the run folder with its ranks' logs.
+        progress: the progress from its output.
     """
     now_s = boottime_s()
     job, attempt, started = driver.job, driver.attempt, not driver.job.in_queue

@@ -1,7 +1,7 @@
-"""The supervisor: gathers every source into one model, writes snapshot and history, takes commands.
+"""The supervisor: combines all sources, writes snapshot and history, carries out commands.
 
-It imports no torch. It may die at any time: the guardian starts it again, it binds the same socket
-paths, reads its last snapshot, and the agent reports the rest.
+It does not import torch. It may die at any time: the guardian restarts it, it binds the same socket
+paths and reads its last snapshot, and the agent reports the rest.
 """
 
 from __future__ import annotations
@@ -52,9 +52,6 @@ from ddptop_runner.store.history import HistoryReader
 TICK_S = 1.0
 DATAGRAM_BYTES = 8192
 ORPHAN_GRACE_S = 30.0
-LEAVE_AFTER_S = 0.05  # for the answer to whoever asked this supervisor to leave
-SHOWN_CHARACTERS = 2000
-"""Of an event in the pane; the history has it whole."""
 
 
 class Supervisor:
@@ -68,9 +65,9 @@ class Supervisor:
         self._log, self._alerts = process.log, process.alerts
         self.defects, self.spawn = process.defects, process.spawn
         self._is_reachable = False
-        """Whether commands are served: what is published before would call for some."""
+        """Whether commands are served; publishing earlier would invite commands."""
         self._devices_changed = False
-        """Whether an attempt ran, or is to run, on other devices than the one before."""
+        """Whether an attempt ran, or will run, on other devices than the previous one."""
         self._usage = HostUsage()
         self._orphans = OrphanWatch(lambda *ended: self._driver.seen_to_exit(*ended))
         self._driver = JobDriver(folder, spec, self._log, self._usage, self)
@@ -96,8 +93,8 @@ class Supervisor:
         return self._driver.attempt
 
     async def run(self) -> int:
-        """Supervise until the group has ended; the job's exit code for the guardian."""
-        with contextlib.suppress(OSError):  # ranks may be sending; the first tick tries again
+        """Supervise until the group has ended; returns the job's exit code for the guardian."""
+        with contextlib.suppress(OSError):  # ranks may be sending; the first tick retries
             self._bind_probe_socket()
         self._greet(await self._process.receive_hello())
         await self._bind_sockets()
@@ -120,7 +117,7 @@ class Supervisor:
         self._tick()
 
     def _tick(self) -> None:
-        """Gather the figures, let the job decide on them, then publish what is known."""
+        """Gather figures, let the job decide on them, and publish the result."""
         if self._queue is not None:
             self._tick_in_queue(self._queue)
             return
@@ -179,7 +176,7 @@ class Supervisor:
         self.publish()
 
     def _leave_queue(self, spec: JobSpec) -> None:
-        """The job has its devices: begin."""
+        """Begin, because the job has its devices."""
         if self._queue is not None:
             self.spawn(self._queue.stop())
         self._spec, self._alerts.now = spec, []
@@ -209,14 +206,14 @@ class Supervisor:
         self._progress.close()
         await self._process.end(self._snapshot)
 
-    # -- what comes in ---------------------------------------------------------------------------
+    # -- input -----------------------------------------------------------------------------------
 
     async def _keep_sockets(self) -> None:
-        """Bind again where a path is gone: cleaners of /tmp and /var/tmp delete what looks old."""
+        """Rebind missing paths: cleaners of /tmp and /var/tmp delete what looks old."""
         has_probes = self._probe_path is not None and self._probe_path.is_there
         if has_probes and self._server.is_bound:
             return
-        if not self._folder.path.is_dir():  # deleted under the job: no client can find it
+        if not self._folder.path.is_dir():  # deleted while the job runs, so no client can find it
             return
         was_bound = self._sockets_problem is None
         await self._bind_sockets()
@@ -225,7 +222,7 @@ class Supervisor:
             self._log.emit(ev.SocketsRecreated(attempt=self._attempt.number, folder=str(where)))
 
     async def _bind_sockets(self) -> None:
-        """Bind what is not bound. Where that fails the next tick tries again, and reports it once.
+        """Bind unbound sockets. If that fails, it is reported once and retried by the next tick.
 
         A supervisor without sockets still guards the job.
         """
@@ -244,7 +241,7 @@ class Supervisor:
             self._sockets_problem = None
 
     def _bind_probe_socket(self) -> None:
-        self._read_probes()  # what came in while the path was there
+        self._read_probes()  # what arrived while the path existed
         self._close_probe_socket()
         endpoint = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK)
         self._probe_socket = endpoint
@@ -258,7 +255,7 @@ class Supervisor:
         self._probe_socket = self._probe_path = None
 
     def _read_probes(self) -> None:
-        for _ in range(64):  # then let the loop do other things
+        for _ in range(64):  # then let the loop run other tasks
             if self._probe_socket is None:
                 return
             try:
@@ -291,9 +288,11 @@ class Supervisor:
             self._log.emit(ev.QueueEntered(attempt=hello["attempt"]))
         if not past.has_continued and self._queue is None and hello["agent_pid"] is not None:
             self._log.emit(_launched(self._spec, hello["attempt"]))
-        if self._queue is None and self._driver.job.phase == "queued":  # the last one took devices
+        if (
+            self._queue is None and self._driver.job.phase == "queued"
+        ):  # the previous supervisor took devices
             self._leave_queue(self._spec)
-        # what the ranks did is known better from their own exits than from the agent's
+        # the ranks' own exits show what they did better than the agent's
         for exit_ in sorted(hello["exits"], key=lambda one: one["pid"] == hello["agent_pid"]):
             self._driver.process_exited(exit_["pid"], exit_["returncode"], exit_["at_boottime_s"])
         if past.has_continued:
@@ -303,7 +302,7 @@ class Supervisor:
             self._orphans.look(self._driver.unguarded_processes())
 
     def _take_exits(self, messages: list[Message]) -> None:
-        """Take the exits that the guardian has sent: the agent's last, as in its hello."""
+        """Take in exits sent by the guardian, the agent's last, as in its hello."""
         agent_pid = self._driver.agent_pid
         for message in sorted(messages, key=lambda one: one["pid"] == agent_pid):
             if message["type"] == "exited":
@@ -315,7 +314,7 @@ class Supervisor:
                 self._driver.awaits_agent = False
 
     def _follow(self, after_seq: int, send: Callable[[bytes], None]) -> Callable[[], None]:
-        """Send the head what it has not seen yet, then what happens."""
+        """Send the head what it has not seen yet, and then new events."""
         rows = HistoryReader(self._folder.history_db).events(silent=True, after_seq=after_seq)
         unsaved = [row for row in self._process.history.unsaved_events if row.seq > after_seq]
         for row in [*rows, *unsaved]:
@@ -336,7 +335,7 @@ class Supervisor:
         return stop
 
     def _look_for_head(self, now_s: float) -> None:
-        """Stop a node that has had no contact with its head for `--orphan-timeout`."""
+        """Stop a node without contact to its head for `--orphan-timeout`."""
         membership = self._spec.membership
         if membership is None or self._driver.job.phase == "stopping":
             return
@@ -383,14 +382,16 @@ class Supervisor:
         ranks = [record.rank for record in self._attempt.table]
         return f"valid ranks: {min(ranks)} to {max(ranks)}" if ranks else "no ranks detected yet"
 
-    # -- what goes out ---------------------------------------------------------------------------
+    # -- output ----------------------------------------------------------------------------------
 
     def start_agent(self, attempt: int, restarts_left: int) -> None:
         """Have the guardian start a new agent."""
         report = self.device_report()
         lost = report is not None and any(gpu.lost for gpu in report.gpus)
         env = {}
-        if lost or self._devices_changed:  # any device of the machine may be lost: no indices
+        if (
+            lost or self._devices_changed
+        ):  # any device of the machine may be lost, so there are no indices
             env = job_environment(self._spec.devices, by_uuid=True)
         self._ask_for_agent(attempt, restarts_left, env)
 
@@ -401,20 +402,20 @@ class Supervisor:
         self._process.send_to_guardian({"type": "start_agent", "plan": plan, "env": env})
 
     def device_report(self) -> DeviceReport | None:
-        """The latest report on the job's devices; None where nothing samples them."""
+        """The latest report on the job's devices; None if nothing samples them."""
         return None if self._feed is None else self._feed.latest
 
     def change_spec(self, spec: JobSpec) -> None:
-        """The next attempts run on other devices, with another number of ranks."""
+        """Run the next attempts on other devices, with another number of ranks."""
         self._spec = spec
         self._devices_changed = True
 
     def snapshot_bytes(self) -> bytes:
-        """The node snapshot of this moment."""
+        """The current node snapshot."""
         return encode(self._snapshot())
 
     def publish(self) -> None:
-        """Write the snapshot now."""
+        """Write the snapshot immediately."""
         if self._is_reachable:
             self._write(self._snapshot())
 
@@ -445,10 +446,10 @@ def _line(report: Report) -> bytes:
 
 
 def _next_attempt(message: Message) -> tuple[int | None, Rendezvous | None]:
-    """Number and rendezvous of the next attempt, as a head names them.
+    """(number, rendezvous) of the next attempt, as sent by a head.
 
     Raises:
-        ControlError: when they are none.
+        ControlError: they are invalid.
     """
     try:
         attempt = msgspec.convert(message.get("attempt"), int | None)

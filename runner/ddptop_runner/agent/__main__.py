@@ -1,21 +1,22 @@
-"""Start of the agent, run by path: a plan in JSON on standard input.
+"""Starts the agent; run by path, with a JSON plan on standard input.
 
-The agent of ddptop's own ranks runs under the job's interpreter, that of a command under ddptop's.
+The agent for ddptop's own ranks runs under the job's interpreter; that for a command, under
+ddptop's.
 """
 
 import os
 import sys
 
 LOADED_FIRST = set(sys.modules)
-"""What a new interpreter has loaded."""
+"""Modules that a new interpreter has loaded."""
 FIRST_PATH = list(sys.path)
 
 
 def search_python_first():
-    """Look for modules behind Python's own: in PYTHONPATH's folders, then among what is installed.
+    """Search Python's own modules first, then PYTHONPATH's folders, then installed packages.
 
-    This folder is searched no longer. A `queue.py` of the job's own must not become the agent's,
-    but torch may lie where PYTHONPATH says. The ranks' own order is not touched.
+    This folder is no longer searched. The job's own `queue.py` must not become the agent's, but
+    torch may be in a folder of PYTHONPATH. The ranks' search order is unchanged.
     """
     here = os.path.dirname(os.path.abspath(__file__))
     library = os.path.dirname(os.path.abspath(os.__file__))
@@ -37,21 +38,21 @@ import signal  # noqa: E402
 
 
 def load_package():
-    """Make this folder importable as `ddptop_agent`, though it is not on sys.path."""
+    """Make this folder importable as `ddptop_agent`, even though it is not on sys.path."""
     here = os.path.dirname(os.path.abspath(__file__))
     spec = importlib.util.spec_from_file_location(
         "ddptop_agent", os.path.join(here, "__init__.py"), submodule_search_locations=[here]
     )
-    assert spec is not None and spec.loader is not None  # a file that exists always has both
+    assert spec is not None and spec.loader is not None  # an existing file always has both
     package = importlib.util.module_from_spec(spec)
     sys.modules["ddptop_agent"] = package
     spec.loader.exec_module(package)
 
 
 def main():
-    """Read the plan, then run ranks or command until they end; the exit status says only that."""
-    signal.signal(signal.SIGHUP, signal.SIG_IGN)  # inherited by every rank over exec
-    # not ignored, which would be inherited as well: some trainers end on SIGINT, not on SIGTERM
+    """Read the plan and run the ranks or the command; the exit status shows only whether it ran."""
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)  # every rank inherits this across exec
+    # not ignored, because ranks would inherit that: some trainers end on SIGINT, not on SIGTERM
     signal.signal(signal.SIGINT, lambda *_: None)
     plan = json.load(sys.stdin)
     null = os.open(os.devnull, os.O_RDONLY)

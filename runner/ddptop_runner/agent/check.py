@@ -1,7 +1,7 @@
-"""One rank of `launch --check`: a matrix product, then an all-reduce, then each link by itself.
+"""One rank of `launch --check`: a matrix product, an all-reduce, and then each link separately.
 
-Prints a JSON line for each stage as it ends, so that a rank which fails or hangs shows where. Ends
-when its standard input does: whoever asked is gone.
+Prints a JSON line when each stage ends, so that the output shows where a rank fails or hangs. Exits
+when its standard input ends, because the requester is gone.
 """
 
 import datetime
@@ -22,14 +22,14 @@ def _end_with_stdin():
     os._exit(3)
 
 
-def say(stage, **figures):
-    """Report a stage."""
+def report(stage, **figures):
+    """Report the end of a stage."""
     sys.stdout.write(json.dumps({"stage": stage, **figures}) + "\n")
     sys.stdout.flush()
 
 
 def main():
-    """Measure this rank's device, and with the others the network."""
+    """Measure this rank's device and, with the other ranks, the network."""
     threading.Thread(target=_end_with_stdin, daemon=True).start()
     import torch
     import torch.distributed as dist
@@ -61,18 +61,18 @@ def main():
     took_s = best(lambda: torch.mm(left, left, out=product), 10)
     if float(product[0, 0]) != size:
         raise RuntimeError("the matrix product is wrong: %s" % float(product[0, 0]))
-    say("matmul", flops_per_s=2 * size**3 / took_s)
+    report("matmul", flops_per_s=2 * size**3 / took_s)
 
     dist.init_process_group("nccl" if uses_gpu else "gloo", timeout=TIMEOUT)
     data = torch.ones((GPU_BYTES if uses_gpu else CPU_BYTES) // 4, device=device)
     dist.all_reduce(data)
     wait()
-    say("joined")
+    report("joined")
     if float(data[0]) != world:
         raise RuntimeError("the all-reduce is wrong: %s" % float(data[0]))
-    say("all_reduce", seconds=best(lambda: dist.all_reduce(data), 3))
+    report("all_reduce", seconds=best(lambda: dist.all_reduce(data), 3))
 
-    # the first ranks of neighboring nodes, in pairs that do not disturb each other
+    # the first ranks of neighboring nodes, in pairs that do not interfere with each other
     firsts = [int(first) for first in os.environ["DDPTOP_CHECK_FIRSTS"].split(",")]
     pairs = list(zip(firsts, firsts[1:]))
     closing = [(firsts[-1], firsts[0])] if len(firsts) > 2 else []
@@ -90,9 +90,9 @@ def main():
                 seconds = best(exchange, 3)
                 if rank == one:
                     nbytes = 2 * data.numel() * data.element_size()
-                    say("link", peer=peer, bytes_per_s=nbytes / seconds)
+                    report("link", peer=peer, bytes_per_s=nbytes / seconds)
     dist.barrier()
-    say("done")
+    report("done")
     sys.stdout.flush()
     os._exit(0)
 

@@ -1,8 +1,8 @@
-"""The agent of a job that is a command: starts it, reports its exit, and restarts it on request.
+"""The agent for a command: starts it, reports its exit, and restarts it on request.
 
-It runs under ddptop's own interpreter, for the command may be no Python, and speaks to the
-supervisor as the agent of ddptop's own ranks does (see `elastic`). The command is its one worker,
-under the rank `LAUNCHER`. Whatever the command starts is the supervisor's to end.
+It runs under ddptop's interpreter, because the command may not be Python, and talks to the
+supervisor like the agent for ddptop's own ranks (see `elastic`). The command is its only worker,
+with the rank `LAUNCHER`. The supervisor ends whatever the command starts.
 """
 
 import fcntl
@@ -20,14 +20,14 @@ from .link import ExitWatch, SupervisorLink
 from .run import attempt_variables, exit_message, make_logs
 
 LAUNCHER = -1
-"""As in ddptop_runner.model.snapshot, which is not to be imported here."""
+"""Same as in ddptop_runner.model.snapshot, which must not be imported here."""
 LOG_NAME = "launcher.log"
 PUMP_MAIN = os.path.join(os.path.dirname(os.path.abspath(__file__)), "pump.py")
 LINES, COLUMNS = 40, 120
 MOST_PUMPS = 100
-"""Where pumps cannot run at all, the command is not to be kept company by their starts for ever."""
+"""Limit for starting pumps, in case they cannot run at all."""
 START_AGAIN_S = 1.0
-"""After a pump that could not be started: no processes or no memory are left."""
+"""Wait after a pump could not be started, for lack of processes or memory."""
 
 
 class CommandAgent:
@@ -41,7 +41,7 @@ class CommandAgent:
         self._plan = plan
         self._attempt = plan["attempt"]
         self._started = (self._attempt, None)  # type: tuple
-        """The attempt that was started last, with its process; the link's thread reads both."""
+        """(the last attempt started, its process); the link's thread reads both."""
         self._terminal = None
         self._exits = []
         self._stopping = False
@@ -52,7 +52,7 @@ class CommandAgent:
         self._link.start()
 
     def run(self):
-        """Run the command until it has ended for good; False where it cannot be started."""
+        """Run the command until it has ended for good; returns False if it cannot be started."""
         while not self._stopping:
             try:
                 process = self._start()
@@ -63,12 +63,12 @@ class CommandAgent:
             if not self._ends_and_goes_on(process):
                 break
             self._attempt += 1
-        # a supervisor that is not there yet, or not any more, must learn how the command ended
+        # a supervisor that is not up yet, or not anymore, must learn how the command ended
         self._link.ask({"type": "ended"})
         return True
 
     def _ends_and_goes_on(self, process):
-        """Wait for the attempt's end; whether another one follows."""
+        """Wait for the attempt's end; returns whether another one follows."""
         while process.returncode is None and not self._restart_asked:
             self._news.get()
         if self._stopping:
@@ -147,14 +147,14 @@ class CommandAgent:
         if kind == "stopping":
             self._stopping = True
             if self._started[1] is None:
-                os._exit(0)  # nothing was started yet
+                os._exit(0)  # nothing has been started yet
         elif kind == "restart_group":
             self._restart_asked = True
         self._news.put(None)
 
 
 def command_environment(inherited, plan, attempt):
-    """All variables of the command: what it inherits, whose it is, and its processes' probe."""
+    """All variables of the command: inherited ones, the job's, and those for the probe."""
     env = dict(inherited)
     env.setdefault("PYTHONUNBUFFERED", "1")
     if plan["pty"] and env.get("TERM", "dumb") == "dumb":
@@ -165,11 +165,11 @@ def command_environment(inherited, plan, attempt):
 
 
 class Terminal:
-    """A pty of its own for one attempt. It is never anybody's controlling terminal.
+    """A pty for one attempt. It is never any process's controlling terminal.
 
     Args:
-        log: where its output is appended; an open descriptor, which stays the caller's.
-        exit_watch: an ExitWatch, which sees the pump end.
+        log: the open descriptor to which output is appended; the caller keeps it.
+        exit_watch: an ExitWatch, which reports the pump's end.
     """
 
     def __init__(self, log, exit_watch):
@@ -181,12 +181,12 @@ class Terminal:
         self._master, self.slave = os.openpty()
         fcntl.ioctl(self.slave, termios.TIOCSWINSZ, struct.pack("4H", LINES, COLUMNS, 0, 0))
         modes = termios.tcgetattr(self.slave)
-        modes[1] &= ~termios.OPOST  # "\n" stays what it is
+        modes[1] &= ~termios.OPOST  # "\n" stays unchanged
         termios.tcsetattr(self.slave, termios.TCSANOW, modes)
         self.start_pump()
 
     def pump_ended(self, returncode):
-        """One that was killed has left output behind: start another, but not for ever."""
+        """Start another pump, up to a limit, if one was killed, because it left output behind."""
         if returncode != 0 and self._pumps < MOST_PUMPS:
             try:
                 self.start_pump()
@@ -196,12 +196,12 @@ class Terminal:
                 timer.start()
 
     def start_pump(self):
-        """Begin to read, unless this is closed."""
+        """Begin to read, unless closed."""
         with self._lock:
             if self._is_closed:
                 return
             self._pumps += 1
-            # one that is asked to end while it starts would end before it has read anything
+            # a pump asked to end while it starts would end before it has read anything
             mask = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])
             try:
                 pump = subprocess.Popen(
@@ -215,11 +215,11 @@ class Terminal:
         self._exit_watch.add(pump, {"terminal": self})
 
     def hand_over(self):
-        """The command has the terminal now: its end is seen once all of its processes closed it."""
+        """Close our end, so that the terminal ends once all of the command's processes close it."""
         os.close(self.slave)
 
     def close(self):
-        """The attempt is over; the pump goes on with what is left to read."""
+        """End the attempt; the pump continues with what is left to read."""
         with self._lock:
             self._is_closed = True
             os.close(self._master)
@@ -227,7 +227,7 @@ class Terminal:
 
 
 def run_plan(plan):
-    """Run the command; the exit status says only whether it could be run."""
+    """Run the command; the exit status shows only whether it could be run."""
     try:
         good = CommandAgent(plan).run()
     except BaseException:
@@ -235,4 +235,4 @@ def run_plan(plan):
         good = False
     sys.stdout.flush()
     sys.stderr.flush()
-    os._exit(0 if good else 1)  # no thread of the link or the watch holds the exit up
+    os._exit(0 if good else 1)  # no thread of the link or the watch can delay the exit

@@ -1,11 +1,11 @@
 """The worker group: torch's LocalElasticAgent, which asks the supervisor before each restart.
 
-Rank assignment and group restarts stay torch's. Every private name of torch that ddptop uses is in
+Torch still assigns ranks and restarts groups. All private names of torch that ddptop uses are in
 this file.
 
-torch 2.6 to 2.13 hands the dead attempt's store to the next one, which then reads stale addresses
-(pytorch#135712). Here each attempt gets a store of its own, in a keeper process forked for it: on
-the loopback interface, or, for a job on several nodes, at the address that the others reach. The
+torch 2.6 to 2.13 hands a dead attempt's store to the next one, which then reads stale addresses
+(pytorch#135712). Here, each attempt gets its own store in a keeper process forked for it: on the
+loopback interface or, for a job on several nodes, at an address that the others can reach. The
 keeper outlives the agent, so that ranks whose agent was killed can still use their store.
 """
 
@@ -33,20 +33,20 @@ from torch.distributed.elastic.rendezvous import (
 from .run import attempt_variables, make_logs
 
 RANK_SHELL = ("-c", 'exec "$@" >>"$DDPTOP_LOG" 2>&1', "ddptop-rank")
-"""Standard output and error of a rank go to its log, appended, in the same process (exec)."""
+"""Appends a rank's standard output and error to its log, in the same process (exec)."""
 LOOPBACK = "127.0.0.1"
 STORE_TIMEOUT = timedelta(seconds=60)
 MONITOR_S = 0.1
-"""Between two looks at the ranks, unless something happens before."""
+"""Interval for checking the ranks, unless something happens sooner."""
 MEETING_TIMEOUT = timedelta(seconds=600)
-"""On several nodes: imports from a slow disk make some come late."""
+"""For several nodes, some of which may be late because of imports from a slow disk."""
 RUN_ID_KEY = "ddptop/run_id"
 ENDED_KEY = "ddptop/ended"
 """The number of nodes whose ranks have all exited with 0."""
 
 
 def set_aside_broken_files(paths):
-    """Rename error files that are half-written or no error files: one would end torch's agent."""
+    """Rename incomplete or invalid error files, because one would end torch's agent."""
     for path in paths:
         try:
             with open(path) as file:
@@ -54,13 +54,13 @@ def set_aside_broken_files(paths):
             if not isinstance(message, str):
                 int(message["extraInfo"]["timestamp"])
         except OSError:
-            pass  # not written, the usual case
-        except Exception:  # torch reads it the same way, and lets whatever is raised end it
+            pass  # usually, none was written
+        except Exception:  # torch reads it the same way, and any exception would end its agent
             os.replace(path, path + ".broken")
 
 
 def expect_no_handlers(record):
-    """Drop torch's warning that it installed no signal handlers: that is why a thread runs it."""
+    """Drop torch's warning about missing signal handlers, which is why it runs in a thread."""
     return "Failed to register signal handlers" not in record.getMessage()
 
 
@@ -68,7 +68,7 @@ logging.getLogger("torch.distributed.elastic.multiprocessing.api").addFilter(exp
 
 
 class RankFiles(LogsSpecs):
-    """Gives each rank its log file, its place for a traceback and its probe.
+    """Gives each rank its log file, its error file, and its probe.
 
     Args:
         plan: the agent's plan.
@@ -80,11 +80,11 @@ class RankFiles(LogsSpecs):
 
     @property
     def root_log_dir(self):
-        """Where `attempt-<n>` folders are made."""
+        """The folder of the `attempt-<n>` folders."""
         return self._plan["logs_dir"]
 
     def reify(self, envs):
-        """Complete each rank's variables before it is spawned; `envs` is {local_rank: env}."""
+        """Complete each rank's variables before its start; `envs` is {local_rank: env}."""
         plan = self._plan
         error_files = {}
         number = next(iter(envs.values()))["TORCHELASTIC_RESTART_COUNT"]
@@ -97,18 +97,18 @@ class RankFiles(LogsSpecs):
             env["DDPTOP_LOG"] = os.path.join(folder, "rank-%s.log" % rank)
             env.update(attempt_variables(plan, attempt, os.environ))
         nothing = dict.fromkeys(envs, "")
-        # no file to tee: torch would follow each in a thread, and wait for them before a restart
+        # no tee: torch would follow each file in a thread, and wait for those before a restart
         return LogsDest(dict(nothing), dict(nothing), {}, {}, error_files)
 
 
 def start_from_zygote(zygote, interpreter, probe, report):
-    """Have torch's agent fork each rank, where that is possible.
+    """Have torch's agent fork each rank, if possible.
 
     Args:
         zygote: a Zygote.
         interpreter: `python -u`, with which it was started.
-        probe: the probe's sitecustomize.py, None without a probe.
-        report: is called with the reason once the zygote forks no more.
+        probe: the probe's sitecustomize.py; None without a probe.
+        report: called with the reason once the zygote stops forking.
     """
     start_process = SubprocessHandler._popen
     head = ("/bin/sh", *RANK_SHELL, *interpreter)
@@ -125,7 +125,7 @@ def start_from_zygote(zygote, interpreter, probe, report):
 
 
 class SupervisedAgent(LocalElasticAgent):
-    """A LocalElasticAgent that reports to the supervisor and does what it answers.
+    """A LocalElasticAgent that reports to the supervisor and follows its answers.
 
     Args:
         spec: torch's WorkerSpec.
@@ -139,31 +139,31 @@ class SupervisedAgent(LocalElasticAgent):
         self._link = link
         self._exit_watch = exit_watch
         self.restart_requested = False
-        """Set by the supervisor: restart the group although no rank failed."""
+        """Set by the supervisor: restart the group even though no rank failed."""
         self.restarts_left = 0
-        """The budget that is left after the restart that was requested."""
+        """The remaining budget after the requested restart."""
         self._started_attempt = None
-        """The attempt whose ranks were started last: torch counts on before it ends them."""
+        """The attempt whose ranks were started last; torch counts up before ending them."""
         self._counted_attempt = None
-        """The attempt in whose store this node is counted among those whose ranks have ended."""
+        """The attempt whose store already counts this node as one whose ranks have ended."""
         self.stopping = False
-        """Set by the supervisor: it is ending the ranks; let them, and do not restart."""
+        """Set by the supervisor: it is ending the ranks, so do not restart them."""
         self.something_happened = threading.Event()
-        """A rank has exited, or the supervisor wants something: look now."""
+        """Set when a rank has exited or the supervisor has a request: check now."""
 
     @property
     def attempt(self):
-        """The number of this attempt, from 0 over the whole job."""
+        """The number of this attempt, counted from 0 over the whole job."""
         return self._worker_group.spec.max_restarts - self._remaining_restarts
 
     def continue_from(self, restarts_left):
-        """Count restarts from the attempt `spec.max_restarts` minus this budget."""
+        """Continue with this budget; torch counts restarts from `spec.max_restarts`."""
         self._remaining_restarts = restarts_left
 
     def allow_restarts(self, restarts_left):
-        """Set the budget without changing what torch computes as the number of restarts so far.
+        """Set the budget without changing torch's number of restarts so far.
 
-        Torch takes restart count = max_restarts - remaining, so both move together.
+        Torch computes restart count = max_restarts - remaining, so both change together.
         """
         attempt = self.attempt
         self._remaining_restarts = restarts_left
@@ -181,7 +181,7 @@ class SupervisedAgent(LocalElasticAgent):
         }
 
     def describe(self):
-        """The attempt started last, as the link reports it: attempt, workers with PIDs, keeper."""
+        """The last attempt started, for the link's hello: attempt, workers with PIDs, keeper."""
         started = self._started_attempt
         workers = self._worker_group.workers
         handles = self.handles()
@@ -220,13 +220,13 @@ class SupervisedAgent(LocalElasticAgent):
             self.allow_restarts(0)
             return super()._monitor_workers(worker_group)
         if self.restart_requested:
-            self.allow_restarts(self.restarts_left + 1)  # torch takes one off
+            self.allow_restarts(self.restarts_left + 1)  # torch subtracts one
             return RunResult(state=WorkerState.UNHEALTHY)
-        failed = any(codes)  # a return code that is neither None nor 0
+        failed = any(codes)  # a return code other than None and 0
         if not failed and (None in codes or self._has_store_for_others()):
             return RunResult(state=WorkerState.HEALTHY)
         if failed:
-            # torch ends the other ranks inside its own poll: evidence has to be taken before
+            # torch's poll ends the other ranks, so evidence has to be saved first
             ranks = [rank for rank, process in self.handles().items() if process.poll()]
             self._link.ask({"type": "failing", "attempt": self.attempt, "ranks": ranks})
             set_aside_broken_files(self._pcontext.error_files.values())
@@ -237,9 +237,9 @@ class SupervisedAgent(LocalElasticAgent):
         return result
 
     def _has_store_for_others(self):
-        """Whether this node keeps the store, and ranks of other nodes have not ended.
+        """Whether this node keeps the store and ranks of other nodes have not ended.
 
-        Torch waits for them in a barrier, deaf to whoever wants the group restarted or ended.
+        Torch waits for them in a barrier and ignores requests to restart or end the group.
         """
         group = self._worker_group
         if group.group_world_size == 1:
@@ -255,15 +255,15 @@ class SupervisedAgent(LocalElasticAgent):
         return group.group_rank == 0 and ended < group.group_world_size
 
     def _exit_barrier(self):
-        """Wait for nobody: `_monitor_workers` has."""
+        """Do not wait, since `_monitor_workers` has waited."""
 
     def _stop_workers(self, worker_group, *args, **kwargs):
         for process in self.handles().values():
             if process.poll() is None:
                 try:
-                    os.killpg(process.pid, signal.SIGCONT)  # a paused rank cannot take SIGTERM
+                    os.killpg(process.pid, signal.SIGCONT)  # a paused rank cannot handle SIGTERM
                 except OSError:
-                    pass  # it ended in between
+                    pass  # it has ended in the meantime
         super()._stop_workers(worker_group, *args, **kwargs)
         if not self.stopping:
             answer = self._link.ask({"type": "group_stopped", "attempt": self.attempt})
@@ -272,7 +272,7 @@ class SupervisedAgent(LocalElasticAgent):
 
 
 def keep_store(listener):
-    """Serve a TCPStore on a bound socket until killed. Never returns."""
+    """Serve a TCPStore on a bound socket until killed; never returns."""
     store = TCPStore(
         listener.getsockname()[0],
         listener.getsockname()[1],
@@ -286,9 +286,9 @@ def keep_store(listener):
 
 
 def listen(address, port):
-    """A socket that listens there; on all addresses where others reach this machine by another.
+    """A socket that listens at the address, or on all if others reach this machine by another.
 
-    Its address may be a translated one, and Debian gives a machine's own name 127.0.1.1.
+    The address may be translated (NAT), and Debian maps a machine's own name to 127.0.1.1.
     """
     family, kind, _, _, place = socket.getaddrinfo(address, port, type=socket.SOCK_STREAM)[0]
     everywhere = ("::" if family == socket.AF_INET6 else "0.0.0.0", port)
@@ -307,7 +307,7 @@ def listen(address, port):
 
 
 def fork_store_keeper(address=LOOPBACK, port=0):
-    """Start a store, on a free port where none is given; (pid of its keeper, port)."""
+    """Start a store, on a free port by default; returns (pid of its keeper, port)."""
     listener = listen(address, port)
     port = listener.getsockname()[1]
     pid = os.fork()
@@ -315,7 +315,7 @@ def fork_store_keeper(address=LOOPBACK, port=0):
         try:
             os.setsid()
             signal.signal(signal.SIGTERM, signal.SIG_DFL)
-            # other attempts' pidfds and the link to the supervisor are the agent's alone
+            # other attempts' pidfds and the link to the supervisor belong to the agent only
             os.closerange(3, listener.fileno())
             os.closerange(listener.fileno() + 1, 4096)
             keep_store(listener)
@@ -328,33 +328,33 @@ def fork_store_keeper(address=LOOPBACK, port=0):
 
 
 class StaticRendezvous(RendezvousHandler):
-    """Agents that know of each other: the supervisors have agreed on who takes part, and where.
+    """A rendezvous of known agents: the supervisors have agreed on the nodes and the address.
 
-    Each round has a store of its own, kept by the first node.
+    Each round has its own store, kept by the first node.
 
     Args:
-        run_id: the job's id, which ranks see as TORCHELASTIC_RUN_ID.
+        run_id: the job's ID, which ranks see as TORCHELASTIC_RUN_ID.
         meeting: of the first attempt: run_id, address, port, node_rank, nodes; None on one machine.
     """
 
     def __init__(self, run_id, meeting=None):
         self._run_id = run_id
         self.next_meeting = meeting
-        """Of the attempt to come."""
+        """For the next attempt."""
         self.keeper_pid = None
-        """Pid of the current attempt's store keeper, where this node keeps the store."""
+        """Pid of the current attempt's store keeper, if this node keeps the store."""
 
     def get_backend(self):
-        """The name that torch's events carry."""
+        """The name in torch's events."""
         return "ddptop"
 
     @property
     def use_agent_store(self):
-        """Ranks connect to the agent's store instead of making one of their own."""
+        """True: ranks connect to the agent's store instead of creating their own."""
         return True
 
     def next_rendezvous(self):
-        """End the last attempt's store, and meet the other nodes at a fresh one."""
+        """End the last attempt's store and join the other nodes at a new one."""
         self.shutdown()
         meeting = self.next_meeting
         if meeting is None:
@@ -374,27 +374,27 @@ class StaticRendezvous(RendezvousHandler):
         )
 
     def is_closed(self):
-        """Never: the supervisor ends the job, not a flag in a store."""
+        """Always False: the supervisor, not a flag in a store, ends the job."""
         return False
 
     def set_closed(self):
-        """Nothing to close for others."""
+        """Do nothing, since there is nothing to close for others."""
 
     def num_nodes_waiting(self):
-        """None: the supervisors decide which nodes an attempt has."""
+        """Always 0: the supervisors decide which nodes an attempt has."""
         return 0
 
     def get_run_id(self):
-        """The job's id, which ranks see as TORCHELASTIC_RUN_ID."""
+        """The job's ID, which ranks see as TORCHELASTIC_RUN_ID."""
         return self._run_id
 
     def shutdown(self):
-        """End the store's keeper, which is this process's child."""
+        """End the store's keeper, a child of this process."""
         if self.keeper_pid is not None:
             try:
                 os.kill(self.keeper_pid, signal.SIGKILL)
                 os.waitpid(self.keeper_pid, 0)
             except OSError:
-                pass  # it is gone already
+                pass  # already gone
             self.keeper_pid = None
         return True

@@ -1,7 +1,7 @@
 """The agent's connection to the supervisor: JSON lines over the job's control socket.
 
-The supervisor may die and come back at the same path at any time. So the link reconnects,
-sends a hello with all that the agent knows, and repeats the question that is still open.
+The supervisor may die and come back at the same path at any time, so the link reconnects, sends a
+hello with everything that the agent knows, and repeats any open question.
 """
 
 import json
@@ -20,7 +20,7 @@ class SupervisorLink:
 
     Args:
         path: the control socket.
-        hello: called at every connect, returns a message with all the agent knows.
+        hello: called for each connection; returns a message with all that the agent knows.
         on_command: called in the link's thread with each message that is not an answer.
     """
 
@@ -40,7 +40,7 @@ class SupervisorLink:
         self._thread.start()
 
     def report(self, message):
-        """Send a message; if there is no connection, the next hello repeats its content."""
+        """Send a message; without a connection, the next hello repeats its contents."""
         with self._lock:
             self._send(message)
 
@@ -53,12 +53,12 @@ class SupervisorLink:
             self._connection = None
 
     def ask(self, question):
-        """Send a question and wait, without limit, for the answer: a supervisor will come back."""
+        """Send a question and wait indefinitely for the answer: a supervisor will come back."""
         with self._lock:
             self._question_id += 1
             question = dict(question, question=self._question_id)
             self._question = question
-            self._send(question)  # at once: a connection that is made meanwhile would ask as well
+            self._send(question)  # at once: a connection made in the meantime would also send it
         while True:
             answer = self._answers.get()
             if answer.get("answer") == question["question"]:
@@ -89,7 +89,9 @@ class SupervisorLink:
     def _read(self, reader):
         while True:
             line = reader.readline()
-            if not line.endswith(b"\n"):  # the end; the supervisor may have died in a line
+            if not line.endswith(
+                b"\n"
+            ):  # the end; the supervisor may have died while writing a line
                 return
             message = json.loads(line)
             if "answer" in message:
@@ -99,15 +101,15 @@ class SupervisorLink:
 
 
 class ExitWatch:
-    """Sees ranks die in their true order, by pidfd where there is one.
+    """Watches ranks die in their true order, by pidfd if available.
 
     Args:
-        on_exit: called in the watch's thread with each process handle (`subprocess.Popen`) that
-            ended, right after its return code was read, and with what `add` was given for it.
+        on_exit: called in the watch's thread with the handle (`subprocess.Popen`) of each process
+            that ended, right after its return code was read, and with its `about` from `add`.
     """
 
     POLL_S = 0.05
-    """Without pidfd (Linux before 5.3, Python before 3.9): the order of deaths is approximate."""
+    """Without pidfd (Linux before 5.3, Python before 3.9), the order of deaths is approximate."""
 
     def __init__(self, on_exit):
         self._on_exit = on_exit
@@ -142,13 +144,13 @@ class ExitWatch:
     def _watch(self, watched):
         try:
             fd = os.pidfd_open(watched[0].pid)  # type: ignore[attr-defined,unused-ignore]
-        except (AttributeError, OSError):  # old kernel or Python, or reaped already
+        except (AttributeError, OSError):  # old kernel or Python, or already reaped
             self._polled.append(watched)
             return
         self._selector.register(fd, selectors.EVENT_READ, watched)
 
     def _ended(self, watched):
         process, about = watched
-        while process.poll() is None:  # the pidfd is ready a moment before the status can be had
+        while process.poll() is None:  # the pidfd is ready a moment before the status is available
             time.sleep(0.001)
         self._on_exit(process, about)

@@ -1,7 +1,7 @@
-"""Empties a command's terminal into its log. Run by path: `pump.py`, terminal on 0, log on 1.
+"""Copies a command's terminal to its log. Run by path: `pump.py`, terminal on 0, log on 1.
 
-A process of its own, so that neither the agent's death nor a full disk ever blocks the command or
-ends it. It leaves when the last process has closed the terminal.
+It is a separate process, so that neither the agent's death nor a full disk can block or end the
+command. It exits when the last process has closed the terminal.
 """
 
 import os
@@ -12,12 +12,12 @@ CHUNK_BYTES = 65536
 
 
 def drain_and_leave(*_):
-    """Asked to end: what is there already still goes to the log."""
+    """Handle a request to end: pending output still goes to the log."""
     os.set_blocking(0, False)
 
 
 def keep(data):
-    """Append to the log; what a full disk does not take is lost."""
+    """Append to the log; output is lost if the disk is full."""
     try:
         while data:
             data = data[os.write(1, data) :]
@@ -31,7 +31,7 @@ def main():
         signal.signal(number, signal.SIG_IGN)
     wake, notify = os.pipe()
     os.set_blocking(notify, False)
-    signal.set_wakeup_fd(notify)  # a signal right before a read would not end that
+    signal.set_wakeup_fd(notify)  # a signal right before a read would not interrupt it
     signal.signal(signal.SIGTERM, drain_and_leave)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGTERM])  # see `Terminal.start_pump`
     while True:
@@ -39,7 +39,7 @@ def main():
             drain_and_leave()
         try:
             data = os.read(0, CHUNK_BYTES)
-        except OSError:  # closed by all (EIO), or drained
+        except OSError:  # closed by all (EIO) or drained
             return
         if not data:
             return

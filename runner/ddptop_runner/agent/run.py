@@ -1,6 +1,6 @@
 """Assembles the agent: torch elastic in a thread, next to the link to the supervisor.
 
-torch is imported only once the link runs. `command` uses the functions here as well.
+torch is only imported once the link runs. `command` also uses the functions here.
 """
 
 import os
@@ -10,17 +10,17 @@ import time
 import traceback
 
 NEXT = ".next"
-"""The folder of the next attempt's logs, which `node.keeper` prepares for a full disk."""
+"""The folder for the next attempt's logs, which `node.keeper` prepares for a full disk."""
 
 
 def clock():
-    """CLOCK_BOOTTIME, the clock that all of ddptop's processes share."""
+    """CLOCK_BOOTTIME, the clock shared by all of ddptop's processes."""
     clock_id = getattr(time, "CLOCK_BOOTTIME", None)
     return time.monotonic() if clock_id is None else time.clock_gettime(clock_id)
 
 
 def exit_message(process, about):
-    """Reports the exit of a process; `about` has its attempt and rank."""
+    """The message for the exit of a process; `about` contains its attempt and rank."""
     return dict(
         about,
         type="rank_exited",
@@ -31,7 +31,7 @@ def exit_message(process, about):
 
 
 def attempt_variables(plan, attempt, inherited):
-    """The variables that ddptop adds to all processes of an attempt; `inherited`: the agent's."""
+    """Variables that ddptop adds to all processes of an attempt; `inherited` are the agent's."""
     env = {"DDPTOP_ATTEMPT": str(attempt), "DDPTOP_CHECKPOINT_FILE": plan["save_flag"]}
     if plan["probe_dir"]:
         env["DDPTOP_PROBE_SOCK"] = plan["probe_socket"]
@@ -43,14 +43,14 @@ def attempt_variables(plan, attempt, inherited):
 
 
 def make_logs(logs_dir, attempt, names):
-    """Make the attempt's folder, with a log for each name, readable by this user alone.
+    """Create the attempt's folder with a log for each name, readable only by this user.
 
-    The ranks run with the umask of the person's shell, which would decide otherwise.
+    Otherwise the umask of the user's shell, with which ranks run, would decide.
 
     Args:
-        logs_dir: holds the folders of all attempts.
+        logs_dir: the parent of all attempts' folders.
         attempt: its number.
-        names: of the logs that it has.
+        names: the names of its logs.
 
     Returns:
         The folder.
@@ -62,7 +62,7 @@ def make_logs(logs_dir, attempt, names):
             for name in set(os.listdir(folder)) - set(names):
                 os.unlink(os.path.join(folder, name))
     except OSError:
-        pass  # none is prepared
+        pass  # none has been prepared
     os.makedirs(folder, mode=0o700, exist_ok=True)
     os.chmod(folder, 0o700)
     for name in names:
@@ -71,7 +71,7 @@ def make_logs(logs_dir, attempt, names):
             os.fchmod(log, 0o600)
             os.close(log)
         except OSError:
-            pass  # whoever writes to it says why not
+            pass  # whoever writes to it reports the error
     return folder
 
 
@@ -115,7 +115,7 @@ class Agent:
         if kind == "stopping":
             self._stopping = True
             if elastic is None:
-                os._exit(0)  # nothing was started yet
+                os._exit(0)  # nothing has been started yet
             elastic.stopping = True
             elastic.something_happened.set()
         elif kind == "restart_group" and elastic is not None:
@@ -127,7 +127,7 @@ class Agent:
         self._link.report({"type": "plain_start", "attempt": self._plan["attempt"], "why": why})
 
     def run(self):
-        """Run the worker group until torch's agent returns, and report how it ended."""
+        """Run the worker group until torch's agent returns; report how it ended."""
         plan = self._plan
         from torch.distributed.elastic.agent.server.api import WorkerSpec
 
@@ -139,7 +139,7 @@ class Agent:
             start_from_zygote,
         )
 
-        # torch substitutes ${local_rank} in arguments; "$$" stands for a plain "$"
+        # torch substitutes ${local_rank} in arguments; "$$" stands for a literal "$"
         command = [argument.replace("$", "$$") for argument in [*RANK_SHELL, *plan["command"]]]
         spec = WorkerSpec(
             role="default",
@@ -148,7 +148,7 @@ class Agent:
             entrypoint="/bin/sh",
             args=tuple(command),
             max_restarts=plan["attempt"] + plan["restarts_left"],
-            monitor_interval=0.001,  # the agent waits itself; torch refuses 0
+            monitor_interval=0.001,  # the agent itself waits; torch refuses 0
         )
         if self._zygote is not None:
             start_from_zygote(
@@ -169,12 +169,12 @@ class Agent:
 
 
 def run_plan(plan, zygote=None, why_not=None):
-    """Run torch elastic in a thread of its own, where torch installs no signal handlers.
+    """Run torch elastic in its own thread, where torch does not install signal handlers.
 
     Args:
-        plan: the agent's.
-        zygote: forks ranks; None: they start as usual.
-        why_not: why there is no zygote where one was wanted.
+        plan: the agent's plan.
+        zygote: forks ranks; None starts them normally.
+        why_not: why there is no zygote even though one was requested.
     """
     agent = Agent(plan, zygote, why_not)
     failure = []
@@ -192,4 +192,4 @@ def run_plan(plan, zygote=None, why_not=None):
         sys.stderr.write("ddptop: the agent failed\n" + failure[0])
     sys.stdout.flush()
     sys.stderr.flush()
-    os._exit(1 if failure else 0)  # no thread of the link or the watch holds the exit up
+    os._exit(1 if failure else 0)  # no thread of the link or the watch can delay the exit

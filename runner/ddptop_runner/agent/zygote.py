@@ -1,17 +1,17 @@
 """A process with torch imported that forks ranks, so that a rank starts in milliseconds.
 
-The agent imports torch while it has one thread, and forks the zygote. For each rank it sends one
-JSON line. The zygote forks twice, and the process in between exits: the kernel then gives the rank
-to the agent, which is a subreaper for that moment, so that the rank is the agent's child like one
-that was started as usual. The zygote holds no file, socket, or store of an attempt. Without it, or
-where it fails, ranks start as usual.
+The agent imports torch while it has a single thread and forks the zygote. For each rank, it sends
+one JSON line. The zygote forks twice, and the process in between exits: the kernel then gives the
+rank to the agent, which is a subreaper for that moment, so that the rank is the agent's child like
+one that was started normally. The zygote holds no file, socket, or store of an attempt. Without a
+zygote, or if it fails, ranks start normally.
 
-In a rank, what is preloaded stays hidden until the script imports it. If the script has changed a
-variable by then that is read when torch is loaded (OMP_NUM_THREADS, PYTORCH_CUDA_ALLOC_CONF), the
-rank starts again, as usual, in the same process.
+In a rank, preloaded modules stay hidden until the script imports them. If by then the script has
+changed a variable that torch reads when loaded (OMP_NUM_THREADS, PYTORCH_CUDA_ALLOC_CONF), the rank
+restarts normally in the same process.
 
-A forked rank differs from a started one in this: all ranks share Python's hash seed, and modules
-of the standard library that torch imports are loaded before the script's first line.
+A forked rank differs from a normally started one: all ranks share Python's hash seed, and standard
+library modules that torch imports are loaded before the script's first line.
 """
 
 import builtins
@@ -37,19 +37,19 @@ import types
 from typing import Any
 
 READY_S = 120.0
-"""How long imports may take: from a slow network disk they take a minute."""
+"""How long imports may take; from a slow network disk, they take a minute."""
 FORK_S = 60.0
 GO = b"\n"
-"""What a rank waits for before its script: the agent has its pid and takes it as its own."""
+"""The message for which a rank waits before its script: the agent has adopted its pid."""
 OWNER_S = 10.0
-"""For the kernel to give a rank to the agent."""
+"""How long the kernel may take to give a rank to the agent."""
 SCRIPT_BYTES = 1 << 20
 
 LOADED_WITH_TORCH = re.compile(
     r"(OMP|GOMP|KMP|MKL|OPENBLAS|BLIS|NPY|NUMPY|NUMEXPR|DNNL|ONEDNN|PYTORCH|ATEN|TRITON"
     r"|TORCH(?!ELASTIC|_NCCL|_DISABLE_SHARE))"
 )
-"""Variables that torch, numpy, or their libraries read when they are loaded."""
+"""Variables that torch, numpy, or their libraries read when loaded."""
 NEEDS_COMPILER = re.compile(
     rb"\boptim\b|DistributedDataParallel|\b(lightning|transformers|accelerate)\b"
 )
@@ -64,7 +64,7 @@ PR_SET_MM_MAP = 14
 
 
 class ForkedRank(subprocess.Popen):
-    """A child of this process that something else forked, with all that `Popen` can do."""
+    """A child of this process that another process forked, with the interface of `Popen`."""
 
     def __init__(self, pid, args):
         self.args, self.pid, self.returncode = args, pid, None
@@ -76,7 +76,7 @@ class ForkedRank(subprocess.Popen):
         self._sigint_wait_secs = 0.25
 
     def wait(self, timeout=None):
-        """As `Popen.wait`, which looks only every 50 ms for what ends within a timeout."""
+        """Like `Popen.wait`, which with a timeout only polls every 50 ms."""
         if timeout is not None and self.returncode is None and hasattr(os, "pidfd_open"):
             began_s = time.monotonic()
             with contextlib.suppress(OSError), open(os.pidfd_open(self.pid)) as end:
@@ -88,12 +88,12 @@ class ForkedRank(subprocess.Popen):
 
 
 class Zygote:
-    """The agent's end of it.
+    """The agent's side of the zygote.
 
     Args:
-        pid: of the zygote.
-        channel: a socket that leads to it.
-        interpreter: the job's, as it is called: `python -u`.
+        pid: the zygote's.
+        channel: a socket connected to it.
+        interpreter: the job's, as called: `python -u`.
         loaded_env: the variables with which torch was imported.
     """
 
@@ -105,7 +105,7 @@ class Zygote:
         self._loaded_env = loaded_env
         self._is_ready = False
         self.why_not = None
-        """Why it forks no ranks, once that is known."""
+        """Why it does not fork ranks, once known."""
 
     def fork_rank(self, argv, env, log, probe):
         """Fork a rank.
@@ -113,11 +113,11 @@ class Zygote:
         Args:
             argv: `script ARGS` or `-m module ARGS`.
             env: all of its variables.
-            log: where its output is appended.
-            probe: the probe's sitecustomize.py, None without a probe.
+            log: the file to which its output is appended.
+            probe: the probe's sitecustomize.py; None without a probe.
 
         Returns:
-            Its process handle, or None where it has to be started as usual.
+            Its process handle, or None if it has to be started normally.
         """
         if self.why_not is not None or differs(self._loaded_env, env):
             return None
@@ -151,23 +151,23 @@ class Zygote:
         return answer
 
     def give_up(self, why):
-        """Use it no more: ranks start as usual from now on."""
+        """Stop using the zygote; ranks start normally from now on."""
         self.why_not = why
         self._channel.close()
         try:
             os.kill(self.pid, signal.SIGKILL)
             os.waitpid(self.pid, 0)
         except OSError:
-            pass  # it is gone already
+            pass  # already gone
 
 
 def adopt(wanted):
-    """Whether orphans among this process's descendants become its children."""
+    """Set whether orphans among this process's descendants become its children."""
     ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, int(wanted), 0, 0, 0)
 
 
 def differs(before, now):
-    """Whether a variable differs that is read when torch is loaded."""
+    """Whether a variable differs that torch reads when loaded."""
     names = filter(LOADED_WITH_TORCH.match, {*before, *now})
     return any(before.get(name) != now.get(name) for name in names)
 
@@ -176,18 +176,18 @@ def start(command, before, path):
     """Import torch and fork the zygote. In a forked rank, run its script and exit.
 
     Args:
-        command: of the ranks: `python -u script ARGS` or `python -u -m module ARGS`.
+        command: the ranks' command: `python -u script ARGS` or `python -u -m module ARGS`.
         before: the modules that the interpreter had loaded before the agent's first line.
-        path: sys.path as the interpreter made it.
+        path: the interpreter's initial sys.path.
 
     Returns:
-        A Zygote, and None; or None, and why there is none.
+        (a Zygote, None), or (None, the reason).
     """
     loaded_env = dict(os.environ)
     try:
         import torch.distributed
         import torch.nn.parallel  # noqa: F401
-    except Exception as error:  # the rank itself will report it better
+    except Exception as error:  # the rank itself reports it better
         return None, "torch cannot be imported (%s)" % (error,)
     if holds_device():
         return None, "importing torch initializes CUDA"
@@ -215,19 +215,19 @@ def start(command, before, path):
 
 
 def serve(channel, command, before, path):
-    """Fork a rank for each line. Returns, with its order, in a rank; never in the zygote.
+    """Fork a rank for each line. Returns only in a rank, with its order; never in the zygote.
 
     Args:
-        channel: leads to the agent.
-        command: of the ranks.
+        channel: the socket to the agent.
+        command: the ranks' command.
         before: the modules that a new interpreter has loaded.
-        path: sys.path of a rank, but for its script's folder.
+        path: a rank's sys.path, except for its script's folder.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     only_open(channel.fileno())
     why_not = preload(command, before)
     gc.collect()
-    gc.freeze()  # else collections in ranks would copy all of it
+    gc.freeze()  # otherwise, collections in ranks would copy all of it
     channel.sendall(json.dumps({"why_not": why_not}).encode("ascii") + b"\n")
     lines = channel.makefile("rb")
     for line in lines:
@@ -250,7 +250,7 @@ def serve(channel, command, before, path):
             return order
         rank_end.close()
         with own_end, own_end.makefile("rb") as reader:
-            reported = reader.readline()  # the pid, and a line's end once the rank is one
+            reported = reader.readline()  # the pid, and a newline once it is a rank
             os.waitpid(middle, 0)
             is_rank = reported.endswith(b"\n")
             answer = {"pid": int(reported)} if is_rank else {"why_not": "it cannot fork"}
@@ -261,7 +261,7 @@ def serve(channel, command, before, path):
 
 
 def fork_and_name(write):
-    """Fork, and write the child's pid; it is returned, 0 in the child."""
+    """Fork and write the child's pid; returns the pid, or 0 in the child."""
     pid = os.fork()
     if pid:
         os.write(write, b"%d" % pid)
@@ -269,13 +269,13 @@ def fork_and_name(write):
 
 
 def only_open(kept):
-    """Close all files but the standard ones and this one."""
+    """Close all files except the standard ones and this one."""
     os.closerange(3, kept)
     os.closerange(kept + 1, max(map(int, os.listdir("/proc/self/fd"))) + 1)
 
 
 def preload(command, before):
-    """Import more than torch, where the script needs it; why no rank can be forked, or None."""
+    """Import more than torch if the script needs it; returns why forking is impossible, or None."""
     argv = command[2:]
     try:
         with open(script_file(argv), "rb") as file:
@@ -283,7 +283,7 @@ def preload(command, before):
         if NEEDS_COMPILER.search(text):
             import torch._dynamo  # noqa: F401
     except Exception:
-        pass  # a module somewhere else, or a torch without it: each rank imports it
+        pass  # the module is elsewhere, or torch lacks it: each rank imports it
     first = os.getcwd() if argv[0] == "-m" else os.path.dirname(os.path.abspath(argv[0]))
     for folder in [first, *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]:
         for name in sorted(importable_in(folder) & (set(sys.modules) - before)):
@@ -300,18 +300,18 @@ def preload(command, before):
 
 
 def holds_device():
-    """Whether a GPU's driver is open in this process: CUDA does not survive a fork."""
+    """Whether a GPU driver is open in this process; CUDA does not survive a fork."""
     for number in os.listdir("/proc/self/fd"):
         try:
             if os.readlink("/proc/self/fd/" + number).startswith(("/dev/nvidia", "/dev/kfd")):
                 return True
         except OSError:
-            pass  # the listing's own
+            pass  # the listing's own descriptor
     return False
 
 
 def script_file(argv):
-    """The file that is run, as far as that can be known without importing anything."""
+    """The file to run, if it can be determined without importing anything."""
     if argv[0] != "-m":
         return argv[0]
     stem = os.path.join(os.getcwd(), *argv[1].split("."))
@@ -319,7 +319,7 @@ def script_file(argv):
 
 
 def importable_in(folder):
-    """The names of modules and packages in a folder."""
+    """The names of the modules and packages in a folder."""
     found = set()
     try:
         for name in os.listdir(folder):
@@ -336,7 +336,7 @@ def importable_in(folder):
 
 
 def be_rank(order, interpreter, before, path):
-    """Take on a rank's place: its parent, session, variables, streams, modules, and probe."""
+    """Turn this process into a rank: parent, session, variables, streams, modules, and probe."""
     deadline_s = time.monotonic() + OWNER_S
     while os.getppid() != order["agent"]:
         if time.monotonic() > deadline_s:
@@ -355,7 +355,7 @@ def be_rank(order, interpreter, before, path):
     sys.orig_argv = command = [*interpreter, *order["argv"]]
     set_command_line(command, os.environ)
     sys.path[:] = path
-    sys.modules["torch"].default_generator.seed()  # as random.py does after a fork
+    sys.modules["torch"].default_generator.seed()  # like random.py after a fork
     if "numpy.random" in sys.modules:
         sys.modules["numpy.random"].seed()
     hide_modules(before, command)
@@ -364,16 +364,16 @@ def be_rank(order, interpreter, before, path):
         try:
             runpy.run_path(order["probe"])
         except ImportError:
-            pass  # there is no other sitecustomize behind it
-        except Exception:  # a job must run even where its probe cannot
+            pass  # there is no other sitecustomize
+        except Exception:  # a job must run even if its probe cannot
             pass
 
 
 class Preloaded:
-    """Finds a hidden package, and all of its modules, when it is imported.
+    """Finds a hidden package with all of its modules when it is imported.
 
     Args:
-        families: by top-level name, modules by name.
+        families: modules by name, by top-level name.
         command: the rank's.
     """
 
@@ -383,7 +383,7 @@ class Preloaded:
         self._rank_env = dict(os.environ)
 
     def find_spec(self, fullname, path=None, target=None):
-        """The spec of a hidden package; None for all else."""
+        """The spec of a hidden package; None for anything else."""
         family = self._families.get(fullname)
         if family is None:
             return None
@@ -395,7 +395,7 @@ class Preloaded:
         return spec
 
     def check(self, family):
-        """Start this rank as usual where torch has to be loaded anew."""
+        """Restart this rank normally if torch has to be reloaded."""
         if differs(self._rank_env, os.environ):
             os.execve(self._command[0], self._command, self._rank_env)
         self._families = {
@@ -404,26 +404,26 @@ class Preloaded:
 
 
 class Unhiding:
-    """Loads a package by giving its modules back."""
+    """Loads a hidden package by restoring its modules."""
 
     def __init__(self, preloaded, family):
         self._preloaded = preloaded
         self._family = family
 
     def create_module(self, spec):
-        """The module as it was loaded."""
+        """The preloaded module."""
         self._preloaded.check(self._family)
         self._spec = self._family[spec.name].__spec__
         return self._family[spec.name]
 
     def exec_module(self, module):
-        """Nothing is executed: all of its modules appear."""
+        """Restore all of the package's modules without executing anything."""
         module.__spec__ = self._spec
         sys.modules.update(self._family)
 
 
 def hide_modules(before, command):
-    """Hide what was preloaded, but for the standard library; forget the agent's own modules."""
+    """Hide preloaded modules except the standard library's; forget the agent's own modules."""
     standard = getattr(sys, "stdlib_module_names", None)
     library = os.path.dirname(os.path.abspath(os.__file__)) + os.sep
     families: dict = {}
@@ -445,7 +445,7 @@ def hide_modules(before, command):
 
 
 def run_script(argv):
-    """Run `script ARGS` or `-m module ARGS` as the interpreter itself would."""
+    """Run `script ARGS` or `-m module ARGS` like the interpreter itself."""
     module = types.ModuleType("__main__")
     module.__dict__["__builtins__"] = builtins
     is_module = argv[0] == "-m"
@@ -474,7 +474,7 @@ def run_script(argv):
 
 
 def without_own_frames(hook):
-    """An excepthook that shows a traceback from the script's first frame on."""
+    """An excepthook whose tracebacks begin with the script's first frame."""
 
     def show(kind, error, trace):
         script = vars(sys.modules["__main__"])
@@ -485,7 +485,7 @@ def without_own_frames(hook):
     return show
 
 
-# -- what other processes see of it ------------------------------------------------------------
+# -- appearance in /proc -----------------------------------------------------------------------
 
 
 class _Map(ctypes.Structure):
@@ -508,26 +508,26 @@ _STAT_FIELDS = {
     "end_data": 46,
     "start_brk": 47,
 }
-"""Their numbers in /proc/PID/stat, from 1, as proc(5) has them."""
+"""Field numbers in /proc/PID/stat, from 1, as in proc(5)."""
 _shown: list = []
-"""The memory with the command line and the variables, which must stay."""
+"""The memory with the command line and variables, which must stay allocated."""
 
 
 def set_command_line(command, environ):
-    """Have /proc show this command and these variables: ps, nvidia-smi, and ddptop read them.
+    """Have /proc show this command and these variables, which ps, nvidia-smi, and ddptop read.
 
     Args:
-        command: its words.
+        command: the command's words.
         environ: variables by name.
 
     Raises:
-        OSError: the kernel does not let it.
+        OSError: the kernel does not allow it.
     """
     arguments = b"".join(os.fsencode(word) + b"\0" for word in command)
     variables = b"".join(
         os.fsencode(name) + b"=" + os.fsencode(value) + b"\0" for name, value in environ.items()
     )
-    # private: the kernel shows no memory that is shared
+    # private, because the kernel does not show shared memory
     flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
     memory = mmap.mmap(-1, max(1, len(arguments) + len(variables)), flags=flags)
     memory.write(arguments + variables)

@@ -111,7 +111,7 @@ def test_nodes_meet_at_the_store_of_the_first_of_them():
     )
     assert done.returncode == 0, done.stderr
     refused, *listened = done.stdout.splitlines()
-    assert "is another attempt's" in refused
+    assert "belongs to another attempt" in refused
     assert listened[0] == "127.0.0.1 127.0.0.1"
     assert listened[1].endswith((" 127.0.0.1", " ::1"))
     assert listened[2:] == ["own-name 0.0.0.0", "192.0.2.77 0.0.0.0"], "others cannot reach it"

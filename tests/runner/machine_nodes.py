@@ -198,7 +198,7 @@ class Node:
 
     def start(self, attempt: int, rendezvous: Rendezvous) -> dict[str, Any]:
         if self.is_alive:
-            raise ControlError("the node's part of the job is running already")
+            raise ControlError("the node's part of the job is already running")
         if self.is_full:
             self.refused_in = self.world.job.attempt
             raise ControlError("No space left on device")

@@ -456,7 +456,7 @@ class Wedged(Deaf):
 
     async def start(self, *_: Any) -> Any:
         self.asked.append("start")
-        raise ControlError("the node's part of the job is running already")
+        raise ControlError("the node's part of the job is already running")
 
 
 async def test_a_node_that_is_away_while_its_attempt_has_to_end_does_not_refuse(

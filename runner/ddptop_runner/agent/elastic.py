@@ -368,7 +368,7 @@ class StaticRendezvous(RendezvousHandler):
         if node_rank == 0:
             store.set(RUN_ID_KEY, meeting["run_id"])
         elif store.get(RUN_ID_KEY) != meeting["run_id"].encode():
-            raise RuntimeError("the store at %s:%s is another attempt's" % (address, port))
+            raise RuntimeError("the store at %s:%s belongs to another attempt" % (address, port))
         return RendezvousInfo(
             store, node_rank, meeting["nodes"], RendezvousStoreInfo(address, port)
         )

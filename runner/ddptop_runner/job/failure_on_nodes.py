@@ -59,7 +59,7 @@ def hang_without(away: Sequence[str], hang: Cause) -> Cause:
     """The cause of a hang, given nodes that have been away for long."""
     if not away:
         return hang
-    words = f"{', '.join(away)} cannot be reached, and the others do not go on without."
+    words = f"{', '.join(away)} cannot be reached, and the other nodes cannot continue."
     return Cause(
         kind="node", summary=f"{words} {hang.summary}", host=away[0], evidence=hang.evidence
     )

@@ -77,7 +77,7 @@ class AgentLink:
             more["rendezvous"] = msgspec.to_builtins(order.rendezvous)
         self._send({"answer": order.question, **more})
 
-    def tell(self, order: pt.TellAgent) -> None:
+    def send_order(self, order: pt.TellAgent) -> None:
         """Send the agent an order."""
         more = {} if order.restarts_left is None else {"restarts_left": order.restarts_left}
         self._send({"type": order.order, **more})

@@ -175,7 +175,7 @@ class JobDriver:
                 self._link.answer(order)
         elif isinstance(order, pt.TellAgent):
             if self._link is not None:
-                self._link.tell(order)
+                self._link.send_order(order)
         elif isinstance(order, pt.InterruptRanks):
             self._interrupt_ranks()
         elif isinstance(order, pt.StartAgent):
@@ -505,7 +505,7 @@ class JobDriver:
         table = self.attempt.table
         await until(lambda: not self.awaits_agent, AGENT_EXIT_S)
         if self._link is not None:
-            self._link.tell(pt.TellAgent(order="stopping"))
+            self._link.send_order(pt.TellAgent(order="stopping"))
         had_ranks = bool(table.alive())
         await self._end_group(grace_s)
         leftover_s = min(grace_s, LEFTOVER_GRACE_S)

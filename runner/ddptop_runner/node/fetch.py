@@ -281,7 +281,7 @@ class Fetcher:
         """
         where = f"evidence/{name}"
         if not _WHERE.fullmatch(where):
-            raise UsageError(f"{name!r} is no folder of evidence")
+            raise UsageError(f"{name!r} is not an evidence folder")
         task = self._evidence.get(name)
         if task is None or task.done():
             task = self._evidence[name] = asyncio.create_task(self._all_evidence(where))

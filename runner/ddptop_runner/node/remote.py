@@ -90,7 +90,7 @@ def start(order: nl.Start) -> dict[str, Any]:
     """
     spec = order.spec
     if spec.membership is None or not bounded.is_file_name(spec.job_id):
-        raise ControlError("not the spec of one of several nodes")
+        raise ControlError("not the spec of a job on several nodes")
     if not Path(spec.cwd).is_dir():
         raise ControlError(f"the working directory {spec.cwd} does not exist on this host")
     folder = member_folder(spec.job_id)
@@ -133,7 +133,7 @@ def _make_folders(folder: RunFolder) -> None:
             f"refusing to start anything from {folder.path}, which {belongs(status)}"
         )
     if not _until(lambda: not is_locked(folder) or _last_state(folder) is not None):
-        raise ControlError("the node's part of the job is running already")
+        raise ControlError("the node's part of the job is already running")
     if local_dir_reason(folder):
         create_local_dir(folder)
     for needed in (folder.nodes_dir, folder.logs_dir, folder.evidence_dir / "stacks"):
@@ -223,7 +223,7 @@ def forget(arguments: dict[str, Any]) -> dict[str, Any]:
     job_id = str(arguments.get("job_id", ""))
     folder = member_folder(job_id)
     if not bounded.is_file_name(job_id):
-        raise ControlError("not the id of a node's part of a job")
+        raise ControlError("not the ID of a node's part of a job")
     try:
         status = folder.path.lstat()
     except FileNotFoundError:

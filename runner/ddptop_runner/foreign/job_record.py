@@ -147,7 +147,7 @@ class StateWatch:
 
         Args:
             processes: {pid: (start ticks, pids of its helpers)}.
-            now_s: a clock that only goes forward.
+            now_s: a monotonic clock.
         """
         trees = {pid: (pid, *helpers) for pid, (_, helpers) in processes.items()}
         self._seen = {

@@ -266,7 +266,7 @@ class KnownRank:
 
 @dataclass(frozen=True)
 class Newcomer:
-    """A process whose probe reports for the first time."""
+    """A process, as its probe reports it."""
 
     pid: int
     rank: int | None

@@ -90,7 +90,7 @@ def merged(
 
 
 def _ranks(view: NodeView, snapshot: NodeSnapshot, job: JobState) -> list[RankSample]:
-    """The ranks of a node, marked as outdated if the node is unreachable.
+    """The ranks of a node; their state is unknown if the node is unreachable.
 
     Hangs are judged here, because a node only sees its own ranks.
     """

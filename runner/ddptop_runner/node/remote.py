@@ -90,7 +90,7 @@ def start(order: nl.Start) -> dict[str, Any]:
     """
     spec = order.spec
     if spec.membership is None or not bounded.is_file_name(spec.job_id):
-        raise ControlError("not the spec of a job on several nodes")
+        raise ControlError("not the spec of a node's part of a job")
     if not Path(spec.cwd).is_dir():
         raise ControlError(f"the working directory {spec.cwd} does not exist on this host")
     folder = member_folder(spec.job_id)

@@ -64,9 +64,10 @@ class Run:
 
 
 class Home:
-    """A state folder and a tmux socket of the benchmark's own."""
+    """A state folder and a tmux socket of the benchmark's own, for jobs with so many ranks."""
 
-    def __init__(self) -> None:
+    def __init__(self, ranks: int = 2) -> None:
+        self.ranks = ranks
         self._folder = tempfile.TemporaryDirectory(prefix="ddptop-bench-")
         self.path = Path(self._folder.name)
         self.script = self.path / "toy.py"
@@ -95,11 +96,18 @@ class Home:
         return answer
 
     def run_torchrun(self, steps: int, pause_s: float = 0.0) -> Run:
-        """The toy under plain torchrun, two ranks."""
+        """The toy under plain torchrun."""
         stamp = self.path / uuid.uuid4().hex
         started = time.time()
         subprocess.run(
-            [*TORCHRUN, str(self.script), str(steps), str(pause_s), str(stamp)],
+            [
+                *TORCHRUN[:-1],
+                str(self.ranks),
+                str(self.script),
+                str(steps),
+                str(pause_s),
+                str(stamp),
+            ],
             env=self.env,
             stdin=subprocess.DEVNULL,
             capture_output=True,
@@ -108,11 +116,11 @@ class Home:
         return _times(stamp, started)
 
     def run_ddptop(self, steps: int, pause_s: float = 0.0, *options: str) -> Run:
-        """The toy under `ddptop launch`, two ranks, until the job has ended."""
+        """The toy under `ddptop launch`, until the job has ended."""
         stamp = self.path / uuid.uuid4().hex
         started = time.time()
         launched = self.ddptop(
-            *["launch", "-d", "--nproc", "2", *options],
+            *["launch", "-d", "--nproc", str(self.ranks), *options],
             *[str(self.script), str(steps), str(pause_s), str(stamp)],
         )
         while not Path(f"{stamp}.last").exists():

@@ -1,16 +1,24 @@
-"""Launch to first step, ddptop beside torchrun, in interleaved pairs."""
+"""Launch to first step, ddptop beside torchrun, in interleaved pairs.
+
+python benchmarks/launch_to_first_step.py [--pairs 8] [--ranks 2]
+"""
 
 from __future__ import annotations
 
+import argparse
 import statistics
-import sys
 
-from common import Home
+from common import Home, bootstrap_median
 
 
-def main(pairs: int = 8) -> None:
-    """Print each pair and the medians."""
-    home = Home()
+def main() -> None:
+    """Print each pair, the medians, and the ratio."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--pairs", type=int, default=8)
+    parser.add_argument("--ranks", type=int, default=2)
+    options = parser.parse_args()
+    pairs = options.pairs
+    home = Home(options.ranks)
     home.run_torchrun(1)  # warm the file cache
     theirs, ours = [], []
     for number in range(pairs):
@@ -28,7 +36,10 @@ def main(pairs: int = 8) -> None:
         f"torchrun {statistics.median(theirs):.2f} s, ddptop {statistics.median(ours):.2f} s, "
         f"paired difference {statistics.median(differences):+.2f} s (allowed: +0.5 s)"
     )
+    ratios = [mine / other for mine, other in zip(ours, theirs, strict=True)]
+    ratio, low, high = bootstrap_median(ratios)
+    print(f"ddptop / torchrun, median of the pairs: {ratio:.2f} (95 %: {low:.2f} to {high:.2f})")
 
 
 if __name__ == "__main__":
-    main(*(int(argument) for argument in sys.argv[1:]))
+    main()

@@ -15,8 +15,8 @@ INTERRUPTED = 130
 def main() -> int:
     """Run the command line; the process's exit status."""
     gc.disable()  # until _run_click: what prints and exits has ended before a search pays
-    start.search_safely()
     try:
+        start.search_safely()
         _open_standard_streams()
         start.keep_files_private()
         status = _run()

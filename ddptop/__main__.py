@@ -1,4 +1,4 @@
-"""The console entry point: every error a person can meet ends as one line and an exit status."""
+"""The console entry point, which turns every user error into one line and an exit status."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ INTERRUPTED = 130
 
 
 def main() -> int:
-    """Run the command line; the process's exit status."""
-    gc.disable()  # until _run_click: what prints and exits has ended before a search pays
+    """Run the command line; returns the exit status."""
+    gc.disable()  # until _run_click: short-lived commands exit before a collection pays off
     try:
         start.search_safely()
         _open_standard_streams()
         start.keep_files_private()
         status = _run()
         sys.stdout.flush()
-    except KeyboardInterrupt:  # it was still being loaded
+    except KeyboardInterrupt:  # during imports
         status = INTERRUPTED
-    except BrokenPipeError:  # what reads stdout is gone: there is nobody to say more to
+    except BrokenPipeError:  # the reader of stdout is gone
         status = 1
         _drop_stdout()
     except OSError as error:
@@ -40,16 +40,16 @@ def _run() -> int:
         status = _run_directly(sys.argv[1:])
         return _run_click() if status is None else status
     except DdptopError as error:
-        from ddptop.plain.output import say
+        from ddptop.plain.output import info
 
-        say(f"ddptop: {error}")
+        info(f"ddptop: {error}")
         return error.exit_code
     except KeyboardInterrupt:
         return INTERRUPTED
 
 
 def _run_directly(arguments: list[str]) -> int | None:
-    """Run what people put into `watch` without click, whose import takes a third of the time.
+    """Run the commands often used with `watch` without click, which takes a third of the time.
 
     Returns:
         The exit status; None for all other arguments.
@@ -79,7 +79,7 @@ def _run_click() -> int:
     import click
 
     from ddptop.cli import cli
-    from ddptop.plain.output import say
+    from ddptop.plain.output import info
 
     gc.enable()
     try:
@@ -92,38 +92,38 @@ def _run_click() -> int:
         context = error.ctx if isinstance(error, click.UsageError) else None
         verb = f" {context.info_name}" if context is not None and context.parent else ""
         message = " ".join(error.format_message().split()).rstrip(".")
-        say(f"ddptop: {message}; see ddptop{verb} --help")
+        info(f"ddptop: {message}; see ddptop{verb} --help")
         return 2
     return status if isinstance(status, int) else 0
 
 
 def _open_standard_streams() -> None:
-    """Where a caller closed one of them, the next file opened would be written into instead."""
+    """Open closed standard streams, so that no other file gets their file descriptors."""
     for fd in range(3):
         try:
             os.fstat(fd)
         except OSError:
-            opened = os.open(os.devnull, os.O_RDWR)  # the lowest free number, which is fd
+            opened = os.open(os.devnull, os.O_RDWR)  # gets the lowest free number, which is fd
             os.set_inheritable(opened, True)
     sys.stdin = sys.stdin or open(0, closefd=False)  # noqa: SIM115 - for the process's life
     sys.stdout = sys.stdout or open(1, "w", closefd=False)  # noqa: SIM115
     sys.stderr = sys.stderr or open(2, "w", closefd=False)  # noqa: SIM115
-    if isinstance(sys.stdout, io.TextIOWrapper):  # a locale may lack a letter of a script's name
+    if isinstance(sys.stdout, io.TextIOWrapper):  # the locale may lack a letter of a script's name
         sys.stdout.reconfigure(errors="replace")
 
 
 def _drop_stdout() -> None:
-    """Let Python's own last flush go nowhere."""
+    """Redirect stdout to /dev/null, so that Python's final flush cannot fail."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _leave_current_folder() -> None:
-    """Let `python -m ddptop` import nothing from the folder that it is typed in."""
+    """Keep `python -m ddptop` from importing modules from the current folder."""
     try:
         if sys.path[0] == os.getcwd():  # noqa: PTH109
             del sys.path[0]
     except FileNotFoundError:
-        pass  # it was deleted, and holds nothing
+        pass  # the folder was deleted, so it has no modules
 
 
 if __name__ == "__main__":

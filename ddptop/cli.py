@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
 
 COMPLETE_VARIABLE = "_DDPTOP_COMPLETE"
-"""What click's completion scripts set; click derives the same name from the program's."""
+"""Set by click's completion scripts; click derives the same name from the program name."""
 WITHOUT_JOBS = ("completion", "doctor", "gpus", "keys", "ps", "setup-host")
 """Commands that are useful even if the state folder cannot be read."""
 
@@ -110,7 +110,7 @@ class LaunchCommand(click.Command):
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Let click parse the options only; keep the target and its arguments unchanged."""
-        if ctx.resilient_parsing:  # the shell completes a line that need not be valid yet
+        if ctx.resilient_parsing:  # for completion, the line need not be valid yet
             return super().parse_args(ctx, [])
         from ddptop.commands.launch import split_arguments
 
@@ -313,13 +313,13 @@ def status(job: str | None, as_json: bool, watches: bool, interval: float | None
 def logs(job: str | None, rank: str | None, follow: bool, lines: int, attempt: int | None) -> int:
     """Print the output of a rank or a command."""
     from ddptop.commands.logs import run
-    from ddptop.commands.unguarded import taken_up
+    from ddptop.commands.unguarded import adopt_if_unguarded
     from ddptop_runner.job.registry import read_job
     from ddptop_runner.jobs.slurm_queue import as_queued, find
 
     if rank is not None and rank != "all" and not rank.isdigit():
         raise UsageError(f"-r {rank} is not a valid rank", "use a number or all")
-    view = taken_up(find(job))
+    view = adopt_if_unguarded(find(job))
     return run(
         view.folder,
         None if rank is None else "all" if rank == "all" else int(rank),
@@ -455,10 +455,10 @@ def gpus(as_json: bool, links: bool) -> int:
 def events(job: str | None, as_json: bool) -> int:
     """Print a job's events in order."""
     from ddptop.commands.events import run
-    from ddptop.commands.unguarded import taken_up
+    from ddptop.commands.unguarded import adopt_if_unguarded
     from ddptop_runner.jobs.slurm_queue import find
 
-    return run(taken_up(find(job)).folder, as_json)
+    return run(adopt_if_unguarded(find(job)).folder, as_json)
 
 
 @cli.command(epilog="Example: ddptop doctor")

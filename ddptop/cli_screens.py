@@ -1,4 +1,4 @@
-"""The verbs that open screens, and what all verbs share: the completion of JOB."""
+"""The verbs that open screens, and the completion of JOB for all verbs."""
 
 from __future__ import annotations
 
@@ -55,10 +55,10 @@ def attach(job: str | None, readonly: bool, ascii_only: bool | None) -> int:
     if not is_terminal():
         raise UsageError("attach needs a terminal", f"use ddptop status {view.job} in scripts")
     from ddptop.commands.attach import run
-    from ddptop.commands.unguarded import taken_up
+    from ddptop.commands.unguarded import adopt_if_unguarded
 
     if not readonly:
-        taken_up(view)
+        adopt_if_unguarded(view)
 
     return run(view.job, readonly=readonly, ascii_only=ascii_only)
 

@@ -1,4 +1,4 @@
-"""`ddptop.report` and `ddptop.checkpoint_requested`: what a training script may say and ask."""
+"""`ddptop.report` and `ddptop.checkpoint_requested`, the API for training scripts."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ import sys
 def report(
     loss: object = None, step: object = None, total: object = None, **metrics: object
 ) -> None:
-    """Tell ddptop what only the script knows. Does nothing outside a job, and never raises.
+    """Report what only the script knows. Does nothing outside a job, and never raises.
 
-    Numbers and tensors of one element are taken; a tensor on a device is read later, without
+    Accepts numbers and tensors of one element; a tensor on a device is read later, without
     waiting for the device. Anything else is ignored.
 
     Args:
-        loss: The loss to show, instead of the one that was seen in the backward pass.
-        step: The step of the whole training, counted over restarts.
-        total: The number of steps that the whole training will take.
-        **metrics: Any other figures to show, such as `lr=...` or `accuracy=...`: up to 32 of a
-            rank, with names of up to 64 characters.
+        loss: The loss to show instead of the one observed in the backward pass.
+        step: The step of the whole run, counted across restarts.
+        total: The total number of steps of the run.
+        **metrics: Other figures to show, such as `lr=...` or `accuracy=...`: up to 32 per rank,
+            with names of up to 64 characters.
     """
     probe = sys.modules.get("_ddptop_probe")
     if probe is not None:
@@ -26,11 +26,11 @@ def report(
 
 
 def checkpoint_requested() -> bool:
-    """Whether a person has asked for a checkpoint (`ddptop checkpoint`, `ddptop stop --save`).
+    """Whether the user requested a checkpoint (`ddptop checkpoint`, `ddptop stop --save`).
 
-    True once per request and process; always False outside a job. Looking costs microseconds, so a
-    script may ask after every step. Ranks learn of a request by themselves, maybe a step apart:
-    where saving needs all ranks, ask on one of them and broadcast the answer.
+    True once per request and process; always False outside a job. A call takes microseconds, so a
+    script may check after every step. Each rank learns of a request separately, possibly a step
+    apart: if saving needs all ranks, check on one rank and broadcast the result.
     """
     from ddptop_runner.probe import probe
 

@@ -6,7 +6,7 @@ import os
 import sys
 from typing import TYPE_CHECKING
 
-from ddptop.plain.output import say
+from ddptop.plain.output import info
 from ddptop.view import terminal
 from ddptop_runner.job.registry import JobView
 
@@ -27,14 +27,14 @@ def run(
     """Show one job until the user quits; return the exit status.
 
     Args:
-        job: one of ddptop's own; None for all jobs.
-        watched: a job that ddptop did not start, instead.
-        readonly: refuse everything that does something to a job.
-        opening: the message that opens another screen first, such as CompareWanted.
-        ascii_only: draw with ASCII only; None: as the settings say, else as the terminal needs.
+        job: one of ddptop's own jobs; None for all jobs.
+        watched: a foreign job to show instead.
+        readonly: refuse all actions that change a job.
+        opening: a message that opens another screen first, such as CompareWanted.
+        ascii_only: draw with ASCII only; None depends on the settings, else on the terminal.
 
     Raises:
-        UsageError: when stderr, on which the screen is drawn, is no terminal that can show it.
+        UsageError: stderr, on which the screen is drawn, is not a suitable terminal.
     """
     terminal.check()
     from ddptop.tui.process import wait_with_garbage
@@ -58,19 +58,19 @@ def run(
     )
     app.driver_class = TerminalDriver
     app.run(mouse=settings.interface.mouse)
-    _say_what_runs_on(app.latest)
+    _print_reattach_hint(app.latest)
     return app.return_code or 0
 
 
-def _say_what_runs_on(latest: Answer | None) -> None:
-    """Where the last screen was of a live job of ddptop's own: how to come back to it."""
+def _print_reattach_hint(latest: Answer | None) -> None:
+    """If the last screen showed one of ddptop's own live jobs, print how to reattach."""
     view = None if latest is None else latest.view
     if isinstance(view, JobView) and view.is_live:
         from ddptop.commands import attach_host
 
         host = os.environ.get(attach_host.HOST)
         job = f"{host}:{view.job}" if host else view.job
-        say(f"{job} keeps running; reattach with `ddptop attach {job}`")
+        info(f"{job} keeps running; reattach with `ddptop attach {job}`")
 
 
 def run_overview(*, readonly: bool = False, ascii_only: bool | None = None) -> int:

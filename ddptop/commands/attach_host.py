@@ -15,9 +15,9 @@ from ddptop_runner.model.spec import check_name
 from ddptop_runner.version import __version__
 
 NOT_INSTALLED = 127
-"""Exit status where the other machine has no ddptop."""
+"""Exit status if ddptop is not installed on the other machine."""
 HOST = "DDPTOP_ATTACHED_HOST"
-"""The variable that tells the other machine how this one calls it."""
+"""The variable with the name by which this machine knows the other one."""
 
 
 def run_there(target: str, *, readonly: bool, ascii_only: bool | None, terminal: bool) -> int:
@@ -45,9 +45,9 @@ def run_there(target: str, *, readonly: bool, ascii_only: bool | None, terminal:
     words += ["--readonly"] if readonly else []
     words += [] if ascii_only is None else ["--ascii" if ascii_only else "--no-ascii"]
     done = subprocess.run(ssh_argv(host, words), stderr=subprocess.PIPE, check=False)
-    said = done.stderr.decode(errors="replace")
+    stderr_text = done.stderr.decode(errors="replace")
     if done.returncode == FAILED:
-        why = why_unreachable(host, FAILED, said, CONNECT_S)
+        why = why_unreachable(host, FAILED, stderr_text, CONNECT_S)
         raise DdptopError(f"{host}: {why.problem}", why.remedy)
     if done.returncode == NOT_INSTALLED:
         raise DdptopError(
@@ -57,14 +57,17 @@ def run_there(target: str, *, readonly: bool, ascii_only: bool | None, terminal:
 
 
 def ssh_argv(host: str, words: list[str], env: Mapping[str, str] = os.environ) -> list[str]:
-    """The command that runs ddptop there in a terminal; ssh may ask for a password."""
+    """The ssh command that runs ddptop there in a terminal; ssh may ask for a password."""
     program = shlex.split(env.get(VARIABLE, "")) or ["ssh"]
     options = ["-t", "-o", f"ConnectTimeout={CONNECT_S}", "-o", "LogLevel=ERROR"]
     return [*program, *options, "--", host, there(words, host)]
 
 
 def there(words: list[str], host: str) -> str:
-    """The command line that finds ddptop on a machine: on PATH, as set up, or where it is here."""
+    """The shell command that finds and runs ddptop on a machine.
+
+    It looks on PATH, where setup-host installs, and at the path that ddptop has here.
+    """
     own = own_command("ddptop", *words)
     script = next(word for word in own[1:] if not word.startswith("-"))
     arguments = shlex.join(words)

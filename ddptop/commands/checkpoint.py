@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from ddptop.commands.unguarded import taken_up
-from ddptop.plain.output import put, say
+from ddptop.commands.unguarded import adopt_if_unguarded
+from ddptop.plain.output import info, put
 from ddptop_runner.base.units import duration_in_words, size
 from ddptop_runner.jobs import checkpoint as wanted
 from ddptop_runner.jobs.slurm_queue import find
@@ -12,12 +12,12 @@ from ddptop_runner.model.run_step import at_step
 
 def run(job: str | None, timeout_s: float | None) -> int:
     """Request a checkpoint, wait until it is complete, and print its path."""
-    view = taken_up(find(job))
+    view = adopt_if_unguarded(find(job))
     asked = wanted.ask(view)
-    say(f"ddptop: requested a checkpoint from {view.job} by {asked.in_words()}")
+    info(f"ddptop: requested a checkpoint from {view.job} by {asked.in_words()}")
     saved = wanted.wait(view, asked, wanted.TIMEOUT_S if timeout_s is None else timeout_s)
     size_ = "" if saved.size_bytes is None else f", {size(saved.size_bytes)}"
     took = "" if saved.took_s is None else f", in {duration_in_words(saved.took_s)}"
-    say(f"ddptop: saved{at_step(saved)}{size_}{took}")
+    info(f"ddptop: saved{at_step(saved)}{size_}{took}")
     put(saved.path)
     return 0

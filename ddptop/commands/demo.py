@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from ddptop.commands.launch import become_attach, start_plan
 from ddptop.commands.wait import exit_status
-from ddptop.plain.output import put, say
+from ddptop.plain.output import info, put
 from ddptop.view.progress import step_text
 from ddptop.view.rank_words import loss_text
 from ddptop_runner.base.errors import DamagedFileError, UsageError
@@ -34,13 +34,13 @@ class Fault(NamedTuple):
     """A fault that the bundled script injects into itself."""
 
     kind: str
-    """Its name in the script."""
+    """The name of the fault in the script."""
     what: str
     expected: str
     event: str
     """The type of the event that reports it."""
     hang_timeout_s: float | None = None
-    """Of the job; None: learned."""
+    """The hang timeout of the job; None: learned."""
 
 
 FAULTS = {
@@ -68,13 +68,13 @@ SMALL = (
     *("--layers", "2", "--width", "64", "--context", "64"),
     *("--steps", "600", "--pause", "0.05", "--save-every", "20", "--fault-step", "70"),
 )
-"""Half a minute of training; the user's arguments come after it, and win."""
+"""Half a minute of training; the user's arguments follow and take precedence."""
 ROUTINE = ("rank_started", "rank_exited")
-"""Event types that add nothing to the others."""
+"""Event types that are not printed because they add nothing."""
 
 
 def run(arguments: list[str], detach: bool, watch: bool) -> int:
-    """Launch it; then watch it on a terminal, or print progress until it ends."""
+    """Launch the demo; then watch it on a terminal, or print progress until it ends."""
     view = start_plan(launch.prepare(request_of(arguments), os.environ))
     if watch:
         become_attach(view.job)
@@ -85,10 +85,10 @@ def run(arguments: list[str], detach: bool, watch: bool) -> int:
 
 
 def run_fault(name: str, rank: int, arguments: list[str], detach: bool, watch: bool) -> int:
-    """Launch it with a fault; then watch it on a terminal, or print its events and the result.
+    """Launch the demo with a fault; then watch it on a terminal, or print events and the result.
 
     Raises:
-        UsageError: for an unknown fault or a rank that does not exist.
+        UsageError: the fault is unknown, or the rank does not exist.
     """
     if name == "list":
         for key, fault in FAULTS.items():
@@ -119,7 +119,7 @@ def request_of(arguments: list[str]) -> LaunchRequest:
     """Return a request for all free GPUs, or for CPU ranks if none is free."""
     free = free_now(os.environ)
     if free == 0:
-        say(f"ddptop: no free GPUs; training on {CPU_RANKS} CPU ranks")
+        info(f"ddptop: no free GPUs; training on {CPU_RANKS} CPU ranks")
     return LaunchRequest(
         kind="script",
         target=str(SCRIPT),
@@ -132,7 +132,7 @@ def request_of(arguments: list[str]) -> LaunchRequest:
 
 
 def _say_attach(view: JobView) -> None:
-    say(
+    info(
         f"ddptop: {view.job} is running; to attach from another terminal, "
         f"run ddptop attach {view.job}"
     )
@@ -146,7 +146,7 @@ def _report_fault(view: JobView, name: str, rank: int) -> int:
     while is_live:
         time.sleep(PROGRESS_EVERY_S)
         view = read_job(view.folder)
-        is_live = view.is_live  # the last look is after the end
+        is_live = view.is_live  # read the events once more after the end
         for event in _events_after(view, printed):
             printed = event.seq
             reported |= event.type == FAULTS[name].event and event.rank == rank

@@ -9,7 +9,7 @@ from ddptop_runner.store.history import HistoryReader
 from ddptop_runner.store.log_clean import sanitize
 
 CONTINUED = 14
-"""Indentation of the rest of a long line: it lines up with the text after the time."""
+"""Indentation of continuation lines, which align with the text after the time."""
 
 
 def run(folder: RunFolder, json_output: bool) -> int:
@@ -39,7 +39,7 @@ def story(events: list[Event]) -> list[str]:
             lines.append(f"{day:%a %Y-%m-%d}")
         attempt = "" if event.attempt is None else f"attempt {event.attempt}"
         rank = "" if event.rank is None else f"rank {event.rank}"
-        # an event may quote the job, whose text can hold anything
+        # an event may quote output of the job, which can contain anything
         message = " ".join(sanitize(event.message).split())
         evidence = f"  (see {event.evidence})" if event.evidence else ""
         lines.append(f"  {local:%H:%M:%S}  {attempt:10}  {rank:7}  {message}{evidence}".rstrip())

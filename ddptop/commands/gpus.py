@@ -1,6 +1,6 @@
-"""`ddptop gpus`: the machine's devices and who is on them.
+"""`ddptop gpus`: the machine's devices and who uses them.
 
-The driver is asked first; what else is needed is imported and read meanwhile.
+The driver is queried first; meanwhile, everything else is imported and read.
 """
 
 from __future__ import annotations
@@ -23,20 +23,20 @@ LINKS_TIMEOUT_S = 20.0
 
 
 def run(json_output: bool, *, links: bool = False) -> int:
-    """Print the devices; returns the exit status, which is 0 without a device as well.
+    """Print the devices; returns the exit status, which is 0 even without a device.
 
-    With `links` PCIe and NVLink rates are read too, which takes a second more.
+    `links` adds PCIe and NVLink rates, which takes another second.
     """
     reading = ForkedReading(links=links)
     from ddptop.plain.gpus import as_text
-    from ddptop.plain.output import put, put_json, say
+    from ddptop.plain.output import info, put, put_json
     from ddptop_runner.job.registry import all_jobs, rank_of_pid
 
     views = all_jobs()
     owners = rank_of_pid(views)
     report = reading.report(LINKS_TIMEOUT_S if links else TIMEOUT_S)
     report = msgspec.structs.replace(report, gpus=labelled(report.gpus, owners))
-    report = with_xids(report, heard_by(views))
+    report = with_xids(report, devices_with_xids(views))
     if not json_output:
         put(as_text(report, _width(), links=links))
         return 0
@@ -50,12 +50,12 @@ def run(json_output: bool, *, links: bool = False) -> int:
         }
     )
     if report.note:
-        say(report.note)
+        info(report.note)
     return 0
 
 
-def heard_by(views: Iterable[JobView]) -> dict[str, GpuSample]:
-    """Devices by UUID, as samplers of this host's live jobs know them: those heard their XIDs."""
+def devices_with_xids(views: Iterable[JobView]) -> dict[str, GpuSample]:
+    """Devices with XIDs by UUID, from the samplers of this host's live jobs."""
     return {
         gpu.uuid: gpu
         for view in views
@@ -65,11 +65,11 @@ def heard_by(views: Iterable[JobView]) -> dict[str, GpuSample]:
     }
 
 
-def with_xids(report: DeviceReport, heard: Mapping[str, GpuSample]) -> DeviceReport:
-    """The report with the XIDs that only those who were listening at the time know."""
+def with_xids(report: DeviceReport, known_devices: Mapping[str, GpuSample]) -> DeviceReport:
+    """Add the XIDs that running samplers recorded; a new process cannot query past ones."""
     gpus = []
     for gpu in report.gpus:
-        known = heard.get(gpu.uuid or "")
+        known = known_devices.get(gpu.uuid or "")
         if known is not None and not gpu.xid:
             gpu = msgspec.structs.replace(gpu, xid=known.xid, xid_meanings=known.xid_meanings)
         gpus.append(gpu)
@@ -77,7 +77,7 @@ def with_xids(report: DeviceReport, heard: Mapping[str, GpuSample]) -> DeviceRep
 
 
 def _width() -> int | None:
-    """Columns of the terminal; None where the output goes elsewhere and no line is cut."""
+    """Columns of the terminal; None if stdout is not a terminal, so that no line is cut."""
     if not sys.stdout.isatty():
         return None
     import shutil

@@ -27,7 +27,7 @@ class KeyLine(Base, frozen=True, kw_only=True):
     default_keys: tuple[str, ...]
     """Keys without changes in `config.toml`."""
     name: str
-    """Short name, as in the row of keys."""
+    """Short name, as in the key bar."""
     help: str
 
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from ddptop.plain.output import put, say
+from ddptop.plain.output import info, put
 from ddptop_runner.base import bounded
 from ddptop_runner.base.errors import UsageError
 from ddptop_runner.base.start import own_command
@@ -33,10 +33,10 @@ RANK_VARIABLES = (
     "TORCHELASTIC_*",
     "DDPTOP_*",
 )
-"""What every rank gets, as under torchrun; listed by `--dry-run`."""
+"""Variables of every rank, as under torchrun; listed by `--dry-run`."""
 
 COMMAND_VARIABLES = ("PYTHONUNBUFFERED", "DDPTOP_*")
-"""What a command gets: nothing of torch elastic's, which would mislead another launcher."""
+"""Variables of a command; none of torch elastic's, which would mislead another launcher."""
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ class Target:
     name: str
     args: tuple[str, ...]
     sbatch: tuple[str, ...] = ()
-    """With --slurm, the options of sbatch that stood between `--` and the target."""
+    """With --slurm, the options of sbatch between `--` and the target."""
 
 
 def split_arguments(
@@ -58,7 +58,7 @@ def split_arguments(
 
     Args:
         arguments: everything after `launch`.
-        takes_value: names of the options that are followed by a value.
+        takes_value: names of the options that take a value.
 
     Returns:
         The options, and the target, or None if there is none.
@@ -91,11 +91,11 @@ def split_arguments(
 
 
 LEAST_LOG_BYTES = 64 * 1024
-"""With a lower limit, a log would not hold a traceback with its context."""
+"""With a lower limit, a log could not hold a traceback with its context."""
 
 
 def hang_timeout(text: str) -> tuple[float | None, bool]:
-    """(seconds or None, whether they are learned) of `--hang-timeout`.
+    """(seconds or None, whether the timeout is learned) for a value of `--hang-timeout`.
 
     Raises:
         UsageError: it is neither `auto`, `off`, nor a positive number.
@@ -197,12 +197,12 @@ def run(
     asks: bool = False,
     typed_options: Sequence[str] = (),
 ) -> int:
-    """Launch; then become `attach` on a terminal, or print the job's name."""
+    """Launch the job; then become `attach` on a terminal, or print the job's name."""
     request = request_of(target, options)
     if options["slurm"]:
         from ddptop.commands import launch_slurm
 
-        assert target is not None  # request_of refuses it
+        assert target is not None  # request_of requires it
         return launch_slurm.run(request, options, target.sbatch, typed_options)
     if options["max_requeues"] is not None:
         raise UsageError("--max-requeues requires --slurm", "add --slurm, or remove it")
@@ -213,7 +213,7 @@ def run(
             raise
         answer = ask(question)
         if answer is None:
-            say("ddptop: not launched")
+            info("ddptop: not launched")
             return 1
         plan = launcher.prepare(answer, os.environ)
     if options["dry_run"]:
@@ -223,7 +223,7 @@ def run(
 
 
 def prepare(request: LaunchRequest) -> LaunchPlan:
-    """Return the plan, after asking the hosts of a job that runs on several."""
+    """Return the plan; for several hosts, after querying them."""
     if request.hosts:
         from ddptop.commands import launch_hosts
 
@@ -242,13 +242,13 @@ def ask(question: QuestionError) -> LaunchRequest | None:
         The chosen launch, or None if the user cancels or does not answer.
     """
     ways: list[LaunchRequest | None] = []
-    say(f"ddptop: {question.problem}")
+    info(f"ddptop: {question.problem}")
     if question.remedy is not None:
         ways.append(question.remedy)
-        say(f"  1  {typed(question.remedy)}: {question.effect}")
+        info(f"  1  {typed(question.remedy)}: {question.effect}")
     ways += [question.as_asked, None]
-    say(f"  {len(ways) - 1}  launch it anyway")
-    say(f"  {len(ways)}  cancel")
+    info(f"  {len(ways) - 1}  launch it anyway")
+    info(f"  {len(ways)}  cancel")
     for _ in range(MOST_ANSWERS):
         sys.stderr.write(f"choose 1 to {len(ways)}: ")
         sys.stderr.flush()
@@ -273,15 +273,15 @@ def start(plan: LaunchPlan, watch: bool) -> int:
 def start_plan(plan: LaunchPlan) -> JobView:
     """Start a plan and print its notes."""
     for note in plan.notes:
-        say(f"ddptop: {note}")
+        info(f"ddptop: {note}")
     view, trouble = launcher.start(plan)
     if trouble:
-        say(f"ddptop: {trouble}")
+        info(f"ddptop: {trouble}")
     devices = view.spec.devices
     if view.spec.is_queued:
-        say(f"ddptop: {view.job} is queued; to cancel, run ddptop stop {view.job}")
+        info(f"ddptop: {view.job} is queued; to cancel, run ddptop stop {view.job}")
     elif devices and renumbered(devices):
-        say(f"ddptop: {cuda_names(devices)} (CUDA_VISIBLE_DEVICES renumbers them)")
+        info(f"ddptop: {cuda_names(devices)} (CUDA_VISIBLE_DEVICES renumbers them)")
     return view
 
 

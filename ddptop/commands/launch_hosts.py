@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from ddptop.plain.output import say
+from ddptop.plain.output import info
 from ddptop_runner.jobs import launch_hosts
 from ddptop_runner.launch.device_check import Findings
 from ddptop_runner.launch.readiness import Judged, table
@@ -12,18 +12,18 @@ from ddptop_runner.launch.request import LaunchPlan, LaunchRequest
 
 
 def prepare(request: LaunchRequest) -> LaunchPlan:
-    """Ask all hosts, print what they answer, and return the plan."""
+    """Query all hosts, print the results, and return the plan."""
     return launch_hosts.prepare(request, os.environ, _show, _show_check)
 
 
 def _show(judged: Judged) -> None:
-    say(table(judged.rows))
+    info(table(judged.rows))
     for line in [*judged.notes, *launch_hosts.refusals_before_last(judged)]:
-        say(f"ddptop: {line}")
+        info(f"ddptop: {line}")
 
 
 def _show_check(found: Findings) -> None:
     for line in [*found.broken[:-1], *found.slow]:
-        say(f"ddptop: {line}")
+        info(f"ddptop: {line}")
     if not found.broken:
-        say(f"ddptop: --check: {found.summary}")
+        info(f"ddptop: --check: {found.summary}")

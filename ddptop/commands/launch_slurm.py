@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from ddptop.commands.launch import become_attach, describe
-from ddptop.plain.output import is_terminal, put, say
+from ddptop.plain.output import info, is_terminal, put
 from ddptop_runner.base.errors import DdptopError, UsageError
 from ddptop_runner.base.start import own_command
 from ddptop_runner.job.registry import is_there
@@ -66,23 +66,23 @@ def run(
     )
     job = None if options["dry_run"] else slurm.submit(script, sbatch, plan.name)
     for note in plan.notes:
-        say(f"ddptop: {note}")
+        info(f"ddptop: {note}")
     if job is None:
         put(script.rstrip("\n"))
         return 0
     forget_queue()
-    say(f"ddptop: submitted Slurm job {job}; once it runs: ddptop attach {plan.name}")
+    info(f"ddptop: submitted Slurm job {job}; once it runs: ddptop attach {plan.name}")
     put(plan.name)
     return 0
 
 
 def unqueued_name(name: str, *, is_derived: bool) -> str:
-    """The name, which no job has that Slurm has not started yet, and that has no run folder.
+    """The name of a new job, which neither a job queued in Slurm nor a run folder has.
 
     A derived name gets the first free suffix.
 
     Raises:
-        UsageError: a job in the queue has the name that was given.
+        UsageError: a queued job has the name that the user gave.
     """
     forget_queue()
     queue = read_queue()
@@ -102,34 +102,35 @@ def unqueued_name(name: str, *, is_derived: bool) -> str:
 def use(request: LaunchRequest, found: Allocation, options: Mapping[str, Any]) -> int:
     """Start the job in the allocation that this process runs in.
 
-    In the batch step, with which the allocation ends, this process becomes the job's holder.
+    In the batch step, whose end is the end of the allocation, this process becomes the job's
+    holder.
     """
     request = slurm.in_allocation(request, found, os.environ)
-    if found.is_batch:  # the holder takes it
+    if found.is_batch:  # the holder starts it
         signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGUSR1})
     before = slurm.to_resume(found) if found.is_batch else None
     if before is not None:
         request = replace(request, name=None)
         counts = read_requeues(before.folder, found.job)
-        if counts.count < found.restarts:  # preempted, or requeued by a person
+        if counts.count < found.restarts:  # preempted, or requeued by the user
             counts = msgspec.structs.replace(counts, count=found.restarts)
             write_requeues(before.folder, counts)
         if (why := why_no_requeue(counts, options["max_requeues"])) is not None:
-            say(f"ddptop: {before.job} is not continued: {why}")
+            info(f"ddptop: {before.job} is not continued: {why}")
             return NOT_WORTH_REQUEUEING
     try:
         plan = prepare_hosts(request) if request.hosts else launcher.prepare(request, os.environ)
     except DdptopError as error:
         if before is None or options["dry_run"]:
             raise
-        say(f"ddptop: {error}")
+        info(f"ddptop: {error}")
         holder = slurm_holder.JobHolder(before.folder, found, options["max_requeues"])
         return holder.give_back(before)
     if options["dry_run"]:
         put(describe(plan))
         return 0
     for note in plan.notes:
-        say(f"ddptop: {note}")
+        info(f"ddptop: {note}")
     if before is not None:
         slurm.resume(before, plan)
         folder = before.folder
@@ -137,7 +138,7 @@ def use(request: LaunchRequest, found: Allocation, options: Mapping[str, Any]) -
         view, trouble = launcher.start(plan, waits=False)
         folder = view.folder
         if trouble:
-            say(f"ddptop: {trouble}")
+            info(f"ddptop: {trouble}")
     argv = slurm_holder.job_argv(folder, options["max_requeues"])
     put(folder.job)
     if found.is_batch:
@@ -150,16 +151,16 @@ def use(request: LaunchRequest, found: Allocation, options: Mapping[str, Any]) -
 
 
 def prepare_hosts(request: LaunchRequest) -> LaunchPlan:
-    """The plan of a job on several nodes of the allocation, all of which are asked."""
+    """The plan of a job on several nodes of the allocation; queries all of them."""
     from ddptop_runner.jobs import launch_hosts
 
     def show(judged: Judged) -> None:
         for line in launch_hosts.refusals_before_last(judged):
-            say(f"ddptop: {line}")
+            info(f"ddptop: {line}")
 
     def show_check(found: Findings) -> None:
         for line in found.broken[:-1]:
-            say(f"ddptop: {line}")
+            info(f"ddptop: {line}")
 
     return launch_hosts.prepare(request, os.environ, show, show_check)
 
@@ -167,7 +168,7 @@ def prepare_hosts(request: LaunchRequest) -> LaunchPlan:
 def step_arguments(
     request: LaunchRequest, plan: slurm.SlurmPlan, typed_options: Sequence[str]
 ) -> list[str]:
-    """The command line of the batch step: as typed, with what depends on this shell settled."""
+    """The command line of the batch step: as typed, with values from this shell filled in."""
     kept = []
     words = iter(typed_options)
     for word in words:

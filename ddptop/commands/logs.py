@@ -1,7 +1,7 @@
 """`ddptop logs`: the end of the ranks' logs, optionally followed.
 
-A terminal gets clean lines, so that no log can clear the screen; a pipe or a file gets the bytes
-as they were written.
+A terminal gets sanitized lines, so that no log can clear the screen; a pipe or file gets the
+original bytes.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from collections.abc import Callable
 from contextlib import closing
 from typing import Literal
 
-from ddptop.plain.output import say
+from ddptop.plain.output import info
 from ddptop_runner.base import units
 from ddptop_runner.base.errors import DamagedFileError, DdptopError, UsageError
 from ddptop_runner.base.paths import LAUNCHER, RunFolder
@@ -24,7 +24,7 @@ from ddptop_runner.store import logs
 from ddptop_runner.store.logs import ByteFollower, LogChunk, LogFollower
 
 MAX_RAW_LINE_BYTES = 1 << 20
-"""A longer line of one rank is cut where other ranks' lines stand between."""
+"""A longer line is split if other ranks' lines come in between."""
 
 
 def run(
@@ -35,23 +35,23 @@ def run(
     attempt: int | None,
     is_over: Callable[[], bool],
 ) -> int:
-    """Print the last lines of a rank's log, or of every rank's, and go on with what follows.
+    """Print the last lines of one rank's log or of all logs, and follow them if requested.
 
-    What a command wrote is in one log, which is shown for any rank: only this rank's lines, where
-    its launcher puts the rank before each.
+    A command has a single log, which is shown for any rank; if its launcher prefixes each line with
+    a rank, only the lines of this rank.
 
     Args:
-        folder: the job's.
-        rank: one rank, or all, each line then with its rank before it; None is rank 0, and of a
-            command all that it wrote. `model.LAUNCHER` is that too.
-        follow: go on until the job is over, through its later attempts unless one was chosen.
-        lines: so many last lines of each rank.
+        folder: the job's folder.
+        rank: one rank, or all, with the rank before each line; None is rank 0, or for a command its
+            whole output, like `model.LAUNCHER`.
+        follow: continue until the job ends, through later attempts unless one was chosen.
+        lines: how many last lines of each rank to print.
         attempt: the attempt; None is the latest.
         is_over: whether the job has ended.
 
     Raises:
         UsageError: there is no such rank or attempt.
-        DdptopError: there is no log yet, and no waiting for it.
+        DdptopError: there is no log yet, and `follow` is off.
     """
     spec = _spec(folder)
     speaker: int | None = None
@@ -66,16 +66,16 @@ def run(
     if spec is not None and spec.placement is not None and live:
         _fetch(folder, attempt, None if rank == "all" else [rank], keep=follow)
     elif spec is not None and spec.placement is not None and isinstance(rank, int):
-        _tell_of_rest(folder, attempt, rank)
+        _report_unfetched(folder, attempt, rank)
     _check(folder, spec, rank, attempt, live=live, wait=follow and live)
     existing = logs.attempts(folder)
     chosen = attempt if attempt is not None else existing[-1] if existing else 0
     if speaker is not None:
-        _tell_of_speaker(folder, chosen, speaker)
+        _report_source(folder, chosen, speaker)
     only = None if rank == "all" else [rank]
     if follow or speaker is not None:
         parts, stay = [only], attempt if follow else chosen
-    else:  # rank by rank: lines carry no time by which to put them in order
+    else:  # rank by rank: lines have no time by which to order them
         parts = [[one] for one in (logs.ranks(folder, chosen) if only is None else only)]
         stay = chosen
     for part in parts:
@@ -86,19 +86,19 @@ def run(
         else:
             _follow_bytes(ByteFollower(*arguments, speaker=speaker), rank == "all")
     if not follow and attempt is None and chosen > existing[0]:
-        say(f"ddptop: showing attempt {chosen}; use --attempt N for {_listed(existing[:-1])}")
+        info(f"ddptop: showing attempt {chosen}; use --attempt N for {_listed(existing[:-1])}")
     return 0
 
 
 def _fetch(folder: RunFolder, attempt: int | None, ranks: list[int] | None, *, keep: bool) -> None:
-    """Bring logs here that lie on other hosts; with `keep`, as long as this process lives."""
+    """Fetch logs from other hosts; with `keep`, as long as this process runs."""
     import threading
 
     from ddptop_runner.jobs.far_files import FAR, RENEW_S
 
     far = FAR.fetch_log(folder, attempt, ranks)
     for why in () if far is None else far.silent:
-        say(f"ddptop: {why}")
+        info(f"ddptop: {why}")
     if not keep:
         return
 
@@ -111,8 +111,8 @@ def _fetch(folder: RunFolder, attempt: int | None, ranks: list[int] | None, *, k
     threading.Thread(target=renew, name="renew", daemon=True).start()
 
 
-def _tell_of_rest(folder: RunFolder, attempt: int | None, rank: int) -> None:
-    """Say where the part of an ended job's log may be that was not fetched."""
+def _report_unfetched(folder: RunFolder, attempt: int | None, rank: int) -> None:
+    """If part of an ended job's log was not fetched, print where it may be."""
     from ddptop_runner.jobs.far_files import FAR
 
     far = FAR.fetch_log(folder, attempt, [rank])
@@ -125,7 +125,7 @@ def _tell_of_rest(folder: RunFolder, attempt: int | None, rank: int) -> None:
     except OSError:
         is_whole = False
     if not is_whole and (elsewhere := far.left_there(chosen, rank)) is not None:
-        say(f"ddptop: rank {rank}'s log was not fetched completely; the rest {elsewhere}")
+        info(f"ddptop: rank {rank}'s log was not fetched completely; the rest {elsewhere}")
 
 
 def _check(
@@ -137,7 +137,7 @@ def _check(
     live: bool,
     wait: bool,
 ) -> None:
-    """Refuse what there is no log of; with `wait`, accept what may still come."""
+    """Refuse ranks and attempts without a log; with `wait`, accept those that may still get one."""
     later = "use -f to wait for one" if live else None
     existing = logs.attempts(folder)
     if attempt is not None and existing and attempt not in existing:
@@ -175,8 +175,8 @@ def _is_command(folder: RunFolder, spec: JobSpec | None) -> bool:
     return any(LAUNCHER in logs.ranks(folder, attempt) for attempt in logs.attempts(folder))
 
 
-def _tell_of_speaker(folder: RunFolder, attempt: int, rank: int) -> None:
-    """Say whose lines are shown for a rank that has no separate log.
+def _report_source(folder: RunFolder, attempt: int, rank: int) -> None:
+    """Print which lines are shown for a rank without a separate log.
 
     Raises:
         UsageError: the job is known to have no such rank.
@@ -191,7 +191,7 @@ def _tell_of_speaker(folder: RunFolder, attempt: int, rank: int) -> None:
     what = "showing all output of the command"
     if logs.are_tagged(folder.log_file(attempt, LAUNCHER)):
         what = "showing its lines from the launcher log"
-    say(f"ddptop: rank {rank} has no separate log; {what}")
+    info(f"ddptop: rank {rank} has no separate log; {what}")
 
 
 def _listed(numbers: list[int]) -> str:
@@ -200,19 +200,19 @@ def _listed(numbers: list[int]) -> str:
 
 
 def _put(text: str) -> None:
-    """Write text to stdout, whatever its encoding lacks."""
+    """Write text to stdout; replaces characters that its encoding lacks."""
     encoding = sys.stdout.encoding or "utf-8"
     sys.stdout.write(text.encode(encoding, "replace").decode(encoding))
 
 
 class _RawLines:
-    """Cuts the bytes of several ranks into lines, each with its rank before it."""
+    """Splits the bytes of several ranks into lines, each prefixed with its rank."""
 
     def __init__(self) -> None:
         self._open: dict[int, bytes] = {}
 
     def take(self, rank: int, data: bytes) -> bytes:
-        """The lines that are complete now."""
+        """Add bytes; returns the lines that are complete now."""
         *ended, rest = (self._open.pop(rank, b"") + data).split(b"\n")
         if len(rest) > MAX_RAW_LINE_BYTES:
             ended.append(rest)
@@ -222,7 +222,7 @@ class _RawLines:
         return b"".join(b"%b%b\n" % (before, line) for line in ended)
 
     def rest(self) -> bytes:
-        """The lines that nothing ended."""
+        """The remaining incomplete lines."""
         return b"".join(self.take(rank, b"\n") for rank in sorted(self._open))
 
 
@@ -233,7 +233,7 @@ def _follow_bytes(follower: ByteFollower, with_rank: bool) -> None:
         if chunk.rank is None:
             sys.stdout.buffer.write(raw.rest())
             sys.stdout.buffer.flush()
-            say(f"ddptop: attempt {chunk.attempt}")
+            info(f"ddptop: attempt {chunk.attempt}")
         else:
             data = raw.take(chunk.rank, chunk.data) if with_rank else chunk.data
             sys.stdout.buffer.write(data)
@@ -249,7 +249,7 @@ def _follow_bytes(follower: ByteFollower, with_rank: bool) -> None:
 
 
 def _follow_lines(follower: LogFollower, with_rank: bool, live: bool) -> None:
-    """Print lines as they come; with `live`, the line that a rank is still writing below them."""
+    """Print new lines; with `live`, also the incomplete line that a rank is writing."""
     shown = ""
     with closing(follower.batches()) as batches:
         for lines in batches:
@@ -268,7 +268,7 @@ def _follow_lines(follower: LogFollower, with_rank: bool, live: bool) -> None:
 
 
 def _fitting(text: str) -> str:
-    """As much of a line as one row of the terminal holds."""
+    """The line, cut to one row of the terminal."""
     from rich.cells import cell_len, set_cell_size
 
     columns = shutil.get_terminal_size().columns - 1
@@ -277,14 +277,14 @@ def _fitting(text: str) -> str:
 
 
 def _check_reader() -> None:
-    """Leave when nobody reads any more: a closed pipe tells only those who write.
+    """Check that stdout is still open: a closed pipe fails only on a write.
 
     Raises:
         BrokenPipeError: the reader, or the terminal, is gone.
     """
     try:
         fd = sys.stdout.fileno()
-    except OSError:  # not a real file, as under a test's capture
+    except OSError:  # not a real file, as with captured output in tests
         return
     poll = select.poll()
     poll.register(fd, 0)

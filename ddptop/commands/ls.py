@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from ddptop.commands.unguarded import guard
-from ddptop.plain.output import put_clipped, put_json, say, table
+from ddptop.plain.output import info, put_clipped, put_json, table
 from ddptop.plain.slurm import queue_table
 from ddptop_runner.base.clock import utc_now
 from ddptop_runner.job.registry import is_recent, read_all
@@ -14,10 +14,10 @@ from ddptop_runner.jobs.slurm_queue import as_queued, read_queue, with_jobs
 
 
 def run(show_all: bool, as_json: bool) -> int:
-    """Print live jobs and those of the last day, or all; and what else Slurm has queued."""
+    """Print live jobs and those of the last day, or all jobs; and the rest of Slurm's queue."""
     found, damaged = read_all()
     for error in damaged:
-        say(f"ddptop: {error}")
+        info(f"ddptop: {error}")
     if (queue := read_queue()) is not None:
         found = [as_queued(view, queue) for view in found]
     views = [view for view in found if show_all or is_recent(view)]
@@ -29,7 +29,7 @@ def run(show_all: bool, as_json: bool) -> int:
         put_json(JobList(jobs=rows, damaged=bad or msgspec.UNSET, slurm=shown))
         guard(views)
         return 0
-    # 20 ms, which JSON can do without
+    # 20 ms, not needed for JSON
     from ddptop.view.figures.jobs import PlainJob, plain_table
     from ddptop.view.listed import others
 
@@ -39,8 +39,8 @@ def run(show_all: bool, as_json: bool) -> int:
     if waiting := others(slurm or []):
         put_clipped(("\n" if rows else "") + queue_table(waiting))
     elif not rows:
-        say("no jobs yet; start one with ddptop launch train.py")
+        info("no jobs yet; start one with ddptop launch train.py")
     if queue is not None and queue.note is not None:
-        say(f"ddptop: {queue.note}")
+        info(f"ddptop: {queue.note}")
     guard(views)
     return 0

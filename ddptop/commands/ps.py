@@ -7,7 +7,7 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 
-from ddptop.plain.output import count, put, put_json, say, table
+from ddptop.plain.output import count, info, put, put_json, table
 from ddptop_runner.base.clock import utc_now
 from ddptop_runner.base.units import span
 from ddptop_runner.devices.report import sample_once
@@ -42,7 +42,7 @@ def run(as_json: bool, show_ranks: bool) -> int:
         read_usage(meter, taker.take())
     report = sample_once()
     census = taker.take(report.gpus)
-    found = foreign_list(census, report.gpus, look_at_outputs(census))
+    found = foreign_list(census, report.gpus, read_output_ends(census))
     if as_json:
         put_json(found)
         return 0
@@ -52,17 +52,17 @@ def run(as_json: bool, show_ranks: bool) -> int:
         wide = sys.stdout.isatty() and shutil.get_terminal_size().columns >= _WIDE
         put(as_text(found, census, usage, report.gpus, show_ranks or wide))
     else:
-        say(NONE_FOUND)
+        info(NONE_FOUND)
     if found.unreadable:
         put(("\n" if found.jobs else "") + unreadable_text(found.unreadable, report.gpus))
     return 0
 
 
-def look_at_outputs(census: Census) -> dict[str, NodeSnapshot]:
+def read_output_ends(census: Census) -> dict[str, NodeSnapshot]:
     """Return what the end of each job's output shows."""
     if not census.jobs:
         return {}
-    from ddptop_runner.foreign.watch import read_outputs  # not needed where nothing is found
+    from ddptop_runner.foreign.watch import read_outputs  # not needed if nothing is found
 
     return read_outputs(census, utc_now())
 
@@ -80,7 +80,7 @@ def as_text(
     show_ranks: bool,
 ) -> str:
     """Return aligned columns, with each job's ranks and notes below."""
-    from ddptop.view.figures.jobs import PlainJob, plain_table  # 20 ms, which JSON can do without
+    from ddptop.view.figures.jobs import PlainJob, plain_table  # 20 ms, not needed for JSON
 
     held = {job.name: {uuid for rank in job.ranks for uuid in rank.devices} for job in census.jobs}
     now = utc_now()

@@ -21,8 +21,8 @@ def moment(text: str, first: float, last: float) -> float:
 
     Args:
         text: one of FORMS.
-        first: unix seconds of the first thing recorded.
-        last: of the last.
+        first: start of the history, in unix seconds.
+        last: end of the history.
 
     Raises:
         UsageError: it matches none of FORMS, or is outside the history.
@@ -95,7 +95,9 @@ def run(
     try:
         view = watch.find(job)
     except NoSuchJobError:
-        view = resolve(job)  # says so of ddptop's own jobs: no others can be replayed
+        view = resolve(
+            job
+        )  # its error mentions only ddptop's own jobs, as no others can be replayed
     if not isinstance(view, JobView):
         raise DdptopError(
             f"{view.name} has no history: ddptop did not start it",

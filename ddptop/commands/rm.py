@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ddptop.plain.output import say
+from ddptop.plain.output import info
 from ddptop_runner.base.errors import DamagedFileError, NewerFileError, NoSuchJobError
 from ddptop_runner.base.paths import RunFolder, run_folder
 from ddptop_runner.job.registry import JobView, is_there, resolve
@@ -12,11 +12,11 @@ from ddptop_runner.jobs import commands
 
 
 def run(jobs: Sequence[str], force: bool = False) -> int:
-    """Delete each; all are checked first, so that a wrong name or a live job deletes nothing.
+    """Delete jobs; nothing is deleted if any name is wrong or any job is live.
 
     Args:
         jobs: their names.
-        force: also those of a host that is gone, and those of a newer ddptop.
+        force: also delete jobs of a host that is gone, or of a newer ddptop.
     """
     views: dict[str, JobView] = {}
     damaged: dict[str, RunFolder] = {}
@@ -40,5 +40,5 @@ def run(jobs: Sequence[str], force: bool = False) -> int:
         commands.remove_damaged(folder)
     for view in views.values():
         if (left := commands.remove(view, force=force)) is not None:
-            say(f"ddptop: {view.job} was deleted, but {left}")
+            info(f"ddptop: {view.job} was deleted, but {left}")
     return 0

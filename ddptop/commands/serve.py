@@ -23,12 +23,12 @@ def run(host: str, port: int, actions: bool) -> int:
 
     Args:
         host: a loopback address.
-        port: where; 0 takes any that is free.
-        actions: whether jobs can be launched, stopped and restarted from there.
+        port: the port; 0 picks a free one.
+        actions: whether the browser can launch, stop, and restart jobs.
 
     Raises:
-        UsageError: the extra is not installed, the address is not this machine's own, or the port
-            cannot be had.
+        UsageError: the extra is not installed, the address is not a loopback address, or the port
+            is not available.
     """
     if not is_loopback(host):
         raise UsageError(

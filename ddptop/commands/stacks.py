@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from ddptop.commands.unguarded import taken_up
-from ddptop.plain.output import put, say
+from ddptop.commands.unguarded import adopt_if_unguarded
+from ddptop.plain.output import info, put
 from ddptop.sources.evidence_pages import stored_files
 from ddptop.view.host_words import host_of
 from ddptop_runner.base import bounded
@@ -16,7 +16,7 @@ from ddptop_runner.jobs.slurm_queue import find
 
 def run(job: str | None, rank: int | None) -> int:
     """Print stacks of a live job, or the stored evidence of an ended one."""
-    view = taken_up(find(job))
+    view = adopt_if_unguarded(find(job))
     if not view.is_live:
         return _print_stored(view, rank)
     for entry in commands.stacks(view, rank)["stacks"]:
@@ -37,7 +37,7 @@ def _print_stored(view: JobView, rank: int | None) -> int:
             f"{view.job} has ended ({view.state}) and has no saved stacks",
             "stacks are saved when a rank fails or hangs",
         )
-    say(f"ddptop: {view.job} has ended; saved stacks from {files[0].parent}")
+    info(f"ddptop: {view.job} has ended; saved stacks from {files[0].parent}")
     for path in files:
         put(f"--- {path.stem.removeprefix('stacks-')} ---")
         put(bounded.read_text(path).rstrip())

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import PurePath
 
-from ddptop.commands.unguarded import taken_up
+from ddptop.commands.unguarded import adopt_if_unguarded
 from ddptop.plain.output import count, put_folded, put_json, table
 from ddptop.view import words
 from ddptop.view.figures.ranks import plain_table
@@ -38,11 +38,11 @@ from ddptop_runner.model.snapshot import LauncherSample, NodeStatus
 from ddptop_runner.store.logs import last_words
 
 DETAILS = 16
-"""Lines on ranks below their table."""
+"""Maximum number of detail lines below the table of ranks."""
 FAILED_LINES = 15
-"""Lines of the failing rank's log that are shown."""
+"""Lines shown of the failed rank's log."""
 MISSED_AFTER_S = 60.0
-"""A job that trains for so long without a checkpoint is worth a word."""
+"""A job that trains this long without a checkpoint gets a note."""
 
 
 def run(job: str | None, as_json: bool) -> int:
@@ -53,12 +53,12 @@ def run(job: str | None, as_json: bool) -> int:
         put_json(status)
     else:
         put_folded(describe(view, status), 4)
-    taken_up(view)
+    adopt_if_unguarded(view)
     return 0
 
 
 def describe(view: JobView, status: JobStatus) -> str:
-    """The job in words and one table of ranks."""
+    """The job as text with a table of ranks."""
     elapsed = duration(elapsed_s(view, view.read_at))
     attempt = NOT_AVAILABLE if status.attempt is None else str(status.attempt)
     parts = [
@@ -116,7 +116,7 @@ def describe(view: JobView, status: JobStatus) -> str:
 
 
 def _hosts(view: JobView) -> list[str]:
-    """The nodes of a job on several machines; of many only the first ones."""
+    """The nodes of a job on several machines; if there are many, only the first ones."""
     nodes = [] if view.spec.placement is None else view.spec.placement.nodes
     status = {} if view.snapshot is None else {node.host: node for node in view.snapshot.nodes}
     nodes = sorted(nodes, key=lambda node: _is_well(status.get(node.host)))
@@ -154,7 +154,7 @@ def _launcher(launcher: LauncherSample) -> str:
 
 
 def _no_ranks(view: JobView, status: JobStatus) -> list[str]:
-    """What is waited for, of a command whose ranks are found as they appear."""
+    """What a command without ranks waits for."""
     if status.launcher is None or status.ranks or not view.is_live:
         return []
     return [
@@ -163,7 +163,7 @@ def _no_ranks(view: JobView, status: JobStatus) -> list[str]:
 
 
 def _details(status: JobStatus) -> list[str]:
-    """What the table does not tell of ranks, once for those of which the same is to be told."""
+    """Facts about ranks that are not in the table; ranks with the same facts share a line."""
     found: dict[str, list[int]] = {}
     for rank in status.ranks:
         losses = ", ".join(f"{name} {units.loss(loss)}" for name, loss in rank.losses.items())
@@ -174,15 +174,15 @@ def _details(status: JobStatus) -> list[str]:
             f"imports {', '.join(rank.frameworks)}" if rank.frameworks else "",
             source_in_words(rank),
         ]
-        if told := "; ".join(filter(None, parts)):
-            found.setdefault(told, []).append(rank.rank)
-    lines = [f"  {name_ranks(ranks)}: {told}" for told, ranks in found.items()]
+        if details := "; ".join(filter(None, parts)):
+            found.setdefault(details, []).append(rank.rank)
+    lines = [f"  {name_ranks(ranks)}: {details}" for details, ranks in found.items()]
     more = len(lines) - DETAILS
     return lines if more <= 0 else [*lines[:DETAILS], f"  and {more} more"]
 
 
 def _device_note(view: JobView, status: JobStatus) -> str | None:
-    """Why a live job's devices are not known, where no alert says it."""
+    """Why a live job's devices are unknown, unless an alert explains it."""
     if not view.is_live or view.snapshot is None:
         return None
     if any(alert.id in ("gpu-lost", "queued") for alert in status.alerts):
@@ -211,7 +211,7 @@ def _next(view: JobView, status: JobStatus) -> list[str]:
 
 
 def _checkpoint(view: JobView, status: JobStatus) -> str | None:
-    """`epoch-3.pt at step 120, 4s ago (12.3 MiB)`; None while it is too early to miss one."""
+    """`epoch-3.pt at step 120, 4s ago (12.3 MiB)`; None if a checkpoint is not yet overdue."""
     saved = status.checkpoint
     if saved is None:
         trains_s = (view.read_at - status.started_at).total_seconds() if status.step else 0.0

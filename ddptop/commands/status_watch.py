@@ -1,4 +1,4 @@
-"""`ddptop status --watch`: a job in three lines, or all jobs in one each, again and again."""
+"""`ddptop status --watch`: a job in three lines, or one line per job, updated in place."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import time
 from types import FrameType
 from typing import NoReturn
 
-from ddptop.commands.unguarded import KeptGuarded, guard, taken_up
+from ddptop.commands.unguarded import KeptGuarded, adopt_if_unguarded, guard
 from ddptop.commands.wait import exit_status
 from ddptop.plain.inline import Inline, quiet_keys
 from ddptop.plain.output import put_json
@@ -24,20 +24,20 @@ NO_JOBS = "no jobs yet; start one with ddptop launch train.py"
 
 
 def run(job: str | None, as_json: bool, interval_s: float) -> int:
-    """Show until the job has ended, or until ctrl+c.
+    """Show until the job ends, or until ctrl+c.
 
     Args:
-        job: the job; None shows all, those that need a person first, and ends by ctrl+c alone.
-        as_json: print one JSON object a look, on a line of its own.
-        interval_s: seconds between two looks.
+        job: the job; None shows all jobs, most urgent first, until ctrl+c.
+        as_json: print one JSON object per update, each on its own line.
+        interval_s: seconds between updates.
 
     Returns:
-        Of one job that has ended what `ddptop wait` returns; 0 after ctrl+c.
+        For a job that ended, the status of `ddptop wait`; 0 after ctrl+c.
 
     Raises:
         NoSuchJobError: there is no such job, or it was removed.
     """
-    signal.signal(signal.SIGTERM, _leave)  # the terminal's echo is to be put back
+    signal.signal(signal.SIGTERM, _leave)  # so that the terminal's echo is restored
     screen = Inline(sys.stdout)
     try:
         with quiet_keys():
@@ -53,7 +53,7 @@ def _leave(_number: int, _frame: FrameType | None) -> None:
 
 
 def _watch_one(view: JobView, screen: Inline, as_json: bool, interval_s: float) -> int:
-    view, keep = taken_up(view), KeptGuarded()
+    view, keep = adopt_if_unguarded(view), KeptGuarded()
     while True:
         status = job_status(view)
         if as_json:
@@ -87,7 +87,7 @@ def _watch_all(screen: Inline, as_json: bool, interval_s: float) -> NoReturn:
 
 
 def _lines(views: list[JobView], screen: Inline) -> list[list[Part]]:
-    """As many as there are rows for; the last one says how many are missing."""
+    """As many lines as fit; the last one counts those left out."""
     if not views:
         return [[(NO_JOBS, "")]]
     room = max(1, screen.size()[1] - 1) if screen.redraws else len(views)

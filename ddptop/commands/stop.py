@@ -2,42 +2,43 @@
 
 from __future__ import annotations
 
-from ddptop.commands.unguarded import taken_up
-from ddptop.plain.output import say
+from ddptop.commands.unguarded import adopt_if_unguarded
+from ddptop.plain.output import info
 from ddptop_runner.base.errors import DdptopError, WaitTimeoutError
 from ddptop_runner.job.registry import JobView, read_job
 from ddptop_runner.jobs import commands
 from ddptop_runner.jobs.slurm_queue import find
 
 END_ALLOWANCE_S = 60.0
-"""Beyond the grace: evidence, leftovers, history. After it something is stuck in the kernel."""
+"""Time after the grace period for evidence and leftover processes; after it, a process is stuck in
+the kernel."""
 
 
 def run(job: str, grace_s: float, *, save: bool = False, timeout_s: float | None = None) -> int:
-    """End the job, politely for `grace_s` seconds; 0: at once.
+    """Stop the job; with `grace_s` 0, kill it immediately.
 
     Args:
         job: its name.
-        grace_s: between SIGTERM and SIGKILL.
-        save: have it save first; where no checkpoint comes it is not ended.
-        timeout_s: for the checkpoint; None: as `ddptop checkpoint`.
+        grace_s: seconds between SIGTERM and SIGKILL.
+        save: request a checkpoint first; without one, the job is not stopped.
+        timeout_s: how long to wait for the checkpoint; None: as `ddptop checkpoint`.
     """
-    view = taken_up(find(job))
+    view = adopt_if_unguarded(find(job))
     if save and not _saved(view, timeout_s):
         return 0
-    told = commands.stop(view, grace_s) if grace_s > 0 else commands.kill(view)
-    if told is not None:
-        say(f"ddptop: {told}")
+    notice = commands.stop(view, grace_s) if grace_s > 0 else commands.kill(view)
+    if notice is not None:
+        info(f"ddptop: {notice}")
     ended = commands.wait_until_ended(view, grace_s + END_ALLOWANCE_S)
-    say(f"ddptop: {ended.job} {ended.state}")
+    info(f"ddptop: {ended.job} {ended.state}")
     return 0
 
 
 def _saved(view: JobView, timeout_s: float | None) -> bool:
-    """Wait for a checkpoint; False where the job ended by itself once it had saved.
+    """Wait for a checkpoint; returns False if the job ended by itself after saving.
 
     Raises:
-        DdptopError: when no checkpoint came: the job goes on.
+        DdptopError: there was no checkpoint; the job keeps running.
     """
     from ddptop_runner.jobs import checkpoint as wanted
 
@@ -48,8 +49,8 @@ def _saved(view: JobView, timeout_s: float | None) -> bool:
             f"{error.message}; {view.job} was not stopped and is still running",
             f"{error.hint}; use stop without --save to stop it anyway",
         ) from error
-    say(f"ddptop: saved {saved.path}")
+    info(f"ddptop: saved {saved.path}")
     view = read_job(view.folder)
     if not view.is_live:
-        say(f"ddptop: {view.job} {view.state}")
+        info(f"ddptop: {view.job} {view.state}")
     return view.is_live

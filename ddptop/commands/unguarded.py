@@ -1,6 +1,6 @@
-"""Jobs whose guardian was killed, as a command meets them: they are taken up again, and it says so.
+"""Adopts jobs whose guardian was killed, and reports it.
 
-Nothing is imported where every job is guarded, which is the usual case.
+If every job is guarded, which is the usual case, nothing more is imported.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ import os
 import time
 from collections.abc import Iterable
 
-from ddptop.plain.output import say
+from ddptop.plain.output import info
 from ddptop_runner.job.registry import JobView, read_job
 
 TRY_AGAIN_S = 30.0
@@ -17,14 +17,14 @@ TRY_AGAIN_S = 30.0
 
 
 def guard(views: Iterable[JobView]) -> None:
-    """Adopt those that need it."""
+    """Adopt the jobs that need a guardian."""
     for view in views:
         if view.needs_guardian:
-            taken_up(view)
+            adopt_if_unguarded(view)
 
 
-def taken_up(view: JobView) -> JobView:
-    """The job's current view, after adopting it if it has no guardian; a line reports why not."""
+def adopt_if_unguarded(view: JobView) -> JobView:
+    """The job's current view, after adopting it if it needs a guardian; prints the result."""
     if not view.needs_guardian:
         return view
     from ddptop_runner.base.errors import DdptopError
@@ -33,27 +33,27 @@ def taken_up(view: JobView) -> JobView:
     try:
         done = adoption.adopt(view, os.environ)
     except (DdptopError, OSError) as error:
-        say(f"ddptop: {view.job} is unguarded and cannot be adopted: {error}")
+        info(f"ddptop: {view.job} is unguarded and cannot be adopted: {error}")
         return view
     if done is None:
         return read_job(view.folder)
-    say(f"ddptop: adopted {view.job}, which had lost its guardian")
+    info(f"ddptop: adopted {view.job}, which had lost its guardian")
     if done.missing:
-        say(f"ddptop: could not recover these environment variables: {', '.join(done.missing)}")
+        info(f"ddptop: could not recover these environment variables: {', '.join(done.missing)}")
     return done.view
 
 
 class KeptGuarded:
-    """Takes a job up again whenever it needs it, for who looks at it again and again."""
+    """Adopts a job whenever it needs a guardian, for commands that poll it."""
 
     def __init__(self) -> None:
         self._tried_s: float | None = None
 
     def __call__(self, view: JobView) -> None:
-        """Look at it as it is now."""
+        """Adopt the job if it needs a guardian, unless that was tried recently."""
         if not view.needs_guardian:
             return
         now_s = time.monotonic()
         if self._tried_s is None or now_s - self._tried_s >= TRY_AGAIN_S:
             self._tried_s = now_s
-            taken_up(view)
+            adopt_if_unguarded(view)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 
-from ddptop.commands.unguarded import KeptGuarded, taken_up
+from ddptop.commands.unguarded import KeptGuarded, adopt_if_unguarded
 from ddptop_runner.job.registry import JobView
 from ddptop_runner.jobs.commands import wait_until_ended
 from ddptop_runner.jobs.slurm_queue import wait_until_started
@@ -17,7 +17,7 @@ NOT_WORTH_REQUEUEING = 93
 def run(job: str | None, timeout_s: float | None) -> int:
     """Wait, then return the exit status for the job's final state."""
     began_s = time.monotonic()
-    view = taken_up(wait_until_started(job, timeout_s))
+    view = adopt_if_unguarded(wait_until_started(job, timeout_s))
     return exit_status(wait_until_ended(view, timeout_s, KeptGuarded(), began_s))
 
 

@@ -15,8 +15,8 @@ def find(target: str) -> JobView | ForeignJob:
     """Return the job with this PID or name; ddptop's own jobs come before foreign ones.
 
     Raises:
-        NoSuchJobError: nothing of that pid or name is there.
-        UsageError: it could be any of several.
+        NoSuchJobError: no job has this pid or name.
+        UsageError: several jobs match.
     """
     if (own := _own(target)) is not None:
         return own
@@ -24,7 +24,7 @@ def find(target: str) -> JobView | ForeignJob:
 
 
 def _own(target: str) -> JobView | None:
-    """Ddptop's own job that has this process, or this name or prefix; digits are no prefix."""
+    """Ddptop's own job with this process, name, or prefix; digits are not taken as a prefix."""
     if target.isdigit():
         pid = int(target)
         live = (view for view in all_jobs() if view.is_live and not view.on_other_host)
@@ -42,8 +42,8 @@ def run(target: str, *, readonly: bool, terminal: bool, ascii_only: bool | None 
     """Show the job until the user quits; return the exit status.
 
     Raises:
-        NoSuchJobError: nothing of that pid or name is there.
-        UsageError: it could be any of several, or there is no terminal.
+        NoSuchJobError: no job has this pid or name.
+        UsageError: several jobs match, or there is no terminal.
     """
     found = find(target)
     if not terminal:

@@ -1,4 +1,4 @@
-"""`ddptop watch slurm:ID`: what runs on a node of a Slurm job, by a step in its allocation."""
+"""`ddptop watch slurm:ID`: what runs on a node of a Slurm job, through a step in its allocation."""
 
 from __future__ import annotations
 
@@ -41,9 +41,9 @@ def run_there(target: str, *, readonly: bool, ascii_only: bool | None, terminal:
     done = subprocess.run(
         argv, env=step_environment(os.environ), stderr=subprocess.PIPE, check=False
     )
-    said = step_problem(done.stderr.decode(errors="replace"))
-    if done.returncode and said is not None:
-        raise DdptopError(f"Slurm job {found[1]} cannot be watched on {node}: {said}")
+    problem = step_problem(done.stderr.decode(errors="replace"))
+    if done.returncode and problem is not None:
+        raise DdptopError(f"Slurm job {found[1]} cannot be watched on {node}: {problem}")
     return done.returncode
 
 

@@ -1,1 +1,1 @@
-"""Output of verbs as plain text: tables, and lines that are drawn again in place."""
+"""Plain text output of verbs: tables, and lines updated in place."""

@@ -46,7 +46,7 @@ def as_text(report: DeviceReport, width: int | None = None, *, links: bool = Fal
         parts.append(_processes(rows, width))
     notes = [*_troubles(report.gpus, names), *_unknowns(report.gpus, names, columns)]
     notes += _process_notes(report.gpus, names)
-    notes += [part for part in (report.note or "").split("; ") if not _is_said(part, report.gpus)]
+    notes += [part for part in (report.note or "").split("; ") if not _is_noted(part, report.gpus)]
     if notes:
         parts.append("\n".join(_wrapped(note, width) for note in notes))
     return "\n\n".join(parts)
@@ -102,7 +102,7 @@ def _cut(text: str, room: int) -> str:
     return text if len(text) <= room else f"{text[: room - 3]}..."
 
 
-# --- words --------------------------------------------------------------------------------------
+# --- notes --------------------------------------------------------------------------------------
 
 
 def _troubles(gpus: Sequence[GpuSample], names: Sequence[str]) -> list[str]:
@@ -113,7 +113,7 @@ def _troubles(gpus: Sequence[GpuSample], names: Sequence[str]) -> list[str]:
     return lines
 
 
-def _is_said(part: str, gpus: Sequence[GpuSample]) -> bool:
+def _is_noted(part: str, gpus: Sequence[GpuSample]) -> bool:
     """Return whether the notes on lost devices already include this part."""
     lost = part.startswith(("GPU ", "GPUs ")) and " lost: " in part
     return not part or (lost and any(gpu.lost and gpu.note for gpu in gpus))

@@ -1,6 +1,6 @@
-"""A few lines that are drawn again in place, without Textual: for `ddptop status --watch`.
+"""Lines updated in place without Textual, for `ddptop status --watch`.
 
-Where stdout is no terminal, or one that cannot move its cursor, each change is a new line.
+If stdout is not a terminal, or one that cannot move its cursor, each change is a new line.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _SPACES = re.compile(r"\s+")
 
 
 class Inline:
-    """Lines at the bottom of what a terminal shows, or one line per change."""
+    """Lines at the bottom of the terminal, or one line per change."""
 
     def __init__(self, out: TextIO, environ: Mapping[str, str] = os.environ) -> None:
         terminal = out.isatty() and environ.get("TERM", "") not in ("", "dumb")
@@ -33,10 +33,10 @@ class Inline:
         self._out = out
         self._drawn: list[int] = []
         """Width in cells of each line on the screen."""
-        self._said = ""
+        self._last_line = ""
 
     def size(self) -> tuple[int, int]:
-        """Columns and rows that there are."""
+        """Columns and rows of the terminal."""
         try:
             found = os.get_terminal_size(self._out.fileno())
         except OSError:
@@ -44,20 +44,22 @@ class Inline:
         return found.columns or 80, found.lines or 24
 
     def show(self, lines: Sequence[Sequence[Part]]) -> None:
-        """Put these lines in place of those before."""
+        """Replace the previous lines."""
         clean = [[(_plain(text), colour) for text, colour in parts] for parts in lines]
         if not self.redraws:
-            self._say(" | ".join(GAP.join(text for text, _ in parts if text) for parts in clean))
+            self._print_line(
+                " | ".join(GAP.join(text for text, _ in parts if text) for parts in clean)
+            )
             return
         columns, rows = self.size()
-        # a line as wide as the terminal leaves the cursor where no two terminals agree
+        # after a line as wide as the terminal, the cursor position differs between terminals
         fitted = [fit(parts, columns - 1, GAP) for parts in clean[: max(1, rows - 1)]]
         drawn = "".join(f"{self._painted(parts)}{_TO_END}\n" for parts in fitted)
         self._write(f"{self._to_first(columns, rows)}{drawn}{_BELOW}")
         self._drawn = [cells(GAP.join(text for text, _ in parts)) for parts in fitted]
 
     def _to_first(self, columns: int, rows: int) -> str:
-        """A terminal that became narrower has folded what stood there into more rows."""
+        """Move to the first line; if the terminal became narrower, it has wrapped the lines."""
         high = sum(max(1, -(-width // columns)) for width in self._drawn)
         return f"\r{_UP.format(min(high, rows - 1))}" if high else "\r"
 
@@ -67,9 +69,9 @@ class Inline:
             for text, colour in parts
         )
 
-    def _say(self, text: str) -> None:
-        if text != self._said:
-            self._said = text
+    def _print_line(self, text: str) -> None:
+        if text != self._last_line:
+            self._last_line = text
             self._write(f"{text}\n")
 
     def _write(self, text: str) -> None:
@@ -78,13 +80,13 @@ class Inline:
 
 
 def _plain(text: str) -> str:
-    """On one line, and without what steers a terminal."""
+    """The text on one line, without control characters."""
     return _SPACES.sub(" ", sanitize(text)).strip()
 
 
 @contextmanager
 def quiet_keys(environ: Mapping[str, str] = os.environ) -> Iterator[None]:
-    """Keys that are typed meanwhile are not echoed into the lines; ctrl+c works as ever."""
+    """Turn off echo, so that typed keys do not garble the lines; ctrl+c still works."""
     try:
         fd = sys.stdin.fileno()
         mine = os.isatty(fd) and os.tcgetpgrp(fd) == os.getpgrp()

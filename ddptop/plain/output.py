@@ -1,4 +1,4 @@
-"""What verbs print: data on stdout, narration on stderr, plain text without Rich (55 ms)."""
+"""Prints the output of verbs: data to stdout, messages to stderr; without Rich (55 ms)."""
 
 from __future__ import annotations
 
@@ -17,24 +17,24 @@ from ddptop_runner.model.snapshot import encode
 from ddptop_runner.store.log_clean import UNSAFE, is_safe, sanitize
 
 
-def say(text: str) -> None:
-    """Narrate on stderr."""
+def info(text: str) -> None:
+    """Print a message to stderr."""
     sys.stderr.write(f"{_printable(text)}\n")
     sys.stderr.flush()
 
 
 def put(text: str) -> None:
-    """Print data on stdout."""
+    """Print data to stdout."""
     sys.stdout.write(f"{_printable(text)}\n")
 
 
 def _printable(text: str) -> str:
-    """The text without what steers a terminal: exceptions and arguments may hold it."""
+    """The text without control characters, which exceptions and arguments may contain."""
     return text if is_safe(text) else sanitize(text)
 
 
 def put_folded(text: str, indent: int) -> None:
-    """Print data whose long lines are continued under `indent` spaces, on a terminal."""
+    """Print data; on a terminal, wrap long lines with `indent` spaces before continuations."""
     columns = _columns()
     if columns is not None:
         import textwrap
@@ -53,7 +53,7 @@ def put_folded(text: str, indent: int) -> None:
 
 
 def put_clipped(text: str) -> None:
-    """Print data whose long lines end with an ellipsis, on a terminal."""
+    """Print data; on a terminal, clip long lines with an ellipsis."""
     columns = _columns()
     if columns is not None:
         lines = text.split("\n")
@@ -62,14 +62,14 @@ def put_clipped(text: str) -> None:
 
 
 def _columns() -> int | None:
-    """The terminal's width; None where stdout is none."""
+    """The terminal's width; None if stdout is not a terminal."""
     if not sys.stdout.isatty():
         return None
     return os.get_terminal_size(sys.stdout.fileno()).columns or None
 
 
 def put_json(value: object) -> None:
-    """Print one JSON object on one line, with escapes for what could steer a terminal."""
+    """Print one JSON object on one line, with control characters escaped."""
     text = encode(value).decode()
     sys.stdout.write((text if is_safe(text) else re.sub(UNSAFE, _escaped, text)) + "\n")
 
@@ -80,7 +80,7 @@ def _escaped(unsafe: re.Match[str]) -> str:
 
 
 def table(headers: Sequence[str], rows: Sequence[Sequence[str]], right: Sequence[int] = ()) -> str:
-    """Columns aligned by spaces; those whose index is in `right` are aligned right."""
+    """Align columns with spaces; those whose index is in `right` are right-aligned."""
     widths = [max(len(row[i]) for row in [headers, *rows]) for i in range(len(headers))]
     lines = []
     for row in [headers, *rows]:

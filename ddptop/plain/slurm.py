@@ -12,7 +12,7 @@ HEADERS = ("SLURM", "NAME", "STATE", "NODES", "PARTITION", "STARTS", "TIME LEFT"
 
 
 def queue_table(queue: Sequence[SlurmJob]) -> str:
-    """One row for each."""
+    """One row per Slurm job."""
     return table(HEADERS, [_cells(one) for one in queue], right=(3, 6))
 
 

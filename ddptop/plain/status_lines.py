@@ -1,7 +1,7 @@
-"""A job in three lines, and all jobs in one line each, for `ddptop status --watch`. Pure.
+"""Formats a job in three lines, or in one, for `ddptop status --watch`. Pure.
 
 A line is a list of parts, the most important first; parts that do not fit are dropped from the end.
-Each part has a color name, but its words carry all the information.
+Each part has a color, but its text carries all the information.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ from ddptop_runner.judge.balance.imbalance import WORST_FIRST, deviations, seen
 from ddptop_runner.model.snapshot import Alert, GpuSample, RankSample
 
 Part = tuple[str, str]
-"""Text, and `ok`, `warn`, `bad`, `strong` or nothing."""
+"""(text, style); the style is `ok`, `warn`, `bad`, `strong`, or empty."""
 
 
 def job_lines(view: JobView, status: JobStatus) -> list[list[Part]]:
-    """State with progress, ranks, devices."""
+    """One line each for state and progress, ranks, and devices."""
     return [_state(view, status), _ranks(status), _devices(status)]
 
 
 def job_line(view: JobView, status: JobStatus) -> list[Part]:
-    """One job of several."""
+    """One line for one of several jobs."""
     return [
         (view.job, "strong"),
         _state_part(view, status, ""),
@@ -59,7 +59,7 @@ def _state(view: JobView, status: JobStatus) -> list[Part]:
 
 
 def _state_part(view: JobView, status: JobStatus, plain: str) -> Part:
-    """The state in a word, or for how long no step was taken."""
+    """The state in one word, or how long no step has finished."""
     pause = status.pause
     if pause is None or status.state == "hung":
         return status.state, _colour(words.job_state(status.state), plain)
@@ -68,7 +68,7 @@ def _state_part(view: JobView, status: JobStatus, plain: str) -> Part:
 
 
 def _colour(state: Part, plain: str) -> str:
-    """That of the TUI; what is dim or busy there is plain here."""
+    """The TUI's color; plain where that is dim or busy."""
     return plain if state[1] in ("dim", "busy") else state[1]
 
 
@@ -93,7 +93,7 @@ def _progress(status: JobStatus, cells: int) -> list[Part]:
 
 
 def _step(status: JobStatus) -> str:
-    """`step 738`, or `step 98 of this attempt` where the run's is not known."""
+    """`step 738`, or `step 98 of this attempt` if the step of the run is unknown."""
     whose = "" if status.step_counts in (None, "run") else f" of this {status.step_counts}"
     return f"step {status.step:,}{whose}"
 
@@ -139,7 +139,7 @@ def _news(view: JobView | None, status: JobStatus) -> list[Part]:
 
 
 def odd_one(ranks: Sequence[RankSample], gpus: Sequence[GpuSample], alerts: Sequence[Alert]) -> str:
-    """The rank that lies farthest from the others, in words; empty where none is marked."""
+    """The rank that deviates most, in words; empty if there is no outlier."""
     found = [
         (WORST_FIRST.index(figure), -abs(ratio), rank, figure, ratio)
         for rank, apart in deviations(ranks, gpus, alerts).items()
@@ -187,7 +187,7 @@ def _devices(status: JobStatus) -> list[Part]:
 
 
 def _range(gpus: Sequence[GpuSample], read: Callable[[GpuSample], float | None]) -> str:
-    """`97%`, or `12 to 97%` where devices differ."""
+    """`97%`, or `12 to 97%` if devices differ."""
     known = [value for gpu in gpus if (value := read(gpu)) is not None]
     if not known:
         return NOT_AVAILABLE
@@ -201,7 +201,7 @@ def _middle(values: Iterable[float | None]) -> float | None:
 
 
 def _sum(values: Iterable[float | None]) -> float | None:
-    """None unless each is known: a sum of some would look like that of all."""
+    """The sum; None if any value is unknown, because a partial sum would mislead."""
     known = list(values)
     return None if not known or None in known else float(sum(v for v in known if v is not None))
 
@@ -210,7 +210,7 @@ def _sum(values: Iterable[float | None]) -> float | None:
 
 
 def cells(text: str) -> int:
-    """Terminal cells that the text takes."""
+    """The width of the text in terminal cells."""
     if text.isascii():
         return len(text)
     return sum(_cells_of(letter) for letter in text)
@@ -223,9 +223,9 @@ def _cells_of(letter: str) -> int:
 
 
 def fit(parts: Sequence[Part], width: int, gap: str = "  ") -> list[Part]:
-    """The parts that a line of `width` cells has room for, the first one cut where it has to be.
+    """The parts that fit a line of `width` cells; the first one is clipped if necessary.
 
-    What is said last but is worth a colour goes before what is not.
+    Parts without a color are dropped before parts with one.
     """
     kept = [part for part in parts if part[0]]
     while len(kept) > 1 and _width(kept, gap) > width:

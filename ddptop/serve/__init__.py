@@ -1,1 +1,1 @@
-"""The same screens in a browser, for this machine alone; needs the extra `ddptop[serve]`."""
+"""Serves the screens to browsers on this machine; requires the extra `ddptop[serve]`."""

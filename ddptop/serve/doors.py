@@ -1,8 +1,8 @@
-"""Who may come in: pure decisions on a request's address and headers.
+"""Access control: pure decisions based on a request's path and headers.
 
-The token in the path keeps other users of this machine out. A page of another origin that a browser
-has open, or a name that was made to point here (DNS rebinding), does not know it either, and is
-refused by `Host` and `Origin` besides.
+The token in the path keeps out other users of this machine. Pages of other origins and names that
+an attacker points at this machine (DNS rebinding) do not have it either; `Host` and `Origin` are
+checked as well.
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ def new_token() -> str:
 
 
 def is_loopback(host: str) -> bool:
-    """Whether listening on it lets in this machine alone."""
+    """Whether a server on this address accepts connections only from this machine."""
     return host in ("localhost", "127.0.0.1", "::1")
 
 
 def knows_token(path: str, token: str) -> bool:
-    """Whether the path's first part is the token; compared in the same time for each wrong one."""
+    """Whether the path's first part is the token; compared in constant time."""
     first = path.removeprefix("/").partition("/")[0]
     return hmac.compare_digest(first.encode("utf-8", "replace"), token.encode())
 
 
 def is_local_host(header: str | None) -> bool:
-    """Whether a `Host` header names this machine; the port may be another one's, as by ssh -L."""
+    """Whether a `Host` header names this machine; the port may differ, as with ssh -L."""
     if not header:
         return False
     name, colon, port = header.rpartition(":")
@@ -43,12 +43,12 @@ def is_local_host(header: str | None) -> bool:
 
 
 def is_own_origin(origin: str | None, host: str | None) -> bool:
-    """Whether a websocket is asked for by a page that came from here; browsers always tell."""
+    """Whether the page that requests a websocket came from here; browsers always send `Origin`."""
     return bool(origin) and bool(host) and origin == f"http://{host}"
 
 
 def may_enter(path: str, token: str, host: str | None, origin: str | None, *, socket: bool) -> bool:
-    """Whether a request is answered."""
+    """Whether to answer a request."""
     if not (knows_token(path, token) and is_local_host(host)):
         return False
     return is_own_origin(origin, host) if socket or origin else True

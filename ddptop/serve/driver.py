@@ -1,4 +1,4 @@
-"""How the interface behind a browser tab is spoken to."""
+"""The Textual driver of the interface behind a browser tab."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from ddptop.tui.textual_gaps import post_from_thread
 
 
 class TabDriver(WebDriver):
-    """Ends the app when nobody is left to talk to, and says nothing to an app that has ended."""
+    """Exits the app when its tab is gone, and posts no messages to an app that has exited."""
 
     def run_input_thread(self) -> None:
-        """Read what is typed in the tab, until it is closed."""
+        """Read input from the tab until it is closed."""
         super().run_input_thread()
         if not self.exit_event.is_set():
             self.send_message(messages.ExitApp())
 
     def send_message(self, message: Message) -> None:
-        """Hand it to the app, from any thread.
+        """Post a message to the app, from any thread.
 
-        The tab may still say something while the process ends: what Textual would hand over then is
-        a coroutine that nobody awaits, of which Python complains on stderr.
+        The tab may still send input while the process exits. Textual would then create a coroutine
+        that is never awaited, and Python would warn about it on stderr.
         """
         with contextlib.suppress(RuntimeError):  # the loop is closed
             post_from_thread(self, message)

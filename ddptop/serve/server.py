@@ -17,7 +17,7 @@ from aiohttp.http_exceptions import HttpProcessingError
 from textual_serve.app_service import AppService
 from textual_serve.download_manager import DownloadManager
 
-from ddptop.plain.output import say
+from ddptop.plain.output import info
 from ddptop.serve.doors import REFUSED, may_enter
 from ddptop_runner.base.start import own_command
 
@@ -27,14 +27,14 @@ if TYPE_CHECKING:
 HERE = Path(__file__).parent
 STATIC = Path(textual_serve.__file__).parent / "static"
 MOST_TABS = 16
-"""Viewers at the same time: each is a process of 50 MB."""
+"""Maximum number of viewers at a time; each is a process of 50 MB."""
 END_S = 3.0
-"""How long a viewer may take to end by itself."""
+"""How long a viewer may take to exit by itself."""
 LEAST_CELLS, MOST_CELLS = 10, 1000
 FONT_SIZE = "15"
 
 HEADERS = {
-    # a page that cannot be framed, loads nothing from elsewhere, and tells nobody its address
+    # the page cannot be framed, loads nothing from elsewhere, and sends no Referer
     "Content-Security-Policy": "default-src 'none'; script-src 'self'; connect-src 'self' ws:; "
     "style-src 'self' 'unsafe-inline'; font-src 'self' data:; img-src 'self' data:; "
     "frame-ancestors 'none'; base-uri 'none'; form-action 'none'",
@@ -63,7 +63,7 @@ class Viewer(AppService):
         await self._websocket.close()
 
     async def _open_app_process(self, width: int = 80, height: int = 24) -> Process:
-        """Start it without a shell, in a session of its own: ctrl+c is the server's affair."""
+        """Start the viewer without a shell, in its own session: ctrl+c is for the server only."""
         self._process = await asyncio.create_subprocess_exec(
             *own_command("ddptop.serve.viewer"),
             *["--columns", str(width), "--rows", str(height)],
@@ -77,22 +77,22 @@ class Viewer(AppService):
         return self._process
 
     async def run(self) -> None:
-        """Hand on what it draws, until it ends; its tab is then closed, however it ended."""
+        """Forward its output until it exits, then close its tab."""
         try:
             await super().run()
         finally:
             await self._close_tab()
 
     async def send_bytes(self, data: bytes) -> bool:
-        """Hand on what was typed; False where nobody is left to read it."""
+        """Forward input; returns False if the viewer has exited."""
         return not self.stdin.is_closing() and await super().send_bytes(data)
 
     async def send_meta(self, data: dict[str, str | int | bool | None]) -> bool:
-        """Hand on a size or a focus; False where nobody is left to read it."""
+        """Forward a size or focus change; returns False if the viewer has exited."""
         return not self.stdin.is_closing() and await super().send_meta(data)
 
     async def kill(self) -> None:
-        """End it now, where it has not ended."""
+        """Kill the viewer if it is still running."""
         process = self._process
         if process is not None and process.returncode is None:
             process.kill()
@@ -100,7 +100,7 @@ class Viewer(AppService):
                 await asyncio.wait_for(process.wait(), END_S)
 
     async def end(self) -> None:
-        """Ask it to end, and see to it that it has."""
+        """Ask the viewer to exit, and kill it if it does not."""
         process = self._process
         if process is None:
             return
@@ -113,7 +113,7 @@ class Viewer(AppService):
 
 
 class Server:
-    """Answers whoever knows the token."""
+    """Answers requests that have the token."""
 
     def __init__(self, token: str, *, actions: bool) -> None:
         self._token = token
@@ -122,7 +122,7 @@ class Server:
         self._viewers: set[Viewer] = set()
 
     def make_app(self) -> web.Application:
-        """The routes, all of them behind the token."""
+        """The routes, all of which require the token."""
         app = web.Application(middlewares=[self._door], client_max_size=1 << 16)
         prefix = f"/{self._token}"
         app.add_routes(
@@ -153,7 +153,7 @@ class Server:
         except web.HTTPException as error:
             error.headers.update(HEADERS)
             raise
-        except (OSError, ValueError):  # an address that is no name of a file
+        except (OSError, ValueError):  # not a valid file name
             return web.Response(status=404, headers=HEADERS)
         if not response.prepared:
             response.headers.update(HEADERS)
@@ -193,7 +193,7 @@ class Server:
         await asyncio.gather(*(tab.close() for tab in list(self._tabs)))
 
     async def _kill_viewers(self, _: web.Application) -> None:
-        """Those that had not ended when their tabs were given up."""
+        """Kill viewers that did not exit when their tabs were closed."""
         await asyncio.gather(*(viewer.kill() for viewer in list(self._viewers)))
 
 
@@ -207,7 +207,7 @@ def _within(cells: int) -> int:
 
 
 async def _pass_on(websocket: web.WebSocketResponse, viewer: Viewer) -> None:
-    """Hand on what is typed in the tab, until it is closed or makes no sense."""
+    """Forward input from the tab until it is closed or sends something invalid."""
     async for message in websocket:
         if message.type != WSMsgType.TEXT:
             continue
@@ -228,14 +228,14 @@ async def _pass_on(websocket: web.WebSocketResponse, viewer: Viewer) -> None:
 
 
 class _OneLine(logging.Handler):
-    """Says in one line what goes wrong here, and nothing of what others send wrongly."""
+    """Prints errors of the server in one line each; ignores those caused by clients."""
 
     def emit(self, record: logging.LogRecord) -> None:
         """Called by logging."""
         error = record.exc_info[1] if record.exc_info else None
         if not isinstance(error, (HttpProcessingError, web.RequestPayloadError)):
             what = "" if error is None else f" ({type(error).__name__}: {error})"
-            say(f"ddptop: {record.getMessage()}{what}")
+            info(f"ddptop: {record.getMessage()}{what}")
 
 
 async def serve(
@@ -245,13 +245,13 @@ async def serve(
 
     Args:
         host: a loopback address.
-        port: 0 takes any that is free.
-        token: what addresses begin with.
-        actions: whether viewers may do something to jobs.
-        ready: called with the port, once it is listened on.
+        port: the port; 0 picks a free one.
+        token: the first part of every path.
+        actions: whether viewers may change jobs.
+        ready: called with the port once the server is listening.
 
     Raises:
-        OSError: the port cannot be had.
+        OSError: the port is not available.
     """
     logger = logging.getLogger(f"{__name__}.requests")
     logger.propagate = False

@@ -1,6 +1,6 @@
-"""The process behind one browser tab: the interface, spoken to through stdin and stdout.
+"""The process behind one browser tab: the interface on stdin and stdout.
 
-Started by the server with the size of the tab's terminal as arguments; ends with its tab.
+The server starts it with the size of the tab's terminal as arguments; it exits with its tab.
 """
 
 from __future__ import annotations
@@ -10,19 +10,19 @@ import os
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Show all jobs, or one, until the tab is closed; the process's exit status."""
+    """Show all jobs, or one, until the tab is closed; returns the exit status."""
     parser = argparse.ArgumentParser(prog="ddptop serve")
     parser.add_argument("--columns", type=int, required=True)
     parser.add_argument("--rows", type=int, required=True)
     parser.add_argument("--actions", action="store_true")
     options = parser.parse_args(arguments)
-    os.environ["TEXTUAL_COLOR_SYSTEM"] = "truecolor"  # read once, as Textual is imported
+    os.environ["TEXTUAL_COLOR_SYSTEM"] = "truecolor"  # read once, when Textual is imported
     from ddptop.tui.process import wait_with_garbage
 
     wait_with_garbage()
     from ddptop.serve.driver import TabDriver
 
-    del os.environ["TEXTUAL_COLOR_SYSTEM"]  # a job that is launched from here has no use for it
+    del os.environ["TEXTUAL_COLOR_SYSTEM"]  # must not be passed on to jobs launched from here
     from ddptop.tui.app import app_with
     from ddptop.tui.prefs.settings import read_settings
 

@@ -57,7 +57,7 @@ def test_json_is_one_line(capsys):
 
 
 def test_narration_goes_to_stderr(capsys):
-    output.say("a word")
+    output.info("a word")
     output.put("data")
     captured = capsys.readouterr()
     assert (captured.out, captured.err) == ("data\n", "a word\n")
@@ -301,7 +301,7 @@ def test_a_job_of_another_host_reads_as_such(ddptop_home, ddptop_cli):
 
 def test_nothing_printed_steers_the_terminal(capsys):
     output.put("boom \x1b]0;title\x07\x1b[31min\trank 1\x9b2J \u202e\nnext")
-    output.say("no such file \x1b[2Jx")
+    output.info("no such file \x1b[2Jx")
     printed = capsys.readouterr()
     assert printed.out == "boom in\trank 1 \nnext\n"
     assert printed.err == "no such file x\n"

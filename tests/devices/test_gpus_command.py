@@ -8,7 +8,7 @@ import sys
 from types import SimpleNamespace
 
 import pytest
-from ddptop.commands.gpus import heard_by, with_xids
+from ddptop.commands.gpus import devices_with_xids, with_xids
 from ddptop.plain.gpus import as_text
 from tests.nvml_stub import GIB, StubGpu, StubProcess
 
@@ -178,7 +178,7 @@ def test_xids_that_a_job_has_heard_are_shown():
 def test_only_live_jobs_of_this_host_know_the_xids_of_its_devices(changes, known):
     gpus = [GpuSample(index=0, uuid="GPU-0", xid=[]), GpuSample(index=1, uuid="GPU-1", xid=[31])]
     view = {"is_live": True, "on_other_host": False, "snapshot": SimpleNamespace(gpus=gpus)}
-    assert list(heard_by([SimpleNamespace(**{**view, **changes})])) == known
+    assert list(devices_with_xids([SimpleNamespace(**{**view, **changes})])) == known
 
 
 def test_unknown_is_never_shown_as_zero():

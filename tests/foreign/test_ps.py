@@ -218,7 +218,7 @@ def test_what_the_end_of_an_output_tells_is_listed(tmp_path):
             log.write(b"\r" + bar.encode())
             log.flush()
             seen = Census((toys.job_of(one.pid, started_at=toys.long_ago()),), ())
-            told = ps.look_at_outputs(seen)
+            told = ps.read_output_ends(seen)
             found = foreign_list(seen, [], told)
         finally:
             one.kill()

@@ -168,7 +168,7 @@ def test_a_failure_is_said_and_the_command_goes_on(ddptop_home, agent, monkeypat
 
     monkeypatch.setattr(adoption, "bring_up", refuse)
     view = read_job(unguarded_job(agent))
-    assert unguarded.taken_up(view) is view
+    assert unguarded.adopt_if_unguarded(view) is view
     said = capsys.readouterr().err
     assert said.startswith("ddptop: train is unguarded and cannot be adopted: ")
     assert said.count("\n") == 1

@@ -39,7 +39,7 @@ def test_what_is_printed_holds_none_of_them(capsys) -> None:
     unsafe = unsafe_characters()
     for char in unsafe:
         output.put(f"a{char}")
-        output.say(f"a{char}")
+        output.info(f"a{char}")
     printed = "".join(capsys.readouterr())
     assert set(printed) <= set("a?\n")
     assert set(sanitize("".join(f"{char}\x1b\\a" for char in unsafe))) <= set("a?\n")

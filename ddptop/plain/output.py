@@ -2,14 +2,9 @@
 
 from __future__ import annotations
 
-import sys
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    pass
-
 import os
 import re
+import sys
 from collections.abc import Sequence
 
 from ddptop_runner.base.units import NOT_AVAILABLE

@@ -142,7 +142,7 @@ class CompareScreen(MonitorScreen[CompareAnswer]):
         letters = {job: LETTERS[place] for place, job in enumerate(self.jobs)}
         self._companions.show(mine, left, letters, all_=len(everyone))
         status = filtered.trouble or plural(len(left), "job")
-        self._filter.say(status, trouble=filtered.trouble is not None)
+        self._filter.show_status(status, trouble=filtered.trouble is not None)
 
     def _fit(self) -> None:
         """Give the table the rows it needs, up to a share of the screen."""

@@ -264,7 +264,7 @@ class JobScreen(JobBound[JobAnswer]):
         is_full_width = narrow or self.ranks.replaces_devices(detail)
         cells = width if is_full_width else 13 * width // 25
         wanted = self.ranks.show(detail, now, detail.recent, cells, most)
-        self._devices.set_class(self.ranks.replaces_devices(detail), "-told")
+        self._devices.set_class(self.ranks.replaces_devices(detail), "-replaced")
         if not narrow and not self.ranks.replaces_devices(detail):
             wanted = min(most, max(wanted, self._devices.rows_wanted()))
         least = LEAST_CHART if shape == "heat" else SMALL_CHART
@@ -290,11 +290,11 @@ class JobScreen(JobBound[JobAnswer]):
     def _show_matches(self, detail: JobDetail) -> None:
         """Show how many ranks match the filter, or what is wrong with it."""
         if self._wanted.trouble is not None:
-            self._filter.say(self._wanted.trouble, trouble=True)
+            self._filter.show_status(self._wanted.trouble, trouble=True)
             return
         state = detail.view.snapshot
         known = 0 if state is None else len(state.ranks)
-        self._filter.say(f"{len(detail.ranks)} of {known}" if self._wanted else "")
+        self._filter.show_status(f"{len(detail.ranks)} of {known}" if self._wanted else "")
 
     # --- actions ---------------------------------------------------------------------------------
 

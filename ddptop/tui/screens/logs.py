@@ -321,7 +321,7 @@ class LogsScreen(MonitorScreen[Answer]):
     def _typing(self, message: FilterBar.Changed) -> None:
         self.pattern = pattern_of(message.text) if message.text else None
         self.pager.pattern = self.pattern
-        self._bar.say(self.pattern.note if self.pattern is not None else "")
+        self._bar.show_status(self.pattern.note if self.pattern is not None else "")
         self.pager.redraw()
 
     @on(FilterBar.Closed)
@@ -368,13 +368,17 @@ class LogsScreen(MonitorScreen[Answer]):
                 if self._step > 0
                 else ("above", f"press {key('log.next')} to search down")
             )
-            self._bar.say(f"{self._note}no matches {where}; {other}", trouble=True)
+            self._bar.show_status(f"{self._note}no matches {where}; {other}", trouble=True)
         else:
             size = units.size(self.pager.buffer.end - self.pager.buffer.first)
-            self._bar.say(f"searching {size}: {message.share:.0%} ({key('view.back')} cancels)")
+            self._bar.show_status(
+                f"searching {size}: {message.share:.0%} ({key('view.back')} cancels)"
+            )
 
     def _show_found(self) -> None:
-        self._bar.say(f"{self._note}{key('log.next')}: next, {key('log.previous')}: previous")
+        self._bar.show_status(
+            f"{self._note}{key('log.next')}: next, {key('log.previous')}: previous"
+        )
 
     @property
     def _note(self) -> str:
@@ -389,7 +393,7 @@ class LogsScreen(MonitorScreen[Answer]):
             self._is_searching = False
             if self.pager.reader is not None:
                 self.pager.reader.cancel()
-            self._bar.say("search canceled", trouble=True)
+            self._bar.show_status("search canceled", trouble=True)
         elif not self._bar.drop():
             self.dismiss()
 

@@ -56,14 +56,14 @@ class OverviewScreen(MonitorScreen[OverviewAnswer]):
     DEFAULT_CSS = """
     OverviewScreen {
         #jobs { height: 1fr; min-height: 6; }
-        #said { height: 1; display: none; }
+        #sentence { height: 1; display: none; }
         #chart { height: 1fr; min-height: 6; display: none; }
         #devices { height: auto; max-height: 50%; }
     }
 
     /* the loss of the job under the cursor, where there is room for it */
     OverviewScreen.-tall #chart.-chosen { display: block; }
-    OverviewScreen #said.-chosen { display: block; }
+    OverviewScreen #sentence.-chosen { display: block; }
     OverviewScreen #slurm { display: none; height: 0; }
     OverviewScreen #slurm.-some { display: block; }
     """
@@ -175,11 +175,11 @@ class OverviewScreen(MonitorScreen[OverviewAnswer]):
     def _show_matches(self) -> None:
         trouble = self.jobs.filter.trouble
         if trouble is not None:
-            self._filter.say(trouble, trouble=True)
+            self._filter.show_status(trouble, trouble=True)
         elif self.jobs.filter:
-            self._filter.say(f"{self.jobs.shown} of {self.jobs.known}")
+            self._filter.show_status(f"{self.jobs.shown} of {self.jobs.known}")
         else:
-            self._filter.say("")
+            self._filter.show_status("")
 
     def action_sort(self) -> None:
         """Sort by the next criterion."""

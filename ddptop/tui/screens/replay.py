@@ -100,7 +100,7 @@ class ReplayScreen(JobScreen, inherit_bindings=False):
             return
         if replay.detail is None or replay.at is None:
             words = f"{self.job} no longer exists" if replay.view is None else replay.trouble
-            self.timeline.say(words or "no history recorded")
+            self.timeline.show_text(words or "no history recorded")
             self._title.show(f"REPLAY: {self.job}", super().place(answer.look))
             return
         if self.at is None:
@@ -133,7 +133,7 @@ class ReplayScreen(JobScreen, inherit_bindings=False):
         until = max((size for size in lengths if size is not None), default=None)
         if until is None:
             words = "n/a: the log's length at this point was not recorded"
-            self.log_view.say(view, rank, words)
+            self.log_view.show_text(view, rank, words)
         else:
             self.log_view.show(view, rank, guilty(view), until=until, attempt=state.attempt or 0)
 

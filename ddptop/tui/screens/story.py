@@ -110,7 +110,7 @@ class StoryScreen(JobBound[StoryAnswer]):
         )
         filtered = parse(self._filter.text, VOCABULARY)
         left = self._folded.show(chosen, filtered)
-        self._filter.say(
+        self._filter.show_status(
             filtered.trouble or plural(left, "event"), trouble=filtered.trouble is not None
         )
         self._fit()

@@ -134,7 +134,7 @@ class FilterBar(Horizontal):
         self._before.show(line((f" {self._sign} ", "busy")))
         self.screen.set_focus(self._typed)  # immediately: more keys may be in the queue
 
-    def say(self, text: str, *, trouble: bool = False) -> None:
+    def show_status(self, text: str, *, trouble: bool = False) -> None:
         """Show the number of matches, or the error, on the right."""
         if self.display:
             keys = "" if trouble else "   enter applies, esc clears " if self.is_typing else ""

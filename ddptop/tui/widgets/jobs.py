@@ -230,7 +230,7 @@ class JobSentence(LinesView):
     """
 
     def __init__(self) -> None:
-        super().__init__(id="said")
+        super().__init__(id="sentence")
         self._one: Listed | None = None
         self._readonly = False
 

@@ -321,9 +321,11 @@ class LogPager(LinesView, can_focus=True):
     def _log_missing(self, message: LogMissing) -> None:
         if message.generation == self.generation:
             self.shown = self.generation
-            self.say(message.words, message.remedy or other_logs(attempts=self.steps_attempts))
+            self.show_text(
+                message.words, message.remedy or other_logs(attempts=self.steps_attempts)
+            )
 
-    def say(self, words: str, remedy: str = "") -> None:
+    def show_text(self, words: str, remedy: str = "") -> None:
         """Show words instead of lines."""
         self.buffer.clear()
         self.empty = [line("  ", (words, "strong")), line("  ", (remedy, "dim"))]

@@ -107,10 +107,10 @@ class LogPane(Vertical):
             pager.open(wanted)
         self._say_title()
 
-    def say(self, view: AnyJob, rank: int | None, words: str) -> None:
+    def show_text(self, view: AnyJob, rank: int | None, words: str) -> None:
         """Show why this rank has no log."""
         self._view, self._rank, self._guilty, self._wanted = view, rank, None, None
-        self.lines.say(words)
+        self.lines.show_text(words)
         self._say_title()
 
     def feed(self, message: LogRead) -> None:

@@ -42,7 +42,7 @@ class TimeLine(DraggedView, can_focus=True):
             self._course, self._position = course, position
             self.redraw()
 
-    def say(self, words: str) -> None:
+    def show_text(self, words: str) -> None:
         """Show why there is nothing to show."""
         self._course = self._position = None
         self._words = words

@@ -57,7 +57,9 @@ class JobProgress:
         ranks = [record.rank for record in table]
         self._text.look(attempt, age_s, ranks, now)
         self._is_without_loss = self._lacks_a_loss(table)
-        if self._files is None and age_s > TRACES_AFTER_S:
+        if not self._is_without_loss and 0 not in ranks:
+            self._end_search()  # else every node would report the same values
+        elif self._files is None and age_s > TRACES_AFTER_S:
             self._files = RankFiles(self._cwd, self._began_s, TRACES_EVERY_S)
         if self._files is not None:
             pids = {record.rank: _pids(record) for record in table}
@@ -67,7 +69,7 @@ class JobProgress:
     def _lacks_a_loss(self, table: OwnRanks) -> bool:
         printed = self._text.ranks
         return any(
-            record.alive
+            (record.alive or record.exit is not None)  # its last sample needs the files too
             and record.reported.loss_state is None
             and (record.rank not in printed or printed[record.rank].loss_state is None)
             for record in table

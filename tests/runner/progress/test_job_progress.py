@@ -14,6 +14,7 @@ from ddptop_runner.host import procs
 from ddptop_runner.job import progress as job_progress
 from ddptop_runner.job.progress import JobProgress
 from ddptop_runner.job.ranks import OwnRanks
+from ddptop_runner.model.diagnose import RankExit
 from ddptop_runner.model.run_step import Printed
 from ddptop_runner.model.snapshot import RankSample
 from ddptop_runner.reading.trace_files import watch
@@ -90,6 +91,23 @@ def test_files_are_read_where_nothing_else_tells_a_loss(
     assert (done.step, done.total, done.fraction) == (30, 100, 0.3)
 
 
+def test_what_files_tell_of_a_rank_outlasts_it(progress, table, tmp_path, wait_until) -> None:
+    put_metrics(tmp_path, "0,9,2.5\n")
+    _, other = table
+    other.reported = msgspec.structs.replace(other.reported, loss_state="ok", loss=9.5)
+
+    def told() -> bool:
+        progress.look(table, 0, boottime_s() - 100)
+        return samples(progress, table)[0].loss is not None
+
+    wait_until(told)
+    for record in table:
+        record.exit = RankExit(record.rank, 1, 0, 0.0)
+        progress.look(table, 0, boottime_s() - 100)
+        first, _ = samples(progress, table)
+        assert (first.loss, first.step) == (2.5, 9)
+
+
 def test_of_a_job_whose_probes_tell_files_have_only_scalars(
     progress, table, tmp_path, wait_until
 ) -> None:
@@ -108,6 +126,18 @@ def test_of_a_job_whose_probes_tell_files_have_only_scalars(
     assert first.metrics == {"validation loss": 3.5, "lr": 0.1, "epoch": 0.0}
     assert (first.loss, first.step) == (9.5, None)
     assert progress.steps(table, 0)[0].printed is None, "what probes count is not mixed with it"
+
+
+def test_on_a_node_without_rank_0_files_are_read_only_where_a_loss_is_missing(progress) -> None:
+    table = OwnRanks(2, boottime_s(), first_rank=2)
+    for record in table:
+        table.started(record.rank, record.local_rank, os.getpid())
+    progress.look(table, 0, boottime_s() - 100)
+    assert progress._files is not None
+    for record in table:
+        record.reported = msgspec.structs.replace(record.reported, loss_state="ok", loss=9.5)
+    progress.look(table, 0, boottime_s() - 100)
+    assert progress._files is None
 
 
 @pytest.mark.parametrize(("seldom", "searches"), [(False, 3), (True, 1)])

@@ -83,6 +83,39 @@ def test_an_evaluation_that_ranks_report_one_after_another_is_one_point(path):
     assert found.mean == [5.0, 3.0, 2.5]
 
 
+def test_the_last_evaluation_is_kept_without_waiting_for_other_ranks(path):
+    writer = HistoryWriter(path)
+    for second, value in enumerate((3.0, 1.0)):
+        samples = [rank(0, metrics={"val_loss": value}), rank(1, metrics={"val_loss": 3.0})]
+        writer.add(START + second, 0, samples, [], final=second == 1)
+    writer.close()
+    assert series(path)["val_loss"].mean == [3.0, 2.0]
+
+
+def test_an_evaluation_is_not_new_because_its_reports_become_known(path):
+    writer = HistoryWriter(path)
+    for second, reports in enumerate((None, 4, None, 4, 5)):
+        known = {} if reports is None else {"val_loss": reports}
+        sample = rank(metrics={"val_loss": 1.0}, metric_reports=known)
+        writer.add(START + second, 0, [sample], [])
+    writer.close()
+    assert series(path)["val_loss"].t == [START, START + 4]
+
+
+@pytest.mark.parametrize(("is_deleted", "points"), [(False, [START]), (True, [START + 2])])
+def test_an_evaluation_is_repeated_only_in_a_new_file(path, is_deleted, points):
+    writer = HistoryWriter(path)
+    for second in range(3):
+        writer.add(START + second, 0, [rank(metrics={"val_loss": 1.0})], [])
+        if second == 1:
+            writer._disconnect()
+            if is_deleted:
+                path.unlink()
+            writer.flush()
+    writer.close()
+    assert series(path)["val_loss"].t == points
+
+
 def test_many_and_unprintable_names_are_left_out(path):
     names = [f"x{number}" for number in range(MOST_SCALARS + 9)]
     write(path, {0: {"\x1b]0;": 1.0, **dict.fromkeys(names, 1.0)}})

@@ -99,7 +99,7 @@ class JobProcess:
         """Write the last snapshot and close the history."""
         self.clock.end()
         snapshot = take_snapshot()
-        self.record(snapshot)
+        self.record(snapshot, final=True)
         await write_end(self._folder, snapshot, self.history, self.snapshot_file)
 
     def leave(self, publish: Callable[[], None]) -> None:
@@ -225,7 +225,7 @@ class JobProcess:
         self.snapshot_file.write(encode(whole))  # if it fails, the next tick retries
         return whole
 
-    def record(self, snapshot: NodeSnapshot) -> None:
+    def record(self, snapshot: NodeSnapshot, final: bool = False) -> None:
         """Add the figures of ranks and devices to the history."""
         gpus = devices_for_history(snapshot)
-        self.history.add(snapshot.ts, snapshot.attempt, for_history(snapshot), gpus)
+        self.history.add(snapshot.ts, snapshot.attempt, for_history(snapshot), gpus, final)

@@ -236,18 +236,22 @@ class Scalars:
         """Take the names from a file; those that it lacks are marked as unsaved."""
         rows = db.execute("SELECT key, value FROM meta").fetchall()
         stored = {str(v): n for k, v in rows if (n := scalar_number(k)) is not None}
+        before = self.numbers, self.unsaved
         self.numbers = stored | {
             name: len(stored) + place
             for place, name in enumerate(name for name in self.numbers if name not in stored)
         }
         self.unsaved = {name: n for name, n in self.numbers.items() if name not in stored}
-        self._last.clear()
+        if (self.numbers, self.unsaved) != before:  # another file, which lacks the last rows
+            self._last.clear()
 
-    def rows(self, t: int, attempt: int | None, ranks: Sequence[RankSample]) -> list[Row]:
+    def rows(
+        self, t: int, attempt: int | None, ranks: Sequence[RankSample], final: bool = False
+    ) -> list[Row]:
         """Rows for new values: the minimum, mean, and maximum over the ranks that report them.
 
         An evaluation is new whenever it is reported. If some ranks have not reported it yet, it
-        waits until the next call, so that it becomes one point.
+        waits until the next call, so that it becomes one point; not in the `final` call.
         """
         rows: list[Row] = []
         known: dict[str, _Reported] = {}
@@ -266,10 +270,12 @@ class Scalars:
             number, is_evaluation = self.numbers[name], is_of_evaluation(name)
             last_attempt, before, at = self._last.get(number, (None, {}, t))
             if last_attempt == attempt:
-                same = sum(before.get(rank) == one for rank, one in reported.items())
+                same = sum(_is_same(before.get(rank), one) for rank, one in reported.items())
                 if same == len(reported) and (is_evaluation or t - at < SAME_S):
+                    counted = {rank: one for rank, one in reported.items() if one[1] is not None}
+                    before.update(counted)
                     continue
-                if is_evaluation and same and number not in self._awaited:
+                if is_evaluation and same and not final and number not in self._awaited:
                     self._awaited.add(number)
                     continue
             self._awaited.discard(number)
@@ -278,6 +284,13 @@ class Scalars:
             mean = math.fsum(values) / len(values)
             rows.append((t, number, attempt, steps[name], min(values), mean, max(values), mean))
         return rows
+
+
+def _is_same(before: tuple[float, int | None] | None, now: tuple[float, int | None]) -> bool:
+    """Whether `now` reports nothing new; how often it was reported may be unknown."""
+    if before is None or before[0] != now[0]:
+        return False
+    return before[1] == now[1] or None in (before[1], now[1])
 
 
 class HistoryWriter:
@@ -329,6 +342,7 @@ class HistoryWriter:
         attempt: int | None,
         ranks: Sequence[RankSample],
         gpus: Sequence[GpuSample],
+        final: bool = False,
     ) -> None:
         """Add the samples of one moment, and commit when a batch is complete.
 
@@ -337,6 +351,7 @@ class HistoryWriter:
             attempt: the attempt that they belong to.
             ranks: the job's ranks.
             gpus: the job's devices.
+            final: the job has ended, so these are its last samples.
         """
         unix_s = ts.timestamp() if isinstance(ts, dt.datetime) else float(ts)
         second = int(unix_s)
@@ -349,7 +364,7 @@ class HistoryWriter:
         self._second = second
         rank_rows = [rank_row(second, attempt, sample) for sample in ranks]
         gpu_rows = [gpu_row(second, attempt, sample, self._hosts) for sample in gpus]
-        scalar_rows = self._scalars.rows(second, attempt, ranks)
+        scalar_rows = self._scalars.rows(second, attempt, ranks, final)
         rows_of = (rank_rows, gpu_rows, scalar_rows)
         for rollup, rows in zip(self._rollups, rows_of, strict=True):
             rollup.add(second, rows, self._pending)

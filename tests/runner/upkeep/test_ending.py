@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 import sqlite3
 from contextlib import closing
 from pathlib import Path
 
 import pytest
 from tests.runner.builders import make_snapshot, make_spec
-from tests.runner.histories import event
+from tests.runner.histories import START, event, rank
 
 from ddptop_runner.base.paths import RunFolder
+from ddptop_runner.model.snapshot import NodeSnapshot
+from ddptop_runner.node.job_process import JobProcess
 from ddptop_runner.node.keeper import write_end
 from ddptop_runner.store import history
 from ddptop_runner.store.disk import SteadyFile
@@ -42,3 +45,23 @@ def test_a_history_on_a_local_disk_comes_home_whole_whoever_reads_it(
     assert [one.type for one in HistoryReader(home).events()] == ["launched", "finished"]
     assert sorted(path.name for path in folder.path.iterdir()) == ["history.db", "nodes"]
     assert home.read_bytes()[18:20] == b"\1\1"  # opens where nothing may be written
+
+
+def test_the_last_evaluation_is_recorded_although_a_rank_lacks_it(tmp_path: Path):
+    folder = RunFolder(tmp_path)
+    folder.nodes_dir.mkdir()
+
+    def told(value: float) -> NodeSnapshot:
+        ranks = [rank(0, metrics={"val_loss": value}), rank(1, metrics={"val_loss": 3.0})]
+        return make_snapshot(make_spec(), ranks=ranks)
+
+    async def live() -> None:
+        channel, other = socket.socketpair()
+        with channel, other:
+            process = JobProcess(folder, make_spec(), channel)
+            process.record(told(3.0))
+            await process.end(lambda: told(1.0))
+
+    asyncio.run(live())
+    found = HistoryReader(folder.history_db).scalar_series(0, 2 * START, 10)
+    assert found["val_loss"].last[-1] == 2.0

@@ -105,6 +105,7 @@ def use(request: LaunchRequest, found: Allocation, options: Mapping[str, Any]) -
     In the batch step, whose end is the end of the allocation, this process becomes the job's
     holder.
     """
+    given = request.gpus
     request = slurm.in_allocation(request, found, os.environ)
     if found.is_batch:  # the holder starts it
         signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGUSR1})
@@ -126,6 +127,9 @@ def use(request: LaunchRequest, found: Allocation, options: Mapping[str, Any]) -
         info(f"ddptop: {error}")
         holder = slurm_holder.JobHolder(before.folder, found, options["max_requeues"])
         return holder.give_back(before)
+    if given is None and request.gpus == "none":
+        note = f"the allocation of Slurm job {found.job} has no GPUs; the job trains on CPUs"
+        plan = replace(plan, notes=(*plan.notes, note))
     if options["dry_run"]:
         put(describe(plan))
         return 0

@@ -7,9 +7,12 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 
+from ddptop_runner.base.errors import UsageError
 from ddptop_runner.base.paths import run_folder
 from ddptop_runner.base.start import own_command
 from ddptop_runner.job.registry import read_job
@@ -226,6 +229,36 @@ def test_bad_input_in_an_allocation(name, bad_input, monkeypatch):
     for key in ("SLURM_GPUS_ON_NODE", "SLURM_JOB_GPUS", "CUDA_VISIBLE_DEVICES"):
         monkeypatch.delenv(key, raising=False)
     assert words in bad_input(2, "launch", "--slurm", *options, "train.py")
+
+
+def test_gpus_that_the_allocation_lacks_are_not_replaced_by_the_cpu():
+    from ddptop_runner.jobs.slurm import in_allocation
+    from ddptop_runner.launch.request import LaunchRequest
+    from ddptop_runner.launch.slurm import Allocation
+
+    found = Allocation("41", ("n1",), on_node=True)
+    request = LaunchRequest("script", "train.py", gpus="all", nproc=2)
+    with pytest.raises(UsageError, match=r"Slurm job 41 has no GPUs; .*without --gpus"):
+        in_allocation(request, found, {"SLURMD_NODENAME": "n1"})
+
+
+def test_a_job_without_gpus_in_its_allocation_says_that_it_trains_on_cpus(monkeypatch, capsys):
+    from ddptop.commands import launch_slurm
+
+    from ddptop_runner.launch.gpus.choice import DeviceChoice
+    from ddptop_runner.launch.request import LaunchPlan, LaunchRequest
+    from ddptop_runner.launch.slurm import Allocation
+
+    plan = LaunchPlan(SimpleNamespace(), {}, (), (), name_is_derived=False, choice=DeviceChoice([]))
+    monkeypatch.setattr(launch_slurm.launcher, "prepare", lambda *_: plan)
+    monkeypatch.setattr(launch_slurm, "describe", lambda plan: "; ".join(plan.notes))
+    monkeypatch.setenv("SLURMD_NODENAME", "n1")
+    request = LaunchRequest("script", "train.py", nproc=2)
+    found = Allocation("41", ("n1",), on_node=True)
+    for gpus in (None, "none"):
+        launch_slurm.use(replace(request, gpus=gpus), found, {"dry_run": True})
+    note = "the allocation of Slurm job 41 has no GPUs; the job trains on CPUs"
+    assert capsys.readouterr().out == f"{note}\n\n", "or it is not what was asked for"
 
 
 def test_tasks_of_an_array_are_jobs_of_their_own(ddptop_home, batch):

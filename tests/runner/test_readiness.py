@@ -143,6 +143,11 @@ REFUSED = {
         {"devices": None, "gpus_problem": "no GPUs found on this machine"},
         "b: no GPUs found there; list it without GPUs, and pass --nproc N, the ranks of each host",
     ),
+    "no GPUs in the allocation": (
+        {"devices": None, "gpus_problem": "the allocation has no GPUs on this machine"},
+        "b: the allocation has no GPUs there; request them with --gpus-per-node=N of sbatch,"
+        " or remove --gpus",
+    ),
     "no GPUs at all": (
         {"devices": None},
         "b: no GPUs there, so the number of ranks is unknown; pass --nproc N,"

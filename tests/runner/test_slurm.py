@@ -81,6 +81,28 @@ def test_an_allocation_is_told_from_variables():
     assert slurm.allocation({"SLURM_JOB_ID": "", "SLURM_JOB_NODELIST": "n1"}) is None
 
 
+GPUS = {
+    # variables: the allocation's GPUs on this node
+    "SLURM_GPUS_ON_NODE=0 CUDA_VISIBLE_DEVICES=0,1": None,
+    "SLURM_GPUS_ON_NODE=2 CUDA_VISIBLE_DEVICES=NoDevFiles": 2,
+    "CUDA_VISIBLE_DEVICES=NoDevFiles": None,
+    "GPU_DEVICE_ORDINAL=NoDevFiles CUDA_VISIBLE_DEVICES=0,1": None,
+    "CUDA_VISIBLE_DEVICES=-1": None,
+    "CUDA_VISIBLE_DEVICES=": None,
+    "CUDA_VISIBLE_DEVICES=0,1": 2,
+    "SLURM_JOB_GPUS=3": 1,
+    "": None,
+}
+
+
+@pytest.mark.parametrize("variables", GPUS)
+def test_gpus_of_an_allocation(variables):
+    env = dict(one.split("=") for one in variables.split())
+    found = slurm.allocation({"SLURM_JOB_ID": "7", "SLURM_JOB_NODELIST": "n1", **env})
+    assert found is not None
+    assert found.gpus_on_node == GPUS[variables]
+
+
 def test_steps_get_none_of_the_options_of_the_batch_step():
     env = {
         "SLURM_CONF": "/c",

@@ -172,7 +172,9 @@ def test_a_node_of_slurm_offers_the_gpus_of_the_allocation_alone(monkeypatch, dd
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("SLURM_JOB_ID", "7")
     question = {"ask": "facts", "kind": "none", "cwd": "/", "python": sys.executable, "gpus": "all"}
-    preflight.answer({**question, "in_slurm": True})
+    found = preflight.answer({**question, "in_slurm": True})
+    assert found["gpus_problem"] == "the allocation has no GPUs on this machine"
+    preflight.answer({**question, "gpus": None, "in_slurm": True})
     preflight.answer(question)  # by ssh, although sshd runs in a job
     monkeypatch.setenv("SLURM_STEP_GPUS", "2")
     preflight.answer({**question, "in_slurm": True})

@@ -235,10 +235,11 @@ def in_allocation(
             f"use --nodes {len(found.nodes)} or fewer, or a larger allocation",
         )
     if found.on_node and found.gpus_on_node is None:
-        if request.nproc is None:
+        if request.nproc is None or request.gpus not in (None, "none"):
             raise UsageError(
                 f"the allocation of Slurm job {found.job} has no GPUs",
-                "request them with --gpus-per-node=N of sbatch, or pass --nproc N to train on CPUs",
+                "request them with --gpus-per-node=N of sbatch, or pass --nproc N without --gpus"
+                " to train on CPUs",
             )
         request = replace(request, gpus="none")  # the node's GPUs may be another job's
     nodes = found.nodes[:most]

@@ -160,8 +160,11 @@ def facts(question: Question) -> HostFacts:
     notes: tuple[str, ...] = ()
     found_here = allocation(os.environ) if question.in_slurm else None
     has_none = found_here is not None and found_here.gpus_on_node is None
-    gpus = "none" if has_none else question.gpus
+    gpus = question.gpus
     try:
+        if has_none and gpus not in (None, "none"):
+            raise UsageError("the allocation has no GPUs on this machine", "remove --gpus")
+        gpus = "none" if has_none else gpus
         chosen = choice.choose(gpus, env, question.nproc, force=question.force)
         devices, notes = chosen.devices, chosen.notes
     except DdptopError as error:

@@ -253,6 +253,8 @@ def _devices(hosts: Sequence[Surveyed], there: _There, wanted: Wanted) -> list[R
             remedy = "choose its GPUs, as in HOST:0-3"
             if "no GPUs" in problem:
                 remedy = "list it without GPUs, and pass --nproc N, the ranks of each host"
+            if "allocation" in problem:
+                remedy = "request them with --gpus-per-node=N of sbatch, or remove --gpus"
             if "busy" in problem or "free" in problem:
                 others = f"use --hosts {listed}, " if listed and len(well) < len(hosts) else ""
                 remedy = f"{others}choose other GPUs, as in HOST:0-3, or pass --force"

@@ -38,6 +38,7 @@ class Allocation(msgspec.Struct, frozen=True):
     """Whether this is one of its nodes, not the machine where salloc's shell runs."""
 
 
+_NO_DEVICE = ("NoDevFiles", "-1")
 _LISTS_OF_GPUS = (
     "SLURM_STEP_GPUS",
     "SLURM_JOB_GPUS",
@@ -52,8 +53,10 @@ def allocation(env: Mapping[str, str]) -> Allocation | None:
     if not job.isdigit():
         return None
     in_step = env.get("SLURM_STEP_ID", "").isdigit()
-    gpus = env.get("SLURM_GPUS_ON_NODE", "")
-    listed = next(filter(None, map(env.get, _LISTS_OF_GPUS)), "")
+    gpus = _count(env.get("SLURM_GPUS_ON_NODE", ""))
+    if gpus is None:
+        listed = next(filter(None, map(env.get, _LISTS_OF_GPUS)), "")
+        gpus = sum(one not in ("", *_NO_DEVICE) for one in listed.split(","))
     return Allocation(
         job=job,
         nodes=hosts_of(env.get("SLURM_JOB_NODELIST") or env.get("SLURM_NODELIST") or ""),
@@ -61,7 +64,7 @@ def allocation(env: Mapping[str, str]) -> Allocation | None:
         is_batch=not in_step and "SLURM_TASK_PID" in env,
         in_step=in_step,
         array_task=env.get("SLURM_ARRAY_TASK_ID"),
-        gpus_on_node=_count(gpus) or (len(listed.split(",")) if listed else None),
+        gpus_on_node=gpus or None,
         on_node="SLURMD_NODENAME" in env,
     )
 

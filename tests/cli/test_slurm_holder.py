@@ -261,6 +261,32 @@ def test_a_job_without_gpus_in_its_allocation_says_that_it_trains_on_cpus(monkey
     assert capsys.readouterr().out == f"{note}\n\n", "or it is not what was asked for"
 
 
+def test_a_job_whose_files_are_unreadable_after_its_checkpoint_is_requeued(
+    ddptop_home, monkeypatch
+):
+    from tests.runner.builders import put_job
+
+    from ddptop_runner.base.errors import DamagedFileError
+    from ddptop_runner.jobs import slurm_holder
+    from ddptop_runner.launch.slurm import Allocation
+
+    folder = put_job("held", {"state": "running"}, slurm_job="41", host="elsewhere")
+    views = iter([read_job(folder)] * 2)
+
+    def read(_):
+        try:
+            return next(views)
+        except StopIteration:
+            raise DamagedFileError("damaged", "none") from None
+
+    asked = []
+    monkeypatch.setattr(slurm_holder, "read_job", read)
+    monkeypatch.setattr(slurm_holder.checkpoint, "save", lambda *_: SimpleNamespace(path="saved"))
+    monkeypatch.setattr(slurm_holder, "_ask", lambda *argv, **_: asked.append(argv) or "")
+    slurm_holder.JobHolder(folder, Allocation("41", ("n1",)), None)._save_and_requeue()
+    assert asked[-1] == ("scontrol", "requeue", "41")
+
+
 def test_tasks_of_an_array_are_jobs_of_their_own(ddptop_home, batch):
     from ddptop_runner.jobs.slurm import in_allocation
     from ddptop_runner.launch.request import LaunchRequest

@@ -272,7 +272,8 @@ class JobHolder:
             report(str(error))
         else:
             report(f"saved {found.path}")
-        view = read_job(self._folder)
+        with contextlib.suppress(DdptopError, OSError):  # unreadable: requeued as it was last seen
+            view = read_job(self._folder)
         if view.is_live and view.state != "stopping":  # otherwise `run` returns its state
             self._requeue("the time limit is near")
 

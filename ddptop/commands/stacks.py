@@ -15,9 +15,9 @@ from ddptop_runner.jobs.slurm_queue import find
 
 
 def run(job: str | None, rank: int | None) -> int:
-    """Print stacks of a live job, or the stored evidence of an ended one."""
+    """Print stacks of a live job, or the stored evidence of one without processes."""
     view = adopt_if_unguarded(find(job))
-    if not view.is_live:
+    if view.in_slurm_queue or not view.is_live:
         return _print_stored(view, rank)
     for entry in commands.stacks(view, rank)["stacks"]:
         host = host_of(view.snapshot, entry["rank"])
@@ -32,12 +32,13 @@ def run(job: str | None, rank: int | None) -> int:
 
 def _print_stored(view: JobView, rank: int | None) -> int:
     files = stored_files(view, rank)
+    now = "is waiting in Slurm's queue" if view.in_slurm_queue else f"has ended ({view.state})"
     if not files:
         raise DdptopError(
-            f"{view.job} has ended ({view.state}) and has no saved stacks",
+            f"{view.job} {now} and has no saved stacks",
             "stacks are saved when a rank fails or hangs",
         )
-    info(f"ddptop: {view.job} has ended; saved stacks from {files[0].parent}")
+    info(f"ddptop: {view.job} {now}; saved stacks from {files[0].parent}")
     for path in files:
         put(f"--- {path.stem.removeprefix('stacks-')} ---")
         put(bounded.read_text(path).rstrip())

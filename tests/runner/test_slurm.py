@@ -12,7 +12,7 @@ import subprocess
 import time
 
 import pytest
-from ddptop.commands import ls, status, status_watch, wait
+from ddptop.commands import ls, stacks, status, status_watch, wait
 from tests.runner.builders import LONG_AGO, gone, put_job
 
 from ddptop_runner.base.errors import (
@@ -28,6 +28,8 @@ from ddptop_runner.jobs import archive, commands, launch, slurm_control, slurm_q
 from ddptop_runner.launch import slurm
 from ddptop_runner.model.snapshot import RankSample
 
+FINISHED = {"state": "finished", "ended_at": LONG_AGO}
+STATES_OF_7 = [("PENDING", "Priority"), ("RUNNING", "None")]
 HOSTS = {
     "node1": ("node1",),
     "node[1-3],x": ("node1", "node2", "node3", "x"),
@@ -379,10 +381,64 @@ def test_a_job_that_slurm_has_not_started_is_waited_for(ddptop_home, tmp_path, m
     with pytest.raises(NoSuchJobError, match="no job named 'other'"):
         wait.run("other", timeout_s=None)
 
-    ended = {"state": "finished", "ended_at": LONG_AGO}
     with monkeypatch.context() as patch:
-        patch.setattr(time, "sleep", lambda _: put_job("j", ended))
+        patch.setattr(time, "sleep", lambda _: put_job("j", FINISHED, slurm_job="7"))
         assert wait.run("j", timeout_s=None) == 0
+
+
+def test_the_whole_name_of_a_job_in_the_queue_comes_before_a_prefix(ddptop_home, monkeypatch):
+    put_job("j-big", FINISHED)
+    queue = slurm_queue.Queue(jobs=slurm.queue_of(_printed("PENDING", "Priority")))
+    monkeypatch.setattr(slurm_queue, "read_queue", lambda: queue)
+    with pytest.raises(NoSuchJobError, match="j has not started"):
+        status.run("j", as_json=False)
+    with pytest.raises(WaitTimeoutError, match="j has not started"):
+        wait.run("j", timeout_s=0.0)
+    assert wait.run("j-", timeout_s=None) == 0
+
+
+def test_a_job_in_the_queue_is_waited_for_and_not_the_ended_one_of_its_name(
+    ddptop_home, monkeypatch
+):
+    old = put_job("j", {**FINISHED, "state": "failed"}, slurm_job="6")
+    queue = slurm_queue.Queue(jobs=slurm.queue_of(_printed("PENDING", "Priority")))
+    monkeypatch.setattr(slurm_queue, "read_queue", lambda: queue)
+    with pytest.raises(WaitTimeoutError, match="j has not started: Slurm job 7 is pending"):
+        wait.run("j", timeout_s=0.0)
+    assert slurm_queue.find("j").state == "failed", "its log can still be read"
+
+    def start(_):
+        if old.path.exists():
+            shutil.rmtree(old.path)
+            put_job("j", FINISHED, slurm_job="7")
+
+    monkeypatch.setattr(time, "sleep", start)
+    assert wait.run("j", timeout_s=None) == 0
+
+
+def test_a_job_is_waited_for_while_the_queue_is_unknown_or_lists_it(ddptop_home, monkeypatch):
+    listed = [slurm_queue.Queue(jobs=slurm.queue_of(_printed(*one))) for one in STATES_OF_7]
+    queues = iter([listed[0], slurm_queue.Queue(note="no answer"), listed[1], listed[1]])
+    pauses = iter([None, None, FINISHED])
+
+    def pause(_):
+        if (ended := next(pauses)) is not None:
+            put_job("j", ended, slurm_job="7")
+
+    monkeypatch.setattr(slurm_queue, "read_queue", lambda: next(queues))
+    monkeypatch.setattr(time, "sleep", pause)
+    assert wait.run("j", timeout_s=None) == 0
+
+
+def test_stacks_of_a_requeued_job_are_the_stored_ones(ddptop_home, tmp_path, monkeypatch, capsys):
+    folder = _requeued(tmp_path, monkeypatch, _printed("PENDING", "Priority"))
+    with pytest.raises(DdptopError, match=r"j is waiting in Slurm's queue and has no saved stacks"):
+        stacks.run("j", None)
+    evidence = folder.evidence_dir / "attempt-0-hang"
+    evidence.mkdir(parents=True)
+    (evidence / "stacks-rank0.txt").write_text("in all_reduce\n")
+    assert stacks.run("j", None) == 0
+    assert "in all_reduce" in capsys.readouterr().out
 
 
 def test_a_job_that_leaves_the_queue_without_starting_is_no_longer_waited_for(

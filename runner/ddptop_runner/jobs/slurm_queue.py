@@ -14,9 +14,9 @@ from ddptop_runner.base import bounded
 from ddptop_runner.base.clock import utc_now
 from ddptop_runner.base.errors import DdptopError, NoSuchJobError, UsageError, WaitTimeoutError
 from ddptop_runner.base.files import write_atomic
-from ddptop_runner.base.paths import state_home
+from ddptop_runner.base.paths import run_folder, state_home
 from ddptop_runner.devices.owners import user_name
-from ddptop_runner.job.registry import JobView, resolve
+from ddptop_runner.job.registry import JobView, is_there, resolve
 from ddptop_runner.launch.slurm import QUEUE_ENV, SlurmJob, queue_argv, queue_of
 from ddptop_runner.launch.ssh import one_line
 from ddptop_runner.model.snapshot import Alert
@@ -175,7 +175,6 @@ class NotStartedError(NoSuchJobError):
             f"{job.name} has not started: Slurm job {job.id} is {job.state.lower()}{why}",
             f"`ddptop wait {job.name}` waits for it, and `scancel {job.id}` cancels it",
         )
-        self.slurm_job = job.id
 
 
 def find(name: str | None) -> JobView:
@@ -184,41 +183,61 @@ def find(name: str | None) -> JobView:
     Raises:
         NotStartedError: Slurm has yet to start the job of that name.
     """
-    try:
-        return resolve(name, as_queued)
-    except NoSuchJobError:
-        queue = read_queue()
-        listed = () if queue is None else queue.jobs or ()
-        same = next((one for one in listed if one.name == name and _is_to_start(one)), None)
-        if same is None:
-            raise
-        raise NotStartedError(same) from None
+    if name is not None and not _has_folder(name):
+        same = _to_start(name, read_queue())
+        if same is not None:
+            raise NotStartedError(same)
+    return resolve(name, as_queued)
 
 
 def wait_until_started(name: str | None, timeout_s: float | None) -> JobView:
-    """As `find`, but waits until Slurm has started the job.
+    """As `find`, but waits until Slurm has started the job, which may replace an ended one.
 
     Raises:
         WaitTimeoutError: it has not started within `timeout_s`.
         DdptopError: it left the queue without creating a run folder.
     """
+    if name is None:
+        return find(None)
     deadline_s = None if timeout_s is None else time.monotonic() + timeout_s
-    slurm_job = None
+    waited: SlurmJob | None = None
     while True:
-        try:
-            return find(name)
-        except NotStartedError as error:
-            slurm_job = error.slurm_job
-            if deadline_s is not None and time.monotonic() >= deadline_s:
-                raise WaitTimeoutError(error.message) from None
-        except NoSuchJobError:
-            if slurm_job is None:
-                raise
+        view = resolve(name, as_queued) if _has_folder(name) else None
+        if view is not None and view.is_live:
+            return view
+        ended = None if view is None else view.spec.slurm_job
+        queue = read_queue()
+        same = _to_start(name, queue, waited)
+        if same is not None and same.number != ended:
+            waited = same
+        elif waited is None or waited.number == ended:
+            return view or resolve(name, as_queued)
+        elif queue is None or queue.jobs is not None:
             raise DdptopError(
-                f"Slurm job {slurm_job} ended without starting {name}",
-                f"see the output of its batch step, such as slurm-{slurm_job}.out",
-            ) from None
+                f"Slurm job {waited.id} ended without starting {name}",
+                f"see the output of its batch step, such as slurm-{waited.id}.out",
+            )
+        if deadline_s is not None and time.monotonic() >= deadline_s:
+            raise WaitTimeoutError(NotStartedError(waited).message)
         time.sleep(POLL_S)
+
+
+def _has_folder(name: str) -> bool:
+    return is_there(name) and os.path.lexists(run_folder(name).spec_file)
+
+
+def _to_start(name: str, queue: Queue | None, waited: SlurmJob | None = None) -> SlurmJob | None:
+    """The Slurm job of that name whose ranks may not have started.
+
+    Args:
+        name: the whole name.
+        queue: the queue; None without Slurm.
+        waited: a job that had not started; it is returned as long as the queue lists it.
+    """
+    number = None if waited is None else waited.number
+    listed = () if queue is None else queue.jobs or ()
+    same = (one for one in listed if one.name == name)
+    return next((one for one in same if one.number == number or _is_to_start(one)), None)
 
 
 def _is_to_start(job: SlurmJob) -> bool:

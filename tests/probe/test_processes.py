@@ -325,4 +325,4 @@ def test_at_most_four_datagrams_a_second(rank: Rank) -> None:
     status, out, _ = rank.run("-c", script)
     stamps = [message.t for message in rank.receiver.messages[:-1]]
     assert status == 0 and rank.receiver.messages[-1].steps == int(out)
-    assert len(stamps) >= 3 and all(b - a > 0.24 for a, b in itertools.pairwise(stamps))
+    assert len(stamps) >= 2 and all(b - a > 0.24 for a, b in itertools.pairwise(stamps))

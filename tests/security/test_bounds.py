@@ -148,10 +148,11 @@ def test_a_process_that_is_another_users_by_now_gets_no_signal(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Nothing that a person confirmed reaches it: here the plan is for another user's process."""
-    monkeypatch.setattr(actions, "KILL_GRACE_S", 0.05)
     with running(*SLEEP) as sleeper:
         confirmed = actions.plan(view_of(job_of(sleeper.pid)), "kill")
-        outcome = actions.send(dataclasses.replace(confirmed, uid=os.getuid() + 1))
+        with monkeypatch.context() as patch:
+            patch.setattr(actions, "KILL_GRACE_S", 0.05)
+            outcome = actions.send(dataclasses.replace(confirmed, uid=os.getuid() + 1))
         assert outcome.left == (sleeper.pid,) and sleeper.poll() is None
         assert actions.send(confirmed).ended_by == "SIGKILL"
 

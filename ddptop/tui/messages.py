@@ -186,12 +186,14 @@ class CompareWanted(ScreenWanted):
     quits: ClassVar[bool] = True
     jobs: tuple[str, ...]
     """One job, if the other is to be chosen on the screen, or two."""
+    preferred: tuple[str, ...] = ()
+    """Jobs to offer first."""
 
     def make(self, *, readonly: bool) -> MonitorScreen[Any]:
         """Create the screen."""
         from ddptop.tui.screens.compare import CompareScreen
 
-        return CompareScreen(self.jobs, readonly=readonly)
+        return CompareScreen(self.jobs, self.preferred, readonly=readonly)
 
 
 @dataclass

@@ -6,7 +6,7 @@ import bisect
 import itertools
 import math
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from ddptop_runner.base.median import median
@@ -292,14 +292,31 @@ def _is_option(word: str) -> bool:
     return False
 
 
-def companions(jobs: Iterable[AnyJob], first: str) -> list[JobView]:
-    """Jobs that `first` can be compared with: those with its script first, then newest first."""
+FEW_STEPS = 10
+"""A run of fewer steps is not offered before longer ones of the same script."""
+
+
+def companions(
+    jobs: Iterable[AnyJob], first: str, preferred: Collection[str] = ()
+) -> list[JobView]:
+    """Jobs that `first` can be compared with, the best choice first.
+
+    The preferred ones come first, then those with its script, longer runs before those of a few
+    steps, and newer ones before older ones.
+    """
     own = [job for job in jobs if isinstance(job, JobView)]
     mine = next((job for job in own if job.job == first), None)
     others = [job for job in own if job.job != first]
     others.sort(key=lambda job: job.created_at, reverse=True)
+    others.sort(key=_is_short)
     others.sort(key=lambda job: mine is None or job.spec.target != mine.spec.target)
+    others.sort(key=lambda job: job.job not in preferred)
     return others
+
+
+def _is_short(job: JobView) -> bool:
+    step = run_step.of_snapshot(job.snapshot)
+    return step is None or step.step < FEW_STEPS
 
 
 def names_of(runs: Sequence[Run]) -> tuple[str, ...]:

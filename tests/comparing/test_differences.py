@@ -15,10 +15,11 @@ from ddptop.view.compare import (
     losses_at_common_steps,
     options_of,
 )
+from msgspec.structs import replace
 
 from ddptop_runner.base.paths import run_folder
 from ddptop_runner.job.registry import JobView
-from ddptop_runner.model.snapshot import NodeSnapshot
+from ddptop_runner.model.snapshot import NodeSnapshot, RunStep
 from ddptop_runner.model.spec import Device, JobSpec
 
 NOW = dt.datetime(2026, 3, 14, 12, tzinfo=dt.timezone.utc)
@@ -111,6 +112,25 @@ def test_companions_of_the_same_script_come_first_and_the_newest_of_them() -> No
     ]
     assert [one.job for one in companions(jobs, "first")] == ["new", "old", "other"]
     assert next(one.job for one in companions(jobs, "gone")) == "other"
+    assert [one.job for one in companions(jobs, "first", ["other"])] == ["other", "new", "old"]
+
+
+def test_a_run_of_a_few_steps_comes_after_longer_ones() -> None:
+    def reached(job: str, step: int, minutes: float) -> JobView:
+        snapshot = NodeSnapshot(
+            job_id=job,
+            job=job,
+            host="h",
+            seq=1,
+            ts=NOW,
+            started_at=NOW,
+            state="finished",
+            run_step=RunStep(step=step, counts="run"),
+        )
+        return replace(view(job, minutes=minutes), snapshot=snapshot)
+
+    jobs = [view("first"), reached("long", 600, 1), reached("tried", 4, 5)]
+    assert [one.job for one in companions(jobs, "first")] == ["long", "tried"]
 
 
 def test_facts_of_a_run() -> None:

@@ -167,6 +167,31 @@ class TestFilter:
             assert not bar.display
             assert app.screen is screen
 
+    async def test_the_cursor_goes_to_the_first_match_so_that_space_marks_them_all(
+        self, four_jobs: Path, make_app: MakeApp
+    ) -> None:
+        app = make_app()
+        async with overview(app) as (pilot, screen, _):
+            await pilot.press("G", "slash", *"!vit")
+            await until(pilot, lambda: rows(screen) == ["llama-ft", "mlp-cpu", "resnet-a"])
+            await pilot.press("enter", "space", "down", "space")
+            assert screen.jobs.marked == ["llama-ft", "mlp-cpu"]
+
+    async def test_a_job_is_compared_with_another_that_matches(
+        self, four_jobs: Path, make_app: MakeApp
+    ) -> None:
+        app = make_app()
+        async with overview(app) as (pilot, screen, posted):
+            await pilot.press("slash", *"state:run l")
+            await until(pilot, lambda: rows(screen) == ["llama-ft", "mlp-cpu"])
+            await pilot.press("enter", "C")
+            assert posted == [CompareWanted(("llama-ft",), ("mlp-cpu",))]
+            await pilot.press("slash", *"mlp")
+            await until(pilot, lambda: rows(screen) == ["mlp-cpu"])
+            await pilot.press("enter", "C")
+            assert "no other job matches the filter" in said(app)
+            assert len(posted) == 1
+
     async def test_a_wrong_one_says_what_is_wrong_and_shows_everything(
         self, four_jobs: Path, make_app: MakeApp
     ) -> None:

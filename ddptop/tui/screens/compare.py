@@ -52,9 +52,15 @@ class CompareScreen(MonitorScreen[CompareAnswer]):
 
     BINDINGS = bindings(COMPARE)
 
-    def __init__(self, jobs: tuple[str, ...], *, readonly: bool = False) -> None:
-        """One job is compared with jobs from a list; two to four are compared directly."""
+    def __init__(
+        self, jobs: tuple[str, ...], preferred: tuple[str, ...] = (), *, readonly: bool = False
+    ) -> None:
+        """One job is compared with jobs from a list; two to four are compared directly.
+
+        `preferred` jobs are listed first.
+        """
         super().__init__(readonly=readonly)
+        self._preferred = preferred
         self.given = jobs[:MOST_JOBS]
         """Names of the requested jobs."""
         self._kept: list[str] = []
@@ -134,7 +140,7 @@ class CompareScreen(MonitorScreen[CompareAnswer]):
     def _show_companions(self, look: Look) -> None:
         """List the matching jobs that the first one can be compared with."""
         first = self.given[0] if self.given else ""
-        everyone = companions(look.jobs, first)
+        everyone = companions(look.jobs, first, self._preferred)
         filtered = parse(self._filter.text, JOB_WORDS)
         now = look.taken_at
         left = [view for view in everyone if filtered.matches(job_facts(view, "", now))]

@@ -169,6 +169,8 @@ class OverviewScreen(MonitorScreen[OverviewAnswer]):
     def _filter_by(self, event: FilterBar.Changed) -> None:
         self.jobs.filter = parse(event.text, JOB_WORDS)
         self.jobs.refill()
+        if self.jobs.filter:
+            self.jobs.action_move(-self.jobs.known)
         self._show_matches()
 
     @on(FilterBar.Closed)
@@ -234,9 +236,17 @@ class OverviewScreen(MonitorScreen[OverviewAnswer]):
             self.post_message(CompareWanted(tuple(self.jobs.marked)))
             return
         refusal = "only jobs that ddptop started can be compared"
-        if (view := self._own(refusal)) is not None:
-            pair = dict.fromkeys([*self.jobs.marked, view.job])
-            self.post_message(CompareWanted(tuple(pair)))
+        if (view := self._own(refusal)) is None:
+            return
+        pair = tuple(dict.fromkeys([*self.jobs.marked, view.job]))
+        others = [job for job in self.jobs.own_matches if job not in pair]
+        if len(pair) < 2 and self.jobs.filter and not others:
+            self.notify(
+                "no other job matches the filter; clear it, or mark the jobs to compare",
+                severity="warning",
+            )
+        else:
+            self.post_message(CompareWanted(pair, tuple(others) if self.jobs.filter else ()))
 
     def action_devices(self) -> None:
         """Open the device screen."""

@@ -180,7 +180,11 @@ class CompanionTable(Table):
     def explain(self) -> list[tuple[str, str]]:
         """Help on choosing a job."""
         return [
-            ("compare with", "jobs with the same script first, then newest first"),
+            (
+                "compare with",
+                "jobs that matched the filter first, then those with the same script, then longer "
+                "runs before those of a few steps, then newest first",
+            ),
             (
                 "different options",
                 "options that differ; for a different script, its full command",

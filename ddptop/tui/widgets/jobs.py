@@ -161,6 +161,12 @@ class JobsTable(Table):
         return len(self._listed)
 
     @property
+    def own_matches(self) -> list[str]:
+        """Names of the jobs that ddptop started and that match the filter."""
+        views = (one.view for one in self._listed)
+        return [view.job for view in views if not isinstance(view, ForeignView)]
+
+    @property
     def known(self) -> int:
         """How many jobs there are."""
         return len(self._views)

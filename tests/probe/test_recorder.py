@@ -11,6 +11,7 @@ from ddptop_runner.probe.recorder import (
     MAX_LOSSES,
     MAX_PENDING_LOSSES,
     Recorder,
+    _Optimizer,
 )
 
 
@@ -195,6 +196,19 @@ def test_optimizers_that_share_a_backward_pass_are_not_told_apart(order: tuple[i
     assert record.alternating() == {} and record.steps == 4
 
 
+def test_optimizers_that_step_together_are_not_searched_one_by_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    record, optimizers, compared = Recorder(), [Optimizer() for _ in range(50)], []
+    monkeypatch.setattr(_Optimizer, "__eq__", lambda one, other: compared.append(1) or one is other)
+    for _ in range(2):
+        record.passed(1.0)
+        for optimizer in optimizers * 2:
+            record.stepped(optimizer)
+    assert record.steps == 2 and record.optimizer_steps == 100
+    assert len(compared) < len(optimizers)
+
+
 def test_so_many_optimizers_are_told_apart_and_no_more() -> None:
     record, optimizers = Recorder(), [Optimizer() for _ in range(20)]
     for _ in range(2):
@@ -264,7 +278,7 @@ def test_endless_backward_passes_without_a_step_cost_no_memory_and_give_no_loss(
     record = Recorder()
     for _ in range(MAX_PENDING_LOSSES * 3):
         record.passed(1.0)
-    assert len(record.passes) <= MAX_PENDING_LOSSES
+    assert len(record.pending_losses) <= MAX_PENDING_LOSSES
     assert record.backwards == MAX_PENDING_LOSSES * 3
     record.stepped(Optimizer())
     record.settle()
@@ -308,6 +322,21 @@ def test_reports_of_a_loss_without_any_step_are_progress() -> None:
     record.reported(None, None, has_loss=False)
     record.reported(None, None, has_loss=True)
     assert record.steps == 2
+
+
+def test_backward_passes_without_a_loss_do_not_crowd_out_the_losses_of_a_step() -> None:
+    record, optimizer, inner = Recorder(), Optimizer(), [None] * 32
+    for step in (1, 2, 3):
+        train(record, optimizer, *(part for loss in range(1, 41) for part in (float(loss), *inner)))
+        assert record.latest_loss == (20.5, "ok", step, "probe", 40, "mean")
+        assert record.usual_backwards == 40 * 33
+    assert record.loss_n == 3
+    for loss in (1.0, None, 2.0, None):
+        record.passed(loss)
+    record.found_steps([optimizer], 1, 1)
+    record.settle()
+    assert record.latest_loss == (2.0, "ok", 4, "probe", 1, None) and not record.has_passed
+    assert record.backwards == 3 * 40 * 33 + 4
 
 
 def test_reports_do_not_count_beside_an_optimizer() -> None:

@@ -267,4 +267,4 @@ def test_a_backward_pass_of_another_torch_is_seen_as_well() -> None:
     loss = torch.ones((), requires_grad=True) * 2
     assert backward(loss, None, added=1) == backward(tensors=loss) == "done"
     assert given == [((loss, None), {"added": 1}), ((), {"tensors": loss})]
-    assert record.passes == [2.0, 2.0]
+    assert record.pending_losses == [2.0, 2.0]

@@ -191,7 +191,7 @@ class Hooks:
         record = self.record
         if record.plain_loss is not AWAITED:
             record.end_run()
-            if len(record.passes) >= record.usual_backwards:
+            if record.passes >= record.usual_backwards:
                 self.find_unseen_steps()
         record.passed(self._loss_of(tensor, gradient) if is_tensor else None)
 
@@ -234,7 +234,7 @@ class Hooks:
                 is_first = self._unseen_in_a_row == IN_A_ROW
                 count = IN_A_ROW if is_first else 1
                 record.found_steps(changed, count, self._losses_at_last_find)
-            self._losses_at_last_find = len(record.passes)
+            self._losses_at_last_find = len(record.pending_losses)
         self._steps_at_last_look = record.optimizer_steps
 
     def read(self, tensor):

@@ -16,7 +16,7 @@ from collections import deque
 from typing import Any
 
 MAX_PENDING_LOSSES = 1024
-"""More backward passes than this without a step, and the next step has no loss."""
+"""More losses than this without a step, and the next step has none."""
 
 LEADER_PATIENCE_STEPS = 100
 """The optimizer whose loss is shown gives way to another after this many steps without its own."""
@@ -33,7 +33,7 @@ MAX_LOSSES = 100000
 """So many losses wait for a sender that does not run."""
 
 TOO_MANY = object()
-"""Stands for the losses of more backward passes than are kept."""
+"""Stands for more losses than are kept."""
 
 NOT_LOOKED_UP = -1
 
@@ -107,9 +107,10 @@ class Recorder:
         """Know nothing, as at the start of a process; the hooks keep this same object."""
         self.dirty = False
         """Whether something is new since the sender looked."""
-        self.passes = []
-        """The losses of the backward passes since the last step of any optimizer, as `passed`
-        takes them."""
+        self.passes = 0
+        """Backward passes since the last step of any optimizer, without that of `plain_loss`."""
+        self.pending_losses = []
+        """The losses of those that have one."""
         self.plain_loss = None
         """During a run of plain steps that of the backward pass since the last, or AWAITED."""
         self.usual_backwards = 0
@@ -166,7 +167,7 @@ class Recorder:
         """The optimizer that stepped last."""
         self._alone: Any = _nobody
         """During a run of plain steps gives the optimizer that takes them."""
-        self._together = []
+        self._together = set()
         """Those that stepped after the same backward passes."""
         self._iterations = 0
         self._more_backwards = self._more_steps = 0
@@ -183,12 +184,13 @@ class Recorder:
             self.plain_loss = loss
             return
         self.end_run()
-        passes = self.passes
-        passes.append(loss)
-        if len(passes) > MAX_PENDING_LOSSES:
-            # a sum or a mean over a part would be wrong, so the rest counts as no loss
-            self._more_backwards += len(passes) - 1
-            passes[:] = [TOO_MANY]
+        self.passes += 1
+        if loss is not None:
+            losses = self.pending_losses
+            losses.append(loss)
+            if len(losses) > MAX_PENDING_LOSSES:
+                # a sum or a mean over a part would be wrong, so the rest counts as no loss
+                losses[:] = [TOO_MANY]
 
     def stepped(self, optimizer):
         """An optimizer's step has ended."""
@@ -210,14 +212,14 @@ class Recorder:
         seen = self._optimizers.get(id(optimizer))
         if seen is None or seen.ref() is not optimizer:
             seen = self._register(optimizer)
-        count = len(self.passes)
+        count = self.passes
         if count:
-            self._together = [seen]
+            self._together = {seen}
         elif seen in self._together or not self.backwards:
             return
         else:
             seen.shares = True
-            self._together.append(seen)
+            self._together.add(seen)
         steps = seen.steps + 1
         if seen is not self._last and steps > 1:
             seen.alternates = True
@@ -252,7 +254,8 @@ class Recorder:
             self._last.iteration = self._iterations
             self._alone = _nobody
         if type(self.plain_loss) is float:
-            self.passes.append(self.plain_loss)
+            self.passes += 1
+            self.pending_losses.append(self.plain_loss)
         self.plain_loss = None
 
     def _note_news(self):
@@ -265,8 +268,8 @@ class Recorder:
     def batches_ended(self, count):
         """A framework without torch's optimizers has trained on `count` more batches."""
         self._add_iterations(count)
-        self._more_backwards += len(self.passes)
-        self.passes.clear()
+        self._more_backwards += self.passes
+        self.passes, self.pending_losses = 0, []
         self.progress = (self._iterations, boottime_s(), self.data_wait_s)
         self.batches_at_step = self.batches
         self._note_news()
@@ -286,8 +289,7 @@ class Recorder:
             count: How many iterations to add.
             losses_before: How many of the losses not yet used belong to earlier steps.
         """
-        self._more_backwards += len(self.passes[:losses_before])
-        del self.passes[:losses_before]
+        del self.pending_losses[:losses_before]
         self.divisor = NOT_LOOKED_UP
         if count > 1:
             self._add_iterations(count - 1)
@@ -300,12 +302,12 @@ class Recorder:
     @property
     def backwards(self):
         """Backward passes so far."""
-        return self._iterations + self._more_backwards + len(self.passes) + self._has_plain_loss
+        return self._iterations + self._more_backwards + self.passes + self._has_plain_loss
 
     @property
     def has_passed(self):
         """Whether there was a backward pass since the last step."""
-        return bool(self.passes) or self._has_plain_loss
+        return self.passes > 0 or self._has_plain_loss
 
     @property
     def _has_plain_loss(self):
@@ -319,7 +321,7 @@ class Recorder:
     @property
     def awaits_divisor(self):
         """Whether a second loss makes it matter by what losses are divided."""
-        return self.divisor == NOT_LOOKED_UP and any(loss is not None for loss in self.passes)
+        return self.divisor == NOT_LOOKED_UP and bool(self.pending_losses)
 
     def step_skipped(self):
         """A gradient scaler refused the step: its losses are no part of the next one."""
@@ -328,7 +330,7 @@ class Recorder:
             if self.progress is not None:  # the loop continues, though the optimizer did not step
                 self.progress = (self.progress[0], boottime_s(), self.data_wait_s)
             self.batches_at_step = self.batches
-            self._more_backwards += len(self.passes)
+            self._more_backwards += self.passes
             self._step_loss(self.steps)
             self.announce()
 
@@ -493,8 +495,8 @@ class Recorder:
 
     def _step_loss(self, step, seen=None):
         """Make one loss of those since the last step."""
-        losses = [loss for loss in self.passes if loss is not None]
-        self.passes.clear()
+        losses = self.pending_losses
+        self.passes, self.pending_losses = 0, []
         divisor, self.divisor = self.divisor, NOT_LOOKED_UP
         if not losses:
             return

@@ -47,6 +47,11 @@ def is_busy_refusal(line: str) -> bool:
     return "--force" in line and "--wait-gpus" in line
 
 
+def is_script_refusal(line: str) -> bool:
+    """Whether a launch was refused because there is no such script."""
+    return "no script " in line
+
+
 def command_words(script: str) -> list[str] | None:
     """The words of a command; None if this is a script.
 
@@ -64,27 +69,53 @@ def command_words(script: str) -> list[str] | None:
     return words if launcher_of(within) or python_target(within) else None
 
 
-def problem(form: LaunchForm) -> str | None:
-    """What is missing or invalid, in one line; None if the form can be submitted."""
+def problem(form: LaunchForm) -> tuple[str, str] | None:
+    """The first field that is missing or invalid, and why; None if the form can be submitted."""
     if form.script.strip() in ("", "--"):
-        return "script is required"
+        return "script", "script is required"
     try:
         is_command = command_words(form.script) is not None
     except ValueError:
-        return "script: unclosed quote"
+        return "script", "script: unclosed quote"
     for label, text in (("arguments", form.arguments), ("options", form.options)):
         try:
             shlex.split(text)
         except ValueError:
-            return f"{label}: unclosed quote"
+            return label, f"{label}: unclosed quote"
     if is_command and form.nproc.strip():
-        return "ranks: a command starts its own ranks; set the number in its arguments"
-    if not (is_command or form.gpus or form.nproc.strip() or _has(form, "--hosts")):
-        return "number of ranks is required when no GPUs are selected"
-    for label, text in (("ranks", form.nproc), ("max restarts", form.max_restarts)):
+        return (
+            "nproc",
+            "ranks: a command starts its own ranks; set the number in its arguments",
+        )
+    if needs_ranks(form):
+        return "nproc", "number of ranks is required when no GPUs are selected"
+    for field, label, text in (
+        ("nproc", "ranks", form.nproc),
+        ("max-restarts", "max restarts", form.max_restarts),
+    ):
         if text.strip() and not text.strip().isdecimal():
-            return f"{label}: {text.strip()} is not a number"
+            return field, f"{label}: {text.strip()} is not a number"
     return None
+
+
+def needs_ranks(form: LaunchForm) -> bool:
+    """Whether the number of ranks is missing and cannot be derived from the GPUs."""
+    try:
+        is_elsewhere = command_words(form.script) is not None or _has(form, "--hosts")
+    except ValueError:
+        return False  # an unclosed quote, which is reported instead
+    return not (is_elsewhere or form.gpus or form.nproc.strip())
+
+
+def is_missing(form: LaunchForm) -> bool:
+    """Whether the script is a file that does not exist; reads the file system."""
+    try:
+        if command_words(form.script) is not None or _has(form, "--cwd", "--hosts"):
+            return False
+    except ValueError:
+        return False
+    script = form.script.strip()
+    return bool(script) and not script.startswith("-m ") and not exists(script)
 
 
 def _has(form: LaunchForm, *options: str) -> bool:
@@ -259,8 +290,22 @@ def complete_path(text: str) -> str | None:
 
     Reads the file system, so do not call it in the event loop.
     """
+    found = _completions(text)
+    return found[0] if found and found[0] != text else None
+
+
+def complete_only(text: str) -> str | None:
+    """Complete `text` if exactly one file or folder matches and `text` is not itself a file.
+
+    Reads the file system, as `complete_path`.
+    """
+    found = _completions(text)
+    return found[0] if len(found) == 1 and found[0] != text and not exists(text) else None
+
+
+def _completions(text: str) -> list[str]:
     if not text:
-        return None
+        return []
     expanded = os.path.expanduser(text)  # noqa: PTH111 - keeps a trailing slash
     folder, start = os.path.split(expanded)
     try:
@@ -273,12 +318,10 @@ def complete_path(text: str) -> str | None:
                 and (entry.is_dir() or entry.name.endswith(".py"))
             )
     except OSError:
-        return None
+        return []
     # a script is more likely than a folder
     names.sort(key=lambda name: name.endswith("/"))
-    if not names or names[0] == start:
-        return None
-    return text[: len(text) - len(start)] + names[0]
+    return [text[: len(text) - len(start)] + name for name in names]
 
 
 def exists(script: str) -> bool:
@@ -289,9 +332,10 @@ def exists(script: str) -> bool:
 FIELDS: tuple[tuple[str, str], ...] = (
     (
         "script",
-        "The Python file that every rank runs, relative to ddptop's working directory; tab "
-        "completes it. To use another launcher or program, put it after --; for example, -- "
-        "torchrun train.py.",
+        "The Python file that every rank runs, relative to ddptop's working directory. tab "
+        "completes it if only one file matches, and moves on unless that is a folder; right "
+        "accepts the suggestion. To use another launcher or program, put it after --; for "
+        "example, -- torchrun train.py.",
     ),
     ("arguments", "Arguments passed to the script, quoted as in a shell."),
     (

@@ -85,11 +85,6 @@ class TypedInput(Input):
     async def _on_key(self, event: events.Key) -> None:
         self.take_key(event)
 
-    @property
-    def suggested(self) -> str:
-        """The suggested completion."""
-        return self._suggestion
-
     def take_key(self, event: events.Key) -> None:
         """Handle a key; `event.prevent_default` stops Textual from handling it, too."""
 

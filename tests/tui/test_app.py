@@ -123,6 +123,7 @@ class TestLaunch:
             assert str(command.content) == "$ ddptop launch '[nope].py'"
             await pilot.press("ctrl+l")
             assert str(error.content) == "number of ranks is required when no GPUs are selected"
+            assert form.focused is form.query_one("#nproc")
             assert launched == []
             form.query_one("#nproc", Input).value = "2"
             await pilot.pause()
@@ -130,6 +131,7 @@ class TestLaunch:
             await pilot.press("ctrl+l")
             await until(pilot, lambda: "no script" in str(error.content))
             assert str(error.content) == "there is no script [nope].py in /; check the path"
+            assert form.focused is form.query_one("#script")
             await pilot.press("ctrl+l")
             await until(pilot, lambda: isinstance(app.screen, JobScreen))
             assert app.screen.job == "mlp-cpu"
@@ -152,25 +154,6 @@ class TestLaunch:
             assert str(command.content) == "$ ddptop launch --gpus 4-5 SCRIPT"
             await look(pilot, 2)
             assert choice.chosen == (4, 5), "a new look must not undo the choice"
-
-    async def test_tab_completes_a_path(
-        self, frozen: Path, make_app: MakeApp, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        (tmp_path / "train.py").touch()
-        monkeypatch.chdir(tmp_path)
-        app = make_app()
-        async with app.run_test() as pilot:
-            await look(pilot)
-            await pilot.press("n")
-            await until(pilot, lambda: isinstance(app.screen, LaunchScreen))
-            script = app.screen.query_one("#script", Input)
-            await pilot.press("t", "r")
-            await until(pilot, lambda: script._suggestion == "train.py")
-            await pilot.press("tab")
-            assert script.value == "train.py"
-            assert app.focused is script
-            await pilot.press("tab")
-            assert app.focused is app.screen.query_one("#arguments")
 
 
 class TestDevices:

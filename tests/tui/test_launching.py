@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import shlex
 import subprocess
@@ -18,12 +19,15 @@ from ddptop.tui import launching
 from ddptop.tui.launching import LaunchForm
 from ddptop.tui.messages import JobLaunched
 from ddptop.tui.screens.launch import LaunchScreen
+from ddptop.tui.textual_gaps import key_of_character
 from ddptop.tui.widgets.gpu_choice import GpuChoice, holder_words
 from ddptop.tui.widgets.table import Table
 from tests.tui import fake_home
+from tests.tui.driving import until
 from tests.tui.fake_home import NOW
+from textual import events
 from textual.app import App
-from textual.widgets import Checkbox, Static
+from textual.widgets import Checkbox, Input, Label, Static
 
 from ddptop_runner.base.errors import DdptopError
 from ddptop_runner.base.start import own_command
@@ -46,6 +50,13 @@ FORMS = [
     LaunchForm(script="train.py", gpus=(1,), wait=True),
     LaunchForm(script="train.py", gpus=(1,), options="--on-nan restart --env 'A=b c'"),
 ]
+
+
+def burst(app: App[None], *keys: str) -> None:
+    """Send keys as fast as a terminal passes on what is pasted or typed ahead."""
+    for key in keys:
+        character = key if len(key) == 1 else None
+        app.post_message(events.Key(key_of_character(key) if character else key, character))
 
 
 def parsed(argv: list[str]) -> tuple[dict[str, Any], Any]:
@@ -129,7 +140,8 @@ def test_a_command_in_place_of_a_script(script: str) -> None:
     ],
 )
 def test_problems_are_named_before_launching(form: LaunchForm, wrong: str | None) -> None:
-    assert launching.problem(form) == wrong
+    found = launching.problem(form)
+    assert (found and found[1]) == wrong
 
 
 def test_an_unfinished_form_shows_what_is_missing() -> None:
@@ -176,6 +188,72 @@ class TestCompletion:
         return tmp_path
 
     @pytest.mark.parametrize(
+        ("typed", "script"),
+        [
+            ("train_", "train_big.py"),
+            ("train.py", "train.py"),
+            ("tr", "tr"),  # two scripts and a folder
+            ("nowhere", "nowhere"),
+            ("-- ./tr", "-- ./tr"),
+        ],
+    )
+    @pytest.mark.parametrize("key", ["tab", "enter"])
+    async def test_text_typed_right_after_a_field_is_left_goes_to_the_next(
+        self, files: Path, typed: str, script: str, key: str
+    ) -> None:
+        app: App[None] = App()
+        async with app.run_test() as pilot:
+            screen = LaunchScreen()
+            await app.push_screen(screen)
+            await pilot.pause()
+            screen.query_one("#script", Input).call_later(asyncio.sleep, 0.05)  # it lags behind
+            burst(app, *typed, key, *"--lr 1", key, "4")
+            await until(pilot, lambda: screen.form().nproc == "4")
+            form = screen.form()
+            assert (form.script, form.arguments) == (script, "--lr 1")
+            burst(app, "shift+tab", "x")
+            await until(pilot, lambda: screen.form().arguments == "x")
+
+    async def test_tab_stays_in_a_folder(self, files: Path) -> None:
+        (files / "data" / "fit.py").touch()
+        app: App[None] = App()
+        async with app.run_test() as pilot:
+            screen = LaunchScreen()
+            await app.push_screen(screen)
+            await pilot.pause()
+            burst(app, *"da", "tab", "f", "tab", "x")
+            await until(pilot, lambda: screen.form().arguments == "x")
+            assert screen.form().script == "data/fit.py"
+
+    async def test_a_script_that_does_not_exist_is_named_once_the_field_is_left(
+        self, files: Path
+    ) -> None:
+        app: App[None] = App()
+        async with app.run_test() as pilot:
+            screen = LaunchScreen()
+            await app.push_screen(screen)
+            await pilot.pause()
+            error = screen.query_one("#error", Static)
+            missing = f"no script heal.py in {files}"
+            await pilot.press(*"heal.py")
+            assert str(error.content) == ""
+            await pilot.press("tab")
+            await until(pilot, lambda: str(error.content) == missing)
+            await pilot.press("x")
+            assert str(error.content) == missing, "it is still missing"
+            options = screen.query_one("#options", Input)
+            for text, line in (("--cwd /", ""), ("", missing)):
+                options.focus()
+                options.value = text
+                await pilot.press("shift+tab")
+                await until(pilot, lambda line=line: str(error.content) == line)  # type: ignore[misc]
+            screen.query_one("#script", Input).value = "train.py"
+            await until(pilot, lambda: str(error.content) == "")
+            await pilot.press("shift+tab", "tab")
+            await app.workers.wait_for_complete()
+            assert str(error.content) == ""
+
+    @pytest.mark.parametrize(
         ("typed", "completed"),
         [
             ("tr", "train.py"),
@@ -205,6 +283,62 @@ class TestCompletion:
             pytest.skip("root reads everything")
         (files / "data").chmod(0)
         assert launching.complete_path("data/x") is None
+
+
+@pytest.mark.parametrize(
+    ("form", "is_missing"),
+    [
+        (LaunchForm(script="heal.py"), True),
+        (LaunchForm(), False),
+        (LaunchForm(script="-m train"), False),
+        (LaunchForm(script="-- heal.py"), False),
+        (LaunchForm(script="-- '"), False),
+        (LaunchForm(script="heal.py", options="--cwd /x"), False),
+        (LaunchForm(script="heal.py", options="--hosts a,b"), False),
+        (LaunchForm(script=__file__), False),
+    ],
+)
+def test_only_a_local_script_can_be_missing(form: LaunchForm, is_missing: bool) -> None:
+    assert launching.is_missing(form) == is_missing
+
+
+async def test_ranks_are_marked_as_required_where_there_are_no_devices() -> None:
+    app: App[None] = App()
+    async with app.run_test() as pilot:
+        screen = LaunchScreen()
+        await app.push_screen(screen)
+        await pilot.pause()
+        field, after = screen.query_one("#nproc", Input), screen.query_one("#auto", Label)
+        automatic, needed = "auto: one per selected GPU", "required: no GPUs selected"
+        assert (str(after.content), field.placeholder) == (automatic, "auto")
+        screen.show_devices(Devices())
+        assert (str(after.content), field.placeholder) == (needed, "")
+        await pilot.press(*"a.py", "ctrl+l")
+        assert app.focused is field
+        await pilot.press("2")
+        assert str(after.content) == automatic
+        field.value = ""
+        screen.show_devices(Devices(gpus=(GpuSample(index=0, mem_used_bytes=0, processes=[]),)))
+        await pilot.pause()
+        assert str(after.content) == automatic
+
+
+@pytest.mark.parametrize(
+    ("keys", "field"),
+    [
+        (("ctrl+l",), "script"),
+        (("a", "tab", "'", "tab", "ctrl+l"), "arguments"),
+        (("a", "tab", "tab", "2", "x", "tab", "ctrl+l"), "nproc"),
+    ],
+)
+async def test_a_refusal_leads_to_the_field_at_fault(keys: tuple[str, ...], field: str) -> None:
+    app: App[None] = App()
+    async with app.run_test() as pilot:
+        screen = LaunchScreen()
+        await app.push_screen(screen)
+        await pilot.pause()
+        await pilot.press("tab", "shift+tab", *keys)
+        assert app.focused is screen.query_one(f"#{field}")
 
 
 async def test_devices_are_offered_once_it_is_known_who_holds_them() -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
 from tests.tui import fake_foreign, fake_gpus, fake_home
 from tests.tui.driving import look, settle, until
 from tests.tui.pictures import Compare, MakeApp, by_size
@@ -36,8 +37,15 @@ def with_open(opening: str = "", *keys: str) -> Callable[[Pilot[None]], object]:
 
 @by_size
 def test_the_launch_form(
-    eight_gpus: Path, make_app: MakeApp, snap_compare: Compare, size: object
+    eight_gpus: Path,
+    make_app: MakeApp,
+    snap_compare: Compare,
+    size: object,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    (tmp_path / "fit.py").touch()
+    monkeypatch.chdir(tmp_path)
     app = make_app()
     keys = ("n", *"fit.py", "enter", *"--lr 1")
     assert snap_compare(app, terminal_size=size, run_before=with_open(*keys))

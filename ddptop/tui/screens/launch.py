@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 from dataclasses import replace
 from pathlib import Path
@@ -41,17 +42,6 @@ class PathSuggester(Suggester):
         return await asyncio.to_thread(launching.complete_path, value)
 
 
-class PathInput(TypedInput):
-    """A path field: tab completes it, or moves on if there is nothing to complete."""
-
-    def take_key(self, event: events.Key) -> None:
-        """Complete on tab."""
-        if event.key == "tab" and self.suggested and self.cursor_at_end:
-            event.stop()
-            event.prevent_default()
-            self.action_cursor_right()
-
-
 class Word(TypedInput):
     """A field that never contains a question mark, so that the help key works in it."""
 
@@ -80,6 +70,9 @@ class Tick(Checkbox):
 PATIENCE_POLLS = 5
 """How many updates without device figures to ignore before offering the devices anyway."""
 
+COMPLETION_S = 1.0
+"""How long a key waits for a slow file system to complete the script's path."""
+
 
 class LaunchScreen(ModalScreen[str | None]):
     """The launch form; dismissed with the new job's name, or None."""
@@ -95,6 +88,7 @@ class LaunchScreen(ModalScreen[str | None]):
     LaunchScreen .row { height: 1; margin-top: 1; }
     LaunchScreen .row Label { width: 14; color: $foreground 62%; }
     LaunchScreen .row .after { width: auto; padding-left: 2; color: $foreground 62%; }
+    LaunchScreen .row .-needed { color: $error; }
     LaunchScreen Input { width: 1fr; height: 1; border: none; padding: 0 1; background: $panel; }
     LaunchScreen Input:focus { border: none; background-tint: $primary 12%; }
     LaunchScreen .short Input { width: 10; }
@@ -117,6 +111,10 @@ class LaunchScreen(ModalScreen[str | None]):
     BINDINGS = [
         Binding("escape", "cancel", "Cancel", id="launch.cancel"),
         Binding("ctrl+l", "launch", "Launch", id="launch.go", tooltip="launch the job"),
+        # with priority, the focus moves before Textual handles the next key
+        Binding("tab", "next_field", show=False, priority=True),
+        Binding("enter", "submit_field", show=False, priority=True),
+        Binding("shift+tab", "app.focus_previous", show=False, priority=True),
         HELP.binding(),
         EXIT.binding(),
     ]
@@ -129,6 +127,8 @@ class LaunchScreen(ModalScreen[str | None]):
         self._gpus: tuple[GpuSample, ...] | None = None
         self._patience = PATIENCE_POLLS
         self._busy = False
+        self._has_asked = False
+        self._missing: str | None = None
 
     def compose(self) -> ComposeResult:
         """Fields, the command line, the error, and the buttons."""
@@ -139,7 +139,7 @@ class LaunchScreen(ModalScreen[str | None]):
             with VerticalScroll(can_focus=False):
                 with Horizontal(classes="row"):
                     yield Label("script")
-                    yield PathInput(
+                    yield Input(
                         before.script,
                         id="script",
                         placeholder=f"train.py, or -- COMMAND, in {_here()}",
@@ -157,7 +157,7 @@ class LaunchScreen(ModalScreen[str | None]):
                 with Horizontal(classes="row short"):
                     yield Label("ranks")
                     yield Word(before.nproc, id="nproc", placeholder="auto")
-                    yield Label("auto: one per selected GPU", classes="after")
+                    yield Label("auto: one per selected GPU", id="auto", classes="after")
                 with Horizontal(classes="row short"):
                     yield Label("max restarts")
                     yield Word(before.max_restarts, id="max-restarts")
@@ -198,6 +198,8 @@ class LaunchScreen(ModalScreen[str | None]):
         if not devices.gpus:  # the driver may still report some when it answers
             known = f"none found: {devices.note}" if devices.note else "none on this machine"
             self.query_one("#no-gpus", Static).update(known)
+            self._has_asked = True
+            self._show_ranks()
             return
         silent = any(
             gpu.processes is None and gpu.mem_used_bytes is None and not gpu.lost
@@ -207,6 +209,7 @@ class LaunchScreen(ModalScreen[str | None]):
             self._patience -= 1
             return
         self._gpus = devices.gpus
+        self._has_asked = True
         choice = self.query_one(GpuChoice)
         choice.display = True
         self.query_one("#no-gpus-row").display = False
@@ -238,9 +241,30 @@ class LaunchScreen(ModalScreen[str | None]):
     @on(Input.Changed)
     @on(GpuChoice.Changed)
     def _show_command(self) -> None:
-        line = launching.command_line(self.form(), self._before)
+        form = self.form()
+        line = launching.command_line(form, self._before)
         self.query_one("#command", Static).update(f"$ {line}{self._meaning(line)}")
-        self.query_one("#error", Static).update("")
+        is_missing = form.script == self._missing
+        self.query_one("#error", Static).update(_no_script(form) if is_missing else "")
+        self._show_ranks()
+
+    def _show_ranks(self) -> None:
+        """Show how many ranks an empty field means, once it is known whether there are GPUs."""
+        is_needed = self._has_asked and launching.needs_ranks(self.form())
+        after = self.query_one("#auto", Label)
+        after.update("required: no GPUs selected" if is_needed else "auto: one per selected GPU")
+        after.set_class(is_needed, "-needed")
+        self.query_one("#nproc", Input).placeholder = "" if is_needed else "auto"
+
+    @on(Input.Blurred, "#script, #options")
+    @work(exclusive=True, group="look")
+    async def _look_for_script(self) -> None:
+        form = self.form()
+        is_missing = await asyncio.to_thread(launching.is_missing, form)
+        self._missing = form.script if is_missing else None
+        error = self.query_one("#error", Static)
+        if str(error.content) in ("", _no_script(form)):
+            error.update(_no_script(form) if is_missing else "")
 
     def _meaning(self, line: str) -> str:
         if self._spec is None:
@@ -273,9 +297,20 @@ class LaunchScreen(ModalScreen[str | None]):
         """Close without launching."""
         self.dismiss(None)
 
-    @on(Input.Submitted)
-    def _next_field(self) -> None:
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        """Leave enter to buttons, checkboxes, and devices."""
+        return action != "submit_field" or isinstance(self.focused, Input)
+
+    async def action_next_field(self) -> None:
+        """Complete the script's path if there is only one way; move on, except from a folder."""
+        field = self.focused
+        if isinstance(field, Input) and field.id == "script":
+            with contextlib.suppress(asyncio.TimeoutError):
+                if await asyncio.wait_for(_complete(field), COMPLETION_S):
+                    return
         self.focus_next()
+
+    action_submit_field = action_next_field
 
     @on(Button.Pressed, "#go")
     def action_launch(self) -> None:
@@ -285,7 +320,9 @@ class LaunchScreen(ModalScreen[str | None]):
         form = self.form()
         wrong = launching.problem(form)
         if wrong is not None:
-            self.query_one("#error", Static).update(wrong)
+            field, line = wrong
+            self.query_one("#error", Static).update(line)
+            self.set_focus(self.query_one(f"#{field}"))
             return
         self._busy = True
         self.query_one("#error", Static).update("launching")
@@ -308,8 +345,27 @@ class LaunchScreen(ModalScreen[str | None]):
             if launching.is_busy_refusal(error):
                 self.query_one("#busy").display = True
                 self.query_one("#force").focus()
+            elif launching.is_script_refusal(error):
+                self.set_focus(self.query_one("#script"))
         else:
             self.dismiss(message.job)
+
+
+async def _complete(field: Input) -> bool:
+    """Complete a path once the field has handled all earlier keys; returns whether to stay."""
+    is_up_to_date = asyncio.Event()
+    field.call_later(is_up_to_date.set)
+    await is_up_to_date.wait()
+    path = await asyncio.to_thread(launching.complete_only, field.value)
+    if path is None:
+        return False
+    field.value = path
+    field.cursor_position = len(path)
+    return path.endswith("/")
+
+
+def _no_script(form: LaunchForm) -> str:
+    return f"no script {form.script.strip()} in {_here()}"
 
 
 def _here() -> str:

@@ -176,7 +176,7 @@ class ChartProvider(CommandProvider):
     def commands(self, query: str) -> Iterator[Command]:
         """The loss, the throughput, and each metric of the job."""
         for chart in self.screen.query(ChartWidget):
-            for name in chart.names if chart.can_focus else ():
+            for name in chart.names if chart.can_focus or chart.display else ():
                 run = partial(chart.show_as, name)
                 yield Command(f"chart {name}", "show this metric over time", run, listed=False)
 

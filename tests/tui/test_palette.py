@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from ddptop.tui.actions import ALL, JOB, OVERVIEW, PLACES
 from ddptop.tui.app import DdptopApp
-from ddptop.tui.palette import ActionProvider, Command, CommandProvider, JobProvider
+from ddptop.tui.palette import ActionProvider, ChartProvider, Command, CommandProvider, JobProvider
 from ddptop.tui.screens.confirm import ConfirmScreen
 from ddptop.tui.screens.help import HelpScreen
 from ddptop.tui.screens.job import JobScreen
@@ -17,8 +17,8 @@ from ddptop.tui.screens.logs import LogsScreen
 from ddptop.tui.screens.rank import RankScreen
 from ddptop.tui.widgets.bars import KeyBar
 from ddptop.view.text import plain, width
-from tests.tui import fake_foreign, fake_gpus, fake_home
-from tests.tui.driving import look, offered, settle, until
+from tests.tui import fake_foreign, fake_gpus, fake_home, fake_story
+from tests.tui.driving import look, offered, settle, shown, until
 from textual.app import App, ComposeResult
 from textual.command import CommandPalette
 from textual.content import Content
@@ -124,6 +124,18 @@ async def test_what_is_chosen_is_done(frozen: Path, make_app: MakeApp) -> None:
         await look(pilot, 2)
         await choose(pilot, "stop")
         await until(pilot, lambda: isinstance(app.screen, ConfirmScreen))
+
+
+@pytest.mark.parametrize("job", [None, "gpt-a"])
+async def test_metrics_are_found_on_the_overview_too(
+    frozen: Path, make_app: MakeApp, job: str | None
+) -> None:
+    fake_story.learner(frozen, "gpt-a", "1e-3", scalars_from=0.0)
+    app = make_app(job)
+    async with app.run_test(size=(120, 60)) as pilot:
+        await until(pilot, lambda: "chart val_loss" in commands(app, "val", ChartProvider))
+        await pilot.press("ctrl+p", *"val", "enter")
+        await until(pilot, lambda: "val_loss for gpt-a" in shown(app) or "val_loss," in shown(app))
 
 
 async def test_a_name_with_markup_is_shown_as_it_is(frozen: Path, make_app: MakeApp) -> None:

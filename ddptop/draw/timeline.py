@@ -118,7 +118,6 @@ def words_line(course: Course, position: Position, cells: int) -> Line:
     playing = f" ▶ playing {position.speed}×"  # noqa: RUF001
     state = (playing, "ok") if position.playing else (" ‖ paused", "dim")
     parts: list[Line] = [line(state), line((moment_label(course, position.at), "strong"))]
-    parts.append(line((f"{duration(position.at - course.first)} in", "")))
     if position.attempt is not None:
         parts.append(line((f"attempt {position.attempt}", "dim")))
     if position.width_s is None:

@@ -101,7 +101,7 @@ def test_a_history_of_days_tells_the_day():
     [
         (
             HERE,
-            ("‖ paused", "12:07:30", "7m 30s in", "attempt 1", "2m 30s after", "next: end in 2m"),
+            ("‖ paused", "12:07:30", "attempt 1", "2m 30s after", "next: end in 2m"),
         ),
         (replace(HERE, playing=True, speed=60), ("▶ playing 60×",)),  # noqa: RUF001
         (replace(HERE, width_s=None), ("no data recorded at that time",)),
@@ -113,6 +113,7 @@ def test_the_words_say_where_one_is(position, words):
     text = plain(words_line(COURSE, position, 120))
     for one in words:
         assert one in text
+    assert " in " not in text.partition("next:")[0], "the header has the elapsed time"
     assert "12:0" in plain(words_line(COURSE, position, 40))
 
 

@@ -23,7 +23,7 @@ from ddptop.view.rank_words import counts_own, device_text, memory_share, parts_
 from ddptop.view.series import Points
 from ddptop.view.text import Line, Span, bar, clip, fit, line, pad, width
 from ddptop_runner.base import units
-from ddptop_runner.judge.balance.imbalance import Figure, RankDeviation
+from ddptop_runner.judge.balance.imbalance import Figure, RankDeviation, alone_s
 from ddptop_runner.judge.balance.rank_devices import own_devices
 from ddptop_runner.model.snapshot import GpuSample, RankSample
 
@@ -319,6 +319,9 @@ def _loss(
 def _time(
     one: RankFigure, rank: RankSample, apart: RankDeviation, others: Around, cells: int
 ) -> Line:
+    if "step_time" in apart.outliers and apart.own_time is not None and apart.slower is not None:
+        aside = (f"▲{units.deviation(apart.own_time)}", "warn")
+        return _row("busy", one.form(alone_s(rank)), aside, (), cells)
     curve = _curve(others.step_times, rank.rank, others, cells, True)
     return _row("time", one.text(rank), _deviation(apart, "step_time"), curve, cells)
 

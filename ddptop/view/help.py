@@ -222,7 +222,8 @@ def explain_rank(
         sections.append((odd[0], _far(apart)))
     if rank.loss_state in ("nan", "inf") and (text := explain(f"loss-{rank.loss_state}")):
         sections.append((f"loss {rank.loss_state}", text))
-    return [*sections, *glossary("vs median", "step", "n/a")]
+    terms = ("busy", "vs median", "step", "n/a") if apart.outliers else ("vs median", "step", "n/a")
+    return [*sections, *glossary(*terms)]
 
 
 def _about(rank: RankSample) -> str:

@@ -109,6 +109,21 @@ class TestCard:
         assert "3.7000  ▲+76%" in text[2]
         assert "446 ms  ▲+48%" in text[3]
 
+    def test_a_slow_one_shows_how_long_it_is_busy_where_steps_take_equally_long(self) -> None:
+        ranks = [
+            rank(n, state="running", step_time_s=0.4, sync_s=0.02 if n == 3 else 0.12, loss=2.0)
+            for n in range(4)
+        ]
+        others = cards.around(ranks, [], NOW, True, {}, {}, 300.0)
+        alert = Alert(id="straggler", severity="warning", ranks=[3], message="m", since=NOW)
+        apart = deviations(ranks, [], [alert])
+        slow, usual = (
+            [plain(line) for line in cards.card_lines(ranks[n], apart[n], others, 40, 8, False)]
+            for n in (3, 0)
+        )
+        assert any(line.startswith("│ busy   380 ms  ▲+36%") for line in slow), slow
+        assert any(line.startswith("│ time   400 ms     0%") for line in usual), usual
+
     def test_the_chosen_one_has_a_heavy_edge_and_a_mark(self) -> None:
         text = drawn(1, 40, 8, chosen=True)
         assert text[0].startswith("┏━ ▸1 ● running ━")

@@ -316,6 +316,7 @@ FIGURES: tuple[RankFigure, ...] = (
         key="own",
         map=Map(1, "busy time vs median", lambda rank, apart: apart.own_time,
                 worst=lambda ratio: ratio, marked="step_time"),
+        help=("busy", "the part of a step in which a slow rank does not wait for others"),
     ),
     RankFigure(
         key="loss",

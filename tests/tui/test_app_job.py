@@ -14,7 +14,7 @@ from ddptop.tui.widgets.charts import LossChart
 from ddptop.tui.widgets.job import JobHeader
 from ddptop.tui.widgets.log_pane import LogPane
 from ddptop.view.text import plain
-from tests.tui import fake_home
+from tests.tui import fake_gpus, fake_home
 from tests.tui.driving import keys_shown, look, said, settle, shown, until
 
 from ddptop_runner.jobs.archive import archive
@@ -134,6 +134,18 @@ class TestJob:
             fake_home.change(folder, state="hung", attempt=1, pause=pause)
             await look(pilot, 2)
             assert ranks.rank == 0, "the person's choice wins"
+
+    async def test_the_rank_that_an_alert_names_is_chosen_until_a_person_chooses(
+        self, frozen: Path, make_app: MakeApp
+    ) -> None:
+        fake_gpus.eight_gpu_ranks(frozen)
+        app = make_app("llama-ft")
+        async with app.run_test(size=(120, 40)) as pilot:
+            await settle(pilot)
+            assert app.screen.ranks.rank == 5
+            await pilot.press("left_square_bracket")
+            await look(pilot, 2)
+            assert app.screen.ranks.rank == 4
 
     async def test_the_keys_of_a_job_name_the_comparison_at_80_columns(
         self, frozen: Path, make_app: MakeApp

@@ -35,13 +35,14 @@ async def test_cards_are_walked_in_two_directions(frozen: Path, make_app: MakeAp
     async with app.run_test(size=(120, 40)) as pilot:
         await settle(pilot)
         ranks, cards = app.screen.ranks, app.screen.query_one(RankCards)
-        assert ranks.shape == "cards" and ranks.rank == 0
+        assert ranks.shape == "cards" and ranks.rank == 5, "the one that alerts name"
         assert "5 ▲ slow +47%" in shown(app)
         assert (
             not app.screen.query_one("#devices").display
             or not app.screen.query_one("#devices").size.height
         )
         for key, rank in (
+            ("g", 0),
             ("right", 1),
             ("down", 5),
             ("down", 5),
@@ -69,7 +70,7 @@ async def test_a_person_may_have_another_shape(frozen: Path, make_app: MakeApp) 
     async with app.run_test(size=(120, 40)) as pilot:
         await settle(pilot)
         ranks = app.screen.ranks
-        await pilot.press("]", "]", "T")
+        await pilot.press("g", "]", "]", "T")
         assert ranks.shape == "table" and ranks.rank == 2, "the rank stays chosen"
         assert app.screen.query_one("#devices").display
         await pilot.press("S")
@@ -110,7 +111,7 @@ async def test_a_thousand_ranks_are_a_map(frozen: Path, make_app: MakeApp) -> No
         assert "1,024 ranks by step time vs median" in text
         assert "rank   517  +4" in text and "node-064" in text
         assert app.screen.query_one(LossChart).size.height >= 6
-        await pilot.press("down", "right", "right")
+        await pilot.press("g", "down", "right", "right")
         assert ranks.rank == heat.per_row + 2
         assert f" rank {heat.per_row + 2} ● running" in shown(app)
         await pilot.press("pagedown", "G")
@@ -195,7 +196,7 @@ async def test_what_a_foreign_rank_s_state_means_stands_below_the_cards(
     app = make_app(watched=view.foreign)
     async with app.run_test(size=(120, 40)) as pilot:
         await settle(pilot)
-        await pilot.press("right", "right")
+        await pilot.press("g", "right", "right")
         await pilot.pause()
         panel = app.screen.ranks
         assert " rank 2  100% utilization at" in shown(app)

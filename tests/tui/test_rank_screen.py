@@ -35,7 +35,7 @@ async def test_what_it_says_of_a_slow_rank_and_where_its_keys_lead(
     async with app.run_test(size=(200, 60)) as pilot:
         await settle(pilot)
         assert "5 ▲ slow +42%" in shown(app), "its steps take no longer than the others'"
-        await pilot.press("right", "down", "enter")
+        await pilot.press("enter")
         await until(pilot, lambda: isinstance(app.screen, RankScreen))
         await settle(pilot)
         text = shown(app)
@@ -136,7 +136,7 @@ async def test_a_rank_of_a_job_that_ddptop_did_not_start(
     app = make_app(watched=view.foreign)
     async with app.run_test(size=(120, 40)) as pilot:
         await settle(pilot)
-        await pilot.press("right", "right", "enter")
+        await pilot.press("g", "right", "right", "enter")
         await until(pilot, lambda: isinstance(app.screen, RankScreen))
         await settle(pilot)
         text = shown(app)

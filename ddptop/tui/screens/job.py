@@ -176,15 +176,17 @@ class JobScreen(JobBound[JobAnswer]):
         self._job_id, self._last_rank, self._is_chosen = job_id, NOBODY, False
 
     def _select_guilty(self, detail: JobDetail) -> None:
-        """Select the rank that others wait for or that failed, unless the user selected one."""
+        """Select the rank that failed or that an alert names, unless the user selected one."""
         if self._last_rank == NOBODY:
             self._last_rank = self._own_choice = self.ranks.rank
         found = guilty(detail.view)
-        if found is None or self._is_chosen or found.rank == self._own_choice:
+        named = [a.ranks[0] for a in alerts_of(detail.view) if a.ranks and a.severity != "info"]
+        wanted = next(iter(named), None) if found is None else found.rank
+        if wanted is None or self._is_chosen or wanted == self._own_choice:
             return
-        if any(rank.rank == found.rank for rank in detail.ranks):
-            self._own_choice = found.rank
-            self.call_after_refresh(self.ranks.move_to, found.rank)
+        if any(rank.rank == wanted for rank in detail.ranks):
+            self._own_choice = wanted
+            self.call_after_refresh(self.ranks.move_to, wanted)
 
     def _note_choice(self, detail: JobDetail) -> None:
         """Record whether the user moved the selection; it also moves if ranks disappear."""

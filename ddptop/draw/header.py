@@ -18,6 +18,7 @@ from ddptop_runner.judge.balance.imbalance import seen
 from ddptop_runner.model.run_step import of_snapshot as run_step_of
 from ddptop_runner.model.run_step import step_beside
 from ddptop_runner.model.snapshot import NodeSnapshot, Pause, Progress, RankSample
+from ddptop_runner.model.words import is_of_evaluation
 
 LABELED = 110
 """Minimum width for labels at the start of rows."""
@@ -259,6 +260,7 @@ def learning_line(
     elif way := trend_words(trend, snapshot, of_several=bool(whose)):
         parts.append(way)
     parts += other_losses(snapshot)
+    parts += validation_losses(snapshot)
     return fill(parts, cells - width(question(2, cells)) - 1)
 
 
@@ -285,6 +287,16 @@ def other_losses(snapshot: NodeSnapshot) -> list[Line]:
             rest = list(rank.losses.items())[1:]
             return [field(name, units.loss(value), "") for name, value in rest]
     return []
+
+
+def validation_losses(snapshot: NodeSnapshot) -> list[Line]:
+    """The latest validation losses that the script reported: `val_loss 2.60`."""
+    values: dict[str, list[float]] = {}
+    for rank in snapshot.ranks:
+        for name, value in rank.metrics.items():
+            if value is not None and is_of_evaluation(name) and "loss" in name.lower():
+                values.setdefault(name, []).append(value)
+    return [field(name, units.loss(sum(of) / len(of)), "") for name, of in values.items()]
 
 
 def from_log(snapshot: NodeSnapshot) -> Line:

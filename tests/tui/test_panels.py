@@ -326,3 +326,9 @@ def test_amber_is_for_what_somebody_should_act_on() -> None:
     assert not {"warn", "bad"} & {style for _, style in unreadable_line([hidden], 120)}
     noted = fake_home.gpu(0, note="in MIG mode with no instances")
     assert not {"warn", "bad"} & {style for _, style in device_trouble(noted)}
+
+
+def test_the_latest_validation_loss_is_a_number_in_the_header() -> None:
+    ranks = [rank(n, metrics={"val_loss": 2.5 + n / 10, "lr": 0.1}) for n in range(3)]
+    assert "val_loss 2.6000" in header(running(ranks=ranks))[2]
+    assert "lr" not in header(running(ranks=ranks))[2]

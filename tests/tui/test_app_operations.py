@@ -94,9 +94,9 @@ class TestOperations:
         answered: list[Callable[[], bool]] = []
         saved = Checkpoint(path="/run/[a].pt", at=fake_home.NOW, step=120)
 
-        def wait(view: JobView, asked: object, *, is_left: Callable[[], bool]) -> Checkpoint:
-            answered.append(is_left)
-            while len(answered) < 2 and not is_left():
+        def wait(view: JobView, asked: object, *, is_cancelled: Callable[[], bool]) -> Checkpoint:
+            answered.append(is_cancelled)
+            while len(answered) < 2 and not is_cancelled():
                 time.sleep(0.01)
             return saved
 

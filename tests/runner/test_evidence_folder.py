@@ -179,3 +179,12 @@ async def test_flight_records_are_asked_for_and_waited_for_no_longer_than_needed
     before_s = loop.time()
     await evidence.ask_for_records(folder, 2, [rank(0), rank(7)])
     assert loop.time() - before_s >= evidence.RECORDS_TIMEOUT_S, "rank 7 does not answer"
+
+    survivor = rank(8)
+
+    async def end():
+        survivor.leaving = True
+
+    before_s = loop.time()
+    await asyncio.gather(evidence.ask_for_records(folder, 2, [survivor]), end())
+    assert loop.time() - before_s < evidence.RECORDS_TIMEOUT_S, "it ended before it could answer"

@@ -55,12 +55,8 @@ async def ask_for_records(folder: RunFolder, attempt: int, records: Sequence[Ran
 
     A rank whose interpreter is blocked does not answer; one that left has written its own.
     """
-    paths = [
-        flight_record(folder, attempt, record.rank)
-        for record in records
-        if record.alive and record.reported.collectives and not record.leaving
-    ]
-    if not paths:
+    asked_of = [one for one in records if one.reported.collectives and _may_answer(one)]
+    if not asked_of:
         return
     asked = folder.evidence_dir / "stacks" / f"attempt-{attempt}-records-asked"
     try:
@@ -71,9 +67,16 @@ async def ask_for_records(folder: RunFolder, attempt: int, records: Sequence[Ran
         return
     deadline_s = asyncio.get_running_loop().time() + RECORDS_TIMEOUT_S
     while asyncio.get_running_loop().time() < deadline_s:
+        awaited = (one for one in asked_of if _may_answer(one))
+        paths = (flight_record(folder, attempt, one.rank) for one in awaited)
         if all(_changed_ns(path) >= since_ns for path in paths):
             return
         await asyncio.sleep(0.02)
+
+
+def _may_answer(record: RankRecord) -> bool:
+    """Whether a rank lives on; one that lost its connection to a dead rank may end meanwhile."""
+    return record.alive and not record.leaving
 
 
 def _changed_ns(path: Path) -> int:

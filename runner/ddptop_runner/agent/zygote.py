@@ -21,6 +21,7 @@ import gc
 import importlib
 import importlib.machinery
 import importlib.util
+import io
 import json
 import mmap
 import os
@@ -224,6 +225,7 @@ def serve(channel, command, before, path):
         path: a rank's sys.path, except for its script's folder.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    close_owners(channel)
     only_open(channel.fileno())
     why_not = preload(command, before)
     gc.collect()
@@ -238,6 +240,8 @@ def serve(channel, command, before, path):
             if fork_and_name(rank_end.fileno()):
                 os._exit(0)
             only_open(rank_end.fileno())
+            for closed in (own_end, channel):
+                closed.detach()  # else, at exit, it closes whatever has its number by then
             be_rank(order, command[:2], before, path)
             try:
                 rank_end.sendall(b"\n")
@@ -266,6 +270,15 @@ def fork_and_name(write):
     if pid:
         os.write(write, b"%d" % pid)
     return pid
+
+
+def close_owners(kept):
+    """Close the agent's sockets and files, so that no rank closes their numbers when it exits."""
+    for owner in gc.get_objects():
+        if issubclass(type(owner), (socket.socket, io.FileIO)) and owner is not kept:
+            with contextlib.suppress(OSError, ValueError):
+                if owner.fileno() > 2:
+                    owner.close()
 
 
 def only_open(kept):

@@ -61,7 +61,7 @@ def test_two_nodes_train_and_restart_as_their_head_says(ddptop_home, script, wai
             assert node.start(port).error is None
         for node in nodes:
             wait_until(lambda node=node: "training" in node.kinds(), timeout_s=120)
-        assert "running already" in (second.start(port).error or "")
+        assert "already running" in (second.start(port).error or "")
 
         second.cut()
         os.kill(second.state.supervisor.pid, signal.SIGKILL)

@@ -86,7 +86,7 @@ def test_a_part_that_has_ended_makes_room_although_its_guardian_has_not_exited(
     monkeypatch.setattr(remote, "start_guardian", lambda *_, attempt: started.append(attempt))
     order = nl.Start(id=1, spec=spec, env={}, attempt=3, rendezvous=MET)
     if state == "running":
-        with pytest.raises(ControlError, match="running already"):
+        with pytest.raises(ControlError, match="already running"):
             remote.start(order)
     else:
         remote.start(order)

@@ -759,11 +759,6 @@ def key_text(key: str) -> str:
     return f"{modifiers}{plus}{name}"
 
 
-def keys_text(action: Action) -> str:
-    """The keys of an action as the user types them."""
-    return "  ".join(key_text(key) for key in action.keys.split(","))
-
-
 def table_of(screen: object) -> tuple[Action, ...]:
     """The actions of a screen; none for a screen without a table, such as a dialog."""
     return ALL.get(PLACES.get(type(screen).__name__, ""), ())

@@ -181,6 +181,12 @@ def test_one_sentence(view: JobView, sentence: str) -> None:
     assert attention(view, NOW).sentence == sentence
 
 
+@pytest.mark.parametrize("state", ["running", "restarting"])
+def test_a_job_that_recovers_by_itself_needs_nobody(state: str) -> None:
+    found = attention(job("a", state, previous_cause=RAISED, attempt_started_at=ago(20)), NOW)
+    assert (found.need, found.style) == (Need.RUNNING, "dim")
+
+
 def test_a_guardian_that_was_killed_and_old_figures_are_warnings() -> None:
     view = job("a", ranks=WELL)
     view.__dict__["guarded"] = False

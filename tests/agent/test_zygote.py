@@ -21,7 +21,7 @@ from ddptop_runner.host.handover import AGENT_MAIN, PROBE_DIR
 pytestmark = pytest.mark.torch
 
 SELF_PORTRAIT = """
-import atexit, json, multiprocessing, os, pickle, random, signal, sys, threading
+import atexit, gc, json, multiprocessing, os, pickle, random, signal, sys, threading
 class Mine: pass
 opened = [os.open(os.devnull, os.O_RDONLY) for _ in range(9)]
 def told(): print("at exit", [os.path.samestat(os.fstat(x), os.stat(os.devnull)) for x in opened])
@@ -67,6 +67,7 @@ if __name__ == "__main__":
         "environ": sorted(x for x in of_kernel("environ") if x and x.split("=")[0] not in not_ours),
         "open": len(os.listdir("/proc/self/fd")), "umask": os.umask(0o22),
         "hidden": [x for x in ("torch", "numpy", "sympy", "ddptop_agent") if x in sys.modules],
+        "collects": [gc.isenabled(), gc.get_threshold()],
         "flags": str(sys.flags), "warnings": sys.warnoptions, "executable": sys.executable,
         "blocked": [int(x) for x in signal.pthread_sigmask(signal.SIG_BLOCK, [])],
         "handlers": [str(signal.getsignal(x)).split(" at ")[0] for x in range(1, 32)],

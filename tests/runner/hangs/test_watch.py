@@ -240,8 +240,20 @@ def test_collectives_are_progress_where_no_step_is_taken():
         rank(n, 0, 199 + s, phase="start", at=(200 - n, 199)) for n in range(2)
     ]
     quiet_s, _, verdict_s = life.stand(standing, 60)
-    assert (quiet_s, verdict_s) == (None, 11.0)
+    assert (quiet_s, verdict_s) == (None, 10.0)  # 10.5 s after the probe's message
     assert life.looked.verdict is not None and life.looked.verdict.ranks == (1,)
+
+
+@pytest.mark.parametrize(("unheard_s", "verdict_s"), [(0.0, 11.0), (0.9, 10.0), (6.0, 10.0)])
+def test_a_sign_of_life_is_as_old_as_the_message_that_reports_it(unheard_s, verdict_s):
+    life = Life(HangWatch(10.0))
+    steps = life.train(20, (0, 1))
+    at = (3 * steps + 1, 3 * steps)
+    life.look(rank(n, steps, 1.0, at=at, batches=20) for n in range(2))
+    took = [rank(n, steps, 2.0, at=at, batches=21, unheard_s=unheard_s) for n in range(2)]
+    assert life.look(took).verdict is None
+    standing = lambda s: [rank(n, steps, 2 + s, at=at, batches=21) for n in range(2)]  # noqa: E731
+    assert life.stand(standing, 60)[2] == verdict_s
 
 
 def test_a_collective_that_all_have_entered_says_nothing_of_a_start():

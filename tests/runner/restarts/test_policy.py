@@ -253,9 +253,10 @@ def test_decision(case):
         # what had begun to train is followed at once, the first time
         ([SAVED, UNSAVED], 0.0),
         ([SAVED, UNSAVED, UNSAVED], 2.0),
-        # these wait always
+        # a hang has already waited for its limit
+        ([replace(HUNG, steps=50, new_checkpoint=True)], 0.0),
+        # what others may still hold is waited for always
         ([OOM], 2.0),
-        ([replace(HUNG, steps=50, new_checkpoint=True)], 2.0),
     ],
 )
 def test_waits_grow_from_the_last_progress_up_to_the_cap(outcomes, delay_s):

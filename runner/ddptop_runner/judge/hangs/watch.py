@@ -178,7 +178,7 @@ class HangWatch:
                 only_collectives=only_collectives,
             )
             followed.use_cpu(rank, self._clock_s, gap=gap)
-            followed.note_signs(rank, doing, self._clock_s)
+            followed.note_signs(rank, doing, self._clock_s, passed_s)
             trains = trains and doing not in _NO_TRAINING
         if not trains:
             for followed in self._ranks.values():
@@ -463,8 +463,8 @@ class Following:
         if not (stepped or moved or collected):
             return None
         has_stamp = bool(stepped or moved)
-        since_s = max(0.0, min(rank.since_progress_s, passed_s)) if has_stamp else 0.0
-        at_s = max(self.progress_s, now_s - since_s)
+        since_s = rank.since_progress_s if has_stamp else rank.unheard_s or 0.0
+        at_s = max(self.progress_s, now_s - max(0.0, min(since_s, passed_s)))
         interval_s = (at_s - self.progress_s) / max(1, stepped)
         self.progress_s = at_s
         self.sign_s = max(self.sign_s, at_s)
@@ -475,8 +475,15 @@ class Following:
             self.step_s = at_s
         return interval_s
 
-    def note_signs(self, rank: RankProgress, doing: Phase, now_s: float) -> None:
-        """Record activity that fits what the rank is doing."""
+    def note_signs(self, rank: RankProgress, doing: Phase, now_s: float, passed_s: float) -> None:
+        """Record activity that fits what the rank is doing.
+
+        Args:
+            rank: at this look.
+            doing: its effective phase.
+            now_s: the watch's clock.
+            passed_s: time since the last look, on that clock.
+        """
         changed = (
             self.doing is not None  # unknown for an earlier supervisor's look
             and rank.phase != self._phase
@@ -485,8 +492,8 @@ class Following:
         took = (
             rank.batches is not None and self._batches is not None and rank.batches > self._batches
         )
-        if changed or took:
-            self.sign_s = now_s
+        if changed or took:  # before the probe's last message
+            self.sign_s = max(self.sign_s, now_s - min(rank.unheard_s or 0.0, passed_s))
         if doing == "data" and rank.loader is not None:
             lives = self._loader_works(rank.loader)
         else:

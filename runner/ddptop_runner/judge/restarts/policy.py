@@ -77,7 +77,7 @@ RULES: dict[str, Rule] = {
     "exit_code": Rule(3, again="exit status {exit_code} at the same step"),
     "crash": Rule(3, again="{signal} at the same step"),
     "signal": Rule(),
-    "hang": Rule(3, waits=True, again="a hang at the same step"),
+    "hang": Rule(3, again="a hang at the same step"),
     "early_exit": Rule(2, requeue=False, again="a rank exited early at the same step"),
     "cuda_oom": Rule(2, requeue=False, waits=True, again="out of GPU memory at the same step"),
     "host_oom": Rule(2, at_step=False, waits=True, again="out of host memory"),

@@ -157,7 +157,7 @@ class LaunchCommand(click.Command):
 @click.option(
     "--name",
     metavar="NAME",
-    help="job name; an ended job of that name gets another  [default: from the script]",
+    help="job name; an ended job with that name is renamed  [default: from the script]",
 )
 @click.option(
     "--max-restarts",
@@ -186,10 +186,10 @@ class LaunchCommand(click.Command):
     "--warm-spares",
     is_flag=True,
     hidden=True,
-    help="without an effect: ranks are forked with torch preloaded",
+    help="no effect: ranks are forked with torch preloaded",
 )
 @click.option(
-    "--no-zygote", is_flag=True, help="start each rank anew, not forked with torch preloaded"
+    "--no-zygote", is_flag=True, help="do not fork ranks from a process with torch loaded"
 )
 @click.option(
     "--log-limit", metavar="SIZE", help="drop the start of larger rank logs  [default: 1G]"
@@ -482,12 +482,12 @@ def doctor(as_json: bool, python: str | None, hosts: str | None, hostfile: str |
     short_help="Install ddptop on other machines.", epilog="Example: ddptop setup-host a b"
 )
 @click.argument("hosts", nargs=-1, required=True, metavar="HOST...")
-@click.option("--python", metavar="PATH", help="Python there  [default: active environment's path]")
+@click.option("--python", metavar="PATH", help="their Python  [default: active environment's path]")
 def setup_host(hosts: tuple[str, ...], python: str | None) -> int:
-    """Install this version of ddptop on other machines, by ssh.
+    """Install this version of ddptop on other machines, over ssh.
 
-    It gets an environment of its own in ~/.local/share/ddptop, without torch. Machines where ddptop
-    is installed in the job's environment need none.
+    It is installed in its own environment in ~/.local/share/ddptop, without torch. Machines where
+    the job's environment contains ddptop do not need it.
     """
     from ddptop.commands.setup_host import run
 

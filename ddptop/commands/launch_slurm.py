@@ -55,7 +55,7 @@ def run(
         if sbatch:
             raise UsageError(
                 f"{sbatch[0]}: this shell is in Slurm job {found.job}, whose resources are fixed",
-                "remove the sbatch options, or submit from outside of the allocation",
+                "remove the sbatch options, or submit from outside the allocation",
             )
         return use(request, found, options)
     plan = slurm.plan(request, os.environ, tuple(sbatch))

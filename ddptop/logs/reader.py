@@ -335,7 +335,7 @@ class LogReader:
         """Show where a log is that has not been fetched, and why."""
         host = dict(zip(far.ranks, far.hosts, strict=True)).get(rank, "its host")
         remedy = next((why for why in far.silent if host in why), None)
-        self._miss(f"fetching the log from {host}...", remedy or "it appears here when it comes")
+        self._miss(f"fetching the log from {host}...", remedy or "it will appear here when ready")
 
     def _feed(self, read: LogRead) -> None:
         if self._fed is not None:

@@ -125,16 +125,15 @@ is behind.
 Shown after at least a minute without progress and after three times the longest pause so far; if
 progress is unknown, only after power has been low for several minutes.""",
     "node-unreachable": """\
-The link from the job's head to these hosts is broken. What happens there is unknown: their last
-values are shown, their ranks may be training, and nothing is restarted. The head keeps trying to
-connect. If the other ranks cannot train without them, it waits for --node-timeout, and then
-continues with the other hosts, if --nodes allows.
+The link from the job's head to these hosts is broken. The screens show their last values. Their
+ranks may still be training, so nothing is restarted. The head keeps trying to connect. If the other
+ranks fail in the meantime, it continues on the other hosts after 15 s if --nodes allows that;
+otherwise it waits for --node-timeout.
 
 Check the network and sshd on the host, for example with ssh HOST true.""",
     "node-lost": """\
-These hosts stayed unreachable for longer than --node-timeout while the others could not train
-without them. The job continues on the other hosts. A host that comes back ends its old ranks
-and takes part again in the next attempt.""",
+These hosts did not come back in time after the other ranks failed. The job continues without them.
+When a host comes back, it ends its old ranks, and the next attempt includes it again.""",
     "slow-node": """\
 Every rank on this host has been slower than the ranks on the other hosts for 20 s, and at each step
 all of them wait for it. The cause is the machine, not a single rank or its data.

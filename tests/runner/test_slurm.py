@@ -228,7 +228,7 @@ def test_the_queue_is_read():
 def test_srun_tells_that_a_node_left_the_allocation():
     said = "srun: error: Unable to create step for job 4: "
     said += "Requested node configuration is not available"
-    assert slurm.link_problem(said, "4", "n2") == "n2 is not part of Slurm job 4 any more"
+    assert slurm.link_problem(said, "4", "n2") == "n2 is no longer part of Slurm job 4"
     assert slurm.link_problem("srun: error: Unable to contact slurm controller", "4", "n2") is None
 
 
@@ -422,7 +422,7 @@ def test_a_job_is_waited_for_while_the_queue_is_unknown_or_lists_it(ddptop_home,
     pauses = iter([None, None, FINISHED])
 
     def pause(_):
-        if (ended := next(pauses)) is not None:
+        if (ended := next(pauses, None)) is not None:
             put_job("j", ended, slurm_job="7")
 
     monkeypatch.setattr(slurm_queue, "read_queue", lambda: next(queues))

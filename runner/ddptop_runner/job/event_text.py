@@ -72,7 +72,7 @@ def _restart_requested(event: ev.RestartRequested) -> str:
     if event.node is not None:
         return f"restarting all ranks as attempt {_next(event)}, with {event.node} back"
     if event.without is not None:
-        return f"restarting all ranks as attempt {_next(event)}: {event.without} could not begin"
+        return f"restarting all ranks as attempt {_next(event)}: {event.without} could not start"
     back = _back_in_use(event.devices_back)
     return f"restarting all ranks as attempt {_next(event)}, as requested{back}"
 

@@ -224,7 +224,7 @@ def in_allocation(
     require_slurm(request)
     if found.in_step and env.get("SLURM_STEP_NUM_TASKS", "1") != "1":
         raise UsageError(
-            "this is one of several tasks of srun, but --slurm starts the nodes itself",
+            "srun started several tasks of this command, but --slurm starts the nodes itself",
             "run ddptop launch --slurm once, without srun",
         )
     gpus_per_node(request.gpus)

@@ -490,7 +490,7 @@ def judge_slurm(config: Mapping[str, str], job_id: str | None, shared: str | Non
         )
     names = ("SlurmdTimeout", "JobRequeue", "PreemptMode")
     known = ", ".join(f"{name} {config[name]}" for name in names if name in config)
-    where = f"inside Slurm job {job_id}, with which jobs end" if job_id else "Slurm responds"
+    where = f"inside Slurm job {job_id}; jobs end with it" if job_id else "Slurm responds"
     detail = f"{where}; {known}"
     ill, remedies = [], []
     if config.get("JobRequeue") == "0":

@@ -168,7 +168,7 @@ def link_problem(message: str, slurm_job: str, host: str) -> str | None:
     """A problem, if srun's message means that a node has left the allocation; None otherwise."""
     if re.search(_OUTSIDE, message[:4096]) is None:
         return None
-    return f"{host} is not part of Slurm job {slurm_job} any more"
+    return f"{host} is no longer part of Slurm job {slurm_job}"
 
 
 _NOISE = r"(?i)lacks support for cpu binding|^srun: (?:warning|info|job )"

@@ -17,18 +17,20 @@ import tempfile
 import termios
 import time
 import uuid
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import psutil
 
 TOY = """
-import sys, time
+import os, sys, time
+began = time.time()
 import torch
 import torch.distributed as dist
 steps, pause, stamp = int(sys.argv[1]), float(sys.argv[2]), sys.argv[3]
 dist.init_process_group("gloo")
+joined = time.time()
 torch.manual_seed(dist.get_rank())
 model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(64, 64))
 optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
@@ -38,7 +40,7 @@ for step in range(steps):
     loss.backward()
     optimizer.step()
     if step == 0 and dist.get_rank() == 0:
-        open(stamp + ".first", "w").write(repr(time.time()))
+        open(stamp + ".first", "w").write(f"{time.time()!r} {began!r} {joined!r} {os.getpid()}")
     if pause:
         time.sleep(pause)
 if dist.get_rank() == 0:
@@ -78,6 +80,7 @@ class Home:
             "DDPTOP_TMUX_SOCKET": f"bench-{uuid.uuid4().hex[:8]}",
             "OMP_NUM_THREADS": "1",
         }
+        self.env.pop("PYTHONDONTWRITEBYTECODE", None)  # as installed: what is imported is compiled
 
     def ddptop(self, *arguments: str, check: bool = True) -> subprocess.CompletedProcess[str]:
         """Run one verb to its end."""
@@ -115,8 +118,22 @@ class Home:
         )
         return _times(stamp, started)
 
-    def run_ddptop(self, steps: int, pause_s: float = 0.0, *options: str) -> Run:
-        """The toy under `ddptop launch`, until the job has ended."""
+    def run_ddptop(
+        self,
+        steps: int,
+        pause_s: float = 0.0,
+        *options: str,
+        on_trained: Callable[[float, list[str]], None] | None = None,
+    ) -> Run:
+        """The toy under `ddptop launch`, until the job has ended.
+
+        Args:
+            steps: how many.
+            pause_s: after each.
+            options: of `launch`.
+            on_trained: called with the time of the start and the words that rank 0 wrote at its
+                first step, while the ranks are still there.
+        """
         stamp = self.path / uuid.uuid4().hex
         started = time.time()
         launched = self.ddptop(
@@ -125,15 +142,46 @@ class Home:
         )
         while not Path(f"{stamp}.last").exists():
             time.sleep(0.01)
+        if on_trained is not None:
+            on_trained(started, _first(stamp))
         self.ddptop("wait", launched.stdout.strip())
         return _times(stamp, started)
 
 
 def _times(stamp: Path, started: float) -> Run:
     ended = time.time()
-    first = float(Path(f"{stamp}.first").read_text(encoding="utf-8"))
+    first = float(_first(stamp)[0])
     last = float(Path(f"{stamp}.last").read_text(encoding="utf-8"))
     return Run(first - started, last - started, ended - started)
+
+
+def _first(stamp: Path) -> list[str]:
+    return Path(f"{stamp}.first").read_text(encoding="utf-8").split()
+
+
+def started_at(pid: int) -> float:
+    """When a process was forked, to 10 ms."""
+    fields = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(") ")[2].split()
+    return booted_at() + int(fields[19]) / os.sysconf("SC_CLK_TCK")
+
+
+def booted_at() -> float:
+    """When this machine's CLOCK_BOOTTIME was 0."""
+    return time.time() - time.clock_gettime(time.CLOCK_BOOTTIME)
+
+
+def report_stages(names: Sequence[str], found: Sequence[Sequence[float]]) -> None:
+    """Print the median of each stage's end, and of how long it took.
+
+    Args:
+        names: the stages.
+        found: for each run, when each of them ended, in seconds.
+    """
+    before: Sequence[float] = [0.0] * len(found)
+    for name, ends in zip(names, zip(*found, strict=True), strict=True):
+        took = statistics.median(end - start for end, start in zip(ends, before, strict=True))
+        print(f"  {name:20} {statistics.median(ends):.3f} s  ({took:+.3f} s)")
+        before = ends
 
 
 def bootstrap_median(

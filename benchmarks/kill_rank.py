@@ -27,7 +27,7 @@ from datetime import datetime
 from pathlib import Path
 
 import psutil
-from common import TORCHRUN, bootstrap_median
+from common import TORCHRUN, booted_at, bootstrap_median, report_stages, started_at
 
 STEP_TIMEOUT_S = 90.0
 CLEAN = {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
@@ -138,11 +138,10 @@ def stages(one: Contender, attempt: int, killed: float) -> list[float]:
     env = {**os.environ, "DDPTOP_HOME": str(one.folder / "home")}
     printed = subprocess.run(ddptop, env=env, capture_output=True, text=True, check=True).stdout
     events = [json.loads(line) for line in printed.splitlines()]
-    booted = time.time() - time.clock_gettime(time.CLOCK_BOOTTIME)
     exits, at = {}, {}
     for event in events:
         if event["attempt"] == attempt and event["type"] == "rank_exited":
-            exits[event["rank"]] = booted + event["data"]["at_s"]
+            exits[event["rank"]] = booted_at() + event["data"]["at_s"]
         elif event["attempt"] == attempt:
             at[event["type"]] = datetime.fromisoformat(event["ts"]).timestamp()
     kept = one.folder / "home" / "runs" / "train" / "evidence" / f"attempt-{attempt}-failure"
@@ -154,25 +153,10 @@ def stages(one: Contender, attempt: int, killed: float) -> list[float]:
     ends = [
         *(exits[1], max(file.stat().st_mtime for file in files), exits[0]),
         *(at["failure"], at["group_restart"]),
-        booted + max(started_s(int(pid)) for pid, _, _ in ups),
+        max(started_at(int(pid)) for pid, _, _ in ups),
         *(max(float(up[which]) for up in ups) for which in (1, 2)),
     ]
     return [end - killed for end in ends]
-
-
-def started_s(pid: int) -> float:
-    """When a process was forked, in seconds after boot, to 10 ms."""
-    fields = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(") ")[2].split()
-    return int(fields[19]) / os.sysconf("SC_CLK_TCK")
-
-
-def report_stages(found: list[list[float]]) -> None:
-    """The median of each stage's end, and of how long it took."""
-    before = [0.0] * len(found)
-    for name, ends in zip(STAGES, zip(*found, strict=True), strict=True):
-        took = statistics.median(end - start for end, start in zip(ends, before, strict=True))
-        print(f"  {name:17} {statistics.median(ends):.3f} s  ({took:+.3f} s)")
-        before = list(ends)
 
 
 def kill_in_turn(contenders: list[Contender], kills: int, *, wants_stages: bool) -> None:
@@ -199,7 +183,7 @@ def kill_in_turn(contenders: list[Contender], kills: int, *, wants_stages: bool)
                 if wants_stages and one is contenders[0]:
                     found_stages.append(stages(one, one.attempts - 1, killed))
     if found_stages:
-        report_stages(found_stages)
+        report_stages(STAGES, found_stages)
 
 
 def main() -> None:

@@ -1,6 +1,8 @@
 """Launch to first step, ddptop beside torchrun, in interleaved pairs.
 
-python benchmarks/launch_to_first_step.py [--pairs 8] [--ranks 2]
+    python benchmarks/launch_to_first_step.py [--pairs 8] [--ranks 2] [--stages]
+
+--stages prints where ddptop's time goes: from when its processes were forked, and the script.
 """
 
 from __future__ import annotations
@@ -8,27 +10,62 @@ from __future__ import annotations
 import argparse
 import statistics
 
-from common import Home, bootstrap_median
+import psutil
+from common import Home, bootstrap_median, report_stages, started_at
+
+STAGES = (
+    *("guardian forked", "agent forked", "torch imported", "rank 0 forked"),
+    *("script running", "process group joined", "first step"),
+)
+
+
+def stages(started: float, first: list[str]) -> list[float]:
+    """When each stage of a launch ended, in seconds after the command.
+
+    Args:
+        started: when the command was.
+        first: what rank 0 of the toy wrote at its first step.
+    """
+    stepped, began, joined = map(float, first[:3])
+    rank = int(first[3])
+    agent = psutil.Process(rank).parent()
+    assert agent is not None  # the rank has not ended
+    zygote = min(agent.children(), key=lambda process: started_at(process.pid))
+    ends = [
+        *(started_at(pid) for pid in (agent.ppid(), agent.pid, zygote.pid, rank)),
+        *(began, joined, stepped),
+    ]
+    return [end - started for end in ends]
 
 
 def main() -> None:
     """Print each pair, the medians, and the ratio."""
-    parser = argparse.ArgumentParser()
+    parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--pairs", type=int, default=8)
     parser.add_argument("--ranks", type=int, default=2)
+    parser.add_argument("--stages", action="store_true")
     options = parser.parse_args()
     pairs = options.pairs
     home = Home(options.ranks)
+    found_stages: list[list[float]] = []
+
+    def on_trained(started: float, first: list[str]) -> None:
+        found_stages.append(stages(started, first))
+
+    def time_torchrun() -> None:
+        theirs.append(home.run_torchrun(1).first_step_s)
+
+    def time_ddptop() -> None:
+        ours.append(home.run_ddptop(1, on_trained=on_trained).first_step_s)
+
     home.run_torchrun(1)  # warm the file cache
-    theirs, ours = [], []
+    home.run_ddptop(1)
+    theirs: list[float] = []
+    ours: list[float] = []
     for number in range(pairs):
-        first, second = (home.run_torchrun, home.run_ddptop)
-        if number % 2:
-            ours.append(second(1).first_step_s)
-            theirs.append(first(1).first_step_s)
-        else:
-            theirs.append(first(1).first_step_s)
-            ours.append(second(1).first_step_s)
+        both = (time_torchrun, time_ddptop)
+        for timed in both[::-1] if number % 2 else both:
+            timed()
         print(f"  torchrun {theirs[-1]:.2f} s   ddptop {ours[-1]:.2f} s", flush=True)
     differences = [mine - other for mine, other in zip(ours, theirs, strict=True)]
     print(
@@ -39,6 +76,8 @@ def main() -> None:
     ratios = [mine / other for mine, other in zip(ours, theirs, strict=True)]
     ratio, low, high = bootstrap_median(ratios)
     print(f"ddptop / torchrun, median of the pairs: {ratio:.2f} (95 %: {low:.2f} to {high:.2f})")
+    if options.stages:
+        report_stages(STAGES, found_stages)
 
 
 if __name__ == "__main__":

@@ -95,3 +95,20 @@ def test_what_people_watch_loads_little(ddptop_home, arguments):
     loaded = set(answer.stderr.splitlines()[-1].split(","))
     assert "ddptop_runner.model.snapshot" in loaded
     assert loaded & NOT_LIGHT == set()
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize("name", [[], ["--name", "new"]], ids=["derived", "named"])
+def test_a_job_waits_for_little_before_it_starts(ddptop_home, tmp_path, name):
+    (tmp_path / "train.py").touch()
+    answer = subprocess.run(
+        [sys.executable, "-c", LOADED, "launch", *name, "--nproc", "1", "--dry-run", "train.py"],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+        cwd=tmp_path,
+        check=True,
+    )
+    loaded = set(answer.stderr.splitlines()[-1].split(","))
+    assert "ddptop_runner.jobs.launch" in loaded
+    assert loaded & {"asyncio", "hashlib", "logging", "sqlite3"} == set()

@@ -1,10 +1,12 @@
-"""Frees the name of an ended job for a new one, by renaming the ended job."""
+"""Frees the name of an ended job for a new one, by renaming the ended job.
+
+What only a taken name needs is imported then: every launch would wait for it.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import os
-import sqlite3
 
 from msgspec.structs import replace
 
@@ -12,12 +14,8 @@ from ddptop_runner.base.errors import DamagedFileError, UsageError
 from ddptop_runner.base.files import write_atomic
 from ddptop_runner.base.paths import RunFolder, run_folder, why_not_own
 from ddptop_runner.job.registry import read_job, require_own_name
-from ddptop_runner.jobs.commands import wait_for_guards
-from ddptop_runner.jobs.slurm_queue import as_queued
 from ddptop_runner.model.spec import MAX_NAME_LENGTH, write_spec
 from ddptop_runner.node.guardian_start import GUARDIAN_START_S, starting
-from ddptop_runner.node.keeper import bring_home
-from ddptop_runner.store.history import move_paths
 
 NAMES_LOCK = ".names.lock"
 """Lock held while a launch claims a name."""
@@ -32,6 +30,8 @@ def require_free(name: str) -> None:
     folder = run_folder(name)
     if not os.path.lexists(folder.path):
         return
+    from ddptop_runner.jobs.slurm_queue import as_queued
+
     elsewhere = "choose another name"
     try:
         view = require_own_name(read_job(folder))
@@ -59,6 +59,9 @@ def archive(name: str) -> str:
         UsageError: as `require_free`, or the job is being restarted.
         OSError: the folder cannot be renamed.
     """
+    from ddptop_runner.jobs.commands import wait_for_guards
+    from ddptop_runner.node.keeper import bring_home
+
     old = run_folder(name)
     require_free(name)
     with starting(old, GUARDIAN_START_S) as had:
@@ -101,6 +104,10 @@ def _claim_next(name: str) -> RunFolder:
 
 def _follow(old: RunFolder, new: RunFolder) -> None:
     """Update paths and names in the job's files; readers cope if this fails."""
+    import sqlite3
+
+    from ddptop_runner.store.history import move_paths
+
     before, after = f"{old.path}/", f"{new.path}/"
     for file in new.nodes_dir.glob("*.json"):
         with contextlib.suppress(OSError):

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import datetime as dt
 import os
-import secrets
 import shutil
 import sys
 import time
@@ -129,7 +128,7 @@ def plan_of(
         notes.append(f"{no_tmux}; the job runs as a daemon, without a tmux pane")
     if survival_plan.warning and not is_held:
         notes.append(survival_plan.warning)
-    job_id = f"{name}@{secrets.token_hex(8)}"
+    job_id = f"{name}@{os.urandom(8).hex()}"
     job_env = {**overrides, **choice.environment, "DDPTOP_JOB_ID": job_id}
     most_ranks = max((node.nproc for node in placement.nodes), default=0) if placement else 0
     job_env |= _few_threads(most_ranks or program.nproc, {**env, **overrides})

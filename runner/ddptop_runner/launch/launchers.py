@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import re
-import secrets
 import shlex
 import shutil
 import socket
@@ -330,6 +329,8 @@ def _distributed_type(config: Path) -> str:
 
 def free_port() -> int:
     """A random unused TCP port; random, so that concurrent launches pick different ones."""
+    import secrets  # it loads OpenSSL
+
     for _ in range(100):
         port = PORTS[secrets.randbelow(len(PORTS))]
         with socket.socket() as probe:

@@ -38,7 +38,11 @@ for line in sys.stdin:
             [*SHELL, *command[:2], *argv], env=env, stdin=subprocess.DEVNULL, start_new_session=True
         )
     else:
-        rank = zygote.fork_rank(argv, env, env["DDPTOP_LOG"], probe)
+        count = order.get("together", 1)
+        envs = [env] if count == 1 else [{**env, "RANK": str(rank)} for rank in range(count)]
+        orders = [{"argv": argv, "env": env, "log": env["DDPTOP_LOG"]} for env in envs]
+        ranks = zygote.fork_ranks(orders, probe)
+        rank = ranks and ranks[0]
     if rank is None:
         say(why_not=zygote.why_not)
     else:
@@ -46,4 +50,5 @@ for line in sys.stdin:
             while "ready" not in Path(env["DDPTOP_LOG"]).read_text():
                 pass
             rank.send_signal(order["signal"])
-        say(pid=rank.pid, code=rank.wait(120))
+        codes = [each.wait(120) for each in ([rank] if order["usual"] else ranks)]
+        say(pid=rank.pid, code=codes[0], codes=codes)

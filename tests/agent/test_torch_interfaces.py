@@ -52,9 +52,13 @@ def test_a_rank_is_a_popen_behind_its_local_rank():
 
     assert "self.subprocess_handlers" in inspect.getsource(SubprocessContext)
     assert "error_files" in inspect.getsource(SubprocessContext)
+    assert parameters(SubprocessContext._start) == ["self"]
+    start = inspect.getsource(SubprocessContext._start)
+    assert "args=self.args[local_rank]" in start and "env=self.envs[local_rank]" in start
     handler = inspect.getsource(SubprocessHandler)
     assert "self.proc: Popen" in handler
     assert "start_new_session" in handler
+    assert handler.index("self.local_rank_id = ") < handler.index("self._popen(")
 
 
 def test_log_destinations_begin_with_the_five_maps_that_the_agent_fills():

@@ -247,40 +247,36 @@ def test_the_exit_of_a_forked_rank_is_seen_at_once(monkeypatch: pytest.MonkeyPat
 
 
 LATE = """
-import json, os, signal, socket, sys, time
+import json, os, signal, socket, sys
 from ddptop_runner.agent import zygote
-agent = os.getpid()
-def be_rank(*_):
-    while os.getppid() != agent:
-        time.sleep(0.001)
-zygote.preload, zygote.be_rank = lambda *_: None, be_rank
+zygote.preload, zygote.be_rank = lambda *_: None, lambda *_: None
 zygote.adopt(True)
 ours, its = socket.socketpair()
 pid = os.fork()
 if pid == 0:
     ours.close()
     zygote.serve(its, ["python", "-u", "train.py"], set(), [])
-    open("ran", "w").close()
+    open("ran-%d" % os.getpid(), "w").close()
     os._exit(0)
 its.close()
 lines = ours.makefile("rb")
 lines.readline()
-ours.sendall(b"{}" + zygote.GO)
-rank = json.loads(lines.readline())["pid"]
+ours.sendall(json.dumps({"ranks": [{"argv": []}] * 3, "probe": None}).encode() + zygote.GO)
+ranks = json.loads(lines.readline())["pids"]
 if sys.argv[1] == "wanted":
     ours.sendall(zygote.GO)
 else:
     os.kill(pid, signal.SIGKILL)
-print(os.waitstatus_to_exitcode(os.waitpid(rank, 0)[1]))
+print(*(os.waitstatus_to_exitcode(os.waitpid(rank, 0)[1]) for rank in ranks))
 if sys.argv[1] == "wanted":
     ours.shutdown(socket.SHUT_RDWR)
 os.waitpid(pid, 0)
 """
 
 
-@pytest.mark.parametrize(("how", "status", "ran"), [("wanted", "0", True), ("late", "1", False)])
-def test_a_rank_that_the_agent_has_given_up_never_runs_its_script(
-    tmp_path: Path, how: str, status: str, ran: bool
+@pytest.mark.parametrize(("how", "status", "ran"), [("wanted", "0 0 0", 3), ("late", "1 1 1", 0)])
+def test_ranks_that_the_agent_has_given_up_never_run_their_script(
+    tmp_path: Path, how: str, status: str, ran: int
 ) -> None:
     env = dict(os.environ, PYTHONPATH=str(PROBE_DIR.parents[2]))
     ended = subprocess.run(
@@ -292,53 +288,80 @@ def test_a_rank_that_the_agent_has_given_up_never_runs_its_script(
         check=True,
         text=True,
     )
-    assert (ended.stdout.strip(), (tmp_path / "ran").exists()) == (status, ran)
+    assert (ended.stdout.strip(), len(list(tmp_path.glob("ran-*")))) == (status, ran)
 
 
 GONE = """
-import os, select, signal, socket, sys, time
+import errno, os, select, signal, socket, sys, time
 from ddptop_runner.agent import zygote
-agent = os.getpid()
-def be_rank(*_):
+agent, when = os.getpid(), sys.argv[1]
+def die_before_it_knows_the_rank():
     while os.getppid() != agent:
         time.sleep(0.001)
-    if sys.argv[1] == "before the rank is one":
-        its_end = os.pidfd_open(its_pid)
-        os.kill(its_pid, signal.SIGKILL)
-        select.select([its_end], [], [])
-        print("gone", flush=True)
+    its_end = os.pidfd_open(its_pid)
+    os.kill(its_pid, signal.SIGKILL)
+    select.select([its_end], [], [])
+    print("gone\\n", end="", flush=True)
 def give_up(self, why):
     self.why_not = why
+    os.kill(pid, signal.SIGKILL)
 def dumps(answer):
-    if "pid" in answer:
+    if "pids" in answer:
         os.kill(its_pid, signal.SIGKILL)
     return loaded_dumps(answer)
-loaded_dumps = zygote.json.dumps
-zygote.preload, zygote.be_rank = lambda *_: None, be_rank
+def fork():
+    if os.getpid() == its_pid:
+        return loaded_fork()
+    forks.append(None)
+    if len(forks) == 2:
+        raise OSError(errno.EAGAIN, "no more processes")
+    return loaded_fork()
+loaded_dumps, loaded_fork, forks = zygote.json.dumps, os.fork, []
+zygote.preload, zygote.be_rank = lambda *_: None, lambda *_: None
 ours, its = socket.socketpair()
 pid = os.fork()
 if pid == 0:
     ours.close()
     its_pid = os.getpid()
-    zygote.json.dumps = dumps
+    if when == "it dies before the rank is one":
+        os.setsid = die_before_it_knows_the_rank
+    elif when == "it dies before it names the rank":
+        zygote.json.dumps = dumps
+    elif when == "it cannot fork the second rank":
+        os.fork = fork
     zygote.serve(its, ["python", "-u", "train.py"], set(), [])
     print("ran")
     os._exit(0)
 its.close()
 zygote.Zygote.give_up = give_up  # without a wait for it, which is waited for below
-forks = zygote.Zygote(pid, ours, ["python", "-u"], dict(os.environ))
-print(forks.fork_rank(["train.py"], dict(os.environ), "log", None), forks.why_not)
+if when == "another process adopts the rank":
+    zygote.adopt = lambda wanted: None
+agent_side = zygote.Zygote(pid, ours, ["python", "-u"], dict(os.environ))
+order = {"argv": ["train.py"], "env": dict(os.environ), "log": "log"}
+orders = [order] * (2 if "second" in when else 1)
+ranks = agent_side.fork_ranks(orders, None)
+print(f"{ranks} {agent_side.why_not}\\n", end="", flush=True)
 ended = {}
 try:
     while True:  # the rank, the zygote, and perhaps the process between them
         ended.update([os.wait()])
 except ChildProcessError:
-    print(ended.pop(pid), max(map(os.waitstatus_to_exitcode, ended.values())))
+    print(ended.pop(pid), *{os.waitstatus_to_exitcode(status) for status in ended.values()} - {0})
 """
 
 
-@pytest.mark.parametrize("when", ["before the rank is one", "before it names the rank"])
-def test_a_zygote_that_dies_while_it_forks_leaves_no_rank_behind(tmp_path: Path, when: str) -> None:
+GAVE_UP = {
+    "it dies before the rank is one": "it does not answer (it has exited)",
+    "it dies before it names the rank": "it does not answer (it has exited)",
+    "it cannot fork the second rank": "it cannot fork",
+    "another process adopts the rank": "the kernel does not make its ranks the agent's children",
+}
+
+
+@pytest.mark.parametrize("when", GAVE_UP)
+def test_a_zygote_that_fails_while_it_forks_leaves_no_rank_behind(
+    tmp_path: Path, when: str
+) -> None:
     ended = subprocess.run(
         [sys.executable, "-c", GONE, when],
         cwd=tmp_path,
@@ -350,7 +373,16 @@ def test_a_zygote_that_dies_while_it_forks_leaves_no_rank_behind(tmp_path: Path,
     )
     assert ended.stderr == ""  # it would be in the log of the rank that is started instead
     assert set(ended.stdout.splitlines()) == {
-        "None it does not answer (it has exited)",
-        f"{int(signal.SIGKILL)} 1",
-        *(["gone"] if when == "before the rank is one" else []),
+        f"None {GAVE_UP[when]}",
+        f"{int(signal.SIGKILL)}{'' if when.startswith('another') else ' 1'}",
+        *(["gone"] if when == "it dies before the rank is one" else []),
     }
+
+
+def test_ranks_are_forked_together(package: Path, tmp_path: Path) -> None:
+    (package / "number.py").write_text("import os; print(os.environ['RANK'], os.getppid())")
+    with agent_for(["number.py"], package) as agent:
+        answer = agent.rank(tmp_path / "log", together=5)
+    lines = (tmp_path / "log").read_text().splitlines()[1:]
+    assert sorted(lines) == [f"{rank} {agent.process.pid}" for rank in range(5)]
+    assert answer["codes"] == [0] * 5

@@ -23,6 +23,7 @@ from torch.distributed import TCPStore
 from torch.distributed.elastic.agent.server.api import RunResult, WorkerState
 from torch.distributed.elastic.agent.server.local_elastic_agent import LocalElasticAgent
 from torch.distributed.elastic.multiprocessing import LogsDest, LogsSpecs, Std
+from torch.distributed.elastic.multiprocessing.api import SubprocessContext
 from torch.distributed.elastic.multiprocessing.subprocess_handler import SubprocessHandler
 from torch.distributed.elastic.rendezvous import (
     RendezvousHandler,
@@ -102,7 +103,7 @@ class RankFiles(LogsSpecs):
 
 
 def start_from_zygote(zygote, interpreter, probe, report):
-    """Have torch's agent fork each rank, if possible.
+    """Have torch's agent fork the ranks of an attempt together, if possible.
 
     Args:
         zygote: a Zygote.
@@ -110,18 +111,30 @@ def start_from_zygote(zygote, interpreter, probe, report):
         probe: the probe's sitecustomize.py; None without a probe.
         report: called with the reason once the zygote stops forking.
     """
-    start_process = SubprocessHandler._popen
-    head = ("/bin/sh", *RANK_SHELL, *interpreter)
+    start_all, start_process = SubprocessContext._start, SubprocessHandler._popen
+    head = (*RANK_SHELL, *interpreter)
+    forked: dict = {}  # by local rank
 
-    def popen(self, args, env):
-        forked, gave_up = None, zygote.why_not is not None
-        if not gave_up and tuple(args[: len(head)]) == head:
-            forked = zygote.fork_rank(args[len(head) :], env, env["DDPTOP_LOG"], probe)
+    def start(self):
+        if not zygote.why_not:
+            orders = [
+                {
+                    "argv": self.args[local_rank][len(head) :],
+                    "env": {**os.environ, **env},
+                    "log": env["DDPTOP_LOG"],
+                }
+                for local_rank, env in self.envs.items()
+            ]
+            forked.update(zip(self.envs, zygote.fork_ranks(orders, probe) or ()))
             if zygote.why_not is not None:
                 report(zygote.why_not)
-        return start_process(self, args, env) if forked is None else forked
+        start_all(self)
 
-    SubprocessHandler._popen = popen
+    def popen(self, args, env):
+        rank = forked.pop(self.local_rank_id, None)
+        return start_process(self, args, env) if rank is None else rank
+
+    SubprocessContext._start, SubprocessHandler._popen = start, popen
 
 
 class SupervisedAgent(LocalElasticAgent):

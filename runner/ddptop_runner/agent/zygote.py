@@ -1,10 +1,11 @@
 """A process with torch imported that forks ranks, so that a rank starts in milliseconds.
 
-The agent imports torch while it has a single thread and forks the zygote. For each rank, it sends
-one JSON line. The zygote forks twice, and the process in between exits: the kernel then gives the
-rank to the agent, which is a subreaper for that moment, so that the rank is the agent's child like
-one that was started normally. The zygote holds no file, socket, or store of an attempt. Without a
-zygote, or if it fails, ranks start normally.
+The agent imports torch while it has a single thread and forks the zygote. For the ranks of an
+attempt, it sends one JSON line. The zygote forks a process that forks all of them and exits: the
+kernel then gives the ranks to the agent, which is a subreaper for that moment, so that they are the
+agent's children like ones that were started normally. Each rank waits until the agent knows all of
+them, and only then prepares itself and runs its script. The zygote holds no file, socket, or store
+of an attempt. Without a zygote, or if it fails, ranks start normally.
 
 In a rank, preloaded modules stay hidden until the script imports them. If by then the script has
 changed a variable that torch reads when loaded (OMP_NUM_THREADS, PYTORCH_CUDA_ALLOC_CONF), the rank
@@ -40,10 +41,10 @@ from typing import Any
 READY_S = 120.0
 """How long imports may take; from a slow network disk, they take a minute."""
 FORK_S = 60.0
+"""How long forking may take, in addition to `FORK_RANK_S` for each rank."""
+FORK_RANK_S = 1.0
 GO = b"\n"
-"""The message for which a rank waits before its script: the agent has adopted its pid."""
-OWNER_S = 10.0
-"""How long the kernel may take to give a rank to the agent."""
+"""The message for which a rank waits before its script: the agent has adopted all of them."""
 SCRIPT_BYTES = 1 << 20
 
 LOADED_WITH_TORCH = re.compile(
@@ -108,28 +109,32 @@ class Zygote:
         self.why_not = None
         """Why it does not fork ranks, once known."""
 
-    def fork_rank(self, argv, env, log, probe):
-        """Fork a rank.
+    def fork_ranks(self, orders, probe):
+        """Fork all ranks or none.
 
         Args:
-            argv: `script ARGS` or `-m module ARGS`.
-            env: all of its variables.
-            log: the file to which its output is appended.
+            orders: for each rank, `argv` (`script ARGS` or `-m module ARGS`), `env` with all of its
+                variables, and `log`, the file to which its output is appended.
             probe: the probe's sitecustomize.py; None without a probe.
 
         Returns:
-            Its process handle, or None if it has to be started normally.
+            Their process handles, or None if they have to be started normally.
         """
-        if self.why_not is not None or differs(self._loaded_env, env):
+        if self.why_not is not None or any(differs(self._loaded_env, x["env"]) for x in orders):
             return None
-        order = {"argv": list(argv), "env": env, "log": log, "probe": probe, "agent": os.getpid()}
         adopt(True)
         try:
             if not self._is_ready:
                 self._ask(None, READY_S)
                 self._is_ready = True
-            pid = self._ask(order, FORK_S)["pid"]
+            limit_s = FORK_S + FORK_RANK_S * len(orders)
+            pids = self._ask({"ranks": orders, "probe": probe}, limit_s)["pids"]
+            for pid in pids:
+                os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
             self._channel.sendall(GO)
+        except ChildProcessError:
+            self.give_up("the kernel does not make its ranks the agent's children")
+            return None
         except (OSError, ValueError) as error:
             self.give_up("it does not answer (%s)" % (error,))
             return None
@@ -138,7 +143,10 @@ class Zygote:
             return None
         finally:
             adopt(False)
-        return ForkedRank(pid, [*self._interpreter, *argv])
+        return [
+            ForkedRank(pid, [*self._interpreter, *order["argv"]])
+            for pid, order in zip(pids, orders)
+        ]
 
     def _ask(self, order, timeout_s):
         self._channel.settimeout(timeout_s)
@@ -203,12 +211,12 @@ def start(command, before, path):
         return zygote, None
     agent_end.close()
     try:
-        order = serve(zygote_end, command, before, path)
+        argv = serve(zygote_end, command, before, path)
     except BaseException as error:
         sys.stderr.write("ddptop: the zygote failed: %r\n" % (error,))
         sys.stderr.flush()
         os._exit(1)
-    run_script(order["argv"])
+    run_script(argv)
     sys.exit(0)
 
 
@@ -226,7 +234,7 @@ def import_torch():
 
 
 def serve(channel, command, before, path):
-    """Fork a rank for each line. Returns only in a rank, with its order; never in the zygote.
+    """Fork ranks for each line. Returns only in a rank, with its argv; never in the zygote.
 
     Args:
         channel: the socket to the agent.
@@ -238,47 +246,56 @@ def serve(channel, command, before, path):
     close_owners(channel)
     only_open(channel.fileno())
     why_not = preload(command, before)
+    preloaded = hide_modules(before)
     gc.freeze()  # otherwise, collections in ranks would copy all of it
     channel.sendall(json.dumps({"why_not": why_not}).encode("ascii") + b"\n")
     lines = channel.makefile("rb")
     for line in lines:
-        order = json.loads(line)
-        own_end, rank_end = socket.socketpair()
+        orders = json.loads(line)
+        wanted, go = os.pipe()
+        reported, report = os.pipe()
         middle = os.fork()
         if middle == 0:
-            if fork_and_name(rank_end.fileno()):
-                os._exit(0)
-            only_open(rank_end.fileno())
-            for closed in (own_end, channel):
-                closed.detach()  # else, at exit, it closes whatever has its number by then
-            be_rank(order, command[:2], before, path)
-            try:
-                rank_end.sendall(b"\n")
-                is_wanted = rank_end.recv(len(GO)) == GO
-            except OSError:  # the zygote is gone
-                is_wanted = False
-            if not is_wanted:
-                os._exit(1)  # the agent has given up and starts another
-            rank_end.close()
-            return order
-        rank_end.close()
-        with own_end, own_end.makefile("rb") as reader:
-            reported = reader.readline()  # the pid, and a newline once it is a rank
-            os.waitpid(middle, 0)
-            is_rank = reported.endswith(b"\n")
-            answer = {"pid": int(reported)} if is_rank else {"why_not": "it cannot fork"}
-            channel.sendall(json.dumps(answer).encode("ascii") + b"\n")
-            if is_rank and lines.readline() == GO:
-                own_end.sendall(GO)
+            only_open(wanted, report)
+            channel.detach()  # else, at exit, it closes whatever has its number by then
+            sys.path[:] = path
+            importlib.invalidate_caches()
+            order = fork_each(orders["ranks"], report)
+            os.setsid()
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+            os.close(report)
+            if os.read(wanted, len(GO)) != GO:  # the agent starts another, or the zygote is gone
+                os._exit(1)
+            os.close(wanted)
+            be_rank(order, [*command[:2], *order["argv"]], preloaded, orders["probe"])
+            return order["argv"]
+        os.close(wanted)
+        os.close(report)
+        with open(reported, "rb") as reader:
+            pids = reader.read()  # until the process in between and all ranks have closed it
+        os.waitpid(middle, 0)
+        answer = {"pids": json.loads(pids)} if pids else {"why_not": "it cannot fork"}
+        channel.sendall(json.dumps(answer).encode("ascii") + b"\n")
+        if pids and lines.readline() == GO:
+            with contextlib.suppress(OSError):  # all of them have been killed
+                os.write(go, GO * len(orders["ranks"]))
+        os.close(go)
     os._exit(0)
 
 
-def fork_and_name(write):
-    """Fork and write the child's pid; returns the pid, or 0 in the child."""
-    pid = os.fork()
-    if pid:
-        os.write(write, b"%d" % pid)
-    return pid
+def fork_each(orders, report):
+    """Fork a rank for each order, write all pids, and exit. Returns only in a rank: its order."""
+    pids = []
+    try:
+        for order in orders:
+            pid = os.fork()
+            if pid == 0:
+                return order
+            pids.append(pid)
+        os.write(report, json.dumps(pids).encode("ascii"))
+    except OSError:
+        os._exit(1)
+    os._exit(0)
 
 
 def close_owners(kept):
@@ -290,10 +307,12 @@ def close_owners(kept):
                     owner.close()
 
 
-def only_open(kept):
-    """Close all files except the standard ones and this one."""
-    os.closerange(3, kept)
-    os.closerange(kept + 1, max(map(int, os.listdir("/proc/self/fd"))) + 1)
+def only_open(*kept):
+    """Close all files except the standard ones and these."""
+    for number in map(int, os.listdir("/proc/self/fd")):
+        if number > 2 and number not in kept:
+            with contextlib.suppress(OSError):  # the listing's own descriptor
+                os.close(number)
 
 
 def preload(command, before):
@@ -357,15 +376,8 @@ def importable_in(folder):
 # -- a rank ------------------------------------------------------------------------------------
 
 
-def be_rank(order, interpreter, before, path):
-    """Turn this process into a rank: parent, session, variables, streams, modules, and probe."""
-    deadline_s = time.monotonic() + OWNER_S
-    while os.getppid() != order["agent"]:
-        if time.monotonic() > deadline_s:
-            os._exit(1)
-        time.sleep(0.0002)
-    os.setsid()
-    signal.signal(signal.SIGINT, signal.default_int_handler)
+def be_rank(order, command, preloaded, probe):
+    """Turn this process into a rank: streams, variables, random numbers, modules, and probe."""
     null = os.open(os.devnull, os.O_RDONLY)
     log = os.open(order["log"], os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o666)
     for target, source in ((0, null), (1, log), (2, log)):
@@ -374,18 +386,13 @@ def be_rank(order, interpreter, before, path):
     os.close(log)
     os.environ.clear()
     os.environ.update(order["env"])
-    sys.orig_argv = command = [*interpreter, *order["argv"]]
+    sys.orig_argv = command
     set_command_line(command, os.environ)
-    sys.path[:] = path
     gc.enable()
-    sys.modules["torch"].default_generator.seed()  # like random.py after a fork
-    if "numpy.random" in sys.modules:
-        sys.modules["numpy.random"].seed()
-    hide_modules(before, command)
-    importlib.invalidate_caches()
-    if order["probe"]:
+    preloaded.prepare(command)
+    if probe:
         try:
-            runpy.run_path(order["probe"])
+            runpy.run_path(probe)
         except ImportError:
             pass  # there is no other sitecustomize
         except Exception:  # a job must run even if its probe cannot
@@ -397,13 +404,20 @@ class Preloaded:
 
     Args:
         families: modules by name, by top-level name.
-        command: the rank's.
     """
 
-    def __init__(self, families, command):
+    def __init__(self, families):
         self._families = families
+
+    def prepare(self, command):
+        """Begin to be used in a rank with this command and the present variables."""
         self._command = command
         self._rank_env = dict(os.environ)
+        self._families["torch"]["torch"].default_generator.seed()  # like random.py after a fork
+        random = self._families.get("numpy", {}).get("numpy.random")
+        if random is not None:
+            random.seed()
+        sys.meta_path.insert(0, self)
 
     def find_spec(self, fullname, path=None, target=None):
         """The spec of a hidden package; None for anything else."""
@@ -445,8 +459,12 @@ class Unhiding:
         sys.modules.update(self._family)
 
 
-def hide_modules(before, command):
-    """Hide preloaded modules except the standard library's; forget the agent's own modules."""
+def hide_modules(before):
+    """Hide preloaded modules except the standard library's; forget the agent's own modules.
+
+    Returns:
+        A Preloaded, not yet in use.
+    """
     standard = getattr(sys, "stdlib_module_names", None)
     library = os.path.dirname(os.path.abspath(os.__file__)) + os.sep
     families: dict = {}
@@ -464,7 +482,7 @@ def hide_modules(before, command):
     for family in families.values():
         for name in family:
             del sys.modules[name]
-    sys.meta_path.insert(0, Preloaded(families, command))
+    return Preloaded(families)
 
 
 def run_script(argv):

@@ -15,8 +15,8 @@ def report(
 
     Args:
         loss: The loss to show instead of the one observed in the backward pass.
-        step: The step of the whole run, counted across restarts.
-        total: The total number of steps of the run.
+        step: The step of the whole run, counted across restarts; also as `global_step`.
+        total: The total number of steps of the run; also as `total_steps`.
         **metrics: Other figures to show, such as `lr=...` or `accuracy=...`: up to 32 per rank,
             with names of up to 64 characters.
     """

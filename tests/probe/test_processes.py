@@ -233,6 +233,23 @@ def test_report_alone_is_progress(rank: Rank, python: str) -> None:
     check_report(rank, process.pid)
 
 
+@pytest.mark.parametrize(
+    ("arguments", "metrics"),
+    [
+        ("global_step=4, total_steps=90", {}),
+        ("step=4, total=90, global_step=7", {"global_step": 7.0}),
+    ],
+)
+def test_report_takes_the_names_that_json_has_for_step_and_total(
+    rank: Rank, arguments: str, metrics: dict[str, float]
+) -> None:
+    script = f"import ddptop, os; print(os.getpid()); ddptop.report({arguments})"
+    code, out, err = rank.run("-c", script)
+    assert (code, err) == (0, "")
+    last = rank.receiver.last(int(out))
+    assert (last.global_step, last.total_steps, last.metrics) == (4, 90, metrics)
+
+
 def test_a_forked_child_starts_from_nothing_and_its_last_word_is_heard(rank: Rank) -> None:
     script = (
         "import ddptop, multiprocessing, os, sys\n"

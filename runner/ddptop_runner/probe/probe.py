@@ -70,8 +70,8 @@ def report(loss=None, step=None, total=None, **metrics):
 
     Args:
         loss: The loss to show instead of the one seen in the backward pass.
-        step: The step of the whole training, counted over restarts.
-        total: The number of steps that the whole training will take.
+        step: The step of the whole training, counted over restarts; also as `global_step`.
+        total: The number of steps that the whole training will take; also as `total_steps`.
         **metrics: Any other figures to show.
     """
     try:

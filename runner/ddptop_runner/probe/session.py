@@ -74,6 +74,9 @@ class Session:
 
     def report(self, loss, step, total, metrics):
         """Keep what the script reports. A value on a device is read later, without waiting."""
+        # the names that ddptop's own JSON has for them
+        step = metrics.pop("global_step", None) if step is None else step
+        total = metrics.pop("total_steps", None) if total is None else total
         has_loss = self._is_figure(loss)
         self.record.reported(whole(step), whole(total), has_loss)
         if has_loss:

@@ -45,7 +45,7 @@ export PYTHONDONTWRITEBYTECODE =
 
 # mypy has one core: on the other the tests are compiled once, not by each worker
 COMPILE_TESTS := $(BIN)/python -m pytest --collect-only -qq >/dev/null 2>&1
-LINT_AND_COMPILE := $(COMPILE_TESTS) & $(MAKE) --no-print-directory lint; said=$$?; wait; exit $$said
+LINT_AND_COMPILE := $(COMPILE_TESTS) & $(MAKE) --no-print-directory lint; status=$$?; wait; exit $$status
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test test-frameworks check lint format docs snap bench faults screenshots clean system-tools

@@ -339,7 +339,7 @@ LEAST_CELLS = 8
 LEAST_ROWS = 2
 _NAMES = 16
 """Most cells for the curves' names at the right."""
-_LEAST_BESIDE = 40
+_LEAST_PLOT = 40
 """Minimum width of a plot for names next to it."""
 
 
@@ -367,7 +367,7 @@ class Chart(msgspec.Struct, frozen=True):
 def cells_of_names(width: int, names: Iterable[str]) -> int:
     """Cells for the names of curves at the right of a chart of this width; 0 without room."""
     cells = min(_NAMES, max((cells_of(name) + 1 for name in names), default=0))
-    return cells if width - GUTTER - cells >= _LEAST_BESIDE else 0
+    return cells if width - GUTTER - cells >= _LEAST_PLOT else 0
 
 
 class Sheet(msgspec.Struct, frozen=True):

@@ -131,7 +131,7 @@ def request_of(arguments: list[str]) -> LaunchRequest:
     )
 
 
-def _say_attach(view: JobView) -> None:
+def _print_attach(view: JobView) -> None:
     info(
         f"ddptop: {view.job} is running; to attach from another terminal, "
         f"run ddptop attach {view.job}"
@@ -139,7 +139,7 @@ def _say_attach(view: JobView) -> None:
 
 
 def _report_fault(view: JobView, name: str, rank: int) -> int:
-    _say_attach(view)
+    _print_attach(view)
     put(f"fault {name} (rank {rank}): {FAULTS[name].what}")
     put(f"expected: {FAULTS[name].expected}")
     reported, printed, is_live = False, 0, True
@@ -171,7 +171,7 @@ def _events_after(view: JobView, seq: int) -> list[Event]:
 
 
 def _report_until_ended(view: JobView) -> int:
-    _say_attach(view)
+    _print_attach(view)
     last = None
     while view.is_live:
         line = _progress(view)

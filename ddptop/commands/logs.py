@@ -54,9 +54,9 @@ def run(
         DdptopError: there is no log yet, and `follow` is off.
     """
     spec = _spec(folder)
-    speaker: int | None = None
+    tagged_rank: int | None = None
     if _is_command(folder, spec):
-        speaker = rank if isinstance(rank, int) and rank != LAUNCHER else None
+        tagged_rank = rank if isinstance(rank, int) and rank != LAUNCHER else None
         rank = LAUNCHER
     elif rank == LAUNCHER:
         raise UsageError(f"{folder.job} has no launcher log", "use -r all for its ranks")
@@ -70,10 +70,10 @@ def run(
     _check(folder, spec, rank, attempt, live=live, wait=follow and live)
     existing = logs.attempts(folder)
     chosen = attempt if attempt is not None else existing[-1] if existing else 0
-    if speaker is not None:
-        _report_source(folder, chosen, speaker)
+    if tagged_rank is not None:
+        _report_source(folder, chosen, tagged_rank)
     only = None if rank == "all" else [rank]
-    if follow or speaker is not None:
+    if follow or tagged_rank is not None:
         parts, stay = [only], attempt if follow else chosen
     else:  # rank by rank: lines have no time by which to order them
         parts = [[one] for one in (logs.ranks(folder, chosen) if only is None else only)]
@@ -81,10 +81,10 @@ def run(
     for part in parts:
         arguments = (folder, part, stay, is_over if follow else lambda: True, lines)
         if sys.stdout.isatty():
-            follower = LogFollower(*arguments, speaker=speaker, whole=not follow)
+            follower = LogFollower(*arguments, tagged_rank=tagged_rank, whole=not follow)
             _follow_lines(follower, rank == "all", live=follow)
         else:
-            _follow_bytes(ByteFollower(*arguments, speaker=speaker), rank == "all")
+            _follow_bytes(ByteFollower(*arguments, tagged_rank=tagged_rank), rank == "all")
     if not follow and attempt is None and chosen > existing[0]:
         info(f"ddptop: showing attempt {chosen}; use --attempt N for {_listed(existing[:-1])}")
     return 0

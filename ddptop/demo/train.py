@@ -56,7 +56,7 @@ CPU = Size(layers=4, width=128, context=128, batch_size=8, steps=2000)
 GPU = Size(layers=8, width=512, context=512, batch_size=32, steps=4000)
 
 
-def say(line: str) -> None:
+def log(line: str) -> None:
     """Print a line with one write, so that lines of several ranks on one terminal stay whole."""
     sys.stdout.write(f"{line}\n")
     sys.stdout.flush()
@@ -260,12 +260,12 @@ def train(options: argparse.Namespace, size: Size, device: torch.device) -> None
     step, file = 0, options.out / "checkpoint.pt"
     if options.resume and file.exists():
         step = load_checkpoint(file, size, model, optimizer)
-        say(f"resumed from {file} at step {step}")
+        log(f"resumed from {file} at step {step}")
         if step >= size.steps:
-            say("training is complete; generating sample text only (--no-resume starts over)")
+            log("training is complete; generating sample text only (--no-resume starts over)")
     if rank == 0:
         count = sum(parameter.numel() for parameter in model.parameters())
-        say(
+        log(
             f"{count / 1e6:.1f} M parameters, {len(text) / 1e6:.1f} MB of text, "
             f"{world_size} x {size.batch_size} x {size.context} bytes per step on {device.type}"
         )
@@ -304,21 +304,21 @@ def train(options: argparse.Namespace, size: Size, device: torch.device) -> None
             shown, now = loss.item(), time.perf_counter()
             step_time_s = (now - logged_at) / (step - logged_step)
             logged_at, logged_step = now, step
-            say(
+            log(
                 f"step {step}/{size.steps} loss {shown:.4f} "
                 f"({step_time_s:.3f} s per step, rank {rank})"
             )
         if step % VALIDATE_EVERY == 0 or step == size.steps:
             validation_loss = validate(model, text[-held_back:], size, device)
             if rank == 0:
-                say(f"step {step}/{size.steps} validation loss {validation_loss:.4f}")
+                log(f"step {step}/{size.steps} validation loss {validation_loss:.4f}")
         due = step % options.save_every == 0 or step == size.steps
         if rank == 0 and due and all(p.isfinite().all() for p in model.parameters()):
             save_checkpoint(file, step, size, model, optimizer)
-            say(f"step {step}/{size.steps} saved {file}")
+            log(f"step {step}/{size.steps} saved {file}")
 
     if rank == 0:
-        say("--- sample output ---\n" + write_text(model, b"def main(", 300, device))
+        log("--- sample output ---\n" + write_text(model, b"def main(", 300, device))
 
 
 def parse_arguments(argv: list[str] | None = None) -> tuple[argparse.Namespace, Size]:

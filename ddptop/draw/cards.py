@@ -23,7 +23,7 @@ from ddptop.view.rank_words import counts_own, device_text, memory_share, parts_
 from ddptop.view.series import Points
 from ddptop.view.text import Line, Span, bar, clip, fit, line, pad, width
 from ddptop_runner.base import units
-from ddptop_runner.judge.balance.imbalance import Figure, RankDeviation, alone_s
+from ddptop_runner.judge.balance.imbalance import Figure, RankDeviation, busy_s
 from ddptop_runner.judge.balance.rank_devices import own_devices
 from ddptop_runner.model.snapshot import GpuSample, RankSample
 
@@ -261,15 +261,15 @@ def _row(label: str, value: str, aside: Span, graphic: Line, cells: int, style: 
     tight = cells < LABEL + VALUE + ASIDE
     size, side = (TIGHT, TIGHT) if tight else (VALUE, ASIDE)
     value = _brief(value) if tight else value
-    beside = f" {aside[0]}" if aside[0] else ""
-    if LABEL + len(value) + len(beside) > cells:  # otherwise, two numbers would read as one
-        beside = "" if aside[0][0].isdigit() else aside[0]
+    note = f" {aside[0]}" if aside[0] else ""
+    if LABEL + len(value) + len(note) > cells:  # otherwise, two numbers would read as one
+        note = "" if aside[0][0].isdigit() else aside[0]
     # a value too wide for its column takes cells from the other column, but never runs into it
-    left = max(len(value), size - max(0, len(beside) - side))
+    left = max(len(value), size - max(0, len(note) - side))
     return line(
         (f"{label:<{LABEL}}", "dim"),
         (pad(value, left, ">"), style or ("dim" if value == units.NOT_AVAILABLE else "")),
-        (pad(beside, max(size + side - left, len(beside)), ">"), aside[1]),
+        (pad(note, max(size + side - left, len(note)), ">"), aside[1]),
         *graphic,
     )
 
@@ -321,7 +321,7 @@ def _time(
 ) -> Line:
     if "step_time" in apart.outliers and apart.own_time is not None and apart.slower is not None:
         aside = (f"▲{units.deviation(apart.own_time)}", "warn")
-        return _row("busy", one.form(alone_s(rank)), aside, (), cells)
+        return _row("busy", one.form(busy_s(rank)), aside, (), cells)
     curve = _curve(others.step_times, rank.rank, others, cells, True)
     return _row("time", one.text(rank), _deviation(apart, "step_time"), curve, cells)
 

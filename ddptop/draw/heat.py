@@ -150,11 +150,11 @@ class Worst(msgspec.Struct, frozen=True):
 def worst_ranks(key: str, ranks: Sequence[RankSample], apart: Apart, most: int) -> list[Worst]:
     """The ranks farthest from the median in a figure, worst first; for states, unhealthy ranks."""
     if key == STATE:
-        ill = [rank for rank in ranks if rank.state not in CALM]
-        ill.sort(key=lambda rank: -severity(rank, NOTHING, True))
+        failing = [rank for rank in ranks if rank.state not in CALM]
+        failing.sort(key=lambda rank: -severity(rank, NOTHING, True))
         return [
             Worst(rank.rank, *words.rank_state(rank.state, rank.exit_code, rank.signal))
-            for rank in ill[:most]
+            for rank in failing[:most]
         ]
     figure = _BY_KEY[key]
     known = [

@@ -177,18 +177,18 @@ def empty_lines(
     """
     if looked is not None:
         text = f"searching for {LEVEL_WORDS[least]}: {looked:.0%} of {units.size(size_bytes)}"
-        return _said(text, f"press {key('log.level')} to show all lines")
+        return _message(text, f"press {key('log.level')} to show all lines")
     if least:
         none = LEVEL_WORDS[least].replace(" and", " or")
-        return _said(f"no {none} in this log", f"press {key('log.level')} to show all lines")
+        return _message(f"no {none} in this log", f"press {key('log.level')} to show all lines")
     if output is not None:
-        return _said(
+        return _message(
             f"no output read yet; the output goes to {output}",
             "ddptop can read files and terminals; ddptop launch saves a log for every rank",
         )
     if is_live:
-        return _said("no output yet", "new lines appear here automatically")
-    return _said("no output", others)
+        return _message("no output yet", "new lines appear here automatically")
+    return _message("no output", others)
 
 
 def other_logs(*, attempts: bool) -> str:
@@ -198,7 +198,7 @@ def other_logs(*, attempts: bool) -> str:
     return ranks + more if attempts else ranks
 
 
-def _said(words: str, remedy: str) -> list[Line]:
+def _message(words: str, remedy: str) -> list[Line]:
     return [line("  ", (words, "strong")), line("  ", (remedy, "dim"))]
 
 

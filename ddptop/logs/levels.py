@@ -9,7 +9,7 @@ from ddptop.logs.messages import Level
 
 MAX_BLOCK_LINES = 400
 """Longer tracebacks are considered over."""
-MAX_SPEAKERS = 4096
+MAX_PREFIXES = 4096
 
 _WORDS: Final = (
     *("error", "warn", "exception", "fatal", "critical", "traceback", "of memory", "abort"),
@@ -51,7 +51,7 @@ _RAISED = re.compile(
     r"^\s*(?:[A-Za-z_]\w*\.)*\w*(?:Error|Exception|KeyboardInterrupt|ExceptionGroup)"
     r"(?::(?! ?[-+]?[\d.]+$)|$| \(\d+ sub-exc)"
 )
-_TOLD = re.compile(r"(?:^|[:\]>] ?)(?:fatal )?error\b[:!\[](?!\s*[-+]?\d)", re.IGNORECASE)
+_ERROR = re.compile(r"(?:^|[:\]>] ?)(?:fatal )?error\b[:!\[](?!\s*[-+]?\d)", re.IGNORECASE)
 _WARNED = re.compile(
     r"(?:^|[:\]>(] ?)\w*warning\b:|^warn(?:ing)?\b[:\s!]|: \w*Warning:", re.IGNORECASE
 )
@@ -106,7 +106,7 @@ def level_of(text: str) -> Level:
         return _BY_NAME[found[1].lower()]
     if found := _NAMED.search(text, 0, 160):
         return _BY_NAME[found[1].lower()]
-    if _RAISED.match(text) or _TOLD.search(text) or text.startswith("Traceback (most recent"):
+    if _RAISED.match(text) or _ERROR.search(text) or text.startswith("Traceback (most recent"):
         return "error"
     return "warn" if _WARNED.search(text) else ""
 
@@ -123,28 +123,28 @@ class LevelReader:
 
     def read(self, text: str) -> tuple[Level, bool]:
         """(level of the next line, whether it continues the previous one)."""
-        who, said = "", text
+        prefix, line = "", text
         if text[:1] == "[" and (whose := WHOSE.match(text)):
-            who, said = whose["tag"] or whose["out"], text[whose.end() :]
-        if self._blocks and (block := self._blocks.pop(who, None)) is not None:
+            prefix, line = whose["tag"] or whose["out"], text[whose.end() :]
+        if self._blocks and (block := self._blocks.pop(prefix, None)) is not None:
             level, left = block
-            is_inner = said[:1] in (" ", "\t") or (level == "error" and not said.strip())
+            is_inner = line[:1] in (" ", "\t") or (level == "error" and not line.strip())
             if is_inner and left > 0:
-                self._blocks[who] = (level, left - 1)
+                self._blocks[prefix] = (level, left - 1)
                 return level, True
-            if level == "error" and _RAISED_LINE.match(said):
+            if level == "error" and _RAISED_LINE.match(line):
                 return "error", False
-        level = level_of(said)
-        if said.startswith("Traceback (most recent") or "Traceback (most recent call" in said:
-            self._open(who, "error", MAX_BLOCK_LINES)
+        level = level_of(line)
+        if line.startswith("Traceback (most recent") or "Traceback (most recent call" in line:
+            self._open(prefix, "error", MAX_BLOCK_LINES)
             return "error", False
-        if said.startswith(_CHAINED):
+        if line.startswith(_CHAINED):
             return "error", True
-        if level == "warn" and "Warning: " in said:
-            self._open(who, "warn", 1)
+        if level == "warn" and "Warning: " in line:
+            self._open(prefix, "warn", 1)
         return level, False
 
-    def _open(self, who: str, level: Level, lines: int) -> None:
-        if len(self._blocks) >= MAX_SPEAKERS:
+    def _open(self, prefix: str, level: Level, lines: int) -> None:
+        if len(self._blocks) >= MAX_PREFIXES:
             self._blocks.clear()
-        self._blocks[who] = (level, lines)
+        self._blocks[prefix] = (level, lines)

@@ -36,8 +36,8 @@ class LogRow(msgspec.Struct, frozen=True):
         return not least or self.is_note or GRAVITY[self.level] >= GRAVITY[least]
 
 
-Placement = Literal["anew", "before", "behind", "all"]
-"""Where a page's lines go: replacing all lines (`anew`), before or after the present ones, or
+Placement = Literal["replace", "before", "behind", "all"]
+"""Where a page's lines go: replacing all lines (`replace`), before or after the present ones, or
 replacing all lines at the same scroll position (`all`), as there are no others."""
 
 

@@ -104,7 +104,7 @@ class LogReader:
         self._places = Places()
         self._places_at = 0.0
         self._missing = False
-        self._told_missing = (0, "")
+        self._shown_missing = (0, "")
         self._opened_at = 0.0
         self._is_slow = False
         """Whether the message about slow reading was shown."""
@@ -262,8 +262,8 @@ class LogReader:
     def _miss(self, words: str, remedy: str) -> None:
         self._close()
         self._missing = True
-        if self._told_missing != (self._generation, words):
-            self._told_missing = (self._generation, words)
+        if self._shown_missing != (self._generation, words):
+            self._shown_missing = (self._generation, words)
             self._deliver(LogMissing(self._generation, words, remedy))
 
     # --- a log ----------------------------------------------------------------------------------
@@ -289,11 +289,11 @@ class LogReader:
         self._close()
         self._missing = False
         self._opened = self._places.attempt
-        self._open_anew(view)
+        self._reopen(view)
         if self._file is not None:
             self._jump(generation, share)
 
-    def _open_anew(self, view: LogView) -> None:
+    def _reopen(self, view: LogView) -> None:
         assert self._folder is not None
         places, folder = self._places, self._folder
         if not folder.path.exists():
@@ -312,15 +312,15 @@ class LogReader:
             self._loading = self._tails.load()
             self._opened_at, self._is_slow = time.monotonic(), False
             return
-        speaker = None
+        tagged_rank = None
         if whose is None or places.has_launcher:
-            speaker = whose if whose not in (None, LAUNCHER) and places.is_tagged else None
+            tagged_rank = whose if whose not in (None, LAUNCHER) and places.is_tagged else None
             whose = LAUNCHER
         far, attempt = self._far, places.attempt
         elsewhere = None if far is None else far.left_there(attempt, whose)
         try:
             path = folder.log_file(attempt, whose)
-            self._file = FileLog(path, speaker, view.until, elsewhere)
+            self._file = FileLog(path, tagged_rank, view.until, elsewhere)
         except FileNotFoundError:
             if far is not None and self.is_live:
                 self._miss_far(far, whose)
@@ -358,7 +358,7 @@ class LogReader:
         self._rows = rows
         self._deliver(PageRead(self._generation, "all", rows, partial=partial, limit=limit))
 
-    def _tell(self, placement: Placement, page: Page, at: int | None = None) -> None:
+    def _deliver_page(self, placement: Placement, page: Page, at: int | None = None) -> None:
         if self._file is None:
             return
         self._bounds = self._file.bounds()
@@ -380,28 +380,28 @@ class LogReader:
             return
         if step < 0:
             page = self._file.page_back(position, PAGE_ROWS, self._view.least)
-            self._tell("before", page)
+            self._deliver_page("before", page)
         else:
             page = self._file.page_on(position, MORE_ROWS, self._view.least)
-            self._tell("behind", page)
+            self._deliver_page("behind", page)
 
     def _jump(self, generation: int, share: float | None) -> None:
         if generation != self._generation or self._file is None:
             return
         first, end = self._file.bounds()
         if share is None:
-            self._tell("anew", self._file.page_back(end, PAGE_ROWS, self._view.least))
+            self._deliver_page("replace", self._file.page_back(end, PAGE_ROWS, self._view.least))
             return
         at = self._file.snap(first + int(min(1.0, max(0.0, share)) * (end - first)))
-        self._tell_around(at)
+        self._deliver_around(at)
 
-    def _tell_around(self, at: int) -> None:
+    def _deliver_around(self, at: int) -> None:
         assert self._file is not None
         least = self._view.least
         back = self._file.page_back(at, PAGE_ROWS // 2, least)
         on = self._file.page_on(at, PAGE_ROWS, least)
         page = msgspec.structs.replace(on, rows=(*back.rows, *on.rows), low=back.low)
-        self._tell("anew", page, at)
+        self._deliver_page("replace", page, at)
 
     # --- search ---------------------------------------------------------------------------------
 
@@ -420,20 +420,20 @@ class LogReader:
         self._search = None
 
     def _search_on(self, until: float) -> None:
-        told: SearchMoved | None = None
+        moved: SearchMoved | None = None
         while self._search is not None:
-            told = next(self._search, None)
-            if told is None or told.is_over:
+            moved = next(self._search, None)
+            if moved is None or moved.is_over:
                 self._search = None
             if time.monotonic() >= until:
                 break
-        if told is None:
+        if moved is None:
             return
-        if told.is_over and told.found is not None and self._file is not None:
-            self._tell_around(told.found.at)
-        if told.is_over or time.monotonic() - self._reported_s > REPORT_S:
+        if moved.is_over and moved.found is not None and self._file is not None:
+            self._deliver_around(moved.found.at)
+        if moved.is_over or time.monotonic() - self._reported_s > REPORT_S:
             self._reported_s = time.monotonic()
-            self._deliver(told)
+            self._deliver(moved)
 
     def _in_file(
         self, number: int, pattern: LogPattern, position: int | None, step: int

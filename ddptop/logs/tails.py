@@ -84,7 +84,7 @@ class _Tail:
         return [(text, *self.levels.read(text)) for text in lines]
 
 
-def _speaker(line: TailLine) -> int:
+def _source_rank(line: TailLine) -> int:
     found = WHOSE.match(line[0])
     return int(found["tag"] or found["out"]) if found else LAUNCHER
 
@@ -128,12 +128,12 @@ class RankTails:
 
     def load(self) -> Iterator[None]:
         """Read the last lines of all, yielding after each rank."""
-        told: dict[int, list[TailLine]] = {}
+        printed: dict[int, list[TailLine]] = {}
         for rank, tail in self._tails.items():
-            for speaker, lines in self._by_rank(rank, tail.read()):
-                told.setdefault(speaker, []).extend(lines)
+            for source, lines in self._by_rank(rank, tail.read()):
+                printed.setdefault(source, []).extend(lines)
             yield
-        for rank, lines in told.items():
+        for rank, lines in printed.items():
             self._lines[rank] = deque(lines, maxlen=2 * self.limit)
         yield from self._merge_all()
 
@@ -142,8 +142,8 @@ class RankTails:
         if not self._is_tagged:
             yield rank, lines
             return
-        for speaker, told in groupby(lines, _speaker):
-            yield speaker, list(told)
+        for source, printed in groupby(lines, _source_rank):
+            yield source, list(printed)
 
     def _merge_all(self) -> Iterator[None]:
         merger = Merger(alike=self._alike, most=MOST_LINES, ahead_s=self._ahead_s)
@@ -171,12 +171,12 @@ class RankTails:
         open_row = self.partial()
         something = False
         for rank, tail in self._tails.items():
-            for speaker, lines in self._by_rank(rank, tail.read()):
+            for source, lines in self._by_rank(rank, tail.read()):
                 if not lines:
                     continue
                 something = True
-                self._lines.setdefault(speaker, deque(maxlen=2 * self.limit)).extend(lines)
-                merger.add(speaker, lines, closed=closed, old=old)
+                self._lines.setdefault(source, deque(maxlen=2 * self.limit)).extend(lines)
+                merger.add(source, lines, closed=closed, old=old)
         return something or self.partial() != open_row
 
     def set_alike(self, alike: bool) -> Iterator[None]:

@@ -105,7 +105,7 @@ class FileLog:
 
     Args:
         path: the file.
-        speaker: show only this rank's lines of a log with tagged lines.
+        tagged_rank: show only this rank's lines of a log with tagged lines.
         until: treat this offset as the log's end, as at an earlier time.
         elsewhere: where the head of the log may be, if it is not here.
 
@@ -116,12 +116,12 @@ class FileLog:
     def __init__(
         self,
         path: Path,
-        speaker: int | None = None,
+        tagged_rank: int | None = None,
         until: int | None = None,
         elsewhere: str | None = None,
     ) -> None:
         self._log = LogFile(path)
-        self._path, self._speaker, self._until = path, speaker, until
+        self._path, self._tagged_rank, self._until = path, tagged_rank, until
         self._elsewhere = elsewhere
 
     def close(self) -> None:
@@ -294,8 +294,8 @@ class FileLog:
                 continue  # a bar that continues: only its last state counts
             if raw[:1] >= b"\x80" and at % PIECE_BYTES == 0:
                 raw = raw.lstrip(bytes(range(0x80, 0xC0)))
-            if self._speaker is not None:
-                mine = RankFilter(self._speaker, is_tagged=True)
+            if self._tagged_rank is not None:
+                mine = RankFilter(self._tagged_rank, is_tagged=True)
                 raw = mine.feed(raw + b"\n").removesuffix(b"\n")
                 if not mine.spoke:
                     continue

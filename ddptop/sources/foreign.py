@@ -144,9 +144,9 @@ class ForeignSource:
         new = self._book.lines(view.job, rank, known.mark)
         is_first = self._shown is None or self._shown[0] != key
         self._shown = key, new
-        if not is_first and not new.anew and not new.lines and new.partial == known.partial:
+        if not is_first and not new.is_reset and not new.lines and new.partial == known.partial:
             return None
-        return LogRead(key, list(new.lines), is_first or new.anew, new.partial)
+        return LogRead(key, list(new.lines), is_first or new.is_reset, new.partial)
 
     def forget_log(self) -> None:
         """Forget the log on screen; the next call of `log` returns the last lines again."""

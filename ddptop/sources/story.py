@@ -186,8 +186,8 @@ class StorySource:
 def kept_in(folder: RunFolder, evidence: str) -> Path:
     """The evidence folder of an event; in a copied run folder, its copy there."""
     kept = Path(evidence)
-    beside = folder.evidence_dir / kept.name
-    return beside if beside.is_dir() else kept
+    local_copy = folder.evidence_dir / kept.name
+    return local_copy if local_copy.is_dir() else kept
 
 
 def _steps_in(kept: Path) -> int | None:

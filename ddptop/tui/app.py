@@ -156,7 +156,7 @@ class DdptopApp(QuietApp):
             self.set_interval(self._tick_s, self.collector.ask)
         self._greet()
         if _is_terminal():  # a terminal that never existed cannot hang up
-            self.set_interval(1.0, self._mind_terminal)
+            self.set_interval(1.0, self._check_terminal)
             self._hang_up.watch(loop, self._leave_with_terminal)
         with contextlib.suppress(NotImplementedError, RuntimeError):  # not in the main thread
             loop.add_signal_handler(signal.SIGTERM, self.exit)
@@ -166,7 +166,7 @@ class DdptopApp(QuietApp):
         self.collector.stop()
         await self.collector.devices.close()
 
-    def _mind_terminal(self) -> None:
+    def _check_terminal(self) -> None:
         self._leave_with_terminal()
         self._follow_size()
 

@@ -64,7 +64,7 @@ def preferences_of(
     asked = settings.interface.theme
     known = [*BUILTIN_THEMES, *[theme.name for theme in (*OWN, *themes)]]
     where = f"{settings.file}, [interface]"
-    theme, wrong_theme = chosen_theme(asked, memory.theme_beside(asked), known, where)
+    theme, wrong_theme = chosen_theme(asked, memory.remembered_theme(asked), known, where)
     return Preferences(
         interface=settings.interface,
         keys=keys,

@@ -39,7 +39,7 @@ def restarts_text(snapshot: NodeSnapshot) -> str:
     return f"{snapshot.restarts_used} used, {snapshot.restarts_left} left"
 
 
-def held_by(snapshot: NodeSnapshot) -> set[tuple[str, int]]:
+def assigned_devices(snapshot: NodeSnapshot) -> set[tuple[str, int]]:
     """Hosts and machine indices of a job's devices."""
     own = {(rank.host, rank.gpu) for rank in snapshot.ranks if rank.gpu is not None}
     return own | {(gpu.host or snapshot.host, gpu.index) for gpu in snapshot.gpus}

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 import msgspec
 
 from ddptop.view.attention import Attention, attention
-from ddptop.view.jobs import held_by
+from ddptop.view.jobs import assigned_devices
 from ddptop.view.need import Seen, order_of
 from ddptop_runner.base.units import duration
 from ddptop_runner.job.registry import AnyJob
@@ -47,7 +47,7 @@ def _first_gpu(view: AnyJob) -> tuple[int, int]:
     """Sorts live jobs by their first device, then those without a device, then ended jobs."""
     if not view.is_live or view.snapshot is None:
         return 2, 0
-    held = held_by(view.snapshot)
+    held = assigned_devices(view.snapshot)
     return (0, min(index for _, index in held)) if held else (1, 0)
 
 

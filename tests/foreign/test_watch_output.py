@@ -51,7 +51,7 @@ def test_losses_of_a_growing_file(book: ForeignBook, tmp_path: Path, wait_until)
         assert view.snapshot.total_steps == 1000
         assert view.output == f"file {path}"
         first = book.lines(job.name)
-        assert first.anew
+        assert first.is_reset
         assert first.lines[0] == "step 0/1000 loss 2.5000"
 
         def faster() -> bool:
@@ -63,7 +63,7 @@ def test_losses_of_a_growing_file(book: ForeignBook, tmp_path: Path, wait_until)
         assert first_rank(view).step_time_s == pytest.approx(1 / first_rank(view).steps_per_s)
         assert 10 < view.snapshot.eta_s < 3000
         later = book.lines(job.name, since=first.mark)
-        assert not later.anew
+        assert not later.is_reset
         assert later.lines[0] == f"step {len(first.lines)}/1000 loss " + (
             f"{2.5 - len(first.lines) / 1000:.4f}"
         )

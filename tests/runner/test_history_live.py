@@ -276,7 +276,7 @@ def test_harm_done_to_the_file_is_seen_without_writing(tmp_path, harm):
     writer = HistoryWriter(tmp_path / "history.db")
     writer.event(Event(ts=utc_now(), type="alert", message="before"))
     writer.check()
-    assert writer.begun_anew is None
+    assert writer.lost_history is None
     for name in ("history.db", "history.db-wal"):
         file = tmp_path / name
         if harm == "deleted":
@@ -287,7 +287,7 @@ def test_harm_done_to_the_file_is_seen_without_writing(tmp_path, harm):
             file.write_bytes((b"\xa5" * size)[:kept])
     writer.check()
     writer.event(Event(ts=utc_now(), type="alert", message="after"))
-    assert writer.begun_anew is not None
-    assert ("deleted" if harm == "deleted" else "damaged-1") in writer.begun_anew
+    assert writer.lost_history is not None
+    assert ("deleted" if harm == "deleted" else "damaged-1") in writer.lost_history
     assert [e.message for e in HistoryReader(tmp_path / "history.db").events()] == ["after"]
     writer.close(final=True)

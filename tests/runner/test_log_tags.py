@@ -83,11 +83,11 @@ def test_the_tail_of_one_rank_is_found_among_any_number_of_others(tmp_path: Path
     log.write_bytes(b"".join(lines))
     with LogFile(log) as file:
         for count in (1, 3, 20):
-            found = log.read_bytes()[file.speaker_offset(7, count) :]
+            found = log.read_bytes()[file.rank_offset(7, count) :]
             assert found.startswith(b"[7]<stdout>:line %d\n" % (1000 - 43 - 50 * (count - 1)))
-        assert file.speaker_offset(7, 21) == 0
-        assert file.speaker_offset(7, 0) == log.stat().st_size
-        assert file.speaker_offset(7, 20, 1000) >= log.stat().st_size - 1000
+        assert file.rank_offset(7, 21) == 0
+        assert file.rank_offset(7, 0) == log.stat().st_size
+        assert file.rank_offset(7, 20, 1000) >= log.stat().st_size - 1000
 
 
 def test_a_follower_of_one_rank_begins_with_its_last_lines_and_goes_on(tmp_path: Path):
@@ -95,14 +95,14 @@ def test_a_follower_of_one_rank_begins_with_its_last_lines_and_goes_on(tmp_path:
     log = folder.log_file(0, LAUNCHER)
     log.parent.mkdir(parents=True)
     log.write_bytes(b"".join(b"[%d]<stdout>:%d\n" % (n % 4, n) for n in range(40)))
-    follower = LogFollower(folder, tail=2, speaker=1)
+    follower = LogFollower(folder, tail=2, tagged_rank=1)
     batches = follower.batches(0)
     assert [line.text for line in next(batches)] == ["[1]<stdout>:33", "[1]<stdout>:37"]
     with log.open("ab") as file:
         file.write(b"[2]<stdout>:no\n[1]<stdout>:yes\n[1]<std")
     assert [line.text for line in next(batches)] == ["[1]<stdout>:yes"]
     batches.close()
-    whole = ByteFollower(folder, is_over=lambda: True, tail=0, speaker=1)
+    whole = ByteFollower(folder, is_over=lambda: True, tail=0, tagged_rank=1)
     with log.open("ab") as file:
         file.write(b"out>:never ended [1")
     with closing(whole):

@@ -64,10 +64,10 @@ def opened() -> Iterator[Callable[..., FileLog]]:
     """A log of a path, with this content if any is given; closed in the end."""
     logs: list[FileLog] = []
 
-    def make(path: Path, data: bytes | None = None, speaker: int | None = None) -> FileLog:
+    def make(path: Path, data: bytes | None = None, tagged_rank: int | None = None) -> FileLog:
         if data is not None:
             path.write_bytes(data)
-        logs.append(FileLog(path, speaker))
+        logs.append(FileLog(path, tagged_rank))
         return logs[-1]
 
     yield make
@@ -202,9 +202,9 @@ def test_one_rank_s_lines_of_a_shared_log(tmp_path: Path, opened: Open) -> None:
     text = b"from mpirun\n" + b"[1,0]<stdout>:zero\n[1,1]<stdout>:one\n" * 500
     path = tmp_path / "x.log"
     path.write_bytes(text)
-    rows = list(forwards(opened(path, speaker=1)))
+    rows = list(forwards(opened(path, tagged_rank=1)))
     assert len(rows) == 500 and {row.text for row in rows} == {"[1,1]<stdout>:one"}
-    assert rows == backwards(opened(path, speaker=1))
+    assert rows == backwards(opened(path, tagged_rank=1))
 
 
 def test_a_log_that_is_cut_short_or_gone_does_no_harm(tmp_path: Path, opened: Open) -> None:

@@ -31,9 +31,9 @@ class Memory(msgspec.Struct, frozen=True, kw_only=True):
     asked: str | None = None
     """The theme in the settings at that time; a different one there now takes precedence."""
 
-    def theme_beside(self, asked: str | None) -> str | None:
+    def remembered_theme(self, configured: str | None) -> str | None:
         """The theme chosen in the palette, unless the settings have changed since."""
-        return self.theme if self.asked == asked else None
+        return self.theme if self.asked == configured else None
 
 
 _decoder = msgspec.json.Decoder(Memory)

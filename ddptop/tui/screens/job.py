@@ -148,7 +148,7 @@ class JobScreen(JobBound[JobAnswer]):
             return
         view = detail.view
         if isinstance(view, JobView) and view.spec.job_id != self._job_id:
-            self._begin_anew(view.spec.job_id)
+            self._reset(view.spec.job_id)
         self._title.show(self.job, right, about(view) if isinstance(view, ForeignView) else "")
         self._header.show(view, now, detail.recent.trend)
         alerts = alerts_of(view)
@@ -171,7 +171,7 @@ class JobScreen(JobBound[JobAnswer]):
         self._events.show(detail.events)
         self._show_log(detail)
 
-    def _begin_anew(self, job_id: str) -> None:
+    def _reset(self, job_id: str) -> None:
         """Forget what the user selected in an earlier job with this name."""
         self._job_id, self._last_rank, self._is_chosen = job_id, NOBODY, False
 

@@ -286,7 +286,7 @@ class LaunchScreen(ModalScreen[str | None]):
         self._show_command()
 
     @on(GpuChoice.Changed)
-    def _ask_anew(self) -> None:
+    def _drop_consent(self) -> None:
         """Drop the consent to use busy devices, which was for other devices."""
         for checkbox in self.query(Checkbox):
             checkbox.value = False

@@ -204,7 +204,7 @@ class OverviewScreen(MonitorScreen[OverviewAnswer]):
         """The job under the cursor if ddptop launched it; else notifies the user."""
         view = self._chosen()
         if view is None:
-            self._say_no_job()
+            self._notify_no_job()
         elif isinstance(view, ForeignView):
             self.notify(refusal, severity="warning", markup=False)
             return None
@@ -213,7 +213,7 @@ class OverviewScreen(MonitorScreen[OverviewAnswer]):
     def action_logs(self) -> None:
         """Show the logs of the job under the cursor."""
         if (view := self._chosen()) is None:
-            self._say_no_job()
+            self._notify_no_job()
         else:
             self.post_message(LogsWanted(view.job, foreign=isinstance(view, ForeignView)))
 
@@ -221,7 +221,7 @@ class OverviewScreen(MonitorScreen[OverviewAnswer]):
         """Show the story of the job under the cursor."""
         refusal = f"no story: ddptop did not start this job; press {key('job.open')} to watch it"
         if (view := self._own(refusal)) is not None:
-            self._looked_at(view)
+            self._mark_opened(view)
             self.post_message(StoryWanted(view.job))
 
     def action_replay(self) -> None:
@@ -257,11 +257,11 @@ class OverviewScreen(MonitorScreen[OverviewAnswer]):
     def _open_device(self) -> None:
         self.action_devices()
 
-    def _looked_at(self, view: AnyJob) -> None:
+    def _mark_opened(self, view: AnyJob) -> None:
         if not view.is_live:
             self._seen.add(seen_key(view))
 
-    def _say_no_job(self) -> None:
+    def _notify_no_job(self) -> None:
         self.notify(f"no job selected; press {key('job.launch')} to launch one", severity="warning")
 
     def _chosen(self) -> AnyJob | None:
@@ -269,7 +269,7 @@ class OverviewScreen(MonitorScreen[OverviewAnswer]):
 
     def _want(self, make: operations.Maker, needs_live: bool) -> None:
         if (view := self._chosen()) is None:
-            self._say_no_job()
+            self._notify_no_job()
         else:
             self.post_message(OperationWanted(view, make, needs_live))
 
@@ -298,7 +298,7 @@ class OverviewScreen(MonitorScreen[OverviewAnswer]):
     def action_open(self) -> None:
         """Show the job under the cursor."""
         if (view := self._chosen()) is not None:
-            self._looked_at(view)
+            self._mark_opened(view)
             self.post_message(JobPicked(view.job, isinstance(view, ForeignView)))
 
     def action_findings(self) -> None:
@@ -334,7 +334,7 @@ class OverviewScreen(MonitorScreen[OverviewAnswer]):
     def action_again(self) -> None:
         """Open the launch form with the values of the ended job under the cursor."""
         if (view := self._chosen()) is None:
-            self._say_no_job()
+            self._notify_no_job()
         else:
             self.post_message(LaunchWanted(view))
 

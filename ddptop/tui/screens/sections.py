@@ -55,7 +55,7 @@ READING = (
 
 MORE = "; {move.down} and {move.up} scroll"
 LEAST_CELLS, MOST_CELLS = 40, 112
-BESIDE, ABOVE = 5, 5
+AROUND_COLUMNS, AROUND_ROWS = 5, 5
 """Cells around the widest line, and rows around the text: border, padding, title, and hint."""
 _STYLES = {"▲": "warn", "✗": "bad"}
 """Style of a heading, by its first character."""
@@ -156,10 +156,10 @@ class SectionsScreen(PagerScreen):
         for heading, text in self._sections or []:
             lines += [heading, *(f"  {line}" for line in text.splitlines())]
         box = self.query_one(Vertical)
-        needed = max(map(cells_of, lines)) + BESIDE
+        needed = max(map(cells_of, lines)) + AROUND_COLUMNS
         box.styles.width = max(LEAST_CELLS, min(needed, MOST_CELLS, self.size.width * 92 // 100))
         scroll = self.query_one(VerticalScroll)
-        scroll.styles.max_height = max(1, self.size.height * 9 // 10 - ABOVE)
+        scroll.styles.max_height = max(1, self.size.height * 9 // 10 - AROUND_ROWS)
         self.call_after_refresh(self._hint_at_more)
 
     def _hint_at_more(self) -> None:

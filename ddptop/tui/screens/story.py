@@ -119,9 +119,9 @@ class StoryScreen(JobBound[StoryAnswer]):
         """Give the attempts and the cause the rows they need, up to a share."""
         rest = self.size.height - 2
         top = min(self._attempts.rows_wanted(), max(4, int(rest * MOST_SHARE)))
-        beside = self.has_class("-wide")
+        side_by_side = self.has_class("-wide")
         why = None
-        if not beside:
+        if not side_by_side:
             most = max(3, int((rest - top) * WHY_SHARE))
             why = len(self._why.lines_of(max(20, self.size.width), most))
         if (top, why) == self._heights:

@@ -239,8 +239,8 @@ class DevicePanel(LinesView, can_focus=True):
         hidden = self._gpus[room - HEAD_LINES - 1 :]
         missing = line((f" and {len(hidden)} more", "dim"))
         hosts = hosts_of_devices(self._gpus)
-        if ill := [label(gpu, hosts) for gpu in hidden if gpu.lost or _is_ill(gpu)]:
-            missing = (*missing, (f", problems on GPU {', '.join(ill)}", "warn"))
+        if failed := [label(gpu, hosts) for gpu in hidden if gpu.lost or _has_failed(gpu)]:
+            missing = (*missing, (f", problems on GPU {', '.join(failed)}", "warn"))
         return [*lines[: room - 1], (*missing, (f": press {key('view.devices')}", "dim")), *reason]
 
     def _reason_lines(self, width: int) -> list[Line]:
@@ -252,7 +252,7 @@ class DevicePanel(LinesView, can_focus=True):
         ]
 
 
-def _is_ill(gpu: GpuSample) -> bool:
+def _has_failed(gpu: GpuSample) -> bool:
     return any(style in ("warn", "bad") for _, style in device_trouble(gpu))
 
 

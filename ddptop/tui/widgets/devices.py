@@ -34,7 +34,7 @@ NOTHING = DeviceHistory()
 NOBODY: Owners = {}
 FIRST_LOOK = "querying the driver for devices..."
 FREE = "no processes; the device is free"
-NOT_TOLD = "the driver does not report its processes"
+NOT_REPORTED = "the driver does not report its processes"
 
 
 class DevicesTable(Table):
@@ -140,7 +140,7 @@ class ProcessTable(Table):
         if gpu is not None and gpu.host not in (None, here):
             owners = NOBODY
         found = heaviest_first([] if gpu is None else gpu.processes or [])
-        self.empty = NOT_TOLD if gpu is not None and gpu.processes is None else FREE
+        self.empty = NOT_REPORTED if gpu is not None and gpu.processes is None else FREE
         self._by_pid = {str(process.pid): process for process in found}
         self._owners = owners
         self.title = "processes" if gpu is None else f"processes on {name_of(gpu, here)}"

@@ -277,7 +277,7 @@ class LogPager(LinesView, can_focus=True):
                 self.keep_place(place)
             return
         buffer.first, buffer.end = message.first, message.end
-        if message.placement == "anew":
+        if message.placement == "replace":
             buffer.set_page(message.rows, message.partial, message.low, message.high)
             self.explain_empty()
             self.replace(message.at)

@@ -89,7 +89,7 @@ class LogPane(Vertical):
             self._job, self._wanted = job, None
             pager.close()
         if whose is None and not foreign:
-            self._say_title()
+            self._update_title()
             return
         from ddptop.logs.reader import LogReader, LogView  # not needed for the first frame
 
@@ -105,13 +105,13 @@ class LogPane(Vertical):
             self._wanted = wanted
             pager.following, pager.held = True, False
             pager.open(wanted)
-        self._say_title()
+        self._update_title()
 
     def show_text(self, view: AnyJob, rank: int | None, words: str) -> None:
         """Show why this rank has no log."""
         self._view, self._rank, self._guilty, self._wanted = view, rank, None, None
         self.lines.show_text(words)
-        self._say_title()
+        self._update_title()
 
     def feed(self, message: LogRead) -> None:
         """Add lines of a foreign job's output."""
@@ -119,7 +119,7 @@ class LogPane(Vertical):
 
     @on(LogPager.Moved)
     @on(PlacesRead)
-    def _say_title(self) -> None:
+    def _update_title(self) -> None:
         pager, view = self.lines, self._view
         if view is None:
             return

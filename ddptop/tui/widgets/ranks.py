@@ -429,12 +429,12 @@ class HeatMap(RankGrid):
 
     def rows_wanted(self, cells: int, most: int) -> int:
         """Rows that show every rank, and the worst ones below if they fit, up to `most`."""
-        grid = self._lay(cells, most)
+        grid = self._layout_grid(cells, most)
         rows = AROUND_ROWS + grid.rows(len(self.shown)) + (self._foot_rows(cells) - 1)
         below = 0 if cells >= WORST_FROM else 4
         return min(most, rows + below) if rows + below <= most else min(most, rows)
 
-    def _lay(self, cells: int, rows: int) -> HeatGrid:
+    def _layout_grid(self, cells: int, rows: int) -> HeatGrid:
         largest = max((rank.rank for rank in self.shown), default=0)
         across = cells - WORST_CELLS - 2 if cells >= WORST_FROM else cells
         around = AROUND_ROWS + self._foot_rows(cells) - 1
@@ -454,7 +454,7 @@ class HeatMap(RankGrid):
         if not number:
             return [rule("ranks", width_), line(("  no ranks have started yet", "dim"))]
         foot = self._foot(width_) if self.place >= 0 else [()] * self._foot_rows(width_)
-        self._grid = grid = self._lay(width_, height)
+        self._grid = grid = self._layout_grid(width_, height)
         self.per_row = grid.per_row
         room = max(1, height - AROUND_ROWS - len(foot) + 1)
         place, total = self.place, grid.rows(number)
@@ -467,12 +467,12 @@ class HeatMap(RankGrid):
             ruler(grid, place, width_),
             *(map_row(one, grid, self.shown, self._cells, place) for one in shown),
         ]
-        beside = width_ >= WORST_FROM
+        side_by_side = width_ >= WORST_FROM
         spare = height - 1 - len(lines) - 1 - len(foot)
-        worst = self._worst(len(lines) if beside else spare)
-        if beside:
+        worst = self._worst(len(lines) if side_by_side else spare)
+        if side_by_side:
             used = grid.label + grid.per_row * grid.cell
-            lines = _beside(lines, worst, min(used + 6, width_ - WORST_CELLS))
+            lines = _join_columns(lines, worst, min(used + 6, width_ - WORST_CELLS))
         else:
             lines += worst[:spare] if spare >= 2 else []
         lines += [()] * max(0, height - 2 - len(lines) - len(foot))
@@ -536,7 +536,7 @@ class HeatMap(RankGrid):
         return [*explain_heat(name_of(self.figure)), *about]
 
 
-def _beside(lines: Sequence[Line], worst: Sequence[Line], at: int) -> list[Line]:
+def _join_columns(lines: Sequence[Line], worst: Sequence[Line], at: int) -> list[Line]:
     found = []
     for place, one in enumerate(lines):
         right = worst[place] if place < len(worst) else ()

@@ -66,7 +66,7 @@ class AttemptsTable(Table):
         self.set_rows([(str(one.number), attempt_row(one, state, now)) for one in attempts])
         if attempts and (not self._placed or (is_new and was_last)):
             self._placed = True
-            self.move_to(str(_to_ask_about(attempts).number))
+            self.move_to(str(_most_relevant(attempts).number))
 
     def explain(self) -> list[tuple[str, str]]:
         """Help on the attempt under the cursor and on the columns."""
@@ -83,7 +83,7 @@ class AttemptsTable(Table):
         ]
 
 
-def _to_ask_about(attempts: Sequence[Attempt]) -> Attempt:
+def _most_relevant(attempts: Sequence[Attempt]) -> Attempt:
     """The latest attempt; if that is live or succeeded, the latest that failed."""
     failed = (one for one in attempts if one.ending in ("failed", "lost"))
     return attempts[0] if attempts[0].ending == "stopped" else next(failed, attempts[0])

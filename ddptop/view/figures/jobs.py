@@ -20,7 +20,7 @@ from ddptop.view.figures.columns import Cell, Column, Plain, Row, plain_cell
 from ddptop.view.figures.ranks import unknown
 from ddptop.view.filter import Facts, Vocabulary
 from ddptop.view.host_words import hosts_of
-from ddptop.view.jobs import elapsed_s, held_by, median_loss, steps_per_s
+from ddptop.view.jobs import assigned_devices, elapsed_s, median_loss, steps_per_s
 from ddptop.view.learning import LossTrend
 from ddptop.view.listed import Listed
 from ddptop.view.need import Need
@@ -161,7 +161,7 @@ def by_text(view: AnyJob, me: str | None) -> Span:
 
 def _gpus(snapshot: NodeSnapshot) -> str:
     """`0-3`; on several hosts `2x4`, or `7 in 2` if the hosts have different numbers."""
-    held = held_by(snapshot)
+    held = assigned_devices(snapshot)
     on_each = Counter(host for host, _ in held)
     if len(on_each) < 2:
         return units.ranks([index for _, index in held])
@@ -287,7 +287,7 @@ FIGURES: tuple[JobFigure, ...] = (
         key="gpus",
         cell=lambda subject: (text, "") if (text := _gpus(subject.snapshot)) else ("-", "dim"),
         title="GPUs", width=6, drop=5, least=MIDDLE, spare=True, order="gpus",
-        number=lambda view, snapshot, now: len(held_by(snapshot)),
+        number=lambda view, snapshot, now: len(assigned_devices(snapshot)),
         ps=Plain(5, "GPUS", lambda job: job.gpus or "-", "<"),
     ),
     JobFigure(
@@ -509,7 +509,7 @@ def job_facts(view: AnyJob, user: str, now: dt.datetime, sentence: str = "") -> 
     by = view.launcher if isinstance(view, ForeignView) else f"ddptop {view.launcher}"
     state = "gone" if isinstance(view, ForeignView) and view.state == "lost" else view.state
     pause = pause_of(view)
-    held = () if snapshot is None else sorted(held_by(snapshot))
+    held = () if snapshot is None else sorted(assigned_devices(snapshot))
     fields: dict[str, tuple[str, ...]] = {
         "state": (state, *(() if pause is None else (pause.state.replace("_", " "),))),
         "user": (user,),

@@ -151,7 +151,7 @@ class NvmlBackend:
         self._collect_xids()
         due = self._look_up_again(boottime_s)
         if self._stale and self._restart(boottime_s):
-            self._start_anew()
+            self._restart_nvml()
             due = True
         if due:
             self._look_for_lost()
@@ -190,17 +190,17 @@ class NvmlBackend:
         Where nothing else answers and the reason is unknown, all handles may be stale, as after a
         reload of the driver.
         """
-        alone = error.status == pynvml.NVML_ERROR_UNKNOWN and all(
+        all_lost = error.status == pynvml.NVML_ERROR_UNKNOWN and all(
             other.handle is None for other in self._gpus if other is not gpu
         )
-        self._stale = self._stale or error.stale or alone
+        self._stale = self._stale or error.stale or all_lost
         gone = gpu.parent_uuid is not None and error.status in (
             pynvml.NVML_ERROR_NOT_FOUND,
             pynvml.NVML_ERROR_INVALID_ARGUMENT,
         )
         return words.INSTANCE_GONE if gone else words.trouble(gpu.index, error.status)
 
-    def _start_anew(self) -> None:
+    def _restart_nvml(self) -> None:
         """Start NVML again, whose handles are all stale. Each is looked up again."""
         self._stale = False
         for gpu in self._gpus:

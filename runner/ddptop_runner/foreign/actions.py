@@ -254,8 +254,8 @@ MAX_CHARS = 200_000
 
 def find_py_spy() -> str | None:
     """The path of py-spy, next to this Python or else on PATH."""
-    beside = Path(sys.executable).parent / "py-spy"
-    return os.fspath(beside) if os.access(beside, os.X_OK) else shutil.which("py-spy")
+    sibling = Path(sys.executable).parent / "py-spy"
+    return os.fspath(sibling) if os.access(sibling, os.X_OK) else shutil.which("py-spy")
 
 
 def take_stacks(

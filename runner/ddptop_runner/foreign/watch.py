@@ -53,7 +53,7 @@ class NewLines:
     """Without control sequences."""
     partial: str = ""
     """The unfinished last line, such as a progress bar."""
-    anew: bool = False
+    is_reset: bool = False
     """Whether these are the first lines: anything shown before is unrelated."""
     mark: Mark = ()
 
@@ -151,13 +151,13 @@ class ForeignBook:
             return NewLines()
         sources = record.output.sources_of(rank)
         mark = [(source, source.count) for source in sources]
-        anew = [source for source, _ in since] != sources
+        is_reset = [source for source, _ in since] != sources
         new: list[str] = []
-        for source, count in [(source, 0) for source in sources] if anew else since:
+        for source, count in [(source, 0) for source in sources] if is_reset else since:
             missed = min(source.count - count, len(source.lines))
             new += list(source.lines)[len(source.lines) - missed :]
         partial = next((source.partial for source in sources if source.partial), "")
-        return NewLines(tuple(new), partial, anew, mark)
+        return NewLines(tuple(new), partial, is_reset, mark)
 
     def close(self) -> None:
         """Close all files."""

@@ -91,17 +91,17 @@ def plan(
     for number in dict.fromkeys(asked.values()):
         theirs = tuple(pid for pid in pids if asked[pid] == number)
         steps.append(Step((number, signal.SIGCONT), theirs))
-    woken_s = grace_s / 2 if launchers else 0.0
-    alone_s = grace_s - woken_s
+    continued_s = grace_s / 2 if launchers else 0.0
+    before_continue_s = grace_s - continued_s
     interrupted = tuple(pid for pid in pids if asked[pid] == signal.SIGINT)
     if interrupted:
-        first_s = min(alone_s, INTERRUPTED_S)
+        first_s = min(before_continue_s, INTERRUPTED_S)
         steps.append(Step((), (), first_s, until=pids))
-        steps.append(Step((signal.SIGTERM,), interrupted, alone_s - first_s, until=pids))
+        steps.append(Step((signal.SIGTERM,), interrupted, before_continue_s - first_s, until=pids))
     else:
-        steps.append(Step((), (), alone_s, until=pids))
+        steps.append(Step((), (), before_continue_s, until=pids))
     if launchers:
-        steps.append(Step((signal.SIGCONT,), tuple(launchers), woken_s, until=pids))
+        steps.append(Step((signal.SIGCONT,), tuple(launchers), continued_s, until=pids))
     steps.append(Step((signal.SIGKILL,), pids, LEFTOVER_GRACE_S, until=pids))
     steps.append(Step((signal.SIGTERM, signal.SIGCONT), None, min(grace_s, LEFTOVER_GRACE_S)))
     return [*steps, kill]

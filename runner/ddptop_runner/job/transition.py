@@ -42,7 +42,7 @@ def apply(state: JobState, event: ev.JobEvent, at: dt.datetime) -> JobState:
         event: what happened.
         at: when it happened.
     """
-    if state.is_over and not _begins_anew(state, event):
+    if state.is_over and not _is_relaunch(state, event):
         return state
     change = _CHANGES.get(type(event))
     return state if change is None else change(state, event, at)
@@ -56,7 +56,7 @@ def fold(events: Iterable[tuple[dt.datetime, ev.JobEvent]]) -> JobState:
     return state
 
 
-def _begins_anew(state: JobState, event: ev.JobEvent) -> bool:
+def _is_relaunch(state: JobState, event: ev.JobEvent) -> bool:
     if isinstance(event, ev.AttemptStarted):  # its launch is missing from the log
         return event.attempt is not None and event.attempt > (state.attempt or 0)
     return isinstance(event, ev.Launched | ev.Queued | ev.QueueEntered)

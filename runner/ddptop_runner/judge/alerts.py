@@ -181,10 +181,10 @@ def _quiet_in_words(ranks: Sequence[RankSample], quiet: tuple[int, ...]) -> str:
             f"{name_ranks(quiet)} {has_or_have(quiet)} not taken a step for much longer than usual"
         )
     reason = next((rank.state_reason for rank in those if rank.state_reason), None)
-    told = (
+    summary = (
         f"{name_ranks(quiet)} {has_or_have(quiet)} been quiet since {since.astimezone():%H:%M:%S}"
     )
-    return f"{told}: {reason}" if reason else told
+    return f"{summary}: {reason}" if reason else summary
 
 
 class _Held(msgspec.Struct):
@@ -209,7 +209,7 @@ class AlertBook:
 
     def __init__(self) -> None:
         self._held: dict[str, _Held] = {}
-        self._looked_s: float | None = None
+        self._updated_s: float | None = None
 
     def holds(self) -> dict[str, float]:
         """By id, how long each alert shown had to hold."""
@@ -246,8 +246,8 @@ class AlertBook:
         """
         now_s = now.timestamp() if now_s is None else now_s
         # what held during a longer gap (a suspended machine) is unknown
-        passed_s = 0.0 if self._looked_s is None else min(now_s - self._looked_s, LONGEST_LOOK_S)
-        self._looked_s = now_s
+        passed_s = 0.0 if self._updated_s is None else min(now_s - self._updated_s, LONGEST_LOOK_S)
+        self._updated_s = now_s
         held: dict[str, _Held] = {}
         new: list[_Held] = []
         for finding in found:

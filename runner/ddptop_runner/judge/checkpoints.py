@@ -177,11 +177,11 @@ class CheckpointBook:
         """The files saved last, whether or not they form a checkpoint."""
         self._shown: _Gathered | None = None
         """The files of `last`."""
-        self._told = True
-        self._untold = 0
-        self._told_s: float | None = None
-        self._left_to_tell = float(REPORTED_AT_ONCE)
-        self._looked_s: float | None = None
+        self._reported = True
+        self._unreported = 0
+        self._reported_s: float | None = None
+        self._reports_left = float(REPORTED_AT_ONCE)
+        self._updated_s: float | None = None
         self._began: tuple[int, int | None] = (0, 0)
         """(present attempt, step of the run at which it started)."""
 
@@ -210,9 +210,9 @@ class CheckpointBook:
         if gathered is self._shown:
             return None
         self._shown = gathered
-        self._untold += not self._told
-        self._told = False
-        self._told_s = file.ended_t if self._told_s is None else self._told_s
+        self._unreported += not self._reported
+        self._reported = False
+        self._reported_s = file.ended_t if self._reported_s is None else self._reported_s
         return self.last
 
     def began(self, began: int | None, attempt: int) -> None:
@@ -253,24 +253,26 @@ class CheckpointBook:
             now_s: CLOCK_BOOTTIME.
             at_once: do not wait for more files, since there will be none.
         """
-        passed_s = 0.0 if self._looked_s is None else max(0.0, now_s - self._looked_s)
-        self._looked_s = now_s
-        self._left_to_tell = min(REPORTED_AT_ONCE, self._left_to_tell + passed_s / REPORTED_EVERY_S)
+        passed_s = 0.0 if self._updated_s is None else max(0.0, now_s - self._updated_s)
+        self._updated_s = now_s
+        self._reports_left = min(REPORTED_AT_ONCE, self._reports_left + passed_s / REPORTED_EVERY_S)
         last, ended_s = self.last, self._memory.ended_s
         if last is None or ended_s is None:
             return None
         self._follow_renames(last, now_s - ended_s)
-        is_whole = at_once or now_s - ended_s >= SETTLED_S
-        is_endless = self._untold > 0 and now_s - (self._told_s or now_s) >= REPORTED_EVERY_S
-        if self._told or not (is_whole or is_endless):
+        is_complete = at_once or now_s - ended_s >= SETTLED_S
+        is_endless = (
+            self._unreported > 0 and now_s - (self._reported_s or now_s) >= REPORTED_EVERY_S
+        )
+        if self._reported or not (is_complete or is_endless):
             return None
-        self._told = True
-        if self._left_to_tell < 1 and not at_once:
-            self._untold += 1
+        self._reported = True
+        if self._reports_left < 1 and not at_once:
+            self._unreported += 1
             return None
-        self._left_to_tell -= 1
-        self._told_s = now_s
-        others, self._untold = self._untold, 0
+        self._reports_left -= 1
+        self._reported_s = now_s
+        others, self._unreported = self._unreported, 0
         last = self.last or last
         ranks = {rank for rank, _ in self._shown.files} if self._shown is not None else set()
         return CheckpointSaved(

@@ -181,16 +181,16 @@ def judge_driver(on_bus: int, report: DeviceReport | None) -> Judgement:
         )
     devices = f"{len(gpus)} device{'s' if len(gpus) > 1 else ''}"
     known = f"driver {report.driver or 'version unknown'}, {devices}"
-    ill = [report.note] if report.note else []
+    problems = [report.note] if report.note else []
     remedies = []
     if errors := [f"GPU {gpu.index}: {gpu.ecc_uncorrected}" for gpu in gpus if gpu.ecc_uncorrected]:
-        ill.append(f"uncorrectable memory errors ({', '.join(errors)})")
+        problems.append(f"uncorrectable memory errors ({', '.join(errors)})")
         remedies.append("check `nvidia-smi -q -d ECC,ROW_REMAPPER`; a reset may help")
     if hot := [f"GPU {gpu.index}: {gpu.temperature_c:.0f} °C" for gpu in gpus if is_hot(gpu)]:
-        ill.append(f"at or near the slowdown temperature ({', '.join(hot)})")
+        problems.append(f"at or near the slowdown temperature ({', '.join(hot)})")
         remedies.append("check the fans, airflow, and power limit")
-    if ill:
-        return Judgement("warning", f"{known}: {'; '.join(ill)}", "; ".join(remedies) or None)
+    if problems:
+        return Judgement("warning", f"{known}: {'; '.join(problems)}", "; ".join(remedies) or None)
     return Judgement("ok", known)
 
 
@@ -492,19 +492,19 @@ def judge_slurm(config: Mapping[str, str], job_id: str | None, shared: str | Non
     known = ", ".join(f"{name} {config[name]}" for name in names if name in config)
     where = f"inside Slurm job {job_id}; jobs end with it" if job_id else "Slurm responds"
     detail = f"{where}; {known}"
-    ill, remedies = [], []
+    problems, remedies = [], []
     if config.get("JobRequeue") == "0":
-        ill.append("JobRequeue 0: jobs are not requeued after a node failure")
+        problems.append("JobRequeue 0: jobs are not requeued after a node failure")
         remedies.append("pass --requeue to sbatch, as ddptop launch --slurm does")
     timeout = re.match(r"([0-9]+)", config.get("SlurmdTimeout", ""))
     if timeout is not None and int(timeout[1]) > SLOW_NODE_FAILURE_S:
-        ill.append(f"a dead node is noticed after {timeout[1]} s")
+        problems.append(f"a dead node is noticed after {timeout[1]} s")
         remedies.append("ask the administrator for a lower SlurmdTimeout")
     if shared is None:
-        ill.append(f"run folders are in {paths.state_home()}, on a local disk")
+        problems.append(f"run folders are in {paths.state_home()}, on a local disk")
         remedies.append("set DDPTOP_HOME to a directory that all nodes share")
-    if ill:
-        return Judgement("warning", f"{detail}; {'; '.join(ill)}", "; ".join(remedies))
+    if problems:
+        return Judgement("warning", f"{detail}; {'; '.join(problems)}", "; ".join(remedies))
     return Judgement("ok", detail)
 
 

@@ -272,9 +272,9 @@ def find_tools(launcher: str, python: str, env: Mapping[str, str], *, python_giv
 
 def _program(launcher: str, python: str, path: str | None) -> str:
     for name in PROGRAMS[launcher]:
-        beside = Path(python).with_name(name)
-        if os.access(beside, os.X_OK):
-            return str(beside)
+        sibling = Path(python).with_name(name)
+        if os.access(sibling, os.X_OK):
+            return str(sibling)
     for name in PROGRAMS[launcher]:
         if path is not None and (found := shutil.which(name, path=path)):
             return os.path.abspath(found)  # noqa: PTH100 - do not resolve links

@@ -87,8 +87,8 @@ def _command(
 ) -> Program:
     launcher = launchers.launcher_name((request.target, *request.args))
     require_command(request, launcher)
-    beside = interpreters.choose(None, env)
-    program = program_of(request, cwd, env, beside)
+    interpreter = interpreters.choose(None, env)
+    program = program_of(request, cwd, env, interpreter)
     target = python_target((request.target, *request.args))
     live = False
     if target is not None and target.kind in ("script", "module"):

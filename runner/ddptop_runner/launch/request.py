@@ -278,14 +278,14 @@ def require_one_way(request: LaunchRequest) -> None:
     fewest_nodes(request.nodes, len(request.hosts))
 
 
-def executable_of(program: str, cwd: Path, env: Mapping[str, str], beside: str) -> str:
+def executable_of(program: str, cwd: Path, env: Mapping[str, str], interpreter: str) -> str:
     """The file that a command's first word names, as the job resolves it.
 
     Args:
         program: the first word: a name to find on PATH, or a path relative to `cwd`.
         cwd: the job's working folder.
         env: the job's variables.
-        beside: an interpreter; if the program is next to it, the message says so.
+        interpreter: if the program is next to it, the message says so.
 
     Returns:
         An absolute path. Links are not followed, because a virtual environment's Python is one.
@@ -311,7 +311,7 @@ def executable_of(program: str, cwd: Path, env: Mapping[str, str], beside: str) 
     search = env.get("PATH", os.defpath)
     if (found := shutil.which(program, path=search)) is not None:
         return os.path.normpath(cwd / found)
-    there = Path(beside).with_name(program)
+    there = Path(interpreter).with_name(program)
     if os.access(there, os.X_OK):
         raise UsageError(f"{program} is not on PATH", f"activate its environment, or use {there}")
     if (cwd / program).is_file():
@@ -356,13 +356,13 @@ def _require_interpreter(program: str, path: Path, cwd: Path) -> None:
         raise UsageError(f"{program} has no #! line", remedy)
 
 
-def program_of(request: LaunchRequest, cwd: Path, env: Mapping[str, str], beside: str) -> str:
+def program_of(request: LaunchRequest, cwd: Path, env: Mapping[str, str], interpreter: str) -> str:
     """`executable_of` a command; if it runs Python on a script, also check the script.
 
     Raises:
         UsageError: names what is missing.
     """
-    program = executable_of(request.target, cwd, env, beside)
+    program = executable_of(request.target, cwd, env, interpreter)
     target = python_target((request.target, *request.args))
     if target is not None and target.kind == "interactive" and not _INFORMATIONAL & {*request.args}:
         raise UsageError(

@@ -88,7 +88,7 @@ class RunFolderKeeper:
         self._full_since: dt.datetime | None = None
         self._room_since: tuple[float, dt.datetime] | None = None
         self._damaged: list[str] = []
-        self._begun_anew: str | None = None
+        self._lost_history: str | None = None
         self._checked_history_s = 0.0
 
     def look(self, attempt: int, now_s: float) -> list[Finding]:
@@ -257,9 +257,9 @@ class RunFolderKeeper:
         if now_s - self._checked_history_s >= CHECK_EVERY_S:
             self._checked_history_s = now_s
             history.check()
-        if history.begun_anew is not None and history.begun_anew != self._begun_anew:
-            self._begun_anew = history.begun_anew
-            words = f"{history.begun_anew}; started a new history without the earlier data"
+        if history.lost_history is not None and history.lost_history != self._lost_history:
+            self._lost_history = history.lost_history
+            words = f"{history.lost_history}; started a new history without the earlier data"
             self._damaged.append(words)
             self._report(words)
         if history.problem is None and self._full_since is None:

@@ -24,7 +24,7 @@ SILENT_S = 15.0
 """A link without any message for this long, not even the answer to a ping, is broken."""
 STABLE_S = 10.0
 """A link that was up for this long reconnects without delay if it breaks."""
-LAST_WORDS_S = 1.0
+STDERR_WAIT_S = 1.0
 CONNECT_S = 20.0
 """ssh itself gives up sooner."""
 ANSWER_S = 90.0
@@ -135,7 +135,7 @@ class NodeLink:
             with contextlib.suppress(
                 asyncio.TimeoutError
             ):  # processes outside of the group may hold stderr
-                stderr = await asyncio.wait_for(errors, LAST_WORDS_S)
+                stderr = await asyncio.wait_for(errors, STDERR_WAIT_S)
         return self._why(status, stderr)
 
     def _why(self, status: int, stderr: str) -> str:

@@ -317,7 +317,7 @@ class HistoryWriter:
         """Number of rows and events dropped because the file could not be written for too long."""
         self.problem: str | None = None
         """Why the last batch could not be written; None if it was."""
-        self.begun_anew: str | None = None
+        self.lost_history: str | None = None
         """Why this writer last started a new file."""
         self._gap: tuple[float, float] | None = None
         self.damaged_file: Path | None = None
@@ -430,7 +430,7 @@ class HistoryWriter:
             return
         if not self.path.exists():
             self._disconnect()
-            self.begun_anew = f"{self.path.name} was deleted"
+            self.lost_history = f"{self.path.name} was deleted"
             return
         reader = HistoryReader(self.path)
         try:
@@ -611,7 +611,7 @@ class HistoryWriter:
         self._disconnect()
         with contextlib.suppress(OSError):
             self.damaged_file = aside = set_aside(self.path)
-            self.begun_anew = f"{self.path.name} was damaged and set aside as {aside.name}"
+            self.lost_history = f"{self.path.name} was damaged and set aside as {aside.name}"
             for suffix in ("-wal", "-shm"):
                 file = self.path.with_name(self.path.name + suffix)
                 with contextlib.suppress(OSError):

@@ -213,7 +213,7 @@ class LogFile:
             position = start
         return low if low > first or count == 1 else 0  # 1: all remaining lines
 
-    def speaker_offset(self, rank: int, count: int, max_bytes: int | None = None) -> int:
+    def rank_offset(self, rank: int, count: int, max_bytes: int | None = None) -> int:
         """Like `tail_offset`, for the lines of one rank in a log with tagged lines."""
         if count <= 0:
             return self.end
@@ -385,18 +385,18 @@ class LogChunk(msgspec.Struct, frozen=True):
 class _OpenLog(LogFile):
     """One rank's log with its read position."""
 
-    def __init__(self, path: Path, attempt: int, rank: int, speaker: int | None) -> None:
+    def __init__(self, path: Path, attempt: int, rank: int, tagged_rank: int | None) -> None:
         super().__init__(path)
         self.attempt = attempt
         self.rank = rank
         self.filter: RankFilter | None = None
-        if speaker is not None:
-            self.filter = RankFilter(speaker, is_tagged=are_tagged(path))
+        if tagged_rank is not None:
+            self.filter = RankFilter(tagged_rank, is_tagged=are_tagged(path))
 
     def to_tail(self, count: int, max_bytes: int | None) -> None:
         """Move to the start of the last `count` selected lines."""
         if self.filter is not None and self.filter.is_tagged:
-            self.seek(self.speaker_offset(self.filter.rank, count, max_bytes))
+            self.seek(self.rank_offset(self.filter.rank, count, max_bytes))
         else:
             self.seek(self.tail_offset(count, max_bytes))
 
@@ -429,7 +429,7 @@ class ByteFollower:
         is_over: Callable[[], bool] = lambda: False,
         tail: int | None = None,
         max_tail_bytes: int | None = None,
-        speaker: int | None = None,
+        tagged_rank: int | None = None,
     ) -> None:
         """Opens nothing before the first `poll`.
 
@@ -441,12 +441,12 @@ class ByteFollower:
                 written before the end is read.
             tail: start with this many last lines of each log; None starts at the beginning.
             max_tail_bytes: start no further back than this, even inside a line.
-            speaker: follow only this rank's lines in the launcher's log, if lines are tagged;
+            tagged_rank: follow only this rank's lines in the launcher's log, if lines are tagged;
                 `only` is then ignored.
         """
         self._folder = folder
-        self._only = only if speaker is None else [LAUNCHER]
-        self._speaker = speaker
+        self._only = only if tagged_rank is None else [LAUNCHER]
+        self._tagged_rank = tagged_rank
         self._fixed = attempt
         self._is_over = is_over
         self._tail = tail
@@ -513,7 +513,7 @@ class ByteFollower:
                 continue
             try:
                 path = self._folder.log_file(attempt, rank)
-                self._logs[rank] = _OpenLog(path, attempt, rank, self._speaker)
+                self._logs[rank] = _OpenLog(path, attempt, rank, self._tagged_rank)
             except FileNotFoundError:  # removed since it was listed
                 continue
 
@@ -533,13 +533,13 @@ class LogFollower:
         attempt: int | None = None,
         is_over: Callable[[], bool] = lambda: False,
         tail: int | None = None,
-        speaker: int | None = None,
+        tagged_rank: int | None = None,
         *,
         whole: bool = False,
     ) -> None:
         """Takes the arguments of `ByteFollower`; with `whole`, starts at a line however long."""
         limit = None if tail is None or whole else MAX_TAIL_BYTES + 4096 * tail
-        self._source = ByteFollower(folder, only, attempt, is_over, tail, limit, speaker)
+        self._source = ByteFollower(folder, only, attempt, is_over, tail, limit, tagged_rank)
         self._cleaners: dict[tuple[int, int], LineCleaner] = {}
 
     def __iter__(self) -> Iterator[LogLine]:

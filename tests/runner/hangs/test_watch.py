@@ -332,12 +332,12 @@ def test_what_a_rank_does_is_not_known_before_a_new_supervisor_has_heard_it():
     assert life.stand(saving, 100)[2] is None
     again = Life(HangWatch(30.0))
     again.watch.recall(json.loads(json.dumps(life.watch.remember())))
-    unheard = lambda s: [rank(n, steps, 100 + s, unheard_s=None) for n in range(2)]  # noqa: E731
-    assert again.stand(unheard, 6) == (None, None, None)
+    overdue = lambda s: [rank(n, steps, 100 + s, unheard_s=None) for n in range(2)]  # noqa: E731
+    assert again.stand(overdue, 6) == (None, None, None)
     assert again.stand(lambda s: saving(106 + s), 100)[2] is None
     never = Life(HangWatch(30.0))  # whose interpreters do not answer
     never.watch.recall(json.loads(json.dumps(life.watch.remember())))
-    assert never.stand(unheard, 60)[2] == 32.0
+    assert never.stand(overdue, 60)[2] == 32.0
 
 
 @pytest.mark.parametrize(

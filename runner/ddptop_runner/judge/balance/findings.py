@@ -234,7 +234,7 @@ def _idle_device(placement: Placement) -> list[Finding]:
     own: dict[int, GpuSample] = {}
     for rank in placement.ranks:
         device = placement.own(rank.rank)
-        if device is not None and device.alone(rank.rank):
+        if device is not None and device.is_only_user(rank.rank):
             own[rank.rank] = device.gpu
     idle: dict[int, GpuSample] = {}
     steps = True
@@ -312,7 +312,7 @@ class Device(msgspec.Struct, frozen=True):
         gpu = self.gpu
         return gpu.processes is not None and not gpu.lost and not gpu.mig_instances
 
-    def alone(self, rank: int) -> bool:
+    def is_only_user(self, rank: int) -> bool:
         """Whether only that rank uses it, so that its figures are the rank's."""
         return self.is_listed and not self.others and set(self.memory) == {rank}
 

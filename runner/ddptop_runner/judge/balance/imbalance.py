@@ -199,7 +199,7 @@ def marked(alerts: Iterable[Alert]) -> dict[int, set[Figure]]:
     return found
 
 
-def alone_s(rank: RankSample) -> float | None:
+def busy_s(rank: RankSample) -> float | None:
     """Seconds of a mean step in which a rank does not wait for others; None if unknown."""
     if rank.step_time_s is None or rank.sync_s is None:
         return None
@@ -209,7 +209,7 @@ def alone_s(rank: RankSample) -> float | None:
 _Read = Callable[[RankSample], "float | None"]
 _ALL: Mapping[str, _Read] = {
     "step_time": lambda rank: rank.step_time_s,
-    "own_time": alone_s,
+    "own_time": busy_s,
     "loss": lambda rank: rank.loss,
 }
 _OF_DEVICES: Mapping[str, _Read] = {

@@ -21,7 +21,7 @@ import msgspec
 
 from ddptop_runner.base.units import has_or_have, is_or_are, name_ranks, size, step_time
 from ddptop_runner.judge.alerts import Finding
-from ddptop_runner.judge.balance.imbalance import alone_s, seen
+from ddptop_runner.judge.balance.imbalance import busy_s, seen
 from ddptop_runner.judge.losses import LossApart
 from ddptop_runner.model.snapshot import GpuSample, RankSample
 from ddptop_runner.model.words import ENDED
@@ -30,7 +30,7 @@ HOLD_S = 20.0
 """How long a rank must deviate before it is marked ..."""
 HOLD_LOSSES = 10
 """... and for how many of its losses."""
-GONE_S = 5.0
+CLEARS_AFTER_S = 5.0
 """How long a mark remains after the rank is back, so that borderline figures do not flicker."""
 
 SHORT_S, LONG_S = 20, 60
@@ -53,14 +53,14 @@ class _Smoothed:
 
     def __init__(self) -> None:
         self._values: dict[str, deque[float]] = {
-            **{name: deque(maxlen=SHORT_S) for name in (*_MEDIANS, "alone")},
+            **{name: deque(maxlen=SHORT_S) for name in (*_MEDIANS, "busy")},
             **{name: deque(maxlen=LONG_S) for name in _MEANS},
         }
 
     def take(self, rank: RankSample) -> None:
         """Add a look."""
         for name, values in self._values.items():
-            value = alone_s(rank) if name == "alone" else getattr(rank, name)
+            value = busy_s(rank) if name == "busy" else getattr(rank, name)
             if value is not None:
                 values.append(value)
 
@@ -73,10 +73,10 @@ class _Smoothed:
         for name in _MEANS:
             known = self._values[name]
             smooth[name] = statistics.fmean(known) if len(known) >= LEAST_LONG else None
-        step_s, alone = smooth["step_time_s"], self._values["alone"]
+        step_s, busy = smooth["step_time_s"], self._values["busy"]
         smooth["sync_s"] = None
-        if step_s is not None and alone and rank.sync_s is not None:
-            smooth["sync_s"] = max(0.0, step_s - statistics.median(alone))
+        if step_s is not None and busy and rank.sync_s is not None:
+            smooth["sync_s"] = max(0.0, step_s - statistics.median(busy))
         return msgspec.structs.replace(rank, **smooth)
 
 
@@ -118,7 +118,7 @@ class _Mark(msgspec.Struct):
     losses: int
     """Number of its losses when it began to deviate."""
     held_s: float = 0.0
-    gone_s: float = 0.0
+    absent_s: float = 0.0
     shown: bool = False
 
 
@@ -134,7 +134,7 @@ class RankMarks:
         self._excess_s: dict[int, float] = {}
         """By rank, how long it last held up the others."""
         self._ids: object = None
-        self._looked_s: float | None = None
+        self._updated_s: float | None = None
 
     def look(
         self,
@@ -158,8 +158,8 @@ class RankMarks:
             self._marks.clear()
             self._losses, self._steps = LossApart(), _Steps()
         self._ids = ids
-        gap_s = 0.0 if self._looked_s is None else now_s - self._looked_s
-        self._looked_s = now_s
+        gap_s = 0.0 if self._updated_s is None else now_s - self._updated_s
+        self._updated_s = now_s
         return self._found(living, gpus, min(max(0.0, gap_s), LONGEST_LOOK_S), now_s)
 
     def _found(
@@ -169,7 +169,7 @@ class RankMarks:
         passed_s: float,
         now_s: float,
     ) -> list[Finding]:
-        shown = self._told("loss-diverged")
+        shown = self._shown_ranks("loss-diverged")
         self._hold("loss-diverged", self._losses.look(ranks, shown), passed_s)
         looks, passed_s = self._steps.look(ranks, now_s)
         for look in looks:
@@ -180,18 +180,18 @@ class RankMarks:
         behind = {rank.rank: nodes[rank.host] for rank in smooth if rank.host in nodes}
         self._hold("slow-node", behind, passed_s)
         self._excess_s.update(behind)
-        of_nodes = self._told("slow-node")
+        of_nodes = self._shown_ranks("slow-node")
         found += slow_node_findings(smooth, {rank: self._excess_s[rank] for rank in of_nodes})
         late = {rank: by for rank, by in slow(smooth).items() if rank not in of_nodes}
         self._hold("straggler", late, passed_s)
         self._excess_s.update(late)
-        if marked := {rank: self._excess_s[rank] for rank in self._told("straggler")}:
+        if marked := {rank: self._excess_s[rank] for rank in self._shown_ranks("straggler")}:
             found.append(straggler_finding(smooth, marked))
-        if marked_losses := self._told("loss-diverged"):
+        if marked_losses := self._shown_ranks("loss-diverged"):
             found.append(self._of_losses(marked_losses))
         for kind in ON_DEVICES if gpus else ON_CPUS:
             self._hold(kind.id, far_off(kind, smooth), passed_s)
-            if numbers := self._told(kind.id):
+            if numbers := self._shown_ranks(kind.id):
                 found.append(uneven_finding(kind, smooth, numbers))
         return found
 
@@ -203,16 +203,16 @@ class RankMarks:
                 mark = self._marks[id_, rank] = _Mark(self._losses.seen(rank))
             else:
                 mark.held_s += passed_s
-            mark.gone_s = 0.0
+            mark.absent_s = 0.0
             enough = id_ != "loss-diverged" or self._losses.seen(rank) - mark.losses >= HOLD_LOSSES
             mark.shown = mark.shown or (enough and mark.held_s >= HOLD_S)
         for key in [key for key in self._marks if key[0] == id_ and key[1] not in apart]:
             mark = self._marks[key]
-            mark.gone_s += passed_s
-            if not mark.shown or mark.gone_s > GONE_S:
+            mark.absent_s += passed_s
+            if not mark.shown or mark.absent_s > CLEARS_AFTER_S:
                 del self._marks[key]
 
-    def _told(self, id_: str) -> list[int]:
+    def _shown_ranks(self, id_: str) -> list[int]:
         return sorted(rank for (of, rank), mark in self._marks.items() if of == id_ and mark.shown)
 
     def _of_losses(self, ranks: Sequence[int]) -> Finding:
@@ -240,8 +240,8 @@ def slow(ranks: Sequence[RankSample]) -> dict[int, float]:
     stepping = [rank for rank in ranks if rank.state == "running" and rank.steps_per_s]
     if len(stepping) < 2:
         return {}
-    apart = _apart(stepping, alone_s)
-    if not apart and any(alone_s(rank) is None for rank in stepping):
+    apart = _apart(stepping, busy_s)
+    if not apart and any(busy_s(rank) is None for rank in stepping):
         apart = _apart(stepping, lambda rank: rank.data_wait_s)
         apart = apart or _apart(stepping, lambda rank: rank.step_time_s)
     return {rank.rank: excess_s for rank, excess_s in apart}
@@ -256,7 +256,7 @@ def slow_nodes(ranks: Sequence[RankSample]) -> dict[str, float]:
     on = _by_host(rank for rank in ranks if rank.state == "running" and rank.steps_per_s)
     if len(on) < 2:
         return {}
-    for read in (alone_s, lambda rank: rank.data_wait_s, lambda rank: rank.step_time_s):
+    for read in (busy_s, lambda rank: rank.data_wait_s, lambda rank: rank.step_time_s):
         if all(read(rank) is not None for there in on.values() for rank in there):
             return _slow_nodes(on, read)
     return {}
@@ -349,8 +349,8 @@ def _why(slowest: RankSample, ranks: Sequence[RankSample], excess_s: float) -> s
                 f"it waits {step_time(wait_s)} {of_step} for data (median of the others: "
                 f"{step_time(usual_s)}), costing {share}"
             )
-    own_s = alone_s(slowest)
-    known_s = [time_s for rank in others if (time_s := alone_s(rank)) is not None]
+    own_s = busy_s(slowest)
+    known_s = [time_s for rank in others if (time_s := busy_s(rank)) is not None]
     if own_s is None or not known_s:
         steps_s = [rank.step_time_s for rank in others if rank.step_time_s is not None]
         median = (

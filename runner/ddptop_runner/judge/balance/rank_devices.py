@@ -130,13 +130,13 @@ def _join_rank(
     gpu = None if default is None else next((g for g in gpus if _same(g, default)), None)
     if gpu is None:
         return _on(rank, default)
-    alone = sum(_default(other, devices) == default for other in ranks) == 1
+    is_only_user = sum(_default(other, devices) == default for other in ranks) == 1
     is_listed = gpu.processes is not None and (seen or not gpu.processes)
     return msgspec.structs.replace(
         _on(rank, default),
         gpu_util_percent=gpu.util_percent,
-        gpu_mem_used_bytes=gpu.mem_used_bytes if alone and not is_listed else None,
-        gpu_power_w=gpu.power_w if alone and not _ranks_on(gpu, owner) else None,
+        gpu_mem_used_bytes=gpu.mem_used_bytes if is_only_user and not is_listed else None,
+        gpu_power_w=gpu.power_w if is_only_user and not _ranks_on(gpu, owner) else None,
     )
 
 

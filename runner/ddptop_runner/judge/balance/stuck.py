@@ -18,7 +18,7 @@ from ddptop_runner.model.words import Severity
 SPINNING_PERCENT = 99.0
 SPINNING_MEM_PERCENT = 5.0
 """A waiting kernel only polls flags, so memory utilization is below this."""
-ASIDE_PERCENT = 5.0
+IDLE_PERCENT = 5.0
 """Maximum utilization of the device of a rank that does not take part."""
 
 LOW_POWER = 0.35
@@ -133,7 +133,7 @@ class StuckWatch:
         self._looked_s: float | None = None
         self._pids: dict[int, int | None] = {}
         self._marks: dict[int, tuple[object, ...]] = {}
-        self._told_s: float | None = None
+        self._progress_at_s: float | None = None
         self._has_source = False
         self._progress_s: float | None = None
         self._longest_gap_s = 0.0
@@ -197,8 +197,8 @@ class StuckWatch:
         if any(value is not None for mark in marks.values() for value in mark):
             self._has_source = True
         at_s = now_s if moved else None
-        if progress_at_s is not None and progress_at_s > (self._told_s or -math.inf):
-            self._told_s, self._has_source = progress_at_s, True
+        if progress_at_s is not None and progress_at_s > (self._progress_at_s or -math.inf):
+            self._progress_at_s, self._has_source = progress_at_s, True
             at_s = now_s if moved else min(progress_at_s, now_s)
         if at_s is None:
             return
@@ -233,10 +233,10 @@ class StuckWatch:
             if held_s >= allowed_s and quiet_s >= max(
                 allowed_s, QUIET_FACTOR * self._longest_gap_s
             ):
-                return [self._say(look, held_s, quiet_s, level_w)]
+                return [self._report(look, held_s, quiet_s, level_w)]
         return []
 
-    def _say(self, look: _Look, held_s: float, quiet_s: float, level_w: float | None) -> Finding:
+    def _report(self, look: _Look, held_s: float, quiet_s: float, level_w: float | None) -> Finding:
         share = "" if look.share is None else f", {look.share:.0%} of the limit"
         level = ""
         if level_w is not None and look.low(level_w):
@@ -330,7 +330,7 @@ def _look(placement: Placement) -> _Look | None:
                 return None
             spinning.append(device)
             ranks += [rank.rank for rank in there]
-        elif gpu.util_percent <= ASIDE_PERCENT:
+        elif gpu.util_percent <= IDLE_PERCENT:
             aside.append((device, there))
         else:
             return None

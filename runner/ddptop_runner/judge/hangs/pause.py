@@ -113,14 +113,14 @@ def reason(judgement: Judgement, standings: Sequence[Standing]) -> str | None:
         if len(ranks) > 1:
             does = does.replace("its data loader", "their data loaders")
         return f"{name_ranks(ranks)} {is_or_are(ranks)} {does}"
-    whom = awaited(judgement, standings)
-    waiting = [one.rank.rank for one in standings if one.rank.rank not in whom]
-    stood = [one.rank.stands_at for one in standings if not whom or one.rank.rank in whom]
+    those = awaited(judgement, standings)
+    waiting = [one.rank.rank for one in standings if one.rank.rank not in those]
+    stood = [one.rank.stands_at for one in standings if not those or one.rank.rank in those]
     place = stood[0] if stood and len(set(stood)) == 1 else None
     seen = "" if place is None else f", last seen at {short_place(place)}"
-    if whom and waiting:
+    if those and waiting:
         who = "waiting" if len(waiting) > 1 else f"{name_ranks(waiting)} is waiting"
-        return f"{who} for {name_ranks(whom)}{seen}"
+        return f"{who} for {name_ranks(those)}{seen}"
     if all(one.doing == "collective" for one in standings) and len(standings) > 1:
         return f"all ranks are waiting in a collective{seen}"
     return seen.removeprefix(", ") or None
@@ -179,10 +179,10 @@ def _in_collective(
         return f"waiting in a collective while {name_ranks(paused)} {is_or_are(paused)} paused"
     if standing.silent_s < SHOWN_AFTER_S:
         return None
-    whom = ""
+    for_ranks = ""
     if culprits is not None and culprits.named and standing.rank.rank not in culprits.ranks:
-        whom = f" for {name_ranks(culprits.ranks)}"
-    return f"waiting{whom} in a collective for {duration_in_words(standing.silent_s)}"
+        for_ranks = f" for {name_ranks(culprits.ranks)}"
+    return f"waiting{for_ranks} in a collective for {duration_in_words(standing.silent_s)}"
 
 
 def of_quiet(standing: Standing, usual_s: float) -> str:

@@ -70,9 +70,9 @@ class RankProgress:
         return self.steps is not None or bool(self.completed)
 
     @property
-    def is_unheard(self) -> bool:
+    def is_overdue(self) -> bool:
         """Whether its probe is overdue, so that its interpreter does not respond."""
-        return (self.unheard_s or 0.0) > UNHEARD_S
+        return (self.unheard_s or 0.0) > REPORT_OVERDUE_S
 
     @property
     def pending(self) -> bool:
@@ -158,7 +158,7 @@ class HangLook:
     """By rank, why it is silent but healthy, such as "evaluating for 40 s"."""
 
 
-UNHEARD_S = 8.0
+REPORT_OVERDUE_S = 8.0
 """A probe reports at least every 5 s unless its interpreter's lock is held."""
 
 
@@ -244,17 +244,17 @@ def _by_collective(standings: Sequence[Standing], ended: Sequence[RankProgress])
         those = [rank for rank in roots or behind if rank.enqueued[group] == last]
         numbers = tuple(rank.rank for rank in those)
         where = "" if group == DEFAULT_GROUP else f" of process group {group}"
-        unheard = any(rank.alive and rank.is_unheard for rank in those)
+        overdue = any(rank.alive and rank.is_overdue for rank in those)
         missed = "it" if latest == last + 1 else f"collective {last + 1}"
         missing = (
-            f"last reported before entering {missed}" if unheard else f"never reached {missed}"
+            f"last reported before entering {missed}" if overdue else f"never reached {missed}"
         )
         facts = [_ended_in_words(those), _silent_in_words(those), _standing_in_words(those)]
         because = (
             f"{_are(waiting)} waiting in collective {latest}{where}; "
             f"{name_ranks(numbers)} {missing}{_aside(facts)}"
         )
-        found = Culprits(numbers, because, proven=_is_shared(group) and not unheard)
+        found = Culprits(numbers, because, proven=_is_shared(group) and not overdue)
         if roots and _is_shared(group):
             return found
         unsure = unsure or found
@@ -283,7 +283,7 @@ def _aside(facts: Sequence[str]) -> str:
 
 def _standing_in_words(ranks: Sequence[RankProgress]) -> str:
     """Where they are instead; empty if that differs or one has ended."""
-    if any(not rank.alive or rank.is_unheard for rank in ranks):
+    if any(not rank.alive or rank.is_overdue for rank in ranks):
         return ""
     places = {rank.stands_at for rank in ranks}
     place = places.pop() if len(places) == 1 else None
@@ -320,7 +320,7 @@ def _by_steps(standings: Sequence[Standing]) -> Culprits | None:
 
 def _by_silence(standings: Sequence[Standing]) -> Culprits | None:
     """Ranks whose interpreter does not respond, while others' do."""
-    silent = [standing for standing in standings if standing.rank.is_unheard]
+    silent = [standing for standing in standings if standing.rank.is_overdue]
     if not silent or len(silent) == len(standings):
         return None
     numbers = _numbers(silent)
@@ -399,7 +399,7 @@ def _places_in_words(standings: Sequence[Standing]) -> str:
 
 
 def _silent_in_words(ranks: Sequence[RankProgress]) -> str:
-    silent = sum(rank.alive and rank.is_unheard for rank in ranks)
+    silent = sum(rank.alive and rank.is_overdue for rank in ranks)
     if silent > 1:
         return "their interpreters are not responding"
     return "its interpreter is not responding" if silent else ""

@@ -42,10 +42,10 @@ LONGEST_LOOK_S = 3.0
 """The most time that one look adds: what happened during a longer gap (a stopped supervisor, a
 suspended machine) is unknown."""
 
-HEAR_S = 10.0
+FIRST_REPORT_S = 10.0
 """Every probe reports to a restarted supervisor within this time; until then, what its rank is
 doing is unknown."""
-DEAF_S = 20.0
+ALL_OVERDUE_S = 20.0
 """After this long without a message from any probe, the socket may be gone."""
 
 _NO_TRAINING: frozenset[Phase] = frozenset({"start", "compile", "evaluation", "checkpoint", "end"})
@@ -100,7 +100,7 @@ class HangWatch:
         known = [
             rank
             for rank in alive
-            if rank.known and (rank.unheard_s is not None or self._clock_s > HEAR_S)
+            if rank.known and (rank.unheard_s is not None or self._clock_s > FIRST_REPORT_S)
         ]
         ended = [rank for rank in ranks if not rank.alive]
         self._follow(known, ended, passed_s, now_s, gap=real_s > LONGEST_LOOK_S)
@@ -336,7 +336,7 @@ class _Memory(Limits):
 def _is_deaf(standings: list[Standing]) -> bool:
     """Whether working ranks do not report, so that their progress is unknown."""
     return all(
-        (standing.rank.unheard_s or 0.0) > DEAF_S and not standing.is_still
+        (standing.rank.unheard_s or 0.0) > ALL_OVERDUE_S and not standing.is_still
         for standing in standings
     )
 
@@ -430,7 +430,7 @@ class Following:
         """At its last sign of life."""
         self._phase: Phase | None = None
         self._cpu: deque[tuple[float, float]] = deque()
-        self._unheard_mark: tuple[float, float] | None = None
+        self._overdue_mark: tuple[float, float] | None = None
         """(the watch's clock, CPU time) at its last message."""
 
     def advance(
@@ -531,10 +531,10 @@ class Following:
         """Record the CPU time of the latest seconds, starting over after a gap between looks."""
         if gap or rank.cpu_s is None or (self._cpu and rank.cpu_s < self._cpu[-1][1]):
             self._cpu.clear()
-        if rank.cpu_s is None or not rank.is_unheard:
-            self._unheard_mark = None
-        elif self._unheard_mark is None or rank.cpu_s < self._unheard_mark[1]:  # a child ended
-            self._unheard_mark = (now_s, rank.cpu_s)
+        if rank.cpu_s is None or not rank.is_overdue:
+            self._overdue_mark = None
+        elif self._overdue_mark is None or rank.cpu_s < self._overdue_mark[1]:  # a child ended
+            self._overdue_mark = (now_s, rank.cpu_s)
         if rank.cpu_s is not None:
             self._cpu.append((now_s, rank.cpu_s))
         while len(self._cpu) > 2 and self._cpu[1][0] <= now_s - CPU_WINDOW_S:
@@ -554,9 +554,9 @@ class Following:
 
     def is_still(self, rank: RankProgress, now_s: float) -> bool:
         """Whether the rank has used almost no CPU since its last message."""
-        if self._unheard_mark is None or rank.cpu_s is None:
+        if self._overdue_mark is None or rank.cpu_s is None:
             return False
-        since_s, cpu_s = self._unheard_mark
+        since_s, cpu_s = self._overdue_mark
         passed_s = now_s - since_s
         return passed_s >= STILL_S and rank.cpu_s - cpu_s <= STILL_SHARE * passed_s
 

@@ -104,22 +104,22 @@ class JobDevices:
         self.look(latest, aside)
         before = without(self._spec, aside)
         unfit = self._health.end_attempt(before.devices or [])
-        ill = [
+        failing = [
             (device, unfit[key_of(device)])
             for device in before.devices or []
             if key_of(device) in unfit
         ]
-        if not ill:
+        if not failing:
             return Choice([])
         if not self._spec.allow_shrink:
-            return _with_all(ill)
-        if len(ill) == len(before.devices or []):
-            return Choice([], f"{_in_words(ill)}: no devices are left to continue on")
-        for device, why in ill:
+            return _with_all(failing)
+        if len(failing) == len(before.devices or []):
+            return Choice([], f"{_in_words(failing)}: no devices are left to continue on")
+        for device, why in failing:
             self._health.set_aside(device, why)
-        new = [SetAside(device=device, reason=why.reason) for device, why in ill]
+        new = [SetAside(device=device, reason=why.reason) for device, why in failing]
         after = without(self._spec, [*aside, *new])
-        note = f"{_in_words(ill)}: set aside; continuing {_world_in_words(before, after)}"
+        note = f"{_in_words(failing)}: set aside; continuing {_world_in_words(before, after)}"
         return Choice(new, notes=(note,))
 
     def fit_again(self, aside: Sequence[SetAside]) -> list[Device]:
@@ -165,22 +165,22 @@ class JobDevices:
             return
 
 
-def _with_all(ill: Sequence[tuple[Device, Unfit]]) -> Choice:
-    certain = [(device, why) for device, why in ill if why.certain]
+def _with_all(failing: Sequence[tuple[Device, Unfit]]) -> Choice:
+    certain = [(device, why) for device, why in failing if why.certain]
     if certain:
         return Choice(
             [],
             f"{_in_words(certain)}: the job needs all its devices; relaunch it with "
             "--allow-shrink to continue with fewer ranks, or choose other GPUs with --gpus",
         )
-    note = f"{_in_words(ill)}: continuing anyway; to set such devices aside, use --allow-shrink"
+    note = f"{_in_words(failing)}: continuing anyway; to set such devices aside, use --allow-shrink"
     return Choice([], notes=(note,))
 
 
-def _in_words(ill: Sequence[tuple[Device, Unfit]]) -> str:
+def _in_words(failing: Sequence[tuple[Device, Unfit]]) -> str:
     """`GPU 2 (NVIDIA H100) is lost; GPU 3 reports XID 79`."""
     parts = []
-    for device, why in ill:
+    for device, why in failing:
         name = name_of(device) + (f" ({device.name})" if device.name else "")
         parts.append(f"{name}: {why.reason}")
     return "; ".join(parts)

@@ -54,7 +54,7 @@ class LossParser:
         self._drawn: dict[tuple[int | None, bool], _Drawn] = {}
         self._gave = False
         """Whether the last redraw added anything."""
-        self._beside: dict[tuple[int | None, int | None], float | None] = {}
+        self._second_losses: dict[tuple[int | None, int | None], float | None] = {}
         """By rank, the last second loss of a bar, which stays there until the next evaluation."""
         self._bare: dict[int, Reading] = {}
         """By rank, the last line with a step and an unnamed number."""
@@ -115,10 +115,10 @@ class LossParser:
             self._redraw(reading, readings)
         elif form == "with bar":
             key = reading.rank, reading.local_rank
-            if self._gave and self._beside.get(key) != reading.loss:
-                if len(self._beside) >= MAX_RANKS:
-                    self._beside.clear()
-                self._beside[key] = reading.loss
+            if self._gave and self._second_losses.get(key) != reading.loss:
+                if len(self._second_losses) >= MAX_RANKS:
+                    self._second_losses.clear()
+                self._second_losses[key] = reading.loss
                 readings.append(self._in_epoch(reading, reading.loss))
         elif form == "pair":
             self._pair(reading, readings)

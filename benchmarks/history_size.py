@@ -108,7 +108,7 @@ def open_screen_ms(path: Path, until: float) -> dict[str, float]:
     """Milliseconds of what a job screen reads when it opens, from a fresh reader each time."""
     reads: dict[str, Callable[[HistoryReader], object]] = {
         "loss of all ranks, all time, 240 points": lambda r: r.rank_series("loss", 0, until, 240),
-        "utilisation of all devices, all time": lambda r: r.gpu_series(
+        "utilization of all devices, all time": lambda r: r.gpu_series(
             "util_percent", 0, until, 240
         ),
         "loss of the last 30 min, 240 points": lambda r: r.rank_series(

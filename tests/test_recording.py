@@ -46,10 +46,9 @@ def recording() -> ModuleType:
 
 
 def picture(number: int, *texts: tuple[str, str], ground: str = "#111111") -> str:
-    """A picture as Textual exports it: texts with their colours, each under its own class."""
+    """A picture as Textual exports it: texts with their colors, each under its own class."""
     rules = "\n".join(
-        f".terminal-{number}-r{place} {{ fill: {colour} }}"
-        for place, (_, colour) in enumerate(texts)
+        f".terminal-{number}-r{place} {{ fill: {color} }}" for place, (_, color) in enumerate(texts)
     )
     lines = "".join(
         f'<text class="terminal-{number}-r{place}" x="0" y="{20 * place}" textLength="9"'
@@ -87,8 +86,8 @@ def test_what_changes_is_seen_in_its_time(recording: ModuleType) -> None:
     assert seen(svg, "two") == "0.000% { visibility: hidden } 25.000% { visibility: visible }"
     assert "4s step-end infinite" in svg
     assert not re.search(r"terminal-\d", svg), "no name of a single picture is left"
-    for colour in ("#aaa", "#bbb", "#ccc"):
-        assert svg.count(f"fill: {colour} }}") == 1
+    for color in ("#aaa", "#bbb", "#ccc"):
+        assert svg.count(f"fill: {color} }}") == 1
 
 
 def test_backgrounds_are_below_all_texts(recording: ModuleType) -> None:

@@ -19,7 +19,7 @@ MARKS: dict[Status, str] = {
     "error": "!! error",
     "unknown": "?? unknown",
 }
-COLOURS: dict[Status, str] = {"ok": "32", "warning": "33", "error": "31", "unknown": "35"}
+COLORS: dict[Status, str] = {"ok": "32", "warning": "33", "error": "31", "unknown": "35"}
 TEXT_WIDTH = 100
 
 
@@ -37,7 +37,7 @@ def run(as_json: bool, python: str | None) -> int:
     if as_json:
         put_json(Report(checks=checks))
     else:
-        put(render(checks, colours=sys.stdout.isatty() and "NO_COLOR" not in os.environ))
+        put(render(checks, colors=sys.stdout.isatty() and "NO_COLOR" not in os.environ))
     sys.stdout.flush()
     return 1 if any(check.status == "error" for check in checks) else 0
 
@@ -55,13 +55,13 @@ def run_hosts(as_json: bool, python: str | None, hosts: str | None, hostfile: st
     if as_json:
         put_json(report)
     else:
-        colours = sys.stdout.isatty() and "NO_COLOR" not in os.environ
+        colors = sys.stdout.isatty() and "NO_COLOR" not in os.environ
         put(table(judged.rows))
         for one in report.hosts:
             bad = [check for check in one.checks if check.status != "ok"]
             put(f"\n{one.host}: {_summary(one.checks)}")
             if bad:
-                put(_checks_in_lines(bad, colours))
+                put(_checks_in_lines(bad, colors))
     sys.stdout.flush()
     errors = [check for one in report.hosts for check in one.checks if check.status == "error"]
     return 1 if errors else 0
@@ -89,12 +89,12 @@ def settings_check() -> Check | None:
     )
 
 
-def render(checks: list[Check], colours: bool) -> str:
+def render(checks: list[Check], colors: bool) -> str:
     """Return one paragraph per check, with its remedy below, and a summary line."""
-    return f"{_checks_in_lines(checks, colours)}\n\n{_summary(checks)}"
+    return f"{_checks_in_lines(checks, colors)}\n\n{_summary(checks)}"
 
 
-def _checks_in_lines(checks: list[Check], colours: bool) -> str:
+def _checks_in_lines(checks: list[Check], colors: bool) -> str:
     mark_width = max(len(MARKS[check.status]) for check in checks)
     title_width = max(len(check.title) for check in checks)
     lines = []
@@ -109,8 +109,8 @@ def _checks_in_lines(checks: list[Check], colours: bool) -> str:
             break_long_words=False,
             break_on_hyphens=False,
         ) or [head.rstrip()]
-        if colours:
-            text[0] = text[0].replace(mark, f"\x1b[{COLOURS[check.status]}m{mark}\x1b[0m", 1)
+        if colors:
+            text[0] = text[0].replace(mark, f"\x1b[{COLORS[check.status]}m{mark}\x1b[0m", 1)
         lines += text
         if check.remedy and check.status != "ok":
             lines.append(f"{' ' * len(head)}-> {check.remedy}")

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from ddptop_runner.devices.owners import labelled
+from ddptop_runner.devices.owners import labeled
 from ddptop_runner.devices.report import DeviceReport, ForkedReading
 from ddptop_runner.model.snapshot import SCHEMA, GpuSample
 
@@ -35,7 +35,7 @@ def run(json_output: bool, *, links: bool = False) -> int:
     views = all_jobs()
     owners = rank_of_pid(views)
     report = reading.report(LINKS_TIMEOUT_S if links else TIMEOUT_S)
-    report = msgspec.structs.replace(report, gpus=labelled(report.gpus, owners))
+    report = msgspec.structs.replace(report, gpus=labeled(report.gpus, owners))
     report = with_xids(report, devices_with_xids(views))
     if not json_output:
         put(as_text(report, _width(), links=links))

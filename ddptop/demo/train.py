@@ -143,10 +143,10 @@ class GPT(nn.Module):
         self.blocks = nn.Sequential(*(Block(size.width) for _ in range(size.layers)))
         self.norm = nn.LayerNorm(size.width)
         self.head = nn.Linear(size.width, VOCABULARY, bias=False)
-        self.apply(self._initialise)
+        self.apply(self._initialize)
 
     @staticmethod
-    def _initialise(module: nn.Module) -> None:
+    def _initialize(module: nn.Module) -> None:
         if isinstance(module, (nn.Linear, nn.Embedding)):
             nn.init.normal_(module.weight, std=0.02)
         if isinstance(module, nn.Linear) and module.bias is not None:

@@ -29,7 +29,7 @@ class Inline:
         terminal = out.isatty() and environ.get("TERM", "") not in ("", "dumb")
         self.redraws = terminal
         """Whether lines are drawn in place."""
-        self._colours = terminal and not environ.get("NO_COLOR")
+        self._colors = terminal and not environ.get("NO_COLOR")
         self._out = out
         self._drawn: list[int] = []
         """Width in cells of each line on the screen."""
@@ -45,7 +45,7 @@ class Inline:
 
     def show(self, lines: Sequence[Sequence[Part]]) -> None:
         """Replace the previous lines."""
-        clean = [[(_plain(text), colour) for text, colour in parts] for parts in lines]
+        clean = [[(_plain(text), color) for text, color in parts] for parts in lines]
         if not self.redraws:
             self._print_line(
                 " | ".join(GAP.join(text for text, _ in parts if text) for parts in clean)
@@ -65,8 +65,8 @@ class Inline:
 
     def _painted(self, parts: Sequence[Part]) -> str:
         return GAP.join(
-            f"\x1b[{_SGR[colour]}m{text}\x1b[0m" if self._colours and colour in _SGR else text
-            for text, colour in parts
+            f"\x1b[{_SGR[color]}m{text}\x1b[0m" if self._colors and color in _SGR else text
+            for text, color in parts
         )
 
     def _print_line(self, text: str) -> None:

@@ -44,8 +44,8 @@ def job_line(view: JobView, status: JobStatus) -> list[Part]:
 
 
 def _state(view: JobView, status: JobStatus) -> list[Part]:
-    text, colour = _state_part(view, status, "strong")
-    parts: list[Part] = [(f"{view.job}: {text}", colour)]
+    text, color = _state_part(view, status, "strong")
+    parts: list[Part] = [(f"{view.job}: {text}", color)]
     if status.pause is not None and status.pause.reason is not None:
         parts.append((status.pause.reason, ""))
     parts += _progress(status, BAR_CELLS)
@@ -62,12 +62,12 @@ def _state_part(view: JobView, status: JobStatus, plain: str) -> Part:
     """The state in one word, or how long no step has finished."""
     pause = status.pause
     if pause is None or status.state == "hung":
-        return status.state, _colour(words.job_state(status.state), plain)
+        return status.state, _color(words.job_state(status.state), plain)
     now = view.read_at
-    return words.pause_in_words(pause, now), _colour(words.pause_state(pause, now), plain)
+    return words.pause_in_words(pause, now), _color(words.pause_state(pause, now), plain)
 
 
-def _colour(state: Part, plain: str) -> str:
+def _color(state: Part, plain: str) -> str:
     """The TUI's color; plain where that is dim or busy."""
     return plain if state[1] in ("dim", "busy") else state[1]
 
@@ -229,17 +229,17 @@ def fit(parts: Sequence[Part], width: int, gap: str = "  ") -> list[Part]:
     """
     kept = [part for part in parts if part[0]]
     while len(kept) > 1 and _width(kept, gap) > width:
-        plain = [index for index, (_, colour) in enumerate(kept) if index and not colour]
+        plain = [index for index, (_, color) in enumerate(kept) if index and not color]
         if not plain:
             break
         kept.pop(plain[-1])
     left, line = width, list[Part]()
-    for text, colour in kept:
+    for text, color in kept:
         room = left - (len(gap) if line else 0)
         if room < min(cells(text), 4):
             break
         cut = clip(text, room)
-        line.append((cut, colour))
+        line.append((cut, color))
         left = room - cells(cut)
     return line
 

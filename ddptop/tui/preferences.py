@@ -113,7 +113,7 @@ class Filters:
 
     def __init__(self, preferences: Preferences) -> None:
         self._harmless = _Harmless()
-        self._no_colour = NoColor()
+        self._no_color = NoColor()
         self._glyphs = None if preferences.letters is None else _Glyphs(preferences.letters)
 
     def around(self, textuals: Sequence[LineFilter], *, no_color: bool) -> Sequence[LineFilter]:
@@ -121,7 +121,7 @@ class Filters:
         filters = [self._harmless, *textuals]
         if no_color:
             kept = (one for one in filters if not isinstance(one, (Monochrome, ANSIToTruecolor)))
-            filters = [*kept, self._no_colour]
+            filters = [*kept, self._no_color]
         return filters if self._glyphs is None else [*filters, self._glyphs]
 
 

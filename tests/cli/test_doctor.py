@@ -22,7 +22,7 @@ CHECKS = [
 
 
 def test_text_names_each_status_in_words() -> None:
-    text = render(CHECKS, colours=False)
+    text = render(CHECKS, colors=False)
     lines = text.splitlines()
     assert lines[0] == "ok          Fine   as it should be"
     assert lines[1].startswith("!  warning  So so  word word")
@@ -33,13 +33,13 @@ def test_text_names_each_status_in_words() -> None:
     assert all(len(line) <= 100 for line in lines)
 
 
-def test_colours_only_dress_the_mark() -> None:
-    assert "\x1b[33m!  warning\x1b[0m  So so" in render(CHECKS, colours=True)
+def test_colors_only_dress_the_mark() -> None:
+    assert "\x1b[33m!  warning\x1b[0m  So so" in render(CHECKS, colors=True)
 
 
 def test_an_error_counts_in_the_last_line() -> None:
     bad = Check(id="d", title="Bad", status="error", detail="broken", remedy="mend it")
-    assert render([bad], colours=False).endswith(
+    assert render([bad], colors=False).endswith(
         "1 of 1 checks failed; fix these problems to run jobs reliably."
     )
 

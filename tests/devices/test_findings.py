@@ -230,11 +230,11 @@ def test_a_launcher_on_a_device_is_the_jobs():
         make_gpu(0, somebody(30, pid=100), somebody(0.5, pid=90)),
         make_gpu(1, somebody(30, pid=101)),
     ]
-    joined, labelled = join(ranks, gpus, {}, [], JOB, helpers={90, 100})
-    assert find(joined, labelled, JOB) == []
-    assert [(p.job, p.rank) for p in labelled[0].processes or ()] == [(JOB, 0), (JOB, None)]
-    joined, labelled = join(ranks, gpus, {}, [], JOB)
-    assert the((joined, labelled), "other-process-0")
+    joined, labeled = join(ranks, gpus, {}, [], JOB, helpers={90, 100})
+    assert find(joined, labeled, JOB) == []
+    assert [(p.job, p.rank) for p in labeled[0].processes or ()] == [(JOB, 0), (JOB, None)]
+    joined, labeled = join(ranks, gpus, {}, [], JOB)
+    assert the((joined, labeled), "other-process-0")
 
 
 def test_step_times_name_no_straggler():

@@ -14,7 +14,7 @@ from tests.nvml_stub import GIB, StubGpu, StubProcess
 
 from ddptop_runner.base.clock import utc_now
 from ddptop_runner.devices import report as device_report
-from ddptop_runner.devices.owners import labelled
+from ddptop_runner.devices.owners import labeled
 from ddptop_runner.devices.report import DeviceReport, no_library_report
 from ddptop_runner.model.snapshot import GpuProcess, GpuSample
 
@@ -150,7 +150,7 @@ def report(**fields: object) -> DeviceReport:
 def test_processes_get_the_job_and_rank_that_is_known():
     gpu = GpuSample(index=0, processes=[GpuProcess(pid=10), GpuProcess(pid=11)])
     known = {11: ("train", 3)}
-    labels = labelled([gpu, GpuSample(index=1)], known)
+    labels = labeled([gpu, GpuSample(index=1)], known)
     assert [(p.job, p.rank) for p in labels[0].processes] == [(None, None), ("train", 3)]
     assert labels[1].processes is None
     assert as_text(report(gpus=labels)).count("train") == 1

@@ -29,9 +29,9 @@ def placed(ranks: list[RankSample]) -> list[tuple[object, ...]]:
 
 def test_the_drivers_word_beats_the_order_of_ranks():
     gpus = [gpu(2, process(101)), gpu(5, process(100))]
-    ranks, labelled = join([rank(0), rank(1)], gpus, {}, DEVICES, "train")
+    ranks, labeled = join([rank(0), rank(1)], gpus, {}, DEVICES, "train")
     assert placed(ranks) == [(5, ["GPU-5"], 50, 7), (2, ["GPU-2"], 20, 7)]
-    assert [(p.job, p.rank) for g in labelled for p in g.processes] == [("train", 1), ("train", 0)]
+    assert [(p.job, p.rank) for g in labeled for p in g.processes] == [("train", 1), ("train", 0)]
 
 
 def test_a_rank_knows_its_device_by_its_place_among_the_jobs():
@@ -48,9 +48,9 @@ def test_a_rank_knows_its_device_by_its_place_among_the_jobs():
 
 def test_a_descendants_memory_is_its_ranks():
     gpus = [gpu(2, process(100), process(900), process(4000)), gpu(5)]
-    ranks, labelled = join([rank(0)], gpus, {0: [100, 900]}, DEVICES, "train")
+    ranks, labeled = join([rank(0)], gpus, {0: [100, 900]}, DEVICES, "train")
     assert placed(ranks) == [(2, ["GPU-2"], 20, 14)]
-    assert [(p.pid, p.rank) for p in labelled[0].processes] == [(100, 0), (900, 0), (4000, None)]
+    assert [(p.pid, p.rank) for p in labeled[0].processes] == [(100, 0), (900, 0), (4000, None)]
 
 
 def test_a_stray_context_does_not_hide_the_own_device():
@@ -88,16 +88,16 @@ def test_without_samples_local_rank_i_has_the_ith_device():
 
 def test_where_the_driver_lists_no_processes_the_device_speaks_for_its_only_rank():
     gpus = [gpu(2, processes=None), gpu(5, processes=None)]
-    ranks, labelled = join([rank(0), rank(1)], gpus, {}, DEVICES, "train")
+    ranks, labeled = join([rank(0), rank(1)], gpus, {}, DEVICES, "train")
     assert placed(ranks) == [(2, ["GPU-2"], 20, 2000), (5, ["GPU-5"], 50, 5000)]
-    assert labelled == gpus
+    assert labeled == gpus
 
 
 def test_pids_of_another_namespace_are_not_taken_for_ranks():
     gpus = [gpu(2, process(88001)), gpu(5, process(88002))]
-    ranks, labelled = join([rank(0), rank(1)], gpus, {}, DEVICES, "train")
+    ranks, labeled = join([rank(0), rank(1)], gpus, {}, DEVICES, "train")
     assert [r.gpu_mem_used_bytes for r in ranks] == [2000, 5000]
-    assert all(p.job is None for g in labelled for p in g.processes)
+    assert all(p.job is None for g in labeled for p in g.processes)
 
 
 def test_a_rank_that_is_not_on_its_device_yet_holds_nothing_known():

@@ -233,7 +233,7 @@ def test_fields_of_a_later_version_of_the_probe_are_passed_over() -> None:
 
 
 class Group:
-    """torch.distributed, initialised."""
+    """torch.distributed, initialized."""
 
     @staticmethod
     def is_available() -> bool:
@@ -357,7 +357,7 @@ def test_tensorflows_workers_know_their_place(
 
 
 class Horovod:
-    """horovod.torch, initialised."""
+    """horovod.torch, initialized."""
 
     @staticmethod
     def is_initialized() -> bool:

@@ -220,7 +220,7 @@ def test_phases_of_a_real_training(rank: Rank, wait_until: Callable[..., object]
     go_on()
     assert heard("evaluation", lambda m: m.phase == "evaluation" and m.batches == 6).steps == 4
     go_on()
-    stands("evaluation", "loop")  # recognised by its batches
+    stands("evaluation", "loop")  # recognized by its batches
     go_on()
     stands("data", "__getitem__")
     go_on()

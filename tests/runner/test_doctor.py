@@ -24,7 +24,7 @@ from ddptop_runner.launch import doctor
 from ddptop_runner.launch.doctor import (
     GIB,
     MIB,
-    Judgement,
+    Judgment,
     Place,
     Topic,
     cgroup_limit,
@@ -50,8 +50,8 @@ def write(root: Path, files: dict[str, str]) -> None:
         (root / name).write_text(text)
 
 
-def is_(judged: Judgement, status: str, detail: str, remedy: str | None) -> bool:
-    """A judgement with these words; None: without a remedy."""
+def is_(judged: Judgment, status: str, detail: str, remedy: str | None) -> bool:
+    """A judgment with these words; None: without a remedy."""
     assert judged.status == status
     assert detail in judged.detail and "\n" not in judged.detail
     assert (judged.remedy is None) if remedy is None else (remedy in str(judged.remedy))
@@ -389,17 +389,17 @@ def test_this_machine_is_looked_at_quickly(tmp_path: Path) -> None:
 def test_what_raises_or_is_late_is_unknown() -> None:
     release = threading.Event()
 
-    def late(_: Place) -> Judgement:
+    def late(_: Place) -> Judgment:
         release.wait(30)
-        return Judgement("ok", "")
+        return Judgment("ok", "")
 
-    def broken(_: Place) -> Judgement:
+    def broken(_: Place) -> Judgment:
         raise ZeroDivisionError("by the driver")
 
     topics = [
         Topic("late", "Late", late),
         Topic("broken", "Broken", broken),
-        Topic("fine", "Fine", lambda _: Judgement("ok", "well")),
+        Topic("fine", "Fine", lambda _: Judgment("ok", "well")),
     ]
     checks = examine(place(Path("/")), topics, deadline_s=1.0)
     release.set()

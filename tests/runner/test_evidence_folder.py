@@ -76,7 +76,7 @@ async def test_all_that_is_known_and_how_to_read_it(folder, tmp_path):
         "devices.json": '{"gpus":[]}',
         "flight-rank-0.json": '{"pg_status": {}}',
     }
-    evidence_folder.summarise(Cause(kind="hang", summary="It hung.", evidence=str(kept)))
+    evidence_folder.summarize(Cause(kind="hang", summary="It hung.", evidence=str(kept)))
     summary = (kept / "summary.txt").read_text()
     assert summary.startswith("It hung.\n")
     for path in kept.iterdir():
@@ -132,7 +132,7 @@ async def test_a_full_disk_costs_files_and_nothing_else(folder, tmp_path, monkey
     kept = await evidence_folder.keep(folder, 2, "failure", scene(tmp_path, os.getpid()))
     names = sorted(path.name for path in kept.iterdir())
     assert names == ["error-rank-0.json", "flight-rank-0.json", "snapshot.json"]
-    evidence_folder.summarise(Cause(kind="hang", summary="It hung.", evidence=str(kept)))
+    evidence_folder.summarize(Cause(kind="hang", summary="It hung.", evidence=str(kept)))
 
 
 async def test_a_folder_that_cannot_be_made_is_no_error(folder):
@@ -140,7 +140,7 @@ async def test_a_folder_that_cannot_be_made_is_no_error(folder):
     kept = await evidence_folder.keep(folder, 2, "failure", Scene(snapshot=b"1"))
     assert not kept.exists()
     assert evidence_folder.latest(folder, 2, "failure") is None
-    evidence_folder.summarise(Cause(kind="hang", summary="It hung.", evidence=str(kept)))
+    evidence_folder.summarize(Cause(kind="hang", summary="It hung.", evidence=str(kept)))
 
 
 async def test_a_disk_that_hangs_does_not_hold_up_the_restart(folder, monkeypatch):

@@ -149,7 +149,7 @@ def test_a_spec_of_a_newer_ddptop_is_refused_and_never_to_be_removed(tmp_path):
 def test_fields_that_a_later_version_adds_are_ignored(tmp_path):
     run = folder(tmp_path)
     write_spec(run, make_spec())
-    more = {**json.loads(run.spec_file.read_bytes()), "colour": "blue"}
+    more = {**json.loads(run.spec_file.read_bytes()), "color": "blue"}
     run.spec_file.write_text(json.dumps(more))
     assert read_spec(run) == make_spec()
 

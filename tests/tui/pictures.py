@@ -25,7 +25,7 @@ def name_of(value: object) -> str:
 
 by_size = pytest.mark.parametrize("size", SIZES, ids=name_of)
 LOOKS = [*((size, DARK.name) for size in SIZES), (SIZES[1], LIGHT.name)]
-"""Another theme changes colours alone: of each screen one picture is light."""
+"""Another theme changes colors alone: of each screen one picture is light."""
 by_look = pytest.mark.parametrize(("size", "theme"), LOOKS, ids=name_of)
 
 

@@ -72,7 +72,7 @@ def ranks_at(second: int, log_bytes: int | None) -> list[RankSample]:
 
 
 def gpus_at(second: int) -> list[GpuSample]:
-    """Every device; while the job hangs they wait at full utilisation and little power."""
+    """Every device; while the job hangs they wait at full utilization and little power."""
     hangs = HANG - 8 <= second < AGAIN
     return [
         gpu(index, util_percent=100.0, power_w=140.0) if hangs else gpu(index)

@@ -138,7 +138,7 @@ class TestChart:
         assert lines[0] == "     3 ┤┈┈┈┈┈┈┈┈┈┈┈┈┈┈┈┈⠒⠒⠒⠒⠒⠒⠒⠒⠒⠒⠒⠒⠒⠒⠒⠒"
         assert lines[1] == "       │                ┊ attempt 1     ", "below the curve"
 
-    def test_a_mark_is_labelled_on_the_side_that_has_room(self) -> None:
+    def test_a_mark_is_labeled_on_the_side_that_has_room(self) -> None:
         flat = {0: points([2.0] * 100)}
         early = chart(ChartData(flat, since=0, until=100, marks=((50.0, "attempt 1"),)))
         assert early[0] == "   2.1 ┤┈┈┈┈┈┈┈┈┈┈┈┈┈┈┈┈┊ attempt 1 ┈┈┈┈"

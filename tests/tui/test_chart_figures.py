@@ -203,7 +203,7 @@ class TestSplit:
         bottom = split(data)[1][-2][8:]
         assert bottom.count("░") > 40
 
-    def test_fills_differ_without_colour(self) -> None:
+    def test_fills_differ_without_color(self) -> None:
         assert len({fill for _, fill, _ in PARTS}) == len(PARTS)
 
     def test_nothing_yet_and_too_small(self) -> None:

@@ -75,7 +75,7 @@ class TestWords:
     def test_an_unknown_loss_has_no_parts(self) -> None:
         assert rank_words.loss_text(rank_of(0, loss=None, loss_parts=4, loss_is="sum")) == "n/a"
 
-    def test_the_jobs_loss_is_labelled_where_all_ranks_agree(self) -> None:
+    def test_the_jobs_loss_is_labeled_where_all_ranks_agree(self) -> None:
         four = [rank_of(number, loss_parts=4, loss_is="sum") for number in range(2)]
         assert launched.common_parts(four) == " Σ4"
         assert launched.common_parts([*four, rank_of(2)]) == ""

@@ -171,7 +171,7 @@ class TestChangedCells:
         new = ((" 0 ", "strong"), ("98%", ""), ("  612 W", ""), (" free", "dim"))
         assert changed_cells(self.OLD, new, 19) == (3, 6)
 
-    def test_a_colour_is_a_change(self) -> None:
+    def test_a_color_is_a_change(self) -> None:
         new = ((" 0 ", "strong"), ("97%", "warn"), ("  612 W", ""), (" free", "dim"))
         assert changed_cells(self.OLD, new, 19) == (3, 6)
 

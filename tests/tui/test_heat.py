@@ -108,7 +108,7 @@ def test_the_grid(number: int, cells: int, rows: int, per_row: int, cell: int) -
     assert grid.label + grid.per_row * grid.cell <= cells
 
 
-def test_a_row_is_labelled_and_the_cursor_is_marked_without_colour_too() -> None:
+def test_a_row_is_labeled_and_the_cursor_is_marked_without_color_too() -> None:
     ranks = some()
     cells = heat.cells_of("time", ranks, deviations(ranks, []))
     grid = heat.heat_grid(128, 80, 8, 127)

@@ -104,10 +104,10 @@ def test_patterns_and_what_is_none() -> None:
 
 
 def test_what_may_be_in_bytes_is_never_missed() -> None:
-    coloured = b"step \x1b[31mER\x1b[0mROR\r\nbar 1%\rbar 100%\n"
+    colored = b"step \x1b[31mER\x1b[0mROR\r\nbar 1%\rbar 100%\n"
     for text in ("error", r"^step error$", "100%", r"error\s*$"):
-        assert pattern_of(text).may_be_in(coloured), text
-    assert not pattern_of("nowhere").may_be_in(coloured)
+        assert pattern_of(text).may_be_in(colored), text
+    assert not pattern_of("nowhere").may_be_in(colored)
     assert pattern_of("日本").may_be_in("日本\n".encode() + b"\xff")
 
 

@@ -129,7 +129,7 @@ class TestRows:
             apart=RankDeviation(loss=0.43, step_time=-0.5, outliers=frozenset({"loss"})),
         )
         assert row["device"][0] == "GPU 5"
-        assert row["state"] == ("▲ loss", "warn"), "odd in a word, and not by colour alone"
+        assert row["state"] == ("▲ loss", "warn"), "odd in a word, and not by color alone"
         assert row["loss_vs"] == ("▲43%", "warn")
         assert row["time_vs"] == ("-50%", "dim")
         assert row["last"] == ("3s", "dim")

@@ -1,4 +1,4 @@
-"""A job that takes no step, as every screen and every verb tells it: one wording, one colour."""
+"""A job that takes no step, as every screen and every verb tells it: one wording, one color."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def view(state: str | None, job_state: str = "running", reason: str | None = Non
 
 WHY = "rank 0 saves a checkpoint"
 PAUSES = {
-    # state -> (in words, style in the interface, colour in plain lines)
+    # state -> (in words, style in the interface, color in plain lines)
     "no_step": ("no step for 25 s", "busy", ""),
     "stalled": ("stalled for 25 s", "warn", "warn"),
 }
@@ -44,7 +44,7 @@ PAUSES = {
 
 @pytest.mark.parametrize("state", PAUSES)
 def test_the_same_words_everywhere(state: str) -> None:
-    told, style, colour = PAUSES[state]
+    told, style, color = PAUSES[state]
     one = view(state, reason=WHY)
     (alive, _, learning, *_) = header.header_lines(one, NOW, 160, FALLING)
     assert told in plain(alive) and WHY in plain(alive)
@@ -54,7 +54,7 @@ def test_the_same_words_everywhere(state: str) -> None:
     assert words.state_of(one, NOW)[1] == style
     assert loss_cell(one.snapshot, None)[-1] == (" ", "")
     lines = job_lines(one, job_status(one))
-    assert colour in ("", "warn") and lines[0][0][0].endswith(told)
+    assert color in ("", "warn") and lines[0][0][0].endswith(told)
     assert (WHY, "") in lines[0]
     assert not any("steps/s" in text for line in lines for text, _ in line)
     assert job_line(one, job_status(one))[1][0] == told

@@ -1,4 +1,4 @@
-"""What the help looks like, and a screen without colours, without glyphs and in each theme.
+"""What the help looks like, and a screen without colors, without glyphs and in each theme.
 
 After a change that is meant: `pytest tests/tui/test_pictures_help.py --snapshot-update`, then look
 at each changed picture.
@@ -46,7 +46,7 @@ def test_ascii_only(eight_gpus: Path, make_app: MakeApp, snap_compare: Compare) 
     assert snap_compare(app, terminal_size=(120, 40), run_before=settle)
 
 
-def test_no_colours(
+def test_no_colors(
     eight_gpus: Path, make_app: MakeApp, snap_compare: Compare, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("NO_COLOR", "1")

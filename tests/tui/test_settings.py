@@ -94,7 +94,7 @@ def test_a_wrong_value_is_named_and_the_default_taken(
     assert settings.interface == Interface()
 
 
-def test_a_section_that_is_misspelt() -> None:
+def test_a_section_that_is_misspelled() -> None:
     settings = parse({"key": {}, "runs": {}, "somebody-elses": {}, "keys": 3}, FILE)
     assert settings.problems == (
         'config.toml: unknown section [key]; did you mean "keys"?',

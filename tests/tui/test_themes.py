@@ -1,4 +1,4 @@
-"""Colours: they can be read, they stay apart, and nothing is said by them alone."""
+"""Colors: they can be read, they stay apart, and nothing is said by them alone."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from ddptop.tui.app import DdptopApp
 from ddptop.tui.preferences import Preferences, preferences_of
 from ddptop.tui.prefs.memory import Memory
 from ddptop.tui.prefs.settings import Settings, parse
-from ddptop.tui.prefs.theme import COLOUR_BLIND, COLOUR_BLIND_LIGHT, CONTRAST, DARK, OWN, own_themes
+from ddptop.tui.prefs.theme import COLOR_BLIND, COLOR_BLIND_LIGHT, CONTRAST, DARK, OWN, own_themes
 from ddptop.tui.widgets.bars import KeyBar
-from tests.tui import colour_vision, fake_gpus, fake_home
+from tests.tui import color_vision, fake_gpus, fake_home
 from tests.tui.driving import settle
 from textual.pilot import Pilot
 from textual.theme import Theme
@@ -26,40 +26,40 @@ STATES = ("success", "primary", "warning", "error")
 DIM = {theme.name: 0.68 for theme in OWN} | {CONTRAST.name: 0.88}
 
 
-def colour(theme: Theme, role: str) -> str:
+def color(theme: Theme, role: str) -> str:
     return str(getattr(theme, role))
 
 
 @pytest.mark.parametrize("theme", OWN, ids=lambda theme: theme.name)
 @pytest.mark.parametrize("ground", ["background", "surface", "panel"])
 def test_text_can_be_read(theme: Theme, ground: str) -> None:
-    behind = colour(theme, ground)
+    behind = color(theme, ground)
     enough = 7.0 if theme is CONTRAST else 4.5
     for role in TEXT:
-        assert colour_vision.contrast(colour(theme, role), behind) >= enough, role
-    dim = colour_vision.blended(colour(theme, "foreground"), behind, DIM[theme.name])
-    assert colour_vision.contrast(dim, behind) >= enough, "labels"
+        assert color_vision.contrast(color(theme, role), behind) >= enough, role
+    dim = color_vision.blended(color(theme, "foreground"), behind, DIM[theme.name])
+    assert color_vision.contrast(dim, behind) >= enough, "labels"
 
 
-@pytest.mark.parametrize("theme", [COLOUR_BLIND, COLOUR_BLIND_LIGHT], ids=lambda theme: theme.name)
-@pytest.mark.parametrize("deficiency", [None, *colour_vision.DEFICIENCIES])
-def test_states_stay_apart_for_colour_blind_eyes(theme: Theme, deficiency: str | None) -> None:
-    colours = [colour(theme, role) for role in STATES]
-    assert colour_vision.least_distance(colours, deficiency) >= 20
+@pytest.mark.parametrize("theme", [COLOR_BLIND, COLOR_BLIND_LIGHT], ids=lambda theme: theme.name)
+@pytest.mark.parametrize("deficiency", [None, *color_vision.DEFICIENCIES])
+def test_states_stay_apart_for_color_blind_eyes(theme: Theme, deficiency: str | None) -> None:
+    colors = [color(theme, role) for role in STATES]
+    assert color_vision.least_distance(colors, deficiency) >= 20
 
 
 def test_the_simulation_sees_what_is_known() -> None:
-    assert colour_vision.contrast("#000000", "#ffffff") == pytest.approx(21)
-    for grey in ("#000000", "#808080", "#ffffff"):  # greys stay as they are
-        for deficiency in colour_vision.DEFICIENCIES:
-            assert colour_vision.distance(grey, grey, deficiency) == 0
+    assert color_vision.contrast("#000000", "#ffffff") == pytest.approx(21)
+    for gray in ("#000000", "#808080", "#ffffff"):  # grays stay as they are
+        for deficiency in color_vision.DEFICIENCIES:
+            assert color_vision.distance(gray, gray, deficiency) == 0
     # ddptop's default pair, told apart by hue alone, is not for these eyes
-    colours = [DARK.success, DARK.error]
-    assert colour_vision.least_distance([str(c) for c in colours], "deuteranopia") < 15
+    colors = [DARK.success, DARK.error]
+    assert color_vision.least_distance([str(c) for c in colors], "deuteranopia") < 15
 
 
 class TestOwn:
-    def test_colours_not_named_are_the_base_s(self) -> None:
+    def test_colors_not_named_are_the_base_s(self) -> None:
         given = {
             "mine": {"base": "nord", "error": "#ff0000"},
             "pale": {"dark": False},
@@ -145,14 +145,14 @@ async def test_labels_are_brighter_where_contrast_is_wanted(
             drawn = view._style("dim", False).color
             assert drawn is not None and drawn.triplet is not None
             shown = drawn.triplet.hex
-            wanted = colour_vision.blended(
-                colour(theme, "foreground"), colour(theme, "panel"), DIM[theme.name]
+            wanted = color_vision.blended(
+                color(theme, "foreground"), color(theme, "panel"), DIM[theme.name]
             )
-            assert colour_vision.distance(shown, wanted) < 3, theme.name
+            assert color_vision.distance(shown, wanted) < 3, theme.name
 
 
-class TestNoColour:
-    async def test_nothing_is_coloured_and_the_cursor_is_seen(
+class TestNoColor:
+    async def test_nothing_is_colored_and_the_cursor_is_seen(
         self, eight_gpus: Path, make_app: MakeApp, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setenv("NO_COLOR", "1")

@@ -45,7 +45,7 @@ LIGHT = Theme(
     warning="#815400",
     error="#b3261e",
 )
-COLOUR_BLIND = Theme(
+COLOR_BLIND = Theme(
     name="ddptop-colourblind",
     dark=True,
     background="#11151a",
@@ -59,7 +59,7 @@ COLOUR_BLIND = Theme(
     warning="#f0e442",
     error="#f5813a",
 )
-COLOUR_BLIND_LIGHT = Theme(
+COLOR_BLIND_LIGHT = Theme(
     name="ddptop-colourblind-light",
     dark=False,
     background="#fbfbf9",
@@ -88,10 +88,10 @@ CONTRAST = Theme(
     error="#ff9c94",
     variables={STRONG: "yes"},
 )
-OWN = (DARK, LIGHT, COLOUR_BLIND, COLOUR_BLIND_LIGHT, CONTRAST)
+OWN = (DARK, LIGHT, COLOR_BLIND, COLOR_BLIND_LIGHT, CONTRAST)
 """ddptop's themes, in the order of the palette."""
 
-COLOURS = (
+COLORS = (
     "background",
     "surface",
     "panel",
@@ -106,7 +106,7 @@ COLOURS = (
 )
 """The colors that a theme of `[themes.NAME]` may set; only `primary` is required."""
 
-KEYS = ("base", "dark", *COLOURS)
+KEYS = ("base", "dark", *COLORS)
 
 
 def own_themes(given: Mapping[str, object], file: str) -> tuple[list[Theme], list[str]]:
@@ -151,12 +151,12 @@ def _theme(
         dark = None
     default = LIGHT if dark is False else DARK
     base = bases.get(asked, default) if isinstance(asked, str) else default
-    colours = {key: getattr(base, key) for key in COLOURS}
-    for key in COLOURS:
+    colors = {key: getattr(base, key) for key in COLORS}
+    for key in COLORS:
         if key not in table:
             continue
         try:
-            colours[key] = Color.parse(str(table[key])).hex
+            colors[key] = Color.parse(str(table[key])).hex
         except ColorParseError:
             value = shown(table[key])
             wrong.append(f'{where}: {key} = {value} is not a color; use a value such as "#6fa8dc"')
@@ -164,7 +164,7 @@ def _theme(
         name=name,
         dark=base.dark if dark is None else dark,
         variables=dict(base.variables),
-        **colours,
+        **colors,
     )
 
 

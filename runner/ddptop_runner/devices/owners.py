@@ -123,7 +123,7 @@ def user_name(uid: int) -> str:
         return str(uid)
 
 
-def labelled(
+def labeled(
     gpus: Iterable[GpuSample], owners: Mapping[int, tuple[str, int | None]]
 ) -> list[GpuSample]:
     """The samples with job and rank at the processes whose job is known: by pid, job and rank."""

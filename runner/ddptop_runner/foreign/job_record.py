@@ -542,12 +542,12 @@ class JobRecord:
         }
         of_job = [gpu for gpu in gpus if gpu in held or (held and gpu.uuid in given)]
         pids_by_rank = {r.rank: (r.pid, *r.helpers) for r in self.foreign.ranks}
-        joined, labelled = rank_devices.join(ranks, of_job, pids_by_rank, [], self.name, pids)
+        joined, labeled = rank_devices.join(ranks, of_job, pids_by_rank, [], self.name, pids)
         placed = [
             msgspec.structs.replace(rank, cuda_device=cuda_index(orders[rank.rank], rank))
             for rank in joined
         ]
-        return placed, labelled
+        return placed, labeled
 
     def _snapshot(
         self, ranks: list[RankSample], gpus: list[GpuSample], now: dt.datetime

@@ -94,7 +94,7 @@ def judge(
         other_processes=_others_on_devices(gpus, folder.job),
     )
     cause = paragraph.cause_of(blamed, ends, around, None if kept is None else str(kept))
-    evidence_folder.summarise(cause)
+    evidence_folder.summarize(cause)
     raised = blamed.end.raised if blamed.how in ("failed", "raised", "victim") else None
     by_itself = raised is not None and raised.short_type not in WRAPPERS
     outcome = AttemptOutcome(

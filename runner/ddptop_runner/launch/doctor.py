@@ -85,7 +85,7 @@ class Place(Base, frozen=True, kw_only=True):
     """The requested interpreter; None for the one that `launch` would use."""
 
 
-class Judgement(NamedTuple):
+class Judgment(NamedTuple):
     """A check's result, without its name."""
 
     status: Status
@@ -98,14 +98,14 @@ class Topic(NamedTuple):
 
     id: str
     title: str
-    check: Callable[[Place], Judgement]
+    check: Callable[[Place], Judgment]
 
 
-def check_platform(place: Place) -> Judgement:
+def check_platform(place: Place) -> Judgment:
     """Jobs run only on Linux."""
     system, release = platform.system(), platform.release()
     if system != "Linux":
-        return Judgement(
+        return Judgment(
             "error", f"{system}; jobs run only on Linux", "copy run folders here to view them"
         )
     where = [f"Linux {release}"]
@@ -116,42 +116,42 @@ def check_platform(place: Place) -> Judgement:
     try:
         os.close(os.pidfd_open(os.getpid()))
     except (OSError, AttributeError):
-        return Judgement(
+        return Judgment(
             "warning",
             f"{', '.join(where)}; no pidfd, so the order in which ranks exit is approximate",
             "use kernel 5.3 or newer, or a container profile that allows pidfd_open",
         )
-    return Judgement("ok", ", ".join(where))
+    return Judgment("ok", ", ".join(where))
 
 
-def check_python(place: Place) -> Judgement:
+def check_python(place: Place) -> Judgment:
     """The interpreter that runs the ranks; torch is not imported."""
     try:
         found = interpreters.inspect(interpreters.choose(place.python, place.env))
     except DdptopError as error:
-        return Judgement("error", str(error), "pass --python PATH")
+        return Judgment("error", str(error), "pass --python PATH")
     try:
         interpreters.require_torch(found)
     except DdptopError as error:
-        return Judgement("error", error.message, error.hint)
+        return Judgment("error", error.message, error.hint)
     what = f"torch {found.torch_version} in {found.path}"
     what += f" (Python {found.version[0]}.{found.version[1]})"
     if str(found.torch_version).endswith("+cpu") and pci_devices(place.root):
-        return Judgement(
+        return Judgment(
             "warning",
             f"{what} cannot use this machine's NVIDIA devices",
             "install a CUDA build of torch",
         )
-    return Judgement("ok", what)
+    return Judgment("ok", what)
 
 
-def check_driver(place: Place) -> Judgement:
+def check_driver(place: Place) -> Judgment:
     """NVML must report the devices."""
     report = sample_once(timeout_s=ASK_TIMEOUT_S) if driver_library_exists() else None
     return judge_driver(pci_devices(place.root), report)
 
 
-def judge_driver(on_bus: int, report: DeviceReport | None) -> Judgement:
+def judge_driver(on_bus: int, report: DeviceReport | None) -> Judgment:
     """Judge the driver's report.
 
     Args:
@@ -160,8 +160,8 @@ def judge_driver(on_bus: int, report: DeviceReport | None) -> Judgement:
     """
     if report is None:
         if not on_bus:
-            return Judgement("ok", "no NVIDIA devices; jobs run on the CPU (launch --nproc N)")
-        return Judgement(
+            return Judgment("ok", "no NVIDIA devices; jobs run on the CPU (launch --nproc N)")
+        return Judgment(
             "error",
             f"{on_bus} NVIDIA device{'s' if on_bus > 1 else ''}"
             " on the PCI bus, but libnvidia-ml.so.1 is missing",
@@ -170,15 +170,13 @@ def judge_driver(on_bus: int, report: DeviceReport | None) -> Judgement:
         )
     gpus = [gpu for gpu in report.gpus if gpu.parent_uuid is None]
     if lost := [str(gpu.index) for gpu in gpus if gpu.lost]:
-        return Judgement(
+        return Judgment(
             "error",
             f"the driver lost GPU{'s' if len(lost) > 1 else ''} {', '.join(lost)}",
             "check `dmesg`; reboot to recover",
         )
     if not gpus:
-        return Judgement(
-            "error" if on_bus else "ok", report.note or "the driver reports no devices"
-        )
+        return Judgment("error" if on_bus else "ok", report.note or "the driver reports no devices")
     devices = f"{len(gpus)} device{'s' if len(gpus) > 1 else ''}"
     known = f"driver {report.driver or 'version unknown'}, {devices}"
     problems = [report.note] if report.note else []
@@ -190,8 +188,8 @@ def judge_driver(on_bus: int, report: DeviceReport | None) -> Judgement:
         problems.append(f"at or near the slowdown temperature ({', '.join(hot)})")
         remedies.append("check the fans, airflow, and power limit")
     if problems:
-        return Judgement("warning", f"{known}: {'; '.join(problems)}", "; ".join(remedies) or None)
-    return Judgement("ok", known)
+        return Judgment("warning", f"{known}: {'; '.join(problems)}", "; ".join(remedies) or None)
+    return Judgment("ok", known)
 
 
 def pci_devices(root: Path) -> int:
@@ -203,33 +201,33 @@ def pci_devices(root: Path) -> int:
     return found
 
 
-def check_tmux(_: Place) -> Judgement:
+def check_tmux(_: Place) -> Judgment:
     """Without tmux, jobs run as daemons."""
     folder = tmux.socket_dir()
     if unusable := tmux.program_problem():
-        return Judgement(
+        return Judgment(
             "warning",
             f"{unusable}; jobs run as daemons, without a tmux pane",
             "install tmux 3.2a or newer (sudo apt install tmux)",
         )
     if problem := tmux.folder_problem():
-        return Judgement(
+        return Judgment(
             "warning",
             f"{folder} {problem}; jobs run as daemons, without a tmux pane",
             f"chmod 700 {folder}, or set TMUX_TMPDIR to a directory of your own",
         )
-    return Judgement("ok", f"usable; sockets are in {folder}")
+    return Judgment("ok", f"usable; sockets are in {folder}")
 
 
-def check_logout(place: Place) -> Judgement:
+def check_logout(place: Place) -> Judgment:
     """What systemd does to jobs at logout."""
     return judge_logout(survival.gather(place.env, place.root))
 
 
-def judge_logout(found: survival.SurvivalFacts) -> Judgement:
+def judge_logout(found: survival.SurvivalFacts) -> Judgment:
     """Judge what happens to jobs when their user logs out."""
     if not found.systemd:
-        return Judgement("ok", "no systemd; logging out does not affect jobs")
+        return Judgment("ok", "no systemd; logging out does not affect jobs")
     words = {True: "yes", False: "no", None: "unknown"}
     detail = (
         f"KillUserProcesses {words[found.kill_user_processes]}, RemoveIPC"
@@ -242,13 +240,13 @@ def judge_logout(found: survival.SurvivalFacts) -> Judgement:
     )
     decided = survival.plan(found)
     if decided.risk:
-        return Judgement("warning", f"{decided.risk} [{detail}]", decided.remedy)
+        return Judgment("warning", f"{decided.risk} [{detail}]", decided.remedy)
     if decided.wrap:
         detail += "; launch uses systemd-run --user --scope"
-    return Judgement("ok", detail)
+    return Judgment("ok", detail)
 
 
-def check_folder(_: Place) -> Judgement:
+def check_folder(_: Place) -> Judgment:
     """Run folders must be writable; any file system works."""
     home = paths.state_home()
     existing = paths.nearest(home)
@@ -264,15 +262,15 @@ def check_folder(_: Place) -> Judgement:
     except OSError as error:
         problem = error.strerror or str(error)
     if problem is not None:
-        return Judgement(
+        return Judgment(
             "error", f"{home} cannot be used ({problem})", "set DDPTOP_HOME to a writable directory"
         )
     if reason := paths.local_dir_reason(paths.run_folder("a-job")):
-        return Judgement("ok", f"{home} ({reason}; live files are in /var/tmp)")
-    return Judgement("ok", f"{home}, on a local disk")
+        return Judgment("ok", f"{home} ({reason}; live files are in /var/tmp)")
+    return Judgment("ok", f"{home}, on a local disk")
 
 
-def check_disk(place: Place) -> Judgement:
+def check_disk(place: Place) -> Judgment:
     """A full disk loses checkpoints and history."""
     rooms = [
         (what, path, os.statvfs(paths.nearest(path)))
@@ -283,36 +281,36 @@ def check_disk(place: Place) -> Judgement:
         no_inodes = room.f_files > 0 and not room.f_favail  # 0 of 0 means no limit
         if no_inodes or free[what] < NO_DISK_BYTES:
             kind = "inodes" if no_inodes else "space"
-            return Judgement("error", f"no free {kind} for {what} ({path})", "free some space")
+            return Judgment("error", f"no free {kind} for {what} ({path})", "free some space")
     detail = ", ".join(f"{what} {size(left)} free" for what, left in free.items())
     for what, path, _ in rooms:
         if free[what] < LOW_DISK_BYTES:
-            return Judgement("warning", f"{detail} ({path})", "free some space: ddptop rm JOB...")
-    return Judgement("ok", detail)
+            return Judgment("warning", f"{detail} ({path})", "free some space: ddptop rm JOB...")
+    return Judgment("ok", detail)
 
 
-def check_shared_memory(place: Place) -> Judgement:
+def check_shared_memory(place: Place) -> Judgment:
     """Data loaders and NCCL pass data through /dev/shm."""
     folder = place.root / "dev/shm"
     if not folder.is_dir():
-        return Judgement("error", "/dev/shm does not exist", "mount a tmpfs there")
+        return Judgment("error", "/dev/shm does not exist", "mount a tmpfs there")
     room = os.statvfs(folder)
     total, free = room.f_blocks * room.f_frsize, room.f_bavail * room.f_frsize
     detail = f"{size(total)}, {size(free)} free"
     if total < LOW_SHARED_MEMORY_BYTES:
-        return Judgement(
+        return Judgment(
             "warning",
             f"{detail}; data loader workers crash with a bus error when it is full",
             "docker run --shm-size=8g, or: sudo mount -o remount,size=8g /dev/shm",
         )
     if free < LOW_SHARED_MEMORY_BYTES // 4:
-        return Judgement(
+        return Judgment(
             "warning", detail, "delete files left in /dev/shm by dead processes (ls -la /dev/shm)"
         )
-    return Judgement("ok", detail)
+    return Judgment("ok", detail)
 
 
-def check_memory(place: Place) -> Judgement:
+def check_memory(place: Place) -> Judgment:
     """A cgroup's memory limit kills ranks without a message."""
     total = "unknown"
     for line in (read_text(place.root / "proc/meminfo") or "").splitlines():
@@ -320,18 +318,18 @@ def check_memory(place: Place) -> Judgement:
             total = size(int(line.split()[1]) * 1024)
     limit = cgroup_limit(place.root, "memory", "memory.max", "memory.limit_in_bytes")
     if limit is None:
-        return Judgement("ok", f"{total}, no cgroup limit")
+        return Judgment("ok", f"{total}, no cgroup limit")
     detail = f"{total}, limited to {size(limit)} by the cgroup"
     if limit < LOW_MEMORY_BYTES:
-        return Judgement(
+        return Judgment(
             "warning",
             f"{detail}; the kernel kills ranks that exceed it",
             "raise the container's --memory, or the unit's MemoryMax=",
         )
-    return Judgement("ok", detail)
+    return Judgment("ok", detail)
 
 
-def check_limits(place: Place) -> Judgement:
+def check_limits(place: Place) -> Judgment:
     """Limits that ranks inherit and may hit late in a run."""
     open_files, most_open_files = map(_or_none, resource.getrlimit(resource.RLIMIT_NOFILE))
     core_bytes = _or_none(resource.getrlimit(resource.RLIMIT_CORE)[0])
@@ -342,7 +340,7 @@ def check_limits(place: Place) -> Judgement:
     detail = f"open files {_limit(open_files)}, processes {_limit(processes)}, core dumps "
     detail += {None: "unlimited", 0: "off"}.get(core_bytes, "limited")
     if processes is not None and processes < LOW_PROCESSES:
-        return Judgement(
+        return Judgment(
             "warning",
             f"{detail}; a rank needs about 100 threads and processes",
             "raise `ulimit -u`, or the container's --pids-limit",
@@ -352,14 +350,14 @@ def check_limits(place: Place) -> Judgement:
         remedy = f"run `ulimit -n {raised}` before launching"
         if raised < LOW_OPEN_FILES:
             remedy = "raise nofile in /etc/security/limits.conf"
-        return Judgement("warning", f"{detail}; data loaders may run out of open files", remedy)
+        return Judgment("warning", f"{detail}; data loaders may run out of open files", remedy)
     if locked_bytes is not None and (place.root / "dev/infiniband").is_dir():
-        return Judgement(
+        return Judgment(
             "warning",
             f"{detail}; locked memory {locked_bytes // 1024} KiB, too low for InfiniBand",
             "ulimit -l unlimited",
         )
-    return Judgement("ok", detail)
+    return Judgment("ok", detail)
 
 
 def _or_none(limit: int) -> int | None:
@@ -370,28 +368,28 @@ def _limit(limit: int | None) -> str:
     return "unlimited" if limit is None else str(limit)
 
 
-def check_host(_: Place) -> Judgement:
+def check_host(_: Place) -> Judgment:
     """A hostname that resolves slowly, or not at all, delays or breaks process groups."""
     name = socket.gethostname()
     answer = within(NAME_TIMEOUT_S, lambda: _addresses(name))
     hosts = f"add the line '127.0.1.1 {name}' to /etc/hosts"
     if answer is None:
-        return Judgement("warning", f"{name}: the resolver did not respond within 1 s", hosts)
+        return Judgment("warning", f"{name}: the resolver did not respond within 1 s", hosts)
     addresses = answer[0]
     if not addresses:
-        return Judgement("warning", f"{name} does not resolve; gloo may fail to connect", hosts)
+        return Judgment("warning", f"{name} does not resolve; gloo may fail to connect", hosts)
     detail = f"{name} resolves to {addresses[0]}"
     if all(one.startswith("127.") or one == "::1" for one in addresses):
         detail += " (loopback, fine on a single machine)"
     reverse = within(NAME_TIMEOUT_S, lambda: _has_name(addresses[0]))
     if reverse is None or reverse[1] > SLOW_LOOKUP_S:
         took = "over 1 s" if reverse is None else f"{reverse[1]:.1f} s"
-        return Judgement(
+        return Judgment(
             "warning",
             f"{detail}; a reverse lookup delays the startup of each process group by {took}",
             f"add the line '{addresses[0]} {name}' to /etc/hosts",
         )
-    return Judgement("ok", detail)
+    return Judgment("ok", detail)
 
 
 def _addresses(name: str) -> tuple[str, ...]:
@@ -410,52 +408,52 @@ def _has_name(address: str) -> bool:
     return True
 
 
-def check_ptrace(place: Place) -> Judgement:
+def check_ptrace(place: Place) -> Judgment:
     """Stacks of ranks without a probe require py-spy and permission to trace."""
     if shutil.which("py-spy", path=place.env.get("PATH")) is None:
-        return Judgement("ok", "py-spy is not installed; only ranks with the probe provide stacks")
+        return Judgment("ok", "py-spy is not installed; only ranks with the probe provide stacks")
     scope = read_text(place.root / "proc/sys/kernel/yama/ptrace_scope") or "0"
     for line in (read_text(place.root / "proc/self/status") or "").splitlines():
         if line.startswith("CapEff:") and int(line.split()[1], 16) >> CAP_SYS_PTRACE & 1:
             scope = "0"
     if scope == "0":
-        return Judgement("ok", "py-spy is installed and can trace")
-    return Judgement(
+        return Judgment("ok", "py-spy is installed and can trace")
+    return Judgment(
         "warning",
         f"py-spy is installed but cannot trace (ptrace_scope {scope})",
         "sudo sysctl kernel.yama.ptrace_scope=0",
     )
 
 
-def check_clock(_: Place) -> Judgement:
+def check_clock(_: Place) -> Judgment:
     """Event times come from the wall clock; durations do not."""
     if not hasattr(time, "CLOCK_BOOTTIME"):
-        return Judgement("warning", "no CLOCK_BOOTTIME; a system suspend looks like a hang")
+        return Judgment("warning", "no CLOCK_BOOTTIME; a system suspend looks like a hang")
     files = Path(__file__).parent.glob("*.py")  # a correct clock is not earlier than these
     behind_s = max(file.stat().st_mtime for file in files) - time.time()
     if behind_s > 1:
-        return Judgement(
+        return Judgment(
             "warning",
             f"the clock is at least {behind_s:.0f} s behind the timestamps on ddptop's files",
             "synchronize it (timedatectl set-ntp true)",
         )
-    return Judgement("ok", "no problems found")
+    return Judgment("ok", "no problems found")
 
 
 SLURM_TOOLS = ("sbatch", "srun", "squeue", "scontrol")
 SLOW_NODE_FAILURE_S = 300
 
 
-def check_slurm(place: Place) -> Judgement:
+def check_slurm(place: Place) -> Judgment:
     """Slurm must be usable for `launch --slurm`."""
     job_id = place.env.get("SLURM_JOB_ID")
     found = {tool: shutil.which(tool, path=place.env.get("PATH")) for tool in SLURM_TOOLS}
     if not any(found.values()):
         if job_id:
-            return Judgement("ok", f"inside Slurm job {job_id}; jobs end when it ends")
-        return Judgement("ok", "no batch system found")
+            return Judgment("ok", f"inside Slurm job {job_id}; jobs end when it ends")
+        return Judgment("ok", "no batch system found")
     if missing := [tool for tool, path in found.items() if path is None]:
-        return Judgement(
+        return Judgment(
             "warning",
             f"Slurm is installed, but {', '.join(missing)} not found",
             "add Slurm's commands to PATH (module load slurm)",
@@ -476,7 +474,7 @@ def check_slurm(place: Place) -> Judgement:
     return judge_slurm(config, job_id, paths.shared_file_system(paths.state_home()))
 
 
-def judge_slurm(config: Mapping[str, str], job_id: str | None, shared: str | None) -> Judgement:
+def judge_slurm(config: Mapping[str, str], job_id: str | None, shared: str | None) -> Judgment:
     """Judge Slurm's settings.
 
     Args:
@@ -485,7 +483,7 @@ def judge_slurm(config: Mapping[str, str], job_id: str | None, shared: str | Non
         shared: the shared file system of the run folders; None if they are on a local disk.
     """
     if not config:
-        return Judgement(
+        return Judgment(
             "warning", "Slurm is installed, but its controller does not respond", "check `sinfo`"
         )
     names = ("SlurmdTimeout", "JobRequeue", "PreemptMode")
@@ -504,8 +502,8 @@ def judge_slurm(config: Mapping[str, str], job_id: str | None, shared: str | Non
         problems.append(f"run folders are in {paths.state_home()}, on a local disk")
         remedies.append("set DDPTOP_HOME to a directory that all nodes share")
     if problems:
-        return Judgement("warning", f"{detail}; {'; '.join(problems)}", "; ".join(remedies))
-    return Judgement("ok", detail)
+        return Judgment("warning", f"{detail}; {'; '.join(problems)}", "; ".join(remedies))
+    return Judgment("ok", detail)
 
 
 TOPICS = (
@@ -536,7 +534,7 @@ def examine(
         try:
             judged = topic.check(place)
         except Exception as error:  # the fault may be what the check is for
-            judged = Judgement("unknown", f"check failed ({type(error).__name__}: {error})")
+            judged = Judgment("unknown", f"check failed ({type(error).__name__}: {error})")
         found[topic.id] = Check(id=topic.id, title=topic.title, **judged._asdict())
 
     threads = [threading.Thread(target=check, args=(topic,), daemon=True) for topic in topics]

@@ -382,7 +382,7 @@ class JobDriver:
         table = self.attempt.table
         stands_at = {record.rank: record.reported.stands_at for record in table}
         cause = failure.after_hang(hang_cause(found, folder, stands_at), table)
-        evidence_folder.summarise(cause)
+        evidence_folder.summarize(cause)
         return cause
 
     def _with_achievements(

@@ -142,7 +142,7 @@ def write(folder: RunFolder, attempt: int, target: Path, scene: Scene) -> None:
             _copy(Path(files.flight_record), target / f"flight-rank-{files.rank}.json")
 
 
-def summarise(cause: Cause) -> None:
+def summarize(cause: Cause) -> None:
     """Write the cause's summary, and how to read the rest, to its evidence folder."""
     if cause.evidence is None:
         return

@@ -225,7 +225,7 @@ MORE = {
         None,
     ),
     "of a thread": ("Exception in thread Thread-1 (f):\n" + traceback("/w/train.py"), None),
-    "in colours, redrawn": (
+    "in colors, redrawn": (
         sanitize(" 10%|#\r 20%|##\r\x1b[31m" + traceback("/w/train.py").replace("\n", "\x1b[0m\n")),
         BAD,
     ),

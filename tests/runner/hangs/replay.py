@@ -21,7 +21,7 @@ from ddptop_runner.judge.hangs.verdict import RankProgress
 
 SAMPLES = Path(__file__).parents[2] / "samples" / "progress"
 PROBE_S = 1.3
-"""So long after its beginning a phase was recognised; a slower run changes nothing about that."""
+"""So long after its beginning a phase was recognized; a slower run changes nothing about that."""
 
 
 @dataclass(frozen=True)
@@ -238,7 +238,7 @@ class _Rank:
         self._silent_s = stood
         values["since_progress_s"] = since_s * self._scale + stood
         values["phase_s"] = (here.get("phase_s", 0.0) + part * span_s) * self._scale
-        self._recognise(values, run_s)
+        self._recognize(values, run_s)
         for name in ("batches", "written_bytes"):
             if here.get(name) is not None and there.get(name) is not None:
                 values[name] = int(here[name] + part * (there[name] - here[name]))
@@ -269,7 +269,7 @@ class _Rank:
         self._last = seen
         return seen
 
-    def _recognise(self, values: dict[str, Any], run_s: float) -> None:
+    def _recognize(self, values: dict[str, Any], run_s: float) -> None:
         """What the probe says of a pause, as soon after its beginning as it was recorded."""
         ahead_s = run_s + PROBE_S * (1 - 1 / self._scale)
         index = bisect_right(self._times_s, ahead_s)

@@ -148,8 +148,8 @@ CASES = {
 @pytest.mark.parametrize("case", CASES.values(), ids=list(CASES))
 def test_verdict(case):
     ranks, rules, expected = case
-    judgement = judge(ranks, [], rules)
-    assert (judgement.verdict().ranks if judgement.hangs else None) == expected
+    judgment = judge(ranks, [], rules)
+    assert (judgment.verdict().ranks if judgment.hangs else None) == expected
 
 
 def test_the_message_names_who_is_behind_and_what_was_allowed():

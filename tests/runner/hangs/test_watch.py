@@ -141,7 +141,7 @@ def test_a_rank_whose_data_loader_sleeps_is_not_waited_for_as_one_whose_loader_w
 @pytest.mark.parametrize(
     ("name", "timeout_s"), [*((name, None) for name in PHASES), *((n, 10.0) for n in WORKS)]
 )
-def test_what_is_recognised_is_no_hang_and_shown_as_what_it_is(name, timeout_s):
+def test_what_is_recognized_is_no_hang_and_shown_as_what_it_is(name, timeout_s):
     fields, note = PHASES[name]
     life = Life(HangWatch(timeout_s, auto=True))
     steps = life.train(20, (0, 1))

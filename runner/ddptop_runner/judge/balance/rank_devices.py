@@ -11,7 +11,7 @@ from typing import TypeVar
 
 import msgspec
 
-from ddptop_runner.devices.owners import labelled
+from ddptop_runner.devices.owners import labeled
 from ddptop_runner.model.snapshot import GpuSample, RankSample
 from ddptop_runner.model.spec import Device
 from ddptop_runner.model.words import ENDED
@@ -50,7 +50,7 @@ def join(
     seen = any(process.pid in owner for gpu in gpus for process in gpu.processes or ())
     joined = [_join_rank(rank, ranks, gpus, owner, devices, seen) for rank in ranks]
     known = {pid: (job, owner.get(pid)) for pid in {*owner, *helpers}}
-    return joined, labelled(gpus, known)
+    return joined, labeled(gpus, known)
 
 
 def is_own(rank: RankSample, gpu: GpuSample) -> bool:

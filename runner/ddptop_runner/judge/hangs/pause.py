@@ -15,7 +15,7 @@ from ddptop_runner.judge.hangs.verdict import (
     DOING,
     UNEXPLAINED,
     Culprits,
-    Judgement,
+    Judgment,
     RankProgress,
     Standing,
 )
@@ -89,22 +89,22 @@ _ALL_DO: dict[Phase, str] = {
 }
 
 
-def awaited(judgement: Judgement, standings: Sequence[Standing]) -> tuple[int, ...]:
+def awaited(judgment: Judgment, standings: Sequence[Standing]) -> tuple[int, ...]:
     """Ranks that the others wait for, if any."""
-    if judgement.culprits.named:
-        return judgement.culprits.ranks
-    deciding = tuple(one.rank.rank for one in judgement.deciding)
+    if judgment.culprits.named:
+        return judgment.culprits.ranks
+    deciding = tuple(one.rank.rank for one in judgment.deciding)
     return deciding if len(deciding) < len(standings) else ()
 
 
-def reason(judgement: Judgement, standings: Sequence[Standing]) -> str | None:
+def reason(judgment: Judgment, standings: Sequence[Standing]) -> str | None:
     """The reason for a pause, if known.
 
     For example `rank 0 is saving a checkpoint`, or `waiting for rank 1, last seen at train.py:79`.
     """
-    explained = [one for one in judgement.deciding if one.doing not in UNEXPLAINED]
+    explained = [one for one in judgment.deciding if one.doing not in UNEXPLAINED]
     doing = {one.doing for one in explained}
-    if explained and len(explained) == len(judgement.deciding) and len(doing) == 1:
+    if explained and len(explained) == len(judgment.deciding) and len(doing) == 1:
         what = doing.pop()
         ranks = [one.rank.rank for one in explained]
         if len(ranks) == len(standings) and len(ranks) > 1:
@@ -113,7 +113,7 @@ def reason(judgement: Judgement, standings: Sequence[Standing]) -> str | None:
         if len(ranks) > 1:
             does = does.replace("its data loader", "their data loaders")
         return f"{name_ranks(ranks)} {is_or_are(ranks)} {does}"
-    those = awaited(judgement, standings)
+    those = awaited(judgment, standings)
     waiting = [one.rank.rank for one in standings if one.rank.rank not in those]
     stood = [one.rank.stands_at for one in standings if not those or one.rank.rank in those]
     place = stood[0] if stood and len(set(stood)) == 1 else None

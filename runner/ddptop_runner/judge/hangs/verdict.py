@@ -582,7 +582,7 @@ UNEXPLAINED: frozenset[Phase] = frozenset({"steps", "collective"})
 
 
 @dataclass(frozen=True)
-class Judgement:
+class Judgment:
     """A group at one moment, compared with its limits."""
 
     silent_s: float
@@ -616,7 +616,7 @@ class Judgement:
         )
 
 
-def judge(ranks: Sequence[Standing], ended: Sequence[RankProgress], limits: Limits) -> Judgement:
+def judge(ranks: Sequence[Standing], ended: Sequence[RankProgress], limits: Limits) -> Judgment:
     """Compare a group with its limits.
 
     Args:
@@ -646,4 +646,4 @@ def judge(ranks: Sequence[Standing], ended: Sequence[RankProgress], limits: Limi
             least_used = (used, idle_s, allowed, rank)
     assert least_used is not None
     used, idle_s, allowed, decides = least_used
-    return Judgement(silent_s, idle_s, allowed, decides, culprits, deciding, used)
+    return Judgment(silent_s, idle_s, allowed, decides, culprits, deciding, used)

@@ -27,7 +27,7 @@ from ddptop_runner.judge.hangs.verdict import (
     UNEXPLAINED,
     HangLook,
     HangVerdict,
-    Judgement,
+    Judgment,
     Limits,
     RankProgress,
     SeenPause,
@@ -72,7 +72,7 @@ class HangWatch:
         self._ranks: dict[int, Following] = {}
         self._stalled = False
         self._acted = False
-        self._before: Judgement | None = None
+        self._before: Judgment | None = None
         self._stepless_s = 0.0
         self._done_meanwhile: set[Phase] = set()
         """Phases since the last step."""
@@ -114,12 +114,12 @@ class HangWatch:
         }
         if not standings:
             return HangLook(notes=unknown if self.is_on else {})
-        judgement = judge(standings, ended, self._limits)
-        self._learn_pauses(judgement)
-        self._learn_stops(standings, judgement, bool(paused))
-        quiet = {} if paused else self._quiet(standings, judgement)
+        judgment = judge(standings, ended, self._limits)
+        self._learn_pauses(judgment)
+        self._learn_stops(standings, judgment, bool(paused))
+        quiet = {} if paused else self._quiet(standings, judgment)
         explained = dict(unknown if self.is_on else {})
-        explained.update(self._notes(standings, judgement, paused, quiet))
+        explained.update(self._notes(standings, judgment, paused, quiet))
         if paused or len(known) < len(alive):
             why = f"{name_ranks(paused)} {is_or_are(paused)} paused" if paused else None
             pause = self._stands(standings, why)
@@ -129,10 +129,10 @@ class HangWatch:
             deaf = [standing for standing in standings if standing.doing != "end"]
             explained.update({standing.rank.rank: DEAF for standing in deaf})
             return HangLook(pause=self._stands(standings, DEAF), notes=explained)
-        pause = self._pause(standings, judgement, hung=hung)
+        pause = self._pause(standings, judgment, hung=hung)
         stalled = self.is_on and pause is not None and pause.state == "stalled"
-        suspicion = judgement.verdict() if stalled else None
-        verdict = self._verdict(judgement)
+        suspicion = judgment.verdict() if stalled else None
+        verdict = self._verdict(judgment)
         return HangLook(
             quiet=quiet, suspicion=suspicion, verdict=verdict, pause=pause, notes=explained
         )
@@ -190,16 +190,14 @@ class HangWatch:
             followed.restart_clocks(self._clock_s)
         self._before = None
 
-    def _learn_pauses(self, judgement: Judgement) -> None:
-        before, self._before = self._before, judgement
-        if before is not None and judgement.idle_s < before.idle_s:
+    def _learn_pauses(self, judgment: Judgment) -> None:
+        before, self._before = self._before, judgment
+        if before is not None and judgment.idle_s < before.idle_s:
             self._limits.saw_pause(before.decides.doing, before.idle_s)
-        if before is None or judgement.silent_s < before.silent_s:  # there was progress
+        if before is None or judgment.silent_s < before.silent_s:  # there was progress
             self._stalled = self._acted = False
 
-    def _learn_stops(
-        self, standings: list[Standing], judgement: Judgement, is_paused: bool
-    ) -> None:
+    def _learn_stops(self, standings: list[Standing], judgment: Judgment, is_paused: bool) -> None:
         """Record how long this job's own pauses last, by phase."""
         stepless_s = min(standing.stepless_s for standing in standings)
         if stepless_s < self._stepless_s:
@@ -209,7 +207,7 @@ class HangWatch:
             self._done_meanwhile.clear()
             self._was_paused = False
         self._stepless_s = stepless_s
-        self._done_meanwhile.add(judgement.decides.doing)
+        self._done_meanwhile.add(judgment.decides.doing)
         self._was_paused = self._was_paused or is_paused
 
     @property
@@ -218,10 +216,10 @@ class HangWatch:
 
     # -- findings ----------------------------------------------------------------------------
 
-    def _quiet(self, standings: list[Standing], judgement: Judgement) -> dict[int, float]:
+    def _quiet(self, standings: list[Standing], judgment: Judgment) -> dict[int, float]:
         """Ranks that are silent for longer than usual without an explanation."""
         found = {}
-        culprits = judgement.culprits
+        culprits = judgment.culprits
         for standing in standings:
             number = standing.rank.rank
             if standing.doing not in UNEXPLAINED:
@@ -237,7 +235,7 @@ class HangWatch:
     def _notes(
         self,
         standings: list[Standing],
-        judgement: Judgement,
+        judgment: Judgment,
         paused: tuple[int, ...],
         quiet: dict[int, float],
     ) -> dict[int, str]:
@@ -249,7 +247,7 @@ class HangWatch:
             usual_s = self._limits.usual_s(number)
             if number in quiet and usual_s is not None:
                 found[number] = of_quiet(standing, usual_s)
-            elif note := of_silent(standing, judgement.culprits, paused):
+            elif note := of_silent(standing, judgment.culprits, paused):
                 found[number] = note
         return found
 
@@ -262,9 +260,9 @@ class HangWatch:
         return SeenPause("no_step", self._stepless_s, why)
 
     def _pause(
-        self, standings: list[Standing], judgement: Judgement, *, hung: bool
+        self, standings: list[Standing], judgment: Judgment, *, hung: bool
     ) -> SeenPause | None:
-        decides = judgement.decides
+        decides = judgment.decides
         has_stepped = any(standing.rank.steps for standing in standings)
         only_collectives = decides.doing in UNEXPLAINED and is_warm(
             [standing.rank for standing in standings], first_step=True
@@ -273,10 +271,10 @@ class HangWatch:
             Facts(
                 stepless_s=self._stepless_s,
                 usual_s=self._limits.usual_step_s,
-                idle_s=judgement.idle_s,
+                idle_s=judgment.idle_s,
                 longest_s=self._limits.longest_pause_s.get(decides.doing),
-                awaited_idle=judgement.culprits.proven and decides.busy is False,
-                spent=judgement.used if self.is_on else 0.0,
+                awaited_idle=judgment.culprits.proven and decides.busy is False,
+                spent=judgment.used if self.is_on else 0.0,
                 stalled_before=self._stalled,
                 hung=hung,
                 begun=has_stepped or only_collectives,
@@ -285,16 +283,16 @@ class HangWatch:
         self._stalled = self._stalled or found == "stalled"
         if found is None:
             return None
-        ranks = awaited(judgement, standings)
-        return SeenPause(found, self._stepless_s, reason(judgement, standings), ranks)
+        ranks = awaited(judgment, standings)
+        return SeenPause(found, self._stepless_s, reason(judgment, standings), ranks)
 
-    def _verdict(self, judgement: Judgement) -> HangVerdict | None:
-        if not self.is_on or not judgement.hangs:
+    def _verdict(self, judgment: Judgment) -> HangVerdict | None:
+        if not self.is_on or not judgment.hangs:
             return None
         if self._auto and not self._acted:
             self._acted = True
             self._limits.acted()
-        return judgement.verdict()
+        return judgment.verdict()
 
     # -- across supervisors ------------------------------------------------------------------------
 
@@ -359,7 +357,7 @@ WRITTEN_BYTES = 64 * 1024
 STAMP_SLACK_S = 0.05
 """Tolerance, for clocks and rounding, in the time of the same step."""
 
-RECOGNISED: frozenset[Phase] = frozenset({"compile", "evaluation", "checkpoint", "data", "end"})
+RECOGNIZED: frozenset[Phase] = frozenset({"compile", "evaluation", "checkpoint", "data", "end"})
 """Phases that explain a time without steps."""
 
 
@@ -396,7 +394,7 @@ def what_it_does(rank: RankProgress, *, waits: bool, warm: bool, only_collective
         warm: whether the group has started up.
         only_collectives: whether the group runs collectives but takes no steps.
     """
-    if rank.phase in RECOGNISED and rank.phase is not None:
+    if rank.phase in RECOGNIZED and rank.phase is not None:
         return rank.phase
     if rank.phase == "collective" or waits:
         return "collective"
@@ -487,7 +485,7 @@ class Following:
         changed = (
             self.doing is not None  # unknown for an earlier supervisor's look
             and rank.phase != self._phase
-            and (rank.phase in RECOGNISED or self._phase in RECOGNISED)
+            and (rank.phase in RECOGNIZED or self._phase in RECOGNIZED)
         )
         took = (
             rank.batches is not None and self._batches is not None and rank.batches > self._batches

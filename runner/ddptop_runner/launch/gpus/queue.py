@@ -14,7 +14,7 @@ import msgspec
 
 from ddptop_runner.base.paths import RunFolder
 from ddptop_runner.devices.feed import DeviceFeed
-from ddptop_runner.devices.owners import labelled
+from ddptop_runner.devices.owners import labeled
 from ddptop_runner.devices.report import DeviceReport
 from ddptop_runner.devices.words import wanted_in_words
 from ddptop_runner.job import registry
@@ -143,7 +143,7 @@ class QueueWatch:
         if report is None or report.boottime_s == self._looked_at_s:
             return None
         self._looked_at_s = report.boottime_s
-        self._gpus = labelled(report.gpus, registry.rank_of_pid())
+        self._gpus = labeled(report.gpus, registry.rank_of_pid())
         self._uses = self._look_at(report)
         self._streaks = free_streaks(self._streaks, self._uses)
         self._ahead = usage.queued_before(self._spec)

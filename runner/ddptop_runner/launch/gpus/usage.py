@@ -25,7 +25,7 @@ import msgspec
 from ddptop_runner.base import bounded
 from ddptop_runner.base.paths import runs_dir
 from ddptop_runner.base.units import size
-from ddptop_runner.devices.owners import labelled
+from ddptop_runner.devices.owners import labeled
 from ddptop_runner.devices.words import NO_INSTANCES, name_of, names_of
 from ddptop_runner.host import procs
 from ddptop_runner.job import registry
@@ -340,7 +340,7 @@ def uses(
         present: the machine's samples from the driver.
         besides: the ID of a job whose own devices do not count.
     """
-    gpus, claimed = labelled(present, registry.rank_of_pid()), claims(besides)
+    gpus, claimed = labeled(present, registry.rank_of_pid()), claims(besides)
     found = []
     for device in devices:
         gpu = next((gpu for gpu in gpus if is_same(gpu, device)), None)

@@ -1,4 +1,4 @@
-"""Colours as numbers: contrast, distance, and how they look to colour-blind eyes."""
+"""Colors as numbers: contrast, distance, and how they look to color-blind eyes."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ DEFICIENCIES: dict[str, tuple[Linear, Linear, Linear]] = {
 Color Vision Deficiency", IEEE TVCG 15 (2009), severity 1.0."""
 
 
-def linear(colour: str) -> Linear:
-    """Linear RGB of a colour in sRGB (IEC 61966-2-1)."""
-    channels = (channel / 255 for channel in Color.parse(colour).rgb)
+def linear(color: str) -> Linear:
+    """Linear RGB of a color in sRGB (IEC 61966-2-1)."""
+    channels = (channel / 255 for channel in Color.parse(color).rgb)
     red, green, blue = (
         value / 12.92 if value <= 0.04045 else ((value + 0.055) / 1.055) ** 2.4
         for value in channels
@@ -38,24 +38,24 @@ def linear(colour: str) -> Linear:
 
 def contrast(one: str, other: str) -> float:
     """The ratio of WCAG 2: 1 to 21; text needs 4.5."""
-    low, high = sorted(_luminance(linear(colour)) for colour in (one, other))
+    low, high = sorted(_luminance(linear(color)) for color in (one, other))
     return (high + 0.05) / (low + 0.05)
 
 
 def blended(foreground: str, background: str, share: float) -> str:
-    """The colour of text that is drawn with so much of the foreground's colour."""
+    """The color of text that is drawn with so much of the foreground's color."""
     return Color.parse(background).blend(Color.parse(foreground), share).hex
 
 
 def distance(one: str, other: str, deficiency: str | None = None) -> float:
     """CIE76 distance in Lab, as eyes with that deficiency see the two; 2.3 is just noticed."""
-    first, second = (_lab(_seen(linear(colour), deficiency)) for colour in (one, other))
+    first, second = (_lab(_seen(linear(color), deficiency)) for color in (one, other))
     return sum((a - b) ** 2 for a, b in zip(first, second, strict=True)) ** 0.5
 
 
-def least_distance(colours: Iterable[str], deficiency: str | None) -> float:
-    """Of the two colours that are nearest to each other."""
-    return min(distance(a, b, deficiency) for a, b in itertools.combinations(colours, 2))
+def least_distance(colors: Iterable[str], deficiency: str | None) -> float:
+    """Of the two colors that are nearest to each other."""
+    return min(distance(a, b, deficiency) for a, b in itertools.combinations(colors, 2))
 
 
 def _seen(of: Linear, deficiency: str | None) -> Linear:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import signal
 import subprocess
 import sys
 import threading
@@ -14,6 +15,7 @@ import pytest
 from tests.runner.builders import put_job
 
 from ddptop_runner.base.paths import LAUNCHER
+from ddptop_runner.host import procs
 from ddptop_runner.host.oom import KernelLine, MemoryGroup
 from ddptop_runner.job import evidence
 from ddptop_runner.model.snapshot import Cause, RankStacks
@@ -188,3 +190,67 @@ async def test_flight_records_are_asked_for_and_waited_for_no_longer_than_needed
     before_s = loop.time()
     await asyncio.gather(evidence.ask_for_records(folder, 2, [survivor]), end())
     assert loop.time() - before_s < evidence.RECORDS_TIMEOUT_S, "it ended before it could answer"
+
+
+DUMPS = """
+import faulthandler, pathlib, signal, sys, time
+number, how, path = signal.SIGRTMIN + 9, sys.argv[1], pathlib.Path(sys.argv[2])
+file = path.open("a", buffering=1)
+
+def in_two_parts(*_):  # as the C handler runs: its signal is blocked meanwhile
+    signal.pthread_sigmask(signal.SIG_BLOCK, {number})
+    file.write("half\\n")
+    time.sleep(1.5)
+    file.write("whole\\n")
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {number})
+
+if how == "slowly":
+    signal.signal(number, in_two_parts)
+elif how == "dies":
+    signal.signal(number, lambda *_: sys.exit())
+else:
+    faulthandler.register(number, file=file)
+if how == "in a thread":
+    import threading
+    threading.Thread(target=time.sleep, args=(60,), daemon=True).start()
+    signal.pthread_sigmask(signal.SIG_BLOCK, {number})
+print(flush=True)
+while True:
+    time.sleep(1)
+"""
+
+
+@pytest.mark.parametrize(
+    ("how", "end", "least_s", "most_s"),
+    [
+        ("at once", " in <module>\n", 0.0, 1.0),
+        ("slowly", "whole\n", 1.5, 20.0),
+        ("dies", None, 0.0, 20.0),
+        # no mask of the main thread tells when another thread has written all
+        ("in a thread", " in <module>\n", 1.0, 20.0),
+    ],
+)
+async def test_stacks_are_waited_for_until_they_are_complete(
+    folder, monkeypatch, how, end, least_s, most_s
+):
+    monkeypatch.setattr(evidence, "SETTLE_S", 1.0)
+    monkeypatch.setattr(evidence, "STACKS_TIMEOUT_S", 20.0)
+    path = evidence.stacks_file(folder, 2, 0)
+    path.parent.mkdir(parents=True)
+    child = subprocess.Popen(
+        [sys.executable, "-c", DUMPS, how, str(path)], stdout=subprocess.PIPE, text=True
+    )
+    try:
+        assert child.stdout is not None and child.stdout.readline()
+        reported = SimpleNamespace(stack_signal=signal.SIGRTMIN + 9, phase="steps")
+        process = procs.identify(child.pid)
+        fields = {"rank": 0, "alive": True, "exit": None, "usage": None}
+        rank = SimpleNamespace(pid=child.pid, process=process, reported=reported, **fields)
+        began_s = time.monotonic()
+        (stacks,) = await evidence.collect_stacks(folder, 2, [rank])
+        took_s = time.monotonic() - began_s
+    finally:
+        child.kill()
+        child.communicate()
+    assert stacks.text is None if end is None else stacks.text.endswith(end)
+    assert least_s <= took_s < most_s

@@ -355,12 +355,20 @@ def blocks_signal(pid: int, number: int) -> bool:
     return bool(_signal_mask(pid, "SigBlk") >> (number - 1) & 1)
 
 
-def _signal_mask(pid: int, field: str) -> int:
+def awaits_signal(pid: int, number: int) -> bool:
+    """Whether the signal is pending, or blocked by the main thread, as while that handles it."""
+    return bool(_signal_mask(pid, "ShdPnd", "SigBlk") >> (number - 1) & 1)
+
+
+def _signal_mask(pid: int, *fields: str) -> int:
+    """The signals in any of these fields of /proc/<pid>/status."""
     try:
         status = (_PROC / str(pid) / "status").read_text(encoding="utf-8", errors="replace")
     except OSError:
         return 0
+    mask = 0
     for line in status.splitlines():
-        if line.startswith(f"{field}:"):
-            return int(line.split()[1], 16)
-    return 0
+        name, _, value = line.partition(":")
+        if name in fields:
+            mask |= int(value, 16)
+    return mask

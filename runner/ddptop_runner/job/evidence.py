@@ -20,10 +20,11 @@ import msgspec
 from ddptop_runner.base.paths import RunFolder
 from ddptop_runner.host import procs, tree
 from ddptop_runner.job.ranks import RankRecord
-from ddptop_runner.model.snapshot import RankStacks
+from ddptop_runner.model.snapshot import ProcessId, RankStacks
 
+POLL_S = 0.01
 SETTLE_S = 0.15
-"""A dump is complete once its file has not grown for this long."""
+"""A dump whose end does not show is complete once its file has not grown for this long."""
 STACKS_TIMEOUT_S = 2.0
 RECORDS_TIMEOUT_S = 1.0
 """A probe checks every quarter of a second."""
@@ -31,9 +32,27 @@ RECORDS_TIMEOUT_S = 1.0
 
 @dataclass
 class _Dump:
-    record: RankRecord
+    """Stacks that a process was asked to append to a file."""
+
+    process: ProcessId
+    number: int
+    """The signal that asks for them."""
     path: Path
     offset: int
+    shows_end: bool
+    """Whether the signal mask of the main thread, which handles the signal, shows when it ends."""
+    size: int
+    """Of the file, at the last look."""
+
+    def is_complete(self, quiet_s: float) -> bool:
+        """Whether nothing more is to come, after so long without growth of any dump."""
+        if not procs.is_alive(self.process):
+            return True
+        if self.size <= self.offset:
+            return False
+        if self.shows_end:
+            return not procs.awaits_signal(self.process.pid, self.number)
+        return quiet_s >= SETTLE_S
 
 
 LOADERS_SHOWN = 8
@@ -97,24 +116,24 @@ async def collect_stacks(
     folder: RunFolder, attempt: int, records: Sequence[RankRecord]
 ) -> list[RankStacks]:
     """The Python stacks of each living rank; returns within `STACKS_TIMEOUT_S`."""
-    dumps: list[_Dump] = []
+    dumps: dict[int, _Dump] = {}
     stacks: list[RankStacks] = []
     by_rank = {record.rank: record for record in records}
     for record in records:
         note = _why_not(record)
         if note is None and record.process is not None and record.reported.stack_signal is not None:
             path = stacks_file(folder, attempt, record.rank)
-            dump = _Dump(record, path, _size(path))
-            if procs.signal_process(record.process, record.reported.stack_signal):
-                dumps.append(dump)
+            dump = _ask_for_dump(record.process, record.reported.stack_signal, path)
+            if dump is not None:
+                dumps[record.rank] = dump
                 continue
             note = "the process has exited"
         stacks.append(await _by_py_spy(record, note or "the process has exited"))
-    await _settled(dumps)
-    for dump in dumps:
+    await _settled(list(dumps.values()))
+    for rank, dump in dumps.items():
         text = _read_from(dump.path, dump.offset)
         note = None if text else "the rank did not respond in time"
-        stacks.append(RankStacks(rank=dump.record.rank, pid=dump.record.pid, text=text, note=note))
+        stacks.append(RankStacks(rank=rank, pid=dump.process.pid, text=text, note=note))
     with_loaders = [
         msgspec.structs.replace(entry, loader=await _loader_stacks(folder, attempt, record))
         if (record := by_rank[entry.rank]).reported.phase == "data"
@@ -135,11 +154,11 @@ async def _loader_stacks(folder: RunFolder, attempt: int, record: RankRecord) ->
         return None
     path, parts = stacks_file(folder, attempt, record.rank), []
     for pid in loader.pids[:LOADERS_SHOWN]:
-        dump = _Dump(record, path, _size(path))
         known = procs.identify(pid)
-        text = None
+        text = dump = None
         if tree.descends_from(pid, record.pid or 0) and procs.catches_signal(pid, number):
-            procs.signal_process(known, number)
+            dump = _ask_for_dump(known, number, path)
+        if dump is not None:
             await _settled([dump])
             text = _read_from(path, dump.offset)
         parts.append(
@@ -188,18 +207,25 @@ async def _by_py_spy(record: RankRecord, note: str) -> RankStacks:
     )
 
 
+def _ask_for_dump(process: ProcessId, number: int, path: Path) -> _Dump | None:
+    """Ask for stacks at the end of a file; None if the process is gone."""
+    size = _size(path)
+    dump = _Dump(process, number, path, size, not procs.blocks_signal(process.pid, number), size)
+    return dump if procs.signal_process(process, number) else None
+
+
 async def _settled(dumps: Sequence[_Dump]) -> None:
     loop = asyncio.get_running_loop()
     deadline_s = loop.time() + STACKS_TIMEOUT_S
-    sizes = [dump.offset for dump in dumps]
     quiet_since_s = loop.time()
     while dumps and loop.time() < deadline_s:
-        await asyncio.sleep(0.02)
-        now_sizes = [_size(dump.path) for dump in dumps]
-        if now_sizes != sizes:
-            sizes, quiet_since_s = now_sizes, loop.time()
-        answered = all(size > dump.offset for size, dump in zip(sizes, dumps, strict=True))
-        if answered and loop.time() - quiet_since_s >= SETTLE_S:
+        await asyncio.sleep(POLL_S)
+        sizes = [_size(dump.path) for dump in dumps]
+        if sizes != [dump.size for dump in dumps]:
+            quiet_since_s = loop.time()
+            for dump, size in zip(dumps, sizes, strict=True):
+                dump.size = size
+        elif all(dump.is_complete(loop.time() - quiet_since_s) for dump in dumps):
             return
 
 

@@ -182,6 +182,21 @@ def test_a_module_is_forked_as_well(package: Path, tmp_path: Path) -> None:
     assert forked == usual
 
 
+def test_a_socket_of_the_agent_is_closed_by_its_owner() -> None:
+    """Not by its number, which its owner would close again in a rank."""
+    code = """
+import socket
+from ddptop_runner.agent import zygote
+kept, owned = socket.socketpair()
+zygote.close_owners(kept)
+print(kept.fileno() > 0, owned.fileno())
+"""
+    answer = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+    )
+    assert answer.stdout == "True -1\n"
+
+
 def test_a_variable_that_torch_reads_when_it_is_loaded_still_counts(
     package: Path, tmp_path: Path
 ) -> None:

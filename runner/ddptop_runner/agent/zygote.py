@@ -300,6 +300,8 @@ def fork_each(orders, report):
 
 def close_owners(kept):
     """Close the agent's sockets and files, so that no rank closes their numbers when it exits."""
+    if len(os.listdir("/proc/self/fd")) == 5:  # the standard ones, this one, the listing's own
+        return  # looking at all objects would copy the memory that they are in
     for owner in gc.get_objects():
         if issubclass(type(owner), (socket.socket, io.FileIO)) and owner is not kept:
             with contextlib.suppress(OSError, ValueError):

@@ -1,12 +1,15 @@
 """kill -9 of a rank to the first step after, under ddptop and under torchrun, interleaved.
 
     python benchmarks/kill_rank.py [--kills 20] [--plain] [--stale] [--stages]
+        [--ft-python VENV/bin/python]
 
 Two jobs train side by side, each mostly asleep; one rank of one is killed, then one of the other.
 torchrun runs with TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1, which makes its restarts clean. --stale
 adds torchrun as it is: there a restart may meet the store of the dead attempt, and fail again.
---plain adds ddptop with --no-zygote: each rank imports torch anew. --stages prints where ddptop's
-time goes: from the times in `ddptop events --json`, the evidence, and the script itself.
+--plain adds ddptop with --no-zygote: each rank imports torch anew. --ft-python adds ft_launcher, in
+an environment of its own with the same torch (`pip install nvidia-resiliency-ext`). --stages prints
+where ddptop's time goes: from the times in `ddptop events --json`, the evidence, and the script
+itself.
 """
 
 from __future__ import annotations
@@ -28,6 +31,10 @@ from pathlib import Path
 
 import psutil
 from common import TORCHRUN, booted_at, bootstrap_median, report_stages, started_at
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # `tests` is not installed
+
+from tests.faults.table import command_of
 
 STEP_TIMEOUT_S = 90.0
 CLEAN = {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
@@ -193,6 +200,7 @@ def main() -> None:
     parser.add_argument("--plain", action="store_true")
     parser.add_argument("--stale", action="store_true")
     parser.add_argument("--stages", action="store_true")
+    parser.add_argument("--ft-python", help="interpreter of an environment with ft_launcher")
     options = parser.parse_args()
     ddptop = [sys.executable, "-m", "ddptop", "launch", "-d", "--nproc", "2"]
     ddptop += ["--max-restarts", str(options.kills)]
@@ -209,6 +217,9 @@ def main() -> None:
             )
         if options.stale:
             contenders.append(Contender("torchrun as it is", torchrun, folder / "stale"))
+        if options.ft_python:
+            fault_tolerant = command_of("ft_launcher", 2, options.ft_python, options.kills)
+            contenders.append(Contender("ft_launcher", fault_tolerant, folder / "ft"))
         try:
             for one in contenders:
                 one.start()

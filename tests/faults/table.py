@@ -131,9 +131,9 @@ def run_ddptop(fault: Fault, run: int, folder: Path) -> Result:
 # --- under other launchers -----------------------------------------------------------------------
 
 
-def command_of(launcher: str, world: int, python: str) -> list[str]:
+def command_of(launcher: str, world: int, python: str, restarts: int = RESTARTS) -> list[str]:
     """How the launcher is started on one machine."""
-    common = ["--nnodes", "1", "--nproc-per-node", str(world), "--max-restarts", str(RESTARTS)]
+    common = ["--nnodes", "1", "--nproc-per-node", str(world), "--max-restarts", str(restarts)]
     if launcher == "torchrun":
         return [python, "-m", "torch.distributed.run", "--standalone", *common]
     return [

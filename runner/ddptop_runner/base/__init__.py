@@ -1,1 +1,1 @@
-"""Nothing of the domain: clocks, errors, paths, bounded reads, configuration."""
+"""General-purpose modules: clocks, errors, paths, bounded reads, configuration."""

@@ -1,8 +1,8 @@
 """Reads files that may be damaged or hostile: regular files only, up to a limit.
 
-A named pipe, a device or a link where a file of a run folder should be must neither block a viewer
-nor lead it elsewhere. A file of many gigabytes must cost it no memory, and JSON that is nested
-without end must not crash it.
+A named pipe, device, or link in place of a file in a run folder must not block a viewer or lead it
+elsewhere. A file of many gigabytes must not use up its memory, and endlessly nested JSON must not
+crash it.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ import msgspec
 T = TypeVar("T")
 
 FILE_BYTES = 32 << 20
-"""More than a snapshot of ten thousand ranks."""
+"""Larger than a snapshot of ten thousand ranks."""
 
 
 def open_regular(path: Path, *, can_write: bool = False) -> int:
-    """A descriptor to read a regular file by; never waits, and follows no link.
+    """Open a regular file; never blocks, and follows no link.
 
     Args:
         path: the file.
-        can_write: open it for writing too where that is allowed, which rules out all leases on it.
+        can_write: also open it for writing if allowed, which rules out all leases on it.
 
     Raises:
-        OSError: when there is no such file, or something else in its place.
+        OSError: there is no such file, or it is not a regular file.
     """
     flags = os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_NOCTTY
     try:
@@ -50,10 +50,10 @@ def open_regular(path: Path, *, can_write: bool = False) -> int:
 
 
 def open_lock(path: Path) -> int:
-    """A descriptor of this user's own lock file, made where there is none; never waits.
+    """Open this user's own lock file, and create it if needed; never blocks.
 
     Raises:
-        OSError: when it cannot be made, or something else or another user's is in its place.
+        OSError: it cannot be created, is not a regular file, or belongs to another user.
     """
     flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_NOCTTY
     fd = os.open(path, flags, 0o600)
@@ -65,10 +65,10 @@ def open_lock(path: Path) -> int:
 
 
 def read_bytes(path: Path, limit_bytes: int = FILE_BYTES) -> bytes:
-    """All of a regular file.
+    """Read all of a regular file.
 
     Raises:
-        OSError: when it cannot be read, is no regular file, or is larger than that.
+        OSError: it cannot be read, is not a regular file, or is larger than the limit.
     """
     with os.fdopen(open_regular(path), "rb") as file:
         if os.fstat(file.fileno()).st_size <= limit_bytes:
@@ -79,19 +79,19 @@ def read_bytes(path: Path, limit_bytes: int = FILE_BYTES) -> bytes:
 
 
 def read_text(path: Path, limit_bytes: int = FILE_BYTES) -> str:
-    """All of a regular file as UTF-8, what is none of it replaced.
+    """Read all of a regular file as UTF-8; invalid bytes are replaced.
 
     Raises:
-        OSError: as `read_bytes`.
+        OSError: as in `read_bytes`.
     """
     return read_bytes(path, limit_bytes).decode("utf-8", "replace")
 
 
 def decode_json(decoder: msgspec.json.Decoder[T], data: bytes) -> T:
-    """What `data` holds.
+    """Decode `data`.
 
     Raises:
-        msgspec.DecodeError: when it is something else, or nested too deeply.
+        msgspec.DecodeError: it has another form, or is nested too deeply.
     """
     try:
         return decoder.decode(data)
@@ -102,5 +102,5 @@ def decode_json(decoder: msgspec.json.Decoder[T], data: bytes) -> T:
 
 
 def is_file_name(name: str) -> bool:
-    """Whether a name leads to a file of one folder, and not out of it."""
+    """Whether a name refers to a file in a folder, and does not lead out of it."""
     return name not in ("", ".", "..") and not set("/\0") & set(name) and len(name) < 256

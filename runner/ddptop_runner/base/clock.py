@@ -1,7 +1,7 @@
 """Times: wall clock for people, CLOCK_BOOTTIME for durations.
 
-CLOCK_BOOTTIME counts while the machine is suspended and is the same in every process of one
-boot, so stamps of the probe, the agent and the supervisor can be compared.
+CLOCK_BOOTTIME continues while the machine is suspended and is the same in all processes of one
+boot, so timestamps from the probe, the agent, and the supervisor can be compared.
 """
 
 from __future__ import annotations
@@ -11,18 +11,18 @@ from datetime import datetime, timezone
 
 
 def boottime_s() -> float:
-    """Seconds since boot, suspended time included."""
+    """Seconds since boot, including time spent suspended."""
     clock_id = getattr(time, "CLOCK_BOOTTIME", None)
     return time.monotonic() if clock_id is None else time.clock_gettime(clock_id)
 
 
 def utc_now() -> datetime:
-    """The wall clock as an aware UTC time."""
+    """The current time, as an aware datetime in UTC."""
     return datetime.now(timezone.utc)
 
 
 def utc_from_unix(unix_s: float) -> datetime:
-    """An aware UTC time from seconds since 1970."""
+    """An aware datetime in UTC, from seconds since 1970."""
     return datetime.fromtimestamp(unix_s, timezone.utc)
 
 
@@ -30,10 +30,10 @@ EARLIEST_YEAR, LATEST_YEAR = 1970, 2200
 
 
 def is_time(moment: datetime | None) -> bool:
-    """Whether one can reckon with a time that was read; an unknown one is never reckoned with."""
+    """Whether a time that was read can be used in calculations; an unknown one cannot."""
     return moment is None or EARLIEST_YEAR <= moment.year <= LATEST_YEAR
 
 
 def utc_from_boottime(stamp_s: float) -> datetime:
-    """The wall-clock time of a CLOCK_BOOTTIME stamp taken in this boot."""
+    """The wall-clock time of a CLOCK_BOOTTIME timestamp from this boot."""
     return utc_from_unix(time.time() - (boottime_s() - stamp_s))

@@ -3,10 +3,11 @@
 ```toml
 [runs]
 keep_days = 30       # ended runs older than this are deleted at the next launch
-keep_bytes = "50G"   # the oldest ended runs beyond this, all together, too
+keep_bytes = "50G"   # so are the oldest ended runs beyond this total size
 ```
 
-`[interface]`, `[keys]` and `[themes.NAME]` are the interface's own: `ddptop.tui.prefs.settings`.
+`[interface]`, `[keys]`, and `[themes.NAME]` belong to the interface; see
+`ddptop.tui.prefs.settings`.
 """
 
 from __future__ import annotations
@@ -23,23 +24,23 @@ from ddptop_runner.base.units import parse_size
 
 
 class RunsConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """`[runs]`: which ended runs are kept. Without it all are."""
+    """`[runs]`: which ended runs are kept. By default, all are."""
 
     keep_days: float | None = None
     keep_bytes: int | str | None = None
 
 
 class Config(msgspec.Struct, frozen=True, kw_only=True):
-    """The whole file; sections that this version does not know are left alone."""
+    """The whole file. Sections unknown to this version are ignored."""
 
     runs: RunsConfig = RunsConfig()
 
 
 def read_config() -> Config:
-    """The settings; the defaults where there is no file.
+    """Read the settings; defaults if there is no file.
 
     Raises:
-        UsageError: when the file cannot be read, or has an invalid value.
+        UsageError: the file cannot be read, or has an invalid value.
     """
     file = config_file()
     try:
@@ -49,16 +50,16 @@ def read_config() -> Config:
             raise ValueError(f"keep_days = {config.runs.keep_days:g} is negative")
     except FileNotFoundError:
         return Config()
-    except (OSError, ValueError) as error:  # what msgspec and tomllib raise are ValueErrors
+    except (OSError, ValueError) as error:  # msgspec and tomllib raise ValueErrors
         raise UsageError(f"{file} is not valid ({error})", "fix or remove it") from error
     return config
 
 
 def keep_bytes(runs: RunsConfig) -> int | None:
-    """`keep_bytes` in bytes: a number, or one with K, M, G or T.
+    """`keep_bytes` in bytes: a number, or one with K, M, G, or T.
 
     Raises:
-        ValueError: when it is no size.
+        ValueError: it is not a size.
     """
     given = runs.keep_bytes
     if given is None:

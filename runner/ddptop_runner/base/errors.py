@@ -1,13 +1,13 @@
-"""All user-facing errors, each with the cause and the remedy.
+"""All user-facing errors, each with its cause and remedy.
 
 ```
 DdptopError                exit 1
-├── UsageError             exit 2   what was asked for cannot be done as asked
-├── NoSuchJobError         exit 3   no run folder of that name
-├── WaitTimeoutError       exit 124 the time given has passed
-├── ControlError           exit 1   the supervisor did not answer or refused
-└── DamagedFileError       exit 1   a file of the run folder cannot be read
-    └── NewerFileError     exit 1   a later ddptop wrote it
+├── UsageError             exit 2   the request cannot be carried out as given
+├── NoSuchJobError         exit 3   no run folder has that name
+├── WaitTimeoutError       exit 124 the timeout has passed
+├── ControlError           exit 1   the supervisor did not respond or refused
+└── DamagedFileError       exit 1   a file in the run folder cannot be read
+    └── NewerFileError     exit 1   a later version of ddptop wrote it
 ```
 """
 
@@ -15,7 +15,7 @@ from __future__ import annotations
 
 
 class DdptopError(Exception):
-    """An error shown to the person as one line, `message` and then `hint`."""
+    """An error shown to the user on one line: `message`, then `hint`."""
 
     exit_code = 1
 
@@ -31,33 +31,33 @@ class DdptopError(Exception):
 
 
 class UsageError(DdptopError):
-    """The request cannot be carried out; nothing was changed."""
+    """The request cannot be carried out. Nothing was changed."""
 
     exit_code = 2
 
 
 class NoSuchJobError(DdptopError):
-    """No job of that name is known on this machine."""
+    """No job with this name is known on this machine."""
 
     exit_code = 3
 
 
 class WaitTimeoutError(DdptopError):
-    """The job did not end within the time given."""
+    """The job did not end within the timeout."""
 
     exit_code = 124
 
 
 class ControlError(DdptopError):
-    """The job's supervisor did not answer, or refused."""
+    """The job's supervisor did not respond, or refused."""
 
 
 class DamagedFileError(DdptopError):
-    """A file of a run folder cannot be read as what it should be."""
+    """A file in a run folder cannot be read or has another form."""
 
     job = ""
-    """The name of the run folder, where `registry.read_all` found it."""
+    """The name of the run folder, if `registry.read_all` found the file."""
 
 
 class NewerFileError(DamagedFileError):
-    """A file of a run folder is in the format of a later ddptop."""
+    """A file in a run folder has the format of a later version of ddptop."""

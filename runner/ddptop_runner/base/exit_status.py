@@ -6,7 +6,7 @@ import signal
 
 
 def signal_name(number: int) -> str:
-    """`SIGKILL` for 9; `signal 70` for one without a name."""
+    """`SIGKILL` for 9; `signal 70` for a signal without a name."""
     try:
         return signal.Signals(number).name
     except ValueError:
@@ -14,7 +14,7 @@ def signal_name(number: int) -> str:
 
 
 def split_status(returncode: int) -> tuple[int | None, str | None]:
-    """(exit code, signal name) of a subprocess-style return code, exactly one of them set."""
+    """(exit code, signal name) of a return code as in subprocess; exactly one is set."""
     return (None, signal_name(-returncode)) if returncode < 0 else (returncode, None)
 
 
@@ -27,7 +27,7 @@ def status_in_words(returncode: int | None) -> str:
 
 
 def status_of(exit_code: int | None, name: str | None) -> int | None:
-    """The return code that `split_status` splits so; None where neither is known."""
+    """The return code that `split_status` splits this way; None if neither is known."""
     if name is None:
         return exit_code
     if name.startswith("signal ") and name[7:].isdecimal():

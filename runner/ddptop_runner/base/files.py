@@ -1,4 +1,4 @@
-"""Files replaced as a whole or set aside, locks held for the life of a process, and ownership."""
+"""Files replaced atomically or set aside, locks held for the life of a process, and ownership."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from ddptop_runner.base import bounded
 
 
 def write_atomic(path: Path, data: bytes) -> None:
-    """Replace `path` as a whole: a reader sees the old file or the new one, never half of one."""
-    import tempfile  # 8 ms that verbs which only read need not pay
+    """Replace `path` atomically: a reader sees the old file or the new one, never part of one."""
+    import tempfile  # importing it takes 8 ms, which commands that only read can save
 
     fd, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:
@@ -25,7 +25,7 @@ def write_atomic(path: Path, data: bytes) -> None:
 
 
 def set_aside(path: Path) -> Path:
-    """Rename a damaged file to the first free `<name>.damaged-<n>`; the new path.
+    """Rename a damaged file to the first free `<name>.damaged-<n>` and return the new path.
 
     Raises:
         OSError: it cannot be renamed.
@@ -38,10 +38,10 @@ def set_aside(path: Path) -> Path:
 
 
 def lock(path: Path) -> int | None:
-    """Hold an exclusive flock for the life of this process; None when another process holds it.
+    """Hold an exclusive flock for the life of this process; None if another process holds it.
 
     Raises:
-        OSError: as `bounded.open_lock`.
+        OSError: as in `bounded.open_lock`.
     """
     fd = bounded.open_lock(path)
     try:
@@ -53,10 +53,10 @@ def lock(path: Path) -> int | None:
 
 
 def is_private_folder(path: str | os.PathLike[str]) -> bool:
-    """Whether it is a folder and no link, owned by the effective user, and closed to all others.
+    """Whether it is a directory, not a link, owned by the effective user and closed to all others.
 
-    Nobody else may be able to put another folder in its place either: each folder above belongs to
-    root or to this user, and is writable by its owner alone or sticky, as /tmp is.
+    Nobody else must be able to replace it either: each directory above belongs to root or this
+    user, and only its owner can write to it unless it is sticky, as /tmp is.
     """
     uid = os.geteuid()
     try:
@@ -74,7 +74,7 @@ def is_private_folder(path: str | os.PathLike[str]) -> bool:
 
 
 def belongs(status: os.stat_result) -> str:
-    """Whose it is, and its mode, in words."""
+    """Its owner and mode, as text."""
     import pwd
 
     try:

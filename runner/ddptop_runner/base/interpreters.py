@@ -17,7 +17,7 @@ from ddptop_runner.base.errors import UsageError
 
 MINIMUM_TORCH = (2, 6)
 ANSWER_S = 30.0
-"""A Python on a cold network disk may take this long to start."""
+"""Python on a cold network disk can take this long to start."""
 
 _ASK = """
 import os, sys
@@ -37,22 +37,22 @@ print(json.dumps([sys.version_info[:2], origin]))
 
 @dataclass(frozen=True)
 class Interpreter:
-    """A Python that a job may run under."""
+    """A Python interpreter that a job can run under."""
 
     path: str
     version: tuple[int, int]
     torch_version: str | None
-    """None: torch is not installed in it."""
+    """None if torch is not installed in it."""
 
 
 def choose(asked: str | None, env: Mapping[str, str]) -> str:
-    """The interpreter's path: what was asked for, else the active environment's.
+    """The interpreter's path: the requested one, or that of the active environment.
 
-    Active is `$VIRTUAL_ENV`, then `$CONDA_PREFIX`, then ddptop's own interpreter when it has torch,
-    then the first python3 or python on PATH.
+    The active environment is `$VIRTUAL_ENV`, then `$CONDA_PREFIX`, then ddptop's own interpreter if
+    it has torch, then the first python3 or python on PATH.
 
     Raises:
-        UsageError: when what was asked for does not exist.
+        UsageError: the requested interpreter does not exist.
     """
     if asked is not None:
         found = shutil.which(os.path.expanduser(asked), path=env.get("PATH"))  # noqa: PTH111
@@ -72,10 +72,10 @@ def choose(asked: str | None, env: Mapping[str, str]) -> str:
 
 
 def inspect(path: str) -> Interpreter:
-    """What an interpreter is and has.
+    """Find out an interpreter's version and whether it has torch.
 
     Raises:
-        UsageError: when it does not run.
+        UsageError: it does not run.
     """
     if path == sys.executable and (spec := importlib.util.find_spec("torch")) is not None:
         return Interpreter(path, sys.version_info[:2], _torch_version(spec.origin))
@@ -107,7 +107,7 @@ def inspect(path: str) -> Interpreter:
 
 
 def _torch_version(origin: str | None) -> str | None:
-    """From torch/version.py, which every wheel has; "unknown" where it cannot be read."""
+    """Read from torch/version.py, which every wheel contains; "unknown" if it cannot be read."""
     if origin is None:
         return None
     try:
@@ -119,10 +119,10 @@ def _torch_version(origin: str | None) -> str | None:
 
 
 def require_torch(interpreter: Interpreter) -> None:
-    """Refuse an interpreter that cannot run torch elastic as ddptop drives it.
+    """Refuse an interpreter that cannot run torch elastic the way ddptop uses it.
 
     Raises:
-        UsageError: without torch, or with one older than 2.6.
+        UsageError: it has no torch, or one older than 2.6.
     """
     version = interpreter.torch_version
     if version is None:

@@ -1,4 +1,4 @@
-"""The median, without the import of `statistics`, which takes as long as half of a light verb."""
+"""The median without importing `statistics`, which takes half as long as a fast command."""
 
 from __future__ import annotations
 

@@ -1,8 +1,9 @@
 """Where files are: the state folder, one run folder per job, and its live files.
 
-On a file system that is shared between hosts (NFS, Lustre, FUSE, ...) SQLite locks and unix
-sockets do not work, so `history.db` and the sockets are in a folder of the local disk and the
-run folder holds a pointer; so do sockets whose path would pass the kernel's limit of 107 bytes.
+On a file system shared between hosts (NFS, Lustre, FUSE, ...), SQLite locks and Unix sockets do not
+work. There, `history.db` and the sockets are in a folder on the local disk, and the run folder
+contains a pointer to it. The same applies to sockets whose path would exceed the kernel's limit of
+107 bytes.
 """
 
 from __future__ import annotations
@@ -20,12 +21,12 @@ from ddptop_runner.base.errors import UsageError
 from ddptop_runner.base.files import belongs
 
 SOCKET_PATH_LIMIT_BYTES = 100
-"""sun_path holds 108 bytes; DESIGN.md leaves room for a suffix."""
+"""sun_path holds 108 bytes; this leaves room for a suffix."""
 
 POINTER_BYTES = 4096
-"""The longest path."""
+"""The longest path allowed."""
 
-# statfs(2) f_type of file systems whose locks or sockets do not work across or on one host
+# statfs(2) f_type of file systems whose locks or sockets do not work across hosts, or at all
 SHARED_FILE_SYSTEMS = {
     0x6969: "nfs",
     0x0BD00BD0: "lustre",
@@ -51,7 +52,7 @@ def state_home() -> Path:
 
 
 def _home() -> Path:
-    """The user's home; HOME that is relative would be another folder in each working folder."""
+    """The user's home. A relative HOME is ignored, as it depends on the working directory."""
     home = Path(os.environ.get("HOME", ""))
     if home.is_absolute():
         return home
@@ -66,10 +67,10 @@ def _home() -> Path:
 
 
 def require_readable() -> None:
-    """Refuse to take a state folder that this user may not look into for an empty one.
+    """Raise if the state folder cannot be read, rather than treat it as empty.
 
     Raises:
-        UsageError: naming whose it is.
+        UsageError: names its owner.
     """
     for folder in (state_home(), runs_dir()):
         try:
@@ -87,15 +88,15 @@ def require_readable() -> None:
 
 
 def require_own(folder: Path) -> None:
-    """Refuse to start anything out of a folder whose content another user decides.
+    """Refuse to start anything from a folder whose content another user controls.
 
     Raises:
-        UsageError: naming whose it is, where it exists and is not this user's.
+        UsageError: names its owner, if the folder exists and is not this user's.
     """
     try:
         status = folder.stat()
     except OSError:
-        return  # whoever makes it, or its content, says what is wrong
+        return  # whoever creates it or its content reports the problem
     if status.st_uid != os.geteuid():
         raise UsageError(
             f"refusing to start anything from {folder}, which {belongs(status)}", _OWN_HOME
@@ -103,9 +104,9 @@ def require_own(folder: Path) -> None:
 
 
 def why_not_own(folder: RunFolder) -> str | None:
-    """Why what lies in a run folder may be another user's doing, or None where it is not.
+    """Why another user may control the content of a run folder; None if no other user can.
 
-    Whoever owns it, or a folder above it, or may write into it, decides what is started there.
+    Whoever owns it or a folder above it, or can write to it, decides what is started from it.
     """
     try:
         for place in (folder.path.parent.parent, folder.path.parent):
@@ -122,13 +123,13 @@ def why_not_own(folder: RunFolder) -> str | None:
 
 
 def require_own_run(folder: RunFolder) -> list[str]:
-    """Refuse to start anything out of a run folder that another user may have made or replaced.
+    """Refuse to start anything from a run folder that another user may have created or replaced.
 
     Returns:
-        Notes on folders above it that were open to other users and are closed now.
+        Notes on folders above it that were writable by other users, and no longer are.
 
     Raises:
-        UsageError: naming whose it is.
+        UsageError: names its owner.
     """
     above = (folder.path.parent.parent, folder.path.parent)
     for place in above:
@@ -140,10 +141,10 @@ def require_own_run(folder: RunFolder) -> list[str]:
 
 
 def close_to_others(folder: Path) -> str | None:
-    """Make a folder of this user writable by its owner only; returns a note if that changed it.
+    """Make a folder of this user writable only by its owner; returns a note if that changed it.
 
     Raises:
-        UsageError: for a directory that is shared on purpose (sticky, such as /tmp).
+        UsageError: the directory is shared on purpose (sticky, like /tmp).
     """
     mode = stat.S_IMODE(folder.stat().st_mode)
     if not mode & 0o022:
@@ -160,37 +161,37 @@ _OWN_HOME = "set DDPTOP_HOME to a directory of your own"
 
 
 def runs_dir() -> Path:
-    """The folder that holds one run folder per job."""
+    """The folder that contains one run folder per job."""
     return state_home() / "runs"
 
 
 def members_dir() -> Path:
-    """The folder that holds this machine's parts of jobs on several machines."""
+    """The folder for this machine's parts of jobs on several machines."""
     return state_home() / "members"
 
 
 def config_file() -> Path:
-    """The person's own settings, which need not exist."""
+    """The user's settings, which may not exist."""
     base = os.environ.get("XDG_CONFIG_HOME")
     return (Path(base) if base else _home() / ".config") / "ddptop" / "config.toml"
 
 
 def nearest(path: Path) -> Path:
-    """`path`, or the nearest of its parents that exists."""
+    """`path`, or its nearest existing parent."""
     while not path.exists() and path != path.parent:
         path = path.parent
     return path
 
 
 def shared_file_system(path: Path) -> str | None:
-    """The name of the shared file system that `path` lies on, or None for a local one.
+    """The name of the shared file system that contains `path`; None if it is local.
 
-    `path` need not exist: its nearest existing parent is asked.
+    `path` does not have to exist: its nearest existing parent is checked.
     """
-    import ctypes  # what only reads jobs does without
+    import ctypes  # commands that only read jobs do not need it
 
     class Statfs(ctypes.Structure):
-        """The head of struct statfs; only f_type is read, the rest is room."""
+        """The start of struct statfs. Only f_type is read; the rest is padding."""
 
         _fields_ = [("f_type", ctypes.c_long), ("rest", ctypes.c_char * 240)]
 
@@ -198,13 +199,14 @@ def shared_file_system(path: Path) -> str | None:
     try:
         libc = ctypes.CDLL(None, use_errno=True)
         failed = libc.statfs(os.fsencode(nearest(path)), ctypes.byref(buffer))
-    except (OSError, AttributeError):  # no libc to ask: macOS viewers never get here for a job
+    # there is no libc on macOS, where viewers never get here for a job
+    except (OSError, AttributeError):
         return None
     return None if failed else SHARED_FILE_SYSTEMS.get(buffer.f_type & 0xFFFFFFFF)
 
 
 def owner_name(rank: int) -> str:
-    """Names the files of one rank (`rank-3`), or of `LAUNCHER` (`launcher`)."""
+    """The name of a rank's files (`rank-3`), or of the `LAUNCHER`'s (`launcher`)."""
     return "launcher" if rank == LAUNCHER else f"rank-{rank}"
 
 
@@ -214,19 +216,19 @@ def owner_in_words(rank: int) -> str:
 
 
 class RunFolder(msgspec.Struct, frozen=True, dict=True):
-    """The files of one job. Constructing it touches nothing."""
+    """The files of one job. Creating an instance does not access the disk."""
 
     path: Path
     """`<state home>/runs/<job>`, mode 0700."""
 
     @property
     def job(self) -> str:
-        """The job's name, which is the folder's."""
+        """The job's name, which is also the folder's."""
         return self.path.name
 
     @property
     def spec_file(self) -> Path:
-        """The JobSpec; its presence makes the folder a job."""
+        """The JobSpec. A folder that contains it is a job."""
         return self.path / "job.json"
 
     @property
@@ -235,21 +237,21 @@ class RunFolder(msgspec.Struct, frozen=True, dict=True):
         return self.path / "nodes"
 
     def node_file(self, host: str) -> Path:
-        """The snapshot of one host, replaced as a whole once a second."""
+        """The snapshot of one host, replaced atomically once a second."""
         return self.nodes_dir / f"{host}.json"
 
     @property
     def logs_dir(self) -> Path:
-        """Holds `attempt-<n>/rank-<r>.log`; of a command `attempt-<n>/launcher.log`."""
+        """Contains `attempt-<n>/rank-<r>.log`, or `attempt-<n>/launcher.log` for a command."""
         return self.path / "logs"
 
     def log_file(self, attempt: int, rank: int) -> Path:
-        """Standard output and error of one rank, or of `LAUNCHER`, in one attempt."""
+        """Standard output and error of a rank, or of the `LAUNCHER`, in one attempt."""
         return self.logs_dir / f"attempt-{attempt}" / f"{owner_name(rank)}.log"
 
     @property
     def evidence_dir(self) -> Path:
-        """Stacks and other evidence, kept per attempt."""
+        """Stacks and other evidence, by attempt."""
         return self.path / "evidence"
 
     @property
@@ -259,7 +261,7 @@ class RunFolder(msgspec.Struct, frozen=True, dict=True):
 
     @property
     def handover_file(self) -> Path:
-        """The launching shell's variables for the guardian: 0600, deleted when read."""
+        """The launching shell's environment for the guardian: mode 0600, deleted once read."""
         return self.path / "handover.json"
 
     @property
@@ -279,48 +281,48 @@ class RunFolder(msgspec.Struct, frozen=True, dict=True):
 
     @property
     def local_pointer(self) -> Path:
-        """Names the local folder where the run folder itself cannot hold live files."""
+        """Names the local folder if the run folder cannot contain live files."""
         return self.path / "local-dir"
 
     @functools.cached_property
     def live_dir(self) -> Path:
-        """The folder of the database and sockets while the job runs: this or the pointed-to one."""
+        """The folder of the database and sockets while the job runs: this one or the local one."""
         with contextlib.suppress(OSError, ValueError):
             pointed = Path(bounded.read_text(self.local_pointer, POINTER_BYTES).strip())
-            # whoever can write here must not lead `rm` to another job's files
+            # whoever can write here must not be able to point `rm` at another job's files
             if pointed in _local_dirs(self) and _is_own(self.local_pointer):
                 return pointed
         return self.path
 
     @property
     def history_db(self) -> Path:
-        """Metrics and events. At the end of a job it is always in the run folder."""
+        """Metrics and events. When the job has ended, it is always in the run folder."""
         live = self.live_dir / "history.db"
         return live if live.exists() else self.path / "history.db"
 
     @property
     def control_socket(self) -> Path:
-        """Where the supervisor takes commands (stream)."""
+        """Where the supervisor receives commands (stream)."""
         return self.live_dir / "control.sock"
 
     @property
     def probe_socket(self) -> Path:
-        """Where the supervisor takes the probes' datagrams."""
+        """Where the supervisor receives the probes' datagrams."""
         return self.live_dir / "probe.sock"
 
     @property
     def save_flag(self) -> Path:
-        """Made to ask the script for a checkpoint; ranks know it as DDPTOP_CHECKPOINT_FILE."""
+        """Created to ask the script for a checkpoint; DDPTOP_CHECKPOINT_FILE in ranks."""
         return self.live_dir / "save-now"
 
 
 def run_folder(job: str) -> RunFolder:
-    """The run folder of the job of that exact name, existing or not."""
+    """The run folder of the job with exactly this name, whether or not it exists."""
     return RunFolder(runs_dir() / job)
 
 
 def local_dir_reason(folder: RunFolder) -> str | None:
-    """Why the run folder cannot hold database and sockets, or None if it can."""
+    """Why the run folder cannot contain the database and sockets; None if it can."""
     if name := shared_file_system(folder.path):
         return f"the run folder is on {name}"
     longest = folder.path / "control.sock"
@@ -330,13 +332,13 @@ def local_dir_reason(folder: RunFolder) -> str | None:
 
 
 def _local_base() -> Path:
-    """Holds the local folders of this user's runs."""
+    """Contains the local folders of this user's runs."""
     return Path("/var/tmp") / f"ddptop-{os.getuid()}"
 
 
 def _local_dirs(folder: RunFolder) -> set[Path]:
-    """The only local folders that a run may have: two where its own path leads over a link."""
-    import hashlib  # 6 ms that other verbs need not pay
+    """The only local folders that a run may have: two if its own path goes through a link."""
+    import hashlib  # importing it takes 6 ms, which other commands can save
 
     names = {os.fsencode(path) for path in (folder.path, folder.path.resolve())}
     return {_local_base() / hashlib.sha256(name).hexdigest()[:16] for name in names}
@@ -347,11 +349,10 @@ def _is_own(path: Path) -> bool:
 
 
 def create_local_dir(folder: RunFolder) -> Path:
-    """Make the local folder of a run, `/var/tmp/ddptop-<uid>/<hash>`, and point to it.
+    """Create the local folder of a run, `/var/tmp/ddptop-<uid>/<hash>`, and point to it.
 
     Raises:
-        UsageError: where /var/tmp holds something of that name that is not this user's, or cannot
-            be written.
+        UsageError: that folder cannot be written, or is not this user's.
     """
     base = _local_base()
     (local,) = _local_dirs(RunFolder(folder.path.resolve()))
@@ -371,5 +372,5 @@ def create_local_dir(folder: RunFolder) -> Path:
 
 
 LAUNCHER = -1
-"""Stands among rank numbers for the launcher of a job that is a command: its output is everyone's,
-and its end is the attempt's. Never a rank's number in a snapshot, an event or `--json`."""
+"""Used in place of a rank for the launcher of a command job: its output is shared by all ranks, and
+the attempt ends when it exits. Never a rank in a snapshot, an event, or `--json`."""

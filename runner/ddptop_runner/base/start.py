@@ -1,10 +1,10 @@
-"""Starts ddptop's own processes, and sets where they search for modules and their umask.
+"""Starts ddptop's own processes, and sets their module search path and umask.
 
-`own_command` is the command line of such a process. This file is run by path and Python with -E, so
-that neither the current folder nor PYTHONPATH is searched while the interpreter starts: whoever can
-write into a folder that a person works in, or a project with a `queue.py` of its own, must not
-decide what ddptop imports. Afterwards PYTHONPATH's absolute folders are searched last, for ddptop
-itself may lie there; its relative ones refer to the current folder, and never are.
+`own_command` is the command line of such a process. It runs this file by path and Python with -E,
+so that neither the current directory nor PYTHONPATH is searched while the interpreter starts.
+Otherwise, anyone who can write to the working directory, or a project with its own `queue.py`,
+could decide what ddptop imports. Later, absolute entries of PYTHONPATH are searched last, because
+ddptop itself may be there; relative entries depend on the current directory and are never searched.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import sys
 _HERE = os.path.dirname(os.path.abspath(__file__))  # noqa: PTH100, PTH120 - pathlib costs 8 ms
 _FILE = os.path.join(_HERE, "start.py")  # noqa: PTH118
 _ENDINGS = ("/ddptop_runner/base/start.py", "/ddptop_runner/start.py")
-"""The second is that of jobs started by an earlier version."""
+"""The second is used by jobs that an earlier version started."""
 
 PRIVATE = 0o077
 _shell_umask: int | None = None
@@ -26,7 +26,7 @@ def own_command(name: str, *arguments: str) -> list[str]:
 
     Args:
         name: `guardian`, `supervisor`, `node`, or a module that would be run with -m.
-        arguments: what follows.
+        arguments: the arguments that follow.
     """
     flags = ["-s"] if sys.flags.no_user_site else []
     flags += ["-B"] if sys.dont_write_bytecode else []
@@ -35,7 +35,7 @@ def own_command(name: str, *arguments: str) -> list[str]:
 
 
 def own_words(argv: list[str]) -> list[str]:
-    """Name and arguments in the command line of one of ddptop's own processes; [] of others."""
+    """Name and arguments in the command line of one of ddptop's own processes; [] for others."""
     for number, word in enumerate(argv[1:6], 1):
         if not word.startswith("-"):
             return argv[number + 1 :] if word.endswith(_ENDINGS) else []
@@ -43,11 +43,11 @@ def own_words(argv: list[str]) -> list[str]:
 
 
 def searched(path: list[str], python_path: str) -> list[str]:
-    """In which order modules are looked for.
+    """The order in which modules are searched for.
 
     Args:
-        path: `sys.path` as Python made it.
-        python_path: the variable PYTHONPATH.
+        path: `sys.path` as Python created it.
+        python_path: the value of PYTHONPATH.
     """
     named = python_path.split(os.pathsep) if python_path else []
     absolute = [os.path.abspath(entry) for entry in named]  # noqa: PTH100
@@ -58,7 +58,7 @@ def searched(path: list[str], python_path: str) -> list[str]:
 
 
 def _packages() -> list[str]:
-    """The folders that hold ddptop's two packages: one, but two in a checkout."""
+    """The folders that contain ddptop's two packages: one, or two in a checkout."""
     parent = os.path.dirname(os.path.dirname(_HERE))  # noqa: PTH120
     above = os.path.dirname(parent)  # noqa: PTH120
     in_checkout = os.path.isfile(os.path.join(above, "ddptop", "__main__.py"))  # noqa: PTH113, PTH118
@@ -66,13 +66,13 @@ def _packages() -> list[str]:
 
 
 def search_safely() -> None:
-    """Put this process's `sys.path` into that order."""
+    """Set this process's `sys.path` to that order."""
     sys.path[:] = searched(sys.path, os.environ.get("PYTHONPATH", ""))
     _import_msgspec()
 
 
 def _import_msgspec() -> None:
-    """Import it without typing_extensions, of which it needs nothing that `typing` lacks.
+    """Import it without typing_extensions, from which it only uses what `typing` also has.
 
     That import takes a third of the time of `ddptop ls`.
     """
@@ -84,7 +84,7 @@ def _import_msgspec() -> None:
 
 
 def main() -> int:
-    """Run the named process to its end."""
+    """Run the named process until it ends."""
     search_safely()
     name, *arguments = sys.argv[1:]
     if name in ("guardian", "supervisor", "node"):
@@ -101,7 +101,7 @@ def main() -> int:
 
 
 def keep_files_private() -> None:
-    """Make files that this process creates private, whatever the shell's umask."""
+    """Make files that this process creates private, regardless of the shell's umask."""
     global _shell_umask
     before = os.umask(PRIVATE)
     if _shell_umask is None:
@@ -109,7 +109,7 @@ def keep_files_private() -> None:
 
 
 def shell_umask() -> int:
-    """The umask that this process was started with, which jobs get."""
+    """The umask that this process was started with, which jobs inherit."""
     if _shell_umask is not None:
         return _shell_umask
     umask = os.umask(PRIVATE)

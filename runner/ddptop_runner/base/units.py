@@ -1,6 +1,6 @@
-"""Numbers as text: with their units, and lists of ranks and devices.
+"""Numbers as text: with units, and lists of ranks and devices.
 
-Unknown is "n/a", never 0.
+An unknown value is "n/a", never 0.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def parse_size(text: str) -> int | None:
 
 
 def size_of(used: int | None, total: int | None) -> str:
-    """Bytes of a whole, in the whole's unit: `61.2/80.0 GiB`."""
+    """Part of a total in bytes, in the total's unit: `61.2/80.0 GiB`."""
     if used is None or total is None:
         return size(used)
     exponent = _byte_scale(total)
@@ -53,7 +53,7 @@ def size_of(used: int | None, total: int | None) -> str:
 
 
 def duration(seconds: float | None) -> str:
-    """A span of time in its two largest units: `8s`, `12m 04s`, `3h 22m`, `2d 04h`."""
+    """A duration in its two largest units: `8s`, `12m 04s`, `3h 22m`, `2d 04h`."""
     if seconds is None or not math.isfinite(seconds):
         return NOT_AVAILABLE
     whole = int(max(0.0, seconds))
@@ -67,7 +67,7 @@ def duration(seconds: float | None) -> str:
 
 
 def duration_in_words(seconds: float) -> str:
-    """A span of time for a sentence: `0.4 s`, `25 s`, `4 min`, `3.7 h`."""
+    """A duration for use in a sentence: `0.4 s`, `25 s`, `4 min`, `3.7 h`."""
     if seconds < 1.95:
         return f"{max(0.0, seconds):.1f} s"
     if seconds < 120:
@@ -76,7 +76,7 @@ def duration_in_words(seconds: float) -> str:
 
 
 def brief_duration(seconds: float | None) -> str:
-    """A span of time in its largest unit: `8s`, `12m`, `3h`, `2d`."""
+    """A duration in its largest unit: `8s`, `12m`, `3h`, `2d`."""
     return duration(seconds).split(" ", maxsplit=1)[0]
 
 
@@ -92,7 +92,7 @@ def step_time(seconds: float | None) -> str:
 
 
 def rate(per_second: float | None) -> str:
-    """Steps per second, or per minute or hour where that reads better."""
+    """Steps per second, or per minute or hour if that is easier to read."""
     if per_second is None or not math.isfinite(per_second):
         return NOT_AVAILABLE
     for factor, unit in ((1, "steps/s"), (60, "steps/min"), (3600, "steps/h")):
@@ -108,7 +108,7 @@ def percent(value: float | None) -> str:
 
 
 def deviation(ratio: float | None) -> str:
-    """A ratio minus one as signed percent: 0.41 is `+41%`."""
+    """A ratio minus one, as a signed percentage: 0.41 is `+41%`."""
     if ratio is None or not math.isfinite(ratio):
         return NOT_AVAILABLE
     rounded = round(ratio * 100)
@@ -151,7 +151,7 @@ def watts(value: float | None, limit: float | None = None) -> str:
 
 
 def ranks(numbers: list[int]) -> str:
-    """Ranks or indices with ranges folded: `0-3,5`."""
+    """Ranks or indices, with ranges: `0-3,5`."""
     return span(numbers, compact=True)
 
 
@@ -164,7 +164,7 @@ MOST_IN_WORDS = 100_000
 
 
 def span(numbers: Iterable[int], *, compact: bool = False) -> str:
-    """`0-2, 5, 6`: ascending, with runs of three and more drawn together.
+    """`0-2, 5, 6`: ascending, with three or more consecutive numbers as a range.
 
     With `compact`, for a table: `0-2,5-6`.
     """
@@ -191,17 +191,17 @@ def name_gpus(gpus: Sequence[int]) -> str:
 
 
 def is_or_are(some: Sized) -> str:
-    """For a sentence about some ranks or devices."""
+    """The verb for a sentence about some ranks or devices."""
     return "is" if len(some) == 1 else "are"
 
 
 def has_or_have(some: Sized) -> str:
-    """For a sentence about some ranks or devices."""
+    """The verb for a sentence about some ranks or devices."""
     return "has" if len(some) == 1 else "have"
 
 
 def ranks_in(words: str) -> list[int]:
-    """The numbers of `0-2, 5, 6`, as `span` writes them."""
+    """The numbers in `0-2, 5, 6`, as written by `span`."""
     found: list[int] = []
     for part in words.replace(" ", "").split(","):
         first, _, last = part.partition("-")
@@ -212,7 +212,7 @@ def ranks_in(words: str) -> list[int]:
 
 
 def local_time(moment: dt.datetime | None) -> str:
-    """A time of this machine's zone, with the date unless it is today."""
+    """A local time, with the date unless it is today."""
     if moment is None:
         return NOT_AVAILABLE
     local = moment.astimezone()

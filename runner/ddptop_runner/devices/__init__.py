@@ -1,4 +1,4 @@
-"""Where device metrics come from: NVML, read by a process of its own, and what its readers need.
+"""Device metrics from NVML, read by a separate process, and what readers of its output need.
 
-Only the sampler process opens NVML: a driver can block or crash exactly when a device fails.
+Only the sampler process opens NVML, because a driver can block or crash when a device fails.
 """

@@ -1,4 +1,4 @@
-"""A running sampler process, seen from an asyncio program: the supervisor or a viewer."""
+"""A running sampler process, as used by an asyncio program: the supervisor or a viewer."""
 
 from __future__ import annotations
 
@@ -26,24 +26,24 @@ STALE_AFTER_S = 5.0
 FIRST_DELAY_S = 1.0
 LONGEST_DELAY_S = 30.0
 STEADY_AFTER_S = 60.0
-"""A sampler that lived this long is started again without the delays of earlier failures."""
+"""A sampler that ran for this long is restarted without the delays of earlier failures."""
 LEAVE_AFTER_S = 2.0
 _LONGEST_LINE_BYTES = 4 * 1024 * 1024
 
 
 def next_delay_s(previous_s: float | None, lived_s: float) -> float:
-    """How long to wait before the sampler is started again: doubling, up to 30 s."""
+    """How long to wait before restarting the sampler: doubles up to 30 s."""
     if previous_s is None or lived_s >= STEADY_AFTER_S:
         return FIRST_DELAY_S
     return min(previous_s * 2, LONGEST_DELAY_S)
 
 
 class DeviceFeed:
-    """Keeps a sampler process running and its latest report at hand.
+    """Keeps a sampler process running, and its latest report available.
 
-    Where there is nothing to sample the process ends, and the report says why. It is started again
-    every 30 s, as a driver may be loaded later or have been away only then. A sampler that the
-    driver blocks is left alone: another one would block as well.
+    If there is nothing to sample, the process exits and the report says why. It is started again
+    every 30 s, as a driver may be loaded later or be only temporarily unavailable. A sampler that
+    the driver blocks is not replaced, because another one would block as well.
     """
 
     def __init__(
@@ -53,9 +53,9 @@ class DeviceFeed:
         interval_s: float = 1.0,
         links: bool = False,
     ) -> None:
-        """`uuids` limits the feed to these devices; None is all of them.
+        """`uuids` limits the feed to these devices; None means all.
 
-        With `links` PCIe and NVLink rates are asked for too.
+        With `links`, PCIe and NVLink rates are also read.
         """
         self._uuids = None if uuids is None else list(uuids)
         self._interval_s = interval_s
@@ -71,7 +71,7 @@ class DeviceFeed:
     def latest(self) -> DeviceReport | None:
         """The latest report, or None before the first one.
 
-        After more than 5 s without a report its metrics become None and its `note` says why.
+        After more than 5 s without a report, its metrics become None, and its `note` says why.
         """
         age_s = boottime_s() - self._received_s
         if self._final or age_s <= STALE_AFTER_S + self._interval_s - 1.0:
@@ -81,24 +81,24 @@ class DeviceFeed:
 
     @property
     def note(self) -> str | None:
-        """Why devices are missing, incomplete or stale; None when all is well."""
+        """Why devices are missing, incomplete, or stale; None if there is no problem."""
         report = self.latest
         return None if report is None else report.note
 
     @property
     def pid(self) -> int | None:
-        """The sampler's process id while it runs."""
+        """The sampler's PID while it runs."""
         running = self._process is not None and self._process.returncode is None
         return self._process.pid if running and self._process is not None else None
 
     async def start(self) -> None:
-        """Start sampling; returns at once. Does nothing while it runs."""
+        """Start sampling and return at once. Does nothing if it is already running."""
         if self._task is None:
             self._received_s, self._final = boottime_s(), False
             self._task = asyncio.create_task(self._keep_running(), name="device feed")
 
     async def stop(self) -> None:
-        """End the sampler. One that the driver blocks for more than 2 s is left behind."""
+        """End the sampler. One that the driver blocks for more than 2 s is abandoned."""
         task, self._task = self._task, None
         if task is not None:
             task.cancel()
@@ -123,7 +123,7 @@ class DeviceFeed:
             started_s = boottime_s()
             try:
                 status, last_words = await self._run_once()
-            except OSError as error:  # no process, memory or file is left for this user
+            except OSError as error:  # this user has no processes, memory, or files left
                 self._trouble = f"the device sampler cannot start ({error.strerror})"
             else:
                 if status == NOTHING_TO_SAMPLE:
@@ -135,7 +135,7 @@ class DeviceFeed:
             await asyncio.sleep(delay_s)
 
     async def _run_once(self) -> tuple[int | None, bytes]:
-        """Follow one sampler to its end: its exit status, and the last line that is no report."""
+        """Follow one sampler until it ends; returns its exit status and any last error line."""
         self._process = process = await asyncio.create_subprocess_exec(
             *sampler_command(self._uuids, interval_s=self._interval_s, links=self._links),
             stdin=asyncio.subprocess.DEVNULL,

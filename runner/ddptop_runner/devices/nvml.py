@@ -1,17 +1,17 @@
 """NVIDIA devices through NVML.
 
-Each NVML call takes one lock of the driver that the training takes as well, so queries are asked
-as rarely as their metrics change. Calls into the driver per device at the default rates:
+Each NVML call takes a driver lock that the training also takes, so each query runs only as often as
+its metrics change. Calls into the driver per device at the default rates:
 
     each second   utilization, memory, power                                3    a second
-    every 2 s     compute processes, their shares where there are any       1
+    every 2 s     compute processes, their shares if there are any          1
     every 5 s     temperature, two clocks, throttle reasons, P-state, fan   1.2
     every 30 s    power limit, ECC, remapped rows, energy                   0.13
     each second   one event wait of 0 ms for the XIDs of all devices        1/devices
                                                                             about 5.4 with 8 devices
 
-The budget is 7. What never changes is read once, what a device does not support is asked once.
-Graphics processes are never asked for. PCIe and NVLink are asked for on request only, of each
+The budget is 7. What never changes is read once, and what a device does not support is queried
+once. Graphics processes are never queried. PCIe and NVLink are read only on request, for each
 device every fourth tick: PCIe takes the driver 20 ms per metric.
 """
 
@@ -51,11 +51,11 @@ from ddptop_runner.model.snapshot import GpuSample
 FAST_S = 1.0
 PERIODS_S = {"fast": FAST_S, "slow": 5.0, "rare": 30.0, "processes": 2.0}
 LOOK_UP_AGAIN_S = 10.0
-"""How often a lost device is looked up again, and NVML started again."""
+"""How often a lost device is looked up again, and NVML restarted."""
 
 
 class NoDriverError(Exception):
-    """NVML cannot be used; `reason` says why and what to do."""
+    """NVML cannot be used; `reason` says why, and how to fix it."""
 
     def __init__(self, reason: str) -> None:
         super().__init__(reason)
@@ -63,14 +63,14 @@ class NoDriverError(Exception):
 
 
 class _Due:
-    """Says when something is due again, in terms of the sampler's own ticks."""
+    """Decides when something is due again, in the sampler's own ticks."""
 
     def __init__(self, period_s: float) -> None:
         self._period_s = period_s
         self._last_s: float | None = None
 
     def __call__(self, now_s: float) -> bool:
-        # a tick that comes a little early must not put a query off by a whole tick
+        # a tick that comes a little early must not delay a query by a whole tick
         if self._last_s is not None and now_s - self._last_s < self._period_s - 0.2:
             return False
         self._last_s = now_s
@@ -78,13 +78,13 @@ class _Due:
 
 
 class NvmlBackend:
-    """Reads the devices, in one thread. NVML stays open: the process ends instead."""
+    """Reads the devices, in one thread. NVML stays open until the process ends."""
 
     def __init__(self, uuids: Collection[str] | None = None, links_every: int = 0) -> None:
-        """`links_every` n asks each device for PCIe and NVLink every n-th tick; 0 never.
+        """With `links_every` n, reads PCIe and NVLink of each device every n-th tick; never with 0.
 
         Raises:
-            NoDriverError: when NVML does not start.
+            NoDriverError: NVML does not start.
         """
         _start()
         self.driver = _text(pynvml.nvmlSystemGetDriverVersion)
@@ -108,12 +108,12 @@ class NvmlBackend:
 
     @property
     def queries(self) -> int:
-        """How many calls into the driver this process has made so far."""
+        """The number of calls into the driver that this process has made."""
         return tally.calls
 
     @property
     def note(self) -> str | None:
-        """Why devices are missing or incomplete, and the remedy; None when all is well."""
+        """Why devices are missing or incomplete, and the remedy; None if there is no problem."""
         driver = f"NVIDIA driver {self.driver or ''}".rstrip()
         found = self._found
         if found.uncounted is not None and not self._gpus:
@@ -143,10 +143,11 @@ class NvmlBackend:
         return "; ".join(parts) or None
 
     def sample(self, boottime_s: float) -> list[GpuSample]:
-        """The devices now, in PCI order. What is not due for a query keeps its last value.
+        """The devices now, in PCI order. Metrics whose query is not due keep their last values.
 
-        `boottime_s` is the time now (CLOCK_BOOTTIME, seconds), which decides what is due. Never
-        raises for a device that fails: that one reads `lost`, or None where it does not answer.
+        `boottime_s` is the current time (CLOCK_BOOTTIME, seconds), which decides what is due. A
+        device that fails raises nothing: it is `lost`, or its metrics are None if it does not
+        respond.
         """
         self._collect_xids()
         due = self._look_up_again(boottime_s)
@@ -185,10 +186,10 @@ class NvmlBackend:
             self._watch_xids()
 
     def _trouble(self, gpu: Gpu, error: LostError) -> str:
-        """The note for a lost device; also records when NVML has to be started again.
+        """The note for a lost device; also records whether NVML has to be restarted.
 
-        Where nothing else answers and the reason is unknown, all handles may be stale, as after a
-        reload of the driver.
+        If no other device responds and the reason is unknown, all handles may be stale, as after a
+        driver reload.
         """
         all_lost = error.status == pynvml.NVML_ERROR_UNKNOWN and all(
             other.handle is None for other in self._gpus if other is not gpu
@@ -201,13 +202,13 @@ class NvmlBackend:
         return words.INSTANCE_GONE if gone else words.trouble(gpu.index, error.status)
 
     def _restart_nvml(self) -> None:
-        """Start NVML again, whose handles are all stale. Each is looked up again."""
+        """Restart NVML, whose handles are all stale, and look up each device again."""
         self._stale = False
         for gpu in self._gpus:
             if gpu.handle is not None:
                 gpu.lose(words.trouble(gpu.index, None))
         self._xids.forget()
-        with contextlib.suppress(pynvml.NVMLError):  # it was not started, which is what is wanted
+        with contextlib.suppress(pynvml.NVMLError):  # it was not started
             counted(pynvml.nvmlShutdown)
         try:
             _start()
@@ -219,7 +220,7 @@ class NvmlBackend:
             self._process_queries = process_queries(self.driver)
 
     def _renew_instances(self) -> None:
-        """Look again which devices are in MIG mode, and which instances there are."""
+        """Check again which devices are in MIG mode, and which instances they have."""
         for gpu in self._gpus:
             if gpu.parent_uuid is None and gpu.handle is not None:
                 self._guard(gpu, partial(read_mig_mode, gpu))
@@ -243,7 +244,7 @@ class NvmlBackend:
     # --- asking -------------------------------------------------------------------------------
 
     def _refresh(self, gpu: Gpu, groups: Collection[str], links_s: float | None = None) -> None:
-        """Ask what is due, in that order, until the device turns out to be lost."""
+        """Run the queries that are due, in this order, until the device turns out to be lost."""
 
         def ask() -> None:
             whole = gpu.parent_uuid is None
@@ -269,7 +270,7 @@ class NvmlBackend:
             self._watch_xids()
 
     def _link_slot(self, now_s: float) -> int | None:
-        """Which of every n devices is asked for its links now, so that no tick waits for all."""
+        """Which of every n devices is read now, so that no tick reads the links of all devices."""
         if not self._links_every or not self._links_due(now_s):
             return None
         self._link_ticks += 1
@@ -282,7 +283,7 @@ class NvmlBackend:
     # --- XIDs ---------------------------------------------------------------------------------
 
     def _watch_xids(self) -> None:
-        """Listen to the devices that are there, and to no lost one nor to a MIG instance."""
+        """Listen to the devices that are present, but not to lost ones or MIG instances."""
         watched = [gpu for gpu in self._gpus if gpu.handle is not None and gpu.parent_uuid is None]
         reasons, lost = self._xids.listen([gpu.handle for gpu in watched])
         for gpu in watched:
@@ -303,7 +304,7 @@ class NvmlBackend:
 
 
 def _each_process_once(samples: list[GpuSample]) -> list[GpuSample]:
-    """The samples without, at a device in MIG mode, the processes of its sampled instances."""
+    """The samples; a device in MIG mode does not list the processes of its sampled instances."""
     pids_of: dict[str, set[int]] = {}
     for sample in samples:
         if sample.parent_uuid is not None:
@@ -340,19 +341,19 @@ class Found(NamedTuple):
 
     gpus: list[Gpu]
     listed: int
-    """Devices of this machine that could be looked at."""
+    """Devices of this machine that were found."""
     forbidden: int
-    """Devices that this user or container may not use."""
+    """Devices that this user or container cannot access."""
     missing: list[str]
-    """UUIDs that were asked for and are not there."""
+    """UUIDs that were requested but not found."""
     uncounted: str | None
     """Why the driver does not report the number of devices; None if it does."""
 
 
 def find(uuids: Collection[str] | None) -> Found:
-    """The devices and MIG instances with these UUIDs; None is all of them, each with its instances.
+    """The devices and MIG instances with these UUIDs; None means all, each with its instances.
 
-    They come in PCI order, instances after their device. A lost device does not report its
+    They are in PCI order, with instances after their device. A lost device does not report its
     UUID: it is included if requested UUIDs are missing.
     """
     found: list[Gpu] = []
@@ -397,7 +398,7 @@ def look_up_again(gpu: Gpu) -> bool:
     """Give a lost device its new handle, if it is back.
 
     Raises:
-        LostError: with NVML's `status`, when it is not.
+        LostError: it is not back; has NVML's `status`.
     """
     try:
         if gpu.uuid is not None:
@@ -414,7 +415,7 @@ def look_up_again(gpu: Gpu) -> bool:
 
 
 def is_there(uuid: str) -> bool:
-    """Whether the driver knows that UUID; True if it does not report that."""
+    """Whether the driver knows this UUID; True if it does not say."""
     try:
         counted(pynvml.nvmlDeviceGetHandleByUUID, uuid)
     except pynvml.NVMLError as error:
@@ -426,9 +427,9 @@ def is_there(uuid: str) -> bool:
 
 
 def instances(gpu: Gpu) -> list[Gpu]:
-    """The MIG instances of a device as they are now; also keeps their UUIDs with the device.
+    """The current MIG instances of a device; also stores their UUIDs with the device.
 
-    Raises nothing: an instance that does not answer is left out.
+    Never raises: an instance that does not respond is omitted.
     """
     if not gpu.mig_mode or gpu.handle is None:
         return []
@@ -439,7 +440,7 @@ def instances(gpu: Gpu) -> list[Gpu]:
     found = []
     for place in range(0 if isinstance(most, Why) else most):
         try:
-            # places without an instance lie between others, so an error does not end the list
+            # slots without an instance can come before others, so an error does not end the list
             handle = counted(pynvml.nvmlDeviceGetMigDeviceHandleByIndex, gpu.handle, place)
             instance = Gpu(index=gpu.index, handle=handle, parent_uuid=gpu.uuid or "")
             identify(instance)
@@ -451,7 +452,7 @@ def instances(gpu: Gpu) -> list[Gpu]:
 
 
 def _look_up(index: int) -> Gpu | None:
-    """The device of that index, lost or not; None when it may not be used."""
+    """The device with this index, lost or not; None if it is not accessible."""
     gpu = Gpu(index=index)
     try:
         gpu.handle = counted(pynvml.nvmlDeviceGetHandleByIndex, index)
@@ -466,7 +467,7 @@ def _look_up(index: int) -> Gpu | None:
 
 
 def _instance(uuid: str) -> Gpu | None:
-    """The MIG instance of that UUID under its device's index; None when it is not one."""
+    """The MIG instance with this UUID, under its device's index; None if it is not an instance."""
     if not uuid.startswith("MIG-"):
         return None
     try:
@@ -488,11 +489,11 @@ _NEVER = {
     pynvml.NVML_ERROR_NOT_SUPPORTED,
     pynvml.NVML_ERROR_NO_PERMISSION,
 }
-"""A wait that ends so will end so each time."""
+"""If a wait ends with one of these, all later ones will."""
 
 
 class XidWatch:
-    """Listens to devices. An event set with a lost device is left behind, never touched again."""
+    """Listens to devices. An event set with a lost device is abandoned and never used again."""
 
     def __init__(self) -> None:
         self._set: Any | None = None
@@ -502,20 +503,20 @@ class XidWatch:
         """Why no XIDs are received; None while listening."""
 
     def forget(self) -> None:
-        """Leave the event set behind: NVML is started again."""
+        """Abandon the event set, because NVML is being restarted."""
         self._set, self.broken = None, True
         self.why_stopped = NOT_LISTENING
 
     @staticmethod
     def address(handle: Any) -> int | None:
-        """Identifies a handle without a query, which could touch a lost device."""
+        """Identifies a handle without a query, which could access a lost device."""
         return ctypes.cast(handle, ctypes.c_void_p).value
 
     def listen(self, handles: Sequence[Any]) -> tuple[dict[int | None, Why | None], list[Any]]:
-        """Start anew with these devices.
+        """Start over with these devices.
 
-        Returns why each device, by its handle's address, cannot report XIDs (None: it can), and the
-        handles of devices that turned out to be lost.
+        Returns why each device, by the address of its handle, cannot report XIDs (None: it can),
+        and the handles of devices that turned out to be lost.
         """
         self._set, self.broken, self.why_stopped = None, False, None
         reasons: dict[int | None, Why | None] = {}

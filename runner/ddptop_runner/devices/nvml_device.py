@@ -1,8 +1,8 @@
-"""One device: what NVML is asked about it, and how its answers become metrics.
+"""One device: which NVML queries it is sent, and how their results become metrics.
 
-A query that a device does not support is asked once. An unknown metric has its reason in
-`Gpu.unknown`. PCIe and NVLink rates are read only on request: the driver watches the bus for 20 ms
-per PCIe rate.
+A query that a device does not support is sent once. An unknown metric has its reason in
+`Gpu.unknown`. PCIe and NVLink rates are read only on request, because the driver observes the bus
+for 20 ms per PCIe rate.
 """
 
 from __future__ import annotations
@@ -22,25 +22,25 @@ from ddptop_runner.host import procs
 from ddptop_runner.model.snapshot import GpuProcess, GpuSample
 
 Query = tuple[Any, ...]
-"""Name of a pynvml function, and its arguments after the handle."""
+"""The name of a pynvml function, and its arguments after the handle."""
 
 METRICS = tuple(name for name in GpuSample.__struct_fields__ if name not in NEVER_UNKNOWN)
-"""Fields of GpuSample that have a reason in `unknown` where they are None."""
+"""Fields of GpuSample that have a reason in `unknown` if they are None."""
 
 LINK_METRICS = tuple(name for name in METRICS if name.endswith("_per_s"))
 
 _PSTATES = range(16)
 _NO_NUMBER = 0xFFFFFFFF
-"""NVML_VALUE_NOT_AVAILABLE of an unsigned number."""
+"""NVML_VALUE_NOT_AVAILABLE as an unsigned number."""
 
 
 class Metric(NamedTuple):
-    """One question to a device."""
+    """One query to a device."""
 
     fields: tuple[str, ...]
     queries: tuple[Query, ...]
     values: Callable[[Any], tuple[Any, ...]]
-    """The fields' values in the answer, each of which may be a `Why`."""
+    """The values of the fields in the result; each may be a `Why`."""
 
 
 def _number(value: int) -> Any:
@@ -171,9 +171,9 @@ FIXED = (
 
 
 _SILENT_TICKS = 2
-"""A device that answers none of its fast queries this many times running counts as lost."""
+"""A device that answers none of its frequent queries this many times in a row counts as lost."""
 
-_NEVER = {  # a query that ends so will end so each time: it is not asked again
+_NEVER = {  # a query that fails this way will always fail, so it is not repeated
     pynvml.NVML_ERROR_FUNCTION_NOT_FOUND,
     pynvml.NVML_ERROR_NOT_SUPPORTED,
     pynvml.NVML_ERROR_NO_PERMISSION,
@@ -184,7 +184,7 @@ _STALE = pynvml.NVML_ERROR_UNINITIALIZED
 
 
 class LostError(Exception):
-    """The device fell off the bus: its handle must not be used again."""
+    """The device fell off the bus; its handle must not be used again."""
 
     def __init__(self, status: int | None = None) -> None:
         super().__init__(status)
@@ -193,12 +193,12 @@ class LostError(Exception):
 
     @property
     def stale(self) -> bool:
-        """Whether NVML itself has to be started again."""
+        """Whether NVML itself has to be restarted."""
         return bool(self.status == _STALE)
 
 
 class Gpu:
-    """One device or MIG instance: its handle while it is there, and its latest metrics."""
+    """A device or MIG instance: its handle while it is present, and its latest metrics."""
 
     def __init__(
         self,
@@ -207,7 +207,7 @@ class Gpu:
         uuid: str | None = None,
         parent_uuid: str | None = None,
     ) -> None:
-        """`parent_uuid` is of the device that a MIG instance is part of."""
+        """`parent_uuid` is the UUID of the device that a MIG instance is part of."""
         self.index, self.handle = index, handle
         self.uuid, self.parent_uuid = uuid, parent_uuid
         self.mig_mode = False
@@ -225,7 +225,7 @@ class Gpu:
         """Bytes received and sent since the driver was loaded, and when (CLOCK_BOOTTIME)."""
 
     def lose(self, trouble: str) -> None:
-        """Forget the handle, and the metrics that are no longer known."""
+        """Discard the handle, and the metrics that are no longer known."""
         self.handle, self.trouble = None, trouble
         self.metrics = {name: self.metrics.get(name) for name in FIXED_METRICS}
         self.unknown.clear()
@@ -233,7 +233,7 @@ class Gpu:
         self.silent_ticks, self.nvlinks, self.nvlink_counters = 0, None, None
 
     def put(self, fields: Iterable[str], values: Iterable[Any]) -> None:
-        """Keep the values, and for those that are a reason instead: None and the reason."""
+        """Store the values; a value that is a reason becomes None with that reason."""
         for field, value in zip(fields, values, strict=True):
             if isinstance(value, Why):
                 self.metrics[field] = None
@@ -243,7 +243,7 @@ class Gpu:
                 self.unknown.pop(field, None)
 
     def sample(self) -> GpuSample:
-        """What is known of the device."""
+        """What is known about the device."""
         can_report = self.why_no_xids is None or bool(self.xids)
         known = {
             **self.metrics,
@@ -289,12 +289,12 @@ class Gpu:
 
 
 def ask(gpu: Gpu, queries: Iterable[Query], call: Callable[..., Any] | None = None) -> Any:
-    """The first answer of the queries that this device supports; else a `Why`.
+    """The result of the first query that this device supports; otherwise a `Why`.
 
-    `call(handle, name, *arguments)` asks in place of the pynvml function of that name.
+    `call(handle, name, *arguments)` is called instead of the pynvml function with this name.
 
     Raises:
-        LostError: when the device is gone.
+        LostError: the device is gone.
     """
     why: Why | None = None
     for query in queries:
@@ -312,7 +312,7 @@ def ask(gpu: Gpu, queries: Iterable[Query], call: Callable[..., Any] | None = No
             return counted(function, gpu.handle, *query[1:])
         except pynvml.NVMLError as error:
             status = error.value
-        except UnicodeDecodeError:  # NVML can answer with bytes that are no text
+        except UnicodeDecodeError:  # NVML can return bytes that are not valid text
             return words.NOT_TEXT
         if status in (pynvml.NVML_ERROR_GPU_IS_LOST, _STALE):
             raise LostError(status)
@@ -332,7 +332,7 @@ def _clearer(first: Why | None, second: Why) -> Why:
 
 
 def read(gpu: Gpu, metrics: Collection[Metric]) -> bool:
-    """Ask and keep what the device answers; whether it answered anything that it supports."""
+    """Run a query and store the results; returns whether it returned anything supported."""
     answered = asked = False
     for metric in metrics:
         answer = ask(gpu, metric.queries)
@@ -346,7 +346,7 @@ def read(gpu: Gpu, metrics: Collection[Metric]) -> bool:
 
 
 def read_fast(gpu: Gpu) -> None:
-    """Ask for what changes each second. All reads raise LostError when the device is gone."""
+    """Read what changes every second. All reads raise LostError if the device is gone."""
     gpu.silent_ticks = (
         0 if read(gpu, FAST if gpu.parent_uuid is None else MIG) else (gpu.silent_ticks + 1)
     )
@@ -355,7 +355,7 @@ def read_fast(gpu: Gpu) -> None:
 
 
 def read_mig_mode(gpu: Gpu) -> None:
-    """Ask whether a whole device is divided; newer ones change that without a reset."""
+    """Read whether a whole device is partitioned; newer ones change that without a reset."""
     mode = ask(gpu, (("nvmlDeviceGetMigMode",),))
     if not isinstance(mode, Why):
         gpu.mig_mode = mode[0] == 1
@@ -399,7 +399,7 @@ _MOST_LINKS = 36
 
 
 def read_links(gpu: Gpu, now_s: float) -> None:
-    """Ask for the rates; NVLink's are means since the last reading. Raises LostError."""
+    """Read the rates; NVLink's are means since the last reading. Raises LostError."""
     read(gpu, _PCIE)
     counters = _counters(gpu)
     if isinstance(counters, Why):
@@ -444,7 +444,7 @@ def _counters(gpu: Gpu) -> tuple[float, float] | Why:
 
 
 def _sum(values: list[float | Why]) -> float | Why:
-    """Their sum in bytes. Links that are not connected do not count; one that fails spoils it."""
+    """Their sum in bytes. Unconnected links do not count; if a link fails, so does the sum."""
     failed = [value for value in values if isinstance(value, Why)]
     known = [value for value in values if not isinstance(value, Why)]
     for why in failed:
@@ -461,7 +461,7 @@ def _ask_fields(gpu: Gpu, fields: list[tuple[int, int]]) -> list[float | Why] | 
 
 
 SAMPLES_OF_US = 1_000_000
-"""Processes' shares are asked for the last second; what is older is not used."""
+"""Utilization of processes is read for the last second; older samples are not used."""
 
 _V3: Query = ("nvmlDeviceGetComputeRunningProcesses_v3",)
 _V2: Query = ("nvmlDeviceGetComputeRunningProcesses_v2",)
@@ -470,9 +470,9 @@ _SAMPLES: Query = ("nvmlDeviceGetProcessUtilization",)
 
 
 def process_queries(driver: str | None) -> tuple[Query, ...]:
-    """How to ask for compute processes, best first.
+    """The functions that list compute processes, best first.
 
-    Drivers 535.43 to 535.97 answer version 3 in a layout of their own, which would be misread.
+    Drivers 535.43 to 535.97 return version 3 in their own layout, which would be misread.
     """
     try:
         major, minor = (int(part) for part in (driver or "").split(".")[:2])
@@ -484,7 +484,7 @@ def process_queries(driver: str | None) -> tuple[Query, ...]:
 
 
 def read_processes(gpu: Gpu, queries: Iterable[Query], owners: ProcessOwners) -> None:
-    """Ask for the compute processes, with `queries` from `process_queries`. Raises LostError."""
+    """Read the compute processes with `queries` from `process_queries`. Raises LostError."""
     answer = ask(gpu, queries, compute_processes)
     for name in ("mem_used_bytes", "sm_util_percent"):
         gpu.unknown.pop(f"processes.{name}", None)
@@ -494,7 +494,7 @@ def read_processes(gpu: Gpu, queries: Iterable[Query], owners: ProcessOwners) ->
     mem_by_pid: dict[int, int | None] = {}
     for pid, mem in answer:
         if pid:
-            # a pid seen from a container may come without its memory, which then reads 0
+            # in a container, a process can be listed without its memory, which then reads 0
             mem_by_pid[pid] = _add(mem_by_pid.get(pid), mem or None)
     shares = _shares(gpu, owners) if mem_by_pid else {}
     if isinstance(shares, Why):
@@ -521,7 +521,7 @@ def read_processes(gpu: Gpu, queries: Iterable[Query], owners: ProcessOwners) ->
 
 
 def _shares(gpu: Gpu, owners: ProcessOwners) -> dict[int, float] | Why:
-    """SM share by pid, of the processes that the driver has a recent sample of."""
+    """SM utilization by PID, for the processes with a recent sample."""
     if gpu.parent_uuid is not None:
         return words.MIG_INSTANCE
     if not owners.pids_are_the_drivers:
@@ -532,9 +532,9 @@ def _shares(gpu: Gpu, owners: ProcessOwners) -> dict[int, float] | Why:
 
 
 def latest_shares(samples: Iterable[tuple[int, int, int]], since_us: int) -> dict[int, float]:
-    """SM share by pid, from (pid, time in µs, percent): the latest of each, if it can be true.
+    """SM utilization by PID, from (pid, time in µs, percent): the latest plausible value of each.
 
-    Drivers also return samples from before `since_us` and shares above 100 %.
+    Drivers also return samples from before `since_us` and values above 100%.
     """
     latest: dict[int, tuple[int, int]] = {}
     for pid, at_us, percent in samples:
@@ -549,16 +549,16 @@ def _add(known: int | None, more: int | None) -> int | None:
 
 # --- calls that pynvml makes twice or short of memory -----------------------------------------
 #
-# pynvml asks for a list's length and then for the list. Each call takes a lock of the driver that
-# the training takes as well, so here buffers are kept and one call does. NVML can also touch one
-# entry past the field values that it was given, so one more is allocated.
+# pynvml asks for the length of a list and then for the list. Each call takes a driver lock that the
+# training also takes, so buffers are reused here and one call is enough. NVML can also access one
+# entry past the field values that it is given, so one more is allocated.
 
 _FIRST_ROOM = 32
 _MOST_ROOM = 1 << 16
 
 
 class Tally:
-    """Counts the calls of this process into the driver."""
+    """Counts this process's calls into the driver."""
 
     def __init__(self) -> None:
         self.calls = 0
@@ -568,10 +568,10 @@ tally = Tally()
 
 
 def counted(function: Callable[..., Any], *arguments: Any) -> Any:
-    """What the function of pynvml answers, which makes one call into the driver.
+    """The result of a pynvml function that makes one call into the driver.
 
     Raises:
-        pynvml.NVMLError: when the driver does not answer.
+        pynvml.NVMLError: the driver returned an error.
     """
     tally.calls += 1
     return function(*arguments)
@@ -633,10 +633,10 @@ _buffers: dict[type[ctypes.Structure], Any] = {}
 
 
 def compute_processes(handle: Any, function: str) -> list[tuple[int, int | None]]:
-    """(pid, memory in bytes or None) of each compute process, by that version of the function.
+    """(pid, memory in bytes or None) of each compute process, from this version of the function.
 
     Raises:
-        pynvml.NVMLError: when the driver does not answer.
+        pynvml.NVMLError: the driver returned an error.
     """
 
     def ask(count: Any, room: Any) -> int:
@@ -647,10 +647,10 @@ def compute_processes(handle: Any, function: str) -> list[tuple[int, int | None]
 
 
 def process_samples(handle: Any, since_us: int) -> list[tuple[int, int, int]]:
-    """(pid, time in µs of the wall clock, SM share in percent) of each sample since then.
+    """(pid, wall-clock time in µs, SM utilization in percent) of each sample since then.
 
     Raises:
-        pynvml.NVMLError: when the driver does not answer.
+        pynvml.NVMLError: the driver returned an error.
     """
 
     def ask(count: Any, room: Any) -> int:
@@ -660,17 +660,17 @@ def process_samples(handle: Any, since_us: int) -> list[tuple[int, int, int]]:
     try:
         samples = _listed(_Sample, ask)
     except pynvml.NVMLError as error:
-        if error.value == pynvml.NVML_ERROR_NOT_FOUND:  # no process ran, which is no error
+        if error.value == pynvml.NVML_ERROR_NOT_FOUND:  # no process ran, which is not an error
             return []
         raise
     return [(sample.pid, int(sample.at_us), sample.sm) for sample in samples]
 
 
 def field_values(handle: Any, fields: Sequence[tuple[int, int]]) -> list[float | Why]:
-    """Values of (field, scope), each a number or why there is none.
+    """Values of (field, scope); each is a number, or the reason that there is none.
 
     Raises:
-        pynvml.NVMLError: when the driver does not answer at all.
+        pynvml.NVMLError: the driver returned an error for all of them.
     """
     values = (_FieldValue * (len(fields) + 1))()
     for value, (field, scope) in zip(values, fields):  # noqa: B905 - one value is spare
@@ -688,7 +688,7 @@ def _field_number(value: _FieldValue) -> float | Why:
 
 
 def _listed(layout: type[ctypes.Structure], ask: Any) -> list[Any]:
-    """What `ask(count, buffer)` lists, asked again only where the buffer was too small."""
+    """The list that `ask(count, buffer)` returns, read again only if the buffer was too small."""
     while True:
         buffer = _buffers.get(layout)
         if buffer is None:

@@ -1,4 +1,4 @@
-"""Who runs on a device: user and command of a pid that the driver named."""
+"""Who runs a process on a device: user and command of a PID that the driver reported."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from ddptop_runner.host import procs
 from ddptop_runner.model.snapshot import GpuSample
 
 INIT_PID_NAMESPACE = 0xEFFFFFFC
-"""Inode of the first pid namespace (PROC_PID_INIT_INO), whose pids are the driver's."""
+"""Inode of the initial PID namespace (PROC_PID_INIT_INO), whose PIDs the driver uses."""
 
 COMMAND_LIMIT = 400
-"""Longest command kept, in characters."""
+"""Maximum length of a stored command, in characters."""
 
 _READ_BYTES = 8 * COMMAND_LIMIT
-"""Of a command line, which another user can make endless."""
+"""Read at most this much of a command line, which another user can make arbitrarily long."""
 
 _CUDA_LIBRARY = b"/libcuda.so"
 
@@ -33,24 +33,24 @@ NAMELESS = "no command line"
 
 
 class Owner(NamedTuple):
-    """Who runs a process."""
+    """The user and command of a process."""
 
     user: str | None = None
     command: str | None = None
     note: str | None = None
-    """Why one of them is not known."""
+    """Why one of them is unknown."""
 
 
 class ProcessOwners:
-    """User and command by pid.
+    """User and command by PID.
 
-    In a container an older driver names pids of the host, which may be those of other processes
-    in here. So outside the first pid namespace a pid counts only when that process has CUDA's
-    library mapped.
+    In a container, an older driver reports host PIDs, which may belong to other processes there.
+    Outside the initial PID namespace, a PID therefore counts only if its process has CUDA's library
+    mapped.
     """
 
     def __init__(self, pid_namespace: int | None = None) -> None:
-        """`pid_namespace` is this process's unless given."""
+        """`pid_namespace` defaults to that of this process."""
         here = procs.pid_namespace() if pid_namespace is None else pid_namespace
         self._pids_are_ours = here == INIT_PID_NAMESPACE
         self._uses_cuda: dict[tuple[int, int | None], bool] = {}
@@ -91,12 +91,12 @@ class ProcessOwners:
 
 
 def _read(pid: int, name: str) -> bytes:
-    """A file of /proc/<pid>; a zombie's and a kernel thread's `cmdline` is empty."""
+    """A file in /proc/<pid>; the `cmdline` of a zombie or kernel thread is empty."""
     return procs.read_up_to(f"/proc/{pid}/{name}", _READ_BYTES)
 
 
 def _why_invisible(pid: int) -> str:
-    """Why there is no /proc/<pid>. With hidepid=2 other users' processes have none."""
+    """Why /proc/<pid> does not exist. With hidepid=2, it is hidden for other users' processes."""
     try:
         os.kill(pid, 0)
     except PermissionError:
@@ -107,7 +107,7 @@ def _why_invisible(pid: int) -> str:
 
 
 def _has_mapped(pid: int, name: bytes) -> bool:
-    """Whether a file of that name is mapped; False where that may not be read."""
+    """Whether a file with this name is mapped; False if that cannot be read."""
     try:
         return name in procs.read_up_to(f"/proc/{pid}/maps", _MAPS_BYTES, at_once=False)
     except OSError:
@@ -116,7 +116,7 @@ def _has_mapped(pid: int, name: bytes) -> bool:
 
 @functools.lru_cache(maxsize=256)
 def user_name(uid: int) -> str:
-    """The user's name, or the number where the machine has no name for it."""
+    """The user's name, or the UID if the machine has no name for it."""
     try:
         return pwd.getpwuid(uid).pw_name
     except KeyError:
@@ -126,7 +126,7 @@ def user_name(uid: int) -> str:
 def labeled(
     gpus: Iterable[GpuSample], owners: Mapping[int, tuple[str, int | None]]
 ) -> list[GpuSample]:
-    """The samples with job and rank at the processes whose job is known: by pid, job and rank."""
+    """The samples, with job and rank set for processes whose job is known, by PID."""
     found = []
     for gpu in gpus:
         processes = [

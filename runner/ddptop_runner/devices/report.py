@@ -19,7 +19,7 @@ from ddptop_runner.model.snapshot import SCHEMA, GpuSample
 from ddptop_runner.model.words import Base
 
 NOTHING_TO_SAMPLE = 3
-"""The sampler's exit status where there is no driver or no device; its last line says why."""
+"""The sampler's exit status if there is no driver or device; its last line says why."""
 
 NOT_ANSWERING = "the NVIDIA driver has not responded for {age_s:.0f} s: check `nvidia-smi`"
 
@@ -50,31 +50,31 @@ _decoder = msgspec.json.Decoder(DeviceReport)
 
 
 def decode_report(line: bytes) -> DeviceReport:
-    """Read one line of the sampler.
+    """Decode one line from the sampler.
 
     Raises:
-        msgspec.DecodeError: when it is not a report.
+        msgspec.DecodeError: it is not a report.
     """
     return _decoder.decode(line)
 
 
 def empty_report(note: str) -> DeviceReport:
-    """A report of no device that says why."""
+    """A report without devices that says why."""
     return DeviceReport(ts=utc_now(), boottime_s=boottime_s(), note=note)
 
 
 NEVER_UNKNOWN = {"index", "host", "parent_uuid", "mig_instances", "lost", "note", "unknown"}
-"""Fields of GpuSample that have no reason in `unknown` where they are None."""
+"""Fields of GpuSample that have no reason in `unknown` if they are None."""
 FIXED_METRICS = {
     *("uuid", "name", "pci_bus_id"),
     *("mem_total_bytes", "temperature_slowdown_c", "sm_clock_max_mhz"),
 }
-"""What stays known of a device that does not answer."""
+"""What remains known about a device that does not respond."""
 _KEPT = {*NEVER_UNKNOWN, *FIXED_METRICS, "xid", "xid_meanings"} - {"unknown"}
 
 
 def without_metrics(gpu: GpuSample, why: str = NO_ANSWER) -> GpuSample:
-    """The device as it stays known when its metrics are not: identity, fixed values, XIDs, lost."""
+    """The device without its metrics: identity, fixed values, XIDs, and whether it is lost."""
     kept = {name: getattr(gpu, name) for name in _KEPT}
     unknown = {
         name: gpu.unknown.get(name, why) if name in _KEPT else why
@@ -85,7 +85,7 @@ def without_metrics(gpu: GpuSample, why: str = NO_ANSWER) -> GpuSample:
 
 
 def stale_report(report: DeviceReport, note: str) -> DeviceReport:
-    """`report` with a note, and without the metrics that may no longer be true."""
+    """`report` with a note, and without metrics that may no longer be correct."""
     gpus = [without_metrics(gpu) for gpu in report.gpus]
     return msgspec.structs.replace(
         report,
@@ -108,8 +108,8 @@ def crash_note(returncode: int | None, errors: bytes) -> str:
 
 
 def driver_library_exists() -> bool:
-    """Whether NVML's library can be loaded. Asks nothing of the driver, so it cannot block."""
-    import ctypes  # not every screen looks at devices
+    """Whether NVML's library can be loaded. Does not query the driver, so it cannot block."""
+    import ctypes  # not every screen shows devices
 
     try:
         ctypes.CDLL(LIBRARY)
@@ -119,14 +119,14 @@ def driver_library_exists() -> bool:
 
 
 def no_library_report() -> DeviceReport:
-    """The report of a machine without NVML's library, or with one that cannot be loaded."""
-    import ctypes  # not every screen looks at devices
+    """The report of a machine where NVML's library is missing or cannot be loaded."""
+    import ctypes  # not every screen shows devices
 
     try:
         ctypes.CDLL(LIBRARY)
     except OSError as error:
         reason = str(error)
-        if "No such file" not in reason:  # such as an empty file that an image has in its place
+        if "No such file" not in reason:  # such as an empty file that an image puts there
             return empty_report(LIBRARY_BROKEN.format(reason=reason))
     return empty_report(LIBRARY_MISSING)
 
@@ -146,8 +146,8 @@ def sampler_command(
 
 # --- one reading, for a command that prints and exits -------------------------------------------
 #
-# The driver can crash or block, so a child reads it. A command with only its main thread forks: the
-# child then need not import what reports are made of, which is half of what a sampler costs.
+# The driver can crash or block, so a child process reads it. A command with only its main thread
+# forks: the child then does not have to import the report types, half the cost of a sampler.
 
 _LEAVE_AFTER_S = 1.0
 
@@ -155,19 +155,19 @@ _LEAVE_AFTER_S = 1.0
 def sample_once(
     timeout_s: float = 5.0, uuids: Collection[str] | None = None, *, links: bool = False
 ) -> DeviceReport:
-    """The devices now, read in a process of its own because the driver may block or crash.
+    """The devices now, read in a separate process because the driver may block or crash.
 
-    Without NVML's library no process is started. Never raises: where nothing could be read, the
-    report has no device and its `note` says why.
+    If NVML's library is missing, no process is started. Never raises: if nothing can be read, the
+    report has no devices, and its `note` says why.
 
     Args:
-        timeout_s: how long the driver may take.
+        timeout_s: how long to wait for the driver.
         uuids: devices or MIG instances to read; None for all of both.
-        links: whether to ask for PCIe and NVLink rates too, which takes a second more.
+        links: whether to also read PCIe and NVLink rates, which takes another second.
     """
     if not driver_library_exists():
         return no_library_report()
-    import subprocess  # a forked reading does without
+    import subprocess  # not needed if the process is forked
 
     child = subprocess.Popen(
         sampler_command(uuids, once=True, links=links),
@@ -181,7 +181,7 @@ def sample_once(
         output, _ = child.communicate(timeout=timeout_s)
     except subprocess.TimeoutExpired:
         child.kill()
-        with contextlib.suppress(subprocess.TimeoutExpired):  # blocked in the kernel: left behind
+        with contextlib.suppress(subprocess.TimeoutExpired):  # blocked in the kernel: abandoned
             child.wait(1.0)
         if child.stdout is not None:
             child.stdout.close()
@@ -190,10 +190,10 @@ def sample_once(
 
 
 class ForkedReading:
-    """A reading of all devices that starts when this object is made."""
+    """A reading of all devices, which starts when this object is created."""
 
     def __init__(self, *, links: bool = False) -> None:
-        """`links` asks for PCIe and NVLink rates too, which takes a second more."""
+        """`links` also reads PCIe and NVLink rates, which takes another second."""
         self._pid: int | None = None
         if not driver_library_exists():
             return
@@ -206,7 +206,7 @@ class ForkedReading:
     def report(self, timeout_s: float = 5.0) -> DeviceReport:
         """Wait for the reading and return it; can be called once.
 
-        Never raises: where nothing could be read, the report has no device and its `note` says why.
+        Never raises: if nothing can be read, the report has no devices, and its `note` says why.
         """
         if self._pid is None:
             return no_library_report()
@@ -222,7 +222,7 @@ class ForkedReading:
 
 
 def _sample(output: int, links: bool) -> None:
-    """Run the sampler in the child; never returns."""
+    """Run the sampler in the child process; never returns."""
     status = 1
     try:
         os.setsid()
@@ -239,7 +239,7 @@ def _sample(output: int, links: bool) -> None:
 
 
 def _read_all(fd: int, deadline_s: float) -> bytes | None:
-    """All that is written to a pipe; None if it is not closed in time."""
+    """Everything written to a pipe; None if it is not closed in time."""
     written = b""
     while select.select([fd], [], [], max(0.0, deadline_s - time.monotonic()))[0]:
         if not (piece := os.read(fd, 1 << 16)):
@@ -249,7 +249,7 @@ def _read_all(fd: int, deadline_s: float) -> bytes | None:
 
 
 def _wait(pid: int, deadline_s: float) -> int | None:
-    """The child's return code as in subprocess; None if the driver blocks it."""
+    """The child's return code as in subprocess; None if it is blocked in the driver."""
     while True:
         ended, status = os.waitpid(pid, os.WNOHANG)
         if ended:

@@ -2,12 +2,12 @@
 
     ddptop_runner.devices.sampler [--uuids U,U | --all] [--interval 1.0] [--once] [--links]
 
-`--links` also asks for PCIe and NVLink rates, of each device every fourth tick; with `--once` two
-readings are made, a second apart.
+`--links` also reads PCIe and NVLink rates, for each device every fourth tick; with `--once`, it
+takes two readings, one second apart.
 
-A process of its own, because a driver can block or crash exactly when a device fails. It ends when
-standard output is closed or its parent is gone, and exits with 3 when there is nothing to sample;
-the last line then says why.
+It is a separate process because a driver can block or crash exactly when a device fails. It exits
+when standard output is closed or its parent is gone. If there is nothing to sample, it exits with
+3, and the last line says why.
 """
 
 from __future__ import annotations
@@ -36,22 +36,22 @@ PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 LINKS_EVERY = 4
 """Ticks between two readings of a device's PCIe and NVLink rates."""
 COST_OVER_S = 10.0
-"""The sampler's own cost is a mean over so long."""
+"""The sampler's own cost is averaged over this time."""
 
 
 class Options(NamedTuple):
-    """What the sampler was asked for."""
+    """The sampler's options."""
 
     uuids: tuple[str, ...] | None = None
-    """None is every device."""
+    """None means every device."""
     interval_s: float = 1.0
     once: bool = False
     links: bool = False
 
 
 def parse_arguments(argv: list[str]) -> Options:
-    """The options that these arguments say; exits with 2 where they cannot be used."""
-    import argparse  # a forked reading has no arguments
+    """Parse the arguments; exits with 2 if they are not valid."""
+    import argparse  # a forked process has no arguments
 
     parser = argparse.ArgumentParser(prog="sampler", allow_abbrev=False)
     parser.add_argument("--uuids", type=lambda text: tuple(filter(None, text.split(","))))
@@ -89,13 +89,13 @@ def open_backend(
 ) -> NvmlBackend | NoDevices:
     """The back end of this machine, limited to the devices in `uuids` (None: all).
 
-    UUIDs may be of MIG instances; all devices include their instances. PCIe and NVLink rates are
-    asked for every `links_every`-th tick (0: never). Where there is no device to read, the answer
-    is a back end that has none and whose `note` says why. Never raises.
+    UUIDs can be those of MIG instances; all devices include their instances. PCIe and NVLink rates
+    are read every `links_every`-th tick (0: never). If there is no device to read, returns a back
+    end without devices whose `note` says why. Never raises.
     """
     try:
         from ddptop_runner.devices.nvml import NoDriverError, NvmlBackend
-    except (ImportError, AttributeError):  # or another package of the same import name
+    except (ImportError, AttributeError):  # or another package with the same import name
         return NoDevices(PYNVML_MISSING)
     try:
         backend = NvmlBackend(uuids, links_every)
@@ -105,7 +105,7 @@ def open_backend(
 
 
 class Cost:
-    """What the sampler itself costs, over its last seconds."""
+    """The sampler's own cost over the last seconds."""
 
     def __init__(self) -> None:
         self._marks: deque[tuple[float, float, int]] = deque()
@@ -113,7 +113,7 @@ class Cost:
     def mark(self, now_s: float, cpu_s: float, queries: int) -> tuple[float, float] | None:
         """(CPU in percent of one core, queries per second) since up to 10 s ago.
 
-        None at the first mark. The arguments but the first are totals since the start.
+        None on the first call. All arguments but the first are totals since the start.
         """
         self._marks.append((now_s, cpu_s, queries))
         while len(self._marks) > 2 and self._marks[1][0] <= now_s - COST_OVER_S:
@@ -153,7 +153,7 @@ def report(backend: NvmlBackend | NoDevices, cost: Cost) -> DeviceReport:
 
 
 def run(backend: NvmlBackend | NoDevices, options: Options) -> int:
-    """Print reports until nobody listens; returns the exit status."""
+    """Print reports until the reader is gone; returns the exit status."""
     cost = Cost()
     if options.once and options.links:
         report(backend, cost)
@@ -183,8 +183,8 @@ def _print_line(line: bytes) -> None:
 
 
 def main(options: Options) -> int:
-    """Run the sampler; returns the exit status. NVML stays open: its process ends instead."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the one who started it
+    """Run the sampler; returns the exit status. NVML stays open until the process ends."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is meant for the process that started it
     links_every = 0 if not options.links else 1 if options.once else LINKS_EVERY
     try:
         return run(open_backend(options.uuids, links_every=links_every), options)
@@ -195,4 +195,4 @@ def main(options: Options) -> int:
 if __name__ == "__main__":
     status = main(parse_arguments(sys.argv[1:]))
     sys.stdout.flush()
-    os._exit(status)  # NVML's own cleanup can crash or block when a device is ill
+    os._exit(status)  # NVML's own cleanup can crash or block when a device fails

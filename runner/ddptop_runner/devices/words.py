@@ -1,4 +1,4 @@
-"""Devices in words: their names, XIDs, throttle reasons, and why a metric is unknown."""
+"""Text about devices: their names, XIDs, throttle reasons, and why a metric is unknown."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from ddptop_runner.model.spec import Device, DeviceQueue
 
 LIBRARY = "libnvidia-ml.so.1"
 
-# nvmlClocksEventReason*: the bits that lower the clocks; 0x1 (idle) is left out, it is no slowdown
+# nvmlClocksEventReason*: the bits that lower the clocks. 0x1 (idle) is omitted, as it is no
+# slowdown.
 _THROTTLE_WORDS = {
     0x002: "application clocks",
     0x004: "power cap",
@@ -52,7 +53,7 @@ _INIT_REMEDIES = {
 
 
 class Why(str):
-    """Takes the place of a metric: why it is unknown."""
+    """Used in place of a metric: why it is unknown."""
 
     __slots__ = ()
 
@@ -114,10 +115,10 @@ INSTANCE_GONE = "this MIG instance no longer exists: see `nvidia-smi -L`"
 
 
 def throttle_words(mask: int) -> list[str]:
-    """Why the clocks are held down, for the bits of nvmlDeviceGetCurrentClocksEventReasons.
+    """Why the clocks are reduced, for the bits of nvmlDeviceGetCurrentClocksEventReasons.
 
-    Idling is no reason. The general bit "hardware slowdown" is named only without its own cause.
-    A bit without a name here reads like `0x800`.
+    Idle is not a reason. The general bit "hardware slowdown" is included only without a specific
+    cause. A bit without a name here is shown as `0x800`.
     """
     mask &= ~_IDLE
     if mask & _HARDWARE_CAUSES:
@@ -127,7 +128,7 @@ def throttle_words(mask: int) -> list[str]:
 
 
 def why_not(status: int) -> Why:
-    """Why a metric is unknown, for the NVML status that its query ended with."""
+    """Why a metric is unknown, from the NVML status that its query returned."""
     return _REASONS.get(status) or Why(f"unreadable: NVML error {status}")
 
 
@@ -173,12 +174,12 @@ def cuda_names(devices: Sequence[Device]) -> str:
 
 
 def renumbered(devices: Sequence[Device]) -> bool:
-    """Whether `cuda:i` is another device than GPU i of the machine."""
+    """Whether any `cuda:i` is a device other than GPU i of the machine."""
     return any(device.index != position or device.is_mig for position, device in enumerate(devices))
 
 
 def devices_in_words(devices: Sequence[Device]) -> str:
-    """Which `cuda:i` is which device: shortly where i is the machine's number as well."""
+    """Which device each `cuda:i` is; brief if the indices match those of the machine."""
     if renumbered(devices):
         return cuda_names(devices)
     last = len(devices) - 1
@@ -237,5 +238,5 @@ _MEANINGS = {
 
 
 def xid_meaning(code: int) -> str:
-    """The code's meaning in a few words; "XID n" where it has none here."""
+    """The code's meaning in a few words; "XID n" if it has no text here."""
     return _MEANINGS.get(code, f"XID {code}")

@@ -210,6 +210,51 @@ def test_a_variable_that_torch_reads_when_it_is_loaded_still_counts(
     assert (tmp_path / "log").read_text() == f"from before\n2 {answer['pid']}\n"
 
 
+def test_a_rank_never_restarts_once_it_has_imported_torch(package: Path, tmp_path: Path) -> None:
+    (package / "late.py").write_text(
+        "import os, sys\nprint('once')\nimport torch\n"
+        "assert 'typing_extensions' not in sys.modules\n"
+        "os.environ['OMP_NUM_THREADS'] = '7'\nimport numpy, typing_extensions"
+    )
+    with agent_for(["late.py"], package) as agent:
+        agent.rank(tmp_path / "log")
+    assert (tmp_path / "log").read_text() == "from before\nonce\n"
+
+
+def test_a_changed_affinity_still_counts(
+    package: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    cpus = sorted(os.sched_getaffinity(0))
+    if len(cpus) == 1:
+        pytest.skip("needs two CPUs")
+    (package / "pinned.py").write_text(
+        "import os\nhad = os.sched_getaffinity(0)\nos.sched_setaffinity(0, {min(had)})\n"
+        "import torch\nprint(torch.get_num_threads(), len(had))"
+    )
+    with agent_for(["pinned.py"], package) as agent:
+        usual, forked = agent.both(tmp_path)
+    assert forked == usual == f"from before\n1 {len(cpus)}\n"
+
+
+LIBRARIES_SET = {  # before they import numpy and torch, as of Lightning 2.6 and scikit-learn 1.9
+    "PYTORCH_NVML_BASED_CUDA_CHECK": "1",
+    "KMP_DUPLICATE_LIB_OK": "True",
+    "KMP_INIT_AT_FORK": "FALSE",
+}
+
+
+def test_a_variable_that_lightning_or_scikit_learn_sets_does_not_restart_the_rank(
+    package: Path, tmp_path: Path
+) -> None:
+    (package / "sets.py").write_text(
+        f"import os; os.environ.update({LIBRARIES_SET}); print('once'); import torch"
+    )
+    with agent_for(["sets.py"], package) as agent:
+        agent.rank(tmp_path / "log")
+    assert (tmp_path / "log").read_text() == "from before\nonce\n"
+
+
 def test_random_numbers_differ_between_ranks(package: Path, tmp_path: Path) -> None:
     (package / "dice.py").write_text(
         "import numpy, random, torch, uuid\n"

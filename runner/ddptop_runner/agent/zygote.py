@@ -7,9 +7,9 @@ agent's children like ones that were started normally. Each rank waits until the
 them, and only then prepares itself and runs its script. The zygote holds no file, socket, or store
 of an attempt. Without a zygote, or if it fails, ranks start normally.
 
-In a rank, preloaded modules stay hidden until the script imports them. If by then the script has
-changed a variable that torch reads when loaded (OMP_NUM_THREADS, PYTORCH_CUDA_ALLOC_CONF), the rank
-restarts normally in the same process.
+In a rank, preloaded modules stay hidden until the script imports them. If the script changes a
+variable that torch reads when loaded (OMP_NUM_THREADS, PYTORCH_CUDA_ALLOC_CONF), or its CPU
+affinity, before it imports torch, the rank restarts normally in the same process.
 
 A forked rank differs from a normally started one: all ranks share Python's hash seed, and standard
 library modules that torch imports are loaded before the script's first line.
@@ -48,14 +48,19 @@ GO = b"\n"
 SCRIPT_BYTES = 1 << 20
 
 LOADED_WITH_TORCH = re.compile(
-    r"(OMP|GOMP|KMP|MKL|OPENBLAS|BLIS|NPY|NUMPY|NUMEXPR|DNNL|ONEDNN|PYTORCH|ATEN|TRITON"
-    r"|TORCH(?!ELASTIC|_NCCL|_DISABLE_SHARE))"
+    r"(OMP|GOMP|KMP(?!_INIT_AT_FORK|_DUPLICATE_LIB_OK)|MKL|OPENBLAS|BLIS|NPY|NUMPY|NUMEXPR|DNNL"
+    r"|ONEDNN|PYTORCH(?!_NVML_BASED_CUDA_CHECK)|ATEN|TRITON"
+    r"|TORCH(?!ELASTIC|_NCCL|_DISABLE_SHARE|_HOME$))"
 )
-"""Variables that torch, numpy, or their libraries read when loaded."""
+"""Variables that torch, numpy, or their libraries read when loaded.
+
+Not those that scikit-learn and Lightning set before they import numpy and torch.
+"""
 NEEDS_COMPILER = re.compile(
-    rb"\boptim\b|DistributedDataParallel|\b(lightning|transformers|accelerate)\b"
+    rb"\boptim\b|DistributedDataParallel"
+    rb"|\b((pytorch_)?lightning|transformers|accelerate|torchvision)\b"
 )
-"""Torch's optimizers and DDP import torch's compiler, which takes as long as torch itself."""
+"""What imports torch's compiler, which takes as long as torch itself."""
 
 PR_SET_CHILD_SUBREAPER = 36
 PR_SET_MM = 35
@@ -414,7 +419,7 @@ class Preloaded:
     def prepare(self, command):
         """Begin to be used in a rank with this command and the present variables."""
         self._command = command
-        self._rank_env = dict(os.environ)
+        self._rank_env, self._rank_cpus = dict(os.environ), os.sched_getaffinity(0)
         self._families["torch"]["torch"].default_generator.seed()  # like random.py after a fork
         random = self._families.get("numpy", {}).get("numpy.random")
         if random is not None:
@@ -434,8 +439,10 @@ class Preloaded:
         return spec
 
     def check(self, family):
-        """Restart this rank normally if torch has to be reloaded."""
-        if differs(self._rank_env, os.environ):
+        """Restart this rank normally if torch has to be reloaded; never once torch is in use."""
+        is_moved = os.sched_getaffinity(0) != self._rank_cpus
+        if "torch" in self._families and (is_moved or differs(self._rank_env, os.environ)):
+            os.sched_setaffinity(0, self._rank_cpus)
             os.execve(self._command[0], self._command, self._rank_env)
         self._families = {
             name: modules for name, modules in self._families.items() if modules is not family

@@ -47,6 +47,8 @@ if TYPE_CHECKING:
 JOIN_S = 2.0
 TRY_AGAIN_S = 30.0
 """How long to wait before trying to adopt a job again."""
+DRAWN_S = 1.0
+"""How long to wait at most until the first answer is drawn."""
 COST_LOOKS = 10
 """The viewer's own CPU usage is averaged over this many refreshes."""
 
@@ -85,6 +87,7 @@ class Collector:
         self._spent: deque[tuple[float, float]] = deque(maxlen=COST_LOOKS)
         self.devices = DeviceSource()
         self._asked = threading.Event()
+        self._drawn = threading.Event()
         self._stopping = False
         self._thread = threading.Thread(target=self._run, name="collector", daemon=True)
 
@@ -97,6 +100,10 @@ class Collector:
     def ask(self) -> None:
         """Answer the query again as soon as possible."""
         self._asked.set()
+
+    def drawn(self) -> None:
+        """Go on with what takes longer: the first answer is on the screen."""
+        self._drawn.set()
 
     def stopping(self, job: str, words: str | None) -> None:
         """Record which signals this viewer is sending to a foreign job; None: it is done."""
@@ -113,6 +120,7 @@ class Collector:
         """Stop the thread; give up waiting after two seconds in case a disk hangs."""
         self._stopping = True
         self._asked.set()
+        self._drawn.set()
         if self._thread.is_alive():
             self._thread.join(JOIN_S)
 
@@ -125,7 +133,8 @@ class Collector:
                     break
                 if self._shows_own_first:
                     self._show_own_first(self.query)
-                self._answer_and_deliver(self.query)
+                if not self._stopping:
+                    self._answer_and_deliver(self.query)
         except Exception as error:  # a defect here must end the program, not freeze its figures
             self._deliver(CollectorFailed(error))
         finally:
@@ -133,12 +142,16 @@ class Collector:
                 foreign.close()
 
     def _show_own_first(self, query: Query) -> None:
-        """Deliver ddptop's own jobs before anything that takes longer to load or find."""
+        """Deliver ddptop's own jobs before anything that takes longer to load or find.
+
+        Waits until they are drawn: one thread at a time runs Python.
+        """
         self._shows_own_first = False
-        if query.followed is None:
+        if query.foreign and query.followed is None:
             answer = self.answer(replace(query, foreign=False))
             if answer.look.jobs:
                 self._deliver(Answered(answer))
+                self._drawn.wait(DRAWN_S)
 
     def _answer_and_deliver(self, query: Query) -> None:
         answer = self.answer(query)

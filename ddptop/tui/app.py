@@ -274,11 +274,16 @@ class DdptopApp(QuietApp):
         monitor = self.monitor
         if monitor is not None and monitor.viewer == answer.query.viewer:
             monitor.answer = answer
-        self.call_after_refresh(go_on_with_garbage)
+        self.call_after_refresh(self._drawn)
         if isinstance(self.screen, ShowsDevices) and answer.query.devices:
             self.screen.show_devices(answer.look.devices)
         if isinstance(self.screen, LooksAgain):
             self.screen.look_again(answer.look)
+
+    def _drawn(self) -> None:
+        """Do what had to wait for the first frame."""
+        go_on_with_garbage()
+        self.collector.drawn()
 
     def on_query_changed(self) -> None:
         """Send the collector the current query, if a screen has one."""

@@ -6,6 +6,7 @@ import asyncio
 import errno
 import os
 import threading
+from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
@@ -17,7 +18,7 @@ from ddptop.sources.chart import ChartQuery, ChartSource
 from ddptop.sources.collector import Collector, JobSource
 from ddptop.sources.devices import DeviceSource, covered_devices
 from ddptop.sources.job import EventSource, JobQuery, LogsQuery
-from ddptop.sources.query import Answered, Query
+from ddptop.sources.query import Answer, Answered, Query
 from ddptop.sources.story import StoryQuery
 from ddptop.view.shown import Machine
 from tests.tui import fake_gpus, fake_home
@@ -296,6 +297,35 @@ class TestCollector:
         collector._thread.join(60)  # a busy machine's last look takes longer than a stop waits
         loop.close()
         assert 1 <= len(delivered) <= 2
+
+    def test_foreign_jobs_are_looked_for_once_the_first_answer_is_drawn(
+        self,
+        frozen: Path,
+        delivered: list[Message],
+        monkeypatch: pytest.MonkeyPatch,
+        wait_until: Callable[..., object],
+    ) -> None:
+        fake_home.two_cpu_ranks(frozen)
+        monkeypatch.setattr(collecting, "DRAWN_S", 60.0)
+        collector = Collector(delivered.append, lambda: NOW, lambda: MACHINE)
+        collector.query = Query(foreign=True)
+        asked: list[tuple[bool, bool]] = []
+        answer = collector.answer
+
+        def recorded(query: Query) -> Answer:
+            asked.append((query.foreign, collector._drawn.is_set()))
+            return answer(msgspec.structs.replace(query, foreign=False))
+
+        monkeypatch.setattr(collector, "answer", recorded)
+        loop = asyncio.new_event_loop()
+        collector.start(loop)
+        wait_until(lambda: delivered)
+        collector.drawn()
+        wait_until(lambda: len(delivered) == 2)
+        collector.stop()
+        collector._thread.join(60)
+        loop.close()
+        assert asked == [(False, False), (True, True)]
 
     def test_a_look_is_complete_in_itself(self, frozen: Path, delivered: list[Message]) -> None:
         fake_home.failed_job(frozen)

@@ -51,6 +51,8 @@ class LogPane(Vertical):
         self._view: AnyJob | None = None
         self._rank: int | None = None
         self._guilty: Guilty | None = None
+        self._asked: tuple[int | None, int | None, int | None] | None = None
+        """The rank, attempt, and size to read."""
         self._wanted: LogView | None = None
 
     def compose(self) -> ComposeResult:
@@ -88,14 +90,23 @@ class LogPane(Vertical):
         if job != self._job:
             self._job, self._wanted = job, None
             pager.close()
-        if whose is None and not foreign:
-            self._update_title()
+        self._asked = None
+        if whose is not None or foreign:
+            self._asked = whose, attempt, until
+            self.call_after_refresh(self._read)  # the first frame has no lines
+        self._update_title()
+
+    def _read(self) -> None:
+        """Read the log, or what is new in it."""
+        view, pager = self._view, self.lines
+        if self._asked is None or view is None:
             return
-        from ddptop.logs.reader import LogReader, LogView  # not needed for the first frame
+        from ddptop.logs.reader import LogReader, LogView
 
         if pager.reader is None:
             folder = None if isinstance(view, ForeignView) else view.folder
             pager.read(LogReader(folder, pager.post_message, polls=False))
+        whose, attempt, until = self._asked
         wanted = LogView(whose, attempt, until=until)
         assert pager.reader is not None
         pager.reader.is_live = view.is_live
@@ -105,11 +116,12 @@ class LogPane(Vertical):
             self._wanted = wanted
             pager.following, pager.held = True, False
             pager.open(wanted)
-        self._update_title()
+            self._update_title()
 
     def show_text(self, view: AnyJob, rank: int | None, words: str) -> None:
         """Show why this rank has no log."""
-        self._view, self._rank, self._guilty, self._wanted = view, rank, None, None
+        self._view, self._rank, self._guilty = view, rank, None
+        self._asked = self._wanted = None
         self.lines.show_text(words)
         self._update_title()
 

@@ -49,7 +49,7 @@ def _run() -> int:
 
 
 def _run_directly(arguments: list[str]) -> int | None:
-    """Run the commands often used with `watch` without click, which takes a third of the time.
+    """Run what opens a screen, or is often used with `watch`, without click: it is slow to load.
 
     Returns:
         The exit status; None for all other arguments.
@@ -67,11 +67,25 @@ def _run_directly(arguments: list[str]) -> int | None:
 
         return run_ls("--all" in flags, "--json" in flags)
     jobs = [argument for argument in arguments[1:] if argument != "--json"]
-    if verb == ["status"] and len(jobs) < 2 and not any(job.startswith("-") for job in jobs):
+    at_most_one = len(jobs) < 2 and not any(job.startswith("-") for job in jobs)
+    job = jobs[0] if jobs else None
+    if verb == ["status"] and at_most_one:
         require_readable()
         from ddptop.commands.status import run as run_status
 
-        return run_status(jobs[0] if jobs else None, "--json" in flags)
+        return run_status(job, "--json" in flags)
+    if verb == ["attach"] and at_most_one and "--json" not in flags:
+        require_readable()
+        from ddptop.commands.attach import run_job
+
+        return run_job(job)
+    from ddptop.commands.completion import COMPLETE_VARIABLE
+
+    if not arguments and COMPLETE_VARIABLE not in os.environ:
+        require_readable()
+        from ddptop.commands.attach import run_overview
+
+        return run_overview()
     return None
 
 

@@ -29,8 +29,6 @@ from ddptop_runner.version import __version__
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
 
-COMPLETE_VARIABLE = "_DDPTOP_COMPLETE"
-"""Set by click's completion scripts; click derives the same name from the program name."""
 WITHOUT_JOBS = ("completion", "doctor", "gpus", "keys", "ps", "setup-host")
 """Commands that are useful even if the state folder cannot be read."""
 
@@ -85,17 +83,8 @@ def cli(context: click.Context, readonly: bool, ascii_only: bool | None) -> int 
             _require_readable()
         return None
     _require_readable()
-    if not is_terminal():
-        raise UsageError("the overview needs a terminal", "use ddptop ls or ddptop gpus in scripts")
-    from ddptop.tui.process import wait_with_garbage
-
-    wait_with_garbage()
     from ddptop.commands.attach import run_overview
-    from ddptop.commands.unguarded import guard
-    from ddptop_runner.job.registry import all_jobs
 
-    if not readonly:
-        guard(all_jobs())
     return run_overview(readonly=readonly, ascii_only=ascii_only)
 
 
@@ -545,12 +534,9 @@ def completion(shell: str) -> int:
     Add the line below to ~/.bashrc, or its zsh equivalent to ~/.zshrc. For fish, write the output
     to ~/.config/fish/completions/ddptop.fish.
     """
-    from click.shell_completion import get_completion_class
+    from ddptop.commands.completion import run
 
-    completer = get_completion_class(shell)
-    assert completer is not None
-    click.echo(completer(cli, {}, "ddptop", COMPLETE_VARIABLE).source())
-    return 0
+    return run(cli, shell)
 
 
 for verb in (attach, compare, replay, serve, watch):

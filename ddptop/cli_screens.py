@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 import click
 
 from ddptop.plain.output import is_terminal
-from ddptop_runner.base.errors import UsageError
 
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
@@ -42,25 +41,9 @@ def attach(job: str | None, readonly: bool, ascii_only: bool | None) -> int:
 
     With HOST:JOB, open a job of another machine over ssh.
     """
-    if job is not None and ":" in job:
-        from ddptop.commands.attach_host import run_there
+    from ddptop.commands.attach import run_job
 
-        return run_there(job, readonly=readonly, ascii_only=ascii_only, terminal=is_terminal())
-    from ddptop.tui.process import wait_with_garbage
-
-    wait_with_garbage()
-    from ddptop_runner.jobs.slurm_queue import find
-
-    view = find(job)
-    if not is_terminal():
-        raise UsageError("attach needs a terminal", f"use ddptop status {view.job} in scripts")
-    from ddptop.commands.attach import run
-    from ddptop.commands.unguarded import adopt_if_unguarded
-
-    if not readonly:
-        adopt_if_unguarded(view)
-
-    return run(view.job, readonly=readonly, ascii_only=ascii_only)
+    return run_job(job, readonly=readonly, ascii_only=ascii_only)
 
 
 @click.command(epilog="Example: ddptop compare bert-lr3e-4 bert-lr1e-3")

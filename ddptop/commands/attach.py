@@ -6,9 +6,11 @@ import os
 import sys
 from typing import TYPE_CHECKING
 
-from ddptop.plain.output import info
+from ddptop.commands.unguarded import adopt_if_unguarded, guard
+from ddptop.plain.output import info, is_terminal
 from ddptop.view import terminal
-from ddptop_runner.job.registry import JobView
+from ddptop_runner.base.errors import UsageError
+from ddptop_runner.job.registry import JobView, all_jobs
 
 if TYPE_CHECKING:
     from ddptop.sources.query import Answer
@@ -73,6 +75,26 @@ def _print_reattach_hint(latest: Answer | None) -> None:
         info(f"{job} keeps running; reattach with `ddptop attach {job}`")
 
 
+def run_job(job: str | None, *, readonly: bool = False, ascii_only: bool | None = None) -> int:
+    """Show a job of this machine, or HOST:JOB, until the user quits; return the exit status."""
+    if job is not None and ":" in job:
+        from ddptop.commands.attach_host import run_there
+
+        return run_there(job, readonly=readonly, ascii_only=ascii_only, terminal=is_terminal())
+    from ddptop_runner.jobs.slurm_queue import find
+
+    view = find(job)
+    if not is_terminal():
+        raise UsageError("attach needs a terminal", f"use ddptop status {view.job} in scripts")
+    if not readonly:
+        adopt_if_unguarded(view)
+    return run(view.job, readonly=readonly, ascii_only=ascii_only)
+
+
 def run_overview(*, readonly: bool = False, ascii_only: bool | None = None) -> int:
     """Show all jobs until the user quits; return the exit status."""
+    if not is_terminal():
+        raise UsageError("the overview needs a terminal", "use ddptop ls or ddptop gpus in scripts")
+    if not readonly:
+        guard(all_jobs())
     return run(None, readonly=readonly, ascii_only=ascii_only)

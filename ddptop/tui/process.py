@@ -7,8 +7,11 @@ import gc
 import os
 import select
 import threading
-from asyncio import AbstractEventLoop
 from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from asyncio import AbstractEventLoop
 
 
 def wait_with_garbage() -> None:

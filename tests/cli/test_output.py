@@ -374,6 +374,34 @@ def test_a_verb_run_without_click_gets_what_click_would_hand_it(
     assert calls[0] == calls[1]
 
 
-@pytest.mark.parametrize("line", ["ls --al", "ls bert", "status -w", "status a b", "gpus -h", "rm"])
+@pytest.mark.parametrize("line", ["", "attach", "attach bert", "attach host:bert"])
+def test_a_screen_opened_without_click_gets_what_click_would_hand_it(
+    line: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls: list[object] = []
+    for name in ("run_job", "run_overview"):
+
+        def run(*values: object, name: str = name, **named: object) -> int:
+            calls.append((name, values, {key: one for key, one in named.items() if one}))
+            return 0
+
+        monkeypatch.setattr(f"ddptop.commands.attach.{name}", run)
+    assert main._run_directly(line.split()) == 0
+    assert cli.main(line.split(), standalone_mode=False) == 0
+    assert calls[0] == calls[1]
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        *["ls --al", "ls bert", "status -w", "status a b", "gpus -h", "rm"],
+        *["--readonly", "attach --readonly", "attach a b", "attach --json a", "watch 1"],
+    ],
+)
 def test_all_other_lines_are_left_to_click(line: str) -> None:
     assert main._run_directly(line.split()) is None
+
+
+def test_completion_is_left_to_click(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("_DDPTOP_COMPLETE", "bash_complete")
+    assert main._run_directly([]) is None

@@ -32,8 +32,7 @@ def taken(monkeypatch, ddptop_home) -> list[str]:
         return adoption.Adopted(view, ("LOST",) if "LOST" in shell else ())
 
     monkeypatch.setattr(adoption, "adopt", adopt)
-    for module in (ddptop.cli, ddptop.cli_screens):
-        monkeypatch.setattr(module, "is_terminal", lambda: True)
+    monkeypatch.setattr(attach, "is_terminal", lambda: True)
     monkeypatch.setattr(attach, "run", lambda job, **_: 0)
     for name in ("stop", "kill", "restart_group"):
         monkeypatch.setattr(commands, name, lambda *_: None)

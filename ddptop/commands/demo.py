@@ -22,7 +22,7 @@ from ddptop_runner.launch.gpus.choice import free_now
 from ddptop_runner.launch.request import LaunchRequest
 from ddptop_runner.model import run_step
 from ddptop_runner.model.snapshot import Event
-from ddptop_runner.store.history import HistoryReader
+from ddptop_runner.store.history_reader import HistoryReader
 from ddptop_runner.store.log_clean import sanitize
 
 CPU_RANKS = 2

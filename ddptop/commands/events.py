@@ -5,7 +5,7 @@ from __future__ import annotations
 from ddptop.plain.output import put_folded, put_json
 from ddptop_runner.base.paths import RunFolder
 from ddptop_runner.model.snapshot import Event
-from ddptop_runner.store.history import HistoryReader
+from ddptop_runner.store.history_reader import HistoryReader
 from ddptop_runner.store.log_clean import sanitize
 
 CONTINUED = 14

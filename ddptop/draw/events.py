@@ -5,7 +5,8 @@ from __future__ import annotations
 import datetime as dt
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+
+import msgspec
 
 from ddptop.view import words
 from ddptop.view.text import Span
@@ -38,8 +39,7 @@ REPEATED = ("alert", "alert_over", "hang_suspected", "checkpoint_asked")
 """Event types that count as repeated if only their figures differ."""
 
 
-@dataclass(frozen=True)
-class FoldedEvents:
+class FoldedEvents(msgspec.Struct, frozen=True):
     """One or more events that share a line."""
 
     events: tuple[Event, ...]

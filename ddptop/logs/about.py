@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+
+import msgspec
 
 from ddptop.logs.messages import Level, LogRow
 from ddptop.view.keys import key, with_keys
@@ -21,8 +22,7 @@ LEVEL_WORDS: dict[Level, str] = {
 }
 
 
-@dataclass(frozen=True)
-class HeadFacts:
+class HeadFacts(msgspec.Struct, frozen=True):
     """Facts about the log on display."""
 
     whose: int | None = None
@@ -114,8 +114,7 @@ def _joined(parts: Sequence[Span]) -> Line:
     return tuple(spans)
 
 
-@dataclass(frozen=True)
-class Choice:
+class Choice(msgspec.Struct, frozen=True):
     """A clickable span in the row of choices."""
 
     action: str

@@ -41,8 +41,7 @@ Placement = Literal["replace", "before", "behind", "all"]
 replacing all lines at the same scroll position (`all`), as there are no others."""
 
 
-@dataclass(frozen=True)
-class Places:
+class Places(msgspec.Struct, frozen=True):
     """The available logs of a job."""
 
     attempts: tuple[int, ...] = ()

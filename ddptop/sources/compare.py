@@ -18,8 +18,13 @@ from ddptop_runner.base.errors import DdptopError
 from ddptop_runner.job.registry import JobView
 from ddptop_runner.model.run_step import is_printed
 from ddptop_runner.model.snapshot import NodeSnapshot, RankSample, decode_snapshot
-from ddptop_runner.store.history import HistoryReader, Series
-from ddptop_runner.store.history_reader import Band, BandReader, attempts_taken
+from ddptop_runner.store.history_reader import (
+    Band,
+    BandReader,
+    HistoryReader,
+    Series,
+    attempts_taken,
+)
 
 Part: TypeAlias = tuple[str, float, float]
 """An axis, "time" or "step", and the start and end of the zoomed part."""

@@ -18,7 +18,7 @@ from ddptop.view.shown import DeviceHistory
 from ddptop_runner.base.errors import DdptopError
 from ddptop_runner.job.registry import JobView
 from ddptop_runner.model.snapshot import GpuSample
-from ddptop_runner.store.history import HistoryReader
+from ddptop_runner.store.history_reader import HistoryReader
 from ddptop_runner.store.history_schema import device_number
 
 TIERS: tuple[tuple[int, int], ...] = ((1, 900), (10, 720), (60, 1440))

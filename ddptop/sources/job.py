@@ -19,7 +19,7 @@ from ddptop_runner.foreign.types import ForeignView
 from ddptop_runner.job.registry import AnyJob, JobView
 from ddptop_runner.judge.balance.imbalance import Figure, RankDeviation, deviations
 from ddptop_runner.model.snapshot import Event, RankSample
-from ddptop_runner.store.history import HistoryReader
+from ddptop_runner.store.history_reader import HistoryReader
 
 CAUSE_LINES = 12
 EVENTS_SHOWN = 300

@@ -21,7 +21,7 @@ from ddptop_runner.base.errors import DdptopError
 from ddptop_runner.job.registry import JobView
 from ddptop_runner.jobs.slurm_queue import INTERVAL_S, Queue, as_queued, read_queue, with_jobs
 from ddptop_runner.launch.slurm import SlurmJob
-from ddptop_runner.store.history import HistoryReader
+from ddptop_runner.store.history_reader import HistoryReader
 
 EVERY_S = 10.0
 """Shortest interval between reads of a job's trend."""

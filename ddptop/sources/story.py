@@ -18,8 +18,7 @@ from ddptop_runner.job.registry import JobView
 from ddptop_runner.model import run_step
 from ddptop_runner.model.snapshot import Cause, Event, NodeSnapshot, decode_snapshot
 from ddptop_runner.store import evidence_folder
-from ddptop_runner.store.history import HistoryReader
-from ddptop_runner.store.history_reader import attempts_taken
+from ddptop_runner.store.history_reader import HistoryReader, attempts_taken
 from ddptop_runner.store.logs import last_words
 
 TAIL_LINES = 40

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 import msgspec
 
@@ -44,8 +43,7 @@ class DeviceHistory(msgspec.Struct, frozen=True):
     """When the device's clocks were lowered, and its errors: unix seconds and a word."""
 
 
-@dataclass(frozen=True)
-class Tail:
+class Tail(msgspec.Struct, frozen=True):
     """The last lines of a log."""
 
     attempt: int

@@ -8,7 +8,8 @@ from ddptop_runner.base.clock import utc_now
 from ddptop_runner.job.event_text import text
 from ddptop_runner.job.state import JobState
 from ddptop_runner.job.transition import apply
-from ddptop_runner.model.events import SILENT, JobEvent
+from ddptop_runner.model.events import JobEvent
+from ddptop_runner.model.snapshot import SILENT
 
 
 class EmittedLog:

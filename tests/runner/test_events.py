@@ -19,7 +19,7 @@ from ddptop_runner.job.old_events import cause_in_row, typed
 from ddptop_runner.job.transition import fold
 from ddptop_runner.judge.restarts import policy
 from ddptop_runner.model import events as ev
-from ddptop_runner.model.snapshot import Alert, Checkpoint, Event
+from ddptop_runner.model.snapshot import SILENT, Alert, Checkpoint, Event
 from ddptop_runner.model.spec import Device
 from ddptop_runner.store.history import HistoryReader, HistoryWriter
 
@@ -168,7 +168,7 @@ EVERY: list[tuple[ev.JobEvent, str, str]] = [
 
 
 def test_every_kind_of_event_has_a_sentence_and_is_tested_here():
-    silent = {kind for kind in typing.get_args(ev.JobEvent) if kind.TYPE == ev.SILENT}
+    silent = {kind for kind in typing.get_args(ev.JobEvent) if kind.TYPE == SILENT}
     assert {type(event) for event, _, _ in EVERY} == set(typing.get_args(ev.JobEvent)) - silent
     for event, type_, words in EVERY:
         assert event.type == type_

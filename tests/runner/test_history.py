@@ -13,8 +13,7 @@ import pytest
 from tests.runner.histories import START, dump, event, rank, write_losses
 
 from ddptop_runner.base.clock import utc_from_unix
-from ddptop_runner.model.events import SILENT
-from ddptop_runner.model.snapshot import Event, GpuSample
+from ddptop_runner.model.snapshot import SILENT, Event, GpuSample
 from ddptop_runner.store import history, history_reader
 from ddptop_runner.store.history import HistoryReader, HistoryWriter, Series
 from ddptop_runner.store.history_schema import RANK

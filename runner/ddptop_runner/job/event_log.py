@@ -15,7 +15,7 @@ from ddptop_runner.job.old_events import typed
 from ddptop_runner.job.state import JobState
 from ddptop_runner.job.transition import apply
 from ddptop_runner.model import events as ev
-from ddptop_runner.model.snapshot import Event, NodeSnapshot
+from ddptop_runner.model.snapshot import SILENT, Event, NodeSnapshot
 from ddptop_runner.store.history import HistoryWriter
 
 
@@ -72,7 +72,7 @@ class EventLog:
         self.state = apply(self.state, event, row.ts)
         for watcher in self.watchers:
             watcher(row)
-        if event.type != ev.SILENT:
+        if event.type != SILENT:
             self._show(f"{row.ts.astimezone():%H:%M:%S}  {row.message}")
 
 

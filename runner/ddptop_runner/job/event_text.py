@@ -11,12 +11,13 @@ from ddptop_runner.base.units import duration_in_words, name_ranks, size
 from ddptop_runner.devices.words import names_of
 from ddptop_runner.model import events as ev
 from ddptop_runner.model.run_step import at_step
+from ddptop_runner.model.snapshot import SILENT
 from ddptop_runner.model.spec import Device
 
 
 def text(event: ev.JobEvent) -> str:
     """The event in one clause; empty for an event that only changes the state."""
-    return "" if event.type == ev.SILENT else _TEXTS[type(event)](event)
+    return "" if event.type == SILENT else _TEXTS[type(event)](event)
 
 
 def _launched(event: ev.Launched) -> str:

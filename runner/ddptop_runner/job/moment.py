@@ -29,8 +29,9 @@ from ddptop_runner.job.transition import fold
 from ddptop_runner.judge.balance import imbalance, rank_devices
 from ddptop_runner.judge.hangs.pause import Facts, pause_state
 from ddptop_runner.model import run_step
-from ddptop_runner.model.events import SILENT, JobEvent
+from ddptop_runner.model.events import JobEvent
 from ddptop_runner.model.snapshot import (
+    SILENT,
     Alert,
     Cause,
     Event,

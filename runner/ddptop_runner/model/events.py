@@ -14,15 +14,12 @@ import msgspec
 
 from ddptop_runner.base.clock import is_time
 from ddptop_runner.model.diagnose import AttemptOutcome
-from ddptop_runner.model.snapshot import Alert, Cause, Checkpoint
+from ddptop_runner.model.snapshot import SILENT, Alert, Cause, Checkpoint
 from ddptop_runner.model.spec import Device, Rendezvous
 
 EndState = Literal["finished", "failed", "stopped"]
 Trouble = Literal["hang", "nan"]
 """For what an attempt whose ranks are alive is ended: no progress, or a loss that is not finite."""
-
-SILENT = "state"
-"""The type of events that change the state and are no news to a person: no list shows them."""
 
 
 class EventBase(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind"):

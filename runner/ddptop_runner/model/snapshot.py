@@ -328,6 +328,10 @@ class Alert(Base, frozen=True, kw_only=True):
     since: dt.datetime
 
 
+SILENT = "state"
+"""The type of events that change the state and are no news to a person: no list shows them."""
+
+
 class Event(Base, frozen=True, kw_only=True):
     """One entry of a job's history."""
 

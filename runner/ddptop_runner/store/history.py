@@ -21,8 +21,7 @@ import msgspec
 
 from ddptop_runner.base.errors import DamagedFileError, DdptopError
 from ddptop_runner.base.files import set_aside
-from ddptop_runner.model.events import SILENT
-from ddptop_runner.model.snapshot import Event, GpuSample, RankSample
+from ddptop_runner.model.snapshot import SILENT, Event, GpuSample, RankSample
 from ddptop_runner.model.words import is_of_evaluation
 from ddptop_runner.store.history_reader import HistoryReader, Series, check_schema
 from ddptop_runner.store.history_schema import (

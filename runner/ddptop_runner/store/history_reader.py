@@ -22,8 +22,7 @@ import msgspec
 from ddptop_runner.base import bounded
 from ddptop_runner.base.clock import is_time, utc_from_unix
 from ddptop_runner.base.errors import DamagedFileError, DdptopError
-from ddptop_runner.model.events import SILENT
-from ddptop_runner.model.snapshot import Event
+from ddptop_runner.model.snapshot import SILENT, Event
 from ddptop_runner.store.history_schema import (
     COUNT_SILENT,
     EVENT_COLUMNS,

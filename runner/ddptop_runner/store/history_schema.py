@@ -17,7 +17,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from ddptop_runner.model.events import SILENT
+from ddptop_runner.model.snapshot import SILENT
 
 DEVICES_OF_A_HOST = 1000
 """More than any machine has."""

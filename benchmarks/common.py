@@ -50,6 +50,12 @@ time.sleep(0.2)  # torch 2.13 may abort when the interpreter ends right after a 
 dist.destroy_process_group()
 """
 
+BARE = """
+import os, sys, time
+open(sys.argv[3] + "." + os.environ["RANK"], "w").write(repr(time.time()))
+"""
+"""Imports nothing that takes time; each rank writes when it runs."""
+
 TORCHRUN = [
     *[sys.executable, "-m", "torch.distributed.run"],
     *["--standalone", "--nproc-per-node", "2"],
@@ -66,14 +72,20 @@ class Run:
 
 
 class Home:
-    """A state folder and a tmux socket of the benchmark's own, for jobs with so many ranks."""
+    """A state folder and a tmux socket of the benchmark's own, for jobs with so many ranks.
 
-    def __init__(self, ranks: int = 2) -> None:
+    Args:
+        ranks: how many each job has.
+        is_bare: whether they run BARE; its first and last steps are the first and last rank.
+    """
+
+    def __init__(self, ranks: int = 2, is_bare: bool = False) -> None:
         self.ranks = ranks
+        self._stamps = ranks if is_bare else 2
         self._folder = tempfile.TemporaryDirectory(prefix="ddptop-bench-")
         self.path = Path(self._folder.name)
         self.script = self.path / "toy.py"
-        self.script.write_text(TOY, encoding="utf-8")
+        self.script.write_text(BARE if is_bare else TOY, encoding="utf-8")
         self.env = {
             **os.environ,
             "DDPTOP_HOME": str(self.path / "home"),
@@ -140,7 +152,7 @@ class Home:
             *["launch", "-d", "--nproc", str(self.ranks), *options],
             *[str(self.script), str(steps), str(pause_s), str(stamp)],
         )
-        while not Path(f"{stamp}.last").exists():
+        while len(list(self.path.glob(f"{stamp.name}.*"))) < self._stamps:
             time.sleep(0.01)
         if on_trained is not None:
             on_trained(started, _first(stamp))
@@ -150,9 +162,9 @@ class Home:
 
 def _times(stamp: Path, started: float) -> Run:
     ended = time.time()
-    first = float(_first(stamp)[0])
-    last = float(Path(f"{stamp}.last").read_text(encoding="utf-8"))
-    return Run(first - started, last - started, ended - started)
+    texts = [path.read_text(encoding="utf-8") for path in stamp.parent.glob(f"{stamp.name}.*")]
+    times = [float(text.split()[0]) for text in texts]
+    return Run(min(times) - started, max(times) - started, ended - started)
 
 
 def _first(stamp: Path) -> list[str]:

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from ddptop_runner.agent.zygote import ForkedRank
+from ddptop_runner.agent.zygote import ForkedRank, is_standard_only
 from ddptop_runner.host import procs
 from ddptop_runner.host.handover import AGENT_MAIN, PROBE_DIR
 
@@ -255,6 +255,40 @@ def test_a_variable_that_lightning_or_scikit_learn_sets_does_not_restart_the_ran
     assert (tmp_path / "log").read_text() == "from before\nonce\n"
 
 
+STANDARD_ONLY = {
+    "import os, sys.path\nprint('hi')": True,
+    "": True,
+    "from concurrent import futures": True,
+    "import torch": False,
+    "def f():\n    import numpy": False,
+    "from . import model": False,
+    "import mine": False,
+    "import importlib\nimportlib.import_module('tor' + 'ch')": False,
+    "exec(open('train_torch.py').read())": False,
+    "print 'hi'": False,
+}
+
+
+@pytest.mark.parametrize("text", STANDARD_ONLY)
+def test_a_script_that_imports_only_the_standard_library_needs_no_zygote(
+    tmp_path: Path, text: str
+) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(text)
+    assert is_standard_only([str(script), "--lr", "1"]) is STANDARD_ONLY[text]
+    (tmp_path / "os.py").write_text("import torch")
+    (tmp_path / "concurrent").mkdir()
+    (tmp_path / "concurrent" / "__init__.py").write_text("import torch")
+    assert is_standard_only([str(script)]) is (text == "")
+
+
+def test_without_a_need_for_torch_no_zygote_is_started(package: Path) -> None:
+    (package / "bare.py").write_text("import os")
+    for argv in (["bare.py"], ["-m", "bare"]):
+        with agent_for(argv, package) as agent:
+            assert agent.started == {"why_not": None, "zygote": None}
+
+
 def test_random_numbers_differ_between_ranks(package: Path, tmp_path: Path) -> None:
     (package / "dice.py").write_text(
         "import numpy, random, torch, uuid\n"
@@ -440,7 +474,7 @@ def test_a_zygote_that_fails_while_it_forks_leaves_no_rank_behind(
 
 
 def test_ranks_are_forked_together(package: Path, tmp_path: Path) -> None:
-    (package / "number.py").write_text("import os; print(os.environ['RANK'], os.getppid())")
+    (package / "number.py").write_text("import os, torch; print(os.environ['RANK'], os.getppid())")
     with agent_for(["number.py"], package) as agent:
         answer = agent.rank(tmp_path / "log", together=5)
     lines = (tmp_path / "log").read_text().splitlines()[1:]

@@ -32,6 +32,7 @@ def search_python_first():
 
 search_python_first()
 
+import gc  # noqa: E402
 import importlib.util  # noqa: E402
 import json  # noqa: E402
 import signal  # noqa: E402
@@ -63,6 +64,7 @@ def main():
         from ddptop_agent import command as agent  # type: ignore[import-not-found]
 
         return agent.run_plan(plan)
+    gc.disable()  # imports leave almost no garbage, and looking for it takes a third of their time
     zygote, why_not = None, None
     if plan["zygote"]:
         from ddptop_agent import zygote as zygotes

@@ -3,6 +3,7 @@
 torch is only imported once the link runs. `command` also uses the functions here.
 """
 
+import gc
 import os
 import sys
 import threading
@@ -139,6 +140,8 @@ class Agent:
             start_from_zygote,
         )
 
+        gc.freeze()  # otherwise, collections would copy what is shared with the zygote
+        gc.enable()
         # torch substitutes ${local_rank} in arguments; "$$" stands for a literal "$"
         command = [argument.replace("$", "$$") for argument in [*RANK_SHELL, *plan["command"]]]
         spec = WorkerSpec(

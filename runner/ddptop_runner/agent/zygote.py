@@ -15,6 +15,7 @@ A forked rank differs from a normally started one: all ranks share Python's hash
 library modules that torch imports are loaded before the script's first line.
 """
 
+import ast
 import builtins
 import contextlib
 import ctypes
@@ -195,19 +196,17 @@ def start(command, before, path):
         path: the interpreter's initial sys.path.
 
     Returns:
-        (a Zygote, None), or (None, the reason).
+        (a Zygote, None), or (None, the reason); (None, None) if forking would gain nothing.
     """
+    if is_standard_only(command[2:]):
+        return None, None
     loaded_env = dict(os.environ)
-    gc.disable()  # imports leave almost no garbage, and looking for it takes a third of their time
     why_not = import_torch()
     if why_not is not None:
-        gc.enable()
         return None, why_not
     agent_end, zygote_end = socket.socketpair()
     pid = os.fork()
     if pid:
-        gc.freeze()  # otherwise, collections would copy all of it
-        gc.enable()
         zygote_end.close()
         zygote = Zygote(pid, agent_end, command[:2], loaded_env)
         if len(os.listdir("/proc/self/task")) > 1:
@@ -332,8 +331,10 @@ def preload(command, before):
             import torch._dynamo  # noqa: F401
     except Exception:
         pass  # the module is elsewhere, or torch lacks it: each rank imports it
-    first = os.getcwd() if argv[0] == "-m" else os.path.dirname(os.path.abspath(argv[0]))
-    for folder in [first, *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]:
+    for folder in [
+        first_folder(argv),
+        *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep)),
+    ]:
         for name in sorted(importable_in(folder) & (set(sys.modules) - before)):
             loaded = getattr(sys.modules[name], "__file__", None)
             if loaded and not os.path.abspath(loaded).startswith(os.path.abspath(folder) + os.sep):
@@ -356,6 +357,31 @@ def holds_device():
         except OSError:
             pass  # the listing's own descriptor
     return False
+
+
+def is_standard_only(argv):
+    """Whether the script imports only the standard library.
+
+    Starting such a rank anew takes less time than forking torch and, when it exits, unloading it.
+    """
+    try:
+        with open(script_file(argv), "rb") as file:
+            text = file.read(SCRIPT_BYTES)
+        if b"torch" in text:
+            return False
+        nodes = list(ast.walk(ast.parse(text)))
+        own = importable_in(first_folder(argv))
+    except Exception:  # the module is elsewhere, or the rank itself reports it better
+        return False
+    modules = [alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names]
+    modules += [node.module or "" for node in nodes if isinstance(node, ast.ImportFrom)]
+    standard = getattr(sys, "stdlib_module_names", frozenset()) - {"importlib", "runpy"} - own
+    return standard.issuperset(name.partition(".")[0] for name in modules)
+
+
+def first_folder(argv):
+    """The folder that a rank searches first for modules."""
+    return os.getcwd() if argv[0] == "-m" else os.path.dirname(os.path.abspath(argv[0]))
 
 
 def script_file(argv):
@@ -498,13 +524,11 @@ def run_script(argv):
     """Run `script ARGS` or `-m module ARGS` like the interpreter itself."""
     module = types.ModuleType("__main__")
     module.__dict__["__builtins__"] = builtins
-    is_module = argv[0] == "-m"
     if not getattr(sys.flags, "safe_path", False):
-        first = os.getcwd() if is_module else os.path.dirname(os.path.abspath(argv[0]))
-        sys.path[0] = first
+        sys.path[0] = first_folder(argv)
     sys.modules["__main__"] = module
     try:
-        if is_module:
+        if argv[0] == "-m":
             sys.argv[:] = argv[1:]
             runpy._run_module_as_main(argv[1])  # type: ignore[attr-defined]
             return

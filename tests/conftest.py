@@ -1,20 +1,20 @@
-"""Fixtures and markers that every test may rely on.
+"""Fixtures and markers for all tests.
 
 `ddptop_home`
-    A fresh state home with a short path (sockets have a limit of 107 bytes), exported as
-    DDPTOP_HOME, with a tmux server name of its own in DDPTOP_TMUX_SOCKET. Afterwards the tmux
-    server is gone, and a process that still carries this home in its environment is killed by pid
-    and FAILS the test: a test ends what it starts.
+    An empty state folder with a short path (sockets are limited to 107 bytes), exported as
+    DDPTOP_HOME, and a separate tmux server named in DDPTOP_TMUX_SOCKET. After the test, the tmux
+    server is killed. A process that still has this folder in its environment is killed by PID and
+    FAILS the test: a test ends what it starts.
 `wait_until`
-    `wait_until(condition, timeout_s=60, what="...")` returns the first truthy answer of
-    `condition()`, and fails the test when there was none in time. Never sleep instead.
+    `wait_until(condition, timeout_s=60, what="...")` returns the first truthy result of
+    `condition()`, and fails the test if there is none in time. Use it instead of sleeping.
 `ddptop_cli`
-    `ddptop_cli("ls", "--json", timeout_s=120)` runs the command line of this interpreter in
+    `ddptop_cli("ls", "--json", timeout_s=120)` runs the command line with this interpreter in
     `ddptop_home`, without a terminal, and returns its CompletedProcess (text).
 
-Markers `tmux`, `torch`, `gpu`, `cluster` and `slurm` skip a test, with a reason, where the thing is
-missing. The names in DDPTOP_TEST_REQUIRE (such as "tmux torch") fail it instead, so that CI skips
-nothing unseen.
+The markers `tmux`, `torch`, `gpu`, `cluster`, and `slurm` skip a test, with a reason, if what it
+needs is missing. If it is listed in DDPTOP_TEST_REQUIRE (such as "tmux torch"), the test fails
+instead, so that CI skips nothing unnoticed.
 """
 
 from __future__ import annotations
@@ -43,10 +43,10 @@ from ddptop_runner.host import procs
 T = TypeVar("T")
 
 LEAVE_TIME_S = 30.0
-"""How long processes of a test may take to go on their own once it has ended."""
+"""How long a test's processes may take to exit after it has ended."""
 
 
-for _name in ("COLUMNS", "LINES"):  # pytest-xdist sets them, and they outdo the size of any pty
+for _name in ("COLUMNS", "LINES"):  # pytest-xdist sets them, and they override the size of any pty
     os.environ.pop(_name, None)
 
 
@@ -74,7 +74,7 @@ def _missing_torch() -> str | None:
 @functools.cache
 def _missing_gpu() -> str | None:
     script = "import pynvml as n; n.nvmlInit(); print(n.nvmlDeviceGetCount())"
-    try:  # in a process of its own: NVML can block or crash when a device is ill
+    try:  # in a separate process: NVML can block or crash when a device fails
         asked = subprocess.run(
             [sys.executable, "-c", script], capture_output=True, text=True, timeout=30, check=False
         )
@@ -107,11 +107,11 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
 
 WAITING = ("e2e", "launched", "foreign", "agent", "probe")
-"""Folders whose tests mostly wait for real trainings."""
+"""Folders whose tests mostly wait for real training."""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """What waits longest begins first, so that no file of it is left alone at the end."""
+    """Start the slowest files first, so that none of them runs alone at the end."""
     waiting = tuple(str(Path(__file__).parent / name) + os.sep for name in WAITING)
     items.sort(key=lambda item: not str(item.path).startswith(waiting))
 
@@ -120,7 +120,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def _processes_of(home: Path) -> list[int]:
-    """Pids, other than ours, whose environment names `home`; a zombie has no environment."""
+    """PIDs, other than ours, whose environment contains `home`; a zombie has no environment."""
     others = (pid for pid in procs.all_pids() if pid != os.getpid())
     return [pid for pid in others if procs.environ_value(pid, "DDPTOP_HOME") == str(home)]
 
@@ -136,12 +136,12 @@ def _describe(pid: int) -> str:
 
 
 def _end_leftovers(home: Path) -> list[str]:
-    """Kill what does not leave by itself, and describe it."""
+    """Kill processes that do not exit by themselves, and describe them."""
     deadline = time.monotonic() + LEAVE_TIME_S
     while (pids := _processes_of(home)) and time.monotonic() < deadline:
         time.sleep(0.05)
     killed = {pid: _describe(pid) for pid in pids}
-    while pids:  # a guardian may start a supervisor between two looks
+    while pids:  # a guardian may start a supervisor between two scans
         for pid in pids:
             killed.setdefault(pid, _describe(pid))
             try:
@@ -165,7 +165,7 @@ def _kill_tmux_server(socket_name: str) -> None:
 
 @pytest.fixture
 def ddptop_home(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """A state home of its own, and nothing left of it afterwards."""
+    """An empty state folder; fails the test if a process outlives it."""
     home = Path(tempfile.mkdtemp(prefix="ddptop-", dir="/tmp")).resolve()
     socket_name = f"ddptop-test-{uuid.uuid4().hex[:10]}"
     for name in [key for key in os.environ if key.startswith("DDPTOP_")]:
@@ -189,7 +189,7 @@ def ddptop_home(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 @pytest.fixture(autouse=True)
 def _umask_of_the_shell(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """The command line makes its process private; the next test begins like a shell again."""
+    """The command line sets a private umask; restore the shell's for the next test."""
     monkeypatch.setattr(start, "_shell_umask", None)
     before = os.umask(0o022)
     os.umask(before)

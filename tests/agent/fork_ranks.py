@@ -1,4 +1,4 @@
-"""Is an agent: starts or forks a rank for each order on standard input, and prints how it ended."""
+"""Acts as an agent: starts or forks a rank for each order on stdin, and prints how it exited."""
 
 import os
 import sys

@@ -10,7 +10,7 @@ from ddptop_runner.agent.run import NEXT, make_logs
 from ddptop_runner.node import keeper
 
 
-def test_a_prepared_folder_becomes_the_attempts_without_other_logs(tmp_path: Path) -> None:
+def test_prepared_folder_becomes_the_attempts_folder_without_other_logs(tmp_path: Path) -> None:
     assert keeper.NEXT_ATTEMPT == NEXT
     (tmp_path / NEXT).mkdir()
     for name in ("launcher.log", "rank-0.log", "rank-1.log"):
@@ -22,14 +22,14 @@ def test_a_prepared_folder_becomes_the_attempts_without_other_logs(tmp_path: Pat
     assert not (tmp_path / NEXT).exists()
 
 
-def test_an_attempt_that_has_a_folder_keeps_it(tmp_path: Path) -> None:
+def test_attempt_keeps_its_existing_folder(tmp_path: Path) -> None:
     (tmp_path / "attempt-3").mkdir()
     (tmp_path / "attempt-3" / "launcher.log").write_text("written\n")
     assert make_logs(str(tmp_path), "3", ["launcher.log"]) == str(tmp_path / "attempt-3")
     assert (tmp_path / "attempt-3" / "launcher.log").read_text() == "written\n"
 
 
-def test_logs_are_this_users_alone_whatever_the_umask(tmp_path: Path) -> None:
+def test_logs_are_private_regardless_of_umask(tmp_path: Path) -> None:
     for number, umask in enumerate((0, 0o777)):
         before = os.umask(umask)
         try:

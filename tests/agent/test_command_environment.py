@@ -1,4 +1,4 @@
-"""What a command sees: its own variables, its job's, and none that would mislead a launcher."""
+"""The environment of a command: its own variables, its job's, and none that mislead a launcher."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ PLAN: dict[str, Any] = {
 }
 
 
-def test_its_own_variables_stay_and_the_probe_comes_first():
+def test_own_variables_are_kept_and_the_probe_comes_first():
     env = command_environment({"PYTHONPATH": "/mine", "HOME": "/h"}, PLAN, 2)
     assert env["PYTHONPATH"] == os.pathsep.join(["/p", "/mine"])
     assert (env["HOME"], env["DDPTOP_JOB_ID"], env["DDPTOP_ATTEMPT"]) == ("/h", "train@1", "2")
     assert command_environment({}, PLAN, 0)["PYTHONPATH"] == "/p"  # no empty entry
 
 
-def test_nothing_that_a_rank_of_torch_elastic_has():
+def test_no_variables_of_a_torch_elastic_rank():
     names = set(command_environment({}, PLAN, 0))
     assert names == {
         "DDPTOP_JOB_ID",
@@ -37,13 +37,13 @@ def test_nothing_that_a_rank_of_torch_elastic_has():
     }
 
 
-def test_without_a_probe_python_is_left_alone():
+def test_without_a_probe_pythonpath_is_unchanged():
     env = command_environment({"PYTHONPATH": "/mine"}, {**PLAN, "probe_dir": None}, 0)
     assert env["PYTHONPATH"] == "/mine"
     assert "DDPTOP_PROBE_SOCK" not in env
 
 
-def test_what_a_person_has_set_is_not_set_again():
+def test_variables_set_by_the_user_are_not_overridden():
     env = command_environment({"PYTHONUNBUFFERED": "", "TERM": "screen"}, {**PLAN, "pty": True}, 0)
     assert (env["PYTHONUNBUFFERED"], env["TERM"]) == ("", "screen")
     assert command_environment({"TERM": "dumb"}, {**PLAN, "pty": True}, 0)["TERM"] != "dumb"

@@ -1,4 +1,4 @@
-"""The terminal of a command: its output reaches the log, whatever becomes of the pump."""
+"""The terminal of a command: its output reaches the log even if the pump fails."""
 
 from __future__ import annotations
 
@@ -55,9 +55,7 @@ def pumps() -> list[int]:
     return [pid for pid in found if procs.state_letter(pid) not in (None, "Z")]
 
 
-def test_all_that_is_written_reaches_the_log_also_over_the_death_of_a_pump(
-    tmp_path: Path, watch, wait_until
-):
+def test_all_output_reaches_the_log_even_if_a_pump_dies(tmp_path: Path, watch, wait_until):
     log = tmp_path / "launcher.log"
     with log.open("ab") as file:
         terminal = Terminal(file.fileno(), watch)
@@ -65,7 +63,7 @@ def test_all_that_is_written_reaches_the_log_also_over_the_death_of_a_pump(
     wait_until(lambda: b"nobody's" in log.read_bytes(), what="the first lines")
     (first,) = pumps()
     os.kill(first, signal.SIGKILL)
-    wait_until(lambda: first not in pumps(), what="its end")  # what it had read is lost with it
+    wait_until(lambda: first not in pumps(), what="its end")  # what it has read is lost with it
     writer.communicate(b"\n", timeout=30)
     wait_until(lambda: pumps() == [], what="the last pump's end")
     lines = log.read_bytes().split(b"\n")
@@ -74,7 +72,7 @@ def test_all_that_is_written_reaches_the_log_also_over_the_death_of_a_pump(
     terminal.close()
 
 
-def test_a_full_disk_does_not_hold_up_the_command(watch, wait_until):
+def test_full_disk_does_not_block_the_command(watch, wait_until):
     with Path("/dev/full").open("ab") as file:
         terminal = Terminal(file.fileno(), watch)
     writer = run_in(terminal, WRITER)
@@ -85,7 +83,7 @@ def test_a_full_disk_does_not_hold_up_the_command(watch, wait_until):
     terminal.close()
 
 
-def test_a_pump_that_is_asked_to_end_takes_along_what_is_there(tmp_path: Path, watch, wait_until):
+def test_pump_drains_output_before_it_exits(tmp_path: Path, watch, wait_until):
     log = tmp_path / "launcher.log"
     with log.open("ab") as file:
         terminal = Terminal(file.fileno(), watch)
@@ -98,12 +96,11 @@ def test_a_pump_that_is_asked_to_end_takes_along_what_is_there(tmp_path: Path, w
     terminal.close()
 
 
-def test_a_pump_that_is_asked_to_end_while_it_starts_has_read_what_is_there(
-    tmp_path: Path, wait_until
-):
+def test_pump_stopped_during_startup_drains_output(tmp_path: Path, wait_until):
     log = tmp_path / "launcher.log"
     with log.open("ab") as file:
-        terminal = Terminal(file.fileno(), ExitWatch(lambda *_: None))  # nobody starts another
+        # none is started in its place
+        terminal = Terminal(file.fileno(), ExitWatch(lambda *_: None))
     os.write(terminal.slave, b"before\n")
     for pid in pumps():
         os.kill(pid, signal.SIGTERM)
@@ -113,7 +110,7 @@ def test_a_pump_that_is_asked_to_end_while_it_starts_has_read_what_is_there(
     terminal.close()
 
 
-def test_no_pump_is_started_for_a_terminal_that_is_closed(tmp_path: Path, watch, wait_until):
+def test_no_pump_is_started_for_a_closed_terminal(tmp_path: Path, watch, wait_until):
     with (tmp_path / "launcher.log").open("ab") as file:
         terminal = Terminal(file.fileno(), watch)
     terminal.hand_over()
@@ -123,9 +120,7 @@ def test_no_pump_is_started_for_a_terminal_that_is_closed(tmp_path: Path, watch,
     assert terminal._pumps == 1
 
 
-def test_a_pump_that_could_not_be_started_is_started_later(
-    tmp_path: Path, watch, wait_until, monkeypatch
-):
+def test_pump_start_is_retried(tmp_path: Path, watch, wait_until, monkeypatch):
     log = tmp_path / "launcher.log"
     with log.open("ab") as file:
         terminal = Terminal(file.fileno(), watch)

@@ -1,4 +1,4 @@
-"""What the agent tells of its group, with torch's own agent behind it."""
+"""What the agent reports about its group, running torch's own agent."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 pytestmark = pytest.mark.torch
 
 
-def test_between_two_attempts_it_tells_of_the_one_whose_ranks_it_has(monkeypatch):
+def test_between_attempts_it_reports_the_one_whose_ranks_it_has(monkeypatch):
     from torch.distributed.elastic.agent.server.api import Worker, WorkerSpec
     from torch.distributed.elastic.agent.server.local_elastic_agent import LocalElasticAgent
 
@@ -39,13 +39,13 @@ def test_between_two_attempts_it_tells_of_the_one_whose_ranks_it_has(monkeypatch
     agent._worker_group.workers = [Worker(local_rank=0, global_rank=0)]
     agent._start_workers(agent._worker_group)
     assert (agent.describe()["attempt"], agent.describe()["workers"][0]["pid"]) == (0, 100)
-    agent._remaining_restarts -= 1  # torch does so, and then ends the ranks
+    agent._remaining_restarts -= 1  # torch does this, and then ends the ranks
     assert (agent.describe()["attempt"], agent.describe()["workers"][0]["pid"]) == (0, 100)
     agent._start_workers(agent._worker_group)
     assert (agent.describe()["attempt"], agent.describe()["workers"][0]["pid"]) == (1, 101)
 
 
-def test_only_the_node_that_keeps_the_store_waits_for_the_ranks_of_others(monkeypatch):
+def test_only_the_store_node_waits_for_other_nodes_ranks(monkeypatch):
     from torch.distributed import HashStore
     from torch.distributed.elastic.agent.server.api import RunResult, WorkerSpec, WorkerState
     from torch.distributed.elastic.agent.server.local_elastic_agent import LocalElasticAgent
@@ -81,7 +81,7 @@ def test_only_the_node_that_keeps_the_store_waits_for_the_ranks_of_others(monkey
     assert [state(other), state(keeper)] == ["SUCCEEDED", "SUCCEEDED"]
 
 
-def test_it_looks_at_its_ranks_as_soon_as_one_exits_or_the_supervisor_wants_something():
+def test_it_wakes_when_a_rank_exits_or_the_supervisor_sends_a_message():
     from ddptop_runner.agent.run import Agent
 
     agent = Agent.__new__(Agent)

@@ -1,4 +1,4 @@
-"""Error files that would end torch's agent are set aside; good ones stay."""
+"""Error files that would crash torch's agent are set aside; valid ones are kept."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def elastic():
         b'{"message": {"message": "x", "extraInfo": {"timestamp": "soon"}}}',
     ],
 )
-def test_one_that_torch_cannot_read_is_set_aside(elastic, tmp_path, content):
+def test_unreadable_error_file_is_set_aside(elastic, tmp_path, content):
     path = tmp_path / "rank-0.error.json"
     path.write_bytes(content)
     elastic.set_aside_broken_files([str(path)])
@@ -49,7 +49,7 @@ def test_one_that_torch_cannot_read_is_set_aside(elastic, tmp_path, content):
 
 
 @pytest.mark.parametrize("content", [json.dumps(GOOD), '{"message": "x", "timestamp": 5}'])
-def test_one_that_torch_can_read_stays(elastic, tmp_path, content):
+def test_readable_error_file_is_kept(elastic, tmp_path, content):
     from torch.distributed.elastic.multiprocessing.api import ProcessFailure
 
     path = tmp_path / "rank-0.error.json"

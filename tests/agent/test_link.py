@@ -1,4 +1,4 @@
-"""The agent's link: a question is asked once of each supervisor, until one has answered it."""
+"""The agent's link: it asks each supervisor once, until one has answered."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ sys.stdin.read()
 """
 
 
-def test_a_question_outlives_a_supervisor_that_died_in_the_middle_of_a_line(tmp_path: Path):
+def test_question_survives_a_supervisor_that_died_mid_line(tmp_path: Path):
     path = str(tmp_path / "s")
     with socket.socket(socket.AF_UNIX) as server:
         server.bind(path)

@@ -1,4 +1,4 @@
-"""A fresh store per attempt, on the loopback, in a keeper that outlives its agent."""
+"""A fresh store per attempt, on the loopback interface, in a keeper that survives its agent."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ sys.stdin.read()
 """
 
 
-def test_each_attempt_has_a_store_of_its_own_that_outlives_a_killed_agent():
+def test_each_attempt_has_its_own_store_that_survives_a_killed_agent():
     agent = subprocess.Popen(
         [sys.executable, "-c", ATTEMPTS], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     )
@@ -105,7 +105,7 @@ for address in ("127.0.0.1", "localhost", "own-name", "192.0.2.77"):
 """
 
 
-def test_nodes_meet_at_the_store_of_the_first_of_them():
+def test_nodes_use_the_store_of_the_first_node():
     done = subprocess.run(
         [sys.executable, "-c", MEETING], capture_output=True, text=True, check=False, timeout=120
     )

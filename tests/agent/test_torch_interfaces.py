@@ -1,4 +1,4 @@
-"""The parts of torch elastic that the agent builds on, as they are in the installed torch.
+"""The parts of torch elastic that the agent relies on, in the installed version of torch.
 
 `elastic.py` is the only file that uses them. A torch that renames one of them
 turns this red before a job does.
@@ -22,7 +22,7 @@ def parameters(function: object) -> list[str]:
     return list(inspect.signature(function).parameters)  # type: ignore[arg-type]
 
 
-def test_the_agents_methods_that_are_overridden_keep_their_names_and_parameters():
+def test_overridden_agent_methods_keep_their_names_and_parameters():
     from torch.distributed.elastic.agent.server.local_elastic_agent import LocalElasticAgent
 
     assert parameters(LocalElasticAgent.__init__)[:3] == ["self", "spec", "logs_specs"]
@@ -35,7 +35,7 @@ def test_the_agents_methods_that_are_overridden_keep_their_names_and_parameters(
     assert "spec.max_restarts - self._remaining_restarts" in source
 
 
-def test_the_loop_restarts_while_restarts_remain_and_takes_one_off():
+def test_agent_loop_restarts_while_restarts_remain_and_decrements_them():
     from torch.distributed.elastic.agent.server.api import SimpleElasticAgent
 
     loop = inspect.getsource(SimpleElasticAgent._invoke_run)
@@ -44,7 +44,7 @@ def test_the_loop_restarts_while_restarts_remain_and_takes_one_off():
     assert "self._restart_workers(" in loop
 
 
-def test_a_rank_is_a_popen_behind_its_local_rank():
+def test_ranks_are_popen_objects_by_local_rank():
     from torch.distributed.elastic.multiprocessing.api import SubprocessContext
     from torch.distributed.elastic.multiprocessing.subprocess_handler.subprocess_handler import (
         SubprocessHandler,
@@ -71,7 +71,7 @@ def test_log_destinations_begin_with_the_five_maps_that_the_agent_fills():
     assert parameters(LogsSpecs.reify)[:2] == ["self", "envs"]
 
 
-def test_torch_gets_no_file_to_follow_for_a_rank(tmp_path):
+def test_torch_gets_no_rank_log_to_tail(tmp_path):
     """A thread per rank and stream would poll it, and a restart would wait for each of them."""
     from torch.distributed.elastic.multiprocessing.tail_log import TailLog
 
@@ -85,7 +85,7 @@ def test_torch_gets_no_file_to_follow_for_a_rank(tmp_path):
     assert sorted(files.stdouts) == sorted(files.error_files) == [0, 1]
 
 
-def test_the_rendezvous_has_every_method_that_torch_asks_for():
+def test_rendezvous_implements_every_method_that_torch_calls():
     from torch.distributed import TCPStore
     from torch.distributed.elastic.rendezvous import RendezvousHandler, RendezvousInfo
 
@@ -103,7 +103,7 @@ def test_the_rendezvous_has_every_method_that_torch_asks_for():
 
 
 @pytest.mark.parametrize("file", sorted(AGENT.glob("*.py")), ids=lambda file: file.name)
-def test_the_agent_is_python_3_8_and_needs_torch_alone(file: Path):
+def test_agent_is_valid_python_3_8_and_needs_only_torch(file: Path):
     tree = ast.parse(file.read_text(), feature_version=(3, 8))
     imported = {
         (alias.name if isinstance(node, ast.Import) else node.module or "").split(".")[0]

@@ -1,4 +1,4 @@
-"""A forked rank is like one that was started as usual."""
+"""A forked rank behaves like one that was started without forking."""
 
 from __future__ import annotations
 
@@ -124,7 +124,7 @@ class Agent:
         return self._read()
 
     def both(self, folder: Path, *more: str, **of_order: Any) -> list[str]:
-        """What a rank prints that was started, and one that was forked; their exits are equal."""
+        """The output of a started rank and of a forked one; their exit statuses must be equal."""
         logs = folder / "usual.log", folder / "forked.log"
         ended = [self.rank(log, *more, usual=log is logs[0], **of_order)["code"] for log in logs]
         said = [log.read_text().replace(str(log), "LOG") for log in logs]
@@ -147,7 +147,7 @@ def package(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("job") / "pkg"
     folder.mkdir()
     (folder / "train.py").write_text(SELF_PORTRAIT)
-    # without the word for which torch's compiler would be preloaded
+    # without the word that makes torch's compiler be preloaded
     (folder / "shown.py").write_text(SELF_PORTRAIT.replace("optim", "o"))
     (folder / "__init__.py").write_text("")
     return folder.parent
@@ -167,7 +167,7 @@ def portrait(text: str) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("how", HOWS)
-def test_a_forked_rank_is_a_rank_like_any_other(agent: Agent, tmp_path: Path, how: str) -> None:
+def test_forked_rank_behaves_like_a_started_one(agent: Agent, tmp_path: Path, how: str) -> None:
     of_order = {"signal": int(signal.SIGINT)} if how == "interrupt" else {}
     usual, forked = agent.both(tmp_path, how, **of_order)
     assert portrait(forked) == portrait(usual)
@@ -175,7 +175,7 @@ def test_a_forked_rank_is_a_rank_like_any_other(agent: Agent, tmp_path: Path, ho
     assert portrait(usual)["probe"] and portrait(usual)["ppid"] and not portrait(usual)["hidden"]
 
 
-def test_a_module_is_forked_as_well(package: Path, tmp_path: Path) -> None:
+def test_module_is_forked_too(package: Path, tmp_path: Path) -> None:
     with agent_for(["-m", "pkg.shown"], package) as agent:
         usual, forked = agent.both(tmp_path, "plain")
     assert portrait(forked) == portrait(usual)
@@ -197,9 +197,7 @@ print(kept.fileno() > 0, owned.fileno())
     assert answer.stdout == "True -1\n"
 
 
-def test_a_variable_that_torch_reads_when_it_is_loaded_still_counts(
-    package: Path, tmp_path: Path
-) -> None:
+def test_variables_that_torch_reads_at_import_take_effect(package: Path, tmp_path: Path) -> None:
     (package / "threads.py").write_text(
         "import os\nos.environ['OMP_NUM_THREADS'] = '2'\nimport torch\n"
         "print(torch.get_num_threads(), os.getpid())"
@@ -301,9 +299,7 @@ def test_random_numbers_differ_between_ranks(package: Path, tmp_path: Path) -> N
     assert len(mine) == 4 and not set(mine) & set(theirs)
 
 
-def test_a_module_beside_the_script_that_torch_would_import_is_imported(
-    package: Path, tmp_path: Path
-) -> None:
+def test_module_next_to_the_script_shadows_torchs_import(package: Path, tmp_path: Path) -> None:
     folder = tmp_path / "job"
     folder.mkdir()
     (folder / "queue.py").write_text("mine = True")
@@ -313,7 +309,7 @@ def test_a_module_beside_the_script_that_torch_would_import_is_imported(
     assert answer == {"why_not": f"queue in {folder} hides a module that torch imports"}
 
 
-def test_a_dead_zygote_means_plain_starts_and_it_leaves_with_its_agent(
+def test_ranks_start_without_forking_if_the_zygote_died_and_it_exits_with_its_agent(
     package: Path, tmp_path: Path, wait_until: Any
 ) -> None:
     with agent_for(["pkg/shown.py"], package) as agent:
@@ -327,7 +323,7 @@ def test_a_dead_zygote_means_plain_starts_and_it_leaves_with_its_agent(
         wait_until(lambda: not procs.is_alive(zygote))
 
 
-def test_the_exit_of_a_forked_rank_is_seen_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_exit_of_a_forked_rank_is_detected_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     child = subprocess.Popen(["sleep", "0.1"])
     monkeypatch.setattr("subprocess.time.sleep", pytest.fail)
     assert ForkedRank(child.pid, []).wait(60) == 0
@@ -369,7 +365,7 @@ os.waitpid(pid, 0)
 
 
 @pytest.mark.parametrize(("how", "status", "ran"), [("wanted", "0 0 0", 3), ("late", "1 1 1", 0)])
-def test_ranks_that_the_agent_has_given_up_never_run_their_script(
+def test_ranks_that_the_agent_stopped_waiting_for_never_run_the_script(
     tmp_path: Path, how: str, status: str, ran: int
 ) -> None:
     env = dict(os.environ, PYTHONPATH=str(PROBE_DIR.parents[2]))
@@ -453,9 +449,7 @@ GAVE_UP = {
 
 
 @pytest.mark.parametrize("when", GAVE_UP)
-def test_a_zygote_that_fails_while_it_forks_leaves_no_rank_behind(
-    tmp_path: Path, when: str
-) -> None:
+def test_zygote_that_fails_while_forking_leaves_no_rank(tmp_path: Path, when: str) -> None:
     ended = subprocess.run(
         [sys.executable, "-c", GONE, when],
         cwd=tmp_path,
@@ -465,7 +459,7 @@ def test_a_zygote_that_fails_while_it_forks_leaves_no_rank_behind(
         check=False,
         text=True,
     )
-    assert ended.stderr == ""  # it would be in the log of the rank that is started instead
+    assert ended.stderr == ""  # it would appear in the log of the rank that is started instead
     assert set(ended.stdout.splitlines()) == {
         f"None {GAVE_UP[when]}",
         f"{int(signal.SIGKILL)}{'' if when.startswith('another') else ' 1'}",

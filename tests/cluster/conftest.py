@@ -86,7 +86,7 @@ def trainer(tmp_path: Path) -> Trainer:
 
 @pytest.fixture
 def wait_until(wait_until: Callable[..., Any]) -> Callable[..., Any]:
-    """As everywhere, with the patience that real jobs need."""
+    """The usual fixture, with a timeout that suits real jobs."""
 
     def wait(condition: Callable[[], Any], timeout_s: float = JOB_TIMEOUT_S, **options: Any) -> Any:
         return wait_until(condition, timeout_s, **options)

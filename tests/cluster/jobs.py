@@ -1,4 +1,4 @@
-"""A job on several hosts, as its status, its events, and its own script tell."""
+"""A job on several hosts, according to its status, its events, and its own script."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from ddptop_runner.store.history_reader import HistoryReader
 
 
 class Job:
-    """A launched job; what it is comes from the files on the head, read in this process."""
+    """A launched job; its state comes from the head's files, read in this process."""
 
     def __init__(self, head: Head, name: str, trainer: Trainer) -> None:
         self.head = head
@@ -33,12 +33,12 @@ class Job:
         return self.head.home / "runs" / self.name
 
     def status(self) -> dict[str, Any]:
-        """What `status --json` prints."""
+        """The output of `status --json`."""
         status: dict[str, Any] = json.loads(encode(job_status(read_job(RunFolder(self.folder)))))
         return status
 
     def events(self, type_: str | None = None) -> list[dict[str, Any]]:
-        """What `events --json` prints."""
+        """The output of `events --json`."""
         try:
             events = HistoryReader(self.folder / "history.db").events()
         except DamagedFileError:
@@ -47,21 +47,21 @@ class Job:
         return [event for event in told if type_ in (None, event["type"])]
 
     def last(self, type_: str) -> str:
-        """The message of the last event of that type; empty where there is none."""
+        """The message of the last event of this type; empty if there is none."""
         events = self.events(type_)
         return str(events[-1]["message"]) if events else ""
 
     def node(self, host: str) -> dict[str, Any]:
-        """What the status says of one node."""
+        """The status of one node."""
         nodes = self.status().get("nodes") or []
         return next((node for node in nodes if node["host"] == host), {})
 
     def attempt(self) -> int:
-        """The number of the current one."""
+        """The number of the current attempt."""
         return int(self.status()["attempt"])
 
     def trains(self, hosts: Sequence[str], since: float | None = None, attempt: int = -1) -> bool:
-        """Whether one rank on each of `hosts` has stepped since then: in the latest attempt.
+        """Whether one rank on each of `hosts` has taken a step since then, in the latest attempt.
 
         Args:
             hosts: in the order of their ranks.
@@ -75,14 +75,14 @@ class Job:
         )
 
     def stop(self) -> None:
-        """End it, whatever state it is in."""
+        """End it, whatever its state."""
         self.head.cli("kill", self.name, timeout_s=60)
 
 
 def launch(
     head: Head, trainer: Trainer, *options: str, hosts: str = "h1,h2", script: str = "steps.py"
 ) -> Job:
-    """Launch a script of the trainer with a rank on each host, detached."""
+    """Launch one of the training scripts detached, with a rank on each host."""
     words = list(options)
     arguments: list[str] = []
     if "--" in words:
@@ -96,5 +96,5 @@ def launch(
 
 
 def now() -> float:
-    """Unix seconds, as the trainers write them."""
+    """Unix seconds, as the training scripts record them."""
     return time.time()

@@ -1,4 +1,4 @@
-"""Hosts of a small network on this machine, as `ssh` and Slurm see them.
+"""Hosts of a small network on this machine, as seen by `ssh` and Slurm.
 
 Each host is a network, hostname, process, and mount namespace with an sshd as its process 1: what
 runs there sees neither processes nor interfaces of the others, and dies with it. They share the
@@ -68,7 +68,7 @@ Host {name}
 
 
 def missing() -> str | None:
-    """Why there can be no such hosts here, or None."""
+    """Why such hosts cannot be created here; None if they can."""
     if os.geteuid() != 0:
         return "network namespaces require root"
     lacking = [
@@ -89,7 +89,7 @@ def missing() -> str | None:
 
 
 def tool(name: str) -> str | None:
-    """Some systems leave /usr/sbin out of PATH."""
+    """On some systems, /usr/sbin is not in PATH."""
     return shutil.which(name, path=os.environ.get("PATH", "") + ":/usr/sbin:/sbin")
 
 
@@ -116,13 +116,13 @@ def _die_with_parent() -> None:
 
 
 class Processes:
-    """ddptop's processes in one state folder, here or on a host."""
+    """ddptop's processes in one state folder, on this machine or on a host."""
 
     home: Path
     """DDPTOP_HOME."""
 
     def pids(self) -> list[int]:
-        """All processes there that may be ddptop's, by their pids on this machine."""
+        """All processes there that may be ddptop's, by their PIDs on this machine."""
         here = os.getpid()
         return [
             pid
@@ -131,7 +131,7 @@ class Processes:
         ]
 
     def of(self, role: str, job: str | None = None) -> list[int]:
-        """Pids of `guardian`, `supervisor`, `sampler`, `agent`, `store`, `node`, or `rank`.
+        """PIDs of `guardian`, `supervisor`, `sampler`, `agent`, `store`, `node`, or `rank`.
 
         Args:
             role: what the process is.
@@ -148,7 +148,7 @@ class Processes:
         ]
 
     def kill(self, role: str, job: str | None = None, number: int = signal.SIGKILL) -> list[int]:
-        """Send a signal to all processes of that role; fails where there is none."""
+        """Send a signal to all processes with this role; fails if there are none."""
         pids = self.of(role, job)
         assert pids, f"no {role} of {job} in {self.home}: {self.described()}"
         for pid in pids:
@@ -156,13 +156,13 @@ class Processes:
         return pids
 
     def described(self) -> list[str]:
-        """What runs there, for a person."""
+        """A description of what is running there."""
         return [f"{pid} {_role(pid)} {' '.join(_argv(pid))[:160]}" for pid in self.pids()]
 
     def end(self) -> list[str]:
-        """Kill whatever still runs there; what it was."""
+        """Kill everything that is still running there; returns a description of it."""
         left = self.described()
-        while pids := self.pids():  # a guardian may start a supervisor between two looks
+        while pids := self.pids():  # a guardian may start a supervisor between two scans
             for pid in pids:
                 try:
                     os.kill(pid, signal.SIGKILL)
@@ -221,7 +221,7 @@ class Host(Processes):
         """The pid of its process 1 on this machine; None while it is down."""
 
     def make(self) -> None:
-        """Its network and keys."""
+        """Create its network and keys."""
         for folder in (self.folder / "home", self.home):
             folder.mkdir(parents=True, mode=0o700)
         _do("ip", "netns", "add", self.namespace)
@@ -236,11 +236,11 @@ class Host(Processes):
         settings = Path("/etc/netns") / self.namespace
         settings.mkdir(parents=True)
         (settings / "hosts").write_text(self.network.hosts_file())
-        (settings / "resolv.conf").write_text("")  # reverse look-ups fail at once
+        (settings / "resolv.conf").write_text("")  # reverse lookups fail at once
         _do("ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(self.folder / "host_key"))
 
     def start(self, **environment: str) -> None:
-        """Boot it: its sshd answers when this returns.
+        """Boot it; returns once its sshd answers.
 
         Args:
             **environment: more variables that logins get, as from `/etc/environment`.
@@ -257,7 +257,7 @@ class Host(Processes):
                 environment=quoted,
             )
         )
-        # sshd as process 1 collects the processes that others leave behind
+        # sshd as process 1 reaps orphaned processes
         boot = (
             f"hostname {self.name}; mount -t tmpfs tmpfs /dev/shm; "
             f"exec {tool('sshd')} -D -f {config} -E {self.folder}/sshd.log"
@@ -288,7 +288,7 @@ class Host(Processes):
             self.init = int(found[0]) if found else None
 
     def die(self) -> None:
-        """Kill all of its processes at once, as a power failure does."""
+        """Kill all of its processes at once, like a power failure."""
         if self._outside is not None:
             if self.init is not None:
                 os.kill(self.init, signal.SIGKILL)
@@ -296,12 +296,12 @@ class Host(Processes):
         self._outside = self.init = None
 
     def pids(self) -> list[int]:
-        """Everything that runs there but its daemons."""
+        """All processes running there except its daemons."""
         daemons = self.daemons()
         return [pid for pid in self._all_pids() if pid != self.init and pid not in daemons]
 
     def daemons(self) -> list[int]:
-        """Pids of Slurm's own processes."""
+        """PIDs of Slurm's own processes."""
         return [
             pid
             for pid in self._all_pids()
@@ -315,7 +315,7 @@ class Host(Processes):
         return [pid for pid in procs.all_pids() if _pid_namespace(pid) == mine]
 
     def popen(self, argv: Sequence[str], **options: Any) -> subprocess.Popen[str]:
-        """Start a command there as its user, with the variables of a login."""
+        """Start a command there as its user, with the environment of a login."""
         assert self.init is not None, f"{self.name} is down"
         enter = ["nsenter", "-t", str(self.init), "-n", "-u", "-i", "-p", "-m"]
         cwd = options.pop("cwd", self.folder / "home")
@@ -327,7 +327,7 @@ class Host(Processes):
         return subprocess.Popen([*enter, f"--wd={cwd}", *argv], **options)
 
     def run(self, *argv: str, timeout_s: float = 60.0, **options: Any) -> str:
-        """What a command prints there; fails where that fails."""
+        """The output of a command there; fails if the command does."""
         process = self.popen(argv, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, **options)
         try:
             printed, _ = process.communicate(timeout=timeout_s)
@@ -337,29 +337,29 @@ class Host(Processes):
         return str(printed)
 
     def cut(self) -> None:
-        """Pull its cable: nobody reaches it, and it reaches nobody."""
+        """Disconnect it from the network."""
         _do("ip", "-n", self.network.switch, "link", "set", self._port, "down")
 
     def restore(self) -> None:
-        """Plug it in again; may be called when it was not cut."""
+        """Reconnect it; harmless if it was not disconnected."""
         _do("ip", "-n", self.network.switch, "link", "set", self._port, "up")
 
     def cut_from_head(self) -> None:
-        """Drop what it sends to this machine: ssh breaks, and the other hosts still reach it."""
+        """Drop what it sends to this machine: ssh breaks, but the other hosts still reach it."""
         _do("ip", "-n", self.namespace, "route", "add", "blackhole", f"{self.network.head}/32")
 
     def restore_to_head(self) -> None:
-        """Undo `cut_from_head`; may be called when it was not cut."""
+        """Undo `cut_from_head`; harmless if it was not called."""
         _quiet("ip", "-n", self.namespace, "route", "del", "blackhole", f"{self.network.head}/32")
 
     def traffic_bytes(self) -> int:
-        """Bytes that went over its link since it was made, both ways."""
+        """Bytes sent and received over its link since it was created."""
         shown = _do("ip", "-n", self.network.switch, "-s", "-j", "link", "show", self._port)
         figures = json.loads(shown)[0]["stats64"]
         return int(figures["rx"]["bytes"]) + int(figures["tx"]["bytes"])
 
     def remove(self) -> None:
-        """Take it down for good."""
+        """Remove it for good."""
         self.die()
         _quiet("ip", "netns", "del", self.namespace)
         shutil.rmtree(Path("/etc/netns") / self.namespace, ignore_errors=True)
@@ -373,7 +373,7 @@ def _pid_namespace(pid: int) -> str | None:
 
 
 def _listens(pid: int, port: int) -> bool:
-    """Whether a TCP port is open in the network of that process, or of its namespace so far."""
+    """Whether a TCP port is open in the network of that process or namespace."""
     try:
         table = Path(f"/proc/{pid}/net/tcp").read_text()
     except OSError:
@@ -383,7 +383,7 @@ def _listens(pid: int, port: int) -> bool:
 
 
 class Network:
-    """The hosts, and this machine beside them."""
+    """The hosts, and this machine."""
 
     def __init__(self) -> None:
         self.folder = Path(tempfile.mkdtemp(prefix="dt-", dir="/tmp")).resolve()
@@ -396,12 +396,12 @@ class Network:
         self._device = f"dt{os.getpid()}"
 
     def hosts_file(self) -> str:
-        """/etc/hosts of each host: every name, and this machine's."""
+        """/etc/hosts of each host: all names, including this machine's."""
         lines = [f"{host.address} {host.name}" for host in self.hosts.values()]
         return "\n".join(["127.0.0.1 localhost", *lines, f"{self.head} {os.uname().nodename}", ""])
 
     def make(self) -> None:
-        """All of it: the hosts answer by ssh when this returns."""
+        """Start all of it; returns once the hosts answer over ssh."""
         remove_leftovers()
         Path("/run/sshd").mkdir(mode=0o755, exist_ok=True)
         self.keys.mkdir(mode=0o700)
@@ -439,11 +439,11 @@ class Network:
             script.chmod(0o755)
 
     def cut_head(self) -> None:
-        """Pull this machine's cable: no host is reached by ssh, and the hosts reach each other."""
+        """Disconnect this machine: ssh reaches no host, but the hosts reach each other."""
         _do("ip", "-n", self.switch, "link", "set", "p0", "down")
 
     def restore(self) -> None:
-        """Repair all that was cut, and boot the hosts that are down."""
+        """Reconnect everything, and boot hosts that are down."""
         _do("ip", "-n", self.switch, "link", "set", "p0", "up")
         for host in self.hosts.values():
             host.restore()
@@ -452,11 +452,11 @@ class Network:
                 host.start()
 
     def end_processes(self) -> list[str]:
-        """Kill what still runs on the hosts; what it was."""
+        """Kill everything that is still running on the hosts; returns a description of it."""
         return [f"{host.name}: {line}" for host in self.hosts.values() for line in host.end()]
 
     def remove(self) -> None:
-        """Take everything down."""
+        """Remove everything."""
         for host in self.hosts.values():
             host.remove()
         _quiet("ip", "link", "del", self._device)
@@ -472,7 +472,7 @@ def _free_subnet() -> str:
 
 
 def remove_leftovers() -> None:
-    """Remove namespaces of sessions that were killed."""
+    """Remove the namespaces of sessions that were killed."""
     names = {line.split()[0] for line in _do("ip", "netns", "list").splitlines() if line.strip()}
     for name in names:
         found = _OURS.match(name)
@@ -484,7 +484,7 @@ def remove_leftovers() -> None:
 
 
 class Head(Processes):
-    """This machine as the one where jobs are launched, with a state folder of its own."""
+    """This machine as the one that launches jobs, with its own state folder."""
 
     def __init__(self, network: Network, folder: Path) -> None:
         self.network = network
@@ -521,14 +521,14 @@ class Head(Processes):
         )
 
     def end(self) -> list[str]:
-        """Kill whatever still runs here, and the tmux server."""
+        """Kill everything that is still running here, and the tmux server."""
         left = super().end()
         _quiet("tmux", "-L", self.socket, "kill-server")
         return left
 
 
 def running_network() -> Iterator[Network]:
-    """A network, gone afterwards; fails where a process outlives its tests."""
+    """A temporary network; fails the test if a process outlives it."""
     network = Network()
     try:
         network.make()
@@ -541,7 +541,7 @@ def running_network() -> Iterator[Network]:
 
 
 def main() -> None:
-    """Keep hosts up for a person, and print what leads to them."""
+    """Keep hosts running for experiments, and print how to reach them."""
     for network in running_network():
         head = Head(network, network.folder / "head")
         print(f"export PATH={network.tools}:$PATH DDPTOP_HOME={head.home}")

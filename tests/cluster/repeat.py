@@ -1,4 +1,4 @@
-"""Runs tests of this folder several times: how often each passed, and how long nobody trained.
+"""Runs tests in this folder several times; prints pass rates and the longest pause in training.
 
     python -m tests.cluster.repeat [--runs 5] [tests/cluster/test_faults.py ...]
 
@@ -22,7 +22,7 @@ FILES = ("test_faults.py", "test_nodes_lost.py")
 
 
 class Recorder:
-    """What became of each test, over all runs."""
+    """The results of each test over all runs."""
 
     def __init__(self) -> None:
         self.passed: dict[str, list[bool]] = defaultdict(list)
@@ -57,7 +57,7 @@ class Recorder:
 
 
 def longest_pause_s(trainer: Trainer, since: float) -> float | None:
-    """The longest time without a step, since then, of a rank of the latest attempt."""
+    """The longest time since then that a rank of the latest attempt went without a step."""
     latest = trainer.last_steps()
     attempt = max(
         (int(file.stem.split("-")[1]) for file in trainer.folder.glob("losses-*")), default=-1

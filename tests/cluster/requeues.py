@@ -1,4 +1,4 @@
-"""How many steps a requeue costs a job that trains ddp.py on two nodes of Slurm.
+"""How many steps a requeue costs a job that trains ddp.py on two Slurm nodes.
 
     python -m tests.cluster.requeues [--runs 5] [--save-every 400] [--time-limit]
 
@@ -34,7 +34,7 @@ def submitted(head: Head, slurm: Slurm, trainer: Trainer, save_every: int, *sbat
 
 
 def wait_for(job: Job, attempt: int, steps: int) -> None:
-    """Until rank 0 has taken so many steps in that attempt."""
+    """Wait until rank 0 has taken this many steps in that attempt."""
     deadline = time.monotonic() + PATIENCE_S
     while len(job.trainer.steps(attempt, 0)) < steps:
         if time.monotonic() > deadline:
@@ -64,7 +64,7 @@ def measure(head: Head, slurm: Slurm, options: argparse.Namespace) -> None:
 
 
 def main() -> None:
-    """Print what each requeue cost."""
+    """Print the cost of each requeue."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--runs", type=int, default=5)
     parser.add_argument("--save-every", type=int, default=400)

@@ -1,6 +1,6 @@
-"""A real Slurm over the hosts of a network: slurmctld here, one slurmd on each host, fake GPUs.
+"""A real Slurm on the hosts of a network: slurmctld here, one slurmd per host, and fake GPUs.
 
-Everything lies in a folder of its own, and what runs here is ended by its pid files. The partitions
+All its files are in its own folder, and its processes are ended by their PID files. The partitions
 are `main`, and `high`, whose jobs preempt and requeue those of `main`.
 """
 
@@ -72,14 +72,14 @@ PartitionName=high Nodes={names} MaxTime=INFINITE State=UP PriorityTier=10 Preem
 
 
 def missing() -> str | None:
-    """Why there can be no Slurm here, or None."""
+    """Why Slurm cannot run here; None if it can."""
     tools = [*DAEMONS, *CLIENTS]
     lacking = [tool for tool in tools if machines.tool(tool) is None]
     return f"not installed: {', '.join(lacking)}" if lacking else machines.missing()
 
 
 class Slurm:
-    """The cluster; its nodes are the hosts of the network, by their names."""
+    """The cluster; its nodes are the hosts of the network, under the same names."""
 
     def __init__(self, network: Network) -> None:
         self.network = network
@@ -88,7 +88,7 @@ class Slurm:
         """What the shell of a user needs."""
 
     def make(self) -> None:
-        """All nodes are idle when this returns."""
+        """Start it; returns once all nodes are idle."""
         for name in ("state", "log", "run", "spool", "dev"):
             (self.folder / name).mkdir(parents=True)
         (self.folder / "slurm.conf").write_text(self._config())
@@ -98,7 +98,7 @@ class Slurm:
         )
         for number in range(GPUS_PER_NODE):  # each is another /dev/null
             os.mknod(f"{device}{number}", stat.S_IFCHR | 0o666, os.makedev(1, 3))
-        # without it slurmd refuses to start wherever /sys/fs/cgroup is not mounted
+        # without it, slurmd refuses to start if /sys/fs/cgroup is not mounted
         (self.folder / "cgroup.conf").write_text("CgroupPlugin=cgroup/v1\n")
         key = self.folder / "munge.key"
         key.write_bytes(os.urandom(1024))
@@ -151,13 +151,13 @@ class Slurm:
             raise RuntimeError(f"{name}: {done.stderr.strip()}")
 
     def start_node(self, host: Host) -> None:
-        """Start the slurmd of a host, as its boot does."""
+        """Start a host's slurmd, as its boot does."""
         (self.folder / "spool" / host.name).mkdir(exist_ok=True)
         daemon = machines.tool("slurmd") or "slurmd"
         host.run(daemon, "-N", host.name, "-f", self.environment["SLURM_CONF"])
 
     def run(self, *argv: str, timeout_s: float = 60.0, **environment: str) -> str:
-        """What a Slurm command prints on this machine; fails where that fails."""
+        """The output of a Slurm command on this machine; fails if the command does."""
         done = subprocess.run(
             argv,
             stdin=subprocess.DEVNULL,
@@ -171,7 +171,7 @@ class Slurm:
         return done.stdout.strip()
 
     def job_state(self, job: str) -> str:
-        """`RUNNING`, `PENDING`, ...; empty when it is forgotten."""
+        """`RUNNING`, `PENDING`, ...; empty once Slurm has forgotten the job."""
         return self.run("squeue", "-h", "-t", "all", "-j", job, "-o", "%T")
 
     def requeue(self, job: str) -> None:
@@ -179,11 +179,11 @@ class Slurm:
         self.run("scontrol", "requeue", job)
 
     def cancel(self) -> None:
-        """End all jobs."""
+        """Cancel all jobs."""
         self.run("scancel", "--user", "root", "--full")
 
     def wait_idle(self, timeout_s: float = START_TIMEOUT_S) -> None:
-        """Wait until all nodes are idle; those that were down come back by themselves."""
+        """Wait until all nodes are idle; nodes that were down return by themselves."""
         wanted, deadline = f"idle {len(self.network.hosts)}", time.monotonic() + timeout_s
         while (shown := self._states()) != wanted:
             if time.monotonic() > deadline:
@@ -198,7 +198,7 @@ class Slurm:
             return str(error)
 
     def restore(self) -> None:
-        """End all jobs, and start what is missing, after the network was restored."""
+        """Cancel all jobs and start missing daemons, after the network was restored."""
         self.cancel()
         for host in self.network.hosts.values():
             if not host.daemons():
@@ -209,7 +209,7 @@ class Slurm:
         """End everything."""
         for file in sorted((self.folder / "run").glob("*.pid"), reverse=True):
             if file.name.startswith("slurmd-"):
-                continue  # a pid of its host, with which it ends
+                continue  # a PID on its host, with which it ends
             try:
                 os.kill(int(file.read_text()), signal.SIGTERM)
             except (OSError, ValueError):
@@ -228,7 +228,7 @@ def _kill(pid: int) -> None:
 
 
 def running_slurm(network: Network) -> Iterator[Slurm]:
-    """A Slurm, gone afterwards."""
+    """A temporary Slurm cluster."""
     slurm = Slurm(network)
     try:
         slurm.make()

@@ -1,6 +1,6 @@
-"""What a job on two machines survives: one job meets one fault after another.
+"""Faults that a job on two machines survives: one job goes through one after another.
 
-A test that finds the job of the one before it harmed starts another.
+If a test finds that the previous one damaged the job, it starts another.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ OPTIONS = ("--hang-timeout", "6", "--node-timeout", "60", "--max-restarts", "20"
 
 @pytest.fixture(scope="module")
 def jobs(head):
-    """The job of this module, if there is one."""
+    """The job of this module, if it exists."""
     started: list[Job] = []
     yield started
     for job in started:
@@ -41,7 +41,7 @@ def job(hosts, head, jobs, tmp_path_factory, wait_until):
 
 @pytest.fixture
 def continues(job, wait_until):
-    """Asserts that training has gone on in the attempt that it was in, without a pause."""
+    """Assert that training has continued in the same attempt, without a pause."""
     began, attempt = now(), job.attempt()
     failures = len(job.events("failure"))
 
@@ -58,7 +58,7 @@ def continues(job, wait_until):
 
 
 def knows_all(job: Job) -> bool:
-    """Whether the head is up and hears both nodes."""
+    """Whether the head is up and connected to both nodes."""
     status = job.status()
     seen = {rank["host"] for rank in status["ranks"] if rank["state"] == "running"}
     return status["state"] == "running" and seen == set(BOTH)
@@ -78,19 +78,19 @@ def test_a_process_of_a_node_is_killed(role, hosts, job, continues, wait_until):
     h2 = hosts.hosts["h2"]
     h2.kill(role, None if role == "node" else job.name)
     continues()
-    if role != "agent":  # of which there is another one with the next attempt
+    if role != "agent":  # the next attempt starts another
         wait_until(lambda: h2.of(role), 20)
     wait_until(lambda: knows_all(job), 30)
 
 
-def test_the_heads_supervisor_is_killed(head, job, continues, wait_until):
+def test_heads_supervisor_is_killed(head, job, continues, wait_until):
     pids = head.kill("supervisor", job.name)
     wait_until(lambda: head.of("supervisor", job.name) not in ([], pids), 20)
     continues()
     wait_until(lambda: knows_all(job), 30)
 
 
-def test_the_link_to_the_head_breaks_and_comes_back(hosts, job, continues, wait_until):
+def test_link_to_the_head_breaks_and_recovers(hosts, job, continues, wait_until):
     h2 = hosts.hosts["h2"]
     h2.cut_from_head()
     wait_until(lambda: job.node("h2").get("unknown_since"), 40)
@@ -123,7 +123,7 @@ def test_a_rank_of_the_other_node_hangs_in_a_collective(job, wait_until):
     assert "steps.py:" in said["message"]
 
 
-def test_a_node_dies_and_comes_back(hosts, job, wait_until):
+def test_node_dies_and_returns(hosts, job, wait_until):
     attempt, h2 = job.attempt(), hosts.hosts["h2"]
     h2.die()
     wait_until(lambda: job.node("h2").get("unknown_since"), 40)
@@ -132,7 +132,7 @@ def test_a_node_dies_and_comes_back(hosts, job, wait_until):
     assert "h2" in job.last("failure")
 
 
-def test_the_head_is_killed_and_taken_up_from_another_terminal(head, job, continues, wait_until):
+def test_killed_head_is_adopted_from_another_terminal(head, job, continues, wait_until):
     head.kill("guardian", job.name)
     head.kill("supervisor", job.name)
     wait_until(lambda: not head.of("supervisor", job.name), 10)
@@ -144,7 +144,7 @@ def test_the_head_is_killed_and_taken_up_from_another_terminal(head, job, contin
     continues()
 
 
-def test_stop_leaves_nothing_anywhere(hosts, head, job, wait_until):
+def test_stop_leaves_no_processes_on_any_machine(hosts, head, job, wait_until):
     assert head.cli("stop", job.name).returncode == 0
     wait_until(lambda: job.status()["state"] == "stopped", 30)
     wait_until(lambda: not any(hosts.hosts[name].pids() for name in BOTH), 20)

@@ -1,4 +1,4 @@
-"""The test beds themselves: hosts that ssh reaches, that can be cut off, and that can die."""
+"""The test environment itself: hosts that ssh reaches, and that can be disconnected or die."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def ssh(hosts, head):
     return run
 
 
-def test_a_login_sees_its_host_alone(hosts, ssh):
+def test_login_sees_only_its_own_host(hosts, ssh):
     said = ssh("h2", "hostname; echo $DDPTOP_HOME; ls /sys/class/net; ls -d /proc/[0-9]* | wc -l")
     assert said.returncode == 0, said.stderr
     name, home, *devices, processes = said.stdout.split()
@@ -35,17 +35,18 @@ def test_a_login_sees_its_host_alone(hosts, ssh):
     assert int(processes) < 10
 
 
-def test_hosts_reach_each_other_and_the_head_by_name(hosts):
+def test_hosts_resolve_each_other_and_the_head(hosts):
     script = (
         "import socket, sys; [socket.create_connection((n, 22), 5).recv(4) for n in sys.argv[1:]]"
     )
     hosts.hosts["h1"].run(sys.executable, "-c", script, "h2", "h3")
-    with pytest.raises(AssertionError, match="refused"):  # reached, and nobody listens there
+    # the host is reached, but nothing listens there
+    with pytest.raises(AssertionError, match="refused"):
         script = f"import socket; socket.create_connection(({hosts.head!r}, 9), 5)"
         hosts.hosts["h1"].run(sys.executable, "-c", script)
 
 
-def test_a_cut_link_and_one_to_the_head_only(hosts, ssh, wait_until):
+def test_disconnecting_a_host_from_all_or_only_from_the_head(hosts, ssh, wait_until):
     h1, h2 = hosts.hosts["h1"], hosts.hosts["h2"]
     ping = f"import socket; socket.create_connection(({h2.address!r}, 22), 2)"
     h2.cut_from_head()
@@ -60,7 +61,7 @@ def test_a_cut_link_and_one_to_the_head_only(hosts, ssh, wait_until):
     wait_until(lambda: ssh(*NO_ANSWER, "h2", "true").returncode == 0, 20)
 
 
-def test_a_dead_host_takes_all_its_processes_along_and_boots_again(hosts, ssh, wait_until):
+def test_dead_host_loses_all_processes_and_boots_again(hosts, ssh, wait_until):
     h3 = hosts.hosts["h3"]
     assert ssh("h3", "setsid sleep 1000 >/dev/null 2>&1 </dev/null & echo").returncode == 0
     wait_until(lambda: any("sleep" in line for line in h3.described()), 10)
@@ -72,7 +73,7 @@ def test_a_dead_host_takes_all_its_processes_along_and_boots_again(hosts, ssh, w
     h3.environment.pop("GREETING")
 
 
-def test_what_went_over_a_link_is_counted(hosts, ssh):
+def test_link_traffic_is_counted(hosts, ssh):
     before = hosts.hosts["h1"].traffic_bytes()
     ssh("h1", "seq 20000")
     assert hosts.hosts["h1"].traffic_bytes() - before > 100_000
@@ -92,7 +93,7 @@ def test_a_changed_host_key_is_refused(hosts, ssh):
 
 
 def test_steps_run_together_over_two_hosts(hosts, trainer, wait_until):
-    """What the other tests lean on: a rank that dies breaks the others, as gloo's would."""
+    """Other tests rely on this: a rank that dies breaks the others, as with gloo."""
     ranks = {}
     for rank, name in enumerate(("h1", "h2")):
         variables = {

@@ -1,4 +1,4 @@
-"""Nodes that go away for good, and nodes whose head does."""
+"""Nodes that are lost for good, and nodes whose head is."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def run(head, trainer):
         job.stop()
 
 
-def test_the_rest_goes_on_without_a_lost_node_and_takes_it_back(hosts, run, wait_until):
+def test_job_continues_without_a_lost_node_and_adds_it_back(hosts, run, wait_until):
     job = run("--nodes", "1:2", "--node-timeout", "3")
     wait_until(lambda: job.trains(("h1", "h2")))
     hosts.hosts["h2"].die()
@@ -32,7 +32,7 @@ def test_the_rest_goes_on_without_a_lost_node_and_takes_it_back(hosts, run, wait
     assert job.trainer.steps(2, 0)[0]["step"] > 1, "it was asked to save before the restart"
 
 
-def test_with_the_first_node_the_store_is_lost_and_the_rest_goes_on(hosts, run, wait_until):
+def test_job_continues_after_losing_the_first_node_and_its_store(hosts, run, wait_until):
     job = run("--nodes", "1:2", "--node-timeout", "3")
     wait_until(lambda: job.trains(("h1", "h2")))
     hosts.hosts["h1"].die()
@@ -48,7 +48,7 @@ def test_a_lost_node_that_is_needed_fails_the_job(hosts, run, wait_until):
     wait_until(lambda: not hosts.hosts["h1"].pids(), 20)
 
 
-def test_nodes_without_a_head_end_themselves(hosts, head, run, wait_until):
+def test_nodes_without_a_head_end_their_ranks(hosts, head, run, wait_until):
     job = run("--orphan-timeout", "4")
     wait_until(lambda: job.trains(("h1", "h2")))
     head.kill("guardian", job.name)
@@ -56,14 +56,14 @@ def test_nodes_without_a_head_end_themselves(hosts, head, run, wait_until):
     wait_until(lambda: not (hosts.hosts["h1"].pids() or hosts.hosts["h2"].pids()), 40)
 
 
-def test_the_training_ends_well(hosts, run, head, wait_until):
+def test_training_finishes(hosts, run, head, wait_until):
     job = run("--", "--steps", "20")
     assert head.cli("wait", job.name, "--timeout", "60").returncode == 0
     assert job.status()["state"] == "finished"
     wait_until(lambda: not (hosts.hosts["h1"].pids() or hosts.hosts["h2"].pids()), 20)
 
 
-def test_a_node_that_has_finished_restarts_at_once_with_one_that_fails(run, wait_until):
+def test_finished_node_restarts_at_once_when_another_fails(run, wait_until):
     job = run("--", "--alone")
     wait_until(lambda: job.trains(("h1", "h2")))
     job.trainer.do(0, "exit 0")

@@ -1,4 +1,4 @@
-"""Before a job starts on hosts: what they answer over a real ssh, and what refuses it."""
+"""Before a job starts on hosts: their answers over a real ssh, and what refuses the start."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def script(head):
 
 @pytest.fixture
 def refused(head, hosts, script, wait_until):
-    """`refused("--hosts", "h1,h2")`: the last line on stderr; nothing is left anywhere."""
+    """`refused("--hosts", "h1,h2")`: the last line on stderr; nothing is left on any machine."""
 
     def run(*options: str, status: int = 2, **environment: str) -> str:
         done = head.cli(*LAUNCH, *options, script.name, **environment)
@@ -49,7 +49,7 @@ def refused(head, hosts, script, wait_until):
 
 @pytest.fixture
 def hidden(hosts):
-    """`hidden("h2", path)`: an empty folder there in its place, or another file's content."""
+    """`hidden("h2", path)`: covers it there with an empty folder or another file's content."""
     done = []
 
     def hide(name: str, path: Path, instead: Path | None = None) -> None:
@@ -77,7 +77,7 @@ def test_the_plan_names_the_nodes_and_their_addresses(head, hosts, script):
     ]
 
 
-def test_a_host_that_nobody_knows(refused):
+def test_unknown_host(refused):
     line = refused("--hosts", "h1,nosuch")
     assert line == ("ddptop: nosuch: unknown host; check the spelling, or add it to ~/.ssh/config")
 
@@ -94,7 +94,7 @@ def test_a_host_without_sshd(hosts, refused):
     assert "h3: the connection was refused; start sshd there" in line
 
 
-def test_a_host_whose_key_has_changed(hosts, refused, tmp_path):
+def test_host_with_a_changed_key(hosts, refused, tmp_path):
     known = tmp_path / "known_hosts"
     other = (hosts.hosts["h2"].folder / "host_key.pub").read_text()
     known.write_text(f"{hosts.hosts['h1'].address} {other}")
@@ -106,13 +106,13 @@ def test_a_host_whose_key_has_changed(hosts, refused, tmp_path):
     assert "h1: its host key is not known yet; run `ssh h1 true` once" in line
 
 
-def test_a_host_that_wants_a_password(hosts, refused):
+def test_host_that_requires_a_password(hosts, refused):
     ssh = f"ssh -F {hosts.keys}/ssh_config -o IdentityFile=/dev/null -o PubkeyAuthentication=no"
     line = refused("--hosts", "h1,h2", DDPTOP_SSH=ssh)
     assert "h2: ssh wants a password; run ssh-copy-id h2" in line
 
 
-def test_a_host_with_another_torch(hidden, refused, tmp_path):
+def test_host_with_a_different_torch(hidden, refused, tmp_path):
     import importlib.util
 
     found = importlib.util.find_spec("torch")
@@ -127,7 +127,7 @@ def test_a_host_with_another_torch(hidden, refused, tmp_path):
     assert f"run `ssh h3 {sys.executable} -m pip install torch==2.13.0`" in line
 
 
-def test_a_host_without_the_script_and_one_with_another(hidden, refused, script, tmp_path):
+def test_host_without_the_script_and_one_with_a_different_script(hidden, refused, script, tmp_path):
     other = tmp_path / "train.py"
     other.write_text("print('older')")
     hidden("h2", script, other)
@@ -163,7 +163,7 @@ def test_half_of_the_hosts_busy(hosts, refused, tmp_path):
                         hosts.hosts[name].environment.pop(variable)
 
 
-def test_a_host_that_the_others_cannot_reach(hosts, refused):
+def test_host_that_the_others_cannot_reach(hosts, refused):
     rule = ["ip", "route", "add", "blackhole", f"{hosts.hosts['h3'].address}/32"]
     hosts.hosts["h2"].run(*rule)
     try:
@@ -171,7 +171,7 @@ def test_a_host_that_the_others_cannot_reach(hosts, refused):
     finally:
         rule[2] = "del"
         hosts.hosts["h2"].run(*rule)
-    # whoever is cut off from whom, neither reaches the other
+    # whichever is disconnected, neither reaches the other
     assert "h2 cannot connect to it at" in line or "h3 cannot connect to it at" in line
     assert "check the network and the firewall between them" in line
 
@@ -182,17 +182,15 @@ def test_two_jobs_with_one_name(head, hosts, script):
     try:
         done = head.cli(*LAUNCH, "--hosts", "h1", "--name", "taken", script.name)
         assert done.returncode == 2
-        [line] = done.stderr.splitlines()  # no host was asked
+        [line] = done.stderr.splitlines()  # no host was contacted
         assert line.startswith("ddptop: the name 'taken' is in use; choose another name")
     finally:
         taken.rmdir()
         taken.parent.rmdir()
 
 
-def test_setup_host_installs_where_there_is_none_and_the_doctor_agrees(
-    head, hosts, hidden, refused
-):
-    """The host has no network but to the others, and neither a checkout nor an installed ddptop."""
+def test_setup_host_installs_ddptop_and_doctor_confirms_it(head, hosts, hidden, refused):
+    """The host reaches only the other hosts, and has neither a checkout nor an installed ddptop."""
     hidden("h3", RUNNER)
     line = refused("--hosts", "h1,h3")
     assert line == "ddptop: h3: ddptop is not installed; run ddptop setup-host h3"
@@ -212,7 +210,7 @@ def test_setup_host_installs_where_there_is_none_and_the_doctor_agrees(
 
 
 @pytest.mark.torch
-def test_a_job_gets_the_shells_variables_everywhere_and_rm_leaves_nothing(head, hosts, tmp_path):
+def test_job_gets_the_shells_variables_on_all_hosts_and_rm_leaves_nothing(head, hosts, tmp_path):
     (head.folder / "say.py").write_text(SAY)
     words = [*LAUNCH, "--hosts", "h1,h2", "--name", "say", "--env", "MINE=1", "say.py", tmp_path]
     done = head.cli(*map(str, words), TOLD="by the shell", CUDA_VISIBLE_DEVICES="7")
@@ -251,7 +249,7 @@ def test_the_check_measures_every_rank_and_names_the_broken_machine(
 
 @pytest.fixture
 def contest(head, hosts, tmp_path):
-    """`contest({"one": "h1:0,h2:0", ...}, slow)`: who won, and why not the others.
+    """`contest({"one": "h1:0,h2:0", ...}, slow)`: which job won, and why the others lost.
 
     The links of a job to the host that `slow` names take some seconds longer.
     """

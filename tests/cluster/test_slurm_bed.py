@@ -1,4 +1,4 @@
-"""The Slurm of these tests: jobs over its nodes, requeueing, and preemption."""
+"""The test cluster itself: jobs on its nodes, requeueing, and preemption."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def test_a_job_runs_on_two_nodes_with_gpus(slurm, wait_until):
     assert {"0: gpus 0,1", "1: gpus 0,1"} <= set(told)
 
 
-def test_a_higher_partition_preempts_and_the_victim_starts_again(slurm, wait_until):
+def test_higher_partition_preempts_and_the_job_starts_again(slurm, wait_until):
     victim = submitted(
         slurm, "echo count ${SLURM_RESTART_COUNT:-0}; sleep 1000", "-N3", "--exclusive"
     )

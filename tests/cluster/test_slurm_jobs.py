@@ -1,4 +1,4 @@
-"""A job of ddptop's on two nodes of a real Slurm, from submission over requeues to its end."""
+"""A ddptop job on two nodes of a real Slurm, from submission through requeues to its end."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from tests.cluster.jobs import Job, now
 pytestmark = pytest.mark.slow
 
 REQUEUE_DELAY_S = 120.0
-"""After which Slurm starts a requeued job by itself."""
+"""After this time, Slurm itself starts a requeued job."""
 
 
 @pytest.fixture
 def submit(head, slurm, trainer, monkeypatch):
-    """`submit("--nodes", "2")`: the job and Slurm's id of it."""
+    """`submit("--nodes", "2")`: the job and its Slurm ID."""
     for name, value in slurm.environment.items():
         monkeypatch.setitem(head.environment, name, value)
 
@@ -31,14 +31,12 @@ def submit(head, slurm, trainer, monkeypatch):
     return run
 
 
-def test_a_requeued_job_continues_at_once_on_the_nodes_that_it_gets(
-    submit, head, slurm, hosts, wait_until
-):
+def test_requeued_job_continues_at_once_on_its_new_nodes(submit, head, slurm, hosts, wait_until):
     job, number = submit("--nodes", "2")
     wait_until(lambda: job.trains(["h1", "h2"]), what="both ranks train")
     assert {one["host"] for one in job.status()["ranks"]} == {"h1", "h2"}
 
-    saved = head.cli("checkpoint", "job", "--timeout", "1")  # by a step on the head's node
+    saved = head.cli("checkpoint", "job", "--timeout", "1")  # through a step on the head's node
     assert "requested a checkpoint" in saved.stderr, saved.stderr
     wait_until((job.trainer.folder / "checkpoint.json").exists, what="the checkpoint")
 
@@ -68,9 +66,7 @@ def test_a_requeued_job_continues_at_once_on_the_nodes_that_it_gets(
         )
 
 
-def test_a_job_saves_before_its_time_limit_and_continues_in_a_time_of_its_own(
-    submit, slurm, wait_until
-):
+def test_job_saves_before_its_time_limit_and_continues_with_a_new_one(submit, slurm, wait_until):
     job, number = submit("--nodes", "2", sbatch=("--time=2", "--signal=B:USR1@50"), name="limited")
     wait_until(lambda: job.trains(["h1", "h2"]), what="both ranks train")
     wait_until(lambda: set(job.trainer.last_steps(1)) == {0, 1}, 240, what="both train again")
@@ -79,7 +75,7 @@ def test_a_job_saves_before_its_time_limit_and_continues_in_a_time_of_its_own(
     assert slurm.job_state(number) == "RUNNING"
 
 
-def test_a_node_that_slurm_takes_away_stays_out(submit, slurm, hosts, wait_until):
+def test_node_removed_by_slurm_is_not_used_again(submit, slurm, hosts, wait_until):
     job, number = submit("--nodes", "2:3", "--node-timeout", "3", name="shrinks")
     wait_until(lambda: job.trains(["h1", "h2", "h3"]), what="three ranks train")
     hosts.hosts["h3"].die()
@@ -95,7 +91,7 @@ def test_a_node_that_slurm_takes_away_stays_out(submit, slurm, hosts, wait_until
     assert job.trains(["h1", "h2"], now() - 2)
 
 
-def test_a_job_that_needs_all_nodes_continues_on_others(submit, slurm, hosts, wait_until):
+def test_job_that_needs_all_nodes_continues_on_other_nodes(submit, slurm, hosts, wait_until):
     job, number = submit("--nodes", "2", sbatch=("--exclusive",), name="moves")
     wait_until(lambda: job.trains(["h1", "h2"]), what="both ranks train")
     hosts.hosts["h2"].die()

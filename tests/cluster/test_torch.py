@@ -1,4 +1,4 @@
-"""Real DDP over two nodes: one job, which meets one thing after another, and one that ends."""
+"""Real DDP on two nodes: one job that goes through several faults, and one that finishes."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def test_two_nodes_train_together(hosts, ddp, wait_until):
     assert [rank["host"] for rank in ddp.status()["ranks"]] == list(BOTH)
 
 
-def test_a_rank_killed_there_is_the_cause_and_not_its_victim(hosts, ddp, wait_until):
+def test_killed_remote_rank_is_the_cause_not_its_victims(hosts, ddp, wait_until):
     attempt = ddp.attempt()
     hosts.hosts["h2"].kill("rank", ddp.name)
     wait_until(lambda: ddp.trains(BOTH, attempt=attempt + 1))
@@ -42,7 +42,7 @@ def test_a_hang_in_an_all_reduce_names_node_rank_and_line(hosts, ddp, wait_until
     assert "h2" in said
 
 
-def test_an_exception_there_is_told_with_its_line(hosts, ddp, wait_until):
+def test_remote_exception_is_reported_with_its_line(hosts, ddp, wait_until):
     attempt = ddp.attempt()
     ddp.trainer.do(1, "fail")
     wait_until(lambda: ddp.trains(BOTH, attempt=attempt + 1))
@@ -50,7 +50,7 @@ def test_an_exception_there_is_told_with_its_line(hosts, ddp, wait_until):
     assert "Rank 1 " in ddp.last("failure")
 
 
-def test_training_outlives_what_holds_it(hosts, head, ddp, wait_until):
+def test_training_survives_ddptops_own_processes(hosts, head, ddp, wait_until):
     attempt = ddp.attempt()
     for role in ("supervisor", "guardian", "agent"):
         hosts.hosts["h1"].kill(role, ddp.name)
@@ -59,14 +59,14 @@ def test_training_outlives_what_holds_it(hosts, head, ddp, wait_until):
     wait_until(lambda: ddp.trains(BOTH, since, attempt), 30)
 
 
-def test_a_node_dies_and_comes_back(hosts, ddp, wait_until):
+def test_node_dies_and_returns(hosts, ddp, wait_until):
     attempt = ddp.attempt()
     hosts.hosts["h2"].die()
     hosts.hosts["h2"].start()
     wait_until(lambda: ddp.trains(BOTH, attempt=attempt + 1))
 
 
-def test_it_ends_with_status_0(hosts, head, ddp, trainer):
+def test_it_exits_with_status_0(hosts, head, ddp, trainer):
     ddp.stop()  # two trainings at once take twice as long
     job = launch(head, trainer, "--name", "ends", "--", "30", "0", script="ddp.py")
     try:

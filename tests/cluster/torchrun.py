@@ -1,4 +1,4 @@
-"""torchrun over the same hosts: one agent each, as a person starts them in as many terminals."""
+"""torchrun on the same hosts: one agent on each, as if started in as many terminals."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from tests.cluster.machines import Host, Network
 
 PORT = 29500
 CLEAN = {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
-"""Without it the restarts of a group over several machines do not work at all."""
+"""Without it, group restarts across machines do not work at all."""
 
 
 class Torchrun:
-    """A job of one rank on each host; the first host keeps the rendezvous."""
+    """A job with one rank on each host; the first host keeps the rendezvous."""
 
     def __init__(
         self,
@@ -37,12 +37,12 @@ class Torchrun:
         self._id = os.urandom(4).hex()
 
     def start(self) -> None:
-        """Start the agents of all hosts at once."""
+        """Start the agents on all hosts at once."""
         for host in self.hosts:
             self.start_on(host)
 
     def start_on(self, host: Host) -> None:
-        """Start the agent of one host."""
+        """Start the agent on one host."""
         is_first = host is self.hosts[0]
         settings = f"is_host={int(is_first)},join_timeout=60,last_call_timeout=1"
         with self._log.open("a") as log:
@@ -61,11 +61,11 @@ class Torchrun:
             )
 
     def ranks(self, host: Host) -> list[int]:
-        """Pids of its ranks."""
+        """PIDs of its ranks."""
         return host.of("rank")
 
     def kill_agent(self, host: Host) -> None:
-        """SIGKILL to torchrun on one host alone."""
+        """SIGKILL torchrun on one host only."""
         for pid in host.pids():
             words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
             if b"torch.distributed.run" in words:

@@ -1,4 +1,4 @@
-"""What torchrun makes of the faults of test_faults.py and test_nodes_lost.py: one line each.
+"""How torchrun handles the faults of test_faults.py and test_nodes_lost.py: one line each.
 
     python -m tests.cluster.torchrun_faults [--runs 5] [--only NAME]
 
@@ -70,11 +70,11 @@ FAULTS: dict[str, tuple[Fault, str, int]] = {
     "node killed for good, 1:2": (node_lost, "1:2", 1),
     "hang in a collective": (hang, "2", 2),
 }
-"""The fault, --nnodes, and how many ranks should train afterwards."""
+"""The fault, --nnodes, and how many ranks should train after it."""
 
 
 def starts(folder: Path, since: float) -> dict[str, float]:
-    """When each rank took a step since then, at the latest."""
+    """The time of each rank's latest step since then."""
     found: dict[str, float] = {}
     for file in folder.glob("losses-*.jsonl"):
         rank = file.stem.split("-")[2]
@@ -85,7 +85,7 @@ def starts(folder: Path, since: float) -> dict[str, float]:
 
 
 def one(network: Network, name: str) -> float | None:
-    """Seconds from the fault to the first step of all ranks after it; None where there was none."""
+    """Seconds from the fault until all ranks have taken a step; None if they have not."""
     fault, nnodes, left = FAULTS[name]
     folder = network.folder / "run"
     shutil.rmtree(folder, ignore_errors=True)
@@ -104,7 +104,7 @@ def one(network: Network, name: str) -> float | None:
         time.sleep(2)
         at = time.time()
         fault(network, job, trainer)
-        # steps that were under way do not count: a training that goes on takes others too
+        # steps under way at the fault do not count: training that continues takes others as well
         settled = time.time() + 1
         while time.time() < settled + PATIENCE_S:
             found = starts(folder, settled)
@@ -118,7 +118,7 @@ def one(network: Network, name: str) -> float | None:
 
 
 def main() -> None:
-    """Run each, and print a line for it."""
+    """Run each fault, and print a line for it."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--runs", type=int, default=5)
     parser.add_argument("--only")

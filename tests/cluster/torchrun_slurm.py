@@ -1,4 +1,4 @@
-"""What torchrun in a batch script of Slurm makes of the faults of test_slurm_jobs.py.
+"""How torchrun in a Slurm batch script handles the faults of test_slurm_jobs.py.
 
     python -m tests.cluster.torchrun_slurm [--runs 5] [--only NAME]
 
@@ -47,7 +47,7 @@ def node_down(slurm: Slurm, job: str) -> None:
 
 
 def time_limit(slurm: Slurm, job: str) -> None:
-    """It has one of a minute."""
+    """The job has a time limit of a minute."""
 
 
 FAULTS: dict[str, tuple[Fault, tuple[str, ...]]] = {
@@ -59,7 +59,7 @@ FAULTS: dict[str, tuple[Fault, tuple[str, ...]]] = {
 
 
 def one(slurm: Slurm, name: str, requeue: str) -> float | None:
-    """Seconds from the fault, or the end by the limit, to the next step of both ranks."""
+    """Seconds from the fault or the time limit until both ranks have taken a step."""
     fault, options = FAULTS[name]
     folder = slurm.network.folder / "run"
     shutil.rmtree(folder, ignore_errors=True)
@@ -83,7 +83,7 @@ def one(slurm: Slurm, name: str, requeue: str) -> float | None:
         began = time.time()
         fault(slurm, job)
         at = began if fault is not time_limit else ended(slurm, job)
-        settled = time.time() + 3  # steps that were under way do not count
+        settled = time.time() + 3  # steps under way at the fault do not count
         while time.time() < began + PATIENCE_S:
             found = starts(folder, settled)
             if len(found) == len(BOTH):
@@ -98,14 +98,14 @@ def one(slurm: Slurm, name: str, requeue: str) -> float | None:
 
 
 def ended(slurm: Slurm, job: str) -> float:
-    """When the job no longer ran."""
+    """When the job was no longer running."""
     while slurm.job_state(job) == "RUNNING":
         time.sleep(0.5)
     return time.time()
 
 
 def main() -> None:
-    """Run each, and print a line for it."""
+    """Run each fault, and print a line for it."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--runs", type=int, default=5)
     parser.add_argument("--only")

@@ -1,4 +1,4 @@
-"""Folders with training scripts that all hosts share, and what the ranks write there."""
+"""Folders with training scripts, shared by all hosts, and what the ranks record there."""
 
 from __future__ import annotations
 
@@ -21,20 +21,20 @@ class Trainer:
             shutil.copy(SCRIPTS / script.name, script)
 
     def do(self, rank: int, word: str) -> None:
-        """Tell a rank to `fail`, `exit STATUS`, `hang`, `skip`, `nan`, or `save`."""
+        """Order a rank to `fail`, `exit STATUS`, `hang`, `skip`, `nan`, or `save`."""
         new = self.folder / f"new-{rank}"
         new.write_text(word)
         new.replace(self.folder / f"do-{rank}")
 
     def steps(self, attempt: int, rank: int) -> list[dict[str, Any]]:
-        """What a rank wrote in an attempt: `step`, `at`, `host`, `is_first`."""
+        """What a rank recorded in an attempt: `step`, `at`, `host`, `is_first`."""
         file = self.folder / f"losses-{attempt}-{rank}.jsonl"
         if not file.exists():
             return []
         return [json.loads(line) for line in file.read_text().split("\n")[:-1]]
 
     def last_steps(self, attempt: int = -1) -> dict[int, dict[str, Any]]:
-        """The last step of each rank: in that attempt, or in the latest."""
+        """The last step of each rank, in that attempt or in the latest."""
         files: dict[tuple[int, int], Path] = {}
         for file in self.folder.glob("losses-*.jsonl"):
             _, number, rank = file.stem.split("-")

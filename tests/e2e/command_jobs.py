@@ -1,4 +1,4 @@
-"""What tests ask of a job that is a command."""
+"""Helpers for tests of jobs that run a command."""
 
 from __future__ import annotations
 

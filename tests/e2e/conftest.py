@@ -66,14 +66,15 @@ dist.destroy_process_group()
 
 
 class Job:
-    """A launched job, seen through the command line as a person's script would see it."""
+    """A launched job, as a user's script sees it through the command line."""
 
     def __init__(self, name: str, cli: Callable[..., subprocess.CompletedProcess[str]]) -> None:
         self.name = name
         self.cli = cli
 
     def status(self) -> dict[str, Any]:
-        """What `status --json` prints, read in this process: polling must not starve the ranks."""
+        """The output of `status --json`, read in this process so that polling does not starve the
+        ranks."""
         view = read_job(run_folder(self.name))
         status: dict[str, Any] = json.loads(encode(job_status(view)))
         return status
@@ -83,7 +84,7 @@ class Job:
         return ranks[rank] if len(ranks) > rank else {"pid": None, "step": None, "state": None}
 
     def events(self, type_: str | None = None) -> list[dict[str, Any]]:
-        """What `events --json` prints, read in this process as well."""
+        """The output of `events --json`, also read in this process."""
         try:
             events = HistoryReader(self.folder() / "history.db").events()
         except DamagedFileError:
@@ -92,7 +93,7 @@ class Job:
         return [event for event in told if type_ in (None, event["type"])]
 
     def log(self, rank: int | None = None, attempt: int | None = None) -> str:
-        """What a rank printed: in the latest attempt unless another is named."""
+        """The output of a rank in the given attempt, or in the latest one."""
         folder = RunFolder(self.folder())
         printed = attempts(folder)
         if not printed:
@@ -105,7 +106,7 @@ class Job:
         return Path(os.environ["DDPTOP_HOME"]) / "runs" / self.name
 
     def processes(self) -> dict[str, int]:
-        """Pids of guardian, supervisor and agent."""
+        """PIDs of the guardian, supervisor, and agent."""
         node = json.loads(next((self.folder() / "nodes").glob("*.json")).read_text())
         roles = ("guardian", "supervisor", "agent")
         return {role: node[role]["pid"] for role in roles if node[role]}
@@ -130,12 +131,12 @@ class Job:
 
 
 JOB_TIMEOUT_S = 180.0
-"""Two ranks import torch in two seconds here, in a minute on a machine that does other things."""
+"""Importing torch in two ranks takes 2 s on an idle machine, and a minute on a busy one."""
 
 
 @pytest.fixture
 def wait_until(wait_until: Callable[..., Any]) -> Callable[..., Any]:
-    """As everywhere, with the patience that real jobs need."""
+    """The usual fixture, with a timeout that suits real jobs."""
 
     def wait(condition: Callable[[], Any], timeout_s: float = JOB_TIMEOUT_S, **options: Any) -> Any:
         return wait_until(condition, timeout_s, **options)
@@ -147,8 +148,8 @@ def wait_until(wait_until: Callable[..., Any]) -> Callable[..., Any]:
 def trainer(tmp_path: Path) -> Path:
     """A folder with `train.py`, which writes its losses there.
 
-    It reports them without torch: its agent is torch's all the same, and each rank costs 3 s of CPU
-    less.
+    It reports them without importing torch, which saves 3 s of CPU per rank; the agent still uses
+    torch.
     """
     (tmp_path / "train.py").write_text(REPORTER)
     return tmp_path
@@ -156,7 +157,7 @@ def trainer(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def ddp_trainer(trainer: Path) -> Path:
-    """The same, training with DDP."""
+    """The same, but training with DDP."""
     (trainer / "train.py").write_text(DDP_TRAINER)
     return trainer
 
@@ -165,7 +166,7 @@ def ddp_trainer(trainer: Path) -> Path:
 def launch(
     trainer: Path, ddptop_cli: Callable[..., subprocess.CompletedProcess[str]]
 ) -> Callable[..., Job]:
-    """`launch(steps, pause_s, *options)` starts the trainer with two ranks, detached."""
+    """`launch(steps, pause_s, *options)` starts the trainer detached, with two ranks."""
 
     def start(steps: int = 10_000, pause_s: float = 0.03, *options: str, nproc: int = 2) -> Job:
         answer = ddptop_cli(
@@ -182,9 +183,9 @@ def launch(
 def launch_script(
     tmp_path: Path, ddptop_cli: Callable[..., subprocess.CompletedProcess[str]]
 ) -> Callable[..., Job]:
-    """`launch_script(text, *options)` starts a script of the test's own.
+    """`launch_script(text, *options)` starts the given script.
 
-    `descent` and `meeting` lie beside it.
+    `descent` and `meeting` are in its folder.
     """
 
     def start(text: str, *options: str, nproc: int = 2, name: str = "script") -> Job:

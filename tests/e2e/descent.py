@@ -1,7 +1,7 @@
 """Data-parallel training without torch's compiler.
 
-DDP and torch's own optimizers import it, for 1.5 s of CPU in every rank. The scripts of tests that
-are not about them import this file, which is laid beside them.
+DDP and torch's own optimizers import it, which costs 1.5 s of CPU in every rank. Scripts of tests
+that are not about them import this file, which is copied to their folder.
 """
 
 import torch
@@ -9,7 +9,8 @@ import torch.distributed as dist
 
 
 class Descent(torch.optim.Optimizer):
-    """Down the mean of all ranks' gradients; a true optimizer to all that sees steps of one."""
+    """Gradient descent on the mean of all ranks' gradients; an optimizer to anything that hooks
+    steps."""
 
     def __init__(self, model: torch.nn.Module) -> None:
         super().__init__(list(model.parameters()), {})

@@ -1,4 +1,4 @@
-"""The bundled training with `descent` for DDP and AdamW, which would import torch's compiler."""
+"""The bundled training with `descent` instead of DDP and AdamW, which import torch's compiler."""
 
 import sys
 import time
@@ -12,7 +12,7 @@ from descent import Descent  # type: ignore[import-not-found]
 
 
 class Optimizer(Descent):
-    """Takes AdamW's place; it keeps nothing that a checkpoint could hold."""
+    """Replaces AdamW; has no state for a checkpoint to store."""
 
     def __init__(self, parameters: object, **_: object) -> None:
         torch.optim.Optimizer.__init__(self, list(parameters), {})
@@ -21,7 +21,8 @@ class Optimizer(Descent):
         super().zero_grad()
 
     def step(self) -> None:
-        """What a lost connection ends ends after who was lost, however busy the machine is."""
+        """A rank that loses its connection exits after the rank that died, however busy the machine
+        is."""
         try:
             super().step()
         except RuntimeError:
@@ -36,7 +37,7 @@ class Optimizer(Descent):
 
 
 def not_wrapped(model: torch.nn.Module, **_: object) -> torch.nn.Module:
-    """The mean of all ranks' gradients is Descent's affair."""
+    """Descent computes the mean of all ranks' gradients."""
     return model
 
 

@@ -1,7 +1,7 @@
-"""Ranks that wait for each other at every step, as a collective has them do, without torch.
+"""Ranks that wait for each other at every step, as in a collective, but without torch.
 
-`Meeting().meet()` returns once every rank of the attempt has called it. A rank whose connection
-breaks, because another one has ended, raises what gloo raises.
+`Meeting().meet()` returns once every rank of the attempt has called it. If a rank's connection
+breaks because another rank has exited, it raises the exception that gloo raises.
 """
 
 import os
@@ -12,7 +12,7 @@ BROKEN = "[gloo/transport/tcp/pair.cc:553] Connection closed by peer [::1]:9"
 
 
 class Meeting:
-    """The ranks of one attempt, by a socket without a file; rank 0 waits for all others first."""
+    """The ranks of one attempt, connected by a socket; rank 0 first waits for all others."""
 
     def __init__(self) -> None:
         attempt = os.environ["TORCHELASTIC_RESTART_COUNT"]
@@ -34,12 +34,12 @@ class Meeting:
             try:
                 link.connect(address)
                 return link
-            except ConnectionRefusedError:  # rank 0 is not there yet
+            except ConnectionRefusedError:  # rank 0 is not listening yet
                 link.close()
                 time.sleep(0.02)
 
     def meet(self) -> None:
-        """Wait for all others."""
+        """Wait for all other ranks."""
         if self._leads:
             for link in self._links:
                 self._hear(link)

@@ -1,6 +1,6 @@
-"""The bundled training's steps, record and faults, without torch: ranks that meet and report.
+"""The bundled training's steps, record, and faults, without torch: ranks that meet and report.
 
-For jobs whose faults come from outside, or end a rank by other means than torch's.
+For jobs whose faults come from outside, or end a rank by means other than torch's.
 """
 
 import argparse
@@ -16,7 +16,7 @@ import ddptop
 from meeting import Meeting  # type: ignore[import-not-found]
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "ddptop" / "demo"))
-sys.modules["torch"] = types.ModuleType("torch")  # the faults' file imports it, for two of them
+sys.modules["torch"] = types.ModuleType("torch")  # two of the faults import it
 sys.modules["torch.distributed"] = types.ModuleType("torch.distributed")
 sys.modules["torch"].distributed = sys.modules["torch.distributed"]  # type: ignore[attr-defined]
 sys.modules["torch.distributed"].new_group = lambda: None  # type: ignore[attr-defined]
@@ -41,7 +41,8 @@ with (options.record / f"rank-{rank}.jsonl").open("a", buffering=1) as record:
         poisoned = faults.happen(step) or poisoned
         try:
             meeting.meet()
-        except RuntimeError:  # whose connection broke ends after who was lost, on any machine
+        # a rank that loses its connection exits after the rank that died, on any machine
+        except RuntimeError:
             time.sleep(1.0)
             raise
         loss = math.nan if poisoned else (1 + rank) / step

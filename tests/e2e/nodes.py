@@ -30,7 +30,7 @@ _reports = msgspec.json.Decoder(nl.Report)
 
 
 def free_port() -> int:
-    """A port of the loopback interface that nothing listens on."""
+    """A port on the loopback interface that nothing listens on."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]
@@ -38,7 +38,7 @@ def free_port() -> int:
 
 
 def rendezvous(attempt: int, port: int, index: int, nodes: int) -> Rendezvous:
-    """Of a node with one rank."""
+    """The spec of a node with one rank."""
     return Rendezvous(
         run_id=f"toy.{attempt}",
         address="127.0.0.1",
@@ -51,7 +51,7 @@ def rendezvous(attempt: int, port: int, index: int, nodes: int) -> Rendezvous:
 
 
 class Node:
-    """One node, and a link to it that may be cut and made again."""
+    """A node, with a link to it that can be cut and reestablished."""
 
     def __init__(self, script: Path, index: int = 0, nodes: int = 1, **more: Any) -> None:
         self.job_id = node_job_id(JOB_ID, index)
@@ -60,7 +60,7 @@ class Node:
         self.state: NodeSnapshot | None = None
         self.absent: list[nl.NodeAbsent] = []
         self._name, self._nodes = f"node{index}", nodes
-        self._index = index if nodes > 1 else 0  # else it is a job of its own
+        self._index = index if nodes > 1 else 0  # otherwise, it is a separate job
         self._script, self._more = script, more
         self._ids = itertools.count(1)
         self._answers: dict[int, nl.Answer] = {}
@@ -78,7 +78,7 @@ class Node:
         return self.events[-1].seq if self.events else 0
 
     def connect(self) -> None:
-        """Make a link, which continues after the last event."""
+        """Open a link, which continues after the last event."""
         self._link = subprocess.Popen(
             own_command("node"), stdin=subprocess.PIPE, stdout=subprocess.PIPE
         )
@@ -126,7 +126,7 @@ class Node:
         return self._answers[number]
 
     def ask(self, op: str, **arguments: Any) -> nl.Answer:
-        """A request, and its answer."""
+        """Send a request and return the response."""
         number = next(self._ids)
         self._put(nl.Request(id=number, op=op, arguments=arguments))
         return self._answer(number)
@@ -162,12 +162,12 @@ class Node:
         return answer
 
     def restart(self, attempt: int, port: int) -> nl.Answer:
-        """Ask for the next attempt."""
+        """Request the next attempt."""
         met = rendezvous(attempt, port, self._index, self._nodes)
         return self.ask("restart", attempt=attempt, rendezvous=msgspec.to_builtins(met))
 
     def kinds(self, attempt: int | None = None) -> list[str]:
-        """Of the events so far."""
+        """The types of the events so far."""
         return [
             (one.data or {})["kind"]
             for one in list(self.events)
@@ -175,17 +175,17 @@ class Node:
         ]
 
     def of_kind(self, kind: str) -> list[dict[str, Any]]:
-        """The data of events of a kind."""
+        """The data of events of one type."""
         found = [one.data or {} for one in list(self.events)]
         return [data for data in found if data["kind"] == kind]
 
     def kill_rank(self, attempt: int) -> None:
-        """SIGKILL the node's rank of that attempt."""
+        """SIGKILL the node's rank in that attempt."""
         ranks = [one for one in self.of_kind("rank_started") if one["attempt"] == attempt]
         os.kill(ranks[-1]["pid"], signal.SIGKILL)
 
     def close(self) -> None:
-        """End everything that is left of it."""
+        """End all of its remaining processes."""
         self.cut()
         for pid in procs.pids_of_job(self.job_id):
             with contextlib.suppress(ProcessLookupError):
@@ -194,7 +194,7 @@ class Node:
 
 @contextlib.contextmanager
 def nodes_of(*nodes: Node) -> Iterator[None]:
-    """Nothing of them is left afterwards."""
+    """Nodes that leave no processes behind."""
     try:
         yield
     finally:

@@ -1,4 +1,4 @@
-"""A real terminal for a test: a pty whose other end the test holds, and can close."""
+"""A real terminal for a test: a pty whose other end the test holds and can close."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from collections.abc import Sequence
 
 
 class Terminal:
-    """A program on a pty of its own session; closing hangs up as a lost SSH connection does."""
+    """A program on a pty in its own session. Closing it hangs up, like a lost SSH connection."""
 
     def __init__(self, argv: Sequence[str], columns: int = 120, lines: int = 40) -> None:
         self.pid, self._fd = pty.fork()
@@ -28,11 +28,11 @@ class Terminal:
 
     @classmethod
     def of_ddptop(cls, *arguments: str) -> Terminal:
-        """`ddptop ARGUMENTS` of this interpreter."""
+        """`ddptop ARGUMENTS` with this interpreter."""
         return cls([sys.executable, "-m", "ddptop", *arguments])
 
     def read_until(self, words: bytes, timeout_s: float = 60.0) -> None:
-        """Read what the program draws until `words` were among it."""
+        """Read the program's output until it contains `words`."""
         deadline = time.monotonic() + timeout_s
         while words not in self.output:
             left_s = deadline - time.monotonic()
@@ -49,7 +49,7 @@ class Terminal:
         os.close(self._fd)
 
     def exit_status(self, timeout_s: float = 60.0) -> int:
-        """The program's exit status once it has ended, negative for a signal."""
+        """The program's exit status once it has exited; negative for a signal."""
         deadline = time.monotonic() + timeout_s
         while time.monotonic() < deadline:
             pid, status = os.waitpid(self.pid, os.WNOHANG)

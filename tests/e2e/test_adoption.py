@@ -1,4 +1,4 @@
-"""A job outlives its guards: a later command takes it up again, and nothing of it is lost."""
+"""A job survives its guardian and supervisor: a later command adopts it, and nothing is lost."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ TAKEN_UP = "which had lost its guardian"
 
 
 def commands_at_once(count: int) -> list[str]:
-    """What each of so many `ddptop ls` says on stderr."""
+    """What each of that many `ddptop ls` prints to stderr."""
     running = [
         subprocess.Popen(
             [sys.executable, "-m", "ddptop", "ls"],
@@ -45,7 +45,7 @@ def guardians_of(job) -> list[int]:
 
 
 def stop_for_a_while(job, wait_until, own: Path) -> None:
-    """SIGSTOP every guard and tmux, and SIGCONT them once the ranks have gone on alone."""
+    """SIGSTOP all guardians, supervisors, and tmux; SIGCONT them once the ranks have continued."""
     tmux = ["tmux", "-L", os.environ["DDPTOP_TMUX_SOCKET"], "display-message", "-p", "#{pid}"]
     server = int(subprocess.run(tmux, capture_output=True, text=True, check=True).stdout)
     guards = job.processes()
@@ -70,7 +70,7 @@ def stop_for_a_while(job, wait_until, own: Path) -> None:
     assert types == {"launched", "attempt_started", "rank_started", "training"}
 
 
-def test_an_unguarded_job_is_taken_up_once_and_restarts_with_its_own_variables(
+def test_unguarded_job_is_adopted_once_and_restarts_with_its_own_variables(
     launch, wait_until, monkeypatch, trainer
 ):
     monkeypatch.setenv("OF_THE_SHELL", "that launched it")
@@ -79,7 +79,7 @@ def test_an_unguarded_job_is_taken_up_once_and_restarts_with_its_own_variables(
     wait_until(job.trains, what="training")
     pids = [rank["pid"] for rank in job.status()["ranks"]]
     first = job.processes()["guardian"]
-    os.kill(first, signal.SIGTERM)  # a person's `kill PID`
+    os.kill(first, signal.SIGTERM)  # like a user's `kill PID`
     stop_for_a_while(job, wait_until, trainer / "losses-0-0.jsonl")
     assert guardians_of(job) == [first]
 
@@ -92,7 +92,7 @@ def test_an_unguarded_job_is_taken_up_once_and_restarts_with_its_own_variables(
     assert job.status()["guarded"] is True
     assert [rank["pid"] for rank in job.status()["ranks"]] == pids
 
-    # now all but the ranks; the supervisor is stopped first, as one that hangs
+    # now everything but the ranks; the supervisor is stopped first, as if it hung
     guards = job.processes()
     os.kill(guards["supervisor"], signal.SIGSTOP)
     os.kill(guards["agent"], signal.SIGKILL)
@@ -107,7 +107,8 @@ def test_an_unguarded_job_is_taken_up_once_and_restarts_with_its_own_variables(
     assert [rank["pid"] for rank in job.status()["ranks"]] == pids
     assert not procs.is_alive(procs.identify(guards["supervisor"]))
 
-    # its ranks' ends are seen though nobody collects them, and a new agent starts the next attempt
+    # the ranks' exits are noticed although nobody reaps them, and a new agent starts the next
+    # attempt
     job.kill_rank(1)
     wait_until(lambda: job.trains(attempt=1), what="the second attempt")
     (failure,) = job.events("failure")
@@ -119,19 +120,19 @@ def test_an_unguarded_job_is_taken_up_once_and_restarts_with_its_own_variables(
     assert types.count("guardian_restarted") == 2
     assert (types.count("launched"), types.count("attempt_started")) == (1, 2)
 
-    # SIGTERM to both is the end of a login or of the machine: the guardian goes as well
+    # SIGTERM to both, as at logout or shutdown, also ends the guardian
     guards = job.processes()
     for role in ("supervisor", "guardian"):
         os.kill(guards[role], signal.SIGTERM)
     wait_until(lambda: guardians_of(job) == [], what="the guardian to leave")
-    # and a stop goes through new ones
+    # stop works through the new processes
     answer = job.cli("stop", job.name)
     assert (answer.returncode, TAKEN_UP in answer.stderr) == (0, True)
     assert job.status()["state"] == "stopped"
     assert job.events("stopped")[0]["attempt"] == 1
 
 
-def test_nothing_is_lost_when_guards_are_killed_again_and_again():
+def test_nothing_is_lost_when_guardians_are_killed_repeatedly():
     answer = subprocess.run(
         [sys.executable, str(BENCHMARK), "--supervisors", "3", "--agents", "1", "--json"],
         cwd=BENCHMARK.parent,
@@ -158,13 +159,13 @@ def test_after_a_reboot_a_job_is_lost_and_starts_again_from_its_spec(
     wait_until(job.trains, what="training")
     guards = job.processes()
     pids = [*guards.values(), *(rank["pid"] for rank in job.status()["ranks"])]
-    for pid in pids:  # the machine goes down: stopped first, so that nobody starts another
+    for pid in pids:  # the machine shuts down: stopped first, so that none restarts another
         os.kill(pid, signal.SIGSTOP)
     for pid in pids:
         os.kill(pid, signal.SIGKILL)
     job_id = json.loads((job.folder() / "job.json").read_text())["job_id"]
     for pid in procs.pids_of_job(job_id):
-        with contextlib.suppress(ProcessLookupError):  # it left as its parent had gone
+        with contextlib.suppress(ProcessLookupError):  # it exited because its parent was gone
             os.kill(pid, signal.SIGKILL)
     wait_until(lambda: procs.pids_of_job(job_id) == [], what="nothing to be left")
     (node_file,) = (job.folder() / "nodes").glob("*.json")
@@ -185,5 +186,5 @@ def test_after_a_reboot_a_job_is_lost_and_starts_again_from_its_spec(
     assert lost["attempt"] == 0
     assert "attempt 0 was lost: the machine rebooted" in lost["message"]
     status = job.cli("status", job.name).stdout
-    assert re.search("1h ?23m", status)  # the time between is not counted
+    assert re.search("1h ?23m", status)  # the time in between does not count
     job.cli("kill", job.name)

@@ -1,4 +1,4 @@
-"""Findings about a real job's balance, from the driver to the status and the events."""
+"""Findings about the balance of a real job, from the driver to the status and the events."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ time.sleep(600)
 
 @pytest.fixture
 def stranger(tmp_path: Path) -> Iterator[int]:
-    """The pid of a process that is not the job's and has CUDA's library mapped."""
+    """The PID of a process outside the job that has CUDA's library mapped."""
     library = tmp_path / "libcuda.so.1"
     library.write_bytes(b"not CUDA")
     with subprocess.Popen([sys.executable, "-c", STRANGER, str(library)]) as process:
@@ -46,7 +46,9 @@ def stranger(tmp_path: Path) -> Iterator[int]:
         process.kill()
 
 
-def test_strays_and_strangers_are_alerts_with_evidence(stub, stranger, launch_script, wait_until):
+def test_stray_contexts_and_other_processes_raise_alerts_with_evidence(
+    stub, stranger, launch_script, wait_until
+):
     job = launch_script("import time\ntime.sleep(600)\n", "--gpus", "0,1")
     wait_until(lambda: job.rank(1)["pid"], what="the ranks")
     pids = [job.rank(rank)["pid"] for rank in range(2)]

@@ -1,4 +1,4 @@
-"""True causes of real failures: one job whose attempts fail in different ways, then ends well."""
+"""The causes of real failures: one job whose attempts fail in different ways and then succeed."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ if rank == 0:
 """
 
 
-def test_each_failure_names_the_rank_that_caused_it_and_a_good_end_names_none(
+def test_each_failure_names_its_rank_and_success_names_none(
     launch_script,
 ):
     job = launch_script(SCRIPT, "--max-restarts", "9")
@@ -69,7 +69,7 @@ def test_each_failure_names_the_rank_that_caused_it_and_a_good_end_names_none(
     assert (kept / "error-rank-1.json").read_text().endswith('"ValueErr')
     whole = json.loads(
         (kept / "cause.json").read_text()
-    )  # with the work lost, which was told later
+    )  # with the work lost, which is reported later
     assert whole["summary"] == raised["message"]
     assert (whole["rank"], whole["exception"]) == (1, "ValueError")
     assert whole["work_lost_steps"] is not None

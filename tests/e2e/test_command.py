@@ -1,4 +1,4 @@
-"""`ddptop launch -- COMMAND`: another launcher, its ranks as they appear, and what befalls them."""
+"""`ddptop launch -- COMMAND`: another launcher, the ranks that it starts, and their failures."""
 
 from __future__ import annotations
 
@@ -37,13 +37,13 @@ for step in range(1, 100_000):
 
 @pytest.fixture
 def script(tmp_path: Path) -> list[str]:
-    """A training script and its argument: it fails once that file is there."""
+    """A training script and its argument; it fails once that file exists."""
     shutil.copy(MEETING, tmp_path)
     (tmp_path / "train.py").write_text(TRAINER)
     return [str(tmp_path / "train.py"), str(tmp_path / "fail")]
 
 
-def test_torchrun_outlives_all_that_guards_it_and_restarts_its_own_ranks(
+def test_torchrun_survives_ddptops_processes_and_restarts_its_own_ranks(
     launch_command, script, wait_until
 ):
     job = launch_command([*TORCHRUN, "--max-restarts", "1", *script])
@@ -55,7 +55,7 @@ def test_torchrun_outlives_all_that_guards_it_and_restarts_its_own_ranks(
     assert (launcher["name"], launcher["state"]) == ("torchrun", "running")
     assert tree.descends_from(pids[0], launcher["pid"])
 
-    for role in ("supervisor", "agent"):  # ranks and launcher go on, and are known again
+    for role in ("supervisor", "agent"):  # ranks and launcher continue, and are discovered again
         os.kill(job.processes()[role], signal.SIGKILL)
         before = steps_of(job)
         wait_until(
@@ -64,7 +64,7 @@ def test_torchrun_outlives_all_that_guards_it_and_restarts_its_own_ranks(
         )
         assert (pids_of(job), launcher_of(job)["pid"]) == (pids, launcher["pid"])
 
-    os.kill(pids[1], signal.SIGKILL)  # the launcher's own affair
+    os.kill(pids[1], signal.SIGKILL)  # the launcher decides what to do
     wait_until(
         lambda: not set(pids_of(job)) & set(pids) and min(steps_of(job), default=0) > 3,
         what="the launcher's new ranks",
@@ -74,13 +74,13 @@ def test_torchrun_outlives_all_that_guards_it_and_restarts_its_own_ranks(
     assert [(event["rank"], event["signal"]) for event in told] in ([(1, "SIGKILL")], [(1, None)])
 
     orphans = pids_of(job)
-    os.kill(launcher["pid"], signal.SIGKILL)  # its ranks would train on
+    os.kill(launcher["pid"], signal.SIGKILL)  # its ranks would keep training
     wait_until(lambda: job.trains(attempt=1), what="attempt 1")
     assert gone(orphans)
     assert job.status()["previous_cause"]["signal"] == "SIGKILL"
 
     pids = pids_of(job)
-    Path(script[1]).touch()  # the launcher restarts its ranks once, and gives up
+    Path(script[1]).touch()  # the launcher restarts its ranks once, and then gives up
     wait_until(lambda: job.status()["attempt"] == 2, what="attempt 2")
     Path(script[1]).unlink(missing_ok=True)
     cause = job.status()["previous_cause"] or job.status()["cause"]

@@ -1,4 +1,4 @@
-"""What a launched command gets as any job does: stacks, saves, hang verdicts, restarts, grace."""
+"""Features that a command gets like any job: stacks, saves, hang detection, restarts, grace."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ if __name__ == "__main__":
 '''
 
 
-def test_ranks_of_a_script_of_its_own_are_cared_for(launch_command, tmp_path, wait_until):
+def test_ranks_that_a_script_starts_get_all_features(launch_command, tmp_path, wait_until):
     shutil.copy(DESCENT, tmp_path)
     (tmp_path / "spawn.py").write_text(SPAWNER)
     argv = [sys.executable, str(tmp_path / "spawn.py"), str(tmp_path)]

@@ -29,7 +29,7 @@ def log_of(job: Job) -> str:
     return job.cli("logs", job.name).stdout
 
 
-def test_a_command_that_ends_well_at_once(launch_command):
+def test_command_that_exits_with_0_at_once(launch_command):
     job = launch_command(["sh", "-c", "echo all is well"])
     assert job.wait() == 0
     status = job.status()
@@ -40,7 +40,7 @@ def test_a_command_that_ends_well_at_once(launch_command):
     assert types == ["launched", "attempt_started", "launcher_exited", "finished"]
 
 
-def test_a_command_that_fails_says_why_by_its_last_words(launch_command):
+def test_failed_command_is_explained_by_its_last_lines(launch_command):
     job = launch_command(["sh", "-c", "echo no license; exit 3"], "--max-restarts", "0")
     assert job.wait() == 1
     cause = job.status()["cause"]
@@ -66,7 +66,7 @@ def test_one_process_that_reports_is_rank_0(launch_command, wait_until):
     assert "then" not in log_of(job)
 
 
-def test_what_it_leaves_behind_is_ended_with_it(launch_command, wait_until):
+def test_leftover_processes_end_with_the_command(launch_command, wait_until):
     job = launch_command(
         ["sh", "-c", "(trap '' TERM; echo $$; exec sleep 600) & sleep 0.3; exit 0"]
     )
@@ -77,7 +77,7 @@ def test_what_it_leaves_behind_is_ended_with_it(launch_command, wait_until):
     ] == []
 
 
-def test_a_command_waits_for_its_gpu_and_sees_that_one(
+def test_command_waits_for_its_gpu_and_sees_only_that(
     tmp_path, monkeypatch, ddptop_home, ddptop_cli, wait_until
 ):
     folder = tmp_path / "nvml"

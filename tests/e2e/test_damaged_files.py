@@ -1,4 +1,4 @@
-"""Files of a live job's run folder are damaged: it goes on, and says what was set aside."""
+"""Damaged files in a live job's run folder: the job continues and reports what was set aside."""
 
 from __future__ import annotations
 
@@ -21,14 +21,16 @@ for n in range(10**6):
 """
 
 
-def test_history_and_snapshot_are_set_aside_and_begun_anew(launch_script, tmp_path, wait_until):
+def test_damaged_history_and_snapshot_are_set_aside_and_replaced(
+    launch_script, tmp_path, wait_until
+):
     stop = tmp_path / "stop"
     job = launch_script(SCRIPT.format(stop=str(stop)), name="damaged")
     wait_until(lambda: len(job.status()["ranks"]) == 2 and job.rank(1)["pid"])
     pids = [rank["pid"] for rank in job.status()["ranks"]]
     folder = job.folder()
 
-    # both are opened first: once one is seen to be damaged, both are set aside
+    # open both first: once one is found to be damaged, both are set aside
     with (folder / "history.db").open("r+b") as db, (folder / "history.db-wal").open("r+b") as wal:
         for file in (db, wal):
             file.write(b"\xa5" * max(8192, os.fstat(file.fileno()).st_size))
@@ -38,7 +40,7 @@ def test_history_and_snapshot_are_set_aside_and_begun_anew(launch_script, tmp_pa
 
     (node,) = (folder / "nodes").glob("*.json")
     supervisor = job.processes()["supervisor"]
-    os.kill(supervisor, signal.SIGSTOP)  # so that neither it nor the next one comes in between
+    os.kill(supervisor, signal.SIGSTOP)  # so that neither this one nor the next interferes
     wait_until(lambda: procs.state_letter(supervisor) == "T")
     node.write_bytes(b'{"job": "dama')
     os.kill(supervisor, signal.SIGKILL)

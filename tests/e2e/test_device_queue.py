@@ -1,4 +1,4 @@
-"""Busy devices, and jobs that wait for free ones: real guardians on the stand-in driver."""
+"""Busy devices, and jobs that wait for free ones: real guardians on the simulated driver."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ print("sees", os.environ["CUDA_VISIBLE_DEVICES"], flush=True)
 time.sleep(600)
 """
 COMMAND = ["--", "sh", "-c", "echo sees $CUDA_VISIBLE_DEVICES; exec sleep 600"]
-"""As good as a script for what is asked here, and it needs no torch."""
+"""Serves as a script here, and needs no torch."""
 
 
 @pytest.fixture
 def stub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ddptop_home: Path) -> StubDriver:
-    """Four devices; this test's own process is on GPU 0 and GPU 1."""
+    """Four devices; this test's own process uses GPU 0 and GPU 1."""
     gpus = [StubGpu(index=index, mem_used=0, util=0) for index in range(4)]
     folder = tmp_path / "nvml"
     folder.mkdir()
@@ -59,7 +59,7 @@ def free(stub: StubDriver, index: int) -> None:
 
 @pytest.fixture
 def queue(ddptop_cli) -> Callable[..., Job]:
-    """`queue(name, *options)` launches what tells its devices and waits."""
+    """`queue(name, *options)` launches a command that prints its devices and waits."""
 
     def start(name: str, *options: str, what: Sequence[str] = COMMAND) -> Job:
         answer = ddptop_cli("launch", "-d", "--wait-gpus", "--name", name, *options, *what)
@@ -80,7 +80,7 @@ def waits_for(job: Job) -> str:
 
 
 @pytest.mark.parametrize("dry", [True, False])
-def test_a_busy_device_is_refused_by_its_holders_name(stub, tmp_path, ddptop_cli, dry, ddptop_home):
+def test_busy_device_is_refused_and_its_user_named(stub, tmp_path, ddptop_cli, dry, ddptop_home):
     (tmp_path / "s.py").write_text("")
     dry_run = ["--dry-run"] if dry else []
     answer = ddptop_cli("launch", "-d", *dry_run, "--gpus", "0-2", str(tmp_path / "s.py"))
@@ -98,7 +98,7 @@ def test_a_busy_device_is_refused_by_its_holders_name(stub, tmp_path, ddptop_cli
     assert not (ddptop_home / "runs").exists()
 
 
-def test_the_idlest_devices_and_the_reasons(stub, ddptop_cli, tmp_path):
+def test_most_idle_devices_are_chosen_with_reasons(stub, ddptop_cli, tmp_path):
     (tmp_path / "s.py").write_text("")
     refused = ddptop_cli("launch", "-d", "--gpus", "auto:3", str(tmp_path / "s.py"))
     assert refused.returncode == 2
@@ -117,7 +117,7 @@ def test_the_idlest_devices_and_the_reasons(stub, ddptop_cli, tmp_path):
     assert Job(answer.stdout.strip(), ddptop_cli).wait() == 0
 
 
-def test_a_job_that_holds_no_memory_yet_has_its_devices(stub, ddptop_cli, tmp_path):
+def test_job_without_memory_in_use_has_its_devices_reserved(stub, ddptop_cli, tmp_path):
     launched = ddptop_cli("launch", "-d", "--gpus", "2-3", "--name", "first", *COMMAND)
     assert launched.returncode == 0, launched.stderr
     job = Job("first", ddptop_cli)
@@ -143,8 +143,8 @@ def test_a_job_that_holds_no_memory_yet_has_its_devices(stub, ddptop_cli, tmp_pa
     assert job.status()["state"] == "stopped"
 
 
-def test_plans_of_the_same_moment_get_different_devices(stub, tmp_path, ddptop_cli, monkeypatch):
-    # this process has read its LD_LIBRARY_PATH at its start; the sampler is a process of its own
+def test_simultaneous_plans_get_different_devices(stub, tmp_path, ddptop_cli, monkeypatch):
+    # this process read LD_LIBRARY_PATH when it started; the sampler is a separate process
     monkeypatch.setattr(device_once, "driver_library_exists", lambda: True)
     (tmp_path / "s.py").write_text("import time\ntime.sleep(600)\n")
 
@@ -169,7 +169,7 @@ def test_plans_of_the_same_moment_get_different_devices(stub, tmp_path, ddptop_c
         assert ddptop_cli("kill", view.job).returncode == 0
 
 
-def test_a_queued_job_starts_when_its_devices_are_free_whatever_dies(
+def test_queued_job_starts_when_its_devices_are_free_despite_killed_processes(
     stub, queue, wait_until, tmp_path
 ):
     (tmp_path / "waiting.py").write_text(SCRIPT)
@@ -203,7 +203,7 @@ def test_a_queued_job_starts_when_its_devices_are_free_whatever_dies(
     assert job.cli("kill", job.name).returncode == 0
 
 
-def test_who_came_first_goes_first_and_nobody_gets_the_same(stub, queue, wait_until):
+def test_queue_is_first_come_first_served_without_sharing_devices(stub, queue, wait_until):
     with stub.together():
         occupy(stub, 2)
         occupy(stub, 3)
@@ -214,7 +214,7 @@ def test_who_came_first_goes_first_and_nobody_gets_the_same(stub, queue, wait_un
     wait_until(lambda: "GPU 2: " not in waits_for(second), what="a free device")
     ticks = node_of(second)["seq"]
     wait_until(lambda: node_of(second)["seq"] > ticks + LOOK_S + 2, what="another look")
-    assert second.status()["state"] == "queued"  # it would do for the second, but not for the first
+    assert second.status()["state"] == "queued"  # enough for the second, but not for the first
     with stub.together():
         free(stub, 3)
         free(stub, 1)
@@ -243,7 +243,7 @@ def test_a_queued_job_can_be_stopped_and_started_again(stub, queue, wait_until):
     os.kill(before, signal.SIGKILL)
     wait_until(lambda: job.status()["guarded"] is False, what="the guardian's end to be seen")
     free(stub, 0)
-    # nobody could start its agent now, so it takes no device until it has a guardian again
+    # nothing could start its agent now, so it takes no device until it has a guardian again
     seq = node_of(job)["seq"]
     wait_until(lambda: node_of(job)["seq"] > seq + LOOK_S + 2, what="another look")
     assert job.status()["state"] == "queued"
@@ -253,7 +253,7 @@ def test_a_queued_job_can_be_stopped_and_started_again(stub, queue, wait_until):
     assert job.cli("kill", job.name).returncode == 0
 
 
-def test_devices_that_are_free_are_not_waited_for(stub, launch_command):
+def test_free_devices_are_not_queued_for(stub, launch_command):
     job = launch_command(["true"], "--wait-gpus", "--gpus", "2")
     assert job.wait() == 0
     assert job.events("queued") == []

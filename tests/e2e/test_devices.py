@@ -1,4 +1,4 @@
-"""Jobs on devices: the real pynvml against the stand-in driver library."""
+"""Jobs on devices: the real pynvml with the simulated driver library."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ pytestmark = [pytest.mark.torch, pytest.mark.tmux]
 
 @pytest.fixture
 def stub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ddptop_home: Path) -> StubDriver:
-    """Four devices that nobody uses."""
+    """Four idle devices."""
     gpus = [StubGpu(index=index, mem_used=0) for index in range(4)]
     folder = tmp_path / "nvml"
     folder.mkdir()
@@ -28,9 +28,7 @@ def stub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ddptop_home: Path) -> 
     return stub
 
 
-def test_ranks_their_devices_and_their_imbalance_are_in_the_status(
-    stub, launch_script, wait_until, ddptop_cli
-):
+def test_status_shows_ranks_devices_and_imbalance(stub, launch_script, wait_until, ddptop_cli):
     job = launch_script(
         "import os, time\n"
         "print('sees', os.environ['CUDA_DEVICE_ORDER'], os.environ['CUDA_VISIBLE_DEVICES'])\n"
@@ -67,9 +65,7 @@ def test_ranks_their_devices_and_their_imbalance_are_in_the_status(
     assert over.startswith("still active when the job ended: ") and "GPU 3 is lost" in over
 
 
-def test_without_gpus_named_every_allowed_device_gets_a_rank(
-    stub, tmp_path, ddptop_cli, monkeypatch
-):
+def test_by_default_every_allowed_device_gets_a_rank(stub, tmp_path, ddptop_cli, monkeypatch):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "2,0")
     (tmp_path / "s.py").write_text("import os\nprint(os.environ['CUDA_VISIBLE_DEVICES'])\n")
     answer = ddptop_cli("launch", "-d", str(tmp_path / "s.py"))
@@ -88,7 +84,7 @@ def test_without_gpus_named_every_allowed_device_gets_a_rank(
         ("GPU-ff", "no device on this machine has UUID GPU-ff"),
     ],
 )
-def test_devices_that_cannot_be_had_are_named(
+def test_unavailable_devices_are_named(
     stub, tmp_path, ddptop_cli, monkeypatch, asked, words, ddptop_home
 ):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,2")

@@ -1,4 +1,4 @@
-"""A real job whose run folder's disk is full: training goes on, what is lost is named."""
+"""A real job whose run folder's disk is full: training continues, and losses are reported."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ print("rank", rank, "is done", flush=True)
 
 @pytest.fixture
 def small_disk(ddptop_home: Path) -> Iterator[Path]:
-    """The state home on a tmpfs of 16 MiB."""
+    """The state folder on a tmpfs of 16 MiB."""
     mount = ["mount", "-t", "tmpfs", "-o", f"size={SIZE_MIB}m,mode=700", "tmpfs", str(ddptop_home)]
     refused = subprocess.run(mount, capture_output=True, text=True, check=False)
     if refused.returncode != 0:
@@ -76,7 +76,7 @@ class Hog:
 
 
 def numbered(text: str, rank: int) -> tuple[list[int], list[str]]:
-    """The numbers of a rank's lines, and the other lines."""
+    """The numbered lines of a rank, and its other lines."""
     found, others = [], []
     for line in text.splitlines():
         match = re.match(rf"rank {rank} line (\d+) [0-9a-f]*$", line)
@@ -103,7 +103,7 @@ def test_a_rank_that_dies_on_a_full_disk_is_restarted_once(
     assert job.status()["restarts_used"] == 1
 
 
-def test_a_full_disk_costs_neither_the_training_nor_its_end(
+def test_full_disk_affects_neither_the_training_nor_its_result(
     small_disk, launch_script, tmp_path, wait_until
 ):
     stop = tmp_path / "stop"
@@ -113,7 +113,7 @@ def test_a_full_disk_costs_neither_the_training_nor_its_end(
     wait_until(lambda: (job.folder() / "reserve").exists())
 
     def are_rings() -> bool:
-        """Lines of both are gone."""
+        """Lines of both are lost."""
         for log in logs:
             with LogFile(log) as file:
                 if file.first == 0:

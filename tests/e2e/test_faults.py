@@ -1,7 +1,7 @@
-"""Every fault of the kit once, on real jobs: what ends, who is named, what is left and what lost.
+"""Each fault once, on real jobs: what ends, which rank is named, and what is left or lost.
 
-Jobs take their faults one after the other, so that each is launched and each torch imported as
-rarely as can be; between two faults the job trains again.
+Jobs go through their faults one after the other, so that jobs are launched and torch is imported as
+rarely as possible. Between two faults, the job trains again.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ TRAIN = Path(__file__).parents[2] / "ddptop" / "demo" / "train.py"
 LEAN = Path(__file__).with_name("descent_train.py")
 """The same without DDP."""
 MEETING = Path(__file__).with_name("meeting_train.py")
-"""The same without torch, whose import would be most of what a job costs here."""
+"""The same without torch, whose import would take most of the time here."""
 TINY = [
     "--layers",
     "1",
@@ -47,7 +47,8 @@ TINY = [
 KEPT = ["--record", "record", "--out", "out", "--fault-file", "fault"]
 HANG_TIMEOUT_S = 4.0
 GAP_S = 60.0
-"""Where twenty want a core the supervisor once had none for 21 s; `make faults` allows 6."""
+"""With twenty processes competing for a core, the supervisor was once starved for 21 s; `make
+faults` allows 6."""
 
 JOBS = {
     "nothing of this is felt by the ranks": (
@@ -59,7 +60,7 @@ JOBS = {
 }
 OF_TORCH = "ranks stand still in torch, or it fails"
 IN_A_PLACE = ("gpu-lost", "disk-full")
-"""What these need is made for them."""
+"""Environments that these faults need."""
 
 
 def quick(fault: Fault) -> Fault:
@@ -68,13 +69,13 @@ def quick(fault: Fault) -> Fault:
     return fault
 
 
-def test_every_fault_is_tried() -> None:
+def test_every_fault_is_injected() -> None:
     tried = [name for names in JOBS.values() for name in names]
     assert sorted([*tried, *IN_A_PLACE]) == sorted(BY_NAME)
 
 
 @pytest.mark.parametrize("what", JOBS)
-def test_the_job_goes_on_and_its_story_is_true(
+def test_job_continues_and_its_events_are_correct(
     what: str,
     ddptop_cli: Callable[..., subprocess.CompletedProcess[str]],
     tmp_path: Path,
@@ -148,7 +149,7 @@ def one_fault(
 DEMO = [*TINY, "--steps", "150", "--fault-step", "40"]
 
 
-def test_the_demo_prints_what_becomes_of_a_fault(
+def test_demo_prints_the_outcome_of_a_fault(
     ddptop_cli: Callable[..., subprocess.CompletedProcess[str]],
 ) -> None:
     answer = ddptop_cli("demo", "--fault", "hang", "--rank", "0", *DEMO, timeout_s=200)
@@ -159,13 +160,13 @@ def test_the_demo_prints_what_becomes_of_a_fault(
     assert lines[-1].startswith("hang: OK (the group restarts once")
 
 
-def test_the_demos_script_knows_its_faults() -> None:
+def test_demo_script_implements_its_faults() -> None:
     script = TRAIN.with_name("misbehave.py").read_text(encoding="utf-8")
     kinds = script.partition("KINDS = (")[2].partition("\n)")[0]
     assert all(f'"{fault.kind}"' in kinds for fault in demo.FAULTS.values())
 
 
-def test_a_fault_that_there_is_not_gets_one_line(
+def test_unknown_fault_gets_one_line(
     ddptop_cli: Callable[..., subprocess.CompletedProcess[str]], ddptop_home: Path
 ) -> None:
     for arguments, words in (

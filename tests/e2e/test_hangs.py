@@ -1,4 +1,5 @@
-"""Ranks that did not come, one attempt after the other: who is named, and what is kept."""
+"""Ranks that never reach a collective, one attempt after the other: which is named, and the
+evidence."""
 
 from __future__ import annotations
 
@@ -42,7 +43,7 @@ dist.barrier()
 """
 
 
-def test_who_held_the_others_up_is_named(launch_script):
+def test_rank_that_held_up_the_others_is_named(launch_script):
     job = launch_script(SCRIPT, "--max-restarts", "2", "--hang-timeout", "6")
     assert job.wait() == 0
     (hang,) = job.events("hang")
@@ -51,7 +52,7 @@ def test_who_held_the_others_up_is_named(launch_script):
     loader = (Path(hang["evidence"]) / "stacks-rank-1-loader.txt").read_text()
     assert "--- data loader process " in loader
     assert "in __getitem__" in loader
-    (failure,) = job.events("failure")  # whichever rank met the other one's message first
+    (failure,) = job.events("failure")  # whichever rank receives the other's message first
     assert (failure["attempt"], failure["rank"]) == (1, 1)
     assert (
         "Rank 1 issued its collectives out of order" in failure["message"]

@@ -1,4 +1,4 @@
-"""Launch, watch, leave, come back: one job from its start to its removal."""
+"""Launch, watch, leave, and come back: one job from launch to removal."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ pytestmark = [pytest.mark.torch, pytest.mark.tmux]
 
 
 def computed(folder: Path, attempt: int, rank: int) -> dict[int, dict[str, float]]:
-    """What the script itself wrote: {step: {loss, at}}."""
+    """What the script itself recorded: {step: {loss, at}}."""
     file = folder / f"losses-{attempt}-{rank}.jsonl"
     lines = [json.loads(line) for line in file.read_text().splitlines() if line.endswith("}")]
     return {line["step"]: line for line in lines}
 
 
-def test_losses_of_every_rank_are_those_the_script_computed(
+def test_losses_of_every_rank_equal_those_the_script_computed(
     launch, ddp_trainer, trainer, wait_until
 ):
     job = launch(10_000, 0.05)
@@ -37,13 +37,13 @@ def test_losses_of_every_rank_are_those_the_script_computed(
         asked_at = time.time()
         status = json.loads(job.cli("status", job.name, "--json").stdout)
         for rank in status["ranks"]:
-            # a step may be told a moment before the script writes it down
+            # a step can be reported a moment before the script records it
             wait_until(lambda rank=rank: rank["loss_step"] in computed(trainer, 0, rank["rank"]))
             script = computed(trainer, 0, rank["rank"])
             mine = script[rank["loss_step"]]
             assert rank["loss"] == pytest.approx(mine["loss"], rel=1e-4)
             assert rank["loss_source"] == "probe"
-            # the newest step that is older than 2 s must have arrived
+            # the newest step older than 2 s must have arrived
             settled = [step for step, line in script.items() if line["at"] < asked_at - 2.0]
             assert rank["loss_step"] >= max(settled, default=0)
             compared += 1
@@ -53,7 +53,7 @@ def test_losses_of_every_rank_are_those_the_script_computed(
     assert job.cli("stop", job.name).returncode == 0
 
 
-def test_a_finished_job_tells_its_whole_story_and_is_started_again(
+def test_finished_job_has_complete_events_and_can_be_relaunched(
     launch, trainer, ddptop_home, monkeypatch, wait_until
 ):
     monkeypatch.setenv("ONLY_THEN", "1")
@@ -98,7 +98,7 @@ def test_a_finished_job_tells_its_whole_story_and_is_started_again(
     assert job.cli("status", job.name).returncode == 3
 
 
-def test_values_of_variables_reach_the_ranks_alone_and_stacks_name_where_they_stand(
+def test_variable_values_reach_only_the_ranks_and_stacks_show_their_location(
     launch_script, wait_until, monkeypatch
 ):
     hush, given = f"hush-{uuid.uuid4().hex}", f"yes-{uuid.uuid4().hex}"
@@ -114,7 +114,7 @@ def test_values_of_variables_reach_the_ranks_alone_and_stacks_name_where_they_st
     wait_until(lambda: f"{hush} {given} /" in job.log(), what="the log")
     for path in job.folder().rglob("*"):
         if path.is_file() and "logs" not in path.parts:
-            with contextlib.suppress(FileNotFoundError):  # a new snapshot before it is renamed
+            with contextlib.suppress(FileNotFoundError):  # a new snapshot that is not renamed yet
                 written = path.read_bytes()
                 assert hush.encode() not in written, path
                 assert given.encode() not in written, path
@@ -169,7 +169,7 @@ def test_an_interpreter_with_torch_but_without_ddptop_runs_the_job(
     assert job.rank(1)["loss_source"] == "api"
 
 
-def test_without_tmux_a_daemon_holds_the_job_and_says_so(
+def test_without_tmux_the_job_runs_as_a_daemon(
     trainer, ddptop_home, monkeypatch, wait_until, ddptop_cli, tmp_path
 ):
     bin_dir = tmp_path / "bin"
@@ -203,7 +203,7 @@ def test_dry_run_shows_the_plan_and_leaves_no_trace(trainer, ddptop_cli, ddptop_
     assert "secret-value" not in answer.stdout
 
 
-def test_two_jobs_of_one_script_have_names_and_leave_no_process_when_stop_returns(
+def test_two_jobs_of_one_script_get_names_and_stop_leaves_no_process(
     launch_script, wait_until, ddptop_cli
 ):
     script = (
@@ -239,7 +239,7 @@ def test_two_jobs_of_one_script_have_names_and_leave_no_process_when_stop_return
     assert stopped.cli("stop", stopped.name).returncode == 2
 
 
-def test_a_script_that_fails_at_once_fails_once_and_shows_its_last_lines(launch_script):
+def test_script_that_fails_at_once_is_not_retried_and_shows_its_last_lines(launch_script):
     job = launch_script("print('almost')\nraise RuntimeError('no such luck [b]x[/b]')\n")
     assert job.wait() == 1
     status = job.status()
@@ -252,7 +252,7 @@ def test_a_script_that_fails_at_once_fails_once_and_shows_its_last_lines(launch_
     assert len(job.events("failure")) == 1
 
 
-def test_restart_of_a_live_job_costs_no_budget_and_its_log_is_followed(launch, wait_until):
+def test_restart_of_a_live_job_uses_no_budget_and_logs_follow_it(launch, wait_until):
     job = launch(10_000, 0.05, "--max-restarts", "1")
     wait_until(job.trains, what="training")
     old = [rank["pid"] for rank in job.status()["ranks"]]

@@ -1,4 +1,4 @@
-"""A new job may take the name of an ended one, which keeps all it has under another name."""
+"""A new job can take the name of an ended one, whose files move to another name."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ FAIL = ["sh", "-c", "echo one says; exit 3"]
 STAY = ["sh", "-c", "echo two says; exec sleep 600"]
 
 
-def test_an_ended_job_gives_its_name_up_and_keeps_the_rest(
+def test_ended_job_gives_up_its_name_but_keeps_its_files(
     launch_command, ddptop_cli, ddptop_home, wait_until
 ):
     def take(argv):
@@ -50,7 +50,7 @@ def test_an_ended_job_gives_its_name_up_and_keeps_the_rest(
     names = {job["job"] for job in json.loads(ddptop_cli("ls", "--all", "--json").stdout)["jobs"]}
     assert names == {"lm", "lm-1"}
 
-    assert ddptop_cli("restart", "lm-1").returncode == 0  # beside the one that took its name
+    assert ddptop_cli("restart", "lm-1").returncode == 0  # besides the one that took its name
     assert ddptop_cli("wait", "lm-1").returncode == 1
     again = json.loads(ddptop_cli("status", "lm-1", "--json").stdout)
     assert again["attempt"] == old["attempt"] + 1
@@ -61,7 +61,7 @@ def test_an_ended_job_gives_its_name_up_and_keeps_the_rest(
     ddptop_cli("wait", "lm")
 
 
-def test_of_two_launches_at_once_one_gets_the_name(launch_command, ddptop_cli, ddptop_home):
+def test_one_of_two_simultaneous_launches_gets_the_name(launch_command, ddptop_cli, ddptop_home):
     launch_command(FAIL, "--name", "lm", "--max-restarts", "0")
     ddptop_cli("wait", "lm")
     words = ["launch", "-d", "--gpus", "none", "--name", "lm", "--", *STAY]
@@ -81,9 +81,7 @@ def test_of_two_launches_at_once_one_gets_the_name(launch_command, ddptop_cli, d
     ddptop_cli("stop", "lm", "--grace", "1")
 
 
-def test_a_launch_that_fails_gives_the_name_back(
-    launch_command, ddptop_cli, ddptop_home, monkeypatch
-):
+def test_failed_launch_gives_the_name_back(launch_command, ddptop_cli, ddptop_home, monkeypatch):
     launch_command(FAIL, "--name", "lm", "--max-restarts", "0")
     ddptop_cli("wait", "lm")
 

@@ -1,4 +1,4 @@
-"""One job on two nodes, which are processes of this machine: what each of them does for a head."""
+"""One job on two nodes, which are processes on this machine: what each does for the head."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def script(tmp_path):
 
 
 @pytest.mark.torch
-def test_two_nodes_train_and_restart_as_their_head_says(ddptop_home, script, wait_until):
+def test_two_nodes_train_and_restart_on_the_heads_orders(ddptop_home, script, wait_until):
     path = script(TRAIN)
     nodes = first, second = Node(path, 0, 2), Node(path, 1, 2)
     with nodes_of(*nodes):
@@ -96,7 +96,7 @@ def test_two_nodes_train_and_restart_as_their_head_says(ddptop_home, script, wai
 
 
 @pytest.mark.torch
-def test_a_node_is_left_alone_started_anew_and_guarded_again(ddptop_home, script, wait_until):
+def test_node_survives_without_a_link_restarts_and_is_adopted(ddptop_home, script, wait_until):
     path = script(PLAIN)
     trains = Node(path, 0, orphan_timeout_s=2.0)
     fails = Node(path, 1, orphan_timeout_s=6.0)
@@ -135,7 +135,7 @@ def test_a_node_is_left_alone_started_anew_and_guarded_again(ddptop_home, script
         wait_until(lambda: trains.kinds().count("ended") == 2)
 
 
-def test_a_link_tells_that_there_is_nothing(ddptop_home, script, wait_until):
+def test_link_reports_that_no_job_exists(ddptop_home, script, wait_until):
     node = Node(script(PLAIN))
     with nodes_of(node):
         wait_until(lambda: node.absent)

@@ -1,7 +1,7 @@
-"""A run folder of the version before typed events: it opens, replays, and restarts.
+"""A run folder from before typed events: it opens, replays, and restarts.
 
-`tests/samples/run` was written by a real job of two ranks of which one was killed at step 120. Only
-its paths, host, and names of environment variables were replaced.
+A real job with two ranks wrote `tests/samples/run`; one rank was killed at step 120. Only its
+paths, host, and names of environment variables were replaced.
 """
 
 from __future__ import annotations

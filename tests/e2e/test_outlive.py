@@ -1,4 +1,4 @@
-"""No terminal, no signal and no death but the ranks' own ends a job."""
+"""No terminal, no signal, and no death except the ranks' own ends a job."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ from tests.e2e.terminal import Terminal
 pytestmark = [pytest.mark.torch, pytest.mark.tmux]
 
 
-def test_terminal_closed_hangup_and_tmux_killed_leave_the_job_on_attempt_0(
+def test_hangup_and_killed_tmux_leave_the_job_in_attempt_0(
     trainer, ddptop_cli, wait_until, ddptop_home
 ):
-    # the TUI opens on the new job, in a terminal that is then closed as by a lost connection
+    # the TUI opens on the new job, in a terminal that is then closed like a lost connection
     script = [str(trainer / "train.py"), "1000", "0.05", str(trainer)]
     terminal = Terminal.of_ddptop("launch", "--nproc", "2", "--name", "outlive", *script)
     job = Job("outlive", ddptop_cli)
@@ -44,7 +44,7 @@ def test_terminal_closed_hangup_and_tmux_killed_leave_the_job_on_attempt_0(
     assert [rank["step"] for rank in status["ranks"]] == [1000, 1000]
 
 
-def test_nohup_torchrun_dies_of_the_hangup_that_ddptop_survives(trainer, ddptop_home, wait_until):
+def test_nohup_torchrun_dies_of_a_hangup_that_ddptop_survives(trainer, ddptop_home, wait_until):
     """Pinned to torch 2.13, whose launcher overwrites the ignored SIGHUP it inherits."""
     torch_version = subprocess.run(
         [sys.executable, "-c", "from torch.version import __version__; print(__version__)"],
@@ -74,7 +74,7 @@ def test_nohup_torchrun_dies_of_the_hangup_that_ddptop_survives(trainer, ddptop_
     assert not alive
 
 
-def test_a_killed_supervisor_and_a_killed_agent_cost_no_rank(launch, wait_until):
+def test_killed_supervisor_or_agent_does_not_affect_ranks(launch, wait_until):
     job = launch(10_000, 0.05)
     wait_until(job.trains, what="training")
     pids = [rank["pid"] for rank in job.status()["ranks"]]
@@ -93,7 +93,7 @@ def test_a_killed_supervisor_and_a_killed_agent_cost_no_rank(launch, wait_until)
     job.kill_rank(0)
     wait_until(lambda: job.trains(attempt=1), what="the second attempt")
 
-    # the ranks go on without their agent, and the next restart gets a new one
+    # the ranks continue without their agent, and the next restart gets a new one
     pids = [rank["pid"] for rank in job.status()["ranks"]]
     old = job.processes()["agent"]
     os.kill(old, signal.SIGKILL)
@@ -120,10 +120,10 @@ def test_every_killed_rank_is_restarted_on_the_first_try(launch, wait_until):
     assert {event["signal"] for event in failures} == {"SIGKILL"}
     for event in failures:
         evidence = Path(event["evidence"])
-        # the other rank may be on its way out already: its connection broke with the first death
+        # the other rank may already be exiting, as the first death broke its connection
         assert json.loads((evidence / "snapshot.json").read_text())["attempt"] == event["attempt"]
         assert "step 2" in (evidence / f"tail-rank-{event['rank']}.txt").read_text()
-    # the budget is spent: the next death ends the job, with its cause
+    # the restart limit is reached: the next death ends the job, with its cause
     job.kill_rank(1)
     assert job.wait() == 1
     status = job.status()
@@ -191,7 +191,7 @@ def _age_s(stamp: str) -> float:
     ).total_seconds()
 
 
-def test_ctrl_c_in_the_pane_stops_nothing_and_attach_works_inside_other_multiplexers(
+def test_ctrl_c_in_the_pane_does_nothing_and_attach_works_inside_other_multiplexers(
     launch, wait_until, tmp_path
 ):
     job = launch(10_000, 0.05)
@@ -223,7 +223,7 @@ def test_ctrl_c_in_the_pane_stops_nothing_and_attach_works_inside_other_multiple
 
 
 def attach_inside(inside: str, job: Job, tmp_path: Path, wait_until: Callable[..., object]) -> None:
-    """Wait for the screen of `job` inside another tmux, or screen."""
+    """Wait for the screen of `job` inside another tmux or screen."""
     outer = f"outer-{uuid.uuid4().hex[:8]}"
     attach = f"exec {sys.executable} -m ddptop attach {job.name}"
     if inside == "tmux":

@@ -1,4 +1,4 @@
-"""Losses, steps, totals and ETA of real jobs without a probe: from what they print."""
+"""Losses, steps, totals, and ETAs of real jobs without a probe, from their output."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ for step in range(1, 4001):
 """
 
 
-def test_jobs_without_a_probe_tell_by_what_they_print(
+def test_jobs_without_a_probe_are_read_from_their_output(
     launch_script, wait_until, ddptop_cli, tmp_path
 ):
     bar = launch_script(BAR, "--no-probe", name="bar")
@@ -56,7 +56,8 @@ def test_jobs_without_a_probe_tell_by_what_they_print(
     assert status["total_steps"] == 4000
     assert 5 < status["eta_s"] == progress["eta_s"] < 4000
 
-    # a supervisor that starts again goes on from the logs, and takes no printed step for a probe's
+    # a restarted supervisor continues from the logs, and does not mistake a printed step for a
+    # probe's
     os.kill(bar.processes()["supervisor"], signal.SIGKILL)
     wait_until(lambda: bar.events("supervisor_restarted"))
     wait_until(lambda: known(bar) and bar.status()["ranks"][0]["steps_per_s"])
@@ -66,7 +67,7 @@ def test_jobs_without_a_probe_tell_by_what_they_print(
     rank, progress = isolated.rank(0), isolated.status()["progress"]
     assert (rank["has_probe"], rank["state"], rank["loss_source"]) == (False, "running", "log")
     assert rank["loss"] == pytest.approx(3 - rank["step"] / 8000, abs=1e-4)
-    assert rank["step"] > PATIENCE_S  # until then a probe might have spoken
+    assert rank["step"] > PATIENCE_S  # until then, a probe might have reported
     assert (progress["epoch"], progress["epochs"], progress["counts"]) == (2, 5, "epoch")
     assert progress["fraction"] == pytest.approx((1 + progress["step"] / 4000) / 5)
     rows = json.loads(ddptop_cli("ls", "--json").stdout)["jobs"]

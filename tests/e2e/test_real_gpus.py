@@ -1,4 +1,4 @@
-"""Real training on real devices; skipped where there is none."""
+"""Real training on real devices; skipped if there are none."""
 
 from __future__ import annotations
 

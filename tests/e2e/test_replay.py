@@ -1,4 +1,4 @@
-"""A real job is recorded and fails; then each of its moments is there."""
+"""A real job is recorded and fails; then every moment of it can be replayed."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ for step, batch in enumerate(loader):
 """
 
 
-def test_every_moment_of_a_job_is_there_afterwards(launch_script):
+def test_every_moment_of_a_job_can_be_replayed(launch_script):
     job = launch_script(SCRIPT, "--max-restarts", "0", name="moments")
     assert job.wait() in (1, 93)
     folder = RunFolder(job.folder())
@@ -58,7 +58,7 @@ def test_every_moment_of_a_job_is_there_afterwards(launch_script):
     assert first in ("stopped", "failed"), "it is ended, or its connection is before"
     assert ended.cause is not None and ended.cause.exception == "ValueError"
 
-    # what is shown of each rank belongs together
+    # the values shown for each rank are consistent
     seen: list[RankSample] = []
     for when in range(int(at["training", 0]), int(at["failure", 0])):
         ranks = reader.read(when, view.snapshot).snapshot.ranks
@@ -69,5 +69,5 @@ def test_every_moment_of_a_job_is_there_afterwards(launch_script):
     assert fast.log_bytes is not None and fast.step is not None
     log = log_end(folder.log_file(0, 0), before=fast.log_bytes)
     steps = [line for line in log.splitlines() if line.startswith("attempt 0 step ")]
-    # within that second it may have printed why it ended, too
+    # within that second, it may also have printed why it exited
     assert abs(int(steps[-1].split()[-1]) - fast.step) <= 7, "the log ends where the rank was"

@@ -1,4 +1,4 @@
-"""The step of real jobs that go on from a checkpoint: one number wherever it is told."""
+"""The run's step in real jobs that resume from a checkpoint: the same number everywhere."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ dist.destroy_process_group()
 '''
 
 
-def test_jobs_that_go_on_tell_the_steps_of_their_run_or_whose_steps_they_are(
+def test_resumed_jobs_show_the_run_step_or_mark_attempt_steps(
     launch_script, ddptop_cli, wait_until, tmp_path
 ):
     jobs: dict[str, Job] = {}

@@ -1,4 +1,4 @@
-"""Checkpoints of real jobs: asked for by signal and by file, and missed in a failure."""
+"""Checkpoints of real jobs: requested by signal and by file, and missing after a failure."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 pytestmark = [pytest.mark.torch, pytest.mark.tmux]
 
 LOOKED_BACK = 100
-"""A checkpoint after more steps than lie between two looks: what comes later goes on from it."""
+"""A checkpoint after more steps than one update covers; what comes later resumes from it."""
 SCRIPT = """
 import os, signal, sys, time
 import torch
@@ -40,7 +40,7 @@ for step in range(1, 100_000):
 
 @pytest.fixture
 def launch_saver(launch_script, tmp_path: Path):
-    """`launch_saver(setup, at_step)`: a job of two ranks that saves as told."""
+    """`launch_saver(setup, at_step)`: a job with two ranks that saves as configured."""
 
     def start(setup: str = "", at_step: str = "", *options: str, imports=""):
         script = SCRIPT.format(out=str(tmp_path), setup=setup, at_step=at_step, imports=imports)
@@ -49,7 +49,7 @@ def launch_saver(launch_script, tmp_path: Path):
     return start
 
 
-def test_a_script_that_handles_a_signal_saves_and_is_stopped_once_it_has(
+def test_script_that_handles_a_signal_is_stopped_once_it_has_saved(
     launch_saver, wait_until, tmp_path
 ):
     job = launch_saver(
@@ -79,13 +79,13 @@ def test_a_script_that_handles_a_signal_saves_and_is_stopped_once_it_has(
     assert f"checkpoint: {path.name} at step {seen['step']}, " in job.cli("status", job.name).stdout
     told = wait_until(lambda: job.events("checkpoint"), what="the event")
     assert [f"rank 0 saved {path} at step" in event["message"] for event in told] == [True]
-    # a failure now says what is lost since
+    # a failure now reports what is lost since then
     job.kill_rank(1)
     wait_until(lambda: job.trains(attempt=1), what="attempt 1")
     failure = job.events("failure")[0]["message"]
     assert f"since {path.name} at step {seen['step']}." in failure
     assert "Work lost: " in failure
-    # and in the next attempt it is saved before it is stopped
+    # in the next attempt, it saves before it is stopped
     answer = job.cli("stop", job.name, "--save")
     assert answer.returncode == 0, answer.stderr
     last = job.status()["checkpoint"]
@@ -99,7 +99,7 @@ def test_a_script_that_handles_a_signal_saves_and_is_stopped_once_it_has(
     assert job.cli("checkpoint", job.name).returncode == 2
 
 
-def test_a_script_that_handles_nothing_survives_and_is_asked_in_other_ways(
+def test_script_without_a_handler_survives_and_is_asked_in_other_ways(
     launch_saver, wait_until, tmp_path
 ):
     job = launch_saver(
@@ -124,11 +124,11 @@ def test_a_script_that_handles_nothing_survives_and_is_asked_in_other_ways(
     (tmp_path / "look").touch()
     answer = job.cli("checkpoint", job.name)
     assert (answer.returncode, answer.stdout) == (0, f"{tmp_path}/flagged.pt\n"), answer.stderr
-    # every rank is told, and what they save is one checkpoint
+    # every rank gets the request, and together they save one checkpoint
     (tmp_path / "look").unlink()
     (tmp_path / "ask").touch()
     answer = job.cli("checkpoint", job.name)
-    # named after the file that was told of first where they are equal
+    # if sizes are equal, it is named after the file reported first
     assert answer.returncode == 0 and answer.stdout.startswith(f"{tmp_path}/shard-"), answer.stderr
     wait_until(lambda: job.status()["checkpoint"]["files"] == 2, what="both files to be counted")
     assert Path(job.status()["checkpoint"]["path"]) == tmp_path / "shard-0.pt"
@@ -145,7 +145,7 @@ for step in range(1, 100_000):
 """
 
 
-def test_a_loss_gone_bad_ends_the_job_or_restarts_it(launch_script, wait_until):
+def test_non_finite_loss_ends_or_restarts_the_job(launch_script, wait_until):
     stopped = launch_script(SPOILED, "--on-nan", "stop", name="stops")
     restarted = launch_script(SPOILED, "--on-nan", "restart", name="restarts")
     answers = {}

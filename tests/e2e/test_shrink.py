@@ -1,4 +1,4 @@
-"""A device is lost: the job goes on without it, and takes it back when a person says so."""
+"""A device is lost: the job continues without it, and uses it again after a manual restart."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ while True:
 
 @pytest.fixture
 def stub(tmp_path, monkeypatch, ddptop_home):
-    """Three devices that nobody uses."""
+    """Three idle devices."""
     folder = tmp_path / "nvml"
     folder.mkdir()
     try:
@@ -48,7 +48,7 @@ def age_s(job: Job, since: dt.datetime) -> float:
     return (decode_snapshot(node.read_bytes()).ts - since).total_seconds()
 
 
-def test_a_lost_device_is_set_aside_and_taken_back(stub, launch_script, wait_until, ddptop_home):
+def test_lost_device_is_set_aside_and_used_again(stub, launch_script, wait_until, ddptop_home):
     job = launch_script(TRAINER, "--gpus", "0-2", "--allow-shrink", nproc=3)
 
     wait_until(lambda: job.trains(), what="three ranks that train")
@@ -57,7 +57,7 @@ def test_a_lost_device_is_set_aside_and_taken_back(stub, launch_script, wait_unt
         what="what the devices hold of others",
     )
     pids = [job.rank(rank)["pid"] for rank in range(3)]
-    with stub.together():  # the memory of rank 0 takes its time to come back
+    with stub.together():  # rank 0's memory takes time to be released
         stub.set(0, mem_used=9 * GIB, processes=[StubProcess(pids[0], 8 * GIB)])
         stub.lose(1)
     wait_until(lambda: job.events("gpu_lost"), what="the loss of a device")
@@ -74,7 +74,7 @@ def test_a_lost_device_is_set_aside_and_taken_back(stub, launch_script, wait_unt
     wait_until(lambda: age_s(job, ended_at) > 3, what="samples with memory in use")
     stub.set(0, mem_used=0, processes=[])
     wait_until(lambda: job.trains(attempt=1), what="two ranks that train")
-    # by UUID: where a device is lost, CUDA counts only those that are left
+    # by UUID: if a device is lost, CUDA numbers only the remaining ones
     uuids = f"{stub.gpu(0).uuid},{stub.gpu(2).uuid}"
     assert f"sees {uuids} world 2" in job.log(attempt=1)
     assert job.events("gpu_memory")[0]["message"].endswith("for GPU 0 to release memory")
@@ -84,7 +84,7 @@ def test_a_lost_device_is_set_aside_and_taken_back(stub, launch_script, wait_unt
     assert status["restarts_used"] == 1
     assert {"set-aside-1"} == {alert["id"] for alert in status["alerts"]}
 
-    # a supervisor that is started again goes on with what is left
+    # a restarted supervisor continues with the remaining devices
     os.kill(job.processes()["supervisor"], signal.SIGKILL)
     wait_until(lambda: job.events("supervisor_restarted"), what="another supervisor")
     stub.restore(1)

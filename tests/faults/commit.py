@@ -29,14 +29,14 @@ from ddptop_runner.model.snapshot import ProcessId
 Undo = Callable[[], None]
 
 SCREEN_BYTES = 2000
-"""A viewer that has drawn so much is up."""
+"""A viewer that has drawn this much is running."""
 SCREEN_TIMEOUT_S = 20.0
 FILL_EVERY_S = 0.1
 GARBAGE = b"this is no longer what it was\n" * 64
 
 
 def commit(fault: Fault, view: JobView, rank: int) -> Undo:
-    """Commit it now.
+    """Inject the fault now.
 
     Args:
         fault: what to do.
@@ -60,11 +60,11 @@ def commit(fault: Fault, view: JobView, rank: int) -> Undo:
 
 
 def _nothing() -> None:
-    """There is nothing to undo."""
+    """For faults that need no undoing."""
 
 
 def argument_of(view: JobView, option: str) -> Path | None:
-    """A path that the job's script was given, seen from its working folder."""
+    """A path that was passed to the job's script, relative to its working folder."""
     args = view.spec.args
     if option not in args[:-1]:
         return None
@@ -133,14 +133,14 @@ def _kill_tmux(view: JobView) -> Undo:
 
 
 def _close_terminal(view: JobView) -> Undo:
-    """A viewer on a terminal that goes away; what a login's end sends goes to the job, too."""
+    """A viewer whose terminal disappears; the job also receives the signals sent at logout."""
     pid, master = pty.fork()
     if pid == 0:
-        signal.signal(signal.SIGHUP, signal.SIG_DFL)  # ignored under nohup, not in a login
+        signal.signal(signal.SIGHUP, signal.SIG_DFL)  # ignored under nohup, but not in a login
         os.environ.update(TERM="xterm-256color", COLUMNS="100", LINES="30")
         os.execv(sys.executable, own_command("ddptop", "attach", view.job))
     drawn, deadline = 0, time.monotonic() + SCREEN_TIMEOUT_S
-    with contextlib.suppress(OSError):  # it may end by itself
+    with contextlib.suppress(OSError):  # it may exit by itself
         while drawn < SCREEN_BYTES and (left := deadline - time.monotonic()) > 0:
             if select.select([master], [], [], left)[0]:
                 drawn += len(os.read(master, 65536))
@@ -161,11 +161,12 @@ def _close_terminal(view: JobView) -> Undo:
 def _damage_files(view: JobView) -> Undo:
     history = view.folder.history_db
     with contextlib.ExitStack() as opened:
-        files = []  # open before any is written: one that is seen to be damaged takes all along
+        # open all before writing any: once one is found to be damaged, all are set aside
+        files = []
         for path in (history, history.with_name(f"{history.name}-wal")):
             with contextlib.suppress(FileNotFoundError):
                 files.append(opened.enter_context(path.open("r+b")))
-        for file in files:  # under SQLite's feet: the same file, the same length
+        for file in files:  # without SQLite's knowledge: the same file, with the same length
             size = os.fstat(file.fileno()).st_size
             file.write((GARBAGE * (size // len(GARBAGE) + 1))[:size])
     view.folder.node_file(view.host).write_bytes(GARBAGE)
@@ -190,7 +191,7 @@ def _fill_disk(view: JobView) -> Undo:
 
 
 def _keep_filling(filler: Path, over: threading.Event) -> None:
-    """Take all room there is, and again what becomes free, as whoever fills disks does."""
+    """Use up all free space, including what is freed later, like a process that fills a disk."""
     with filler.open("wb", buffering=0) as file:
         while not over.is_set():
             for piece in (1 << 20, 4096, 1):

@@ -1,4 +1,4 @@
-"""The kinds of faults, as data: what is done, what should happen, and which rank is named."""
+"""The kinds of faults, as data: what to do, what should happen, and which rank should be named."""
 
 from __future__ import annotations
 
@@ -19,31 +19,31 @@ class Fault:
 
     name: str
     what: str
-    """What is done, in words."""
+    """What is done, as text."""
     expected: str
-    """What ddptop should make of it, in words."""
+    """What ddptop should do about it, as text."""
     place: Place
     script_word: str | None = None
-    """What the bundled training calls it; None when it is not the script that commits it."""
+    """Its name in the bundled training script; None if the script does not inject it."""
     restarts: bool = False
-    """Whether the group restarts, once. Otherwise it goes on in the same attempt."""
+    """Whether the group restarts once. Otherwise, it continues in the same attempt."""
     event: str | None = None
-    """Type of the event that has to tell of it."""
+    """The type of the event that must report it."""
     says: str = ""
-    """What that event's message has to match (a regular expression, any case)."""
+    """A case-insensitive regular expression that the event's message must match."""
     names_rank: bool = False
-    """Whether that event, or its words, have to name the rank that the fault was committed on."""
+    """Whether the event or its message must name the rank with the fault."""
     signal: str | None = None
     exit_code: int | None = None
     hold_s: float = 0.0
     """How long it lasts before it is undone."""
     hang_timeout_s: float | None = None
-    """What the job is to be launched with; None: as people launch it."""
+    """Options for launching the job; None for the usual ones."""
     on_nan: OnNan = "alert"
     allow_shrink: bool = False
     log_limit: str | None = None
     patience_s: float = 120.0
-    """By when all that is expected should have happened."""
+    """When everything expected should have happened."""
 
     def flags(self) -> list[str]:
         """The options that `launch` needs for it."""
@@ -60,7 +60,7 @@ class Fault:
 
 
 SHORT_HANG_S = 8.0
-"""Long enough for any step here, short enough to be watched."""
+"""Long enough for any step here, and short enough to wait for."""
 
 FAULTS = (
     Fault(

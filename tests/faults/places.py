@@ -15,7 +15,7 @@ from ddptop_runner.base.errors import UsageError
 
 SMALL_DISK_BYTES = 24 << 20
 STUB_STATE = "DDPTOP_STUB_NVML_STATE"
-"""Names the state file of the stand-in driver, to the driver itself and to who changes it."""
+"""The variable that names the simulated driver's state file, for the driver and for tests."""
 
 
 def mount_small_disk(folder: Path, size_bytes: int = SMALL_DISK_BYTES) -> None:
@@ -62,7 +62,7 @@ def small_disk(folder: Path, size_bytes: int = SMALL_DISK_BYTES) -> Iterator[Pat
 
 
 def stand_in_driver(folder: Path, count: int) -> dict[str, str]:
-    """Start a stand-in driver with `count` idle devices; the variables that lead to it."""
+    """Start a simulated driver with `count` idle devices; returns the variables that select it."""
     folder.mkdir(parents=True, exist_ok=True)
     driver = StubDriver(folder, [StubGpu(n, mem_used=0, util=0) for n in range(count)])
     found = driver.env({}, log=False)
@@ -73,7 +73,7 @@ def stand_in_driver(folder: Path, count: int) -> dict[str, str]:
 
 
 def lose_device(index: int) -> None:
-    """Let a device of the stand-in driver fall off the bus."""
+    """Make a device of the simulated driver fall off the bus."""
     file = Path(os.environ[STUB_STATE])
     head, *devices = file.read_text(encoding="utf-8").split("\ngpu ")
     changed = [

@@ -1,6 +1,6 @@
-"""What the training script itself wrote down of its steps (`train.py --record`), and what follows.
+"""The training script's own record of its steps (`train.py --record`), and what follows from it.
 
-Beside it stands what ddptop recorded; where the two differ, something was lost or invented.
+It is compared with ddptop's record: any difference means that something was lost or invented.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ class Step:
 
     attempt: int
     step: int
-    """Of the whole training."""
+    """The step of the whole training."""
     loss: float
     at: float
     """Unix seconds."""
 
 
 Record = Mapping[int, Sequence[Step]]
-"""By rank, in the order of time."""
+"""By rank, in chronological order."""
 
 
 def read_record(folder: Path) -> dict[int, list[Step]]:
-    """Every whole line of every rank; empty where nothing was written."""
+    """Every complete line of every rank; empty if nothing was written."""
     record: dict[int, list[Step]] = {}
     for file in sorted(folder.glob("rank-*.jsonl")):
         lines = file.read_text(encoding="utf-8").split("\n")[:-1]
@@ -52,7 +52,7 @@ def longest_pause_s(record: Record, since_unix: float) -> float | None:
 
 
 def repeated_steps(record: Record) -> int:
-    """Steps of the training that were taken more than once, of the rank with the most."""
+    """How many steps were taken more than once, on the rank with the most."""
     return max(
         (len(steps) - len({step.step for step in steps}) for steps in record.values()), default=0
     )

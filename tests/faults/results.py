@@ -1,4 +1,4 @@
-"""What a run of the fault table gave, the file that keeps it, and the table of the document."""
+"""The result of a run of the fault table, the file of results, and the table in the document."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.faults.record import Record, longest_pause_s, repeated_steps
 ROOT = Path(__file__).resolve().parents[2]
 DOCUMENT = ROOT / "docs" / "resilience.md"
 STEPS = 250
-"""Of the training, without faults."""
+"""Steps of the training, without faults."""
 NOT_TRIED = "-"
 LAUNCHERS = ("ddptop", "torchrun", "ft_launcher")
 
@@ -28,21 +28,21 @@ class Result:
     fault: str
     run: int
     complaints: list[str] = field(default_factory=list)
-    """What was not as it should be; under ddptop all that the kit compares."""
+    """What differed from expectations; for ddptop, everything that the kit compares."""
     finished: bool = False
-    """Every rank took the last step, and the loss is a number."""
+    """Whether every rank took the last step, with a finite loss."""
     named: bool | None = None
-    """Whether the right rank was named; None where nobody is to be named."""
+    """Whether the right rank was named; None if none should be."""
     left: int = 0
     """Processes left running."""
     pause_s: float | None = None
-    """The longest time without a step, from the fault on."""
+    """The longest time without a step after the fault."""
     repeated: int = 0
     """Steps taken twice."""
 
 
 def measure(result: Result, record: Record, world: int, at: float | None) -> None:
-    """Fill in what the script's own record tells."""
+    """Fill in what the script's own record shows."""
     last = [steps[-1] for steps in record.values() if steps]
     result.finished = len(last) >= world - (result.fault == "gpu-lost") and all(
         step.step == STEPS and math.isfinite(step.loss)
@@ -55,7 +55,7 @@ def measure(result: Result, record: Record, world: int, at: float | None) -> Non
 
 
 def read_results(path: Path) -> list[Result]:
-    """Those that were kept before; none where there is no file."""
+    """Earlier results; empty if there is no file."""
     if not path.exists():
         return []
     lines = path.read_text(encoding="utf-8").splitlines()
@@ -63,13 +63,13 @@ def read_results(path: Path) -> list[Result]:
 
 
 def write_results(path: Path, results: Sequence[Result]) -> None:
-    """Keep them, one JSON object a line."""
+    """Store them, one JSON object per line."""
     lines = [json.dumps(vars(result)) for result in results]
     path.write_text("\n".join(lines) + "\n", encoding="utf-8")
 
 
 def cell(results: Sequence[Result]) -> str:
-    """How often all was well, and how long training stood still where it went on."""
+    """How many runs passed, and how long training paused if it continued."""
     if not results:
         return NOT_TRIED
     good = sum(one.finished and one.left == 0 for one in results)
@@ -102,7 +102,7 @@ def table(results: Sequence[Result]) -> list[str]:
 
 
 def write_document(rows: Sequence[str]) -> None:
-    """Put the table between its marks."""
+    """Insert the table between its markers."""
     text = DOCUMENT.read_text(encoding="utf-8")
     begin, end = "<!-- faults -->\n", "<!-- end of faults -->"
     head, rest = text.split(begin)

@@ -1,4 +1,4 @@
-"""The fault table: every fault on a real job, under ddptop and under other launchers, same script.
+"""The fault table: every fault on a real job, under ddptop and other launchers, with one script.
 
     python tests/faults/table.py [--runs 5] [--launchers ddptop,torchrun,ft_launcher]
         [--faults kill,raise] [--ft-python VENV/bin/python] [--results FILE] [--write]
@@ -53,7 +53,7 @@ SCRIPT = [
     *["--record", "record", "--out", "out", "--fault-file", "fault"],
 ]
 PG_TIMEOUT_S = 8
-"""Without it a hang under the other launchers lasts for half an hour."""
+"""Without it, a hang under the other launchers lasts half an hour."""
 READY_STEPS = 5
 READY_S = 120.0
 END_S = 100.0
@@ -64,18 +64,18 @@ ELSEWHERE = (
     *("kill", "stop", "hang-python", "hang-collective", "raise", "exit-0", "exit-code", "oom"),
     *("nan", "agent-killed", "tmux-killed", "terminal-closed"),
 )
-"""What can be done to any launcher; `agent-killed` is SIGKILL to the launcher itself."""
+"""Faults that apply to any launcher; `agent-killed` is SIGKILL to the launcher itself."""
 NOBODY = ("stop", "nan", "agent-killed", "tmux-killed", "terminal-closed")
-"""Faults after which other launchers are not asked for a name."""
+"""Faults after which other launchers are not expected to name a rank."""
 
 
 def world_of(fault: Fault) -> int:
-    """How many ranks."""
+    """The number of ranks."""
     return 3 if fault.name in ("hang-python", "hang-collective", "kill") else 2
 
 
 def victim_of(fault: Fault, run: int) -> int:
-    """On which rank: another one in each run."""
+    """The rank with the fault, which differs between runs."""
     return 1 if fault.name == "gpu-lost" else (run + 1) % world_of(fault)
 
 
@@ -83,7 +83,7 @@ def victim_of(fault: Fault, run: int) -> int:
 
 
 def run_ddptop(fault: Fault, run: int, folder: Path) -> Result:
-    """One job, one fault, compared with all that was expected."""
+    """One job and one fault, compared with everything expected."""
     result = Result("ddptop", fault.name, run)
     home = folder / "home"
     home.mkdir()
@@ -132,7 +132,7 @@ def run_ddptop(fault: Fault, run: int, folder: Path) -> Result:
 
 
 def command_of(launcher: str, world: int, python: str, restarts: int = RESTARTS) -> list[str]:
-    """How the launcher is started on one machine."""
+    """The command that starts the launcher on one machine."""
     common = ["--nnodes", "1", "--nproc-per-node", str(world), "--max-restarts", str(restarts)]
     if launcher == "torchrun":
         return [python, "-m", "torch.distributed.run", "--standalone", *common]
@@ -143,7 +143,7 @@ def command_of(launcher: str, world: int, python: str, restarts: int = RESTARTS)
 
 
 def processes_with(mark: str) -> list[psutil.Process]:
-    """Those that carry the mark in their environment."""
+    """Processes with the mark in their environment."""
     found = []
     for process in psutil.process_iter():
         try:
@@ -167,7 +167,8 @@ def pid_of_rank(mark: str, rank: int) -> int | None:
 
 
 def named_rank(said: str) -> int | None:
-    """Whom torch's agent blames: the root cause of its report, else its first word of a failure."""
+    """The rank that torch's agent blames: the root cause in its report, or its first failure
+    message."""
     report = re.search(r"Root Cause.*?rank\s*:\s*(\d+)", said, re.DOTALL)
     first = re.search(r"failed \(exitcode: -?\d+\) local_rank: (\d+)", said)
     found = first or report
@@ -175,7 +176,7 @@ def named_rank(said: str) -> int | None:
 
 
 def wait_for(condition: Callable[[], Any], timeout_s: float) -> Any:
-    """Its first truthy answer, or the last one."""
+    """The first truthy result, or the last one."""
     deadline = time.monotonic() + timeout_s
     while not (answer := condition()) and time.monotonic() < deadline:
         time.sleep(0.2)
@@ -183,12 +184,12 @@ def wait_for(condition: Callable[[], Any], timeout_s: float) -> Any:
 
 
 def run_elsewhere(launcher: str, fault: Fault, run: int, folder: Path, python: str) -> Result:
-    """The same script and fault under another launcher, in a pane of tmux as people run it."""
+    """The same script and fault under another launcher, in a tmux pane as users run it."""
     result = Result(launcher, fault.name, run)
     world, victim = world_of(fault), victim_of(fault, run)
     mark = os.environ["FAULTS_MARK"]
     socket, output = f"faults-{mark[:8]}", folder / "output"
-    # the launcher is the pane's own process, and what it says goes to a file
+    # the launcher is the pane's own process, and its output goes to a file
     inner = [*command_of(launcher, world, python), str(TRAIN), *SCRIPT]
     inner += ["--pg-timeout", str(PG_TIMEOUT_S)]
     words = " ".join(inner)
@@ -237,7 +238,7 @@ def run_elsewhere(launcher: str, fault: Fault, run: int, folder: Path, python: s
 
 
 def end_all_with(mark: str) -> None:
-    """Kill what carries the mark: all of one run, and nothing else."""
+    """Kill every process with the mark: all of one run, and nothing else."""
     for process in processes_with(mark):
         try:
             process.kill()
@@ -277,7 +278,7 @@ def _commit_elsewhere(
 
 
 def one_run(options: argparse.Namespace) -> None:
-    """A single run in this process; its result as JSON."""
+    """A single run in this process; prints its result as JSON."""
     launcher, name, run = options.one.split(",")
     with tempfile.TemporaryDirectory(prefix="ddptop-faults-", ignore_cleanup_errors=True) as folder:
         if launcher == "ddptop":
@@ -289,7 +290,7 @@ def one_run(options: argparse.Namespace) -> None:
 
 
 def spawn(options: argparse.Namespace, launcher: str, fault: Fault, run: int) -> Result:
-    """The same in a process of its own: environment and working folder are its own, too."""
+    """The same in a separate process, with its own environment and working folder."""
     command = [sys.executable, __file__, "--one", f"{launcher},{fault.name},{run}"]
     if options.ft_python:
         command += ["--ft-python", options.ft_python]
@@ -310,7 +311,7 @@ def spawn(options: argparse.Namespace, launcher: str, fault: Fault, run: int) ->
 
 
 def main() -> None:
-    """Run what was asked for, print the table, keep the results."""
+    """Run the requested faults, print the table, and store the results."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--runs", type=int, default=5)
     parser.add_argument("--first-run", type=int, default=0, help="keep the runs before this one")

@@ -1,4 +1,4 @@
-"""What the fault kit calls as expected: each expectation must be able to fail."""
+"""The fault kit's verdicts: each expectation must be able to fail."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ EXITED = event("failure", "Rank 1 was the first to fail: exit status 7", rank=1,
 RESTARTED = after(attempt=1, events=[KILLED, event("group_restart", "again")])
 
 
-def test_a_restart_that_names_the_right_rank_is_as_expected() -> None:
+def test_restart_that_names_the_right_rank_passes() -> None:
     kill = BY_NAME["kill"]
     assert missing(kill, 1, BEFORE, RESTARTED) == []
     assert wrong(kill, 1, BEFORE, RESTARTED) == []
@@ -60,7 +60,7 @@ def test_a_restart_that_names_the_right_rank_is_as_expected() -> None:
         ({"files_are_well": False}, "cannot be read"),
     ],
 )
-def test_what_has_not_happened_is_missing(change: dict[str, object], words: str) -> None:
+def test_events_that_did_not_happen_are_missing(change: dict[str, object], words: str) -> None:
     found = missing(BY_NAME["kill"], 1, BEFORE, dataclasses.replace(RESTARTED, **change))
     assert len(found) == 1
     assert words in found[0]
@@ -77,7 +77,7 @@ def test_what_has_not_happened_is_missing(change: dict[str, object], words: str)
         ("tmux-killed", {"attempt": 0}, "failure event"),
     ],
 )
-def test_what_should_never_happen_is_wrong(
+def test_events_that_should_never_happen_are_wrong(
     fault: str, change: dict[str, object], words: str
 ) -> None:
     found = wrong(BY_NAME[fault], 1, BEFORE, dataclasses.replace(RESTARTED, **change))
@@ -113,12 +113,12 @@ NEW = {"guardian": 11, "supervisor": 12, "agent": None}
         ("log-flood", after(flood=Flood(9, 9, True, 1)), after()),
     ],
 )
-def test_what_is_peculiar_to_a_fault_is_missed(fault: str, well: Seen, ill: Seen) -> None:
+def test_requirements_specific_to_a_fault_are_checked(fault: str, well: Seen, ill: Seen) -> None:
     assert missing(BY_NAME[fault], 1, BEFORE, well) == []
     assert len(missing(BY_NAME[fault], 1, BEFORE, ill)) == 1
 
 
-def test_a_stop_lasts_until_it_was_shown() -> None:
+def test_stop_fault_lasts_until_it_was_shown() -> None:
     assert not is_shown(BY_NAME["stop"], {"running"})
     assert is_shown(BY_NAME["stop"], {"running", "paused"})
     assert is_shown(BY_NAME["disk-full"], set())
@@ -132,7 +132,7 @@ def story(*types: str, attempt: int = 0) -> list[Event]:
     ]
 
 
-def test_a_whole_story_has_no_gaps() -> None:
+def test_complete_events_have_no_gaps() -> None:
     whole = story("finished")
     assert story_gaps(whole, 0) == []
     assert "numbers have gaps" in story_gaps(whole[1:], 0)[0]
@@ -152,20 +152,20 @@ def series(*points: tuple[int, int, int]) -> Series:
     return Series(bucket_s=1, t=list(times), attempt=list(attempts), last=list(counts))
 
 
-def test_recorded_steps_are_compared_with_those_the_script_took() -> None:
+def test_recorded_steps_are_compared_with_the_scripts() -> None:
     record = {0: [*steps(0, 1, 10, 100.0), *steps(1, 6, 15, 120.0)]}
     known = series(
         *((100 + n, 0, n + 1) for n in range(10)), *((120 + n, 1, n + 1) for n in range(10))
     )
     assert steps_lost(record, {0: known}, {0: 10}) == []
-    # the last attempt ended by itself, so every step of it is known
+    # the last attempt ended by itself, so all of its steps are known
     assert "9 steps recorded, but the script took 10" in steps_lost(record, {0: known}, {0: 9})[0]
     assert "11 steps recorded" in steps_lost(record, {0: known}, {0: 11})[0]
     assert steps_lost(record, {0: known}, {0: 9}, finished=False) == []
-    # a step that a killed rank took, but did not write down any more, and no second one
+    # a step that a killed rank took but did not record, though not two
     assert steps_lost(record, {0: known}, {0: 11}, finished=False) == []
     assert "12 steps recorded" in steps_lost(record, {0: known}, {0: 12}, finished=False)[0]
-    # of an attempt that was ended, the last seconds may be missing, and no more
+    # the last seconds of an attempt that was ended may be missing, but no more
     late = series(
         *((100 + n, 0, n + 1) for n in range(5)), *((120 + n, 1, n + 1) for n in range(10))
     )
@@ -176,14 +176,14 @@ def test_recorded_steps_are_compared_with_those_the_script_took() -> None:
     assert any("attempt 0, rank 0: None" in one for one in steps_lost(record, {0: gone}, {0: 10}))
 
 
-def test_a_hole_in_the_history_is_found() -> None:
+def test_gap_in_the_history_is_found() -> None:
     record = {0: steps(0, 1, 30, 100.0)}
     holed = series((100, 0, 1), (112, 0, 13), *((113 + n, 0, 14 + n) for n in range(17)))
     assert steps_lost(record, {0: holed}, {0: 30}) == ["attempt 0: nothing recorded for 12 s"]
     assert steps_lost(record, {0: holed}, {0: 30}, gap_s=15.0) == []
 
 
-def test_the_pause_is_the_longest_time_without_a_step_from_the_fault_on() -> None:
+def test_pause_is_the_longest_time_without_a_step_after_the_fault() -> None:
     record = {0: [*steps(0, 1, 10, 100.0), *steps(1, 6, 15, 120.0)], 1: steps(0, 1, 10, 100.0)}
     assert longest_pause_s(record, 108.5) == 11.0
     assert longest_pause_s(record, 121.5) == 1.0
@@ -191,6 +191,6 @@ def test_the_pause_is_the_longest_time_without_a_step_from_the_fault_on() -> Non
     assert repeated_steps(record) == 5
 
 
-def test_every_fault_says_what_is_done_and_what_should_happen() -> None:
+def test_every_fault_describes_its_injection_and_expectation() -> None:
     assert len(FAULTS) == len(BY_NAME)
     assert all(fault.event in ("failure", "hang") for fault in FAULTS if fault.restarts)

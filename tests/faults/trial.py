@@ -24,34 +24,34 @@ from ddptop_runner.store import logs
 from ddptop_runner.store.history_reader import HistoryReader
 
 READY_STEPS = 5
-"""A fault is committed once every rank took so many steps of the attempt."""
+"""A fault is injected once every rank has taken this many steps in the attempt."""
 READY_S = 120.0
-"""Two ranks import torch in two seconds, or in a minute on a machine that does other things."""
+"""Importing torch in two ranks takes 2 s on an idle machine, and a minute on a busy one."""
 LOOK_S = 0.2
 COMMAND_S = 2.0
-"""Between two commands, which are what takes up a job without a guardian."""
+"""Time between two commands, which adopt a job without a guardian."""
 FLOOD_LINE = re.compile(r"flood (\d+) of (\d+) ")
 EVERY_LINE = 1_000_000
 LEAVE_S = 10.0
-"""How long processes of a job may be there after its end."""
+"""How long a job's processes may still exist after its end."""
 
 
 @dataclass
 class Outcome:
-    """What came of one fault."""
+    """The outcome of one fault."""
 
     fault: Fault
     rank: int
     complaints: list[str] = field(default_factory=list)
-    """Empty: all was as expected."""
+    """Empty if everything was as expected."""
     committed_at: float | None = None
-    """Unix seconds; None when it was not committed."""
+    """Unix seconds; None if it was not injected."""
     settled_s: float | None = None
-    """From then until all that was expected had been seen; None when it was not."""
+    """Time until everything expected was observed; None if it was not."""
 
 
 class Trial:
-    """A live job that faults are committed on, one after the other.
+    """A live job into which faults are injected, one after the other.
 
     Args:
         folder: its run folder.
@@ -64,7 +64,7 @@ class Trial:
         self._flooded = False
 
     def run(self, fault: Fault, rank: int) -> Outcome:
-        """Commit it once the job trains, and wait for what is expected, at most `patience_s`."""
+        """Inject the fault once the job trains; wait at most `patience_s` for what is expected."""
         outcome = Outcome(fault, rank)
         if (trouble := self._wait_until_ready()) is not None:
             outcome.complaints.append(trouble)
@@ -98,7 +98,7 @@ class Trial:
                 if (outcome.complaints and over) or time.time() - at > fault.patience_s:
                     outcome.complaints += lacking
                     return outcome
-                if over and undone:  # a last look, at what the end has written
+                if over and undone:  # a last look at what was written at the end
                     outcome.complaints += verdict.missing(fault, rank, before, self._seen(rank, at))
                     return outcome
                 self._play_the_person(fault)
@@ -124,7 +124,7 @@ class Trial:
         return None
 
     def events(self, since_unix: float = 0.0) -> list[Event]:
-        """The story so far, from a moment on.
+        """The job's state and events since a given time.
 
         Raises:
             DdptopError: when the history cannot be read.
@@ -195,7 +195,7 @@ class Trial:
         *,
         gap_s: float = verdict.GAP_S,
     ) -> list[str]:
-        """Wait for the job's end and compare all that was recorded with the script's own record.
+        """Wait for the job's end, and compare ddptop's record with the script's own.
 
         Args:
             timeout_s: how long the end may take.

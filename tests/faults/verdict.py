@@ -1,4 +1,4 @@
-"""Compares what happened with what was expected: pure, from a job's story to complaints."""
+"""Compares what happened with what was expected; pure, from a job's events to complaints."""
 
 from __future__ import annotations
 
@@ -14,54 +14,54 @@ from ddptop_runner.model.snapshot import Event
 from ddptop_runner.store.history_reader import Series
 
 GOES_ON_STEPS = 3
-"""This many more steps on every rank prove that training continues."""
+"""Steps that every rank must take to prove that training continues."""
 TROUBLE = ("failure", "hang", "group_restart", "failed")
 LATE_S = 3.0
-"""What a rank did so shortly before its end may not have been heard any more: the probe speaks four
-times a second, the history is written once a second."""
+"""What a rank does this shortly before its exit may not be recorded: the probe sends four messages
+a second, and the history is written once a second."""
 FLOOD_LIMIT_BYTES = 3 << 20
-"""The limit of `log-flood`, and what is written between two looks."""
+"""The limit of `log-flood`, plus what is written between two checks."""
 GAP_S = 6.0
 """A longer time without a row in the history is a gap."""
 
 
 @dataclass(frozen=True)
 class Flood:
-    """Lines that a rank wrote at once, as far as its log still has them."""
+    """Lines that a rank wrote at once, as far as its log still contains them."""
 
     wanted: int
     found: int
     in_order: bool
     """Whether those are the last lines, without a gap."""
     live_bytes: int
-    """Of the log, what was not dropped."""
+    """The part of the log that was not dropped."""
 
 
 @dataclass(frozen=True)
 class Seen:
-    """A job at one moment."""
+    """A job at one point in time."""
 
     state: str
     attempt: int | None
     steps: Mapping[int, int | None] = field(default_factory=dict)
-    """Of this attempt, by rank."""
+    """By rank, in this attempt."""
     restarts_used: int = 0
     guarded: bool | None = None
     holders: Mapping[str, int | None] = field(default_factory=dict)
-    """Pids of guardian, supervisor and agent."""
+    """PIDs of guardian, supervisor, and agent."""
     set_aside: tuple[int, ...] = ()
     was: frozenset[str] = frozenset()
-    """States of the rank that the fault was committed on, and `unguarded`, seen so far."""
+    """States seen so far of the rank with the fault, and `unguarded`."""
     events: Sequence[Event] = ()
-    """Those after the fault."""
+    """Events after the fault."""
     files_are_well: bool = True
     """Whether snapshot and history can be read."""
     flood: Flood | None = None
-    """What a log holds of the lines that flooded it."""
+    """Which of the lines that flooded a log it still contains."""
 
 
 def missing(fault: Fault, rank: int, before: Seen, now: Seen) -> list[str]:
-    """What should have happened by now, and has not; empty when all did."""
+    """What should have happened by now but has not; empty if everything has."""
     found = []
     wanted = (before.attempt or 0) + fault.restarts
     if now.attempt != wanted:
@@ -87,7 +87,7 @@ def missing(fault: Fault, rank: int, before: Seen, now: Seen) -> list[str]:
 
 
 def wrong(fault: Fault, rank: int, before: Seen, now: Seen) -> list[str]:
-    """What should never have happened, and did."""
+    """What should never have happened but did."""
     found = []
     wanted = (before.attempt or 0) + fault.restarts
     if (now.attempt or 0) > wanted:
@@ -108,7 +108,7 @@ def wrong(fault: Fault, rank: int, before: Seen, now: Seen) -> list[str]:
 
 
 def _telling(fault: Fault, events: Sequence[Event]) -> Event | None:
-    """The event that tells of the fault; of failures the first, whatever it says."""
+    """The event that reports the fault; for failures, the first, whatever it says."""
     of_type = [event for event in events if event.type == fault.event]
     for event in of_type:
         if re.search(fault.says, event.message, re.IGNORECASE | re.DOTALL):
@@ -121,7 +121,8 @@ def _paused(_rank: int, _before: Seen, now: Seen) -> list[str]:
 
 
 def is_shown(fault: Fault, was: Set[str]) -> bool:
-    """Whether what can be seen only while the fault lasts was seen: a busy machine takes longer."""
+    """Whether everything that is only visible during the fault was seen: a busy machine takes
+    longer."""
     return fault.name != "stop" or "paused" in was
 
 
@@ -175,7 +176,7 @@ _EXTRA = {
 
 
 def story_gaps(events: Sequence[Event], last_attempt: int) -> list[str]:
-    """What a whole story lacks: numbers in order, and each rank's start and end in each attempt."""
+    """What is missing from the events: consecutive numbers, and each rank's start and exit."""
     found = []
     if [event.seq for event in events] != list(range(1, len(events) + 1)):
         found.append("events are missing: the sequence numbers have gaps")
@@ -201,7 +202,7 @@ def steps_lost(
     *,
     finished: bool = True,
 ) -> list[str]:
-    """Where ddptop's steps differ from those that the script wrote down itself.
+    """Where ddptop's steps differ from the script's own record.
 
     Args:
         record: the script's.
@@ -221,7 +222,7 @@ def steps_lost(
             if attempt == max(attempts) and last.get(rank) is not None:
                 known = last[rank]
             heard = sum(step.at < steps[-1].at - LATE_S for step in steps)
-            most = len(steps) + 1  # it may have ended before it wrote its last one down
+            most = len(steps) + 1  # it may have exited before it recorded its last one
             if attempt == max(attempts) and finished:
                 heard = most = len(steps)
             if known is None and not heard:

@@ -1,6 +1,6 @@
-"""Trains a line with DDP over gloo: `ddp.py FOLDER [STEPS] [PAUSE_S] [SAVE_EVERY]`.
+"""Fits a line with DDP over gloo: `ddp.py FOLDER [STEPS] [PAUSE_S] [SAVE_EVERY]`.
 
-It is told things as steps.py.
+It takes the same orders as steps.py.
 """
 
 import datetime

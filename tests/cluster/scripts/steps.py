@@ -1,4 +1,4 @@
-"""Trains nothing, step by step with all other ranks, and without torch.
+"""Takes steps in lockstep with all other ranks, without training or torch.
 
     steps.py FOLDER [--steps N] [--pause S] [--save-every N] [--alone]
 
@@ -71,7 +71,7 @@ class Group:
 
 
 def obey(folder: Path, group: "Group | None") -> str:
-    """Do what the file of this rank says, and tell what it was."""
+    """Carry out the order in this rank's file, and return it."""
     file = folder / f"do-{RANK}"
     try:
         word, *arguments = file.read_text().split()

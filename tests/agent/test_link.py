@@ -44,3 +44,36 @@ def test_question_survives_a_supervisor_that_died_mid_line(tmp_path: Path):
     asked = [{"op": "agent"}, {"type": "failing", "question": 1}]
     assert heard == [asked, asked, [{"type": "ended"}]]
     assert (out, err) == ("stopping\n1\n", "")
+
+
+WORKS = """
+import sys
+from ddptop_runner.agent.link import SupervisorLink
+link = SupervisorLink(sys.argv[1], lambda: {"op": "agent"}, print)
+link.start()
+print(link.ask({"type": "failing"}, meanwhile=sys.stdin.readline)["answer"])
+"""
+
+
+def test_a_question_is_sent_before_what_is_done_meanwhile(tmp_path: Path):
+    path = str(tmp_path / "s")
+    with socket.socket(socket.AF_UNIX) as server:
+        server.bind(path)
+        server.listen()
+        server.settimeout(60)
+        agent = subprocess.Popen(
+            [sys.executable, "-c", WORKS, path],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        try:
+            connection, _ = server.accept()
+            connection.settimeout(60)
+            with connection, connection.makefile("rb") as reader:
+                assert [json.loads(reader.readline()) for _ in range(2)][1]["type"] == "failing"
+                connection.sendall(b'{"answer": 1}\n')
+                assert agent.communicate("done\n", timeout=60)[0] == "1\n"
+        finally:
+            agent.kill()
+            agent.communicate()

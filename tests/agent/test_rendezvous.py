@@ -68,6 +68,59 @@ def test_each_attempt_has_its_own_store_that_survives_a_killed_agent():
         agent.wait()
 
 
+PREPARED = f"""
+import os, sys
+sys.path.insert(0, {str(AGENT.parent)!r})
+from agent import elastic as module
+
+def lives(pid):
+    return os.path.exists("/proc/%d" % pid)
+
+handler = module.StaticRendezvous("job@1")
+first, old = handler.next_rendezvous(), handler.keeper_pid
+handler.prepare()
+prepared = handler._prepared[0]
+handler.prepare()
+assert prepared == handler._prepared[0] and handler.keeper_pid == old and lives(old)
+first.store.set("step", "1")  # its ranks are still ending
+handler.renew()
+assert not lives(old) and handler.keeper_pid is None and prepared == handler._prepared[0]
+second = handler.next_rendezvous()
+assert handler.keeper_pid == prepared and handler._prepared is None
+assert not second.store.check(["step"])
+handler.prepare()
+pids = [handler.keeper_pid, handler._prepared[0]]
+handler.shutdown()
+assert not any(map(lives, pids))
+
+fork = module.fork_store_keeper
+def cannot_fork():
+    raise BlockingIOError("the limit on processes")
+module.fork_store_keeper = cannot_fork
+handler.prepare()
+module.fork_store_keeper = fork
+assert handler.next_rendezvous().store.check(["step"]) is False
+handler.shutdown()
+
+meeting = dict(run_id="job.1", address="127.0.0.1", port=1, node_rank=0, nodes=2)
+several = module.StaticRendezvous("job@1.0", meeting)
+several.keeper_pid = kept = fork()[0]
+several.prepare()
+several.renew()
+assert several._prepared is None and lives(kept), "ranks of other nodes may still use it"
+several.shutdown()
+assert not lives(kept)
+print("all is well")
+"""
+
+
+def test_the_next_store_is_ready_before_the_last_one_ends():
+    done = subprocess.run(
+        [sys.executable, "-c", PREPARED], capture_output=True, text=True, check=False, timeout=120
+    )
+    assert done.stdout == "all is well\n", done.stderr
+
+
 MEETING = f"""
 import os, socket, sys
 sys.path.insert(0, {str(AGENT.parent)!r})

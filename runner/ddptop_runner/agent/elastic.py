@@ -9,6 +9,7 @@ loopback interface or, for a job on several nodes, at an address that the others
 keeper outlives the agent, so that ranks whose agent was killed can still use their store.
 """
 
+import contextlib
 import errno
 import json
 import logging
@@ -241,7 +242,8 @@ class SupervisedAgent(LocalElasticAgent):
         if failed:
             # torch's poll ends the other ranks, so evidence has to be saved first
             ranks = [rank for rank, process in self.handles().items() if process.poll()]
-            self._link.ask({"type": "failing", "attempt": self.attempt, "ranks": ranks})
+            question = {"type": "failing", "attempt": self.attempt, "ranks": ranks}
+            self._link.ask(question, worker_group.spec.rdzv_handler.prepare)
             set_aside_broken_files(self._pcontext.error_files.values())
         result = super()._monitor_workers(worker_group)
         if result.state in (WorkerState.FAILED, WorkerState.UNHEALTHY):
@@ -279,9 +281,11 @@ class SupervisedAgent(LocalElasticAgent):
                     pass  # it has ended in the meantime
         super()._stop_workers(worker_group, *args, **kwargs)
         if not self.stopping:
-            answer = self._link.ask({"type": "group_stopped", "attempt": self.attempt})
+            handler = worker_group.spec.rdzv_handler
+            question = {"type": "group_stopped", "attempt": self.attempt}
+            answer = self._link.ask(question, handler.renew)
             if answer.get("rendezvous") is not None:
-                self._worker_group.spec.rdzv_handler.next_meeting = answer["rendezvous"]
+                handler.next_meeting = answer["rendezvous"]
 
 
 def keep_store(listener):
@@ -340,10 +344,20 @@ def fork_store_keeper(address=LOOPBACK, port=0):
     return pid, port
 
 
+def end_store_keeper(pid):
+    """Kill a keeper, a child of this process."""
+    try:
+        os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
+    except OSError:
+        pass  # already gone
+
+
 class StaticRendezvous(RendezvousHandler):
     """A rendezvous of known agents: the supervisors have agreed on the nodes and the address.
 
-    Each round has its own store, kept by the first node.
+    Each round has its own store, kept by the first node. On one machine, it is prepared while the
+    supervisor saves evidence.
 
     Args:
         run_id: the job's ID, which ranks see as TORCHELASTIC_RUN_ID.
@@ -356,6 +370,8 @@ class StaticRendezvous(RendezvousHandler):
         """For the next attempt."""
         self.keeper_pid = None
         """Pid of the current attempt's store keeper, if this node keeps the store."""
+        self._prepared = None
+        """Of the next attempt on one machine: the pid of its keeper, the port, and the store."""
 
     def get_backend(self):
         """The name in torch's events."""
@@ -366,13 +382,38 @@ class StaticRendezvous(RendezvousHandler):
         """True: ranks connect to the agent's store instead of creating their own."""
         return True
 
+    def prepare(self):
+        """On one machine, start the next attempt's store; if it fails, the next round retries."""
+        if self.next_meeting is None and self._prepared is None:
+            with contextlib.suppress(OSError, RuntimeError):
+                self._prepared = self._start()
+
+    def renew(self):
+        """On one machine, where no rank is left, replace the store by the next attempt's."""
+        if self.next_meeting is None:
+            self._end()
+            self.prepare()
+
+    def _start(self):
+        pid, port = fork_store_keeper()
+        try:
+            return pid, port, TCPStore(LOOPBACK, port, is_master=False, timeout=STORE_TIMEOUT)
+        except BaseException:
+            end_store_keeper(pid)
+            raise
+
+    def _end(self):
+        if self.keeper_pid is not None:
+            end_store_keeper(self.keeper_pid)
+            self.keeper_pid = None
+
     def next_rendezvous(self):
         """End the last attempt's store and join the other nodes at a new one."""
-        self.shutdown()
+        self._end()
         meeting = self.next_meeting
         if meeting is None:
-            self.keeper_pid, port = fork_store_keeper()
-            store = TCPStore(LOOPBACK, port, is_master=False, timeout=STORE_TIMEOUT)
+            self.keeper_pid, port, store = self._prepared or self._start()
+            self._prepared = None
             return RendezvousInfo(store, 0, 1, RendezvousStoreInfo(LOOPBACK, port))
         address, port, node_rank = meeting["address"], meeting["port"], meeting["node_rank"]
         if node_rank == 0:
@@ -402,12 +443,9 @@ class StaticRendezvous(RendezvousHandler):
         return self._run_id
 
     def shutdown(self):
-        """End the store's keeper, a child of this process."""
-        if self.keeper_pid is not None:
-            try:
-                os.kill(self.keeper_pid, signal.SIGKILL)
-                os.waitpid(self.keeper_pid, 0)
-            except OSError:
-                pass  # already gone
-            self.keeper_pid = None
+        """End the keepers of all stores."""
+        self._end()
+        if self._prepared is not None:
+            end_store_keeper(self._prepared[0])
+            self._prepared = None
         return True

@@ -13,7 +13,6 @@ import os
 import resource
 import sys
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -69,8 +68,7 @@ _OF_THIS_MACHINE = frozenset(
 _FAMILIES = ("DDPTOP_", "SLURM_", "SSH_", "XDG_", "TMUX", "SUDO_", "GPG_", "PMI_", "OMPI_")
 
 
-@dataclass(frozen=True)
-class Handover:
+class Handover(msgspec.Struct, frozen=True):
     """The environment in which the guardian starts the job."""
 
     env: dict[str, str]
@@ -148,7 +146,7 @@ def write(path: Path, handover: Handover, job_id: str = "") -> None:
     """Write the file, readable only by this user."""
     fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
     with os.fdopen(fd, "w", encoding="utf-8", errors="surrogateescape") as file:
-        file.write(f"{job_id}\n{json.dumps(asdict(handover))}")
+        file.write(f"{job_id}\n{json.dumps(msgspec.structs.asdict(handover))}")
 
 
 def take(path: Path) -> Handover:

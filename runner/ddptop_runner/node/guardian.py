@@ -41,7 +41,6 @@ from ddptop_runner.base.start import PRIVATE, own_command, own_words
 from ddptop_runner.host import handover as handover_file
 from ddptop_runner.host import procs
 from ddptop_runner.host.handover import agent_command, agent_plan
-from ddptop_runner.job.registry import read_job
 from ddptop_runner.model.snapshot import ProcessId
 from ddptop_runner.model.spec import JobSpec, read_spec
 from ddptop_runner.node import control
@@ -334,6 +333,8 @@ def main(run_dir: str) -> int:
     become_subreaper()
     os.set_blocking(STDOUT, False)
     if given.adopts:
+        from ddptop_runner.job.registry import read_job  # other jobs do not wait for it
+
         relieve(folder, spec.job_id)
         if not read_job(folder).is_live:
             return 0  # it has ended in the meantime

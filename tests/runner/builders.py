@@ -1,4 +1,4 @@
-"""Jobs on disk for tests: a spec and a snapshot, right in all that a test does not care about."""
+"""Jobs on disk for tests: a spec and a snapshot, with valid defaults for everything else."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from ddptop_runner.model.snapshot import NodeSnapshot, ProcessId, encode
 from ddptop_runner.model.spec import JobSpec, write_spec
 
 NONCE = f"{os.getpid():08x}"
-"""Of this test process alone: jobs are found by their id among all processes of the machine."""
+"""Unique to this test process, because jobs are found by their ID among all processes."""
 
 LONG_AGO = dt.datetime(2026, 1, 1, tzinfo=dt.timezone.utc)
 
 
 def gone() -> ProcessId:
-    """A process of this boot that is no more: this test's pid, started at another time."""
+    """A dead process of this boot: this test's PID with a different start time."""
     here = procs.identify(os.getpid())
     return msgspec.structs.replace(here, start_ticks=(here.start_ticks or 0) - 1)
 
@@ -61,7 +61,7 @@ def make_snapshot(spec: JobSpec, **changes: Any) -> NodeSnapshot:
 def put_job(
     job: str = "train", snapshot: dict[str, Any] | None = None, **spec_changes: Any
 ) -> RunFolder:
-    """Write a job into the state home; without `snapshot` it has none."""
+    """Write a job to the state folder; without `snapshot`, it has none."""
     spec = make_spec(job, **spec_changes)
     folder = run_folder(job)
     folder.nodes_dir.mkdir(parents=True)

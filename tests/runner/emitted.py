@@ -1,4 +1,4 @@
-"""A job's log that only remembers what was emitted."""
+"""An event log that only stores what was emitted."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class EmittedLog:
 
     @property
     def events(self) -> list[JobEvent]:
-        """Those that are news to a person."""
+        """The events that have a sentence."""
         return [event for event in self.all if event.type != SILENT]
 
     @property

@@ -1,4 +1,4 @@
-"""What tests of histories write, and how they look at it."""
+"""Data that history tests write, and helpers to read it."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ SAMPLES = Path(__file__).parents[1] / "samples"
 
 
 def rank(number: int = 0, **fields) -> RankSample:
-    """A rank at one look."""
+    """A rank in one sample."""
     return RankSample(rank=number, local_rank=number, host="node", **fields)
 
 
 def event(type_: str = "alert", at: float = START, **fields) -> Event:
-    """Something that happened."""
+    """An event."""
     return Event(ts=utc_from_unix(at), type=type_, message=f"a {type_}", **fields)
 
 
@@ -33,7 +33,7 @@ def write_losses(path: Path, losses: dict[int, float], step_s: int = 1) -> None:
 
 
 def dump(path: Path) -> dict[str, list[tuple]]:
-    """All rows of all tables of samples."""
+    """All rows in all tables of samples."""
     with sqlite3.connect(path) as db:
         tables = [f"{kind}_{tier.name}" for kind in ("rank", "gpu") for tier in TIERS]
         found = {table: db.execute(f"SELECT * FROM {table}").fetchall() for table in tables}

@@ -93,7 +93,7 @@ LEADS_TO = {
 
 @dataclass
 class Agent:
-    """torch's agent, as far as the state machine sees it."""
+    """torch's agent, as seen by the state machine."""
 
     pid: int
     attempt: int
@@ -106,9 +106,9 @@ class Agent:
     restarts: bool = False
     """Whether another attempt follows."""
     meeting: Rendezvous | None = None
-    """Of its next attempt, or of its current one; None on one machine."""
+    """The rendezvous of its next or current attempt; None on one machine."""
     workers: list[pt.Worker] = field(default_factory=list)
-    """Of its current attempt."""
+    """The ranks of its current attempt."""
 
     def receive(self, order: pt.AnswerAgent | pt.TellAgent) -> None:
         if isinstance(order, pt.TellAgent):
@@ -118,7 +118,7 @@ class Agent:
 
 
 class Machine:
-    """One job on one host, step by step; or one node's part of a job on several."""
+    """One job on one host, step by step, or one node's part of a job on several."""
 
     def __init__(self, seed: int, *, of_several: bool = False) -> None:
         self.random = random.Random(seed)
@@ -182,7 +182,7 @@ class Machine:
     # -- the driver ------------------------------------------------------------------------------
 
     def take(self, fact: pt.Fact) -> None:
-        """As `JobDriver.take` does."""
+        """Like `JobDriver.take`."""
         fact = msgspec.json.decode(msgspec.json.encode(fact), type=pt.Fact)
         decision = decide(self.state, fact, self.now_s, self.spec)
         for event in decision:
@@ -227,7 +227,7 @@ class Machine:
         assert 0 <= self.state.budget.used <= self.limit, "the budget is overspent"
 
     def _check_event(self, before: JobState, event: ev.JobEvent) -> None:
-        """What each event must do to the state, told apart from how `apply` does it."""
+        """What each event must do to the state, stated independently of `apply`."""
         state = self.state
         if type(event) in LEADS_TO:
             assert state.phase in LEADS_TO[type(event)], f"{event} leads to {state.phase}"
@@ -373,11 +373,11 @@ class Machine:
         self.untold.append(exited)
 
     def _report_exits(self) -> None:
-        """Everything that is known on the host reaches the job."""
+        """Everything known on the host is reported to the job."""
         while self.untold:
             exited = self.untold.pop(0)
             self.told.append(exited)
-            if self.random.random() < 0.1:  # how it exited is known only later
+            if self.random.random() < 0.1:  # how it exited becomes known only later
                 self.take(msgspec.structs.replace(exited, status=None))
             self.take(exited)
             state = self.state
@@ -418,7 +418,7 @@ class Machine:
         self.now_s += self.random.choice((0.1, 1.0, 20.0))
 
     def queue_moves(self) -> None:
-        """Devices become free for a job that waits for them, or still do not."""
+        """Devices become free for a job that waits for them, or do not."""
         if self.state.phase != "queued":
             return
         if self.random.random() < 0.5:
@@ -447,7 +447,7 @@ class Machine:
                 self._record(ev.RankStarted(attempt=agent.attempt, rank=rank, pid=pid))
 
     def late_exit(self) -> None:
-        """Of any attempt, any number of times."""
+        """Happens in any attempt, any number of times."""
         if self.told:
             self.take(self.random.choice(self.told))
 
@@ -537,7 +537,7 @@ class Machine:
             assert self.state.trouble is not None or not is_found, "trouble is not looked into"
 
     def something_is_noted(self) -> None:
-        """What changes nothing else."""
+        """Events that change nothing else."""
         attempt = self.state.attempt
         saved = Checkpoint(path=f"/ck/{self.now_s}", at=EPOCH, attempt=attempt)
         hot = Alert(id="hot", severity="warning", message="hot", since=EPOCH)
@@ -603,7 +603,7 @@ class Machine:
         self.rows.is_full = False
 
     def supervisor_dies(self) -> None:
-        """With it goes all that it was doing; a full disk has lost the end of the log."""
+        """Everything it was doing is lost; a full disk has lost the end of the log."""
         before = self.state
         memory = self.log.memory()
         if not self.rows.pending and self.random.random() < 0.5:
@@ -641,7 +641,7 @@ class Machine:
         )
 
     def machine_reboots(self) -> None:
-        """Everything dies at once; later someone starts the job again."""
+        """Everything dies at once; later, the job is started again."""
         if self.random.random() < 0.7:
             return
         self.alive, self.untold, self.agent, self.agent_exit = {}, [], None, None
@@ -729,7 +729,7 @@ class Machine:
         return pt.NothingLeft()
 
     def _end_orphans(self) -> None:
-        """What the agent does not watch."""
+        """Processes that the agent does not watch."""
         self._end_all()
         self._report_exits()
 
@@ -770,7 +770,7 @@ class Machine:
     # -- what always holds -----------------------------------------------------------------------
 
     def check(self) -> None:
-        """The invariants, after any step."""
+        """The invariants after any step."""
         state = self.state
         assert len({attempt for attempt, _ in self.alive.values()}) <= 1, "two attempts are alive"
         assert not (state.is_over and self.alive), "ranks outlive the job"
@@ -789,7 +789,7 @@ class Machine:
             assert life is None or life.pid != pid or not life.exited, "a living rank has exited"
 
     def settle(self) -> None:
-        """Without further faults, the job comes to an end, or to ranks that train."""
+        """Without further faults, the job ends, or its ranks train."""
         for _ in range(120):
             self.now_s += 60.0
             self.queue_moves()
@@ -825,7 +825,7 @@ def _rendezvous(attempt: int, is_other: bool = False) -> Rendezvous:
 
 
 def drive(seed: int, steps: int = 30, *, of_several: bool = False) -> Machine:
-    """One interleaving; the same for the same seed."""
+    """One interleaving; the same seed gives the same one."""
     machine = Machine(seed, of_several=of_several)
     for _ in range(steps):
         step = machine.random.choice(Machine.STEPS)

@@ -49,24 +49,24 @@ NODE_TIMEOUT_S = 40.0
 ORPHAN_TIMEOUT_S = 600.0
 STEPS = 25
 SETTLED_S = 600.0
-"""After the last thing that happened, whatever is to follow has followed."""
+"""This long after the last event, everything that follows from it has happened."""
 JOIN_S = 60.0
-"""For how long the nodes of an attempt wait for each other."""
+"""How long the nodes of an attempt wait for each other."""
 HANG_S = 60.0
-"""Until ranks whose partner is gone without a word are found to hang, and ended."""
+"""How long until ranks whose peer disappeared silently are found to hang, and are ended."""
 STOPPED_S = 180.0
-"""Within this a stop has ended the job, whatever has become of its nodes."""
+"""A stop ends the job within this time, whatever the state of its nodes."""
 QUIET_S = 35.0
-"""More than any wait in which no order is under way."""
+"""Longer than any wait without a pending order."""
 LINK_BACK_S = 15.0
-"""Until a link is made again, and the node has told what happened."""
+"""How long until a link is reestablished and the node has reported what happened."""
 TICK_S = 10.0
 POLL_S = 0.5
 FOLDER = RunFolder(Path(tempfile.gettempdir()) / "machine-nodes" / "train")
 
 
 class VirtualLoop(asyncio.SelectorEventLoop):
-    """Whoever waits waits no time at all."""
+    """Waiting takes no real time."""
 
     def __init__(self) -> None:
         self.clock_s = 1000.0
@@ -77,7 +77,7 @@ class VirtualLoop(asyncio.SelectorEventLoop):
 
 
 class _Jumps(selectors.SelectSelector):
-    """Nothing comes from outside: the head's only channel holds its hello from the start."""
+    """Nothing comes from outside: the head's only channel contains its hello from the start."""
 
     def __init__(self, loop: VirtualLoop) -> None:
         super().__init__()
@@ -86,12 +86,12 @@ class _Jumps(selectors.SelectSelector):
     def select(self, timeout: float | None = None) -> list[Any]:
         assert timeout is not None, "nothing is left to wait for"
         if timeout > 0:
-            self._loop.clock_s += max(timeout, 1e-6)  # a sum that is rounded down stands still
+            self._loop.clock_s += max(timeout, 1e-6)  # a sum that is rounded down would not advance
         return []
 
 
 class Node:
-    """One node's part of the job, as its supervisor would lead it."""
+    """One node's part of the job, like its supervisor."""
 
     def __init__(self, world: World, spec: NodeSpec) -> None:
         self.world, self.spec = world, spec
@@ -136,7 +136,7 @@ class Node:
         return self.can_be_reached and not self.is_wedged
 
     def changes(self, **flags: bool) -> None:
-        """It goes away, or comes back."""
+        """It becomes unreachable, or reachable again."""
         for name, value in flags.items():
             setattr(self, name, value)
         self.note_contact()
@@ -152,7 +152,7 @@ class Node:
         self.note_contact()
 
     def loses_link(self, *, after_s: float = 0.0) -> None:
-        """It ends by itself, unless a head comes back within `--orphan-timeout`."""
+        """It ends by itself, unless a head returns within `--orphan-timeout`."""
         self.link = None
         self.note_contact()
         lost_s = self.lost_s = self.world.loop.time()
@@ -180,7 +180,7 @@ class Node:
             self.link.wake.set()
 
     def later(self, least_s: float, most_s: float, do: Callable[[], None]) -> None:
-        """Unless another attempt began, or the node was switched off, in between."""
+        """Unless another attempt began or the node was powered off in between."""
         attempt, life = self.attempt, self.world.lives[self.host]
 
         def check() -> None:
@@ -221,7 +221,7 @@ class Node:
         self.later(0.1, 8.0, self._join)
 
     def _join(self) -> None:
-        """All nodes of an attempt meet, or none starts a rank."""
+        """All nodes of an attempt join, or none starts a rank."""
         if self.phase != "starting" or self.met is None:
             return
         there = [one for one in self.world.nodes.values() if one.has_joined(self.met.run_id)]
@@ -234,7 +234,7 @@ class Node:
             self.later(1.0, 5.0, self._join)
 
     def has_joined(self, run_id: str) -> bool:
-        """Whether it waits for the others: one that gave up is not there any more."""
+        """Whether it waits for the others; a node that stopped waiting is no longer there."""
         return self.phase == "starting" and self.met is not None and self.met.run_id == run_id
 
     def _group_started(self) -> None:
@@ -322,7 +322,7 @@ class Node:
                 other.loses_others()
 
     def loses_others(self) -> None:
-        """Ranks that train with one that is gone fail soon, or wait until someone sees it."""
+        """Ranks that train with a lost one fail soon, or wait until that is noticed."""
         waits_s = HANG_S if self.world.random.random() < 0.3 else 0.0
         self.loses_at_s = self.world.loop.time() + waits_s + 3.0
         self.later(waits_s, waits_s + 3.0, self._fail)
@@ -353,7 +353,7 @@ class Node:
         self.record(ev.RestartHeld(attempt=self.attempt, delay_s=7200.0, at_s=0.0))
 
     def die(self) -> None:
-        """Everything on the node is gone at once."""
+        """Everything on the node is lost at once."""
         self.world.lives[self.host] += 1
         self.changes(is_off=True, is_wedged=False)
         if self.is_alive:
@@ -361,7 +361,7 @@ class Node:
             self.phase, self.alive = "none", {}
         if self.world.random.random() < 0.5:
             self.break_link()
-        elif self.link is not None:  # nothing tells of it
+        elif self.link is not None:  # nothing reports it
             self.link.goes_silent()
 
     def break_link(self) -> None:
@@ -370,7 +370,7 @@ class Node:
 
 
 class Link:
-    """Stands in for `node.links.NodeLink`, with what was on its way when it broke lost."""
+    """Replaces `node.links.NodeLink`; what was in transit when it broke is lost."""
 
     world: World
 
@@ -415,7 +415,7 @@ class Link:
                 self._far.loses_link()
 
     async def _follow(self, life: int) -> None:
-        """As ddptop-node does: events, then states, or that nothing is there."""
+        """Like ddptop-node: sends events and then states, or that no job exists."""
         far, absent_s = self._far, 0.0
         while self.is_up and life == self._life:
             self.wake.clear()
@@ -444,7 +444,7 @@ class Link:
             alarm.cancel()
 
     def goes_silent(self) -> None:
-        """As after a power-off: orders get no answer, until the head gives the link up."""
+        """Like a node that is powered off: orders get no answer until the head gives it up."""
         life = self._life
         self.is_silent = True
         self._far.note_contact()
@@ -514,7 +514,7 @@ class Link:
 
 
 class HeadRows(Rows):
-    """The head's history; checks what must hold at each event."""
+    """The head's history; checks the invariants at each event."""
 
     problem = None
 
@@ -527,7 +527,7 @@ class HeadRows(Rows):
         row = super().event(row)
         try:
             self.world.check_event(before, self.folded, ev.from_data(row.data))
-        except AssertionError as error:  # the head outlives its defects
+        except AssertionError as error:  # the head survives its own errors
             self.world.broken.append(str(error))
         return row
 
@@ -661,12 +661,12 @@ class World:
         self._work = self.loop.create_task(self.head.run())
 
     async def kill_head(self) -> None:
-        """Nothing of it is left but the log and the last snapshot."""
+        """Only the log and the last snapshot are left."""
         head, work = self.head, self._work
         assert head is not None and work is not None and self._channels is not None
         self.head = None
         while tasks := [task for task in (work, *head.process.tasks) if not task.done()]:
-            for task in tasks:  # wait_for loses one that comes as its own wait is over
+            for task in tasks:  # wait_for loses one that arrives just as its own wait ends
                 task.cancel()
             await asyncio.wait(tasks, timeout=0.01)
         for part in head.parts.by_host.values():
@@ -676,7 +676,7 @@ class World:
             head._publishing.cancel()
         self._close()
         if self.rows.pending:
-            for row in self.rows.pending:  # what the snapshot has not either is as if never told
+            for row in self.rows.pending:  # what is not in the snapshot either was never reported
                 if isinstance(started := ev.from_data(row.data), ev.NodeStarted):
                     self.began.discard((started.attempt, started.node))
             self.rows.pending = []
@@ -740,7 +740,7 @@ class World:
         self.was_asked.discard("restart")
 
     def _check_request(self, before: JobState, event: ev.RestartRequested) -> None:
-        """Nothing is restarted for a head or a link."""
+        """Nothing is restarted because of a head or a link."""
         taking_part = [host for host, life in before.nodes.items() if life.takes_part]
         if event.node is not None:
             lives = [before.nodes[host] for host in taking_part]
@@ -753,7 +753,7 @@ class World:
             assert late, "nobody has asked for a restart"
 
     def _check_few(self, before: JobState) -> None:
-        """Nodes that are needed were waited for in vain, or refuse."""
+        """Required nodes did not return in time, or refuse."""
         lives = {host: before.nodes[host] for host in self.nodes}
         out = {host for host, life in lives.items() if life.refused or life.unknown_since}
         attempt = before.attempt
@@ -796,7 +796,7 @@ class World:
 
     def check(self) -> None:
         assert not self.broken, self.broken[0]
-        if self.head is not None and self.head.parts.by_host:  # it has restored what it was
+        if self.head is not None and self.head.parts.by_host:  # it has restored its previous state
             mine, folded = self.head.job, self.rows.folded
             apart = [
                 (name, getattr(mine, name), getattr(folded, name))
@@ -910,17 +910,17 @@ class World:
                 return
 
     async def quiet(self) -> None:
-        """Wait until nothing is under way any more, neither here nor on a node that is reached."""
+        """Wait until nothing is in progress any more, neither here nor on a reachable node."""
         end_s, since_s = self.loop.time() + SETTLED_S, self.loop.time()
         while self.loop.time() < since_s + QUIET_S:
-            await asyncio.sleep(0.7 * TICK_S)  # not in step with what repeats
+            await asyncio.sleep(0.7 * TICK_S)  # not in step with periodic tasks
             assert self.loop.time() < end_s, f"it does not come to rest: {self.busy}"
             if self.busy:
                 since_s = self.loop.time()
 
     @property
     def busy(self) -> list[str]:
-        """What is still under way."""
+        """What is still in progress."""
         head = self.head
         assert head is not None and self._work is not None
         if head.ended.is_set():
@@ -939,7 +939,7 @@ class World:
         return busy
 
     async def settle(self) -> None:
-        """Some nodes come back, some are gone for good: the job trains on, or is over."""
+        """Some nodes return, some are gone for good: the job continues to train, or is over."""
         self.happened.append(f"{self.loop.time() - 1000:.1f} settle, with {self.fates}")
         for node in self.nodes.values():
             fate = self.fates.get(node.host)
@@ -972,14 +972,14 @@ class World:
         await self._outlive_orphans()
 
     async def _outlive_orphans(self) -> None:
-        """What is left ends by itself, once its supervisor does anything, and in time."""
+        """What is left ends by itself in time, once its supervisor runs."""
         await self.supervisors_go_on()
         await asyncio.sleep(HEAD_SILENT_S + ORPHAN_TIMEOUT_S + ORPHAN_GRACE_S + 2 * TICK_S)
         left = [node.host for node in self.nodes.values() if node.is_alive]
         assert not left, f"left running on {left}, long after the job"
 
     def check_rest(self) -> None:
-        """Nothing is under way any more, and the job is not over."""
+        """Nothing is in progress any more, but the job is not over."""
         taking_part = [one for one in self.nodes.values() if self.job.nodes[one.host].takes_part]
         assert self.job.phase in ("starting", "running"), f"it stays {self.job.phase}"
         heard = [one for one in taking_part if one.is_heard]
@@ -988,7 +988,7 @@ class World:
             is_known = life.unknown_since is None
             assert is_known == node.is_heard, f"{node.host} is {node.phase}, and known: {is_known}"
             if node in taking_part:
-                if not heard:  # what becomes of them nobody can know
+                if not heard:  # their fate is unknown
                     continue
                 assert node.phase in ("running", "ended"), f"{node.host} stays {node.phase}"
                 assert node.attempt == self.job.attempt, f"{node.host} trains {node.attempt}"
@@ -1008,7 +1008,7 @@ class World:
 
 @contextlib.contextmanager
 def simulated(world: World) -> Iterator[None]:
-    """Has the head read and write the simulation alone."""
+    """Make the head read and write only the simulation."""
     stands_in = {
         "HistoryWriter": lambda *_, **__: world.rows,
         "SteadyFile": lambda *_: _File(world),

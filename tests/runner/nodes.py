@@ -1,4 +1,4 @@
-"""A job on two hosts with four devices each, as the head's merged snapshot has it."""
+"""A job on two hosts with four devices each, as in the head's merged snapshot."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def placement(hosts: Sequence[str] = HOSTS, per_host: int = 4) -> Placement:
 
 
 def rank_on(host: str, number: int, local: int, **fields: Any) -> RankSample:
-    """A rank at work, whose pid another host's rank has as well."""
+    """A rank at work; a rank on another host has the same PID."""
     known: dict[str, Any] = {
         "pid": 100 + local, "gpu": local, "state": "running", "step": 50, "steps_per_s": 5.0,
         "step_time_s": 0.2, "data_wait_s": 0.02, "gpu_mem_used_bytes": 30 * GIB,
@@ -45,7 +45,7 @@ def rank_on(host: str, number: int, local: int, **fields: Any) -> RankSample:
 
 
 def device_on(host: str, number: int, local: int, job: str = "train", **fields: Any) -> GpuSample:
-    """The device of that rank: its index is that of another host's device as well."""
+    """The device of that rank; a device on another host has the same index."""
     held = GpuProcess(pid=100 + local, job=job, rank=number, mem_used_bytes=30 * GIB)
     known: dict[str, Any] = {
         "uuid": f"GPU-{host}-{local}", "util_percent": 97.0, "mem_used_bytes": 31 * GIB,
@@ -58,7 +58,7 @@ def device_on(host: str, number: int, local: int, job: str = "train", **fields: 
 def ranks_and_devices(
     hosts: Sequence[str] = HOSTS, per_host: int = 4
 ) -> tuple[list[RankSample], list[GpuSample]]:
-    """All of them, in node order."""
+    """All ranks, in node order."""
     places = [(host, local) for host in hosts for local in range(per_host)]
     ranks = [rank_on(host, number, local) for number, (host, local) in enumerate(places)]
     return ranks, [device_on(host, number, local) for number, (host, local) in enumerate(places)]
@@ -67,7 +67,7 @@ def ranks_and_devices(
 def merged(
     ranks: Sequence[RankSample], gpus: Sequence[GpuSample], second: float = 0.0, **more: Any
 ) -> NodeSnapshot:
-    """The head's snapshot; the head is one of the hosts' machine, or neither."""
+    """The head's snapshot; the head's machine is one of the hosts, or neither."""
     known: dict[str, Any] = {"host": "head", "state": "running", "attempt": 0, "job": "train"}
     known |= more
     return NodeSnapshot(

@@ -1,4 +1,4 @@
-"""Histories of ranks, healthy and sick, at one look a second: seeded, and of no clock.
+"""Simulated histories of healthy and faulty ranks, one sample a second, from a seed and no clock.
 
 A life gives the ranks and devices of one job at a second. What it varies is what real trainings
 vary by: noise of batches, tasks and shards that differ, pauses, bursts, warm-up.
@@ -17,12 +17,12 @@ from ddptop_runner.model.snapshot import GpuSample, RankSample
 
 GIB = 1 << 30
 Loss = Callable[[int, float], "float | None"]
-"""Of a rank at a second."""
+"""A value of a rank at a given second."""
 
 
 @dataclass
 class Life:
-    """One job. Each function takes a rank and a second; what is None is not known of it."""
+    """One job. Each function takes a rank and a second; None means unknown."""
 
     ranks: int = 4
     seconds: int = 300
@@ -30,7 +30,7 @@ class Life:
     work: Loss = lambda rank, t: 0.1
     """Seconds of a step in which the rank computes."""
     wait: Loss = lambda rank, t: 0.005
-    """... and waits for its data."""
+    """Seconds of a step in which it waits for its data."""
     cpu: Loss = lambda rank, t: 100.0
     rss: Loss = lambda rank, t: 2.0 * GIB
     util: Loss | None = None
@@ -38,23 +38,23 @@ class Life:
     power: Loss | None = None
     throttled: Callable[[int, float], bool] = lambda rank, t: False
     stops: Callable[[float], bool] = lambda t: False
-    """Whether no rank takes a step then, as while one evaluates."""
+    """Whether no rank takes a step, for example during an evaluation."""
     loss_each_s: float = 1.0
     sync: bool = True
-    """Whether the probe tells the wait for others."""
+    """Whether the probe reports the time spent waiting for others."""
     together: bool = True
     """Whether the ranks wait for each other in each step."""
     probed: bool = True
-    """False: nothing is known of steps and losses."""
+    """False if steps and losses are unknown."""
     sick: int | None = None
-    """The rank that is ill; None: nobody is."""
+    """The faulty rank; None if there is none."""
     since: float = 0.0
-    """From when on it is."""
+    """When its fault starts."""
     extra: dict[str, object] = field(default_factory=dict)
 
 
 class Told:
-    """The ranks as the looks see them: steps go on only while the job takes some."""
+    """The ranks as sampled: steps advance only while the job takes some."""
 
     def __init__(self, life: Life) -> None:
         self.life = life
@@ -157,7 +157,7 @@ def falling(start: float, end: float, tau_s: float) -> Callable[[float], float]:
 
 
 class Wander:
-    """Slow noise of each rank, as of documents that a rank reads one after the other."""
+    """Slowly changing noise of each rank, as from documents that it reads one after the other."""
 
     def __init__(self, chance: random.Random, tau_s: float, size: float) -> None:
         self._chance, self._keep, self._size = chance, math.exp(-1 / tau_s), size
@@ -177,7 +177,7 @@ def burst(t: float, each_s: float, lasts_s: float, phase_s: float = 0.0) -> bool
 
 
 def healthy(seed: int = 0) -> dict[str, Life]:
-    """What nobody should be told of."""
+    """Jobs that must not raise an alert."""
     lives: dict[str, Life] = {}
 
     def one(name: str, life: Life) -> None:
@@ -248,7 +248,7 @@ def healthy(seed: int = 0) -> dict[str, Life]:
     )
     one("small losses", Life(4, loss=noisy("tiny", falling(4e-2, 1e-3, 30), 0.5)))
     one("large losses", Life(4, loss=noisy("large", falling(1000.0, 1.0, 20), 0.3)))
-    # losses: ranks that are not alike
+    # losses: ranks that differ
     tasks = chance("tasks")
 
     def of_tasks(rank: int, t: float) -> float:
@@ -416,7 +416,7 @@ def healthy(seed: int = 0) -> dict[str, Life]:
 
 
 def sick(seed: int = 0) -> dict[str, Life]:
-    """What somebody should act on."""
+    """Jobs that must raise an alert."""
     of = random.Random(f"sick {seed}")
     ill = 1
 

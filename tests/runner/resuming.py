@@ -1,4 +1,4 @@
-"""A job's driver under supervisors that die and come back."""
+"""A job's driver under supervisors that die and are restarted."""
 
 from __future__ import annotations
 
@@ -36,16 +36,16 @@ from ddptop_runner.store.history import HistoryReader, HistoryWriter
 
 CAUSE = Cause(kind="signal", signal="SIGKILL", rank=1, summary="Rank 1 was killed.")
 AT_START = AttemptOutcome(0, 3.0, 0, None, "SIGKILL", None)
-"""What is followed by a wait."""
+"""Causes followed by a wait."""
 TRAINED = AttemptOutcome(0, 3.0, 9, None, "SIGKILL", None)
-"""What is not."""
+"""Causes not followed by a wait."""
 PIDS = (os.getpid(), 4_000_001)
-"""This process, which nothing ends, and none."""
+"""This process, which nothing ends, and no process."""
 WORKERS = [
     {"rank": rank, "local_rank": rank, "pid": PIDS[rank], "returncode": None} for rank in (0, 1)
 ]
 AGENT = 4_000_000
-"""The pid of no process."""
+"""The PID of no process."""
 
 
 class Around:
@@ -102,7 +102,7 @@ class Around:
         self.tasks.append(asyncio.get_running_loop().create_task(work))
 
     def die(self) -> NodeSnapshot:
-        """What the next one finds."""
+        """What the next one restores."""
         for task in self.tasks:
             task.cancel()
         self.history.close()
@@ -134,7 +134,7 @@ def start(driver: JobDriver, attempt: int = 0) -> None:
 
 
 def connect(driver: JobDriver, attempt: int = 0, pid: int = AGENT) -> list[dict[str, Any]]:
-    """An agent connects; what is sent to it."""
+    """An agent connects; returns what is sent to it."""
     sent: list[dict[str, Any]] = []
     workers = WORKERS if driver.job.ranks else []
     hello = {"pid": pid, "attempt": attempt, "workers": workers, "exits": []}
@@ -153,7 +153,7 @@ def ask(driver: JobDriver, kind: str, question: int, **more: Any) -> None:
 def fail(
     driver: JobDriver, outcome: AttemptOutcome = AT_START, question: int | None = None
 ) -> None:
-    """The attempt failed, and that is its cause; whether the agent asks or not."""
+    """The attempt failed for this reason, whether or not the agent asks."""
     if question is not None and driver._link is not None:
         driver._link._question = question
     judged = pt.AttemptJudged(
@@ -163,34 +163,34 @@ def fail(
 
 
 async def finish(around: Around) -> None:
-    """Until all that was begun is done."""
+    """Wait until everything that was started is done."""
     while waiting := [task for task in around.tasks if not task.done()]:
         await asyncio.gather(*waiting)
 
 
 def told(type_: str) -> list[Event]:
-    """Events of that type, as the history has them."""
+    """Events of this type in the history."""
     events = HistoryReader(run_folder("train").path / "history.db").events()
     return [event for event in events if event.type == type_]
 
 
 def state_of_the_log() -> JobState:
-    """What the whole log folds to."""
+    """The state that the whole log folds to."""
     rows = HistoryReader(run_folder("train").path / "history.db").events(silent=True)
     return fold((row.ts, event) for row, event in zip(rows, typed(rows), strict=True))
 
 
 def put_state(around: Around, **changes: Any) -> None:
-    """The state as it is after events that do not matter here."""
+    """The state after events that do not matter here."""
     around.log.state = msgspec.structs.replace(around.log.state, **changes)
 
 
 def run(scenario: Callable[[], Coroutine[Any, Any, None]]) -> None:
-    """The scenario, for half a minute at most."""
+    """Run the scenario, for half a minute at most."""
     asyncio.run(asyncio.wait_for(scenario(), 30.0))
 
 
 def exited(rank: int, returncode: int, at_s: float) -> dict[str, Any]:
-    """What an agent says of a rank that ended."""
+    """What an agent reports about a rank that exited."""
     ended = {"attempt": 0, "rank": rank, "pid": PIDS[rank], "at_boottime_s": at_s}
     return {**ended, "returncode": returncode}

@@ -1,4 +1,4 @@
-"""Taking a job up again: whose variables it gets, and when it is left alone."""
+"""Adopting a job: which environment it gets, and when it is not adopted."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def test_a_rank_without_a_path_of_its_own_leaves_none():
 
 @pytest.fixture
 def agent(tmp_path) -> Iterator[subprocess.Popen[bytes]]:
-    """What is left of the job: something that runs the agent's program, with its variables."""
+    """What is left of the job: a process that runs the agent's program, with its environment."""
     env = {**os.environ, "DDPTOP_JOB_ID": make_spec("train").job_id, "OF_THE_JOB": "yes"}
     code = "import os, resource; os.umask(0o037); print(1, flush=True); input()"
     process = subprocess.Popen(
@@ -80,7 +80,7 @@ def agent(tmp_path) -> Iterator[subprocess.Popen[bytes]]:
 
 @pytest.fixture
 def brought_up(monkeypatch) -> list[handover.Handover]:
-    """The hand-overs with which guardians would have been started."""
+    """The handovers with which guardians would have been started."""
     given: list[handover.Handover] = []
 
     def bring_up(folder: RunFolder, spec, one: handover.Handover, wrap) -> None:
@@ -124,8 +124,8 @@ def test_where_another_is_at_it_nothing_is_started(ddptop_home, agent, brought_u
 def test_what_is_no_unguarded_job_is_left_alone(ddptop_home, agent, brought_up, monkeypatch):
     here = procs.identify(os.getpid())
     for change in (
-        {"guardian": here},  # guarded
-        {"guardian": None},  # never had one that is known
+        {"guardian": here},  # has a guardian
+        {"guardian": None},  # never had a known one
         {"state": "finished"},
         {"host": "elsewhere", "guardian": gone()},
     ):

@@ -1,4 +1,4 @@
-"""What a person should look at, and since when."""
+"""The alerts of a job, and since when each holds."""
 
 from __future__ import annotations
 
@@ -151,7 +151,7 @@ def test_an_alert_keeps_its_time_while_it_holds_and_begins_anew_when_it_comes_ba
     alerts, new = book.update([NAN_ALL, QUIET], at(1))
     assert [(alert.id, alert.since) for alert in alerts] == [("loss-nan", at(0)), ("quiet", at(1))]
     assert [alert.id for alert in new] == ["quiet"]
-    assert alerts[0].ranks == [0, 1]  # what it says is of this moment
+    assert alerts[0].ranks == [0, 1]  # its message is current
     alerts, new = book.update([], at(2))
     assert alerts == [] and new == []
     alerts, new = book.update([NAN], at(3))
@@ -169,7 +169,7 @@ STRAY = Finding("stray-context-0", "warning", "rank 1 holds ...", (1,), (0,), ho
 
 
 def shown(book: AlertBook, found: list[Finding], second: float) -> tuple[list[str], list[str]]:
-    """(ids of the alerts that hold, of the new ones) at that second of a clock of its own."""
+    """(ids of the alerts that hold, ids of new ones) at that second of its own clock."""
     alerts, new = book.update(found, NOON, second)
     return [alert.id for alert in alerts], [alert.id for alert in new]
 
@@ -201,7 +201,7 @@ def test_an_alert_that_had_to_hold_does_not_blink():
     for second in range(17, 22):
         assert shown(book, [], second) == ([STRAY.id], [])
     assert shown(book, [], 22) == ([], [])
-    assert shown(book, [STRAY], 23) == ([], [])  # it has to hold anew
+    assert shown(book, [STRAY], 23) == ([], [])  # it has to hold again
 
 
 def test_time_in_which_nobody_looked_does_not_count():
@@ -241,7 +241,7 @@ def test_alerts_of_a_supervisor_that_died_are_neither_new_nor_of_now():
     again, new = book.update([now], later, 50.0)
     assert new == []
     assert {alert.id: alert.since for alert in again} == {"idle": start, "paused": start}
-    # what has to hold takes its time to be found again; what is gone is gone soon
+    # an alert that has to hold takes time to return; one that is over clears soon
     for second in range(55, 80, 5):
         again, new = book.update([], later, float(second))
     assert ([alert.id for alert in again], new) == (["idle"], [])

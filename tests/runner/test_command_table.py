@@ -1,4 +1,4 @@
-"""The ranks of a command, as probes and the process tree tell of them."""
+"""The ranks of a command, as reported by probes and the process tree."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ OWN = os.getpid()
 
 @pytest.fixture
 def pids() -> Iterator[list[int]]:
-    """Three processes of no kin but this one, in the order of their start."""
+    """Three child processes of this one that are otherwise unrelated, in start order."""
     started = [subprocess.Popen(["sleep", "60"]) for _ in range(3)]
     yield [process.pid for process in started]
     for process in started:
@@ -130,7 +130,7 @@ def test_one_that_is_only_seen_dead_makes_room(table, pids):
     gone = subprocess.Popen(["true"])
     receive(table, gone.pid, 0)
     gone.wait()
-    assert table[0].exit is None  # nobody has told yet
+    assert table[0].exit is None  # nothing was reported yet
     assert receive(table, pids[0], 0) == 0
     assert table[0].pid == pids[0]
 
@@ -143,7 +143,7 @@ def test_processes_without_a_rank_are_numbered_by_their_start(table, pids):
     assert table.world_size == 3
     assert (
         receive(table, pids[0], 0, world_size=1) == 0
-    )  # it joined a group: its number is its own now
+    )  # it joined a group, so its rank is now known
 
 
 def test_ranks_that_know_no_rank_take_the_place_of_whom_the_tree_took_for_one(table, pids):
@@ -169,8 +169,8 @@ def test_what_the_tree_shows_counts_until_somebody_speaks(table, pids):
     for rank in (0, 1):
         table[rank].exit = RankExit(rank, pids[rank], 0, 5.0)
     table.see(Sight("mp.spawn"), with_ranks=True)
-    assert table.world_size == 2  # they are gone, and were two
-    assert receive(table, pids[1], 0) == 0  # it knows better
+    assert table.world_size == 2  # they are gone, and there were two
+    assert receive(table, pids[1], 0) == 0  # its own report takes precedence
     assert ranks_of(table) == {0: pids[1]}
     table.see(sight, with_ranks=True)
     assert ranks_of(table) == {0: pids[1]}
@@ -209,5 +209,6 @@ def test_the_next_supervisor_knows_the_world_size(table, pids):
 def test_one_that_learns_its_rank_is_not_numbered_any_more(table, pids):
     receive(table, pids[0], None, steps=1, last_step_t=1.0)
     receive(table, pids[0], 0, world_size=2, steps=2, last_step_t=2.0)
-    assert receive(table, pids[1], 0, world_size=2) is None  # the rank lives, and says so itself
+    # the rank is alive, and reports so itself
+    assert receive(table, pids[1], 0, world_size=2) is None
     assert ranks_of(table) == {0: pids[0]}

@@ -1,4 +1,4 @@
-"""What a person can do to a job, where its supervisor is there and where nobody is."""
+"""What a user can do to a job, with and without its supervisor."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ UNGUARDED = {"state": "running", "guardian": gone(), "supervisor": gone()}
 
 @pytest.fixture
 def asked(monkeypatch) -> list[tuple[str, dict[str, Any]]]:
-    """What the supervisor would have been asked."""
+    """The requests that the supervisor would have received."""
     requests: list[tuple[str, dict[str, Any]]] = []
 
     def request(folder: RunFolder, op: str, **arguments: Any) -> dict[str, Any]:
@@ -90,7 +90,7 @@ def test_a_job_of_another_host_is_left_to_that_host(asked, name):
 
 @pytest.fixture
 def processes() -> Iterator[dict[str, subprocess.Popen[bytes]]]:
-    """A rank that does not hear SIGTERM, its agent, and a shell in the job's tmux session."""
+    """A rank that ignores SIGTERM, its agent, and a shell in the job's tmux session."""
     code = {
         "rank": "import signal; signal.signal(15, signal.SIG_IGN); print(1, flush=True); input()",
         "agent": "print(1, flush=True); input()",
@@ -167,7 +167,7 @@ def guard(processes, tmp_path) -> subprocess.Popen[bytes]:
         ("stop", FileNotFoundError(), True),
         ("kill", TimeoutError(), True),
         ("stop", TimeoutError(), False),  # it may be stopping the job at this moment
-        ("kill", None, False),  # it answered, and refused
+        ("kill", None, False),  # it responded, and refused
     ],
 )
 def test_a_job_whose_supervisor_cannot_be_reached_is_ended_without_it(
@@ -299,7 +299,7 @@ def test_waiting_ends_with_the_job_and_its_guardian(monkeypatch, wait_until):
         target=lambda: ended.append(commands.wait_until_ended(view, 20.0).state)
     )
     waiting.start()
-    # the job has ended, and its guardian is just about to
+    # the job has ended, and its guardian is about to exit
     stopped = make_snapshot(view.spec, **{**state, "state": "stopped"})
     write_atomic(folder.node_file(view.spec.host), encode(stopped))
     waiting.join(0.2)

@@ -1,4 +1,4 @@
-"""The outside contract: every key there, always, in exactly these words."""
+"""The outside contract: every key is always present, under exactly this name."""
 
 from __future__ import annotations
 
@@ -195,7 +195,7 @@ def test_a_command_is_listed_by_who_starts_its_ranks():
     command = {"kind": "command", "target": "accelerate", "nproc": 0}
     row = job_row(view(None, launcher="accelerate", **command))
     assert (row.launcher, row.world_size) == ("accelerate", None)
-    assert job_row(view(FULL, **command)).launcher == "accelerate"  # as it was seen
+    assert job_row(view(FULL, **command)).launcher == "accelerate"  # as it was observed
     assert job_row(view(None, **command)).launcher == "python"
     assert job_row(view(FULL)).launcher == "ddptop"
 

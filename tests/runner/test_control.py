@@ -1,4 +1,4 @@
-"""A command's way to the supervisor, and every way in which there may be no answer."""
+"""A command's connection to the supervisor, and every way in which there may be no response."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def folder(ddptop_home) -> RunFolder:
 
 @pytest.fixture
 def supervisor(folder) -> Iterator[Callable[[Answer], list[bytes]]]:
-    """`supervisor(answer)`: listens, keeps the line it gets, and lets `answer` do what it does."""
+    """`supervisor(answer)`: listens, stores the line that it receives, and calls `answer`."""
     server = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     heard: list[bytes] = []
     threads: list[threading.Thread] = []

@@ -1,4 +1,4 @@
-"""The order of deaths is the kernel's, also when this process looks late."""
+"""The order of exits is the kernel's, even if this process checks late."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ async def test_deaths_that_were_all_seen_late_keep_their_order(sleepers):
     for process in sleepers:
         watch.watch(process.pid)
     order = [4, 1, 5, 0, 3, 2]
-    for number in order:  # nothing is looked at in between: the loop does not run
+    for number in order:  # nothing is checked in between: the loop does not run
         kill(sleepers[number])
     assert all(watch.died_at_s(process.pid) is None for process in sleepers)
     while any(watch.died_at_s(process.pid) is None for process in sleepers):
@@ -49,7 +49,7 @@ async def test_what_is_gone_or_living_has_no_time(sleepers):
     watch = DeathWatch()
     watch.watch(sleepers[0].pid)
     watch.watch(sleepers[0].pid)
-    watch.watch(2**22 + 1)  # above any pid
+    watch.watch(2**22 + 1)  # above any PID
     open_before = len(os.listdir("/proc/self/fd"))
     await asyncio.sleep(0)
     assert watch.died_at_s(sleepers[0].pid) is None

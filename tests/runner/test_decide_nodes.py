@@ -1,4 +1,4 @@
-"""What the head of a job on several nodes makes of single facts."""
+"""What the head of a job on several nodes decides for single facts."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ NOW = dt.datetime(2026, 1, 1, tzinfo=dt.timezone.utc)
 
 
 class Job:
-    """The state of a job on a few nodes, and what was ordered last."""
+    """The state of a job on a few nodes, and the latest orders."""
 
     def __init__(self, count: int = 2, least: int = 1) -> None:
         nodes = [
@@ -66,15 +66,15 @@ class Job:
         return [one for one in decision if not isinstance(one, ev.EventBase)]
 
     def take(self, fact: pt.Fact, now_s: float = 1.0) -> list[pt.Order]:
-        """The orders of a fact."""
+        """The orders that follow from a fact."""
         return self._do(decide_nodes(self.state, fact, now_s, self.spec))
 
     def hear(self, node: str, event: ev.JobEvent) -> list[pt.Order]:
-        """The orders of what a node reports."""
+        """The orders that follow from a node's report."""
         return self.take(pt.NodeReported(node=node, event=event))
 
     def finish(self, number: int) -> list[pt.Order]:
-        """The rank of that node exits with 0; the orders of its end."""
+        """That node's rank exits with 0; returns the orders that follow."""
         self.hear(
             f"n{number}",
             ev.RankExited(attempt=0, rank=number, pid=100 + number, status=0, at_s=2.0),
@@ -317,7 +317,7 @@ def test_a_new_head_continues_what_the_last_one_had_begun(happened: str) -> None
 
 
 def parts_of(job: Job) -> Parts:
-    """The parts of the job, none of which is reached yet."""
+    """The parts of the job, none of which is reachable yet."""
     log: Any = job
     assert job.spec.placement is not None
     parts = Parts(job.spec, job.spec.placement, log, LastResort(log), job.take)
@@ -340,13 +340,13 @@ async def test_a_node_whose_supervisor_says_nothing_is_unknown_until_it_does() -
     assert job.state.nodes[part].why == "its supervisor does not respond"
     parts.take_report(near.link, state)
     assert near.is_known and job.state.nodes[part].unknown_since is None
-    near.ended = True  # and reports no more
+    near.ended = True  # and reports nothing more
     parts.look_at_silence(near.last_report_s + 16.0)
     assert near.is_known
 
 
 class Deaf(NodeLink):
-    """A link that breaks once the node has got the order to start."""
+    """A link that breaks once the node has received the order to start."""
 
     def __init__(self, parts: Parts, host: str) -> None:
         self.node, self.seq, self.shift_s, self.is_up = parts.by_host[host].link.node, 0, 0.0, True
@@ -443,7 +443,7 @@ async def test_a_part_that_may_have_started_as_the_link_broke_is_ended() -> None
 
 
 class Wedged(Deaf):
-    """A link to a supervisor that stops responding as it is asked for the next attempt."""
+    """A link to a supervisor that stops responding when it is asked for the next attempt."""
 
     def __init__(self, parts: Parts, host: str) -> None:
         super().__init__(parts, host)
@@ -544,7 +544,7 @@ async def test_a_hang_is_looked_for_without_a_node_that_is_away_for_long(
 
 
 async def test_no_hang_is_looked_for_before_each_node_has_started_its_ranks() -> None:
-    """A rank of the attempt before, which was killed, does not hold up the others."""
+    """A killed rank of the previous attempt does not delay the others."""
     job = Job()
     parts = parts_of(job)
     for rank, part in enumerate(parts.by_host.values()):
@@ -563,7 +563,7 @@ async def test_no_hang_is_looked_for_before_each_node_has_started_its_ranks() ->
     assert [one.rank for one in parts.progress(10.0) or ()] == [0, 1]
     job.hear("n1", ev.RankStarted(attempt=0, rank=1, pid=101))
     job.finish(1)
-    assert [one.rank for one in parts.progress(90.0) or ()] == []  # rank 0 is not seen now
+    assert [one.rank for one in parts.progress(90.0) or ()] == []  # rank 0 is not observed now
     assert [one.rank for one in parts.progress(11.0) or ()] == [0]
 
 
@@ -592,11 +592,11 @@ def test_a_node_that_goes_away_again_is_waited_for_as_long_again() -> None:
 
 
 END_N2 = pt.EndOn(node="n2", grace_s=0.0)
-"""What a node that was left out still runs is of an earlier attempt."""
+"""What is still running on an excluded node belongs to an earlier attempt."""
 
 
 def without_the_third(job: Job) -> None:
-    """Of three nodes, two are in the second attempt, and train."""
+    """Two of three nodes are in the second attempt, and train."""
     job.run()
     job.take(pt.LinkBroken(node="n2", why="no route"))
     job.take(pt.RestartAsked(agent=pt.AgentState()))
@@ -643,11 +643,11 @@ def test_ranks_are_asked_to_save_before_a_node_is_taken_back(meanwhile: str) -> 
 @pytest.mark.parametrize(
     ("age_s", "writes", "saved_s", "seen_s", "steps_from_s", "takes_s"),
     [
-        (60.0, (0, 0), None, None, 0, (10, 13)),  # it does not look for requests
+        (60.0, (0, 0), None, None, 0, (10, 13)),  # it does not check for requests
         (3.0, (0, 0), None, None, 0, (0, 0)),  # it has just saved
         (60.0, (1, 3), 4.0, None, 0, (4, 6)),
         (60.0, (8, 40), 41.0, None, 0, (41, 43)),  # a large one
-        (60.0, (0, 0), None, 1.0, 0, (4, 7)),  # it was saved, but not seen to be
+        (60.0, (0, 0), None, 1.0, 0, (4, 7)),  # it was saved, but that was not detected
         (60.0, (0, 0), None, 1.0, 30, (30, 33)),  # the same, and a large one
         (60.0, (5, 900), None, None, 0, (90, 92)),  # it never ends
     ],
@@ -669,7 +669,7 @@ def test_a_checkpoint_is_waited_for_as_long_as_one_is_written(
     before = Checkpoint(path="/old", at=now - dt.timedelta(seconds=age_s))
 
     class Stub:
-        """Stands in for the head."""
+        """Replaces the head."""
 
         attempt = 1
 
@@ -696,7 +696,7 @@ def test_a_checkpoint_is_waited_for_as_long_as_one_is_written(
 
 
 def refuse(job: Job, attempt: int, node: str = "n1") -> list[pt.Order]:
-    """The orders of a node that could not begin."""
+    """The orders for a node that could not start."""
     error = "No space left on device"
     return job.take(pt.PartRefused(node=node, attempt=attempt, error=error, answered=True))
 
@@ -709,7 +709,7 @@ def test_a_node_that_refuses_is_left_out_until_a_person_restarts() -> None:
     assert [one.node for one in begun if isinstance(one, pt.BeginOn)] == ["n0", "n2"]
     assert job.state.budget.used == 0 and job.state.nodes["n1"].lost
     assert job.take(pt.LinkBroken(node="n1", why="no route")) == []
-    # it is not taken back; what it runs, because its supervisor did not respond, is ended
+    # it is not added back; what it is running, because its supervisor did not respond, is ended
     assert job.take(pt.LinkMade(node="n1")) == [pt.EndOn(node="n1", grace_s=0.0)]
     assert job.state.nodes["n1"].why == "No space left on device"
     job.take(pt.RestartAsked(agent=pt.AgentState()))

@@ -1,4 +1,4 @@
-"""The wait for devices, look by look, with reports of the sampler as they would come."""
+"""Waiting for devices, update by update, with reports like the sampler's."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ DEVICES = [Device(index=i, uuid=f"GPU-{i}") for i in range(3)]
 
 
 class Feed:
-    """What a sampler has said last."""
+    """The sampler's latest report."""
 
     def __init__(self) -> None:
         self.latest: DeviceReport | None = None
@@ -70,7 +70,7 @@ def taken(name: str, home: Path) -> list[int] | None:
 def test_devices_are_taken_after_two_looks_and_stand_in_the_spec(ddptop_home):
     feed = Feed()
     watch, story = waiting("job", feed)
-    assert watch.look() is None  # the sampler has said nothing yet
+    assert watch.look() is None  # the sampler has not reported yet
     feed.report(0, 1)
     assert watch.look() is None
     words = "waiting for 2 of GPUs 0-2; GPUs 0, 1: alice's a (pid 7) uses 8.0 GiB"
@@ -79,7 +79,7 @@ def test_devices_are_taken_after_two_looks_and_stand_in_the_spec(ddptop_home):
     assert story.lines == [("queued", f"queued: {words}")]
     feed.report(1)
     assert watch.look() is None  # GPU 0 was free once, GPU 2 twice
-    assert watch.look() is None  # the same report is no other look
+    assert watch.look() is None  # the same report does not count again
     feed.report(1)
     spec = watch.look()
     assert spec is not None

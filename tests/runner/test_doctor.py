@@ -51,7 +51,7 @@ def write(root: Path, files: dict[str, str]) -> None:
 
 
 def is_(judged: Judgment, status: str, detail: str, remedy: str | None) -> bool:
-    """A judgment with these words; None: without a remedy."""
+    """A judgment with this text; None means without a remedy."""
     assert judged.status == status
     assert detail in judged.detail and "\n" not in judged.detail
     assert (judged.remedy is None) if remedy is None else (remedy in str(judged.remedy))
@@ -95,7 +95,7 @@ def test_tmux(tmp_path, monkeypatch, program, folder, status, detail, remedy) ->
 
 
 def python(folder: Path, torch: str | None) -> str:
-    """An interpreter that answers as if it had this torch."""
+    """An interpreter that responds as if it had this torch."""
     package = folder / "torch"
     write(package, {"__init__.py": "", "version.py": f"__version__ = {torch!r}\n"})
     origin = "null" if torch is None else f'\\"{package}/__init__.py\\"'
@@ -415,7 +415,7 @@ def test_what_raises_or_is_late_is_unknown() -> None:
         ({"proc/self/cgroup": "0::/\n", "sys/fs/cgroup/memory.max": "max\n"}, None),
         ({"proc/self/cgroup": "0::/a/b\n", "sys/fs/cgroup/a/b/memory.max": "7\n"}, 7),
         (
-            {  # an ancestor may be tighter
+            {  # an ancestor may have a lower limit
                 "proc/self/cgroup": "0::/a/b\n",
                 "sys/fs/cgroup/a/b/memory.max": "70\n",
                 "sys/fs/cgroup/a/memory.max": "50\n",

@@ -41,7 +41,7 @@ DEVICES = [Device(index=n, uuid=f"GPU-{n}") for n in (0, 1)]
 
 
 def end_nothing(driver: JobDriver) -> Mock:
-    """No process is ended for real."""
+    """No process is really ended."""
     mock = Mock(
         end_leftovers=AsyncMock(),
         everything_started=Mock(return_value=[]),
@@ -65,7 +65,7 @@ def test_an_agent_that_was_requested_is_requested_again():
         await finish(around)
         assert around.agents == [(1, 3)]
         connect(driver, 1)
-        # it came up, and started its group while no supervisor was there
+        # it started, with its group, while there was no supervisor
         assert (driver.job.phase, driver.attempt.number) == ("starting", 1)
         assert len(told("attempt_started")) == 2
 
@@ -125,7 +125,7 @@ def test_an_agent_that_dies_during_a_stop_takes_no_rank_its_grace_or_its_exit_st
             process.stdin.write(b"\n")
             process.stdin.flush()
             returncode = await asyncio.to_thread(process.wait)
-            await asyncio.sleep(0.1)  # the guardian reports a moment after
+            await asyncio.sleep(0.1)  # the guardian reports a moment later
             driver.process_exited(process.pid, returncode, boottime_s())
             await driver.ended.wait()
         assert driver.job.phase == "stopped"
@@ -221,7 +221,7 @@ def test_with_fewer_ranks_there_is_one_new_agent_whatever_led_to_it(way):
         await finish(around)
         assert around.agents == [(1, 2)]
         assert [spec.nproc for spec in around.specs] == [1]
-        # what is seen late of the old one begins nothing
+        # late reports about the old one start nothing
         driver.process_exited(AGENT, -15, boottime_s())
         driver.take(pt.OrphanExited())
         await finish(around)
@@ -356,7 +356,7 @@ def test_evidence_of_one_failure_is_kept_once_and_awaited_by_all(monkeypatch):
         driver.attempt.on_bad_exit()
         ask(driver, "failing", 1, ranks=[1])
         await asyncio.sleep(0.05)
-        assert sent == []  # the agent's question waits for what its rank's exit has begun
+        assert sent == []  # the agent's question waits for what its rank's exit has started
         written.set()
         await finish(around)
         assert sent == [{"answer": 1}]

@@ -1,4 +1,4 @@
-"""A supervisor that is started again continues where the last one was: nothing lost or repeated."""
+"""A restarted supervisor continues where the last one stopped: nothing is lost or repeated."""
 
 from __future__ import annotations
 
@@ -220,7 +220,7 @@ def test_the_next_attempt_remembers_why_the_one_before_failed():
         driver, around = begin(around.die())
         previous = driver.job.previous_cause
         assert previous is not None and previous.rank == 1
-        start(driver, 2)  # a person asked for it
+        start(driver, 2)  # a user asked for it
         assert driver.job.previous_cause is None
 
     run(scenario)

@@ -1,4 +1,4 @@
-"""Events as data: kept whole by the history, and folded into the state of the job."""
+"""Events as data: stored completely by the history, and folded into the job's state."""
 
 from __future__ import annotations
 
@@ -251,7 +251,7 @@ def test_an_old_log_gives_a_hurried_restart_back_too():
 
 
 def test_the_loss_of_the_agent_is_recorded_beside_another_alert(tmp_path):
-    """Both are of type `alert`, and of the same attempt."""
+    """Both have the type `alert` and the same attempt."""
     history = HistoryWriter(tmp_path / "history.db")
     log = EventLog(history, lambda line: None)
     log.emit(ev.AlertRaised(attempt=0, alert=HOT))

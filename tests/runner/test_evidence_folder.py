@@ -1,4 +1,4 @@
-"""The folder that proves a cause: whole where it can be, never an error, nothing overwritten."""
+"""The evidence for a cause: as complete as possible, and never overwritten."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def test_the_whole_cause_is_kept_beside_its_evidence(tmp_path):
     assert evidence_folder.kept_cause(tmp_path) == told
     (tmp_path / "cause.json").write_text("{")
     assert evidence_folder.kept_cause(tmp_path) is None
-    # nowhere to put it: nothing happens
+    # nowhere to store it: nothing happens
     evidence_folder.keep_cause(Cause(kind="hang", summary="It hung."))
     evidence_folder.keep_cause(Cause(kind="hang", summary="It hung.", evidence="/nowhere/x"))
     assert evidence_folder.kept_cause(tmp_path / "none") is None
@@ -226,7 +226,7 @@ while True:
         ("at once", " in <module>\n", 0.0, 1.0),
         ("slowly", "whole\n", 1.5, 20.0),
         ("dies", None, 0.0, 20.0),
-        # no mask of the main thread tells when another thread has written all
+        # the main thread's signal mask does not show when another thread has written everything
         ("in a thread", " in <module>\n", 1.0, 20.0),
     ],
 )

@@ -1,4 +1,4 @@
-"""From the exits and logs of an attempt to its cause in words, over real files."""
+"""From the exits and logs of an attempt to its cause as text, using real files."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ LOST = TRACEBACK.replace("ValueError", "RuntimeError").format(
 
 @pytest.fixture
 def quiet(tmp_path):
-    """A machine whose kernel tells nothing."""
+    """A machine whose kernel reports nothing."""
     return OomWatch(groups=list, log=KernelLog(tmp_path / "no-kmsg"), own_pids=True)
 
 
@@ -114,7 +114,7 @@ def test_an_error_file_tells_the_exception_that_the_log_does_not(quiet):
 
 
 async def test_of_a_rank_that_was_ended_only_what_it_wrote_before_counts(quiet):
-    """Its handler of SIGTERM may raise, and that is our doing."""
+    """Its SIGTERM handler may raise, and ddptop sent the signal."""
     folder = put_job()
     put_log(folder, 0, LOST)
     put_log(folder, 1, "step 5\n")
@@ -236,7 +236,7 @@ def test_a_script_that_is_gone_is_told_from_bad_arguments(quiet, said, reason):
             "the shell could not execute the command (exit status 126)",
         ),
         (
-            1,  # its launcher's own, which says in its log why
+            1,  # its launcher's own, whose log says why
             "python: can't open file '/w/train.py': [Errno 2] No such file or directory\n"
             + TRACEBACK.replace("ValueError", "ChildFailedError").format("train.py FAILED"),
             "the script does not exist: /w/train.py",
@@ -256,7 +256,7 @@ def test_a_command_that_cannot_run_is_not_tried_again_elsewhere(quiet, exit_code
 
 
 def test_a_command_that_is_its_only_rank_is_named_as_that_rank(quiet):
-    """Its end is seen twice, by the agent and by the supervisor, a moment apart."""
+    """Its exit is seen twice, by the agent and the supervisor, a moment apart."""
     folder, pid = put_job(), os.getpid()
     table = CommandRanks(0.0)
     table.started(LAUNCHER, 0, pid)

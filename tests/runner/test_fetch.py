@@ -1,4 +1,4 @@
-"""Logs and evidence of nodes come to the head's run folder, at the usual paths."""
+"""Logs and evidence of nodes are fetched into the head's run folder, at the usual paths."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from ddptop_runner.store import logs
 
 
 class Cluster:
-    """A head, and nodes that answer through JSON as over a link."""
+    """A head, and nodes that respond with JSON, as over a link."""
 
     def __init__(self, place: Path) -> None:
         self.head = RunFolder(place / "head")
@@ -52,7 +52,7 @@ class Cluster:
         return self.head.log_file(attempt, rank).read_bytes()
 
     def want(self, *ranks: int, attempt: int = 0) -> None:
-        """Ask as a viewer does, and look until nothing more comes."""
+        """Request a log like a viewer, until nothing more arrives."""
 
         async def work() -> None:
             message = {"op": "fetch_log", "attempt": attempt, "ranks": list(ranks) or None}
@@ -71,7 +71,7 @@ def cluster(tmp_path: Path) -> Iterator[Cluster]:
 
 
 def test_at_the_end_of_the_job_the_very_end_of_each_log_comes(cluster: Cluster):
-    """Also of one whose last megabyte has come in part, as that of the rank that failed."""
+    """Also a log whose last megabyte was fetched in part, as for the rank that failed."""
     cluster.write("b", 4, b"a line\n" * 300_000 + b"ValueError: bad batch\n")
     cluster.write("b", 5, b"five\n")
 

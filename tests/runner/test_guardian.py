@@ -1,4 +1,4 @@
-"""The guardian on a real pty, with an agent that only waits: what a person's keys can do to it."""
+"""The guardian on a real pty, with an agent that only waits: how a user's keys affect it."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ HOW_TO_STOP = "train keeps running. To stop it: ddptop stop train."
 
 
 class Pane:
-    """A guardian in a pane of its own."""
+    """A guardian in its own pane."""
 
     def __init__(self, folder: RunFolder) -> None:
         self.folder = folder
@@ -62,14 +62,14 @@ class Pane:
             return None
 
     def supervisor(self) -> int | None:
-        """The pid of the living supervisor that wrote the snapshot."""
+        """The PID of the live supervisor that wrote the snapshot."""
         snapshot = self.snapshot()
         if snapshot is None or not procs.is_alive(snapshot.supervisor):
             return None
         return snapshot.supervisor.pid if snapshot.supervisor else None
 
     def answers(self) -> bool:
-        """Whether the supervisor listens: it publishes its state a moment before."""
+        """Whether the supervisor is listening; it publishes its state a moment before."""
         try:
             control.request(self.folder, "ping")
         except ControlError:
@@ -117,9 +117,9 @@ def test_no_key_in_its_pane_ends_or_stops_the_guardian(make_pane, wait_until):
         pane.keys(key)
         wait_until(lambda n=count: pane.read().count(HOW_TO_STOP) == n, what=f"a word on {key!r}")
 
-    # Ctrl-S: the pane takes nothing any more
+    # Ctrl-S: the pane no longer accepts output
     pane.keys(b"\x13")
-    for _ in range(400):  # far more words than a pty holds
+    for _ in range(400):  # far more text than a pty holds
         os.kill(pane.pid, signal.SIGINT)
         time.sleep(0.0005)
     first = pane.supervisor()
@@ -142,8 +142,8 @@ def test_a_lost_pane_is_not_the_end(make_pane, wait_until):
     reader = os.dup(pane.fd)
     os.close(pane.fd)
     pane.fd = os.open(os.devnull, os.O_RDONLY)
-    os.close(reader)  # the kernel hangs up
-    os.kill(supervisor, signal.SIGKILL)  # and its successor prints into nowhere
+    os.close(reader)  # the kernel sends SIGHUP
+    os.kill(supervisor, signal.SIGKILL)  # and its successor has nowhere to print
     wait_until(lambda: pane.supervisor() not in (None, supervisor), what="another supervisor")
     wait_until(pane.answers, what="its socket")
     assert procs.state_letter(pane.pid) in ("S", "R")
@@ -186,7 +186,7 @@ def test_a_supervisor_that_cannot_be_started_is_tried_again(ddptop_home, monkeyp
         assert set(os.listdir("/proc/self/fd")) <= open_before
         assert "the supervisor cannot start" in folder.supervisor_log.read_text()
         shutil.rmtree(folder.path)
-        with pytest.raises(BlockingIOError):  # nobody would ever tell it that the job has ended
+        with pytest.raises(BlockingIOError):  # nothing would ever report that the job has ended
             one._start_supervisor()
     one._log.close()
     one._selector.close()

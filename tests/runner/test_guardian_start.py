@@ -1,4 +1,4 @@
-"""Bringing a guardian up, with a stand-in for the guardian's program."""
+"""Starting a guardian, with a substitute for the guardian's program."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def started(folder: RunFolder) -> list[dict[str, str]]:
 
 
 def pretend(monkeypatch, code: str, seconds: float = 0.1) -> None:
-    """Let this code be the guardian."""
+    """Run this code as the guardian."""
     monkeypatch.setattr(
         guardian_start,
         "guardian_argv",
@@ -64,14 +64,14 @@ def wrapper(tmp_path: Path, text: str) -> str:
 
 
 def test_the_guardian_gets_the_hand_over_and_the_jobs_id(folder, backing, monkeypatch):
-    monkeypatch.setenv("DDPTOP_ATTEMPT", "7")  # launched from within a rank of another job
+    monkeypatch.setenv("DDPTOP_ATTEMPT", "7")  # launched from a rank of another job
     monkeypatch.setenv("SECRET", "s3cret")
     pretend(monkeypatch, TAKES)
     spec = make_spec(backing=backing)
     assert start_guardian(folder, spec, {"A": "1"}, (), attempt=2) is None
     (env,) = started(folder)
     assert env["DDPTOP_JOB_ID"] == spec.job_id
-    # everybody may read words, and a tmux server keeps those of who started it
+    # every user can read a command line, and a tmux server keeps that of whoever started it
     assert not [words for pid in procs.all_pids() if spec.job_id in (words := str(procs.argv(pid)))]
     assert "DDPTOP_ATTEMPT" not in env
     assert os.environ["DDPTOP_ATTEMPT"] == "7"
@@ -114,9 +114,9 @@ def test_a_guardian_that_does_not_come_up(folder, backing, monkeypatch, wait_unt
     pretend(monkeypatch, "import sys; sys.exit('no room in here')")
     with pytest.raises(DdptopError, match="the guardian for train did not start") as caught:
         start_guardian(folder, make_spec(backing=backing), {}, (), attempt=0)
-    if backing == "daemon":  # in tmux its words went with the pane
+    if backing == "daemon":  # in tmux, its output was lost with the pane
         assert "(no room in here)" in str(caught.value)
-    assert not folder.handover_file.exists()  # the variables' values lie nowhere
+    assert not folder.handover_file.exists()  # the variables' values are not stored anywhere
 
 
 @pytest.mark.tmux

@@ -1,4 +1,4 @@
-"""The environment's way to the guardian: seen by nobody else, read once."""
+"""How the environment reaches the guardian: read once, and by nobody else."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def test_a_job_launched_from_within_a_rank_does_not_inherit_what_makes_it_one(mo
 
 def test_a_job_launched_from_within_a_rank_of_torch_is_not_told_that_ones_place():
     shell = {"RANK": "3", "MASTER_ADDR": "host", "PATH": "/bin"}
-    assert handover.of_shell(shell) == shell  # a person's own
+    assert handover.of_shell(shell) == shell  # a user's own
     assert handover.of_shell({**shell, "TORCHELASTIC_RUN_ID": "none"}) == {"PATH": "/bin"}
 
 
@@ -107,7 +107,7 @@ print(json.dumps([resource.getrlimit(getattr(resource, name))[0] for name in sys
 
 
 def applied(limits: dict[str, int]) -> list[int]:
-    """What a fresh process has after it applied them."""
+    """The environment of a new process after it applied them."""
     answer = subprocess.run(
         [sys.executable, "-c", LIMITS, json.dumps(limits), *limits],
         capture_output=True,

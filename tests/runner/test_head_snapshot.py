@@ -1,4 +1,4 @@
-"""The snapshot of a job on several nodes, made from those of its nodes."""
+"""The snapshot of a job on several nodes, merged from its nodes' snapshots."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ JOB = JobState(phase="running", attempt=0, nodes=LIVES, ranks={n: RankLife() for
 
 
 def seen(job: JobState, *exited: int) -> NodeSnapshot:
-    """What viewers see of eight ranks that run as far as their nodes can tell."""
+    """What viewers see of eight ranks that run, as far as their nodes know."""
     ranks, gpus = ranks_and_devices()
     ranks = [replace(one, state="exited") if one.rank in exited else one for one in ranks]
     views = [

@@ -1,4 +1,4 @@
-"""A history that is written, left, taken up again and read."""
+"""A history that is written, abandoned, continued, and read."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ def test_a_metric_that_is_not_kept_is_refused(path):
 
 
 def brute_force(losses: dict[int, float], since: int, until: int, width: int) -> Series:
-    """What a series must say, from every sample there was."""
+    """What a series must contain, computed from all samples."""
     since -= (START + since) % width
     buckets: dict[int, list[float]] = {}
     steps: dict[int, int | None] = {}
@@ -147,7 +147,7 @@ def test_any_span_from_any_tier_says_what_the_samples_said(path):
         last_whole = until if series.bucket_s < 10 or until == length - 1 else None
         if last_whole is not None:
             assert series == brute_force(losses, since, until, series.bucket_s)
-        else:  # a span may end inside a stored bucket, which then counts as a whole
+        else:  # a span may end inside a stored bucket, which is then included completely
             expected = brute_force(losses, since, length - 1, series.bucket_s)
             whole = len(series.t) - 1
             assert series.min[:whole] == expected.min[:whole]
@@ -237,7 +237,7 @@ def test_a_backlog_is_pruned_in_small_batches(path):
 
 
 def write_run(path: Path, cut: int | None = None, final: bool = False) -> None:
-    """1300 seconds; at second `cut` the writer leaves and another one goes on."""
+    """1,300 seconds; at second `cut`, one writer stops and another continues."""
     writer = HistoryWriter(path, batch_s=7)
     for second in range(1300):
         if second == cut:
@@ -277,7 +277,7 @@ def test_a_clock_that_is_set_back_loses_nothing(path):
     writer = HistoryWriter(path)
     for second in range(100):
         writer.add(START + second, 0, [rank(loss=1.0)], [])
-    writer.add(START + 97, 0, [rank(loss=9.0)], [])  # a little: counts as the newest second
+    writer.add(START + 97, 0, [rank(loss=9.0)], [])  # slightly: counts as the newest second
     for second in range(100):
         writer.add(START - 7200 + second, 0, [rank(loss=2.0)], [])
     writer.close()
@@ -347,7 +347,7 @@ def test_times_of_events_keep_their_microseconds(path):
 
 
 def test_a_look_at_the_latest_events_costs_no_more_in_a_long_history(tmp_path, monkeypatch):
-    """Also those that are no news: a screen asks each second, and a job may run for months."""
+    """Also internal events: a screen reads every second, and a job may run for months."""
     steps = 0
 
     def count() -> int:

@@ -1,4 +1,4 @@
-"""Bands over all ranks, and the steps of attempts, against what the samples said."""
+"""Bands over all ranks, and the steps of attempts, compared with the samples."""
 
 from __future__ import annotations
 
@@ -187,7 +187,7 @@ def began(at: float, attempt: int) -> Event:
 
 class TestSteps:
     def write(self, path: Path, attempts: list[tuple[int, int, range]]) -> HistoryReader:
-        """Attempts as (start, seconds from there to the first step, steps)."""
+        """Attempts as (start, seconds until the first step, steps)."""
         writer = HistoryWriter(path)
         for number, (start, wait, steps) in enumerate(attempts):
             writer.event(began(START + start, number))

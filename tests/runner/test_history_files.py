@@ -1,4 +1,4 @@
-"""A history's file: none, old, of a later version, damaged or locked; and its size."""
+"""A history's file: missing, old, of a later version, damaged, or locked; and its size."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ def test_an_old_history_lacks_what_came_later_until_it_is_written_on(path):
 
 
 def test_a_week_of_eight_ranks_and_devices_stays_below_100_mib(path):
-    """Bytes per row are measured, the rows of a week are counted from the tiers."""
+    """Bytes per row are measured; the rows of a week are computed from the tiers."""
     rng = random.Random(5)
     ticks = 2400
     writer = HistoryWriter(path, batch_s=10)
@@ -182,7 +182,7 @@ def test_another_programs_database_is_no_history(path):
 def test_damage_found_while_opening_or_writing_costs_no_sample_of_now(path):
     write_losses(path, dict.fromkeys(range(1000), 1.0))
     content = bytearray(path.read_bytes())
-    for page in range(4096, len(content), 4096):  # every page but the first
+    for page in range(4096, len(content), 4096):  # every page except the first
         content[page : page + 4096] = b"\xff" * 4096
     path.write_bytes(content)
     with pytest.raises(DamagedFileError):

@@ -1,4 +1,4 @@
-"""A history with its writer in another process: read beside it, killed, out of disk, read-only."""
+"""A history whose writer is another process: read meanwhile, killed, out of space, read-only."""
 
 from __future__ import annotations
 
@@ -121,7 +121,7 @@ def test_a_killed_writer_loses_nothing_it_had_told_and_can_be_replaced(path):
         (minutes,) = db.execute("SELECT count(*) FROM rank_60s").fetchone()
     db.close()
     assert minutes == (first_new + 699) // 60 - START // 60
-    # every second of both lives is in the bucket it belongs to, the one of the kill included
+    # every second of both runs is in its bucket, including the second of the kill
     series = reader.rank_series("loss", 0, first_new + 699, 5)[0]
     width = series.bucket_s
     assert series.min == [t - START for t in series.t]
@@ -154,7 +154,7 @@ writer.close(final=True)
 
 
 def test_a_full_disk_stops_nothing_and_what_waited_is_written_once_there_is_room(path):
-    """A limit on the size of files stands in for the disk."""
+    """A file size limit takes the place of a full disk."""
     asked = subprocess.run(
         [sys.executable, "-c", DISK_FULL, str(path), str(START)],
         capture_output=True,
@@ -187,7 +187,7 @@ print(json.dumps([reader.span(), reader.rank_series("loss", 0, 2**31, 1000)[0].l
 
 @pytest.fixture
 def sealed() -> Iterator[Path]:
-    """A folder that every user can reach; the test takes its write permission away."""
+    """A folder that every user can reach; the test removes its write permission."""
     folder = Path(tempfile.mkdtemp(prefix="ddptop-sealed-", dir="/tmp"))
     folder.chmod(0o755)
     yield folder

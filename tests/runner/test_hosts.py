@@ -1,4 +1,4 @@
-"""`--hosts`, `--hostfile`, `--nodes`, and what ssh's failures mean: all without a network."""
+"""`--hosts`, `--hostfile`, `--nodes`, and what ssh's failures mean, without a network."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def test_hosts_are_read_with_their_gpus(text, expected):
     ],
 )
 def test_a_list_that_cannot_be_used_is_refused_by_name(text, words):
-    if not words:  # numbers are names too where no GPUs come before them
+    if not words:  # numbers are also names if no GPUs precede them
         assert [one.host for one in parse_hosts(text)] == text.split(",")
         return
     with pytest.raises(UsageError) as refusal:
@@ -138,7 +138,7 @@ def test_nothing_is_run_through_ssh_on_this_machine(monkeypatch):
 
 
 SAID = {
-    # kind: (what OpenSSH 9.2 prints, exit status, words of problem and remedy)
+    # kind: (output of OpenSSH 9.2, exit status, words of problem and remedy)
     "name": (
         "ssh: Could not resolve hostname nosuch: Name or service not known",
         255,

@@ -1,4 +1,4 @@
-"""Which Python a job gets, and what is asked of it before anything is started."""
+"""Which Python a job gets, and what is checked before anything starts."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def program(path: Path, text: str = "exit 0") -> str:
 
 @pytest.fixture
 def machine(tmp_path, monkeypatch) -> dict[str, str]:
-    """A virtual environment, a conda environment and a PATH with python3 and python."""
+    """A virtual environment, a conda environment, and a PATH with python3 and python."""
     for place in ("venv", "conda"):
         program(tmp_path / place / "bin" / "python")
     program(tmp_path / "path" / "python3")
@@ -39,7 +39,7 @@ def machine(tmp_path, monkeypatch) -> dict[str, str]:
 
 
 ORDER = [
-    # (variables that are changed, ddptop's own has torch, the choice)
+    # (changed variables, whether ddptop's own Python has torch, the choice)
     ({}, True, "venv/bin/python"),
     ({"VIRTUAL_ENV": None}, True, "conda/bin/python"),
     ({"VIRTUAL_ENV": ""}, True, "conda/bin/python"),
@@ -190,7 +190,7 @@ def test_a_file_of_another_machine_is_refused(tmp_path):
         ("2.13.0a0+git12", None),
         ("3.0", None),
         ("10.0.1", None),
-        ("unknown", None),  # what cannot be told is tried
+        ("unknown", None),  # what is unknown is tried
         ("2.5.1+cu121", "torch 2.5.1+cu121 in /p is too old; install torch 2.6 or newer"),
         ("1.13.1", "too old"),
         (None, "torch is not installed in /p; activate an environment that has it"),

@@ -1,4 +1,4 @@
-"""For how long a job has lived and how old its snapshot is, whatever is done to the wall clock."""
+"""A job's elapsed time and the age of its snapshot, however the wall clock is changed."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ HERE = {"boot_id": procs.boot_id(), "pid_ns": procs.pid_namespace()}
 
 
 def set_wall_clock(monkeypatch, by: dt.timedelta) -> None:
-    """As if a person, or NTP, had set it."""
+    """As if a user, or NTP, had set it."""
     for module in (job_clock, registry):
         monkeypatch.setattr(module, "utc_now", lambda: utc_now() + by)
 
@@ -47,11 +47,13 @@ def test_a_clock_that_is_set_changes_no_duration(monkeypatch, ddptop_home, by):
 @pytest.mark.parametrize(
     ("before", "alive_since", "lived_s"),
     [
-        ({"state": "running", "ran_s": 50.0, **HERE}, True, 60.0),  # its supervisor was away 10 s
-        ({"state": "running", "ran_s": 50.0, **HERE}, False, 50.0),  # lost, then started again
+        # its supervisor was gone for 10 s
+        ({"state": "running", "ran_s": 50.0, **HERE}, True, 60.0),
+        ({"state": "running", "ran_s": 50.0, **HERE}, False, 50.0),  # lost, then restarted
         ({"state": "running", "ran_s": 50.0, "boot_id": "another"}, True, 50.0),
-        ({"state": "finished", "ran_s": 50.0, **HERE}, False, 50.0),  # the time between is none
-        (  # of an older ddptop
+        # the time in between does not count
+        ({"state": "finished", "ran_s": 50.0, **HERE}, False, 50.0),
+        (  # written by an older ddptop
             {"state": "failed", "started_at": NOW - 3 * HOUR, "ended_at": NOW - HOUR},
             False,
             7200.0,
@@ -73,7 +75,7 @@ def test_an_end_that_was_written_stays_the_end():
     clock.end()
     assert clock.ended_at == NOW - HOUR
     clock = JobClock(NOW)
-    clock.continue_from(ended, alive_since=False)  # started again
+    clock.continue_from(ended, alive_since=False)  # restarted
     assert clock.ended_at is None
 
 
@@ -86,7 +88,7 @@ def test_a_snapshot_without_these_fields_is_read_by_the_wall_clock(ddptop_home):
 
 HELLO = {"supervisor_restarts": 0, "adopted": False, "attempt": 0}
 PASTS = {
-    # previous snapshot, hello -> (lives on, type of the event, its words)
+    # previous snapshot, hello -> (continues, type of the event, words in it)
     "launched": (None, {}, (False, None, "")),
     "ended": ({"state": "finished"}, {}, (False, None, "")),
     "supervisor killed": (

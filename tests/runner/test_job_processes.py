@@ -1,4 +1,5 @@
-"""Ending processes: the polite, the deaf, the stopped, whole trees; and never a stranger."""
+"""Ending processes that comply, ignore signals, or are stopped, and whole trees; never unrelated
+ones."""
 
 from __future__ import annotations
 
@@ -42,7 +43,8 @@ def job_id() -> str:
 
 @pytest.fixture
 def start(job_id) -> Iterator[Start]:
-    """`start(code, *argv, rank=0)`: a process of the job that is ready; `rank=None`: no rank."""
+    """`start(code, *argv, rank=0)`: a process of the job that is ready; with `rank=None`, not a
+    rank."""
     started: list[subprocess.Popen[str]] = []
 
     def run(code: str, *argv: str, rank: int | None = 0) -> subprocess.Popen[str]:
@@ -172,7 +174,7 @@ def story() -> EmittedLog:
 
 
 def spawner(start: Start) -> tuple[subprocess.Popen[str], ProcessId]:
-    """A rank, and a deaf child of it in a session of its own and without the job's variables."""
+    """A rank, and a child that ignores signals, in its own session without the job's variables."""
     rank = start("print(2, flush=True)\n" + SPAWNS)
     assert rank.stdout is not None
     return rank, procs.identify(int(rank.stdout.readline()))
@@ -220,7 +222,7 @@ async def test_what_starts_during_the_grace_is_asked_too(start, monkeypatch):
     rounds = iter([ids(deaf)])
     ended = asyncio.create_task(stopping.end(lambda: next(rounds, ids(deaf, late)), 2.0))
     assert await asyncio.to_thread(late.wait, 10) == 7
-    assert deaf.poll() is None  # its grace is not over
+    assert deaf.poll() is None  # its grace period is not over
     deaf.kill()
     assert await ended == ()
 
@@ -240,7 +242,7 @@ async def test_the_machine_is_searched_once_where_nothing_is_left_and_twice_wher
 
 
 async def test_the_agent_goes_only_when_asked(start, job_id, story, monkeypatch):
-    # the agent is the guardian's child, here it is ours
+    # the agent is the guardian's child; here, it is this process's
     monkeypatch.setattr(tree, "descendants_of", lambda pid: [])
     agent = start(POLITE, str(AGENT_MAIN), rank=None)
     processes = JobProcesses(job_id, HostUsage(), story)

@@ -1,4 +1,4 @@
-"""All that watches one job, on whole snapshots."""
+"""All monitors of one job, on complete snapshots."""
 
 from __future__ import annotations
 

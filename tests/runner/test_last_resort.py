@@ -1,4 +1,4 @@
-"""A defect of ddptop itself is reported, and costs no job."""
+"""An internal error of ddptop is reported, and does not affect the job."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Lines of a log as a person should see them, whatever was written."""
+"""Log lines as they should be shown, whatever was written."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ from ddptop_runner.store.logs import LineCleaner, sanitize
         ("no newline", "no newline"),
         ("dos\r\n", "dos\n"),
         ("same\nsame\n", "same\nsame\n"),
-        # bars of two lines: the upper one is drawn again with the lower
+        # two-line bars: the upper line is redrawn with the lower
         (
             "Epoch 9/9 1it/s\nVal 1/3\r\x1b[2K\x1b[1A\x1b[2KEpoch 9/9  1it/s\n"
             "Val 2/3\r\x1b[2K\x1b[1A\x1b[2KEpoch 9/9 1it/s\nVal 3/3\n",
             "Epoch 9/9 1it/s\nVal 3/3\n",
         ),
-        # what could hurt a terminal
+        # what could harm a terminal
         ("\x1b[2J\x1b[H\x1b[1;31mred\x1b[0m", "red"),
         ("\x1b]0;owned\x07title", "title"),
         ("\x1b]8;;http://x\x1b\\link\x1b]8;;\x1b\\", "link"),
@@ -39,7 +39,7 @@ from ddptop_runner.store.logs import LineCleaner, sanitize
         ("\x9b2Ja\x90x\x9cb\x85c", "abc"),
         ("a\u200eb\u200bc\u200dd\u061ce\ufefff\xadg\u2060h\U000e0041i", "abcdefghi"),
         ("\u202egnp.exe\u2028next\u2066", "gnp.exenext"),
-        # cut off or broken
+        # truncated or broken
         ("a\x1b[31\nb", "a\nb"),
         ("a\x1b]0;never ended\nb", "a\nb"),
         ("a\x1b", "a"),
@@ -126,10 +126,10 @@ def test_any_bytes_in_any_chunks_give_the_same_clean_lines(seed):
     lines = whole.feed(data) + whole.finish()
     assert clean_in_chunks(data, rng) == lines
     assert not any(FORBIDDEN.search(line) for line in lines)
-    # clean text is not touched again
+    # clean text is not changed again
     text = sanitize(data)
     assert sanitize(text) == text
-    # no newline is lost, whatever stands around it
+    # no newline is lost, whatever surrounds it
     assert text.count("\n") == data.count(b"\n")
 
 

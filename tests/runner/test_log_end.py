@@ -1,4 +1,4 @@
-"""The end of a log, whatever a progress bar wrote into it."""
+"""The end of a log, whatever a progress bar wrote to it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whose line it is in a log that ranks share: tags of launchers, in pieces of any size."""
+"""Which rank printed a line in a shared log: tags of launchers, in chunks of any size."""
 
 from __future__ import annotations
 

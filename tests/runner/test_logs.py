@@ -153,7 +153,7 @@ def test_no_line_is_lost_when_the_next_attempt_begins(folder):
         (2, separator(2)),
         (2, "c"),
     ]
-    # a left-over process of the attempt before
+    # a leftover process of the previous attempt
     write(folder, 1, 0, "late\n")
     write(folder, 2, 0, "d\n")
     assert [(line.attempt, line.text) for line in next(batches)] == [(1, "late"), (2, "d")]
@@ -201,7 +201,7 @@ def test_following_ends_when_the_job_is_over_and_everything_was_read(folder):
     asked = []
 
     def is_over() -> bool:
-        """The job writes its last words right before it is over."""
+        """The job writes its last lines right before it is over."""
         asked.append(True)
         if len(asked) == 3:
             write(folder, 0, 0, "last\nwords")
@@ -250,4 +250,4 @@ def test_an_idle_follower_rests_and_a_busy_one_does_not(folder, monkeypatch):
     write(folder, 0, 0, "x" * 350 + "\n")
     left = iter([False] * 8 + [True] * 9)
     list(LogFollower(folder, is_over=lambda: next(left)))
-    assert rests == [logs.POLL_S] * 5  # 8 looks, of which 3 brought a whole block
+    assert rests == [logs.POLL_S] * 5  # 8 updates, 3 of which read a whole block

@@ -1,4 +1,4 @@
-"""Losses read from what a training printed, and what must not be read as a loss."""
+"""Losses read from a training's output, and what must not be read as a loss."""
 
 from __future__ import annotations
 
@@ -134,7 +134,7 @@ def test_other_words_for_a_loss(
     [
         ("step 3 loss: 1,234.56", 1234.56),
         ("step 3 loss=12,345,678.5, lr=0.1", 12345678.5),
-        ("step 3 loss: 0,5432", None),  # a decimal comma, or two values: not to be told apart
+        ("step 3 loss: 0,5432", None),  # a decimal comma, or two values: ambiguous
         ("step 3 loss=2,lr=0.1", 2.0),
         ("step 3 loss: 0.5,0.6", 0.5),
     ],
@@ -209,7 +209,7 @@ def test_backspaces_take_back_what_was_written() -> None:
 
 
 def _soup(random_: random.Random, size: int) -> bytes:
-    """Pieces of real outputs, digits, control bytes and noise in any order."""
+    """Fragments of real outputs, digits, control bytes, and noise, in any order."""
     samples = [path.read_bytes() for path in SAMPLES.glob("*.txt")]
     parts = []
     while size > 0:

@@ -1,4 +1,4 @@
-"""How far a progress bar is, how fast, and how long it will take."""
+"""A progress bar's position, its speed, and the time left."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every recorded output is read to exactly what stands beside it in `<name>.expected`.
+"""Every recorded output is read exactly as specified in `<name>.expected`.
 
 The expected files hold one reading per line, in the order handed out, checked against the sample by
 hand; what is not said there is unknown (or `counts=run`, `kind=train`).

@@ -1,4 +1,4 @@
-"""Whatever happens to a job in whatever order: what always holds, holds."""
+"""The invariants hold whatever happens to a job, in any order."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.runner.machine import Machine, drive
 
 
 class Interleavings(RuleBasedStateMachine):
-    """Found by hypothesis, which shortens what fails."""
+    """Found by hypothesis, which shortens failing cases."""
 
     def __init__(self) -> None:
         super().__init__()

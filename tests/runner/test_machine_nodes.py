@@ -1,4 +1,4 @@
-"""Whatever happens to a job on several nodes in whatever order: what always holds, holds."""
+"""The invariants hold whatever happens to a job on several nodes, in any order."""
 
 from __future__ import annotations
 

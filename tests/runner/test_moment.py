@@ -1,4 +1,4 @@
-"""A job as it was at one moment: from its events, and from the tier that reaches back so far."""
+"""A job at a past moment: from its events, and from the oldest tier that covers it."""
 
 from __future__ import annotations
 
@@ -159,7 +159,7 @@ def test_an_alert_is_over_with_the_job():
     events = [*STORY[:5], told(50, "alert", hot, attempt=0), told(9000.1, "finished", attempt=0)]
     assert alerts_at(events[:6] + end + events[6:], 8999) == [hot]
     assert alerts_at(events[:6] + end + events[6:], 9001) == []
-    soon = [*events[:6], told(60, "finished", attempt=0)]  # of an older ddptop
+    soon = [*events[:6], told(60, "finished", attempt=0)]  # written by an older ddptop
     assert (alerts_at(soon, 59), alerts_at(soon, 61)) == ([hot], [])
 
 
@@ -247,7 +247,7 @@ def test_a_moment_without_steps_is_told_as_it_was(folder):
 def test_a_history_that_is_brought_home_at_the_jobs_end_is_found_there(folder, tmp_path):
     local = tmp_path / "local"
     local.mkdir()
-    folder.__dict__["live_dir"] = local  # as it was read while the job lived
+    folder.__dict__["live_dir"] = local  # as it was read while the job was live
     writer = HistoryWriter(local / "history.db")
     writer.add(START, 0, [rank(0, step=7)], [])
     writer.close(final=True)
@@ -362,13 +362,13 @@ def test_events_that_come_later_are_added(folder):
     ("message", "id_", "ranks"),
     [
         ("the loss on rank 5 has diverged from the others: 4.1", "loss-diverged", [5]),
-        # as an older ddptop wrote it
+        # as written by an older ddptop
         ("the loss of rank 5 has left the others': 4.1, against 2", "loss-diverged", [5]),
         ("the loss of ranks 1-3, 9 has left the others': 4", "loss-diverged", [1, 2, 3, 9]),
         ("the loss of rank 5 has diverged from the others: 4.1", "loss-diverged", [5]),
         ("rank 2 (pid 102) is holding up the others: it waits", "straggler", [2]),
         ("ranks 3-5 are holding up the others: it waits", "straggler", [3, 4, 5]),
-        # as an older ddptop wrote it
+        # as written by an older ddptop
         ("rank 2 (pid 102) holds up the others: it waits", "straggler", [2]),
         ("ranks 3-5 hold up the others: it waits", "straggler", [3, 4, 5]),
         ("ranks 0-999999999 hold up the others: and so on", "straggler", list(range(100_001))),

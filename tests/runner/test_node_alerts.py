@@ -1,4 +1,4 @@
-"""What the watchers of a job find becomes alerts, and events where nothing told it yet."""
+"""What a job's monitors find becomes alerts, and events if it was not reported yet."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_the_end_of_an_alert_is_told_even_by_a_supervisor_that_came_later() -> N
     later.recall(first.now, json.loads(json.dumps(first.remember())))
     later.look(SNAPSHOT, found, 104.0)
     assert log.texts == ["disk low"]
-    for number in range(4):  # a recalled alert stays for a few seconds
+    for number in range(4):  # a restored alert is kept for a few seconds
         later.look(SNAPSHOT, [], 108.0 + 4.0 * number)
     assert log.texts == ["disk low", "resolved: disk low"]
     later.record_end()

@@ -96,7 +96,7 @@ def test_a_part_that_has_ended_makes_room_although_its_guardian_has_not_exited(
 def test_a_part_that_has_just_ended_is_started_once_its_last_snapshot_is_written(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """The head gets the event of its end before that, and may ask at once."""
+    """The head receives the event of its end before that, and may ask at once."""
     monkeypatch.setenv("DDPTOP_HOME", str(tmp_path / "home"))
     membership = Membership(job="train", node="b", index=1, orphan_timeout_s=60.0)
     spec = make_spec(job_id="train@1.1", membership=membership, cwd=str(tmp_path))
@@ -167,7 +167,7 @@ def test_a_part_does_not_take_the_devices_of_another_job(
 def test_a_part_waits_for_a_later_launch_to_give_up_its_devices(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, later_s: float, ends: bool, starts: bool
 ) -> None:
-    """Of two launches that have each got one of two machines, exactly one goes on."""
+    """If two launches each got one of two machines, exactly one continues."""
     monkeypatch.setenv("DDPTOP_HOME", str(tmp_path / "home"))
     monkeypatch.setattr(remote, "YIELD_S", 5.0 if ends else 0.1)
     specs = []
@@ -303,7 +303,7 @@ async def test_a_link_ends_once_a_head_that_follows_is_silent_for_several_pings(
 async def test_a_part_whose_ranks_live_is_not_absent_while_it_gets_another_guardian(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """On a busy machine a guardian takes longer to start than a part may be absent."""
+    """On a busy machine, a guardian takes longer to start than a part may be missing."""
     monkeypatch.setenv("DDPTOP_HOME", str(tmp_path / "home"))
     monkeypatch.setattr(remote, "ABSENT_AFTER_S", 0.0)
     monkeypatch.setattr(remote, "RECONNECT_S", 0.01)

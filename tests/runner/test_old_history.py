@@ -1,4 +1,4 @@
-"""A supervisor of this version takes over a live job of the version before typed events."""
+"""A supervisor of this version adopts a live job of the version before typed events."""
 
 from __future__ import annotations
 

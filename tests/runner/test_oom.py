@@ -1,4 +1,4 @@
-"""Whether the kernel killed a process for its memory: by its counts, by its log, or not known."""
+"""Whether the kernel killed a process for lack of memory: by its counters or log, or unknown."""
 
 from __future__ import annotations
 

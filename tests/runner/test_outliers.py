@@ -1,4 +1,4 @@
-"""Which ranks are marked: none of healthy jobs, and each that is ill, by the watch of live jobs."""
+"""Which ranks the monitor marks: none in healthy jobs, and every faulty one."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ FOUND_AFTER_S = {
     "a device that has half of the work": 60,
     "NaN": 2,
 }
-"""Seconds after the illness began; of those that are not named here 45."""
+"""Seconds after the fault began; 45 for those not listed here."""
 
 
 def look(watch: JobWatch, ranks: Iterable[RankSample], second: float, **more: object):
-    """The alerts of one look."""
+    """The alerts of one update."""
     snapshot = NodeSnapshot(
         job="j", job_id="j@1", host="h", seq=1, ts=NOON + dt.timedelta(seconds=second),
         started_at=NOON, state="running", ranks=list(ranks), **more,
@@ -43,7 +43,7 @@ def look(watch: JobWatch, ranks: Iterable[RankSample], second: float, **more: ob
 
 
 def marks_in(life: Life) -> dict[tuple[str, int], int]:
-    """Each rank that an alert named, by the alert's id, and the second at which it first did."""
+    """Each rank named in an alert, by the alert's id, with the second at which it first was."""
     told, watch = Told(life), JobWatch()
     found: dict[tuple[str, int], int] = {}
     for second in range(life.seconds):
@@ -61,7 +61,7 @@ def test_a_healthy_job_has_no_mark(name: str) -> None:
 
 @pytest.mark.parametrize("name", SICK)
 def test_a_rank_that_is_ill_is_found_and_nobody_else(name: str) -> None:
-    life = sick(SEED)[name]  # with the chance of its own, whatever ran before
+    life = sick(SEED)[name]  # with its own random seed, whatever ran before
     found = marks_in(life)
     assert {number for _, number in found} == {life.sick}
     delay_s = min(found.values()) - life.since
@@ -89,7 +89,7 @@ def test_a_mark_goes_when_the_rank_is_back() -> None:
 
 
 def test_ranks_that_take_turns_hold_nobody_up() -> None:
-    """Each is slow for less than it takes, though at each moment one of them is."""
+    """Each is slow for less than the minimum time, although at any time one of them is."""
     watch = JobWatch()
     assert not any(look(watch, steady(second // 8 % 4, second), second) for second in range(120))
 
@@ -121,7 +121,7 @@ def test_a_supervisor_that_is_started_again_keeps_what_was_marked() -> None:
 
 
 def test_figures_of_a_pause_do_not_count() -> None:
-    """One rank works alone for a minute, and the others wait: an evaluation, a checkpoint."""
+    """One rank works for a minute while the others wait: an evaluation or a checkpoint."""
     watch, step = JobWatch(), 0
     for second in range(200):
         pause = burst(second, 100, 60)

@@ -1,4 +1,4 @@
-"""Where things are, and where they go when the run folder cannot hold sockets."""
+"""Where files are, and where they go if the run folder cannot contain sockets."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def test_every_file_of_a_job_lies_in_its_run_folder(tmp_path):
         *["control.sock", "probe.sock"],
     ]
     assert run.job == "train"
-    assert not run.path.exists()  # looking makes nothing
+    assert not run.path.exists()  # reading creates nothing
 
 
 @pytest.mark.parametrize("length", [99, 100, 101, 200])
@@ -97,9 +97,9 @@ def test_statfs_knows_shared_file_systems(monkeypatch, tmp_path, number, name):
         def __init__(self, *_: object, **__: object) -> None: ...
 
         def statfs(self, path: bytes, buffer: object) -> int:
-            assert Path(os.fsdecode(path)) == tmp_path  # the nearest folder that exists
+            assert Path(os.fsdecode(path)) == tmp_path  # the nearest existing folder
             signed = number - 2**32 if number >= 2**31 else number
-            buffer._obj.f_type = signed  # as a 32-bit kernel type arrives
+            buffer._obj.f_type = signed  # as passed by a 32-bit kernel type
             return 0
 
     monkeypatch.setattr(ctypes, "CDLL", Libc)
@@ -115,7 +115,7 @@ def test_a_local_disk_is_no_shared_one():
 
 @pytest.fixture
 def local_base(monkeypatch, tmp_path) -> Path:
-    """In the place of /var/tmp/ddptop-<uid>."""
+    """Used in place of /var/tmp/ddptop-<uid>."""
     base = tmp_path / "local"
     monkeypatch.setattr(paths, "_local_base", lambda: base)
     return base
@@ -141,7 +141,7 @@ def test_local_folder_holds_the_live_files_and_is_found_through_the_pointer(loca
     assert local.stat().st_mode & 0o777 == 0o700
     assert local_base.stat().st_mode & 0o777 == 0o700
     again = RunFolder(run.path)
-    for seen in (run, again):  # the one that made it forgets what it had looked up
+    for seen in (run, again):  # whoever created it discards the cached result
         assert seen.live_dir == local
         assert seen.control_socket == local / "control.sock"
         assert seen.probe_socket == local / "probe.sock"

@@ -1,4 +1,4 @@
-"""Ends of processes that are no children of the watcher, and how they ended where that is told."""
+"""Exits of processes that are not the watcher's children, and their status if it is reported."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ input()
 
 @pytest.fixture
 def parent():
-    """A process with a child of its own, which ends with 0 when the parent gets a line."""
+    """A process with a child that exits with 0 when the parent receives a line."""
     process = subprocess.Popen(
         [sys.executable, "-S", "-c", GRANDCHILD],
         stdin=subprocess.PIPE,
@@ -50,14 +50,14 @@ def let_it_finish(parent: subprocess.Popen[str]) -> None:
 
 
 def end_of(process: ProcessId, end) -> int | None:
-    """What a watch tells of a process that `end` ends."""
+    """What a watch reports about a process that `end` ends."""
 
     async def body() -> int | None:
         told: asyncio.Future[int | None] = asyncio.get_running_loop().create_future()
 
         def on_exit(one: ProcessId, returncode: int | None) -> None:
             assert one == process
-            told.set_result(returncode)  # fails when it is told twice
+            told.set_result(returncode)  # fails if it is reported twice
 
         watch = ProcessWatch(on_exit)
         watch.watch(process)
@@ -73,7 +73,7 @@ def end_of(process: ProcessId, end) -> int | None:
 
 
 TOLD = tuple(int(part) for part in os.uname().release.split("-")[0].split(".")[:2]) >= (6, 15)
-"""Whether this kernel tells the exit status of a process that was reaped."""
+"""Whether this kernel reports the exit status of a process that was reaped."""
 
 
 def test_how_it_ended_is_known_or_said_to_be_unknown_but_never_made_up(parent):
@@ -87,12 +87,12 @@ def test_who_may_not_know_believes_no_0(parent, monkeypatch):
     monkeypatch.setattr(exits, "_PIDFD_GET_INFO", 0)
     monkeypatch.setattr(procs, "written_bytes", lambda pid: None)
     process = grandchild_of(parent)
-    assert end_of(process, lambda: let_it_finish(parent)) is None  # it was 0: nobody can know
+    assert end_of(process, lambda: let_it_finish(parent)) is None  # it was 0, which cannot be known
 
 
 def test_a_kernel_that_knows_is_believed(parent):
     process = grandchild_of(parent)
-    # elsewhere /proc tells it, if one looks before the parent has collected it
+    # otherwise /proc shows it, if read before the parent has reaped it
     known = (0,) if TOLD else (0, None)
     assert end_of(process, lambda: let_it_finish(parent)) in known
 

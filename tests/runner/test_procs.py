@@ -1,4 +1,4 @@
-"""Processes told apart, on real ones."""
+"""Identifying processes, using real ones."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ WAIT = "import sys; sys.stdin.read()"
 
 @pytest.fixture
 def start() -> Iterator[Start]:
-    """`start(code, *argv, env=…)`: a Python that has said its first line, ended with the test."""
+    """`start(code, *argv, env=…)`: a Python process that has printed a line; ends with the test."""
     started: list[subprocess.Popen[str]] = []
 
     def run(code: str, *argv: str, env: dict[str, str] | None = None) -> subprocess.Popen[str]:
@@ -113,7 +113,7 @@ def test_a_process_that_takes_the_pid_after_the_check_is_not_signalled(start, mo
     victim, later = start(WAIT), []
 
     def is_alive(process: ProcessId) -> bool:
-        """As it is at first; the process ends right after, and another one takes its pid."""
+        """Its state at first; the process exits right after, and another one takes its PID."""
         victim.kill()
         victim.wait(10)
         for _ in range(100):  # others may take it first
@@ -168,7 +168,7 @@ def test_a_process_is_known_while_it_becomes_another_program(tmp_path):
 
 def test_memory_that_is_being_filled_is_not_taken_for_an_empty_one(monkeypatch):
     fields = ["R", *["0"] * 49]
-    fields[45:49] = ["64"] * 4  # where they will stand, and no code yet
+    fields[45:49] = ["64"] * 4  # where they will be, without any code yet
     reads = iter([b"", b"", b"", b"DDPTOP_X=1\0"])
     monkeypatch.setattr(procs, "stat_fields", lambda pid: fields)
     monkeypatch.setattr(procs, "read_up_to", lambda path, limit: next(reads))

@@ -1,4 +1,4 @@
-"""What is known of each rank, folded from probe, agent and /proc."""
+"""What is known of each rank, merged from probe, agent, and /proc."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ def test_a_bad_loss_is_known_by_where_it_began(table):
 
 
 def test_signals_are_only_those_of_the_rank_s_own_process(table):
-    """A launcher that a rank is would be ended by what the process that it started handles."""
+    """A launcher that is also a rank would be ended by the signal that its process handles."""
     table.receive(message(pid=PID + 1, save_signals=[10]), 0)
     assert table[0].reported.save_signals == []
     table.receive(message(save_signals=[12]), 0)
@@ -141,8 +141,8 @@ def test_a_message_without_a_new_step_is_no_mark(table):
 
 def test_progress_without_a_step_proves_life(table):
     table.receive(stepped(5, 105.0), 0)
-    table.receive(stepped(5, 190.0), 0)  # a gradient scaler refused the steps in between
-    table.receive(stepped(5, 150.0), 0)  # a process beside it, of the same rank, is behind
+    table.receive(stepped(5, 190.0), 0)  # a gradient scaler skipped the steps in between
+    table.receive(stepped(5, 150.0), 0)  # another process of the same rank is behind
     assert table[0].since_progress_s(192.0) == pytest.approx(2.0)
     assert table.progress(192.0)[0].since_progress_s == pytest.approx(2.0)
     assert table[0].steps == 5
@@ -270,7 +270,7 @@ def test_figures_of_a_process_go_with_it(table):
 
 def test_progress_is_unknown_without_a_probe_and_zero_before_the_first_step(table):
     table.started(1, 1, os.getppid())
-    table.receive(message(), 0)  # its probe speaks, but saw no step yet
+    table.receive(message(), 0)  # its probe reports, but has seen no step yet
     table[1].usage = usage("T")
     zero, one = table.progress(160.0)
     assert (zero.steps, zero.alive, zero.paused, zero.since_progress_s) == (0, True, False, 60.0)
@@ -320,6 +320,6 @@ def test_a_rank_whose_probe_said_its_last_word_ends(table):
     seen, sample = table[0].progress(now_s), table[0].sample(now_s, probe=True)
     assert (seen.phase, seen.phase_s) == ("end", pytest.approx(4.0))
     assert sample.phase == "end" and sample.phase_since is not None
-    # a child's last word is not the rank's
+    # a child's last message is not the rank's
     table[0].receive(stepped(8, now_s, t=now_s, seq=3, phase="steps", phase_t=90.0))
     assert table[0].progress(now_s).phase == "steps"

@@ -1,4 +1,4 @@
-"""What the facts of all hosts mean together, without a host."""
+"""What the results of all hosts mean together, without a host."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def facts(host="a", **known):
 
 
 def survey(wanted=WANTED, hosts="a,b,c", **changed):
-    """Three good hosts, but for what is changed of one: facts, or why there are none."""
+    """Three good hosts, except for changes to one: facts, or why there are none."""
     asked = parse_hosts(hosts)
     found = []
     for request in asked:
@@ -79,7 +79,7 @@ def test_good_hosts_become_nodes_in_order():
     first = judged.nodes[0]
     assert (first.address, first.nproc, first.devices) == ("10.0.0.2", 2, GPUS)
     assert first.command == ["/v/bin/python", "start.py", "node"]
-    assert first.ports == [20001, 20002]  # the last one is still being listened on
+    assert first.ports == [20001, 20002]  # the last one is still listening
     assert readiness.table(judged.rows).splitlines() == [
         "HOST  STATE  DDPTOP  TORCH         PYTHON  RANKS           CLOCK    ADDRESS",
         "b     ready  1.0     2.13.0+cu126  3.11    2 on GPUs 0, 1  +0.01 s  10.0.0.2",
@@ -219,7 +219,7 @@ def test_hosts_with_and_without_gpus_do_not_train_together():
 def test_the_address_is_one_that_all_others_reach():
     second = {"a": ["172.17.0.1"], "c": ["10.0.0.3"]}
     judged = survey(b={"reached": second})
-    assert [node.address for node in judged.nodes] == []  # c reaches a at another address only
+    assert [node.address for node in judged.nodes] == []  # c can reach a only at another address
     assert "b cannot connect to it at 10.0.0.1, 172.17.0.1, TCP port 20003" in str(
         judged.refusals[0]
     )

@@ -1,4 +1,4 @@
-"""A job whose snapshot file is damaged is still shown, by its history and its processes."""
+"""A job whose snapshot is damaged is still shown, from its history and processes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Jobs as a reader finds them: names, states that are checked, files that are damaged."""
+"""Jobs as a reader finds them: names, verified states, and damaged files."""
 
 from __future__ import annotations
 
@@ -43,11 +43,11 @@ def three_jobs():
 @pytest.mark.parametrize(
     ("name", "job"),
     [
-        ("train", "train"),  # exact beats prefix
+        ("train", "train"),  # an exact match takes precedence over a prefix
         ("train-", "train-2"),
         ("train-2", "train-2"),
         ("e", "eval"),
-        (None, "train"),  # the only one alive
+        (None, "train"),  # the only live one
     ],
 )
 def test_resolve(three_jobs, name, job):
@@ -221,7 +221,7 @@ def test_a_damaged_snapshot_is_said_to_be(content):
     view = read_job(folder)
     assert view.snapshot is not None
     assert "is damaged" in view.snapshot.alerts[0].message
-    assert view.state == "lost"  # no process carries its id
+    assert view.state == "lost"  # no process carries its ID
 
 
 def test_a_snapshot_that_is_just_being_overwritten_is_read_again(monkeypatch):
@@ -251,7 +251,7 @@ def test_another_users_job_in_a_shared_state_folder_hides_nothing(ddptop_home):
     theirs = put_job("theirs", ALIVE).path
     theirs.chmod(0)
     user = os.geteuid()
-    if user == 0:  # root may look everywhere
+    if user == 0:  # root can read everything
         for folder in (ddptop_home, runs_dir(), *runs_dir().glob("mine/**/")):
             folder.chmod(0o755)
         (runs_dir() / "mine" / "job.json").chmod(0o644)
@@ -287,7 +287,7 @@ SAMPLES = Path(__file__).parents[1] / "samples"
 
 
 def _within(old, new):
-    """Whether `new` says all that `old` says."""
+    """Whether `new` contains everything in `old`."""
     if isinstance(old, dict):
         return all(key in new and _within(value, new[key]) for key, value in old.items())
     if isinstance(old, list):
@@ -308,7 +308,7 @@ def test_jobs_of_every_version_can_still_be_read(version):
         GpuProcess(pid=4710, user="ann", command="python", job="train", rank=0)
     ]
     assert (view.state, view.on_other_host) == ("failed", True)
-    # nothing of it was left out in reading; fields that came later have their defaults
+    # nothing was lost in reading; fields added later have their defaults
     raw = json.loads(folder.node_file("node").read_bytes())
     assert _within(raw, msgspec.to_builtins(view.snapshot))
 

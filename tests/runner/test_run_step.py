@@ -1,4 +1,4 @@
-"""At which step a run is: who is believed, and when only the attempt's own count is known."""
+"""The step of a run: which source takes precedence, and when only the attempt's count is known."""
 
 from __future__ import annotations
 
@@ -135,16 +135,16 @@ def test_several_restarts_are_remembered_and_a_new_attempt_begins_with_nothing()
     run.look([RankSteps(own=640)], 0, resumed=False)
     for attempt, began in ((1, 640), (2, 720)):
         run.look([], attempt, resumed=True, candidates=[640, 720])
-        assert run.began is None  # the steps of the attempt before say nothing of this one
+        assert run.began is None  # the steps of the previous attempt say nothing about this one
         told = goes_on(began + 40, began + 20)
         run.look([RankSteps(own=41, printed=told, slack=2)], attempt, resumed=True,
                  candidates=[640, 720])  # fmt: skip
         assert run.began == began
     assert run.attempts_began == {0: 0, 1: 640, 2: 720}
-    # between two lines the output falls behind: where the attempt began is known all the same
+    # between two lines the output lags, but the attempt's starting step is still known
     run.look([RankSteps(own=59, printed=told, slack=2)], 2, resumed=True, candidates=[640, 720])
     assert run.began == 720
-    # and by a supervisor that is started again
+    # and by a restarted supervisor
     again = RunSteps()
     last = make_snapshot(make_spec(), attempt=2, attempts_began=run.attempts_began)
     again.recall(last, resumed=True)
@@ -185,7 +185,7 @@ def test_a_snapshot_of_an_older_version() -> None:
 
 @pytest.mark.parametrize(("attempt", "step"), [(0, 172), (1, None), (2, 254), (None, None)])
 def test_where_an_attempt_began_that_an_older_version_ran(attempt, step) -> None:
-    """Its last snapshot tells of the last attempt alone."""
+    """Its last snapshot describes only the last attempt."""
     progress = Progress(step=900, total=900, source="log")
     last = make_snapshot(make_spec(), attempt=2, step=750, progress=progress)
     began = began_of(last, attempt)

@@ -1,4 +1,4 @@
-"""What a job reports by name is kept over time: validation losses, learning rates, and the like."""
+"""Named values that a job reports are stored over time: validation losses, learning rates, etc."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def path(tmp_path):
 
 
 def write(path, samples, attempt=0):
-    """One rank's scalars, by second after START; as many seconds as there are samples."""
+    """One rank's scalars, by second after START; one per sample."""
     writer = HistoryWriter(path, batch_s=60)
     for second, metrics in samples.items():
         writer.add(START + second, attempt, [rank(step=10 * second, metrics=metrics)], [])

@@ -1,4 +1,4 @@
-"""The wheels that `setup-host` sends: made again from what is installed here."""
+"""The wheels that `setup-host` sends, rebuilt from the local installation."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What keys by pid or device index: right where two hosts have the same ones."""
+"""Data keyed by PID or device index is correct even if two hosts have equal ones."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ START = 1_767_225_600
 
 
 def change(samples, **by_place):
-    """The samples, those of the places that are named changed."""
+    """The samples, with the given ones changed."""
     found = list(samples)
     for place, fields in by_place.items():
         number = int(place[1:])
@@ -62,7 +62,7 @@ def change(samples, **by_place):
 
 
 def alerts_of(ranks, gpus, seconds: int = 90) -> list[Alert]:
-    """What holds after that time; each rank takes its steps."""
+    """What holds after that time; each rank takes steps."""
     watch, found = JobWatch(), []
     for second in range(seconds):
         stepping = [msgspec.structs.replace(rank, step=50 + 5 * second) for rank in ranks]
@@ -159,12 +159,12 @@ def test_a_collective_that_spins_on_two_hosts_names_the_device_aside_with_its_ho
 
 
 def busy(host: str, number: int, local: int, own_s: float, step_s: float = 0.3) -> RankSample:
-    """A rank that computes for so long, and waits for the others the rest of each step."""
+    """A rank that computes for that long and waits for the others in the rest of each step."""
     return rank_on(host, number, local, step_time_s=step_s, sync_s=step_s - own_s, data_wait_s=0.01)
 
 
 def nodes_busy(*own_s: float, per_host: int = 4) -> list[RankSample]:
-    """So long each rank of each host is busy."""
+    """How long each rank on each host is busy."""
     return [
         busy("abcd"[node], per_host * node + local, local, seconds)
         for node, seconds in enumerate(own_s)
@@ -209,7 +209,7 @@ HEALTHY, SICK = healthy(), sick()
 
 
 def _on_hosts(samples: list[RankSample], hosts: int) -> list[RankSample]:
-    """The ranks dealt to hosts in order, as evenly as it goes."""
+    """The ranks distributed over hosts in order, as evenly as possible."""
     return [
         msgspec.structs.replace(one, host="abcd"[place * hosts // len(samples)])
         for place, one in enumerate(samples)

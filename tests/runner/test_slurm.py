@@ -1,4 +1,4 @@
-"""Slurm's words: allocations, node lists, batch scripts, the queue."""
+"""Slurm's formats: allocations, node lists, batch scripts, and the queue."""
 
 from __future__ import annotations
 
@@ -123,7 +123,7 @@ def test_steps_get_none_of_the_options_of_the_batch_step():
 
 
 SPLITS = {
-    # what stands after -- : (sbatch's options, the target and its arguments)
+    # what follows -- : (sbatch's options, the target and its arguments)
     "--time=1 train.py --time=2": (["--time=1"], ["train.py", "--time=2"]),
     "-p high -J x train.py": (["-p", "high", "-J", "x"], ["train.py"]),
     "-phigh --exclusive -H train.py": (["-phigh", "--exclusive", "-H"], ["train.py"]),

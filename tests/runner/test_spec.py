@@ -1,4 +1,4 @@
-"""Names, `job.json`, and files that are replaced as a whole."""
+"""Names, `job.json`, and files that are replaced atomically."""
 
 from __future__ import annotations
 

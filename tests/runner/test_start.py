@@ -19,12 +19,12 @@ PACKAGES = [str(HERE.parent), str(REPOSITORY)]
 TRAPS = sorted(name for name in sys.stdlib_module_names if name not in sys.builtin_module_names)
 INSTALLED = ["click", "ddptop", "ddptop_runner", "msgspec", "rich", "textual"]
 MISSING = ["attr", "sitecustomize", "usercustomize"]
-"""What Python and rich import where there is one."""
+"""Modules that Python and rich import if they exist."""
 
 
 @pytest.fixture
 def traps(tmp_path: Path) -> Path:
-    """A folder with a module of each name, all of which note that they were imported."""
+    """A folder with a module of each name; each records that it was imported."""
     folder = tmp_path / "traps"
     folder.mkdir()
     marker = tmp_path / "sprung"
@@ -34,7 +34,7 @@ def traps(tmp_path: Path) -> Path:
 
 
 def folder_named(traps: Path) -> Path:
-    """One that a person named in PYTHONPATH: it may add modules, and must not replace any."""
+    """A folder that the user listed in PYTHONPATH: it may add modules, but must not replace any."""
     named = traps.with_name("named")
     named.mkdir()
     for name in filter(importlib.util.find_spec, [*TRAPS, *INSTALLED]):
@@ -92,7 +92,8 @@ def test_no_process_imports_from_the_current_folder_or_instead_of_python(
 
 
 def test_the_command_line_itself_takes_python_first(traps, ddptop_home):
-    """Of PYTHONPATH all is searched before the first line of any program is run: not all can be."""
+    """All of PYTHONPATH is searched before a program's first line runs, so some cannot be
+    prevented."""
     (traps / "queue.py").write_text("raise SystemExit('the wrong queue')\n")
     for taken_before in ("__future__", "encodings", "sitecustomize", "usercustomize", "ddptop"):
         (traps / f"{taken_before}.py").unlink()
@@ -113,7 +114,7 @@ def test_the_command_line_itself_takes_python_first(traps, ddptop_home):
 
 
 def test_nothing_starts_python_in_another_way():
-    """Each start of this interpreter is `own_command`'s, or isolated."""
+    """Each start of this interpreter uses `own_command`, or is isolated."""
     starts = re.compile(r"\[\s*sys\.executable,\s*\"(-\w)\"")
     found = {}
     for file in [*REPOSITORY.glob("ddptop/**/*.py"), *HERE.glob("**/*.py")]:

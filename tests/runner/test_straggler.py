@@ -1,4 +1,4 @@
-"""The rank that others wait for is named by what it does alone, never by the time of a step."""
+"""The rank that others wait for is named by its busy time, never by its step time."""
 
 from __future__ import annotations
 
@@ -81,8 +81,8 @@ def test_several_are_named_together():
     [
         [rank(0), rank(1), rank(2, wait=0.05), rank(3)],  # under a fifth of a step
         [rank(0, step=0.02), rank(1, step=0.02, wait=0.028), rank(2, step=0.02)],  # 8 ms
-        [rank(0), rank(1, wait=None), rank(2, wait=0.09), rank(3)],  # one is not known
-        [rank(0, wait=0.09)],  # alone
+        [rank(0), rank(1, wait=None), rank(2, wait=0.09), rank(3)],  # one is unknown
+        [rank(0, wait=0.09)],  # busy
         [rank(0), rank(1), rank(2, wait=0.09, state="quiet"), rank(3)],
         [rank(0), rank(1), rank(2, wait=0.09, steps_per_s=None), rank(3)],
         [rank(0, sync=0.1), rank(1, sync=0.1), rank(2, wait=0.09, sync=0.1)],  # it waits as well

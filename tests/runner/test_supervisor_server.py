@@ -1,4 +1,4 @@
-"""The control socket: people's commands and the agent's link, through the real client."""
+"""The control socket: users' commands and the agent's link, through the real client."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ Message = dict[str, Any]
 
 
 class Agent:
-    """Keeps what the agent's side is told."""
+    """Records what the agent's side receives."""
 
     def __init__(self) -> None:
         self.hellos: list[Message] = []
@@ -96,7 +96,7 @@ async def ask(folder: RunFolder, op: str, **arguments: Any) -> Message:
 
 
 async def raw(folder: RunFolder, data: bytes) -> bytes:
-    """What comes back on these bytes until the server hangs up, which it may do before the end."""
+    """What is returned for these bytes until the server hangs up, possibly before the end."""
     reader, writer = await asyncio.open_unix_connection(folder.control_socket)
     answer = b""
     try:
@@ -185,7 +185,7 @@ async def test_the_agents_link_goes_both_ways_until_it_ends(server, folder, agen
     assert agent.send is not None
     agent.send({"answer": 1})
     assert json.loads(await reader.readline()) == {"answer": 1}
-    assert (await ask(folder, "ping"))["ok"]  # people are served meanwhile
+    assert (await ask(folder, "ping"))["ok"]  # users are served meanwhile
     writer.close()
     await writer.wait_closed()
     await agent.hears(lambda: agent.disconnects == 1)

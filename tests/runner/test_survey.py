@@ -1,4 +1,4 @@
-"""Links to several hosts at once, whose ssh is a script: noise, delays, and all that goes wrong."""
+"""Links to several hosts at once, whose ssh is a script: noise, delays, and failures."""
 
 from __future__ import annotations
 
@@ -175,7 +175,7 @@ def test_a_node_of_slurm_offers_the_gpus_of_the_allocation_alone(monkeypatch, dd
     found = preflight.answer({**question, "in_slurm": True})
     assert found["gpus_problem"] == "the allocation has no GPUs on this machine"
     preflight.answer({**question, "gpus": None, "in_slurm": True})
-    preflight.answer(question)  # by ssh, although sshd runs in a job
+    preflight.answer(question)  # over ssh, although sshd runs in a job
     monkeypatch.setenv("SLURM_STEP_GPUS", "2")
     preflight.answer({**question, "in_slurm": True})
     assert asked == ["none", "all", "all"]

@@ -1,4 +1,4 @@
-"""What outlives a login: the decision as a table, the facts from fake roots and a fake busctl."""
+"""What survives a logout: the decision as a table, with facts from fake roots and a fake busctl."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ CASES = {
     "killed, but the user is excluded": (ann(kill_exclude_users=("root", "ann")), [], None),
     "killed, but only others": (ann(kill_only_users=("bob",)), [], None),
     "killed, ann among those": (ann(kill_only_users=("bob", "ann"), linger=True), SCOPE, None),
-    # a scope of the manager would die with the last session, the abandoned session lives on
+    # a scope of the manager would die with the last session; the abandoned session continues
     "not killed, does not linger": (ann(kill_user_processes=False), [], None),
     "not killed, lingers": (ann(kill_user_processes=False, linger=True), [], None),
     "unknown, lingers: the scope cannot hurt": (

@@ -1,4 +1,4 @@
-"""A tmux server of ddptop's own, whatever the person's tmux, shell and config are."""
+"""ddptop's own tmux server, whatever the user's tmux, shell, and configuration."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def test_parse_version(text, version):
 
 
 def fake_tmux(folder: Path, text: str) -> str:
-    """A PATH on which `tmux` is this shell script, and nothing else is."""
+    """A PATH with this shell script as `tmux`, and nothing else."""
     path = folder / "tmux"
     path.write_text(f"#!/bin/sh\n{text}\n")
     path.chmod(path.stat().st_mode | stat.S_IXUSR)
@@ -83,7 +83,7 @@ def test_words_reach_the_program_as_they_are():
 
 @pytest.fixture
 def ask(ddptop_home) -> Callable[..., str]:
-    """`ask(*words)`: what the server answers."""
+    """`ask(*words)`: the server's response."""
 
     def run(*words: str) -> str:
         command = ["tmux", "-L", os.environ["DDPTOP_TMUX_SOCKET"], *words]
@@ -103,7 +103,8 @@ time.sleep(60)
 
 
 def start(home: Path, *argv: str, name: str = "train") -> Path:
-    """Start a session whose program writes down how it was started; the file it will write."""
+    """Start a session whose program records how it was started; returns the file that it will
+    write."""
     file = home / f"{name}.json"
     words = [sys.executable, "-S", "-c", WITNESS, str(file), *argv]
     job_id = home / f"{name} id"
@@ -221,7 +222,7 @@ def test_a_session_that_is_just_ending_makes_room(ddptop_home, wait_until, monke
 def test_a_session_is_ended_by_its_exact_name(ddptop_home, ask, wait_until):
     for name in ("train", "train-2"):
         witnessed(start(ddptop_home, name=name), wait_until)
-    tmux.end_session("tra")  # tmux itself would take a unique prefix
+    tmux.end_session("tra")  # tmux itself would accept a unique prefix
     tmux.end_session("train-")
     assert len(ask("list-sessions").splitlines()) == 2
     tmux.end_session("train")

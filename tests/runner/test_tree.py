@@ -1,4 +1,4 @@
-"""CPU and memory of a rank with all that it started, on real processes."""
+"""CPU and memory of a rank with all of its child processes, using real processes."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def test_a_ranks_figures_are_those_of_its_tree(rank, monkeypatch):
     child = int(rank.stdout.readline())
     usage = HostUsage()
     first = usage.look({3: rank.pid})[3]
-    assert first.cpu_percent is None  # a rate needs two looks
+    assert first.cpu_percent is None  # a rate needs two samples
     assert first.tree_pids == (rank.pid, child)
     assert first.rss_bytes > 64 << 20
     assert first.state_letter in "RS"
@@ -75,7 +75,7 @@ def test_what_ended_is_forgotten_when_it_becomes_too_much(rank, monkeypatch):
     child = int(rank.stdout.readline())
     usage = HostUsage()
     other = procs.identify(rank.pid)
-    for pid in range(10_000_000, 10_000_010):  # beyond the highest pid
+    for pid in range(10_000_000, 10_000_010):  # above the highest PID
         usage.seen[pid] = type(other)(
             host=other.host, boot_id=other.boot_id, pid_ns=other.pid_ns, pid=pid, start_ticks=1
         )

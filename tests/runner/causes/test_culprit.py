@@ -1,4 +1,4 @@
-"""Who is to blame: the order of deaths, victims, early leavers, and those who never came."""
+"""Which rank is to blame: the order of exits, victims, ranks that exit early, and missing ranks."""
 
 from __future__ import annotations
 

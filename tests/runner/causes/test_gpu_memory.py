@@ -1,4 +1,4 @@
-"""What torch says when a device's memory has run out, in figures."""
+"""The figures in torch's message about exhausted GPU memory."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which rank left the order of collectives: a table of records."""
+"""Which rank broke the order of collectives, as a table of records."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ def calls(sizes):
 
 
 def steps(number, then=()):
-    """That many whole steps, and then what else was entered."""
+    """That many complete steps, followed by the given collective."""
     return calls([*(STEP * number), *then])
 
 
 W, B, N = STEP
 REGULAR = {
-    # records by rank -> (rank that left, what it entered, what was due)
+    # records by rank -> (rank that diverged, what it entered, what was due)
     "one skipped, both stand": ({0: steps(20, (W, B)), 1: steps(20, (B,))}, (1, B, W)),
     "one skipped, the other ended at once": ({1: steps(20, (W, N))}, (1, N, B)),
     "it went on for a moment": ({1: steps(20, (B, N, W))}, (1, B, W)),

@@ -1,4 +1,4 @@
-"""The paragraph that a person reads: who, what, why, and how many ended after it."""
+"""The paragraph that explains a failure: which rank, what, why, and how many failed after it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""From log ends and error files to an exception: each is one that torch or Python really writes."""
+"""From the ends of logs and error files to an exception; all texts are real output of torch or
+Python."""
 
 from __future__ import annotations
 
@@ -71,7 +72,7 @@ def traceback(*files: str, error: str = "ValueError: bad") -> str:
 
 
 def prefixed(text: str) -> str:
-    """As torch prints an uncaught exception: blank lines carry no prefix."""
+    """An uncaught exception as torch prints it: blank lines have no prefix."""
     return "".join(f"[rank1]: {line}\n" if line else "\n" for line in text.splitlines())
 
 

@@ -1,4 +1,4 @@
-"""Signals, exit statuses and known errors in words; who is a victim by its words."""
+"""Text for signals, exit statuses, and known errors, and which errors mark a victim."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Ranks for the tests of the hang watch."""
+"""Ranks for the tests of hang detection."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from ddptop_runner.judge.hangs.watch import HangWatch
 
 
 def rank(number: int, steps: int | None = 40, since_s: float = 0.1, **fields: Any) -> RankProgress:
-    """One that lives; `at=(5, 4)` is its default group: [entered, completed]."""
+    """A live rank; `at=(5, 4)` is its default group: [entered, completed]."""
     if (at := fields.pop("at", None)) is not None:
         fields |= {"enqueued": {"0": at[0]}, "completed": {"0": at[1]}}
     fields = {"alive": True, "paused": False, "unheard_s": 0.5, **fields}
@@ -24,7 +24,7 @@ def standing(
     doing: str = "steps",
     **fields: Any,
 ) -> Standing:
-    """One that has been silent for that long."""
+    """A rank that has been silent for that long."""
     measured = {
         key: fields.pop(key) for key in ("idle_s", "busy", "batches_since") if key in fields
     }
@@ -38,7 +38,7 @@ def standing(
 
 
 class Life:
-    """A watch that looks once a second."""
+    """A watch that is updated once a second."""
 
     def __init__(self, watch: HangWatch) -> None:
         self.watch = watch
@@ -51,7 +51,7 @@ class Life:
         return self.looked
 
     def train(self, seconds: int, numbers: Iterable[int] = (0, 1, 2), **fields: Any) -> int:
-        """All step ten times a second; the last step."""
+        """All ranks take ten steps a second; returns the last step."""
         numbers = list(numbers)
         for second in range(1, seconds + 1):
             done = 10 * second
@@ -61,7 +61,7 @@ class Life:
     def stand(
         self, ranks: Callable[[float], list[RankProgress]], until_s: float
     ) -> tuple[float | None, float | None, float | None]:
-        """(first quiet, first suspicion, verdict): seconds after which each came, if it did.
+        """(first quiet, first suspicion, verdict): when each occurred, in seconds, if it did.
 
         Args:
             ranks: given the seconds for which they stand.

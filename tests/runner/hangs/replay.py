@@ -1,7 +1,8 @@
-"""Lives made of recorded progress: scaled, disturbed, and where asked for with a rank that freezes.
+"""Simulated runs built from recorded progress: scaled, disturbed, and optionally with a rank that
+freezes.
 
-Knows what real runs looked like, what a network, a scheduler and a person do to them, and nothing
-of how hangs are found.
+Models real runs, and how a network, a scheduler, and a user disturb them. Knows nothing about how
+hangs are detected.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from ddptop_runner.judge.hangs.verdict import RankProgress
 
 SAMPLES = Path(__file__).parents[2] / "samples" / "progress"
 PROBE_S = 1.3
-"""So long after its beginning a phase was recognized; a slower run changes nothing about that."""
+"""How long after its start a phase was recognized, which does not change in a slower run."""
 
 
 @dataclass(frozen=True)
@@ -38,7 +39,7 @@ class Trace:
 
     @property
     def trained_s(self) -> float:
-        """When the last progress was made: an interpreter ends as fast in a slower run."""
+        """When the last progress was made: an interpreter exits equally fast in a slower run."""
         return max(
             at_s - rank.get("since_progress_s", 0.0)
             for at_s, look in zip(self.times_s, self.looks, strict=True)
@@ -59,46 +60,46 @@ def names() -> list[str]:
 
 @dataclass(frozen=True)
 class Moment:
-    """One look at a life."""
+    """One update of a simulated run."""
 
     now_s: float
     """CLOCK_BOOTTIME."""
     ranks: list[RankProgress]
     stands_s: float | None = None
-    """For how long a rank has been frozen, if one is."""
+    """How long a rank has been frozen, if one is."""
     supervisor_died: bool = False
-    """Whether this is the first look of another supervisor."""
+    """Whether this is the first update after a supervisor restart."""
     attempt_began: bool = False
 
 
 @dataclass
 class Disturbances:
-    """What befalls a life."""
+    """The disturbances of a simulated run."""
 
     scale: float = 1.0
-    """How much slower than recorded everything is."""
+    """How much slower than recorded the run is."""
     jitter: float = 0.0
-    """How unevenly the seconds of a run go by."""
+    """How unevenly the run's seconds pass."""
     drops: float = 0.0
-    """Share of looks at which a rank was not heard anew."""
+    """The share of updates without a new report from a rank."""
     stops_at: dict[float, float] = field(default_factory=dict)
-    """{share of the run: seconds for which the supervisor did not look}."""
+    """{share of the run: seconds without a supervisor}."""
     suspends_at: dict[float, float] = field(default_factory=dict)
     """{share of the run: seconds for which the machine was suspended}."""
     pauses_at: dict[float, float] = field(default_factory=dict)
-    """{share of the run: seconds for which a person stopped a rank}."""
+    """{share of the run: seconds for which a user paused a rank}."""
     deaf_at: dict[float, float] = field(default_factory=dict)
-    """{share of the run: seconds for which no rank was heard}."""
+    """{share of the run: seconds without a report from any rank}."""
     dies_at: tuple[float, ...] = ()
-    """Shares of the run at which the supervisor was started again."""
+    """The shares of the run at which the supervisor was restarted."""
     attempts: int = 1
     freeze_at: float | None = None
-    """Share of the run at which a rank freezes for good."""
+    """The share of the run at which a rank freezes for good."""
     frozen_rank: int = 1
 
 
 def disturbed(chance: random.Random, scale: float) -> Disturbances:
-    """Any of what may happen to a healthy run."""
+    """Disturbances that can occur in a healthy run."""
 
     def moments(most: int, longest_s: float) -> dict[float, float]:
         return {
@@ -119,7 +120,7 @@ def disturbed(chance: random.Random, scale: float) -> Disturbances:
 
 
 def live(trace: Trace, what: Disturbances, chance: random.Random) -> Iterator[Moment]:
-    """A life, look by look."""
+    """A simulated run, update by update."""
     now_s = chance.uniform(1e3, 1e6)
     died = False
     for attempt in range(what.attempts):
@@ -137,7 +138,7 @@ def live(trace: Trace, what: Disturbances, chance: random.Random) -> Iterator[Mo
         while run_s <= trace.seconds or frozen_s is not None:
             look_s = chance.uniform(0.98, 1.1)
             if frozen_s is not None and frozen_s > 60:
-                look_s *= 2.5  # a busy machine, and fewer looks to wait for
+                look_s *= 2.5  # a busy machine, with fewer updates
             share = run_s / trace.seconds
             moves_s = look_s * tempo / (what.scale if run_s < trace.trained_s else 1.0)
             tempo = min(1.5, max(0.6, tempo + chance.uniform(-0.2, 0.2) * what.jitter))
@@ -167,7 +168,7 @@ def live(trace: Trace, what: Disturbances, chance: random.Random) -> Iterator[Mo
             for rank in ranks:
                 forgets = died or (not began and (deaf_s > 0 or chance.random() < what.drops))
                 seen.append(rank.at(min(run_s, trace.seconds), look_s, chance, stale=forgets))
-            if died:  # what the new supervisor reads of the old one's snapshot
+            if died:  # what the new supervisor reads from the old one's snapshot
                 seen = [
                     dataclasses.replace(one, phase=None, enqueued={}, completed={}, unheard_s=None)
                     for one in seen
@@ -181,7 +182,7 @@ def live(trace: Trace, what: Disturbances, chance: random.Random) -> Iterator[Mo
 
 
 class _Rank:
-    """One rank of a trace, at any moment between its looks."""
+    """One rank of a trace, at any time between its recorded samples."""
 
     def __init__(self, trace: Trace, number: int, scale: float) -> None:
         self._times_s = trace.times_s
@@ -196,7 +197,7 @@ class _Rank:
     def at(
         self, run_s: float, look_s: float, chance: random.Random, *, stale: bool
     ) -> RankProgress:
-        """As it is seen at that second of the run.
+        """Its progress at that second of the run.
 
         Args:
             run_s: seconds of the recorded run.
@@ -224,7 +225,7 @@ class _Rank:
         collected = part
         steps, next_steps = here["steps"], there["steps"]
         if steps is not None and next_steps is not None and next_steps > steps:
-            # the steps between two looks were evenly spread, the last one as recorded
+            # steps between two samples were evenly spaced, and the last one is as recorded
             last_s = -here.get("since_progress_s", 0.0)
             next_s = span_s - there.get("since_progress_s", 0.0)
             apart_s = (next_s - last_s) / (next_steps - steps)
@@ -232,7 +233,7 @@ class _Rank:
             taken = max(0, min(next_steps - steps, taken))
             values["steps"] = steps + taken
             since_s = max(0.0, part * span_s - (last_s + taken * apart_s))
-            # and the collectives went along with them
+            # so were the collectives
             collected = max(0.0, min(1.0, (part * span_s - last_s) / max(1e-6, next_s - last_s)))
         stood = self._silent_s if before is not None and values["steps"] == before.steps else 0.0
         self._silent_s = stood
@@ -255,7 +256,7 @@ class _Rank:
         if recorded_s is not None and recorded_s <= 5.0:
             values["unheard_s"] = chance.uniform(0.0, 5.0)
         seen = RankProgress(**values)
-        if stale and before is not None:  # the process itself is seen all the same
+        if stale and before is not None:  # the process itself is still observed
             seen = dataclasses.replace(
                 before,
                 alive=seen.alive,
@@ -270,7 +271,7 @@ class _Rank:
         return seen
 
     def _recognize(self, values: dict[str, Any], run_s: float) -> None:
-        """What the probe says of a pause, as soon after its beginning as it was recorded."""
+        """What the probe reports about a pause, as soon after its start as it was recorded."""
         ahead_s = run_s + PROBE_S * (1 - 1 / self._scale)
         index = bisect_right(self._times_s, ahead_s)
         if index >= len(self._looks):
@@ -285,7 +286,7 @@ class _Rank:
 
 
 def _frozen(ranks: list[RankProgress], number: int, stands_s: float) -> list[RankProgress]:
-    """A rank does nothing any more, and all others come to wait for it.
+    """One rank stops doing anything, and all others end up waiting for it.
 
     Args:
         ranks: of a moment that does not pass.

@@ -1,4 +1,4 @@
-"""Whom the others wait for, as a table."""
+"""Which ranks the others wait for, as a table."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from ddptop_runner.judge.hangs.verdict import find_culprits
 WAITS = {"doing": "collective", "at": (9, 8)}
 
 CASES = {
-    # (ranks that live, that ended) -> (culprits, whether it is proven, words of the message)
+    # (live ranks, ended ranks) -> (culprits, whether that is proven, words of the message)
     "one did not enter the collective": (
         [standing(0, **WAITS), standing(1, at=(8, 8)), standing(2, **WAITS)],
         [],

@@ -1,4 +1,4 @@
-"""Running, no step, stalled, hung: one table; and the words for what is known of a pause."""
+"""Running, no step, stalled, hung, as one table, and the text about a pause."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def test_what_is_known_of_it(words):
 
 
 def alone(fields):
-    """Rank 0 does something for a while; rank 1 waits in a collective."""
+    """Rank 0 is busy for a while; rank 1 waits in a collective."""
 
     def ranks(steps, stood_s):
         at = 3 * steps
@@ -92,7 +92,7 @@ def alone(fields):
 
 
 HEALTHY = {
-    # what rank 0 does for 40 s, thrice: it gives signs of life, or none
+    # what rank 0 does for 40 s, three times, with or without signs of activity
     "evaluation": lambda s: {"phase": "evaluation", "batches": int(s), "cpu_s": s},
     "an evaluation that shows nothing": lambda s: {"phase": "evaluation", "cpu_s": 5.0},
     "checkpoint": lambda s: {"phase": "checkpoint", "written_bytes": int(s) * 10**6, "cpu_s": 5.0},

@@ -1,4 +1,4 @@
-"""What holds of the hang verdict whatever the ranks do."""
+"""Properties of the hang verdict that hold whatever the ranks do."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from ddptop_runner.judge.hangs.verdict import (
 from ddptop_runner.judge.hangs.watch import LONGEST_LOOK_S, HangWatch
 
 steady = settings(max_examples=30, deadline=None, derandomize=True, database=None)
-"""The same examples at each run: what a test says depends on the code alone."""
+"""Use the same examples in each run, so that the result depends only on the code."""
 
 PHASES = ("start", "steps", "compile", "evaluation", "checkpoint", "data", "collective")
 LONGEST_FLOOR_S = max(FLOORS_S.values())
@@ -35,7 +35,7 @@ groups = st.dictionaries(st.sampled_from(["0", "1", "pp", "#2", "other"]), count
 
 @st.composite
 def progress(draw: st.DrawFn, number: int, *, known: bool = True) -> RankProgress:
-    """Any rank that lives."""
+    """Any live rank."""
     entered = draw(groups) if known else {}
     done = {group: draw(st.integers(0, count)) for group, count in entered.items()}
     return RankProgress(
@@ -111,18 +111,18 @@ def test_a_verdict_names_ranks_of_the_group_and_tells_why(ranks, told):
 def test_waits_are_bounded(ranks, told):
     asked_s = told.timeout_s or 0.0
     learned_s = FACTOR * max(told.longest_idle_s.values(), default=0.0)
-    # without any sign of life
+    # without any sign of activity
     silent_s = max(asked_s, told.patience * LONGEST_FLOOR_S, learned_s) + 1
     dead = [dataclasses.replace(one, silent_s=silent_s, idle_s=silent_s) for one in ranks]
     assert judge(dead, [], told).hangs
-    # with signs of life for ever, and no progress
+    # with signs of activity forever, but no progress
     silent_s = max(10 * asked_s, *CEILINGS_S.values(), learned_s) + 1
     alive = [dataclasses.replace(one, silent_s=silent_s, idle_s=0.0) for one in ranks]
     assert judge(alive, [], told).hangs
 
 
 def look_at_all(watch, life):
-    """Each look of a life; (seconds for which somebody looked, what was found)."""
+    """Each update of a run: (seconds observed, what was found)."""
     now_s = looked_s = 0.0
     for ranks, passed_s in life:
         looked_s += min(passed_s, LONGEST_LOOK_S) if now_s else 0.0

@@ -1,4 +1,4 @@
-"""Where ranks stand, out of what faulthandler and py-spy write."""
+"""Where ranks are, according to the output of faulthandler and py-spy."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""No false verdict on 200 lives made of recorded runs, and each frozen rank seen.
+"""200 simulated runs based on recorded ones have no false verdict, and each frozen rank is
+detected.
 
 `python -m pytest tests/runner/hangs/test_replay.py -s` prints the figures.
 """
@@ -18,8 +19,8 @@ from ddptop_runner.judge.hangs.watch import HangWatch
 
 LIVES = 200
 SILENT_S = {"accumulation": 6.5, "collectives": 3.3, "compile_first": 5.0, "checkpoint": 12.0}
-"""How long a recorded run is silent without a sign of life, at its steps, its saves or its end; the
-others at most 0.5 s."""
+"""How long a recorded run shows no sign of activity at its steps, saves, or end; the others at most
+0.5 s."""
 
 HEALTHY = [name for name in names() if not name.startswith("hang_")]
 HUNG = [name for name in names() if name.startswith("hang_")]
@@ -28,7 +29,7 @@ HUNG = [name for name in names() if name.startswith("hang_")]
 def watched(
     watch: HangWatch, life: Iterator[Moment], **again: object
 ) -> Iterator[tuple[Moment, HangLook]]:
-    """Each moment of a life and what the watch says of it."""
+    """Each moment of a run, with the watch's verdict."""
     for moment in life:
         if moment.attempt_began:
             watch.begin_attempt()
@@ -40,12 +41,12 @@ def watched(
 
 
 def sensible_s(name: str, scale: float) -> float:
-    """What a person would ask for who knows how long the script is silent."""
+    """The timeout that a user would choose who knows how long the script is silent."""
     return max(30.0, 3 * scale * SILENT_S.get(name, 0.5))
 
 
 def scale_of(chance: random.Random) -> float:
-    """From 1 to 60, most of them small: a life that is scaled by 60 takes an hour."""
+    """From 1 to 60, mostly small: a run scaled by 60 takes an hour."""
     return 1.0 / chance.uniform(1 / 60, 1.0)
 
 
@@ -73,13 +74,13 @@ def test_there_are_enough_of_them():
 
 AUTO = {"timeout_s": None, "auto": True}
 EXPLAINED_S = 1805.0
-"""What is allowed where a rank freezes in the middle of an evaluation or the like."""
+"""The limit if a rank freezes in the middle of an evaluation or a similar phase."""
 
 
 def seen(
     life: Iterator[Moment], within_s: float, **how: object
 ) -> tuple[float | None, float | None, float, HangLook]:
-    """(quiet, suspected, verdict: each in seconds after a rank froze, the last look)."""
+    """(quiet, suspected, verdict: each in seconds after a rank froze, the last update)."""
     quiet_s = suspected_s = None
     for moment, looked in watched(HangWatch(**how), life, **how):  # type: ignore[arg-type]
         stands_s = moment.stands_s

@@ -1,4 +1,4 @@
-"""The hang verdict as a table: what is allowed, and when all of it is spent."""
+"""The hang verdict as a table: the limits, and when all of them are exceeded."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The watch from look to look: quiet, suspected, hung; and what is neither."""
+"""The watch from update to update: quiet, suspected, hung, and what is none of these."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ AUTO = {"timeout_s": None, "auto": True}
 
 
 def one_sleeps(steps, **fields):
-    """Rank 1 stands before a collective in which the others wait."""
+    """Rank 1 has not entered the collective in which the others wait."""
     entered = 3 * steps
 
     def ranks(stood_s):
@@ -37,7 +37,7 @@ def test_a_rank_that_sleeps_is_quiet_then_suspected_then_the_verdict():
     life = Life(HangWatch(20.0))
     ranks = one_sleeps(life.train(20), stands_at="train.py:4 in f")
     assert life.stand(ranks, 15) == (15.0, None, None)
-    assert life.looked.quiet == {1: 15.0}  # not those who wait for it
+    assert life.looked.quiet == {1: 15.0}  # not the ranks that wait for it
     assert life.looked.notes == {
         0: "waiting for rank 1 in a collective for 15 s",
         1: "15 s without a step (usually 0.1 s); last seen at train.py:4 in f",
@@ -82,7 +82,7 @@ def test_before_the_first_step_nobody_is_quiet_or_suspected():
 
 
 PHASES = {
-    # (fields of the rank that is busy, given seconds) -> its note after 100 s
+    # (fields of the busy rank, given seconds) -> its note after 100 s
     "evaluation": (
         lambda s: {"phase": "evaluation", "batches": 100 + int(s)},
         "evaluating for 100 s (batch 99)",
@@ -95,18 +95,19 @@ PHASES = {
     "data": (lambda s: {"phase": "data"}, "waiting for its data loader for 100 s"),
 }
 WORKS = ("evaluation", "checkpoint", "compile")
-"""Phases that give signs of life above."""
+"""Phases above that show signs of activity."""
 
 
 def loader(s, **fields):
-    """One process of a data loader, idle unless `fields` say otherwise."""
+    """One data loader process, idle unless `fields` say otherwise."""
     return LoaderUsage(
         **{"pids": (7,), "cpu_s": 3.0, "io_bytes": 10**6, "waits_for_disk": False, **fields}
     )
 
 
 LOADERS = {
-    # of the rank that waits for data while the other waits for it -> verdict after, asked, learned
+    # of the rank that waits for data while the other waits for it -> verdict after, timeout,
+    # learned
     "sleeps": (lambda s: {"loader": loader(s)}, 11.0, 181.0),
     "sleeps beside a busy rank": (lambda s: {"loader": loader(s), "cpu_s": 9 + s}, 11.0, 181.0),
     "is gone": (lambda s: {}, 11.0, 1801.0),
@@ -190,7 +191,7 @@ def test_a_paused_rank_is_a_persons_doing_and_so_are_those_who_wait_for_it():
 def test_a_gap_between_looks_adds_three_seconds_at_most():
     life = Life(HangWatch(30.0))
     ranks = one_sleeps(life.train(20))
-    for second in range(1, 8):  # a supervisor that is stopped for an hour again and again
+    for second in range(1, 8):  # a supervisor that is repeatedly stopped for an hour
         assert life.look(ranks(3600.0 * second), after_s=3600.0).verdict is None
     for second in range(1, 3):
         looked = life.look(ranks(7 * 3600.0 + second))
@@ -214,7 +215,7 @@ def test_when_no_probe_is_heard_any_more_it_may_be_the_socket():
     busy = lambda s: [  # noqa: E731
         rank(n, steps, s, phase="steps", unheard_s=s, cpu_s=9 + s) for n in range(2)
     ]
-    # suspected at half of the time, and then not known any more
+    # suspected at half of the limit, and then unknown
     assert life.stand(lambda s: busy(30 + s), 600) == (None, None, None)
     assert life.looked.notes[0].startswith("the probe stopped reporting")
     life.look(rank(n, steps, 631.0, phase="steps", unheard_s=1.0, cpu_s=1e4) for n in range(2))
@@ -257,7 +258,7 @@ def test_a_sign_of_life_is_as_old_as_the_message_that_reports_it(unheard_s, verd
 
 
 def test_a_collective_that_all_have_entered_says_nothing_of_a_start():
-    life = Life(HangWatch(10.0))  # as the recorder tells of the broadcasts of a model
+    life = Life(HangWatch(10.0))  # as the recorder reports the broadcasts of a model
     loading = lambda s: [rank(n, 0, s, phase="start", at=(4, 1)) for n in range(2)]  # noqa: E731
     assert life.stand(loading, 299) == (None, 227.0, None)
 
@@ -265,7 +266,7 @@ def test_a_collective_that_all_have_entered_says_nothing_of_a_start():
 def test_a_gradient_scaler_that_refuses_steps_is_progress():
     life = Life(HangWatch(10.0))
     life.train(20)
-    for _ in range(60):  # the stamp goes on, the count does not
+    for _ in range(60):  # the timestamp continues, the count does not
         looked = life.look(rank(n, 200, 0.1) for n in range(2))
         assert looked.verdict is None and not looked.quiet
 
@@ -318,7 +319,7 @@ def test_a_supervisor_that_is_started_again_goes_on():
     memory = json.loads(json.dumps(life.watch.remember()))
     again = Life(HangWatch(30.0))
     again.watch.recall(memory)
-    # what the new one hears first is not new, and nobody looked before
+    # the first reports to the new one are not new, and nothing was observed before
     assert again.stand(lambda s: one_sleeps(steps)(20 + s), 60) == (1.0, 4.0, 12.0)
 
 
@@ -335,7 +336,7 @@ def test_what_a_rank_does_is_not_known_before_a_new_supervisor_has_heard_it():
     overdue = lambda s: [rank(n, steps, 100 + s, unheard_s=None) for n in range(2)]  # noqa: E731
     assert again.stand(overdue, 6) == (None, None, None)
     assert again.stand(lambda s: saving(106 + s), 100)[2] is None
-    never = Life(HangWatch(30.0))  # whose interpreters do not answer
+    never = Life(HangWatch(30.0))  # their interpreters do not respond
     never.watch.recall(json.loads(json.dumps(life.watch.remember())))
     assert never.stand(overdue, 60)[2] == 32.0
 

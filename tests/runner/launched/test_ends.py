@@ -1,4 +1,4 @@
-"""Whom to blame where a launcher ends its other ranks, and all write to one log."""
+"""Which rank is to blame if a launcher ends its other ranks, and all write to one log."""
 
 from __future__ import annotations
 

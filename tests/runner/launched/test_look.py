@@ -1,4 +1,4 @@
-"""What the process tree of a command says of its ranks."""
+"""What the process tree of a command reveals about its ranks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Ending processes: by which signals, in which order; and never a stranger."""
+"""Ending processes: with which signals, in which order, and never an unrelated one."""
 
 from __future__ import annotations
 

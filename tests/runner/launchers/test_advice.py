@@ -1,4 +1,4 @@
-"""What is said, or asked, before ranks of a script start, and who is asked."""
+"""Notes and questions before the ranks of a script start, and when they appear."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def advised(
 SPAWNS = "train.py starts its own ranks: mp.spawn (line 2)"
 Case = tuple[str, int | None, int, str | None, tuple[str | None, int | None] | None, str]
 CASES: dict[str, Case] = {
-    # text, ranks, devices: "asks" or "note", the launcher and ranks that are right, words
+    # text, ranks, devices: "asks" or "note", the correct launcher and ranks, words
     "spawn": (
         f"{MP}mp.spawn(f)",
         *(4, 4, "asks", ("none", None), f"{SPAWNS}; each of the 4 ranks would start more"),
@@ -221,7 +221,7 @@ QUESTIONS = {
     "tests/launched/scripts/spawn.py": "starts its own ranks: mp.spawn",
     "tests/samples/progress_jobs.py": "lightning.Trainer(devices=2)",
 }
-"""Of all training scripts here, those that are wrong under four ranks; and why."""
+"""Of all training scripts here, those that are wrong with four ranks, and why."""
 
 
 def test_of_all_scripts_here_only_wrong_ones_are_questioned():

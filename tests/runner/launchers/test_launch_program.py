@@ -1,4 +1,4 @@
-"""What a job runs, by what was asked, what is installed and which devices it gets."""
+"""The program that a job runs, depending on the request, what is installed, and its devices."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a script's source tells, and what it does not."""
+"""What a script's source reveals, and what it does not."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ TF = "import tensorflow as tf\n"
 
 
 def read(folder: Path, text: str, **others: str) -> Script:
-    """A script with this text, next to these modules."""
+    """A script with this text, in a folder with these modules."""
     for name, code in others.items():
         path = folder / f"{name.replace('__', '/')}.py"
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -29,7 +29,7 @@ def seen(script: Script) -> str:
 
 
 SNIPPETS = {
-    # what is written: what is seen
+    # source text: what is detected
     "spawn by an alias": (f"{MP}mp.spawn(f)", "spawn"),
     "spawn by its full name": ("import torch\ntorch.multiprocessing.spawn(f)", "spawn"),
     "spawn by its own name": ("from torch.multiprocessing import spawn as go\ngo(f)", "spawn"),

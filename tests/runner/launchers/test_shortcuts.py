@@ -25,7 +25,7 @@ QUEUED = {"device_count": 2}
 CONFIG = {"accelerate_config": "/h/default_config.yaml"}
 
 COMMANDS = {
-    # (launcher, wanted, tools): the command
+    # (launcher, requested, tools): the command
     "torchrun": ("torchrun", 2, CPU, {}, "torchrun --standalone --nproc-per-node 2 t.py --lr 1"),
     "accelerate on GPUs": (
         "accelerate",

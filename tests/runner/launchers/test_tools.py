@@ -1,4 +1,4 @@
-"""What is installed of a launcher, and where."""
+"""Which files of a launcher are installed, and where."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the words of a command tell."""
+"""What the words of a command reveal."""
 
 from __future__ import annotations
 

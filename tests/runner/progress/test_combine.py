@@ -1,4 +1,4 @@
-"""Whose word on the total counts, and which rank's."""
+"""Which source of the total takes precedence, and which rank's."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def test_a_share_that_is_known_beats_a_better_source_without_one() -> None:
     [
         (210, 210),  # since the last line, of every ten steps
         (200, 200),
-        (211, 200),  # they do not count the same
+        (211, 200),  # they count differently
         (50, 200),
         (None, 200),
     ],

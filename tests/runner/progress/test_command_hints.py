@@ -1,4 +1,4 @@
-"""What the words of a command tell of how long it trains."""
+"""What the words of a command reveal about the length of the training."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Outputs in many styles, read as logs are: a bar where the text allows one, never a wrong one."""
+"""Outputs in many styles, read like logs: a bar if the text allows one, and never a wrong one."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ import pytest
 from tests.samples.progress_corpus import CASES, Case, Point, replay
 
 EPOCH_OFF = 0.12
-"""A line in 20 steps of 188, and one at the end of the epoch."""
+"""A line every 20 of 188 steps, and one at the end of the epoch."""
 ETA_OFF, ETA_OFF_S = 0.25, 12.0
-"""A pause of 10 s after each epoch is not known before the first, nor is that after the last."""
+"""A pause of 10 s after each epoch is unknown before the first, as is one after the last."""
 STEP_TIME_OFF = 0.08
 
 
@@ -37,7 +37,7 @@ def _check_share(case: Case, point: Point) -> None:
         assert shown.estimated == (case.answer == "estimate")
         if shown.eta_s is not None and case.off < 0.1:
             assert abs(shown.eta_s - point.eta_s) <= max(ETA_OFF_S, ETA_OFF * point.eta_s)
-    elif fraction is not None:  # none at all, or one that says that it is a guess
+    elif fraction is not None:  # none at all, or one that is marked as an estimate
         assert early
         assert shown is not None
         assert shown.estimated or fraction == pytest.approx(point.share, abs=case.off)

@@ -1,4 +1,4 @@
-"""What a rank's output fills in, and what it must leave as its probe told."""
+"""What a rank's output adds, and what it must leave as the probe reported it."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def test_a_probe_that_counts_steps_and_sees_no_loss() -> None:
     filled = fill(probed, text(2.5), None, LATER)
     assert (filled.step, filled.step_source) == (3, "probe")
     assert (filled.loss, filled.loss_source) == (2.5, "log")
-    assert filled.loss_step is None  # printed numbers may count otherwise
+    assert filled.loss_step is None  # printed numbers may count differently
 
 
 @pytest.mark.parametrize(("has_probe", "at_once"), [(True, False), (False, False), (None, True)])
@@ -103,7 +103,7 @@ def test_a_supervisor_that_starts_again_takes_no_printed_step_for_the_probes() -
     record.restore(sample(step=4, step_source="probe", last_progress_at=NOW), 7)
     assert record.steps == 4
     assert record.last_step_boottime_s is not None
-    old = sample(step=4, last_progress_at=NOW)  # of a version that did not say it
+    old = sample(step=4, last_progress_at=NOW)  # written by a version that did not record it
     record.restore(old, 7)
     assert record.steps == 4
 

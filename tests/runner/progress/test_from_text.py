@@ -1,4 +1,4 @@
-"""How far a rank is, by its output: bars, lines, epochs, and what must not count."""
+"""A rank's progress from its output: bars, lines, epochs, and what must not count."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def test_a_bar_of_the_run() -> None:
     done = output.now()
     assert (done.step, done.total, done.counts, done.source) == (90, 1000, "run", "log")
     assert done.fraction == pytest.approx(0.09)
-    assert done.eta_s == pytest.approx(910 / 5)  # 5 steps a second were seen; the bar says 4
+    assert done.eta_s == pytest.approx(910 / 5)  # 5 steps a second were observed; the bar shows 4
     assert total_steps(done) == 1000
 
 
@@ -103,7 +103,7 @@ def test_speed_goes_on_from_epoch_to_epoch() -> None:
     [
         (1, 4, False, 0.5 / 4),
         (4, 4, False, 3.5 / 4),
-        (5, 4, False, None),  # it counts otherwise
+        (5, 4, False, None),  # it counts differently
         (0, 4, False, None),  # of four or of five?
         (3, 4, True, None),
         (4, 4, True, 4.5 / 5),  # of five
@@ -220,7 +220,7 @@ def test_epochs_of_the_command_make_an_estimate_of_a_bar_for_each_epoch() -> Non
 @pytest.mark.parametrize(
     ("hints", "from_start", "first"),
     [
-        (FOUR, False, 94),  # looked at from the middle
+        (FOUR, False, 94),  # watched from the middle
         (FOUR._replace(resumes=True), True, 0),
         (CommandHints(), True, 0),
     ],

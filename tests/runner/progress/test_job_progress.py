@@ -1,4 +1,4 @@
-"""A live job's progress: output, files and probes put together."""
+"""A live job's progress from output, files, and probes."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def test_files_are_read_where_nothing_else_tells_a_loss(
 ) -> None:
     put_metrics(tmp_path, "0,9,2.5\n0,19,2.25\n")
     progress.look(table, 0, boottime_s() - 20)
-    assert progress._files is None  # not yet: output or probe may come
+    assert progress._files is None  # not yet: output or probe may follow
     began_s = boottime_s() - 40
 
     def told() -> bool:
@@ -78,15 +78,16 @@ def test_files_are_read_where_nothing_else_tells_a_loss(
     wait_until(told)
     followed = progress._files
     progress.look(table, 0, began_s + 1e-4)
-    assert progress._files is followed  # another would have all be read again
+    assert progress._files is followed  # another one would cause everything to be read again
     first, second = samples(progress, table)
     assert (first.loss, first.loss_source) == (2.25, "log")
     assert (first.step, first.step_source) == (19, "log")
-    assert (second.loss, second.step) == (None, None)  # whose the file is, only its name could tell
+    # only its name could show which rank wrote the file
+    assert (second.loss, second.step) == (None, None)
     with RunFolder(tmp_path / "run").log_file(0, 0).open("w") as log:
         log.write("step 30/100 loss 9.5\n")
     progress.look(table, 0, began_s)
-    assert samples(progress, table)[0].loss == 9.5  # the output comes first
+    assert samples(progress, table)[0].loss == 9.5  # the output takes precedence
     done = progress.of_job(table, 0, {})
     assert (done.step, done.total, done.fraction) == (30, 100, 0.3)
 
@@ -163,7 +164,7 @@ def test_whose_a_file_is() -> None:
 
     assert (writer(8), writer(9), writer(88), writer(None, None)) == (0, 1, 0, 0)
     assert writer(9, f"{procs.host_name()}.example.com") == 1
-    assert writer(1) is None  # another training may log below the same folder
+    assert writer(1) is None  # another training may log in the same folder
     assert writer(9, "elsewhere") is None
 
 
@@ -173,9 +174,9 @@ def test_an_attempt_begins_with_nothing(progress, table, tmp_path) -> None:
     progress.look(table, 0, boottime_s())
     assert samples(progress, table)[1].loss == 9.5
     progress.look(table, 0, boottime_s() - 100)
-    assert progress._files is not None  # for the other rank's loss
+    assert progress._files is not None  # because of the other rank's loss
     assert progress.of_job(table, 0, {}).step == 30
-    # told of before its output is looked at
+    # reported before its output is read
     assert (samples(progress, table, 1)[1].step, progress.of_job(table, 1, {})) == (None, None)
     progress.look(table, 1, boottime_s())
     assert progress._files is None
@@ -194,7 +195,7 @@ def test_what_the_output_counts_is_told_beside_the_ranks_own_steps(
     first, second = progress.steps(table, 0).values()
     assert (first.own, first.printed) == (153, Printed(400, 390, 10, 900))
     assert (second.own, second.printed) == (157, None)
-    assert progress.steps(table, 1)[0].printed is None  # the output is of another attempt
+    assert progress.steps(table, 1)[0].printed is None  # the output belongs to another attempt
 
 
 def test_an_output_that_counts_each_epoch_says_so(progress, table, tmp_path) -> None:

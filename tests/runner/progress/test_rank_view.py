@@ -1,4 +1,4 @@
-"""One table says which values of a rank a message, a sample, and a restart carry on."""
+"""One table defines which values persist over a message, a sample, and a restart."""
 
 from __future__ import annotations
 

@@ -36,7 +36,7 @@ def write(folder: RunFolder, rank: int, text: str | bytes, attempt: int = 0) -> 
 
 
 def drop_head(path: Path, size: int) -> None:
-    """Drop that many bytes, whole blocks."""
+    """Drop that many bytes, in whole blocks."""
     with path.open("rb+") as file:
         punch(file.fileno(), 0, size)
 

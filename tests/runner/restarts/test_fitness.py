@@ -1,4 +1,4 @@
-"""Which devices can take part in another attempt."""
+"""Which devices can be used in another attempt."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def test_a_device_with_a_fatal_xid_is_fit_only_after_a_reset():
     book = HealthBook()
     book.look([sample(xid=[95])], 1.0)
     book.set_aside(DEVICE, Unfit("XID 95", certain=True))
-    book.look([sample(xid=[], energy_j=200.0)], 100.0)  # of a sampler that was started again
+    book.look([sample(xid=[], energy_j=200.0)], 100.0)  # from a restarted sampler
     assert not book.is_fit(DEVICE)
     book.look([sample(xid=[], energy_j=3.0)], 101.0)
     assert book.is_fit(DEVICE)

@@ -1,4 +1,4 @@
-"""On which devices the next attempt runs, and which are set aside."""
+"""Which devices the next attempt uses, and which are set aside."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The wait for the memory of an ended attempt."""
+"""Waiting for the memory of an ended attempt."""
 
 from __future__ import annotations
 
@@ -34,10 +34,10 @@ def gpu(used_gib: float | None, *processes: GpuProcess, **changes: object) -> Gp
         (gpu(1.4), 1, False),
         (gpu(10), 1, True),
         (gpu(10, OURS), 1, True),
-        (gpu(1, OURS), 1, True),  # its process is there, whatever the sum says
+        (gpu(1, OURS), 1, True),  # its process exists, whatever the sum
         (gpu(10, THEIRS), 1, False),
         (gpu(19, THEIRS), 1, True),
-        (gpu(10), None, False),  # nobody knows what it was before
+        (gpu(10), None, False),  # the previous value is unknown
         (gpu(None), 1, False),
         (gpu(10, OURS, lost=True), 1, False),
     ],
@@ -59,7 +59,7 @@ def report(used_gib: float, *, age_s: float = 0.0) -> device_report.DeviceReport
 
 
 def waited(reports: Sequence[device_report.DeviceReport | None], skip: bool = False) -> Waited:
-    """What the wait says of these reports, the last of which comes for ever."""
+    """The notes of the wait, given these reports, the last of which repeats forever."""
     left = list(reports)
 
     def next_report() -> device_report.DeviceReport | None:
@@ -82,7 +82,7 @@ def short(monkeypatch):
 
 
 def test_it_waits_for_samples_from_after_the_end_and_until_all_is_back():
-    later = -1000.0  # made now, of a moment to come
+    later = -1000.0  # created now, for a future time
     found = waited([report(0, age_s=5), report(9, age_s=later), report(0, age_s=later)])
     assert [held.used_bytes for held in found.first] == [9 * GIB]
     assert found.left == () and not found.silent

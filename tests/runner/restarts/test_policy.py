@@ -23,7 +23,7 @@ def raised(type_: str, message: str = "", place: str = "train.py:7 in main") -> 
 
 
 def failed(**changes: object) -> AttemptOutcome:
-    """An attempt whose rank exited with 1 after an hour; nobody counted its steps."""
+    """An attempt whose rank exited with 1 after an hour, with unknown steps."""
     outcome = {
         "attempt": 0,
         "lived_s": 3600.0,
@@ -36,7 +36,7 @@ def failed(**changes: object) -> AttemptOutcome:
 
 
 def after(*outcomes: AttemptOutcome, used: int = 0) -> History:
-    """The history of attempts that failed so, each but the last followed by a restart."""
+    """The history of such failed attempts, each but the last followed by a restart."""
     history = History(used=used)
     for attempt, outcome in enumerate(outcomes):
         history = policy.record(history, replace(outcome, attempt=attempt))
@@ -250,12 +250,12 @@ def test_decision(case):
         ([KILLED_AT_START] * 6, BACKOFF_CAP_S),
         ([KILLED_AT_START] * 2000, BACKOFF_CAP_S),
         ([KILLED_AT_START, TRAINED, KILLED_AT_START], 2.0),
-        # what had begun to train is followed at once, the first time
+        # an attempt that had begun to train is followed at once, the first time
         ([SAVED, UNSAVED], 0.0),
         ([SAVED, UNSAVED, UNSAVED], 2.0),
         # a hang has already waited for its limit
         ([replace(HUNG, steps=50, new_checkpoint=True)], 0.0),
-        # what others may still hold is waited for always
+        # memory that others may still hold is always waited for
         ([OOM], 2.0),
     ],
 )
@@ -279,7 +279,7 @@ def test_a_stop_can_be_requeued_unless_it_is_hopeless():
     [
         # raised at once, before any step: no restart loop
         (BUG, 0, False),
-        # a script that takes no optimizer steps and worked for an hour
+        # a script that takes no optimizer steps and ran for an hour
         (replace(BUG, lived_s=3600.0), 0, True),
         # not the job's first attempt, although a new supervisor remembers no other
         (BUG, 1, True),
@@ -292,7 +292,7 @@ def test_only_a_first_attempt_that_fails_soon_without_a_step_is_not_tried_again(
 
 
 BUDGET = {
-    # (failed attempts) -> (restarts used before the last is decided on, what refilled)
+    # (failed attempts) -> (restarts used before the last decision, what refilled them)
     "a checkpoint refills": ([SHORT, SHORT, SAVED], 0, "a checkpoint in attempt 2"),
     "a checkpoint no further than the last does not": (
         [

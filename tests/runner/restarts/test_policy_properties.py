@@ -1,4 +1,4 @@
-"""What holds of the restart policy whatever happens."""
+"""Properties of the restart policy that always hold."""
 
 from __future__ import annotations
 
@@ -36,11 +36,11 @@ OUTCOMES = st.builds(
     startup_s=st.none() | SECONDS,
 )
 LIVES = st.lists(OUTCOMES, min_size=1, max_size=30)
-"""How attempt after attempt would end, as long as there are any."""
+"""How each attempt would end, as long as there are attempts."""
 
 
 def run(lives, max_restarts, jitter=0.5):
-    """The policy's answers until it stops: [(history before, history after, decision)]."""
+    """The policy's decisions until it stops: [(history before, history after, decision)]."""
     history, answers = History(), []
     for attempt, outcome in enumerate(lives):
         before, history = history, policy.record(history, replace(outcome, attempt=attempt))
@@ -69,7 +69,7 @@ def test_a_restart_never_follows_a_stop(lives, max_restarts):
     _, history, decision = run(lives, max_restarts)[-1]
     if decision.restart:
         return
-    # asked again, and with less budget, the answer is the same
+    # asked again, and with a smaller budget, it decides the same
     assert not policy.decide(history, max_restarts, 0.5).restart
     assert not policy.decide(history, 0, 0.5).restart
 
@@ -93,7 +93,7 @@ def test_the_same_history_and_jitter_give_the_same_decision(lives, max_restarts,
 @given(LIVES, st.integers(0, 5), SECONDS)
 @settings(max_examples=150, deadline=None)
 def test_unknown_progress_is_never_counted_as_none(lives, max_restarts, lived_s):
-    """An attempt of which nothing is known neither makes the next wait longer nor stops the job."""
+    """An attempt of which nothing is known neither lengthens the next wait nor stops the job."""
     unknown = AttemptOutcome(99, 60.0 + lived_s, None, None, "SIGKILL", None)
     for _, history, decision in run(lives, max_restarts):
         if not decision.restart:

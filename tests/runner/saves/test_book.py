@@ -1,4 +1,4 @@
-"""Which saved files make a checkpoint, and what a failure costs."""
+"""Which saved files form a checkpoint, and what a failure costs."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ MIB = 2**20
 
 
 class NoFinder(Finder):
-    """Finds what a test tells it."""
+    """Finds what a test specifies."""
 
     def __init__(self) -> None:
         self.asked: list[tuple[str, int]] = []
@@ -50,7 +50,7 @@ def see(book: CheckpointBook, *files: tuple[int, SavedFile], attempt: int = 0) -
 
 
 def look(book: CheckpointBook, now_s: float, **how: bool) -> str | None:
-    """The sentence of the event, if there is one."""
+    """The event's sentence, if there is one."""
     event = book.look(now_s, **how)
     return None if event is None else text(event)
 
@@ -151,7 +151,7 @@ def test_at_the_end_nothing_more_is_waited_for(book):
 
 def test_a_script_that_saves_at_each_step_does_not_fill_the_story(book):
     told = []
-    for second in range(300):  # the next one comes before the last is known to be whole
+    for second in range(300):  # the next one comes before the last is known to be complete
         see(book, (0, file(f"/run/{second}.pt", 100.0 + second, steps=second)))
         told += filter(None, [look(book, 100.5 + second)])
     assert 300 / REPORTED_EVERY_S - 2 <= len(told) <= 300 / REPORTED_EVERY_S
@@ -283,7 +283,7 @@ def test_one_step_is_one_step():
 
 
 def resumed(book: CheckpointBook, began: int | None) -> CheckpointBook:
-    """A second attempt that saves at its step 150, after the first had saved at 250."""
+    """A second attempt that saves at its step 150, after the first saved at 250."""
     see(book, (0, file("/run/a.pt", 100.0, steps=250)))
     see(book, (0, file("/run/a.pt", 200.0, steps=150)), attempt=1)
     book.began(began, 1)
@@ -294,7 +294,7 @@ def resumed(book: CheckpointBook, began: int | None) -> CheckpointBook:
     ("began", "step", "words", "beside"),
     [
         (250, 400, " at step 400 of the run", "step 400"),
-        (0, 150, " at step 150 of the run", "step 150"),  # it did not go on from its checkpoint
+        (0, 150, " at step 150 of the run", "step 150"),  # it did not resume from its checkpoint
         (None, None, " at step 150 of attempt 1", "step 150 of this attempt"),
     ],
     ids=["resumed", "from-zero", "not-told"],

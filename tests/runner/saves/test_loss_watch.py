@@ -1,4 +1,4 @@
-"""When a bad loss is acted on."""
+"""When ddptop acts on a bad loss."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def rank(number: int, loss: float | None, step: int | None, **changes) -> RankSa
 
 
 def looks(watch: LossWatch, losses: list[tuple[float | None, int | None]], **changes):
-    """One rank's losses, one a second: what is to be acted on at each look."""
+    """One rank's losses, one per second; returns what to act on at each update."""
     found, since, good = [], None, None
     for loss, step in losses:
         sample = rank(0, loss, step, **changes)
@@ -111,7 +111,7 @@ def test_losses_of_a_log_are_acted_on_without_the_steps_of_a_probe():
 
 def test_a_finite_loss_that_no_look_saw_begins_anew():
     watch = LossWatch("stop")
-    for step in range(2, 40):  # bad at each look, each time since another step
+    for step in range(2, 40):  # bad at each update, each time since a different step
         assert watch.look([rank(0, NAN, step, loss_bad_since=step)]) is None
 
 
@@ -119,7 +119,7 @@ def test_the_rank_that_went_bad_first_is_named():
     watch, bad = LossWatch("stop"), None
     for second in range(1, 9):
         later = rank(0, NAN, 10 * second, loss_bad_since=11)
-        # seen bad one look later, although it was so one step earlier
+        # detected one update later, although it was bad one step earlier
         first = rank(1, 1.0 if second < 2 else NAN, 10 * second, loss_bad_since=10)
         if second < 2:
             first = rank(1, 1.0, 9)

@@ -1,4 +1,4 @@
-"""A script is asked to save in a way that can never end it."""
+"""Asking a script to save in a way that can never end it."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ def test_a_rank_that_would_not_handle_it_gets_none_and_lives(tmp_path, child, se
     asked = request.ask(RunFolder(tmp_path), [record(process, 0, told)])
     assert asked.signalled == {}
     assert asked.refused == ({} if why is None else {0: why})
-    # what was never sent can be shown by what is sent after it
+    # that nothing was sent is shown by what is sent later
     process.send_signal(signal.SIGCONT)
     assert procs.state_letter(process.pid) in ("S", "R")
     assert process.poll() is None
@@ -160,7 +160,7 @@ def test_each_request_is_answered_once_by_each_process(tmp_path, monkeypatch):
     assert probe.checkpoint_requested() is False
     first = request.ask(folder, [])
     assert not request.is_taken(first.flag_file, first.flag_stamp)
-    # where the clock of the file system has not moved on, what is written now has the same time
+    # until the file system's clock advances, new files have the same time
     assert 0.5e9 < time.time_ns() - first.flag_stamp < 60e9
     assert [probe.checkpoint_requested() for _ in range(3)] == [True, False, False]
     assert folder.save_flag.exists()

@@ -74,7 +74,7 @@ def test_names_of_files() -> None:
 
 
 class Traces(TraceFiles):
-    """The readings alone, of files found below a folder."""
+    """Only the readings from files found below a folder."""
 
     def steps(self) -> list[int | None]:
         return [reading.step for reading in self.readings()]
@@ -105,7 +105,7 @@ def test_a_growing_event_file(tmp_path: Path, traces: Traces) -> None:
 
 
 def test_events_of_an_earlier_run_are_not_told(tmp_path: Path, traces: Traces) -> None:
-    touch(tmp_path / EVENTS, 2e9, b"".join(STREAM))  # each says that it was written at 1e9
+    touch(tmp_path / EVENTS, 2e9, b"".join(STREAM))  # each claims to have been written at 1e9
     traces._since_s = 1.5e9
     traces.find()
     assert len(traces.files) == 1
@@ -142,7 +142,7 @@ def test_a_table_that_is_written_anew_tells_only_what_is_new(
     assert [(r.step, r.loss, r.kind) for r in traces.readings()] == [
         (2, 0.125, "val"), (3, 0.125, "train"),
     ]  # fmt: skip
-    fresh = path.with_name("new")  # another run of the same name: another file
+    fresh = path.with_name("new")  # another run with the same name: another file
     fresh.write_text("step,train_loss,val_loss\n1,0.75,\n")
     fresh.rename(path)
     assert [(r.step, r.loss) for r in traces.readings()] == [(1, 0.75)]

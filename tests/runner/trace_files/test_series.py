@@ -1,4 +1,4 @@
-"""Event files and tables of real loggers, and what damage does to them."""
+"""Event files and tables of real loggers, and the effects of damage."""
 
 from __future__ import annotations
 
@@ -240,7 +240,7 @@ def test_a_huge_record_is_not_held() -> None:
         assert tracemalloc.get_traced_memory()[0] < MAX_RECORD_BYTES
     finally:
         tracemalloc.stop()
-    series.records.skipped(series.records.to_skip)  # as a reader of a file leaves them out
+    series.records.skipped(series.records.to_skip)  # as a file's reader omits them
     assert [r.step for r in series.feed(b"".join(STREAM))] == list(range(20))
 
 

@@ -1,4 +1,4 @@
-"""A job's end: its history comes home whole."""
+"""The end of a job: its complete history is moved back."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def test_a_history_on_a_local_disk_comes_home_whole_whoever_reads_it(
     home = folder.path / "history.db"
     assert [one.type for one in HistoryReader(home).events()] == ["launched", "finished"]
     assert sorted(path.name for path in folder.path.iterdir()) == ["history.db", "nodes"]
-    assert home.read_bytes()[18:20] == b"\1\1"  # opens where nothing may be written
+    assert home.read_bytes()[18:20] == b"\1\1"  # opens although nothing may be written
 
 
 def test_the_last_evaluation_is_recorded_although_a_rank_lacks_it(tmp_path: Path):

@@ -1,4 +1,4 @@
-"""The keeper tells what is wrong with the disk and the history, and what was lost of them."""
+"""The keeper reports problems with the disk and the history, and what was lost."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ def test_a_gap_in_the_history_is_named_once_the_disk_has_space(
         assert (found.id, found.severity) == ("disk-full", "error")
         assert not (folder.path / "reserve").exists()
     history.add(START + 60, 0, [rank], [])
-    # the room may be no more than what was let go of the reserve, and gone at the next look
+    # the space may be only what was released from the reserve, and be gone at the next check
     assert [finding.id for finding in keeper.look(0, 30.0)] == ["disk-full"]
     with monkeypatch.context() as patch:
         patch.setattr(

@@ -1,4 +1,4 @@
-"""A log with a limit, under a live writer, on disks with and without room."""
+"""A log with a limit and a live writer, on disks with and without free space."""
 
 from __future__ import annotations
 
@@ -43,18 +43,18 @@ def write_lines(log: Path, start: int, count: int) -> None:
 
 
 def numbers(lines: list[str]) -> list[int]:
-    """The numbers of such lines, of which each must be whole."""
+    """The numbers of such lines, each of which must be complete."""
     assert all(line.startswith("line ") for line in lines), [x for x in lines if x[:5] != "line "]
     return [int(line.split()[1]) for line in lines]
 
 
 def whole(log: Path) -> list[str]:
-    """What is left of all lines, and first the note where there are fewer than there were."""
+    """The remaining lines, preceded by the note if some are missing."""
     return list(tail_lines(log, 10**9))
 
 
 def allocated(log: Path) -> int:
-    """Bytes that it takes on the disk."""
+    """Bytes that it uses on the disk."""
     return log.stat().st_blocks * 512
 
 

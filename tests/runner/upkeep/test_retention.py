@@ -1,4 +1,4 @@
-"""Old runs: kept by default, deleted at a launch where config.toml says so."""
+"""Old runs: kept by default, deleted at a launch if config.toml says so."""
 
 from __future__ import annotations
 

@@ -93,7 +93,10 @@ class LogPane(Vertical):
         self._asked = None
         if whose is not None or foreign:
             self._asked = whose, attempt, until
-            self.call_after_refresh(self._read)  # the first frame has no lines
+            if foreign:
+                self._read()  # `feed` follows
+            else:
+                self.call_after_refresh(self._read)  # the first frame has no lines
         self._update_title()
 
     def _read(self) -> None:

@@ -1,4 +1,4 @@
-"""Colors as numbers: contrast, distance, and how they look to color-blind eyes."""
+"""Colors as numbers: contrast, distance, and how color-blind people see them."""
 
 from __future__ import annotations
 
@@ -37,24 +37,24 @@ def linear(color: str) -> Linear:
 
 
 def contrast(one: str, other: str) -> float:
-    """The ratio of WCAG 2: 1 to 21; text needs 4.5."""
+    """The contrast ratio of WCAG 2: 1 to 21; text needs 4.5."""
     low, high = sorted(_luminance(linear(color)) for color in (one, other))
     return (high + 0.05) / (low + 0.05)
 
 
 def blended(foreground: str, background: str, share: float) -> str:
-    """The color of text that is drawn with so much of the foreground's color."""
+    """The color of text drawn with this fraction of the foreground color."""
     return Color.parse(background).blend(Color.parse(foreground), share).hex
 
 
 def distance(one: str, other: str, deficiency: str | None = None) -> float:
-    """CIE76 distance in Lab, as eyes with that deficiency see the two; 2.3 is just noticed."""
+    """CIE76 distance in Lab, as seen with that deficiency; 2.3 is just noticeable."""
     first, second = (_lab(_seen(linear(color), deficiency)) for color in (one, other))
     return sum((a - b) ** 2 for a, b in zip(first, second, strict=True)) ** 0.5
 
 
 def least_distance(colors: Iterable[str], deficiency: str | None) -> float:
-    """Of the two colors that are nearest to each other."""
+    """The distance of the two closest colors."""
     return min(distance(a, b, deficiency) for a, b in itertools.combinations(colors, 2))
 
 

@@ -33,19 +33,20 @@ MACHINE = Machine(
 )
 
 idle.take_its_place()
-gc.set_threshold(50_000, 20, 20)  # an app makes so many objects that a tenth of the time went here
+# an app creates so many objects that garbage collection took a tenth of the time
+gc.set_threshold(50_000, 20, 20)
 
 
 @pytest.fixture(autouse=True)
 def default_keys() -> Iterator[None]:
-    """Messages of the next test name the default keys again."""
+    """Messages in the next test name the default keys again."""
     yield
     keys.use({})
 
 
 @pytest.fixture
 def frozen(ddptop_home: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """The state home, in a world that stands still."""
+    """A state folder on a machine whose clock and devices are frozen."""
     monkeypatch.setenv("TZ", "UTC")
     time.tzset()
     monkeypatch.setattr(procs, "host_name", lambda: HOST)
@@ -64,7 +65,7 @@ def frozen(ddptop_home: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]
 
 @pytest.fixture
 def eight_gpus(frozen: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The same world with eight devices."""
+    """The same machine with eight devices."""
     monkeypatch.setattr(sources, "driver_library_exists", lambda: True)
     monkeypatch.setattr(sources, "DeviceFeed", fake_gpus.FrozenFeed)
     return frozen
@@ -72,7 +73,7 @@ def eight_gpus(frozen: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def held_gpus(frozen: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The same world with eight devices, held by the ranks of foreign jobs."""
+    """The same machine with eight devices, used by the ranks of foreign jobs."""
     monkeypatch.setattr(sources, "driver_library_exists", lambda: True)
     monkeypatch.setattr(sources, "DeviceFeed", HeldFeed)
     return frozen
@@ -80,7 +81,7 @@ def held_gpus(frozen: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def ill_gpus(frozen: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The same world with nine devices, most of them in trouble."""
+    """The same machine with nine devices, most of them with problems."""
     monkeypatch.setattr(sources, "driver_library_exists", lambda: True)
     monkeypatch.setattr(sources, "DeviceFeed", IllFeed)
     return frozen
@@ -88,7 +89,7 @@ def ill_gpus(frozen: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def make_app(frozen: Path) -> Iterator[Callable[..., DdptopApp]]:
-    """An app that looks once at its start, and then only when asked."""
+    """An app that updates once at startup, and then only on request."""
     made: list[DdptopApp] = []
 
     def make(job: str | None = None, **options: Any) -> DdptopApp:
@@ -98,14 +99,15 @@ def make_app(frozen: Path) -> Iterator[Callable[..., DdptopApp]]:
         return made[-1]
 
     yield make
-    for app in made:  # it leaves a look behind that takes two seconds: not in the next test's world
+    # it leaves behind an update that takes two seconds; keep it out of the next test
+    for app in made:
         if app.collector._thread.is_alive():
             app.collector._thread.join(60)
 
 
 @pytest.fixture
 def quick_logs(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Logs are looked at often, so that tests need not wait."""
+    """Check logs frequently, so that tests need not wait."""
     for name in ("POLL_S", "SLOW_POLL_S", "PLACES_EVERY_S"):
         monkeypatch.setattr(log_source, name, 0.02)
 

@@ -1,4 +1,4 @@
-"""How tests wait for an app, for conditions and never for a time, and what it then shows."""
+"""How tests wait for conditions in an app, never for a time, and read what it shows."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ TIMEOUT_S = 60.0
 
 
 class _Looks:
-    """Numbers the looks of an app in the order in which they begin."""
+    """Numbers an app's updates in the order in which they start."""
 
     def __init__(self, answer: Callable[[Query], Answer]) -> None:
         self._answer = answer
@@ -43,22 +43,22 @@ class _Looks:
         return answer
 
     def number_of(self, answer: Answer | None) -> int:
-        """0 for one that is not the last, or that began before anybody counted."""
+        """The number of an update; 0 if it is not the last, or started before counting."""
         number, last = self._last
         return number if answer is last else 0
 
 
 async def until(pilot: Pilot[None], condition: Callable[[], object], what: str = "") -> None:
-    """Let the app work until `condition()` holds, and do what belongs to that."""
+    """Let the app run until `condition()` holds, and process what follows from it."""
     deadline = time.monotonic() + TIMEOUT_S
     while not condition():
         assert time.monotonic() < deadline, f"not within {TIMEOUT_S:g} s: {what or condition}"
         await pilot.pause(0.01)
-    await idle.let_it_work()  # a screen that has come is drawn, and has a field for what is typed
+    await idle.let_it_work()  # a new screen is drawn, and has a field for typed text
 
 
 async def look(pilot: Pilot[None], times: int = 1) -> None:
-    """Have the collector look, and the screen show it: not one that it had begun before."""
+    """Make the collector update and the screen show that update, not one already started."""
     app = pilot.app
     assert isinstance(app, DdptopApp)
     for _ in range(times):
@@ -72,10 +72,10 @@ async def look(pilot: Pilot[None], times: int = 1) -> None:
 
 
 async def logs_read(pilot: Pilot[None]) -> None:
-    """What the screens on top of each other asked of logs has come."""
+    """Everything that the open screens requested from logs has arrived."""
     for screen in pilot.app.screen_stack:
         for reader in [pager.reader for pager in screen.query(LogPager)]:
-            for _ in range(2):  # lines that have come may ask for more
+            for _ in range(2):  # lines that arrive may lead to further requests
                 if reader is not None and reader._thread.is_alive():
                     done = threading.Event()
                     reader._asked.put(done.set)
@@ -87,29 +87,29 @@ async def logs_read(pilot: Pilot[None]) -> None:
 
 
 async def settle(pilot: Pilot[None]) -> None:
-    """Looks until what was asked after the first ones is there as well."""
+    """Update until the results of follow-up requests are there as well."""
     await look(pilot, times=3)
     await pilot.pause()
 
 
 def shown(app: DdptopApp) -> str:
-    """The text of every line widget of the screen."""
+    """The text of all line widgets on the screen."""
     views = app.screen.query(LinesView)
     return "\n".join(plain(line) for view in views if view.display for line in view._lines)
 
 
 def said(app: DdptopApp) -> str:
-    """The text of a modal screen, and of what was notified."""
+    """The text of a modal screen, and of notifications."""
     texts = [str(static.content) for static in app.screen.query(Static)]
     return "\n".join([*texts, *(note.message for note in app._notifications)])
 
 
 def keys_shown(app: DdptopApp) -> str:
-    """The row of keys."""
+    """The bottom row with the keys."""
     return "\n".join(plain(line) for line in app.screen.query_one(KeyBar)._lines)
 
 
 def offered(app: DdptopApp, query: str = "") -> set[str]:
-    """The names of the commands that the palette offers."""
+    """The names of the commands in the palette."""
     providers = [ActionProvider(app.screen), JobProvider(app.screen), ThemeCommands(app.screen)]
     return {command.name for one in providers for command in one.commands(query)}

@@ -1,4 +1,4 @@
-"""How tests drive the screen of logs, and what it then shows."""
+"""How tests control the log screen and read what it shows."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from textual.pilot import Pilot
 async def opened(
     pilot: Pilot[None], rank: int | None, job: str = fake_logs.JOB, **more: bool
 ) -> LogsScreen:
-    """The screen of logs with its first lines."""
+    """The log screen with its first lines."""
     app = pilot.app
     assert isinstance(app, DdptopApp)
     await look(pilot)
@@ -28,13 +28,13 @@ async def opened(
 
 
 async def settled(pilot: Pilot[None], screen: LogsScreen) -> None:
-    """Everything asked for has come."""
+    """Everything requested has arrived."""
     await until(pilot, lambda: screen.pager.shown == screen.pager.generation, "the log's lines")
     await pilot.pause()
 
 
 def view(screen: LogsScreen) -> list[str]:
-    """The rows of the pager, without the scroll bar and the empty ones at the end."""
+    """The rows of the pager, without the scroll bar and trailing empty rows."""
     rows = [plain(line)[:-1].rstrip() for line in screen.pager._lines]
     while rows and not rows[-1]:
         rows.pop()

@@ -1,4 +1,4 @@
-"""Jobs that are commands: another launcher, or one process as it is."""
+"""Jobs that run a command: another launcher, or a single process."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def rank_of(rank: int, **more: object) -> RankSample:
 
 
 def mpirun(home: Path) -> RunFolder:
-    """Two ranks whose losses are sums of four, of an adversarial training by a framework."""
+    """Two ranks whose losses are sums of four, from a framework's adversarial training."""
     args = ("-np", "2", "-tag-output", "python", "train.py")
     spec = command_spec("gan", "mpirun", "mpirun", *args, created_s=310)
     folder = make_folder(home, spec)

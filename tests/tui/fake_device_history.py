@@ -11,7 +11,7 @@ from ddptop_runner.store.history import HistoryWriter
 
 
 def write_gpu_history(folder: RunFolder, seconds: int, gpus: int = 8, every_s: int = 5) -> None:
-    """Loads that go up and down, device 5 slowed down for the last five minutes."""
+    """Varying loads; device 5 was throttled for the last five minutes."""
     start = NOW.timestamp() - seconds
 
     def write(writer: HistoryWriter) -> None:

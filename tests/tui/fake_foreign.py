@@ -1,4 +1,4 @@
-"""Foreign jobs as the book tells of them, in a world that stands still."""
+"""Foreign jobs as their watcher reports them, on a machine with a frozen clock."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from ddptop_runner.store.history_reader import Series
 
 
 class FakeWorld:
-    """What the fakes below answer from; emptied by the fixture."""
+    """What the fakes below return; reset by the fixture."""
 
     views: ClassVar[list[ForeignView]] = []
     unreadable: ClassVar[list[Unreadable]] = []
@@ -48,7 +48,7 @@ class FakeWorld:
 
 
 class FakeTaker:
-    """Stands in for the census."""
+    """Replaces the census."""
 
     def take(self, gpus: Sequence[GpuSample] = ()) -> Census:
         FakeWorld.takes += 1
@@ -59,7 +59,7 @@ class FakeTaker:
 
 
 class FakeBook:
-    """Stands in for the watch over foreign jobs."""
+    """Replaces the watcher of foreign jobs."""
 
     left_out = ()
 
@@ -149,7 +149,7 @@ def view_of(
 def ranks_of(
     job: ForeignJob, first_gpu: int = 0, **by_rank: dict[int, Any]
 ) -> tuple[list[RankSample], list[GpuSample]]:
-    """Healthy ranks one to a device; `by_rank` changes fields of single ranks."""
+    """Healthy ranks, one per device; `by_rank` changes fields of single ranks."""
     ranks, gpus = [], []
     for member in job.ranks:
         index = first_gpu + member.rank
@@ -204,7 +204,7 @@ def falling_losses(seconds: int = 900, every_s: int = 5) -> dict[int, Series]:
 
 
 def healthy() -> ForeignView:
-    """Four ranks by torchrun whose log is a file with losses."""
+    """Four ranks started by torchrun, whose log is a file with losses."""
     job = foreign_job("train.py", 4)
     ranks, gpus = ranks_of(job)
     ranks[0] = replace_struct(ranks[0], step=1841, loss=2.1843, loss_state="ok", loss_source="log")
@@ -281,7 +281,7 @@ def with_findings() -> ForeignView:
 
 
 def gone() -> ForeignView:
-    """The healthy job a minute after its processes went away."""
+    """The healthy job a minute after its processes exited."""
     view = healthy()
     snapshot = replace_struct(
         view.snapshot,
@@ -331,7 +331,7 @@ def replace_struct(struct: Any, **fields: Any) -> Any:
 
 
 class HeldFeed:
-    """Stands in for the sampler: eight devices held by the ranks of the views."""
+    """Replaces the sampler: eight devices used by the ranks of the views."""
 
     def __init__(self, uuids: object = None) -> None:
         held = {g.index: g for view in FakeWorld.views for g in view.snapshot.gpus}
@@ -353,13 +353,13 @@ class HeldFeed:
 
 
 def strangers(of: GpuSample) -> GpuSample:
-    """As a sampler has it, which knows no jobs."""
+    """As a sampler reports it, without jobs."""
     processes = [replace_struct(p, job=None, rank=None) for p in of.processes or []]
     return replace_struct(of, processes=processes)
 
 
 class IllFeed(HeldFeed):
-    """The same driver on a bad day: one kind of trouble a device."""
+    """The same driver with a different problem on each device."""
 
     def __init__(self, uuids: object = None) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""A job of eight ranks on eight devices, and the feed that tells of them."""
+"""A job with eight ranks on eight devices, and the feed that reports them."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from ddptop_runner.model.spec import Device
 
 
 def eight_gpu_ranks(home: Path) -> RunFolder:
-    """Rank 5 is slow and its loss drifts; GPU 0 holds more memory than the others."""
+    """Rank 5 is slow and its loss drifts; GPU 0 uses more memory than the others."""
     spec = spec_of(
         "llama-ft",
         8,
@@ -176,7 +176,7 @@ def eight_gpu_ranks(home: Path) -> RunFolder:
 
 
 class FrozenFeed:
-    """Stands in for the sampler process: eight devices, four of them free."""
+    """Replaces the sampler process: eight devices, four of them free."""
 
     running = 0
 

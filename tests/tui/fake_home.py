@@ -1,4 +1,4 @@
-"""Run folders as the engine writes them, with times and figures that never change."""
+"""Run folders as the engine writes them, with constant times and values."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ _RECORDED: dict[tuple[bytes, str], bytes] = {}
 def record(
     path: Path, key: object, write: Callable[[HistoryWriter], None], *, final: bool = False
 ) -> None:
-    """Write a history, or copy the one that this process wrote for the same `key` before."""
+    """Write a history, or copy the one that this process already wrote for `key`."""
     same = path.read_bytes() if path.exists() else b"", f"{path.name} {key!r} {final}"
     if same not in _RECORDED:
         writer = HistoryWriter(path, batch_s=1e9)
@@ -135,7 +135,7 @@ def write_history(
     events: list[Event] | None = None,
     final: bool = False,
 ) -> None:
-    """Losses that fall as losses do; `gap` seconds without samples are a restart."""
+    """Typically falling losses; `gap` seconds without samples are a restart."""
     key = ("losses", ranks, seconds, until, every_s, gap, odd_rank, nan_at, events)
     start = until.timestamp() - seconds
 
@@ -184,7 +184,7 @@ def write_log(folder: RunFolder, attempt: int, rank: int, text: str) -> None:
 
 
 def two_cpu_ranks(home: Path) -> RunFolder:
-    """A job without devices, whose total number of steps is not known."""
+    """A job without devices, with an unknown total number of steps."""
     spec = spec_of("mlp-cpu", 2, 754, args=["--epochs", "20"])
     folder = make_folder(home, spec)
     ranks = [
@@ -241,7 +241,7 @@ def two_cpu_ranks(home: Path) -> RunFolder:
 
 
 def failed_job(home: Path) -> RunFolder:
-    """Rank 1 raised; nothing that a restart could help."""
+    """Rank 1 raised an exception that a restart would not fix."""
     spec = spec_of("vit-base", 4, 9000, args=["--data", "/data/imagenet"])
     folder = make_folder(home, spec)
     ranks = [
@@ -321,7 +321,7 @@ def failed_job(home: Path) -> RunFolder:
 
 
 def finished_job(home: Path) -> RunFolder:
-    """An old job that ended well, of which only spec and snapshot matter."""
+    """An old job that finished, of which only spec and snapshot matter."""
     spec = spec_of("resnet-a", 4, 90_000)
     folder = make_folder(home, spec)
     write_snapshot(

@@ -1,4 +1,4 @@
-"""A job of eight ranks with two attempts' logs, whose lines never change."""
+"""A job with eight ranks and logs of two attempts, whose lines never change."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ STEPS = 60
 
 
 def lines_of(rank: int, steps: int = STEPS) -> list[str]:
-    """What a rank printed in attempt 1."""
+    """The output of a rank in attempt 1."""
     lines = [
         "loading 48 shards from /data/[shards]",
         f"[rank{rank}]: device cuda:{rank} is ready",
@@ -63,6 +63,6 @@ def eight_ranks(home: Path, **more: object) -> RunFolder:
 
 
 def append(folder: RunFolder, rank: int, text: str, attempt: int = 1) -> None:
-    """A rank prints more."""
+    """A rank prints more lines."""
     with folder.log_file(attempt, rank).open("a", encoding="utf-8") as file:
         file.write(text)

@@ -1,4 +1,4 @@
-"""A job of many ranks, and one whose steps are known in parts."""
+"""A job with many ranks, and one with a known breakdown of step times."""
 
 from __future__ import annotations
 
@@ -23,7 +23,8 @@ def of(folder: RunFolder) -> NodeSnapshot:
 
 
 def many(home: Path, number: int) -> RunFolder:
-    """Ranks on many hosts: 130 and 517 slow, 90 with another loss, 700 hung; of some a gap."""
+    """Ranks on many hosts: 130 and 517 are slow, 90 has another loss, 700 hung; some ranks are
+    missing."""
     chance = random.Random(5)
     folder = fake_gpus.eight_gpu_ranks(home)
     like = of(folder).ranks
@@ -72,7 +73,7 @@ def many(home: Path, number: int) -> RunFolder:
 
 
 def in_parts(home: Path) -> RunFolder:
-    """Eight ranks whose steps take equally long: rank 5 waits for data, the others for it."""
+    """Eight ranks with equal step times: rank 5 waits for data, and the others wait for it."""
     folder = fake_gpus.eight_gpu_ranks(home)
     snapshot = of(folder)
     ranks = [_parts(rank) for rank in snapshot.ranks]

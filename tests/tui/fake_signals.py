@@ -1,4 +1,4 @@
-"""Signals that are asked for and never sent."""
+"""Signals that are requested but never sent."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ SENTENCE = "SIGINT to pid 4711 and its group, 15 s later, SIGTERM, then SIGKILL 
 
 
 class Sent:
-    """Stands at the seam to the signals, and remembers."""
+    """Replaces the function that sends signals, and records calls."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.plans: list[tuple[str, str]] = []

@@ -1,4 +1,4 @@
-"""A job of several attempts as the engine writes it, and two that differ in one option."""
+"""A job with several attempts as the engine writes it, and two that differ in one option."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ from ddptop_runner.model.snapshot import Cause, Event, RankSample, RunStep, enco
 from ddptop_runner.store.history import HistoryWriter
 
 STARTED_S = 3600.0
-"""So long ago the job was launched."""
+"""How long ago the job was launched."""
 
 
 def at(seconds: float) -> dt.datetime:
-    """A moment, in seconds after the launch."""
+    """A time, in seconds after the launch."""
     return ago(STARTED_S - seconds)
 
 
@@ -36,7 +36,7 @@ def told(seconds: float, kind: str, message: str, **more: object) -> Event:
 
 
 def started(seconds: float, attempt: int, ranks: int = 4) -> list[Event]:
-    """An attempt begins."""
+    """An attempt starts."""
     begun = told(seconds, "attempt_started", f"attempt {attempt}: 4 ranks started", attempt=attempt)
     each = [
         told(
@@ -84,7 +84,7 @@ def cause_of(folder: RunFolder, attempt: int, **more: object) -> Cause:
 
 
 def many_attempts(home: Path, *, attempts: int = 3, checkpoints: int = 4) -> RunFolder:
-    """Failed at last: exceptions, a kill and a hang before that, checkpoints between them."""
+    """Failed for good, after exceptions, a kill, and a hang, with checkpoints in between."""
     spec = spec_of("gpt-small", 4, STARTED_S, args=["--lr", "3e-4"])
     folder = make_folder(home, spec)
     events = [told(0, "launched", "launched train.py with 4 ranks on CPU", attempt=0)]
@@ -223,7 +223,7 @@ def _log(rank: int, attempt: int) -> str:
 
 
 def one_attempt(home: Path) -> RunFolder:
-    """It runs, and nothing has failed."""
+    """A running job without failures."""
     spec = spec_of("calm", 4, STARTED_S)
     folder = make_folder(home, spec)
     ranks = [
@@ -250,7 +250,7 @@ def learner(
     scalars_from: float | None = None,
     **more: object,
 ) -> RunFolder:
-    """A job that ended, whose loss falls by `falls` steps; `restart_at` goes back to step 0.
+    """A job that ended, whose loss falls for `falls` steps; `restart_at` goes back to step 0.
 
     With `scalars_from` it reports a learning rate of that, and a validation loss each minute.
     """
@@ -314,12 +314,12 @@ def learner(
 
 
 def without_history(folder: RunFolder) -> None:
-    """As a job looks of which no sample was ever taken."""
+    """A job without any samples."""
     folder.history_db.unlink()
 
 
 def forget_causes(folder: RunFolder) -> None:
-    """As an older ddptop left it: events and summaries, no cause as a whole."""
+    """As an older version of ddptop left it: events and summaries, but no structured cause."""
     for kept in folder.evidence_dir.glob("*/cause.json"):
         kept.unlink()
     path = folder.node_file(HOST)

@@ -1,4 +1,4 @@
-"""When an app that is tested has done all that it was asked to, on a machine however busy.
+"""Detects when an app under test has finished all of its work, however busy the machine is.
 
 Textual's tests take an app for idle as soon as its process used no CPU for a fiftieth of a second.
 On a busy machine it used none because it got none, and a test that looked then saw half of a screen
@@ -16,13 +16,13 @@ import textual.pilot
 
 MOST_S = 30.0
 IN_A_ROW = 3
-"""A timer that is due, and what another thread handed over, are seen one round later."""
+"""A due timer, and work from another thread, is seen one round later."""
 
 ordinary = textual.pilot.wait_for_idle
 
 
 async def let_it_work() -> bool:
-    """Wait until nothing is left to do in the event loop; whether there was something."""
+    """Wait until the event loop has nothing left to do; returns whether there was anything."""
     ready: Any = asyncio.get_running_loop()._ready  # type: ignore[attr-defined]
     deadline = time.monotonic() + MOST_S
     worked, quiet = False, 0
@@ -34,7 +34,7 @@ async def let_it_work() -> bool:
 
 
 async def wait_for_idle(min_sleep: float = 0.0, max_sleep: float = 1.0) -> None:
-    """In place of Textual's: what was to be drawn in the meantime is waited for as well."""
+    """Replaces Textual's function: also waits for drawing that was scheduled in the meantime."""
     deadline = time.monotonic() + MOST_S
     await ordinary(min_sleep, max_sleep)
     while await let_it_work() and time.monotonic() < deadline:
@@ -42,5 +42,5 @@ async def wait_for_idle(min_sleep: float = 0.0, max_sleep: float = 1.0) -> None:
 
 
 def take_its_place() -> None:
-    """Have every test wait like this."""
+    """Make every test wait this way."""
     textual.pilot.wait_for_idle = textual.app.wait_for_idle = wait_for_idle

@@ -20,7 +20,7 @@ from ddptop_runner.model.snapshot import RankSample
 
 
 def view_of(snapshot: object = None, **more: object) -> JobView:
-    """A view whose processes are not asked for."""
+    """A view whose processes are not checked."""
     spec = spec_of("llama-ft", 2, 4330)
     if snapshot is None:
         snapshot = snapshot_of(spec, guardian=None, **more)
@@ -31,17 +31,17 @@ def view_of(snapshot: object = None, **more: object) -> JobView:
 
 
 def rank(number: int = 0, **more: object) -> RankSample:
-    """A rank at one look."""
+    """A rank in one update."""
     return RankSample(rank=number, local_rank=number, host=HOST, **more)
 
 
 def row_of(view: AnyJob) -> Row:
-    """Its row of the overview."""
+    """Its row on the overview."""
     return job_row(Listed(view, attention(view, NOW)), NOW)
 
 
 def row_of_rank(
     rank: RankSample, now: dt.datetime, live: bool, apart: RankDeviation = NOTHING
 ) -> Row:
-    """Its row of the table of ranks."""
+    """Its row in the rank table."""
     return rank_row(Subject(rank, now, live, apart, verdict=verdict(rank, apart, now, live)))

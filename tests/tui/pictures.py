@@ -1,4 +1,4 @@
-"""What all tests of pictures share: sizes, themes, and how a screen comes to what is drawn."""
+"""Shared by all picture tests: sizes, themes, and how a screen reaches the state to draw."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def name_of(value: object) -> str:
 
 by_size = pytest.mark.parametrize("size", SIZES, ids=name_of)
 LOOKS = [*((size, DARK.name) for size in SIZES), (SIZES[1], LIGHT.name)]
-"""Another theme changes colors alone: of each screen one picture is light."""
+"""Another theme changes only colors, so there is one light picture per screen."""
 by_look = pytest.mark.parametrize(("size", "theme"), LOOKS, ids=name_of)
 
 

@@ -1,4 +1,4 @@
-"""A job that was recorded: eight ranks, a slow one, a hang in between, and its end."""
+"""A recorded job: eight ranks, one of them slow, a hang in between, and its end."""
 
 from __future__ import annotations
 
@@ -26,24 +26,24 @@ from ddptop_runner.store.history import HistoryWriter
 
 JOB = "gpt-a"
 SECONDS, HANG, AGAIN = 480, 300, 330
-"""It ran for so long; after so many seconds it hung, and after so many the next attempt began."""
+"""Its duration, and the seconds after which it hung and the next attempt began."""
 RANKS = 8
 SLOW = 5
 LINE = "step {step:5} rank {rank} loss {loss:.4f}\n"
 
 
 def begin() -> float:
-    """Unix seconds of its first sample."""
+    """The time of its first sample, in Unix seconds."""
     return ago(SECONDS).timestamp()
 
 
 def step_at(second: int) -> int:
-    """Of every rank; each attempt counts anew."""
+    """The steps of every rank; each attempt starts from 0."""
     return 2 * (min(second, HANG - 8) if second < AGAIN else second - AGAIN)
 
 
 def loss_at(second: int, rank: int) -> float:
-    """Of one rank; falls as losses do."""
+    """The losses of one rank."""
     done = step_at(second) if second < AGAIN else step_at(HANG) + step_at(second)
     return 2.1 + 6.5 * math.exp(-done / 130) + 0.02 * (rank % 3)
 
@@ -72,7 +72,7 @@ def ranks_at(second: int, log_bytes: int | None) -> list[RankSample]:
 
 
 def gpus_at(second: int) -> list[GpuSample]:
-    """Every device; while the job hangs they wait at full utilization and little power."""
+    """Every device; during the hang, they wait at full utilization and low power."""
     hangs = HANG - 8 <= second < AGAIN
     return [
         gpu(index, util_percent=100.0, power_w=140.0) if hangs else gpu(index)
@@ -81,7 +81,7 @@ def gpus_at(second: int) -> list[GpuSample]:
 
 
 def recorded_job(home: Path, *, log_sizes: bool = True, every_s: int = 1) -> RunFolder:
-    """The job, ended just now."""
+    """The job, which has just ended."""
     spec = spec_of(JOB, RANKS, SECONDS + 4, args=["--model", "350m"])
     folder = make_folder(home, spec)
     texts: dict[int, str] = {0: "", 1: ""}
@@ -134,7 +134,7 @@ def recorded_job(home: Path, *, log_sizes: bool = True, every_s: int = 1) -> Run
 
 
 def events() -> list:
-    """Its story."""
+    """Its events."""
 
     def told(second: float, kind: str, message: str, **more: object) -> object:
         return event(SECONDS - second, kind, message, **more)

@@ -47,11 +47,11 @@ class Terminal:
         os.close(slave)
 
     def draws(self, text: bytes) -> bool:
-        """Read on; whether `text` has been drawn."""
+        """Read more; returns whether `text` has been drawn."""
         while select.select([self.master], [], [], 0)[0]:
             try:
                 data = os.read(self.master, 1 << 16)
-            except OSError:  # EIO: nobody holds the other end any more
+            except OSError:  # EIO: the other end is closed
                 break
             if not data:
                 break
@@ -59,20 +59,20 @@ class Terminal:
         return text in self.drawn
 
     def ended(self) -> bool:
-        """Read on, as a terminal does; whether the program has ended."""
+        """Read more, like a terminal; returns whether the program has exited."""
         if self.master >= 0:
             self.draws(b"")
         return self.process.poll() is not None
 
     def resize(self, columns: int, rows: int) -> None:
-        """As when a person drags the window's corner; the kernel sends SIGWINCH."""
+        """Resize it like a terminal window; the kernel sends SIGWINCH."""
         fcntl.ioctl(self.master, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
 
     def type(self, keys: str) -> None:
         os.write(self.master, keys.encode())
 
     def hang_up(self) -> None:
-        """As when the connection drops."""
+        """Close it like a dropped connection."""
         os.close(self.master)
         self.master = -1
 

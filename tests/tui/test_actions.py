@@ -1,4 +1,4 @@
-"""One table of actions: unique, explained, and really there."""
+"""One table of actions: unique, explained, and implemented."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The app as a person uses it, on run folders of the real formats."""
+"""The app as a user uses it, on run folders in the real formats."""
 
 from __future__ import annotations
 
@@ -248,7 +248,7 @@ class TestProgram:
 
         told = SimpleNamespace(get_terminal_size=lambda _: (100, 30))
         monkeypatch.setattr(module, "_is_terminal", lambda: True)
-        monkeypatch.setattr(module, "shutil", told)  # the real one is asked by others too
+        monkeypatch.setattr(module, "shutil", told)  # others call the real one too
         app = make_app()
         async with app.run_test(size=(60, 18)) as pilot:
             await look(pilot)

@@ -1,4 +1,4 @@
-"""A job's screen as a person uses it, on run folders of the real formats."""
+"""The job screen as a user uses it, on run folders in the real formats."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a person does to a job from the screens: questions, commands, and stacks asked for."""
+"""What a user can do to a job from the screens: dialogs, commands, and stacks."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def command_shown(form: Screen[object]) -> str:
 
 
 class Calls:
-    """Stands at the seam between interface and engine, and remembers."""
+    """Replaces the engine's operations, and records calls."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.made: list[tuple[str, str]] = []
@@ -72,7 +72,7 @@ class TestOperations:
         async with app.run_test() as pilot:
             await settle(pilot)
             for key, command, effect in self.KEYS:
-                for answer in ("enter", "n", "escape"):  # enter is on the button that says no
+                for answer in ("enter", "n", "escape"):  # the focus is on the button that says no
                     await pilot.press(key)
                     await until(pilot, lambda: isinstance(app.screen, ConfirmScreen))
                     assert effect in str(app.screen.query_one(".effect", Static).content)

@@ -1,4 +1,4 @@
-"""Ranks on a job's screen: cards, table and map, keys and mouse."""
+"""Ranks on the job screen: cards, table, and map, by keyboard and mouse."""
 
 from __future__ import annotations
 

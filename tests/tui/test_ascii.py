@@ -1,4 +1,4 @@
-"""The interface in ASCII: every glyph has its character, and every cell stays where it is."""
+"""The interface in ASCII: every glyph has a substitute, and every cell stays where it is."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ from ddptop_runner.base.errors import UsageError
 MakeApp = Callable[..., DdptopApp]
 
 NO_GLYPHS = {"glossary.py", "ascii.py"}
-"""Modules whose letters are translated or are what is translated."""
+"""Modules whose letters are translated, or that define the translation."""
 
 
 def drawn_in_code() -> set[str]:
-    """Every glyph in a text of the interface's code; docstrings, and letters alone, left out."""
+    """Every glyph in a string of the interface's code, except docstrings and single letters."""
     found: set[str] = set()
     code = Path(ddptop.__path__[0])
     rooms = [code / room for room in ("view", "charts", "logs", "draw", "sources", "tui")]
@@ -43,7 +43,7 @@ def drawn_in_code() -> set[str]:
 
 
 def text_of(app: DdptopApp) -> list[str]:
-    """What stands on the terminal, line by line."""
+    """The lines on the terminal."""
     return [strip.text for strip in app.screen._compositor.render_strips()]
 
 
@@ -138,7 +138,7 @@ def test_which_letters_can_be_drawn(env: dict[str, str], written: str | None, le
 
 
 class Screenful:
-    """A terminal, as far as anyone asks."""
+    """A stream that claims to be a terminal."""
 
     encoding = "utf-8"
 
@@ -173,7 +173,7 @@ KEYS = [
     ("enter", "enter"),
     ("enter", "f"),
 ]
-"""What is typed from the overview on: every screen, modal ones included."""
+"""Keys typed from the overview on: every screen, including modal ones."""
 
 
 async def test_no_cell_of_any_screen_is_anything_else(eight_gpus: Path, make_app: MakeApp) -> None:

@@ -1,4 +1,4 @@
-"""Attempts out of events, and folded events. Pure."""
+"""Attempts from events, and events that are combined. Pure functions."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def test_what_failed_what_was_done_and_what_lives() -> None:
         "restarting all ranks as attempt 1; progress",
         "GPU 2 is lost: going on with 3 ranks",
     )
-    # the event alone tells rank, status and evidence; a cause that was kept tells more
+    # the event alone has rank, status, and evidence; a stored cause has more
     assert (first.cause.kind, first.cause.rank, first.cause.evidence) == ("exit_code", 1, "/e/0")
     kept = Cause(kind="exception", rank=1, exception="ValueError", summary="more")
     assert attempts([*FIRST, *SECOND], causes={0: kept})[1].cause is kept
@@ -83,7 +83,7 @@ def test_how_the_last_attempt_ended(more: list[Event], state: str, ending: str) 
 def test_an_attempt_that_another_follows_without_a_word() -> None:
     events = [SECOND[0], event(75, "alert", attempt=1), event(90, "attempt_started", attempt=2)]
     assert attempts(events)[1].ending == "unknown"
-    # one that a person asked for says so, and one that was stopped before a later launch as well
+    # one requested by a user says so, as does one that was stopped before a later launch
     asked = [*SECOND, event(80, "group_restart", attempt=1), event(90, "launched", attempt=2)]
     assert attempts(asked)[1].ending == "again"
     stopped = [*SECOND, event(80, "stopped", attempt=1), event(90, "launched", attempt=2)]
@@ -139,7 +139,7 @@ def test_repeated_events_are_one_line() -> None:
     lines = fold(events)
     assert [len(one.events) for one in lines] == [2, 1, 1, 2]
     assert lines[0].message == "GPU 1 is slowed for 72 s  (2 times in 1m 00s)"
-    # figures tell failures apart, and attempts tell everything apart
+    # failures differ by their numbers, and attempts by everything
     assert len(fold([event(0, "failure", "at step 1"), event(1, "failure", "at step 2")])) == 2
     assert len(fold([event(0, "alert", attempt=0), event(1, "alert", attempt=1)])) == 2
 

@@ -1,4 +1,4 @@
-"""Which job stands on top, and the sentence that says why."""
+"""Which job is listed first, and the sentence that says why."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ RAISED = Cause(
 
 
 def job(name: str, state: str = "running", age_s: float = 600, **more: object) -> JobView:
-    """A job of that name and age, whose guardian lives."""
+    """A job with this name and age and a live guardian."""
     spec = spec_of(name, 2, age_s)
     ended = {} if state in LIVE else {"ended_at": ago(age_s - 60)}
     view = view_of(snapshot_of(spec, **{"state": state, **ended, "step": 5, **more}))
@@ -72,7 +72,7 @@ def test_what_needs_a_person_stands_on_top_and_ended_jobs_below_newest_first() -
     order = [one.view.job for one in listed(views, NOW, seen, "need")]
     assert order[:2] == ["stuck", "bad"]
     assert order[-5:] == ["lost", "crashed", "newer", "old", "crashed-long-ago"]
-    again = {("crashed", ago(100_000))}  # it was looked at after an earlier failure
+    again = {("crashed", ago(100_000))}  # it was opened after an earlier failure
     assert listed(views, NOW, again, "need")[0].view.job == "crashed"
 
 
@@ -151,7 +151,7 @@ SAVES = [rank(n, state="running", step=5, phase="checkpoint", phase_since=ago(5)
             job("a", alerts=[alert("warning"), alert("error", "rank 3 is ill"), alert("info")]),
             "✗ rank 3 is ill (for 1m; 1 more)",
         ),
-        (job("a", ranks=SLOW), "no problems"),  # however far off, no alert names it
+        (job("a", ranks=SLOW), "no problems"),  # however large the deviation, no alert names it
         (
             job("a", previous_cause=RAISED, attempt_started_at=ago(20)),
             "restarted 20s ago: rank 1: ValueError: shard 7 holds 63 columns, the model takes "

@@ -1,4 +1,4 @@
-"""Cards of ranks: how they lie, what they say, and who is the odd one."""
+"""Rank cards: their layout, their content, and which rank is the outlier."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Several figures over time, and what a step's time went into, as text."""
+"""Several metrics over time, and the breakdown of step time, as text."""
 
 from __future__ import annotations
 
@@ -212,7 +212,7 @@ class TestSplit:
 
 
 def hostile(chance: random.Random, number: int) -> Points:
-    """Samples at any moment, of which many are no numbers."""
+    """Samples at any time, many of which are not numbers."""
     t = sorted(chance.random() * 100 for _ in range(number))
     odd = (None, math.nan, math.inf, -math.inf, 0.0, -1.0, 1e-12, 1e30)
     values = [chance.choice((*odd, chance.gauss(2, 1), 2.5)) for _ in t]

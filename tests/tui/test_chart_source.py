@@ -1,4 +1,4 @@
-"""A job's losses as the chart takes them: whole, in part, by step, and of very many ranks."""
+"""A job's losses as read for the chart: all, part, by step, and of very many ranks."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ SECONDS = 300
 
 
 def many_ranks(home: Path, ranks: int = 9) -> JobView:
-    """A live job of two attempts whose rank 5 drifts away, and whose rank 7 once had NaN."""
+    """A live job with two attempts; rank 5 drifts away, and rank 7 once had NaN."""
     spec = fake_home.spec_of("many", ranks, SECONDS)
     folder = fake_home.make_folder(home, spec)
     samples = tuple(

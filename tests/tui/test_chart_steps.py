@@ -1,4 +1,4 @@
-"""The loss by step: attempts stand behind one another, and nothing is invented."""
+"""The loss by step: attempts follow each other, and nothing is invented."""
 
 from __future__ import annotations
 

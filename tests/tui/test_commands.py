@@ -1,4 +1,4 @@
-"""The screens of a job that is a command: its launcher, ranks that come and go, one log."""
+"""The screens of a job that runs a command: its launcher, ranks that come and go, and one log."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The screen that puts jobs beside each other."""
+"""The screen that compares jobs."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def opened(make_app: MakeApp, *jobs: str) -> DdptopApp:
 
 
 def three(home: Path) -> None:
-    """Two of one script, the slower one older, and one of another."""
+    """Two jobs of one script, the slower one older, and one of another script."""
     fake_story.learner(home, "gpt-a", "3e-4")
     fake_story.learner(home, "gpt-b", "1e-3", falls=60, ago_s=7000)
     fake_story.learner(home, "vit", "5e-4", ago_s=5000, target="fit.py")
@@ -51,11 +51,11 @@ async def test_two_jobs_say_who_learns_better_and_what_was_given_differently(
         assert "≠ --lr" in text
         assert "3e-4" in text
         assert "--epochs" not in text  # both had 3
-        assert "compare with" not in text  # nothing is to be chosen
+        assert "compare with" not in text  # nothing to choose
         assert "Keep" not in keys_shown(app)
         assert "time per step" in text
         assert "500 ms" in text
-        # what is under the cursor is explained, with its values in full
+        # the item under the cursor is explained, with its full values
         screen = app.screen
         assert isinstance(screen, CompareScreen)
         words = dict(screen.explain())
@@ -92,14 +92,14 @@ async def test_the_companion_changes_with_the_cursor_and_others_can_be_kept(
         text = shown(app)
         assert text.index("gpt-b") < text.index("vit")  # the same script first
         assert "A gpt-a  B gpt-b" in text
-        assert "--lr 1e-3" in text  # only what is not the same
+        assert "--lr 1e-3" in text  # only what differs
         text = await press(pilot, "down")
         assert "A gpt-a  B vit" in text
         assert "≠ script" in text
         text = await press(pilot, "up", "space")
         assert "A gpt-a  B gpt-b  C vit" in text
         assert "C vit" in text
-        text = await press(pilot, "up", "space")  # let go again
+        text = await press(pilot, "up", "space")  # unmarked again
         assert "A gpt-a  B gpt-b   " in text
         await pilot.press("enter")
         await until(pilot, lambda: isinstance(app.screen, JobScreen))
@@ -133,7 +133,7 @@ async def test_the_chart_goes_by_time_is_read_and_is_left_before_the_screen(
         assert isinstance(app.screen, CompareScreen)
         text = await press(pilot, "plus")
         assert isinstance(app.screen, CompareScreen)
-        # the choice of the axis stays with the next look
+        # the chosen axis is kept in the next update
         assert "loss since each job's start" in text
 
 
@@ -231,7 +231,7 @@ async def test_a_live_job_is_read_again(
         assert "● running" in shown(app)
         assert "Step/time" in keys_shown(app)
         kept = False
-        for _ in range(4):  # the first look at a history may still change its files
+        for _ in range(4):  # the first read of a history may still change its files
             before = app.latest
             await look(pilot)
             assert before is not None and before.compared is not None

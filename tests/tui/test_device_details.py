@@ -1,4 +1,4 @@
-"""Devices told truthfully: every figure or why it is missing, and who holds what."""
+"""Devices: every metric or the reason it is missing, and which processes use them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is remembered of devices: bounded, filled from jobs' histories, and unknown is not zero."""
+"""The history of devices: bounded, filled from jobs' histories, and unknown is not zero."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def test_a_ring_has_least_mean_and_greatest_of_each_bucket() -> None:
 
 def test_a_ring_forgets_what_is_older_than_it_is_long_and_keeps_gaps() -> None:
     ring = Ring(1, 4)
-    for t in (100, 101, 105, 104):  # the last one is of a clock that was set back
+    for t in (100, 101, 105, 104):  # the last one has a clock that was set back
         ring.put(t, float(t))
     assert ring.points(0, 200).t == [105.5]
     assert ring.means(3) == (None, None, None)
@@ -128,7 +128,7 @@ def test_histories_of_jobs_fill_what_was_before_this_viewer(frozen: Path) -> Non
     view = read_job(folder)
     assert isinstance(view, JobView)
     source = DeviceHistorySource()
-    for look in range(6):  # one history and one tier a look
+    for look in range(6):  # one history and one tier per update
         source.take(view.snapshot.gpus, START + look)
         history = history_at(source, look, view)
     assert history.first == pytest.approx(START - 1000, abs=61)

@@ -1,4 +1,4 @@
-"""The screen with the devices, as a person uses it."""
+"""The devices screen as a user uses it."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ async def test_ways_in_a_circle_lead_back_to_the_screen_that_is_there(
         await until(pilot, lambda: isinstance(app.screen, DevicesScreen))
         await settle(pilot)
         assert len(app.screen_stack) == 5
-        app.post_message(messages.LogsWanted("llama-ft", 4))  # another one lies on top
+        app.post_message(messages.LogsWanted("llama-ft", 4))  # another one is on top
         await until(pilot, lambda: isinstance(app.screen, LogsScreen))
         app.post_message(messages.LogsWanted("llama-ft", 5))
         await until(pilot, lambda: len(app.screen_stack) == 4, "the log that is there already")
@@ -100,7 +100,7 @@ async def test_ways_in_a_circle_lead_back_to_the_screen_that_is_there(
         await until(pilot, lambda: app.screen is job, "the job that is there already")
         await settle(pilot)
         assert "llama-ft" in shown(app) and len(app.screen_stack) == 2
-        app.post_message(messages.JobPicked("llama-ft"))  # it is seen already
+        app.post_message(messages.JobPicked("llama-ft"))  # it is already visible
         app.post_message(messages.JobPicked("llama-ft", foreign=True))
         await until(pilot, lambda: app.screen is not job, "another job of that name")
         assert len(app.screen_stack) == 3

@@ -1,4 +1,4 @@
-"""The help of what lies on top of a screen: the form, questions, texts in sections."""
+"""The help of dialogs: the form, questions, and texts in sections."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ MakeApp = Callable[..., DdptopApp]
 
 
 async def opened(pilot: Pilot[None], *keys: str) -> str:
-    """What the help says once these keys were pressed."""
+    """The help after pressing these keys."""
     app = pilot.app
     assert isinstance(app, DdptopApp)
     await pilot.press(*keys)

@@ -1,4 +1,4 @@
-"""What the tests of the interface wait by, on a busy machine as on an idle one."""
+"""What tests of the interface rely on for waiting, on busy and idle machines."""
 
 from __future__ import annotations
 

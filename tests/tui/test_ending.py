@@ -1,4 +1,4 @@
-"""Leaving says nothing, whatever is opened in the same moment; a failure of ours is told."""
+"""Leaving prints nothing, whatever is opened at the same time; internal errors are reported."""
 
 from __future__ import annotations
 
@@ -68,7 +68,8 @@ async def test_of_the_end_only_what_has_no_widgets_any_more_is_no_failure(
             raise error
 
     def end() -> Coroutine[None, None, None]:
-        asyncio.get_running_loop().call_soon(begun.set)  # one turn later than what follows begins
+        # one turn of the loop after the following starts
+        asyncio.get_running_loop().call_soon(begun.set)
         return shutdown()
 
     app = make_app()

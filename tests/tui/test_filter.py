@@ -1,4 +1,4 @@
-"""What is typed behind `/`, and what it hides."""
+"""What is typed after `/`, and what it hides."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def test_it_shows(text: str) -> None:
     [
         *("mistral", "llama mistral", "!llama", '"config train"', "state:run", "user:bob", "gpu:1"),
         *("gpu:4-9", "loss>3", "loss<2.5", "util>20", "mem>4G", "!state:failed", "!loss>2"),
-        *("eta<60", "eta>0", "!eta>0"),  # what is not known is neither
+        *("eta<60", "eta>0", "!eta>0"),  # an unknown value matches neither
     ],
 )
 def test_it_hides(text: str) -> None:

@@ -1,4 +1,4 @@
-"""What is found of a job, and what is said of one that has ended."""
+"""Findings about a job, and the text for a job that has ended."""
 
 from __future__ import annotations
 

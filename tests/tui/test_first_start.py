@@ -1,4 +1,4 @@
-"""The very first start says where help is; later ones do not."""
+"""The very first start shows where to find help; later ones do not."""
 
 from __future__ import annotations
 

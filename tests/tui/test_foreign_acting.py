@@ -1,4 +1,4 @@
-"""Signals to jobs that ddptop did not start, and a viewer that may do nothing."""
+"""Signals to jobs that ddptop did not start, and a read-only viewer."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class TestSignals:
             await until(pilot, lambda: isinstance(app.screen, ConfirmScreen))
             assert SENTENCE in said(app)
             assert "ddptop did not start it" in said(app)
-            await pilot.press("enter")  # the answer with the focus is no
+            await pilot.press("enter")  # the focused button is "no"
             await until(pilot, lambda: isinstance(app.screen, JobScreen))
             assert sent.sent == []
             await pilot.press(key)

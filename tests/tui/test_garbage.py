@@ -1,4 +1,4 @@
-"""Memory goes back to the system."""
+"""Memory is returned to the system."""
 
 from __future__ import annotations
 

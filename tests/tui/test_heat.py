@@ -1,4 +1,4 @@
-"""The map of ranks: levels, legend, grid, cursor, and what the cells may show."""
+"""The rank map: levels, legend, grid, cursor, and possible cell contents."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ddptop_runner.model.snapshot import Alert, RankSample
 
 
 def some(number: int = 128) -> list[RankSample]:
-    """Rank 7 is slow and rank 9 quick; of rank 3 nothing is known."""
+    """Rank 7 is slow and rank 9 is fast; nothing is known about rank 3."""
     times = {7: 0.45, 9: 0.2, 11: 0.33}
     return [
         rank(n, state="unknown")

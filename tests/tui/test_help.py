@@ -1,4 +1,4 @@
-"""The help: first what is under the cursor, and no word of the interface without its meaning."""
+"""The help: first what is under the cursor; every term of the interface is explained."""
 
 from __future__ import annotations
 
@@ -47,10 +47,10 @@ PHASES: dict[Phase, str] = {
     "collective": "in a collective",
     "end": "exiting",
 }
-"""The word that each phase is shown by."""
+"""The word shown for each phase."""
 
 NO_ALERT = {"event"}
-"""Ids that are made of an event, whose message says it all."""
+"""IDs built from an event, whose message is complete."""
 
 
 def modules(package: object) -> Iterator[object]:
@@ -59,7 +59,7 @@ def modules(package: object) -> Iterator[object]:
 
 
 def alert_ids() -> set[str]:
-    """Every id that the engine gives an alert: the first argument of Finding, or Alert's id."""
+    """Every ID that the engine gives an alert: the first argument of Finding, or Alert's id."""
     found: set[str] = set()
     for file in Path(ddptop_runner.__path__[0]).rglob("*.py"):
         for node in ast.walk(ast.parse(file.read_text())):
@@ -73,7 +73,7 @@ def alert_ids() -> set[str]:
 
 
 def _text(node: ast.expr) -> set[str]:
-    """The id's text; of one that is put together, the part before the first figure."""
+    """The ID's text; for a composed one, the part before the first placeholder."""
     if isinstance(node, ast.Constant) and isinstance(node.value, str):
         return {node.value}
     if isinstance(node, ast.JoinedStr) and isinstance(node.values[0], ast.Constant):

@@ -1,4 +1,4 @@
-"""The real program in terminals that are poor, resized, stopped, or inside of another one."""
+"""The real program in terminals that are limited, resized, stopped, or nested."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ def test_suspending_is_refused_by_key_and_clean_by_signal(
     one.drawn = b""
     one.process.send_signal(signal.SIGCONT)
     wait_until(lambda: one.draws(ALTERNATE) and one.draws(b"all jobs"), what="its screen again")
-    one.process.send_signal(signal.SIGSTOP)  # nobody can refuse this one
+    one.process.send_signal(signal.SIGSTOP)  # this signal cannot be ignored
     wait_until(lambda: state_of(one.process.pid) == "T", what="its stop")
     one.draws(b"")
     one.drawn = b""

@@ -1,4 +1,4 @@
-"""A viewer that is left open: nothing grows with the looks, nor with the screens that were seen."""
+"""A viewer that stays open: nothing grows with updates, or with the screens that were opened."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ MakeApp = Callable[..., DdptopApp]
 LOOKS = 80
 """In each half of the test."""
 MOST_GROWTH = 400
-"""Objects by which caches of bounded size may grow meanwhile."""
+"""How many objects caches of bounded size may add meanwhile."""
 MOST_RSS_BYTES = 6 << 20
 
 
@@ -35,7 +35,7 @@ def counted() -> Counter[str]:
         kind.__name__
         for one in objects
         for kind in (Widget, Timer, threading.Thread)
-        if issubclass(type(one), kind)  # asks no object, as isinstance may
+        if issubclass(type(one), kind)  # does not call into objects, as isinstance may
     )
     found["all"] = len(objects)
     return found
@@ -71,7 +71,7 @@ async def test_looks_leave_nothing_behind_and_neither_do_screens(
     app = make_app("llama-ft")
     async with app.run_test(size=(120, 40)) as pilot:
         await settle(pilot)
-        app.collector.stop()  # this thread looks now
+        app.collector.stop()  # this thread updates now
         await there_and_back(pilot, keys)
         await run_on(pilot, LOOKS)
         before, rss = counted(), psutil.Process().memory_info().rss

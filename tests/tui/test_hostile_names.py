@@ -1,4 +1,4 @@
-"""Names and texts that would be markup, or steer the terminal: shown as they are, or tamed."""
+"""Names and texts with markup or control characters are shown literally or made harmless."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ MARKUP = "[red]x[/] [/] [link=http://a]b [@click=app.quit]c"
 STEERING = "\x1b[2J\x1b]0;title\x07\x9b31m\r\n\t\u202eabc\u200b\udcff日本e\u0301"
 NAME = MARKUP + STEERING
 SCREENS = ((), ("v",), ("n",), ("question_mark",), ("f",), *(("enter", key) for key in "fletip?"))
-"""What is typed from the overview on."""
+"""Keys typed from the overview on."""
 
 
 def steers(text: str) -> bool:
-    """Whether a terminal would do something else than draw it."""
+    """Whether a terminal would do anything other than draw it."""
     return not text.isprintable() or any(0xD800 <= ord(letter) < 0xE000 for letter in text)
 
 
 async def test_of_a_job_of_ours(eight_gpus: Path, make_app: MakeApp) -> None:
     folder = fake_home.failed_job(eight_gpus)
-    text = NAME.replace("\udcff", "")  # JSON holds no half of a pair
+    text = NAME.replace("\udcff", "")  # JSON cannot contain half of a surrogate pair
     fake_home.change(
         folder,
         cause=Cause(kind="exception", rank=1, exit_code=1, summary=text),
@@ -60,7 +60,7 @@ async def test_of_a_job_of_somebody_else(
 
 
 async def walk(app: DdptopApp, job: str | None, name: str) -> None:
-    """Look at every screen of the job; no cell may hold what steers."""
+    """Open every screen of the job; no cell may contain control characters."""
     drawn = ""
     async with app.run_test(size=(140, 45)) as pilot:
         await settle(pilot)

@@ -1,4 +1,4 @@
-"""The key map: what a person may ask for, and what is said when it cannot be had."""
+"""The key map: what a user can configure, and the messages for what is not possible."""
 
 from __future__ import annotations
 
@@ -33,10 +33,10 @@ SHARED: dict[str, str] = {
         "of the screen's list where what has the focus does not move up and down itself",
     ),
 }
-"""Keys that a screen and the widget in focus both have, and why that is no clash."""
+"""Keys used by both a screen and the focused widget, and why they do not clash."""
 
 SEVERAL: dict[str, str] = {}
-"""Actions with other keys on some screen, and why."""
+"""Actions with other keys on some screens, and why."""
 
 
 @pytest.mark.parametrize(
@@ -205,11 +205,11 @@ FIXED = {
     "tab": "reserved",
     "→": "a trend",
 }
-"""Keys of dialogs and fields, which no action has and nobody can remap."""
+"""Keys of dialogs and fields, which belong to no action and cannot be remapped."""
 
 
 def _named_keys(text: str) -> set[str]:
-    """Keys that a text names itself, rather than by a placeholder."""
+    """Keys that a text names directly rather than by a placeholder."""
     known = {key_text(key) for one in every_action().values() for key in one.keys.split(",")}
     patterns = (
         r"\b[Pp]ress(?:ing|es)? (?!a key)(\S+?)(?=[;,.)]? |[;,.)]?$)",
@@ -221,7 +221,7 @@ def _named_keys(text: str) -> set[str]:
 
 
 def _texts() -> Iterator[tuple[Path, int, str]]:
-    """Every string of the screens, their docstrings and tables of keys left out."""
+    """Every string of the screens, except docstrings and key tables."""
     package = Path(ddptop.__file__).parent
     for room in ("view", "draw", "charts", "logs", "tui"):
         for path in (package / room).rglob("*.py"):

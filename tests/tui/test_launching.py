@@ -1,4 +1,4 @@
-"""The form's command line, and what it means to the command line's own parser."""
+"""The form's command line, and how the command line's own parser understands it."""
 
 from __future__ import annotations
 
@@ -53,14 +53,14 @@ FORMS = [
 
 
 def burst(app: App[None], *keys: str) -> None:
-    """Send keys as fast as a terminal passes on what is pasted or typed ahead."""
+    """Send keys as fast as a terminal passes on pasted or typed-ahead text."""
     for key in keys:
         character = key if len(key) == 1 else None
         app.post_message(events.Key(key_of_character(key) if character else key, character))
 
 
 def parsed(argv: list[str]) -> tuple[dict[str, Any], Any]:
-    """Options and target as `ddptop launch` understands them."""
+    """Options and target as parsed by `ddptop launch`."""
     command = cli.commands["launch"]
     context = command.make_context("launch", argv)
     return context.params, context.obj
@@ -375,7 +375,7 @@ async def test_devices_that_are_known_before_the_form_is_drawn_do_no_harm() -> N
     async with app.run_test() as pilot:
         screen = LaunchScreen()
         pushed = app.push_screen(screen)
-        screen.show_devices(Devices())  # a look may end in between
+        screen.show_devices(Devices())  # an update may end in between
         await pushed
         screen.show_devices(Devices())
         await pilot.pause()

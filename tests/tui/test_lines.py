@@ -1,4 +1,4 @@
-"""The base of every widget that ticks."""
+"""The base of every widget that updates regularly."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ async def test_a_size_that_nobody_told_is_drawn_all_the_same() -> None:
         rows = app.query_one(Rows)
         assert len(rows._lines) == 1
         rows.styles.height = 5
-        # what reads its size between the change and the layout makes the change no news any more,
-        # and nobody tells the widget of it
+        # if anything reads its size between the change and the layout, the layout sees no change,
+        # and the widget is not notified
         screen = app.screen
         screen._clear_arrangement_cache()
         screen._compositor._full_map_invalidated = True

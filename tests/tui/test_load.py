@@ -1,4 +1,4 @@
-"""A big machine: 64 devices, 512 processes, 64 jobs. Its cost: benchmarks/many_devices.py."""
+"""A large machine: 64 devices, 512 processes, 64 jobs. Its cost: benchmarks/many_devices.py."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ GPUS, RANKS = 64, 8
 
 
 class ChangingFeed:
-    """Stands in for a sampler each of whose reports is another."""
+    """Replaces a sampler; each of its reports differs."""
 
     def __init__(self, uuids: object = None) -> None:
         self._chance = random.Random(3)

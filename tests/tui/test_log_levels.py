@@ -1,4 +1,5 @@
-"""How grave a line is: what loggers, Python, glog, NCCL and CUDA print, and what only looks so."""
+"""The level of a line from loggers, Python, glog, NCCL, and CUDA, and lines that only look like
+one."""
 
 from __future__ import annotations
 

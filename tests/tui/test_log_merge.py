@@ -1,4 +1,4 @@
-"""Lines of many ranks as one run."""
+"""Lines of many ranks, merged."""
 
 from __future__ import annotations
 

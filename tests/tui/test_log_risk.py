@@ -1,4 +1,4 @@
-"""Which patterns are tried on logs, and on how much of a line."""
+"""Which patterns are matched against logs, and against how much of a line."""
 
 from __future__ import annotations
 

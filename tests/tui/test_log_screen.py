@@ -1,4 +1,4 @@
-"""The screen of logs as a person uses it."""
+"""The log screen as a user uses it."""
 
 from __future__ import annotations
 

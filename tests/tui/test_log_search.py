@@ -1,4 +1,4 @@
-"""Searching in logs, hostile ones, and those of jobs that ddptop did not start."""
+"""Searching logs, including hostile ones and those of jobs that ddptop did not start."""
 
 from __future__ import annotations
 
@@ -36,7 +36,8 @@ class TestSearch:
             assert "n: next, N: previous" in shown(app)
             styles = [span for line in screen.pager._lines for span in line if span[1] == "match"]
             assert set(styles) == {("epoch", "match")}
-            for nearest in ("epoch 4", "epoch 3"):  # each goes on from where the one before led
+            # each continues from where the previous one ended
+            for nearest in ("epoch 4", "epoch 3"):
                 await pilot.press("N")
                 await until(pilot, lambda nearest=nearest: cursor(screen).startswith(nearest))
             await pilot.press("n")
@@ -98,7 +99,7 @@ class TestSearch:
         app = make_app()
         async with app.run_test(size=(120, 30)) as pilot:
             screen = await opened(pilot, 0)
-            # the reader takes one part, tells how far it is, and waits to be let on
+            # the reader reads one part, reports its progress, and waits to continue
             parts = []
             ordinary = screen.pager.reader._search_on
 

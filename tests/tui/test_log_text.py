@@ -1,4 +1,4 @@
-"""A log's text in cells, and what is searched for in it."""
+"""The text of a log as cells, and searching it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Windows of log files, by byte: every line once, from either side, however the file is made."""
+"""Windows of log files, by byte: every line once, from either side, however it was written."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Open = Callable[..., FileLog]
 
 @pytest.fixture
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Reads of a few bytes, so that few bytes have many edges."""
+    """Reads of a few bytes, so that few bytes have many block edges."""
     monkeypatch.setattr(log_window, "PIECE_BYTES", 64)
     monkeypatch.setattr(log_window, "CHUNK_BYTES", 160)
     monkeypatch.setattr(log_window, "SCAN_BYTES", 300)
@@ -61,7 +61,7 @@ def last(told: Iterator[Searched]) -> Searched:
 
 @pytest.fixture
 def opened() -> Iterator[Callable[..., FileLog]]:
-    """A log of a path, with this content if any is given; closed in the end."""
+    """The log at a path, with this content if given; closed at the end."""
     logs: list[FileLog] = []
 
     def make(path: Path, data: bytes | None = None, tagged_rank: int | None = None) -> FileLog:

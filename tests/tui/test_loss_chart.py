@@ -1,4 +1,4 @@
-"""The keys and the mouse of charts, on a screen that has two of them."""
+"""Keyboard and mouse control of charts, on a screen with two of them."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def losses(steps: bool = True) -> ChartData:
 
 
 class Both(MonitorScreen):
-    """Losses above a figure."""
+    """Losses above a value."""
 
     BINDINGS = bindings((*CHART_ACTIONS, BACK))
 

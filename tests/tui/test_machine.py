@@ -1,4 +1,4 @@
-"""CPU and memory of the host, from what the kernel says."""
+"""CPU and memory of the host, as reported by the kernel."""
 
 from __future__ import annotations
 

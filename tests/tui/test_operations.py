@@ -1,4 +1,4 @@
-"""What a person is told before something is done to a job."""
+"""What a user is told before something is done to a job."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def test_a_queued_job_has_no_ranks_to_be_ended() -> None:
     spec = spec_of("waits", 2, 60)
     snapshot = snapshot_of(spec, state="queued")
     queued = JobView(RunFolder(Path("/nowhere")), spec, snapshot, NOW)
-    queued.__dict__["state"] = "queued"  # its processes are not asked for
+    queued.__dict__["state"] = "queued"  # its processes are not checked
     for make in (operations.stop, operations.kill):
         assert make(queued).effect == operations.UNSTARTED
     with pytest.raises(UsageError, match="waits is queued and has no ranks"):

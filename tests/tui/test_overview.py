@@ -1,4 +1,4 @@
-"""The screen with all jobs, as a person uses it: each key, the filter, the mouse."""
+"""The overview as a user uses it: each key, the filter, and the mouse."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ async def overview(
 
 
 def rows(screen: OverviewScreen) -> list[str]:
-    """The jobs that are shown, in order."""
+    """The jobs shown, in order."""
     return [key for key, _ in screen.jobs._rows]
 
 

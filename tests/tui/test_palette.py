@@ -1,4 +1,4 @@
-"""The palette offers what can be done now, and every job by its name."""
+"""The palette offers what is possible now, and every job by name."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ async def test_jobs_and_ranks_are_found_by_name(eight_gpus: Path, make_app: Make
 
 
 async def choose(pilot: Pilot[None], query: str) -> None:
-    """Open the palette, type, and take the first that is found."""
+    """Open the palette, type, and choose the first match."""
     from textual.widgets import OptionList
 
     await pilot.press("ctrl+p")

@@ -1,4 +1,4 @@
-"""Words, headers and paragraphs of the panels, as strings."""
+"""Text, headers, and paragraphs of the panels, as strings."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Devices and rows of tables, as strings, and what is left out where room is short."""
+"""Devices and table rows as strings, and what is omitted if there is little room."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A job that takes no step, as every screen and every verb tells it: one wording, one color."""
+"""A job that takes no steps, on every screen and in every command: the same words and color."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def view(state: str | None, job_state: str = "running", reason: str | None = Non
 
 WHY = "rank 0 saves a checkpoint"
 PAUSES = {
-    # state -> (in words, style in the interface, color in plain lines)
+    # state -> (text, style in the interface, color in plain lines)
     "no_step": ("no step for 25 s", "busy", ""),
     "stalled": ("stalled for 25 s", "warn", "warn"),
 }

@@ -1,6 +1,6 @@
-"""What jobs beside each other look like, at three sizes, dark and light.
+"""Pictures of the compare screen, at three sizes, dark and light.
 
-After a change that is meant: `pytest tests/tui/test_pictures_compare.py --snapshot-update`, then
+After an intended change: `pytest tests/tui/test_pictures_compare.py --snapshot-update`, then
 look at each changed picture.
 """
 

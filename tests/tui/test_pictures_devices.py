@@ -1,6 +1,6 @@
-"""What the screen with the devices looks like, at three sizes, dark and light.
+"""Pictures of the devices screen, at three sizes, dark and light.
 
-After a change that is meant: `pytest tests/tui/test_pictures_devices.py --snapshot-update`, then
+After an intended change: `pytest tests/tui/test_pictures_devices.py --snapshot-update`, then
 look at each changed picture.
 """
 

@@ -1,6 +1,6 @@
-"""What the help looks like, and a screen without colors, without glyphs and in each theme.
+"""Pictures of the help, and of a screen without colors, without glyphs, and in each theme.
 
-After a change that is meant: `pytest tests/tui/test_pictures_help.py --snapshot-update`, then look
+After an intended change: `pytest tests/tui/test_pictures_help.py --snapshot-update`, then look
 at each changed picture.
 """
 

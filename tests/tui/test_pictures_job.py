@@ -1,6 +1,6 @@
-"""What a job's screen looks like: cards, a table, a map, a failure.
+"""Pictures of the job screen: cards, a table, a map, a failure.
 
-After a change that is meant: `pytest tests/tui/test_pictures_job.py --snapshot-update`, then look
+After an intended change: `pytest tests/tui/test_pictures_job.py --snapshot-update`, then look
 at each changed picture.
 """
 

@@ -1,6 +1,6 @@
-"""What the logs of a job look like, at three sizes, dark and light.
+"""Pictures of the log screen, at three sizes, dark and light.
 
-After a change that is meant: `pytest tests/tui/test_pictures_logs.py --snapshot-update`, then look
+After an intended change: `pytest tests/tui/test_pictures_logs.py --snapshot-update`, then look
 at each changed picture.
 """
 

@@ -1,6 +1,6 @@
-"""What the screen with all jobs looks like, at three sizes, dark and light.
+"""Pictures of the overview, at three sizes, dark and light.
 
-After a change that is meant: `pytest tests/tui/test_pictures_overview.py --snapshot-update`, then
+After an intended change: `pytest tests/tui/test_pictures_overview.py --snapshot-update`, then
 look at each changed picture.
 """
 

@@ -1,6 +1,6 @@
-"""What the palette looks like.
+"""Pictures of the palette.
 
-After a change that is meant: `pytest tests/tui/test_pictures_palette.py --snapshot-update`, then
+After an intended change: `pytest tests/tui/test_pictures_palette.py --snapshot-update`, then
 look at each changed picture.
 """
 

@@ -1,4 +1,4 @@
-"""What the screen of one rank looks like."""
+"""Pictures of the rank screen."""
 
 from __future__ import annotations
 

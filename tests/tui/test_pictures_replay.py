@@ -1,6 +1,6 @@
-"""What a replay looks like, at three sizes.
+"""Pictures of a replay, at three sizes.
 
-After a change that is meant: `pytest tests/tui/test_pictures_replay.py --snapshot-update`, then
+After an intended change: `pytest tests/tui/test_pictures_replay.py --snapshot-update`, then
 look at each changed picture.
 """
 
@@ -40,6 +40,6 @@ def test_a_moment_of_a_hang(
 
 
 def log_of(app: object) -> object:
-    """The log's lines on the screen on top."""
+    """The log lines on the topmost screen."""
     assert isinstance(app, DdptopApp) and isinstance(app.screen, ReplayScreen)
     return list(app.screen.log_view.lines.lines)

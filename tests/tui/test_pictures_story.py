@@ -1,6 +1,6 @@
-"""What a job's story looks like, at three sizes, dark and light.
+"""Pictures of the story screen, at three sizes, dark and light.
 
-After a change that is meant: `pytest tests/tui/test_pictures_story.py --snapshot-update`, then look
+After an intended change: `pytest tests/tui/test_pictures_story.py --snapshot-update`, then look
 at each changed picture.
 """
 

@@ -1,4 +1,4 @@
-"""The progress of a job on its screen and in the overview: honest where it is not known."""
+"""A job's progress on its screen and the overview, with unknown values shown as unknown."""
 
 from __future__ import annotations
 

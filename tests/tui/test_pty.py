@@ -40,7 +40,7 @@ def test_a_terminal_that_hangs_up_ends_it_without_a_busy_loop(
         assert time.monotonic() - hung_up_at < 60, "it outlived its terminal"
         last = cpu_s(one.process.pid) or last
         time.sleep(0.02)
-    # until the watchdog's next look, which comes within a second, the reader may spin
+    # until the watchdog's next check, within a second, the reader may spin
     assert last - before < 2.0
 
 

@@ -1,4 +1,4 @@
-"""The screen of one rank as a person uses it, on run folders of the real formats."""
+"""The rank screen as a user uses it, on run folders in the real formats."""
 
 from __future__ import annotations
 

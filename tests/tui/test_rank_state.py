@@ -1,4 +1,4 @@
-"""The sentence that says what a rank is doing, and since when it is odd."""
+"""The sentence that says what a rank is doing, and since when it deviates."""
 
 from __future__ import annotations
 

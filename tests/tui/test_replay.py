@@ -1,4 +1,4 @@
-"""The screen of a replay: every panel as it was at a moment, and how one goes elsewhere."""
+"""The replay screen: every panel at a past moment, and moving to another one."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ MakeApp = Callable[..., DdptopApp]
 
 
 def opened(make_app: MakeApp, second: float | None = None, job: str = JOB) -> DdptopApp:
-    """An app that opens on the replay of a job, at a second of it."""
+    """An app that opens the replay of a job at a given second."""
     return make_app(opening=ReplayWanted(job, None if second is None else begin() + second))
 
 
@@ -36,7 +36,7 @@ def screen_of(pilot: Pilot[None]) -> ReplayScreen:
 
 
 async def arrive(pilot: Pilot[None]) -> ReplayScreen:
-    """Until the moment that is wanted is shown."""
+    """Wait until the requested moment is shown."""
     await until(pilot, lambda: isinstance(pilot.app.screen, ReplayScreen), "the screen")
     screen = screen_of(pilot)
     await until(pilot, lambda: is_there(screen), "the moment")
@@ -55,7 +55,7 @@ def second_of(screen: ReplayScreen) -> float:
 
 
 async def press(pilot: Pilot[None], *keys: str) -> float:
-    """The second of the job that keys lead to."""
+    """The second of the job that these keys lead to."""
     for key in keys:
         await pilot.press(key)
     return second_of(await arrive(pilot))

@@ -1,4 +1,4 @@
-"""The time line of a replay, as text."""
+"""The timeline of a replay, as text."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a person writes into config.toml, and what is said when it cannot be used."""
+"""What a user can write in config.toml, and the messages for invalid values."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""What the screens look like, at three sizes.
+"""Pictures of the screens, at three sizes.
 
-After a change that is meant: `pytest tests/tui/test_snapshots.py --snapshot-update`, then look at
+After an intended change: `pytest tests/tui/test_snapshots.py --snapshot-update`, then look at
 each changed picture.
 """
 
@@ -17,7 +17,7 @@ from textual.pilot import Pilot
 
 
 def with_open(opening: str = "", *keys: str) -> Callable[[Pilot[None]], object]:
-    """Everything read, then a key that opens something, and keys typed there."""
+    """Everything is read; then press a key that opens something, and type there."""
 
     async def prepare(pilot: Pilot[None]) -> None:
         await settle(pilot)

@@ -201,7 +201,7 @@ class TestDevices:
         for _ in range(8):
             source.read([read_job(folder)])
         assert source._feed is None
-        fake_home.change(folder, ts=fake_home.ago(60))  # its supervisor fell silent
+        fake_home.change(folder, ts=fake_home.ago(60))  # its supervisor stopped reporting
         for _ in range(2):
             devices = source.read([read_job(folder)])
         assert source._feed is not None
@@ -239,8 +239,8 @@ class TestDevices:
         source.loop = asyncio.get_running_loop()
         source.read([])
         await asyncio.sleep(0)
-        source.pause()  # just before the interface is left
-        source.read([])  # and the thread looks on meanwhile
+        source.pause()  # just before the interface closes
+        source.read([])  # and the thread continues meanwhile
         await source.close()
         assert told == ["begun", "ended"], "a loop was closed under its sampler"
         source.read([])
@@ -294,7 +294,8 @@ class TestCollector:
             collector.ask()
         go.set()
         collector.stop()
-        collector._thread.join(60)  # a busy machine's last look takes longer than a stop waits
+        # on a busy machine, the last update takes longer than a stop waits
+        collector._thread.join(60)
         loop.close()
         assert 1 <= len(delivered) <= 2
 

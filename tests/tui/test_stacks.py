@@ -1,4 +1,4 @@
-"""Stacks as a person reads them."""
+"""Stacks as displayed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The screen of a job's story."""
+"""The story screen."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ async def test_the_story_tells_why_it_failed_and_what_was_before(
         assert "ranks 0-3 started" in text
         assert "ranks 0-1,3 were killed by SIGTERM" in text
         assert "4 checkpoints in 1m 30s; last: rank 0 saved" in text
-        # the attempt before: another cause, another log, other events
+        # the previous attempt: another cause, another log, other events
         await pilot.press("j")
         await settle(pilot)
         text = shown(app)
@@ -70,7 +70,7 @@ async def test_steps_come_from_the_snapshot_and_the_history(
     fake_home.change(folder, step=None)
     story = StorySource().read(read_job(folder))
     assert story is not None
-    assert story.attempts[0].steps == 293  # of the last sample before its end
+    assert story.attempts[0].steps == 293  # from the last sample before its end
 
 
 async def test_what_an_older_ddptop_kept_is_told_as_well(frozen: Path) -> None:
@@ -90,7 +90,7 @@ async def test_new_events_are_added_to_those_known(frozen: Path) -> None:
     source = StorySource()
     first = source.read(read_job(folder))
     assert first is not None
-    assert source.read(read_job(folder)).attempts is first.attempts  # nothing is read anew
+    assert source.read(read_job(folder)).attempts is first.attempts  # nothing is read again
     from ddptop_runner.store.history import HistoryWriter
 
     writer = HistoryWriter(folder.history_db)
@@ -199,7 +199,7 @@ async def test_a_filter_leaves_the_events_that_it_names(frozen: Path, make_app: 
         assert story_of(app)
         await pilot.press("slash", *"x:3")
         await pilot.pause()
-        assert "ranks 0-3 started" in shown(app)  # what cannot be read hides nothing
+        assert "ranks 0-3 started" in shown(app)  # what cannot be read hides nothing else
         assert "unknown field x" in shown(app)
 
 

@@ -1,4 +1,4 @@
-"""An attempt in words. Pure."""
+"""An attempt as text. Pure functions."""
 
 from __future__ import annotations
 
@@ -119,7 +119,7 @@ def test_what_to_do_about_the_last_attempt() -> None:
     assert "next step fix data.py:81, then press R to relaunch" in told
     assert what_now(LIVES, "running", is_last=True) == ""
     assert "press R to relaunch" in what_now(replace(LIVES, ending="lost"), "lost", is_last=True)
-    # a remedy is told while the job goes on as well
+    # a remedy is also shown while the job continues
     hung = replace(FAILED, cause=cause("hang"))
     assert "remedy    stacks and flight records" in text(hung, "running")
     killed = replace(FAILED, cause=cause("signal", signal="SIGKILL", rank=0))

@@ -1,4 +1,4 @@
-"""A stop by signal waits for the step that it came into."""
+"""A stop by a signal waits for the step during which it arrived."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ HANDLED = (signal.SIGTSTP, signal.SIGCONT, signal.SIGWINCH)
 
 
 class Writer:
-    """Of a terminal, as the thread that Textual has for it."""
+    """Part of a terminal, as used by Textual's thread."""
 
     def __init__(self) -> None:
         self.written: list[str] = []

@@ -1,4 +1,4 @@
-"""Private names of Textual are used in one module, so that an upgrade has one place to look at."""
+"""Private names of Textual are used in one module, so that an upgrade has one place to check."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ PRIVATE = {
     if one.__module__.startswith("textual")
     for name in names_of(one)
 }
-"""Of what ddptop's own classes are made from."""
+"""Classes that ddptop's own classes inherit from."""
 
 
 def used_in(path: Path) -> set[str]:

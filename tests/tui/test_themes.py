@@ -1,4 +1,4 @@
-"""Colors: they can be read, they stay apart, and nothing is said by them alone."""
+"""Colors: legible, distinguishable, and never the only sign of anything."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from textual.theme import Theme
 MakeApp = Callable[..., DdptopApp]
 
 TEXT = ("foreground", "primary", "secondary", "accent", "success", "warning", "error")
-"""Roles that letters are drawn in."""
+"""Roles of colors for text."""
 STATES = ("success", "primary", "warning", "error")
-"""Roles that tell states apart."""
+"""Roles of colors for states."""
 DIM = {theme.name: 0.68 for theme in OWN} | {CONTRAST.name: 0.88}
 
 
@@ -50,10 +50,10 @@ def test_states_stay_apart_for_color_blind_eyes(theme: Theme, deficiency: str | 
 
 def test_the_simulation_sees_what_is_known() -> None:
     assert color_vision.contrast("#000000", "#ffffff") == pytest.approx(21)
-    for gray in ("#000000", "#808080", "#ffffff"):  # grays stay as they are
+    for gray in ("#000000", "#808080", "#ffffff"):  # grays do not change
         for deficiency in color_vision.DEFICIENCIES:
             assert color_vision.distance(gray, gray, deficiency) == 0
-    # ddptop's default pair, told apart by hue alone, is not for these eyes
+    # ddptop's default pair, which differs only in hue, does not suit these deficiencies
     colors = [DARK.success, DARK.error]
     assert color_vision.least_distance([str(c) for c in colors], "deuteranopia") < 15
 
@@ -108,7 +108,7 @@ async def test_a_theme_chosen_in_the_palette_is_there_at_the_next_start(
 
 
 async def settle_palette(pilot: Pilot[None]) -> None:
-    """Choose the first command that was found."""
+    """Choose the first command found."""
     from tests.tui.driving import until
     from textual.command import CommandPalette
     from textual.widgets import OptionList

@@ -1,4 +1,4 @@
-"""Terminals of a few cells, as a tiled one has for a moment while its border is dragged."""
+"""Terminals of a few cells, such as a tiled one while its border is dragged."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`ddptop watch`: naming what is meant, and the real program on a real process."""
+"""`ddptop watch`: selecting a job, and the real program with a real process."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ TRAINING += "    time.sleep(0.2)\n"
 
 @pytest.fixture
 def training(tmp_path: Path) -> Iterator[subprocess.Popen[bytes]]:
-    """A process that ddptop did not start, and that writes losses to a file."""
+    """A process that ddptop did not start and that writes losses to a file."""
     script = tmp_path / "fit.py"
     script.write_text(TRAINING)
     with (tmp_path / "fit.log").open("wb") as log:

@@ -1,15 +1,16 @@
 """The end of a process: the exception that ends it, and time for gloo's threads to finish.
 
-The interpreter keeps what it prints as a traceback at the end; a child of multiprocessing is still
-raising while its finalizers run, and the child of `torch.multiprocessing.spawn` then has the
-script's exception as the context of a SystemExit. Whatever a script catches and survives, leaves
-by `sys.exit`, or raises in another thread ends nothing here. Neither does an interrupt.
+The interpreter keeps the exception that it prints as a traceback at exit. A child of
+multiprocessing is still raising while its finalizers run, and in the child of
+`torch.multiprocessing.spawn`, the script's exception is then the context of a SystemExit.
+Exceptions that a script catches, raises in another thread, or uses to leave with `sys.exit` do not
+end the process, and neither does an interrupt.
 
-A gloo worker thread that drops its last finished collective while the interpreter shuts down asks
+If a gloo worker thread drops its last finished collective while the interpreter shuts down, it asks
 for the GIL, is ended by Python, and takes the process with it: "terminate called without an active
 exception", SIGABRT, after the training was done (torch 2.13, about one CPU run in ten that ends
-right after a collective). A moment without the GIL before the shutdown lets the thread finish.
-NCCL's work holds no such objects.
+right after a collective). Releasing the GIL for a moment before the shutdown lets the thread
+finish. NCCL's work holds no such objects.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ MAX_LENGTH = 200
 
 
 def ending_exception():
-    """(`Type: message`, `file:line in function`) of what ends this process, each None without."""
+    """(`Type: message`, `file:line in function`) of what ends this process; None if unknown."""
     error = _printed() or _under_way()
     if error is None or isinstance(error, (SystemExit, KeyboardInterrupt)):
         return None, None
@@ -32,7 +33,7 @@ def ending_exception():
 
 
 def in_words(error):
-    """An exception in one line, as a traceback's last line names it."""
+    """An exception on one line, like the last line of a traceback."""
     kind = type(error)
     module = getattr(kind, "__module__", None)
     name = str(getattr(kind, "__qualname__", kind.__name__))
@@ -47,8 +48,8 @@ def in_words(error):
 
 
 def _gist(message):
-    """A message in one line; of one that quotes another's traceback, its first and last line."""
-    # a long message would cost more to clean than the part that is kept
+    """A message on one line; if it quotes another traceback, its first and last line."""
+    # cleaning a long message would cost more than the part that is kept is worth
     head, tail = message[: MAX_LENGTH * 4].strip(), message[-MAX_LENGTH * 4 :].strip()
     first = head.partition("\n")[0].strip()
     if "\n" in head and (first.endswith(":") or "Traceback (most recent call last)" in head):
@@ -57,14 +58,14 @@ def _gist(message):
 
 
 def place(error):
-    """Where it was raised: the innermost frame of the script, None without one."""
+    """Where it was raised: the innermost frame of the script; None if there is none."""
     frames = []
     trace = error.__traceback__
     while trace is not None:
         code = trace.tb_frame.f_code
         frames.append((code.co_filename, code.co_name, trace.tb_lineno))
         trace = trace.tb_next
-    # the innermost of an endless recursion, and the outermost, which shows what the script is
+    # for endless recursion, the innermost frames, and the outermost, which show what the script is
     kept = frames[::-1]
     if len(kept) > phases.MAX_FRAMES:
         kept = [*kept[: phases.MAX_FRAMES - 2], kept[-1]]
@@ -72,7 +73,7 @@ def place(error):
 
 
 def _printed():
-    """What the interpreter printed because the main module did not catch it."""
+    """The exception that the interpreter printed because the main module did not catch it."""
     error = getattr(sys, "last_exc", None) or getattr(sys, "last_value", None)
     trace = getattr(error, "__traceback__", None)
     if not isinstance(error, BaseException) or trace is None:
@@ -91,7 +92,7 @@ def _runpy_file():
 
 
 def _under_way():
-    """What a child of multiprocessing is raising while it runs its finalizers."""
+    """The exception that a child of multiprocessing is raising while it runs its finalizers."""
     error = sys.exc_info()[1]
     trace = getattr(error, "__traceback__", None)
     processes = getattr(sys.modules.get("multiprocessing.process"), "__file__", None)
@@ -106,7 +107,7 @@ def _under_way():
 
 MOMENT_S = 0.1
 LONGEST_S = 1.0
-"""On a machine with much to do a thread comes to its turn late."""
+"""On a busy machine, a thread is scheduled late."""
 LOOK_S = 0.01
 GLOO_THREAD = "pt_gloo_runloop"
 
@@ -130,7 +131,7 @@ def gloo_threads(task_dir="/proc/self/task"):
 
 
 def let_gloo_finish():
-    """Wait a moment, with the GIL released, where gloo threads are left; longer for one at work."""
+    """Release the GIL for a moment if gloo threads are left; longer for one that is working."""
     if not gloo_threads():
         return
     deadline_s = time.monotonic() + LONGEST_S

@@ -1,7 +1,7 @@
-"""Torch's flight recorder: how far each process group has come, and its whole record.
+"""Torch's flight recorder: how far each process group has come, and its complete record.
 
-The only place that knows the recorder's private names. Reading how far costs some 10 us and asks no
-device anything; the whole record is read only from a rank that is stuck.
+The only module that uses the recorder's private names. Reading the progress costs some 10 µs and
+does not query any device; the complete record is read only from a rank that is stuck.
 """
 
 from __future__ import annotations
@@ -14,22 +14,22 @@ from typing import Any
 from . import identity
 
 RECORDERS = {"gloo": "_dump_fr_trace_json", "nccl": "_dump_nccl_trace_json"}
-"""{backend: function of torch._C._distributed_c10d}; each backend numbers its groups for itself."""
+"""{backend: function of torch._C._distributed_c10d}; each backend numbers its own groups."""
 
 MAX_GROUPS = 8
 OTHER = "other"
-"""Where all groups after the first MAX_GROUPS are added up."""
+"""The name under which all groups after the first MAX_GROUPS are added up."""
 
 STANDSTILL_S = 5.0
 MAX_RECORDS = 3
-"""So many records are written at most by one process, each in place of the one before."""
+"""A process writes at most this many records, each replacing the previous one."""
 
 
 class Flight:
-    """Reads the recorder of one process; made anew after a fork."""
+    """Reads the recorder of one process; created again after a fork."""
 
     def __init__(self):
-        # after a fork the recorder's lock may be held by a thread that is no more
+        # after a fork, a thread that no longer exists may hold the recorder's lock
         self._is_off = _world() is not None
         self._has_begun = False
         self._groups = Groups()
@@ -44,7 +44,7 @@ class Flight:
         """{group's name: [last enqueued, last completed]}."""
 
     def look(self):
-        """Read how far the groups are; whether anything has changed."""
+        """Read the progress of the groups; returns whether anything has changed."""
         if self._is_off:
             return False
         world = _world()
@@ -60,12 +60,12 @@ class Flight:
 
     @property
     def holds_thread(self):
-        """Whether all groups use gloo on the CPU, whose collectives hold the thread that waits."""
+        """Whether all groups use gloo on the CPU, whose collectives block the waiting thread."""
         cuda: Any = sys.modules.get("torch.cuda")
         return "gloo" in self._groups.backends and not (cuda is not None and cuda.is_initialized())
 
     def watch(self, steps, now_s):
-        """Write the whole record once the rank makes no progress in a collective.
+        """Write the complete record once the rank makes no progress in a collective.
 
         Args:
             steps: The rank's progress; None before the first.
@@ -92,7 +92,7 @@ class Flight:
         return path is not None
 
     def write_if_requested(self):
-        """Write the whole record where the supervisor asks for it; whether it was written.
+        """Write the complete record if the supervisor asks for it; returns whether it was written.
 
         It asks by a file of its own folder, once an attempt, before any rank is ended.
         """
@@ -107,7 +107,7 @@ class Flight:
         return True
 
     def write(self):
-        """Write the whole record, of a rank that took part in any group."""
+        """Write the complete record of a rank that took part in any group."""
         if not self._is_off and self._has_begun:
             self.path = write_record(self._groups.backends, must_wait=False) or self.path
 
@@ -115,9 +115,9 @@ class Flight:
 class Groups:
     """Names of process groups by the numbers that the recorder gives them.
 
-    The recorder counts the groups of one backend in the order in which this process made them. A
-    process makes only the groups that it belongs to, so that the same number is another group on
-    another rank; the name is the same on all.
+    The recorder counts the groups of one backend in the order in which this process created them. A
+    process creates only the groups that it belongs to, so the same number means another group on
+    another rank; the name is the same on all ranks.
     """
 
     def __init__(self):
@@ -128,11 +128,11 @@ class Groups:
 
     @property
     def backends(self):
-        """The backends that have made any group; the others' recorders are left alone."""
+        """The backends that have created a group; the recorders of others are not used."""
         return [backend for backend, made in self._made.items() if made]
 
     def update(self, world):
-        """Note the groups that exist now.
+        """Store the groups that exist now.
 
         Args:
             world: torch.distributed's table of groups.
@@ -178,12 +178,12 @@ class Groups:
 
 
 def write_record(backends, must_wait=True):
-    """Write the whole flight record of a rank; its path, None where that can't be.
+    """Write the complete flight record of a rank; returns its path, or None if that fails.
 
     Args:
-        backends: those that have groups. Where there are several, the record that knows of a
-            collective not completed is the one.
-        must_wait: write nothing where none knows of one.
+        backends: those that have groups. If there are several, the record with a collective that
+            has not completed is used.
+        must_wait: write nothing if no record has one.
     """
     folder, rank = os.environ.get("DDPTOP_STACKS_DIR"), identity.rank()
     waiting = [
@@ -201,7 +201,7 @@ def write_record(backends, must_wait=True):
         os.makedirs(folder, mode=0o700, exist_ok=True)
         flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
         with open(os.open(part, flags, 0o600), "wb") as file:
-            os.fchmod(file.fileno(), 0o600)  # whatever the script's umask
+            os.fchmod(file.fileno(), 0o600)  # regardless of the script's umask
             file.write(record)
         os.replace(part, path)
     except OSError:
@@ -234,19 +234,19 @@ def _groups_in(record):
 
 
 def _call(name, **options):
-    """What a function of the recorder gives; None where torch has no such recorder."""
+    """The result of a recorder function; None if this torch has no such recorder."""
     recorder: Any = sys.modules.get("torch._C._distributed_c10d")
     function = getattr(recorder, name, None)
     return None if function is None else function(**options)
 
 
 def _world():
-    """torch.distributed's table of groups while there is a default one, else None."""
+    """torch.distributed's table of groups if there is a default group, else None."""
     module: Any = sys.modules.get("torch.distributed.distributed_c10d")
     world = getattr(module, "_world", None)
     return world if world is not None and world.default_pg is not None else None
 
 
 def _makes_helpers():
-    """Whether torch makes a group more beside each one, to check its use."""
+    """Whether torch creates an additional group for each one, to check its use."""
     return os.environ.get("TORCH_DISTRIBUTED_DEBUG", "").upper() == "DETAIL"

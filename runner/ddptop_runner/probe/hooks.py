@@ -25,7 +25,7 @@ BACKWARD = ("tensors", "grad_tensors", "retain_graph", "create_graph", "grad_var
 
 
 class Hooks:
-    """The patches of one process, which can be taken out and put back."""
+    """The patches of one process, which can be removed and restored."""
 
     def __init__(self, torch, record):
         self.torch = torch
@@ -47,7 +47,7 @@ class Hooks:
         self._step_handle = None
 
     def arm(self):
-        """Patch torch; each patch for itself, so that a missing name costs only its own figure."""
+        """Patch torch; each patch is separate, so a missing name affects only its own metric."""
         if self._is_out:
             self._is_out = False
             for owner, name, _, patch in self._patched:
@@ -71,11 +71,11 @@ class Hooks:
         ):
             try:
                 patch()
-            except Exception:  # another torch than the ones known: go without
+            except Exception:  # an unknown version of torch: do without
                 pass
 
     def disarm(self):
-        """Put back what was replaced, until `arm`."""
+        """Remove all patches, until `arm`."""
         self._is_out = True
         for owner, name, original, _ in reversed(self._patched):
             setattr(owner, name, original)
@@ -84,18 +84,18 @@ class Hooks:
             self._step_handle = None
 
     def arm_scaler(self, scaler):
-        """Keep the unscaled loss of a class of gradient scalers; notice skipped steps."""
+        """Store the unscaled loss of a class of gradient scalers, and detect skipped steps."""
         self._patch(scaler, "scale", self.scalers.scale)
         if "update" in vars(scaler):
             self._patch(scaler, "update", self.scalers.update)
 
     def arm_saver(self, module):
-        """Notice what a module of saves.SAVERS saves."""
+        """Detect what a module of saves.SAVERS saves."""
         kind, name, target_of = saves.SAVERS[module.__name__]
         self._arm_save((getattr(module, kind) if kind else module,), name, target_of)
 
     def arm_deepspeed(self, engine):
-        """DeepSpeed scales fp16 losses itself: take the loss that the script hands over."""
+        """DeepSpeed scales fp16 losses itself: use the loss that the script passes."""
         self.record.is_scaled = True
         self._patch(engine, "backward", self.scalers.deepspeed_backward)
         self._patch(engine, "step", self.scalers.deepspeed_step)
@@ -116,7 +116,7 @@ class Hooks:
         self._patched.append((owner, name, original, patch))
 
     def _guarded(self, function):
-        """`function`, silent while compiling; what it raises reaches the script only if its own."""
+        """Wrap `function`: inactive while compiling, raises only the script's own exceptions."""
         is_compiling = self._is_compiling
 
         def guarded(*args):
@@ -135,7 +135,7 @@ class Hooks:
             return self._backward(original)
         look = self._backward(lambda *arguments: None)
 
-        def backward(*args, **kwargs):  # of another torch than the ones known
+        def backward(*args, **kwargs):  # of an unknown version of torch
             look(*args[:2], **{name: kwargs[name] for name in BACKWARD[:2] if name in kwargs})
             return original(*args, **kwargs)
 
@@ -180,7 +180,7 @@ class Hooks:
         return backward
 
     def saw_backward(self, tensor, gradient):
-        """Count a backward pass and keep its loss, if it has one that can be read."""
+        """Count a backward pass, and store its loss if it can be read."""
         if isinstance(tensor, (tuple, list)):
             tensor = tensor[0] if len(tensor) == 1 else None
         is_tensor = isinstance(tensor, self.torch.Tensor)
@@ -196,19 +196,19 @@ class Hooks:
         record.passed(self._loss_of(tensor, gradient) if is_tensor else None)
 
     def _loss_of(self, tensor, gradient):
-        """The loss of a backward pass, None where it has none that can be read."""
+        """The loss of a backward pass; None if none can be read."""
         record = self.record
         if record.script_reports_loss:
             return None
         if isinstance(gradient, (tuple, list)) and all(item is None for item in gradient):
             gradient = None
-        if gradient is not None:  # an inner pass, as of activation checkpointing: no loss
+        if gradient is not None:  # an inner pass, as in activation checkpointing: no loss
             return None
         whole, divisor = tensor, 1
         if self.scalers.handed_over:
             tensor, divisor = self.scalers.handed_over.pop()
         elif self.scalers.labels:
-            # a scaled loss that went through more arithmetic is nothing a person would know
+            # a scaled loss that was processed further means nothing to a user
             tensor = getattr(tensor, losses.UNSCALED, None)
             if tensor is None:
                 return None
@@ -222,8 +222,8 @@ class Hooks:
     def find_unseen_steps(self):
         """Count the steps that no hook has seen, once there were several in a row.
 
-        One alone may be something else: sharpness-aware optimizers move the parameters between two
-        backward passes, and a step that is seen follows.
+        A single one may be something else: sharpness-aware optimizers move the parameters between
+        two backward passes, and a step that is seen follows.
         """
         record, changed = self.record, self._watch.changed()
         if self._steps_at_last_look != record.optimizer_steps:
@@ -258,7 +258,7 @@ class Hooks:
         def _patch_step_function(optimizer):
             register(optimizer)
             if record.is_silent and identity.has_joined():
-                record.announce()  # a member of a group is a rank, whoever started it
+                record.announce()  # a member of a group is a rank, whatever started it
             return original(optimizer)
 
         return _patch_step_function
@@ -297,7 +297,7 @@ class Hooks:
         self.record.replicas = max(len(parallel.device_ids), self.record.replicas or 0) or None
 
     def _arm_save(self, owners, name, target_of):
-        """Put one wrapper in place of a function that several modules have."""
+        """Replace a function that several modules have with one wrapper."""
         wrapped = self._saves.wrap(getattr(owners[0], name), target_of)
         for owner in owners:
             self._patch(owner, name, lambda original: wrapped)
@@ -309,7 +309,7 @@ class Hooks:
         def next_data(loader):
             if record.batches is None:
                 record.batches = 0
-            # in another thread it is a prefetch
+            # in another thread, it is a prefetch
             is_here = get_ident() == (record.step_thread or thread)
             if is_here and grad_enabled():
                 start_s = clock()
@@ -329,7 +329,7 @@ class Hooks:
 
 
 def is_own(error):
-    """Whether an exception inside a hook is the probe's, and not from a signal handler's code."""
+    """Whether an exception inside a hook is the probe's, and not from a signal handler."""
     frame_module = __name__
     trace = error.__traceback__
     while trace is not None:
@@ -339,12 +339,12 @@ def is_own(error):
 
 
 def _is_compiling(torch):
-    """torch.compiler.is_compiling, which the compiler takes for a constant."""
+    """torch.compiler.is_compiling, which the compiler treats as a constant."""
     return getattr(torch.compiler, "is_compiling", None) or (lambda: False)
 
 
 def _is_traced(torch):
-    """torch.compiler.is_dynamo_compiling, which the compiler takes for a constant; it is quick."""
+    """torch.compiler.is_dynamo_compiling, which the compiler treats as a constant; it is fast."""
     return getattr(torch.compiler, "is_dynamo_compiling", None) or _is_compiling(torch)
 
 
@@ -382,28 +382,28 @@ def _with_nested(code):
 
 
 SAMPLE_SIZE = 8
-"""Parameters looked at per optimizer: the first may be unused and never change."""
+"""Parameters checked per optimizer: the first may be unused and never change."""
 
 IN_A_ROW = 3
-"""So many steps are found before any of them counts."""
+"""Steps that must be found before any of them counts."""
 
 
 class StepWatch:
-    """Finds steps by what they changed, for the optimizers of one process."""
+    """Finds steps by the parameters that they changed, for the optimizers of one process."""
 
     def __init__(self):
         self._seen = []
         """[(reference to the optimizer, sum of versions when last looked at)]"""
 
     def register(self, optimizer):
-        """An optimizer is being made."""
+        """An optimizer is being created."""
         self._seen = [entry for entry in self._seen if entry[0]() is not None]
         # LBFGS changes its parameters several times in a step, and is never compiled
         if not any(kind.__name__ == "LBFGS" for kind in type(optimizer).__mro__):
             self._seen.append((weakref.ref(optimizer), None))
 
     def changed(self):
-        """The optimizers whose parameters changed since the last look, which this is."""
+        """The optimizers whose parameters changed since the last call."""
         changed = []
         for position, (ref, before) in enumerate(self._seen):
             optimizer = ref()
@@ -426,7 +426,7 @@ def _versions(optimizer):
                 continue
             try:
                 total += parameter._version
-            except RuntimeError:  # an inference tensor counts nothing
+            except RuntimeError:  # an inference tensor counts no changes
                 continue
             left -= 1
             if not left:

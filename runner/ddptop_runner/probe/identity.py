@@ -1,8 +1,9 @@
 """Which rank of which job this process is.
 
-A rank's children inherit its environment, so a launcher's variables alone do not make a rank: the
-first process of a job that imports torch with a rank in its environment claims it in a variable
-that its children see. The process group knows best, in every process that has joined one.
+A rank's children inherit its environment, so a launcher's variables alone do not identify a rank.
+The first process of a job that imports torch with a rank in its environment claims that rank in a
+variable that its children see. In a process that has joined a process group, the group takes
+precedence.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ WORLD_SIZE_NAMES = (
 )
 
 SLURM_STEP_NAMES = ("SLURM_STEP_ID", "SLURM_STEPID")
-"""Set in what srun has started; a batch script has SLURM_PROCID too, and is no rank."""
+"""Set in processes started by srun; a batch script also has SLURM_PROCID, but is not a rank."""
 
 HOROVOD_MODULES = ("horovod.torch", "horovod.tensorflow.keras", "horovod.tensorflow")
 
@@ -36,7 +37,7 @@ _place: tuple = (None, None, None, None)
 
 
 def claim_rank():
-    """Whether this process is a rank itself and not a child of one; claims the rank if so."""
+    """Whether this process is a rank itself and not the child of one; claims the rank if so."""
     if env_int("RANK") is None and (_launchers_rank() is None or _is_launcher()):
         return False
     if _is_child_of_owner():
@@ -56,9 +57,9 @@ def has_joined():
 
 
 def rank():
-    """This process's global rank, None when unknown."""
+    """This process's global rank; None if unknown."""
     group_rank = _group_place()[0]
-    # a rank's child that trains (mp.spawn) has inherited RANK, and knows better once it joined
+    # a rank's child that trains (mp.spawn) has inherited RANK; once it joined a group, that counts
     if group_rank is not None and not is_owner():
         return group_rank
     number = env_int("RANK")
@@ -68,7 +69,7 @@ def rank():
 
 
 def local_rank():
-    """This process's rank on its host, None when unknown."""
+    """This process's rank on its host; None if unknown."""
     number = _first(LOCAL_RANK_NAMES)
     if number is None and _is_slurm_task():
         number = env_int("SLURM_LOCALID")
@@ -76,7 +77,7 @@ def local_rank():
 
 
 def world_size():
-    """The number of ranks, None when unknown."""
+    """The number of ranks; None if unknown."""
     group_size = _group_place()[1]
     if group_size is not None and not (is_owner() and env_int("WORLD_SIZE") is not None):
         return group_size
@@ -87,7 +88,7 @@ def world_size():
 
 
 def env_int(name):
-    """A variable that holds a whole number, None when it does not."""
+    """A variable that contains a whole number; None if it does not."""
     try:
         return int(os.environ[name])
     except (KeyError, ValueError):
@@ -109,19 +110,19 @@ def _is_child_of_owner():
 
 
 def _launchers_rank():
-    """The rank that another launcher than torch's gave, None without."""
+    """The rank assigned by a launcher other than torch's; None if there is none."""
     number = _first(RANK_NAMES)
     if number is None and _is_slurm_task():
         number = env_int("SLURM_PROCID")
     if number is None:
         number = _tensorflow_place()[0]
     if number is None and env_int("NODE_RANK") == 0 and env_int("WORLD_SIZE") is not None:
-        number = env_int("LOCAL_RANK")  # Lightning starts its ranks but the first like this
+        number = env_int("LOCAL_RANK")  # Lightning starts all ranks but the first this way
     return number
 
 
 def _tensorflow_place():
-    """(rank, world size) by TF_CONFIG, where TensorFlow's workers read theirs; else Nones."""
+    """(rank, world size) from TF_CONFIG, where TensorFlow's workers read theirs; else Nones."""
     text = os.environ.get("TF_CONFIG")
     if not text:
         return None, None
@@ -143,7 +144,7 @@ def _is_slurm_task():
 
 
 def _is_launcher():
-    """Whether this process starts the ranks: what it has is its own task's, as under srun."""
+    """Whether this process starts the ranks: its variables are its own task's, as under srun."""
     words = [*getattr(sys, "orig_argv", ())[1:5], *getattr(sys, "argv", ())[:1]]
     return any(
         os.path.basename(word) in LAUNCHERS or word.startswith(LAUNCHER_MODULES) for word in words
@@ -155,9 +156,9 @@ def _first(names):
 
 
 def _group_place():
-    """(rank, world size, local rank) in the default process group, also after the group's end.
+    """(rank, world size, local rank) in the default process group, even after the group has ended.
 
-    The local rank is None where the group does not know it.
+    The local rank is None if the group does not know it.
     """
     global _place
     try:

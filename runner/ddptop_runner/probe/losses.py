@@ -34,7 +34,7 @@ APEX_SCALERS = {
 
 
 class Scalers:
-    """What is known of the scaled losses of one process.
+    """The scaled losses of one process.
 
     Args:
         torch: The module.
@@ -52,7 +52,7 @@ class Scalers:
         """[(loss before scaling, divisor)] of the backward pass that comes."""
 
     def scale(self, original):
-        """Around `scale(scaler, outputs)` of torch's scalers."""
+        """Wraps `scale(scaler, outputs)` of torch's scalers."""
         keep = self._guard(self._label)
 
         def scale(scaler, outputs):
@@ -63,7 +63,7 @@ class Scalers:
         return scale
 
     def update(self, original):
-        """Around `update` of torch's scalers: losses that are left belong to a skipped step."""
+        """Wraps `update` of torch's scalers: losses that are left belong to a skipped step."""
         skipped = self._guard(self._record.step_skipped)
 
         def update(*args, **kwargs):
@@ -73,7 +73,7 @@ class Scalers:
         return update
 
     def deepspeed_backward(self, original):
-        """Around `DeepSpeedEngine.backward`."""
+        """Wraps `DeepSpeedEngine.backward`."""
         keep, forget = self._guard(self._keep_deepspeeds), self.handed_over.clear
 
         def backward(engine, loss, *args, **kwargs):
@@ -86,7 +86,7 @@ class Scalers:
         return backward
 
     def deepspeed_step(self, original):
-        """Around `DeepSpeedEngine.step`: skipped steps, and those without an optimizer hook."""
+        """Wraps `DeepSpeedEngine.step`: skipped steps, and those without an optimizer hook."""
         record = self._record
         note = self._guard(self._note_deepspeeds_step)
 
@@ -100,7 +100,7 @@ class Scalers:
         return step
 
     def apex_scale_loss(self, original):
-        """Around `apex.amp.scale_loss`."""
+        """Wraps `apex.amp.scale_loss`."""
         keep = self._guard(self._keep)
 
         def scale_loss(loss, *args, **kwargs):
@@ -110,7 +110,7 @@ class Scalers:
         return scale_loss
 
     def apex_backward(self, original):
-        """Around `backward(loss)` of apex's own scalers and optimizers."""
+        """Wraps `backward(loss)` of apex's own scalers and optimizers."""
         keep, forget = self._guard(self._keep), self.handed_over.clear
 
         def backward(scaler, loss, *args, **kwargs):
@@ -123,7 +123,7 @@ class Scalers:
         return backward
 
     def _label(self, outputs, scaled):
-        if scaled is outputs:  # a scaler that is switched off
+        if scaled is outputs:  # a disabled scaler
             return
         if isinstance(outputs, self._torch.Tensor):
             outputs, scaled = (outputs,), (scaled,)
@@ -138,7 +138,7 @@ class Scalers:
             self.handed_over[:] = [(loss.detach(), 1)]
 
     def _keep_deepspeeds(self, engine, loss, kwargs):
-        # before its division as well, which rounds in half precision; forgotten before it returns
+        # also before its division, which rounds in half precision; discarded before it returns
         if isinstance(loss, self._torch.Tensor):
             is_divided = kwargs.get("scale_wrt_gas", True)
             divisor = engine.gradient_accumulation_steps() if is_divided else 1
@@ -152,7 +152,7 @@ class Scalers:
 
 
 BY_FRAMEWORK = 0
-"""Stands for whatever number a framework divides by."""
+"""Used for whatever number a framework divides by."""
 
 DIVIDERS = {
     "backward": ("accelerate.accelerator", "deepspeed.runtime.engine"),
@@ -161,17 +161,17 @@ DIVIDERS = {
         "pytorch_lightning.loops.optimization.automatic",
     ),
 }
-"""{function: modules} of those that divide, and call the backward pass."""
+"""{function: modules} of frameworks that divide and call the backward pass."""
 
 LOOK_EVERY = 8
-"""A framework that has called the backward pass is taken to call it for so many steps."""
+"""A framework that called the backward pass is assumed to call it for this many steps."""
 
 MAX_FRAMES = 24
-"""Lightning's is twelve above its backward pass."""
+"""Lightning's frame is twelve above its backward pass."""
 
 
 class Divisions:
-    """Looks up what the losses of one process are divided by."""
+    """Determines what the losses of one process are divided by."""
 
     def __init__(self):
         self._skip = 0
@@ -192,7 +192,7 @@ class Divisions:
             return BY_FRAMEWORK
         try:
             return _in_graph(tensor, is_scaled)
-        except (AttributeError, IndexError, RuntimeError):  # another graph than the one known
+        except (AttributeError, IndexError, RuntimeError):  # a graph other than the known one
             return None
 
 
@@ -225,14 +225,14 @@ def _in_graph(tensor, is_scaled):
 
 
 NOT_ARRIVED = -2.4703282292062327e-213
-"""What the pinned memory holds until the copy overwrites it; no loss is this number."""
+"""The content of the pinned memory until the copy overwrites it; no loss has this value."""
 
 
 class DeviceScalar:
-    """The newest value of one scalar on a device, at most one copy under way.
+    """The newest value of one scalar on a device, with at most one copy in progress.
 
-    `offer` belongs to the training's thread, `harvest` to the sender's. A new copy starts only
-    after the sender took the last one, so that there are no more copies than looks.
+    The training thread calls `offer`, and the sender's thread calls `harvest`. A new copy starts
+    only after the sender took the last one, so there are no more copies than reads.
     """
 
     def __init__(self, torch, publish):
@@ -251,7 +251,7 @@ class DeviceScalar:
             self._launch()
 
     def harvest(self):
-        """Publish the value that was under way, if it has arrived; whether it had."""
+        """Publish the value being copied if it has arrived; returns whether it had."""
         under_way = self._under_way
         if under_way is None or self._cell is None:
             return False
@@ -263,7 +263,7 @@ class DeviceScalar:
         return True
 
     def drain(self, deadline_s):
-        """At exit, on the training's thread: publish the last value if it arrives in time.
+        """At exit, on the training thread: publish the last value if it arrives in time.
 
         Args:
             deadline_s: When to give up, on time.monotonic's clock.
@@ -299,7 +299,7 @@ class DeviceScalar:
 
 
 def may_read(torch):
-    """Whether operations of the probe would go unseen by the script's own dispatch modes."""
+    """Whether the script's own dispatch modes would not see the probe's operations."""
     return torch._C._len_torch_dispatch_stack() == 0
 
 

@@ -1,13 +1,12 @@
-"""What the rank is doing, and where in the script: read from the stack of the training's thread.
+"""What the rank is doing, and where in the script, from the stack of the training thread.
 
-While steps continue, nothing is read. Without a step for QUIET_S the stack is read at most four
-times a second; a wait must last a moment to count, because steps and evaluations wait again and
-again for a moment.
+While steps continue, nothing is read. After QUIET_S without a step, the stack is read at most four
+times a second. A wait counts only if it lasts, because steps and evaluations often wait briefly.
 
 The innermost frame that is recognized decides, with exceptions. What a data loader calls belongs to
 the data loader; what the import of a package calls has no meaning. Waiting (for data, in a
-collective) is kept apart from its purpose, so that an evaluation that gathers its results now and
-then stays an evaluation. Frames of torch.compile around any compiled call have no meaning.
+collective) is separate from its purpose, so that an evaluation that sometimes gathers its results
+is still an evaluation. Frames of torch.compile around any compiled call have no meaning.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ import sys
 import sysconfig
 
 MAX_FRAMES = 400
-"""Imports are that deep; the script is at the bottom."""
+"""Imports can be this deep; the script is at the bottom."""
 MAX_LENGTH = 120
 
 LOADERS = ("torch/utils/data/", "torchdata/", "nvidia/dali/")
@@ -56,7 +55,7 @@ RUNS_COMPILED = (
     "torch/_inductor/cudagraph",
     "torch/_inductor/runtime/",
 )
-"""Parts of compilers that are there while compiled code runs."""
+"""Parts of compilers that are on the stack while compiled code runs."""
 
 STORES = (
     "torch/serialization.py",
@@ -77,7 +76,7 @@ FRAMEWORKS = (
     *("composer/", "ignite/", "mmengine/", "fairseq/", "ultralytics/", "fastai/", "torchtune/"),
     "ddptop/",
 )
-"""Installed packages whose function names mean what a script's own would."""
+"""Installed packages whose function names mean the same as a script's own."""
 
 EVALUATES = frozenset(
     (
@@ -103,7 +102,7 @@ NEITHER = frozenset(
         *("loader", "loaders", "dataloader", "dataloaders", "data", "dataset", "datasets"),
     )
 )
-"""A function with such a word in its name means nothing: it contains the rest, or prepares."""
+"""A function with such a word in its name has no meaning: it contains the rest, or prepares it."""
 
 WORD = re.compile("[A-Z]?[a-z]+|[A-Z]+|[0-9]+")
 
@@ -122,8 +121,8 @@ MAX_KINDS = 4096
 
 
 def frames_of(thread):
-    """[(file, function, line)] of a thread's stack, innermost first; [] where there is none."""
-    if not _has_lock():  # the frames would move as we look
+    """[(file, function, line)] of a thread's stack, innermost first; [] if there is none."""
+    if not _has_lock():  # the frames would change during reading
         return []
     frame = sys._current_frames().get(thread)
     found: list[tuple] = []
@@ -160,11 +159,11 @@ def recognize(frames):
 
 
 def place(frames):
-    """`file:line in function` of the innermost frame of the person's code, None without one.
+    """`file:line in function` of the innermost frame of the user's code; None if there is none.
 
-    Where all code is installed, of the innermost frame that is not torch's.
+    If all code is installed, the innermost frame that is not torch's.
     """
-    # code without a file is the script's where all else is called from it, as under -c
+    # code without a file is the script's if everything else is called from it, as with -c
     typed = frames[-1][0] if frames and frames[-1][0].startswith("<") else None
     is_whole = len(frames) < MAX_FRAMES
     for is_wanted in (is_script, is_library) if is_whole else (is_script,):
@@ -176,7 +175,7 @@ def place(frames):
 
 
 def kind_of(file, function):
-    """What one frame means: a phase, "import" or None."""
+    """The meaning of one frame: a phase, "import", or None."""
     key = (file, function)
     try:
         return _kinds[key]
@@ -214,7 +213,7 @@ def _kind_of(file, function):
 
 
 def _kind_of_name(function):
-    """What the name of a script's or a framework's function means."""
+    """The meaning of a function's name in a script or framework."""
     words = [word.lower() for word in WORD.findall(function)]
     if not NEITHER.isdisjoint(words):
         return None
@@ -228,7 +227,7 @@ def _kind_of_name(function):
 
 
 def is_script(file):
-    """Whether a file is the person's own."""
+    """Whether a file belongs to the user's own code."""
     inner = _within_packages(file)
     if inner is not None:
         return inner.startswith(_main_package())
@@ -240,13 +239,13 @@ def is_script(file):
 
 
 def is_library(file):
-    """Whether a file is an installed package's other than torch."""
+    """Whether a file belongs to an installed package other than torch."""
     inner = _within_packages(file)
     return inner is not None and not inner.startswith(("torch/", "triton/"))
 
 
 def _within_packages(file):
-    """A file's path inside the folder of installed packages, None for any other."""
+    """A file's path relative to the folder of installed packages; None for any other file."""
     for folder in _PACKAGES:
         head, found, inner = file.rpartition(folder)
         if found:
@@ -256,14 +255,14 @@ def _within_packages(file):
 
 
 def _main_package():
-    """The folder of the package that runs, as under `-m package.train`; no folder otherwise."""
+    """The folder of the package that runs, as with `-m package.train`; otherwise no folder."""
     package = getattr(sys.modules.get("__main__"), "__package__", None) or ""
     name = package.partition(".")[0]
     return name + "/" if name and name not in ("torch", "ddptop_runner") else "\0"
 
 
 def _torch_folder():
-    """Where torch is, should it be a checkout."""
+    """Where torch is, in case it is a checkout."""
     torch = sys.modules.get("torch")
     file = getattr(torch, "__file__", None)
     return os.path.dirname(file) + os.sep if file else "\0"
@@ -275,11 +274,11 @@ def _is_within(files, inner, function):
 
 QUIET_S = 1.0
 WAIT_LOOK_S = 0.2
-"""Data that is waited for this long, at two looks, is a phase."""
+"""Waiting for data this long, over two reads, is a phase."""
 WAIT_S = 2.0
-"""A collective, or a wait inside an evaluation or a checkpoint, is one after this."""
+"""A collective, or a wait inside an evaluation or a checkpoint, is a phase after this time."""
 EVALUATION_BATCHES = 2
-"""So many batches without any backward pass since the last step are an evaluation."""
+"""This many batches without any backward pass since the last step are an evaluation."""
 
 
 class Phases:
@@ -295,7 +294,7 @@ class Phases:
         self._waits_since_t = 0.0
 
     def look(self, now_t, collectives=None):
-        """Look once; whether phase or place have changed.
+        """Read the stack once; returns whether phase or place have changed.
 
         Args:
             now_t: CLOCK_BOOTTIME.
@@ -308,7 +307,7 @@ class Phases:
         thread = self._thread()
         frames = frames_of(thread) if is_quiet else []
         saving_t = record.saving.get(thread)
-        # a step since then: the save was left behind by an exception out of a signal's handler
+        # there was a step since then: an exception from a signal handler left the save
         if saving_t is not None and (progress is None or progress[1] <= saving_t):
             self._enter("checkpoint", saving_t)
         else:
@@ -318,7 +317,7 @@ class Phases:
         return (self.phase, self.since_t, self.stands_at) != before
 
     def _decide(self, frames, collectives, now_t):
-        """The phase by a stack and the counters; None if they show none."""
+        """The phase according to a stack and the counters; None if they show none."""
         waits, does = recognize(frames)
         if does is None and self._is_evaluating_by_batches():
             does = "evaluation"
@@ -332,7 +331,7 @@ class Phases:
         lasts = now_t - self._waits_since_t >= (WAIT_LOOK_S if is_brief else WAIT_S)
         if lasts:
             return waits
-        # a moment's wait does not end a phase of waiting either
+        # a brief wait does not end a phase of waiting either
         return does or (self.phase if self.phase == waits else None)
 
     def _is_evaluating_by_batches(self):
@@ -349,7 +348,7 @@ class Phases:
         return "start" if self._record.progress is None else "steps"
 
     def _since(self, phase, now_t):
-        """When the phase started, as far as it is known."""
+        """When the phase started, if known."""
         record = self._record
         if phase is None and record.progress is not None:
             if self.phase in (None, "start"):
@@ -363,7 +362,7 @@ class Phases:
             self.phase, self.since_t = phase, since_t
 
     def _thread(self):
-        """The thread that takes the steps, the main one before the first."""
+        """The thread that takes the steps; before the first step, the main thread."""
         if self._record.step_thread is not None:
             return self._record.step_thread
         threading = sys.modules.get("threading")

@@ -1,6 +1,6 @@
 """The probe of one process, loaded as the private package `_ddptop_probe`.
 
-Loading it only sets up import hooks. The rest is loaded when torch was imported or when the script
+Loading it only sets up import hooks. The rest is loaded when torch is imported or when the script
 calls `report`, so that a Python child that trains nothing pays almost nothing.
 """
 
@@ -61,7 +61,7 @@ def start():
         ),
     )
     sys.meta_path.append(StandIn("ddptop", report, checkpoint_requested))
-    if "torch" in sys.modules:  # a .pth file was quicker
+    if "torch" in sys.modules:  # a .pth file was faster
         _torch_imported(sys.modules["torch"])
 
 
@@ -81,7 +81,7 @@ def report(loss=None, step=None, total=None, **metrics):
 
 
 def current_session():
-    """This process's session, made at the first use."""
+    """This process's session, created on first use."""
     global _session
     if _session is None:
         from . import session
@@ -137,9 +137,9 @@ _IMPORTLIB_FILE = "<frozen importlib._bootstrap_external>"
 
 
 class ImportHook:
-    """Calls a function with each awaited module, once that module was executed.
+    """Calls a function with each awaited module once that module was executed.
 
-    `find_spec` alone changes nothing: libraries ask whether torch exists long before they import
+    `find_spec` alone changes nothing: libraries check whether torch exists long before they import
     it. The awaited module keeps its own loader.
     """
 
@@ -147,7 +147,7 @@ class ImportHook:
         self._actions = actions
 
     def find_spec(self, fullname, path=None, target=None):
-        """The spec that the other finders give, armed; None for a module not awaited."""
+        """The spec that the other finders return, armed; None for a module that is not awaited."""
         action = self._actions.get(fullname)
         if action is None:
             return None
@@ -174,7 +174,7 @@ def _arm(loader, action):
         execute(module)
         try:
             action(module)
-        except Exception:  # the script imports its module, whatever becomes of the probe
+        except Exception:  # the script imports its module, even if the probe fails
             pass
 
     # the frames of an import are trimmed from tracebacks by their file: a torch that fails to
@@ -182,25 +182,25 @@ def _arm(loader, action):
     exec_module.__code__ = exec_module.__code__.replace(co_filename=_IMPORTLIB_FILE)
     try:
         loader.exec_module = exec_module
-    except AttributeError:  # a loader without room for attributes goes without the probe
+    except AttributeError:  # a loader that accepts no attributes works without the probe
         pass
 
 
 class StandIn:
-    """Last on sys.meta_path: a module of functions, where no real module of that name exists."""
+    """Last on sys.meta_path: a module of functions, if no real module has that name."""
 
     def __init__(self, name, *functions):
         self._name = name
         self._functions = functions
 
     def find_spec(self, fullname, path=None, target=None):
-        """The stand-in's spec; asked only after every other finder has found nothing."""
+        """The substitute's spec; called only after all other finders have found nothing."""
         if fullname != self._name:
             return None
         return _frozen_importlib.ModuleSpec(fullname, self, origin="ddptop probe")  # type: ignore[arg-type]
 
     def create_module(self, spec):
-        """Leave it to the import system: an ordinary module object will do."""
+        """Leave it to the import system: an ordinary module object is enough."""
 
     def exec_module(self, module):
         """Fill the module."""
@@ -233,5 +233,5 @@ def checkpoint_requested():
     try:
         os.utime(path)
     except OSError:
-        pass  # somebody has deleted it meanwhile
+        pass  # it was deleted in the meantime
     return True

@@ -16,32 +16,34 @@ from collections import deque
 from typing import Any
 
 MAX_PENDING_LOSSES = 1024
-"""More losses than this without a step, and the next step has none."""
+"""With more losses than this without a step, the next step has no loss."""
 
 LEADER_PATIENCE_STEPS = 100
-"""The optimizer whose loss is shown gives way to another after this many steps without its own."""
+"""The optimizer whose loss is shown is replaced by another one after this many steps without its
+own."""
 
 SAVED_TOGETHER_S = 5.0
-"""Files that are saved with no more than this between them can be parts of one checkpoint."""
+"""Files saved within this time of each other can be parts of one checkpoint."""
 
 MAX_NAME_LENGTH = 32
 
 MAX_OPTIMIZERS = 8
-"""Optimizers reported separately."""
+"""The maximum number of optimizers that are reported separately."""
 
 MAX_LOSSES = 100000
-"""So many losses wait for a sender that does not run."""
+"""The maximum number of losses that wait for a sender that does not run."""
 
 TOO_MANY = object()
-"""Stands for more losses than are kept."""
+"""Used instead of losses that exceed the maximum."""
 
 NOT_LOOKED_UP = -1
 
 AWAITED = object()
-"""Stands for the loss of the next backward pass."""
+"""Used for the loss of the next backward pass."""
 
 PLAIN = ("probe", 1, None)
-"""Source of a loss, backward passes that it is made of, and how: see `Recorder.latest_loss`."""
+"""The source of a loss, how many backward passes it combines, and how: see `Recorder.latest_loss`.
+"""
 
 
 def _nobody():
@@ -53,7 +55,7 @@ boottime_s = (
     if hasattr(time, "CLOCK_BOOTTIME")
     else time.monotonic
 )
-"""Seconds since boot, suspended time included: the clock of `ddptop_runner.base.clock`."""
+"""Seconds since boot, including time spent suspended: the clock of `ddptop_runner.base.clock`."""
 
 
 class _Optimizer:
@@ -104,7 +106,7 @@ class Recorder:
         self.begin(on_first_news)
 
     def begin(self, on_first_news):
-        """Know nothing, as at the start of a process; the hooks keep this same object."""
+        """Reset, as at the start of a process; the hooks keep this same object."""
         self.dirty = False
         """Whether something is new since the sender looked."""
         self.passes = 0
@@ -175,7 +177,7 @@ class Recorder:
         self._reported_steps = 0
 
     def passed(self, loss):
-        """A backward pass begins.
+        """A backward pass starts.
 
         Args:
             loss: A float, a detached scalar tensor of a device, or None.
@@ -249,7 +251,7 @@ class Recorder:
             self._alone, self.plain_loss = seen.ref, AWAITED
 
     def end_run(self):
-        """What comes is no step as those before it: count those."""
+        """The following steps are not plain: count them individually."""
         if self._alone is not _nobody:
             self._last.iteration = self._iterations
             self._alone = _nobody
@@ -259,7 +261,7 @@ class Recorder:
         self.plain_loss = None
 
     def _note_news(self):
-        """A step has ended, the first since the sender looked or one that is not plain."""
+        """A step has ended, the first since the sender read, or one that is not plain."""
         self.step_thread = get_ident()
         if self.first_progress is None:
             self.first_progress = self.progress
@@ -282,7 +284,7 @@ class Recorder:
         self._more_steps -= count
 
     def found_steps(self, optimizers, count, losses_before):
-        """Steps were made that no hook saw: `count` of them, the last by all the `optimizers`.
+        """`count` steps were made that no hook saw, the last by all the `optimizers`.
 
         Args:
             optimizers: Those that stepped.
@@ -320,11 +322,11 @@ class Recorder:
 
     @property
     def awaits_divisor(self):
-        """Whether a second loss makes it matter by what losses are divided."""
+        """Whether a second loss makes the divisor of losses relevant."""
         return self.divisor == NOT_LOOKED_UP and bool(self.pending_losses)
 
     def step_skipped(self):
-        """A gradient scaler refused the step: its losses are no part of the next one."""
+        """A gradient scaler skipped the step: its losses are not part of the next one."""
         if self.has_passed:
             self.end_run()
             if self.progress is not None:  # the loop continues, though the optimizer did not step
@@ -441,7 +443,7 @@ class Recorder:
         self.announce()
 
     def metric(self, name, value):
-        """A figure of the script's own; NaN and infinities are kept as None."""
+        """A value of the script's own; NaN and infinities are kept as None."""
         reports = self.metrics.get(name, (None, 0))[1] + 1
         self.metrics[name] = value if math.isfinite(value) else None, reports
         self.announce()
@@ -494,7 +496,7 @@ class Recorder:
         return False
 
     def _step_loss(self, step, seen=None):
-        """Make one loss of those since the last step."""
+        """Combine those since the last step into one loss."""
         losses = self.pending_losses
         self.passes, self.pending_losses = 0, []
         divisor, self.divisor = self.divisor, NOT_LOOKED_UP
@@ -506,7 +508,7 @@ class Recorder:
         if losses[0] is TOO_MANY or self.script_reports_loss:
             return
         parts = len(losses)
-        is_sum = parts > 1 and divisor in (0, parts)  # 0: a framework's, whatever it is
+        is_sum = parts > 1 and divisor in (0, parts)  # 0: a framework's, whatever its value
         kind = None if parts == 1 else "sum" if is_sum else "mean"
         if all(type(loss) is float for loss in losses):
             loss = sum(losses)
@@ -528,5 +530,5 @@ class Recorder:
 
 
 def finite(value):
-    """A float that JSON can hold, else None."""
+    """A float that JSON can represent, else None."""
     return value if value - value == 0 else None

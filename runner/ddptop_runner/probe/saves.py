@@ -1,4 +1,4 @@
-"""Files that were saved: `torch.save` and its like, noted once they have returned."""
+"""Files that were saved: calls to `torch.save` and similar functions, recorded once they return."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from _thread import get_ident
 from .recorder import boottime_s
 
 MAX_PATH_BYTES = 800
-"""A longer path, as JSON, does not fit into a datagram beside the rest."""
+"""A longer path, as JSON, does not fit into a datagram with the rest."""
 MAX_ENTRIES = 4096
-"""Files of a folder whose sizes are added up."""
+"""The maximum number of files in a folder whose sizes are added up."""
 
 
 class Saves:
-    """Notes what the threads of one process save."""
+    """Records what the threads of one process save."""
 
     def __init__(self, record, is_own, is_compiling):
         self._record = record
@@ -26,7 +26,7 @@ class Saves:
         self._is_compiling = is_compiling
 
     def wrap(self, original, target_of):
-        """`original`, noting what it saves.
+        """`original`, with what it saves recorded.
 
         The wrapper's own frame is taken out of the traceback of an exception that passes it
         (from Python 3.11 on): the script's stderr is what it would be.
@@ -62,7 +62,7 @@ class Saves:
         return save
 
     def _begin(self, target_of, args, kwargs):
-        """Note that a thread has begun to save; None inside another save, and while compiling."""
+        """Record that a thread started to save; None inside another save and while compiling."""
         record, thread = self._record, get_ident()
         began_t, progress = record.saving.get(thread), record.progress
         is_inside = began_t is not None and (progress is None or progress[1] <= began_t)
@@ -104,12 +104,12 @@ def distributed_target(*args, checkpoint_id=None, storage_writer=None, **kwargs)
 
 
 def lightning_target(checkpoint, filepath, *args, **kwargs):
-    """Where Lightning writes what it has saved into memory."""
+    """Where Lightning writes what it first saved to memory."""
     return filepath
 
 
 def ultralytics_target(trainer, *args, **kwargs):
-    """Where Ultralytics writes what it has saved into memory."""
+    """Where Ultralytics writes what it first saved to memory."""
     return trainer.last
 
 
@@ -120,14 +120,14 @@ SAVERS = {
     "lightning_fabric.utilities.cloud_io": (None, "_atomic_save", lightning_target),
     "ultralytics.engine.trainer": ("BaseTrainer", "save_model", ultralytics_target),
 }
-"""{module: (class or None, function, where it writes)}, patched when the module was imported."""
+"""{module: (class or None, function, where it writes)}, patched once the module is imported."""
 
 
 def path_of(target):
-    """The absolute path of a path or an open file; None for memory, pipes and the unknown."""
+    """The absolute path of a path or an open file; None for memory, pipes, and unknown objects."""
     try:
         if not _is_path(target):
-            # a class of the script's own might do anything when it is asked
+            # a class of the script's own may do anything when it is called
             if type(target).__module__ not in ("_io", "tempfile"):
                 return None
             if not stat.S_ISREG(os.fstat(target.fileno()).st_mode):
@@ -145,11 +145,11 @@ def path_of(target):
 
 
 def size_and_inode(target, path):
-    """(bytes, inode) of what was saved, each None if unknown; None for a device."""
+    """(bytes, inode) of what was saved; None if unknown. None for a device."""
     try:
         if not _is_path(target):
             status = os.fstat(target.fileno())
-            # what is still in the file object's buffer counts
+            # include what is still in the file object's buffer
             return max(status.st_size, target.tell()), status.st_ino
         status = os.stat(path)
         if stat.S_ISDIR(status.st_mode):
@@ -169,7 +169,7 @@ def _is_path(target):
 
 
 def folder_bytes(path):
-    """Bytes of the files directly in a folder; None where there are very many."""
+    """The total size of files directly in a folder; None if there are too many."""
     total = 0
     with os.scandir(path) as entries:
         for count, entry in enumerate(entries):

@@ -1,7 +1,7 @@
-"""The probe's thread: turns what the recorder knows into datagrams.
+"""The probe's thread, which turns what the recorder knows into datagrams.
 
-At most four a second, sent to a path, so that a supervisor that comes back on the same path
-receives them again, and with cumulative counters, so that a lost datagram costs nothing.
+It sends at most four a second to a path, so that a supervisor that returns at the same path
+receives them again. Counters are cumulative, so that a lost datagram does no harm.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ INTERVAL_S = 0.25
 KEEP_ALIVE_S = 5.0
 STOP_LIMIT_S = 0.2
 LAST_DATAGRAM_LIMIT_S = 0.25
-"""How long a process may wait at its end for room in the queue that its last datagram goes to."""
+"""How long a process may wait at exit for room in the queue for its last datagram."""
 LAST_DATAGRAM_RETRY_S = 0.005
 MAX_BYTES = 2048
 LONE_SURROGATE = re.compile(rb"(?<!\\ud[89ab][0-9a-f]{2})\\ud[c-f][0-9a-f]{2}")
@@ -31,11 +31,11 @@ EXPENDABLE = (
     *("flight_record", "stands_at", "collectives", "optimizers", "frameworks", "saved"),
     *("raised_at", "raised"),
 )
-"""Fields that a datagram that is too long goes without, the first first."""
+"""Fields that are left out of a datagram that is too long, in this order."""
 
 
 class Sender:
-    """Sends for one process; made anew after a fork."""
+    """Sends for one process; created again after a fork."""
 
     def __init__(self, record):
         self.record = record
@@ -72,7 +72,7 @@ class Sender:
         return self._stop is not None
 
     def start(self):
-        """Start the thread, unseen by `threading`, so that the script's thread count stays."""
+        """Start the thread without `threading`, so the script's thread count does not change."""
         if self._stop is not None:
             return
         stop, done = _thread.allocate_lock(), _thread.allocate_lock()
@@ -81,7 +81,7 @@ class Sender:
         self._stop, self._done = stop, done
         try:
             _thread.start_new_thread(self._send_until_stopped, (stop, done))
-        except RuntimeError:  # the limit on threads, or the interpreter is ending
+        except RuntimeError:  # the limit on threads, or the interpreter is exiting
             self._stop = self._done = None
 
     def stop(self):
@@ -101,7 +101,7 @@ class Sender:
             self._signal = stacks.register(folder, attempt, rank)
 
     def send_last(self, limit_s):
-        """At the end of the process: report what is known last."""
+        """At the end of the process: report the final state."""
         self.stop()
         self._look(self._look_at_end)
         if self._raised[0] is not None:
@@ -110,9 +110,9 @@ class Sender:
         for scalar in self.device_scalars:
             try:
                 scalar.drain(deadline_s)
-            except Exception:  # a device that failed: what is known without it is still sent
+            except Exception:  # a device that failed: send what is known without it
                 pass
-        # the phase of a rank that fails is the one that it was last seen in
+        # the phase of a rank that fails is the one last seen
         progress = self.record.progress
         if progress is not None and boottime_s() - progress[1] < QUIET_S:
             self._look(self._look_at_phase)
@@ -126,7 +126,7 @@ class Sender:
             self._send_last_datagram()
 
     def _send_last_datagram(self):
-        """What is lost now is never repeated: many ranks that end at once fill the queue."""
+        """What is lost now is never repeated: many ranks that exit at once fill the queue."""
         self._is_ending = True
         deadline_s = time.monotonic() + LAST_DATAGRAM_LIMIT_S
         while not self.send(is_final=True) and self._found_no_room:
@@ -135,7 +135,7 @@ class Sender:
             time.sleep(LAST_DATAGRAM_RETRY_S)
 
     def tick(self):
-        """Collect what has arrived and send it if there is news, or nothing was sent for long."""
+        """Collect what has arrived, and send it if there is news or nothing was sent for long."""
         for scalar in self.device_scalars:
             scalar.harvest()
         for look in (
@@ -157,7 +157,7 @@ class Sender:
         try:
             if look():
                 self.record.dirty = True
-        except Exception:  # another torch than the ones known: the rest is sent all the same
+        except Exception:  # an unknown version of torch: the rest is sent anyway
             pass
 
     def _look_at_collectives(self):
@@ -179,14 +179,14 @@ class Sender:
         return self._counters != before
 
     def send(self, is_final=False):
-        """Send one datagram; False where nobody takes it, and of one that comes after the last."""
+        """Send one datagram; False if nobody receives it, or if it comes after the last."""
         if self._is_ending and not is_final:
             return False
         self._found_no_room = False
         loss_range = self.record.take_loss_range()
         data = encode(self.message(loss_range, is_final))
         try:
-            # opened for each datagram: no descriptor for the script to inherit, count or close
+            # opened for each datagram: no descriptor for the script to inherit, count, or close
             with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as endpoint:
                 endpoint.setblocking(False)
                 endpoint.sendto(data, self.path)
@@ -198,7 +198,7 @@ class Sender:
         return True
 
     def message(self, loss_range=None, is_final=False):
-        """All that is known, as the datagram's fields; `seq` counts the calls."""
+        """Everything known, as the datagram's fields; `seq` counts the calls."""
         record = self.record
         self._seq += 1
         progress = record.progress
@@ -265,7 +265,7 @@ class Sender:
         try:
             if self.record.trainer is not None:
                 return self.record.trainer()
-        except Exception:  # another version than the ones known
+        except Exception:  # an unknown version
             pass
         return trainers.Progress()
 
@@ -274,7 +274,7 @@ class Sender:
         start = self._means_from or self.record.first_progress
         if progress is None or start is None or progress[0] <= start[0]:
             return
-        waited_s = progress[2]  # then: by now it may have waited for the batch of the next step
+        waited_s = progress[2]  # by now, it may have waited for the batch of the next step
         steps = progress[0] - start[0]
         self._step_time_s = (progress[1] - start[1]) / steps
         if waited_s is not None:
@@ -288,7 +288,7 @@ class Sender:
         try:
             if self.parts is not None and self.record.replicas is None:
                 return self.parts.wait_per_step_s(steps, progress, self.flight.holds_thread)
-        except Exception:  # another torch than the ones known
+        except Exception:  # an unknown version of torch
             pass
         return None
 
@@ -298,12 +298,12 @@ class Sender:
 
     def _send_until_stopped(self, stop, done):
         try:
-            # signals are the script's: none is to be taken by this thread
+            # signals belong to the script: this thread must not receive any
             signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
             while True:
                 try:
                     self.tick()
-                except Exception:  # a rank must run whatever becomes of its probe
+                except Exception:  # a rank must run even if its probe fails
                     pass
                 if stop.acquire(True, INTERVAL_S):
                     return

@@ -1,4 +1,4 @@
-"""Joins recorder, hooks and sender of one process, over forks and to its end."""
+"""Connects the recorder, hooks, and sender of one process, across forks and until it exits."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from .recorder import Recorder
 from .sender import Sender
 
 EXIT_LIMIT_S = 0.05
-"""How long a process may wait at its end for a last loss to arrive from its device."""
+"""How long a process may wait at exit for a last loss to arrive from its device."""
 
 MAX_METRICS = 32
 MAX_SCALARS = 64
@@ -24,8 +24,8 @@ MAX_COUNT = 2**53
 class Session:
     """The probe of one process.
 
-    A rank speaks from the moment it has torch; any other process only once it takes an optimizer
-    step or reports, so that data loader workers and helpers stay silent.
+    A rank reports as soon as it has torch. Any other process reports only once it takes an
+    optimizer step or calls `report`, so that data loader workers and helpers stay silent.
     """
 
     def __init__(self):
@@ -63,7 +63,7 @@ class Session:
             self.hooks = hooks.Hooks(torch, self.record)
             self.hooks.arm()
             self.sender.parts = self.hooks.parts
-        except Exception:  # another torch than the ones known: the rank reports all the same
+        except Exception:  # an unknown version of torch: the rank reports anyway
             self.hooks = None
         self.record.offer_device_loss = self._offer_loss
         self._add_exit_hook()
@@ -73,8 +73,8 @@ class Session:
             self._start_reporting()
 
     def report(self, loss, step, total, metrics):
-        """Keep what the script reports. A value on a device is read later, without waiting."""
-        # the names that ddptop's own JSON has for them
+        """Store what the script reports. A value on a device is read later, without waiting."""
+        # the names that ddptop uses in its own JSON
         step = metrics.pop("global_step", None) if step is None else step
         total = metrics.pop("total_steps", None) if total is None else total
         has_loss = self._is_figure(loss)
@@ -96,7 +96,7 @@ class Session:
             self.sender.stop()
 
     def after_fork_in_parent(self):
-        """Go on as before."""
+        """Continue as before."""
         if self._was_running:
             self.sender.start()
 
@@ -119,13 +119,13 @@ class Session:
         if not self._has_exit_hook:
             self._has_exit_hook = True
             atexit.register(self._end, self._pid)
-        # a child of multiprocessing leaves without atexit, or too late to know what it raised
+        # a child of multiprocessing exits without atexit, or too late to know what it raised
         processes = sys.modules.get("multiprocessing.process")
         if processes is not None and processes.parent_process() is not None:
             self.add_finalizer()
 
     def add_finalizer(self):
-        """Be called before a child of multiprocessing leaves."""
+        """Get called before a child of multiprocessing exits."""
         if not self._has_finalizer:
             self._has_finalizer = True
             from multiprocessing import util
@@ -149,11 +149,11 @@ class Session:
                     let_gloo_finish()
                 elif not self._is_fork and identity.has_joined():
                     self.sender.send_failure()
-        except Exception:  # a process must end as it would have without the probe
+        except Exception:  # a process must exit as it would have without the probe
             pass
 
     def _is_figure(self, value):
-        """Whether a value can become a float: a real number or a tensor of one element."""
+        """Whether a value can become a float: a real number, or a tensor of one element."""
         if isinstance(value, bool) or value is None:
             return False
         if isinstance(value, numbers.Real):
@@ -162,7 +162,7 @@ class Session:
             torch = self.hooks.torch
             kinds = (torch.bool, torch.complex64, torch.complex128)
             return value.numel() == 1 and value.dtype not in kinds
-        # numpy's scalars without a place in `numbers`, and its arrays of one element
+        # numpy's scalars that are not in `numbers`, and its arrays of one element
         return (
             type(value).__module__ == "numpy"
             and getattr(value, "size", 0) == 1
@@ -170,11 +170,11 @@ class Session:
         )
 
     def _keep(self, name, value):
-        """Keep a figure under `name`; None is the loss."""
+        """Store a value under `name`; None is the loss."""
         try:
             self._read(name, value)
         except (ArithmeticError, RuntimeError, TypeError, ValueError):
-            pass  # a figure that cannot be had must not cost the others
+            pass  # a value that cannot be read must not affect the others
 
     def _read(self, name, value):
         step = self.record.steps
@@ -205,7 +205,7 @@ class Session:
             scalar.offer(tensors, is_sum, (step, made_of, optimizer, leads))
 
     def _device_scalar(self, name, source="api"):
-        """The reader of one figure: "" is the backward pass's loss, None the reported one."""
+        """The reader of one value: "" is the loss of the backward pass, None the reported one."""
         scalar = self._scalars.get(name)
         if scalar is None:
             from .losses import DeviceScalar

@@ -1,7 +1,7 @@
-"""Stacks on request: a signal makes faulthandler append all threads' stacks to a file.
+"""Stacks on request: a signal makes faulthandler append the stacks of all threads to a file.
 
-A crash (SIGSEGV, SIGABRT and the like) appends the stack of its thread there too. All this works
-while the interpreter's lock is held by a hung C call and needs no ptrace right.
+A crash (SIGSEGV, SIGABRT, and others) also appends the stack of its thread. This works while a hung
+C call holds the interpreter's lock, and needs no ptrace permission.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ never end up in the script's own file."""
 
 
 def stack_signal():
-    """The signal's number, the same in every process: SIGRTMIN + 9. None where there is none."""
+    """The signal's number, the same in every process: SIGRTMIN + 9; None if it does not exist."""
     first = getattr(signal, "SIGRTMIN", None)
     return None if first is None else int(first) + 9
 
@@ -40,9 +40,9 @@ def register(folder, attempt, rank):
         path = os.path.join(folder, "attempt-{}-rank-{}.txt".format(attempt, rank))
         flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC
         fd = _raise_fd(os.open(path, flags, 0o600))
-        os.fchmod(fd, 0o600)  # whatever the script's umask
+        os.fchmod(fd, 0o600)  # regardless of the script's umask
         faulthandler.register(number, file=fd, chain=False)
-        if not faulthandler.is_enabled():  # else the script wants it on its stderr
+        if not faulthandler.is_enabled():  # otherwise, the script wants it on its stderr
             faulthandler.enable(file=fd, all_threads=False)
     except (OSError, ValueError, RuntimeError):
         return None
@@ -55,11 +55,11 @@ def is_free(number):
 
 
 ENDING_MODULES = ("torch.distributed.elastic", "submitit", "lightning", "pytorch_lightning")
-"""Their handlers of SIGUSR1 and SIGUSR2 end the process, or have Slurm end it, as they save."""
+"""Their handlers of SIGUSR1 and SIGUSR2 end the process, or make Slurm end it, while saving."""
 
 
 def save_signals():
-    """Numbers of the signals that ask many scripts to save, where this one handles them."""
+    """Numbers of the signals that ask many scripts to save, if this one handles them."""
     return [
         int(number)
         for number in (signal.SIGUSR1, signal.SIGUSR2)
@@ -68,7 +68,7 @@ def save_signals():
 
 
 def _is_for_saving(handler):
-    """Whether it is a handler in Python, and none that is known to end the process."""
+    """Whether it is a Python handler that is not known to end the process."""
     if not callable(handler):
         return False
     module = str(getattr(getattr(handler, "func", handler), "__module__", ""))
@@ -76,7 +76,7 @@ def _is_for_saving(handler):
 
 
 def _is_caught(number):
-    """Whether something outside Python's knowledge handles the signal."""
+    """Whether something outside Python handles the signal."""
     try:
         with open("/proc/self/status", "rb") as status:
             for line in status:
@@ -88,7 +88,7 @@ def _is_caught(number):
 
 
 def _raise_fd(fd):
-    """The same file under a high descriptor where the limit allows one."""
+    """The same file under a high descriptor, if the limit allows one."""
     try:
         high = fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, HIGH_FD)
     except (OSError, AttributeError):

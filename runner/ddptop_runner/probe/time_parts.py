@@ -19,9 +19,9 @@ from typing import Any
 from . import identity
 
 MEASURED = 3
-"""The wait of a DDP module is the median over so many of the iterations that it measured last."""
+"""The wait of a DDP module is the median over this many of its latest measured iterations."""
 FIRST_CALLS = 12
-"""So many of its forward passes are looked at, so that none of those measured first is missed."""
+"""This many of its forward passes are checked, so that none of those measured first is missed."""
 MAX_MODULES = 16
 MESSAGES = 40
 """How often a module waits in a step is the mean over so many messages: within one a forward pass
@@ -45,13 +45,13 @@ class _Module:
         """By message: how often it waited, and the steps."""
 
     def waits_per_step(self, waits, steps):
-        """How often it waits in a step, of late; at most once."""
+        """How often it waits per step, recently; at most once."""
         self.used.append((waits, steps))
         waited = sum(waits for waits, _ in self.used)
         return min(1.0, waited / sum(steps for _, steps in self.used))
 
     def measured(self, figures):
-        """Take DDP's own figures, in ns, if they are of an iteration not seen yet."""
+        """Take DDP's own values, in ns, if they belong to an iteration not seen yet."""
         iteration = figures.get("iteration") or 0
         whole_ns = figures.get("backward_comm_time") or 0
         hidden_ns = figures.get("backward_compute_comm_overlap_time") or 0
@@ -77,7 +77,7 @@ class TimeParts:
         self.begin()
 
     def begin(self):
-        """Know nothing, as at the start of a process."""
+        """Reset, as at the start of a process."""
         self.waited_s = None
         """In collectives that hold the thread, since the first step; None where none was seen."""
         self._at_step = (None, None)
@@ -110,7 +110,7 @@ class TimeParts:
                 if self._is_wanted or module.calls <= FIRST_CALLS:
                     self._is_wanted = False
                     module.measured(logger._get_ddp_logging_data().ints_map)
-            except Exception:  # another torch than the ones known
+            except Exception:  # an unknown version of torch
                 pass
 
         return set_runtime_stats_and_log
@@ -120,7 +120,7 @@ class TimeParts:
 
         def wait(*args, **kwargs):
             progress = record.progress
-            # before the first step ranks wait for each other's start
+            # before the first step, ranks wait for each other to start
             if progress is None or get_ident() != (record.step_thread or thread):
                 return original(*args, **kwargs)
             if self._at_step[0] is not progress:
@@ -134,14 +134,14 @@ class TimeParts:
         return wait
 
     def _stop_timing(self):
-        """Of a job whose collectives hold no thread each wait would be timed in vain."""
+        """For a job whose collectives block no thread, timing each wait would be useless."""
         if self._work is not None:
             kind, original, timed = self._work
             if vars(kind).get("wait") is timed:
                 kind.wait = original
 
     def wait_per_step_s(self, steps, progress, holds_thread):
-        """Mean wait for other ranks over the `steps` since the last call, None if not known.
+        """Mean wait for other ranks over the `steps` since the last call; None if unknown.
 
         Args:
             steps: Steps since the last call; one or more.
@@ -175,9 +175,9 @@ class TimeParts:
 
 
 def split(step_s, data_wait_s, sync_s):
-    """(sync, compute) of a mean step; None is not known.
+    """(sync, compute) of a mean step; None for unknown.
 
-    DDP measures few steps: its wait can be longer than the latest steps leave room for.
+    DDP measures few steps, so its wait can be longer than the latest steps leave room for.
     """
     if step_s is None or sync_s is None:
         return None, None

@@ -32,7 +32,7 @@ def frameworks():
 
 
 def arm(module, record):
-    """Notice a trainer of `module`, of those awaited, when it begins to train."""
+    """Detect an awaited trainer of `module` when it starts to train."""
     name = module.__name__
     if name == "transformers.trainer_callback":
         _notice(module.CallbackHandler, "on_train_begin", record, _transformers_state, transformers)
@@ -50,7 +50,7 @@ def _read_at(kind, name, record):
     def end(*args, **kwargs):
         try:
             record.trainer()
-        except Exception:  # none is watched, or it is of another version
+        except Exception:  # none is watched, or it has another version
             pass
         return original(*args, **kwargs)
 
@@ -58,14 +58,14 @@ def _read_at(kind, name, record):
 
 
 def _notice(kind, name, record, find, read):
-    """Have `record` know what `find` gives of a method's arguments, and that `read` reads it."""
+    """Make `record` use what `find` returns for a method's arguments, read by `read`."""
     original = getattr(kind, name)
 
     @functools.wraps(original)
     def begin(*args, **kwargs):
         try:
             watch(record, find(*args, **kwargs), read)
-        except Exception:  # another version than the ones known: its progress stays unknown
+        except Exception:  # an unknown version: its progress stays unknown
             pass
         return original(*args, **kwargs)
 
@@ -87,7 +87,7 @@ def watch(record, trainer, read):
 
 
 class Progress:
-    """What a trainer reports of its progress; None where unknown."""
+    """What a trainer reports about its progress; None if unknown."""
 
     __slots__ = ("epoch", "epochs", "global_step", "total_steps")
 
@@ -110,18 +110,18 @@ def _lightning_trainer(loop):
 
 
 def transformers(state):
-    """The progress of a Trainer's state. Its counts go on over a checkpoint."""
+    """The progress of a Trainer's state. Its counts continue after a checkpoint."""
     return Progress(state.global_step, state.max_steps, state.epoch, state.num_train_epochs)
 
 
 def lightning(trainer):
-    """The progress of a Lightning Trainer; in its own steps, which are those of all optimizers."""
+    """The progress of a Lightning Trainer, in its own steps, which are those of all optimizers."""
     epochs = trainer.max_epochs
     epochs = None if epochs is None or epochs < 0 else epochs
     limits = [trainer.max_steps] if trainer.max_steps is not None and trainer.max_steps > 0 else []
     batches = trainer.num_training_batches
     module = trainer.lightning_module
-    # without automatic optimization a batch can mean any number of steps
+    # without automatic optimization, a batch can mean any number of steps
     if (
         epochs is not None
         and 0 < batches < math.inf
@@ -134,7 +134,7 @@ def lightning(trainer):
 
 
 def _count(value):
-    """A whole number, None for what is none."""
+    """A whole number; None for anything else."""
     if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= MAX_COUNT:
         return None
     return value
@@ -158,7 +158,7 @@ class KerasTraining:
         self._patched = []
 
     def arm(self, module=None):
-        """Patch a module's CallbackList, or put back what `disarm` took out."""
+        """Patch a module's CallbackList, or restore the patch that `disarm` removed."""
         if module is None:
             for owner, name, _, patch in self._patched:
                 setattr(owner, name, patch)
@@ -170,7 +170,7 @@ class KerasTraining:
             self._patch(kind, "on_train_batch_end", self._ended_batch)
 
     def disarm(self):
-        """Put back what was replaced, until `arm`."""
+        """Remove all patches, until `arm`."""
         for owner, name, original, _ in self._patched:
             setattr(owner, name, original)
 
@@ -181,7 +181,7 @@ class KerasTraining:
         def call(callbacks, index, logs=None):
             try:
                 note(callbacks, index, logs)
-            except Exception:  # another Keras than the ones known
+            except Exception:  # an unknown version of Keras
                 pass
             return original(callbacks, index, logs)
 
@@ -197,7 +197,7 @@ class KerasTraining:
         self._record.replicas = replicas_of(callbacks)
 
     def _ended_batch(self, callbacks, batch, logs):
-        # several batches are one call where `steps_per_execution` says so
+        # several batches are one call if `steps_per_execution` says so
         count = batch - self._batch
         if count < 1:
             return
@@ -208,7 +208,7 @@ class KerasTraining:
             self.loss.offer(loss, self._record.steps, batch + 1)
 
     def progress(self):
-        """How far `fit` is."""
+        """The progress of `fit`."""
         epoch, batches, done = self.epoch, self._batches, self._batch + 1
         if epoch is None or not batches:
             return Progress(epoch=epoch, epochs=self._epochs)
@@ -229,7 +229,7 @@ class _Loss:
         """(value, step, batches that it is the mean of)."""
 
     def offer(self, value, step, parts):
-        """A newer loss; one that is a number already is kept at once."""
+        """A newer loss; if it is already a number, it is stored at once."""
         if type(value) is float:
             self._keep(value, step, parts)
         else:
@@ -254,7 +254,7 @@ class _Loss:
 
 
 def replicas_of(callbacks):
-    """Devices of this process that a training is replicated on, None for one or unknown."""
+    """How many of this process's devices a training is replicated on; None for one or unknown."""
     try:
         model = getattr(callbacks, "_model", None) or callbacks.model
         devices = model.distribute_strategy.extended.worker_devices

@@ -40,10 +40,10 @@ def _start_probe():
 if "DDPTOP_PROBE_SOCK" in os.environ:
     try:
         _start_probe()
-    except Exception:  # a job must run even where its probe cannot
+    except Exception:  # a job must run even if its probe cannot
         pass
 
 sys.path[:] = [entry for entry in sys.path if os.path.abspath(entry or ".") != _HERE]
-# held, because Python 2 empties the namespace of a module that nothing refers to
+# keep a reference, because Python 2 clears the namespace of an unreferenced module
 _this_module = sys.modules.pop(__name__, None)
 import sitecustomize  # type: ignore[import-not-found]  # noqa: E402, F401

@@ -56,6 +56,18 @@ async def test_the_feed_follows_the_driver_and_ends_its_sampler(stub):
     await feed.stop()
 
 
+async def test_a_report_can_be_requested_between_ticks(stub):
+    feed = DeviceFeed(interval_s=600)
+    feed.request()  # nothing runs yet
+    await feed.start()
+    await until(lambda: feed.latest and feed.latest.gpus)
+    stub.set(0, util=5)
+    feed.request()
+    await until(lambda: feed.latest.gpus[0].util_percent == 5)
+    await feed.stop()
+    feed.request()
+
+
 async def test_a_feed_of_some_devices(stub):
     feed = DeviceFeed([stub.gpu(1).uuid], interval_s=0.1)
     await feed.start()

@@ -119,6 +119,26 @@ def test_a_tick_has_its_interval(make_stub):
     assert 0.9 < stamps[-1] - stamps[0] < 4.5, "it would be 5 by the usual interval"
 
 
+def test_a_request_is_answered_between_ticks_with_what_changes_every_second(make_stub):
+    stub = make_stub(1)
+    with subprocess.Popen(
+        [*SAMPLER, "--interval", "600", "--on-request"],
+        env=stub.env(),
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    ) as child:
+        first = decode_report(child.stdout.readline())
+        for used in (3 << 30, 2 << 30):  # the second request comes before anything is due
+            stub.set(0, mem_used=used)
+            child.stdin.write(b"\n")
+            child.stdin.flush()
+            report = decode_report(child.stdout.readline())
+            assert (report.gpus[0].mem_used_bytes, report.gpus[0].lost) == (used, False)
+            assert report.boottime_s > first.boottime_s
+        child.stdin.close()
+        assert child.wait(60) == 0
+
+
 def test_it_ends_when_nobody_reads_even_between_ticks(make_stub):
     with subprocess.Popen(
         [*SAMPLER, "--interval", "600"], env=make_stub(1).env(), stdout=subprocess.PIPE

@@ -58,6 +58,8 @@ class Around:
         self.lost: set[int] = set()
         """Devices that a report calls lost."""
         self.devices: list[Device] = []
+        self.requests = 0
+        """For reports on the devices at once."""
         self.driver: JobDriver | None = None
         self.history = HistoryWriter(folder.path / "history.db")
         self.log = EventLog(self.history, lambda line: None)
@@ -85,6 +87,9 @@ class Around:
 
     def start_agent(self, attempt: int, restarts_left: int) -> None:
         self.agents.append((attempt, restarts_left))
+
+    def request_device_report(self) -> None:
+        self.requests += 1
 
     def device_report(self) -> DeviceReport | None:
         if not self.devices:

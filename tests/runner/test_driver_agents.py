@@ -220,6 +220,7 @@ def test_with_fewer_ranks_there_is_one_new_agent_whatever_led_to_it(way):
             driver.process_exited(AGENT, 1, boottime_s())
         await finish(around)
         assert around.agents == [(1, 2)]
+        assert around.requests >= 2, "to choose devices, and to see their memory released"
         assert [spec.nproc for spec in around.specs] == [1]
         # late reports about the old one start nothing
         driver.process_exited(AGENT, -15, boottime_s())
@@ -313,7 +314,9 @@ def test_the_memory_is_awaited_before_the_ranks_start_unless_the_job_is_stopped(
         sent = connect(driver)
         freed = asyncio.Event()
 
-        async def wait_for_memory(report: Any, aside: Any, is_ours: Any, skip: Any) -> Any:
+        async def wait_for_memory(
+            report: Any, aside: Any, is_ours: Any, skip: Any, request: Any
+        ) -> Any:
             while not freed.is_set() and not skip():
                 await asyncio.sleep(0.01)
             return Mock(seconds=9.0, left=(), silent=False, in_words=lambda: None)

@@ -91,6 +91,11 @@ class DeviceFeed:
         running = self._process is not None and self._process.returncode is None
         return self._process.pid if running and self._process is not None else None
 
+    def request(self) -> None:
+        """Ask for a report at once, between two ticks; does nothing without a running sampler."""
+        if self.pid is not None and self._process is not None and self._process.stdin is not None:
+            self._process.stdin.write(b"\n")
+
     async def start(self) -> None:
         """Start sampling and return at once. Does nothing if it is already running."""
         if self._task is None:
@@ -137,8 +142,10 @@ class DeviceFeed:
     async def _run_once(self) -> tuple[int | None, bytes]:
         """Follow one sampler until it ends; returns its exit status and any last error line."""
         self._process = process = await asyncio.create_subprocess_exec(
-            *sampler_command(self._uuids, interval_s=self._interval_s, links=self._links),
-            stdin=asyncio.subprocess.DEVNULL,
+            *sampler_command(
+                self._uuids, interval_s=self._interval_s, links=self._links, on_request=True
+            ),
+            stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.STDOUT,
             cwd="/",

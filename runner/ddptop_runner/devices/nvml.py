@@ -142,12 +142,12 @@ class NvmlBackend:
             return "no devices requested"
         return "; ".join(parts) or None
 
-    def sample(self, boottime_s: float) -> list[GpuSample]:
+    def sample(self, boottime_s: float, *, at_once: bool = False) -> list[GpuSample]:
         """The devices now, in PCI order. Metrics whose query is not due keep their last values.
 
-        `boottime_s` is the current time (CLOCK_BOOTTIME, seconds), which decides what is due. A
-        device that fails raises nothing: it is `lost`, or its metrics are None if it does not
-        respond.
+        `boottime_s` is the current time (CLOCK_BOOTTIME, seconds), which decides what is due. With
+        `at_once`, what changes every second is read even if it is not due. A device that fails
+        raises nothing: it is `lost`, or its metrics are None if it does not respond.
         """
         self._collect_xids()
         due = self._look_up_again(boottime_s)
@@ -159,6 +159,8 @@ class NvmlBackend:
             if self._xids.broken:
                 self._watch_xids()
         groups = {group for group, is_due in self._due.items() if is_due(boottime_s)}
+        if at_once:
+            groups.add("fast")
         if "rare" in groups:
             self._renew_instances()
         slot = self._link_slot(boottime_s)

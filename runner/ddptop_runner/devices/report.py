@@ -137,11 +137,13 @@ def sampler_command(
     interval_s: float = 1.0,
     once: bool = False,
     links: bool = False,
+    on_request: bool = False,
 ) -> list[str]:
     """The argv of a sampler process."""
     command = own_command("ddptop_runner.devices.sampler", "--interval", f"{interval_s:g}")
     command += ["--all"] if uuids is None else ["--uuids", ",".join(uuids)]
-    return [*command, *(["--once"] if once else []), *(["--links"] if links else [])]
+    chosen = {"--once": once, "--links": links, "--on-request": on_request}
+    return [*command, *(option for option, is_chosen in chosen.items() if is_chosen)]
 
 
 # --- one reading, for a command that prints and exits -------------------------------------------

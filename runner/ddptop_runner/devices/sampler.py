@@ -1,7 +1,9 @@
 """The sampler process: reads the devices and prints one JSON line per tick on standard output.
 
     ddptop_runner.devices.sampler [--uuids U,U | --all] [--interval 1.0] [--once] [--links]
+        [--on-request]
 
+With `--on-request`, a byte on standard input asks for a report at once, between two ticks.
 `--links` also reads PCIe and NVLink rates, for each device every fourth tick; with `--once`, it
 takes two readings, one second apart.
 
@@ -31,6 +33,7 @@ if TYPE_CHECKING:
     from ddptop_runner.devices.nvml import NvmlBackend
 
 SHORTEST_INTERVAL_S = 0.1
+REQUESTS_BYTES = 4096
 PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
 LINKS_EVERY = 4
@@ -47,6 +50,7 @@ class Options(NamedTuple):
     interval_s: float = 1.0
     once: bool = False
     links: bool = False
+    on_request: bool = False
 
 
 def parse_arguments(argv: list[str]) -> Options:
@@ -59,6 +63,7 @@ def parse_arguments(argv: list[str]) -> Options:
     parser.add_argument("--interval", dest="interval_s", type=_interval, default=1.0)
     parser.add_argument("--once", action="store_true")
     parser.add_argument("--links", action="store_true")
+    parser.add_argument("--on-request", action="store_true")
     return Options(**vars(parser.parse_args(argv)))
 
 
@@ -79,7 +84,7 @@ class NoDevices:
         self.note = note
         self.driver = driver
 
-    def sample(self, boottime_s: float) -> list[GpuSample]:
+    def sample(self, boottime_s: float, *, at_once: bool = False) -> list[GpuSample]:
         """No devices."""
         return []
 
@@ -134,10 +139,10 @@ def resident_bytes() -> int | None:
         return None
 
 
-def report(backend: NvmlBackend | NoDevices, cost: Cost) -> DeviceReport:
-    """One reading of all devices."""
+def report(backend: NvmlBackend | NoDevices, cost: Cost, *, at_once: bool = False) -> DeviceReport:
+    """One reading of all devices; `at_once` between two ticks."""
     now_s = boottime_s()
-    gpus = backend.sample(now_s)
+    gpus = backend.sample(now_s, at_once=at_once)
     spent = cost.mark(now_s, time.process_time(), backend.queries)
     return DeviceReport(
         ts=utc_now(),
@@ -159,19 +164,27 @@ def run(backend: NvmlBackend | NoDevices, options: Options) -> int:
         report(backend, cost)
         time.sleep(1.0)
     parent = os.getppid()
-    closed = select.poll()
-    closed.register(sys.stdout.fileno(), 0)  # only POLLERR and POLLHUP: the reader is gone
+    reader, requests = sys.stdout.fileno(), sys.stdin.fileno()
+    happened = select.poll()
+    happened.register(reader, 0)  # only POLLERR and POLLHUP: the reader is gone
+    if options.on_request:
+        happened.register(requests, select.POLLIN)
     next_s = boottime_s()
+    is_requested = False
     while True:
-        _print_line(encode(report(backend, cost)))
+        _print_line(encode(report(backend, cost, at_once=is_requested)))
         if backend.source is None:
             return NOTHING_TO_SAMPLE
         if options.once:
             return 0
-        next_s = max(next_s + options.interval_s, boottime_s())
-        while (wait_s := next_s - boottime_s()) > 0:
-            if closed.poll(math.ceil(wait_s * 1000)):
-                return 0
+        if not is_requested:
+            next_s = max(next_s + options.interval_s, boottime_s())
+        is_requested = False
+        while not is_requested and (wait_s := next_s - boottime_s()) > 0:
+            for number, _ in happened.poll(math.ceil(wait_s * 1000)):
+                if number == reader or not os.read(requests, REQUESTS_BYTES):
+                    return 0
+                is_requested = True
         if os.getppid() != parent:
             return 0
 

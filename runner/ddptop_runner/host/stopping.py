@@ -30,7 +30,7 @@ TRAP_SIGTERM = frozenset({"lightning"})
 """Frameworks that catch SIGTERM and go on; SIGINT ends them well."""
 KILL_WAIT_S = 10.0
 """After SIGKILL a process may hang in the kernel (a lost GPU, a dead mount) for longer."""
-POLL_S = 0.05
+POLL_S = 0.02
 LOOK_EVERY_S = 1.0
 """How often to look for what was started by a process that is just being ended."""
 

@@ -72,6 +72,9 @@ class Surroundings(Protocol):
     def device_report(self) -> DeviceReport | None:
         """The latest report on the job's devices; None if nothing samples them."""
 
+    def request_device_report(self) -> None:
+        """Have the job's devices read at once, if anything samples them."""
+
     def change_spec(self, spec: JobSpec) -> None:
         """Run the next attempts on other devices, with another number of ranks."""
 
@@ -422,7 +425,10 @@ class JobDriver:
 
     async def _choose_devices(self, order: pt.ChooseDevices, attempt: int) -> pt.DevicesChosen:
         choice = await self.devices.choose(
-            self._around.device_report, self.job.set_aside, self._failed_s()
+            self._around.device_report,
+            self.job.set_aside,
+            self._failed_s(),
+            self._around.request_device_report,
         )
         if order.question is None and self.agent_pid is not None:
             await until(lambda: self._link is not None, RECONNECT_S)
@@ -475,6 +481,7 @@ class JobDriver:
             self.job.set_aside,
             self.processes.is_living,
             self._orders.skip.is_set,
+            self._around.request_device_report,
         )
 
     # -- ends ------------------------------------------------------------------------------------

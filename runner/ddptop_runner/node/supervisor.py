@@ -24,6 +24,7 @@ from ddptop_runner.base.errors import ControlError, DdptopError
 from ddptop_runner.base.files import lock
 from ddptop_runner.base.paths import RunFolder, create_local_dir
 from ddptop_runner.base.start import PRIVATE
+from ddptop_runner.devices.feed import DeviceFeed
 from ddptop_runner.devices.report import DeviceReport
 from ddptop_runner.host import procs
 from ddptop_runner.host.exits import OrphanWatch
@@ -404,6 +405,11 @@ class Supervisor:
     def device_report(self) -> DeviceReport | None:
         """The latest report on the job's devices; None if nothing samples them."""
         return None if self._feed is None else self._feed.latest
+
+    def request_device_report(self) -> None:
+        """Have the job's devices read at once, if anything samples them."""
+        if isinstance(self._feed, DeviceFeed):
+            self._feed.request()
 
     def change_spec(self, spec: JobSpec) -> None:
         """Run the next attempts on other devices, with another number of ranks."""

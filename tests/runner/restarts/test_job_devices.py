@@ -82,6 +82,20 @@ def test_a_sampler_that_does_not_answer_is_no_reason_to_end(latest, monkeypatch)
     assert asyncio.run(devices.choose(lambda: latest, [], boottime_s())).refused is None
 
 
+def test_a_report_from_after_the_failure_is_requested(monkeypatch):
+    monkeypatch.setattr(devices_module, "FRESH_WAIT_S", 60.0)
+    devices, latest = JobDevices(spec(devices=DEVICES, nproc=4)), [report(at_s=1.0)]
+    request = lambda: latest.append(report(2))  # noqa: E731
+    began_s = boottime_s()
+    found = asyncio.run(devices.choose(lambda: latest[-1], [], began_s, request))
+    assert found.refused is not None and "GPU 2 (H100): lost" in found.refused
+    free = devices.wait_for_memory(
+        lambda: latest[-1], [], lambda pid: False, lambda: False, request
+    )
+    assert asyncio.run(free).left == () and len(latest) == 3
+    assert boottime_s() - began_s < 30
+
+
 def test_a_job_on_cpus_looks_at_no_device():
     devices = JobDevices(spec())
     asked = devices.choose(lambda: pytest.fail("asked"), [], boottime_s())

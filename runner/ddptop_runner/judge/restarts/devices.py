@@ -22,7 +22,7 @@ from ddptop_runner.model.spec import Device, JobSpec
 Report = Callable[[], "DeviceReport | None"]
 FRESH_WAIT_S = 3.0
 """How long to wait for a sample from after the failure, which may show a lost device."""
-FRESH_POLL_S = 0.1
+FRESH_POLL_S = 0.02
 
 
 @dataclass(frozen=True)
@@ -86,16 +86,24 @@ class JobDevices:
         message = f"{name_of(one.device)} is set aside ({one.reason}); continuing {world}"
         return Finding(f"set-aside-{index}", "warning", message, gpus=(index,), has_event=True)
 
-    async def choose(self, report: Report, aside: Sequence[SetAside], failed_s: float) -> Choice:
+    async def choose(
+        self,
+        report: Report,
+        aside: Sequence[SetAside],
+        failed_s: float,
+        request: Callable[[], None] = lambda: None,
+    ) -> Choice:
         """Check the health of the job's devices before the next attempt.
 
         Args:
             report: returns the latest report on the job's devices; None if nothing samples them.
             aside: devices already set aside.
             failed_s: CLOCK_BOOTTIME of the failure.
+            request: asks for a report at once.
         """
         if not self._spec.devices:
             return Choice([])
+        request()
         deadline_s = boottime_s() + FRESH_WAIT_S
         while (latest := report()) is not None and latest.source is not None:
             if latest.boottime_s > failed_s or boottime_s() >= deadline_s:
@@ -132,6 +140,7 @@ class JobDevices:
         aside: Sequence[SetAside],
         is_ours: Callable[[int], bool],
         skip: Callable[[], bool],
+        request: Callable[[], None] = lambda: None,
     ) -> fitness.Waited:
         """Wait until an ended attempt's device memory is released.
 
@@ -140,6 +149,7 @@ class JobDevices:
             aside: devices that are set aside.
             is_ours: whether a pid is a living process of the attempt.
             skip: whether to stop waiting.
+            request: as for `choose`.
         """
         devices = without(self._spec, aside).devices
         if not devices:
@@ -149,7 +159,7 @@ class JobDevices:
         def look(gpus: Sequence[GpuSample]) -> list[fitness.Held]:
             return fitness.still_held(gpus, devices, idle, is_ours)
 
-        return await fitness.wait(report, look, skip)
+        return await fitness.wait(report, look, skip, request)
 
     @property
     def learned(self) -> dict[str, Any]:

@@ -230,8 +230,8 @@ def _idle_bytes(gpu: GpuSample, before: int | None) -> int | None:
 
 
 LIMIT_S = 50.0
-POLL_S = 0.2
-"""Between checks of the latest sample, of which there is one per second."""
+POLL_S = 0.02
+"""Between checks of the latest sample, of which there is one per second or on request."""
 ANSWER_S = 5.0
 """How long to wait for a driver that returns no samples."""
 TOLERANCE_BYTES = 512 * 1024**2
@@ -323,6 +323,7 @@ async def wait(
     report: Callable[[], DeviceReport | None],
     look: Callable[[Sequence[GpuSample]], list[Held]],
     skip: Callable[[], bool],
+    request: Callable[[], None] = lambda: None,
 ) -> Waited:
     """Wait until nothing is held, for at most `LIMIT_S`.
 
@@ -330,8 +331,10 @@ async def wait(
         report: returns the latest report on the job's devices.
         look: `still_held` for the job.
         skip: whether to stop waiting.
+        request: asks for a report at once.
     """
     began_s = boottime_s()
+    request()  # a report is fresh if its reading began later
     first: tuple[Held, ...] | None = None
     left: list[Held] = []
     while (waited_s := boottime_s() - began_s) < LIMIT_S and not skip():

@@ -1,4 +1,4 @@
-"""What tests of the command line share."""
+"""Fixtures for tests of the command line."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from ddptop_runner.launch.gpus import choice as launch_devices
 
 @pytest.fixture
 def ddptop_cli(ddptop_home, monkeypatch, capfd) -> Callable[..., subprocess.CompletedProcess[str]]:
-    """As everywhere, but in this process: to start one costs more than most verbs do."""
+    """The usual fixture, but in this process: starting one costs more than most commands do."""
 
     def run(*arguments: str) -> subprocess.CompletedProcess[str]:
         monkeypatch.setattr(sys, "argv", ["ddptop", *arguments])
@@ -30,7 +30,7 @@ def ddptop_cli(ddptop_home, monkeypatch, capfd) -> Callable[..., subprocess.Comp
 
 @pytest.fixture
 def bad_input(ddptop_home, tmp_path, monkeypatch, capfd) -> Callable[..., str]:
-    """`bad_input(status, *arguments)`: the line that it gets on stderr. Runs in this process."""
+    """`bad_input(status, *arguments)`: the line printed on stderr. Runs in this process."""
     (tmp_path / "train.py").write_text("raise SystemExit('it must never run')")
     (tmp_path / "three.sh").write_text("exit 1\n")
     (tmp_path / "folder.py").mkdir()

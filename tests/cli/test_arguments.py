@@ -1,4 +1,4 @@
-"""Command lines: what is ddptop's and what is the script's, and what bad input gets."""
+"""Command lines: what belongs to ddptop and what to the script, and how bad input is reported."""
 
 from __future__ import annotations
 
@@ -168,7 +168,7 @@ def test_every_option_arrives_in_the_request():
 
 LAUNCH = ["launch", "-d", "--nproc", "1"]
 BAD = {
-    # (exit status, arguments, words of the line: the thing and the remedy)
+    # (exit status, arguments, words in the line: the problem and the remedy)
     "nodes on one machine": (2, [*LAUNCH, "--nodes", "1:2", "train.py"], ["--nodes requires"]),
     "a check of one machine": (2, [*LAUNCH, "--check", "train.py"], ["--check requires --hosts"]),
     "a command on hosts": (2, ["launch", "--hosts", "a", "--", "true"], ["--hosts", "commands"]),
@@ -365,7 +365,7 @@ def test_a_name_in_use(bad_input, ddptop_home):
 @pytest.mark.torch
 @pytest.mark.parametrize("what", ["home", "runs"])
 def test_a_state_folder_that_cannot_be_written(bad_input, ddptop_home, monkeypatch, what):
-    if what == "home":  # root may write anywhere but into a file
+    if what == "home":  # root can write anywhere except into a file
         (ddptop_home / "file").touch()
         monkeypatch.setenv("DDPTOP_HOME", str(ddptop_home / "file"))
     else:

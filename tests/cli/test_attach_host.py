@@ -1,4 +1,4 @@
-"""`ddptop attach HOST:JOB`, whose ssh is a stand-in here."""
+"""`ddptop attach HOST:JOB`, with a fake ssh."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ddptop.commands import attach_host
 
 @pytest.fixture
 def ssh(tmp_path, monkeypatch):
-    """`ssh(status, said)`: what the stand-in does; returns the file with its arguments."""
+    """`ssh(status, said)`: configures the fake; returns the file with its arguments."""
     monkeypatch.setattr(cli_screens, "is_terminal", lambda: True)
 
     def put(status, said="", run='""'):
@@ -39,7 +39,7 @@ def test_the_job_is_attached_to_over_there(ddptop_cli, ssh):
 
 
 FAILURES = {
-    # what ssh prints: words of the line
+    # output of ssh: words in the line
     "ssh: Could not resolve hostname far: Name or service not known": "far: unknown host",
     "Host key verification failed.": "accept the key",
     "me@far: Permission denied (publickey).": "ssh-copy-id far",

@@ -51,7 +51,7 @@ def view(*, state: str = "running", age_s: float = 300.0, probe: bool = True, **
     started = NOW - dt.timedelta(seconds=age_s)
     fields = {"state": state, "attempt": 1, "step": 130, "started_at": started, **changes}
     made = JobView(RunFolder(Path(spec.job)), spec, make_snapshot(spec, **fields), NOW)
-    made.__dict__["state"] = state  # its processes are not asked for
+    made.__dict__["state"] = state  # its processes are not checked
     return made
 
 

@@ -36,7 +36,7 @@ def test_json_tells_figures_differences_and_losses_at_common_steps(
     assert last["step"] == 160
     assert last["values"] == [job["loss_at_common"] for job in told["jobs"]]
     assert len(told["losses"]) == 50
-    # one job alone: beside the newest of its script; unknown is null
+    # a single job is compared with the newest of its script; unknown is null
     assert compare("gpt-a", "--json") == 0
     assert json.loads(capsys.readouterr().out)["jobs"][1]["job"] == "gpt-b"
     assert compare("fit", "gpt-a", "--json") == 0

@@ -1,4 +1,5 @@
-"""`ddptop doctor`: text for people, JSON for scripts, and an exit status that says which."""
+"""`ddptop doctor`: text for people, JSON for scripts, and an exit status that summarizes the
+checks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`ddptop events`: the story for people, and one event a line for scripts."""
+"""`ddptop events`: text for people, and one event per line for scripts."""
 
 from __future__ import annotations
 

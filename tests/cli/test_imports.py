@@ -1,4 +1,4 @@
-"""What verbs load: a listing or a launch pays for neither Textual nor torch."""
+"""What commands import: listing and launching need neither Textual nor torch."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ NOT_LIGHT = {
     *("asyncio", "click", "dataclasses", "importlib.metadata", "inspect", "json", "random"),
     *("shutil", "sqlite3", "statistics", "subprocess", "typing_extensions"),
 }
-"""What `ls`, `status`, and `gpus` do without: any of these costs 2 to 10 ms of CPU, of 60."""
+"""Modules that `ls`, `status`, and `gpus` do not import: each costs 2 to 10 ms of CPU, out of 60.
+"""
 RUN = """
 import json, sys
 from ddptop.__main__ import main
@@ -61,7 +62,8 @@ VERBS = {
 
 @pytest.mark.torch
 def test_a_verb_loads_only_what_it_needs(ddptop_home, tmp_path):
-    """All in one process, which is new; what one of them loads is put down to that one."""
+    """All commands in one new process; each import is attributed to the first command that needs
+    it."""
     rank = RankSample(rank=0, local_rank=0, host=procs.host_name(), pid=1, step=3)
     put_job("train", {"state": "finished", "ended_at": utc_now(), "ranks": [rank]})
     (tmp_path / "train.py").touch()

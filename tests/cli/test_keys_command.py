@@ -1,4 +1,4 @@
-"""`ddptop keys`, and what doctor says of the settings."""
+"""`ddptop keys`, and what doctor reports about the settings."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ddptop.tui.actions import ALL, EVERYWHERE, MOVING
 
 @pytest.fixture
 def settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Where the person's settings would be."""
+    """Where the user's settings would be."""
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
     (tmp_path / "ddptop").mkdir()
     return tmp_path / "ddptop" / "config.toml"

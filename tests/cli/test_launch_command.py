@@ -1,4 +1,4 @@
-"""`ddptop launch -- COMMAND` and `--launcher`: what is refused, and what would be run."""
+"""`ddptop launch -- COMMAND` and `--launcher`: what is refused, and what would run."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from ddptop.__main__ import main
 
 LAUNCH = ["launch", "-d", "--nproc", "1"]
 BAD = {
-    # (exit status, arguments, words of the line: the thing and the remedy)
+    # (exit status, arguments, words in the line: the problem and the remedy)
     "ranks of a command": (
         2,
         [*LAUNCH, "--", "torchrun", "x"],

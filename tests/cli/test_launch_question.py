@@ -1,4 +1,4 @@
-"""A script whose ranks would start ranks: asked about on a terminal, refused without one."""
+"""A script whose ranks would start ranks: `launch` asks on a terminal, and refuses without one."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ if os.environ.get("SPAWNS"):
     mp.spawn(print)
 print("ran in run", os.environ.get("TORCHELASTIC_RUN_ID"))
 """
-"""Perhaps starts ranks, as far as its source tells; without the variable it needs no torch."""
+"""Its source looks as if it may start ranks; without the variable, it needs no torch."""
 
 
 @pytest.fixture

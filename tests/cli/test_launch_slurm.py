@@ -1,4 +1,4 @@
-"""`ddptop launch --slurm` where nothing is submitted: what is refused, and the script."""
+"""`ddptop launch --slurm` without submitting anything: what is refused, and the script."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import stat
 import pytest
 
 BAD = {
-    # (arguments, words of the line: the thing and the remedy)
+    # (arguments, words in the line: the problem and the remedy)
     "no sbatch": (["train.py"], ["sbatch is not on PATH", "omit --slurm"]),
     "nothing": (["--", "--time=1"], ["nothing to launch", "SCRIPT"]),
     "a late option": (["--", "--time=1", "--", "-d", "train.py"], ["-d is after --"]),
@@ -31,7 +31,7 @@ BAD = {
 
 @pytest.fixture(autouse=True)
 def no_slurm(monkeypatch, tmp_path):
-    """As on a machine without Slurm."""
+    """A machine without Slurm."""
     monkeypatch.delenv("SLURM_JOB_ID", raising=False)
     bin_ = tmp_path / "bin"
     bin_.mkdir()

@@ -1,4 +1,4 @@
-"""`ddptop logs` of a job that is a command: one log for all its ranks."""
+"""`ddptop logs` of a job that runs a command: one log for all its ranks."""
 
 from __future__ import annotations
 

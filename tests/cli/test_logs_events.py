@@ -1,4 +1,4 @@
-"""`ddptop logs`: what a rank wrote, for pipes and for terminals."""
+"""`ddptop logs`: the output of a rank, for pipes and for terminals."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def test_a_pipe_gets_lines_of_all_ranks_with_their_rank(folder, capfdbinary, fol
     assert show(folder, "all", follow=follow, lines=2) == 0
     out = capfdbinary.readouterr().out
     lines = [b"[rank 0] a", b"[rank 0] \xff", b"[rank 10] ", b"[rank 10] no end"]
-    if follow:  # lines come as they end
+    if follow:  # lines arrive as they are completed
         assert sorted(out.split(b"\n")) == sorted([*lines, b""])
     else:
         assert out.split(b"\n") == [*lines, b""]
@@ -157,7 +157,7 @@ class Terminal:
         self.seen = b""
 
     def read_until(self, text: bytes | None, timeout_s: float = 60) -> bytes:
-        """What came until `text`, or until the process has closed the terminal."""
+        """The output until `text`, or until the process closes the terminal."""
         deadline = time.monotonic() + timeout_s
         while text is None or text not in self.seen:
             assert time.monotonic() < deadline, f"no {text!r} in {self.seen!r}"
@@ -259,7 +259,7 @@ def test_following_ends_when_the_pipe_is_closed_although_nothing_comes(folder):
         assert process.stdout is not None and process.stderr is not None
         assert process.stdout.readline() == "a\n"
         process.stdout.close()
-        assert "BrokenPipeError" in process.stderr.read()  # the entry point makes it silent
+        assert "BrokenPipeError" in process.stderr.read()  # the entry point suppresses it
     assert process.returncode != 0
 
 

@@ -128,7 +128,7 @@ def test_a_reader_that_wants_a_log_sees_it_grow(head: Head, wait_until: Callable
 
 @pytest.fixture
 def ended(ddptop_home: Path) -> RunFolder:
-    """A job that has ended, and whose node `b` has kept logs that were not fetched."""
+    """A job that has ended; its node `b` still has logs that were not fetched."""
     ranks, gpus = ranks_and_devices(per_host=2)
     placed = placement(per_host=2)
     nodes = [msgspec.structs.replace(node, members="/state/members") for node in placed.nodes]

@@ -1,4 +1,4 @@
-"""`ddptop ls` on a login node of Slurm, whose squeue is a stand-in here."""
+"""`ddptop ls` on a Slurm login node, with a fake squeue."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ RUNNING = "9\x1ftrains\x1fRUNNING\x1fgpu" + HEAD % "None" + "9"
 
 @pytest.fixture
 def squeue(tmp_path, monkeypatch):
-    """`squeue(text, status)`: what the stand-in does; returns the file that counts its calls."""
+    """`squeue(text, status)`: configures the fake; returns the file that counts its calls."""
     calls = tmp_path / "calls"
     calls.write_text("")
 

@@ -1,4 +1,4 @@
-"""What verbs print: numbers in a person's words, data on stdout, narration on stderr."""
+"""Output of commands: readable numbers, data on stdout, and messages on stderr."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`ddptop replay`: which moment a person means, and what is refused."""
+"""`ddptop replay`: which moment the user's time refers to, and what is refused."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A job in a Slurm allocation, held by its batch step. Slurm's commands are stand-ins here."""
+"""A job in a Slurm allocation, held by its batch step, with fake Slurm commands."""
 
 from __future__ import annotations
 
@@ -37,7 +37,8 @@ for step in range(1, 10**6):
 
 @pytest.fixture
 def batch(tmp_path, ddptop_home, monkeypatch):
-    """`batch(*options, **variables)` is the batch step; `calls()` what it asked of Slurm."""
+    """`batch(*options, **variables)` is the batch step; `calls()` returns its calls of Slurm
+    commands."""
     (tmp_path / "train.py").write_text(TRAIN)
     programs = tmp_path / "bin"
     programs.mkdir()
@@ -105,7 +106,7 @@ def _steps(name):
 
 
 def end_like_slurm(step, name="held"):
-    """As Slurm does: everything of the job gets SIGTERM."""
+    """Like Slurm: all processes of the job get SIGTERM."""
     from ddptop_runner.host import procs
 
     for pid in [step.pid, *procs.pids_of_job(view(name).spec.job_id)]:
@@ -199,7 +200,7 @@ def test_a_requeued_job_whose_nodes_are_not_ready_is_requeued_again(ddptop_home,
 
 
 REFUSED = {
-    # variables: words of the line
+    # variables: words in the line
     "no devices": (
         {},
         [],

@@ -1,4 +1,4 @@
-"""`ddptop status` of a job that is a command: its launcher, and what no column tells of ranks."""
+"""`ddptop status` of a job that runs a command: its launcher, and what no rank column shows."""
 
 from __future__ import annotations
 

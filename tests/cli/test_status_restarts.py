@@ -1,4 +1,4 @@
-"""What `status` says of restarts and of devices that are set aside."""
+"""What `status` shows about restarts and devices that are set aside."""
 
 from __future__ import annotations
 

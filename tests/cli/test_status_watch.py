@@ -1,4 +1,4 @@
-"""`ddptop status --watch`: lines drawn in place in a real pty, elsewhere one line per change."""
+"""`ddptop status --watch`: lines drawn in place on a real pty, otherwise one line per change."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ WaitUntil = Callable[..., Any]
 ALIVE = {"guardian": procs.identify(os.getpid())}
 ESC = "\x1b"
 BELOW = f"{ESC}[J"
-"""What each drawing ends with."""
+"""The end of each drawing."""
 
 
 def ranks(number: int = 4, slow: int | None = None) -> list[RankSample]:
@@ -68,13 +68,13 @@ def change(folder: Any, **changes: Any) -> None:
 
 def live(**changes: Any) -> dict[str, Any]:
     progress = Progress(step=41, total=100, fraction=0.41, eta_s=75.0, source="api")
-    fresh = utc_now() + dt.timedelta(minutes=5)  # on a busy machine no figure is called old
+    fresh = utc_now() + dt.timedelta(minutes=5)  # on a busy machine, no value is marked as old
     known = {"ranks": ranks(), "world_size": 4, "step": 41, "progress": progress, "ts": fresh}
     return {**ALIVE, **known, **changes}
 
 
 class Terminal:
-    """The program with a pty as its controlling terminal, and what a person sees there."""
+    """The program with a pty as its controlling terminal, and the screen there."""
 
     def __init__(self, *arguments: str, rows: int = 12, columns: int = 100, **env: str) -> None:
         self.pid, self.master = pty.fork()
@@ -86,7 +86,8 @@ class Terminal:
                 {**os.environ, "TERM": "xterm-256color", **env},
             )
         self.columns, self.sent, self.status = columns, "", None
-        self._decode = codecs.getincrementaldecoder("utf-8")().decode  # a read may cut a letter
+        # a read may split a character
+        self._decode = codecs.getincrementaldecoder("utf-8")().decode
 
     def read(self) -> str:
         while select.select([self.master], [], [], 0)[0]:
@@ -100,7 +101,7 @@ class Terminal:
         return self.sent
 
     def screen(self) -> list[str]:
-        """The lines that stand there once all was drawn, by the few sequences that are used."""
+        """The lines on the screen after drawing, interpreting the few sequences that are used."""
         lines, x, y = [""], 0, 0
         whole = "".join(self.read().rpartition(BELOW)[:2])
         for token in re.findall(rf"{ESC}\[[\d;]*[A-Za-z]|[\r\n]|[^{ESC}\r\n]+", whole):
@@ -125,7 +126,7 @@ class Terminal:
         if self.status is None:
             pid, status = os.waitpid(self.pid, os.WNOHANG)
             self.status = os.waitstatus_to_exitcode(status) if pid else None
-            self.read()  # what it said at last
+            self.read()  # its last output
         return self.status is not None
 
     def close(self) -> None:

@@ -1,4 +1,4 @@
-"""Which commands take a job up again whose guardian was killed, and who only looks."""
+"""Which commands adopt a job whose guardian was killed, and which only read it."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ TAKEN_UP = "ddptop: adopted train, which had lost its guardian\n"
 
 @pytest.fixture
 def taken(monkeypatch, ddptop_home) -> list[str]:
-    """The jobs that were taken up; there is one that needs it."""
+    """The jobs that were adopted; there is one that needs it."""
     found: list[str] = []
 
     def adopt(view, shell):

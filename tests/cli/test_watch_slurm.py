@@ -1,4 +1,4 @@
-"""`ddptop watch slurm:ID`, whose Slurm is a stand-in here."""
+"""`ddptop watch slurm:ID`, with fake Slurm commands."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from ddptop import cli_screens
 
 @pytest.fixture
 def slurm(tmp_path, monkeypatch):
-    """`slurm(nodes, status, said)`: what the stand-ins do; returns the file with srun's argv."""
+    """`slurm(nodes, status, said)`: configures the fakes; returns the file with srun's argv."""
     monkeypatch.setattr(cli_screens, "is_terminal", lambda: True)
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
 

@@ -1,4 +1,4 @@
-"""What can be read off losses. Pure."""
+"""What is computed from losses. Pure functions."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from ddptop.view.compare import LossCurve, Sample, better, common_s, common_step
 
 
 def curve(*losses: float | None, every: int = 10, attempt: int = 0) -> LossCurve:
-    """A sample each second, of so many steps; None is one that was not finite."""
+    """A sample per second with this many steps each; None for a loss that was not finite."""
     return LossCurve(
         tuple(
             Sample(float(place), place * every, loss, attempt, is_bad=loss is None)
@@ -63,12 +63,12 @@ def test_an_attempt_that_went_back_counts_from_there() -> None:
     assert [one.attempt for one in found.by_step] == [0, 0, 1, 1, 1, 1]
     assert found.loss_at_step(40) == 2.0
     assert found.last_step == 50
-    # the time between attempts is no training
+    # the time between attempts does not count as training
     assert found.steps_per_s() == pytest.approx(70 / 7)
 
 
 def test_pace_and_time_per_step_are_of_the_same_samples() -> None:
-    at = [0.0, 1.0, 2.0, 3.0, 4.0]  # buckets of a second hold 5 or 8 steps
+    at = [0.0, 1.0, 2.0, 3.0, 4.0]  # buckets of a second contain 5 or 8 steps
     found = LossCurve(tuple(Sample(at[i], n, 1.0, 0) for i, n in enumerate([0, 5, 10, 18, 26])))
     assert found.steps_per_s() == pytest.approx(26 / 4)
     assert found.step_time_s() == pytest.approx(4 / 26)

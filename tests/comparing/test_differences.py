@@ -1,4 +1,4 @@
-"""What was given to jobs, and how they are put beside each other. Pure."""
+"""The options of jobs, and how they are compared. Pure functions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Losses out of a history, with steps where they belong."""
+"""Losses from a history, at the steps to which they belong."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def test_a_band_is_one_curve_with_each_attempts_steps_where_they_belong() -> Non
     assert [one.loss for one in found.samples] == [6.0, 3.0, 2.0]
     assert [one.step for one in found.samples] == [9, 19, 25]
     assert [one.at_s for one in found.samples] == [5.5, 6.5, 7.5]
-    # of an attempt that nobody told of, steps are not known
+    # the steps of an attempt without a known start are unknown
     assert curve_of(band([6.0], [9], [3]), 95.0, {0: 0}, printed=False).samples[0].step is None
     assert curve_of(band([6.0], [9], [3]), 95.0, {}, printed=True).samples[0].step == 9
 
@@ -75,7 +75,7 @@ def test_a_restart_is_counted_on_and_where_it_said_where_it_went_on_from_there(
     found = read_run(read_job(folder))
     assert found.curve.last_step == 200
     assert [number for number, _ in found.attempts] == [0, 1]
-    # its script says that the second attempt went on at step 80
+    # its script reports that the second attempt resumed at step 80
     rank = RankSample(rank=0, local_rank=0, host=fake_home.HOST, step=100, global_step=180)
     fake_home.change(folder, ranks=[rank], run_step=None)  # of an older version
     told = read_run(read_job(folder)).curve

@@ -1,4 +1,4 @@
-"""A comparison in words. Pure."""
+"""A comparison as text. Pure functions."""
 
 from __future__ import annotations
 

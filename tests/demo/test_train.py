@@ -1,4 +1,4 @@
-"""The bundled training: learns, survives a kill -9 of everything, and never leaves half a file."""
+"""The bundled training: learns, survives a kill -9 of everything, and leaves no partial file."""
 
 from __future__ import annotations
 
@@ -93,7 +93,8 @@ def test_it_resumes_after_everything_was_killed(
         wait_until(lambda: len(losses(log.read_text(), 1)) > 6)
     finally:
         children = psutil.Process(job.pid).children(recursive=True)
-        job.kill()  # first: it would end and collect the others as soon as one of them has ended
+        # first: it would otherwise end and reap the others as soon as one of them has exited
+        job.kill()
         for process in children:
             with contextlib.suppress(psutil.NoSuchProcess):
                 process.kill()
@@ -102,7 +103,7 @@ def test_it_resumes_after_everything_was_killed(
     first = losses(log.read_text())
     assert first[0][0] == 1 and 5.0 < first[0][1] < 6.2
 
-    # the second run is a single process without torchrun: the world may change size
+    # the second run is a single process without torchrun: the world size may change
     last_step = first[-1][0] + 100
     again = subprocess.run(
         [sys.executable, *common, "--steps", str(last_step)],

@@ -1,4 +1,4 @@
-"""A stand-in NVIDIA driver, and programs that run on it."""
+"""A simulated NVIDIA driver, and programs that use it."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ for line in sys.stdin:
 
 
 class Reader:
-    """The real back end in a process of its own, one tick at a time, at whatever time it is told.
+    """The real back end in a separate process, one tick at a time, at any simulated time.
 
-    So a minute of sampling takes a moment, and every query of it can be counted.
+    A minute of sampling takes a moment, and all of its queries can be counted.
     """
 
     def __init__(self, env: dict[str, str], *arguments: str) -> None:
@@ -89,7 +89,7 @@ def make_reader() -> Iterator[Callable[..., Reader]]:
 
 @pytest.fixture
 def no_library_env(tmp_path: Path) -> dict[str, str]:
-    """The variables of a program that cannot load NVML, even on a machine that has it."""
+    """The environment of a program that cannot load NVML, even on a machine that has it."""
     folder = tmp_path / "broken"
     folder.mkdir()
     (folder / "libnvidia-ml.so.1").touch()

@@ -1,4 +1,4 @@
-"""Jobs on devices as snapshots have them: ranks joined with devices, without any process."""
+"""Jobs on devices as in snapshots: ranks joined with devices, without any process."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ JOB = "train"
 
 
 def make_rank(rank: int, **fields: Any) -> RankSample:
-    """Rank `rank` at work; its pid is 100 + rank."""
+    """Rank `rank` at work; its PID is 100 + rank."""
     known: dict[str, Any] = {"pid": 100 + rank, "gpu": rank, "state": "running", "step": 50}
     known.update(fields)
     return RankSample(rank=rank, local_rank=rank, host="h", **known)
@@ -29,12 +29,12 @@ def of_rank(rank: int, gib: float | None = 30.0, **fields: Any) -> GpuProcess:
 
 
 def of_launcher(**fields: Any) -> GpuProcess:
-    """A process of the job that is no rank's."""
+    """A process of the job that does not belong to a rank."""
     return GpuProcess(pid=999, job=JOB, mem_used_bytes=GIB, **fields)
 
 
 def somebody(gib: float | None = 12.0, **fields: Any) -> GpuProcess:
-    """A process that is not the job's."""
+    """A process outside the job."""
     known: dict[str, Any] = {"pid": 4242, "user": "alice", "command": "python eval.py"}
     known["mem_used_bytes"] = None if gib is None else int(gib * GIB)
     known.update(fields)
@@ -62,7 +62,7 @@ def make_gpu(index: int, *processes: GpuProcess, **fields: Any) -> GpuSample:
 
 
 def make_job(number: int = 4) -> tuple[list[RankSample], list[GpuSample]]:
-    """A healthy one: rank i with 30 GiB on GPU i."""
+    """A healthy job: rank i with 30 GiB on GPU i."""
     ranks = [make_rank(rank) for rank in range(number)]
     return ranks, [make_gpu(rank, of_rank(rank)) for rank in range(number)]
 

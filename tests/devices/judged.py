@@ -1,4 +1,4 @@
-"""Jobs judged as a whole: the finding that there should be, or none."""
+"""Jobs checked as a whole: the expected finding, or none."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ Case = tuple[list[RankSample], list[GpuSample]]
 
 
 def the(case: Case, id_: str) -> Finding:
-    """The only finding, which is that one."""
+    """The only finding, which must have this ID."""
     found = find(*case, JOB)
     assert [finding.id for finding in found] == [id_], found
     return found[0]
 
 
 def assert_healthy(case: Case) -> None:
-    """Nothing is found."""
+    """Asserts that there is no finding."""
     assert find(*case, JOB) == []
 
 
 def with_strays(ranks: list[int], gib: float | None = 0.5, on: int = 0) -> Case:
-    """Those ranks hold so much each on that device, too."""
+    """Those ranks also use this much memory on that device."""
     strays = [of_rank(rank, gib) for rank in ranks]
     return RANKS, change(GPUS, {on: {"processes": [of_rank(on), *strays]}})
 

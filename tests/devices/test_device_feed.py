@@ -1,4 +1,4 @@
-"""The sampler's clients: the feed of a supervisor or viewer, and the one reading of a command."""
+"""The sampler's clients: the feed of a supervisor or viewer, and a command's single reading."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ async def until(condition: Callable[[], object], timeout_s: float = 60.0) -> Non
 
 @pytest.fixture
 def stub(make_stub, monkeypatch):
-    """A stub that child processes of this one find. This one's own loader cannot see it."""
+    """A simulated driver that child processes find. This process's own loader cannot see it."""
     driver = make_stub(2)
     for name, value in driver.env({}).items():
         monkeypatch.setenv(name, value)
@@ -87,7 +87,7 @@ async def test_a_killed_sampler_is_started_again(stub, monkeypatch):
     os.kill(first, signal.SIGKILL)
     await until(lambda: feed.pid not in (None, first))
     stub.set(1, util=7)
-    # while nothing is heard of the devices, a report names none
+    # while there are no reports, none lists devices
     await until(
         lambda: feed.note is None and [gpu.util_percent for gpu in feed.latest.gpus[1:2]] == [7]
     )
@@ -169,7 +169,7 @@ async def test_a_sampler_that_cannot_run_says_its_last_words(stub, monkeypatch):
     feed = DeviceFeed(interval_s=0.1)
     await feed.start()
     words = "exited with status 1: RuntimeError: not this one"
-    await until(lambda: words in (feed.note or ""))  # before it ends it does not answer
+    await until(lambda: words in (feed.note or ""))  # before it exits, it does not respond
     await feed.stop()
 
 

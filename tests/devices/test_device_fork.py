@@ -1,4 +1,4 @@
-"""The forked reading of `ddptop gpus`: it ends well whatever the driver does."""
+"""The forked reading of `ddptop gpus`: it finishes whatever the driver does."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def read(env: dict[str, str], *arguments: str) -> tuple[dict, float]:
 
 
 def no_child_of(stub: StubDriver) -> bool:
-    """Whether every process that called the driver is gone."""
+    """Whether every process that called the driver has exited."""
     return not [pid for pid in {call.pid for call in stub.calls()} if Path(f"/proc/{pid}").exists()]
 
 

@@ -1,4 +1,4 @@
-"""What is wrong with a job's balance; beside each finding the healthy jobs that look like it."""
+"""Findings about a job's balance; next to each, the healthy jobs that look similar."""
 
 from __future__ import annotations
 
@@ -155,7 +155,7 @@ def test_heat_by_software_counts_where_the_others_run_faster():
         {"throttle_reasons": None},
         {"throttle_reasons": ["power brake"], "util_percent": None},
         {"xid": None},
-        {"xid": [45]},  # as of a process that ddptop itself ended before a restart
+        {"xid": [45]},  # such as a process that ddptop itself ended before a restart
         {"ecc_uncorrected": None},
     ],
 )
@@ -171,7 +171,7 @@ def test_xids_with_their_meaning():
         "GPU 3 (rank 3) reported XID 79 (GPU has fallen off the bus): reset or check the "
         "device (nvidia-smi -q, dmesg)"
     )
-    assert the(with_gpu(xid=[31, 31]), "xid-31-3").severity == "info"  # a fault of the program
+    assert the(with_gpu(xid=[31, 31]), "xid-31-3").severity == "info"  # an error in the program
     found = find(*with_gpu(xid=[13, 777]), JOB)
     assert [(one.id, one.severity) for one in found] == [
         ("xid-777-3", "warning"),
@@ -210,7 +210,7 @@ def test_a_process_of_somebody_else():
     [
         somebody(0.1),
         somebody(None),
-        somebody(command=None, user=None),  # a pid of another namespace
+        somebody(command=None, user=None),  # a PID in another namespace
         somebody(command="nvidia-cuda-mps-server"),
         of_launcher(),  # a helper of the job
         of_rank(3, 5, pid=998),  # a child of the rank
@@ -238,7 +238,7 @@ def test_a_launcher_on_a_device_is_the_jobs():
 
 
 def test_step_times_name_no_straggler():
-    """The all-reduce makes them alike: whose are longer is not who is slow."""
+    """The all-reduce makes step times equal: the largest does not identify the slow rank."""
     for slow in range(4):
         assert_healthy((change(RANKS, {slow: {"step_time_s": 3.0, "steps_per_s": 0.3}}), GPUS))
 
@@ -258,10 +258,11 @@ def test_findings_are_worst_first():
 
 @pytest.mark.parametrize("seed", range(40))
 def test_a_healthy_job_has_no_alert_from_its_start_to_its_end(seed):
-    """Second by second: contexts come one by one, steps, evaluations, checkpoints, ends."""
+    """Second by second: contexts appear one by one, then steps, evaluations, checkpoints, and
+    exits."""
     life = random.Random(seed)
     number = life.choice([1, 2, 3, 4, 8])
-    counted = life.random() < 0.7  # else no probe tells steps
+    counted = life.random() < 0.7  # otherwise, no probe reports steps
     told = life.random() < 0.9
     share = number % 2 == 0 and life.random() < 0.3  # two ranks on each device
     devices = number // 2 if share else number

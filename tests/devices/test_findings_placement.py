@@ -1,4 +1,4 @@
-"""Ranks on wrong devices, and devices without ranks; beside each what looks like it and is well."""
+"""Ranks on wrong devices, and devices without ranks; and healthy jobs that look similar."""
 
 from __future__ import annotations
 

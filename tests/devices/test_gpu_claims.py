@@ -1,4 +1,4 @@
-"""What live jobs have taken or wait for, and the lock under which devices are taken."""
+"""Devices that live jobs use or wait for, and the lock under which devices are assigned."""
 
 from __future__ import annotations
 

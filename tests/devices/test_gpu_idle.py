@@ -1,4 +1,4 @@
-"""Who uses a device, what counts as busy, and which devices are the idlest."""
+"""Who uses a device, what counts as busy, and which devices are the most idle."""
 
 from __future__ import annotations
 

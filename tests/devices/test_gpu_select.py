@@ -151,7 +151,7 @@ def test_the_order_asked_for_is_kept():
         (" 1 , 3 ", [1, 3]),
         ("GPU-bb22,GPU-aa00", [2, 0]),
         ("GPU-bb", [2]),
-        ("GPU-aa", []),  # two devices begin so
+        ("GPU-aa", []),  # two devices start with it
         ("GPU-", []),
         ("", []),
         ("-1", []),

@@ -1,4 +1,4 @@
-"""`ddptop gpus`, as a person or a script runs it."""
+"""`ddptop gpus`, as run by users and scripts."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ from ddptop_runner.model.spec import Device
         ([1, 1, 1.5], 0.5),
         ([1, 3], 0.5),
         ([4, None, 2, 2], 1),
-        ([0, 100, 100], 0),  # the formula is about the greatest, not the least
+        ([0, 100, 100], 0),  # the formula uses the greatest deviation above, not below
         ([], None),
         ([5], None),
         ([5, None], None),
@@ -150,7 +150,7 @@ def test_ranks_on_cpus_are_compared_by_what_they_use_of_the_machine():
     [
         (with_memory(10, 10, 10, 13), {3: {"memory"}}),
         (with_memory(10, 10, 10, 6), {3: {"memory"}}),
-        (with_memory(20, 40), {1: {"memory"}}),  # of two the one that is fuller
+        (with_memory(20, 40), {1: {"memory"}}),  # of two, the fuller one
         (with_memory(10, 10, 10, 11.9), {}),  # 19 %
         (with_memory(1, 1, 1, 1.9), {}),  # less than a GiB
         (with_memory(10, 20, 30, 40), {}),  # stages of a pipeline: all differ
@@ -161,7 +161,7 @@ def test_ranks_on_cpus_are_compared_by_what_they_use_of_the_machine():
         ([rank(number, gpu_util_percent=util) for number, util in enumerate((1, 1, 2))], {}),
         (
             [rank(number, gpu_util_percent=util) for number, util in enumerate((0, 0, 0, 60))],
-            {3: {"utilization"}},  # though against a median of 0 there is no ratio
+            {3: {"utilization"}},  # although there is no ratio to a median of 0
         ),
         (
             [rank(number, gpu_util_percent=util) for number, util in enumerate((30, 90))],
@@ -182,13 +182,13 @@ TWO_DEVICES = [Device(index=0, uuid="GPU-0"), Device(index=1, uuid="GPU-1")]
     ("pids_on", "expected"),
     [
         (([100], [101]), [200, 300]),
-        (([100, 101], [101]), [200, 300]),  # a stray context draws nothing
+        (([100, 101], [101]), [200, 300]),  # a stray context draws no power
         (([100, 101], []), [None, None]),  # both work on the first
-        (([100, 4000], [101]), [200, 300]),  # somebody else is no rank
-        (([100], []), [200, 300]),  # not there yet, and nobody else is
+        (([100, 4000], [101]), [200, 300]),  # another process is not a rank
+        (([100], []), [200, 300]),  # not there yet, and nothing else is
         (([100], [100]), [200, None]),  # the other rank's device is not its own
         ((None, None), [200, 300]),
-        (([100, 101], [100, 101]), [200, 300]),  # each on both, its own by the order
+        (([100, 101], [100, 101]), [200, 300]),  # each on both; assigned by order
     ],
 )
 def test_power_is_a_ranks_where_no_other_rank_works_on_its_device(pids_on, expected):

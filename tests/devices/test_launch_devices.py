@@ -1,4 +1,4 @@
-"""Which devices a launch gets: the real NVML binding on the stand-in driver, read once."""
+"""Which devices a launch gets: the real NVML binding with the simulated driver, read once."""
 
 from __future__ import annotations
 
@@ -21,20 +21,20 @@ from ddptop_runner.model.spec import Device
 
 @pytest.fixture
 def stub(make_stub, monkeypatch, ddptop_home) -> StubDriver:
-    """Four idle devices, the last one the coolest."""
+    """Four idle devices; the last one is the coolest."""
     stub = make_stub(
         [StubGpu(i, mem_used=0, util=0, temperature=60 - 5 * (i == 3)) for i in range(4)]
     )
     for name, value in stub.env(log=False).items():
         monkeypatch.setenv(name, value)
-    # this process has read its LD_LIBRARY_PATH at its start; the sampler is a process of its own
+    # this process read LD_LIBRARY_PATH when it started; the sampler is a separate process
     monkeypatch.setattr(device_once, "driver_library_exists", lambda: True)
     return stub
 
 
 @pytest.fixture
 def trainer() -> Iterator[int]:
-    """The pid of a process called train.py."""
+    """The PID of a process called train.py."""
     command = [sys.executable, "-c", "import time; time.sleep(600)", "train.py"]
     process = subprocess.Popen(command)
     yield process.pid

@@ -1,4 +1,4 @@
-"""The NVML back end, on the real pynvml and the stand-in driver."""
+"""The NVML back end, with the real pynvml and the simulated driver."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ FIGURES = [
 ]
 
 
-"""What may change; other figures stay known of a lost device."""
+"""Metrics that change; others remain known for a lost device."""
 
 
 NOT_ASKED = dict.fromkeys(
@@ -240,7 +240,7 @@ def test_older_names_serve_where_newer_are_missing(make_stub, make_reader):
 
     gpu = make_reader(stub).sample(0)[0]
 
-    assert gpu["mem_used_bytes"] == 41 * GIB  # version 1 counts the driver's reserved part
+    assert gpu["mem_used_bytes"] == 41 * GIB  # version 1 includes the driver's reserved memory
     assert gpu["mem_reserved_bytes"] is None
     assert gpu["temperature_c"] == 61
     assert gpu["throttle_reasons"] == ["thermal, by software"]
@@ -278,7 +278,7 @@ def test_graphics_processes_are_not_asked_for(make_stub, make_reader):
     [
         ("570.124.06", ["_v3", "_v2", ""]),
         ("535.104.05", ["_v3", "_v2", ""]),
-        ("535.54.03", ["_v2", ""]),  # its version 3 has a layout of its own
+        ("535.54.03", ["_v2", ""]),  # its version 3 has its own layout
         (None, ["_v3", "_v2", ""]),
         ("[N/A]", ["_v3", "_v2", ""]),
     ],

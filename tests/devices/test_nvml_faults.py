@@ -105,7 +105,7 @@ def test_one_failing_query_is_no_loss_and_is_asked_again(make_stub, make_reader)
 
 def test_xids_are_kept_in_order_by_device(make_stub, make_reader):
     stub = make_stub(2)
-    stub.raise_xid(0, 13)  # before anyone listened
+    stub.raise_xid(0, 13)  # before anything was listening
     reader = make_reader(stub)
     assert [gpu["xid"] for gpu in reader.sample(0)] == [[], []]
     with stub.together():

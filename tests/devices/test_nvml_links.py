@@ -82,7 +82,7 @@ def test_a_device_that_does_not_tell_is_not_asked_again(make_stub, make_reader):
     ("before", "now", "expected"),
     [
         ((0, 0, 1.0), (100, 50, 3.0), (50, 25)),
-        ((5, 5, 1.0), (5, 5, 2.0), (0, 0)),  # the driver said that nothing was sent
+        ((5, 5, 1.0), (5, 5, 2.0), (0, 0)),  # the driver reported that nothing was sent
         (None, (5, 5, 2.0), "two readings"),
         ((5, 5, 2.0), (5, 5, 2.0), "two readings"),
         ((9, 5, 1.0), (5, 5, 2.0), "was reset"),
@@ -112,7 +112,7 @@ print("whole")
 """
     done = subprocess.run(
         [sys.executable, "-c", script],
-        env={**stub.env(), "PYTHONMALLOC": "debug"},  # ends the process where memory is damaged
+        env={**stub.env(), "PYTHONMALLOC": "debug"},  # memory errors end the process
         capture_output=True,
         text=True,
         check=False,

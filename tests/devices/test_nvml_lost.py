@@ -1,4 +1,4 @@
-"""Devices that are lost, come back, or lose the driver beneath them."""
+"""Devices that are lost or return, or whose driver is reloaded."""
 
 from __future__ import annotations
 

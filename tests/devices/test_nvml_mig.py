@@ -25,7 +25,7 @@ def instance(uuid: str, place: int, parent: StubGpu) -> StubGpu:
 
 @pytest.fixture
 def stub(make_stub):
-    """Two devices, the second in MIG mode with instances at the places 0 and 2."""
+    """Two devices; the second is in MIG mode with instances in slots 0 and 2."""
     whole = [StubGpu(0), StubGpu(1, mig_mode=1)]
     return make_stub([*whole, instance(FIRST, 0, whole[1]), instance(SECOND, 2, whole[1])])
 
@@ -76,7 +76,7 @@ def test_a_process_is_listed_once_at_its_instance(stub, make_reader):
     stub.set_processes(102, [StubProcess(70002, GIB)])
     gpus = make_reader(stub).sample(0)
     assert [[p["pid"] for p in gpu["processes"]] for gpu in gpus] == [[], [70001], [], [70002]]
-    # asked for alone, the device lists all of them
+    # if it is requested alone, the device lists all of them
     alone = make_reader(stub, stub.gpu(1).uuid).sample(0)[0]
     assert [p["pid"] for p in alone["processes"]] == [70001, 70002]
     assert alone["mig_instances"] == [FIRST, SECOND]

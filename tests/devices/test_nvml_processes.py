@@ -1,4 +1,4 @@
-"""Processes of a device, as old and new drivers tell them."""
+"""Processes on a device, as reported by old and new drivers."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def test_shares_are_those_that_the_driver_told(make_stub, make_reader):
     stub.set_processes(0, told)
     stub.set_processes(1, told[:2])
     gpus = make_reader(stub).sample(0)
-    assert shares(gpus[0]) == {70001: 0, 70002: 91, 70003: None}  # no sample is no 0
+    assert shares(gpus[0]) == {70001: 0, 70002: 91, 70003: None}  # a missing sample is not 0
     assert "no sample" in gpus[0]["unknown"][SHARE]
     assert shares(gpus[1]) == {70001: 0, 70002: 91}
     assert SHARE not in gpus[1]["unknown"]
@@ -36,7 +36,7 @@ def test_no_samples_at_all_are_no_failure(make_stub, make_reader):
     gpu = reader.sample(0)[0]
     assert shares(gpu) == {70001: None} and "no sample" in gpu["unknown"][SHARE]
     stub.set_processes(0, [StubProcess(70001, sm_util=7)])
-    assert shares(reader.sample(2)[0]) == {70001: 7}  # it is asked again
+    assert shares(reader.sample(2)[0]) == {70001: 7}  # it is queried again
 
 
 def test_stale_samples_are_not_used(make_stub, make_reader):
@@ -48,7 +48,7 @@ def test_stale_samples_are_not_used(make_stub, make_reader):
 
 def test_in_a_container_shares_are_not_joined_by_pid(make_stub, make_reader):
     stub = make_stub(1)
-    # the host's 70001 is another process than the container's
+    # the host's 70001 is a different process from the container's
     stub.set_processes(0, [StubProcess(70001, sm_util=91, util_pid=70001)])
     gpu = make_reader(stub, IN_CONTAINER="1").sample(0)[0]
     assert shares(gpu) == {70001: None}
@@ -96,7 +96,7 @@ def test_more_processes_than_expected_are_all_listed(make_stub, make_reader):
     assert shares(reader.sample(0)[0]) == dict.fromkeys(pids, 1)
     stub.clear_calls()
     reader.sample(2)
-    assert stub.counts()["nvmlDeviceGetComputeRunningProcesses_v3"] == 1  # the room is kept
+    assert stub.counts()["nvmlDeviceGetComputeRunningProcesses_v3"] == 1  # the buffer is kept
 
 
 def test_memory_that_the_driver_does_not_tell_says_why(make_stub, make_reader):

@@ -1,4 +1,4 @@
-"""Two hours of sampling in a few seconds: what comes and goes must not pile up."""
+"""Two hours of sampling in a few seconds: what comes and goes must not accumulate."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""On a real NVIDIA driver; skipped where there is none."""
+"""Tests on a real NVIDIA driver; skipped if there is none."""
 
 from __future__ import annotations
 

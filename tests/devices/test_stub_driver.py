@@ -1,4 +1,4 @@
-"""The stand-in is good enough that a monitor nobody here wrote runs on it."""
+"""The simulated driver is good enough for third-party monitors."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ OLD = (
     "nvmlDeviceGetCurrentClocksEventReasons",
     "nvmlDeviceGetRemappedRows",
 )
-"""What drivers before 510 lack."""
+"""Functions that drivers before 510 lack."""
 
 
 def shown_by(stub: StubDriver, *command: str) -> str:
@@ -43,7 +43,7 @@ def shown_by(stub: StubDriver, *command: str) -> str:
 
 
 def ask(stub: StubDriver, expression: str, timeout_s: float = 60.0) -> str:
-    """What pynvml answers of device 0, whose handle is `d`; errors by name."""
+    """What pynvml returns for device 0, whose handle is `d`; errors by name."""
     script = f"""
 import pynvml as p
 try:
@@ -89,7 +89,7 @@ def test_gpustat_shows_the_stub(make_stub):
 
 
 def poor_machine(make_stub) -> StubDriver:
-    """A lost device, one that tells little, one in MIG mode with two instances."""
+    """A lost device, one that reports little, and one in MIG mode with two instances."""
     gpus = [StubGpu(0), StubGpu(1), StubGpu(2, mig_mode=1), StubGpu(3, power_mw=None, fan=None)]
     for place in (0, 1):
         instance = StubGpu(100 + place, uuid=f"MIG-{place}", minor=place, parent=gpus[2].uuid)

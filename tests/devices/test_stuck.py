@@ -1,4 +1,4 @@
-"""Full utilization at idle power without progress; and the jobs that only look like it."""
+"""Full utilization at idle power without progress, and jobs that only look similar."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ NOON = dt.datetime(2026, 1, 1, 12, tzinfo=dt.timezone.utc)
 
 
 class Watched:
-    """A job under watch, one second at a time."""
+    """A monitored job, one second at a time."""
 
     def __init__(self, **options: Any) -> None:
         self.watch = StuckWatch()
@@ -55,7 +55,7 @@ class Watched:
     def trains(
         self, seconds: int, gpus: Sequence[GpuSample] = TRAINING, every: int = 1, number: int = 4
     ) -> None:
-        """A step every so many seconds, and nothing found meanwhile."""
+        """A step every so many seconds, with no finding in between."""
         for second in range(seconds):
             self.step += second % every == 0
             ranks = [make_rank(rank, step=self.step, cpu_percent=1.0) for rank in range(number)]
@@ -67,7 +67,7 @@ class Watched:
         seconds: int = 1200,
         ranks: Sequence[RankSample] | None = None,
     ) -> tuple[int, Finding] | None:
-        """(seconds without a step until it was found, the finding); None where it was not."""
+        """(seconds without a step until the finding, the finding); None if there was none."""
         if ranks is None:
             ranks = [make_rank(r, step=self.step, cpu_percent=1.0) for r in range(len(gpus))]
         for second in range(1, seconds + 1):
@@ -96,7 +96,7 @@ def test_a_job_that_trained_and_spins_now():
         "100% utilization at idle power (120 W at most, 17% of the limit, down from 540 W while "
         "making progress) for 60 s"
     )
-    job.trains(5)  # on it goes
+    job.trains(5)  # it continues
     assert job.watch.stuck_ranks == frozenset()
 
 
@@ -106,7 +106,7 @@ def test_the_rank_that_keeps_the_others_waiting_is_named():
     found = job.stands(change(SPINNING, {2: {"util_percent": 0.0, "power_w": 75.0}}))
     assert found is not None
     after_s, finding = found
-    assert 299 <= after_s <= 302  # a rank may well write a checkpoint
+    assert 299 <= after_s <= 302  # a rank may well be writing a checkpoint
     assert finding.ranks == (0, 1, 2, 3)
     assert finding.message.startswith(
         "ranks 0, 1, 3 are probably waiting in a collective: GPUs 0, 1, 3"
@@ -343,7 +343,7 @@ def test_ranks_that_were_started_anew_have_their_own_time():
 
 @pytest.mark.parametrize("seed", range(24))
 def test_a_job_that_progresses_is_never_stuck(seed):
-    """Steps, logs, evaluations by all, checkpoints by one, at any size."""
+    """Steps, logs, evaluations on all ranks, and checkpoints on one, at any size."""
     life = random.Random(seed)
     number = life.choice([2, 4, 8])
     level_w = life.uniform(90, 690)

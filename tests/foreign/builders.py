@@ -1,4 +1,4 @@
-"""Processes and trees of processes, made up or read from `trees/`."""
+"""Processes and process trees, made up or read from `trees/`."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ _SETS = ("threads", "libraries", "listens", "connected")
 
 @dataclass(frozen=True)
 class Recorded:
-    """One file of `trees/`."""
+    """A file in `trees/`."""
 
     processes: list[ProcessFacts]
     ranks: dict[int, int]
-    """Pid by rank, as the ranks themselves said."""
+    """PID by rank, as reported by the ranks themselves."""
     devices: dict[int, list[str]]
 
 
@@ -62,7 +62,7 @@ def torch_process(pid: int, ppid: int, command: str, **values: Any) -> ProcessFa
 
 
 def rank_environ(rank: int, size: int = 2, port: int = 29500, **more: str) -> dict[str, str]:
-    """What torchrun gives each rank of one host."""
+    """The variables that torchrun sets for each rank on one host."""
     return {
         "RANK": str(rank),
         "LOCAL_RANK": str(rank),
@@ -78,7 +78,7 @@ def rank_environ(rank: int, size: int = 2, port: int = 29500, **more: str) -> di
 
 
 def torchrun(agent: int, *ranks: int, port: int = 29500, **more: Any) -> list[ProcessFacts]:
-    """An agent with its ranks, whose pids follow its own."""
+    """An agent with its ranks, whose PIDs follow its own."""
     python = "/venv/bin/python"
     found = [torch_process(agent, 1, f"{python} /venv/bin/torchrun train.py", comm="pt_elastic")]
     size = more.pop("size", len(ranks))
@@ -91,7 +91,7 @@ def torchrun(agent: int, *ranks: int, port: int = 29500, **more: Any) -> list[Pr
 
 
 def spawned(pid: int, ppid: int, **values: Any) -> ProcessFacts:
-    """What multiprocessing starts with the method `spawn`."""
+    """What multiprocessing starts with the `spawn` method."""
     code = "from multiprocessing.spawn import spawn_main; spawn_main(tracker_fd=4, pipe_handle=6)"
     return process(pid, ppid, ("python", "-c", code, "--multiprocessing-fork"), **values)
 

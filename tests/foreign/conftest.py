@@ -1,4 +1,4 @@
-"""What tests of foreign jobs share."""
+"""Fixtures for tests of foreign jobs."""
 
 from __future__ import annotations
 

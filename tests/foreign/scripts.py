@@ -1,4 +1,4 @@
-"""Small trainings for real launchers: each rank says who it is, and waits.
+"""Small trainings for real launchers: each rank reports its identity and waits.
 
 A rank writes {"rank": .., "workers": [pids]} to OUT/<pid>.json, where OUT is DDPTOP_TEST_OUT.
 """

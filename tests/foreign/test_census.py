@@ -1,4 +1,4 @@
-"""A census of this machine, and what a person may mean by a pid or a name."""
+"""A census of this machine, and what a PID or name given by a user refers to."""
 
 from __future__ import annotations
 
@@ -128,7 +128,7 @@ def test_whose_job_an_id_names(ddptop_home):
     wrong = ["mine@x", "other@x", "", "@", "../x@y", ".@a", "x" * 300 + "@x"]
     assert not any(is_own_job(job_id, uid) for job_id in wrong)
     (ddptop_home / "runs" / "mine" / "job.json").write_text("damaged")
-    assert is_own_job(spec.job_id, uid)  # rather unseen than shown as somebody else's
+    assert is_own_job(spec.job_id, uid)  # better not shown than shown as another user's
 
 
 def test_a_kept_process_stays_a_job_until_it_is_gone(sleeper):
@@ -172,7 +172,7 @@ def test_names_prefixes_and_scripts():
     other = [torch_process(300, 1, "python trainer.py"), torch_process(301, 1, "python fit.py")]
     census = census_of(torchrun(100, 0, 1), other)
     assert resolve("train:100", census).root_pid == 100
-    assert resolve("train", census).root_pid == 100  # the script's whole name comes first
+    assert resolve("train", census).root_pid == 100  # the script's full name comes first
     assert resolve("traine", census).root_pid == 300
     assert resolve("f", census).root_pid == 301
 
@@ -198,7 +198,7 @@ def test_a_living_process_that_is_no_training(sleeper):
 
 
 def test_the_script_that_started_a_job_is_that_job(sleeper):
-    """`nohup bash run.sh &` leaves a person with the pid of the shell."""
+    """`nohup bash run.sh &` gives the user the PID of the shell."""
     one, other = (torch_process(sleeper().pid, 1, "python x.py") for _ in range(2))
     assert resolve(str(os.getpid()), census_of([one])).root_pid == one.pid
     with pytest.raises(UsageError, match=f"started several training runs: .*x:{other.pid}"):

@@ -36,7 +36,7 @@ def test_a_followed_job_that_prints_nothing_is_read_by_its_files(
                 (view,) = book.look(census_of(job), [], utc_now(), follow=follow)
                 return view.snapshot.ranks[0]
 
-            assert rank(None).loss is None  # whom nobody looks at is not read
+            assert rank(None).loss is None  # a job that nobody watches is not read
             wait_until(lambda: rank(job.name).loss is not None)
             told = rank(job.name)
             assert (told.loss, told.loss_source, told.step) == (2.25, "log", 19)

@@ -1,4 +1,4 @@
-"""Where real processes write to, and that it can be read there."""
+"""Where real processes write their output, and reading it there."""
 
 from __future__ import annotations
 
@@ -160,7 +160,8 @@ def test_a_terminal_is_read_through_tmux_or_not_at_all() -> None:
             shown = Finder(list, lambda: {tty: pane}).find(process.pid)
             assert shown.words == "tmux pane work:1.0 (captured)"
             assert shown.pane == pane
-            # whoever made the terminal is named, and trusted only if it hands on what it reads
+            # the process that created the terminal is named, and trusted only if it passes on what
+            # it reads
             made = find(process.pid)
             assert made.words.startswith(f"terminal {tty} from pid {os.getpid()} (")
             assert made.words.endswith("): not readable")
@@ -227,7 +228,7 @@ def test_only_the_end_of_a_large_file_is_read(tmp_path: Path) -> None:
         source = Source(Output("", file=look_at(os.getpid(), file.fileno())), closely=False)
         readings, fresh, size = source.read(1 << 20)
         assert (readings[-1].loss, fresh, size) == (1.5, False, SEEN_TAIL_BYTES)
-        source.follow()  # what was read is shown as well, and more before it
+        source.follow()  # what was read is shown as well, with more before it
         assert len(source.lines) == KEPT_LINES and source.lines[-1] == "step 2 loss 1.5"
         source.close()
 
@@ -245,7 +246,7 @@ def test_a_pid_used_again_is_not_read(tmp_path: Path) -> None:
 def test_what_was_put_in_a_files_place_is_not_even_opened(
     tmp_path: Path, wait_until: Callable[..., Any]
 ) -> None:
-    """A writer that waits for somebody to open a named pipe would go on."""
+    """A writer that waits for a reader of a named pipe would continue."""
     os.mkfifo(tmp_path / "pipe")
     with (
         (tmp_path / "file").open("wb") as file,

@@ -1,4 +1,4 @@
-"""Text out of tmux panes, which are not disturbed."""
+"""Text from tmux panes, which are not disturbed."""
 
 from __future__ import annotations
 
@@ -61,9 +61,9 @@ def test_the_last_line_is_handed_out_when_it_is_followed_or_rests() -> None:
     assert one.take(["a", "b"]) == ["a"]
     assert one.last == "b"
     assert one.take(["a", "b", "c"]) == ["b"]
-    assert one.take(["a", "b", "c"]) == ["c"]  # it rests
+    assert one.take(["a", "b", "c"]) == ["c"]  # no change
     assert one.take(["a", "b", "c"]) == []
-    assert one.take(["a", "b", "c", "d"]) == []  # c was handed out
+    assert one.take(["a", "b", "c", "d"]) == []  # c was returned
     assert one.take(["a", "b", "c", "e"]) == []  # d became e
     assert one.last == "e"
     assert one.take(["b", "c", "e", "f", "g"]) == ["e", "f"]
@@ -81,7 +81,7 @@ def test_a_cleared_screen_begins_anew() -> None:
 
 
 class Server:
-    """A tmux server of the test's own."""
+    """The test's own tmux server."""
 
     def __init__(self, path: Path) -> None:
         self.path = os.fspath(path)
@@ -102,7 +102,7 @@ class Server:
         return found
 
     def state(self) -> str:
-        """All of a pane that looking at it could change."""
+        """Everything about a pane that reading it could change."""
         return self.run(
             "list-panes",
             "-a",
@@ -115,7 +115,7 @@ class Server:
 
 @pytest.fixture
 def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
-    monkeypatch.setattr(panes, "TIMEOUT_S", 60.0)  # it answers, however busy the machine is
+    monkeypatch.setattr(panes, "TIMEOUT_S", 60.0)  # it responds, however busy the machine is
     with tempfile.TemporaryDirectory(prefix="ddptop-", dir="/tmp") as folder:
         path = Path(folder, "socket")
         yield Server(path)
@@ -167,7 +167,7 @@ def test_a_pane_is_found_by_its_terminal(server: Server, wait_until: Callable[..
     server.run("kill-server")
     assert list_panes([server.path]) == {}
     assert capture(pane) is None
-    # its client goes before it does; its socket stays
+    # its client exits first; its socket remains
     wait_until(lambda: server.path not in sockets([server.path]), what="nobody to listen")
 
 

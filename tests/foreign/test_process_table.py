@@ -1,4 +1,4 @@
-"""What /proc shows, of real processes; and how little of it is read again."""
+"""What /proc shows about real processes, and how little of it is read again."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def running(*command: str, **variables: str) -> Iterator[subprocess.Popen[bytes]
     )
     try:
         while not (procs.argv(child.pid) and Path(f"/proc/{child.pid}/environ").read_bytes()):
-            pass  # a moment after exec they are empty
+            pass  # a moment after exec, they are empty
         yield child
     finally:
         child.kill()
@@ -42,7 +42,7 @@ def one(table: ProcessTable, pid: int) -> ProcessFacts:
 
 def test_the_facts_of_a_process(wait_until):
     with running(sys.executable, "-c", SLEEP, RANK="3", SECRET="hidden") as child:
-        # the interpreter is still being loaded right after exec
+        # right after exec, the interpreter is still being loaded
         facts = wait_until(
             lambda: (now := one(ProcessTable(), child.pid)).resident_mib > 2 and now,
             what="the interpreter",
@@ -185,7 +185,7 @@ def test_what_is_known_of_an_ending_process_is_kept_all_of_it(tmp_path, monkeypa
     (tmp_path / "77" / "task" / "77" / "comm").write_text("pt_gloo\n")
     [before] = table.scan()
     assert (before.libraries, before.threads) == ({"torch"}, {"pt_gloo"})
-    for environ_at in (4096, 0):  # its end comes after the look at its state, and before it
+    for environ_at in (4096, 0):  # it exits after its state was read, and before it
         put_process(tmp_path, environ_at, state="R")
         (tmp_path / "77" / "maps").write_bytes(b"")
         if not environ_at:
@@ -269,7 +269,7 @@ def test_without_permission_facts_are_none():
 
 
 def test_a_second_look_reads_one_file_of_each_process(monkeypatch):
-    """The cost of a look that finds nothing new."""
+    """The cost of a scan that finds nothing new."""
     release = threading.Event()
     threads = [threading.Thread(target=release.wait, daemon=True) for _ in range(30)]
     for thread in threads:

@@ -1,4 +1,4 @@
-"""`ddptop ps`, as a person or a script runs it."""
+"""`ddptop ps`, as run by users and scripts."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from ddptop_runner.model.snapshot import GpuSample, encode
 
 SLEEP = "import time; time.sleep(600)"
 OWN_PORT = str(20_000 + os.getpid() % 10_000)
-"""Nobody listens there; processes of other test runs are seen as well, and name another."""
+"""Nothing listens there; processes of other test runs are visible too, and use another port."""
 JOB_KEYS = {
     "job",
     "state",
@@ -184,7 +184,7 @@ def test_ranks_on_the_devices_of_a_driver(stub, start):
     pids = [start(RANK=str(rank), LOCAL_RANK=str(rank), **common).pid for rank in range(2)]
     for index, pid in enumerate(pids):
         stub.set_processes(index, [StubProcess(pid, GIB)])
-    # the stand-in names pids of this namespace; in a container such processes count only with CUDA
+    # the simulated driver reports PIDs of this namespace; in a container, they count only with CUDA
     done = run_ps(stub.env(), "--json")
     assert done.returncode == 0, done.stderr
     [job] = [

@@ -1,4 +1,4 @@
-"""Real launchers on this machine: every rank's pid as the rank itself says it."""
+"""Real launchers on this machine: every rank's PID, compared with the rank's own report."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ ALL_UP_WITHIN_S = 400.0
 
 
 def free_port(taken: set[int] = set()) -> str:  # noqa: B006 - no port twice
-    """A port below those that the kernel gives to connections, which could be gone at any time."""
+    """A port below those that the kernel assigns to connections, which can be taken at any time."""
     while True:
         port = random.randrange(20_000, 32_000)
         with socket.socket() as one, suppress(OSError):
@@ -42,7 +42,7 @@ def free_port(taken: set[int] = set()) -> str:  # noqa: B006 - no port twice
 
 @dataclass
 class Training:
-    """One training, and what its ranks wrote of themselves."""
+    """A training, and what its ranks reported about themselves."""
 
     folder: Path
     ranks: int
@@ -78,12 +78,12 @@ class Training:
 
     @property
     def pids(self) -> dict[int, int]:
-        """Pid by rank, as the ranks say."""
+        """PID by rank, as reported by the ranks."""
         return {int(str(one["rank"])): pid for pid, one in sorted(self.told().items())}
 
     @property
     def workers(self) -> dict[int, list[int]]:
-        """Pids of data loader workers by rank."""
+        """PIDs of data loader workers by rank."""
         return {int(str(one["rank"])): list(one["workers"]) for one in self.told().values()}
 
     def wait(self, until_s: float) -> None:
@@ -160,7 +160,7 @@ def census(trainings: dict[str, Training]) -> Census:
 
 
 def gpus_of(trainings: dict[str, Training]) -> list[GpuSample]:
-    """Two devices, both held by the single process, as by one with DataParallel."""
+    """Two devices, both used by the single process, as with DataParallel."""
     [pid] = trainings["single"].pids.values()
     process = GpuProcess(pid=pid, user="someone")
     return [GpuSample(index=i, uuid=f"GPU-{i}", processes=[process]) for i in range(2)]
@@ -223,7 +223,7 @@ def test_ranks_without_any_variable(trainings, census, name):
     assert job.world_size == 2 and len(job.notes) == 1
     assert set(training.workers[1]) <= set(helpers_by_rank(job)[1])
     manager = set(tree.descendants_of(root)) - set(job.pids)
-    assert manager == set()  # all that it started belongs to it
+    assert manager == set()  # all of its child processes belong to it
 
 
 def test_workers_with_the_variables_that_a_rank_set_are_no_ranks(trainings, census):
@@ -261,7 +261,7 @@ def test_one_process_without_a_device(trainings):
 
 
 def test_ranks_outlive_their_launcher_as_one_job(trainings, wait_until):
-    """Last, since it ends the launcher of the first training."""
+    """Comes last, because it ends the launcher of the first training."""
     training = trainings["torchrun"]
     launcher = training.roots[0]
     launcher.kill()

@@ -1,4 +1,4 @@
-"""Ranks by their variables, and what only inherited them."""
+"""Ranks identified by their variables, and processes that only inherited these."""
 
 from __future__ import annotations
 
@@ -218,7 +218,7 @@ def test_ranks_that_were_started_by_hand():
 
 
 def test_variables_of_a_host_are_not_those_of_its_spawned_ranks():
-    """A pod of Kubernetes has RANK and WORLD_SIZE of hosts in every process."""
+    """A Kubernetes pod has the RANK and WORLD_SIZE of hosts in every process."""
     environ = {
         "RANK": "1",
         "WORLD_SIZE": "2",

@@ -1,4 +1,4 @@
-"""Trees of real launchers, and of documented ones where none could be run: exact ranks."""
+"""Trees of real launchers, and of documented ones that could not be run: exact ranks."""
 
 from __future__ import annotations
 
@@ -35,14 +35,14 @@ def test_a_tree_is_one_job(name):
     assert pid_by_rank(job) == tree.ranks
     assert (job.launcher, job.name, job.world_size) == (launcher, title, world_size)
     assert job.launcher_pids == launchers
-    # Slurm's daemon is root's, and so no part of anybody's job
+    # Slurm's daemon belongs to root, and so not to anyone's job
     assert set(job.pids) == {one.pid for one in tree.processes if one.uid == job.uid == 1000}
     assert all(rank.devices == tuple(tree.devices.get(rank.pid, ())) for rank in job.ranks)
 
 
 @pytest.mark.parametrize("name", EXPECTED)
 def test_a_tree_is_found_beside_all_others(name):
-    """One machine may run everything at once, and daemons and shells besides."""
+    """One machine may run everything at once, along with daemons and shells."""
     others = [read_tree(other) for other in EXPECTED]
     processes = [one for tree in others for one in tree.processes]
     processes += [

@@ -1,4 +1,4 @@
-"""Ranks told by the variables of Slurm, MPI, Horovod and TensorFlow."""
+"""Ranks identified by the variables of Slurm, MPI, Horovod, and TensorFlow."""
 
 from __future__ import annotations
 
@@ -138,6 +138,6 @@ def test_tensorflows_own_variable():
     ],
 )
 def test_variables_that_say_nothing(environ):
-    """One process is then what it is: one process."""
+    """In that case, a single process."""
     job = find_one([torch_process(60, 1, "python train.py", environ=environ)])
     assert (job.launcher, job.world_size, pid_by_rank(job)) == ("python", 1, {0: 60})

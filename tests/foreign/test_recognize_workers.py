@@ -1,4 +1,4 @@
-"""Ranks that no variable tells: workers of a script, connected processes, and single ones."""
+"""Ranks that no variable identifies: workers of a script, connected processes, and single ones."""
 
 from __future__ import annotations
 
@@ -172,7 +172,7 @@ def test_processes_started_one_by_one_are_joined_by_their_port():
     assert {one.evidence for one in by_name["a:31"].ranks} == {"arguments"}
     plain = [replace(one, argv=("python", "a.py")) for one in processes[:2]]
     job = find_one(plain)
-    assert pid_by_rank(job) == {0: 31, 1: 30}  # who owns the store is the first
+    assert pid_by_rank(job) == {0: 31, 1: 30}  # the owner of the store is the first
     assert {one.evidence for one in job.ranks} == {"sockets"}
 
 
@@ -272,7 +272,7 @@ def test_a_sweep_is_not_its_trainings():
     ]
     jobs, _ = find(processes, {41: ["GPU-a"], 42: ["GPU-b"]})
     assert [job.name for job in jobs] == ["train:42", "train:41"]
-    assert len(find(processes)[0]) == 1  # without devices nothing tells them apart
+    assert len(find(processes)[0]) == 1  # without devices, nothing distinguishes them
 
 
 def test_the_only_worker_with_the_device_is_the_rank():
@@ -300,7 +300,7 @@ def test_of_a_pinned_process_that_is_hidden_it_is_not_said_that_it_is_no_rank():
 
 
 def test_a_circle_of_parents_ends():
-    """A pid may be given to another process while /proc is read."""
+    """A PID may be reused by another process while /proc is read."""
     find([torch_process(40, 41, "python a.py"), torch_process(41, 40, "python b.py")])
 
 

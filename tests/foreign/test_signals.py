@@ -1,4 +1,4 @@
-"""Ending real foreign jobs, by confirmed plans only."""
+"""Ending real foreign jobs, only by confirmed plans."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ def test_a_stopped_process_hears_of_it_too(wait_until) -> None:
 
 
 def test_ranks_in_groups_of_their_own_are_reached(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A launcher that does not hand the signal on, as it was seen of some."""
+    """A launcher that does not forward the signal, as some do."""
     monkeypatch.setattr(actions, "TERM_GRACE_S", 5.0)
     with (
         running(*SLEEP, **QUIET) as launcher,
@@ -110,7 +110,8 @@ def test_ranks_in_groups_of_their_own_are_reached(monkeypatch: pytest.MonkeyPatc
         assert [one.pid for one in confirmed.launchers] == [launcher.pid]
         assert sorted(one.pid for one in confirmed.processes) == sorted([launcher.pid, rank.pid])
         assert "to the rest of its 2 processes" in confirmed.sentence
-        threading.Thread(target=launcher.wait).start()  # else it stays a zombie: gone all the same
+        # otherwise, it remains a zombie, which also counts as gone
+        threading.Thread(target=launcher.wait).start()
         outcome = actions.send(confirmed)
         assert reaped(rank) == -signal.SIGTERM
         assert outcome.left == ()

@@ -1,4 +1,4 @@
-"""Stacks of real processes by the real py-spy."""
+"""Stacks of real processes, read by the real py-spy."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ def test_what_it_complains_of_in_words(
 
 @pytest.mark.skipif(os.getuid() != 0, reason="only root can be somebody else")
 def test_without_permission_the_remedy_is_named(tmp_path: Path, monkeypatch) -> None:
-    """As `nobody`, by setpriv; py-spy must be readable there."""
+    """As `nobody`, through setpriv; py-spy must be readable there."""
     tool = tmp_path / "py-spy"
     real = actions.find_py_spy()
     assert real is not None

@@ -1,4 +1,4 @@
-"""States of real processes, and of those that only a kernel in trouble has."""
+"""States of real processes, and states that only occur with kernel problems."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def test_a_process_of_that_pid_that_began_later_is_another() -> None:
 
 
 class FakeProc:
-    """A /proc of one process whose state the test chooses."""
+    """The /proc of one process whose state the test chooses."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
@@ -126,8 +126,8 @@ def test_uninterruptible_sleep_counts_only_when_it_lasts(fake: FakeProc) -> None
     fake.put("S")
     assert state_of(fake.look(watch, 4.0))[0] == "running"
     fake.put("D")
-    assert state_of(fake.look(watch, 10.0))[0] == "running"  # it begins anew
-    assert state_of(fake.look(watch, 20.0))[0] == "running"  # two looks prove nothing
+    assert state_of(fake.look(watch, 10.0))[0] == "running"  # it starts over
+    assert state_of(fake.look(watch, 20.0))[0] == "running"  # two samples prove nothing
     assert state_of(fake.look(watch, 21.0))[0] == "blocked"
 
 

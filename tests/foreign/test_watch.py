@@ -1,4 +1,4 @@
-"""Foreign jobs watched from look to look: real processes, and bounded memory over days."""
+"""Foreign jobs over many updates: real processes, and bounded memory over days."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def test_what_the_next_run_writes_is_not_the_lost_jobs(book: ForeignBook, tmp_pa
             job = job_of(process.pid)
             look(book, census_of(job), job.name)
             file.write(b"step 1 loss 2.5\n")
-        view = look(book, Census(), job.name)  # its last words are read
+        view = look(book, Census(), job.name)  # its last lines are read
         assert (view.state, first_rank(view).loss) == ("lost", 2.5)
         last = book.lines(job.name)
         assert last.lines == ("step 1 loss 2.5",)
@@ -164,7 +164,7 @@ def test_ranks_on_their_devices(book: ForeignBook) -> None:
         assert view.snapshot.imbalance.memory == 0
         assert view.snapshot.gpus[0].processes[0].job == job.name
         look(book, census_of(job), job.name, gpus=gpus)
-        gone = look(book, Census(), job.name, gpus=gpus)  # their figures are no longer its own
+        gone = look(book, Census(), job.name, gpus=gpus)  # their values no longer belong to it
         assert [r.gpu for r in gone.snapshot.ranks] == [2, 3]
         assert [r.gpu_util_percent for r in gone.snapshot.ranks] == [None, None]
         assert [g.power_w for g in gone.snapshot.gpus] == [None, None]
@@ -204,7 +204,7 @@ def test_ranks_that_spin_without_a_new_line_are_stuck(stuck: bool, tmp_path: Pat
             works = second < 200 or not stuck
             if works:
                 file.write(b"step %d loss 2.5\n" % second)
-            watts = 600.0 if second < 200 else 130.0  # the healthy twin waits for its data
+            watts = 600.0 if second < 200 else 130.0  # its healthy counterpart waits for data
             gpus = [spinning(0, one.pid, watts), spinning(1, two.pid, watts)]
             view = look(book, census, job.name, gpus=gpus, now=now)
         states = [rank.state for rank in view.snapshot.ranks]
@@ -273,7 +273,7 @@ def test_nobody_crowds_out_ones_own_jobs(
 
 
 def test_a_signal_ends_nothing_here(book: ForeignBook) -> None:
-    """Looking changes nothing in the processes."""
+    """Watching changes nothing in the processes."""
     with running(*SLEEP) as process:
         job = job_of(process.pid)
         for _ in range(3):

@@ -1,4 +1,4 @@
-"""What foreign jobs print, followed from look to look: losses and steps of their ranks."""
+"""The output of foreign jobs over many updates: losses and steps of their ranks."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def test_losses_of_a_growing_file(book: ForeignBook, tmp_path: Path, wait_until)
     ],
 )
 def test_the_step_time_of_lines_that_come_seldom(tmp_path: Path, line: str) -> None:
-    """Every 20 steps of 250 ms, over two changes of the epoch; time is simulated."""
+    """Every 20 steps of 250 ms, across two epoch boundaries, in simulated time."""
     path, start = tmp_path / "train.log", utc_now()
     after_s = 0.0
     book = ForeignBook(clock=lambda: after_s)
@@ -286,7 +286,7 @@ def test_losses_in_a_tmux_pane(book: ForeignBook, wait_until: Callable[..., Any]
         pid = int(answer.stdout)
         name = Path(f"/proc/{pid}/comm")
         wait_until(lambda: "tmux" not in name.read_text(), what="the pane runs its command")
-        # the server is found by the pane's own $TMUX: the socket is in no usual place
+        # the server is found through the pane's own $TMUX: the socket is in no usual place
         job = job_of(pid)
         census = census_of(job)
         assert look(book, census, job.name).output == "tmux pane work:0.0 (captured)"
@@ -300,7 +300,7 @@ def test_losses_in_a_tmux_pane(book: ForeignBook, wait_until: Callable[..., Any]
 
 
 def bytes_read() -> int:
-    """All that this process has read until now, of files and of anything else."""
+    """Everything that this process has read so far, from files and anything else."""
     told = Path("/proc/self/io").read_text().split()
     return int(told[told.index("rchar:") + 1])
 
@@ -379,7 +379,7 @@ def test_progress_of_a_log_that_falls_silent_or_begins_anew() -> None:
     assert done is not None and done.eta_s == pytest.approx(182)
     assert (done.counts, done.total) == ("run", 100)
     assert progress.steps_per_s(now + dt.timedelta(seconds=60)) is None
-    hear(0, 80.0)  # a bar for each epoch
+    hear(0, 80.0)  # one bar per epoch
     assert total_steps(progress.progress(now)) is None
     assert progress.step == 0
 

@@ -1,4 +1,4 @@
-"""Small processes to be watched, and the facts that a census would have of them."""
+"""Small processes to watch, and what a census would know about them."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ while True:
 
 @contextmanager
 def running(*argv: str, **options: Any) -> Iterator[subprocess.Popen[bytes]]:
-    """A process that is gone afterwards."""
+    """A temporary process."""
     options.setdefault("stdin", subprocess.DEVNULL)
     options.setdefault("stdout", subprocess.DEVNULL)
     process = subprocess.Popen(argv, **options)
@@ -54,7 +54,7 @@ def rank_of(pid: int, rank: int = 0, **changes: Any) -> ForeignRank:
 
 
 def job_of(*pids: int, name: str | None = None, **changes: Any) -> ForeignJob:
-    """A job of these ranks; `launcher_pids` and `root_pid` may be given."""
+    """A job with these ranks; `launcher_pids` and `root_pid` can be given."""
     values: dict[str, Any] = {"root_pid": pids[0], "launcher": "torchrun"} | changes
     root = values["root_pid"]
     ticks = procs.start_ticks(root)

@@ -1,4 +1,4 @@
-"""Looks at foreign jobs, as a viewer has them."""
+"""Updates of foreign jobs, as a viewer gets them."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from ddptop_runner.foreign.watch import ForeignBook
 
 SLEEP = (sys.executable, "-c", "import time; time.sleep(1000)")
 FAR = 4e9
-"""A unix time after all that a test does."""
+"""A Unix time later than everything that a test does."""
 
 
 def look(book: ForeignBook, census: Census, follow: str | None = None, **changes: Any) -> Any:
-    """The view of the job that is followed, else of the only one."""
+    """The view of the watched job, or of the only one."""
     views = book.look(census, changes.get("gpus", []), changes.get("now", utc_now()), follow=follow)
     if follow is None:
         (view,) = views
@@ -31,5 +31,5 @@ def memory_of(pid: int) -> int:
 
 
 def first_rank(view: ForeignView) -> Any:
-    """Its first rank, as it is shown."""
+    """Its first rank, as shown."""
     return view.snapshot.ranks[0]

@@ -1,4 +1,4 @@
-"""Real training frameworks, each in an environment of its own that `make test-frameworks` makes.
+"""Real training frameworks, each in its own environment, which `make test-frameworks` creates.
 
 A test asks for `torch_python`, `tensorflow_python` or `horovod_python`, and is skipped, saying what
 is missing, where that environment or a module of it is not there.
@@ -23,7 +23,7 @@ from tests.frameworks.runs import Run  # noqa: E402
 ROOT = Path(__file__).resolve().parents[2]
 SCRIPTS = Path(__file__).parent / "scripts"
 TIMEOUT_S = 240.0
-"""DeepSpeed compiles for two minutes when it runs for the first time."""
+"""DeepSpeed compiles for two minutes on its first run."""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -70,7 +70,7 @@ def horovod_python() -> Path:
 
 @pytest.fixture
 def needs() -> Callable[[Path, str], None]:
-    """`needs(python, "lightning")` skips where that module is missing."""
+    """`needs(python, "lightning")` skips the test if that module is missing."""
 
     def check(python: Path, module: str) -> None:
         if _lacks(python, module):
@@ -81,7 +81,7 @@ def needs() -> Callable[[Path, str], None]:
 
 @pytest.fixture
 def free_port() -> int:
-    """A port that nobody listens on."""
+    """A port that nothing listens on."""
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         return int(listener.getsockname()[1])
@@ -89,7 +89,7 @@ def free_port() -> int:
 
 @pytest.fixture
 def wait_until(wait_until: Callable[..., Any]) -> Callable[..., Any]:
-    """As everywhere, with the patience that frameworks need."""
+    """The usual fixture, with a timeout that suits frameworks."""
 
     def wait(condition: Callable[[], Any], timeout_s: float = TIMEOUT_S, **options: Any) -> Any:
         return wait_until(condition, timeout_s, **options)
@@ -123,6 +123,6 @@ def start(
         return run
 
     yield go
-    for run in started:  # a test that failed has not stopped it
+    for run in started:  # a failed test has not stopped it
         if run.marked_processes():
             ddptop_cli("kill", run.name)

@@ -1,4 +1,4 @@
-"""A launched framework, compared with what its script wrote down of itself."""
+"""A launched framework, compared with its script's own record."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from tests.e2e.conftest import Job
 from ddptop_runner.host import procs
 
 STOP_S = 15.0
-"""Nothing may be left of a job so long after `ddptop stop` was typed, where cores are free."""
+"""How long a job's processes may still exist after `ddptop stop` if cores are idle."""
 
 STOP_WHEN_BUSY_S = 40.0
-"""The same where processes wait for a core: frameworks take much work to end, and are let."""
+"""The same if processes compete for cores: frameworks need, and get, much CPU time to exit."""
 
 FIGURES = 6
-"""So many different steps of each rank are compared, of which a snapshot a second tells one."""
+"""How many different steps of each rank are compared; a snapshot per second provides one each."""
 
 
 def _is_alive(process: tuple[int, int]) -> bool:
@@ -32,7 +32,7 @@ def _is_alive(process: tuple[int, int]) -> bool:
 
 
 class Run(Job):
-    """One job, and the notes of its script."""
+    """A job, and the notes of its script."""
 
     def __init__(
         self,
@@ -61,14 +61,14 @@ class Run(Job):
         return notes, notes[step]
 
     def told(self) -> str:
-        """What a person would look at when this job does not do what it should."""
+        """What to look at if this job does not behave as it should."""
         status = self.status()
         ranks = [(row["rank"], row["pid"], row["state"], row["step"]) for row in status["ranks"]]
         log = self.cli("logs", self.name, "-r", "all", "-n", "20").stdout
         return f"{status['state']}, attempt {status['attempt']}, {ranks}, {status['cause']}\n{log}"
 
     def until(self, condition: Callable[[], Any], what: str, timeout_s: float = 240.0) -> Any:
-        """Wait; fail with what can be seen of the job, at once when it has ended."""
+        """Wait; if it fails, show the job's state, at once if it has ended."""
         deadline = time.monotonic() + timeout_s
         while not (answer := condition()):
             ended = self.status()["state"] in ("finished", "failed", "stopped", "lost")
@@ -78,7 +78,7 @@ class Run(Job):
         return answer
 
     def until_ranks_step(self, world_size: int, attempt: int = 0, step: int = 3) -> None:
-        """Wait until every rank of this attempt is seen to train."""
+        """Wait until every rank of this attempt is training."""
 
         def do_all() -> bool:
             status = self.status()
@@ -96,7 +96,7 @@ class Run(Job):
         figures: int = FIGURES,
         **expected: Any,
     ) -> None:
-        """Look at every rank again and again: each figure must be the one the script computed.
+        """Check every rank repeatedly: each value must be the one that the script computed.
 
         Args:
             world_size: ranks that must be there, from 0 on.
@@ -127,7 +127,7 @@ class Run(Job):
         self.until(look, f"{figures} figures of each of {world_size} ranks")
 
     def kill_rank_and_see_restart(self, rank: int, world_size: int) -> None:
-        """kill -9 of one rank: the whole goes on in a next attempt, and the cause names it."""
+        """kill -9 of one rank: another attempt follows, and the cause names the rank."""
         attempt = self.status()["attempt"]
         pid = self.rank(rank)["pid"]
         os.kill(pid, signal.SIGKILL)
@@ -140,7 +140,7 @@ class Run(Job):
         assert all(row["pid"] != pid for row in status["ranks"])
 
     def stop_leaves_nothing(self) -> float:
-        """`ddptop stop`: the seconds until no process of the job was left."""
+        """Run `ddptop stop`; returns the seconds until no process of the job was left."""
         marked = self.marked_processes()
         assert marked
         began = time.monotonic()
@@ -159,7 +159,7 @@ class Run(Job):
         return took_s
 
     def marked_processes(self) -> dict[int, int]:
-        """{pid: start} of every process that carries this job's id."""
+        """{pid: start} of every process with this job's ID."""
         found = {}
         for pid in procs.all_pids():
             variables = procs.environ_of(pid)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 ON_CPU = ("--env", "ACCELERATE_USE_CPU=true")
-"""Without a GPU accelerate starts no process group unless this is set."""
+"""Without a GPU, accelerate starts no process group unless this is set."""
 
 
 @pytest.fixture

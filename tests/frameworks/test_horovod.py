@@ -1,4 +1,4 @@
-"""Horovod over gloo, whose distributed optimizer runs the step's hooks twice."""
+"""Horovod with gloo, whose distributed optimizer runs the step's hooks twice."""
 
 from __future__ import annotations
 

@@ -11,7 +11,7 @@ STUBS = Path(__file__).parents[1] / "probe" / "stubs"
 
 
 def launched(mode: str, python: Path, port: int) -> tuple[list[str], int]:
-    """The words of the launch, and how many ranks it has."""
+    """The words of the launch, and its number of ranks."""
     if mode == "torchrun":
         return ["--", str(python.with_name("torchrun")), "--standalone", "--nproc-per-node=2"], 2
     if mode == "mpirun":

@@ -1,4 +1,4 @@
-"""Trainings as people start them, launched as they are, beside what they wrote down themselves."""
+"""Trainings as users start them, launched unchanged, and compared with their own records."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Launched(Job):
         self.wait_until = wait
 
     def note(self, name: str, step: int) -> dict[str, Any]:
-        """What the training itself wrote down of one step."""
+        """What the training itself recorded about one step."""
 
         def find() -> dict[str, Any] | None:
             lines = (self.notes / f"{name}.jsonl").read_text().splitlines(keepends=True)
@@ -44,7 +44,7 @@ class Launched(Job):
         return found
 
     def told(self, *ranks: int) -> list[dict[str, Any]]:
-        """The ranks' rows, once they are all there with a loss; no other rank may be there."""
+        """The ranks' rows, once all of them have a loss; there must be no other rank."""
 
         def look() -> list[dict[str, Any]] | None:
             status = self.status()
@@ -64,7 +64,7 @@ def start(
     ddptop_cli: Callable[..., subprocess.CompletedProcess[str]],
     wait_until: Callable[..., Any],
 ) -> Callable[..., Launched]:
-    """`start(*words)` launches with these options, in a folder that has the scripts and `notes`."""
+    """`start(*words)` launches with these options, in a folder with the scripts and `notes`."""
     shutil.copytree(SCRIPTS, tmp_path / "scripts")
     shutil.copy(LIGHT, tmp_path / "scripts")
 

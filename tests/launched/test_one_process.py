@@ -1,4 +1,4 @@
-"""Commands that are no launcher: two trainings at once, one process on two devices."""
+"""Commands that are not launchers: two trainings at once, and one process on two devices."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ pytestmark = [pytest.mark.torch, pytest.mark.tmux, pytest.mark.slow]
 
 @pytest.fixture
 def stub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ddptop_home: Path) -> StubDriver:
-    """Four devices that nobody uses."""
+    """Four idle devices."""
     (tmp_path / "nvml").mkdir()
     try:
         stub = StubDriver(tmp_path / "nvml", [StubGpu(index=i, mem_used=0) for i in range(4)])
@@ -27,7 +27,7 @@ def stub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ddptop_home: Path) -> 
 
 
 def test_a_script_that_starts_two_trainings_at_once(start):
-    """Each is a rank, by start order; each optimizer's loss is told apart."""
+    """Each is a rank, by start order; the losses of its optimizers are reported separately."""
     lines = f"{sys.executable} gan.py & sleep 0.2; {sys.executable} lbfgs.py & wait"
     job = start("--gpus", "none", "--", "bash", "-c", lines)
     steps: set[int] = set()
@@ -40,7 +40,7 @@ def test_a_script_that_starts_two_trainings_at_once(start):
         assert {name.split()[0] for name in gan["losses"]} <= {"SGD", "Adam"}
         if len(gan["losses"]) == 2:
             makers = [v for name, v in gan["losses"].items() if name.startswith("Adam")]
-            # between the two steps of an iteration the maker's is that of the one before
+            # between the two steps of an iteration, the generator's is that of the previous one
             near = [job.note("gan", gan["loss_step"] - i)["maker"] for i in (0, 1)]
             assert makers in [[pytest.approx(loss, rel=1e-5)] for loss in near]
         note = job.note("lbfgs", lbfgs["loss_step"])
@@ -58,7 +58,7 @@ def test_a_script_that_starts_two_trainings_at_once(start):
 
 
 def test_one_process_on_two_devices(start, stub):
-    """DataParallel, as a command and as ddptop's own only rank: both devices are its rank's."""
+    """DataParallel, as a command and as ddptop's own only rank: both devices belong to its rank."""
     command = start("--gpus", "0,1", "--", sys.executable, "parallel.py")
     own = start("--gpus", "2,3", "--nproc", "1", "parallel.py")
     for job in (command, own):

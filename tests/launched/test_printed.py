@@ -1,4 +1,4 @@
-"""Commands that no probe tells of: what they print, and whose it is."""
+"""Commands without a probe: their output, and the rank that it belongs to."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def shell_pid(job: Job) -> int:
 
 
 def test_losses_come_from_what_is_printed(start):
-    """A C++ backward, interpreters without site packages' hooks, and no Python at all."""
+    """A C++ backward pass, interpreters without site packages' hooks, and no Python at all."""
     engine = start("--gpus", "none", "--", sys.executable, "engine.py", "4000")
     isolated = start("--gpus", "none", "--", sys.executable, "-I", "printing_spawn.py")
     lines = 'i=0; while :; do i=$((i+1)); echo "step $i/4000 loss 0.5"; sleep 0.1; done'
@@ -40,13 +40,13 @@ def test_losses_come_from_what_is_printed(start):
         assert (row["loss_source"], row["step_source"]) == ("log", "log")
         assert row["loss"] == pytest.approx(printed_loss(row["rank"], row["loss_step"]), abs=1e-5)
         assert (row["has_probe"], row["state"]) == (False, "running")
-    began = [procs.start_ticks(row["pid"]) or 0 for row in rows]  # pids begin anew some day
+    began = [procs.start_ticks(row["pid"]) or 0 for row in rows]  # PIDs wrap around some day
     assert 0 < began[0] <= began[1]
     launcher = isolated.status()["launcher"]
     assert launcher["name"] == "mp.spawn" and launcher["pid"] not in [row["pid"] for row in rows]
     assert "rank inferred from start order" in isolated.cli("status", isolated.name).stdout
 
-    # what guards it dies, and what was read of its output is known again
+    # its guardian dies, and what was read from its output is known again
     before = rows[1]["step"]
     os.kill(isolated.processes()["supervisor"], signal.SIGKILL)
     isolated.wait_until(

@@ -1,4 +1,4 @@
-"""Trainings of several ranks that nothing but the launched command starts."""
+"""Trainings with several ranks, all started by the launched command."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ pytestmark = [pytest.mark.torch, pytest.mark.tmux, pytest.mark.slow]
 
 
 def test_mp_spawn_with_data_loaders_scaled_and_accumulated(start):
-    """No worker of either kind is a rank, and each counts with its rank."""
+    """Workers of either kind are not ranks, and count toward their rank."""
     job = start("--gpus", "none", "--", sys.executable, "spawn.py")
     seen: dict[int, set[int]] = {0: set(), 1: set()}
     everyone: set[int] = set()
@@ -58,7 +58,7 @@ def test_mpirun(start):
     assert job.cli("stop", job.name).returncode == 0
     assert gone([status["launcher"]["pid"], *(row["pid"] for row in rows)])
     ends = {(row["exit_code"], row["signal"]) for row in job.status()["ranks"]}
-    assert ends <= {(None, "SIGTERM"), (None, None)}  # older kernels tell nobody but the parent
+    assert ends <= {(None, "SIGTERM"), (None, None)}  # older kernels report it only to the parent
 
 
 def rss_of(pid: int) -> int:

@@ -1,4 +1,4 @@
-"""A stand-in NVIDIA driver for tests, so that the real pynvml runs where there is no GPU."""
+"""A simulated NVIDIA driver for tests, so that the real pynvml runs without a GPU."""
 
 from .build import NoCompilerError, build_library
 from .driver import GIB, StubCall, StubDriver, StubGpu, StubProcess

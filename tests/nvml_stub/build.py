@@ -1,4 +1,4 @@
-"""Compile the stand-in driver library once per version of its source."""
+"""Compiles the simulated driver library once per version of its source."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ LIBRARY = "libnvidia-ml.so.1"
 
 
 class NoCompilerError(Exception):
-    """This machine has no C compiler, or none that works."""
+    """This machine has no working C compiler."""
 
 
 def build_library(missing: Sequence[str] = ()) -> Path:
@@ -37,7 +37,7 @@ def build_library(missing: Sequence[str] = ()) -> Path:
     os.close(fd)
     command = [compiler, "-shared", "-fPIC", "-O1", "-pthread", f"-Wl,-soname,{LIBRARY}"]
     if versions:
-        script = Path(f"{temporary}.versions")  # another process may build the same
+        script = Path(f"{temporary}.versions")  # another process may be building the same
         script.write_text(versions, encoding="ascii")
         command.append(f"-Wl,--version-script={script}")
     done = subprocess.run(

@@ -44,7 +44,7 @@ _DRIVER_NUMBERS = {
     "v3_of_535": "v3_of_535",
     "overrun": "overrun",
 }
-"""Key in the state file by attribute."""
+"""Key in the state file, by attribute."""
 
 UNINITIALIZED = 1
 NOT_SUPPORTED = 3
@@ -67,18 +67,18 @@ class StubProcess:
     kind: str = "compute"
     sm_util: int | None = None
     util_pid: int | None = None
-    """Pid that the driver tells with `sm_util`, where it is another one."""
+    """PID that the driver reports with `sm_util`, if it differs."""
 
 
 @dataclasses.dataclass
 class StubGpu:
-    """One device; a number of None is one that the device does not support."""
+    """One device; None means that the device does not support the value."""
 
     index: int
     uuid: str = ""
     name: str = "NVIDIA H100 80GB HBM3"
     parent: str = ""
-    """UUID of the device that this MIG instance is part of; its place there is `minor`."""
+    """UUID of the device that this MIG instance is part of; its slot there is `minor`."""
     pci: str = ""
     serial: str = ""
     minor: int = -1
@@ -110,7 +110,7 @@ class StubGpu:
     decoder: int | None = 0
     pcie_kbps: int | None = 1000
     pcie_rx_kbps: int | None = None
-    """As `pcie_kbps` where None."""
+    """Defaults to `pcie_kbps`."""
     energy_mj: int | None = 5_000_000
     remapped_correctable: int | None = 0
     remapped_uncorrectable: int | None = 0
@@ -121,7 +121,7 @@ class StubGpu:
     """Sent so far, over all links."""
     nvlink_rx_kib: int | None = 0
     util_age_ms: int = 0
-    """How old the processes' utilization samples are."""
+    """The age of the processes' utilization samples."""
     xid_events: int = 1
     processes: list[StubProcess] = dataclasses.field(default_factory=list)
     xids: list[tuple[int, int]] = dataclasses.field(default_factory=list)
@@ -151,7 +151,7 @@ class StubGpu:
 
 @dataclasses.dataclass(frozen=True)
 class StubCall:
-    """One call that a client made."""
+    """A call made by a client."""
 
     at_ms: int
     pid: int
@@ -174,7 +174,7 @@ class StubDriver:
         driver: str = "570.124.06",
         missing: Sequence[str] = (),
     ) -> None:
-        """`missing` are functions that the driver's library does not have."""
+        """`missing` lists functions that the driver's library does not have."""
         self.library = build_library(missing)
         self.folder = folder
         self.state_file = folder / "nvml-state"
@@ -204,7 +204,7 @@ class StubDriver:
         self.state_file.unlink(missing_ok=True)
 
     def env(self, base: dict[str, str] | None = None, *, log: bool = True) -> dict[str, str]:
-        """The variables of a program that shall find this driver."""
+        """The environment of a program that should find this driver."""
         variables = dict(os.environ if base is None else base)
         others = variables.get("LD_LIBRARY_PATH")
         folder = str(self.library.parent)

@@ -13,7 +13,7 @@ EPOCHS = 2
 
 
 class Noting(keras.callbacks.Callback):
-    """Writes down the loss that Keras tells its callbacks: the mean of the epoch so far."""
+    """Records the loss that Keras passes to its callbacks: the mean of the epoch so far."""
 
     def __init__(self, notes: Notes) -> None:
         super().__init__()

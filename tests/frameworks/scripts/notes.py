@@ -1,4 +1,4 @@
-"""What a script writes down of itself: one line per optimizer step and rank."""
+"""A script's record of its steps: one line per optimizer step and rank."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 
 
 class Notes:
-    """The file `<attempt>-<rank>.jsonl` of a folder; each line says step, loss and pid."""
+    """The file `<attempt>-<rank>.jsonl` in a folder; each line contains step, loss, and PID."""
 
     def __init__(self, folder: str, rank: int, world_size: int, pause_s: float) -> None:
         attempt = os.environ.get("DDPTOP_ATTEMPT") or os.environ["TORCHELASTIC_RESTART_COUNT"]
@@ -22,11 +22,11 @@ class Notes:
         self.path = Path(folder, f"{attempt}-{rank}.jsonl")
 
     def part(self, loss: float) -> None:
-        """One backward pass has this loss, as the script computed it."""
+        """One backward pass has this loss, as computed by the script."""
         self.parts.append(loss)
 
     def stepped(self) -> None:
-        """The optimizer has made a step of the parts since the last."""
+        """The optimizer has taken a step with the parts since the last one."""
         self.step += 1
         line = {
             "step": self.step,

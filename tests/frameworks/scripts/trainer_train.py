@@ -26,7 +26,7 @@ class Tokens(Dataset):
 
 
 class Noting(TrainerCallback):
-    """Writes down what `NotingTrainer` computed."""
+    """Records what `NotingTrainer` computed."""
 
     def __init__(self) -> None:
         self.notes: Notes | None = None
@@ -37,7 +37,7 @@ class Noting(TrainerCallback):
 
 
 class NotingTrainer(Trainer):
-    """The Trainer, whose losses are looked at."""
+    """The Trainer, with its losses recorded."""
 
     noting: Noting
 
@@ -46,7 +46,7 @@ class NotingTrainer(Trainer):
         if self.noting.notes is None:
             world_size = self.args.world_size
             self.noting.notes = Notes(FOLDER, self.args.process_index, world_size, PAUSE_S)
-        # what it returns is divided by the number of parts already
+        # the returned loss is already divided by the number of parts
         self.noting.notes.part(loss.item() * PARTS)
         return loss
 

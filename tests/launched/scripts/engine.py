@@ -1,4 +1,4 @@
-"""Gradients by the C++ engine: loss and step are only printed."""
+"""Gradients from the C++ engine: loss and step are only printed."""
 
 import sys
 import time

@@ -1,4 +1,4 @@
-"""Two optimizers in turn: a critic with two losses a step, and a maker with one."""
+"""Two alternating optimizers: a critic with two losses per step, and a generator with one."""
 
 import torch
 import without_compiler  # noqa: F401

@@ -1,4 +1,4 @@
-"""DDP under Open MPI, whose variables alone tell the rank when the process starts."""
+"""DDP under Open MPI, where only its variables identify the rank at startup."""
 
 import os
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""What a training of the tests writes down about itself."""
+"""What the tests' trainings record about themselves."""
 
 import json
 import os
@@ -14,7 +14,7 @@ class Notes:
         self._step = 0
 
     def stepped(self, loss, **more):
-        """One more step is done; the next one comes a moment later."""
+        """One more step is done; the next one follows a moment later."""
         self._step += 1
         line = {"step": self._step, "loss": loss, **self._always, **more}
         self._file.write(json.dumps(line) + "\n")

@@ -1,4 +1,4 @@
-"""One process that would use every device it may, through DataParallel."""
+"""One process that uses every available device through DataParallel."""
 
 import torch
 import without_compiler  # noqa: F401

@@ -1,4 +1,4 @@
-"""Two forked processes in a group, which print what they do; nothing else tells of it."""
+"""Two forked processes in a group that print their progress, which nothing else reveals."""
 
 import os
 import time

@@ -1,4 +1,5 @@
-"""DDP by mp.spawn: each rank has a data loader's worker, scales its loss, steps every 2 batches."""
+"""DDP with mp.spawn: each rank has a data loader worker, scales its loss, and steps every 2
+batches."""
 
 import os
 from pathlib import Path

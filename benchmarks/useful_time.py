@@ -11,6 +11,7 @@ back yet waits until it trains again. Kept: the furthest step of the training at
 from __future__ import annotations
 
 import argparse
+import itertools
 import os
 import random
 import signal
@@ -134,6 +135,17 @@ class Contender:
             one.step for steps in self.steps().values() for one in steps if one.at >= self.began
         )
 
+    def lost(self) -> tuple[int, float]:
+        """(steps of rank 0 that were taken again, seconds without a step) at all restarts."""
+        steps = sorted(self.steps()[0], key=lambda one: one.at)
+        restarts = [
+            (before, after)
+            for before, after in itertools.pairwise(steps)
+            if after.attempt != before.attempt
+        ]
+        again = sum(before.step - after.step + 1 for before, after in restarts)
+        return again, sum(after.at - before.at for before, after in restarts)
+
     def attempts(self) -> int:
         """How many there were."""
         return 1 + max(one.attempt for steps in self.steps().values() for one in steps)
@@ -189,9 +201,11 @@ def main() -> None:
             best = contenders[-1].kept(seconds)
             for one in contenders:
                 kept = one.kept(seconds)
+                again, still_s = one.lost()
                 print(
                     f"{one.name}: {kept} steps of {best}: {kept / best:.2f}, "
-                    f"{one.attempts()} attempts"
+                    f"{one.attempts()} attempts; {again} steps since checkpoints were taken again, "
+                    f"{still_s:.1f} s passed without a step"
                 )
         finally:
             for one in contenders:

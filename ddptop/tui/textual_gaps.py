@@ -16,6 +16,7 @@ from textual.driver import Driver
 from textual.drivers.linux_driver import LinuxDriver
 from textual.keys import _character_to_key
 from textual.message import Message
+from textual.screen import Screen
 from textual.widgets import Input
 
 OF_THE_END = (NoMatches, NoScreen, ScreenStackError)
@@ -39,6 +40,22 @@ class QuietApp(App[None]):
         is_of_the_end = self._exit or (self._ends and isinstance(error, OF_THE_END))
         if not is_of_the_end:
             super()._handle_exception(error)
+
+
+class HeldScreen(Screen[None]):
+    """Draws nothing until `release`, so that its first frame shows data, not empty widgets."""
+
+    _is_held = True
+
+    def release(self) -> None:
+        """Draw from now on."""
+        if self._is_held:
+            self._is_held = False
+            self.refresh(layout=True)
+
+    def _compositor_refresh(self) -> None:
+        if not self._is_held:
+            super()._compositor_refresh()
 
 
 class TerminalDriver(LinuxDriver):

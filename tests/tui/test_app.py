@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -13,6 +14,7 @@ from ddptop.sources.story import StoryQuery
 from ddptop.tui import launching
 from ddptop.tui.app import DdptopApp
 from ddptop.tui.messages import StoryWanted
+from ddptop.tui.screens import base
 from ddptop.tui.screens.help import HelpScreen
 from ddptop.tui.screens.job import JobScreen
 from ddptop.tui.screens.launch import LaunchScreen
@@ -325,6 +327,31 @@ class TestProgram:
 
     def test_signals_are_left_alone(self) -> None:
         assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+
+    @pytest.mark.parametrize("is_slow", [False, True])
+    async def test_the_first_frame_waits_for_an_answer_but_not_for_a_slow_one(
+        self, frozen: Path, make_app: MakeApp, monkeypatch: pytest.MonkeyPatch, is_slow: bool
+    ) -> None:
+        monkeypatch.setattr(base, "HELD_S", 0.01 if is_slow else 3600.0)
+        fake_home.two_cpu_ranks(frozen)
+        app, go = make_app(), threading.Event()
+        drawn, display, answer = [], app._display, app.collector.answer
+
+        def note(screen, renderable):
+            if isinstance(screen, OverviewScreen):
+                drawn.append(screen.answer is not None)
+            display(screen, renderable)
+
+        monkeypatch.setattr(app, "_display", note)
+        if is_slow:
+            monkeypatch.setattr(
+                app.collector, "answer", lambda query: go.wait(60) and answer(query)
+            )
+        async with app.run_test() as pilot:
+            await until(pilot, lambda: drawn)
+            go.set()
+            await until(pilot, lambda: drawn[-1])
+        assert drawn[0] is not is_slow
 
     async def test_the_first_look_is_for_what_it_was_opened_on(
         self, frozen: Path, make_app: MakeApp, monkeypatch: pytest.MonkeyPatch

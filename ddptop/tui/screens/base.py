@@ -10,7 +10,6 @@ from typing import Any, Generic, TypeVar
 from textual import on
 from textual.dom import NoScreen
 from textual.reactive import var
-from textual.screen import Screen
 from textual.widget import Widget
 
 from ddptop.draw.header import cost
@@ -31,6 +30,7 @@ from ddptop.tui.messages import (
     StacksWanted,
     StoryWanted,
 )
+from ddptop.tui.textual_gaps import HeldScreen
 from ddptop.tui.widgets.bars import Pages
 from ddptop.tui.widgets.charts import ChartWidget
 from ddptop.tui.widgets.lines import LinesView
@@ -43,12 +43,15 @@ HORIZONTAL = [(0, "-narrow"), (100, "-normal"), (160, "-wide")]
 VERTICAL = [(0, "-short"), (32, "-tall")]
 
 
+HELD_S = 0.2
+"""How long a new screen waits for its first answer before it is drawn without one."""
+
 AnswerT = TypeVar("AnswerT", bound=Answer)
 
 _viewers = itertools.count(1)
 
 
-class MonitorScreen(Screen[None], Generic[AnswerT]):
+class MonitorScreen(HeldScreen, Generic[AnswerT]):
     """A screen that queries the collector and shows its answers."""
 
     HORIZONTAL_BREAKPOINTS = HORIZONTAL
@@ -77,8 +80,10 @@ class MonitorScreen(Screen[None], Generic[AnswerT]):
     def on_compose(self) -> None:
         """Set the size classes before mounting widgets, which would otherwise be styled twice."""
         width, height = self.app.size
-        for size, rows in ((width, HORIZONTAL), (height, VERTICAL)):
-            self.add_class(max(row for row in rows if row[0] <= size)[1])
+        sizes = ((width, HORIZONTAL), (height, VERTICAL))
+        found = (max(row for row in rows if row[0] <= size)[1] for size, rows in sizes)
+        self.add_class(*found, update=False)
+        self.set_timer(HELD_S, self.release)
 
     def on_log_read(self, message: LogRead) -> None:
         """Handle log lines; most screens show none."""
@@ -197,6 +202,7 @@ class MonitorScreen(Screen[None], Generic[AnswerT]):
         # while a screen opens or closes, some widgets may be missing: the next update shows them
         with contextlib.suppress(NoScreen), self.app.batch_update():
             self.show(answer)
+            self.release()
 
 
 NO_HISTORY = "{} has no {}: ddptop did not start it"

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from ddptop_runner.devices.nvml import NvmlBackend
 
 SHORTEST_INTERVAL_S = 0.1
+STDIN = 0
 REQUESTS_BYTES = 4096
 PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
@@ -164,11 +165,11 @@ def run(backend: NvmlBackend | NoDevices, options: Options) -> int:
         report(backend, cost)
         time.sleep(1.0)
     parent = os.getppid()
-    reader, requests = sys.stdout.fileno(), sys.stdin.fileno()
+    reader = sys.stdout.fileno()
     happened = select.poll()
     happened.register(reader, 0)  # only POLLERR and POLLHUP: the reader is gone
     if options.on_request:
-        happened.register(requests, select.POLLIN)
+        happened.register(STDIN, select.POLLIN)
     next_s = boottime_s()
     is_requested = False
     while True:
@@ -182,7 +183,7 @@ def run(backend: NvmlBackend | NoDevices, options: Options) -> int:
         is_requested = False
         while not is_requested and (wait_s := next_s - boottime_s()) > 0:
             for number, _ in happened.poll(math.ceil(wait_s * 1000)):
-                if number == reader or not os.read(requests, REQUESTS_BYTES):
+                if number == reader or not os.read(STDIN, REQUESTS_BYTES):
                     return 0
                 is_requested = True
         if os.getppid() != parent:

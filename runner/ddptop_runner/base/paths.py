@@ -210,6 +210,11 @@ def owner_name(rank: int) -> str:
     return "launcher" if rank == LAUNCHER else f"rank-{rank}"
 
 
+def log_name(rank: int) -> str:
+    """The name of a rank's log, or of the `LAUNCHER`'s."""
+    return f"{owner_name(rank)}.log"
+
+
 def owner_in_words(rank: int) -> str:
     """`rank 3`, or `the launcher`."""
     return "the launcher" if rank == LAUNCHER else f"rank {rank}"
@@ -247,7 +252,7 @@ class RunFolder(msgspec.Struct, frozen=True, dict=True):
 
     def log_file(self, attempt: int, rank: int) -> Path:
         """Standard output and error of a rank, or of the `LAUNCHER`, in one attempt."""
-        return self.logs_dir / f"attempt-{attempt}" / f"{owner_name(rank)}.log"
+        return self.logs_dir / f"attempt-{attempt}" / log_name(rank)
 
     @property
     def evidence_dir(self) -> Path:

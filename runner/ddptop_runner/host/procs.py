@@ -172,7 +172,7 @@ def io_bytes(pid: int) -> int | None:
 def _io(pid: int) -> dict[bytes, int]:
     """The counters in /proc/<pid>/io; empty if it cannot be read."""
     try:
-        data = (_PROC / str(pid) / "io").read_bytes()
+        data = read_up_to(f"{_PROC}/{pid}/io", _STAT_BYTES)
     except OSError:
         return {}
     pairs = (line.partition(b":") for line in data.splitlines())

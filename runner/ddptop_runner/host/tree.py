@@ -21,6 +21,8 @@ _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 SEEN_LIMIT = 4096
 """Beyond this many, processes that ended are forgotten: a rank may start one every second."""
+LISTED_PER_LOOK = 128
+"""With more ranks than this, their children and I/O are read in turn, not at each look."""
 LOADER_NAME = "pt_data_worker"
 """What torch names the processes of a data loader."""
 
@@ -177,6 +179,9 @@ class HostUsage:
         self._meter = UsageMeter[int]()
         self.seen: dict[int, ProcessId] = {}
         """The processes seen in ranks' trees: what may have to be ended with them."""
+        self._trees: dict[int, tuple[int, ...]] = {}
+        self._written: dict[int, int | None] = {}
+        self._looks = 0
 
     def look(
         self, rank_pids: dict[int, int], loading: Collection[int] = ()
@@ -190,13 +195,24 @@ class HostUsage:
             rank_pids: {rank: pid} of the living ranks.
             loading: ranks that wait for their data loader.
         """
+        before, self._trees = self._trees, {}
+        turns = -(-len(rank_pids) // LISTED_PER_LOOK)
+        self._looks += 1
         ranks = {pid for rank, pid in rank_pids.items() if rank != LAUNCHER}
-        trees = {
-            rank: (pid, *descendants_of(pid, without=() if rank == LAUNCHER else ranks))
-            for rank, pid in rank_pids.items()
-        }
-        found = self._meter.look(trees, boottime_s())
-        for pid, (started, _) in self._meter.ticks.items():
+        listed = list[int]()
+        for rank, pid in rank_pids.items():
+            tree = before.get(rank)
+            if tree is None or tree[0] != pid or (self._looks + rank) % turns == 0:
+                without = () if rank == LAUNCHER else ranks
+                tree = (pid, *descendants_of(pid, without))
+                self._written[rank] = procs.written_bytes(pid)
+                listed += tree
+            self._trees[rank] = tree
+        found = self._meter.look(self._trees, boottime_s())
+        for pid in listed:  # in the other trees, another process may have taken a pid
+            if pid not in self._meter.ticks:
+                continue
+            started = self._meter.ticks[pid][0]
             known = self.seen.get(pid)
             if known is None or known.start_ticks != started:
                 self.seen[pid] = procs.identity(pid, started)
@@ -205,7 +221,7 @@ class HostUsage:
         return {
             rank: dataclasses.replace(
                 usage,
-                written_bytes=procs.written_bytes(rank_pids[rank]),
+                written_bytes=self._written[rank],
                 loader=_loader_of(usage.tree_pids) if rank in loading else None,
             )
             for rank, usage in found.items()

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 from collections.abc import Mapping
-from pathlib import Path
 
 import msgspec
 
 from ddptop_runner.base.clock import boottime_s, utc_from_boottime
-from ddptop_runner.base.paths import LAUNCHER, RunFolder
+from ddptop_runner.base.paths import LAUNCHER, RunFolder, log_name
 from ddptop_runner.devices.feed import DeviceFeed
 from ddptop_runner.host import procs
 from ddptop_runner.job.attempt import Attempt
@@ -46,23 +47,34 @@ def launcher_sample(attempt: Attempt, now_s: float) -> LauncherSample | None:
     )
 
 
-def with_log_sizes(
-    samples: list[RankSample], folder: RunFolder, attempt: int, is_command: bool
-) -> list[RankSample]:
-    """The ranks with the amount that each has printed; ranks of a command share one log."""
-    if is_command:
-        size = _size(folder.log_file(attempt, LAUNCHER))
-        return [msgspec.structs.replace(one, log_bytes=size) for one in samples]
-    return [
-        msgspec.structs.replace(one, log_bytes=_size(folder.log_file(attempt, one.rank)))
-        for one in samples
-    ]
+def log_sizes(folder: RunFolder, attempt: int) -> dict[str, int]:
+    """How much has been printed in an attempt, by the log's name."""
+    found = {}
+    logs = folder.log_file(attempt, LAUNCHER).parent
+    with contextlib.suppress(OSError), os.scandir(logs) as entries:
+        for entry in entries:
+            with contextlib.suppress(OSError):
+                found[entry.name] = entry.stat().st_size
+    return found
 
 
-def with_run_steps(
-    samples: list[RankSample], steps: Mapping[int, RankSteps], run: RunSteps
+def with_output(
+    samples: list[RankSample],
+    sizes: Mapping[str, int],
+    steps: Mapping[int, RankSteps],
+    run: RunSteps,
+    *,
+    is_command: bool,
 ) -> list[RankSample]:
-    """The ranks, each with its step of the run, or what its own step counts."""
+    """The ranks, each with the size of its log and its step of the run.
+
+    Args:
+        samples: the ranks.
+        sizes: see `log_sizes`; ranks of a command share one log.
+        steps: by rank.
+        run: where the run began. Without it, a rank has what its own step counts.
+        is_command: whether the job is a command.
+    """
     found = []
     for sample in samples:
         step = run_step.of_rank(steps[sample.rank], run.began, run.resumed)
@@ -71,7 +83,10 @@ def with_run_steps(
             printed = steps[sample.rank].printed
             is_epoch = sample.step_source == "log" and printed is not None and not printed.of_run
             counts = "epoch" if is_epoch else "attempt"
-        found.append(msgspec.structs.replace(sample, run_step=step, step_counts=counts))
+        size = sizes.get(log_name(LAUNCHER if is_command else sample.rank))
+        found.append(
+            msgspec.structs.replace(sample, log_bytes=size, run_step=step, step_counts=counts)
+        )
     return found
 
 
@@ -98,13 +113,6 @@ def devices_for_history(snapshot: NodeSnapshot) -> list[GpuSample]:
     return [gpu for gpu in snapshot.gpus if gpu.host not in away] if away else snapshot.gpus
 
 
-def _size(path: Path) -> int | None:
-    try:
-        return path.stat().st_size
-    except OSError:
-        return None
-
-
 def take(
     begun: NodeSnapshot,
     driver: JobDriver,
@@ -128,9 +136,9 @@ def take(
     job, attempt, started = driver.job, driver.attempt, not driver.job.in_queue
     samples = [record.sample(now_s, spec.probe) for record in attempt.table if started]
     samples = progress.fill(samples, attempt.number)
-    samples = with_log_sizes(samples, folder, attempt.number, spec.is_command)
     reported = progress.steps(attempt.table, attempt.number) if started else {}
-    samples = with_run_steps(samples, reported, attempt.run_steps)
+    sizes = log_sizes(folder, attempt.number)
+    samples = with_output(samples, sizes, reported, attempt.run_steps, is_command=spec.is_command)
     counted = {
         rank: run_step.counted(one, attempt.run_steps.resumed) for rank, one in reported.items()
     }

@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import dataclasses
 import functools
+import gc
 import os
 import signal
 import socket
@@ -53,6 +54,8 @@ from ddptop_runner.store.history import HistoryReader
 TICK_S = 1.0
 DATAGRAM_BYTES = 8192
 ORPHAN_GRACE_S = 30.0
+COLLECT_AFTER = 20_000
+"""A second with hundreds of ranks creates that many objects, almost all without cycles."""
 
 
 class Supervisor:
@@ -496,6 +499,8 @@ def main(run_dir: str, channel_fd: str) -> int:
         return 1
     channel = socket.socket(fileno=int(channel_fd))
     channel.setblocking(False)
+    gc.freeze()  # what was imported stays
+    gc.set_threshold(COLLECT_AFTER)
     try:
         return asyncio.run(supervise(folder, channel))
     except DdptopError as error:

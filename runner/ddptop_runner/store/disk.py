@@ -155,11 +155,12 @@ class RankLog:
         Raises:
             OSError: there is no such file.
         """
-        with _opened(self.path) as fd:
-            self._measure(fd, now_s)
-            dropped = 0
-            if self.live_bytes > self._limit and self.can_punch:
-                dropped = self._drop(fd, self.live_bytes - self._limit + self._limit // 8)
+        dropped = 0
+        if self._has_changed(now_s):
+            with _opened(self.path) as fd:
+                self.live_bytes = self._size - head_hole(fd)
+                if self.live_bytes > self._limit and self.can_punch:
+                    dropped = self._drop(fd, self.live_bytes - self._limit + self._limit // 8)
         self.hold()
         return dropped
 
@@ -212,15 +213,17 @@ class RankLog:
                     taker._reserved_to = start + STEP_BYTES
         return dropped
 
-    def _measure(self, fd: int, now_s: float) -> None:
-        size = os.fstat(fd).st_size
+    def _has_changed(self, now_s: float) -> bool:
+        """Note the size and growth; returns whether the size is another than at the last look."""
+        before_s, before = self._looked_s, self._size
+        size = os.stat(self.path).st_size  # noqa: PTH116 - hot
         if size < self._size:  # truncated by someone
             self._reserved_to = 0
         if self._looked_s is not None and now_s > self._looked_s:
             rate = max(0, size - self._size) / (now_s - self._looked_s)
             self.growth = max(rate, self.growth * 0.8 + rate * 0.2)
         self._looked_s, self._size = now_s, size
-        self.live_bytes = size - head_hole(fd)
+        return before_s is None or size != before
 
     def _drop(self, fd: int, amount: int) -> int:
         """Drop about that many bytes at the head; returns how many."""

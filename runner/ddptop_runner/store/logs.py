@@ -174,9 +174,12 @@ class LogFile:
 
     def read_new(self, max_bytes: int) -> tuple[bytes, bool]:
         """(new bytes, at most the last `max_bytes`; whether earlier ones were skipped)."""
-        if self.position > self.end:
+        end = self.end
+        if self.position == end:
+            return b"", False
+        if self.position > end:
             self.position = 0
-        start = max(self.position, self.first, self.end - max_bytes)
+        start = max(self.position, self.first, end - max_bytes)
         missed = start != self.position
         data = os.pread(self._fd, max_bytes, start)
         if start < self.first:

@@ -219,7 +219,7 @@ class HangWatch:
     def _quiet(self, standings: list[Standing], judgment: Judgment) -> dict[int, float]:
         """Ranks that are silent for longer than usual without an explanation."""
         found = {}
-        culprits = judgment.culprits
+        culprits, least_s = judgment.culprits, self._begins_after_s
         for standing in standings:
             number = standing.rank.rank
             if standing.doing not in UNEXPLAINED:
@@ -228,7 +228,7 @@ class HangWatch:
             if waits and number not in culprits.ranks:
                 continue
             known = self._limits.usual_s(number) is not None
-            if known and standing.silent_s >= self._begins_after_s:
+            if known and standing.silent_s >= least_s:
                 found[number] = standing.silent_s
         return found
 

@@ -376,7 +376,7 @@ def test_a_state_folder_that_cannot_be_written(bad_input, ddptop_home, monkeypat
 
 @pytest.mark.torch
 @pytest.mark.parametrize("own", [True, False])
-def test_a_folder_of_its_own_arrives_in_the_plan(ddptop_home, tmp_path, own):
+def test_working_folder_appears_in_the_plan(ddptop_home, tmp_path, own):
     (tmp_path / "train.py").touch()
     request = launch.LaunchRequest(
         kind="script", target=str(tmp_path / "train.py"), nproc=1, work_in_run_folder=own

@@ -17,7 +17,7 @@ def compare(*arguments: str) -> int:
         return main()
 
 
-def test_json_tells_figures_differences_and_losses_at_common_steps(
+def test_json_has_figures_differences_and_losses_at_common_steps(
     ddptop_home: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     fake_story.learner(ddptop_home, "gpt-a", "3e-4", steps=200)

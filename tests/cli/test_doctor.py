@@ -68,7 +68,7 @@ def test_a_python_that_does_not_exist_is_an_error_and_no_traceback(ddptop_cli: C
     assert check["status"] == "error" and check["remedy"]
 
 
-def test_in_a_folder_that_was_deleted_it_says_so(tmp_path, ddptop_home):
+def test_deleted_working_folder_is_reported(tmp_path, ddptop_home):
     script = "import os; os.rmdir(os.getcwd()); from ddptop.__main__ import main; main()"
     gone = tmp_path / "gone"
     gone.mkdir()

@@ -61,7 +61,7 @@ VERBS = {
 
 
 @pytest.mark.torch
-def test_a_verb_loads_only_what_it_needs(ddptop_home, tmp_path):
+def test_command_imports_only_what_it_needs(ddptop_home, tmp_path):
     """All commands in one new process; each import is attributed to the first command that needs
     it."""
     rank = RankSample(rank=0, local_rank=0, host=procs.host_name(), pid=1, step=3)

@@ -58,7 +58,7 @@ def test_who_says_how_many_is_told_only(ddptop_cli, script):
 
 @pytest.mark.torch
 @pytest.mark.tmux
-def test_a_person_chooses_one_process(script, wait_until, ddptop_cli):
+def test_user_chooses_one_process(script, wait_until, ddptop_cli):
     terminal = Terminal.of_ddptop("launch", "-d", "train.py")
     terminal.read_until(b"1 to 3: ")
     assert b"train.py starts its own ranks: mp.spawn (line 5)" in terminal.output
@@ -81,7 +81,7 @@ def test_a_person_chooses_one_process(script, wait_until, ddptop_cli):
 
 @pytest.mark.torch
 @pytest.mark.parametrize("answer", [b"3\n", b"\x04"])
-def test_a_person_who_cancels_starts_nothing(script, ddptop_home, answer):
+def test_cancelling_starts_nothing(script, ddptop_home, answer):
     terminal = Terminal.of_ddptop("launch", "train.py")
     terminal.read_until(b"1 to 3: ")
     terminal.type(answer)

@@ -52,7 +52,7 @@ def test_a_rank_has_its_lines_of_the_one_log(folder, capfdbinary, follow):
 
 @pytest.mark.parametrize("follow", [False, True])
 @pytest.mark.parametrize("rank", [None, 1])
-def test_a_note_says_how_much_of_the_log_was_dropped(folder, capfdbinary, rank, follow):
+def test_note_shows_how_much_of_the_log_was_dropped(folder, capfdbinary, rank, follow):
     write(folder, 0, TAGGED * 1000)
     with folder.log_file(0, LAUNCHER).open("rb+") as file:
         punch(file.fileno(), 0, 2 * BLOCK_BYTES)

@@ -96,7 +96,7 @@ def test_the_latest_attempt_is_shown_and_the_others_named(folder, capfdbinary):
     assert capfdbinary.readouterr() == (b"attempt 1\n", b"")
 
 
-def test_following_goes_on_through_attempts_and_names_them_beside_the_data(folder, capfdbinary):
+def test_following_continues_across_attempts_and_names_them(folder, capfdbinary):
     write(folder, 0, 0, b"zero\n")
     asked = []
 
@@ -293,7 +293,7 @@ def test_without_a_spec_the_ranks_are_those_with_a_log(folder):
         show(folder, 3)
 
 
-def test_no_log_yet_is_said(folder):
+def test_missing_log_is_reported(folder):
     for rank in (0, "all"):
         with pytest.raises(DdptopError, match="job has no log yet; use -f to wait for one"):
             logs.run(folder, rank, False, 10, None, lambda: False)

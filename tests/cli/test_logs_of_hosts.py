@@ -191,7 +191,7 @@ def test_the_pane_of_a_log_that_was_not_fetched_names_its_place(
         reader.stop()
 
 
-def test_a_job_on_one_machine_asks_nobody(ddptop_home: Path):
+def test_job_on_one_machine_contacts_no_other(ddptop_home: Path):
     folder = put_job("alone", snapshot={"guardian": procs.identify(os.getpid())})
     far = FarFiles()
     assert far.fetch_log(folder, None, None) is None

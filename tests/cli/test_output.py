@@ -109,7 +109,7 @@ def test_a_column_of_ls_is_one_entry_of_the_figures(ddptop_home, ddptop_cli, mon
     assert (head.split()[-1], row.split()[-1]) == ("THREADS", "7")
 
 
-def test_ls_without_jobs_says_so_on_stderr_alone(ddptop_cli):
+def test_ls_without_jobs_prints_only_to_stderr(ddptop_cli):
     answer = ddptop_cli("ls")
     assert (answer.returncode, answer.stdout) == (0, "")
     assert answer.stderr == "no jobs yet; start one with ddptop launch train.py\n"

@@ -243,7 +243,7 @@ def test_gpus_that_the_allocation_lacks_are_not_replaced_by_the_cpu():
         in_allocation(request, found, {"SLURMD_NODENAME": "n1"})
 
 
-def test_a_job_without_gpus_in_its_allocation_says_that_it_trains_on_cpus(monkeypatch, capsys):
+def test_job_without_gpus_in_its_allocation_reports_cpu_training(monkeypatch, capsys):
     from ddptop.commands import launch_slurm
 
     from ddptop_runner.launch.gpus.choice import DeviceChoice

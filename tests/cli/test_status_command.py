@@ -32,7 +32,7 @@ MPIRUN = LauncherSample(
 )
 
 
-def test_a_command_without_ranks_says_what_is_waited_for(ddptop_home):
+def test_command_without_ranks_shows_what_it_waits_for(ddptop_home):
     lines = said(put("slow", launcher=MPIRUN, world_size=None))
     assert "  launcher: mpirun, pid 4700, running; process tree: CPU 187%, 2.0 GiB" in lines
     assert "  ranks: none yet; each appears once it starts training (see ddptop logs slow)" in lines

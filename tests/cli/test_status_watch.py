@@ -290,7 +290,7 @@ def test_an_interval_without_watch_is_refused(bad_input: Callable[..., str]) -> 
     assert "add --watch" in bad_input(2, "status", "--interval", "1")
 
 
-def test_a_job_that_is_removed_meanwhile_is_told(
+def test_job_removed_meanwhile_is_reported(
     terminal: Callable[..., Terminal], wait_until: WaitUntil
 ) -> None:
     folder = put_job("train", live())

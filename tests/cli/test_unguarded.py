@@ -54,7 +54,7 @@ EACH = ["attach train", "status train", "logs train", "events train", "stop trai
 
 
 @pytest.mark.parametrize("line", ["", "ls", *EACH, "restart train", "wait train", "stacks train"])
-def test_a_command_takes_it_up_and_says_so_in_one_line(taken, capsys, line):
+def test_command_adopts_the_job_and_reports_it_in_one_line(taken, capsys, line):
     ddptop.cli.cli.main(line.split(), standalone_mode=False)
     assert taken == ["train"]
     assert capsys.readouterr().err.startswith(TAKEN_UP)

@@ -97,7 +97,7 @@ def test_who_is_better(losses: list[float | None], expected: tuple[int, float] |
     assert better(losses) == expected
 
 
-def test_attempts_are_counted_on_unless_something_tells_where_they_went_on() -> None:
+def test_attempts_continue_counting_unless_their_start_is_known() -> None:
     taken = [(0, 100), (1, 30), (2, 50)]
     assert offsets_of(taken, {}, printed=False) == {0: 0, 1: 100, 2: 130}
     assert offsets_of(taken, {1: 80}, printed=False) == {0: 0, 1: 80, 2: 110}

@@ -65,7 +65,7 @@ def test_options_out_of_words(args: list[str], expected: dict[str, str]) -> None
     assert options_of(view("a", *args).spec) == expected
 
 
-def test_only_what_is_not_the_same_is_told() -> None:
+def test_only_differences_are_shown() -> None:
     one = run("a", [1], "--lr", "1", "--seed", "7", env_overrides=["NCCL_DEBUG"])
     other = run("b", [1], "--lr", "2", "--seed", "7", "--amp", python="/other/python")
     found = {each.what: each.values for each in differences([one, other])}
@@ -95,7 +95,7 @@ def test_jobs_are_compared_at_the_last_step_that_all_came_to() -> None:
     assert steps[1] == (10, (3.0, 2.5))
 
 
-def test_one_job_alone_is_better_than_nobody() -> None:
+def test_single_job_is_better_than_none() -> None:
     alone = compare([run("a", [2, 1])])
     assert (alone.best, alone.step) == (None, 10)
     nothing = compare([run("a", []), run("b", [1, 2])])

@@ -68,7 +68,7 @@ def test_a_part_is_read_more_finely_and_the_rest_stays(ddptop_home: Path) -> Non
     assert reader.closer(whole, 9000, 9001) is whole
 
 
-def test_a_restart_is_counted_on_and_where_it_said_where_it_went_on_from_there(
+def test_steps_continue_over_a_restart_from_its_reported_start(
     ddptop_home: Path,
 ) -> None:
     folder = fake_story.learner(ddptop_home, "again", "1", steps=200, restart_at=100)

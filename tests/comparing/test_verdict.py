@@ -79,7 +79,7 @@ def test_curves_by_time_and_by_step() -> None:
     assert without_steps([runs[0], run("c", 1, steps=False)]).endswith("unknown for B c)")
 
 
-def test_a_companion_is_told_by_what_was_given_otherwise() -> None:
+def test_compared_job_is_described_by_its_differing_options() -> None:
     mine = view("a", "--lr", "1", "--amp")
     later = NOW + dt.timedelta(minutes=1)
     other = view("b", "--lr", "2", "--amp")

@@ -161,7 +161,7 @@ async def test_a_feed_with_links(stub):
     await feed.stop()
 
 
-async def test_a_sampler_that_cannot_run_says_its_last_words(stub, monkeypatch):
+async def test_sampler_that_cannot_run_reports_its_last_line(stub, monkeypatch):
     failing = [sys.executable, "-c", "raise RuntimeError('not this one')"]
     monkeypatch.setattr(device_feed, "sampler_command", lambda *_, **__: failing)
     monkeypatch.setattr(device_feed, "STALE_AFTER_S", 1.2)
@@ -219,7 +219,7 @@ async def test_without_the_library_no_process_is_started(monkeypatch):
     await feed.stop()
 
 
-def test_delays_double_up_to_a_limit_and_start_anew_after_a_steady_life():
+def test_delays_double_up_to_a_limit_and_reset_after_a_long_run():
     assert next_delay_s(None, 0) == 1
     assert next_delay_s(1, 2) == 2
     assert next_delay_s(16, 2) == 30

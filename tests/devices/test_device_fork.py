@@ -102,7 +102,7 @@ print(ForkedReading().report().note)
     assert "libnvidia-ml.so.1 cannot be loaded" in done.stdout, done.stderr
 
 
-def test_a_child_that_cannot_sample_says_its_last_words(make_stub):
+def test_child_that_cannot_sample_reports_its_last_line(make_stub):
     script = """
 import sys
 from ddptop_runner.devices.report import ForkedReading

@@ -57,7 +57,7 @@ def test_a_rank_that_computes_elsewhere():
     )
 
 
-def test_a_rank_without_work_is_told_where_the_others_draw_the_power_of_work():
+def test_idle_rank_is_reported_if_the_others_draw_power():
     finding = the((UNSTEPPED, STANDING), "idle-gpu")
     assert (finding.severity, finding.ranks, finding.hold_s) == ("info", (2,), 120)
 

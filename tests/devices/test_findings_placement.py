@@ -45,13 +45,13 @@ def test_one_stray_context_is_named_with_its_process():
     assert message.startswith("rank 3 (pid 103) uses 4.5 GiB on GPU 1, which belongs to rank 1: ")
 
 
-def test_each_device_with_strays_is_a_finding_of_its_own():
+def test_each_device_with_stray_contexts_is_a_separate_finding():
     ranks, gpus = with_strays([1])
     gpus = change(gpus, {2: {"processes": [of_rank(2), of_rank(3, 0.5)]}})
     assert [f.id for f in find(ranks, gpus, JOB)] == ["stray-context-0", "stray-context-2"]
 
 
-def test_memory_tells_the_own_device_where_the_order_of_ranks_does_not():
+def test_memory_identifies_a_ranks_device_if_the_order_does_not():
     ranks = change_all(RANKS, gpu=None)
     _, gpus = with_strays([1, 2, 3])
     assert the((ranks, gpus), "stray-context-0").ranks == (1, 2, 3)

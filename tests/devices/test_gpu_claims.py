@@ -51,7 +51,7 @@ def test_parts_of_jobs_on_several_machines_have_their_devices(ddptop_home):
     assert claims(besides="j@1.0") == []
 
 
-def test_a_job_in_another_container_of_this_machine_counts_while_it_is_heard_of(ddptop_home):
+def test_job_in_another_container_counts_while_it_reports(ddptop_home):
     put_job("fresh", live(pid_ns=1), devices=[ZERO])
     old = utc_now() - dt.timedelta(minutes=5)
     put_job("silent", live(pid_ns=1, ts=old), devices=[ONE])
@@ -109,7 +109,7 @@ def test_one_at_a_time_takes_devices(ddptop_home):
     assert others == [True]
 
 
-def test_a_file_system_without_locks_stops_nobody(ddptop_home, monkeypatch):
+def test_file_system_without_locks_blocks_nothing(ddptop_home, monkeypatch):
     runs_dir().mkdir(parents=True)
 
     def no_locks(*_: object) -> None:

@@ -181,7 +181,7 @@ def test_the_idlest(case):
     assert [use.device.index for use in idlest(uses, count)] == expected
 
 
-def test_a_choice_says_why():
+def test_choice_is_explained():
     uses = [used(0, 71.2), used(3), used(5), used(6), used(7)]
     assert choice_in_words(idlest(uses, 2), uses) == (
         "GPU 3: free; GPU 5: free; skipped GPU 0: alice's a (pid 7) uses 71.2 GiB; "

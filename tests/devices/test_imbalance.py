@@ -122,7 +122,7 @@ def test_each_rank_against_its_job():
     assert found[2].of("utilization") == -0.5
 
 
-def test_alerts_alone_mark_a_rank():
+def test_only_alerts_mark_a_rank():
     ranks = [rank(0, loss=2.0), rank(1, loss=2.0), rank(2, loss=9.0)]
     assert {one.outliers for one in deviations(ranks, []).values()} == {frozenset()}
     now = dt.datetime(2026, 1, 1, tzinfo=dt.timezone.utc)

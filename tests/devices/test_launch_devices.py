@@ -143,7 +143,7 @@ def test_memory_of_processes_that_cannot_be_seen(stub):
         choose("0", {}, None)
 
 
-def test_beside_a_lost_device_the_others_go_by_uuid(stub):
+def test_with_a_lost_device_the_others_are_selected_by_uuid(stub):
     stub.lose(1)
     choice = choose(None, {}, None)
     assert indices(choice) == [0, 2, 3]

@@ -21,7 +21,7 @@ def calls_after_loss(stub, index: int) -> Counter[str]:
     return Counter(call.function for call in calls[first + 1 :])
 
 
-def test_a_lost_device_says_so_and_its_handle_is_not_used_again(make_stub, make_reader):
+def test_lost_device_is_reported_and_its_handle_not_used_again(make_stub, make_reader):
     stub = make_stub(2)
     reader = make_reader(stub)
     before = reader.sample(0)[1]
@@ -116,7 +116,7 @@ def test_xids_are_kept_in_order_by_device(make_stub, make_reader):
     assert [gpu["xid"] for gpu in reader.sample(2)] == [[48], [31, 94]]
 
 
-def test_an_event_set_that_fails_is_set_up_anew(make_stub, make_reader):
+def test_failed_event_set_is_created_again(make_stub, make_reader):
     stub = make_stub(1)
     reader = make_reader(stub)
     reader.sample(0)

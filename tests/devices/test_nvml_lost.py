@@ -35,7 +35,7 @@ def test_each_null_has_its_reason_and_nothing_else_has(make_stub, make_reader, s
     assert (gpu["note"] is not None) == gpu["lost"] == state.startswith("lost")
 
 
-def test_a_lost_device_says_what_to_do_and_keeps_what_never_changes(make_stub, make_reader):
+def test_lost_device_has_a_remedy_and_keeps_fixed_values(make_stub, make_reader):
     stub = make_stub(2)
     reader = make_reader(stub)
     before = reader.sample(0)[1]
@@ -111,7 +111,7 @@ def test_a_driver_that_does_not_start_again_is_explained_and_tried_every_ten_sec
     assert (report["note"], report["driver"]) == (None, "580.10")
 
 
-def test_one_device_that_fails_leaves_the_others_alone(make_stub, make_reader):
+def test_failing_device_does_not_affect_the_others(make_stub, make_reader):
     stub = make_stub(3)
     reader = make_reader(stub)
     reader.sample(0)
@@ -126,7 +126,7 @@ def test_one_device_that_fails_leaves_the_others_alone(make_stub, make_reader):
 
 
 @pytest.mark.parametrize(("status", "words"), [(8, "power cables"), (11, "interrupts")])
-def test_a_device_that_cannot_be_opened_says_why(make_stub, make_reader, status, words):
+def test_device_that_cannot_be_opened_shows_the_reason(make_stub, make_reader, status, words):
     stub = make_stub(2)
     stub.unsupported(1, "nvmlDeviceGetHandleByIndex_v2", status=status)
     gpu = make_reader(stub).sample(0)[1]

@@ -89,7 +89,7 @@ def test_instances_that_were_asked_for(stub, make_reader):
     assert gpus[0]["mem_total_bytes"] == 40 * GIB
 
 
-def test_a_device_without_instances_says_that_nothing_can_run_on_it(make_stub, make_reader):
+def test_mig_device_without_instances_is_reported_as_unusable(make_stub, make_reader):
     gpu = make_reader(make_stub([StubGpu(0, mig_mode=1)])).sample(0)[0]
     assert "MIG mode with no instances" in gpu["note"]
 
@@ -107,7 +107,7 @@ def test_instances_come_and_go_while_watching(stub, make_reader):
     assert gpus[3]["mem_used_bytes"] == 4 * GIB
 
 
-def test_an_instance_that_was_asked_for_and_is_gone_says_so(stub, make_reader):
+def test_missing_requested_instance_is_reported(stub, make_reader):
     reader = make_reader(stub, SECOND)
     reader.sample(0)
     stub.gpus = [gpu for gpu in stub.gpus if gpu.uuid != SECOND]

@@ -99,7 +99,7 @@ def test_more_processes_than_expected_are_all_listed(make_stub, make_reader):
     assert stub.counts()["nvmlDeviceGetComputeRunningProcesses_v3"] == 1  # the buffer is kept
 
 
-def test_memory_that_the_driver_does_not_tell_says_why(make_stub, make_reader):
+def test_unreported_memory_has_a_reason(make_stub, make_reader):
     stub = make_stub(1)
     stub.set_processes(0, [StubProcess(70001, 0), StubProcess(70002, GIB)])
     assert "not reported" in make_reader(stub).sample(0)[0]["unknown"]["processes.mem_used_bytes"]

@@ -43,9 +43,7 @@ def test_uuids_limit_it(make_stub):
     ("gpus", "arguments", "words"),
     [(0, (), "found no devices"), (1, ("--uuids", "GPU-none"), "not on this machine: GPU-none")],
 )
-def test_nothing_to_sample_ends_with_3_and_a_last_line_that_says_why(
-    make_stub, gpus, arguments, words
-):
+def test_nothing_to_sample_exits_with_3_and_prints_the_reason(make_stub, gpus, arguments, words):
     done = run(make_stub(gpus).env(), *arguments)
     assert done.returncode == 3
     report = decode_report(done.stdout.splitlines()[-1])
@@ -84,7 +82,7 @@ def test_its_own_cost_is_a_mean_over_its_last_seconds():
     assert spent == (pytest.approx(2.0), pytest.approx(7.0))
 
 
-def test_each_report_says_what_the_sampler_costs(make_stub):
+def test_each_report_contains_the_samplers_cost(make_stub):
     stub = make_stub(2)
     with subprocess.Popen(
         [*SAMPLER, "--interval", "0.5"], env=stub.env(), stdout=subprocess.PIPE
@@ -139,7 +137,7 @@ def test_a_request_is_answered_between_ticks_with_what_changes_every_second(make
         assert child.wait(60) == 0
 
 
-def test_it_ends_when_nobody_reads_even_between_ticks(make_stub):
+def test_it_exits_without_a_reader_even_between_ticks(make_stub):
     with subprocess.Popen(
         [*SAMPLER, "--interval", "600"], env=make_stub(1).env(), stdout=subprocess.PIPE
     ) as child:

@@ -171,7 +171,7 @@ def test_the_stub_answers_as_it_is_told(make_stub, fields, expression, answer):
         assert ask(stub, expression) == answer
 
 
-def test_calls_take_as_long_as_the_stub_says(make_stub):
+def test_calls_take_as_long_as_configured(make_stub):
     stub = make_stub(1)
     assert ask(stub, "p.nvmlDeviceGetPowerUsage(d)") == "412000"
     stub.set_driver(slow_ms=60_000)

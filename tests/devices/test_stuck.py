@@ -267,7 +267,7 @@ def test_a_small_model_that_steps_at_low_power_from_the_start():
     job.trains(1500, SPINNING, every=50)
 
 
-def test_a_small_model_whose_steps_nobody_sees_reads_its_memory():
+def test_small_model_without_visible_steps_uses_memory():
     assert Watched().stands(change_all(SPINNING, mem_util_percent=3.0), ranks=UNSEEN) is None
 
 
@@ -325,7 +325,7 @@ def test_a_suspended_machine_is_not_stuck():
     assert found is not None and found[0] >= 59
 
 
-def test_ranks_that_were_started_anew_have_their_own_time():
+def test_restarted_ranks_have_their_own_time():
     job = Watched()
     job.trains(60)
     assert job.stands(seconds=50) is None

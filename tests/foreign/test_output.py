@@ -198,7 +198,7 @@ def test_a_terminal_that_the_launcher_made_leads_to_its_own_output(
             os.kill(rank, signal.SIGKILL)
 
 
-def test_descriptors_that_are_closed_or_of_nobody() -> None:
+def test_closed_or_unowned_descriptors() -> None:
     with running(*SLEEP) as process:
         assert look_at(process.pid, 77).kind == "closed"
     assert look_at(process.pid, 1).kind == "closed"

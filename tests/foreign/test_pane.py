@@ -69,7 +69,7 @@ def test_the_last_line_is_handed_out_when_it_is_followed_or_rests() -> None:
     assert one.take(["b", "c", "e", "f", "g"]) == ["e", "f"]
 
 
-def test_a_cleared_screen_begins_anew() -> None:
+def test_cleared_screen_starts_over() -> None:
     one = reader()
     one.take(["a", "b"])
     assert one.take([]) == []
@@ -192,7 +192,7 @@ def test_only_sockets_in_a_folder_of_ones_own_are_looked_for(
         assert served not in sockets([f"{served},1,0"])
 
 
-def test_a_server_that_does_not_answer_is_left_alone(
+def test_unresponsive_server_is_not_touched(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(panes, "TIMEOUT_S", 0.2)

@@ -175,7 +175,7 @@ def test_one_launcher_of_several_is_named_once():
     assert (job.root_pid, job.helper_pids) == (100, (101,))
 
 
-def test_a_launcher_that_led_to_another_job_is_none_of_its_own():
+def test_launcher_that_started_another_job_does_not_belong_to_this_one():
     agent, *ranks = torchrun(100, 0, 1)
     processes = [
         torch_process(90, 1, "python /venv/bin/accelerate launch outer.py"),

@@ -41,7 +41,7 @@ def test_a_tree_is_one_job(name):
 
 
 @pytest.mark.parametrize("name", EXPECTED)
-def test_a_tree_is_found_beside_all_others(name):
+def test_tree_is_found_among_all_others(name):
     """One machine may run everything at once, along with daemons and shells."""
     others = [read_tree(other) for other in EXPECTED]
     processes = [one for tree in others for one in tree.processes]
@@ -94,7 +94,7 @@ def test_lightning_without_its_first_rank():
     assert "its first rank" in job.notes[0]
 
 
-def test_accelerate_says_that_it_started_one_process():
+def test_accelerate_with_one_process_is_noted():
     assert "single process" in find_one(read_tree("accelerate_cpu").processes).notes[0]
 
 

@@ -88,7 +88,7 @@ def test_a_deaf_process_is_killed_in_the_end(monkeypatch: pytest.MonkeyPatch) ->
         assert "SIGKILL was enough" in outcome.sentence
 
 
-def test_a_stopped_process_hears_of_it_too(wait_until) -> None:
+def test_stopped_process_is_signaled_too(wait_until) -> None:
     with running(*SLEEP, **QUIET) as process:
         up(process)
         stop_and_wait(process.pid, wait_until)
@@ -117,7 +117,7 @@ def test_ranks_in_groups_of_their_own_are_reached(monkeypatch: pytest.MonkeyPatc
         assert outcome.left == ()
 
 
-def test_ranks_without_a_launcher_are_each_told() -> None:
+def test_ranks_without_a_launcher_are_each_reported() -> None:
     with (
         running(*SLEEP, **QUIET, start_new_session=True) as first,
         running(*SLEEP, **QUIET, start_new_session=True) as second,
@@ -248,7 +248,7 @@ while True:
 
 @pytest.mark.torch
 @pytest.mark.slow
-def test_a_real_torchrun_is_stopped_by_what_the_plan_says(
+def test_real_torchrun_is_stopped_as_planned(
     tmp_path: Path, wait_until: Callable[..., Any]
 ) -> None:
     script = tmp_path / "train.py"

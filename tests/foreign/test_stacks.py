@@ -41,7 +41,7 @@ def test_where_a_python_process_stands_and_that_it_was_not_paused(wait_until) ->
         assert "TracerPid:\t0" in status
 
 
-def test_a_process_without_python_says_so(wait_until) -> None:
+def test_process_without_python_is_reported(wait_until) -> None:
     with running("sleep", "1000") as process:
         wait_until(lambda: b"sleep" in Path(f"/proc/{process.pid}/cmdline").read_bytes())
         (one,) = actions.take_stacks([rank_of(process.pid)], timeout_s=60.0)
@@ -63,7 +63,7 @@ def test_without_py_spy_the_remedy_is_named(monkeypatch: pytest.MonkeyPatch) -> 
     assert "pip install" in one.note
 
 
-def test_it_is_looked_for_beside_python_then_on_the_path(
+def test_it_is_searched_next_to_python_and_then_on_path(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tool = tmp_path / "py-spy"

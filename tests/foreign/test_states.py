@@ -37,7 +37,7 @@ def test_a_stopped_process_is_paused_and_runs_again(wait_until) -> None:
         assert state_of(look(watch, process.pid, 2.0))[0] == "running"
 
 
-def test_a_zombie_says_so(wait_until) -> None:
+def test_zombie_is_shown_as_such(wait_until) -> None:
     process = subprocess.Popen([sys.executable, "-c", ""])
     try:
         wait_for_state(process.pid, "Z", wait_until)
@@ -74,7 +74,7 @@ def test_cpu_and_memory_of_a_process_and_its_helpers(wait_until) -> None:
         assert both.usage.rss_bytes > 1.5 * alone.usage.rss_bytes > 0
 
 
-def test_no_cpu_time_for_long_is_said(wait_until) -> None:
+def test_long_time_without_cpu_is_reported(wait_until) -> None:
     with running(*IDLE, stdout=subprocess.PIPE) as process:
         watch = StateWatch()
         process.stdout.readline()
@@ -141,7 +141,7 @@ def test_only_a_running_process_is_stuck(fake: FakeProc, letter: str, state: str
     assert state_of(seen)[0] == ("running" if letter == "R" else state)
 
 
-def test_a_process_that_was_gone_is_looked_at_anew(fake: FakeProc) -> None:
+def test_process_that_was_gone_is_read_again(fake: FakeProc) -> None:
     watch = StateWatch()
     fake.put("S")
     fake.look(watch, 0.0)

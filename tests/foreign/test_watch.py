@@ -262,9 +262,7 @@ def test_jobs_that_come_and_go_leave_nothing(
     assert len(os.listdir("/proc/self/fd")) <= open_before
 
 
-def test_nobody_crowds_out_ones_own_jobs(
-    book: ForeignBook, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_own_jobs_are_never_crowded_out(book: ForeignBook, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(watch, "MAX_JOBS", 1)
     with running(*SLEEP) as process:
         theirs = job_of(process.pid, name="theirs:1", uid=os.geteuid() + 1)

@@ -220,7 +220,7 @@ def test_what_a_launcher_hands_on_of_a_ranks_own_output_is_not_read_twice(
         assert book.lines(job.name, 0).lines == ("step 3/9 loss 2.5",)
 
 
-def test_a_bar_beside_lines_does_not_mix_with_their_steps() -> None:
+def test_bar_next_to_lines_does_not_mix_with_their_steps() -> None:
     progress = TextProgress()
     at = utc_now()
     for number in range(30):
@@ -363,7 +363,7 @@ def test_mean_and_extremes_of_a_bucket() -> None:
     assert history.series(0, FAR, 100)[0].t == [3, 10, 11, 12]
 
 
-def test_progress_of_a_log_that_falls_silent_or_begins_anew() -> None:
+def test_progress_of_a_log_that_stops_or_starts_over() -> None:
     start = utc_now()
     progress = TextProgress()
 

@@ -138,7 +138,7 @@ def test_a_process_forked_with_groups_never_asks(recorder: Any) -> None:
 
 
 @pytest.mark.parametrize("is_older", [True, False])
-def test_a_torch_without_the_recorder_says_nothing(recorder: Any, is_older: bool) -> None:
+def test_torch_without_the_recorder_reports_nothing(recorder: Any, is_older: bool) -> None:
     looked = Flight()
     world().make("0", "cuda:nccl")
     if is_older:  # it has one for NCCL alone, under another name

@@ -71,7 +71,7 @@ def test_what_is_unknown_is_null(env: pytest.MonkeyPatch) -> None:
     assert (message.pid, message.seq, message.attempt) == (os.getpid(), 1, 1)
 
 
-def test_nan_is_a_state_beside_null(env: pytest.MonkeyPatch) -> None:
+def test_nan_is_a_state_next_to_null(env: pytest.MonkeyPatch) -> None:
     record, optimizer = Recorder(), Optimizer()
     for loss in (1.0, float("nan")):
         record.passed(loss)
@@ -376,7 +376,7 @@ class Horovod:
         return 0
 
 
-def test_horovods_own_rank_is_known_where_no_variable_tells(env: pytest.MonkeyPatch) -> None:
+def test_horovods_own_rank_is_known_without_variables(env: pytest.MonkeyPatch) -> None:
     env.setitem(identity.sys.modules, "horovod.torch", Horovod)  # type: ignore[attr-defined]
     assert identity.has_joined()
     assert (identity.rank(), identity.local_rank(), identity.world_size()) == (2, 0, 3)

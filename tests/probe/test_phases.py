@@ -65,7 +65,7 @@ def watched(monkeypatch: pytest.MonkeyPatch) -> Watched:
     return Watched(monkeypatch)
 
 
-def test_nobody_looks_while_steps_go_on(watched: Watched) -> None:
+def test_nothing_is_read_while_steps_continue(watched: Watched) -> None:
     assert watched.after(0.9, EVALUATE) == "steps"
     assert watched.looks == 0 and watched.phases.stands_at is None
     assert watched.after(0.2, EVALUATE) == "evaluation"
@@ -181,7 +181,7 @@ def test_a_save_that_was_left_by_a_signal_ends_with_the_next_step(watched: Watch
     assert watched.after(0.1) == "steps"
 
 
-def test_a_change_is_told(watched: Watched) -> None:
+def test_change_is_reported(watched: Watched) -> None:
     watched.phases.look(100.1)
     assert not watched.phases.look(100.2)
     watched.stack = (EVALUATE,)

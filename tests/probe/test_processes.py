@@ -149,7 +149,7 @@ def test_asking_for_torch_before_importing_it_does_not_disarm(stub_torch: Rank) 
     assert [message.rank for message in stub_torch.receiver.messages][:1] == [3]
 
 
-def test_a_rank_says_hello_as_soon_as_it_has_torch(
+def test_rank_reports_as_soon_as_it_has_torch(
     stub_torch: Rank, wait_until: Callable[..., object]
 ) -> None:
     process = stub_torch.start("-c", "import torch; input()")
@@ -226,7 +226,7 @@ def check_report(rank: Rank, pid: int) -> None:
 
 
 @pytest.mark.parametrize("python", [sys.executable, BARE_PYTHON], ids=["package", "stand-in"])
-def test_report_alone_is_progress(rank: Rank, python: str) -> None:
+def test_report_calls_count_as_progress(rank: Rank, python: str) -> None:
     process = rank.start("-c", REPORT, python=python)
     out, err = process.communicate()
     assert (process.returncode, out, err) == (0, "ddptop report\n", "")
@@ -250,7 +250,7 @@ def test_report_takes_the_names_that_json_has_for_step_and_total(
     assert (last.global_step, last.total_steps, last.metrics) == (4, 90, metrics)
 
 
-def test_a_forked_child_starts_from_nothing_and_its_last_word_is_heard(rank: Rank) -> None:
+def test_forked_child_starts_empty_and_its_last_message_arrives(rank: Rank) -> None:
     script = (
         "import ddptop, multiprocessing, os, sys\n"
         "def work(): ddptop.report(loss=8.0, step=1); print(os.getpid(), flush=True)\n"
@@ -288,7 +288,7 @@ for line in sys.stdin:
 """
 
 
-def test_a_supervisor_that_comes_back_is_told_all(
+def test_returning_supervisor_gets_all_reports(
     rank: Rank, wait_until: Callable[..., object]
 ) -> None:
     process = rank.start("-c", STEPS_FROM_STDIN)

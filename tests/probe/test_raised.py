@@ -32,7 +32,7 @@ def outer():
         ("raise OSError('\\u4e2d' * 5000)", "OSError: " + "\u4e2d" * 191),
     ],
 )
-def test_an_unhandled_exception_is_told_with_its_place(
+def test_unhandled_exception_is_reported_with_its_location(
     stub_torch: Rank, text: str, says: str
 ) -> None:
     head = RAISE.format(imports="subprocess", text=text)
@@ -57,7 +57,7 @@ def test_an_unhandled_exception_is_told_with_its_place(
         ("sys.last_value = _caught()[1]", 0),
     ],
 )
-def test_an_end_without_an_exception_of_the_script_tells_none(
+def test_end_without_a_script_exception_reports_none(
     stub_torch: Rank, text: str, status: int
 ) -> None:
     caught = (
@@ -93,7 +93,7 @@ if __name__ == "__main__":
     ("how", "says"),
     [("exit", "ValueError: exit"), ("raise", "ValueError: raise"), ("survive", None)],
 )
-def test_a_child_of_multiprocessing_tells_its_exception(
+def test_multiprocessing_child_reports_its_exception(
     stub_torch: Rank, how: str, says: str | None
 ) -> None:
     start = (

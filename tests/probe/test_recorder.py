@@ -119,7 +119,7 @@ def test_the_iteration_follows_the_optimizer_that_steps_most(order: str) -> None
     assert record.steps == 5 * max(order.count("c"), order.count("g"))
 
 
-def test_a_second_phase_with_another_optimizer_goes_on_counting() -> None:
+def test_second_phase_with_another_optimizer_continues_counting() -> None:
     record, first, second = Recorder(), Optimizer(), Optimizer()
     for _ in range(200):
         train(record, first, 1.0)
@@ -177,7 +177,7 @@ def test_two_optimizers_are_told_apart_by_name() -> None:
     assert record.alternating() == {}  # the other has not stepped for long
 
 
-def test_optimizers_of_phases_that_follow_each_other_are_not_told_apart() -> None:
+def test_optimizers_of_successive_phases_are_not_reported_separately() -> None:
     record = Recorder()
     for optimizer in [Optimizer() for _ in range(3)]:
         for _ in range(5):
@@ -186,7 +186,9 @@ def test_optimizers_of_phases_that_follow_each_other_are_not_told_apart() -> Non
 
 
 @pytest.mark.parametrize("order", [(0, 1, 2), (2, 1, 0)])
-def test_optimizers_that_share_a_backward_pass_are_not_told_apart(order: tuple[int, ...]) -> None:
+def test_optimizers_that_share_a_backward_pass_are_not_reported_separately(
+    order: tuple[int, ...],
+) -> None:
     record, optimizers = Recorder(), [Optimizer() for _ in range(3)]
     for step in range(4):
         record.passed(2.0)
@@ -307,7 +309,7 @@ def test_the_range_is_taken_once_and_can_be_given_back() -> None:
     assert record.take_loss_range() == (1.0, 3.0)
 
 
-def test_reports_alone_are_progress_when_their_step_is_new() -> None:
+def test_reports_count_as_progress_if_their_step_is_new() -> None:
     record = Recorder()
     for step in (10, 10, 11, 12, 12):
         record.reported(step, 100, has_loss=True)
@@ -339,7 +341,7 @@ def test_backward_passes_without_a_loss_do_not_crowd_out_the_losses_of_a_step() 
     assert record.backwards == 3 * 40 * 33 + 4
 
 
-def test_reports_do_not_count_beside_an_optimizer() -> None:
+def test_reports_do_not_count_next_to_an_optimizer() -> None:
     record, optimizer = Recorder(), Optimizer()
     record.reported(0, None, has_loss=False)
     for step in (1, 2, 3):

@@ -60,7 +60,7 @@ ddptop.report(loss=1.0, step=1)
     ],
 )
 @pytest.mark.parametrize("module", ["torch.distributed.elastic.multiprocessing.api", "submitit"])
-def test_handlers_that_are_known_to_end_the_process_are_not_told(
+def test_handlers_known_to_end_the_process_are_not_reported(
     rank: Rank, module: str, first: str, second: str, told: list[int]
 ) -> None:
     process = rank.start("-c", HANDLERS.format(module=module, first=first, second=second))

@@ -21,7 +21,7 @@ from ddptop_runner.probe import ending
         ),
     ],
 )
-def test_gloo_threads_are_told_by_their_names(tmp_path, stats, states):
+def test_gloo_threads_are_recognized_by_name(tmp_path, stats, states):
     for number, stat in enumerate(stats):
         (tmp_path / str(number)).mkdir()
         (tmp_path / str(number) / "stat").write_text(f"{stat} 2 3\n")

@@ -81,12 +81,12 @@ def test_what_a_loss_is_made_of_is_told(
     assert (last.loss_parts, last.loss_is) == (parts, kind)
 
 
-def test_a_script_that_names_its_own_loss_does_not_say_what_it_is_made_of(cases: Any) -> None:
+def test_reported_loss_has_no_parts(cases: Any) -> None:
     last = last_of(cases, "report")[1]
     assert (last.loss_parts, last.loss_is, last.total_source) == (None, None, "api")
 
 
-def test_optimizers_are_told_apart_where_each_has_its_own_losses(cases: Any) -> None:
+def test_optimizers_with_their_own_losses_are_reported_separately(cases: Any) -> None:
     said, last = last_of(cases, "gan")
     assert last.optimizers["SGD 1"] == [5, pytest.approx(said["losses"][-1], rel=1e-6)]
     assert last.optimizers["SGD 2"] == [5, pytest.approx(said["others"], rel=1e-6)]
@@ -189,7 +189,7 @@ def test_processes_that_train_nothing_are_silent(cases: Any) -> None:
     assert cases["fork_without_training"][1] == []
 
 
-def test_a_member_of_a_group_is_heard_before_its_first_step(cases: Any) -> None:
+def test_group_member_reports_before_its_first_step(cases: Any) -> None:
     assert last_of(cases, "joined")[1].steps is None
 
 

@@ -57,7 +57,7 @@ def test_variables_come_from_whoever_lives(living, expected):
     assert variables(**told, shell={**CALLING, "DDPTOP_ATTEMPT": "3"}) == expected
 
 
-def test_a_rank_without_a_path_of_its_own_leaves_none():
+def test_rank_without_a_record_path_writes_none():
     assert "PYTHONPATH" not in without_rank({"PYTHONPATH": str(PROBE_DIR)})
 
 
@@ -162,7 +162,7 @@ def test_a_shell_in_the_jobs_old_window_is_no_life(ddptop_home, brought_up):
     assert brought_up == []
 
 
-def test_a_failure_is_said_and_the_command_goes_on(ddptop_home, agent, monkeypatch, capsys):
+def test_failure_is_reported_and_the_command_continues(ddptop_home, agent, monkeypatch, capsys):
     def refuse(*_: object) -> None:
         raise OSError(28, "No space left on device")
 

@@ -126,7 +126,7 @@ def test_find(case):
         assert found == expected
 
 
-def test_a_quiet_rank_is_told_with_its_last_progress_and_what_is_known():
+def test_quiet_rank_is_reported_with_its_last_progress():
     waiting, sleeping = ranks(state=["running", "quiet"])
     reason = "12 s without a step; usual 0.2 s; stands at train.py:41 in foo"
     sleeping = msgspec.structs.replace(sleeping, quiet_since=NOON, state_reason=reason)
@@ -144,7 +144,7 @@ NAN_ALL = Finding("loss-nan", "error", "the loss on ranks 0, 1 is NaN", (0, 1))
 QUIET = Finding("quiet", "info", "rank 0 took no step", (0,))
 
 
-def test_an_alert_keeps_its_time_while_it_holds_and_begins_anew_when_it_comes_back():
+def test_alert_keeps_its_time_while_it_holds_and_gets_a_new_one_later():
     book = AlertBook()
     alerts, new = book.update([NAN], at(0))
     assert [(alert.id, alert.since) for alert in new] == [("loss-nan", at(0))]
@@ -158,7 +158,7 @@ def test_an_alert_keeps_its_time_while_it_holds_and_begins_anew_when_it_comes_ba
     assert [alert.since for alert in new] == [at(3)]
 
 
-def test_an_alert_says_all_that_its_finding_says():
+def test_alert_contains_everything_in_its_finding():
     alerts, _ = AlertBook().update([Finding("x", "warning", "words", (1, 2), (3,))], NOON)
     (alert,) = alerts
     assert (alert.severity, alert.message) == ("warning", "words")
@@ -185,7 +185,7 @@ def test_a_finding_that_has_to_hold_is_shown_when_it_has_and_dates_from_its_begi
     assert book.update([STRAY], at(12)) == ([alert], [])
 
 
-def test_a_finding_that_is_gone_before_it_was_shown_begins_anew():
+def test_finding_that_clears_before_it_is_shown_starts_over():
     book = AlertBook()
     for second in range(100):
         assert shown(book, [STRAY] if second % 9 else [], second) == ([], [])

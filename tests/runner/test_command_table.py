@@ -146,7 +146,7 @@ def test_processes_without_a_rank_are_numbered_by_their_start(table, pids):
     )  # it joined a group, so its rank is now known
 
 
-def test_ranks_that_know_no_rank_take_the_place_of_whom_the_tree_took_for_one(table, pids):
+def test_ranks_without_a_number_replace_those_guessed_from_the_tree(table, pids):
     table.see(Sight("python", 1, (seen(0, OWN, "single"),)), with_ranks=True)
     assert ranks_of(table) == {0: OWN}  # the parent of all
     for pid in pids:
@@ -176,7 +176,7 @@ def test_what_the_tree_shows_counts_until_somebody_speaks(table, pids):
     assert ranks_of(table) == {0: pids[1]}
 
 
-def test_a_launcher_that_goes_on_with_fewer_ranks(table, pids):
+def test_launcher_that_continues_with_fewer_ranks(table, pids):
     for rank in (0, 1):
         receive(table, pids[rank], rank, world_size=2)
         table[rank].exit = RankExit(rank, pids[rank], -9, 5.0)

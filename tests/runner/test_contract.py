@@ -151,7 +151,7 @@ def test_unknown_is_null_and_never_zero():
     assert {key for key in GPU if gpu[key] is not None} == {"index", "lost"}
 
 
-def test_nan_is_null_beside_its_state():
+def test_nan_is_null_with_a_state():
     (rank,) = as_json(job_status(view(FULL)))["ranks"]
     assert (rank["loss"], rank["loss_state"]) == (None, "nan")
     for value in (NAN, math.inf, -math.inf):

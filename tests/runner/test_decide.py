@@ -95,7 +95,7 @@ def test_ranks_that_an_earlier_supervisor_did_not_record_are_recorded():
     assert events(state, pt.GroupStarted(attempt=0, workers=workers)) == [started]
 
 
-def test_a_requested_restart_whose_supervisor_died_goes_on():
+def test_requested_restart_continues_after_the_supervisor_died():
     state = after(ev.RestartRequested(attempt=0, used=0, limit=3))
     assert orders(state, pt.SupervisorStarted(agent=AGENT)) == [pt.WaitForRestart(at_s=None)]
 

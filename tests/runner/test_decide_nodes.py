@@ -276,7 +276,7 @@ def test_a_job_that_is_ending_is_not_restarted() -> None:
         job.take(pt.RestartAsked(agent=pt.AgentState()))
 
 
-def test_a_decided_restart_waits_for_its_time_and_has_a_port_of_its_own() -> None:
+def test_decided_restart_waits_and_gets_its_own_port() -> None:
     job = Job()
     job.run()
     decided = ev.RestartDecided(attempt=0, used=1, limit=3, delay_s=98.0, at_s=100.0)
@@ -325,7 +325,7 @@ def parts_of(job: Job) -> Parts:
     return parts
 
 
-async def test_a_node_whose_supervisor_says_nothing_is_unknown_until_it_does() -> None:
+async def test_node_with_a_silent_supervisor_is_unknown_until_it_responds() -> None:
     job = Job()
     job.run()
     parts, part = parts_of(job), "n1"
@@ -372,7 +372,7 @@ def test_a_part_of_an_earlier_attempt_that_is_gone_fails_nothing() -> None:
     assert not job.state.nodes["n0"].failed
 
 
-async def test_a_node_that_began_although_its_answer_was_lost_is_left_alone(
+async def test_node_that_started_despite_a_lost_answer_is_not_restarted(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     job = Job()
@@ -701,7 +701,7 @@ def refuse(job: Job, attempt: int, node: str = "n1") -> list[pt.Order]:
     return job.take(pt.PartRefused(node=node, attempt=attempt, error=error, answered=True))
 
 
-def test_a_node_that_refuses_is_left_out_until_a_person_restarts() -> None:
+def test_refusing_node_is_left_out_until_a_user_restarts() -> None:
     job = Job(count=3, least=2)
     job.run()
     assert refuse(job, 0) == [pt.WaitForRestart(at_s=None)]
@@ -763,7 +763,7 @@ def test_a_node_that_refused_does_not_keep_the_others_waiting() -> None:
     assert [one.node for one in begun if isinstance(one, pt.BeginOn)] == ["n0", "n2"]
 
 
-def test_ranks_that_start_late_leave_a_pending_restart_alone() -> None:
+def test_late_ranks_do_not_affect_a_pending_restart() -> None:
     job = Job()
     job.take(pt.RestartAsked(agent=pt.AgentState()))
     job.hear("n0", ev.AttemptStarted(attempt=0, world=1, probed=False, at_s=1.0))

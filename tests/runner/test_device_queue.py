@@ -119,7 +119,7 @@ def test_what_cannot_be_written_is_tried_again(ddptop_home, monkeypatch):
     assert watch.look() is not None
 
 
-def test_beside_a_lost_device_the_others_go_by_uuid(ddptop_home):
+def test_with_a_lost_device_the_others_are_selected_by_uuid(ddptop_home):
     feed = Feed()
     watch, _ = waiting("job", feed)
     feed.report(lost=1)

@@ -294,7 +294,7 @@ def test_the_host_name(tmp_path, monkeypatch, addresses, reverse_s, status, deta
     assert is_(doctor.check_host(place(tmp_path)), status, detail, remedy)
 
 
-def test_a_name_that_nobody_knows_has_no_addresses(monkeypatch) -> None:
+def test_unknown_name_has_no_addresses(monkeypatch) -> None:
     monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: [])
     monkeypatch.setattr(socket, "gethostbyaddr", _raise_os_error)
     assert doctor._addresses("box") == () and not doctor._has_name("10.0.0.7")

@@ -370,7 +370,7 @@ def test_evidence_of_one_failure_is_kept_once_and_awaited_by_all(monkeypatch):
 
 
 @pytest.mark.parametrize("attempt", [0, 1])
-def test_ranks_that_report_before_their_agent_does_are_heard_once_it_has(attempt: int):
+def test_reports_before_the_agents_are_applied_once_it_reports(attempt: int):
     async def scenario() -> None:
         driver, _ = begin()
         connect(driver)

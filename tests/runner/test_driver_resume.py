@@ -180,7 +180,7 @@ def test_ranks_without_any_guard_are_seen_to_end_and_unknown_is_not_0():
     run(scenario)
 
 
-def test_no_hang_is_found_right_after_a_time_that_nobody_watched():
+def test_no_hang_is_found_right_after_an_unobserved_time():
     async def scenario() -> None:
         attempt = begin()[0].attempt
         now_s = boottime_s()

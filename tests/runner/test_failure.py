@@ -100,7 +100,7 @@ def test_a_damaged_error_file_gives_way_to_the_log(quiet, content):
     assert "ValueError: from the log" in cause.summary
 
 
-def test_an_error_file_tells_the_exception_that_the_log_does_not(quiet):
+def test_error_file_has_the_exception_missing_from_the_log(quiet):
     folder = put_job()
     put_log(folder, 0, "a logger of its own swallowed it\n")
     callstack = TRACEBACK.format("from the file")
@@ -113,7 +113,7 @@ def test_an_error_file_tells_the_exception_that_the_log_does_not(quiet):
     assert "from the file" in cause.summary
 
 
-async def test_of_a_rank_that_was_ended_only_what_it_wrote_before_counts(quiet):
+async def test_only_output_before_the_end_of_an_ended_rank_counts(quiet):
     """Its SIGTERM handler may raise, and ddptop sent the signal."""
     folder = put_job()
     put_log(folder, 0, LOST)
@@ -170,7 +170,7 @@ def test_a_kill_that_the_kernel_counted_is_memory(tmp_path):
     assert "limit: 1.0 GiB" in cause.summary
 
 
-def test_nobody_failed(quiet):
+def test_no_rank_failed(quiet):
     folder = put_job()
     outcome, cause = failure.judge(folder, 0, OwnRanks(2, 0.0), 1.0, oom=quiet)
     assert (cause.kind, outcome.kind) == ("unknown", "unknown")
@@ -191,7 +191,7 @@ def test_a_hang_after_a_rank_left_with_0_is_its_doing(returncode, kind):
     assert cause.summary.endswith("The job hung.")
 
 
-def test_a_hang_of_a_rank_that_its_launcher_goes_on_without_keeps_its_cause():
+def test_hang_of_a_rank_that_the_launcher_drops_keeps_its_cause():
     cause = Cause(kind="hang", rank=3, summary="The job hung.")
     assert failure.after_hang(cause, CommandRanks(0.0)) is cause
 
@@ -218,7 +218,7 @@ def test_a_hang_of_all_ranks_keeps_its_cause():
         ),
     ],
 )
-def test_a_script_that_is_gone_is_told_from_bad_arguments(quiet, said, reason):
+def test_missing_script_is_distinguished_from_bad_arguments(quiet, said, reason):
     folder = put_job()
     put_log(folder, 0, said)
     outcome, _ = failure.judge(folder, 0, table_of(RankExit(0, 7, 2, 1.0)), 1.0, oom=quiet)
@@ -268,7 +268,7 @@ def test_a_command_that_is_its_only_rank_is_named_as_that_rank(quiet):
     assert (cause.rank, cause.signal) == (0, "SIGKILL")
 
 
-def test_an_event_keeps_no_more_of_an_end_than_a_person_reads():
+def test_event_keeps_only_a_readable_part_of_an_exit():
     many = "Missing key(s): " + ", ".join(f"layers.{n}.weight" for n in range(100_000))
     error = PythonException("RuntimeError", many, "train.py:3 in main", because="E: " + many)
     end = failure.shortened(

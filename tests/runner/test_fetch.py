@@ -145,7 +145,7 @@ def test_a_head_that_was_dropped_on_the_node_stays_dropped_here(cluster: Cluster
     assert logs.last_lines(cluster.head.log_file(0, 4), 5)[-2:] == ["first", "last"]
 
 
-def test_a_log_that_was_cut_short_begins_anew(cluster: Cluster):
+def test_truncated_log_starts_over(cluster: Cluster):
     path = cluster.write("b", 4, "long ago\n")
     cluster.want(4)
     path.write_text("new\n")
@@ -153,7 +153,7 @@ def test_a_log_that_was_cut_short_begins_anew(cluster: Cluster):
     assert cluster.here(4) == b"new\n"
 
 
-def test_a_fetcher_of_a_head_that_was_restarted_goes_on(cluster: Cluster):
+def test_fetcher_of_a_restarted_head_continues(cluster: Cluster):
     cluster.write("b", 4, "one\n")
     cluster.want()
     cluster.write("b", 4, "two\n")
@@ -186,7 +186,7 @@ def test_a_node_out_of_reach_is_named_and_the_others_come(cluster: Cluster):
     assert cluster.fetcher.silent == {}
 
 
-def test_nothing_is_asked_once_nobody_looks(cluster: Cluster, monkeypatch: pytest.MonkeyPatch):
+def test_nothing_is_queried_without_a_viewer(cluster: Cluster, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(fetch, "LEASE_S", -1.0)
     cluster.write("b", 4, "four\n")
     cluster.want(4)
@@ -221,7 +221,7 @@ def test_evidence_of_all_nodes_lies_in_one_folder(cluster: Cluster):
 
 
 @pytest.mark.parametrize("where", ["../..", "logs", "logs/attempt-0/..", "job.json", "logs/../x"])
-def test_a_node_gives_out_logs_and_evidence_alone(cluster: Cluster, where: str):
+def test_node_serves_only_logs_and_evidence(cluster: Cluster, where: str):
     with pytest.raises(UsageError):
         read_new(cluster.nodes["a"], {"where": where})
 

@@ -85,7 +85,7 @@ def test_a_job_launched_from_within_a_rank_does_not_inherit_what_makes_it_one(mo
     assert env["DDPTOP_HOME"] == "/kept"
 
 
-def test_a_job_launched_from_within_a_rank_of_torch_is_not_told_that_ones_place():
+def test_job_launched_from_a_rank_does_not_inherit_its_rank_variables():
     shell = {"RANK": "3", "MASTER_ADDR": "host", "PATH": "/bin"}
     assert handover.of_shell(shell) == shell  # a user's own
     assert handover.of_shell({**shell, "TORCHELASTIC_RUN_ID": "none"}) == {"PATH": "/bin"}

@@ -129,7 +129,7 @@ def brute_force(losses: dict[int, float], since: int, until: int, width: int) ->
     )
 
 
-def test_any_span_from_any_tier_says_what_the_samples_said(path):
+def test_any_span_from_any_tier_matches_the_samples(path):
     rng = random.Random(7)
     length = 3 * 3600
     losses = {second: rng.random() for second in range(length)}
@@ -174,7 +174,7 @@ def test_the_newest_sample_shows_at_once_in_the_coarsest_view(path):
     writer.close()
 
 
-def test_a_writer_that_goes_on_during_a_read_tears_no_gap(path, monkeypatch):
+def test_concurrent_writer_leaves_no_gap_in_a_read(path, monkeypatch):
     writer = HistoryWriter(path, batch_s=60)
 
     def write(seconds: range) -> None:
@@ -259,7 +259,7 @@ def uninterrupted(tmp_path_factory) -> dict[str, list[tuple]]:
 @pytest.mark.parametrize(
     ("cut", "final"), [(3, True), (10, False), (59, True), (60, False), (601, True), (1234, False)]
 )
-def test_a_second_writer_goes_on_as_if_there_had_been_one(path, uninterrupted, cut, final):
+def test_second_writer_continues_like_the_first(path, uninterrupted, cut, final):
     write_run(path, cut, final)
     assert dump(path) == uninterrupted
 

@@ -75,7 +75,7 @@ def same(band: Band, expected: Band) -> bool:
 
 @pytest.mark.parametrize("most", [400, 40, 12, 3])
 @pytest.mark.parametrize("without", [(), (2,), (2, 5)])
-def test_a_band_says_what_the_samples_said(path: Path, most: int, without: tuple) -> None:
+def test_band_matches_the_samples(path: Path, most: int, without: tuple) -> None:
     losses = some_losses(385)
     writer = HistoryWriter(path)
     write(writer, range(385), losses)
@@ -112,7 +112,7 @@ def test_what_is_new_is_added_and_what_is_over_is_not_read_again(
     assert all(start > 80 for start in starts[1:])
 
 
-def test_another_width_and_an_earlier_start_are_read_anew(path: Path) -> None:
+def test_new_width_or_earlier_start_is_read_again(path: Path) -> None:
     losses = some_losses(120)
     writer = HistoryWriter(path)
     write(writer, range(120), losses)
@@ -161,7 +161,7 @@ def test_recent_values_by_bucket_and_rank(path: Path) -> None:
     assert recent[START + 98][3] == pytest.approx(expected)
 
 
-def test_a_file_that_is_removed_meanwhile_is_told(path: Path) -> None:
+def test_file_removed_meanwhile_is_reported(path: Path) -> None:
     writer = HistoryWriter(path)
     write(writer, range(5), some_losses(5))
     writer.close()
@@ -230,7 +230,7 @@ class TestSteps:
         reader = self.write(path, [(0, 0, range(1, 31)), (9000, 0, range(1, 11))])
         assert [one.taken for one in attempts_taken(reader)] == [30, 10]
 
-    def test_printed_steps_go_on_where_the_checkpoint_was(self, path: Path) -> None:
+    def test_printed_steps_continue_from_the_checkpoint(self, path: Path) -> None:
         reader = self.write(path, [(0, 0, range(0, 31)), (40, 0, range(20, 51))])
         first, second = attempts_taken(reader, printed=True)
         assert (first.before, first.taken, first.first) == (0, 30, 0)

@@ -143,7 +143,7 @@ def test_a_week_of_eight_ranks_and_devices_stays_below_100_mib(path):
 # --- trouble ---------------------------------------------------------------------------------
 
 
-def test_a_newer_schema_is_left_alone(path):
+def test_newer_schema_is_not_modified(path):
     HistoryWriter(path).close(final=True)
     with sqlite3.connect(path) as db:
         db.execute("UPDATE meta SET value = '99' WHERE key = 'schema'")
@@ -194,7 +194,7 @@ def test_damage_found_while_opening_or_writing_costs_no_sample_of_now(path):
     assert HistoryReader(path).rank_series("loss", 0, START + 2000, 10)[0].last == [3.0]
 
 
-def test_damage_while_writing_begins_anew_and_events_count_on(path):
+def test_damage_while_writing_starts_a_new_file_and_event_numbers_continue(path):
     writer = HistoryWriter(path)
     for _ in range(3):
         writer.event(event())

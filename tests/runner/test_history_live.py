@@ -63,7 +63,7 @@ def is_wal(path: Path) -> bool:
     return path.read_bytes()[18:20] == b"\x02\x02"
 
 
-def test_a_reader_sees_what_a_live_writer_has_told_and_never_less(path):
+def test_reader_sees_everything_a_live_writer_has_committed(path):
     with start_writer(path, 3000, "wait") as process:
         assert process.stdout is not None
         told, points = 0, 0
@@ -89,7 +89,7 @@ def test_a_reader_sees_what_a_live_writer_has_told_and_never_less(path):
     assert len(reader.rank_series("loss", 0, START + 10**6, 5000)[0].t) == 3000
 
 
-def test_a_killed_writer_loses_nothing_it_had_told_and_can_be_replaced(path):
+def test_killed_writer_loses_nothing_it_reported_and_can_be_replaced(path):
     with start_writer(path, 10**9, "wait") as process:
         assert process.stdout is not None
         for line in process.stdout:
@@ -235,7 +235,7 @@ def test_a_copied_live_job_reads_where_nothing_may_be_written(path, sealed):
 # --- two at one file -------------------------------------------------------------------------
 
 
-def test_a_reader_that_stays_leaves_the_file_in_wal_mode_and_the_writer_says_so(path, monkeypatch):
+def test_open_reader_keeps_wal_mode_and_the_writer_reports_it(path, monkeypatch):
     monkeypatch.setattr(history, "FINAL_TIMEOUT_S", 0.1)
     writer = write_three(path)
     other = sqlite3.connect(path)

@@ -179,7 +179,7 @@ SAID = {
 
 
 @pytest.mark.parametrize("kind", SAID)
-def test_each_failure_of_ssh_is_told_apart_with_its_remedy(kind):
+def test_each_ssh_failure_has_its_own_remedy(kind):
     stderr, status, words = SAID[kind]
     why = ssh.why_unreachable("me@h", status, f"Authorized use only.\n{stderr}\n", 20)
     assert why.kind == kind
@@ -194,7 +194,7 @@ def test_what_the_remote_side_prints_is_not_taken_for_sshs(kind):
     assert "exit status 1" in why.problem
 
 
-def test_a_host_that_says_nothing_is_named_with_the_time_it_had():
+def test_silent_host_is_named_with_its_timeout():
     why = ssh.why_unreachable("h", None, "", 20)
     assert "no response within 20 s" in why.problem
     assert "ssh h true" in why.remedy

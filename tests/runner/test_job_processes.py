@@ -133,14 +133,14 @@ async def test_what_cannot_be_ended_is_told(start, monkeypatch):
     assert await end(identities, 0.1) == tuple(identities)
 
 
-def test_ranks_are_told_from_what_else_carries_the_jobs_id(start, job_id):
+def test_ranks_are_distinguished_from_other_processes_with_the_jobs_id(start, job_id):
     rank, other = start(POLITE), start(POLITE, rank=None)
     assert [found.pid for found in rank_processes(job_id)] == [rank.pid]
     assert other.pid in procs.pids_of_job(job_id)
     assert rank_processes(f"{job_id}x") == []
 
 
-def test_agents_keepers_and_samplers_are_told_from_a_persons_shell(start, job_id):
+def test_agents_keepers_and_samplers_are_distinguished_from_a_users_shell(start, job_id):
     agent = start(POLITE, str(AGENT_MAIN), rank=None)
     keeper = start(  # a fork of the agent, orphaned
         "import os, sys\npid = os.fork()\nprint(2, flush=True) if pid else None\ninput()",
@@ -260,7 +260,7 @@ async def test_the_supervisors_own_sampler_is_spared(start, job_id, story, monke
     assert [found.pid for found in processes.all_but_guards()] == [sampler.pid]
 
 
-async def test_a_process_stuck_in_the_kernel_is_told(start, job_id, story, monkeypatch):
+async def test_process_stuck_in_the_kernel_is_reported(start, job_id, story, monkeypatch):
     rank = start(POLITE)
     monkeypatch.setattr(procs, "signal_process", lambda process, number, uid=None: False)
     monkeypatch.setattr(stopping, "KILL_WAIT_S", 0.1)

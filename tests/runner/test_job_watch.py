@@ -58,7 +58,7 @@ def test_stuck_ranks_are_told_and_alerted():
     assert watch.stuck.stuck_ranks == {0, 1}
 
 
-def test_ranks_that_report_are_judged_by_the_hang_watch_alone():
+def test_reporting_ranks_are_judged_only_by_the_hang_watch():
     watch = JobWatch()
     ranks = change_all(RANKS, has_probe=True)
     found = [watch.update(snapshot(ranks, SPINNING, second=s), s)[1] for s in range(400)]

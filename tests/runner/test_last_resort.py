@@ -101,7 +101,7 @@ BAD = BadLoss(rank=1, step=7, what="NaN")
         ("_with_achievements", BAD, {"max_restarts": 2, "on_nan": "stop"}, False),
     ],
 )
-def test_ranks_that_hang_or_train_on_nan_are_ended_though_the_cause_cannot_be_told(
+def test_ranks_that_hang_or_train_on_nan_are_ended_without_a_known_cause(
     monkeypatch: pytest.MonkeyPatch,
     broken_is: str,
     found: HangVerdict | BadLoss,

@@ -65,7 +65,7 @@ from ddptop_runner.store.logs import LineCleaner, sanitize
         ("trailing  \n", "trailing  \n"),
     ],
 )
-def test_lines_are_what_a_person_should_see(written, shown):
+def test_lines_are_shown_as_expected(written, shown):
     assert sanitize(written) == shown
     assert sanitize(written.encode()) == shown
 
@@ -133,7 +133,7 @@ def test_any_bytes_in_any_chunks_give_the_same_clean_lines(seed):
     assert text.count("\n") == data.count(b"\n")
 
 
-def test_a_cleaner_can_start_anew():
+def test_cleaner_can_start_over():
     cleaner = LineCleaner()
     assert cleaner.feed(b"one\x1b]0;open") == []
     assert cleaner.finish() == ["one"]
@@ -151,7 +151,7 @@ def test_the_unfinished_line_is_known():
     assert cleaner.partial == " 20%  é"
 
 
-def test_an_endless_line_costs_bounded_memory_and_says_what_is_missing():
+def test_endless_line_uses_bounded_memory_and_reports_what_is_missing():
     cleaner = LineCleaner()
     tracemalloc.start()
     for _ in range(100):

@@ -67,7 +67,7 @@ def test_a_log_without_tags_is_kept_whole_until_there_is_one():
 
 @pytest.mark.parametrize("data", [HOROVOD, MPI, TEE])
 @pytest.mark.parametrize("before", [b"", b"x" * 300_000 + b"\n"])
-def test_a_log_tells_whether_it_has_tags(tmp_path: Path, data, before):
+def test_tagged_logs_are_detected(tmp_path: Path, data, before):
     log = tmp_path / "log"
     log.write_bytes(before + data)
     assert are_tagged(log)
@@ -90,7 +90,7 @@ def test_the_tail_of_one_rank_is_found_among_any_number_of_others(tmp_path: Path
         assert file.rank_offset(7, 20, 1000) >= log.stat().st_size - 1000
 
 
-def test_a_follower_of_one_rank_begins_with_its_last_lines_and_goes_on(tmp_path: Path):
+def test_follower_of_one_rank_starts_with_its_last_lines(tmp_path: Path):
     folder = RunFolder(tmp_path / "job")
     log = folder.log_file(0, LAUNCHER)
     log.parent.mkdir(parents=True)

@@ -101,7 +101,7 @@ def test_attempts_and_ranks_are_found_in_order_of_number(folder):
     assert logs.ranks(folder, 7) == []
 
 
-def test_following_starts_with_the_tail_and_goes_on(folder):
+def test_following_starts_with_the_tail_and_continues(folder):
     write(folder, 0, 0, "1\n2\n3\n")
     follower = LogFollower(folder, [0], tail=2)
     batches = follower.batches(0)

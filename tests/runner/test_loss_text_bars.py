@@ -81,7 +81,7 @@ def test_how_many_epochs(line: str, epoch: float, epochs: int | None) -> None:
     assert (bar(line).epoch, bar(line).epochs) == (epoch, epochs)
 
 
-def test_a_count_without_a_loss_is_told_once_it_goes_on() -> None:
+def test_count_without_a_loss_is_reported_once_it_advances() -> None:
     parser = LossParser()
     assert parser.feed(b"Step 100/5000\n") == []
     assert parser.feed(b"Step 200/5000, eta: 0:20:25\n") == [

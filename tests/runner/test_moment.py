@@ -113,7 +113,7 @@ def test_ranks_end_by_themselves_or_are_ended():
         ("at step 421 of the run", 1, None, 421),
     ],
 )
-def test_a_checkpoint_is_told_by_its_words(words, attempt, step, of_run):
+def test_checkpoint_is_recognized_by_name(words, attempt, step, of_run):
     message = f"rank 0 saved /ck/a b.pt {words} (2.5 KiB in 0.0 s)"
     saved = checkpoint_of(told(9.0, "checkpoint", message, attempt=attempt))
     assert saved is not None and saved.path == "/ck/a b.pt"
@@ -215,7 +215,7 @@ def test_a_moment_shows_what_was_sampled_then(folder):
 STALL = "no rank made progress for 62 s (allowed: 180 s); rank 1 did not enter collective 9"
 
 
-def test_a_moment_without_steps_is_told_as_it_was(folder):
+def test_moment_without_steps_is_replayed_as_it_was(folder):
     story = [*STORY[:6], told(172.0, "hang_suspected", STALL, attempt=0)]
     story += [told(190.0, "hang", "The job hung.", attempt=0, rank=1)]
     writer = HistoryWriter(folder.history_db, batch_s=1e9)

@@ -20,7 +20,7 @@ def watcher(log: Any) -> JobAlerts:
     return JobAlerts(log, LastResort(log))
 
 
-def test_an_alert_is_told_once() -> None:
+def test_alert_is_reported_once() -> None:
     log = EmittedLog()
     alerts = watcher(log)
     new = Finding("a", "warning", "disk low")

@@ -56,7 +56,7 @@ def test_gloo_gets_an_interface_that_others_reach(
     assert remote.gloo_interface(met, {}) == interface
 
 
-def test_gloo_keeps_what_the_person_has_chosen() -> None:
+def test_gloo_keeps_the_users_setting() -> None:
     assert remote.gloo_interface(MET, {"GLOO_SOCKET_IFNAME": "ib0"}) is None
     assert remote.gloo_interface(msgspec.structs.replace(MET, nodes=1), {}) is None
 

@@ -145,7 +145,7 @@ def test_a_memory_that_cannot_be_understood_is_left_out(tmp_path, memory):
     assert watch.explain({7}) is None
 
 
-def test_a_readable_log_that_tells_of_no_kill_is_a_word(tmp_path):
+def test_readable_kernel_log_without_a_kill_is_evidence(tmp_path):
     path = tmp_path / "kmsg"
     path.write_bytes(b"")
     watch = OomWatch(groups=list, log=KernelLog(path), own_pids=True)

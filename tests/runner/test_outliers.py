@@ -60,7 +60,7 @@ def test_a_healthy_job_has_no_mark(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", SICK)
-def test_a_rank_that_is_ill_is_found_and_nobody_else(name: str) -> None:
+def test_only_the_faulty_rank_is_marked(name: str) -> None:
     life = sick(SEED)[name]  # with its own random seed, whatever ran before
     found = marks_in(life)
     assert {number for _, number in found} == {life.sick}
@@ -88,13 +88,13 @@ def test_a_mark_goes_when_the_rank_is_back() -> None:
     assert seen[80] and not any(seen[110:])
 
 
-def test_ranks_that_take_turns_hold_nobody_up() -> None:
+def test_alternating_ranks_hold_no_others_up() -> None:
     """Each is slow for less than the minimum time, although at any time one of them is."""
     watch = JobWatch()
     assert not any(look(watch, steady(second // 8 % 4, second), second) for second in range(120))
 
 
-def test_an_attempt_begins_anew() -> None:
+def test_attempt_starts_over() -> None:
     watch = JobWatch()
     for second in range(60):
         alerts = look(watch, steady(2, second), second, attempt=0)

@@ -76,7 +76,7 @@ TOLD = tuple(int(part) for part in os.uname().release.split("-")[0].split(".")[:
 """Whether this kernel reports the exit status of a process that was reaped."""
 
 
-def test_how_it_ended_is_known_or_said_to_be_unknown_but_never_made_up(parent):
+def test_how_it_ended_is_known_or_unknown_but_never_invented(parent):
     process = grandchild_of(parent)
     returncode = end_of(process, lambda: os.kill(process.pid, signal.SIGKILL))
     assert returncode in (-signal.SIGKILL, None)
@@ -104,7 +104,7 @@ def test_without_pidfds_it_is_seen_all_the_same(parent, monkeypatch):
     parent.stdin.write("\n")
 
 
-def test_one_that_is_gone_is_told_of_at_once():
+def test_missing_one_is_reported_at_once():
     child = subprocess.Popen([sys.executable, "-S", "-c", "input()"], stdin=subprocess.PIPE)
     gone = procs.identify(child.pid)
     child.communicate()

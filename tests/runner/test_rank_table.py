@@ -288,7 +288,7 @@ def test_the_last_progress_is_told_in_wall_clock_time(table):
     assert at.utcoffset() == dt.timedelta(0)
 
 
-def test_a_restored_rank_goes_on_from_its_last_snapshot(table):
+def test_restored_rank_continues_from_its_last_snapshot(table):
     now_s = clock.boottime_s()
     fields = {"loss": 2.5, "loss_state": "ok", "loss_step": 7, "loss_source": "api"}
     table.receive(stepped(8, now_s - 3.0, **fields, metrics={"lr": 0.1}, step_time_s=0.2), 0)
@@ -309,7 +309,7 @@ def test_a_pid_leads_to_its_rank(table):
     assert isinstance(table[1], RankRecord)
 
 
-def test_a_rank_whose_probe_said_its_last_word_ends(table):
+def test_rank_ends_after_its_probes_last_message(table):
     now_s = clock.boottime_s()
     table[0].receive(
         stepped(7, now_s - 9.0, t=now_s - 9.0, phase="evaluation", phase_t=now_s - 9.0)

@@ -227,7 +227,7 @@ def test_the_address_is_one_that_all_others_reach():
     assert [node.address for node in judged.nodes] == ["172.17.0.1", "10.0.0.2", "10.0.0.3"]
 
 
-def test_one_host_alone_needs_nobody_to_reach_it():
+def test_single_host_needs_no_connection():
     judged = survey(hosts="a")
     assert [node.address for node in judged.nodes] == ["10.0.0.1"]
 
@@ -284,7 +284,7 @@ def test_a_slow_gpu_is_named():
     assert check(measured([done(0), done(1)], [done(2, flops=0.6e12)])).slow == []  # CPUs vary
 
 
-def test_a_slow_machine_is_told_from_a_slow_link():
+def test_slow_machine_is_distinguished_from_a_slow_link():
     machine = measured(
         [done(0, _1=1e9)], [done(1, _2=1.1e9)], [done(2, _3=1e10)], [done(3, _0=9e9)]
     )

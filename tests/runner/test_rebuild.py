@@ -90,7 +90,7 @@ def test_without_a_history_the_logs_tell_the_attempt(folder):
 
 
 @pytest.mark.parametrize("content", DAMAGED)
-def test_a_supervisor_that_starts_again_goes_on_from_the_history(folder, content):
+def test_restarted_supervisor_continues_from_the_history(folder, content):
     tell(folder, STORY)
     folder.node_file(host_name()).write_bytes(content)
     found = past.read_past(folder, {"supervisor_restarts": 1, "attempt": 0})
@@ -104,7 +104,7 @@ def test_a_supervisor_that_starts_again_goes_on_from_the_history(folder, content
     assert aside.read_bytes() == content
 
 
-def test_a_job_that_is_started_again_says_that_its_snapshot_was_damaged(folder):
+def test_restarted_job_reports_its_damaged_snapshot(folder):
     tell(folder, [*STORY, ("stopped", {"attempt": 1})])
     folder.node_file(host_name()).write_bytes(b"{")
     found = past.read_past(folder, {"supervisor_restarts": 0, "attempt": 2})

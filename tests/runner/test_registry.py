@@ -177,7 +177,7 @@ def test_a_job_that_ends_while_it_is_read_is_not_lost(monkeypatch):
     assert len(looks) == 1
 
 
-def test_a_lost_job_ended_when_it_was_last_heard_of():
+def test_lost_job_ended_at_its_last_report():
     heard = utc_now() - dt.timedelta(hours=30)
     view = read_job(put_job("train", {**LOST, "ts": heard}))
     assert view.ended_at == heard
@@ -215,7 +215,7 @@ def test_a_damaged_job_hides_no_other_and_is_named():
 
 
 @pytest.mark.parametrize("content", [b"", b"{", b"[1]", b"\xff", b'{"schema": 1}'])
-def test_a_damaged_snapshot_is_said_to_be(content):
+def test_damaged_snapshot_is_reported(content):
     folder = put_job("train", ALIVE)
     folder.node_file(procs.host_name()).write_bytes(content)
     view = read_job(folder)

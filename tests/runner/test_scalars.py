@@ -122,7 +122,7 @@ def test_many_and_unprintable_names_are_left_out(path):
     assert list(series(path)) == names[:MOST_SCALARS]
 
 
-def test_a_second_writer_goes_on_with_the_same_names(path):
+def test_second_writer_continues_with_the_same_names(path):
     write(path, {0: {"a": 1.0, "b": 1.0}})
     write(path, {1: {"b": 2.0, "c": 3.0}})
     assert {name: one.last for name, one in series(path).items()} == {
@@ -164,5 +164,5 @@ def test_an_older_history_is_read_and_gets_the_tables(path):
         *[("lr", False), ("value", False), ("latest", False), ("interval", False)],
     ],
 )
-def test_evaluations_are_told_by_their_names(name, is_one):
+def test_evaluations_are_recognized_by_name(name, is_one):
     assert is_of_evaluation(name) is is_one

@@ -73,7 +73,7 @@ def alerts_of(ranks, gpus, seconds: int = 90) -> list[Alert]:
 # --- keys -----------------------------------------------------------------------------------------
 
 
-def test_each_rank_has_the_device_of_its_own_host():
+def test_each_rank_has_its_own_hosts_device():
     own = own_devices(RANKS, GPUS)
     assert [own[rank.rank].uuid for rank in RANKS] == [gpu.uuid for gpu in GPUS]
 
@@ -279,7 +279,7 @@ def with_nodes(state: str, **fields) -> NodeSnapshot:
     return merged(RANKS, GPUS, nodes=[well, b])
 
 
-def test_a_host_out_of_reach_is_a_warning_that_says_since_when_and_why():
+def test_unreachable_host_is_a_warning_with_time_and_reason():
     snapshot = with_nodes("unreachable", unknown_since=SINCE, why="no route to host")
     ((alert,), _) = JobWatch().update(snapshot, 0.0)
     clock = f"{SINCE.astimezone():%H:%M}"

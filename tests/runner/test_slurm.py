@@ -64,7 +64,7 @@ def test_bad_node_lists_are_refused(text):
         slurm.hosts_of(text)
 
 
-def test_an_allocation_is_told_from_variables():
+def test_allocation_is_read_from_variables():
     env = {
         "SLURM_JOB_ID": "12",
         "SLURM_JOB_NODELIST": "n[1-2]",

@@ -88,7 +88,7 @@ def test_several_are_named_together():
         [rank(0, sync=0.1), rank(1, sync=0.1), rank(2, wait=0.09, sync=0.1)],  # it waits as well
     ],
 )
-def test_nobody_is_named_without_reason(ranks: list[RankSample]):
+def test_no_rank_is_named_without_a_reason(ranks: list[RankSample]):
     assert not words(*ranks)
 
 
@@ -97,7 +97,7 @@ def test_of_two_the_slower_one_must_be_far_behind():
     assert "rank 1" in words(rank(0), rank(1, wait=0.12))
 
 
-def test_ranks_that_do_not_wait_for_each_other_are_told_by_their_steps():
+def test_ranks_that_do_not_wait_for_each_other_are_judged_by_their_steps():
     four = [rank(n, wait=None, step=0.3 if n == 2 else 0.2) for n in range(4)]
     assert words(*four) == (
         "rank 2 (pid 102) is holding up the others: it takes 300 ms per step (median of the"

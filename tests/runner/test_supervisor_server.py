@@ -110,7 +110,7 @@ async def raw(folder: RunFolder, data: bytes) -> bytes:
     return answer
 
 
-async def test_commands_are_answered_beside_each_other(server, folder):
+async def test_commands_are_answered_concurrently(server, folder):
     answers = await asyncio.gather(*(ask(folder, "ping", n=n) for n in range(5)))
     assert [answer["echo"] for answer in answers] == [{"op": "ping", "n": n} for n in range(5)]
 
@@ -158,7 +158,9 @@ GARBAGE = [b"", b"\n", b"hello\n", b"[1]\n", b"3\n", b"\xff\n", b'{"op"', b"x" *
 
 
 @pytest.mark.parametrize("data", GARBAGE, ids=[repr(data[:8]) for data in GARBAGE])
-async def test_garbage_is_hung_up_on_and_the_server_goes_on(server, folder, agent, data, caplog):
+async def test_garbage_is_disconnected_and_the_server_continues(
+    server, folder, agent, data, caplog
+):
     assert await raw(folder, data) == b""
     assert (await ask(folder, "ping"))["ok"]
     assert agent.hellos == []
@@ -220,7 +222,7 @@ async def test_a_hello_of_no_agent_costs_its_connection_only(server, folder, age
     assert (await ask(folder, "ping"))["ok"]
 
 
-async def test_a_client_that_says_nothing_is_hung_up_on(server, folder, monkeypatch):
+async def test_silent_client_is_disconnected(server, folder, monkeypatch):
     monkeypatch.setattr(supervisor_server, "FIRST_LINE_S", 0.05)
     reader, writer = await asyncio.open_unix_connection(folder.control_socket)
     writer.write(b'{"op": ')

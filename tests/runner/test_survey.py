@@ -102,7 +102,7 @@ def test_hosts_that_answer_become_nodes_whatever_their_login_shells_print(fake_s
     assert "a: its clock is 5.0 s ahead" in judged.notes[0]
 
 
-def test_each_host_that_does_not_answer_is_refused_beside_the_others(fake_ssh):
+def test_each_unresponsive_host_is_refused_with_the_others(fake_ssh):
     judged, _ = collect("a,nologin,gone,bare,old,refuses,dies")
     assert judged.nodes == []
     said = {refusal.hosts[0]: str(refusal) for refusal in judged.refusals}
@@ -160,7 +160,7 @@ def test_a_host_describes_itself(tmp_path, ddptop_home):
     assert (other["script"], other["has_cwd"]) == (None, False)
 
 
-def test_a_node_of_slurm_offers_the_gpus_of_the_allocation_alone(monkeypatch, ddptop_home):
+def test_slurm_node_offers_only_the_gpus_of_its_allocation(monkeypatch, ddptop_home):
     asked = []
 
     def choose(gpus, *_, **__):

@@ -263,7 +263,7 @@ esac
         ("said", 99, "server exited unexpectedly"),
     ],
 )
-def test_a_server_that_is_killed_meanwhile_is_started_anew(
+def test_server_killed_meanwhile_is_restarted(
     ddptop_home, tmp_path, ask, wait_until, monkeypatch, way, times, error
 ):
     text = DYING.format(real=shutil.which("tmux"), way=way, times=times)
@@ -277,7 +277,7 @@ def test_a_server_that_is_killed_meanwhile_is_started_anew(
             start(ddptop_home)
 
 
-def test_a_tmux_that_does_not_answer_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unresponsive_tmux_is_not_touched(monkeypatch: pytest.MonkeyPatch) -> None:
     def stands_still(command: list[str], **_: object) -> None:
         raise subprocess.TimeoutExpired(command, 5)
 

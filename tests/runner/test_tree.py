@@ -125,7 +125,7 @@ def test_what_ended_is_forgotten_when_it_becomes_too_much(rank, monkeypatch):
     assert set(usage.seen) == {rank.pid, child}
 
 
-def test_a_rank_that_started_another_is_told_without_it_and_their_launcher_with_all(rank):
+def test_parent_rank_excludes_its_child_rank_and_the_launcher_includes_all(rank):
     assert rank.stdout is not None
     child = int(rank.stdout.readline())
     usage = HostUsage().look({0: rank.pid, 1: child, LAUNCHER: rank.pid})

@@ -55,7 +55,7 @@ MIB = 1 << 20
         ("", None),
     ],
 )
-def test_a_number_that_another_user_tells(text: str, value: int | None) -> None:
+def test_number_from_another_user(text: str, value: int | None) -> None:
     assert whole_number(text) == value
 
 
@@ -181,7 +181,7 @@ def two_users() -> list[ProcessFacts]:
     return [*mine, torch_process(10, 1, "python a.py", **other)]
 
 
-def test_a_user_of_whom_nothing_can_be_made_hides_no_other(
+def test_unreadable_user_hides_no_other(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     real = recognize.claim_of

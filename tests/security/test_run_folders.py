@@ -173,7 +173,7 @@ def read_events(view: JobView) -> None:
         if (what, how) != ("log", "sparse")  # a log may be long
     ],
 )
-def test_a_bad_file_troubles_nobody_else(bad, what, how):
+def test_bad_file_affects_no_other_job(bad, what, how):
     path = {
         "nodes": bad.node_file(procs.host_name()),
         "log": bad.log_file(0, 0),
@@ -342,7 +342,7 @@ while True:
 
 
 @pytest.mark.parametrize("what", ["history.db", "job.json", "guardian.lock"])
-def test_a_lease_on_another_users_file_holds_nobody_up(ddptop_home, attacker, what):
+def test_lease_on_another_users_file_blocks_no_reader(ddptop_home, attacker, what):
     folder = put_job("train", {"state": "finished"})
     with contextlib.closing(sqlite3.connect(folder.path / "history.db")) as db:
         for statement in ddl():
@@ -456,7 +456,7 @@ def test_a_job_of_a_container_that_is_gone_is_lost_and_removed(ddptop_home):
 
 
 @pytest.mark.parametrize("sign", ["guardian", "supervisor", "log"])
-def test_one_that_may_live_is_left_alone(ddptop_home, sign):
+def test_one_that_may_be_alive_is_not_touched(ddptop_home, sign):
     from ddptop_runner.base.files import lock
 
     folder = put_gone()

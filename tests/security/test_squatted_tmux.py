@@ -21,7 +21,7 @@ def sockets(victim: Account) -> Iterator[Path]:
 
 @pytest.mark.tmux
 @pytest.mark.parametrize("squat", ["folder", "link", "open", "group"])
-def test_a_job_is_launched_beside_a_squatted_folder(
+def test_job_is_launched_despite_a_squatted_folder(
     attacker: Account, victim: Account, sockets: Path, squat: str
 ) -> None:
     if squat == "folder":

@@ -61,7 +61,7 @@ def open_to_others(folder: Path) -> list[str]:
 @pytest.mark.parametrize(
     ("umask", "held"), [("0000", "tmux"), ("0777", "tmux"), ("0777", "daemon")]
 )
-def test_all_of_a_job_is_its_users_alone_whatever_the_umask(
+def test_all_files_of_a_job_are_private_regardless_of_umask(
     victim: Account, wait_until, umask, held
 ) -> None:
     home = victim.home / f"state-{umask}-{held}" / "deep"
@@ -101,7 +101,7 @@ print(json.dumps(found))
 """
 
 
-def test_another_users_state_folder_says_whose_it_is(attacker: Account, victim: Account) -> None:
+def test_another_users_state_folder_names_its_owner(attacker: Account, victim: Account) -> None:
     theirs = attacker.home / "state"
     attacker.run(["mkdir", "-p", "-m", "700", str(theirs)])
     answer = victim.run(
@@ -170,7 +170,7 @@ NOT_OWN = {
 
 @pytest.mark.skipif(os.getuid() != 0, reason="only root can give a folder away")
 @pytest.mark.parametrize("how", NOT_OWN)
-def test_a_run_folder_is_own_only_where_nobody_else_decides_what_it_holds(ddptop_home, how) -> None:
+def test_run_folder_is_own_only_if_no_other_user_controls_its_content(ddptop_home, how) -> None:
     folder = owned_run(ddptop_home)
     assert why_not_own(folder) is None
     NOT_OWN[how](folder)

@@ -121,7 +121,7 @@ async def test_a_browser_shows_the_screens_and_cannot_stop_a_job(
             await tab.until_true(f"{style} == 'block'", "the page's word of its viewer's end")
 
 
-async def test_nobody_comes_in_without_the_token(served: Callable[..., Served]) -> None:
+async def test_no_access_without_the_token(served: Callable[..., Served]) -> None:
     one = served()
     wrong = one.root + "/" + "x" * len(one.token)
     async with aiohttp.ClientSession() as session:
@@ -247,7 +247,7 @@ def test_what_the_tab_says_after_the_end_is_for_nobody(monkeypatch: pytest.Monke
     gc.collect()
 
 
-def test_a_port_that_is_taken_is_told(
+def test_port_in_use_is_reported(
     ddptop_cli: Callable[..., subprocess.CompletedProcess[str]],
 ) -> None:
     with socket.create_server(("127.0.0.1", 0)) as other:

@@ -53,7 +53,7 @@ class TestOverview:
             await pilot.press("escape")
             await until(pilot, lambda: app.screen is overview)
 
-    def test_before_the_first_look_nothing_is_said_of_jobs(self) -> None:
+    def test_before_the_first_update_nothing_is_shown_about_jobs(self) -> None:
         assert JobsTable().empty.startswith("looking for jobs")
 
     async def test_without_jobs_it_says_what_to_do(self, frozen: Path, make_app: MakeApp) -> None:
@@ -280,7 +280,7 @@ class TestProgram:
                 await look(pilot)
                 assert "mlp-cpu" in shown(app)
 
-    async def test_a_job_that_goes_on_says_why_an_attempt_failed(
+    async def test_continuing_job_shows_why_an_attempt_failed(
         self, frozen: Path, make_app: MakeApp
     ) -> None:
         folder = fake_home.two_cpu_ranks(frozen)

@@ -72,9 +72,7 @@ class TestJob:
             assert list(log.lines)[: log.buffer.ended] == ["only rank 1"]
             assert "log: rank 1" in shown(app)
 
-    async def test_a_log_begins_anew_for_a_new_viewer(
-        self, frozen: Path, make_app: MakeApp
-    ) -> None:
+    async def test_log_starts_over_for_a_new_viewer(self, frozen: Path, make_app: MakeApp) -> None:
         fake_home.two_cpu_ranks(frozen)
         app = make_app()
         async with app.run_test(size=(120, 40)) as pilot:
@@ -176,7 +174,7 @@ class TestJob:
             await look(pilot, 2)
             assert "loss, whole run" in shown(app)
 
-    async def test_old_figures_are_said(self, frozen: Path, make_app: MakeApp) -> None:
+    async def test_stale_values_are_labeled(self, frozen: Path, make_app: MakeApp) -> None:
         folder = fake_home.two_cpu_ranks(frozen)
         fake_home.change(folder, ts=fake_home.ago(42))
         app = make_app("mlp-cpu")

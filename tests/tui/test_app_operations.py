@@ -285,7 +285,7 @@ class TestStacks:
             await pilot.press("i")
             await until(pilot, lambda: isinstance(app.screen, JobScreen))
 
-    async def test_none_is_said(self, frozen: Path, make_app: MakeApp) -> None:
+    async def test_none_is_shown(self, frozen: Path, make_app: MakeApp) -> None:
         fake_home.finished_job(frozen)
         app = make_app("resnet-a")
         async with app.run_test() as pilot:

@@ -64,7 +64,7 @@ async def test_cards_are_walked_in_two_directions(frozen: Path, make_app: MakeAp
         assert app.screen.rank == 1
 
 
-async def test_a_person_may_have_another_shape(frozen: Path, make_app: MakeApp) -> None:
+async def test_user_can_choose_another_layout(frozen: Path, make_app: MakeApp) -> None:
     fake_gpus.eight_gpu_ranks(frozen)
     app = make_app("llama-ft")
     async with app.run_test(size=(120, 40)) as pilot:

@@ -147,7 +147,7 @@ class Screenful:
 
 
 @pytest.mark.parametrize("term", ["dumb", "unknown"])
-def test_a_terminal_without_a_cursor_is_told_what_to_do(
+def test_terminal_without_a_cursor_gets_a_remedy(
     term: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("TERM", term)

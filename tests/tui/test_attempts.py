@@ -159,7 +159,7 @@ def test_a_thousand_events_are_folded_and_none_is_lost() -> None:
     assert len({one.key for one in lines}) == len(lines)
 
 
-def test_a_row_tells_its_time_from_the_start_of_the_attempt() -> None:
+def test_row_shows_time_since_the_start_of_the_attempt() -> None:
     (line,) = fold([FIRST[3]])
     row = folded_row(line, START + dt.timedelta(seconds=3))
     assert row["offset"][0] == "+58s"

@@ -182,7 +182,7 @@ def test_one_sentence(view: JobView, sentence: str) -> None:
 
 
 @pytest.mark.parametrize("state", ["running", "restarting"])
-def test_a_job_that_recovers_by_itself_needs_nobody(state: str) -> None:
+def test_job_that_recovers_by_itself_needs_no_attention(state: str) -> None:
     found = attention(job("a", state, previous_cause=RAISED, attempt_started_at=ago(20)), NOW)
     assert (found.need, found.style) == (Need.RUNNING, "dim")
 
@@ -196,7 +196,7 @@ def test_a_guardian_that_was_killed_and_old_figures_are_warnings() -> None:
     assert attention(old, NOW).sentence.startswith("▲ last update 30 s ago")
 
 
-def test_foreign_jobs_are_told_as_far_as_they_are_seen(frozen: object) -> None:
+def test_foreign_jobs_are_shown_as_far_as_known(frozen: object) -> None:
     healthy = fake_foreign.healthy()
     assert attention(healthy, NOW).sentence == "no problems detected"
     assert attention(fake_foreign.with_findings(), NOW).need is Need.ERROR

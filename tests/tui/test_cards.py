@@ -129,7 +129,7 @@ class TestCard:
         assert text[0].startswith("┏━ ▸1 ● running ━")
         assert text[3].startswith("┃") and text[3].endswith("┃")
 
-    def test_a_narrow_one_keeps_what_tells_most(self) -> None:
+    def test_narrow_layout_keeps_the_most_important_parts(self) -> None:
         assert drawn(5, 19, 5) == [
             "▌ 5 ▲ slow +48%    ",
             "▌ loss 3.7000 ▲+76%",
@@ -150,7 +150,7 @@ class TestCard:
         assert text[2].startswith("│ loss      n/a")
         assert text[5].startswith("│ util      n/a         ·····"), "a dotted track is no 0%"
 
-    def test_cpu_is_told_where_nothing_of_the_training_is_known(self) -> None:
+    def test_cpu_is_shown_if_nothing_is_known_about_the_training(self) -> None:
         seen = rank(0, gpu=0, gpu_util_percent=97.0, cpu_percent=101.0, rss_bytes=9 * GIB)
         assert cards.known_rows([seen]) == {"util", "cpu"}
         assert cards.known_rows([*of_eight(), seen]) >= {"loss", "time", "util"}
@@ -201,7 +201,7 @@ class TestOdd:
         assert odd.verdict(rank(0, state="running"), slow, NOW, True) == ("▲ slow +50%", "warn")
         assert odd.verdict(rank(0, state="running"), slow, NOW, False)[0] == "● running"
 
-    def test_on_a_small_card_it_then_tells_what_each_waits_for(self) -> None:
+    def test_small_card_shows_what_each_rank_waits_for(self) -> None:
         ranks = of_eight()
         others = cards.around(ranks, [], NOW, True, {}, {}, 300.0, slow=True)
         lines = cards.card_lines(ranks[1], RankDeviation(), others, 19, 4, False)
@@ -217,7 +217,7 @@ class TestOdd:
 
 @pytest.mark.parametrize("cells", [22, 24, 30, 44, 80])
 @pytest.mark.parametrize("step", [60, 12_340, 1_234_567])
-def test_a_value_and_what_stands_beside_it_never_touch(cells: int, step: int) -> None:
+def test_value_and_its_neighbor_never_touch(cells: int, step: int) -> None:
     told = drawn(5, cells, 12, step=step, last_progress_at=ago(13), loss_state="ok")
     row = next(text for text in told if "step" in text)
     assert re.search(rf"\s{step:,} +(13s( ago)?|)[ │]", row), row

@@ -145,7 +145,7 @@ class TestChart:
         late = chart(ChartData(flat, since=0, until=100, marks=((97.0, "attempt 1"),)))
         assert late[0] == "   2.1 ┤┈┈┈┈┈┈┈┈┈┈┈┈┈┈┈┈┈┈┈┈ attempt 1 ┊"
 
-    def test_nan_is_seen_and_said(self) -> None:
+    def test_nan_is_detected_and_reported(self) -> None:
         one = points([2.0] * 100)
         bad = Points(one.t, one.low, one.mean, one.high, not_finite=[40.0])
         data = ChartData({0: one, 1: bad}, since=0, until=100)
@@ -262,7 +262,7 @@ class TestFewSamples:
 
 
 class TestRange:
-    def test_a_lone_spike_is_cut_and_said(self) -> None:
+    def test_single_spike_is_clipped_and_labeled(self) -> None:
         values = [2.0 + i / 100 for i in range(100)]
         _, high = value_range([*values, 1e6], False)
         assert high < 10
@@ -284,7 +284,7 @@ class TestOutliersAndLabels:
         assert any(re.search(r"0\.0010\d\d ┤", one) for one in lines)
 
 
-def test_columns_are_filled_once_for_another_height_and_anew_for_other_data() -> None:
+def test_columns_are_reused_for_a_new_height_and_refilled_for_new_data() -> None:
     plotted, data = LastPlot(), ChartData({0: points([3.0, 2.0, 1.0])}, since=0, until=3)
     low = draw_chart(data, ChartOptions(), 40, 7, plotted=plotted)
     known = plotted(data, 0, 3, 10)

@@ -41,7 +41,7 @@ def figures(data: FiguresData = GPU, width: int = 80, height: int = 24, **option
 
 
 class TestFigures:
-    def test_each_unit_has_a_plot_and_round_ticks_of_its_own(self) -> None:
+    def test_each_unit_has_its_own_plot_and_round_ticks(self) -> None:
         _, lines = figures()
         labels = [line.split("┤")[0].strip() for line in lines if "┤" in line]
         assert [one for one in labels if "%" in one] == ["100%", "50%", "0%"]

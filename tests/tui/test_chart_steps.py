@@ -94,7 +94,7 @@ class TestByStep:
         bad = Points(one.t, one.low, one.mean, one.high, [40.5], one.step, one.attempt)
         assert by_step(ChartData({0: bad}, since=0, until=100)).series[0].not_finite == [41.0]
 
-    def test_it_is_said_why_not(self) -> None:
+    def test_reason_is_shown(self) -> None:
         silent = Points([1.0], [2.0], [2.0], [2.0], step=[None])
         assert no_steps(ChartData({0: points([1])})) is None
         assert no_steps(ChartData({0: silent})) == (

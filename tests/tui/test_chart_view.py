@@ -167,7 +167,7 @@ class TestSmoothing:
         assert smoothed([1.0, None, 3.0], 0.6)[1] is None
         assert smoothed([1.0, None, 3.0], 0.6)[2] == smoothed([1.0, 3.0], 0.6)[1]
 
-    def test_an_attempt_starts_anew(self) -> None:
+    def test_new_attempt_starts_over(self) -> None:
         assert smoothed([9.0, 9.0, 1.0, 1.0], 0.9, {2})[2:] == pytest.approx([1.0, 1.0])
 
     def test_the_weights_go_round(self) -> None:

@@ -69,7 +69,7 @@ class TestWords:
             (None, None, "0.5320"),
         ],
     )
-    def test_a_loss_says_of_how_many_parts_it_is_made(self, parts, of, text) -> None:
+    def test_loss_shows_how_many_parts_it_combines(self, parts, of, text) -> None:
         assert rank_words.loss_text(rank_of(0, loss_parts=parts, loss_is=of)) == text
 
     def test_an_unknown_loss_has_no_parts(self) -> None:

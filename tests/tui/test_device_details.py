@@ -36,7 +36,7 @@ def details(sample: GpuSample, cells: int = 110, rows: int = 40) -> str:
 
 
 class TestDetails:
-    def test_a_slowed_device_says_why_and_how_hot_it_may_get(self) -> None:
+    def test_throttled_device_shows_the_reason_and_temperature_limit(self) -> None:
         text = details(ill(0))
         assert "slowed    ▼ thermal, by hardware" in text
         assert "now 86 °C   slowdown at 87 °C   fan n/a" in text
@@ -62,7 +62,7 @@ class TestDetails:
         unnamed = msgspec.structs.replace(ill(2), xid_meanings=None)
         assert "✗ 79: see NVIDIA's XID documentation" in details(unnamed)
 
-    def test_failing_memory_is_said(self) -> None:
+    def test_failing_memory_is_reported(self) -> None:
         assert "spare rows used 12   row remap pending: reset the device" in details(ill(3))
         assert "no spare rows left: replace the device" in details(ill(4))
 
@@ -186,7 +186,7 @@ class TestChangedCells:
 
 
 class TestIdlePower:
-    def test_full_utilization_at_idle_power_is_said_at_once(self) -> None:
+    def test_full_utilization_at_idle_power_is_reported_at_once(self) -> None:
         idle = msgspec.structs.replace(
             gpu(3), util_percent=100.0, power_w=95.0, power_limit_w=700.0, mem_util_percent=None
         )

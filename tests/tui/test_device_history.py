@@ -72,7 +72,7 @@ def taken(source: DeviceHistorySource, seconds: int, **figures: object) -> None:
         source.take([gpu(0, **figures), gpu(1)], START + second)
 
 
-def test_a_held_device_that_does_nothing_is_wasted_and_says_for_how_long() -> None:
+def test_idle_assigned_device_is_marked_with_its_idle_time() -> None:
     source = DeviceHistorySource()
     taken(source, 301, util_percent=0.0)
     history = history_at(source, 301)

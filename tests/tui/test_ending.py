@@ -29,7 +29,7 @@ async def test_a_screen_that_opens_as_ddptop_is_left_is_no_failure(make_app: Mak
     assert not app.return_code
 
 
-async def test_a_failure_of_a_screen_is_told(
+async def test_screen_failure_is_reported(
     make_app: MakeApp, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(_: HelpScreen) -> None:
@@ -45,7 +45,7 @@ async def test_a_failure_of_a_screen_is_told(
     assert app.return_code == 1
 
 
-async def test_a_look_that_comes_after_the_last_screen_is_for_nobody(make_app: MakeApp) -> None:
+async def test_update_after_the_last_screen_is_dropped(make_app: MakeApp) -> None:
     app = make_app()
     async with app.run_test() as pilot:
         await settle(pilot)

@@ -73,7 +73,7 @@ def test_it_hides(text: str) -> None:
         ('""', "empty quotes"),
     ],
 )
-def test_a_wrong_filter_says_so_and_shows_everything(text: str, words: str) -> None:
+def test_invalid_filter_is_reported_and_shows_everything(text: str, words: str) -> None:
     found = parse(text, WORDS)
     assert found.trouble == words
     assert not found

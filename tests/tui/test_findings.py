@@ -24,7 +24,7 @@ def job(state: str, **more: object) -> JobView:
     return view
 
 
-def test_of_a_failed_job_the_cause_is_told_and_not_that_nothing_is_found() -> None:
+def test_failed_job_shows_its_cause_instead_of_no_findings() -> None:
     hint, [(heading, text)] = findings(job("failed", cause=CAUSE), NOW)
     assert hint == "why it failed; esc closes"
     assert heading == "✗ failed   rank 1"
@@ -32,14 +32,14 @@ def test_of_a_failed_job_the_cause_is_told_and_not_that_nothing_is_found() -> No
     assert "e for each attempt and its saved evidence" in text
 
 
-def test_of_a_stopped_job_it_is_said_where_to_look() -> None:
+def test_stopped_job_shows_where_to_look() -> None:
     hint, [(heading, text)] = findings(job("stopped"), NOW)
     assert hint == "findings are available only while a job is running; esc closes"
     assert heading == "■ stopped"
     assert "e for each attempt" in text and "evidence" not in text
 
 
-def test_an_alert_says_for_how_long_and_a_healthy_job_has_none() -> None:
+def test_alert_shows_its_duration_and_a_healthy_job_has_none() -> None:
     assert findings(job("running"), NOW) == ("no problems found; esc closes", [])
     odd = Alert(id="odd", severity="warning", message="it is odd", since=ago(90), ranks=[2])
     hint, [(heading, text)] = findings(job("running", alerts=[odd]), NOW)

@@ -23,7 +23,7 @@ async def test_a_hint_once(frozen: Path, make_app: MakeApp) -> None:
             assert ("? help · ctrl+p commands" in said(app)) is expected
 
 
-async def test_it_names_the_persons_keys(frozen: Path, make_app: MakeApp) -> None:
+async def test_it_names_the_users_keys(frozen: Path, make_app: MakeApp) -> None:
     given = parse({"keys": {"app.help": "f9", "app.palette": "ctrl+o"}}, "config.toml")
     app = make_app(preferences=preferences_of(given, remember=remember))
     async with app.run_test() as pilot:

@@ -57,7 +57,7 @@ class TestOverview:
             assert " by " not in shown(app)
             assert "not started by" not in shown(app)
 
-    async def test_processes_that_may_not_be_looked_into_are_said_with_the_reason(
+    async def test_processes_that_cannot_be_inspected_are_listed_with_the_reason(
         self, frozen: Path, make_app: MakeApp
     ) -> None:
         fake_foreign.unreadable()
@@ -181,7 +181,7 @@ class TestJobScreen:
             await until(pilot, lambda: "has ended" in said(app))
             assert "R starts it again" not in said(app)
 
-    async def test_one_that_was_stopped_from_here_says_so(
+    async def test_job_stopped_from_here_says_so(
         self, held_gpus: Path, make_app: MakeApp, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         def send(plan: SignalPlan) -> SignalOutcome:

@@ -33,7 +33,7 @@ def test_five_levels_by_glyph_and_style() -> None:
     assert len({glyph for glyph, _ in cells}) == 5, "four levels and the dot"
 
 
-def test_a_cell_warns_where_an_alert_names_its_rank_in_what_it_shows() -> None:
+def test_cell_is_marked_if_an_alert_names_its_rank_and_figure() -> None:
     ranks = some()
     alert = Alert(id="straggler", severity="warning", ranks=[7], message="m", since=NOW)
     apart = deviations(ranks, [], [alert])

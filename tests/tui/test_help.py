@@ -132,7 +132,7 @@ def test_every_screen_has_its_place() -> None:
 
 
 @pytest.mark.parametrize("cells", [52, 76])
-def test_it_begins_with_the_keys_of_this_screen_and_goes_on_under_the_cursor(cells: int) -> None:
+def test_help_starts_with_this_screens_keys_then_the_item_under_the_cursor(cells: int) -> None:
     told = [("rank 3: quiet", "no step for longer than usual " * 8)]
     lines = [plain(line) for line in help_lines(cells, told, "a job")]
     assert all(len(line) <= cells for line in lines)

@@ -48,7 +48,7 @@ def test_terminals_of_every_kind(
         assert one.drawn.isascii() is is_poor, kind
 
 
-def test_a_dumb_terminal_gets_one_line_that_says_what_to_do(
+def test_dumb_terminal_gets_one_line_with_a_remedy(
     terminal: OpenTerminal, wait_until: WaitUntil
 ) -> None:
     one = terminal(env={"TERM": "dumb"})

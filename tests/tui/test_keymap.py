@@ -259,7 +259,7 @@ def test_texts_name_the_default_keys_until_others_are_chosen() -> None:
     assert asked and asked <= keys.DEFAULTS.keys()
 
 
-async def test_messages_name_the_persons_keys(eight_gpus: Path, make_app: MakeApp) -> None:
+async def test_messages_name_the_users_keys(eight_gpus: Path, make_app: MakeApp) -> None:
     fake_home.two_cpu_ranks(eight_gpus)
     given = {"keys": {"job.launch": "f7", "view.story": "Z", "job.findings": "", "view.back": "B"}}
     app = make_app(preferences=preferences_of(parse(given, "config.toml")))

@@ -21,7 +21,7 @@ class RowsApp(App[None]):
         yield Rows()
 
 
-async def test_a_size_that_nobody_told_is_drawn_all_the_same() -> None:
+async def test_unannounced_size_is_still_drawn() -> None:
     app = RowsApp()
     async with app.run_test(size=(30, 8)) as pilot:
         await pilot.pause()

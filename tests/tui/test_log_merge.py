@@ -182,7 +182,7 @@ class TestTails:
         assert self.rows(tails, least="error") == [("1", "ERROR: gone")]
         assert self.rows(tails, each=True)[:2] == [("0", "hello"), ("1", "hello")]
 
-    def test_a_line_that_has_not_ended_is_told_apart(self, tmp_path: Path) -> None:
+    def test_unfinished_line_is_kept_separate(self, tmp_path: Path) -> None:
         path = self.write(tmp_path, 0, "hello")
         tails = RankTails({0: path})
         self.load(tails)
@@ -192,7 +192,7 @@ class TestTails:
         assert (row := tails.partial()) is not None and row.text == "20%"
         assert self.rows(tails) == [("0", "hello")]
 
-    def test_only_the_end_of_long_logs_is_read_and_it_says_so(self, tmp_path: Path) -> None:
+    def test_only_the_end_of_long_logs_is_read_with_a_note(self, tmp_path: Path) -> None:
         paths = {
             rank: self.write(tmp_path, rank, *[f"step {n}" for n in range(3000)])
             for rank in range(2)
@@ -202,7 +202,7 @@ class TestTails:
         assert rows[1:] == [("0-1", f"step {n}") for n in range(1000, 3000)]
         assert lines_of_each(8) == LINES_OF_EACH and lines_of_each(1024) == 62
 
-    def test_ranks_of_one_log_are_told_apart_by_their_tags(self, tmp_path: Path) -> None:
+    def test_ranks_in_one_log_are_distinguished_by_tags(self, tmp_path: Path) -> None:
         path = tmp_path / "launcher.log"
         path.write_text(
             "from mpirun\n[1,0]<stdout>:hello\n[1,1]<stdout>:hello\n[1,1]<stderr>:own\n"

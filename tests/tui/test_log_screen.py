@@ -313,7 +313,7 @@ class TestNothing:
             # one line for both, unless the first was read before the second was written
             await until(pilot, lambda: "hello" in shown(app))
 
-    async def test_a_log_that_is_cut_short_or_replaced_is_read_anew(
+    async def test_truncated_or_replaced_log_is_read_again(
         self, frozen: Path, make_app: MakeApp
     ) -> None:
         folder = fake_logs.eight_ranks(frozen)

@@ -86,7 +86,7 @@ class TestSearch:
             await pilot.press("n")
             await until(pilot, lambda: "worker 2 is slow: 4.52 s" in cursor(screen))
 
-    async def test_a_long_search_says_how_far_it_is_and_can_be_ended(
+    async def test_long_search_shows_progress_and_can_be_cancelled(
         self, frozen: Path, make_app: MakeApp, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         folder = fake_logs.eight_ranks(frozen)

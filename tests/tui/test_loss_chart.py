@@ -133,7 +133,7 @@ class TestKeys:
         await pilot.press("escape", "M")
         assert title(chart).startswith("── loss, whole run, by step")
 
-    async def test_m_goes_on_to_what_the_job_reports(self, pilot: Pilot[None]) -> None:
+    async def test_m_continues_to_the_jobs_metrics(self, pilot: Pilot[None]) -> None:
         chart = both_of(pilot).loss
         chart.show(msgspec.structs.replace(losses(), scalars={"lr": points(3.0)}), rank=1)
         await pilot.press("a", "a", "M", "M")
@@ -245,7 +245,7 @@ class TestKeys:
         await pilot.press("b")
         assert both.loss.view == View()
 
-    async def test_b_without_steps_says_why_not(self, pilot: Pilot[None]) -> None:
+    async def test_b_without_steps_explains_why(self, pilot: Pilot[None]) -> None:
         both = both_of(pilot)
         both.loss.show(losses(steps=False))
         await pilot.press("b")

@@ -123,7 +123,9 @@ async def test_keys_open_other_screens(four_jobs: Path, make_app: MakeApp) -> No
             )
 
 
-async def test_of_a_foreign_job_it_says_why_it_cannot(held_gpus: Path, make_app: MakeApp) -> None:
+async def test_foreign_job_explains_why_it_is_not_possible(
+    held_gpus: Path, make_app: MakeApp
+) -> None:
     fake_foreign.healthy()
     app = make_app()
     async with overview(app) as (pilot, screen, posted):
@@ -145,7 +147,7 @@ async def test_without_a_job_keys_say_what_to_do(frozen: Path, make_app: MakeApp
 
 
 class TestFilter:
-    async def test_it_hides_says_how_many_and_esc_shows_all_again(
+    async def test_filter_shows_how_many_are_hidden_and_esc_clears_it(
         self, four_jobs: Path, make_app: MakeApp
     ) -> None:
         app = make_app()
@@ -192,7 +194,7 @@ class TestFilter:
             assert "no other job matches the filter" in said(app)
             assert len(posted) == 1
 
-    async def test_a_wrong_one_says_what_is_wrong_and_shows_everything(
+    async def test_invalid_one_is_explained_and_shows_everything(
         self, four_jobs: Path, make_app: MakeApp
     ) -> None:
         app = make_app()

@@ -33,7 +33,7 @@ def commands(
     return {command.name: command for command in provider(app.screen).commands(query)}
 
 
-def test_every_action_of_every_screen_has_a_name_and_help_of_its_own() -> None:
+def test_every_action_of_every_screen_has_its_own_name_and_help() -> None:
     for place, table in ALL.items():
         names = [action.name for action in table]
         assert len(names) == len(set(names)), place
@@ -152,7 +152,7 @@ async def test_a_name_with_markup_is_shown_as_it_is(frozen: Path, make_app: Make
 
 
 class TestKeyBar:
-    async def test_a_click_is_the_key_and_the_pointer_is_told_what_it_does(
+    async def test_click_acts_as_the_key_and_hovering_explains_it(
         self, frozen: Path, make_app: MakeApp
     ) -> None:
         fake_home.two_cpu_ranks(frozen)

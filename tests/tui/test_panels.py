@@ -46,7 +46,7 @@ class TestWords:
         (column,) = [column for column in columns_of([], False) if column.key == "state"]
         assert len(words.rank_state("running", phase=phase)[0]) <= column.width
 
-    def test_a_failed_rank_says_how(self) -> None:
+    def test_failed_rank_shows_how_it_failed(self) -> None:
         assert words.rank_state("failed", signal="SIGKILL")[0] == "✗ SIGKILL"
         assert words.rank_state("failed", exit_code=1)[0] == "✗ exit 1"
         assert words.rank_state("stopped", signal="SIGTERM")[0] == "■ stopped"
@@ -54,7 +54,7 @@ class TestWords:
     def test_a_state_of_a_newer_ddptop_is_shown_as_it_is(self) -> None:
         assert words.job_state("frozen") == ("? frozen", "dim")
 
-    def test_old_figures_are_said_in_words(self) -> None:
+    def test_stale_values_are_labeled_in_words(self) -> None:
         assert [words.age_words(aged(s)) for s in (STALE_S, 12.7, 600)] == [
             None,
             "last update 13 s ago",
@@ -154,19 +154,19 @@ class TestHeader:
         assert "on host node-a" in "".join(header(view))
         assert "guardian on another host" in "".join(header(view))
 
-    def test_a_nan_loss_is_seen_even_beside_finite_ones(self) -> None:
+    def test_nan_loss_is_detected_among_finite_ones(self) -> None:
         bad = rank(1, loss_state="nan", loss_bad_since=1203, loss_last_good=2.31)
         view = view_of(ranks=[rank(0, loss=2.0, loss_state="ok"), bad])
         line = job_header.header_lines(view, NOW, 120)[2]
         assert ("NaN", "bad") in line
         assert ("✕ NaN since step 1,203 on rank 1, last finite 2.3100", "bad") in line
 
-    def test_of_several_optimizers_it_says_whose_loss_it_is(self) -> None:
+    def test_loss_of_several_optimizers_names_its_optimizer(self) -> None:
         gan = rank(0, loss=0.7, losses={"Adam 1": 0.7, "Adam 2": 1.9})
         learning = header(view_of(ranks=[gan]), trend=LossTrend("rising", 60, 0.2))[2]
         assert learning == " loss      Adam 1 0.7000   ↗ rising, +20% in 1m   Adam 2 1.9000"
 
-    def test_an_ended_job_says_when(self) -> None:
+    def test_ended_job_shows_when_it_ended(self) -> None:
         alive, far, *_ = header(view_of(state="finished", ended_at=ago(60), step=3))
         assert "ended Mar 14 11:59:00" in alive
         assert "ETA" not in far and "ran 1h 11m" in far
@@ -280,7 +280,7 @@ class TestAlertsAndCause:
         lines = panels.cause_lines("failed", cause, ["last"] * 9, 60, 6, "fix a.py:3; R again")
         assert plain(lines[-1]).rstrip() == "▌ next  fix a.py:3; R again   i evidence"
 
-    def test_a_hang_is_told_as_one(self) -> None:
+    def test_hang_is_reported_as_a_hang(self) -> None:
         def first(rank: int | None = None, signal: str | None = None) -> str:
             cause = Cause(kind="hang", rank=rank, signal=signal, summary="The job hung.")
             return plain(panels.cause_lines("failed", cause, [], 60, 6)[0]).rstrip()

@@ -57,7 +57,7 @@ class TestDevices:
         assert "■" not in text and "·" not in text
         assert "0%" not in text
 
-    def test_a_lost_device_says_so(self) -> None:
+    def test_lost_device_is_shown_as_lost(self) -> None:
         text = texts(devices.device_lines([gpu(3, lost=True)], 80, lambda _: ()))[1]
         assert text == " 3 ✗ lost: the driver is not responding"
 
@@ -69,7 +69,7 @@ class TestDevices:
         assert plain(devices.device_trouble(ill, brief=True)) == "XID 79  2 ECC  ▼ hot"
         assert devices.device_trouble(gpu(0, throttle_reasons=["power cap"])) == ()
 
-    def test_no_column_is_named_that_says_nothing(self) -> None:
+    def test_columns_without_values_are_not_named(self) -> None:
         lines = devices.device_lines([gpu(0)], 56, lambda _: ())
         assert texts(lines)[0].endswith("power")
 

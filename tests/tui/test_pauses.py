@@ -61,13 +61,13 @@ def test_the_same_words_everywhere(state: str) -> None:
     assert f": {told} ({WHY})" in status.describe(one, job_status(one))
 
 
-def test_a_pause_that_is_no_warning_needs_nobody() -> None:
+def test_pause_without_a_warning_needs_no_attention() -> None:
     said = attention(view("no_step", reason=WHY), NOW)
     assert (said.sentence, said.style) == (f"no step for 25 s: {WHY}", "dim")
     assert words.pause_sentence(view("no_step").snapshot.pause, NOW) == "no step for 25 s"
 
 
-def test_json_has_it_beside_the_state_and_null_while_steps_come() -> None:
+def test_json_has_it_with_the_state_and_null_during_steps() -> None:
     for of in (job_status, job_row):
         told = json.loads(encode(of(view("no_step", reason=WHY))))
         assert told["state"] == "running"
@@ -78,7 +78,7 @@ def test_json_has_it_beside_the_state_and_null_while_steps_come() -> None:
         assert ended["pause"] is None, "a job that has ended pauses no more"
 
 
-def test_a_job_that_hangs_is_told_as_before() -> None:
+def test_hung_job_is_reported_as_before() -> None:
     one = view("hung", "hung")
     assert words.state_of(one, NOW) == words.job_state("hung")
     assert "‖ hung" in plain(header.header_lines(one, NOW, 160, FALLING)[0])

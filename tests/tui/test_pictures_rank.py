@@ -21,7 +21,7 @@ def test_a_rank_that_holds_up_the_others(
     assert snap_compare(app, terminal_size=size, run_before=after(theme, on=RankScreen))
 
 
-def test_its_step_time_alone(frozen: Path, make_app: MakeApp, snap_compare: Compare) -> None:
+def test_only_its_step_time(frozen: Path, make_app: MakeApp, snap_compare: Compare) -> None:
     fake_ranks.in_parts(frozen)
     app = make_app(opening=RankPicked("llama-ft", fake_ranks.SLOW))
     assert snap_compare(

@@ -64,7 +64,7 @@ def test_epochs_have_their_place_behind_the_bar() -> None:
     assert "━" in narrow and narrow.endswith("26.0%")
 
 
-def test_a_bar_of_the_epoch_alone_says_so() -> None:
+def test_bar_of_only_the_epoch_says_so() -> None:
     far = header(ONE_EPOCH, 140, step=94)[1]
     assert "━" in far
     assert "step 94 of 188   50.0% of the epoch   epoch ETA 47s   elapsed" in far
@@ -76,7 +76,7 @@ def test_a_bar_of_the_epoch_alone_says_so() -> None:
     assert (row["done"][0], row["eta"][0]) == ("", "n/a")
 
 
-def test_an_estimate_says_so() -> None:
+def test_estimate_is_labeled() -> None:
     assert progress.share(GUESSED) == "~37.5%"
     assert progress.eta(GUESSED, GUESSED.eta_s) == "~7m 50s"
     assert progress.eta(RUN, RUN.eta_s) == "3h 27m"

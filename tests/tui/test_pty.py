@@ -66,7 +66,7 @@ def test_leaving_gives_the_terminal_back(
 
 
 @pytest.mark.parametrize(("host", "name"), [(None, "mlp-cpu"), ("me@far", "me@far:mlp-cpu")])
-def test_leaving_a_live_job_tells_how_to_come_back(
+def test_leaving_a_live_job_prints_how_to_return(
     terminal: Callable[..., Terminal],
     wait_until: WaitUntil,
     ddptop_home: Path,

@@ -111,7 +111,7 @@ async def test_a_rank_that_is_not_there_and_a_job_that_goes(
         assert "mlp-cpu no longer exists" in shown(app)
 
 
-async def test_a_damaged_history_is_said_and_read_once_it_is_whole(
+async def test_damaged_history_is_reported_and_read_once_repaired(
     frozen: Path, make_app: MakeApp
 ) -> None:
     folder = fake_home.two_cpu_ranks(frozen)

@@ -33,7 +33,7 @@ def running(**more: object) -> RankSample:
     return rank(3, **{**values, **more})
 
 
-def test_both_waits_are_told_where_one_is_worth_saying() -> None:
+def test_both_waits_are_shown_if_one_is_notable() -> None:
     both = running(step_time_s=0.2, data_wait_s=0.032, sync_s=0.096)
     waits = (
         "; it spends 16% of its time waiting for data and 48% of its time waiting for other ranks"
@@ -42,7 +42,7 @@ def test_both_waits_are_told_where_one_is_worth_saying() -> None:
     assert "waiting" not in sentence(running(data_wait_s=0.02, sync_s=0.02), WELL)[0]
 
 
-def test_of_an_outlier_the_alert_says_it_and_nothing_is_said_twice() -> None:
+def test_outlier_is_described_by_its_alert_without_repetition() -> None:
     for figure in ("step_time", "memory"):
         apart = RankDeviation(outliers=frozenset({figure}))
         assert sentence(running(), replace(WELL, apart=apart)) == ("", "")
@@ -85,7 +85,7 @@ def test_what_it_is_doing(one: RankSample, text: str) -> None:
     assert sentence(one, WELL)[0] == text
 
 
-def test_of_a_foreign_rank_it_says_why_nothing_is_known() -> None:
+def test_foreign_rank_explains_why_nothing_is_known() -> None:
     known = replace(WELL, foreign=True)
     text = sentence(rank(3, state="running"), known)[0]
     assert text == "rank 3 is running; its steps and losses are unknown (not started by ddptop)"
@@ -93,7 +93,7 @@ def test_of_a_foreign_rank_it_says_why_nothing_is_known() -> None:
     assert gone == "rank 3 is gone; exit status unknown (not started by ddptop)"
 
 
-def test_one_rank_has_nobody_to_be_compared_with() -> None:
+def test_single_rank_is_not_compared() -> None:
     assert "no other rank" in sentence(running(), replace(WELL, ranks=1))[0]
 
 

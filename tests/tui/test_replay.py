@@ -293,7 +293,7 @@ async def test_without_a_history_it_says_so(frozen: Path, make_app: MakeApp) -> 
         assert screen_of(pilot).at is None
 
 
-async def test_a_job_that_is_gone_is_said_to_be(frozen: Path, make_app: MakeApp) -> None:
+async def test_missing_job_is_reported(frozen: Path, make_app: MakeApp) -> None:
     app = opened(make_app, job="nobody")
     async with app.run_test(size=(120, 40)) as pilot:
         await until(pilot, lambda: "nobody no longer exists" in shown(app))

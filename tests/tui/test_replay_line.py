@@ -89,7 +89,7 @@ def test_the_clock_runs_below_the_bar():
     assert text[1 + column(COURSE, HERE.at, 61)] == "▲" and "12:05" in text
 
 
-def test_a_history_of_days_tells_the_day():
+def test_history_of_several_days_shows_dates():
     long = replace(COURSE, last=NOON + 5 * 86400)
     assert moment_label(long, NOON + 86400) == "Sun 15 Mar 12:00:00"
     assert moment_label(COURSE, NOON) == "12:00:00"

@@ -43,7 +43,7 @@ def test_everything_that_can_be_set(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("text", ["[keys", "keys = \xff"])
-def test_a_file_that_is_no_toml_is_told_and_left(tmp_path: Path, text: str) -> None:
+def test_invalid_toml_is_reported_and_kept(tmp_path: Path, text: str) -> None:
     (tmp_path / FILE).write_bytes(text.encode("latin-1"))
     settings = read_settings(tmp_path / FILE)
     assert settings.interface == Interface()

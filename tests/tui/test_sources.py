@@ -116,7 +116,7 @@ class TestHistory:
         assert source.read(view, query, now_s + 4) is not first
         assert queries.count("rank_series") == 2
 
-    def test_beside_other_jobs_a_chart_is_read_less_often(
+    def test_with_other_jobs_a_chart_is_read_less_often(
         self, frozen: Path, queries: list[str]
     ) -> None:
         view = read_job(fake_home.two_cpu_ranks(frozen))
@@ -170,7 +170,7 @@ class TestDevices:
         fake_home.change(folder, ts=fake_home.ago(10))
         assert covered_devices([read_job(folder)]) == {}
 
-    async def test_only_what_no_job_tells_is_sampled(
+    async def test_only_devices_that_no_job_reports_are_sampled(
         self, eight_gpus: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         asked: list[object] = []
@@ -194,7 +194,7 @@ class TestDevices:
         assert asked == [None, (fake_home.uuid(6), fake_home.uuid(7))]
         await source.close()
 
-    async def test_no_sampler_while_all_devices_are_told(self, eight_gpus: Path) -> None:
+    async def test_no_sampler_while_jobs_report_all_devices(self, eight_gpus: Path) -> None:
         folder = fake_gpus.eight_gpu_ranks(eight_gpus)
         source = DeviceSource()
         source.loop = asyncio.get_running_loop()

@@ -131,7 +131,7 @@ async def test_enter_opens_evidence_of_the_chosen_attempt(frozen: Path, make_app
         assert story_of(app)
 
 
-async def test_an_event_is_told_in_full(frozen: Path, make_app: MakeApp) -> None:
+async def test_event_is_shown_in_full(frozen: Path, make_app: MakeApp) -> None:
     fake_story.many_attempts(frozen)
     app = opened(make_app)
     async with app.run_test(size=(120, 40)) as pilot:
@@ -259,7 +259,7 @@ async def move(pilot: Pilot[None], *keys: str) -> None:
     await pilot.pause()
 
 
-async def test_a_job_that_is_removed_is_said_to_be_gone(frozen: Path, make_app: MakeApp) -> None:
+async def test_removed_job_is_reported_as_gone(frozen: Path, make_app: MakeApp) -> None:
     app = opened(make_app, "never-was")
     async with app.run_test(size=(80, 24)) as pilot:
         await settle(pilot)

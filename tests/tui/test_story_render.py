@@ -83,7 +83,7 @@ def test_how_each_attempt_ended() -> None:
     assert how_it_ended(replace(FAILED, cause=None), "failed")[0] == "✗ failed"
 
 
-def test_a_row_says_na_where_nothing_tells() -> None:
+def test_row_shows_na_for_unknown_values() -> None:
     row = attempt_row(FAILED, "running", NOW)
     assert (row["first"][0], row["lost"][0], row["ran"][0]) == ("2", "57 steps, 43s", "5m 00s")
     row = attempt_row(replace(FAILED, cause=cause("hang"), steps=None), "running", NOW)

@@ -68,7 +68,7 @@ async def test_an_interface_that_has_ended_is_not_begun_again(
     assert writer.written == []
 
 
-def test_a_signal_after_the_loop_is_for_nobody(handlers: None) -> None:
+def test_signal_after_the_loop_is_ignored(handlers: None) -> None:
     async def make() -> TerminalDriver:
         return TerminalDriver(App())
 

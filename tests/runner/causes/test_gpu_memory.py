@@ -36,7 +36,7 @@ def test_the_remedy_is_named_where_it_may_help(reserved, fragmented):
     assert any("expandable_segments" in one for one in sentences) is fragmented
 
 
-def test_a_small_request_beside_as_much_unused():
+def test_small_request_with_as_much_unused_memory():
     message = "Tried to allocate 64.00 MiB. 70.00 MiB is reserved by PyTorch but unallocated"
     assert "70.00 MiB was reserved but unused" in gpu_error_in_words(message, None, {}, {})[-1]
 

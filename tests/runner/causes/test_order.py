@@ -87,7 +87,7 @@ def test_a_record_is_read_in_order_and_without_other_groups(tmp_path):
 @pytest.mark.parametrize(
     "text", ["", "[]", '{"entries": 3}', '{"entries": [{}]}', "[" * 100_000, '{"entries": [1]}']
 )
-def test_a_damaged_record_tells_nothing(tmp_path, text):
+def test_damaged_record_yields_nothing(tmp_path, text):
     path = tmp_path / "flight.json"
     path.write_text(text)
     assert read_calls(path) == []

@@ -242,7 +242,7 @@ def test_cause(case):
         assert cause.summary == summary
 
 
-def test_an_order_that_was_not_seen_exactly_is_said_to_be():
+def test_approximate_order_is_labeled():
     exit_ = RankExit(0, 7, 1, 1.0, approximate=True)
     others = [end(4, -15, True), end(5, 1, exception=LOST), end(6, -15, True)]
     summary = told(RankEnd(exit_, BUG), *others).summary
@@ -253,7 +253,7 @@ def test_an_order_that_was_not_seen_exactly_is_said_to_be():
 
 
 @pytest.mark.parametrize("what", ["line", "message", "cause"])
-def test_a_summary_is_as_long_as_a_person_reads(what):
+def test_summary_has_a_readable_length(what):
     long = "begin" + "x" * 100_000 + "end"
     exception = None
     if what == "message":

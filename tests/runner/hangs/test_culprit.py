@@ -157,6 +157,6 @@ def test_culprit(case):
     assert words in found.because
 
 
-def test_nobody_is_named_where_nobody_is_behind():
+def test_no_rank_is_named_if_none_is_behind():
     assert not find_culprits([standing(0), standing(1)]).named
     assert find_culprits([standing(0, 1), standing(1, 2)]).named

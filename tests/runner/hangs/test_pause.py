@@ -105,7 +105,7 @@ HEALTHY = {
 
 @pytest.mark.parametrize("timeout_s", [None, 60.0])
 @pytest.mark.parametrize("name", HEALTHY)
-def test_a_pause_of_40_s_on_one_rank_is_told_and_no_warning(name, timeout_s):
+def test_pause_of_40_s_on_one_rank_is_shown_without_a_warning(name, timeout_s):
     life, ranks = Life(HangWatch(timeout_s, auto=True)), alone(HEALTHY[name])
     step = life.train(20, (0, 1))
     for _ in range(3):
@@ -140,7 +140,7 @@ def test_a_pause_much_longer_than_those_before_is_a_warning():
     assert life.looked.pause.reason == "rank 0 is saving a checkpoint"
 
 
-def test_a_rank_that_a_person_paused_is_told_and_teaches_nothing():
+def test_rank_paused_by_a_user_is_reported_and_not_learned_from():
     life = Life(HangWatch(None, auto=True))
     step = life.train(20, (0, 1))
     for second in range(1, 400):

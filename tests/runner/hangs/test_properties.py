@@ -100,7 +100,7 @@ def test_a_rank_that_progresses_lets_all_live(ranks, told):
 
 @steady
 @given(standings(), rules)
-def test_a_verdict_names_ranks_of_the_group_and_tells_why(ranks, told):
+def test_verdict_names_ranks_of_the_group_and_the_reason(ranks, told):
     verdict = judge(ranks, [], told).verdict()
     assert verdict.ranks and set(verdict.ranks) <= {standing.rank.rank for standing in ranks}
     assert "no rank made progress for" in verdict.message
@@ -139,7 +139,7 @@ def test_unknown_progress_is_never_counted_as_none(watch, life):
 
 @steady
 @given(watches, lives, st.data())
-def test_nor_that_of_one_rank_beside_others(watch, life, data):
+def test_nor_that_of_one_rank_among_others(watch, life, data):
     unknown = data.draw(progress(99, known=False))
     for _, looked in look_at_all(watch, [([*ranks, unknown], s) for ranks, s in life]):
         assert looked.verdict is None and looked.suspicion is None

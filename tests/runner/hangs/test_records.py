@@ -79,7 +79,7 @@ Extension modules: numpy.core (total: 1)
 """
 
 
-def test_a_crash_tells_its_own_place_whatever_was_asked_for_before():
+def test_crash_reports_its_own_location_despite_earlier_requests():
     assert places.of_crash(SLEEPING) is None
     assert places.of_crash(SLEEPING + CRASH) == "/home/me/ops.py:12 in gather"
     assert places.of_crash("Fatal Python error: Aborted\n\n  <no Python frame>\n") is None
@@ -107,7 +107,7 @@ def test_the_cause_names_where_the_culprit_stood(tmp_path):
     assert cause.evidence == evidence
 
 
-def test_a_place_that_the_verdict_names_is_told_once_and_whole(tmp_path):
+def test_location_in_the_verdict_is_shown_once_and_completely(tmp_path):
     evidence = keep(tmp_path, {0: WAITING, 1: SLEEPING})
     found = HangVerdict((1,), "rank 1 is stuck at step 5 (last seen at data.py:7 in fetch)")
     cause = hang_cause(found, evidence, {})

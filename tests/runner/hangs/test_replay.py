@@ -167,7 +167,7 @@ LONG = {"checkpoint": 2.0, "evaluation_on_rank_0": 3.0, "evaluation": 4.0, "star
 
 
 @pytest.mark.parametrize("name", LONG)
-def test_pauses_of_half_a_minute_on_healthy_lives_are_told_without_a_warning(name):
+def test_half_minute_pauses_of_healthy_runs_are_shown_without_a_warning(name):
     longest_s = 0.0
     life = live(read(name), Disturbances(scale=LONG[name]), random.Random(1))
     for moment, looked in watched(HangWatch(**AUTO), life):

@@ -59,7 +59,7 @@ def test_learned_times_let_a_rank_stand_for_three_minutes_and_a_busy_one_for_ten
     assert spin.stand(spinning, 700) == (15.0, 451.0, 601.0)
 
 
-def test_off_still_says_who_is_quiet():
+def test_off_still_reports_quiet_ranks():
     life = Life(HangWatch(None))
     assert life.stand(one_sleeps(life.train(20)), 2000) == (15.0, None, None)
     assert life.looked.pause is not None and life.looked.pause.state == "stalled"
@@ -75,7 +75,7 @@ def test_an_interval_is_learned_before_a_rank_is_called_quiet():
     assert quiet_s == 21.0  # 30 s after its last step: three times the usual
 
 
-def test_before_the_first_step_nobody_is_quiet_or_suspected():
+def test_before_the_first_step_no_rank_is_quiet_or_suspected():
     life = Life(HangWatch(**AUTO))
     start = lambda s: [rank(n, 0, s, phase="start", cpu_s=3.0) for n in range(2)]  # noqa: E731
     assert life.stand(start, 299) == (None, None, None)
@@ -176,7 +176,7 @@ def test_a_process_whose_script_is_over_takes_its_time_to_end(timeout_s, allowed
     assert "rank 1 is stuck at step 200" in life.looked.verdict.message
 
 
-def test_a_paused_rank_is_a_persons_doing_and_so_are_those_who_wait_for_it():
+def test_paused_rank_and_those_waiting_for_it_are_not_hung():
     life = Life(HangWatch(10.0))
     paused = one_sleeps(life.train(20), paused=True)
     assert life.stand(paused, 300) == (None, None, None)
@@ -257,7 +257,7 @@ def test_a_sign_of_life_is_as_old_as_the_message_that_reports_it(unheard_s, verd
     assert life.stand(standing, 60)[2] == verdict_s
 
 
-def test_a_collective_that_all_have_entered_says_nothing_of_a_start():
+def test_collective_entered_by_all_does_not_date_a_start():
     life = Life(HangWatch(10.0))  # as the recorder reports the broadcasts of a model
     loading = lambda s: [rank(n, 0, s, phase="start", at=(4, 1)) for n in range(2)]  # noqa: E731
     assert life.stand(loading, 299) == (None, 227.0, None)
@@ -271,7 +271,7 @@ def test_a_gradient_scaler_that_refuses_steps_is_progress():
         assert looked.verdict is None and not looked.quiet
 
 
-def test_ranks_that_ended_with_0_while_others_go_on():
+def test_ranks_that_exited_with_0_while_others_continue():
     life = Life(HangWatch(10.0))
     steps = life.train(20, (0, 1))
     gone = rank(1, steps, alive=False, exited_with=0, at=(600, 600))
@@ -312,7 +312,7 @@ def test_an_attempt_that_was_ended_may_have_been_ended_too_early():
     assert verdicts == [181.0, 361.0, 721.0, 1441.0, 1441.0, 1441.0]
 
 
-def test_a_supervisor_that_is_started_again_goes_on():
+def test_restarted_supervisor_continues():
     life = Life(HangWatch(30.0))
     steps = life.train(20)
     life.stand(one_sleeps(steps), 20)

@@ -56,7 +56,7 @@ def test_one_that_raised_and_was_ended_while_it_went_down():
     assert blamed(*ends) == (1, "raised")
 
 
-def test_a_rank_that_a_person_killed_is_to_blame_itself():
+def test_rank_killed_by_a_user_is_the_cause():
     assert blamed(end(0, -9, 5.0), end(1, -15, 5.2)) == (0, "failed")
 
 
@@ -65,7 +65,7 @@ def test_what_ended_after_the_launcher_is_not_to_blame():
     assert not any(one.failed for one in ends)
 
 
-def test_an_end_that_nobody_collected_is_no_failure_where_the_probe_said_farewell():
+def test_unreaped_exit_is_no_failure_if_the_probe_reported_the_end():
     assert ended_well(end(0, None, 5.0, leaving=True))
     assert not ended_well(end(0, None, 5.0))
     assert not ended_well(end(0, None, 5.0, leaving=True, exception=BAD_SAMPLE))

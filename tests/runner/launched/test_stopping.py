@@ -42,7 +42,7 @@ def test_while_no_rank_is_known_everyone_has_the_grace():
     assert plan({}, [], 30.0) == [Step((SIGTERM, SIGCONT), None, 30.0), KILL]
 
 
-def test_a_kill_asks_nobody():
+def test_kill_asks_no_question():
     assert plan({11: []}, [10], 0.0) == [KILL]
 
 

@@ -153,7 +153,7 @@ def test_the_right_launcher_is_not_suggested_again(tmp_path):
     assert advised(tmp_path, HVD, 2, 2, launcher="torchrun").remedy.launcher == "horovod"
 
 
-def test_nothing_is_said_of_what_is_unknown():
+def test_unknown_values_are_not_mentioned():
     assert advise(request(), Script(), 8, 8) is None
 
 

@@ -53,7 +53,7 @@ def test_a_command_is_left_as_it_is(place):
     assert made.pty and made.notes == ()
 
 
-def test_a_command_is_told_why_it_has_no_gpu(place):
+def test_command_without_gpus_is_explained(place):
     hidden = DeviceChoice([], why_none="CUDA_VISIBLE_DEVICES is ''")
     for asked in ({"kind": "command", "target": "mpirun"}, {"launcher": "none"}):
         notes = place.program(hidden, **asked).notes

@@ -115,7 +115,7 @@ def test_what_is_seen(tmp_path, case):
     assert seen(read(tmp_path, text)) == expected
 
 
-def test_modules_of_its_own_are_read(tmp_path):
+def test_the_scripts_own_modules_are_read(tmp_path):
     script = read(
         tmp_path,
         "from pkg.run import main as go\nfrom pkg import part\nimport helpers\ngo()\n",

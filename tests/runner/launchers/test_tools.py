@@ -68,7 +68,7 @@ def test_one_process_needs_nothing(tmp_path):
     ],
 )
 @pytest.mark.parametrize("variable", ["HF_HOME", "XDG_CACHE_HOME", "HOME"])
-def test_a_configuration_of_the_persons_own(tmp_path, text, kind, variable):
+def test_users_own_configuration(tmp_path, text, kind, variable):
     below = {"HF_HOME": "", "XDG_CACHE_HOME": "huggingface", "HOME": ".cache/huggingface"}
     folder = tmp_path / below[variable] / "accelerate"
     python = program(tmp_path / "v" / "python")

@@ -52,7 +52,7 @@ COMMANDS = {
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-def test_a_command_tells_its_launcher_and_its_script(command):
+def test_launcher_and_script_are_read_from_a_command(command):
     argv = shlex.split(command)
     assert (launcher_name(argv), command_name(argv)) == COMMANDS[command]
 

@@ -30,7 +30,7 @@ def text(*losses: float, step: int | None = 5, first: int = 0, **more) -> TextPr
     return progress
 
 
-def test_a_rank_without_a_probe_has_what_it_printed() -> None:
+def test_rank_without_a_probe_has_values_from_its_output() -> None:
     filled = fill(sample(), text(2.5, 2.0, epoch=1.5), None, NOW)
     assert (filled.loss, filled.loss_state, filled.loss_source) == (2.0, "ok", "log")
     assert (filled.loss_min, filled.loss_max, filled.loss_step) == (2.0, 2.5, 6)

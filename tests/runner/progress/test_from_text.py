@@ -146,7 +146,7 @@ def test_a_bar_for_each_epoch_is_of_no_run() -> None:
     assert total_steps(done) is None
 
 
-def test_more_done_than_there_is_tells_no_share() -> None:
+def test_more_done_than_the_total_gives_no_share() -> None:
     done = heard(Reading(step=30, total=20, loss=1.0)).progress(after(0))
     assert (done.fraction, done.eta_s) == (None, None)
 
@@ -195,7 +195,7 @@ def test_another_training_takes_over_in_the_end() -> None:
     assert with_loss.now().total == 500
 
 
-def test_nothing_said_is_nothing_known() -> None:
+def test_missing_output_means_nothing_is_known() -> None:
     assert TextProgress().progress(START) is None
     assert Output().write("iter 5: loss 3.1, time 3ms\n").now() is None
     assert Output().write("Epoch 3 loss 3.1\n").now() is None
@@ -266,7 +266,7 @@ def test_a_second_process_in_the_same_output_does_not_count_backwards() -> None:
     assert output.progress.steps_per_s(after(38)) == pytest.approx(10)
 
 
-def test_parts_of_an_epoch_beside_a_bar_show_that_it_is_the_runs() -> None:
+def test_fractional_epochs_next_to_a_bar_show_that_it_covers_the_run() -> None:
     output = Output().write(tqdm(50, 1000) + "\r", 0)
     assert output.now().estimated
     output.write("{'loss': '4.468', 'epoch': '0.2'}\n", 1)

@@ -63,9 +63,7 @@ def test_the_command_tells_how_many_epochs_there_are(table, tmp_path) -> None:
     assert (done.fraction, done.estimated, done.epoch_fraction) == (0.5 / 4, True, 0.5)
 
 
-def test_files_are_read_where_nothing_else_tells_a_loss(
-    progress, table, tmp_path, wait_until
-) -> None:
+def test_files_are_read_if_nothing_else_has_a_loss(progress, table, tmp_path, wait_until) -> None:
     put_metrics(tmp_path, "0,9,2.5\n0,19,2.25\n")
     progress.look(table, 0, boottime_s() - 20)
     assert progress._files is None  # not yet: output or probe may follow
@@ -198,7 +196,7 @@ def test_what_the_output_counts_is_told_beside_the_ranks_own_steps(
     assert progress.steps(table, 1)[0].printed is None  # the output belongs to another attempt
 
 
-def test_an_output_that_counts_each_epoch_says_so(progress, table, tmp_path) -> None:
+def test_output_that_counts_each_epoch_is_labeled(progress, table, tmp_path) -> None:
     log = RunFolder(tmp_path / "run").log_file(0, 0)
     log.write_text("epoch 2 step 90/100 loss 2.5\nepoch 3 step 2/100 loss 2.4\n")
     progress.look(table, 0, boottime_s())

@@ -40,7 +40,7 @@ SAID = ProbeMessage(
 )
 
 
-def test_a_figure_of_the_probe_is_kept_and_shown_unless_a_list_says_otherwise() -> None:
+def test_probe_values_persist_unless_listed_as_exceptions() -> None:
     others = {*rank_view.OF_MOMENT, *rank_view.OF_STEPS, *rank_view.OF_LOSS, *rank_view.RANGE}
     assert others <= {*ProbeMessage.__struct_fields__}
     assert {*rank_view.SHOWN} == {
@@ -50,7 +50,7 @@ def test_a_figure_of_the_probe_is_kept_and_shown_unless_a_list_says_otherwise() 
     }
 
 
-def test_a_restarted_supervisor_goes_on_from_all_that_a_rank_showed() -> None:
+def test_restarted_supervisor_keeps_what_a_rank_showed() -> None:
     record, next_one = RankRecord(0, 0, 0.0), RankRecord(0, 0, 0.0)
     record.receive(SAID)
     sample = record.sample(boottime_s(), probe=True)

@@ -61,7 +61,7 @@ def test_each_ranks_log_is_its_own_whatever_it_names(folder, watch) -> None:
     assert watch.of_rank(0).loss_min == watch.of_rank(0).loss_max == 2.25
 
 
-def test_a_launchers_lines_go_to_whom_they_name(folder, watch) -> None:
+def test_launcher_lines_are_assigned_to_the_ranks_they_name(folder, watch) -> None:
     text = "[1]<stdout>:step 3 loss 1.5\n[default0]:step 4 loss 2.5\nstep 5 loss 0.5\n"
     write(folder, LAUNCHER, text)
     look(watch)
@@ -150,7 +150,7 @@ def test_a_dropped_head_is_passed_over(folder, watch) -> None:
     assert told(watch, 0) == (6, 1.5)
 
 
-def test_a_log_cut_short_under_its_writer_goes_on(folder, watch) -> None:
+def test_log_truncated_under_its_writer_continues(folder, watch) -> None:
     write(folder, 0, "step 1 loss 2.5\n" * 100)
     look(watch)
     folder.log_file(0, 0).write_bytes(b"")
@@ -168,7 +168,7 @@ def test_zeros_of_a_full_disk_end_no_number(folder, watch) -> None:
     assert watch.of_rank(0).loss_max == 2.5
 
 
-def test_read_new_says_what_it_left_out(tmp_path: Path) -> None:
+def test_read_new_reports_what_it_skipped(tmp_path: Path) -> None:
     path = tmp_path / "rank-0.log"
     path.write_bytes(b"0123456789")
     with LogFile(path) as log:

@@ -93,7 +93,7 @@ def test_a_device_with_a_fatal_xid_is_fit_only_after_a_reset():
     assert book.is_fit(DEVICE)
 
 
-def test_a_device_that_came_back_while_nobody_looked_is_back():
+def test_device_that_returned_unobserved_is_back():
     book = HealthBook()
     book.known["GPU-2"] = Known(needs_reset="lost")
     book.look([sample()], 1.0)

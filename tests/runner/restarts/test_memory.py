@@ -48,7 +48,7 @@ def test_what_is_still_held(sample, idle_gib, held):
     assert bool(found) is held
 
 
-def test_a_device_that_nobody_samples_is_not_waited_for():
+def test_unsampled_device_is_not_waited_for():
     assert still_held([], [DEVICE], {"GPU-0": 0}, lambda pid: True) == []
 
 
@@ -88,7 +88,7 @@ def test_it_waits_for_samples_from_after_the_end_and_until_all_is_back():
     assert found.left == () and not found.silent
 
 
-def test_it_gives_up_and_says_who_holds_what(short):
+def test_it_gives_up_and_names_who_holds_what(short):
     found = waited([report(9, age_s=-1000)])
     assert "GPU 0 still has 9.0 GiB in use" in (found.in_words() or "")
     named = Waited(50.0, left=(Held(DEVICE, 9 * GIB, (OURS,)),)).in_words()

@@ -342,5 +342,5 @@ def test_a_script_that_saves_and_never_resumes_does_not_refill_for_ever():
     )
 
 
-def test_every_rule_that_stops_says_what_happened():
+def test_every_stopping_rule_explains_what_happened():
     assert all(rule.again for rule in RULES.values() if rule.tries is not None)

@@ -62,7 +62,7 @@ def test_a_saved_file_is_a_checkpoint_with_all_that_is_known_of_it(book):
     assert (made.global_step, made.size_bytes, made.took_s, made.files) == (510, MIB, 0.5, 1)
 
 
-def test_a_probe_that_repeats_itself_tells_nothing_new(book):
+def test_repeated_probe_message_adds_nothing(book):
     one = file("/run/a.pt", 100.0)
     assert see(book, (0, one), (0, one), (0, one)) == [True, False, False]
 
@@ -134,7 +134,7 @@ def test_times_that_cannot_be_are_not_shown(book):
 # --- told ------------------------------------------------------------------------------------
 
 
-def test_a_checkpoint_is_told_once_it_is_whole_and_only_once(book):
+def test_checkpoint_is_reported_once_when_complete(book):
     see(book, (0, file("/run/a.pt", 100.0, 12 * MIB, steps=120)))
     assert look(book, 100.5) is None
     see(book, (1, file("/run/b.pt", 101.0, 12 * MIB, steps=120)))
@@ -158,7 +158,7 @@ def test_a_script_that_saves_at_each_step_does_not_fill_the_story(book):
     assert told[-1].endswith("; 29 more since the last report")
 
 
-def test_of_many_checkpoints_some_are_told(book):
+def test_only_some_of_many_checkpoints_are_reported(book):
     told = []
     for number in range(300):
         now = 1000.0 + 3 * number
@@ -307,7 +307,7 @@ def test_the_step_of_the_run_is_reckoned_by_where_the_attempt_began(
     assert (at_step(saved), step_beside(saved, 1)) == (words, beside)
 
 
-def test_a_third_attempt_goes_on_from_the_second_and_over_a_supervisor(book):
+def test_third_attempt_continues_from_the_second_despite_a_new_supervisor(book):
     second = resumed(book, 250)
     assert second.run_steps(2) == [250, 400] and second.run_steps(1) == [250]
     later = CheckpointBook(finder=NoFinder())
@@ -329,7 +329,7 @@ def test_what_the_script_reports_is_not_reckoned(book):
     assert told is not None and told.global_step == 77
 
 
-def test_a_first_attempt_says_which_steps_it_counts_where_the_runs_are_others(book):
+def test_first_attempt_marks_its_steps_if_they_differ_from_the_runs(book):
     book.began(None, 0)
     see(book, (0, file("/run/a.pt", 100.0)))
     assert "saved /run/a.pt at step 10 of attempt 0 (" in (look(book, 102.0) or "")
@@ -340,7 +340,7 @@ def test_a_first_attempt_says_which_steps_it_counts_where_the_runs_are_others(bo
 # --- remembered ------------------------------------------------------------------------------
 
 
-def test_a_supervisor_that_is_started_again_goes_on(book):
+def test_restarted_supervisor_continues(book):
     see(book, (0, file("/run/a.pt", 100.0, 100 * MIB, steps=120)))
     after = CheckpointBook(finder=NoFinder())
     after.recall(book.last, book.remember())

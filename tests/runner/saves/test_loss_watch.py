@@ -82,7 +82,7 @@ def test_by_default_nothing_is_acted_on():
     assert looks(LossWatch("alert"), [(NAN, step) for step in range(9)]) == [None] * 9
 
 
-def test_a_bad_loss_says_where_it_came_from():
+def test_bad_loss_shows_its_source():
     found = looks(LossWatch("restart"), [(2.5, 7), (NAN, 8), (NAN, 9), (NAN, 10)])[-1]
     assert (found.rank, found.step, found.what) == (0, 8, "NaN")
     assert found.in_words() == (
@@ -109,7 +109,7 @@ def test_losses_of_a_log_are_acted_on_without_the_steps_of_a_probe():
     assert found[-1].in_words() == "The loss on rank 0 became NaN; the last finite loss was 2.5."
 
 
-def test_a_finite_loss_that_no_look_saw_begins_anew():
+def test_unobserved_finite_loss_starts_over():
     watch = LossWatch("stop")
     for step in range(2, 40):  # bad at each update, each time since a different step
         assert watch.look([rank(0, NAN, step, loss_bad_since=step)]) is None

@@ -104,7 +104,7 @@ def test_a_growing_event_file(tmp_path: Path, traces: Traces) -> None:
     assert traces.read() == []
 
 
-def test_events_of_an_earlier_run_are_not_told(tmp_path: Path, traces: Traces) -> None:
+def test_events_of_an_earlier_run_are_not_reported(tmp_path: Path, traces: Traces) -> None:
     touch(tmp_path / EVENTS, 2e9, b"".join(STREAM))  # each claims to have been written at 1e9
     traces._since_s = 1.5e9
     traces.find()
@@ -121,16 +121,14 @@ def test_two_loggers_of_one_training_are_told_once(tmp_path: Path, traces: Trace
     )
 
 
-def test_keras_tells_training_and_validation_by_folder(tmp_path: Path, traces: Traces) -> None:
+def test_keras_separates_training_and_validation_by_folder(tmp_path: Path, traces: Traces) -> None:
     shutil.copytree(SAMPLES / "keras", tmp_path / "logs")
     traces.find()
     kinds = {(Path(file.path).parent.name, reading.kind) for file, reading in traces.read()}
     assert kinds == {("train", "train"), ("validation", "val")}
 
 
-def test_a_table_that_is_written_anew_tells_only_what_is_new(
-    tmp_path: Path, traces: Traces
-) -> None:
+def test_rewritten_table_yields_only_new_rows(tmp_path: Path, traces: Traces) -> None:
     path = touch(tmp_path / "lightning_logs/version_0/metrics.csv", 2000.0)
     traces.find()
     assert traces.read() == []
@@ -188,7 +186,7 @@ def test_the_watch_does_it_in_a_thread(tmp_path: Path, wait_until) -> None:
     wait_until(lambda: not watch._thread.is_alive())
 
 
-def test_a_step_backwards_is_told(tmp_path: Path, traces: Traces) -> None:
+def test_backward_step_is_reported(tmp_path: Path, traces: Traces) -> None:
     data = [record(event(step, scalar("loss", 1.0))) for step in (5, 6, 5)]
     touch(tmp_path / EVENTS, 2000.0, b"".join(data))
     traces.find()

@@ -22,7 +22,7 @@ from ddptop_runner.store.history import HistoryReader, HistoryWriter
 
 
 @pytest.mark.parametrize("is_read", [False, True])
-def test_a_history_on_a_local_disk_comes_home_whole_whoever_reads_it(
+def test_history_on_a_local_disk_is_moved_back_completely_despite_readers(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_read: bool
 ):
     folder = RunFolder(tmp_path / "runs" / "train")

@@ -58,7 +58,7 @@ def allocated(log: Path) -> int:
     return log.stat().st_blocks * 512
 
 
-def test_of_a_log_beyond_its_limit_the_end_is_kept_and_a_note_says_what_is_gone(log: Path) -> None:
+def test_log_beyond_its_limit_keeps_its_end_with_a_note(log: Path) -> None:
     write_lines(log, 0, 100_000)
     size = log.stat().st_size
     dropped = RankLog(log, LIMIT).look(1.0)
@@ -77,7 +77,7 @@ def test_of_a_log_beyond_its_limit_the_end_is_kept_and_a_note_says_what_is_gone(
     assert b"\0" not in tail_bytes(log, size)
 
 
-def test_a_short_log_is_left_alone(log: Path) -> None:
+def test_short_log_is_not_modified(log: Path) -> None:
     write_lines(log, 0, 1000)
     assert RankLog(log, LIMIT).look(1.0) == 0
     assert numbers(whole(log)) == list(range(1000))
@@ -89,7 +89,7 @@ def test_zeros_that_the_program_wrote_are_kept(log: Path) -> None:
         assert file.read(1 << 20) == b"\0" * 10_000 + b"\n"
 
 
-def test_a_reader_in_the_dropped_head_goes_on_behind_it(log: Path) -> None:
+def test_reader_in_the_dropped_start_continues_after_it(log: Path) -> None:
     write_lines(log, 0, 60_000)
     with LogFile(log) as reader:
         before = reader.read(1000).decode()

@@ -133,7 +133,7 @@ def test_only_ended_runs_of_this_host_go(ddptop_home):
     assert "deleted 2 old runs, as configured in config.toml: " in note
 
 
-def test_a_launch_deletes_and_says_so(ddptop_home, ddptop_cli, tmp_path):
+def test_launch_deletes_old_runs_and_reports_it(ddptop_home, ddptop_cli, tmp_path):
     old = put_job("old", 40)
     (old.path / "big").write_bytes(b"x" * (1 << 20))
     fresh = put_job("fresh", 1)

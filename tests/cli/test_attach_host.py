@@ -5,14 +5,13 @@ from __future__ import annotations
 import subprocess
 
 import pytest
-from ddptop import cli_screens
-from ddptop.commands import attach_host
+from ddptop.commands import attach, attach_host
 
 
 @pytest.fixture
 def ssh(tmp_path, monkeypatch):
     """`ssh(status, said)`: configures the fake; returns the file with its arguments."""
-    monkeypatch.setattr(cli_screens, "is_terminal", lambda: True)
+    monkeypatch.setattr(attach, "is_terminal", lambda: True)
 
     def put(status, said="", run='""'):
         program = tmp_path / "ssh"

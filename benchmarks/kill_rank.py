@@ -6,8 +6,8 @@
 Two jobs train side by side, each mostly asleep; one rank of one is killed, then one of the other.
 torchrun runs with TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1, which makes its restarts clean. --stale
 adds torchrun as it is: there a restart may meet the store of the dead attempt, and fail again.
---plain adds ddptop with --no-zygote: each rank imports torch anew. --ft-python adds ft_launcher, in
-an environment of its own with the same torch (`pip install nvidia-resiliency-ext`). --stages prints
+--plain adds ddptop with --no-zygote: ranks import torch. --ft-python adds ft_launcher, in
+its own environment with the same torch (`pip install nvidia-resiliency-ext`). --stages prints
 where ddptop's time goes: from the times in `ddptop events --json`, the evidence, and the script
 itself.
 """
@@ -62,7 +62,7 @@ for step in range(100000):
 
 @dataclass
 class Contender:
-    """One launcher with a job of its own."""
+    """One launcher with its own job."""
 
     name: str
     command: list[str]

@@ -1,4 +1,4 @@
-"""Launch to first step, ddptop beside torchrun, in interleaved pairs.
+"""Launch to first step, ddptop compared with torchrun, in interleaved pairs.
 
     python benchmarks/launch_to_first_step.py [--pairs 8] [--ranks 2] [--stages | --bare]
 

@@ -1,4 +1,4 @@
-"""CPU and memory of all of ddptop's own processes beside two training ranks, and of its verbs."""
+"""CPU and memory of all of ddptop's own processes for two training ranks, and of its commands."""
 
 from __future__ import annotations
 

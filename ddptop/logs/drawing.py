@@ -149,7 +149,7 @@ def shape_of(row: LogRow, cells: int, *, wrap: bool) -> Shape:
 
 
 def text_cells(width: int, label_cells: int) -> int:
-    """Cells that remain for the text beside mark and label."""
+    """Cells that remain for the text next to mark and label."""
     return max(1, width - MARK_CELLS - (label_cells + 3 if label_cells else 0))
 
 

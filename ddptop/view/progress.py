@@ -20,7 +20,7 @@ _SOURCES = {
 def share(progress: Progress | None) -> str:
     """`24.7%`; n/a if unknown.
 
-    `~24.7%` if it is an estimate that does not follow from the step and total shown beside it.
+    `~24.7%` if it is an estimate that does not follow from the step and total shown with it.
     """
     if progress is None or progress.fraction is None:
         return NOT_AVAILABLE

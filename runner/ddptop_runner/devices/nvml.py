@@ -500,7 +500,7 @@ class XidWatch:
     def __init__(self) -> None:
         self._set: Any | None = None
         self.broken = False
-        """Whether listening ended by an error, so that it has to be started anew."""
+        """Whether listening failed, so that it has to be restarted."""
         self.why_stopped: Why | None = None
         """Why no XIDs are received; None while listening."""
 

@@ -266,7 +266,7 @@ def all_pids() -> Iterator[int]:
 
 
 def pids_of_job(job_id: str, owner: int | None = None) -> list[int]:
-    """Pids of live processes with this DDPTOP_JOB_ID, whoever started them.
+    """PIDs of live processes with this DDPTOP_JOB_ID, whatever started them.
 
     Args:
         job_id: the value of the variable.

@@ -40,7 +40,7 @@ Everyone = Callable[[], Iterable[ProcessId]]
 
 @dataclass(frozen=True)
 class Step:
-    """Signals, and the wait for their effect. Left out where nobody is left to be waited for."""
+    """Signals, and the wait for their effect. Skipped if no process is left."""
 
     signals: tuple[signal.Signals, ...]
     pids: tuple[int, ...] | None
@@ -132,7 +132,7 @@ async def run(
     uid: int | None = None,
     known: Iterable[ProcessId] | None = None,
 ) -> Outcome:
-    """Carry out a plan, until nobody is left.
+    """Carry out a plan until no process is left.
 
     Args:
         steps: in this order.
@@ -179,7 +179,7 @@ class _Ending:
                 self.last = number
 
     async def take(self, step: Step) -> bool:
-        """Send the signals of a step, and wait for their effect; whether nobody at all is left."""
+        """Send the signals of a step and wait; returns whether no process is left."""
         if step.until is not None and not self.alive(step.until):
             return False
         self._send(self.alive(step.pids), step.signals)

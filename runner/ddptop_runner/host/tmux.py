@@ -1,6 +1,6 @@
 """The only module that calls tmux: ddptop's own server with its own configuration.
 
-Sessions of the person's tmux are never touched: the server listens on a socket of its own
+Sessions of the user's tmux are never touched: the server listens on its own socket
 (`-L ddptop`), so it works the same inside tmux, byobu or GNU screen.
 """
 

@@ -292,7 +292,7 @@ def _ranks(
 def _moved(
     spec: JobSpec, state: JobState, known: Mapping[int, RankSample]
 ) -> dict[int, RankSample]:
-    """The ranks with their nodes; each attempt distributes them anew over its nodes."""
+    """The ranks with their nodes; each attempt distributes them over its nodes again."""
     devices = {} if spec.placement is None else {n.host: n.devices for n in spec.placement.nodes}
     found, counts = dict(known), Counter[str]()
     for number, host in hosts_of_ranks(state, spec).items():

@@ -220,7 +220,7 @@ class JobHolder:
         if view.is_live:
             if self._saving is not None and self._saving.is_alive():
                 return None
-            # nothing runs any more, but its files do not show that yet
+            # nothing is running anymore, but its files do not show that yet
             self._lost_since_s = self._lost_since_s or time.monotonic()
             return view if time.monotonic() - self._lost_since_s > ASK_S else None
         return view

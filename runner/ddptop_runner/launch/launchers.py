@@ -351,7 +351,7 @@ _BEFORE_COMMANDS = frozenset({"exec", "do", "then", "else", "if", "while", "unti
 _NO_COMMANDS = frozenset({"done", "fi", "esac", "}", "wait", "exit", "for", "case", "cd", "export"})
 """Shell keywords and builtins that are never the command wanted."""
 _MOST_SHELLS = 3
-"""How many nested shells to unwrap; nobody types more."""
+"""How many nested shells to unwrap."""
 
 
 def inner(argv: Sequence[str]) -> tuple[str, ...]:

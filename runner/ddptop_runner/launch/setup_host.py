@@ -1,4 +1,4 @@
-"""Installs this version of ddptop on another machine, in an environment of its own.
+"""Installs this version of ddptop on another machine, in its own environment.
 
 The wheels of ddptop and its requirements are rebuilt from what is installed here, so the other
 machine needs no checkout and, if it is of the same platform, no network. torch is not included:

@@ -64,7 +64,7 @@ class RankExit:
     rank: int
     pid: int
     returncode: int | None
-    """As subprocess gives it, negative for a signal; None when nobody could collect it."""
+    """As in subprocess, negative for a signal; None if it could not be collected."""
     at_boottime_s: float
     ended_by_us: bool = False
     """Whether ddptop or torch's agent had already begun to end this rank."""

@@ -143,7 +143,7 @@ class RankExited(EventBase, frozen=True, kw_only=True, tag="rank_exited"):
     rank: int
     pid: int | None
     status: int | None
-    """As subprocess gives it, negative for a signal; None where nobody could collect it."""
+    """As in subprocess, negative for a signal; None if it could not be collected."""
     at_s: float | None = None
     """CLOCK_BOOTTIME."""
     by_us: bool = False
@@ -184,7 +184,7 @@ class TroubleFound(EventBase, frozen=True, kw_only=True, tag="trouble_found"):
 
 
 class TroubleDropped(EventBase, frozen=True, kw_only=True, tag="trouble_dropped"):
-    """The supervisor died before it had judged; the next one watches anew."""
+    """The supervisor died before it had judged; the next one starts watching again."""
 
     TYPE = SILENT
 
@@ -362,7 +362,7 @@ class RestartPrepared(EventBase, frozen=True, kw_only=True, tag="restart_prepare
 
 
 class RestartSent(EventBase, frozen=True, kw_only=True, tag="restart_sent"):
-    """The agent was told to end its ranks and to start the next attempt."""
+    """The agent was ordered to end its ranks and start the next attempt."""
 
     TYPE = SILENT
 
@@ -470,7 +470,7 @@ class AlertRaised(EventBase, frozen=True, kw_only=True, tag="alert_raised"):
 
     @property
     def type(self) -> str:
-        """A lost device has a type of its own."""
+        """A lost device has its own type."""
         return "gpu_lost" if self.alert.id == "gpu-lost" else "alert"
 
 
@@ -613,7 +613,7 @@ def to_data(event: JobEvent) -> dict[str, Any]:
 
 
 class _Kept(msgspec.Struct):
-    """For `msgspec.convert`, which builds a plain union anew each time, in fifty times the time."""
+    """For `msgspec.convert`, which rebuilds a plain union each time and takes 50 times as long."""
 
     event: JobEvent
 

@@ -74,7 +74,7 @@ class ProcessExited(Message, frozen=True, kw_only=True, tag="process_exited"):
     """None for the command."""
     pid: int | None
     status: int | None
-    """As subprocess gives it; None where nobody could collect it."""
+    """As in subprocess; None if it could not be collected."""
     at_s: float
     """CLOCK_BOOTTIME."""
     approximate: bool = False
@@ -82,7 +82,7 @@ class ProcessExited(Message, frozen=True, kw_only=True, tag="process_exited"):
 
 
 class OrphanExited(Message, frozen=True, kw_only=True, tag="orphan_exited"):
-    """A rank exited whose agent is gone: nobody else ends the group."""
+    """A rank exited whose agent is gone, so nothing else ends the group."""
 
 
 class AgentExited(Message, frozen=True, kw_only=True, tag="agent_exited"):
@@ -166,7 +166,7 @@ class TroubleJudged(Message, frozen=True, kw_only=True, tag="trouble_judged"):
 
 
 class RestartDue(Message, frozen=True, kw_only=True, tag="restart_due"):
-    """The time of the next attempt has come, or nobody waits for it any more."""
+    """The next attempt is due, or nothing waits for it anymore."""
 
     attempt: int
     question: int | None

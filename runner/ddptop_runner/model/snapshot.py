@@ -31,7 +31,7 @@ SCHEMA = 1
 
 
 class ProcessId(Base, frozen=True, kw_only=True):
-    """One process, told apart from a later one of the same pid."""
+    """One process, distinguished from a later one with the same PID."""
 
     host: str
     boot_id: str | None

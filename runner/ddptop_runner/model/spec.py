@@ -172,7 +172,7 @@ class JobSpec(Base, frozen=True, kw_only=True):
     launcher: str | None = None
     """Of a command: who starts its ranks, as its words tell; a `foreign.types.Launcher`."""
     pty: bool = False
-    """Whether a command writes to a terminal of its own, and not straight to its log."""
+    """Whether a command writes to its own terminal rather than directly to its log."""
     placement: Placement | None = None
     """Of a job on several machines; None on one. `nproc` is the sum over its nodes."""
     archived_as: str | None = None
@@ -281,7 +281,7 @@ def refuse_newer_schema(path: Path, data: bytes) -> None:
     try:
         schema = bounded.decode_json(_schema_decoder, data).schema
     except msgspec.MsgspecError:
-        return  # whoever reads the whole says what is wrong with it
+        return  # reading all of it reports what is wrong
     if schema > SCHEMA:
         raise NewerFileError(
             f"{path} was written by a newer ddptop (schema {schema}; supported: {SCHEMA})",

@@ -382,7 +382,7 @@ class Kind(msgspec.Struct, frozen=True):
     ratio: float
     """Minimum distance as a fraction of the median ..."""
     least: float
-    """... and in the figure's own unit: 1 % beside 2 % utilization is not an outlier."""
+    """... and in the figure's own unit: 1% next to 2% utilization is not an outlier."""
     more_is_worse: bool
     """Which of two ranks is named, since their median lies between them."""
     words: Callable[[str, str], str]

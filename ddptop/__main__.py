@@ -30,6 +30,7 @@ def main() -> int:
         status = 1
         _drop_stdout()
         sys.stderr.write(f"ddptop: {error}\n")
+    gc.freeze()  # Python then need not look for cycles in all modules, which takes 4 ms, to end
     return status
 
 

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from ddptop_runner.devices.owners import labeled
 from ddptop_runner.devices.report import DeviceReport, ForkedReading
 from ddptop_runner.model.snapshot import SCHEMA, GpuSample
 
@@ -30,13 +29,9 @@ def run(json_output: bool, *, links: bool = False) -> int:
     reading = ForkedReading(links=links)
     from ddptop.plain.gpus import as_text
     from ddptop.plain.output import info, put, put_json
-    from ddptop_runner.job.registry import all_jobs, rank_of_pid
 
-    views = all_jobs()
-    owners = rank_of_pid(views)
-    report = reading.report(LINKS_TIMEOUT_S if links else TIMEOUT_S)
-    report = msgspec.structs.replace(report, gpus=labeled(report.gpus, owners))
-    report = with_xids(report, devices_with_xids(views))
+    timeout_s = LINKS_TIMEOUT_S if links else TIMEOUT_S
+    report = _with_jobs(reading, timeout_s) if reading.has_driver else reading.report()
     if not json_output:
         put(as_text(report, _width(), links=links))
         return 0
@@ -52,6 +47,18 @@ def run(json_output: bool, *, links: bool = False) -> int:
     if report.note:
         info(report.note)
     return 0
+
+
+def _with_jobs(reading: ForkedReading, timeout_s: float) -> DeviceReport:
+    """The devices, with what the jobs of this machine know of them."""
+    from ddptop_runner.devices.owners import labeled
+    from ddptop_runner.job.registry import all_jobs, rank_of_pid
+
+    views = all_jobs()
+    owners = rank_of_pid(views)
+    report = reading.report(timeout_s)
+    report = msgspec.structs.replace(report, gpus=labeled(report.gpus, owners))
+    return with_xids(report, devices_with_xids(views))
 
 
 def devices_with_xids(views: Iterable[JobView]) -> dict[str, GpuSample]:

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import msgspec
 
 from ddptop.commands.unguarded import guard
 from ddptop.plain.output import info, put_clipped, put_json, table
-from ddptop.plain.slurm import queue_table
 from ddptop_runner.base.clock import utc_now
 from ddptop_runner.job.registry import is_recent, read_all
 from ddptop_runner.jobs.contract import DamagedRow, JobList, job_row
 from ddptop_runner.jobs.slurm_queue import as_queued, read_queue, with_jobs
+from ddptop_runner.launch.slurm import SlurmJob
 
 
 def run(show_all: bool, as_json: bool) -> int:
@@ -29,18 +31,27 @@ def run(show_all: bool, as_json: bool) -> int:
         put_json(JobList(jobs=rows, damaged=bad or msgspec.UNSET, slurm=shown))
         guard(views)
         return 0
-    # 20 ms, not needed for JSON
-    from ddptop.view.figures.jobs import PlainJob, plain_table
-    from ddptop.view.listed import others
-
     if rows:
+        from ddptop.view.figures.jobs import PlainJob, plain_table  # not needed for JSON
+
         now = utc_now()
         put_clipped(table(*plain_table([PlainJob(row, now) for row in rows], "ls")))
-    if waiting := others(slurm or []):
-        put_clipped(("\n" if rows else "") + queue_table(waiting))
+    if waiting := _waiting(slurm or []):
+        put_clipped(("\n" if rows else "") + waiting)
     elif not rows:
         info("no jobs yet; start one with ddptop launch train.py")
     if queue is not None and queue.note is not None:
         info(f"ddptop: {queue.note}")
     guard(views)
     return 0
+
+
+def _waiting(slurm: Sequence[SlurmJob]) -> str:
+    """The Slurm jobs that no row shows, as a table; empty if there are none."""
+    if not slurm:
+        return ""
+    from ddptop.plain.slurm import queue_table
+    from ddptop.view.listed import others
+
+    waiting = others(slurm)
+    return queue_table(waiting) if waiting else ""

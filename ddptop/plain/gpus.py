@@ -9,7 +9,6 @@ from ddptop.plain.output import table
 from ddptop.view.figures.devices import FIGURES, DeviceFigure, Plain, number
 from ddptop_runner.base.units import NOT_AVAILABLE, size
 from ddptop_runner.devices.report import DeviceReport
-from ddptop_runner.launch.gpus.usage import is_hot, unknown_holder
 from ddptop_runner.model.snapshot import GpuProcess, GpuSample
 
 WIDE_COLUMNS = 112
@@ -121,6 +120,8 @@ def _is_noted(part: str, gpus: Sequence[GpuSample]) -> bool:
 
 def _remarks(gpu: GpuSample) -> Iterable[str]:
     """Yield the problems of one device."""
+    from ddptop_runner.launch.gpus.usage import is_hot, unknown_holder  # reads jobs
+
     note = gpu.note or ""
     if gpu.lost:
         yield f"LOST: {note.removeprefix('lost: ')}" if note else "LOST"

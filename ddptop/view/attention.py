@@ -32,6 +32,11 @@ class Attention(msgspec.Struct, frozen=True):
     sentence: str
     style: str = "dim"
 
+    @property
+    def is_calm(self) -> bool:
+        """Whether the job needs none."""
+        return self.need >= Need.RUNNING
+
 
 def attention(view: AnyJob, now: dt.datetime, seen: Seen = ()) -> Attention:
     """The most urgent thing to know about a job.

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 
 from ddptop_runner.job import registry
 from ddptop_runner.job.registry import AnyJob
-from ddptop_runner.judge.balance.imbalance import seen
 from ddptop_runner.model.snapshot import NodeSnapshot, RankSample
 
 
@@ -18,6 +17,8 @@ def elapsed_s(view: AnyJob, now: dt.datetime) -> float | None:
 
 def median_loss(snapshot: NodeSnapshot) -> tuple[float | None, str | None]:
     """(the median of the ranks' losses, the state of a loss that is not finite)."""
+    from ddptop_runner.judge.balance.imbalance import seen  # `ls` prints no loss
+
     for rank in snapshot.ranks:
         if rank.loss_state in ("nan", "inf"):
             return None, rank.loss_state

@@ -10,9 +10,10 @@ from __future__ import annotations
 import datetime as dt
 import enum
 from collections.abc import Collection, Iterable
-from typing import Literal, NamedTuple, TypeAlias
+from typing import Literal, TypeAlias
 
-from ddptop_runner.foreign.types import ForeignView
+import msgspec
+
 from ddptop_runner.job.registry import RECENT_S, AnyJob, JobView
 from ddptop_runner.model.snapshot import Alert, NodeSnapshot
 
@@ -49,7 +50,7 @@ Why: TypeAlias = Literal[
 started recently after a failure."""
 
 
-class Judged(NamedTuple):
+class Judged(msgspec.Struct, frozen=True):
     """How urgent a job is, and why."""
 
     need: Need
@@ -100,7 +101,7 @@ def by_need(views: Iterable[JobView], now: dt.datetime) -> list[JobView]:
 
 def is_stopping(view: AnyJob) -> bool:
     """Whether the job was asked to exit; for a foreign job, whether ddptop asked it to."""
-    return view.state == "stopping" or (isinstance(view, ForeignView) and bool(view.stopping))
+    return view.state == "stopping" or (not isinstance(view, JobView) and bool(view.stopping))
 
 
 def alarms(view: AnyJob) -> list[Alert]:

@@ -8,8 +8,7 @@ from ddptop.view.need import is_stale, is_stopping
 from ddptop.view.text import Line, Span
 from ddptop_runner.base import units
 from ddptop_runner.base.units import duration_in_words
-from ddptop_runner.foreign.types import ForeignView
-from ddptop_runner.job.registry import AnyJob, pause_of
+from ddptop_runner.job.registry import AnyJob, JobView, pause_of
 from ddptop_runner.model.snapshot import Event, Pause
 from ddptop_runner.model.words import PauseState, Phase, RankState
 
@@ -110,7 +109,7 @@ def pause_state(pause: Pause, now: dt.datetime, *, brief: bool = False) -> Span:
 
 def state_of(view: AnyJob, now: dt.datetime | None = None) -> Span:
     """A job's state; a foreign job can also be stuck, stopping, or gone."""
-    if not isinstance(view, ForeignView):
+    if isinstance(view, JobView):
         pause = pause_of(view)
         if pause is not None and view.state != "hung":
             return pause_state(pause, view.read_at if now is None else now, brief=True)

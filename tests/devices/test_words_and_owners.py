@@ -15,10 +15,11 @@ from ddptop_runner.devices.owners import (
     HIDDEN,
     INIT_PID_NAMESPACE,
     OTHER_NAMESPACE,
+    Owner,
     ProcessOwners,
-    user_name,
 )
 from ddptop_runner.devices.words import throttle_words, trouble, why_not, xid_meaning
+from ddptop_runner.host import procs
 
 
 @pytest.mark.parametrize(
@@ -141,7 +142,7 @@ def test_in_a_container_a_pid_counts_only_with_cuda_in_it(make_stub, tmp_path):
     library = tmp_path / "libcuda.so.1"
     shutil.copy(build_library(), library)
     owners = ProcessOwners(INIT_PID_NAMESPACE + 1)
-    assert owners.describe(os.getpid()) == (None, None, OTHER_NAMESPACE)
+    assert owners.describe(os.getpid()) == Owner(note=OTHER_NAMESPACE)
     assert "--pid=host" in OTHER_NAMESPACE
     assert not owners.pids_are_the_drivers
     script = f"import ctypes; ctypes.CDLL({str(library)!r}); print(flush=True); input()"
@@ -149,14 +150,14 @@ def test_in_a_container_a_pid_counts_only_with_cuda_in_it(make_stub, tmp_path):
         [sys.executable, "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE
     ) as child:
         child.stdout.readline()
-        user, command, note = owners.describe(child.pid)
+        owner = owners.describe(child.pid)
         child.stdin.write(b"\n")
         child.stdin.flush()
-    assert user and "libcuda" in command and note is None
+    assert owner.user and "libcuda" in owner.command and owner.note is None
 
 
 def test_a_user_without_a_name_is_a_number():
-    assert user_name(4_000_000_123) == "4000000123"
+    assert procs.user_name(4_000_000_123) == "4000000123"
 
 
 def test_the_stub_is_what_nvml_would_be(make_stub):

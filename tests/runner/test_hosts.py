@@ -20,7 +20,7 @@ from ddptop_runner.launch.hosts import (
 )
 from ddptop_runner.model.node_link import Answer, NodeEvent
 from ddptop_runner.model.snapshot import Event
-from ddptop_runner.store.log_clean import is_safe
+from ddptop_runner.store.log_clean import is_safe, one_line
 
 
 @pytest.mark.parametrize(
@@ -256,4 +256,4 @@ def test_a_report_is_kept_as_it_is_but_for_what_is_too_long():
 
 
 def test_a_reason_is_one_short_line():
-    assert ssh.one_line("a\x1b[2Jb\nc " + "x" * 999) == ("a\ufffd[2Jb c " + "x" * 999)[:300]
+    assert one_line("a\x1b[2Jb\nc " + "x" * 999) == ("a\ufffd[2Jb c " + "x" * 999)[:300]

@@ -39,8 +39,8 @@ from ddptop.view.filter import EXAMPLES, parse
 from ddptop.view.keys import key
 from ddptop.view.listed import ORDERS
 from ddptop.view.need import seen_key
-from ddptop_runner.devices.owners import user_name
 from ddptop_runner.foreign.types import ForeignView
+from ddptop_runner.host import procs
 from ddptop_runner.job.registry import AnyJob
 
 SENTENCE_ROWS = 3
@@ -349,4 +349,4 @@ class OverviewScreen(MonitorScreen[OverviewAnswer]):
 
 def my_name() -> str:
     """The user whose name is left out of the table."""
-    return user_name(os.getuid())
+    return procs.user_name(os.getuid())

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, TypeAlias
 
 import msgspec
 
 from ddptop.view.text import Line, Span, fit, pad, width
+from ddptop_runner.base.units import NOT_AVAILABLE
 
 GAP = 1
 """Cells between two columns."""
@@ -33,7 +34,7 @@ class Column(msgspec.Struct, frozen=True):
     """Maximum width of such a column; 0 for no limit."""
 
 
-class Plain(NamedTuple):
+class Plain(msgspec.Struct, frozen=True):
     """A column of a plain-text table."""
 
     place: int
@@ -83,6 +84,11 @@ def cell_line(cell: Cell, cells: int, align: str = "<") -> Line:
     if align == ">" and space > 0:
         return ((" " * space, ""), *spans)
     return fit(spans, cells)
+
+
+def unknown(value: object) -> str:
+    """The style of a value: unknown ones are dim."""
+    return "dim" if value is None or value == NOT_AVAILABLE else ""
 
 
 def plain_cell(cell: Cell) -> str:

@@ -8,15 +8,12 @@ all use it; a new figure only needs a new entry.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import NamedTuple
 
 import msgspec
 
 from ddptop.view.text import Span
 from ddptop_runner.base import units
 from ddptop_runner.base.units import NOT_AVAILABLE
-from ddptop_runner.judge.balance.stuck import SPINNING_MEM_PERCENT, SPINNING_PERCENT, VERY_LOW_POWER
-from ddptop_runner.launch.gpus.usage import is_hot
 from ddptop_runner.model.snapshot import GpuSample
 
 FULL_SHARE = 0.95
@@ -28,7 +25,7 @@ BUSY_PERCENT = 80.0
 Text = Callable[[GpuSample], str]
 
 
-class Bar(NamedTuple):
+class Bar(msgspec.Struct, frozen=True):
     """The column with a bar, to the left of the figure's own column."""
 
     share: Callable[[GpuSample], float | None]
@@ -36,7 +33,7 @@ class Bar(NamedTuple):
     style: Callable[[GpuSample], str]
 
 
-class Plain(NamedTuple):
+class Plain(msgspec.Struct, frozen=True):
     """A column in the output of `ddptop gpus`; headers include the unit."""
 
     header: str
@@ -91,6 +88,8 @@ def known(value: object) -> str:
 
 def heat(gpu: GpuSample) -> str:
     """The style of a temperature, by the device's slowdown threshold and thermal throttling."""
+    from ddptop_runner.launch.gpus.usage import is_hot  # `ddptop gpus` has no styles
+
     slowed = any(reason.startswith("thermal") for reason in gpu.throttle_reasons or ())
     return "warn" if slowed or is_hot(gpu) else known(gpu.temperature_c)
 
@@ -112,12 +111,14 @@ def spins(gpu: GpuSample) -> bool:
 
     This is a single sample; deciding whether a job is stuck takes longer.
     """
+    from ddptop_runner.judge.balance import stuck  # `ddptop gpus` has no styles
+
     if gpu.util_percent is None or gpu.power_w is None or not gpu.power_limit_w:
         return False
     return (
-        gpu.util_percent >= SPINNING_PERCENT
-        and gpu.power_w < VERY_LOW_POWER * gpu.power_limit_w
-        and (gpu.mem_util_percent or 0) <= SPINNING_MEM_PERCENT
+        gpu.util_percent >= stuck.SPINNING_PERCENT
+        and gpu.power_w < stuck.VERY_LOW_POWER * gpu.power_limit_w
+        and (gpu.mem_util_percent or 0) <= stuck.SPINNING_MEM_PERCENT
     )
 
 

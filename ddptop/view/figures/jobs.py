@@ -1,7 +1,8 @@
 """Defines every figure of a job.
 
 An entry in FIGURES defines how a figure is read and formatted, which tables of jobs have a column
-for it, what a filter compares, how rows are sorted by it, and what it means.
+for it, what a filter compares, how rows are sorted by it, and what it means. What only cells of a
+screen need is imported where they are made, for `ls` has none.
 """
 
 from __future__ import annotations
@@ -14,28 +15,22 @@ from typing import TYPE_CHECKING, Any, Literal
 import msgspec
 from msgspec.structs import replace
 
-from ddptop.view import words
-from ddptop.view.attention import Attention
-from ddptop.view.figures.columns import Cell, Column, Plain, Row, plain_cell
-from ddptop.view.figures.ranks import unknown
+from ddptop.view.figures.columns import Cell, Column, Plain, Row, plain_cell, unknown
 from ddptop.view.filter import Facts, Vocabulary
 from ddptop.view.host_words import hosts_of
 from ddptop.view.jobs import assigned_devices, elapsed_s, median_loss, steps_per_s
-from ddptop.view.learning import LossTrend
-from ddptop.view.listed import Listed
-from ddptop.view.need import Need
-from ddptop.view.odd import worst_figure
 from ddptop.view.progress import bar_and_share, eta, percent_text, progress_of, share, step_cell
-from ddptop.view.rank_words import launcher_name
 from ddptop.view.text import Line, Span, bar, cells_of, line
 from ddptop_runner.base import units
-from ddptop_runner.foreign.types import ForeignView
-from ddptop_runner.job.registry import AnyJob, pause_of
+from ddptop_runner.job.registry import AnyJob, JobView, pause_of
 from ddptop_runner.jobs.contract import JobRow
 from ddptop_runner.model import run_step
 from ddptop_runner.model.snapshot import NodeSnapshot, Progress
 
 if TYPE_CHECKING:
+    from ddptop.view.attention import Attention
+    from ddptop.view.learning import LossTrend
+    from ddptop.view.listed import Listed
     from ddptop_runner.host.tree import RankUsage
 
 BAR_CELLS = 9
@@ -79,7 +74,7 @@ class Subject(msgspec.Struct, frozen=True):
     @property
     def foreign(self) -> bool:
         """Whether ddptop did not start it."""
-        return isinstance(self.one.view, ForeignView)
+        return not isinstance(self.one.view, JobView)
 
 
 class PlainJob(msgspec.Struct, frozen=True):
@@ -134,7 +129,7 @@ def calm_duration(seconds: float | None) -> str:
 
 def sentence_cell(needs: Attention, who: str = "") -> Line:
     """The sentence about a job; colored only if it needs attention."""
-    style = needs.style if needs.need < Need.RUNNING else "dim"
+    style = "dim" if needs.is_calm else needs.style
     return line((who, "dim"), (needs.sentence, style)) if who else line((needs.sentence, style))
 
 
@@ -151,7 +146,9 @@ def by_text(view: AnyJob, me: str | None) -> Span:
 
     A ddptop job of another user or in another state folder is `other ddptop`.
     """
-    if not isinstance(view, ForeignView):
+    if isinstance(view, JobView):
+        from ddptop.view.rank_words import launcher_name
+
         name = launcher_name(view)
         return ("ddptop" if name is None else f"↳ {name}"), "dim"
     user = view.foreign.user
@@ -182,10 +179,16 @@ def _job(subject: Subject) -> Cell:
 
 
 def _why(subject: Subject) -> Cell:
-    calm = subject.one.attention.need >= Need.RUNNING
+    calm = subject.one.attention.is_calm
     who = by_text(subject.view, subject.me)[0]
     named = subject.names_launcher and subject.foreign and calm
     return sentence_cell(subject.one.attention, f"{who}: " if named else "")
+
+
+def _state(subject: Subject) -> Cell:
+    from ddptop.view.words import state_of
+
+    return state_of(subject.view, subject.now)
 
 
 def _bar(subject: Subject) -> Cell:
@@ -204,6 +207,12 @@ def _rate(subject: Subject) -> Cell:
     """`3.1/s`; empty for an ended job."""
     pace = steps_per_s(subject.snapshot.ranks) if subject.view.is_live else None
     return "" if pace is None else units.rate(pace).replace(" steps", ""), ""
+
+
+def _uneven(subject: Subject) -> Cell:
+    from ddptop.view.odd import worst_figure
+
+    return worst_figure(subject.snapshot) if subject.view.is_live else ("", "")
 
 
 def _eta(subject: Subject) -> Cell:
@@ -234,7 +243,11 @@ def _left_s(view: AnyJob) -> float | None:
 
 def _plain_state(job: PlainJob) -> str:
     pause = None if job.row.state == "hung" else job.row.pause
-    return job.row.state if pause is None else words.pause_brief(pause, job.now)
+    if pause is None:
+        return job.row.state
+    from ddptop.view.words import pause_brief
+
+    return pause_brief(pause, job.now)
 
 
 def _here_and_world(job: PlainJob) -> str:
@@ -258,7 +271,7 @@ def _live(view: AnyJob) -> str:
 
 FIGURES: tuple[JobFigure, ...] = (
     JobFigure(
-        key="state", cell=lambda subject: words.state_of(subject.view, subject.now), always=True,
+        key="state", cell=_state, always=True,
         title="state", width=12, fitted=(9, 15, 15, 15), order="need",
         ls=Plain(1, "STATE", _plain_state, "<"),
     ),
@@ -334,8 +347,7 @@ FIGURES: tuple[JobFigure, ...] = (
         number=lambda view, snapshot, now: median_loss(snapshot)[0],
     ),
     JobFigure(
-        key="uneven",
-        cell=lambda subject: worst_figure(subject.snapshot) if subject.view.is_live else ("", ""),
+        key="uneven", cell=_uneven,
         title="uneven", width=11, align=">", drop=10, least=WIDE, spare=True,
         help=("uneven", "the job's worst imbalance in mem, util, power, or step; ▲ and ▼ mark "
               "values far above or below the job's median"),
@@ -506,8 +518,9 @@ def job_facts(view: AnyJob, user: str, now: dt.datetime, sentence: str = "") -> 
         sentence: what else the table shows about it.
     """
     snapshot = view.snapshot
-    by = view.launcher if isinstance(view, ForeignView) else f"ddptop {view.launcher}"
-    state = "gone" if isinstance(view, ForeignView) and view.state == "lost" else view.state
+    is_own = isinstance(view, JobView)
+    by = f"ddptop {view.launcher}" if is_own else view.launcher
+    state = "gone" if not is_own and view.state == "lost" else view.state
     pause = pause_of(view)
     held = () if snapshot is None else sorted(assigned_devices(snapshot))
     fields: dict[str, tuple[str, ...]] = {

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import datetime as dt
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import msgspec
 from msgspec.structs import replace
 
-from ddptop.view.figures.columns import Column, Plain
+from ddptop.view.figures.columns import Column, Plain, unknown
 from ddptop.view.filter import Facts, Filter, Vocabulary
 from ddptop.view.rank_words import (
     counts_own,
@@ -52,7 +52,7 @@ class Subject(msgspec.Struct, frozen=True):
     """The rank's state, or for an outlier, the figure."""
 
 
-class Place(NamedTuple):
+class Place(msgspec.Struct, frozen=True):
     """When a column is left out for lack of width: highest numbers first, 0 never."""
 
     drop: int = 0
@@ -60,7 +60,7 @@ class Place(NamedTuple):
     """The same for the column with the distance from the median; 0 if there is none."""
 
 
-class Apart(NamedTuple):
+class Apart(msgspec.Struct, frozen=True):
     """How a figure's distance from the median of all ranks is described."""
 
     of: Figure
@@ -73,7 +73,7 @@ class Apart(NamedTuple):
     less: str
 
 
-class Card(NamedTuple):
+class Card(msgspec.Struct, frozen=True):
     """A row of a rank's card."""
 
     label: str
@@ -184,11 +184,6 @@ def shown(key: str, rank: RankSample) -> RankFigure:
     """The figure, or the one that replaces it if the rank has no device."""
     one = _BY_KEY[key]
     return one if on_devices(rank) or not one.without_device else _BY_KEY[one.without_device]
-
-
-def unknown(value: object) -> str:
-    """The style of a value: unknown ones are dim."""
-    return "dim" if value is None or value == units.NOT_AVAILABLE else ""
 
 
 def arrow(ratio: float | None) -> str:

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import functools
 import os
-import pwd
 from collections.abc import Iterable, Mapping
-from typing import NamedTuple
 
 import msgspec
 
@@ -32,7 +29,7 @@ ENDED = "the process has exited, but the driver still lists it"
 NAMELESS = "no command line"
 
 
-class Owner(NamedTuple):
+class Owner(msgspec.Struct, frozen=True):
     """The user and command of a process."""
 
     user: str | None = None
@@ -68,7 +65,7 @@ class ProcessOwners:
             uid = os.stat(f"/proc/{pid}").st_uid  # noqa: PTH116 - hot, like the rest of /proc
         except OSError:
             return Owner(note=_why_invisible(pid))
-        user = user_name(uid)
+        user = procs.user_name(uid)
         try:
             argv = _read(pid, "cmdline").rstrip(b"\0") or _read(pid, "comm").strip()
         except PermissionError:
@@ -112,15 +109,6 @@ def _has_mapped(pid: int, name: bytes) -> bool:
         return name in procs.read_up_to(f"/proc/{pid}/maps", _MAPS_BYTES, at_once=False)
     except OSError:
         return False
-
-
-@functools.lru_cache(maxsize=256)
-def user_name(uid: int) -> str:
-    """The user's name, or the UID if the machine has no name for it."""
-    try:
-        return pwd.getpwuid(uid).pw_name
-    except KeyError:
-        return str(uid)
 
 
 def labeled(

@@ -6,7 +6,6 @@ import contextlib
 import datetime as dt
 import os
 import select
-import signal
 import time
 from collections.abc import Collection
 
@@ -46,16 +45,13 @@ class DeviceReport(Base, frozen=True, kw_only=True):
     """Driver calls per second over the last few seconds."""
 
 
-_decoder = msgspec.json.Decoder(DeviceReport)
-
-
 def decode_report(line: bytes) -> DeviceReport:
     """Decode one line from the sampler.
 
     Raises:
         msgspec.DecodeError: it is not a report.
     """
-    return _decoder.decode(line)
+    return msgspec.json.decode(line, type=DeviceReport)
 
 
 def empty_report(note: str) -> DeviceReport:
@@ -205,6 +201,11 @@ class ForkedReading:
             _sample(output, links)
         os.close(output)
 
+    @property
+    def has_driver(self) -> bool:
+        """Whether there is a driver to read; without one, the report has no device."""
+        return self._pid is not None
+
     def report(self, timeout_s: float = 5.0) -> DeviceReport:
         """Wait for the reading and return it; can be called once.
 
@@ -216,6 +217,8 @@ class ForkedReading:
         written = _read_all(self._output, time.monotonic() + timeout_s)
         os.close(self._output)
         if written is None:
+            import signal  # what reads devices in time does without
+
             os.kill(pid, signal.SIGKILL)
         returncode = _wait(pid, time.monotonic() + _LEAVE_AFTER_S)
         if written is None:

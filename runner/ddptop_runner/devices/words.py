@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from ddptop_runner.base.units import name_gpus
-from ddptop_runner.model.spec import Device, DeviceQueue
+
+if TYPE_CHECKING:
+    from ddptop_runner.model.spec import Device, DeviceQueue
 
 LIBRARY = "libnvidia-ml.so.1"
 

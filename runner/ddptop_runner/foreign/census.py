@@ -12,7 +12,7 @@ from ddptop_runner.base import bounded
 from ddptop_runner.base.clock import boottime_s
 from ddptop_runner.base.errors import DamagedFileError, NoSuchJobError, UsageError
 from ddptop_runner.base.paths import RunFolder, run_folder, runs_dir
-from ddptop_runner.devices.owners import ENDED, user_name
+from ddptop_runner.devices.owners import ENDED
 from ddptop_runner.foreign.process_table import ProcessTable
 from ddptop_runner.foreign.recognize import find_jobs, start_order
 from ddptop_runner.foreign.types import Census, ForeignJob, ProcessFacts, Unreadable
@@ -165,7 +165,7 @@ def _within_bounds(
         reason = (
             f"{len(more)} more of this user's processes were not inspected (limit: {MAX_OF_USER})"
         )
-        cut.append(Unreadable(more[0].pid, user_name(uid), None, reason=reason))
+        cut.append(Unreadable(more[0].pid, procs.user_name(uid), None, reason=reason))
     if cut:
         facts = [process for theirs in of_user.values() for process in theirs]
     return facts, cut

@@ -15,7 +15,6 @@ from itertools import islice
 import msgspec
 
 from ddptop_runner.base.clock import utc_from_unix
-from ddptop_runner.devices.owners import user_name
 from ddptop_runner.foreign.arguments import (
     FRAMEWORKS,
     command_line,
@@ -51,6 +50,7 @@ from ddptop_runner.foreign.types import (
     RankEvidence,
     Unreadable,
 )
+from ddptop_runner.host import procs
 from ddptop_runner.store.log_clean import sanitize
 
 MAX_ANCESTORS = 128
@@ -911,7 +911,7 @@ def find_jobs(
     ticks_per_s: int = 100,
     pinned: Collection[int] = (),
     uid: int = 0,
-    user_of: Callable[[int], str] = user_name,
+    user_of: Callable[[int], str] = procs.user_name,
 ) -> tuple[list[ForeignJob], list[Unreadable]]:
     """(foreign jobs, newest first; processes that may be training but cannot be read).
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 import os
-import signal
+import pwd
 import time
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -209,6 +209,15 @@ def _uids(status: bytes) -> list[bytes]:
     return status.partition(b"\nUid:")[2].partition(b"\n")[0].split()[:4]
 
 
+@functools.lru_cache(maxsize=256)
+def user_name(uid: int) -> str:
+    """The user's name, or the UID if the machine has no name for it."""
+    try:
+        return pwd.getpwuid(uid).pw_name
+    except KeyError:
+        return str(uid)
+
+
 def environ_value(pid: int, name: str) -> str | None:
     """The value of a variable in the process's initial environment."""
     entries = b"\0" + _of_memory(pid, "environ", start_field=47)
@@ -300,6 +309,8 @@ def signal_process(process: ProcessId, number: int, uid: int | None = None) -> b
         number: the signal's number.
         uid: its required present user, if that matters.
     """
+    import signal  # what only reads jobs does without
+
     pidfd = _pidfd(process.pid)
     try:
         if not is_alive(process) or (uid is not None and uid_of(process.pid) != uid):
@@ -319,6 +330,8 @@ def signal_process(process: ProcessId, number: int, uid: int | None = None) -> b
 @functools.cache
 def _has_pidfd() -> bool:
     """Whether the kernel has both calls and this process may use them."""
+    import signal
+
     try:
         pidfd = os.pidfd_open(os.getpid())
     except (AttributeError, OSError):

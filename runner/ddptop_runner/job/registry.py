@@ -30,7 +30,6 @@ from ddptop_runner.base.paths import (
     shared_file_system,
     why_not_own,
 )
-from ddptop_runner.devices.owners import user_name
 from ddptop_runner.host import procs
 from ddptop_runner.model.snapshot import SCHEMA, NodeSnapshot, Pause, decode_snapshot
 from ddptop_runner.model.spec import JobSpec, damaged_job, read_spec, refuse_newer_schema
@@ -89,7 +88,7 @@ class JobView(msgspec.Struct, frozen=True, dict=True):
     def user(self) -> str:
         """The owner of its run folder, who launched it; empty if unknown."""
         try:
-            return user_name(self.folder.path.stat().st_uid)
+            return procs.user_name(self.folder.path.stat().st_uid)
         except OSError:
             return ""
 

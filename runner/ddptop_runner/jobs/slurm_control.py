@@ -17,8 +17,8 @@ from ddptop_runner.base.paths import RunFolder
 from ddptop_runner.base.start import own_command
 from ddptop_runner.job.registry import JobView
 from ddptop_runner.launch.slurm import link_argv, step_environment
-from ddptop_runner.launch.ssh import one_line
 from ddptop_runner.node import control
+from ddptop_runner.store.log_clean import one_line
 
 STEP_S = 30.0
 """How long a step may take to start."""

@@ -15,12 +15,12 @@ from ddptop_runner.base.clock import utc_now
 from ddptop_runner.base.errors import DdptopError, NoSuchJobError, UsageError, WaitTimeoutError
 from ddptop_runner.base.files import write_atomic
 from ddptop_runner.base.paths import run_folder, state_home
-from ddptop_runner.devices.owners import user_name
+from ddptop_runner.host import procs
 from ddptop_runner.job.registry import JobView, is_there, resolve
 from ddptop_runner.launch.slurm import QUEUE_ENV, SlurmJob, queue_argv, queue_of
-from ddptop_runner.launch.ssh import one_line
 from ddptop_runner.model.snapshot import Alert
 from ddptop_runner.model.words import Base
+from ddptop_runner.store.log_clean import one_line
 
 TIMEOUT_S = 2.0
 INTERVAL_S = 15.0
@@ -59,9 +59,6 @@ class Queue(Base, frozen=True, kw_only=True):
     """Why it did not."""
 
 
-_decoder = msgspec.json.Decoder(Queue)
-
-
 def squeue_path(env: Mapping[str, str]) -> str | None:
     """The path of squeue; None if this machine is not part of a cluster."""
     folders = env.get("PATH", "").split(os.pathsep)
@@ -88,7 +85,7 @@ def read_queue(env: Mapping[str, str] | None = None) -> Queue | None:
     with contextlib.suppress(OSError, msgspec.MsgspecError):
         age_s = utc_now().timestamp() - kept.lstat().st_mtime
         if 0 <= age_s < INTERVAL_S and kept.lstat().st_uid == os.geteuid():
-            return bounded.decode_json(_decoder, bounded.read_bytes(kept))
+            return bounded.decode_json(msgspec.json.Decoder(Queue), bounded.read_bytes(kept))
     queue = _ask(squeue, shell)
     with contextlib.suppress(OSError):
         if kept.parent.is_dir() and kept.parent.stat().st_uid == os.geteuid():
@@ -105,7 +102,7 @@ def forget_queue() -> None:
 def _ask(squeue: str, shell: Mapping[str, str]) -> Queue:
     import subprocess
 
-    argv = queue_argv(user_name(os.geteuid()))
+    argv = queue_argv(procs.user_name(os.geteuid()))
     try:
         done = subprocess.run(
             [squeue, *argv[1:]],

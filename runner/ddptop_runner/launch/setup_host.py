@@ -24,7 +24,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from ddptop_runner.base.errors import DdptopError
-from ddptop_runner.launch.ssh import FAILED, VENVS, is_here, one_line, ssh_argv, why_unreachable
+from ddptop_runner.launch.ssh import FAILED, VENVS, is_here, ssh_argv, why_unreachable
+from ddptop_runner.store.log_clean import one_line
 from ddptop_runner.version import __version__
 
 LIMIT_S = 300.0

@@ -11,6 +11,7 @@ import msgspec
 
 from ddptop_runner.base.errors import UsageError
 from ddptop_runner.model.words import Base
+from ddptop_runner.store.log_clean import one_line
 
 MOST_NODES = 100_000
 CHECKPOINT_BEFORE_S = 120
@@ -314,8 +315,6 @@ def refusal(output: str) -> str | None:
     """Why sbatch failed, in its words; None if it printed nothing."""
     lines = [line.strip() for line in output.splitlines() if line.strip()]
     errors = [line for line in lines if "error: " in line] or lines[-1:]
-    from ddptop_runner.launch.ssh import one_line  # keeps `ls` fast
-
     return one_line(". ".join(line.rpartition("error: ")[2] for line in errors)) or None
 
 

@@ -20,7 +20,7 @@ import msgspec
 from ddptop_runner.base import bounded
 from ddptop_runner.base.errors import UsageError
 from ddptop_runner.model.node_link import Answer, Report
-from ddptop_runner.store.log_clean import UNSAFE, is_safe
+from ddptop_runner.store.log_clean import UNSAFE, is_safe, one_line
 
 VARIABLE = "DDPTOP_SSH"
 CONNECT_S = 10
@@ -43,7 +43,6 @@ NOT_INSTALLED = "ddptop-node: not installed"
 VENVS = ".local/share/ddptop/venvs"
 """Where `ddptop setup-host` installs, relative to the home; one folder per version."""
 
-LINE_CHARS = 300
 TEXT_CHARS = 65_536
 """Maximum length of a string in a node's event or snapshot."""
 LONG_BYTES = 1 << 20
@@ -82,11 +81,6 @@ def _printable(value: Any, most: int) -> Any:
 _reports: msgspec.json.Decoder[Report] = msgspec.json.Decoder(Report)
 _ESCAPED = re.compile(r"\\[^\"\\/nt]")
 """JSON escapes that may encode a control character."""
-
-
-def one_line(text: str) -> str:
-    """The start of another machine's output, as one line that is safe to print."""
-    return re.sub(UNSAFE, "\N{REPLACEMENT CHARACTER}", " ".join(text.split()))[:LINE_CHARS]
 
 
 def is_here(host: str) -> bool:

@@ -26,11 +26,11 @@ from ddptop_runner.launch.ssh import (
     decode_report,
     is_here,
     node_command,
-    one_line,
     ssh_argv,
     why_unreachable,
 )
 from ddptop_runner.model.node_link import Answer, Hello, Report, Request
+from ddptop_runner.store.log_clean import one_line
 from ddptop_runner.version import __version__
 
 LIMIT_S = 30.0

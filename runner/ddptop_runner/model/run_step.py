@@ -8,12 +8,13 @@ which the attempt started. Otherwise only the attempt's own count is known, and 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import NamedTuple
+
+import msgspec
 
 from ddptop_runner.model.snapshot import Checkpoint, NodeSnapshot, RankSample, RunStep
 
 
-class Printed(NamedTuple):
+class Printed(msgspec.Struct, frozen=True):
     """A step counter in one rank's output."""
 
     step: int
@@ -26,7 +27,7 @@ class Printed(NamedTuple):
     """Whether it counts the run; otherwise it restarts with each epoch."""
 
 
-class RankSteps(NamedTuple):
+class RankSteps(msgspec.Struct, frozen=True):
     """What is known about one rank's step."""
 
     own: int | None = None

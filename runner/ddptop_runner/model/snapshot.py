@@ -514,7 +514,6 @@ class RankStacks(Base, frozen=True, kw_only=True):
     """Stacks of its data loader's processes, one after the other, while it waits for them."""
 
 
-_snapshot_decoder = msgspec.json.Decoder(NodeSnapshot)
 _encoder = msgspec.json.Encoder()
 
 
@@ -543,4 +542,4 @@ def decode_snapshot(data: bytes) -> NodeSnapshot:
     Raises:
         msgspec.DecodeError: when `data` is not a node snapshot.
     """
-    return bounded.decode_json(_snapshot_decoder, data)
+    return bounded.decode_json(msgspec.json.Decoder(NodeSnapshot), data)

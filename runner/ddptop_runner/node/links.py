@@ -16,6 +16,7 @@ from ddptop_runner.base.errors import ControlError, DdptopError
 from ddptop_runner.launch import slurm, ssh
 from ddptop_runner.model import node_link as nl
 from ddptop_runner.model.spec import JobSpec, NodeSpec, Placement, Rendezvous
+from ddptop_runner.store.log_clean import one_line
 
 RECONNECT_S = (0.2, 0.5, 1.0, 2.0, 5.0)
 """Wait before each attempt to reconnect; the last value repeats."""
@@ -93,7 +94,7 @@ class NodeLink:
         """Connect and reconnect until cancelled."""
         tries = 0
         while True:
-            why = ssh.one_line(await self._connect_once())
+            why = one_line(await self._connect_once())
             was_stable = self.is_up and boottime_s() - self._up_s >= STABLE_S
             tries = 0 if was_stable else tries + 1
             self.is_up = False
@@ -247,9 +248,7 @@ class NodeLink:
         finally:
             self._answers.pop(number, None)
         if answer.error is not None:
-            raise ControlError(
-                ssh.one_line(answer.error), answer.hint and ssh.one_line(answer.hint)
-            )
+            raise ControlError(one_line(answer.error), answer.hint and one_line(answer.hint))
         return answer.data
 
 

@@ -11,6 +11,8 @@ import re
 
 MAX_LINE_CHARS = 32_768
 """Maximum length of a line; the rest is dropped."""
+LINE_CHARS = 300
+"""Length of `one_line`."""
 PIECE_CHARS = 512
 """Length of the pieces of a line, which bounds how much a backspace copies."""
 
@@ -215,3 +217,8 @@ def sanitize(data: bytes | str) -> str:
     if rest := cleaner.finish():
         return "\n".join([*lines, *rest])
     return "".join(f"{line}\n" for line in lines)
+
+
+def one_line(text: str) -> str:
+    """The start of another program's or machine's output, as one line that is safe to print."""
+    return re.sub(UNSAFE, "\N{REPLACEMENT CHARACTER}", " ".join(text.split()))[:LINE_CHARS]

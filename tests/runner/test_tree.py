@@ -82,7 +82,7 @@ def test_children_and_output_of_many_ranks_are_read_in_turn(rank, monkeypatch):
 
     monkeypatch.setattr(procs, "written_bytes", written_bytes)
     monkeypatch.setattr(tree, "LISTED_PER_LOOK", 1)
-    ranks = {0: rank.pid, 1: os.getpid()}
+    ranks = {0: os.getpid(), 1: rank.pid}
     usage = HostUsage()
     first = usage.look(ranks)
     assert sorted(read) == sorted(ranks.values())  # each at the first look
@@ -94,13 +94,14 @@ def test_children_and_output_of_many_ranks_are_read_in_turn(rank, monkeypatch):
     trees, seen = [], []
     for _ in range(2):
         found = usage.look(ranks)
-        trees.append(found[0].tree_pids)
+        trees.append(found[1].tree_pids)
         seen.append(usage.seen[child])
-        assert found[1].cpu_percent is not None  # this is read at each look
-    assert sorted(read) == sorted(ranks.values()), "each once in two looks"
-    assert trees == ([(rank.pid, child), (rank.pid,)] if read[0] != rank.pid else [(rank.pid,)] * 2)
+        assert found[0].cpu_percent is not None  # this is read at each look
+    assert read == [os.getpid(), rank.pid], "each once in two looks"
+    assert trees == [(rank.pid, child), (rank.pid,)]
     assert seen == [before, before], "only what a rank has just started is its own"
-    assert usage.look({0: os.getpid()})[0].tree_pids == (os.getpid(),)  # a new process
+    swapped = usage.look({0: rank.pid, 1: os.getpid()})  # new processes do not wait for their turn
+    assert [swapped[number].tree_pids for number in (0, 1)] == [(rank.pid,), (os.getpid(),)]
 
 
 def test_a_rank_that_is_gone_is_left_out():

@@ -50,8 +50,8 @@ def last_of(cases: Any, name: str) -> tuple[dict[str, Any], ProbeMessage]:
         *("scaler", "scaler_skips", "gan", "lbfgs", "in_backward", "two_hooks", "checkpointing"),
         *("data_loader", "compiled", "sharpness_aware", "accelerate", "accelerate_sum"),
         *("accelerate_cut_short", "trainer", "lightning", "deepspeed", "deepspeed_fp16"),
-        *("deepspeed_own_optimizer", "deepspeed_before_division", "apex", "old_apex"),
-        *("keras", "keras_unknown_length"),
+        *("deepspeed_fp16_one_pass", "deepspeed_own_optimizer", "deepspeed_before_division"),
+        *("apex", "old_apex", "keras", "keras_unknown_length"),
     ],
 )
 def test_steps_and_losses_are_those_of_the_script(cases: Any, name: str) -> None:

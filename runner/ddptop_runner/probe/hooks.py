@@ -96,13 +96,11 @@ class Hooks:
 
     def arm_deepspeed(self, engine):
         """DeepSpeed scales fp16 losses itself: use the loss that the script passes."""
-        self.record.is_scaled = True
         self._patch(engine, "backward", self.scalers.deepspeed_backward)
         self._patch(engine, "step", self.scalers.deepspeed_step)
 
     def arm_apex(self, module):
         """The same for apex, as far as its scalers still exist."""
-        self.record.is_scaled = True
         for name in losses.APEX_SCALERS.get(module.__name__, ()):
             if hasattr(module, name):
                 self._patch(getattr(module, name), "backward", self.scalers.apex_backward)
@@ -116,11 +114,11 @@ class Hooks:
         self._patched.append((owner, name, original, patch))
 
     def _guarded(self, function):
-        """Wrap `function`: inactive while compiling, raises only the script's own exceptions."""
-        is_compiling = self._is_compiling
+        """Wrap `function`: inactive while traced, raises only the script's own exceptions."""
+        is_traced = _is_traced(self.torch)
 
         def guarded(*args):
-            if not is_compiling():
+            if not is_traced():
                 try:
                     function(*args)
                 except Exception as error:
@@ -142,8 +140,8 @@ class Hooks:
         return backward
 
     def _backward(self, original):
-        torch, record = self.torch, self.record
-        is_traced, tensor_type = _is_traced(torch), torch.Tensor
+        torch, record, scalers = self.torch, self.record, self.scalers
+        is_traced, tensor_type, handed_over = _is_traced(torch), torch.Tensor, scalers.handed_over
         function_modes, dispatch_modes = torch._C._len_torch_function_stack, self._dispatch_modes
         saw, unseen = self.saw_backward, torch._C.DisableTorchFunction
 
@@ -161,13 +159,19 @@ class Hooks:
                         with unseen():
                             saw(tensors, grad_tensors)
                     elif (
-                        record.plain_loss is AWAITED
-                        and grad_tensors is None
-                        and not record.is_scaled
-                        and tensors.is_cpu
-                        and not dispatch_modes()
+                        record.plain_loss is not AWAITED
+                        or grad_tensors is not None
+                        or dispatch_modes()
                     ):
+                        saw(tensors, grad_tensors)
+                    elif not handed_over and not scalers.labels and tensors.is_cpu:
                         record.plain_loss = tensors.item()
+                    elif (
+                        handed_over
+                        and type(handed_over[0]) is tensor_type
+                        and handed_over[0].is_cpu
+                    ):
+                        record.plain_loss = handed_over.pop().item() / scalers.divisor
                     else:
                         saw(tensors, grad_tensors)
                 except Exception as error:
@@ -181,9 +185,10 @@ class Hooks:
 
     def saw_backward(self, tensor, gradient):
         """Count a backward pass, and store its loss if it can be read."""
-        if isinstance(tensor, (tuple, list)):
-            tensor = tensor[0] if len(tensor) == 1 else None
         is_tensor = isinstance(tensor, self.torch.Tensor)
+        if not is_tensor and isinstance(tensor, (tuple, list)) and len(tensor) == 1:
+            tensor = tensor[0]
+            is_tensor = isinstance(tensor, self.torch.Tensor)
         if self._is_compiling() or (
             is_tensor and tensor.is_cuda and losses.is_capturing(self.torch)
         ):
@@ -200,13 +205,13 @@ class Hooks:
         record = self.record
         if record.script_reports_loss:
             return None
-        if isinstance(gradient, (tuple, list)) and all(item is None for item in gradient):
-            gradient = None
-        if gradient is not None:  # an inner pass, as in activation checkpointing: no loss
+        if gradient is not None and not (
+            isinstance(gradient, (tuple, list)) and all(item is None for item in gradient)
+        ):  # an inner pass, as in activation checkpointing: no loss
             return None
         whole, divisor = tensor, 1
         if self.scalers.handed_over:
-            tensor, divisor = self.scalers.handed_over.pop()
+            tensor, divisor = self.scalers.handed_over.pop(), self.scalers.divisor
         elif self.scalers.labels:
             # a scaled loss that was processed further means nothing to a user
             tensor = getattr(tensor, losses.UNSCALED, None)

@@ -22,6 +22,8 @@ import ctypes
 import sys
 import time
 
+from .recorder import AWAITED
+
 UNSCALED = "_ddptop_unscaled"
 """Attribute of a scaled loss that holds the loss before scaling, detached."""
 
@@ -49,7 +51,9 @@ class Scalers:
         self.labels = False
         """Whether any scaled loss was labelled."""
         self.handed_over = []
-        """[(loss before scaling, divisor)] of the backward pass that comes."""
+        """[loss before scaling] of the backward pass that comes."""
+        self.divisor = 1
+        """What that loss is still to be divided by."""
 
     def scale(self, original):
         """Wraps `scale(scaler, outputs)` of torch's scalers."""
@@ -91,10 +95,11 @@ class Scalers:
         note = self._guard(self._note_deepspeeds_step)
 
         def step(engine, *args, **kwargs):
-            before = (engine.__dict__.get("global_steps"), engine.__dict__.get("skipped_steps"))
+            known = engine.__dict__
+            steps, skipped = known.get("global_steps"), known.get("skipped_steps")
             result = original(engine, *args, **kwargs)
-            if record.has_passed:
-                note(engine, *before)
+            if record.plain_loss is not AWAITED and record.has_passed:
+                note(engine, steps, skipped)
             return result
 
         return step
@@ -129,20 +134,20 @@ class Scalers:
             outputs, scaled = (outputs,), (scaled,)
         if isinstance(outputs, (tuple, list)):
             self.labels = True
-            self._record.is_scaled = True
             for before, after in zip(outputs, scaled):
                 setattr(after, UNSCALED, before.detach())
 
     def _keep(self, loss):
         if isinstance(loss, self._torch.Tensor):
-            self.handed_over[:] = [(loss.detach(), 1)]
+            self.handed_over[:] = [loss.detach()]
+            self.divisor = 1
 
     def _keep_deepspeeds(self, engine, loss, kwargs):
         # also before its division, which rounds in half precision; discarded before it returns
         if isinstance(loss, self._torch.Tensor):
             is_divided = kwargs.get("scale_wrt_gas", True)
-            divisor = engine.gradient_accumulation_steps() if is_divided else 1
-            self.handed_over[:] = [(loss, divisor)]
+            self.divisor = engine.gradient_accumulation_steps() if is_divided else 1
+            self.handed_over[:] = [loss]
 
     def _note_deepspeeds_step(self, engine, steps_before, skipped_before):
         if engine.skipped_steps != skipped_before:

@@ -101,8 +101,6 @@ class Recorder:
     """
 
     def __init__(self, on_first_news=None):
-        self.is_scaled = False
-        """Whether any loss was ever scaled: those passed to backward are then not the script's."""
         self.begin(on_first_news)
 
     def begin(self, on_first_news):

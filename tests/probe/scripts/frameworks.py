@@ -75,19 +75,19 @@ def lightning():
     return [parts[index] + parts[index + 1] for index in (0, 2, 4)], 3
 
 
-def deepspeed(**options):
+def deepspeed(factor=2, **options):
     """An engine that divides by the accumulation factor and scales out of sight."""
     from deepspeed.runtime.engine import DeepSpeedEngine
 
     model, optimizer = setup()
-    engine, losses = DeepSpeedEngine(optimizer, 2, **options), []
+    engine, losses = DeepSpeedEngine(optimizer, factor, **options), []
     for step in range(4):
         engine.overflow = step == 1
-        parts = [loss_of(model), loss_of(model)]
+        parts = [loss_of(model) for _ in range(factor)]
         for loss in parts:
             engine.backward(loss)
             engine.step()
-        losses.append((parts[0].item() + parts[1].item()) / 2)
+        losses.append(sum(loss.item() for loss in parts) / factor)
     return losses, 3
 
 
@@ -185,6 +185,7 @@ CASES = {
     "lightning": lightning,
     "deepspeed": deepspeed,
     "deepspeed_fp16": lambda: deepspeed(scale=4096.0, fp16=True),
+    "deepspeed_fp16_one_pass": lambda: deepspeed(1, scale=4096.0, fp16=True),
     "deepspeed_own_optimizer": lambda: deepspeed(calls_optimizer=False),
     "deepspeed_before_division": deepspeed_before_division,
     "apex": apex,

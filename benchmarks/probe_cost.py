@@ -11,13 +11,16 @@ figures are medians over the pairs of windows of (with hooks - without), per opt
 time that passed, and of the CPU time of the training's thread, which a busy machine disturbs less.
 
 With --instructions, the interpreter runs in valgrind, which counts the instructions of the
-training's thread in each window: a busy machine does not change them.
+training's thread in each window: a busy machine does not change them. The garbage collector is off,
+as a collection falls into one window or the other by chance, and the sender looks as many times
+less often as valgrind is slower, so that a window holds no more of its work than usual.
 """
 
 from __future__ import annotations
 
 import argparse
 import ctypes
+import gc
 import mmap
 import os
 import platform
@@ -40,7 +43,10 @@ INJECT = Path(__file__).parents[1] / "runner" / "ddptop_runner" / "probe" / "inj
 COUNTED = "DDPTOP_BENCHMARK_COUNTED"
 """Variable of a run in valgrind."""
 
-WARM_UP = 40
+VALGRIND_SLOWS = 50
+"""How many times longer a step takes in valgrind, roughly."""
+
+WARM_UP = 100
 """Batches after a switch that belong to no window: the interpreter adapts to the change."""
 
 
@@ -113,8 +119,13 @@ class CountedWindows(Windows):
 
     def __init__(self, pairs: int, batches: int) -> None:
         super().__init__(pairs, batches)
+        gc.disable()
+        # as many steps between two datagrams as there are without valgrind
+        sys.modules["_ddptop_probe"].current_session()
+        sys.modules["_ddptop_probe.sender"].INTERVAL_S *= VALGRIND_SLOWS
         self._page = mmap.mmap(-1, mmap.PAGESIZE, prot=mmap.PROT_READ | mmap.PROT_WRITE | 4)
         self._page.write(ASK_VALGRIND)
+        self._labels = [ctypes.create_string_buffer(name) for name in (b"without", b"with")]
         address = ctypes.addressof(ctypes.c_char.from_buffer(self._page))
         self._call = ctypes.CFUNCTYPE(ctypes.c_uint64, ctypes.c_void_p)(address)
 
@@ -129,8 +140,7 @@ class CountedWindows(Windows):
 
     def end(self, has_hooks: bool) -> None:
         """A window has ended."""
-        label = ctypes.create_string_buffer(b"with" if has_hooks else b"without")
-        self._ask(DUMP, ctypes.addressof(label))
+        self._ask(DUMP, ctypes.addressof(self._labels[has_hooks]))
         self._ask(STOP)
 
 
@@ -185,6 +195,14 @@ def measure(framework: str, pairs: int, steps: int, accumulate: int) -> None:
     )
 
 
+def free_port() -> int:
+    """A port of this machine that nobody listens on."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+    return port
+
+
 def environment(folder: str, path: Path) -> dict[str, str]:
     """Variables of a rank of a job."""
     own = str(Path(__file__).parent)
@@ -192,7 +210,7 @@ def environment(folder: str, path: Path) -> dict[str, str]:
     env.update(DDPTOP_PROBE_SOCK=str(path), DDPTOP_STACKS_DIR=folder)
     env.update(DDPTOP_JOB_ID="benchmark@0", DDPTOP_ATTEMPT="0", OMP_NUM_THREADS="1")
     env.update(RANK="0", LOCAL_RANK="0", WORLD_SIZE="1")
-    env.update(MASTER_ADDR="127.0.0.1", MASTER_PORT="29777", DS_ACCELERATOR="cpu")
+    env.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(free_port()), DS_ACCELERATOR="cpu")
     return env
 
 

@@ -13,6 +13,9 @@ Tick = Callable[[], None]
 
 FOR_EVER = 10**9
 
+ROWS = 20000
+"""Of the data: no epoch ends within the measurement."""
+
 
 def _model() -> Any:
     import torch
@@ -26,7 +29,7 @@ def _model() -> Any:
 def _loader() -> Any:
     import torch
 
-    data = torch.utils.data.TensorDataset(torch.randn(512, 16), torch.randn(512, 1))
+    data = torch.utils.data.TensorDataset(torch.randn(ROWS, 16), torch.randn(ROWS, 1))
     return torch.utils.data.DataLoader(data, batch_size=1)
 
 
@@ -133,7 +136,7 @@ def train_transformers(tick: Tick, accumulate: int) -> None:
             tick()
             return {"loss": torch.nn.functional.mse_loss(self.model(x), labels)}
 
-    data = [{"x": torch.randn(16), "labels": torch.randn(1)} for _ in range(512)]
+    data = [{"x": torch.randn(16), "labels": torch.randn(1)} for _ in range(ROWS)]
     arguments = TrainingArguments(
         output_dir="out",
         use_cpu=True,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -206,6 +207,35 @@ def test_variables_that_torch_reads_at_import_take_effect(package: Path, tmp_pat
         answer = agent.rank(tmp_path / "log")
         assert agent.rank(tmp_path / "other", env={"MKL_NUM_THREADS": "1"}) == {"why_not": None}
     assert (tmp_path / "log").read_text() == f"from before\n2 {answer['pid']}\n"
+
+
+RESULTS = Path(__file__).with_name("same_results.py")
+RECIPES = re.findall(r"^def (\w+)\(\):", RESULTS.read_text(), re.MULTILINE)
+
+
+@pytest.fixture(scope="module")
+def results_agent(request: pytest.FixtureRequest) -> Iterator[Agent]:
+    """Its libraries start threads when they are imported, unless the number of threads is 1."""
+    with pytest.MonkeyPatch.context() as patched:
+        patched.delenv("OMP_NUM_THREADS", raising=False)
+        chosen = {} if request.param == "unset" else {"OMP_NUM_THREADS": request.param}
+        with agent_for([str(RESULTS)], RESULTS.parent, **chosen) as running:
+            assert running.started["why_not"] is None
+            yield running
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("results_agent", "recipe"),
+    [*(("1", recipe) for recipe in RECIPES), ("2", "threads"), ("unset", "threads")],
+    indirect=["results_agent"],
+)
+def test_a_forked_rank_computes_the_same_bits(
+    results_agent: Agent, tmp_path: Path, recipe: str
+) -> None:
+    usual, forked = results_agent.both(tmp_path, recipe)
+    assert forked == usual
+    assert len(usual.split()) > 3 and "Traceback" not in usual
 
 
 def test_a_rank_never_restarts_once_it_has_imported_torch(package: Path, tmp_path: Path) -> None:

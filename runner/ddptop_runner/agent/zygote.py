@@ -503,7 +503,7 @@ def hide_modules(before):
     standard = getattr(sys, "stdlib_module_names", None)
     library = os.path.dirname(os.path.abspath(os.__file__)) + os.sep
     families: dict = {}
-    for name in set(sys.modules) - before:
+    for name in [name for name in sys.modules if name not in before]:  # as imported, for teardown
         top = name.partition(".")[0]
         file = getattr(sys.modules.get(top), "__file__", None)
         if standard is not None:

@@ -283,6 +283,8 @@ def test_a_variable_that_lightning_or_scikit_learn_sets_does_not_restart_the_ran
     assert (tmp_path / "log").read_text() == "from before\nonce\n"
 
 
+PRINT_COMPILER = "import sys, torch; print('torch._dynamo' in sys.modules)"
+
 STANDARD_ONLY = {
     "import os, sys.path\nprint('hi')": True,
     "": True,
@@ -308,6 +310,21 @@ def test_a_script_that_imports_only_the_standard_library_needs_no_zygote(
     (tmp_path / "concurrent").mkdir()
     (tmp_path / "concurrent" / "__init__.py").write_text("import torch")
     assert is_standard_only([str(script)]) is (text == "")
+
+
+@pytest.mark.parametrize("script", ["import engine", "import torch, os; import engine"])
+def test_torchs_compiler_is_preloaded_for_a_script_whose_training_is_elsewhere(
+    package: Path, tmp_path: Path, script: str
+) -> None:
+    (package / "engine.py").write_text(PRINT_COMPILER)
+    (package / "main.py").write_text(script)
+    (package / "alone.py").write_text(PRINT_COMPILER)
+    printed = {}
+    for name in ("main.py", "alone.py"):
+        with agent_for([name], package) as agent:
+            agent.rank(tmp_path / name)
+        printed[name] = (tmp_path / name).read_text()
+    assert printed == {"main.py": "from before\nTrue\n", "alone.py": "from before\nFalse\n"}
 
 
 def test_without_a_need_for_torch_no_zygote_is_started(package: Path) -> None:

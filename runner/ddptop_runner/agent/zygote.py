@@ -57,11 +57,10 @@ LOADED_WITH_TORCH = re.compile(
 
 Not those that scikit-learn and Lightning set before they import numpy and torch.
 """
-NEEDS_COMPILER = re.compile(
-    rb"\boptim\b|DistributedDataParallel"
-    rb"|\b((pytorch_)?lightning|transformers|accelerate|torchvision)\b"
-)
-"""What imports torch's compiler, which takes as long as torch itself."""
+NEEDS_COMPILER = re.compile(rb"\boptim\b|DistributedDataParallel")
+"""What in torch imports its compiler, which takes as long as torch itself."""
+NEEDS_NO_COMPILER = {"torch", "numpy"}
+"""Packages that do not; any other may hold the training loop or import it."""
 
 PR_SET_CHILD_SUBREAPER = 36
 PR_SET_MM = 35
@@ -325,9 +324,8 @@ def preload(command, before):
     """Import more than torch if the script needs it; returns why forking is impossible, or None."""
     argv = command[2:]
     try:
-        with open(script_file(argv), "rb") as file:
-            text = file.read(SCRIPT_BYTES)
-        if NEEDS_COMPILER.search(text):
+        text = script_text(argv)
+        if NEEDS_COMPILER.search(text) or imported(argv, text) - NEEDS_NO_COMPILER:
             import torch._dynamo  # noqa: F401
     except Exception:
         pass  # the module is elsewhere, or torch lacks it: each rank imports it
@@ -365,18 +363,29 @@ def is_standard_only(argv):
     Starting such a rank anew takes less time than forking torch and, when it exits, unloading it.
     """
     try:
-        with open(script_file(argv), "rb") as file:
-            text = file.read(SCRIPT_BYTES)
-        if b"torch" in text:
-            return False
-        nodes = list(ast.walk(ast.parse(text)))
-        own = importable_in(first_folder(argv))
+        text = script_text(argv)
+        return b"torch" not in text and not imported(argv, text)
     except Exception:  # the module is elsewhere, or the rank itself reports it better
         return False
+
+
+def imported(argv, text):
+    """The top-level names that a script imports, without the standard library's.
+
+    A relative import has the name ""; importlib and runpy count, since they import anything.
+    """
+    nodes = list(ast.walk(ast.parse(text)))
     modules = [alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names]
     modules += [node.module or "" for node in nodes if isinstance(node, ast.ImportFrom)]
+    own = importable_in(first_folder(argv))
     standard = getattr(sys, "stdlib_module_names", frozenset()) - {"importlib", "runpy"} - own
-    return standard.issuperset(name.partition(".")[0] for name in modules)
+    return {name.partition(".")[0] for name in modules} - standard
+
+
+def script_text(argv):
+    """The first megabyte of the script."""
+    with open(script_file(argv), "rb") as file:
+        return file.read(SCRIPT_BYTES)
 
 
 def first_folder(argv):

@@ -1,10 +1,11 @@
-"""ddptop beside nvitop, in turn in one run, on a stand-in driver whose figures change every second.
+"""Compare ddptop with nvitop on a stub NVML driver whose figures change every second.
 
     python benchmarks/beside_nvitop.py [--gpus 8] [--seconds 30] [--rounds 3]
 
-Three ratios: CPU of the overview with its sampler, NVML queries per second, and the wall time of
-one print (`ddptop gpus` over `nvitop -1`). Both run at their default rates, in a pty of 120 by 40.
-CPU is measured without a log of the queries, the queries in runs of their own.
+Prints three ratios: the CPU time of the overview and its sampler, NVML queries per second, and the
+wall time of one-shot output (`ddptop gpus` vs. `nvitop -1`). Runs of the two alternate. Both use
+their default refresh rates, in a 120x40 pty. CPU time is measured with query logging off; queries
+are counted in separate runs.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ import threading
 import time
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).parents[1]))  # the stand-in driver belongs to the tests
+sys.path.insert(0, str(Path(__file__).parents[1]))  # for the stub driver in tests/
 
 import ddptop
 from common import Screen, cpu_s_of_tree
@@ -37,7 +38,7 @@ PRINTS = 15
 
 
 class Machine:
-    """A stand-in driver whose figures change every second, and processes to hold its devices."""
+    """A stub driver whose figures change every second, and processes that occupy its devices."""
 
     def __init__(self, folder: Path, gpus: int) -> None:
         self.driver = StubDriver(folder, gpus)
@@ -50,21 +51,21 @@ class Machine:
         self._thread.start()
 
     def _change(self) -> None:
-        chance = random.Random(1)
+        rng = random.Random(1)
         while True:
             with self.driver.together():
                 for gpu, holder in zip(self.driver.gpus, self._holders, strict=True):
-                    gpu.util = chance.randint(85, 100)
-                    gpu.mem_util = chance.randint(40, 60)
-                    gpu.mem_used = (40 << 30) + chance.randrange(1 << 30)
-                    gpu.power_mw = chance.randint(380_000, 640_000)
-                    gpu.temperature = chance.randint(55, 66)
+                    gpu.util = rng.randint(85, 100)
+                    gpu.mem_util = rng.randint(40, 60)
+                    gpu.mem_used = (40 << 30) + rng.randrange(1 << 30)
+                    gpu.power_mw = rng.randint(380_000, 640_000)
+                    gpu.temperature = rng.randint(55, 66)
                     gpu.processes = [StubProcess(holder.pid, gpu.mem_used, sm_util=gpu.util)]
             if self._stop.wait(1.0):
                 return
 
     def close(self) -> None:
-        """End what was started."""
+        """Stop the driver's updates and kill the processes."""
         self._stop.set()
         self._thread.join()
         for holder in self._holders:
@@ -73,7 +74,7 @@ class Machine:
 
 
 def watch(command: list[str], env: dict[str, str], seconds: float) -> tuple[float, float, int]:
-    """Run a monitor: its CPU in percent of a core, bytes drawn per second, and memory."""
+    """Run a monitor; return its CPU in percent of a core, bytes written per second, and RSS."""
     screen = Screen(command, env)
     try:
         screen.drain(WARM_UP_S)
@@ -87,7 +88,7 @@ def watch(command: list[str], env: dict[str, str], seconds: float) -> tuple[floa
 
 
 def queries(command: list[str], machine: Machine, env: dict[str, str], seconds: float) -> float:
-    """NVML calls per second of a monitor, once it has read what never changes."""
+    """Return a monitor's NVML calls per second, after the warm-up."""
     screen = Screen(command, machine.driver.env(env))
     try:
         screen.drain(WARM_UP_S)
@@ -100,20 +101,20 @@ def queries(command: list[str], machine: Machine, env: dict[str, str], seconds: 
 
 
 def print_once(command: list[str], env: dict[str, str]) -> float:
-    """Wall time of a command from start to end."""
+    """Return the wall time of a command in seconds."""
     began = time.perf_counter()
     subprocess.run(command, env=env, capture_output=True, stdin=subprocess.DEVNULL, check=True)
     return time.perf_counter() - began
 
 
 def main() -> None:
-    """Measure and print."""
+    """Run all measurements and print the ratios."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--gpus", type=int, default=8)
     parser.add_argument("--seconds", type=float, default=30.0)
     parser.add_argument("--rounds", type=int, default=3)
     options = parser.parse_args()
-    for package in (ddptop, ddptop_runner):  # as pip does where it installs, nvitop included
+    for package in (ddptop, ddptop_runner):  # as pip does on install, as for nvitop
         compileall.compile_dir(Path(package.__file__).parent, quiet=2)
     folder = Path(tempfile.mkdtemp(prefix="ddptop-bench-"))
     base = {**os.environ, "DDPTOP_HOME": str(folder / "home"), "TERM": "xterm-256color"}
@@ -127,10 +128,10 @@ def main() -> None:
                 percent, drawn, rss = watch(command, env, options.seconds)
                 cpu[name].append(percent)
                 print(
-                    f"  {name}: {percent:.2f} % of a core, {drawn / 1000:.1f} kB/s drawn, "
+                    f"  {name}: {percent:.2f} % of a core, {drawn / 1000:.1f} kB/s of output, "
                     f"{rss / 2**20:.0f} MiB"
                 )
-        asked = {
+        per_s = {
             name: queries(command, machine, base, options.seconds)
             for name, command in tools.items()
         }
@@ -144,17 +145,17 @@ def main() -> None:
         shutil.rmtree(folder)
     mine, theirs = statistics.median(cpu["ddptop"]), statistics.median(cpu["nvitop"])
     print(
-        f"CPU of the overview with its sampler: {mine:.2f} % of a core, nvitop {theirs:.2f} %, "
-        f"ratio {mine / theirs:.2f} (allowed: 1.5)"
+        f"CPU of the overview and its sampler: {mine:.2f} % of a core, nvitop {theirs:.2f} %, "
+        f"ratio {mine / theirs:.2f} (limit: 1.5)"
     )
     print(
-        f"NVML queries per second on {options.gpus} devices: {asked['ddptop']:.1f}, "
-        f"nvitop {asked['nvitop']:.1f}, ratio {asked['ddptop'] / asked['nvitop']:.2f} (allowed: 1)"
+        f"NVML queries per second on {options.gpus} devices: {per_s['ddptop']:.1f}, "
+        f"nvitop {per_s['nvitop']:.1f}, ratio {per_s['ddptop'] / per_s['nvitop']:.2f} (limit: 1)"
     )
     mine, theirs = statistics.median(wall["ddptop"]), statistics.median(wall["nvitop"])
     print(
         f"ddptop gpus: {mine:.3f} s, nvitop -1: {theirs:.3f} s, "
-        f"ratio {mine / theirs:.2f} (allowed: 1)"
+        f"ratio {mine / theirs:.2f} (limit: 1)"
     )
 
 

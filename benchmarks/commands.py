@@ -1,11 +1,11 @@
-"""What short commands cost: instructions, and wall time, beside another source tree.
+"""Measure instructions and wall time of short commands, optionally against another source tree.
 
     python benchmarks/commands.py [--old PATH] [--runs 30]
 
-Three jobs that have ended, two ranks each, and the devices of this machine. Instructions are those
-of the whole process, counted by valgrind if it is installed, which a busy machine does not change.
-Wall times are medians of runs in turn, and mean something only on an otherwise idle machine.
-`--old` names the root of another checkout.
+The commands see three ended jobs with two ranks each, and the devices of this machine. If valgrind
+is installed, it counts the instructions of the whole process; that count does not depend on the
+load of the machine. Wall times are medians of alternating runs and are meaningful only on an
+otherwise idle machine. `--old` is the root of another checkout.
 """
 
 from __future__ import annotations
@@ -41,28 +41,28 @@ CACHEGRIND = ["valgrind", "--tool=cachegrind", "--cache-sim=no", "--cachegrind-o
 COUNTED = re.compile(r"I +refs: +([\d,]+)")
 
 
-def run(arguments: list[str], env: dict[str, str], *before: str) -> str:
-    """Run Python with these arguments, outside of any tree; returns what it wrote to stderr."""
-    command = [*before, sys.executable, *arguments]
+def run(arguments: list[str], env: dict[str, str], *prefix: str) -> str:
+    """Run Python from `/`, so that no checkout is on its path; return stderr."""
+    command = [*prefix, sys.executable, *arguments]
     done = subprocess.run(command, env=env, cwd="/", capture_output=True, text=True, check=True)
     return done.stderr
 
 
 def instructions(arguments: list[str], env: dict[str, str]) -> int:
-    """Instructions of the whole process, without its children."""
+    """Return the instructions of the whole process, without its children."""
     counted = COUNTED.findall(run(arguments, {**env, "PYTHONHASHSEED": "0"}, *CACHEGRIND))
     return int(counted[-1].replace(",", ""))
 
 
 def wall_s(arguments: list[str], env: dict[str, str]) -> float:
-    """Wall time from start to end."""
+    """Return the wall time of the process in seconds."""
     began = time.perf_counter()
     run(arguments, env)
     return time.perf_counter() - began
 
 
 def main() -> None:
-    """Measure and print."""
+    """Create the jobs, then measure and print each command."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--old", type=Path)
     parser.add_argument("--runs", type=int, default=30)
@@ -79,7 +79,7 @@ def main() -> None:
         trees["old"] = options.old.resolve()
     envs = {}
     for tree, root in trees.items():
-        for package in (root / "ddptop", root / "runner"):  # as pip does where it installs
+        for package in (root / "ddptop", root / "runner"):  # as pip does on install
             compileall.compile_dir(package, quiet=2)
         envs[tree] = {**home.env, "PYTHONPATH": f"{root}:{root / 'runner'}"}
     for name, arguments in COMMANDS.items():

@@ -1,4 +1,4 @@
-"""What the benchmarks share: a small DDP script, one way to run it under either launcher."""
+"""Helpers of the benchmarks: a small DDP script for either launcher, and programs in a pty."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ for step in range(steps):
 if dist.get_rank() == 0:
     open(stamp + ".last", "w").write(repr(time.time()))
 dist.barrier()
-time.sleep(0.2)  # torch 2.13 may abort when the interpreter ends right after a gloo collective
+time.sleep(0.2)  # torch 2.13 may abort if the interpreter exits right after a gloo collective
 dist.destroy_process_group()
 """
 
@@ -54,7 +54,7 @@ BARE = """
 import os, sys, time
 open(sys.argv[3] + "." + os.environ["RANK"], "w").write(repr(time.time()))
 """
-"""Imports nothing that takes time; each rank writes when it runs."""
+"""Imports nothing slow; each rank writes the time at which it runs."""
 
 TORCHRUN = [
     *[sys.executable, "-m", "torch.distributed.run"],
@@ -64,7 +64,7 @@ TORCHRUN = [
 
 @dataclass(frozen=True)
 class Run:
-    """Times of one run, in seconds after the command was started."""
+    """Times of one run, in seconds since the command was started."""
 
     first_step_s: float
     last_step_s: float
@@ -72,11 +72,12 @@ class Run:
 
 
 class Home:
-    """A state folder and a tmux socket of the benchmark's own, for jobs with so many ranks.
+    """A separate state folder and tmux socket for the benchmark's jobs.
 
     Args:
-        ranks: how many each job has.
-        is_bare: whether they run BARE; its first and last steps are the first and last rank.
+        ranks: number of ranks per job.
+        is_bare: run BARE instead of TOY; the first and last steps are then the times of the first
+            and the last rank to run.
     """
 
     def __init__(self, ranks: int = 2, is_bare: bool = False) -> None:
@@ -92,10 +93,10 @@ class Home:
             "DDPTOP_TMUX_SOCKET": f"bench-{uuid.uuid4().hex[:8]}",
             "OMP_NUM_THREADS": "1",
         }
-        self.env.pop("PYTHONDONTWRITEBYTECODE", None)  # as installed: what is imported is compiled
+        self.env.pop("PYTHONDONTWRITEBYTECODE", None)  # as when installed: imports are compiled
 
     def ddptop(self, *arguments: str, check: bool = True) -> subprocess.CompletedProcess[str]:
-        """Run one verb to its end."""
+        """Run one ddptop command and wait for it to exit."""
         return subprocess.run(
             [sys.executable, "-m", "ddptop", *arguments],
             env=self.env,
@@ -106,12 +107,12 @@ class Home:
         )
 
     def status(self, job: str) -> dict[str, object]:
-        """`status --json`."""
+        """Return the output of `status --json`."""
         answer: dict[str, object] = json.loads(self.ddptop("status", job, "--json").stdout)
         return answer
 
     def run_torchrun(self, steps: int, pause_s: float = 0.0) -> Run:
-        """The toy under plain torchrun."""
+        """Run the script under torchrun."""
         stamp = self.path / uuid.uuid4().hex
         started = time.time()
         subprocess.run(
@@ -137,14 +138,14 @@ class Home:
         *options: str,
         on_trained: Callable[[float, list[str]], None] | None = None,
     ) -> Run:
-        """The toy under `ddptop launch`, until the job has ended.
+        """Run the script under `ddptop launch`, and wait until the job has ended.
 
         Args:
-            steps: how many.
-            pause_s: after each.
-            options: of `launch`.
-            on_trained: called with the time of the start and the words that rank 0 wrote at its
-                first step, while the ranks are still there.
+            steps: number of training steps.
+            pause_s: pause after each step.
+            options: extra options of `launch`.
+            on_trained: called after the last step, while the ranks are usually still running, with
+                the start time and the fields that rank 0 wrote at its first step.
         """
         stamp = self.path / uuid.uuid4().hex
         started = time.time()
@@ -172,22 +173,22 @@ def _first(stamp: Path) -> list[str]:
 
 
 def started_at(pid: int) -> float:
-    """When a process was forked, to 10 ms."""
+    """Return the Unix time at which a process was forked, to the nearest 10 ms."""
     fields = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(") ")[2].split()
     return booted_at() + int(fields[19]) / os.sysconf("SC_CLK_TCK")
 
 
 def booted_at() -> float:
-    """When this machine's CLOCK_BOOTTIME was 0."""
+    """Return the Unix time at which this machine's CLOCK_BOOTTIME was 0."""
     return time.time() - time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
 def report_stages(names: Sequence[str], found: Sequence[Sequence[float]]) -> None:
-    """Print the median of each stage's end, and of how long it took.
+    """Print the median end and the median duration of each stage.
 
     Args:
-        names: the stages.
-        found: for each run, when each of them ended, in seconds.
+        names: names of the stages.
+        found: per run, the end of each stage in seconds.
     """
     before: Sequence[float] = [0.0] * len(found)
     for name, ends in zip(names, zip(*found, strict=True), strict=True):
@@ -199,7 +200,7 @@ def report_stages(names: Sequence[str], found: Sequence[Sequence[float]]) -> Non
 def bootstrap_median(
     values: Sequence[float], rounds: int = 4000, seed: int = 0
 ) -> tuple[float, float, float]:
-    """(median, 2.5 %, 97.5 %) by resampling."""
+    """Return the median and its 2.5 % and 97.5 % quantiles by resampling."""
     generator = random.Random(seed)
     medians = sorted(
         statistics.median(generator.choices(values, k=len(values))) for _ in range(rounds)
@@ -208,7 +209,7 @@ def bootstrap_median(
 
 
 class Screen:
-    """A program in a pty of its own, 120 by 40 unless said."""
+    """A program in its own pty, 120x40 by default."""
 
     def __init__(
         self,
@@ -233,18 +234,18 @@ class Screen:
         self.pid = self._process.pid
 
     def type(self, keys: str) -> None:
-        """Press keys."""
+        """Send keys to the program."""
         os.write(self._master, keys.encode())
 
     def drain(self, seconds: float, until: bytes | None = None) -> int:
-        """Read what is drawn, for some time or until `until` was drawn; how many bytes."""
+        """Read output for `seconds`, or until `until` appears; return the number of bytes."""
         count, recent, deadline = 0, b"", time.monotonic() + seconds
         while (left := deadline - time.monotonic()) > 0:
             if select.select([self._master], [], [], left)[0]:
                 try:
                     data = os.read(self._master, 1 << 16)
-                except OSError:  # the program has ended
-                    raise SystemExit(f"it ended: {recent.decode('utf-8', 'replace')}") from None
+                except OSError:  # the program has exited
+                    raise SystemExit(f"exited: {recent.decode('utf-8', 'replace')}") from None
                 count += len(data)
                 recent = recent[-2000:] + data
                 if until is not None and until in recent:
@@ -252,24 +253,24 @@ class Screen:
         return count
 
     def drain_until(self, marks: Sequence[bytes], seconds: float) -> list[bytes]:
-        """Read until each of `marks` was drawn, for some time at most; those that were not."""
+        """Read until all `marks` appeared, for at most `seconds`; return the missing ones."""
         drawn, deadline = b"", time.monotonic() + seconds
         missing = list(marks)
         while missing and (left := deadline - time.monotonic()) > 0:
             if select.select([self._master], [], [], left)[0]:
                 try:
                     drawn += os.read(self._master, 1 << 16)
-                except OSError:  # the program has ended
+                except OSError:  # the program has exited
                     break
                 missing = [mark for mark in missing if mark not in drawn]
         return missing
 
     def rss_bytes(self) -> int:
-        """Resident memory of the program and its children."""
+        """Return the resident memory of the program and its children."""
         return sum(p.memory_info().rss for p in _tree(self.pid))
 
     def close(self) -> None:
-        """End the program and its children."""
+        """Kill the program and its children."""
         processes = _tree(self.pid)
         for process in processes:
             with contextlib.suppress(psutil.NoSuchProcess):
@@ -284,7 +285,7 @@ def _tree(pid: int) -> list[psutil.Process]:
 
 
 def cpu_s_of_tree(pid: int) -> float:
-    """CPU time so far of a process, its living children and those it has waited for."""
+    """Return the CPU time of a process, its live descendants, and the children it has reaped."""
     total = 0.0
     for process in _tree(pid):
         times = process.cpu_times()

@@ -1,6 +1,6 @@
-"""A run folder that is written as a supervisor writes it, with figures that all change each second.
+"""Write a run folder as a supervisor does, with figures that all change every second.
 
-What it costs to write is not the viewer's affair: it is done in a process of its own.
+A separate process writes it, so that the cost is not attributed to the viewer.
 """
 
 from __future__ import annotations
@@ -42,12 +42,12 @@ def samples(
     now_s: float,
     ranks: int,
     gpus: int,
-    chance: random.Random,
+    rng: random.Random,
     hosts: Sequence[str] = (),
 ) -> tuple[list[RankSample], list[GpuSample]]:
-    """Figures that all change from second to second, as a busy job's do.
+    """Return samples that all change every second, as those of a busy job do.
 
-    With `hosts`, ranks and devices are dealt to them in order, equally many to each.
+    With `hosts`, each host gets an equal share of the ranks and devices, in order.
     """
     here = procs.host_name()
 
@@ -66,12 +66,12 @@ def samples(
             gpu=place(rank, ranks)[1] if rank < gpus else None,
             state="running",
             step=3 * second + rank % 2,
-            loss=loss + chance.gauss(0, 0.05),
+            loss=loss + rng.gauss(0, 0.05),
             loss_state="ok",
-            step_time_s=0.33 + chance.gauss(0, 0.01),
-            steps_per_s=3.0 + chance.gauss(0, 0.05),
-            cpu_percent=100 + chance.gauss(0, 5),
-            rss_bytes=int(4e9 + chance.gauss(0, 1e7)),
+            step_time_s=0.33 + rng.gauss(0, 0.01),
+            steps_per_s=3.0 + rng.gauss(0, 0.05),
+            cpu_percent=100 + rng.gauss(0, 5),
+            rss_bytes=int(4e9 + rng.gauss(0, 1e7)),
             last_progress_at=now,
         )
         for rank in range(ranks)
@@ -80,13 +80,13 @@ def samples(
         GpuSample(
             index=place(index, gpus)[1],
             host=place(index, gpus)[0],
-            uuid=f"GPU-{index:08x}-1111-2222-3333-444455556666",  # the stand-in driver's
+            uuid=f"GPU-{index:08x}-1111-2222-3333-444455556666",  # as in the stub driver
             name="NVIDIA H100 80GB HBM3",
-            util_percent=round(95 + chance.gauss(0, 3)),
-            mem_used_bytes=int(6e10 + chance.gauss(0, 1e8)),
+            util_percent=round(95 + rng.gauss(0, 3)),
+            mem_used_bytes=int(6e10 + rng.gauss(0, 1e8)),
             mem_total_bytes=80 << 30,
-            temperature_c=round(60 + chance.gauss(0, 1)),
-            power_w=600 + chance.gauss(0, 10),
+            temperature_c=round(60 + rng.gauss(0, 1)),
+            power_w=600 + rng.gauss(0, 10),
             power_limit_w=700.0,
             processes=[],
         )
@@ -113,7 +113,7 @@ def _placement(hosts: Sequence[str], ranks: int, gpus: int) -> Placement:
 
 
 class Feed:
-    """The run folder of one live job; `tick` writes one more second of it."""
+    """The run folder of one live job; each `tick` adds one second."""
 
     def __init__(
         self,
@@ -126,13 +126,13 @@ class Feed:
         now_s: float | None = None,
         hosts: Sequence[str] = (),
     ) -> None:
-        """Write the job's past, from `history_s` ago to `now_s`, in steps of `step_s`.
+        """Write the history of the job, from `history_s` before `now_s` up to it, every `step_s`.
 
-        With `hosts` it is the head's merged job of several machines.
+        With `hosts`, the folder is the head's merged view of a job on several nodes.
         """
         self._hosts = hosts
         self._ranks, self._gpus = ranks, gpus
-        self._chance = random.Random(1)
+        self._rng = random.Random(1)
         self._second = history_s
         now_s = time.time() if now_s is None else now_s
         self._started = dt.datetime.fromtimestamp(now_s - history_s, dt.timezone.utc)
@@ -155,7 +155,7 @@ class Feed:
         past = HistoryWriter(self.folder.history_db, batch_s=600.0, hosts=hosts)
         for second in range(0, history_s, step_s):
             at_s = now_s - history_s + second
-            past.add(at_s, 0, *samples(second, at_s, ranks, gpus, self._chance, hosts))
+            past.add(at_s, 0, *samples(second, at_s, ranks, gpus, self._rng, hosts))
         past.event(Event(ts=self._started, type="launched", message="train.py", attempt=0))
         past.close()
         self._history = HistoryWriter(self.folder.history_db, hosts=hosts)
@@ -163,9 +163,9 @@ class Feed:
         write_spec(self.folder, self._spec)
 
     def tick(self, now_s: float) -> None:
-        """Write the second that begins at `now_s`."""
+        """Write the second that starts at `now_s`."""
         second = self._second
-        ranks, gpus = samples(second, now_s, self._ranks, self._gpus, self._chance, self._hosts)
+        ranks, gpus = samples(second, now_s, self._ranks, self._gpus, self._rng, self._hosts)
         snapshot = NodeSnapshot(
             job=JOB,
             job_id=self._spec.job_id,
@@ -204,7 +204,7 @@ class Feed:
         self._last = snapshot
 
     def end(self) -> None:
-        """Let the job have finished: nothing of it changes any more."""
+        """Finish the job, after which nothing in the folder changes."""
         now = dt.datetime.now(dt.timezone.utc)
         done = [msgspec.structs.replace(rank, state="finished") for rank in self._last.ranks]
         snapshot = msgspec.structs.replace(
@@ -216,10 +216,10 @@ class Feed:
 
 
 class Feeder:
-    """A process that makes a feed and ticks it once a second, or lets it end at once."""
+    """A process that creates a feed and ticks it once a second, or ends it immediately."""
 
     def __init__(self, make: Callable[[], Feed], *, ends: bool = False) -> None:
-        ready, told = os.pipe()
+        ready, notify = os.pipe()
         self._pid = os.fork()
         if self._pid == 0:
             os.nice(5)
@@ -227,21 +227,21 @@ class Feeder:
                 feed = make()
                 if ends:
                     feed.end()
-                os.write(told, b".")
+                os.write(notify, b".")
                 while not ends:
                     time.sleep(1.0 - time.time() % 1.0 + 0.2)
                     feed.tick(time.time())
             except BaseException as error:
-                print(f"the feed ended: {error!r}", file=sys.stderr, flush=True)
+                print(f"the feed failed: {error!r}", file=sys.stderr, flush=True)
             finally:
                 os._exit(1)
-        os.close(told)
+        os.close(notify)
         if not os.read(ready, 1):
-            raise SystemExit("there is no feed")
+            raise SystemExit("the feed did not start")
         os.close(ready)
 
     def close(self) -> None:
-        """End it."""
+        """Kill the process."""
         try:
             os.kill(self._pid, signal.SIGKILL)
         except ProcessLookupError:

@@ -1,10 +1,10 @@
-"""Kill the supervisor and the agent again and again during one run: is anything lost?
+"""Kill the supervisor and the agent repeatedly during one job, and check whether anything is lost.
 
     python benchmarks/guards_killed.py [--supervisors 10] [--agents 3] [--guardians 0] [--json]
 
-Each agent that is killed is followed by a failure of one rank, so that the next attempt gets a new
-agent. Supervisors are killed all along. Compared are the steps that each rank wrote down itself
-with those in the job's history, and how each rank ended with what the job's events say.
+After each killed agent, one rank fails, so that the next attempt starts a new agent. Supervisors
+are killed throughout. The steps that each rank recorded itself are compared with those in the job's
+history, and the exit of each rank is looked up in the job's events.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ while not os.path.exists(f"{folder}/over-{attempt}"):
     with open(f"{folder}/steps-{attempt}-{rank}", "w") as file:
         file.write(str(steps))
     time.sleep(0.03)
-time.sleep(1.0)  # what is killed below has told its steps
+time.sleep(1.0)  # so that the last steps are reported before the exit below
 if attempt < failures:
     if rank == "1":
         os._exit(7)
@@ -45,17 +45,17 @@ POLL_S = 0.05
 
 
 def wait_for(condition: Callable[[], Any], what: str) -> Any:
-    """The first truthy answer."""
+    """Return the first truthy result of `condition`."""
     deadline = time.monotonic() + PATIENCE_S
     while not (answer := condition()):
         if time.monotonic() > deadline:
-            raise SystemExit(f"not within {PATIENCE_S:g} s: {what}")
+            raise SystemExit(f"timed out after {PATIENCE_S:g} s waiting for {what}")
         time.sleep(POLL_S)
     return answer
 
 
 class Run:
-    """One job whose guards are killed."""
+    """One job whose guardian, supervisor, and agent are killed."""
 
     def __init__(self, home: Home, agents: int) -> None:
         self.home = home
@@ -70,25 +70,25 @@ class Run:
         self.folder = home.path / "home/runs/guards"
 
     def node(self) -> dict[str, Any]:
-        """The snapshot."""
+        """Return the current snapshot, or {} before there is one."""
         files = list((self.folder / "nodes").glob("*.json"))
         node: dict[str, Any] = json.loads(files[0].read_text(encoding="utf-8")) if files else {}
         return node
 
     def pid(self, role: str) -> int | None:
-        """Of guardian, supervisor or agent."""
+        """Return the pid of the guardian, supervisor, or agent."""
         process = self.node().get(role)
         return None if process is None else int(process["pid"])
 
     def own_steps(self, attempt: int, rank: int) -> int:
-        """What the script has written down."""
+        """Return the number of steps that the script recorded."""
         try:
             return int((self.own / f"steps-{attempt}-{rank}").read_text(encoding="utf-8") or 0)
         except OSError:
             return 0
 
     def trains(self, attempt: int) -> bool:
-        """Whether the attempt is seen to take steps."""
+        """Return whether the snapshot shows steps of this attempt on all ranks."""
         node = self.node()
         return (
             node.get("attempt") == attempt
@@ -97,35 +97,35 @@ class Run:
         )
 
     def kill(self, role: str, attempt: int) -> float:
-        """Kill a guard, wait for what has to come then; how long that took."""
-        pid = wait_for(lambda: self.pid(role), role)
+        """Kill a process; return the seconds until its replacement runs or its exit is reported."""
+        pid = wait_for(lambda: self.pid(role), f"the {role}")
         os.kill(pid, signal.SIGKILL)
         killed = time.monotonic()
         if role == "agent":
-            wait_for(lambda: self.pid("agent") is None, "the agent's end to be seen")
+            wait_for(lambda: self.pid("agent") is None, "the agent's exit to be reported")
             return time.monotonic() - killed
         if role == "guardian":
             self.home.ddptop("ls")
-        wait_for(lambda: self.pid(role) not in (None, pid), f"another {role}")
+        wait_for(lambda: self.pid(role) not in (None, pid), f"a new {role}")
         came_back = time.monotonic() - killed
         before = self.own_steps(attempt, 0)
         wait_for(
             lambda: self.node()["ranks"] and (self.node()["ranks"][0]["step"] or 0) > before,
-            "steps heard again",
+            "new steps to be reported",
         )
         return came_back
 
     def finish_attempt(self, attempt: int) -> None:
-        """Let rank 1 fail, or the whole group finish."""
+        """Let rank 1 fail, or in the last attempt, let all ranks finish."""
         (self.own / f"over-{attempt}").touch()
 
 
 def go(run: Run, supervisors: int, agents: int, guardians: int) -> list[float]:
-    """The run; how long each new supervisor took to come up."""
+    """Run the job to its end; return how long each new supervisor took to start."""
     attempts = agents + 1
     took = []
     for attempt in range(attempts):
-        wait_for(lambda attempt=attempt: run.trains(attempt), f"attempt {attempt}")
+        wait_for(lambda attempt=attempt: run.trains(attempt), f"steps of attempt {attempt}")
         share = supervisors // attempts + (attempt < supervisors % attempts)
         for number in range(share):
             if number == share // 2 and attempt < agents:
@@ -142,35 +142,35 @@ def go(run: Run, supervisors: int, agents: int, guardians: int) -> list[float]:
 
 
 def judge(run: Run, attempts: int) -> dict[str, Any]:
-    """What was lost."""
+    """Return what was recorded, and what was lost."""
     with sqlite3.connect(run.folder / "history.db") as db:
         rows = db.execute("SELECT attempt, rank, max(step) FROM rank_1s GROUP BY attempt, rank")
         recorded = {(attempt, rank): int(step or 0) for attempt, rank, step in rows}
     lines = run.home.ddptop("events", "guards", "--json").stdout.splitlines()
-    told = [json.loads(line) for line in lines]
+    events = [json.loads(line) for line in lines]
     exits = {
         (event["attempt"], event["rank"]): event["signal"] or event["exit_code"]
-        for event in told
+        for event in events
         if event["type"] == "rank_exited"
     }
     every = [(attempt, rank) for attempt in range(attempts) for rank in range(2)]
-    own = {key: run.own_steps(*key) for key in every}
-    types = [event["type"] for event in told]
+    own_steps = {key: run.own_steps(*key) for key in every}
+    types = [event["type"] for event in events]
     return {
         "state": run.node()["state"],
-        "own_steps": sum(own.values()),
-        "lost_steps": sum(abs(own[key] - recorded.get(key, 0)) for key in every),
+        "own_steps": sum(own_steps.values()),
+        "lost_steps": sum(abs(own_steps[key] - recorded.get(key, 0)) for key in every),
         "exits": {f"{attempt}/{rank}": exits.get((attempt, rank)) for attempt, rank in every},
         "unknown_exits": sum(exits.get(key) is None for key in every),
         "attempts": types.count("attempt_started"),
-        "failures_told": types.count("failure"),
-        "restarts_told": types.count("group_restart"),
-        "supervisors_told": types.count("supervisor_restarted"),
+        "failures_reported": types.count("failure"),
+        "restarts_reported": types.count("group_restart"),
+        "supervisors_reported": types.count("supervisor_restarted"),
     }
 
 
 def main() -> None:
-    """Run, compare, print."""
+    """Run the job, and print the comparison."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--supervisors", type=int, default=10)
     parser.add_argument("--agents", type=int, default=3)
@@ -194,14 +194,14 @@ def main() -> None:
         return
     print(
         f"{options.supervisors} supervisors, {options.agents} agents and {options.guardians} "
-        f"guardians killed in one run of {found['attempts']} attempts: it {found['state']}, "
+        f"guardians killed in one job of {found['attempts']} attempts: state {found['state']}, "
         f"{found['lost_steps']} of {found['own_steps']} steps lost, "
         f"{found['unknown_exits']} of {len(found['exits'])} exits unknown ({found['exits']})"
     )
     print(
-        f"told: {found['failures_told']} failures, {found['restarts_told']} restarts, "
-        f"{found['supervisors_told']} new supervisors; a new one took "
-        f"{min(took):.1f} to {max(took):.1f} s"
+        f"reported: {found['failures_reported']} failures, {found['restarts_reported']} restarts, "
+        f"{found['supervisors_reported']} new supervisors; each took "
+        f"{min(took):.1f} to {max(took):.1f} s to start"
     )
 
 

@@ -1,11 +1,11 @@
-"""What the head of a job costs with many nodes: simulated reports at 1 Hz through the real head.
+"""Measure the CPU time of a job's head with many nodes, fed with simulated reports at 1 Hz.
 
     python benchmarks/head_cost.py [--nodes 128] [--ranks 8] [--seconds 30]
 
-Each node sends one line a second, with samples of its ranks and devices, as `ddptop-node` writes
-it; the head decodes it, decides, merges all of them, looks for alerts, and writes snapshot and
-history. The seconds are simulated: what is printed is CPU time for each of them. The nodes
-themselves, ssh, and the kernel's part of the pipes are not in it.
+Each node sends one line per second with samples of its ranks and devices, as `ddptop-node` does.
+The real head decodes and merges them, makes decisions, evaluates alerts, and writes the snapshot
+and the history. The clock is simulated; the result is CPU time per simulated second. It excludes
+the nodes themselves, ssh, and the kernel's work on the pipes.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ ALLOWED_PERCENT = 15.0
 
 
 def spec_of(nodes: int, ranks: int, folder: Path) -> JobSpec:
-    """A job on that many nodes."""
+    """Return the spec of a job on `nodes` nodes."""
     return JobSpec(
         job="many",
         job_id="many@bench",
@@ -73,7 +73,7 @@ def spec_of(nodes: int, ranks: int, folder: Path) -> JobSpec:
 
 
 def line_of(number: int, ranks: int, second: int) -> bytes:
-    """What one node sends in that second."""
+    """Return the line that one node sends in a given second."""
     first = number * ranks
     samples = [
         RankSample(
@@ -149,7 +149,7 @@ def line_of(number: int, ranks: int, second: int) -> bytes:
 
 
 async def measure(nodes: int, ranks: int, seconds: int) -> float:
-    """Print the CPU time of each simulated second; the mean, in percent of a core."""
+    """Print the CPU time per simulated second; return the mean in percent of a core."""
     with tempfile.TemporaryDirectory(prefix="ddptop-bench-") as name:
         folder = RunFolder(Path(name) / "runs" / "many")
         folder.nodes_dir.mkdir(parents=True)
@@ -192,7 +192,7 @@ async def measure(nodes: int, ranks: int, seconds: int) -> float:
                     head.parts.take_report(head.parts.by_host[host].link, report)
                 head._tick()
                 times.append(time.process_time() - used_s)
-            while True:  # what the pane would show
+            while True:  # drain what the pane would show
                 try:
                     ours.recv(65536, socket.MSG_DONTWAIT)
                 except BlockingIOError:
@@ -202,9 +202,9 @@ async def measure(nodes: int, ranks: int, seconds: int) -> float:
         memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
         print(
             f"{nodes} nodes x {ranks} ranks at 1 Hz: head {percent:.1f} % "
-            f"of a core (allowed: {ALLOWED_PERCENT:.0f} %; worst second {100 * max(later):.1f} %),"
+            f"of a core (limit: {ALLOWED_PERCENT:.0f} %; worst second {100 * max(later):.1f} %),"
             f" {memory:.0f} MiB; "
-            f"{size / seconds / nodes:.0f} bytes per node and second on the link"
+            f"{size / seconds / nodes:.0f} bytes per second and node on the link"
         )
         for task in list(head.process.tasks):
             task.cancel()
@@ -212,7 +212,7 @@ async def measure(nodes: int, ranks: int, seconds: int) -> float:
 
 
 def main() -> None:
-    """Read the options and measure; exit status 1 where more is used than is allowed."""
+    """Measure; exit with 1 if the head uses more CPU time than ALLOWED_PERCENT."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--nodes", type=int, default=128)
     parser.add_argument("--ranks", type=int, default=8)

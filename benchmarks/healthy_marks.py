@@ -1,8 +1,8 @@
-"""Marks on real trainings: small ones on the CPU, all healthy but the last, looked at each second.
+"""Count false alerts on real training: small CPU jobs, all but one healthy, polled every second.
 
     python benchmarks/healthy_marks.py [--seconds 90] [NAME ...]
 
-A healthy training should end without a mark; of the last one rank 1 gets labels at random.
+No rank of a healthy job should be marked. The last job is not healthy: rank 1 gets random labels.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import time
 from pathlib import Path
 
 TRAINING = """
-import os, random, sys, time
+import os, sys, time
 import torch
 import torch.distributed as dist
 
@@ -32,15 +32,14 @@ model = torch.nn.Sequential(wide, torch.nn.ReLU(), torch.nn.Linear(32, 4))
 critic = torch.nn.Sequential(torch.nn.Linear(20, 16), torch.nn.Tanh(), torch.nn.Linear(16, 1))
 truth = torch.randn(20, 4)
 torch.manual_seed(rank + 1)
-chance = random.Random(rank)
 
 
 def batch(size):
     x = torch.randn(size, 20)
     y = (x @ truth + torch.randn(size, 4)).argmax(1)
     if kind == "harder-shard" and rank == 1:
-        spoilt = torch.rand(size) < 0.4
-        y = torch.where(spoilt, torch.randint(0, 4, (size,)), y)
+        is_wrong = torch.rand(size) < 0.4
+        y = torch.where(is_wrong, torch.randint(0, 4, (size,)), y)
     if kind == "labels-at-random" and rank == 1 and time.monotonic() - began > seconds / 3:
         y = torch.randint(0, 4, (size,))
     return x, y
@@ -66,7 +65,7 @@ while not over:
     if kind == "bursty-loader" and step % 200 < 60:
         until = time.monotonic() + 0.05
         while time.monotonic() < until and rank == step // 200 % dist.get_world_size():
-            sum(range(1000))  # it prepares data in the training's own thread
+            sum(range(1000))  # prepare data in the training thread
     if kind == "evaluation" and step % 300 == 0 and rank == 0:
         until = time.monotonic() + 12
         while time.monotonic() < until:
@@ -77,7 +76,7 @@ while not over:
             loss = entropy(model(whole[0]), whole[1])
             loss.backward()
             reduced(model.parameters())
-            shared = loss.detach().clone()  # ranks that search apart would wait for each other
+            shared = loss.detach().clone()  # if line searches differ, ranks wait for each other
             dist.all_reduce(shared)
             return shared
         adam.step(closure)
@@ -85,8 +84,8 @@ while not over:
     else:
         adam.zero_grad()
         if kind == "critic":
-            real, made = torch.randn(16, 20) + 0.05, torch.randn(16, 20)
-            loss = critic(made).mean() - critic(real).mean()
+            real, fake = torch.randn(16, 20) + 0.05, torch.randn(16, 20)
+            loss = critic(fake).mean() - critic(real).mean()
             loss.backward()
             reduced(critic.parameters())
         else:
@@ -112,18 +111,18 @@ KINDS = {
     "harder-shard": 2,
     "labels-at-random": 2,
 }
-"""How many ranks each has."""
-SICK = "labels-at-random"
+"""Number of ranks of each job."""
+UNHEALTHY = "labels-at-random"
 
 
 def ddptop(*words: str, cwd: Path) -> subprocess.CompletedProcess[str]:
-    """One command, in the folder of the training."""
+    """Run a ddptop command in the folder of the training script."""
     command = [str(Path(sys.executable).parent / "ddptop"), *words]
     return subprocess.run(command, cwd=cwd, text=True, capture_output=True, check=False)
 
 
 def marks(kind: str, seconds: float, folder: Path) -> tuple[dict[str, float], int, int]:
-    """Alerts that named a rank and when they first did, looks, and steps of the training."""
+    """Run one job; return the alerts that marked ranks and when, polls, and training steps."""
     from ddptop_runner.judge.balance.imbalance import MARKED_BY
 
     job = f"marks-{kind}"
@@ -132,23 +131,23 @@ def marks(kind: str, seconds: float, folder: Path) -> tuple[dict[str, float], in
     if started.returncode:
         raise SystemExit(started.stderr)
     found: dict[str, float] = {}
-    began, looks, steps = time.monotonic(), 0, 0
+    began, polls, steps = time.monotonic(), 0, 0
     while time.monotonic() - began < seconds + 60:
         status = json.loads(ddptop("status", job, "--json", cwd=folder).stdout)
         if status["state"] not in ("starting", "running", "queued"):
             break
-        looks += 1
+        polls += 1
         steps = max(steps, status["step"] or 0)
         for alert in status["alerts"]:
             if alert["id"] in MARKED_BY:
                 found.setdefault(f"{alert['id']} of {alert['ranks']}", time.monotonic() - began)
         time.sleep(1.0)
     ddptop("kill", job, cwd=folder)
-    return found, looks, steps
+    return found, polls, steps
 
 
 def main() -> None:
-    """Run the trainings one after the other."""
+    """Run the jobs one after the other."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("names", nargs="*", default=list(KINDS))
     parser.add_argument("--seconds", type=float, default=90.0)
@@ -159,11 +158,11 @@ def main() -> None:
         (folder / "train.py").write_text(TRAINING)
         os.environ.update(DDPTOP_HOME=str(folder / "home"), TMUX_TMPDIR=place)
         for kind in options.names:
-            found, looks, steps = marks(kind, options.seconds, folder)
-            marked += bool(found) and kind != SICK
-            said = ", ".join(f"{what} after {at:.0f} s" for what, at in found.items()) or "no mark"
-            print(f"{kind:18} {KINDS[kind]} ranks  {steps:6} steps  {looks:4} looks  {said}")
-    print(f"{marked} of {sum(kind != SICK for kind in options.names)} healthy trainings marked")
+            found, polls, steps = marks(kind, options.seconds, folder)
+            marked += bool(found) and kind != UNHEALTHY
+            text = ", ".join(f"{what} after {at:.0f} s" for what, at in found.items()) or "no marks"
+            print(f"{kind:18} {KINDS[kind]} ranks  {steps:6} steps  {polls:4} polls  {text}")
+    print(f"{marked} of {sum(kind != UNHEALTHY for kind in options.names)} healthy jobs marked")
 
 
 if __name__ == "__main__":

@@ -1,10 +1,10 @@
-"""How large a long run's history gets, what writing it costs, and how fast a screen reads it.
+"""Measure the history of a long job: file size, cost of writing, and time to read it for a screen.
 
     python benchmarks/history_size.py                 # 7 days, 8 ranks, 8 devices, 1 Hz
     python benchmarks/history_size.py --days 0.25
 
-The clock is simulated. The long run is written without fsync and in batches of 30 s, which leaves
-the same file behind; the cost of a tick is then measured with the settings of a real job, on the
+The clock is simulated. The long history is written without fsync and in batches of 30 s, which
+produces the same file. The cost per tick is then measured with the settings of a real job, on the
 disk of `--dir`.
 """
 
@@ -25,11 +25,11 @@ from ddptop_runner.store.history import HistoryReader, HistoryWriter
 
 START = 1_767_225_600
 VARIANTS = 997
-"""So many different moments are made in advance; a prime, so that no bucket repeats another."""
+"""Number of pregenerated ticks; a prime, so that no two buckets are equal."""
 
 
-def moments(rank_count: int, gpu_count: int) -> list[tuple[list[RankSample], list[GpuSample]]]:
-    """Samples with the digits of real ones: noisy losses, whole percents, large byte counts."""
+def ticks_of(rank_count: int, gpu_count: int) -> list[tuple[list[RankSample], list[GpuSample]]]:
+    """Return samples with realistic digits: noisy losses, whole percents, large byte counts."""
     rng = random.Random(1)
     return [
         (
@@ -69,8 +69,8 @@ def moments(rank_count: int, gpu_count: int) -> list[tuple[list[RankSample], lis
 
 
 def simulate(path: Path, days: float, rank_count: int, gpu_count: int) -> tuple[float, float]:
-    """Write a whole run; returns the seconds that it took and those of CPU."""
-    source = moments(rank_count, gpu_count)
+    """Write a whole history; return the elapsed seconds and the CPU seconds."""
+    source = ticks_of(rank_count, gpu_count)
     writer = HistoryWriter(path, batch_s=30)
     assert writer._db is not None
     writer._db.execute("PRAGMA synchronous=OFF")
@@ -89,8 +89,8 @@ def simulate(path: Path, days: float, rank_count: int, gpu_count: int) -> tuple[
 
 
 def tick_costs_ms(path: Path, rank_count: int, gpu_count: int, ticks: int = 3000) -> list[float]:
-    """Milliseconds of each `add`, as in production, once the one-hour tier is being pruned."""
-    source = moments(rank_count, gpu_count)
+    """Return the milliseconds of each `add`, with a job's settings and the one-hour tier full."""
+    source = ticks_of(rank_count, gpu_count)
     writer = HistoryWriter(path)
     for tick in range(3700):
         writer.add(START + tick, 0, *source[tick % VARIANTS])
@@ -105,7 +105,7 @@ def tick_costs_ms(path: Path, rank_count: int, gpu_count: int, ticks: int = 3000
 
 
 def open_screen_ms(path: Path, until: float) -> dict[str, float]:
-    """Milliseconds of what a job screen reads when it opens, from a fresh reader each time."""
+    """Return the milliseconds of each read of an opening job screen, each with a new reader."""
     reads: dict[str, Callable[[HistoryReader], object]] = {
         "loss of all ranks, all time, 240 points": lambda r: r.rank_series("loss", 0, until, 240),
         "utilization of all devices, all time": lambda r: r.gpu_series(
@@ -131,7 +131,7 @@ def open_screen_ms(path: Path, until: float) -> dict[str, float]:
 
 
 def main() -> None:
-    """Run and print the figures."""
+    """Run all measurements and print them."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--days", type=float, default=7)
     parser.add_argument("--ranks", type=int, default=8)
@@ -147,7 +147,7 @@ def main() -> None:
             f"{arguments.days:g} days x {arguments.ranks} ranks x {arguments.gpus} devices at 1 Hz:"
             f" {long_run.stat().st_size / 2**20:.1f} MiB,"
             f" written in {took_s:.1f} s,"
-            f" {cpu_s:.1f} s of CPU ({cpu_s / ticks * 1e6:.0f} us a tick)"
+            f" {cpu_s:.1f} s of CPU ({cpu_s / ticks * 1e6:.0f} us per tick)"
         )
         db = sqlite3.connect(long_run)
         for (table,) in db.execute(
@@ -159,7 +159,7 @@ def main() -> None:
         print("reading (median of 5, ms):")
         for read, cost in open_screen_ms(long_run, START + ticks).items():
             print(f"  {cost:7.1f}  {read}")
-        print("cost of a tick, WAL, synchronous=NORMAL (ms):")
+        print("cost per tick, WAL, synchronous=NORMAL (ms):")
         for rank_count, gpu_count in ((2, 0), (2, 2), (8, 8), (64, 8)):
             costs = tick_costs_ms(folder / f"{rank_count}-{gpu_count}.db", rank_count, gpu_count)
             print(

@@ -1,15 +1,14 @@
-"""kill -9 of a rank to the first step after, under ddptop and under torchrun, interleaved.
+"""Measure the time from `kill -9` of a rank to the next step, under ddptop and torchrun.
 
     python benchmarks/kill_rank.py [--kills 20] [--plain] [--stale] [--stages]
         [--ft-python VENV/bin/python]
 
-Two jobs train side by side, each mostly asleep; one rank of one is killed, then one of the other.
-torchrun runs with TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1, which makes its restarts clean. --stale
-adds torchrun as it is: there a restart may meet the store of the dead attempt, and fail again.
---plain adds ddptop with --no-zygote: ranks import torch. --ft-python adds ft_launcher, in
-its own environment with the same torch (`pip install nvidia-resiliency-ext`). --stages prints
-where ddptop's time goes: from the times in `ddptop events --json`, the evidence, and the script
-itself.
+Both jobs run at the same time and mostly sleep; their ranks are killed alternately. torchrun runs
+with TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1, which makes its restarts clean. --stale adds torchrun
+without it; a restart may then use the store of the dead attempt and fail again. --plain adds ddptop
+with --no-zygote, so that each rank imports torch. --ft-python adds ft_launcher from another
+environment with the same torch (`pip install nvidia-resiliency-ext`). --stages prints how ddptop
+spends the time, based on `ddptop events --json`, the evidence, and times recorded by the script.
 """
 
 from __future__ import annotations
@@ -39,7 +38,7 @@ from tests.faults.table import command_of
 STEP_TIMEOUT_S = 90.0
 CLEAN = {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
 SETTLE_S = 1.0
-"""Between a restart and the next kill, so that neither job is busy with the last one."""
+"""Pause between a restart and the next kill, so that neither job is still busy restarting."""
 TRAINER = """
 import datetime, os, sys, time
 began = time.time()
@@ -62,7 +61,7 @@ for step in range(100000):
 
 @dataclass
 class Contender:
-    """One launcher with its own job."""
+    """One launcher and its job."""
 
     name: str
     command: list[str]
@@ -74,7 +73,7 @@ class Contender:
     mark: str = field(default_factory=lambda: uuid.uuid4().hex)
 
     def start(self) -> None:
-        """Launch it."""
+        """Launch the job."""
         self.folder.mkdir()
         (self.folder / "train.py").write_text(TRAINER, encoding="utf-8")
         env = {
@@ -96,7 +95,7 @@ class Contender:
         )
 
     def up(self) -> tuple[int, float] | None:
-        """(pid of rank 1, time of the slower rank's first step) of an attempt not seen before."""
+        """Wait for a new attempt; return rank 1's pid and the slower rank's first step time."""
         deadline = time.monotonic() + STEP_TIMEOUT_S
         while time.monotonic() < deadline:
             for file in self.folder.glob("up-*-1"):
@@ -111,7 +110,7 @@ class Contender:
         return None
 
     def end(self) -> int:
-        """End all that carries the mark; how many processes there were."""
+        """Kill all processes that carry the mark; return how many there were."""
         count = 0
         for _ in range(50):
             left = [one for one in psutil.process_iter() if self._is_mine(one)]
@@ -134,13 +133,13 @@ class Contender:
 
 
 STAGES = (
-    *("death seen", "evidence kept", "other rank ended", "judged", "restart decided"),
+    *("exit detected", "evidence kept", "other rank ended", "cause found", "restart decided"),
     *("ranks forked", "script running", "first step"),
 )
 
 
 def stages(one: Contender, attempt: int, killed: float) -> list[float]:
-    """When each stage between the death of an attempt's rank 1 and the next first step ended."""
+    """Return when each stage between the kill and the next first step ended, in seconds."""
     ddptop = [sys.executable, "-m", "ddptop", "events", "train", "--json"]
     env = {**os.environ, "DDPTOP_HOME": str(one.folder / "home")}
     printed = subprocess.run(ddptop, env=env, capture_output=True, text=True, check=True).stdout
@@ -166,8 +165,8 @@ def stages(one: Contender, attempt: int, killed: float) -> list[float]:
     return [end - killed for end in ends]
 
 
-def kill_in_turn(contenders: list[Contender], kills: int, *, wants_stages: bool) -> None:
-    """Kill rank 1 of each in turn, and note when both of its ranks have stepped again."""
+def kill_alternately(contenders: list[Contender], kills: int, *, wants_stages: bool) -> None:
+    """Kill rank 1 of each job alternately, and record when both ranks took a step again."""
     pids = {}
     found_stages = []
     for one in contenders:
@@ -194,7 +193,7 @@ def kill_in_turn(contenders: list[Contender], kills: int, *, wants_stages: bool)
 
 
 def main() -> None:
-    """Kill, and compare the medians."""
+    """Run the jobs, kill ranks, and compare the medians."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--kills", type=int, default=20)
     parser.add_argument("--plain", action="store_true")
@@ -213,17 +212,17 @@ def main() -> None:
         ]
         if options.plain:
             contenders.append(
-                Contender("ddptop, not forked", [*ddptop, "--no-zygote"], folder / "plain")
+                Contender("ddptop --no-zygote", [*ddptop, "--no-zygote"], folder / "plain")
             )
         if options.stale:
-            contenders.append(Contender("torchrun as it is", torchrun, folder / "stale"))
+            contenders.append(Contender("torchrun, shared store", torchrun, folder / "stale"))
         if options.ft_python:
             fault_tolerant = command_of("ft_launcher", 2, options.ft_python, options.kills)
             contenders.append(Contender("ft_launcher", fault_tolerant, folder / "ft"))
         try:
             for one in contenders:
                 one.start()
-            kill_in_turn(contenders, options.kills, wants_stages=options.stages)
+            kill_alternately(contenders, options.kills, wants_stages=options.stages)
             report(contenders, options.kills)
         finally:
             for one in contenders:
@@ -231,16 +230,17 @@ def main() -> None:
 
 
 def report(contenders: list[Contender], kills: int) -> None:
-    """One line for each, and its ratio to torchrun's clean restart."""
+    """Print a line per launcher, with the ratio to torchrun's clean restart."""
     clean = statistics.median(contenders[1].times_s)
     for one in contenders:
         if not one.times_s:
-            print(f"{one.name}: no restart came up")
+            print(f"{one.name}: no restart succeeded")
             continue
         median, low, high = bootstrap_median(one.times_s)
         print(
-            f"{one.name}: {len(one.times_s)} of {kills} came back, in {one.attempts} restarts; "
-            f"kill to step {median:.2f} s ({low:.2f} to {high:.2f}), {median / clean:.2f} x clean"
+            f"{one.name}: recovered from {len(one.times_s)} of {kills} kills in {one.attempts} "
+            f"restarts; kill to step {median:.2f} s ({low:.2f} to {high:.2f}), "
+            f"{median / clean:.2f} x clean"
         )
     print(json.dumps({one.name: [round(t, 3) for t in one.times_s] for one in contenders}))
 

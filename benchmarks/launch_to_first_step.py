@@ -1,9 +1,10 @@
-"""Launch to first step, ddptop compared with torchrun, in interleaved pairs.
+"""Measure the time from launch to the first step, ddptop and torchrun in alternating pairs.
 
     python benchmarks/launch_to_first_step.py [--pairs 8] [--ranks 2] [--stages | --bare]
 
---stages prints where ddptop's time goes: from when its processes were forked, and the script. With
---bare, the script imports nothing, and the time is that until all ranks run it.
+--stages prints how ddptop spends the time, based on when its processes were forked and the times
+that the script writes. With --bare, the script imports nothing slow, and the time runs until all
+ranks run it.
 """
 
 from __future__ import annotations
@@ -21,16 +22,16 @@ STAGES = (
 
 
 def stages(started: float, first: list[str]) -> list[float]:
-    """When each stage of a launch ended, in seconds after the command.
+    """Return when each stage of a launch ended, in seconds since the command was started.
 
     Args:
-        started: when the command was.
-        first: what rank 0 of the toy wrote at its first step.
+        started: when the command was started.
+        first: fields that rank 0 wrote at its first step.
     """
     stepped, began, joined = map(float, first[:3])
     rank = int(first[3])
     agent = psutil.Process(rank).parent()
-    assert agent is not None  # the rank has not ended
+    assert agent is not None  # the rank is still running
     zygote = min(agent.children(), key=lambda process: started_at(process.pid))
     ends = [
         *(started_at(pid) for pid in (agent.ppid(), agent.pid, zygote.pid, rank)),
@@ -76,7 +77,7 @@ def main() -> None:
     print(
         f"launch to {goal}, median of {pairs} pairs: "
         f"torchrun {statistics.median(theirs):.2f} s, ddptop {statistics.median(ours):.2f} s, "
-        f"paired difference {statistics.median(differences):+.2f} s (allowed: +0.5 s)"
+        f"paired difference {statistics.median(differences):+.2f} s (limit: +0.5 s)"
     )
     ratios = [mine / other for mine, other in zip(ours, theirs, strict=True)]
     ratio, low, high = bootstrap_median(ratios)

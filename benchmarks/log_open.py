@@ -1,10 +1,10 @@
-"""A log of 1 GB: how long until its last lines are seen, how fast it is searched, what it takes.
+"""Measure how fast a log of 1 GiB opens and is searched, and how much memory that takes.
 
     python benchmarks/log_open.py [--gib N] [--rounds N]
 
-The screen of logs is opened as a person opens it, without a terminal; `page` is what its reader
-needs for that, `search` a text that stands nowhere, backwards from the end, `errors` the same for
-lines that say something went wrong.
+Opens the logs screen as a user does, but without a terminal. `page` is the reader's share of that;
+`search` looks for text that does not occur, backwards from the end; `errors` scans the same way for
+lines that report errors.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ import psutil
 
 GIB = 1 << 30
 LINES = 20_000
-"""Different lines; they are repeated."""
+"""Number of distinct lines, which are repeated."""
 
 
 def make_log(path: Path, size_bytes: int) -> None:
-    """Lines as a training prints them, of about 100 bytes, now and then a warning."""
+    """Write typical training output: lines of about 100 bytes, with an occasional warning."""
     lines = []
     for step in range(LINES):
         lines.append(
@@ -43,12 +43,12 @@ def make_log(path: Path, size_bytes: int) -> None:
 
 
 def rss_mib() -> float:
-    """Resident memory of this process."""
+    """Return the resident memory of this process."""
     return float(psutil.Process().memory_info().rss) / (1 << 20)
 
 
-def read_alone(path: Path) -> dict[str, float]:
-    """What the reader needs, without a screen."""
+def measure_reader(path: Path) -> dict[str, float]:
+    """Measure the log reader without a screen."""
     from ddptop.logs.search import pattern_of
     from ddptop.logs.window import FileLog
 
@@ -64,8 +64,8 @@ def read_alone(path: Path) -> dict[str, float]:
         ("pattern", r"no such (words|text)\b"),
     ):
         before_s = time.perf_counter()
-        for told in log.search(pattern_of(text), size, -1):
-            last = told
+        for result in log.search(pattern_of(text), size, -1):
+            last = result
         assert last.is_over and last.found is None
         figures[f"search_{name}_mb_per_s"] = size / 1e6 / (time.perf_counter() - before_s)
     before_s, low = time.perf_counter(), size
@@ -77,7 +77,7 @@ def read_alone(path: Path) -> dict[str, float]:
 
 
 async def open_screen(rounds: int) -> dict[str, float]:
-    """Seconds from the wish to see a log to its last line, and back and forth in it."""
+    """Measure the time from opening a log to its last lines, and from there to its first line."""
     from ddptop.tui.app import DdptopApp
     from ddptop.tui.messages import LogsWanted
     from ddptop.tui.screens.logs import LogsScreen
@@ -112,7 +112,7 @@ async def open_screen(rounds: int) -> dict[str, float]:
 
 
 def measure(size_bytes: int = GIB, rounds: int = 5) -> dict[str, float]:
-    """All figures, of a job whose rank 0 printed so much."""
+    """Return all measurements for a job whose rank 0 printed `size_bytes`."""
     import datetime as dt
 
     from ddptop_runner.base.paths import RunFolder
@@ -144,18 +144,18 @@ def measure(size_bytes: int = GIB, rounds: int = 5) -> dict[str, float]:
         return {
             "size_mb": path.stat().st_size / 1e6,
             **asyncio.run(open_screen(rounds)),
-            **read_alone(path),
+            **measure_reader(path),
             "rss_mib": rss_mib(),
         }
 
 
 def main() -> None:
-    """Measure, and print one object."""
+    """Print the measurements as one JSON object."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--gib", type=float, default=1.0)
     parser.add_argument("--rounds", type=int, default=5)
-    given = parser.parse_args()
-    found = measure(int(given.gib * GIB), given.rounds)
+    options = parser.parse_args()
+    found = measure(int(options.gib * GIB), options.rounds)
     print(json.dumps({name: round(value, 1) for name, value in found.items()}))
 
 

@@ -1,10 +1,10 @@
-"""Memory of a job with 8 ranks of DDP, under ddptop and under torchrun, in turn.
+"""Compare the memory of a DDP job with 8 ranks under ddptop and under torchrun.
 
     python benchmarks/memory.py [--ranks 8]
 
-The sum of PSS (/proc/PID/smaps_rollup, where a page that several processes share counts once) over
-all processes that carry a mark in their variables: the ranks and whatever the launcher runs, of
-ddptop also tmux, guardian, supervisor, zygote, and store keeper.
+Sums PSS (/proc/PID/smaps_rollup, which counts a shared page once) over all processes that have a
+mark in their environment: the ranks and all processes of the launcher. For ddptop, these include
+tmux, guardian, supervisor, zygote, and store keeper. The two jobs run one after the other.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ TIMEOUT_S = 400.0
 
 
 def marked(mark: str) -> list[psutil.Process]:
-    """The processes that were started with `mark` among their variables."""
+    """Return the processes with `mark` in their environment."""
     found = []
     for process in psutil.process_iter():
         try:
@@ -39,13 +39,13 @@ def marked(mark: str) -> list[psutil.Process]:
 
 
 def pss_bytes(pid: int) -> int:
-    """The proportional share of memory of a process."""
+    """Return the proportional set size of a process."""
     text = Path(f"/proc/{pid}/smaps_rollup").read_text(encoding="ascii")
     return 1024 * int(text.partition("\nPss:")[2].split()[0])
 
 
 def measure(name: str, command: list[str], home: Home) -> int:
-    """Run the toy, and return what all of its processes hold once it has stepped."""
+    """Run the script, and return the memory of all processes after its first step."""
     mark, stamp = uuid.uuid4().hex, home.path / uuid.uuid4().hex
     env = {**home.env, "MEMORY_MARK": mark}
     toy = [str(home.script), "1000000", "0.5", str(stamp)]
@@ -77,7 +77,7 @@ def measure(name: str, command: list[str], home: Home) -> int:
 
 
 def main() -> None:
-    """Measure both, and print the ratio; exit status 1 where ddptop holds more."""
+    """Print the ratio; exit with 1 if ddptop uses more memory."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--ranks", type=int, default=8)
     options = parser.parse_args()
@@ -87,7 +87,7 @@ def main() -> None:
     ours = measure(
         "ddptop", [sys.executable, "-m", "ddptop", "launch", "-d", "--nproc", ranks], home
     )
-    print(f"ddptop holds {ours / theirs:.2f} times what torchrun does (allowed: 1)")
+    print(f"ddptop uses {ours / theirs:.2f} times the memory of torchrun (limit: 1)")
     sys.exit(ours > theirs)
 
 

@@ -1,12 +1,12 @@
-"""Jobs on two machines under ddptop and under torchrun, in turn, on the same two hosts.
+"""Compare jobs on two hosts under ddptop and under torchrun, in alternating runs.
 
     python benchmarks/nodes.py [--runs 5] [--seconds 20]
 
-The hosts are network namespaces of this machine (tests/cluster), which needs root. Measured are
-the time from the command to the first step that all ranks have taken; that from kill -9 of the rank
-on the second host to the next such step, where torchrun runs with
-TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1, without which it does not come back; and what goes over the
-link of a host while nobody looks, with a training that itself sends nothing.
+The hosts are network namespaces of this machine (tests/cluster), which require root. Measures the
+time from the command to the first step that all ranks have taken; the time from `kill -9` of the
+rank on the second host to the next such step; and the traffic on the link of each host with no
+viewer open and a script that itself sends nothing. torchrun runs with
+TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1, without which it does not recover.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ NAMES = ("h1", "h2")
 STEP_TIMEOUT_S = 90.0
 SETTLE_S = 1.0
 LATER_S = 1.0
-"""How much later than torchrun ddptop may take the first step."""
+"""How much later than torchrun ddptop may take its first step, in seconds."""
 
 
 def first_steps(folder: Path, since: float) -> float | None:
-    """When the slower of two ranks took its first step after a start since then, if both have.
+    """Return when the slower rank took the first step of an attempt after `since`, if both have.
 
-    torchrun counts the restarts of each host by themselves: attempts are not compared.
+    Attempts are not compared, because torchrun counts restarts per host.
     """
     found: dict[str, float] = {}
     for file in folder.glob("losses-*.jsonl"):
@@ -51,11 +51,11 @@ def first_steps(folder: Path, since: float) -> float | None:
 
 
 def wait_for(condition: Callable[[], float | None], what: str) -> float:
-    """The answer, once there is one."""
+    """Return the first result of `condition` that is not None."""
     deadline = time.monotonic() + STEP_TIMEOUT_S
     while (answer := condition()) is None:
         if time.monotonic() > deadline:
-            raise SystemExit(f"not within {STEP_TIMEOUT_S:g} s: {what}")
+            raise SystemExit(f"timed out after {STEP_TIMEOUT_S:g} s waiting for {what}")
         time.sleep(0.02)
     return answer
 
@@ -63,7 +63,7 @@ def wait_for(condition: Callable[[], float | None], what: str) -> float:
 def one_run(
     network: Network, folder: Path, start: Callable[[Path], None], end: Callable[[], None]
 ) -> tuple[float, float]:
-    """Seconds from the command to the first step, and from kill -9 to the next."""
+    """Return the seconds from the command to the first step, and from `kill -9` to the next."""
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir()
     began = time.time()
@@ -80,18 +80,18 @@ def one_run(
 
 
 def compare(network: Network, head: Head, runs: int) -> dict[str, list[tuple[float, float]]]:
-    """Both, in turn."""
+    """Run torchrun and ddptop alternately; return the times of each."""
     script = str(SCRIPTS / "ddp.py")
     folder = network.folder / "run"
     times: dict[str, list[tuple[float, float]]] = {"torchrun": [], "ddptop": []}
 
     def launch(folder: Path) -> None:
-        said = head.cli(
+        launched = head.cli(
             *["launch", "-d", "--hosts", ",".join(NAMES), "--nproc", "1", "--gpus", "none"],
             *["--name", "bench", script, str(folder)],
         )
-        if said.returncode:
-            raise SystemExit(said.stderr)
+        if launched.returncode:
+            raise SystemExit(launched.stderr)
 
     def stop() -> None:
         head.cli("kill", "bench")
@@ -99,26 +99,26 @@ def compare(network: Network, head: Head, runs: int) -> dict[str, list[tuple[flo
 
     for number in range(runs):
         job = Torchrun(network, NAMES, [script, str(folder)], network.folder / "torchrun.log")
-        ways = {
+        launchers = {
             "torchrun": lambda job=job: one_run(network, folder, lambda _: job.start(), job.end),
             "ddptop": lambda: one_run(network, folder, launch, stop),
         }
-        for name in sorted(ways, reverse=number % 2 == 0):
-            times[name].append(ways[name]())
+        for name in sorted(launchers, reverse=number % 2 == 0):
+            times[name].append(launchers[name]())
             print(f"{name}: {times[name][-1][0]:.2f} s, {times[name][-1][1]:.2f} s", flush=True)
     return times
 
 
 def traffic(network: Network, head: Head, seconds: float) -> dict[str, float]:
-    """Bytes per second over the link of each host."""
+    """Return the bytes per second on the link of each host."""
     folder = network.folder / "alone"
     folder.mkdir()
-    said = head.cli(
+    launched = head.cli(
         *["launch", "-d", "--hosts", ",".join(NAMES), "--nproc", "2", "--gpus", "none"],
         *["--name", "quiet", str(SCRIPTS / "steps.py"), str(folder), "--alone"],
     )
-    if said.returncode:
-        raise SystemExit(said.stderr)
+    if launched.returncode:
+        raise SystemExit(launched.stderr)
     wait_for(lambda: 1.0 if len(list(folder.glob("losses-0-*"))) == 4 else None, "steps")
     time.sleep(3 * SETTLE_S)
     before = {name: network.hosts[name].traffic_bytes() for name in NAMES}
@@ -131,7 +131,7 @@ def traffic(network: Network, head: Head, seconds: float) -> dict[str, float]:
 
 
 def main() -> int:
-    """Measure, and compare the medians."""
+    """Print the medians; exit with 1 if ddptop is slower than allowed."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--runs", type=int, default=5)
     parser.add_argument("--seconds", type=float, default=20.0)

@@ -1,4 +1,7 @@
-"""CPU and memory of all of ddptop's own processes for two training ranks, and of its commands."""
+"""Measure CPU and memory of ddptop's processes with two ranks, and the wall time of its commands.
+
+python benchmarks/own_cost.py [SECONDS]
+"""
 
 from __future__ import annotations
 
@@ -10,12 +13,12 @@ import time
 import psutil
 from common import Home
 
-VERBS = (("ls",), ("status", "cost"), ("gpus",))
-VERB_RUNS = 15
+COMMANDS = (("ls",), ("status", "cost"), ("gpus",))
+COMMAND_RUNS = 15
 
 
 def main(seconds: int = 60) -> None:
-    """Measure a running job for so long, then each verb."""
+    """Measure a running job for `seconds`, then each command."""
     home = Home()
     stamp = str(home.path / "stamp")
     home.ddptop(
@@ -45,18 +48,16 @@ def main(seconds: int = 60) -> None:
         print(
             f"  {role:14} {percent:5.2f} % of a core  {process.memory_info().rss / 2**20:6.0f} MiB"
         )
-    print(
-        f"own processes with 2 ranks: {total:.2f} % of a core over {elapsed:.0f} s (allowed: 2 %)"
-    )
-    for verb in VERBS:
+    print(f"ddptop with 2 ranks: {total:.2f} % of a core over {elapsed:.0f} s (limit: 2 %)")
+    for command in COMMANDS:
         times = []
-        for _ in range(VERB_RUNS):
+        for _ in range(COMMAND_RUNS):
             begun = time.perf_counter()
-            home.ddptop(*verb)
+            home.ddptop(*command)
             times.append(time.perf_counter() - begun)
         print(
-            f"ddptop {' '.join(verb)}: median {statistics.median(times):.3f} s "
-            f"({min(times):.3f} to {max(times):.3f}; allowed: 0.15 s)"
+            f"ddptop {' '.join(command)}: median {statistics.median(times):.3f} s "
+            f"({min(times):.3f} to {max(times):.3f}; limit: 0.15 s)"
         )
     home.ddptop("kill", "cost")
 

@@ -1,19 +1,19 @@
-"""What the probe costs: per training step of each framework, and at an interpreter's start.
+"""Measure the cost of the probe, per training step of each framework and per interpreter start.
 
     python benchmarks/probe_cost.py [--framework torch] [--python PATH] [--windows 40] [--steps 200]
     python benchmarks/probe_cost.py --instructions [--framework torch] [--python PATH]
     python benchmarks/probe_cost.py --start [--python PATH] [--windows 40]
 
-Starts the interpreter of an environment as a rank of a job, with a socket that is really read, so
-that the sender's thread does its share. In that one run the hooks are in and out in alternating
-windows. A small CPU model keeps the step short: what is added to it is the same for any model. The
-figures are medians over the pairs of windows of (with hooks - without), per optimizer step: of the
-time that passed, and of the CPU time of the training's thread, which a busy machine disturbs less.
+Starts the interpreter of an environment as a rank of a job, with a socket that is read, so that the
+sender thread does its work. Within one run, windows with and without the hooks alternate. A small
+CPU model keeps the step short; the added cost does not depend on the model. The results are medians
+over pairs of windows of (with hooks - without), per optimizer step, for wall time and for the CPU
+time of the training thread, which depends less on other load.
 
-With --instructions, the interpreter runs in valgrind, which counts the instructions of the
-training's thread in each window: a busy machine does not change them. The garbage collector is off,
-as a collection falls into one window or the other by chance, and the sender looks as many times
-less often as valgrind is slower, so that a window holds no more of its work than usual.
+With --instructions, the interpreter runs in valgrind, which counts the instructions of the training
+thread in each window; other load does not change them. The garbage collector is off, because a
+collection would fall into a random window. The sender's interval is as much longer as valgrind is
+slower, so that a window contains as much of its work as usual.
 """
 
 from __future__ import annotations
@@ -41,38 +41,38 @@ INJECT = Path(__file__).parents[1] / "runner" / "ddptop_runner" / "probe" / "inj
 
 
 COUNTED = "DDPTOP_BENCHMARK_COUNTED"
-"""Variable of a run in valgrind."""
+"""Environment variable that is set in a run in valgrind."""
 
 VALGRIND_SLOWS = 50
-"""How many times longer a step takes in valgrind, roughly."""
+"""Rough slowdown of a step in valgrind."""
 
 WARM_UP = 100
-"""Batches after a switch that belong to no window: the interpreter adapts to the change."""
+"""Batches after each switch that are not measured, while the interpreter adapts to the change."""
 
 
-class Ended(Exception):
-    """Enough was measured."""
+class Done(Exception):
+    """Raised after the last window, to end the training."""
 
 
 class Windows:
-    """Switches the probe's hooks at the beginning of each window, and takes the times.
+    """Arm or disarm the probe's hooks before each window, and time the window.
 
     Args:
-        pairs: How many windows with hooks, and as many without.
+        pairs: Number of windows with hooks, and of windows without.
         batches: Length of a window in batches.
     """
 
     def __init__(self, pairs: int, batches: int) -> None:
-        # which of the two comes first alternates, so that a drift cancels out
+        # the order within pairs alternates, so that drift cancels out
         self._order = [index % 4 in (0, 3) for index in range(2 * pairs)]
         self._batches, self._left, self._at = batches, WARM_UP, 0
         self._is_measuring = False
         self._start = (0.0, 0.0)
         self.taken: dict[bool, list[tuple[float, float]]] = {True: [], False: []}
-        """{whether with hooks: [(seconds, seconds of CPU)]}."""
+        """Wall and CPU seconds of each window, by whether hooks were armed."""
 
     def tick(self) -> None:
-        """One more batch was trained on."""
+        """Count a batch; switch to the next window if due."""
         self._left -= 1
         if self._left:
             return
@@ -80,7 +80,7 @@ class Windows:
             self.end(self._order[self._at])
             self._at += 1
             if self._at == len(self._order):
-                raise Ended
+                raise Done
         self._is_measuring = not self._is_measuring
         if self._is_measuring:
             self._left = self._batches
@@ -90,58 +90,58 @@ class Windows:
             self._switch(self._order[self._at])
 
     def begin(self) -> None:
-        """A window begins."""
+        """Start measuring a window."""
         self._start = (time.perf_counter(), time.thread_time())
 
     def end(self, has_hooks: bool) -> None:
-        """A window has ended."""
+        """Stop measuring a window."""
         now = (time.perf_counter(), time.thread_time())
         self.taken[has_hooks].append((now[0] - self._start[0], now[1] - self._start[1]))
 
-    def _switch(self, is_in: bool) -> None:
+    def _switch(self, is_armed: bool) -> None:
         session = sys.modules["_ddptop_probe"].current_session()
         for hooks in (session.hooks, session.keras):
             if hooks is not None:
                 hooks.disarm()
-                if is_in:
+                if is_armed:
                     hooks.arm()
 
 
 ZERO, DUMP, START, STOP = 0x43540001, 0x43540003, 0x43540004, 0x43540005
-"""Requests to callgrind."""
+"""Client requests of callgrind."""
 
-ASK_VALGRIND = bytes.fromhex("4889f8 31d2 48c1c703 48c1c70d 48c1c73d 48c1c733 4887db 4889d0 c3")
-"""A function that hands its argument to valgrind: on x86-64 such shifts, which change nothing."""
+CLIENT_REQUEST = bytes.fromhex("4889f8 31d2 48c1c703 48c1c70d 48c1c73d 48c1c733 4887db 4889d0 c3")
+"""x86-64 code that passes its argument to valgrind: rotations that otherwise have no effect."""
 
 
 class CountedWindows(Windows):
-    """Has callgrind write the instructions of each window to a file of its own."""
+    """Let callgrind write the instruction count of each window to a separate file."""
 
     def __init__(self, pairs: int, batches: int) -> None:
         super().__init__(pairs, batches)
         gc.disable()
-        # as many steps between two datagrams as there are without valgrind
+        # keep the number of steps between two datagrams the same as without valgrind
         sys.modules["_ddptop_probe"].current_session()
         sys.modules["_ddptop_probe.sender"].INTERVAL_S *= VALGRIND_SLOWS
         self._page = mmap.mmap(-1, mmap.PAGESIZE, prot=mmap.PROT_READ | mmap.PROT_WRITE | 4)
-        self._page.write(ASK_VALGRIND)
+        self._page.write(CLIENT_REQUEST)
         self._labels = [ctypes.create_string_buffer(name) for name in (b"without", b"with")]
         address = ctypes.addressof(ctypes.c_char.from_buffer(self._page))
         self._call = ctypes.CFUNCTYPE(ctypes.c_uint64, ctypes.c_void_p)(address)
 
-    def _ask(self, request: int, argument: int = 0) -> None:
-        what = (ctypes.c_uint64 * 6)(request, argument)
-        self._call(ctypes.addressof(what))
+    def _request(self, request: int, argument: int = 0) -> None:
+        arguments = (ctypes.c_uint64 * 6)(request, argument)
+        self._call(ctypes.addressof(arguments))
 
     def begin(self) -> None:
-        """A window begins."""
-        self._ask(START)
-        self._ask(ZERO)
+        """Start measuring a window."""
+        self._request(START)
+        self._request(ZERO)
 
     def end(self, has_hooks: bool) -> None:
-        """A window has ended."""
-        self._ask(DUMP, ctypes.addressof(self._labels[has_hooks]))
-        self._ask(STOP)
+        """Stop measuring a window."""
+        self._request(DUMP, ctypes.addressof(self._labels[has_hooks]))
+        self._request(STOP)
 
 
 CALLGRIND = (
@@ -150,7 +150,7 @@ CALLGRIND = (
 
 
 def report_counts(folder: Path, framework: str, steps: int) -> None:
-    """Print what callgrind has counted in the first thread."""
+    """Print what callgrind counted in the first thread."""
     counted: dict[str, list[float]] = {"with": [], "without": []}
     for file in folder.glob("counts.*-01"):
         text = file.read_text(encoding="utf-8", errors="replace")
@@ -167,12 +167,12 @@ def report_counts(folder: Path, framework: str, steps: int) -> None:
 
 
 def measure(framework: str, pairs: int, steps: int, accumulate: int) -> None:
-    """Train in windows with and without the hooks, and print the difference."""
+    """Train with and without hooks in alternating windows, and print the difference."""
     is_counted = COUNTED in os.environ
     windows = (CountedWindows if is_counted else Windows)(pairs, steps * accumulate)
     try:
         TRAININGS[framework](windows.tick, accumulate)
-    except Ended:
+    except Done:
         pass
     if is_counted:
         return
@@ -196,7 +196,7 @@ def measure(framework: str, pairs: int, steps: int, accumulate: int) -> None:
 
 
 def free_port() -> int:
-    """A port of this machine that nobody listens on."""
+    """Return an unused local port."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]
@@ -204,7 +204,7 @@ def free_port() -> int:
 
 
 def environment(folder: str, path: Path) -> dict[str, str]:
-    """Variables of a rank of a job."""
+    """Return the environment of a rank."""
     own = str(Path(__file__).parent)
     env = dict(os.environ, PYTHONPATH=os.pathsep.join([str(INJECT), own]))
     env.update(DDPTOP_PROBE_SOCK=str(path), DDPTOP_STACKS_DIR=folder)
@@ -215,7 +215,7 @@ def environment(folder: str, path: Path) -> dict[str, str]:
 
 
 def measure_start(python: str, pairs: int, env: dict[str, str]) -> None:
-    """Start an interpreter that does nothing, with and without the probe, in turn."""
+    """Start an interpreter that does nothing, alternately with and without the probe."""
     without = {name: value for name, value in env.items() if name != "DDPTOP_PROBE_SOCK"}
     del without["PYTHONPATH"]
     differences, plain = [], []
@@ -225,7 +225,7 @@ def measure_start(python: str, pairs: int, env: dict[str, str]) -> None:
             start_s = time.perf_counter()
             subprocess.run([python, "-c", "pass"], env=env if has_probe else without, check=True)
             taken[has_probe] = time.perf_counter() - start_s
-        if index:  # the first fills the caches
+        if index:  # the first pair fills the caches
             differences.append((taken[True] - taken[False]) * 1e3)
             plain.append(taken[False] * 1e3)
     low, middle, high = statistics.quantiles(differences, n=4)
@@ -236,19 +236,19 @@ def measure_start(python: str, pairs: int, env: dict[str, str]) -> None:
 
 
 def main() -> int:
-    """Run the measurement in a process that the probe is in."""
+    """Run the measurement in a process that loads the probe."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--framework", choices=sorted(TRAININGS), default="torch")
     parser.add_argument("--python", default=sys.executable, help="interpreter of an environment")
     parser.add_argument("--windows", type=int, help="pairs of windows (40; 2 in valgrind)")
-    parser.add_argument("--steps", type=int, help="optimizer steps of a window (200; 60)")
-    parser.add_argument("--accumulate", type=int, default=1, help="batches of a step")
-    parser.add_argument("--start", action="store_true", help="measure an interpreter's start")
+    parser.add_argument("--steps", type=int, help="optimizer steps per window (200; 60)")
+    parser.add_argument("--accumulate", type=int, default=1, help="batches per step")
+    parser.add_argument("--start", action="store_true", help="measure interpreter start")
     parser.add_argument("--instructions", action="store_true", help="count with valgrind")
     options = parser.parse_args()
     valgrind = shutil.which("valgrind")
     if options.instructions and (valgrind is None or platform.machine() != "x86_64"):
-        print("instructions are not counted: this requires valgrind, and an x86-64 processor")
+        print("cannot count instructions: this requires valgrind and an x86-64 processor")
         return 0
     options.windows = options.windows or (2 if options.instructions else 40)
     options.steps = options.steps or (60 if options.instructions else 200)
@@ -259,11 +259,11 @@ def main() -> int:
         path = Path(folder) / "probe.sock"
         receiver = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
         receiver.bind(str(path))
-        heard: list[int] = []
+        sizes: list[int] = []
 
         def read() -> None:
             while data := receiver.recv(4096):
-                heard.append(len(data))
+                sizes.append(len(data))
 
         thread = threading.Thread(target=read)
         thread.start()
@@ -283,7 +283,7 @@ def main() -> int:
         thread.join()
         receiver.close()
     if not options.start:
-        print(f"datagrams: {len(heard)}, the largest of {max(heard, default=0)} bytes")
+        print(f"datagrams: {len(sizes)}, largest {max(sizes, default=0)} bytes")
     return status
 
 

@@ -1,4 +1,4 @@
-"""Trains a small model as each framework does, calling `tick` once a batch, until it raises."""
+"""Train a small model with each framework, calling `tick` once per batch until it raises."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from typing import Any
 
 Tick = Callable[[], None]
 
-FOR_EVER = 10**9
+FOREVER = 10**9
 
 ROWS = 20000
-"""Of the data: no epoch ends within the measurement."""
+"""Size of the data set, large enough that no epoch ends during the measurement."""
 
 
 def _model() -> Any:
@@ -50,7 +50,7 @@ def _train(model: Any, optimizer: Any, tick: Tick, accumulate: int) -> None:
 
 
 def train_torch(tick: Tick, accumulate: int) -> None:
-    """A plain loop."""
+    """Run a plain training loop."""
     import torch
 
     model = _model()
@@ -59,7 +59,7 @@ def train_torch(tick: Tick, accumulate: int) -> None:
 
 
 def train_ddp(tick: Tick, accumulate: int) -> None:
-    """A plain loop with DistributedDataParallel, and one more collective in each step."""
+    """Run a plain loop with DistributedDataParallel and one extra collective per step."""
     import torch
 
     torch.distributed.init_process_group("gloo")
@@ -75,7 +75,7 @@ def train_ddp(tick: Tick, accumulate: int) -> None:
 
 
 def train_accelerate(tick: Tick, accumulate: int) -> None:
-    """The loop of accelerate's documentation."""
+    """Run the loop from accelerate's documentation."""
     import torch
     from accelerate import Accelerator
 
@@ -92,7 +92,7 @@ def train_accelerate(tick: Tick, accumulate: int) -> None:
 
 
 def train_lightning(tick: Tick, accumulate: int) -> None:
-    """A Trainer without logger, bar and checkpoints."""
+    """Run a Trainer without logger, progress bar, and checkpoints."""
     import lightning
     import torch
 
@@ -115,7 +115,7 @@ def train_lightning(tick: Tick, accumulate: int) -> None:
     trainer = lightning.Trainer(
         accelerator="cpu",
         devices=1,
-        max_epochs=FOR_EVER,
+        max_epochs=FOREVER,
         accumulate_grad_batches=accumulate,
         **dict.fromkeys(quiet, False),
     )
@@ -123,7 +123,7 @@ def train_lightning(tick: Tick, accumulate: int) -> None:
 
 
 def train_transformers(tick: Tick, accumulate: int) -> None:
-    """A Trainer of transformers with a model of its own."""
+    """Run a transformers Trainer with a custom model."""
     import torch
     from transformers import Trainer, TrainingArguments
 
@@ -146,13 +146,13 @@ def train_transformers(tick: Tick, accumulate: int) -> None:
         disable_tqdm=True,
         per_device_train_batch_size=1,
         gradient_accumulation_steps=accumulate,
-        max_steps=FOR_EVER,
+        max_steps=FOREVER,
     )
     Trainer(Model(), arguments, train_dataset=data).train()
 
 
 def train_deepspeed(tick: Tick, accumulate: int) -> None:
-    """An engine of ZeRO stage 0."""
+    """Run an engine with ZeRO stage 0."""
     import deepspeed
     import torch
 
@@ -172,7 +172,7 @@ def train_deepspeed(tick: Tick, accumulate: int) -> None:
 
 
 def train_horovod(tick: Tick, accumulate: int) -> None:
-    """Its optimizer, in a world of one."""
+    """Run Horovod's optimizer with a world size of 1."""
     import horovod.torch
     import torch
 
@@ -187,7 +187,7 @@ def train_horovod(tick: Tick, accumulate: int) -> None:
 
 
 def train_keras(tick: Tick, accumulate: int) -> None:
-    """`fit` with TensorFlow beneath."""
+    """Run `fit` with the TensorFlow backend."""
     os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
     import keras
     import tensorflow

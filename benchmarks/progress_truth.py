@@ -1,10 +1,10 @@
-"""How far off the shown share and ETA of a run are, for outputs in many styles.
+"""Measure the error of the progress and ETA that ddptop reads from many styles of output.
 
     python benchmarks/progress_truth.py [--only WORD]
 
-Each case of tests/samples/progress_corpus.py is written into a log in simulated time and read as a
-job's log is, at ten points of its run (5 %, 15 % ... 95 %). Prints a table for docs/launchers.md.
-Nothing here depends on how fast the machine is.
+Writes each case of tests/samples/progress_corpus.py to a log in simulated time and reads it the way
+ddptop reads a job's log, at ten points of the run (5 %, 15 % ... 95 %). Prints a Markdown table.
+The result does not depend on the speed of the machine.
 """
 
 from __future__ import annotations
@@ -24,7 +24,9 @@ SHOWN = {"run": "bar", "estimate": "about", "epoch": "epoch bar", "nothing": "no
 def main() -> None:
     """Print the table."""
     parser = argparse.ArgumentParser()
-    parser.add_argument("--only", default="", help="cases whose name holds this word")
+    parser.add_argument(
+        "--only", default="", metavar="WORD", help="only cases with WORD in their name"
+    )
     only = parser.parse_args().only
     print(
         "| output | shown | known from | progress error | ETA error | earlier estimate error "
@@ -39,13 +41,13 @@ def main() -> None:
 
 
 def row(case: Case, points: list[Point]) -> str:
-    """One line of the table: what is shown, and how far off it is at worst."""
+    """Return one row of the table: what is shown, and its largest errors."""
     settled = [one for one in points if one.share >= case.known_from]
-    told = [one for one in settled if one.shown is not None and one.shown.fraction is not None]
+    known = [one for one in settled if one.shown is not None and one.shown.fraction is not None]
     of_epoch = any(one.shown and one.shown.epoch_fraction is not None for one in settled)
     kind = "none"
-    if told:
-        kind = "about" if any(one.shown.estimated for one in told) else "bar"
+    if known:
+        kind = "about" if any(one.shown.estimated for one in known) else "bar"
     elif of_epoch:
         kind = "epoch bar"
     guesses = [
@@ -53,15 +55,15 @@ def row(case: Case, points: list[Point]) -> str:
         for one in points
         if one not in settled and one.shown is not None and one.shown.fraction is not None
     ]
-    shares = [100 * (one.shown.fraction - one.share) for one in told]
+    shares = [100 * (one.shown.fraction - one.share) for one in known]
     etas = [
         100 * (one.shown.eta_s / one.eta_s - 1)
-        for one in told
+        for one in known
         if one.shown.eta_s is not None and one.eta_s
     ]
     times = [100 * (one.shown_step_s / one.step_s - 1) for one in points if one.shown_step_s]
-    begin = f"{100 * min(one.share for one in told):.0f}%" if told else "-"
-    wrong = "" if kind == SHOWN[case.answer] else f" (not: {SHOWN[case.answer]})"
+    begin = f"{100 * min(one.share for one in known):.0f}%" if known else "-"
+    wrong = "" if kind == SHOWN[case.answer] else f" (expected: {SHOWN[case.answer]})"
     name = case.name.replace("|", "\\|")
     worst = (_worst(shares), _worst(etas), _worst(guesses), _worst(times))
     cells = (f"`{name}`", kind + wrong, begin, *worst)

@@ -1,10 +1,10 @@
-"""Two hours of watching, accelerated: whether sampler and viewer keep their memory.
+"""Check that the memory of sampler and viewer stays flat, over two accelerated hours.
 
     python benchmarks/soak.py [--ticks 7200] [--gpus 8] [sampler | viewer]
 
-Devices are lost and come back, and processes come and go, all the while. The sampler's own report
-is made with a clock that jumps a second per tick; the viewer is the real one in a pty, looking as
-fast as it can. Memory after the first 600 ticks is compared with the most of all later ones.
+Throughout, devices are lost and return, and processes start and exit. The sampler creates its
+reports with a clock that advances one second per tick. The viewer runs in a pty and refreshes as
+fast as it can. RSS after the first 600 ticks is compared with the maximum afterward.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from pathlib import Path
 
 import psutil
 
-sys.path.insert(0, str(Path(__file__).parents[1]))  # the stand-in driver belongs to the tests
+sys.path.insert(0, str(Path(__file__).parents[1]))  # for the stub driver in tests/
 
 from common import Screen
 from tests.nvml_stub import StubDriver, StubProcess
@@ -60,69 +60,69 @@ app.run()
 """
 
 
-class Weather:
-    """Changes a stand-in driver: figures each time, devices and processes now and then."""
+class Churn:
+    """Change a stub driver: figures on every tick, devices and processes at random."""
 
     def __init__(self, driver: StubDriver) -> None:
         self._driver = driver
-        self._chance = random.Random(1)
+        self._rng = random.Random(1)
         self._processes: list[subprocess.Popen[bytes]] = []
 
-    def change(self) -> None:
-        """One more second has passed."""
-        chance = self._chance
-        if chance.random() < 0.2 and len(self._processes) < 12:
+    def tick(self) -> None:
+        """Apply the changes of one second."""
+        rng = self._rng
+        if rng.random() < 0.2 and len(self._processes) < 12:
             self._processes.append(
                 subprocess.Popen([sys.executable, "-S", "-c", "import time; time.sleep(600)"])
             )
-        elif chance.random() < 0.2 and self._processes:
-            self._end(self._processes.pop(chance.randrange(len(self._processes))))
+        elif rng.random() < 0.2 and self._processes:
+            self._kill(self._processes.pop(rng.randrange(len(self._processes))))
         with self._driver.together():
             for gpu in self._driver.gpus:
-                if chance.random() < 0.01:
+                if rng.random() < 0.01:
                     gpu.lost = 1 - gpu.lost
-                if chance.random() < 0.01:
-                    self._driver.raise_xid(gpu.index, chance.choice([31, 48, 79, 94]))
+                if rng.random() < 0.01:
+                    self._driver.raise_xid(gpu.index, rng.choice([31, 48, 79, 94]))
                     del gpu.xids[:-4]
-                gpu.util = chance.randint(0, 100)
-                gpu.mem_used = chance.randrange(70 << 30)
-                gpu.power_mw = chance.randint(90_000, 690_000)
+                gpu.util = rng.randint(0, 100)
+                gpu.mem_used = rng.randrange(70 << 30)
+                gpu.power_mw = rng.randint(90_000, 690_000)
                 gpu.processes = [
-                    StubProcess(process.pid, chance.randrange(1 << 30), sm_util=gpu.util)
+                    StubProcess(process.pid, rng.randrange(1 << 30), sm_util=gpu.util)
                     for process in self._processes
-                    if chance.random() < 0.4
+                    if rng.random() < 0.4
                 ]
 
     @staticmethod
-    def _end(process: subprocess.Popen[bytes]) -> None:
+    def _kill(process: subprocess.Popen[bytes]) -> None:
         process.kill()
         process.wait()
 
     def close(self) -> None:
-        """End what was started."""
+        """Kill the processes that are left."""
         for process in self._processes:
-            self._end(process)
+            self._kill(process)
 
 
 def rss_bytes(pid: int) -> int:
-    """Resident memory of one process."""
+    """Return the resident memory of one process."""
     return int(psutil.Process(pid).memory_info().rss)
 
 
 def verdict(name: str, ticks: int, settled: int, end: int, most: int) -> bool:
-    """Print one line; whether memory stayed within what is allowed."""
-    held = max(end, most) - settled <= ALLOWED_BYTES
+    """Print the result; return whether memory growth stayed within ALLOWED_BYTES."""
+    is_flat = max(end, most) - settled <= ALLOWED_BYTES
     print(
         f"{name}: {ticks} ticks, RSS {settled / 2**20:.1f} MiB after {SETTLED_AFTER}, "
-        f"{end / 2**20:.1f} MiB at the end, {most / 2**20:.1f} MiB at most "
-        f"(allowed: +{ALLOWED_BYTES / 2**20:.0f} MiB){'' if held else '  NOT HELD'}",
+        f"{end / 2**20:.1f} MiB at the end, maximum {most / 2**20:.1f} MiB "
+        f"(limit: +{ALLOWED_BYTES / 2**20:.0f} MiB){'' if is_flat else '  EXCEEDED'}",
         flush=True,
     )
-    return held
+    return is_flat
 
 
-def soak_sampler(driver: StubDriver, weather: Weather, ticks: int) -> bool:
-    """Tick the sampler's own report loop."""
+def soak_sampler(driver: StubDriver, churn: Churn, ticks: int) -> bool:
+    """Run the sampler's report loop for `ticks`."""
     settled = most = 0
     with subprocess.Popen(
         [sys.executable, "-c", SAMPLER],
@@ -132,11 +132,11 @@ def soak_sampler(driver: StubDriver, weather: Weather, ticks: int) -> bool:
     ) as child:
         assert child.stdin is not None and child.stdout is not None
         for tick in range(1, ticks + 1):
-            weather.change()
+            churn.tick()
             child.stdin.write(b"\n")
             child.stdin.flush()
             if int(child.stdout.readline() or -1) != len(driver.gpus):
-                raise SystemExit(f"the sampler ended, or misses a device, at tick {tick}")
+                raise SystemExit(f"the sampler exited or lacks a device at tick {tick}")
             if tick == SETTLED_AFTER:
                 settled = rss_bytes(child.pid)
             elif tick > SETTLED_AFTER and tick % 50 == 0:
@@ -146,31 +146,31 @@ def soak_sampler(driver: StubDriver, weather: Weather, ticks: int) -> bool:
     return verdict("sampler", ticks, settled, end, most)
 
 
-def soak_viewer(driver: StubDriver, weather: Weather, ticks: int, folder: Path) -> bool:
-    """Run the overview in a pty until it has taken so many looks."""
-    counted = folder / "looks"
+def soak_viewer(driver: StubDriver, churn: Churn, ticks: int, folder: Path) -> bool:
+    """Run the overview in a pty for `ticks` refreshes."""
+    counted = folder / "refreshes"
     env = {**driver.env(log=False), "DDPTOP_HOME": str(folder / "home"), "TERM": "xterm-256color"}
     screen = Screen([sys.executable, "-c", VIEWER, str(counted)], env)
-    settled = most = looks = 0
+    settled = most = refreshes = 0
     began = time.monotonic()
     try:
-        while looks < ticks:
-            weather.change()
+        while refreshes < ticks:
+            churn.tick()
             screen.drain(0.1)
-            looks = counted.stat().st_size if counted.exists() else 0
-            if looks >= SETTLED_AFTER and not settled:
+            refreshes = counted.stat().st_size if counted.exists() else 0
+            if refreshes >= SETTLED_AFTER and not settled:
                 settled = rss_bytes(screen.pid)
             elif settled:
                 most = max(most, rss_bytes(screen.pid))
         end = rss_bytes(screen.pid)
     finally:
         screen.close()
-    print(f"  {looks} looks in {time.monotonic() - began:.0f} s", flush=True)
-    return verdict("viewer", looks, settled, end, most)
+    print(f"  {refreshes} refreshes in {time.monotonic() - began:.0f} s", flush=True)
+    return verdict("viewer", refreshes, settled, end, most)
 
 
 def main() -> None:
-    """Soak one or both; exit status 1 when memory was not held."""
+    """Run one or both soaks; exit with 1 if memory grew beyond the limit."""
     parser = argparse.ArgumentParser()
     parser.add_argument("what", nargs="?", choices=("sampler", "viewer"))
     parser.add_argument("--ticks", type=int, default=7200)
@@ -178,16 +178,16 @@ def main() -> None:
     options = parser.parse_args()
     folder = Path(tempfile.mkdtemp(prefix="ddptop-bench-"))
     driver = StubDriver(folder, options.gpus)
-    weather = Weather(driver)
+    churn = Churn(driver)
     os.environ["PYTHONWARNINGS"] = "error"
     try:
-        held = options.what == "viewer" or soak_sampler(driver, weather, options.ticks)
+        is_flat = options.what == "viewer" or soak_sampler(driver, churn, options.ticks)
         if options.what != "sampler":
-            held = soak_viewer(driver, weather, options.ticks, folder) and held
+            is_flat = soak_viewer(driver, churn, options.ticks, folder) and is_flat
     finally:
-        weather.close()
+        churn.close()
         shutil.rmtree(folder, ignore_errors=True)
-    sys.exit(0 if held else 1)
+    sys.exit(0 if is_flat else 1)
 
 
 if __name__ == "__main__":

@@ -1,14 +1,14 @@
-"""Drive the state of a job through random interleavings of everything that can happen to it.
+"""Drive the job state machine through random interleavings of all events.
 
 python benchmarks/state_machine.py [--runs 100000] [--seed FIRST]
 python benchmarks/state_machine.py --nodes [--runs 10000] [--seed FIRST]
 python benchmarks/state_machine.py --breaks [--nodes] [--runs 1500]
 
-With `--nodes`, the job runs on several nodes, and its real head leads it in virtual time.
+With `--nodes`, the job runs on several nodes under its real head, in virtual time.
 
 Prints the seed of each interleaving that breaks an invariant; `--seed N --runs 1` replays it. With
-`--breaks`, takes out each transition and each decision in turn (with `--nodes`, each that is only
-of a head), and prints those that no interleaving misses.
+`--breaks`, removes each transition and each decision in turn (with `--nodes`, those of a head
+only), and prints whether an invariant breaks without it.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ Drive = Callable[[int], Any]
 
 
 def first_failure(drive_one: Drive, seeds: range) -> tuple[int, str] | None:
-    """The first seed that breaks an invariant, and which."""
+    """Return the first seed that breaks an invariant, and the error."""
     for seed in seeds:
         try:
             drive_one(seed)
@@ -42,8 +42,8 @@ def first_failure(drive_one: Drive, seeds: range) -> tuple[int, str] | None:
     return None
 
 
-def survivors(drive_one: Drive, seeds: range, *, of_nodes: bool) -> list[str]:
-    """The transitions and decisions without which every interleaving is as good."""
+def undetected(drive_one: Drive, seeds: range, *, of_nodes: bool) -> list[str]:
+    """Return the transitions and decisions whose removal breaks no invariant."""
     found = []
     changes, decisions = transition._CHANGES, decide._DECISIONS
     tables: list[tuple[dict[Any, Any], Any]] = [
@@ -58,16 +58,15 @@ def survivors(drive_one: Drive, seeds: range, *, of_nodes: bool) -> list[str]:
             failed = first_failure(drive_one, seeds)
             table[kind] = change
             name = f"{change.__module__}.{change.__name__} of {kind.__name__}"
-            print(
-                name, "survives" if failed is None else f"is missed by {failed}"[:200], flush=True
-            )
+            result = "not detected" if failed is None else f"detected by {failed}"[:200]
+            print(name, result, flush=True)
             if failed is None:
                 found.append(name)
     return found
 
 
 def main() -> int:
-    """The exit status: 1 where an invariant broke, or a break survived."""
+    """Return 1 if an invariant broke or, with `--breaks`, a removal was not detected."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--runs", type=int)
     parser.add_argument("--seed", type=int, default=0)
@@ -78,10 +77,10 @@ def main() -> int:
     drive_one = machine_nodes.drive if args.nodes else drive
     seeds = range(args.seed, args.seed + runs)
     gc.freeze()
-    gc.set_threshold(100_000)  # what a life leaves behind is looked for once in many of them
+    gc.set_threshold(100_000)  # collect garbage once in many runs
     if args.breaks:
-        found = survivors(drive_one, seeds, of_nodes=args.nodes)
-        print(f"{len(found)} breaks survived", *found, sep="\n  ")
+        found = undetected(drive_one, seeds, of_nodes=args.nodes)
+        print(f"{len(found)} removals not detected", *found, sep="\n  ")
         return 1 if found else 0
     began_s, failed = time.monotonic(), 0
     for seed in seeds:

@@ -1,8 +1,8 @@
-"""What following ranks' output costs a supervisor: usual output, and a flood.
+"""Measure what it costs the supervisor to follow the output of ranks: normal output, and a flood.
 
     .venv/bin/python benchmarks/text_watch.py [--seconds 20] [--flood-mb 30]
 
-A process of its own writes the logs; CPU time is that of the looks alone, one a second.
+A separate process writes the logs. CPU time covers only the polls, one per second.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ LINE = (
 
 
 def write_lines(folder: RunFolder, ranks: int, seconds: float) -> None:
-    """One line and one redraw a second from each rank."""
+    """Write one line and one redraw per second for each rank."""
     files = [folder.log_file(0, rank).open("ab", buffering=0) for rank in range(ranks)]
     end_s, step = time.monotonic() + seconds, 0
     while time.monotonic() < end_s:
@@ -37,7 +37,7 @@ def write_lines(folder: RunFolder, ranks: int, seconds: float) -> None:
 
 
 def flood(folder: RunFolder, bytes_per_s: float, seconds: float) -> None:
-    """Rank 0 writes as much as is asked for; the file is cut short now and then."""
+    """Write `bytes_per_s` as rank 0."""
     file = folder.log_file(0, 0).open("ab", buffering=0)
     end_s, step, written, began_s = time.monotonic() + seconds, 0, 0, time.monotonic()
     while (now_s := time.monotonic()) < end_s:
@@ -51,7 +51,7 @@ def flood(folder: RunFolder, bytes_per_s: float, seconds: float) -> None:
 def measure(
     writer: Callable[..., None], seconds: float, *arguments: float
 ) -> tuple[float, float, float]:
-    """(CPU of a core in percent, the longest look in ms, bytes read a second)."""
+    """Return CPU in percent of a core, the longest poll in ms, and bytes read per second."""
     with tempfile.TemporaryDirectory() as home:
         folder = RunFolder(Path(home))
         (folder.logs_dir / "attempt-0").mkdir(parents=True)
@@ -76,13 +76,13 @@ def measure(
 
 
 def main() -> None:
-    """Print both."""
+    """Measure and print both kinds of output."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seconds", type=float, default=20.0)
     parser.add_argument("--flood-mb", type=float, default=30.0)
     options = parser.parse_args()
     for name, figures in (
-        (f"{RANKS} ranks, one line a second each", measure(write_lines, options.seconds, RANKS)),
+        (f"{RANKS} ranks, one line per second each", measure(write_lines, options.seconds, RANKS)),
         (
             f"a flood of {options.flood_mb:g} MB/s",
             measure(flood, options.seconds, options.flood_mb * 1e6),
@@ -90,7 +90,7 @@ def main() -> None:
     ):
         percent, longest_ms, read = figures
         print(
-            f"{name}: {percent:.2f} % of a core, longest look {longest_ms:.1f} ms,"
+            f"{name}: {percent:.2f} % of a core, longest poll {longest_ms:.1f} ms,"
             f" {read / 1e3:.0f} kB/s read"
         )
 

@@ -1,10 +1,10 @@
-"""What watching costs, screen by screen: CPU, and bytes to the terminal, in a real pty.
+"""Measure the CPU, terminal output, and memory of each screen.
 
     python benchmarks/tui_cost.py [--seconds 20] [--ranks 8] [--gpus 8] [SCREEN ...]
 
-Twice each: on a job whose every figure changes once a second, and on one that has ended, where
-nothing is left to draw. The program runs as a person starts it, in a pty of 120 by 40, beside a
-stand-in driver whose devices are the job's. CPU is the time of the viewer and of all it starts.
+Measures each screen twice: with a job whose figures all change every second, and with an ended job,
+which leaves nothing to draw. The program runs in a 120x40 pty with a stub driver that has the job's
+devices. CPU includes the viewer and everything it starts.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import tempfile
 import time
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).parents[1]))  # the stand-in driver belongs to the tests
+sys.path.insert(0, str(Path(__file__).parents[1]))  # for the stub driver in tests/
 
 from common import Screen, cpu_s_of_tree
 from feed import JOB, Feed, Feeder
@@ -32,18 +32,18 @@ SCREENS: dict[str, tuple[tuple[str, ...], str]] = {
     "logs": (ATTACH, "l"),
     "replay": (ATTACH, "p"),
 }
-"""Arguments, and the keys that lead there."""
+"""Arguments of ddptop, and the keys that open the screen."""
 
 ALLOWED_JOB_PERCENT = 3.0
-ALLOWED_KB_LIVE, ALLOWED_KB_REST = 30.0, 10.0
+ALLOWED_KB_LIVE, ALLOWED_KB_ENDED = 30.0, 10.0
 WARM_UP_S = 12.0
-"""By then the sampler that first asked which devices there are has ended: the job has its own."""
+"""Long enough for the viewer's own sampler to exit, which a job with a sampler makes redundant."""
 
 
 def measure(
     arguments: tuple[str, ...], keys: str, env: dict[str, str], seconds: float
 ) -> tuple[float, float, int]:
-    """Percent of a core, kB per second to the terminal, and resident bytes of one screen."""
+    """Return percent of a core, kB per second to the terminal, and resident bytes."""
     screen = Screen([sys.executable, "-m", "ddptop", *arguments], env)
     try:
         screen.drain(30.0, until=JOB.encode())
@@ -60,7 +60,7 @@ def measure(
 
 
 def main() -> None:
-    """Measure and print; exit status 1 where more is used than is allowed."""
+    """Measure the screens; exit with 1 if any exceeds its limit."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--ranks", type=int, default=8)
     parser.add_argument("--gpus", type=int, default=8)
@@ -68,7 +68,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=20.0)
     parser.add_argument("screens", nargs="*", metavar="SCREEN", help=", ".join(SCREENS))
     options = parser.parse_args()
-    held = True
+    is_within = True
     for live in (True, False):
         folder = Path(tempfile.mkdtemp(prefix="ddptop-bench-"))
         driver = StubDriver(folder, options.gpus)
@@ -82,24 +82,24 @@ def main() -> None:
         try:
             for name in options.screens or SCREENS:
                 percent, kilobytes, rss = measure(*SCREENS[name], env, options.seconds)
-                allowed = ALLOWED_KB_LIVE if live else ALLOWED_KB_REST
+                allowed = ALLOWED_KB_LIVE if live else ALLOWED_KB_ENDED
                 over = kilobytes > allowed
-                words = f"allowed: {allowed:.0f} kB/s"
+                limits = f"limit: {allowed:.0f} kB/s"
                 if name == "job" and live:
                     over = over or percent > ALLOWED_JOB_PERCENT
-                    words += f", {ALLOWED_JOB_PERCENT:.0f} %"
-                held = held and not over
+                    limits += f", {ALLOWED_JOB_PERCENT:.0f} %"
+                is_within = is_within and not over
                 print(
-                    f"{name:9} {f'{options.ranks} ranks, 1 Hz' if live else 'at rest':14}"
+                    f"{name:9} {f'{options.ranks} ranks, 1 Hz' if live else 'ended':14}"
                     f" {percent:5.2f} % of a core {kilobytes:6.1f} kB/s"
-                    f" {rss / 2**20:4.0f} MiB  ({words}){'  NOT HELD' * over}",
+                    f" {rss / 2**20:4.0f} MiB  ({limits}){'  EXCEEDED' * over}",
                     flush=True,
                 )
         finally:
             feeder.close()
             shutil.rmtree(folder)
-    print(f"load of the machine: {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores")
-    sys.exit(not held)
+    print(f"load average: {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores")
+    sys.exit(not is_within)
 
 
 if __name__ == "__main__":

@@ -1,11 +1,11 @@
-"""Whether the viewer keeps its memory over a day of watching, accelerated.
+"""Check that the viewer's memory stays flat over an accelerated day.
 
     python benchmarks/tui_day.py [--hours 24] [--ranks 8]
 
-The real program in a pty of 120 by 40: as soon as a look is drawn, its clock goes on by a second,
-the job's next second is written by a process of its own, and it looks again. Every so many looks a
-key opens or leaves a screen, or changes the chart. Memory is told every hour, with how many screens
-lay on top of each other, and must stay flat from the second one on. A day takes about half an hour.
+The program runs in a 120x40 pty. After each update, its clock advances by a second, a separate
+process writes the job's next second, and the program reads again. Every 50 updates, a random key
+opens or leaves a screen or changes the chart. Prints RSS and the maximum depth of the screen stack
+once per hour; RSS must stay flat from the second hour on. A day takes about half an hour.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ from feed import JOB, Feed
 HOUR = 3600
 SETTLED_AFTER_H = 2
 ALLOWED_BYTES = 8 << 20
-LOOKS_PER_KEY = 50
+UPDATES_PER_KEY = 50
 KEYS = ("\r", "v", "l", "e", "p", "?", "a", "y", "w", "+", "-", "]", "t", *["\x1b"] * 5)
-"""None of them does anything to a job."""
+"""None of these keys affects a job."""
 
 VIEWER = """
 import datetime as dt, os, sys
@@ -51,14 +51,14 @@ class Fast(DdptopApp):
         os.read(answers, 1)
         os.write(counted, bytes([min(255, len(self.screen_stack))]))
         self.collector.ask()
-app = Fast(sys.argv[5], now=now, tick_s=20.0, readonly=True)  # a callback goes with its screen
+app = Fast(sys.argv[5], now=now, tick_s=20.0, readonly=True)  # a callback is lost with its screen
 app.run()
 sys.exit(app.return_code or 0)
 """
 
 
 def write_seconds(home: Path, ranks: int, now_s: float, asks: int, answers: int) -> None:
-    """One more second of the job each time it is asked for, until nobody asks."""
+    """Write one more second of the job per request, until the requests end."""
     feed = Feed(home, ranks, 0, history_s=600, now_s=now_s)
     os.write(answers, b".")
     while os.read(asks, 1):
@@ -68,7 +68,7 @@ def write_seconds(home: Path, ranks: int, now_s: float, asks: int, answers: int)
 
 
 def main() -> None:
-    """Soak and print; exit status 1 when memory was not held."""
+    """Run the day; exit with 1 if memory grew beyond the limit."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--hours", type=int, default=24)
     parser.add_argument("--ranks", type=int, default=8)
@@ -93,29 +93,29 @@ def main() -> None:
     for fd in (asks, ask_end, answers, answer_end, count_end):
         os.close(fd)
     os.set_blocking(counts, False)
-    chance, looks, hour, began = random.Random(1), 0, 0, time.monotonic()
+    rng, updates, hour, began = random.Random(1), 0, 0, time.monotonic()
     rss: list[int] = []
     deepest = 0
     viewer = psutil.Process(screen.pid)
     try:
-        next_key = LOOKS_PER_KEY
+        next_key = UPDATES_PER_KEY
         while hour < options.hours:
             screen.drain(0.1)
             try:
                 depths = os.read(counts, 1 << 16)
-                looks, deepest = looks + len(depths), max(deepest, *depths)
+                updates, deepest = updates + len(depths), max(deepest, *depths)
             except BlockingIOError:
                 if time.monotonic() - began > 600 * (hour + 1):
-                    raise SystemExit(f"no look for long, after {looks}") from None
-            if looks >= next_key:
-                next_key = looks + LOOKS_PER_KEY
-                screen.type(chance.choice(KEYS))
-            if looks >= HOUR * (hour + 1):
+                    raise SystemExit(f"no further update after {updates}") from None
+            if updates >= next_key:
+                next_key = updates + UPDATES_PER_KEY
+                screen.type(rng.choice(KEYS))
+            if updates >= HOUR * (hour + 1):
                 hour += 1
                 rss.append(viewer.memory_info().rss)
                 print(
-                    f"  hour {hour:2}: {rss[-1] / 2**20:.1f} MiB; until now at most {deepest}"
-                    " screens on top of each other",
+                    f"  hour {hour:2}: {rss[-1] / 2**20:.1f} MiB;"
+                    f" maximum screen stack depth so far {deepest}",
                     flush=True,
                 )
     finally:
@@ -125,13 +125,14 @@ def main() -> None:
         os.close(counts)
         shutil.rmtree(home)
     settled = rss[min(SETTLED_AFTER_H, len(rss)) - 1]
-    held = max(rss[SETTLED_AFTER_H - 1 :], default=settled) - settled <= ALLOWED_BYTES
+    is_flat = max(rss[SETTLED_AFTER_H - 1 :], default=settled) - settled <= ALLOWED_BYTES
     print(
-        f"{looks} looks in {time.monotonic() - began:.0f} s: RSS {settled / 2**20:.1f} MiB after"
-        f" {SETTLED_AFTER_H} h, {rss[-1] / 2**20:.1f} MiB at the end, {max(rss) / 2**20:.1f} MiB at"
-        f" most (allowed: +{ALLOWED_BYTES / 2**20:.0f} MiB){'' if held else '  NOT HELD'}"
+        f"{updates} updates in {time.monotonic() - began:.0f} s: RSS {settled / 2**20:.1f} MiB"
+        f" after {SETTLED_AFTER_H} h, {rss[-1] / 2**20:.1f} MiB at the end,"
+        f" maximum {max(rss) / 2**20:.1f} MiB"
+        f" (limit: +{ALLOWED_BYTES / 2**20:.0f} MiB){'' if is_flat else '  EXCEEDED'}"
     )
-    sys.exit(not held)
+    sys.exit(not is_flat)
 
 
 if __name__ == "__main__":

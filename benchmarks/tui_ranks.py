@@ -1,12 +1,13 @@
-"""A job of 1,024 ranks, every figure of which changes once a second: CPU, and how keys answer.
+"""Measure CPU, memory, and key latency with a job of 1,024 ranks.
 
     python benchmarks/tui_ranks.py [--ranks 1024] [--hosts 1] [--seconds 30] [--keys 50]
 
-With --hosts 128 the job is the head's merged one of 128 machines, and each rank has a device.
+All figures of the job change every second. With --hosts 128, it is the merged job of a head with
+128 nodes, and each rank has a device.
 
-Snapshots and history are written by a process of its own, whose cost is not counted. A key moves
-the cursor; it is answered when the first bytes reach the pty. Keys come at any moment of the
-second, in the middle of a look and a frame too.
+A separate process writes snapshots and history; its cost is not counted. A key moves the cursor;
+its latency ends when the first bytes reach the pty. Keys are sent at random times within the
+second, including during reads and frames.
 """
 
 from __future__ import annotations
@@ -26,14 +27,14 @@ from feed import JOB, Feed, Feeder
 ALLOWED_PERCENT, ALLOWED_MIB, ALLOWED_KEY_S = 10.0, 200.0, 0.1
 DOWN, UP = "\x1b[B", "\x1b[A"
 QUIET_S = 0.05
-"""What is drawn for a second's figures has ended when nothing came for so long."""
+"""An update has been drawn when there is no output for this long."""
 
 
-def answers(screen: Screen, count: int) -> list[float]:
-    """Seconds from a key to the first bytes, sorted."""
-    chance, times = random.Random(1), []
+def latencies(screen: Screen, count: int) -> list[float]:
+    """Return the seconds from each key to the first bytes, sorted."""
+    rng, times = random.Random(1), []
     for number in range(count):
-        screen.drain(0.1 + chance.random() / 2)
+        screen.drain(0.1 + rng.random() / 2)
         while screen.drain(QUIET_S):
             pass
         began = time.perf_counter()
@@ -44,7 +45,7 @@ def answers(screen: Screen, count: int) -> list[float]:
 
 
 def main() -> None:
-    """Measure and print; exit status 1 where more is used than is allowed."""
+    """Measure; exit with 1 if CPU, memory, or key latency exceeds its limit."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--ranks", type=int, default=1024)
     parser.add_argument("--gpus", type=int, default=8)
@@ -77,7 +78,7 @@ def main() -> None:
     try:
         began = time.monotonic()
         if screen.drain_until((JOB.encode(),), 30.0):
-            raise SystemExit("the job was never drawn")
+            raise SystemExit("the job did not appear within 30 s")
         first_s = time.monotonic() - began
         screen.drain(4.0)
         screen.type({"devices": "v", "logs": "l", "story": "e"}.get(options.screen, ""))
@@ -87,7 +88,7 @@ def main() -> None:
         elapsed = time.monotonic() - began
         percent = 100 * (cpu_s_of_tree(screen.pid) - before) / elapsed
         rss_mib = screen.rss_bytes() / 2**20
-        times = answers(screen, options.keys)
+        times = latencies(screen, options.keys)
     finally:
         screen.close()
         feeder.close()
@@ -95,17 +96,17 @@ def main() -> None:
     slow_s = times[min(len(times) - 1, int(0.95 * len(times)))]
     over = percent > ALLOWED_PERCENT or rss_mib > ALLOWED_MIB or slow_s > ALLOWED_KEY_S
     print(
-        f"{options.screen}, {options.ranks} ranks at 1 Hz: first seen after {first_s:.1f} s,"
-        f" {percent:.1f} % of a core (allowed:"
+        f"{options.screen}, {options.ranks} ranks at 1 Hz: shown after {first_s:.1f} s,"
+        f" {percent:.1f} % of a core (limit:"
         f" {ALLOWED_PERCENT:.0f} %), {received / elapsed / 1000:.1f} kB/s,"
-        f" RSS {rss_mib:.0f} MiB (allowed: {ALLOWED_MIB:.0f} MiB)"
+        f" RSS {rss_mib:.0f} MiB (limit: {ALLOWED_MIB:.0f} MiB)"
     )
     print(
-        f"a key is answered in {1000 * times[len(times) // 2]:.0f} ms, 95 % of {len(times)} in"
-        f" {1000 * slow_s:.0f} ms (allowed: {1000 * ALLOWED_KEY_S:.0f} ms), the slowest in"
-        f" {1000 * times[-1]:.0f} ms{'  NOT HELD' * over}"
+        f"key latency: median {1000 * times[len(times) // 2]:.0f} ms, 95 % of {len(times)} within"
+        f" {1000 * slow_s:.0f} ms (limit: {1000 * ALLOWED_KEY_S:.0f} ms), maximum"
+        f" {1000 * times[-1]:.0f} ms{'  EXCEEDED' * over}"
     )
-    print(f"load of the machine: {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores")
+    print(f"load average: {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores")
     sys.exit(over)
 
 

@@ -1,11 +1,12 @@
-"""Useful time: how many of a fault-free run's steps are kept when six faults come at random times.
+"""Measure the share of a fault-free run's steps that remain with six faults at random times.
 
     python benchmarks/useful_time.py [--minutes 10] [--faults 6] [--seed 1]
 
-ddptop, torchrun and a run without faults train side by side, two CPU ranks each, mostly asleep
-between steps, so that none is short of CPU. Each saves every ten seconds and goes on from there.
-The same faults come at the same times to both launchers; one that comes while a launcher is not
-back yet waits until it trains again. Kept: the furthest step of the training at the end.
+ddptop, torchrun, and a run without faults train at the same time with two CPU ranks each. They
+sleep for most of each step, so that none lacks CPU. Each saves a checkpoint every ten seconds and
+resumes from it. Both launchers get the same faults at the same times; a fault that is due while a
+launcher is still restarting is delayed until it trains again. The result is the number of steps
+that remain at the end.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ KINDS = ("kill", "raise", "exit-7", "hang-collective")
 PAUSE_S = 0.1
 SAVE_EVERY_S = 10.0
 READY_STEPS = 3
-"""A fault comes when every rank took so many steps of the attempt."""
+"""Steps that every rank must have taken in an attempt before the next fault."""
 SCRIPT = [
     *["--layers", "1", "--width", "64", "--context", "32", "--batch-size", "4"],
     *["--steps", "1000000", "--pause", str(PAUSE_S), "--save-every"],
@@ -44,27 +45,27 @@ SCRIPT = [
     *["--fault-file", "fault"],
 ]
 RESTARTS = "20"
-"""For torchrun, whose budget is never filled again; ddptop has its default of 3."""
+"""Restart budget of torchrun, which is never refilled; ddptop uses its default of 3."""
 
 
 @dataclass(frozen=True)
-class Plan:
-    """A fault and when it comes."""
+class Fault:
+    """A fault and its time."""
 
     at_s: float
     kind: str
     rank: int
 
 
-def plan(count: int, seconds: float, seed: int) -> list[Plan]:
-    """Faults at times from a seed, none in the first and last 20 s."""
-    chance = random.Random(seed)
-    times = sorted(chance.uniform(20.0, seconds - 20.0) for _ in range(count))
-    return [Plan(at, chance.choice(KINDS), chance.randrange(2)) for at in times]
+def plan_faults(count: int, seconds: float, seed: int) -> list[Fault]:
+    """Return random faults, none in the first and last 20 s."""
+    rng = random.Random(seed)
+    times = sorted(rng.uniform(20.0, seconds - 20.0) for _ in range(count))
+    return [Fault(at, rng.choice(KINDS), rng.randrange(2)) for at in times]
 
 
 class Contender:
-    """One launcher with its own folder."""
+    """One launcher and its folder."""
 
     def __init__(self, name: str, command: list[str], folder: Path) -> None:
         self.name, self.folder = name, folder / name
@@ -91,17 +92,17 @@ class Contender:
         self.began: float | None = None
 
     def steps(self) -> dict[int, list[Step]]:
-        """The script's own record."""
+        """Return the steps that the script recorded, by rank."""
         return read_record(self.folder / "record")
 
     def trains(self, after: float) -> bool:
-        """Whether both ranks took steps of their present attempt after a moment."""
+        """Return whether both ranks took at least READY_STEPS steps after a given time."""
         record = self.steps()
         recent = [[one for one in steps if one.at > after] for steps in record.values()]
         return len(record) == 2 and all(len(steps) >= READY_STEPS for steps in recent)
 
-    def run(self, faults: list[Plan], seconds: float) -> None:
-        """Commit each fault when its time has come, until all time is over."""
+    def run(self, faults: list[Fault], seconds: float) -> None:
+        """Inject each fault at its time, until `seconds` have passed."""
         while not self.trains(0.0):
             time.sleep(0.2)
         self.began = time.time()
@@ -126,7 +127,7 @@ class Contender:
         time.sleep(max(0.0, self.began + seconds - time.time()))
 
     def kept(self, seconds: float) -> int:
-        """The furthest step that every rank had reached when the time was over."""
+        """Return the steps from the start that every rank had completed at the end."""
         assert self.began is not None
         over = self.began + seconds
         return min(
@@ -136,22 +137,22 @@ class Contender:
         )
 
     def lost(self) -> tuple[int, float]:
-        """(steps of rank 0 that were taken again, seconds without a step) at all restarts."""
+        """Return the repeated steps of rank 0 and the seconds without a step, over all restarts."""
         steps = sorted(self.steps()[0], key=lambda one: one.at)
         restarts = [
             (before, after)
             for before, after in itertools.pairwise(steps)
             if after.attempt != before.attempt
         ]
-        again = sum(before.step - after.step + 1 for before, after in restarts)
-        return again, sum(after.at - before.at for before, after in restarts)
+        repeated = sum(before.step - after.step + 1 for before, after in restarts)
+        return repeated, sum(after.at - before.at for before, after in restarts)
 
     def attempts(self) -> int:
-        """How many there were."""
+        """Return the number of attempts."""
         return 1 + max(one.attempt for steps in self.steps().values() for one in steps)
 
     def close(self) -> None:
-        """End all that carries the mark."""
+        """Kill all processes that carry the mark."""
         for _ in range(50):
             processes = processes_with(self.mark)
             for process in processes:
@@ -166,14 +167,14 @@ class Contender:
 
 
 def main() -> None:
-    """All three side by side."""
+    """Run all three at the same time, and print their steps."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--minutes", type=float, default=10.0)
     parser.add_argument("--faults", type=int, default=6)
     parser.add_argument("--seed", type=int, default=1)
     options = parser.parse_args()
     seconds = options.minutes * 60
-    faults = plan(options.faults, seconds, options.seed)
+    faults = plan_faults(options.faults, seconds, options.seed)
     for fault in faults:
         print(f"at {fault.at_s:5.1f} s: {fault.kind} on rank {fault.rank}")
     script = [str(TRAIN), *SCRIPT]
@@ -201,11 +202,11 @@ def main() -> None:
             best = contenders[-1].kept(seconds)
             for one in contenders:
                 kept = one.kept(seconds)
-                again, still_s = one.lost()
+                repeated, still_s = one.lost()
                 print(
                     f"{one.name}: {kept} steps of {best}: {kept / best:.2f}, "
-                    f"{one.attempts()} attempts; {again} steps since checkpoints were taken again, "
-                    f"{still_s:.1f} s passed without a step"
+                    f"{one.attempts()} attempts; {repeated} steps repeated, "
+                    f"{still_s:.1f} s without a step"
                 )
         finally:
             for one in contenders:

@@ -1,7 +1,9 @@
-"""Wall time of the same training under ddptop and under torchrun, with torchrun against itself.
+"""Compare the wall time of a training under ddptop and torchrun, and of torchrun with itself.
 
-On a busy machine two runs of the same thing differ by more than any launcher costs; torchrun
-against itself, in the same interleaved order, says by how much.
+    python benchmarks/wall_time.py [ROUNDS [STEPS]]
+
+On a busy machine, two identical runs differ by more than the cost of a launcher. Comparing torchrun
+with itself, in the same interleaved order, shows by how much.
 """
 
 from __future__ import annotations
@@ -11,16 +13,16 @@ import sys
 from common import Home, bootstrap_median
 
 
-def main(pairs: int = 15, steps: int = 4000) -> None:
-    """Print ratios per pair and their medians with 95 % intervals."""
+def main(rounds: int = 15, steps: int = 4000) -> None:
+    """Print the ratios of each round, and their medians with 95 % intervals."""
     home = Home()
     home.run_torchrun(1)
     ours, itself = [], []
-    for number in range(pairs):
+    for number in range(rounds):
         runs = [("torchrun", home.run_torchrun), ("ddptop", home.run_ddptop)]
         runs.append(("again", home.run_torchrun))
         order = runs[number % 3 :] + runs[: number % 3]
-        # the training itself, from its first step to its last: launching is measured elsewhere
+        # from the first step to the last; launch_to_first_step.py measures the launch
         took = {}
         for name, run in order:
             done = run(steps)
@@ -35,7 +37,7 @@ def main(pairs: int = 15, steps: int = 4000) -> None:
     for name, ratios in (("ddptop/torchrun", ours), ("torchrun/torchrun", itself)):
         median, low, high = bootstrap_median(ratios)
         print(
-            f"{name}: median {median:.3f}, 95 % interval {low:.3f} to {high:.3f}, {pairs} triples"
+            f"{name}: median {median:.3f}, 95 % interval {low:.3f} to {high:.3f}, {rounds} rounds"
         )
 
 

@@ -43,7 +43,7 @@ OUTPUTS: dict[str, type[msgspec.Struct]] = {
     "keys --json": KeyReport,
 }
 GPUS_KEYS = ("schema", "source", "driver", "note", "gpus")
-"""What `gpus --json` prints of a device report."""
+"""Keys of the device report that `gpus --json` prints."""
 
 HEAD = """\
 # Reference
@@ -91,7 +91,7 @@ Every process of a job gets these:
 
 
 def commands() -> Iterator[str]:
-    """Each command's help, in the order of `ddptop --help`."""
+    """Yield the help of each command, in the order of `ddptop --help`."""
     yield "## Commands\n"
     root = click.Context(cli, info_name="ddptop", terminal_width=80, **cli.context_settings)
     yield f"```\n{cli.get_help(root)}\n```\n"
@@ -103,7 +103,7 @@ def commands() -> Iterator[str]:
 
 
 def field_docs(struct: type[msgspec.Struct]) -> dict[str, str]:
-    """The string below each field of a struct and of the structs that it extends."""
+    """Return the docstring below each field of a struct and of its base structs."""
     found: dict[str, str] = {}
     for base in reversed(struct.__mro__):
         if base in (object, msgspec.Struct) or not issubclass(base, msgspec.Struct):
@@ -123,7 +123,7 @@ def field_docs(struct: type[msgspec.Struct]) -> dict[str, str]:
 
 
 def type_words(kind: msgspec.inspect.Type) -> str:
-    """A type as a reader of JSON names it: `string`, `integer or null`, `list of RankSample`."""
+    """Return a type in JSON terms: `string`, `integer or null`, `list of RankSample`."""
     match kind:
         case msgspec.inspect.UnionType(types=types):
             return " or ".join(type_words(one) for one in types)
@@ -150,7 +150,7 @@ def type_words(kind: msgspec.inspect.Type) -> str:
 
 
 def nested(kind: msgspec.inspect.Type) -> Iterator[type[msgspec.Struct]]:
-    """The structs inside a type."""
+    """Yield the structs inside a type."""
     match kind:
         case msgspec.inspect.UnionType(types=types):
             for one in types:
@@ -166,7 +166,7 @@ def nested(kind: msgspec.inspect.Type) -> Iterator[type[msgspec.Struct]]:
 
 
 def table(struct: type[msgspec.Struct], only: tuple[str, ...] | None = None) -> str:
-    """One row for each field."""
+    """Return a Markdown table with a row per field."""
     docs = field_docs(struct)
     described = msgspec.inspect.type_info(struct)
     assert isinstance(described, msgspec.inspect.StructType)
@@ -179,7 +179,7 @@ def table(struct: type[msgspec.Struct], only: tuple[str, ...] | None = None) -> 
 
 
 def json_types() -> Iterator[str]:
-    """What each `--json` prints, then every struct inside, once."""
+    """Yield a section for each `--json` output, then one for each nested struct."""
     yield "## JSON\n"
     waiting: list[type[msgspec.Struct]] = []
     for output, struct in OUTPUTS.items():
@@ -201,13 +201,13 @@ def json_types() -> Iterator[str]:
 
 
 def events() -> str:
-    """The types of events."""
+    """Return the section on event types."""
     rows = [f"| `{name}` | {with_keys(text)} |" for name, text in EVENT_MEANINGS.items()]
     return "\n".join(["## Events\n", "| type | meaning |", "| --- | --- |", *rows]) + "\n"
 
 
 def keys() -> Iterator[str]:
-    """The default keys of each screen."""
+    """Yield a section with the default keys of each screen."""
     yield "## Keys\n"
     yield "Change them in `config.toml` by their ID; see [the guide](guide.md#settings).\n"
     lines = key_lines(KeyMap())
@@ -222,14 +222,14 @@ def keys() -> Iterator[str]:
 
 
 def page() -> str:
-    """The whole of docs/reference.md."""
+    """Return the content of docs/reference.md."""
     return "\n".join([HEAD, *commands(), *json_types(), events(), *keys()])
 
 
 def main() -> int:
     """Write the page, or compare it with the file."""
     parser = argparse.ArgumentParser(description="Write docs/reference.md.")
-    parser.add_argument("--check", action="store_true", help="only compare")
+    parser.add_argument("--check", action="store_true", help="only check the file")
     written = page()
     if not parser.parse_args().check:
         PAGE.write_text(written, encoding="utf-8")

@@ -1,6 +1,6 @@
-"""Count lines of logic: no blank lines, comments, docstrings, or imports.
+"""Count lines of logic: everything but blank lines, comments, docstrings, and imports.
 
-python tools/size.py [PATH ...]     the engine and the interface by default
+python tools/size.py [PATH ...]     ddptop_runner and ddptop by default
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ NO_LOGIC = {
 
 
 def lines_of_logic(source: str) -> int:
-    """The lines that hold a token other than of a comment, a docstring, or an import."""
+    """Return the number of lines with a token outside comments, docstrings, and imports."""
     used: set[int] = set()
     for token in tokenize.generate_tokens(io.StringIO(source).readline):
         if token.type not in NO_LOGIC:
@@ -36,19 +36,19 @@ def lines_of_logic(source: str) -> int:
 
 
 def main() -> None:
-    """Print a line per package: lines of logic, files, and the median file."""
-    for top in [Path(one) for one in sys.argv[1:]] or DEFAULT:
-        rooms: dict[str, list[int]] = {}
+    """Print a row per package: lines of logic, files, and the median lines per file."""
+    for top in [Path(path) for path in sys.argv[1:]] or DEFAULT:
+        packages: dict[str, list[int]] = {}
         for file in sorted(top.rglob("*.py")):
-            room = file.relative_to(top).parts[0]
-            rooms.setdefault(room if not room.endswith(".py") else ".", []).append(
+            package = file.relative_to(top).parts[0]
+            packages.setdefault(package if not package.endswith(".py") else ".", []).append(
                 lines_of_logic(file.read_text(encoding="utf-8"))
             )
         print(f"{'lines':>7} {'files':>6} {'median':>7}  {top.name}")
-        for room, counts in rooms.items():
-            print(f"{sum(counts):7} {len(counts):6} {statistics.median(counts):7.0f}  {room}")
-        every = [count for counts in rooms.values() for count in counts]
-        print(f"{sum(every):7} {len(every):6} {statistics.median(every):7.0f}  total")
+        for package, counts in packages.items():
+            print(f"{sum(counts):7} {len(counts):6} {statistics.median(counts):7.0f}  {package}")
+        total = [count for counts in packages.values() for count in counts]
+        print(f"{sum(total):7} {len(total):6} {statistics.median(total):7.0f}  total")
 
 
 if __name__ == "__main__":

@@ -1,12 +1,12 @@
-"""Print every string of the program that a person may read, one per line.
+"""Print every user-visible string of the program, one per line.
 
     python tools/strings.py                  file:line, a tab, the string
-    python tools/strings.py --sample 300     a random part of them (--seed N repeats it)
-    python tools/strings.py ddptop/tui       only below these folders or files
+    python tools/strings.py --sample 300     a random sample (--seed N for another one)
+    python tools/strings.py ddptop/tui       only these folders or files
 
-What a person may read is a string constant or f-string with a space between two words that is no
-docstring, no SQL, no CSS and no code; the docstring of a click command is its help and counts. Each
-`{...}` stands for the value that an f-string inserts.
+A string is user-visible if it is a constant or f-string with a space between two words and is not a
+docstring, SQL, CSS, or code. The docstring of a click command is its help text and is included.
+`{...}` stands for a value that an f-string inserts.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ NOT_PROSE = re.compile(
 
 @dataclass(frozen=True, order=True)
 class Found:
-    """One string and where it stands."""
+    """A string and its location."""
 
     path: str
     line: int
@@ -42,7 +42,7 @@ class Found:
 
 
 def _text(node: ast.expr) -> str | None:
-    """The words of a constant or f-string, `{...}` for what is inserted; None for other nodes."""
+    """Return the text of a constant or f-string, with `{...}` for values; None for other nodes."""
     if isinstance(node, ast.Constant):
         return node.value if isinstance(node.value, str) else None
     if isinstance(node, ast.JoinedStr):
@@ -73,7 +73,7 @@ class _Reader(ast.NodeVisitor):
             if isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant):
                 if index == 0 and _is_command(node):
                     self._keep(statement.value)
-                continue  # a docstring, of the thing itself or of the attribute above it
+                continue  # a docstring, or the string below an attribute
             self.visit(statement)
         for decorator in getattr(node, "decorator_list", []):
             self.visit(decorator)
@@ -92,7 +92,7 @@ class _Reader(ast.NodeVisitor):
 
     def visit_JoinedStr(self, node: ast.JoinedStr) -> None:
         self._keep(node)
-        for part in node.values:  # strings within the inserted expressions
+        for part in node.values:  # strings inside the expressions
             if isinstance(part, ast.FormattedValue):
                 self.visit(part.value)
 
@@ -102,27 +102,27 @@ class _Reader(ast.NodeVisitor):
 
 
 def strings_of(path: Path) -> list[Found]:
-    """The strings of one module that a person may read, in order."""
+    """Return the user-visible strings of one module, in order."""
     reader = _Reader(str(path.relative_to(ROOT)))
     reader.visit(ast.parse(path.read_text(encoding="utf-8")))
     return sorted(reader.found)
 
 
-def collect(places: list[Path]) -> Iterator[Found]:
-    """The strings of all modules below `places`."""
-    for place in places:
-        for path in sorted(place.rglob("*.py")) if place.is_dir() else [place]:
+def collect(paths: list[Path]) -> Iterator[Found]:
+    """Yield the user-visible strings of all modules in `paths`."""
+    for root in paths:
+        for path in sorted(root.rglob("*.py")) if root.is_dir() else [root]:
             yield from strings_of(path)
 
 
 def main() -> int:
-    """Print the strings that were asked for; their number goes to stderr."""
+    """Print the requested strings to stdout, and their number to stderr."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("places", nargs="*", type=Path, metavar="PATH")
-    parser.add_argument("--sample", type=int, metavar="N", help="print N of them, chosen at random")
+    parser.add_argument("paths", nargs="*", type=Path, metavar="PATH")
+    parser.add_argument("--sample", type=int, metavar="N", help="print N random strings")
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args()
-    found = list(collect([one.resolve() for one in options.places] or list(PACKAGES)))
+    found = list(collect([one.resolve() for one in options.paths] or list(PACKAGES)))
     total = len(found)
     if options.sample is not None:
         found = sorted(random.Random(options.seed).sample(found, min(options.sample, total)))

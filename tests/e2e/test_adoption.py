@@ -146,8 +146,8 @@ def test_nothing_is_lost_when_guardians_are_killed_repeatedly():
     assert found["own_steps"] > 0
     assert found["exits"]["0/1"] == 7
     assert (found["exits"]["1/0"], found["exits"]["1/1"]) == (0, 0)
-    assert (found["attempts"], found["failures_told"], found["restarts_told"]) == (2, 1, 1)
-    assert found["supervisors_told"] == 3
+    assert (found["attempts"], found["failures_reported"], found["restarts_reported"]) == (2, 1, 1)
+    assert found["supervisors_reported"] == 3
 
 
 def test_after_a_reboot_a_job_is_lost_and_starts_again_from_its_spec(

@@ -46,14 +46,14 @@ for line in sys.stdin:
 
 VIEWER = """
 import sys
-from ddptop.tui import sources
+from ddptop.sources import devices
 from ddptop.tui.app import DdptopApp
 from ddptop_runner.devices.feed import DeviceFeed
-sources.DeviceFeed = lambda *a, **k: DeviceFeed(*a, **{**k, "interval_s": 0.1})
+devices.DeviceFeed = lambda *a, **k: DeviceFeed(*a, **{**k, "interval_s": 0.1})
 counted = open(sys.argv[1], "ab", 0)
 class Counting(DdptopApp):
-    def on_snapshot_ready(self, message):
-        super().on_snapshot_ready(message)
+    def on_answered(self, message):
+        super().on_answered(message)
         counted.write(b".")
 app = Counting(tick_s=0.02)
 app.run()

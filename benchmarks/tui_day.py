@@ -36,14 +36,14 @@ import datetime as dt, os, sys
 from ddptop.tui.process import wait_with_garbage
 wait_with_garbage()
 from ddptop.tui.app import DdptopApp
-from ddptop_runner.store import registry
+from ddptop_runner.job import registry
 asks, answers, counted, now_s = *map(int, sys.argv[1:4]), [float(sys.argv[4])]
 def now():
     return dt.datetime.fromtimestamp(now_s[0], dt.timezone.utc)
 registry.utc_now = now
 class Fast(DdptopApp):
-    def on_snapshot_ready(self, message):
-        super().on_snapshot_ready(message)
+    def on_answered(self, message):
+        super().on_answered(message)
         self.call_after_refresh(self.next_second)
     def next_second(self):
         now_s[0] += 1.0

@@ -93,6 +93,15 @@ pids = [handler.keeper_pid, handler._prepared[0]]
 handler.shutdown()
 assert not any(map(lives, pids))
 
+first = handler.next_rendezvous()
+handler.prepare()
+dead = handler._prepared[0]
+os.kill(dead, 9)
+os.waitid(os.P_PID, dead, os.WEXITED | os.WNOWAIT)
+assert handler.next_rendezvous().store.check(["step"]) is False
+assert handler.keeper_pid != dead
+handler.shutdown()
+
 fork = module.fork_store_keeper
 def cannot_fork():
     raise BlockingIOError("the limit on processes")

@@ -265,6 +265,30 @@ def test_a_changed_affinity_still_counts(
     assert forked == usual == f"from before\n1 {len(cpus)}\n"
 
 
+def test_a_process_that_the_script_forks_never_restarts_as_the_rank(
+    package: Path, tmp_path: Path
+) -> None:
+    (package / "forks.py").write_text(
+        "import os\nprint('once', flush=True)\nif os.fork() == 0:\n"
+        "    os.environ['OMP_NUM_THREADS'] = '7'\n    import torch\n    os._exit(0)\n"
+        "print(os.wait()[1])"
+    )
+    with agent_for(["forks.py"], package) as agent:
+        agent.rank(tmp_path / "log")
+    assert (tmp_path / "log").read_text() == "from before\nonce\n0\n"
+
+
+def test_ranks_are_not_forked_if_python_always_imports_torch(package: Path, tmp_path: Path) -> None:
+    theirs = tmp_path / "theirs"
+    theirs.mkdir()
+    (theirs / "sitecustomize.py").write_text("import torch")
+    with agent_for(["pkg/train.py"], package, PYTHONPATH=str(theirs)) as agent:
+        assert agent.started == {
+            "why_not": "torch is imported whenever Python starts",
+            "zygote": None,
+        }
+
+
 LIBRARIES_SET = {  # before they import numpy and torch, as of Lightning 2.6 and scikit-learn 1.9
     "PYTORCH_NVML_BASED_CUDA_CHECK": "1",
     "KMP_DUPLICATE_LIB_OK": "True",

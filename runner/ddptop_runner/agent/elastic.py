@@ -353,6 +353,14 @@ def end_store_keeper(pid):
         pass  # already gone
 
 
+def has_ended(pid):
+    """Whether a keeper, a child of this process, has ended."""
+    try:
+        return os.waitpid(pid, os.WNOHANG) != (0, 0)
+    except OSError:
+        return True
+
+
 class StaticRendezvous(RendezvousHandler):
     """A rendezvous of known agents: the supervisors have agreed on the nodes and the address.
 
@@ -412,8 +420,10 @@ class StaticRendezvous(RendezvousHandler):
         self._end()
         meeting = self.next_meeting
         if meeting is None:
-            self.keeper_pid, port, store = self._prepared or self._start()
-            self._prepared = None
+            prepared, self._prepared = self._prepared, None
+            if prepared is None or has_ended(prepared[0]):
+                prepared = self._start()
+            self.keeper_pid, port, store = prepared
             return RendezvousInfo(store, 0, 1, RendezvousStoreInfo(LOOPBACK, port))
         address, port, node_rank = meeting["address"], meeting["port"], meeting["node_rank"]
         if node_rank == 0:

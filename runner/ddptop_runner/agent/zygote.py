@@ -37,6 +37,7 @@ import sys
 import threading
 import time
 import types
+import warnings
 from typing import Any
 
 READY_S = 120.0
@@ -199,6 +200,8 @@ def start(command, before, path):
     """
     if is_standard_only(command[2:]):
         return None, None
+    if "torch" in before:
+        return None, "torch is imported whenever Python starts"
     loaded_env = dict(os.environ)
     why_not = import_torch()
     if why_not is not None:
@@ -374,7 +377,9 @@ def imported(argv, text):
 
     A relative import has the name ""; importlib and runpy count, since they import anything.
     """
-    nodes = list(ast.walk(ast.parse(text)))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # the rank prints the script's own
+        nodes = list(ast.walk(ast.parse(text)))
     modules = [alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names]
     modules += [node.module or "" for node in nodes if isinstance(node, ast.ImportFrom)]
     own = importable_in(first_folder(argv))
@@ -455,6 +460,7 @@ class Preloaded:
         """Begin to be used in a rank with this command and the present variables."""
         self._command = command
         self._rank_env, self._rank_cpus = dict(os.environ), os.sched_getaffinity(0)
+        self._pid = os.getpid()
         self._families["torch"]["torch"].default_generator.seed()  # like random.py after a fork
         random = self._families.get("numpy", {}).get("numpy.random")
         if random is not None:
@@ -474,9 +480,13 @@ class Preloaded:
         return spec
 
     def check(self, family):
-        """Restart this rank normally if torch has to be reloaded; never once torch is in use."""
+        """Restart this rank normally if torch has to be reloaded.
+
+        Never once torch is in use, and never in a child that the script has forked.
+        """
         is_moved = os.sched_getaffinity(0) != self._rank_cpus
-        if "torch" in self._families and (is_moved or differs(self._rank_env, os.environ)):
+        is_changed = is_moved or differs(self._rank_env, os.environ)
+        if is_changed and "torch" in self._families and os.getpid() == self._pid:
             os.sched_setaffinity(0, self._rank_cpus)
             os.execve(self._command[0], self._command, self._rank_env)
         self._families = {

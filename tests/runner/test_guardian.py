@@ -7,6 +7,7 @@ import pty
 import select
 import shutil
 import signal
+import socket
 import subprocess
 import time
 from collections.abc import Callable, Iterator
@@ -188,6 +189,22 @@ def test_a_supervisor_that_cannot_be_started_is_tried_again(ddptop_home, monkeyp
         shutil.rmtree(folder.path)
         with pytest.raises(BlockingIOError):  # nothing would ever report that the job has ended
             one._start_supervisor()
+    one._log.close()
+    one._selector.close()
+
+
+def test_the_end_of_a_job_is_read_although_its_supervisor_left_a_message_unread(
+    ddptop_home, monkeypatch
+):
+    folder = put_job("train")
+    one = guardian.Guardian(folder, read_spec(folder), handover.capture({}, attempt=0))
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    monkeypatch.setattr(one, "_spawn_supervisor", lambda: ours)
+    one._start_supervisor()  # sends a message
+    theirs.send(b'{"type": "done", "exit_code": 93}')
+    theirs.close()
+    one._supervisor_ended(0)
+    assert (one._exit_code, one._restart_at_s) == (93, None)
     one._log.close()
     one._selector.close()
 

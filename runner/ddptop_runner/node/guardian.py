@@ -260,6 +260,8 @@ class Guardian:
         assert self._channel is not None  # only a registered channel is read
         try:
             packet = self._channel.recv(PACKET_BYTES)
+        except ConnectionResetError:
+            return  # it exited with a message unread; its own can still be read
         except OSError:
             packet = b""
         if not packet:

@@ -149,6 +149,8 @@ class JobProcess:
                     packet = self._channel.recv(PACKET_BYTES)
                 except BlockingIOError:
                     break
+                except ConnectionResetError:
+                    continue  # it died with a message unread; its own can still be read
                 except OSError:
                     packet = b""
                 is_alive = bool(packet)

@@ -65,3 +65,25 @@ def test_the_last_evaluation_is_recorded_although_a_rank_lacks_it(tmp_path: Path
     asyncio.run(live())
     found = HistoryReader(folder.history_db).scalar_series(0, 2 * START, 10)
     assert found["val_loss"].last[-1] == 2.0
+
+
+def test_messages_of_a_guardian_that_dies_are_read_although_one_to_it_was_not(tmp_path: Path):
+    folder = RunFolder(tmp_path)
+    folder.nodes_dir.mkdir()
+    taken: list[dict[str, object]] = []
+
+    async def live() -> None:
+        channel, guardian = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        channel.setblocking(False)
+        with channel:
+            process = JobProcess(folder, make_spec(), channel)
+            process.send_to_guardian({"type": "print", "text": "unread"})
+            guardian.send(b'{"type": "exited", "pid": 7}')
+            guardian.close()
+            lost = asyncio.Event()
+            process.listen(taken.extend, lost.set)
+            await asyncio.wait_for(lost.wait(), 60)
+            process.history.close()
+
+    asyncio.run(live())
+    assert taken == [{"type": "exited", "pid": 7}]

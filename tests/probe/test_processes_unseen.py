@@ -122,6 +122,15 @@ def test_the_stack_signal_writes_all_stacks_and_the_rank_lives(
     assert process.returncode == 0
 
 
+def test_a_late_request_for_stacks_kills_no_rank_that_is_exiting(stub_torch: Rank) -> None:
+    number = stacks.stack_signal()
+    script = (  # as its last act, the process raises the signal that its exit status names
+        "import ctypes, sys, torch\nlibc = ctypes.CDLL(None)\n"
+        f"libc.on_exit(libc['raise'], None)\nsys.exit({number})"
+    )
+    assert stub_torch.run("-c", script)[0] == number
+
+
 def test_a_crash_writes_its_stack_and_ends_as_it_would(stub_torch: Rank) -> None:
     script = "import ctypes, torch\ndef crash(): ctypes.string_at(0)\ncrash()"
     assert stub_torch.run("-c", script) == (-signal.SIGSEGV, "", "")

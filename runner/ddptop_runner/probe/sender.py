@@ -294,7 +294,7 @@ class Sender:
 
     def _free_signal(self):
         # the script may have taken the signal after it was registered
-        return self._signal if self._signal and stacks.is_free(self._signal) else None
+        return self._signal if self._signal and stacks.is_ours(self._signal) else None
 
     def _send_until_stopped(self, stop, done):
         try:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import faulthandler
 import os
 import signal
+import threading
 
 try:
     import fcntl
@@ -33,7 +34,7 @@ def register(folder, attempt, rank):
         The signal's number, or None where it is in use or nothing could be registered.
     """
     number = stack_signal()
-    if number is None or not is_free(number) or _is_caught(number):
+    if number is None or signal.getsignal(number) is not signal.SIG_DFL or _is_caught(number):
         return None
     try:
         os.makedirs(folder, mode=0o700, exist_ok=True)
@@ -41,6 +42,9 @@ def register(folder, attempt, rank):
         flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC
         fd = _raise_fd(os.open(path, flags, 0o600))
         os.fchmod(fd, 0o600)  # regardless of the script's umask
+        if threading.current_thread() is threading.main_thread():
+            # faulthandler restores this when the interpreter ends: no late request may kill it
+            signal.signal(number, signal.SIG_IGN)
         faulthandler.register(number, file=fd, chain=False)
         if not faulthandler.is_enabled():  # otherwise, the script wants it on its stderr
             faulthandler.enable(file=fd, all_threads=False)
@@ -49,9 +53,9 @@ def register(folder, attempt, rank):
     return number
 
 
-def is_free(number):
-    """Whether the script has not taken the signal for itself, as far as Python knows."""
-    return signal.getsignal(number) is signal.SIG_DFL
+def is_ours(number):
+    """Whether the script has not taken the signal since it was registered, as Python knows."""
+    return signal.getsignal(number) in (signal.SIG_DFL, signal.SIG_IGN)
 
 
 ENDING_MODULES = ("torch.distributed.elastic", "submitit", "lightning", "pytorch_lightning")

@@ -13,7 +13,7 @@ from tests.runner.rank_lives import Life, Told, burst, healthy, sick
 
 from ddptop_runner.judge.balance.imbalance import MARKED_BY, deviations, marked
 from ddptop_runner.judge.balance.job_watch import JobWatch
-from ddptop_runner.judge.balance.outliers import HOLD_S
+from ddptop_runner.judge.balance.outliers import HOLD_S, slow, straggler_finding
 from ddptop_runner.model.snapshot import Alert, NodeSnapshot, RankSample
 
 NOON = dt.datetime(2026, 1, 1, 12, tzinfo=dt.timezone.utc)
@@ -77,6 +77,20 @@ def steady(slow: int | None, second: int, **more: object) -> list[RankSample]:
         )
         for n in range(4)
     ]  # fmt: skip
+
+
+@pytest.mark.parametrize(("ranks", "slow_ranks"), [(2, [1]), (3, [1]), (4, [1, 3])])
+def test_a_slow_rank_is_compared_with_the_others_only(ranks: int, slow_ranks: list[int]) -> None:
+    samples = [
+        RankSample(
+            rank=n, local_rank=n, host="h", pid=100 + n, state="running", steps_per_s=10.0,
+            step_time_s=0.1, sync_s=0.02 if n in slow_ranks else 0.05,
+        )
+        for n in range(ranks)
+    ]  # fmt: skip
+    assert slow(samples) == pytest.approx(dict.fromkeys(slow_ranks, 0.03))
+    message = straggler_finding(samples, slow(samples)).message
+    assert "(median of the others: 50 ms), costing 30% of each step" in message
 
 
 def test_a_mark_goes_when_the_rank_is_back() -> None:

@@ -46,8 +46,8 @@ class RankDeviation(msgspec.Struct, frozen=True):
     outliers: frozenset[Figure] = frozenset()
     """Figures in which an alert names the rank, which are drawn as a warning."""
     own_time: float | None = None
-    """The deviation of the time it is busy by itself; the step time is the same for all ranks if
-    they wait for each other in each step."""
+    """The deviation of the time it is busy by itself from the median of the others; the step time
+    is the same for all ranks if they wait for each other in each step."""
 
     @property
     def slower(self) -> float | None:
@@ -105,6 +105,11 @@ def deviation(value: float | None, values: Iterable[float | None]) -> float | No
     if value is None or len(known) < 2:
         return None
     return _ratio(value, median(known))
+
+
+def median_of_others(values: Iterable[float]) -> float:
+    """The median without any one value above the median: what a slow rank is compared with."""
+    return median(sorted(values)[:-1])
 
 
 def _ratio(value: float, usual: float) -> float | None:
@@ -176,7 +181,8 @@ def deviations(
     for name, read in (_OF_DEVICES if gpus else _OF_PROCESSES).items():
         values = {rank.rank: read(rank) for rank in living}
         known = {rank: value for rank, value in values.items() if value is not None}
-        usual = median(known.values()) if len(known) > 1 else 0.0
+        usual_of = median_of_others if name == "own_time" else median
+        usual = usual_of(known.values()) if len(known) > 1 else 0.0
         for rank, value in known.items():
             if name == "utilization" and max(value, usual) <= POINTS_APART_LEAST:
                 continue  # 2 % is twice 1 %, but insignificant

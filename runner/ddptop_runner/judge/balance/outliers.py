@@ -21,7 +21,7 @@ import msgspec
 
 from ddptop_runner.base.units import has_or_have, is_or_are, name_ranks, size, step_time
 from ddptop_runner.judge.alerts import Finding
-from ddptop_runner.judge.balance.imbalance import busy_s, seen
+from ddptop_runner.judge.balance.imbalance import busy_s, median_of_others, seen
 from ddptop_runner.judge.losses import LossApart
 from ddptop_runner.model.snapshot import GpuSample, RankSample
 from ddptop_runner.model.words import ENDED
@@ -223,7 +223,7 @@ class RankMarks:
 
 
 SHARE = 0.2
-"""How much longer than the median a rank must be busy by itself, as a fraction of a step ..."""
+"""How much longer than the median of the others a rank must be busy by itself, in steps ..."""
 LEAST_S = 0.010
 """... and at least, in seconds."""
 
@@ -233,9 +233,7 @@ Read = Callable[[RankSample], float | None]
 def slow(ranks: Sequence[RankSample]) -> dict[int, float]:
     """By rank that holds up the others, for how many seconds per step.
 
-    This includes ranks that do not wait for each other and whose steps simply take longer. Ranks
-    are compared with the median, which lies between the two in a pair, so that the slower must be
-    twice as far behind the faster.
+    This includes ranks that do not wait for each other and whose steps simply take longer.
     """
     stepping = [rank for rank in ranks if rank.state == "running" and rank.steps_per_s]
     if len(stepping) < 2:
@@ -322,11 +320,11 @@ def straggler_finding(ranks: Sequence[RankSample], apart: Mapping[int, float]) -
 
 
 def _apart(ranks: Sequence[RankSample], read: Read) -> list[tuple[RankSample, float]]:
-    """Ranks with a time far above the median, with the difference in seconds."""
+    """Ranks with a time far above the median of the others, with the difference in seconds."""
     known = [(rank, time_s) for rank in ranks if (time_s := read(rank)) is not None]
     if len(known) < len(ranks):
         return []
-    usual_s = statistics.median(time_s for _, time_s in known)
+    usual_s = median_of_others([time_s for _, time_s in known])
     found = []
     for rank, time_s in known:
         step_s = rank.step_time_s

@@ -123,5 +123,6 @@ def _summary(checks: list[Check]) -> str:
     if errors:
         return f"{errors} of {len(checks)} checks failed; fix these problems to run jobs reliably."
     if others:
-        return f"Jobs can run; {others} of {len(checks)} checks have warnings."
+        have = "has a warning" if others == 1 else "have warnings"
+        return f"Jobs can run; {others} of {len(checks)} checks {have}."
     return f"All {len(checks)} checks passed."

@@ -86,7 +86,8 @@ def run(
         else:
             _follow_bytes(ByteFollower(*arguments, tagged_rank=tagged_rank), rank == "all")
     if not follow and attempt is None and chosen > existing[0]:
-        info(f"ddptop: showing attempt {chosen}; use --attempt N for {_listed(existing[:-1])}")
+        earlier = _listed(existing[:-1])
+        info(f"ddptop: showing attempt {chosen}; --attempt N shows an earlier one ({earlier})")
     return 0
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 
 from ddptop.commands.unguarded import KeptGuarded, adopt_if_unguarded
+from ddptop.plain.output import info
 from ddptop_runner.job.registry import JobView
 from ddptop_runner.jobs.commands import wait_until_ended
 from ddptop_runner.jobs.slurm_queue import wait_until_started
@@ -18,7 +19,12 @@ def run(job: str | None, timeout_s: float | None) -> int:
     """Wait, then return the exit status for the job's final state."""
     began_s = time.monotonic()
     view = adopt_if_unguarded(wait_until_started(job, timeout_s))
-    return exit_status(wait_until_ended(view, timeout_s, KeptGuarded(), began_s))
+    ended = wait_until_ended(view, timeout_s, KeptGuarded(), began_s)
+    status = exit_status(ended)
+    if status:
+        verb = {"stopped": "was stopped", "lost": "is lost"}.get(ended.state, ended.state)
+        info(f"ddptop: {ended.job} {verb}; for details: ddptop status {ended.job}")
+    return status
 
 
 def exit_status(view: JobView) -> int:

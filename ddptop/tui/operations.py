@@ -84,7 +84,7 @@ def _ranks(view: JobView) -> str:
     number = size or view.spec.nproc
     if not number or (view.spec.is_command and not (view.snapshot and view.snapshot.ranks)):
         return f"{launcher_in_words(view)} and all processes it started"
-    return "its rank" if number == 1 else f"all {number} ranks"
+    return {1: "its rank", 2: "both ranks"}.get(number, f"all {number} ranks")
 
 
 def _everything(view: JobView) -> str:

@@ -46,7 +46,7 @@ def test_a_rank_has_its_lines_of_the_one_log(folder, capfdbinary, follow):
     assert lines[0] == (
         b"ddptop: rank 0 has no separate log; showing its lines from the launcher log"
     )
-    notes = [] if follow else [b"ddptop: showing attempt 1; use --attempt N for 0"]
+    notes = [] if follow else [b"ddptop: showing attempt 1; --attempt N shows an earlier one (0)"]
     assert lines[1:] == notes
 
 

@@ -90,7 +90,7 @@ def test_the_latest_attempt_is_shown_and_the_others_named(folder, capfdbinary):
     show(folder)
     assert capfdbinary.readouterr() == (
         b"attempt 2\n",
-        b"ddptop: showing attempt 2; use --attempt N for 0-1\n",
+        b"ddptop: showing attempt 2; --attempt N shows an earlier one (0-1)\n",
     )
     show(folder, attempt=1)
     assert capfdbinary.readouterr() == (b"attempt 1\n", b"")

@@ -237,6 +237,7 @@ def test_the_end_of_a_job_is_the_exit_status_of_wait(
     put_job("train", {"state": state, "ended_at": utc_now(), **changes})
     answer = ddptop_cli("wait", "train")
     assert (answer.returncode, answer.stdout) == (status, ""), answer.stderr
+    assert ("ddptop status train" in answer.stderr) is (status != 0)
 
 
 def test_wait_gives_up_after_its_time(ddptop_home, ddptop_cli):

@@ -59,8 +59,8 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> Calls:
 
 class TestOperations:
     KEYS = [
-        ("s", "stop", "SIGTERM to all 2 ranks"),
-        ("K", "kill", "SIGKILL to all 2 ranks"),
+        ("s", "stop", "SIGTERM to both ranks"),
+        ("K", "kill", "SIGKILL to both ranks"),
         ("r", "restart_group", "A group restart"),
     ]
 

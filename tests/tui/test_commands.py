@@ -151,7 +151,7 @@ class TestWords:
         folder = fake_commands.mpirun(frozen)
         change(folder, ranks=[rank_of(0), rank_of(1, frameworks=["lightning"])])
         effect = operations.stop(read_job(folder)).effect
-        assert effect.startswith("Sends SIGINT/SIGTERM to all 2 ranks, so that")
+        assert effect.startswith("Sends SIGINT/SIGTERM to both ranks, so that")
         assert (
             "then SIGTERM to mpirun and the rest of its processes; after 30 s, sends SIGKILL"
             in effect
@@ -165,7 +165,7 @@ class TestWords:
         )
         own = read_job(fake_home.two_cpu_ranks(frozen))
         assert operations.stop(own).effect.startswith(
-            "Sends SIGTERM to all 2 ranks, so that the script"
+            "Sends SIGTERM to both ranks, so that the script"
         )
 
     def test_the_overview_names_who_starts_the_ranks(self, frozen: Path) -> None:

@@ -373,7 +373,7 @@ def _require_live(view: JobView) -> None:
     require_not_queued(view)
     if not view.is_live:
         raise UsageError(
-            f"{view.job} has ended ({view.state})", f"relaunch it: ddptop restart {view.job}"
+            f"{view.job} has ended ({view.state})", f"see how it went: ddptop status {view.job}"
         )
     if view.on_other_host and not slurm_control.can_reach(view):
         hint = "run this command there"

@@ -374,6 +374,12 @@ def test_a_state_folder_that_cannot_be_written(bad_input, ddptop_home, monkeypat
     assert str(ddptop_home) in line and "DDPTOP_HOME" in line
 
 
+def test_a_state_folder_that_is_a_file(bad_input, tmp_path, monkeypatch):
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("DDPTOP_HOME", str(tmp_path / "file"))
+    assert f"the state folder {tmp_path}/file is not a directory" in bad_input(2, "ls")
+
+
 @pytest.mark.torch
 @pytest.mark.parametrize("own", [True, False])
 def test_working_folder_appears_in_the_plan(ddptop_home, tmp_path, own):

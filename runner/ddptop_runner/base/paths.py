@@ -70,7 +70,7 @@ def require_readable() -> None:
     """Raise if the state folder cannot be read, rather than treat it as empty.
 
     Raises:
-        UsageError: names its owner.
+        UsageError: names its owner, or that it is no directory.
     """
     for folder in (state_home(), runs_dir()):
         try:
@@ -81,6 +81,8 @@ def require_readable() -> None:
             raise UsageError(
                 f"the state folder {folder} cannot be accessed ({error.strerror})", _OWN_HOME
             ) from error
+        if not stat.S_ISDIR(status.st_mode):
+            raise UsageError(f"the state folder {folder} is not a directory", _OWN_HOME)
         if not os.access(folder, os.R_OK | os.X_OK, effective_ids=True):
             raise UsageError(
                 f"the state folder {folder} cannot be read: it {belongs(status)}", _OWN_HOME

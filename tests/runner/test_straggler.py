@@ -52,7 +52,7 @@ def test_who_waits_for_data_is_named_though_all_steps_take_equally_long():
     assert (one.id, one.severity, one.ranks) == ("straggler", "warning", (2,))
     assert one.message == (
         "rank 2 (pid 102) is holding up the others: it waits 90 ms of each 200 ms step for data"
-        " (median of the others: 20 ms), costing 32% of each step"
+        " (median of the others: 20 ms), costing 35% of each step"
     )
 
 
@@ -92,9 +92,9 @@ def test_no_rank_is_named_without_a_reason(ranks: list[RankSample]):
     assert not words(*ranks)
 
 
-def test_of_two_the_slower_one_must_be_far_behind():
-    assert not words(rank(0), rank(1, wait=0.09))
-    assert "rank 1" in words(rank(0), rank(1, wait=0.12))
+def test_of_two_the_slower_one_is_compared_with_the_other():
+    assert not words(rank(0), rank(1, wait=0.05))  # 15% of a step
+    assert words(rank(0), rank(1, wait=0.07)).startswith("rank 1")
 
 
 def test_ranks_that_do_not_wait_for_each_other_are_judged_by_their_steps():

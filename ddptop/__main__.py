@@ -30,7 +30,7 @@ def main() -> int:
         status = 1
         _drop_stdout()
         sys.stderr.write(f"ddptop: {error}\n")
-    gc.freeze()  # Python then need not look for cycles in all modules, which takes 4 ms, to end
+    gc.freeze()  # at exit, Python would search all modules for cycles, which takes 4 ms
     return status
 
 

@@ -363,7 +363,8 @@ def holds_device():
 def is_standard_only(argv):
     """Whether the script imports only the standard library.
 
-    Starting such a rank anew takes less time than forking torch and, when it exits, unloading it.
+    Starting Python for such a rank takes less time than forking a process with torch and unloading
+    torch when the rank exits.
     """
     try:
         text = script_text(argv)
@@ -373,7 +374,7 @@ def is_standard_only(argv):
 
 
 def imported(argv, text):
-    """The top-level names that a script imports, without the standard library's.
+    """The top-level names that a script imports, except the standard library's.
 
     A relative import has the name ""; importlib and runpy count, since they import anything.
     """

@@ -335,7 +335,7 @@ def main(run_dir: str) -> int:
     become_subreaper()
     os.set_blocking(STDOUT, False)
     if given.adopts:
-        from ddptop_runner.job.registry import read_job  # other jobs do not wait for it
+        from ddptop_runner.job.registry import read_job  # only adopted jobs need it
 
         relieve(folder, spec.job_id)
         if not read_job(folder).is_live:

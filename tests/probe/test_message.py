@@ -29,7 +29,7 @@ FIELDS = [
         "stands_at",
         "batches",
     ),
-    *("collectives", "saved", "save_signals", "flight_record"),
+    *("collectives", "saved", "loaded", "save_signals", "flight_record"),
     *("loss_bad_since", "loss_last_good", "loss_parts", "loss_is", "optimizers", "frameworks"),
     *("replicas", "total_source", "epoch", "epochs", "raised", "raised_at"),
 ]
@@ -126,7 +126,7 @@ def test_the_longest_of_all_fits_and_what_costs_least_to_miss_is_left_out(
     speaker = sender.Sender(record)
     for length, has_place in ((100, True), (160, False)):
         path = "/" + "\xe9" * length  # six bytes each, in JSON
-        record.has_saved(path, 25305.387596417, 25305.987596417, 10**6, 10**12, 10**12)
+        record.has_saved(path, 25305.387596417, 25305.987596417, 10**6, 10**12, 10**12, 10**18)
         speaker.flight.collectives = {str(n) * 32: [10**6, 10**6] for n in range(9)}
         speaker.phases.stands_at = "\xe9" * 60
         speaker.flight.path = "/" + "x" * 300

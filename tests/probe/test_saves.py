@@ -170,7 +170,7 @@ def test_a_save_left_by_a_signals_exception_does_not_hide_later_ones(
 
 def test_files_saved_together_are_one_checkpoint(record: Recorder) -> None:
     def saved(path: str, began_t: float, size: int, steps: int | None = 5) -> tuple[Any, ...]:
-        record.has_saved(path, began_t, began_t + 1, steps, size, 100 + size)
+        record.has_saved(path, began_t, began_t + 1, steps, size, 100 + size, 200 + size)
         names = ("path", "n", "began_t", "ended_t", "size_bytes", "inode")
         return tuple(record.saved[name] for name in names)
 
@@ -190,7 +190,7 @@ def test_distributed_checkpoints_name_their_folder(tmp_path: Path) -> None:
 
 
 def test_all_modules_that_save_are_awaited() -> None:
-    assert set(probe.SAVERS) == set(saves.SAVERS)
+    assert set(probe.SAVERS) == {*saves.SAVERS, *saves.LOADERS}
 
 
 # --- real torch ------------------------------------------------------------------------------

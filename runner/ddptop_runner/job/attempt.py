@@ -18,6 +18,7 @@ from ddptop_runner.base.paths import LAUNCHER, RunFolder
 from ddptop_runner.host import procs, tree
 from ddptop_runner.host.exits import DeathWatch, ProcessWatch
 from ddptop_runner.host.oom import OomWatch
+from ddptop_runner.job import earlier_saves
 from ddptop_runner.job import save_request as request
 from ddptop_runner.job.command_look import PATIENCE_S, VAGUE_LAUNCHERS, TreeLook
 from ddptop_runner.job.command_ranks import CommandRanks, table_of
@@ -25,11 +26,11 @@ from ddptop_runner.job.event_log import EventLog
 from ddptop_runner.job.ranks import RankMemory, RankRecord, read_memory
 from ddptop_runner.job.state import JobState, RankLife
 from ddptop_runner.job.trouble import TroubleWatch
-from ddptop_runner.judge.checkpoints import CheckpointBook
+from ddptop_runner.judge.checkpoints import CheckpointBook, step_loaded
 from ddptop_runner.model import events as ev
 from ddptop_runner.model import protocol as pt
 from ddptop_runner.model.diagnose import RankExit
-from ddptop_runner.model.probe_message import ProbeMessage
+from ddptop_runner.model.probe_message import LoadedFile, ProbeMessage
 from ddptop_runner.model.run_step import RankSteps, RunSteps
 from ddptop_runner.model.snapshot import NodeSnapshot, ProcessId
 from ddptop_runner.model.spec import JobSpec
@@ -83,6 +84,8 @@ class Attempt:
         self._tree = TreeLook(self._tree_pids)
         self._exits: ProcessWatch | None = None
         self._save_asked: request.SaveAsked | None = None
+        self._loaded: tuple[list[LoadedFile], int | None] = [], None
+        """The files that ranks loaded, and the step of the run at which they were saved."""
         self._early: deque[ProbeMessage] = deque(maxlen=EARLY_MESSAGES)
         self._looked_at_s: float | None = None
         self.settled_at_s = boottime_s() + SETTLE_S
@@ -131,6 +134,7 @@ class Attempt:
         self.trouble.begin_attempt()
         self.oom.begin_attempt()
         self._save_asked = None
+        self._loaded = [], None
         self.look_at_steps({})
         request.withdraw(self._folder)  # a new attempt has nothing to save yet
 
@@ -315,10 +319,21 @@ class Attempt:
             self.number,
             resumed=self._is_resumed,
             candidates=self.checkpoints.run_steps(self.number),
+            loaded=self._step_loaded(),
         )
         self.checkpoints.began(self.run_steps.began, self.number)
         for record in self.table:
             record.began = self.run_steps.began
+
+    def _step_loaded(self) -> int | None:
+        """The step of the run that the ranks resume from, by the files that they loaded."""
+        files = next((one.reported.loaded for one in self.table if one.reported.loaded), [])
+        if files != self._loaded[0]:
+            step = self.checkpoints.step_loaded(files)
+            if step is None:
+                step = step_loaded(files, earlier_saves.of_script(self.spec))
+            self._loaded = files, step
+        return self._loaded[1]
 
     def look_at_checkpoints(self, *, at_once: bool = False) -> None:
         """Record a new checkpoint once it is complete.

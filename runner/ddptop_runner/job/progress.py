@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Mapping, Sequence
 
@@ -56,6 +57,10 @@ class JobProgress:
             self._end_search()  # it found the previous attempt's files
         ranks = [record.rank for record in table]
         self._text.look(attempt, age_s, ranks, now)
+        for record in table:
+            text = self._text.of_rank(record.rank)
+            if text is not None and record.has_reported and not record.steps:
+                text.restart_pace()
         self._is_without_loss = self._lacks_a_loss(table)
         if not self._is_without_loss and 0 not in ranks:
             self._end_search()  # else every node would report the same values
@@ -115,12 +120,15 @@ class JobProgress:
             attempt: their attempt.
             run_steps: the step of the run, by rank.
         """
-        now = utc_now()
-        texts = {}
+        now, now_s = utc_now(), boottime_s()
+        texts: dict[int, tuple[Progress | None, int | None]] = {}
         if attempt == self._attempt:
-            ranks = self._text.ranks.items()
-            texts = {rank: (known.progress(now), known.every) for rank, known in ranks}
-        return of_table(table, texts, boottime_s(), run_steps)
+            for rank, known in self._text.ranks.items():
+                record, step = table.get(rank), run_steps.get(rank)
+                if record is not None and step is not None:
+                    known.compare(step, _slack(record, now_s))
+                texts[rank] = known.progress(now), known.every
+        return of_table(table, texts, now_s, run_steps)
 
     def steps(self, table: OwnRanks, attempt: int | None) -> dict[int, RankSteps]:
         """Each rank's steps according to its output and probe."""
@@ -134,7 +142,8 @@ class JobProgress:
                 reported=record.reported.global_step,
                 total=record.reported.total_steps,
                 printed=None if known is None else known.printed,
-                slack=math.ceil(LOOKS_APART_S * (record.steps_per_s(now_s) or 0.0)) + 1,
+                resumed_at=None if known is None else known.resumed_at,
+                slack=_slack(record, now_s),
             )
         return found
 
@@ -167,9 +176,16 @@ def of_table(
     progress, others = [], dict(texts)
     for record in table:
         text = others.pop(record.rank, (None, None))
-        run_step, steps_per_s = run_steps.get(record.rank), record.steps_per_s(now_s)
-        progress.append(combine.of_rank(record.reported, run_step, steps_per_s, *text))
+        left_s = None if record.quiet else functools.partial(record.pace.left_s, now_s=now_s)
+        progress.append(
+            combine.of_rank(record.reported, run_steps.get(record.rank), left_s, *text)
+        )
     return combine.of_job([*progress, *(text for text, _ in others.values())])
+
+
+def _slack(record: RankRecord, now_s: float) -> int:
+    """How far a rank's counters may be apart, which are read at different times."""
+    return math.ceil(LOOKS_APART_S * (record.steps_per_s(now_s) or 0.0)) + 1
 
 
 def _pids(record: RankRecord) -> tuple[int, ...]:

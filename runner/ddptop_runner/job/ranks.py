@@ -21,10 +21,12 @@ from ddptop_runner.model.probe_message import ProbeMessage
 from ddptop_runner.model.snapshot import ProcessId, RankSample
 from ddptop_runner.model.words import Base, Phase, RankState
 from ddptop_runner.reading.progress import rank_view
+from ddptop_runner.reading.progress.counter import Pace
 
 RATE_WINDOW_S = 10.0
 """Steps per second are averaged over about this time."""
 MAX_RATE_MARKS = 1000
+PACE_MARKS_APART_S = 1.0
 SAVE_SIGNALS = (signal.SIGUSR1, signal.SIGUSR2)
 STACK_SIGNALS = range(signal.SIGRTMIN, signal.SIGRTMAX + 1)
 """Signals that a rank may request; any other signal could end it."""
@@ -63,6 +65,8 @@ class RankRecord:
     rank_source: str | None = None
     """The source of its number; None if ddptop assigned it."""
     _rate_marks: list[tuple[float, int]] = field(default_factory=list)
+    pace: Pace = field(default_factory=Pace)
+    """Of its steps in this attempt, by CLOCK_BOOTTIME."""
 
     @property
     def pid(self) -> int | None:
@@ -131,6 +135,8 @@ class RankRecord:
         self.last_step_boottime_s = max(self.last_step_boottime_s or 0.0, at_s)
         if self.steps is None or steps > self.steps:
             self._rate_marks.append((at_s, steps))
+            if not self.pace.marked_within(at_s, PACE_MARKS_APART_S):
+                self.pace.mark(at_s, steps)
             while len(self._rate_marks) > 2 and (
                 self._rate_marks[1][0] < at_s - RATE_WINDOW_S
                 or len(self._rate_marks) > MAX_RATE_MARKS

@@ -10,6 +10,7 @@ from __future__ import annotations
 import itertools
 import os
 import threading
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path, PurePath
 from typing import Any
@@ -20,7 +21,7 @@ from msgspec.structs import replace
 from ddptop_runner.base.clock import boottime_s, utc_from_boottime
 from ddptop_runner.base.units import duration_in_words
 from ddptop_runner.model.events import CheckpointSaved
-from ddptop_runner.model.probe_message import SavedFile
+from ddptop_runner.model.probe_message import LoadedFile, SavedFile
 from ddptop_runner.model.run_step import at_step, run_step
 from ddptop_runner.model.snapshot import Checkpoint
 
@@ -32,6 +33,8 @@ SETTLED_S = 1.5
 """A checkpoint without new files for this long is complete and may be reported."""
 RENAMED_WITHIN_S = 60.0
 """How long after saving a script may still rename files."""
+WRITTEN_WITHIN_S = 5.0
+"""How long a file that a script has open may change after its save has returned."""
 REMEMBERED = 100
 """Number of checkpoint steps to keep, from any of which a later attempt may resume."""
 REPORTED_AT_ONCE, REPORTED_EVERY_S = 10, 30.0
@@ -130,11 +133,16 @@ class _Gathered:
         known = [size for size in self.sizes().values() if size is not None]
         return sum(known) if known else None
 
-    def checkpoint(self) -> Checkpoint:
-        """As shown: named after its largest file, the first rank's if equal."""
+    def largest(self) -> tuple[int, SavedFile]:
+        """(rank, its file); the first rank's if several are equal."""
         (rank, _), file = max(
             self.files.items(), key=lambda item: (item[1].size_bytes or 0, -item[0][0])
         )
+        return rank, file
+
+    def checkpoint(self) -> Checkpoint:
+        """As shown: named after its largest file."""
+        rank, file = self.largest()
         took_s = self.ended_s - self.began_s
         return Checkpoint(
             path=file.path,
@@ -150,14 +158,45 @@ class _Gathered:
         )
 
 
+class SavedAt(msgspec.Struct, frozen=True):
+    """The step of the run at which a file was saved."""
+
+    attempt: int
+    step: int
+    size_bytes: int | None = None
+    inode: int | None = None
+    mtime_ns: int | None = None
+
+    def off_s(self, file: LoadedFile) -> float | None:
+        """How far the times of change are apart; None if it is another file."""
+        if self.mtime_ns is None or (self.inode, self.size_bytes) != (file.inode, file.size_bytes):
+            return None
+        return abs(self.mtime_ns - file.mtime_ns) / 1e9
+
+
+def step_loaded(loaded: Sequence[LoadedFile], saved: Sequence[SavedAt]) -> int | None:
+    """The step of the run at which one of the loaded files was saved; None if none is known.
+
+    A script may overwrite a file in place, so its time of change decides which save it is. Of
+    several files, the one saved last counts.
+    """
+    found = []
+    for file in loaded:
+        near = [(off, one) for one in saved if (off := one.off_s(file)) is not None]
+        if near:
+            off_s, one = min(near, key=lambda item: item[0])
+            if off_s <= WRITTEN_WITHIN_S:
+                found.append((file.mtime_ns, one.step))
+    return max(found)[1] if found else None
+
+
 class _Memory(msgspec.Struct):
     """State for the next supervisor, in addition to the last checkpoint."""
 
     ended_s: float | None = None
     """When the last checkpoint was complete."""
     largest_bytes: int = 0
-    saved_at: list[tuple[int, int]] = []
-    """Known checkpoints as (attempt, step of the run)."""
+    saved_at: list[SavedAt] = []
     heard: dict[int, float] = {}
     """By rank, when the last file that it reported was complete."""
 
@@ -206,6 +245,7 @@ class CheckpointBook:
             return None
         self._memory.largest_bytes = max(self._memory.largest_bytes, gathered.size_bytes or 0)
         self.last, self._memory.ended_s = self._placed(gathered.checkpoint()), gathered.ended_s
+        self._remember(self.last, gathered)
         self._follow_renames(self.last, 0.0)
         if gathered is self._shown:
             return None
@@ -218,12 +258,15 @@ class CheckpointBook:
     def began(self, began: int | None, attempt: int) -> None:
         """Set the step of the run at which an attempt started; None if unknown."""
         self._began = (attempt, began)
-        if self.last is not None and self.last.attempt == attempt:
-            self.last = self._placed(self.last)
+        if self.last is not None and self.last.attempt == attempt and began is not None:
+            placed = self._placed(self.last)
+            if placed is not self.last and self._shown is not None:
+                self._remember(placed, self._shown)
+            self.last = placed
 
     def run_steps(self, before_attempt: int) -> list[int]:
         """The steps of the run that earlier attempts saved."""
-        known = {step for attempt, step in self._memory.saved_at if attempt < before_attempt}
+        known = {one.step for one in self._memory.saved_at if one.attempt < before_attempt}
         last = self.last
         if last is not None and (last.attempt is None or last.attempt < before_attempt):
             known |= {step for step in (run_step(last),) if step is not None}
@@ -234,11 +277,20 @@ class CheckpointBook:
         attempt, began = self._began
         if made.attempt == attempt and made.global_step is None and None not in (made.step, began):
             made = replace(made, global_step=(began or 0) + (made.step or 0))
-        if made.attempt is not None and made.global_step is not None:
-            place = (made.attempt, made.global_step)
-            if place not in self._memory.saved_at[-2:]:
-                self._memory.saved_at = [*self._memory.saved_at, place][-REMEMBERED:]
         return made
+
+    def _remember(self, made: Checkpoint, files: _Gathered) -> None:
+        """Keep the step of a checkpoint beside what identifies its file."""
+        if made.attempt is None or made.global_step is None:
+            return
+        file, place = files.largest()[1], (made.attempt, made.global_step)
+        others = [one for one in self._memory.saved_at if (one.attempt, one.step) != place]
+        new = SavedAt(*place, file.size_bytes, file.inode, file.mtime_ns)
+        self._memory.saved_at = [*others, new][-REMEMBERED:]
+
+    def step_loaded(self, loaded: Sequence[LoadedFile]) -> int | None:
+        """The step of the run that the attempt resumes from, by the files that it loaded."""
+        return step_loaded(loaded, self._memory.saved_at)
 
     def _counts(self, gathered: _Gathered) -> bool:
         if self.last is not None and any(path == self.last.path for _, path in gathered.files):
@@ -329,6 +381,14 @@ class CheckpointBook:
 
 MOST_ENTRIES = 10_000
 """Maximum number of entries of a folder to examine."""
+
+
+def saves_in(memory: dict[str, Any]) -> list[SavedAt]:
+    """The saves that a snapshot's memory contains; empty if it is damaged."""
+    try:
+        return msgspec.convert(memory.get("saves") or {}, _Memory, str_keys=True).saved_at
+    except msgspec.ValidationError:
+        return []
 
 
 def locate(path: str, inode: int) -> str:

@@ -46,6 +46,15 @@ class SavedFile(Base, frozen=True, kw_only=True):
     size_bytes: Whole | None = None
     inode: int | None = None
     """Remains the same if the script renames a complete file."""
+    mtime_ns: int | None = None
+
+
+class LoadedFile(msgspec.Struct, frozen=True, array_like=True):
+    """A file or folder that the process loaded with `torch.load` or a similar function."""
+
+    size_bytes: Whole
+    inode: int
+    mtime_ns: int
 
 
 class ProbeMessage(Base, frozen=True, kw_only=True):
@@ -110,6 +119,8 @@ class ProbeMessage(Base, frozen=True, kw_only=True):
     empty if unknown."""
     saved: SavedFile | None = None
     """The last one."""
+    loaded: Annotated[list[LoadedFile], Meta(max_length=16)] = []
+    """The largest files that the process loaded before its first step."""
     save_signals: list[Whole] = []
     """Those of SIGUSR1 and SIGUSR2 for which the script has its own handler in Python."""
     flight_record: str | None = None

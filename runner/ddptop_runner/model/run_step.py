@@ -1,8 +1,15 @@
 """The step of the run: the only place that decides which step a job and its ranks are at. Pure.
 
 A probe counts the optimizer steps of its own attempt. The step of the run continues across
-restarts: the script or its trainer reports it, the output prints it, or it follows from the step at
-which the attempt started. Otherwise only the attempt's own count is known, and is labeled as such.
+restarts and relaunches. These sources are used, the first that knows it:
+
+1. the script or its trainer reports it;
+2. the attempt loaded a checkpoint whose step was recorded when it was saved;
+3. the output counts it, at the pace of the optimizer's steps;
+4. the output names it in a line about resuming;
+5. the output counts the steps of a numbered epoch of known length.
+
+Otherwise only the attempt's own count is known, and is labeled as such.
 """
 
 from __future__ import annotations
@@ -25,6 +32,8 @@ class Printed(msgspec.Struct, frozen=True):
     total: int | None = None
     of_run: bool = True
     """Whether it counts the run; otherwise it restarts with each epoch."""
+    by_epoch: int | None = None
+    """If it restarts with each epoch: the step of the run, by the number and length of epochs."""
 
 
 class RankSteps(msgspec.Struct, frozen=True):
@@ -37,6 +46,8 @@ class RankSteps(msgspec.Struct, frozen=True):
     total: int | None = None
     """The total reported with it."""
     printed: Printed | None = None
+    resumed_at: int | None = None
+    """The step of the run at which it resumes, according to its output."""
     slack: int = 0
     """Tolerance between `own` and the other counters, which are read at different times."""
 
@@ -62,12 +73,8 @@ def counted(rank: RankSteps, resumed: bool) -> int | None:
     return printed.step
 
 
-def lead_of(ranks: Iterable[RankSteps], resumed: bool) -> int | None:
-    """How many steps the run is ahead of the attempt's own count."""
-    ranks = list(ranks)
-    counts = [step for rank in ranks if (step := counted(rank, resumed)) is not None]
-    own = [rank.own for rank in ranks if rank.own is not None]
-    return min(counts) - min(own) if counts and own else None
+def _by_epochs(rank: RankSteps) -> int | None:
+    return None if rank.printed is None else rank.printed.by_epoch
 
 
 def began_at(lead: int | None, slack: int, candidates: Sequence[int], resumed: bool) -> int | None:
@@ -77,13 +84,13 @@ def began_at(lead: int | None, slack: int, candidates: Sequence[int], resumed: b
         lead: the furthest that the run was ahead of the attempt's own count; None if the step of
             the run is unknown.
         slack: tolerance of `lead`, in steps.
-        candidates: steps of the run that earlier attempts saved.
+        candidates: steps of the run at which it may have started.
         resumed: whether the attempt replaced an earlier one.
     """
-    if not resumed:
-        return 0 if lead is None or lead <= slack else None
     if lead is None:
-        return None
+        return None if resumed else 0
+    if not resumed and lead <= slack:
+        return 0
     nearest = min((0, *candidates), key=lambda one: abs(lead - one))
     return nearest if abs(lead - nearest) <= slack else None
 
@@ -192,6 +199,10 @@ class RunSteps:
         self._attempt: int | None = None
         self._lead: int | None = None
         self._counts: list[int | None] = []
+        self._first: tuple[int, int] | None = None
+        """(count, own steps) when the run's step was first known."""
+        self._settled: int | None = None
+        """The lead, once the count and the own steps have advanced alike."""
 
     def recall(self, snapshot: NodeSnapshot, *, resumed: bool) -> None:
         """Restore what an earlier supervisor learned."""
@@ -207,6 +218,7 @@ class RunSteps:
         *,
         resumed: bool,
         candidates: Sequence[int] = (),
+        loaded: int | None = None,
     ) -> None:
         """Process the present counters of the ranks.
 
@@ -214,22 +226,50 @@ class RunSteps:
             ranks: in their order.
             attempt: the present one.
             resumed: see `counted`.
-            candidates: see `began_at`.
+            candidates: steps of the run that earlier attempts saved.
+            loaded: the step of the run of the checkpoint that the attempt loaded, if known.
         """
+        named = next((one.resumed_at for one in ranks if one.resumed_at is not None), None)
+        resumed = resumed or named is not None or loaded is not None
         if (attempt, resumed) != (self._attempt, self.resumed):
             self._attempt, self.resumed, self._lead, self._counts = attempt, resumed, None, []
+            self._first = self._settled = None
+        slack = max((rank.slack for rank in ranks), default=0)
         counts = [counted(rank, resumed) for rank in ranks]
+        if named is None and resumed and not any(count is not None for count in counts):
+            counts = [_by_epochs(rank) for rank in ranks]
         if counts != self._counts:  # between two lines of output, the lead only appears to shrink
             self._counts = counts
-            lead = lead_of(ranks, resumed)
-            if lead is not None:
-                self._lead = lead if self._lead is None else max(self._lead, lead)
-        slack = max((rank.slack for rank in ranks), default=0)
-        self.began = began_at(self._lead, slack, candidates, resumed)
+            self._compare(counts, ranks, slack)
+        starts = [step for step in (named, loaded) if step is not None]
+        if loaded is not None and all(rank.reported is None for rank in ranks):
+            self.began = loaded
+        elif self._lead is None and named is not None:
+            self.began = named
+        else:
+            self.began = began_at(self._lead, slack, [*candidates, *starts], resumed)
+            if self.began is None:
+                self.began = self._settled
         if self.began is None:
             self.attempts_began.pop(attempt, None)
         else:
             self.attempts_began[attempt] = self.began
+
+    def _compare(
+        self, counts: Sequence[int | None], ranks: Sequence[RankSteps], slack: int
+    ) -> None:
+        """Measure how far the run's step is ahead of the attempt's own."""
+        known = [count for count in counts if count is not None]
+        own = [rank.own for rank in ranks if rank.own is not None]
+        if not known or not own:
+            return
+        count, steps = min(known), min(own)
+        self._lead = max(count - steps, count - steps if self._lead is None else self._lead)
+        if self._first is None:
+            self._first = count, steps
+        moved, stepped = count - self._first[0], steps - self._first[1]
+        if self._settled is None and stepped > 2 * slack and abs(moved - stepped) <= slack:
+            self._settled = self._lead
 
 
 def run_step(saved: Checkpoint | None) -> int | None:

@@ -64,6 +64,7 @@ class Hooks:
             lambda: self._patch(torch.nn.DataParallel, "__init__", self._replicate),
             lambda: self.parts.arm(self._patch),
             lambda: self._arm_save((torch.serialization, torch), "save", saves.torch_target),
+            lambda: self._arm_save((torch.serialization, torch), "load", saves.torch_source, True),
             lambda: _hide_from_dynamo(
                 torch,
                 [part.__name__ for part in (losses, recorder, saves, time_parts)] + [__name__],
@@ -90,9 +91,12 @@ class Hooks:
             self._patch(scaler, "update", self.scalers.update)
 
     def arm_saver(self, module):
-        """Detect what a module of saves.SAVERS saves."""
-        kind, name, target_of = saves.SAVERS[module.__name__]
-        self._arm_save((getattr(module, kind) if kind else module,), name, target_of)
+        """Detect what a module of saves.SAVERS saves, and one of saves.LOADERS loads."""
+        for table, loads in ((saves.SAVERS, False), (saves.LOADERS, True)):
+            kind, name, target_of = table.get(module.__name__, (None,) * 3)
+            if name is not None:
+                owner = getattr(module, kind) if kind else module
+                self._arm_save((owner,), name, target_of, loads)
 
     def arm_deepspeed(self, engine):
         """DeepSpeed scales fp16 losses itself: use the loss that the script passes."""
@@ -301,9 +305,9 @@ class Hooks:
     def _note_replicas(self, parallel):
         self.record.replicas = max(len(parallel.device_ids), self.record.replicas or 0) or None
 
-    def _arm_save(self, owners, name, target_of):
+    def _arm_save(self, owners, name, target_of, loads=False):
         """Replace a function that several modules have with one wrapper."""
-        wrapped = self._saves.wrap(getattr(owners[0], name), target_of)
+        wrapped = self._saves.wrap(getattr(owners[0], name), target_of, loads)
         for owner in owners:
             self._patch(owner, name, lambda original: wrapped)
 

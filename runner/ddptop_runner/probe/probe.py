@@ -13,11 +13,12 @@ import sys
 SAVERS = (
     "safetensors.torch",
     "torch.distributed.checkpoint.state_dict_saver",
+    "torch.distributed.checkpoint.state_dict_loader",
     "lightning.fabric.utilities.cloud_io",
     "lightning_fabric.utilities.cloud_io",
     "ultralytics.engine.trainer",
 )
-"""Modules that save files: see `saves.SAVERS`."""
+"""Modules that save or load files: see `saves.SAVERS` and `saves.LOADERS`."""
 
 SCALERS = (
     *("apex.amp", "apex.fp16_utils.loss_scaler", "apex.fp16_utils.fp16_optimizer"),

@@ -25,6 +25,9 @@ own."""
 SAVED_TOGETHER_S = 5.0
 """Files saved within this time of each other can be parts of one checkpoint."""
 
+MAX_LOADED = 6
+"""The maximum number of loaded files that are reported; checkpoints are among the largest."""
+
 MAX_NAME_LENGTH = 32
 
 MAX_OPTIMIZERS = 8
@@ -149,6 +152,8 @@ class Recorder:
         """{thread: CLOCK_BOOTTIME since when it saves a file}."""
         self.saved = None
         """The last file that was saved, as the datagram's `saved`."""
+        self.loaded = []
+        """[[bytes, inode, mtime in ns]] of the largest files loaded before the first step."""
         self.global_step = None
         self.total_steps = None
         self.metrics = {}
@@ -334,7 +339,7 @@ class Recorder:
             self._step_loss(self.steps)
             self.announce()
 
-    def has_saved(self, path, began_t, ended_t, steps, size_bytes, inode):
+    def has_saved(self, path, began_t, ended_t, steps, size_bytes, inode, mtime_ns):
         """A file was saved.
 
         Several in one folder, close together and without a step between, are one checkpoint: the
@@ -350,8 +355,8 @@ class Recorder:
             ):
                 began_t = before["began_t"]
                 if (before["size_bytes"] or 0) > (size_bytes or 0):
-                    path, size_bytes, inode = (
-                        before[name] for name in ("path", "size_bytes", "inode")
+                    path, size_bytes, inode, mtime_ns = (
+                        before[name] for name in ("path", "size_bytes", "inode", "mtime_ns")
                     )
         self.saved = {
             "path": path,
@@ -361,8 +366,16 @@ class Recorder:
             "steps": steps,
             "size_bytes": size_bytes,
             "inode": inode,
+            "mtime_ns": mtime_ns,
         }
         self.dirty = True
+
+    def has_loaded(self, *identity):
+        """A file was loaded."""
+        known = self.loaded
+        if list(identity) not in known:
+            self.loaded = sorted([*known, list(identity)], reverse=True)[:MAX_LOADED]
+            self.dirty = True
 
     def set_loss(self, value, step, source, parts=None, kind=None):
         """A loss became known, perhaps later than the step it belongs to.

@@ -1,4 +1,4 @@
-"""Files that were saved: calls to `torch.save` and similar functions, recorded once they return."""
+"""Files that were saved or loaded: calls to `torch.save`, `torch.load`, and similar functions."""
 
 from __future__ import annotations
 
@@ -18,27 +18,30 @@ MAX_ENTRIES = 4096
 
 
 class Saves:
-    """Records what the threads of one process save."""
+    """Records what the threads of one process save and, before its first step, load."""
 
     def __init__(self, record, is_own, is_compiling):
         self._record = record
         self._is_own = is_own
         self._is_compiling = is_compiling
 
-    def wrap(self, original, target_of):
-        """`original`, with what it saves recorded.
+    def wrap(self, original, target_of, loads=False):
+        """`original`, with what it saves or loads recorded.
 
         The wrapper's own frame is taken out of the traceback of an exception that passes it
         (from Python 3.11 on): the script's stderr is what it would be.
 
         Args:
-            original: The function that saves.
+            original: The function that saves or loads.
             target_of: Called with its arguments, gives the path or the file.
+            loads: Whether it loads.
         """
         begin, end, is_own = self._begin, self._end, self._is_own
+        if loads:
+            begin, end = self._begin_load, self._end_load
 
         @functools.wraps(original)
-        def save(*args, **kwargs):
+        def observed(*args, **kwargs):
             note = None
             try:
                 note = begin(target_of, args, kwargs)
@@ -59,7 +62,7 @@ class Saves:
                     raise
             return result
 
-        return save
+        return observed
 
     def _begin(self, target_of, args, kwargs):
         """Record that a thread started to save; None inside another save and while compiling."""
@@ -83,9 +86,21 @@ class Saves:
         record = self._record
         record.saving.pop(thread, None)
         if has_saved:
-            kept = size_and_inode(target, path)
+            kept = identity_of(target, path)
             if kept is not None:
                 record.has_saved(path, began_t, boottime_s(), steps, *kept)
+
+    def _begin_load(self, target_of, args, kwargs):
+        """The file as it is before it is read: the script may replace it right after."""
+        if self._record.progress is not None or self._is_compiling():
+            return None
+        target = target_of(*args, **kwargs)
+        path = path_of(target)
+        return None if path is None else identity_of(target, path)
+
+    def _end_load(self, loaded, has_loaded):
+        if has_loaded and loaded is not None and None not in loaded:
+            self._record.has_loaded(*loaded)
 
 
 def torch_target(obj, f, *args, **kwargs):
@@ -112,6 +127,27 @@ def ultralytics_target(trainer, *args, **kwargs):
     """Where Ultralytics writes what it first saved to memory."""
     return trainer.last
 
+
+def torch_source(f, *args, **kwargs):
+    """What `torch.load` reads."""
+    return f
+
+
+def safetensors_source(filename, *args, **kwargs):
+    """What `safetensors.torch.load_file` reads."""
+    return filename
+
+
+def distributed_source(*args, checkpoint_id=None, storage_reader=None, **kwargs):
+    """What `torch.distributed.checkpoint.load` reads: a folder."""
+    return getattr(storage_reader, "path", None) if checkpoint_id is None else checkpoint_id
+
+
+LOADERS = {
+    "safetensors.torch": (None, "load_file", safetensors_source),
+    "torch.distributed.checkpoint.state_dict_loader": (None, "load", distributed_source),
+}
+"""{module: (None, function, what it reads)}, patched once the module is imported."""
 
 SAVERS = {
     "safetensors.torch": (None, "save_file", safetensors_target),
@@ -144,20 +180,20 @@ def path_of(target):
     return path if len(json.dumps(path)) <= MAX_PATH_BYTES else None
 
 
-def size_and_inode(target, path):
-    """(bytes, inode) of what was saved; None if unknown. None for a device."""
+def identity_of(target, path):
+    """(bytes, inode, mtime in ns) of a file or folder; None if unknown. None for a device."""
     try:
         if not _is_path(target):
             status = os.fstat(target.fileno())
             # include what is still in the file object's buffer
-            return max(status.st_size, target.tell()), status.st_ino
+            return max(status.st_size, target.tell()), status.st_ino, status.st_mtime_ns
         status = os.stat(path)
         if stat.S_ISDIR(status.st_mode):
-            return folder_bytes(path), status.st_ino
+            return folder_bytes(path), status.st_ino, status.st_mtime_ns
         if stat.S_ISREG(status.st_mode):
-            return status.st_size, status.st_ino
+            return status.st_size, status.st_ino, status.st_mtime_ns
     except (OSError, ValueError):
-        return None, None
+        return None, None, None
     return None
 
 

@@ -29,7 +29,7 @@ MAX_BYTES = 2048
 LONE_SURROGATE = re.compile(rb"(?<!\\ud[89ab][0-9a-f]{2})\\ud[c-f][0-9a-f]{2}")
 EXPENDABLE = (
     *("flight_record", "stands_at", "collectives", "optimizers", "frameworks", "saved"),
-    *("raised_at", "raised"),
+    *("loaded", "raised_at", "raised"),
 )
 """Fields that are left out of a datagram that is too long, in this order."""
 
@@ -245,6 +245,7 @@ class Sender:
             "batches": record.batches,
             "collectives": self.flight.collectives,
             "saved": record.saved,
+            "loaded": record.loaded,
             "save_signals": self._counters[1],
             "flight_record": self.flight.path,
             "loss_bad_since": record.bad_since,

@@ -24,6 +24,11 @@ def told(total: int | None = None, source: Any = None) -> ProbeMessage:
     return msgspec.structs.replace(NOTHING, total_steps=total, total_source=source)
 
 
+def at(steps_per_s: float) -> Any:
+    """Seconds left at that pace."""
+    return lambda rest: rest / steps_per_s
+
+
 def log(step: int, total: int, **more) -> Progress:
     return Progress(step=step, total=total, fraction=step / total, source="log", **more)
 
@@ -36,7 +41,7 @@ def fake_snapshot(**told: Any) -> NodeSnapshot:
 
 
 def test_a_total_that_the_script_reported() -> None:
-    done = of_rank(told(1000, source="api"), 100, 5.0)
+    done = of_rank(told(1000, source="api"), 100, at(5.0))
     assert (done.step, done.total, done.source) == (100, 1000, "api")
     assert (done.fraction, done.eta_s) == (0.1, 180)
     assert total_steps(done) == 1000
@@ -75,23 +80,23 @@ def test_the_run_goes_on_between_two_lines(steps, step) -> None:
 
 
 def test_more_steps_than_the_total_tell_no_share() -> None:
-    done = of_rank(told(100), 130, 1.0)
+    done = of_rank(told(100), 130, at(1.0))
     assert (done.step, done.fraction, done.eta_s) == (130, None, None)
 
 
 def test_a_rank_that_stands_still_has_no_eta_and_borrows_none() -> None:
     text = log(10, 100, eta_s=50.0)
-    still = of_rank(told(100), 10, 0.0, text=text)
+    still = of_rank(told(100), 10, None, text=text)
     assert still.eta_s is None
-    unknown = of_rank(told(100), 10, None, text=text)
+    unknown = of_rank(told(100), 10, lambda rest: None, text=text)
     assert unknown.eta_s == 50
 
 
 def test_the_best_source_and_the_slowest_rank() -> None:
     ranks = [
         log(90, 100),
-        of_rank(told(100, source="trainer"), 50, 1.0),
-        of_rank(told(100, source="trainer"), 40, 2.0),
+        of_rank(told(100, source="trainer"), 50, at(1.0)),
+        of_rank(told(100, source="trainer"), 40, at(2.0)),
     ]
     done = of_job(ranks)
     assert (done.step, done.fraction, done.eta_s, done.source) == (40, 0.4, 50, "trainer")

@@ -198,7 +198,8 @@ def test_another_training_takes_over_in_the_end() -> None:
 def test_missing_output_means_nothing_is_known() -> None:
     assert TextProgress().progress(START) is None
     assert Output().write("iter 5: loss 3.1, time 3ms\n").now() is None
-    assert Output().write("Epoch 3 loss 3.1\n").now() is None
+    only_epoch = Output().write("Epoch 3 loss 3.1\n").now()
+    assert (only_epoch.epoch, only_epoch.fraction, only_epoch.total) == (3, None, None)
 
 
 FOUR = CommandHints(epochs=4)

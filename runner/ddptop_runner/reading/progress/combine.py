@@ -6,7 +6,7 @@ a framework's trainer, then that in the output. Of several ranks, the slowest co
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -23,7 +23,7 @@ _ORDER: tuple[ProgressSource, ...] = ("api", "trainer", "log")
 def of_rank(
     reported: ProbeMessage,
     run_step: int | None,
-    steps_per_s: float | None,
+    left_s: Callable[[int], float | None] | None,
     text: Progress | None = None,
     text_every: int | None = None,
 ) -> Progress | None:
@@ -33,7 +33,8 @@ def of_rank(
         reported: by its probe; a total without a source is from `report`, as in messages of older
             probes.
         run_step: from `run_step.of_rank`.
-        steps_per_s: from its probe.
+        left_s: seconds until so many more steps are done, at the pace of this attempt; None for a
+            rank that makes no progress.
         text: from its output.
         text_every: distance between the last two steps of the output.
     """
@@ -46,9 +47,8 @@ def of_rank(
     fraction = eta_s = None
     if done is not None and 0 <= done <= total:
         fraction = done / total
-        if steps_per_s:
-            eta_s = (total - done) / steps_per_s
-        elif steps_per_s is None and text is not None:
+        eta_s = None if left_s is None else left_s(total - done)
+        if eta_s is None and left_s is not None and text is not None:
             eta_s = text.eta_s
     if fraction is None and text is not None and text.fraction is not None:
         return text

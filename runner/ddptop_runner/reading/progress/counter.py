@@ -154,6 +154,10 @@ class Counter:
             if self._climbs >= CLIMBS:
                 self.unit, self._judged = "run", False
 
+    def count_run(self) -> None:
+        """Note that it is known to count the run."""
+        self.unit, self._judged, self.presumed, self.confirmed = "run", False, False, True
+
     def judge(self, first: int, last: int, epochs: int) -> None:
         """Check whether it can count the run, given the range of the current epoch, from 0.
 
@@ -260,6 +264,10 @@ class Pace:
             if len(self._long) > MAX_LONG_MARKS:
                 del self._long[1::2]
                 self._apart_s *= 2
+
+    def marked_within(self, now_s: float, age_s: float) -> bool:
+        """Whether the last mark is no older than `age_s`."""
+        return bool(self._marks) and now_s - self._marks[-1][0] < age_s
 
     def per_s(self, now_s: float) -> float | None:
         """The speed without pauses, such as evaluations between epochs.

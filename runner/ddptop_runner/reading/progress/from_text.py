@@ -119,6 +119,8 @@ class TextProgress:
         self.loss_since: dt.datetime | None = None
         """When the first loss was read; None for one that was printed before the first look."""
         self.step_since: dt.datetime | None = None
+        self.resumed_at: int | None = None
+        """The step at which the run resumes, according to a line before the first step."""
         self.epoch: float | None = None
         self.epochs: int | None = None
         self.scalars: dict[str, float] = {}
@@ -166,8 +168,12 @@ class TextProgress:
         known = self._steps
         if known.step is None or known.first is None:
             return None
-        every = known.every or max(1, known.first)
-        return Printed(known.step, known.first, every, known.total, self.counts_run)
+        every, by_epoch = known.every or max(1, known.first), None
+        if known.unit == "epoch" and known.epoch is not None and known.total:
+            place = self._place(known)
+            by_epoch = None if place is None else place.before * known.total + known.step
+        of_run = self.counts_run
+        return Printed(known.step, known.first, every, known.total, of_run, by_epoch)
 
     @property
     def counts_run(self) -> bool:
@@ -194,6 +200,10 @@ class TextProgress:
             self._take_epoch(reading, at)
         for name, value in reading.scalars:
             self._take_scalar(name, value)
+        if reading.kind == "resume":
+            if self._steps.step is None:
+                self.resumed_at = reading.step
+            return
         if reading.kind == "val":
             if reading.loss is not None:
                 self._take_scalar(VALIDATION_LOSS, reading.loss)
@@ -302,8 +312,30 @@ class TextProgress:
         """From the log; None before two different steps, and once the log falls silent."""
         return None if self._steps.unnamed else self._steps.pace.per_s(now.timestamp())
 
+    def restart_pace(self) -> None:
+        """Forget the pace so far: batches that a resumed script skips are no training."""
+        for pace in (self._steps.pace, self._samples.pace, self._epoch_pace):
+            pace.clear()
+
+    def compare(self, run_step: int, slack: int) -> None:
+        """Recognize a counter of the run beside epochs by the step of the run.
+
+        Only after the first epoch, in which a counter of its steps shows the same.
+
+        Args:
+            run_step: from another source.
+            slack: tolerance, in steps.
+        """
+        known = self._steps
+        if known.unit == "run" or known.step is None or known.epoch is None or not known.total:
+            return
+        apart = (known.every or 1) + slack
+        is_later = known.epoch > (0 if self._from_zero else 1) and known.total > 2 * apart
+        if is_later and -slack <= run_step - known.step <= apart:
+            known.count_run()
+
     def progress(self, now: dt.datetime) -> Progress | None:
-        """Progress of the run; None without a total."""
+        """Progress of the run; None without a total or an epoch."""
         now_s = now.timestamp()
         if self._steps.step is not None and (self._steps.total or self._hints.steps):
             return self._of_count(self._steps, now_s)
@@ -321,7 +353,7 @@ class TextProgress:
         elif self._from_zero:
             done = None
         if not epochs:
-            return None
+            return None if epoch is None else Progress(epoch=epoch, source="log")
         if done is not None and 0 < done <= epochs:
             fraction = done / epochs
             eta_s = self._epoch_pace.left_s(epochs - done, now_s)

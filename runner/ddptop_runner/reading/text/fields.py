@@ -224,7 +224,7 @@ def scalars(line: bytes) -> tuple[tuple[str, float], ...]:
     return tuple(found.items())
 
 
-ReadingKind = Literal["train", "val"]
+ReadingKind = Literal["train", "val", "resume"]
 StepUnit = Literal["run", "epoch", "samples", "epochs"]
 
 
@@ -247,6 +247,7 @@ class Reading(msgspec.Struct, frozen=True, gc=False):
     epoch: float | None = None
     """As printed: the first is 0 or 1."""
     kind: ReadingKind = "train"
+    """`resume`: the line names only the step at which the run resumes."""
     eta_s: float | None = None
     """Seconds until `total` is reached, by the output's own estimate."""
     rate_per_s: float | None = None
@@ -402,6 +403,20 @@ def _in_two_brackets(found: re.Match[bytes]) -> Reading:
     return Reading(
         step=step, total=total, counts="epoch", epoch=float(found[1]), epochs=int(found[2])
     )
+
+
+_RESUMES = re.compile(
+    rb"(?<![\w-])(?:resum\w+|restor(?:ed|ing)|continuing|(?:loaded|loading) checkpoint)(?![\w-])"
+    rb".{0,400}?(?<![a-z])(?:step|steps|iteration|iter|iter_num)[\s:=#_]{1,3}(\d{1,12})(?![\w]|\.\d)"
+)
+
+
+def resumed_at(line: bytes) -> int | None:
+    """The step in a line such as `=> resuming from ck.pt (step 200, epoch 2)`."""
+    if not any(word in line for word in (b"resum", b"restor", b"continuing", b"checkpoint")):
+        return None
+    found = _RESUMES.search(line)
+    return int(found[1]) if found else None
 
 
 def lone_progress(line: bytes) -> Reading | None:

@@ -306,6 +306,9 @@ def _of_rank(line: bytes, rank: int | None, local: int | None) -> Iterator[State
 
 def _lone(line: bytes, rank: int | None, local: int | None) -> Iterator[Statement]:
     """Statements of a line without a loss."""
+    if (step := fields.resumed_at(line)) is not None:
+        yield "line", Reading(rank, local, step=step, kind="resume")
+        return
     where = fields.lone_progress(line)
     if where is not None:
         yield _statement("line", bars.with_timing(where, line), rank, local)

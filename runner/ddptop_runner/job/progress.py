@@ -177,9 +177,7 @@ def of_table(
     for record in table:
         text = others.pop(record.rank, (None, None))
         left_s = None if record.quiet else functools.partial(record.pace.left_s, now_s=now_s)
-        progress.append(
-            combine.of_rank(record.reported, run_steps.get(record.rank), left_s, *text)
-        )
+        progress.append(combine.of_rank(record.reported, run_steps.get(record.rank), left_s, *text))
     return combine.of_job([*progress, *(text for text, _ in others.values())])
 
 

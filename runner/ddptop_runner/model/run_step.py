@@ -5,8 +5,8 @@ restarts and relaunches. These sources are used, the first that knows it:
 
 1. the script or its trainer reports it;
 2. the attempt loaded a checkpoint whose step was recorded when it was saved;
-3. the output counts it, at the pace of the optimizer's steps;
-4. the output names it in a line about resuming;
+3. the output names it in a line about resuming;
+4. the output counts it, at the pace of the optimizer's steps;
 5. the output counts the steps of a numbered epoch of known length.
 
 Otherwise only the attempt's own count is known, and is labeled as such.
@@ -236,18 +236,17 @@ class RunSteps:
             self._first = self._settled = None
         slack = max((rank.slack for rank in ranks), default=0)
         counts = [counted(rank, resumed) for rank in ranks]
-        if named is None and resumed and not any(count is not None for count in counts):
+        if resumed and not any(count is not None for count in counts):
             counts = [_by_epochs(rank) for rank in ranks]
         if counts != self._counts:  # between two lines of output, the lead only appears to shrink
             self._counts = counts
             self._compare(counts, ranks, slack)
-        starts = [step for step in (named, loaded) if step is not None]
-        if loaded is not None and all(rank.reported is None for rank in ranks):
-            self.began = loaded
-        elif self._lead is None and named is not None:
-            self.began = named
+        known = named if loaded is None else loaded
+        if known is not None and all(rank.reported is None for rank in ranks):
+            self.began = known
         else:
-            self.began = began_at(self._lead, slack, [*candidates, *starts], resumed)
+            starts = candidates if known is None else [*candidates, known]
+            self.began = began_at(self._lead, slack, starts, resumed)
             if self.began is None:
                 self.began = self._settled
         if self.began is None:

@@ -19,7 +19,9 @@ CLIMBS = 3
 class Counter:
     """Something that an output counts, usually up to a total."""
 
-    def __init__(self) -> None:
+    def __init__(self, resumes: bool = False) -> None:
+        """`resumes`: whether training may have begun in the middle of the run."""
+        self._resumes = resumes
         self.step: int | None = None
         self.first: int | None = None
         self.total: int | None = None
@@ -34,7 +36,7 @@ class Counter:
         self.confirmed = False
         """Whether it is known to count the run."""
         self.rounds: int | None = None
-        """How often it started over, if no epoch is named; None if its start was not seen."""
+        """How often it started over in the run, if no epoch is named; None if unknown."""
         self.every: int | None = None
         """The distance between the last two steps."""
         self.pace = Pace()
@@ -86,7 +88,7 @@ class Counter:
         self.first = step
         self.presumed = reading.open and reading.counts == "run"
         self.unnamed = reading.unnamed
-        self.rounds = 0 if from_start or step <= 1 else None
+        self.rounds = 0 if (from_start or step <= 1) and not self._resumes else None
         self._position = step
 
     def _lags(self, reading: Reading, step: int) -> bool:

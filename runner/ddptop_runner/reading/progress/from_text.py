@@ -110,8 +110,19 @@ _NO_HINTS = CommandHints()
 class TextProgress:
     """The progress of one rank, from its readings."""
 
-    def __init__(self, hints: CommandHints = _NO_HINTS, from_start: bool = False) -> None:
-        """`from_start`: whether the output is read from its beginning."""
+    def __init__(
+        self,
+        hints: CommandHints = _NO_HINTS,
+        from_start: bool = False,
+        first_epoch: int | None = None,
+    ) -> None:
+        """See the parameters.
+
+        Args:
+            hints: from the command.
+            from_start: whether the output is read from its beginning.
+            first_epoch: whether epochs are numbered from 0 or 1, if an earlier attempt showed it.
+        """
         self.loss: float | None = None
         self.loss_state: LossState | None = None
         self.loss_step: int | None = None
@@ -133,8 +144,8 @@ class TextProgress:
         self.loss_max: float | None = None
         self._hints = hints
         self._from_start = from_start
-        self._steps = Counter()
-        self._samples = Counter()
+        self._steps = Counter(hints.resumes)
+        self._samples = Counter(hints.resumes)
         """Samples of the epoch, in output that counts them."""
         self._outer: tuple[int, int] | None = None
         """(done, total) of a bar that counts epochs."""
@@ -144,8 +155,10 @@ class TextProgress:
         """For output with only one line at the end of each epoch."""
         self._epoch_pace = Pace()
         self._first_epoch: float | None = None
-        self._from_zero = False
-        """Whether an epoch 0 was seen."""
+        self._from_zero = first_epoch == 0
+        """Whether epochs are numbered from 0."""
+        self._from_one = first_epoch == 1
+        """Whether they are known to be numbered from 1."""
         self._names_last = False
         """Whether `epochs` is the number of the last, as in Lightning's bars."""
         self._counter: tuple[int, int | None] | None = None
@@ -168,12 +181,16 @@ class TextProgress:
         known = self._steps
         if known.step is None or known.first is None:
             return None
-        every, by_epoch = known.every or max(1, known.first), None
-        if known.unit == "epoch" and known.epoch is not None and known.total:
-            place = self._place(known)
-            by_epoch = None if place is None else place.before * known.total + known.step
+        every, by_epoch, first = known.every or max(1, known.first), None, self.first_epoch
+        if known.unit == "epoch" and known.epoch is not None and known.total and first is not None:
+            by_epoch = (known.epoch - first) * known.total + known.step
         of_run = self.counts_run
         return Printed(known.step, known.first, every, known.total, of_run, by_epoch)
+
+    @property
+    def first_epoch(self) -> int | None:
+        """The number of the first epoch; None if unknown."""
+        return 0 if self._from_zero else 1 if self._from_one else None
 
     @property
     def counts_run(self) -> bool:
@@ -222,7 +239,7 @@ class TextProgress:
             self._steps.take(reading, at_s, self._from_start)
             self._outer_moved = False
             if (place := self._place(self._steps)) is not None:
-                sure = self._from_zero or self._is_first_one()
+                sure = self.first_epoch is not None
                 self._steps.judge(place.before, place.before + (not sure), place.of)
         if reading.loss is not None:
             self._take_loss(reading.loss, reading, at)
@@ -244,6 +261,8 @@ class TextProgress:
         self.epochs = reading.epochs or self.epochs
         self._first_epoch = reading.epoch if self._first_epoch is None else self._first_epoch
         self._from_zero = self._from_zero or reading.epoch == 0 or reading.from_zero
+        if self._from_start and self._first_epoch == 1 and not self._hints.resumes:
+            self._from_one = True
         self._names_last = reading.from_zero
         self._confirm(reading)
         ended = reading.step is None and reading.loss is not None and reading.kind == "train"
@@ -285,7 +304,7 @@ class TextProgress:
         if not better and (self._strangers < STRANGERS or self._holds(reading, at_s)):
             return False
         self._counter, self._strangers = counter, 0
-        self._steps = Counter()
+        self._steps = Counter(self._hints.resumes)
         return True
 
     def _is_shorter(self, reading: Reading, source: int) -> bool:
@@ -318,7 +337,7 @@ class TextProgress:
             pace.clear()
 
     def compare(self, run_step: int, slack: int) -> None:
-        """Recognize a counter of the run beside epochs by the step of the run.
+        """Learn by the step of the run what the counter counts, and how epochs are numbered.
 
         Only after the first epoch, in which a counter of its steps shows the same.
 
@@ -327,12 +346,22 @@ class TextProgress:
             slack: tolerance, in steps.
         """
         known = self._steps
-        if known.unit == "run" or known.step is None or known.epoch is None or not known.total:
+        if known.step is None or not known.total:
             return
-        apart = (known.every or 1) + slack
-        is_later = known.epoch > (0 if self._from_zero else 1) and known.total > 2 * apart
-        if is_later and -slack <= run_step - known.step <= apart:
+        apart, ahead = (known.every or 1) + slack, run_step - known.step
+        passed = round(ahead / known.total)
+        if known.total <= 2 * apart:
+            return
+        if known.epoch is None:
+            if known.rounds is None and -slack <= ahead - passed * known.total <= apart:
+                known.rounds = passed
+        elif known.unit == "run" or known.epoch < 1:
+            return
+        elif -slack <= ahead <= apart and known.epoch > (0 if self._from_zero else 1):
             known.count_run()
+        elif passed and -slack <= ahead - passed * known.total <= apart:
+            self._from_zero = self._from_zero or known.epoch == passed
+            self._from_one = self._from_one or known.epoch == passed + 1
 
     def progress(self, now: dt.datetime) -> Progress | None:
         """Progress of the run; None without a total or an epoch."""
@@ -448,13 +477,12 @@ class TextProgress:
             return _Place(done, epochs, False) if done < epochs else None
         expected = self._hints.epochs
         if count.epoch is None:
-            known = expected is not None and count.rounds is not None and not self._hints.resumes
-            if not known or expected is None or count.rounds is None or count.rounds >= expected:
+            if expected is None or count.rounds is None or count.rounds >= expected:
                 return None
             return _Place(count.rounds, expected, True)
         number, of = count.epoch, self.epochs
         if of is None:
-            first = 0 if self._from_zero else 1 if self._is_first_one() else None
+            first = self.first_epoch
             if expected is None or first is None or not first <= number < expected + first:
                 return None
             return _Place(number - first, expected, True)
@@ -466,7 +494,3 @@ class TextProgress:
             return _Place(number, of + 1, False)
         known = expected in (of, of + 1) and number < of
         return _Place(number, expected, True) if known and expected is not None else None
-
-    def _is_first_one(self) -> bool:
-        """Whether the first epoch is 1: the whole output was read, and 1 came first."""
-        return self._from_start and self._first_epoch == 1

@@ -94,6 +94,8 @@ class TextWatch:
         self._attempt: int | None = None
         self._streams: dict[int, LogStream] = {}
         self._ranks: dict[int, TextProgress] = {}
+        self._first_epochs: dict[int, int | None] = {}
+        """How earlier attempts numbered epochs."""
         self._turn = 0
 
     def of_rank(self, rank: int) -> TextProgress | None:
@@ -117,6 +119,8 @@ class TextWatch:
         first = attempt != self._attempt
         if first:
             self.close()
+            for rank, known in self._ranks.items():
+                self._first_epochs[rank] = known.first_epoch
             self._ranks.clear()
             self._attempt = attempt
         for known in self._ranks.values():
@@ -175,7 +179,7 @@ class TextWatch:
             if len(self._ranks) >= MAX_RANKS:
                 return
             hints = self._hints._replace(resumes=self._hints.resumes or bool(self._attempt))
-            known = self._ranks[rank] = TextProgress(hints, is_whole)
+            known = self._ranks[rank] = TextProgress(hints, is_whole, self._first_epochs.get(rank))
         known.add(reading, at, writer)
 
     def close(self) -> None:

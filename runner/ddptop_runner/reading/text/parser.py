@@ -124,6 +124,7 @@ class LossParser:
             self._pair(reading, readings)
         elif form == "epoch":
             self._epoch = (reading.epoch, reading.epochs)
+            readings.append(reading)
         else:
             self._count(reading, readings)
 

@@ -189,6 +189,28 @@ def test_distributed_checkpoints_name_their_folder(tmp_path: Path) -> None:
     assert saves.path_of("s3://bucket/run/1") == "s3://bucket/run/1"
 
 
+def test_the_largest_files_loaded_before_the_first_step_are_reported(
+    record: Recorder, tmp_path: Path
+) -> None:
+    def load(f: Any) -> bytes:
+        return Path(f).read_bytes()
+
+    observed = Saves(record, is_own, lambda: False).wrap(load, saves.torch_source, loads=True)
+    for size in range(1, 10):
+        (tmp_path / f"{size}").write_bytes(b"x" * size)
+        assert len(observed(tmp_path / f"{size}")) == size
+    observed(tmp_path / "9")
+    with pytest.raises(FileNotFoundError):
+        observed(tmp_path / "none")
+    assert [size for size, _, _ in record.loaded] == [9, 8, 7, 6, 5, 4]
+    nine = (tmp_path / "9").stat()
+    assert record.loaded[0] == [9, nine.st_ino, nine.st_mtime_ns]
+    record.progress = (1, 1.0, None)  # training: a data set may load a file for each sample
+    (tmp_path / "later").write_bytes(b"x" * 20)
+    observed(tmp_path / "later")
+    assert len(record.loaded) == 6 and record.loaded[0][0] == 9
+
+
 def test_all_modules_that_save_are_awaited() -> None:
     assert set(probe.SAVERS) == {*saves.SAVERS, *saves.LOADERS}
 
@@ -202,6 +224,9 @@ def test_a_script_that_saves_notices_nothing(rank: Rank) -> None:
     assert status == 1 and "Parent directory" in err and "mine: patched" in out
     said = [message.saved for message in rank.receiver.messages if message.saved is not None]
     assert said[-1].path == str(rank.folder / "twice.pt") and said[-1].n == 4
+    (loaded,) = rank.receiver.messages[-1].loaded
+    file = (rank.folder / "a.pt").stat()
+    assert (loaded.inode, loaded.size_bytes) == (file.st_ino, file.st_size)
 
 
 @pytest.mark.torch
@@ -211,7 +236,8 @@ def test_folders_of_distributed_checkpoints_and_later_modules_are_seen(
     rank.write("stub/safetensors/__init__.py", "")
     rank.write(
         "stub/safetensors/torch.py",
-        "def save_file(tensors, filename, metadata=None): open(filename, 'wb').write(b'12345')\n",
+        "def save_file(tensors, filename, metadata=None): open(filename, 'wb').write(b'12345')\n"
+        "def load_file(filename, device='cpu'): return open(filename, 'rb').read()\n",
     )
     rank.env["PYTHONPATH"] += os.pathsep + str(rank.folder / "stub")
     process = rank.start("-W", "ignore", str(SCRIPTS / "saving_apart.py"))
@@ -226,6 +252,11 @@ def test_folders_of_distributed_checkpoints_and_later_modules_are_seen(
     assert saved is not None
     assert (saved.path, saved.n, saved.size_bytes) == (str(rank.folder / "s" / "m.st"), 3, 5)
     assert list(dict.fromkeys(saved_names(rank))) == ["dcp", "async", "m.st"]
+    loaded = {one.inode: one for one in rank.receiver.last(process.pid).loaded}
+    of_dcp = next(m.saved for m in rank.receiver.messages if m.saved is not None)
+    for one in (saved, of_dcp):
+        found = loaded[one.inode]
+        assert (found.size_bytes, found.mtime_ns) == (one.size_bytes, one.mtime_ns)
 
 
 def saved_names(rank: Rank) -> list[str]:

@@ -207,7 +207,7 @@ os.wait()
     found = wait_until(lambda: len(procs.pids_of_job(job_id)) == 2 and procs.pids_of_job(job_id))
     assert parent.pid in found
     (orphan,) = set(found) - {parent.pid}
-    assert orphan not in tree.descendants_of(parent.pid)
+    wait_until(lambda: orphan not in tree.descendants_of(parent.pid), what="the orphan's parent")
     parent.kill()
     wait_until(lambda: procs.pids_of_job(job_id) == [orphan], what="the zombie not to count")
     assert parent.stdin is not None

@@ -132,6 +132,16 @@ def test_speed_is_that_of_the_last_seconds(table):
     assert record.steps_per_s(139.0) == pytest.approx(1.0)
 
 
+def test_the_last_steps_of_a_killed_rank_are_known_from_the_others(table):
+    table.started(1, 1, os.getppid())
+    for second in (1, 2):
+        table.receive(stepped(100 * second, 100.0 + second), 0)
+    table.receive(message(pid=os.getppid(), rank=1, steps=202, last_step_t=102.02), 0)
+    assert table.steps_at_exit(table[0]) == 202
+    table.receive(message(pid=os.getppid(), rank=1, steps=300, last_step_t=103.0), 0)
+    assert table.steps_at_exit(table[0]) == 200  # it trained alone
+
+
 def test_a_message_without_a_new_step_is_no_mark(table):
     for _ in range(3):
         table.receive(stepped(5, 105.0), 0)

@@ -116,7 +116,7 @@ def ends_of(folder: RunFolder, attempt: int, table: OwnRanks) -> list[RankEnd]:
     kept = evidence_folder.latest(folder, attempt, "failure")
     snapshot = _snapshot(kept)
     return [
-        _end(folder, attempt, record, record.exit, kept, snapshot)
+        _end(folder, attempt, record, record.exit, table.steps_at_exit(record), kept, snapshot)
         for record in table
         if record.exit is not None
     ]
@@ -176,10 +176,14 @@ def _end(
     attempt: int,
     record: RankRecord,
     exit_: RankExit,
+    steps: int | None,
     kept: Path | None,
     snapshot: NodeSnapshot | None,
 ) -> RankEnd:
-    """All that is known about one rank's end; if we ended it, its state before any signal."""
+    """All that is known about one rank's end; if we ended it, its state before any signal.
+
+    `steps` is how many it had done.
+    """
     log = folder.log_file(attempt, record.rank)
     is_shared = record.rank_source is not None  # ranks of a command share one log
     error_file = log.with_name(f"rank-{record.rank}.error.json")
@@ -204,9 +208,7 @@ def _end(
         tail=tail,
         has_log=not is_shared,
         step=record.steps,
-        at_step=""
-        if record.steps is None
-        else run_step.own_in_words(record.steps, record.began, attempt),
+        at_step="" if steps is None else run_step.own_in_words(steps, record.began, attempt),
         stands_at=record.reported.stands_at,
         crashed_at=_crashed_at(folder, attempt, exit_),
         entered=record.entered,
@@ -272,8 +274,7 @@ def after_hang(cause: Cause, table: OwnRanks) -> Cause:
     exit_ = None if record is None else record.exit
     if record is None or exit_ is None or exit_.failed or exit_.ended_by_us:
         return cause
-    steps = record.steps
-    at = "" if steps is None else f" at step {steps}"
+    at = "" if record.run_step is None else f" at step {record.run_step}"
     opening = (
         f"Rank {exit_.rank} (pid {exit_.pid}) exited with status 0{at} while the others continued."
     )

@@ -27,6 +27,8 @@ RATE_WINDOW_S = 10.0
 """Steps per second are averaged over about this time."""
 MAX_RATE_MARKS = 1000
 PACE_MARKS_APART_S = 1.0
+REPORTED_EVERY_S = 0.25
+"""The interval of a probe's messages while there are steps."""
 SAVE_SIGNALS = (signal.SIGUSR1, signal.SIGUSR2)
 STACK_SIGNALS = range(signal.SIGRTMIN, signal.SIGRTMAX + 1)
 """Signals that a rank may request; any other signal could end it."""
@@ -92,6 +94,13 @@ class RankRecord:
             return 0.0
         (first_s, first), (last_s, last) = self._rate_marks[0], self._rate_marks[-1]
         return (last - first) / (last_s - first_s) if last_s > first_s else None
+
+    @property
+    def run_step(self) -> int | None:
+        """The step of the run that it has reached; None if unknown."""
+        if self.reported.global_step is not None:
+            return self.reported.global_step
+        return None if None in (self.began, self.steps) else (self.began or 0) + (self.steps or 0)
 
     def restore(self, sample: RankSample, pid: int) -> None:
         """Continue from an earlier supervisor's last sample of this rank."""
@@ -347,6 +356,18 @@ class OwnRanks:
             record, used = self._records.get(sample.rank), sample.gpu_mem_used_bytes
             if record is not None and used is not None:
                 record.gpu_mem_peak_bytes = max(record.gpu_mem_peak_bytes or 0, used)
+
+    def steps_at_exit(self, record: RankRecord) -> int | None:
+        """How many steps a rank had done when it exited.
+
+        Ranks report four times a second, so the last steps of one that was killed may be known
+        only from those that it trained with.
+        """
+        most, own = self.most_steps(), record.steps
+        if own is None or most is None:
+            return own
+        unreported = REPORTED_EVERY_S * (record.steps_per_s(0.0) or 0.0) + 1
+        return most if most - own <= unreported else own
 
     def most_steps(self) -> int | None:
         """The most steps of any rank; None before any probe has reported."""

@@ -402,7 +402,7 @@ class JobDriver:
         achieved = failure.with_achievements(
             outcome,
             cause.kind,
-            [record.reported.global_step for record in attempt.table],
+            [record.run_step for record in attempt.table],
             attempt.checkpoints.last,
             self.job.first_step_after_s,
         )

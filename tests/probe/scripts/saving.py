@@ -43,7 +43,10 @@ with Path("b.pt").open("wb") as file:
 memory = io.BytesIO()
 torch.save(obj=state, f=memory)
 print(len(memory.getvalue()), torch.load("a.pt")["weights"].sum().item())
-for fails in (broken, lambda: torch.save(state), lambda: torch.save(state, 5, no=1)):
+assert torch.load is torch.serialization.load
+print(inspect.signature(torch.load), torch.load.__qualname__)
+saves = (broken, lambda: torch.save(state), lambda: torch.save(state, 5, no=1))
+for fails in (*saves, lambda: torch.load("missing.pt"), lambda: torch.load()):
     try:
         fails()
     except Exception:

@@ -15,3 +15,5 @@ import safetensors.torch  # noqa: E402
 
 Path("s").mkdir()
 safetensors.torch.save_file(state, "s/m.st")
+safetensors.torch.load_file("s/m.st")
+dcp.load(state, checkpoint_id="dcp/dcp")

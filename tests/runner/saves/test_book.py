@@ -15,7 +15,7 @@ from ddptop_runner.judge.checkpoints import (
     WorkLost,
     locate,
 )
-from ddptop_runner.model.probe_message import SavedFile
+from ddptop_runner.model.probe_message import LoadedFile, SavedFile
 from ddptop_runner.model.run_step import at_step, step_beside
 
 MIB = 2**20
@@ -321,6 +321,26 @@ def test_third_attempt_continues_from_the_second_despite_a_new_supervisor(book):
     again.began(400, 2)
     see(again, (0, file("/run/a.pt", 400.0, steps=60)), attempt=2)
     assert again.last is not None and again.last.global_step == 460
+
+
+def test_a_loaded_file_tells_the_step_at_which_it_was_saved(book):
+    second_ns = 10**9
+    for step, at_s in ((100, 50), (200, 60)):  # the same file, written again in place
+        one = file("/run/last.pt", at_s, steps=step, inode=7, mtime_ns=at_s * second_ns)
+        see(book, (0, one))
+    see(book, (0, file("/run/best.pt", 61, steps=150, inode=8, mtime_ns=55 * second_ns)))
+    later = CheckpointBook(finder=NoFinder())
+    later.recall(book.last, book.remember())
+
+    def loaded(inode: int, at_s: float, size: int = MIB) -> LoadedFile:
+        return LoadedFile(size, inode, round(at_s * second_ns))
+
+    assert later.step_loaded([loaded(7, 60)]) == 200
+    assert later.step_loaded([loaded(7, 50.2)]) == 100  # a copy of the state at that time
+    assert later.step_loaded([loaded(8, 55), loaded(7, 60)]) == 200
+    for other in (loaded(7, 90), loaded(9, 60), loaded(7, 60, size=5)):
+        assert later.step_loaded([other]) is None
+    assert later.step_loaded([]) is None
 
 
 def test_what_the_script_reports_is_not_reckoned(book):

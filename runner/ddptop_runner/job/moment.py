@@ -220,7 +220,7 @@ def compose(
             )
         )
     began = run_step.began_of(last, attempt)
-    ranks = [_with_run_step(rank, began) for rank in ranks]
+    ranks = [run_step.placed(rank, began) for rank in ranks]
     run = run_step.of_job(ranks, attempt, began)
     return NodeSnapshot(
         job=spec.job,
@@ -380,17 +380,6 @@ def _rank(
         signal=signal,
         frameworks=[] if last is None else last.frameworks,
         rank_source=None if last is None else last.rank_source,
-    )
-
-
-def _with_run_step(rank: RankSample, began: int | None) -> RankSample:
-    if rank.step is None:
-        return rank
-    if rank.step_source == "log":  # from printed steps
-        return msgspec.structs.replace(rank, run_step=rank.step)
-    known = None if began is None else began + rank.step
-    return msgspec.structs.replace(
-        rank, run_step=known, step_counts="attempt" if known is None else None
     )
 
 

@@ -104,6 +104,23 @@ def of_rank(rank: RankSteps, began: int | None, resumed: bool) -> int | None:
     return counted(rank, resumed)
 
 
+def placed(rank: RankSample, began: int | None) -> RankSample:
+    """A rank of whose step only its own count is known, with the step of the run if that follows.
+
+    Args:
+        rank: the rank.
+        began: the step of the run at which its attempt started; None if unknown.
+    """
+    if rank.step is None or rank.run_step is not None:
+        return rank
+    if rank.step_source == "log":  # from printed steps
+        return msgspec.structs.replace(rank, run_step=rank.step)
+    known = None if began is None else began + rank.step
+    return msgspec.structs.replace(
+        rank, run_step=known, step_counts="attempt" if known is None else None
+    )
+
+
 def of_job(
     ranks: Sequence[RankSample],
     attempt: int | None,

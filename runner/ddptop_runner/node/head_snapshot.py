@@ -10,6 +10,7 @@ from msgspec.structs import replace
 
 from ddptop_runner.job.state import JobState, NodeLife, RankLife
 from ddptop_runner.judge.balance import imbalance
+from ddptop_runner.model import run_step
 from ddptop_runner.model.snapshot import (
     NodeSnapshot,
     NodeStatus,
@@ -59,14 +60,23 @@ def merged(
     shown = [(view, view.snapshot) for view in views if view.snapshot is not None]
     taking_part = {host for host, life in job.nodes.items() if life.takes_part}
     at_work = [(view, one) for view, one in shown if view.host in taking_part]
+    began: dict[int, int] = {}  # only the node that saved a checkpoint knows its step
+    for _, one in shown:
+        for attempt, step in one.attempts_began.items():
+            began[attempt] = max(step, began.get(attempt, 0))
     ranks = [rank for view, one in at_work for rank in _ranks(view, one, job)]
+    started_at = None if job.attempt is None else began.get(job.attempt)
+    if started_at is not None:
+        ranks = [
+            run_step.placed(replace(rank, run_step=None), started_at)
+            if rank.step_source == "probe" and rank.global_step is None
+            else rank
+            for rank in ranks
+        ]
     gpus = [replace(gpu, host=view.host) for view, one in shown for gpu in one.gpus]
     steps = [rank.step for rank in ranks if rank.step is not None]
     first = at_work[0][1] if at_work else None
     etas = [one.eta_s for _, one in at_work if one.eta_s is not None]
-    began = {
-        attempt: step for _, one in reversed(shown) for attempt, step in one.attempts_began.items()
-    }
     sources = [one.source for _, one in shown if one.source is not None]
     notes = [f"{view.host}: {one.device_note}" for view, one in shown if one.device_note]
     return replace(
@@ -81,7 +91,11 @@ def merged(
         driver=first.driver if first is not None else None,
         device_note="; ".join(notes) or None,
         progress=None if first is None else first.progress,
-        run_step=None if first is None else first.run_step,
+        run_step=run_step.of_job(ranks, job.attempt, started_at)
+        if started_at is not None
+        else None
+        if first is None
+        else first.run_step,
         attempts_began=began,
         pause=pause,
         nodes=[_status(view, job, spec) for view in views],

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -26,7 +26,7 @@ from ddptop_runner.job.event_log import EventLog
 from ddptop_runner.job.ranks import RankMemory, RankRecord, read_memory
 from ddptop_runner.job.state import JobState, RankLife
 from ddptop_runner.job.trouble import TroubleWatch
-from ddptop_runner.judge.checkpoints import CheckpointBook, step_loaded
+from ddptop_runner.judge.checkpoints import CheckpointBook, step_loaded, was_saved
 from ddptop_runner.model import events as ev
 from ddptop_runner.model import protocol as pt
 from ddptop_runner.model.diagnose import RankExit
@@ -43,6 +43,16 @@ EARLY_MESSAGES = 1024
 """Messages kept for ranks that the agent has not reported yet, since forked ranks are quick."""
 SETTLE_S = 6.0
 """After a late tick, and at the start, hangs are not judged until every rank could report."""
+
+
+class Loaded(NamedTuple):
+    """What the ranks of an attempt loaded before their first step."""
+
+    files: list[LoadedFile] = []
+    step: int | None = None
+    """The step of the run at which it was saved; None if unknown."""
+    is_checkpoint: bool = False
+    """Whether this job, or an earlier run of its script, saved it."""
 
 
 class Attempt:
@@ -84,8 +94,7 @@ class Attempt:
         self._tree = TreeLook(self._tree_pids)
         self._exits: ProcessWatch | None = None
         self._save_asked: request.SaveAsked | None = None
-        self._loaded: tuple[list[LoadedFile], int | None] = [], None
-        """The files that ranks loaded, and the step of the run at which they were saved."""
+        self._loaded = Loaded()
         self._early: deque[ProbeMessage] = deque(maxlen=EARLY_MESSAGES)
         self._looked_at_s: float | None = None
         self.settled_at_s = boottime_s() + SETTLE_S
@@ -134,7 +143,7 @@ class Attempt:
         self.trouble.begin_attempt()
         self.oom.begin_attempt()
         self._save_asked = None
-        self._loaded = [], None
+        self._loaded = Loaded()
         self.look_at_steps({})
         request.withdraw(self._folder)  # a new attempt has nothing to save yet
 
@@ -314,26 +323,27 @@ class Attempt:
         Args:
             printed: by rank, the steps from its output and its probe.
         """
+        loaded = self._look_at_loaded()
         self.run_steps.look(
             list(printed.values()),
             self.number,
-            resumed=self._is_resumed,
+            resumed=self._is_resumed or loaded.is_checkpoint,
             candidates=self.checkpoints.run_steps(self.number),
-            loaded=self._step_loaded(),
+            loaded=loaded.step,
         )
         self.checkpoints.began(self.run_steps.began, self.number)
         for record in self.table:
             record.began = self.run_steps.began
 
-    def _step_loaded(self) -> int | None:
-        """The step of the run that the ranks resume from, by the files that they loaded."""
+    def _look_at_loaded(self) -> Loaded:
+        """What the ranks resume from, by the files that they loaded."""
         files = next((one.reported.loaded for one in self.table if one.reported.loaded), [])
-        if files != self._loaded[0]:
-            step = self.checkpoints.step_loaded(files)
-            if step is None:
-                step = step_loaded(files, earlier_saves.of_script(self.spec))
-            self._loaded = files, step
-        return self._loaded[1]
+        if files != self._loaded.files:
+            saved = self.checkpoints.saved_at
+            if not was_saved(files, saved):
+                saved = earlier_saves.of_script(self.spec)
+            self._loaded = Loaded(files, step_loaded(files, saved), was_saved(files, saved))
+        return self._loaded
 
     def look_at_checkpoints(self, *, at_once: bool = False) -> None:
         """Record a new checkpoint once it is complete.

@@ -33,7 +33,7 @@ SETTLED_S = 1.5
 """A checkpoint without new files for this long is complete and may be reported."""
 RENAMED_WITHIN_S = 60.0
 """How long after saving a script may still rename files."""
-WRITTEN_WITHIN_S = 5.0
+WRITTEN_WITHIN_S = 0.1
 """How long a file that a script has open may change after its save has returned."""
 REMEMBERED = 100
 """Number of checkpoint steps to keep, from any of which a later attempt may resume."""
@@ -163,13 +163,12 @@ class SavedAt(msgspec.Struct, frozen=True):
 
     attempt: int
     step: int
-    size_bytes: int | None = None
     inode: int | None = None
     mtime_ns: int | None = None
 
     def off_s(self, file: LoadedFile) -> float | None:
         """How far the times of change are apart; None if it is another file."""
-        if self.mtime_ns is None or (self.inode, self.size_bytes) != (file.inode, file.size_bytes):
+        if self.mtime_ns is None or self.inode != file.inode:
             return None
         return abs(self.mtime_ns - file.mtime_ns) / 1e9
 
@@ -178,16 +177,21 @@ def step_loaded(loaded: Sequence[LoadedFile], saved: Sequence[SavedAt]) -> int |
     """The step of the run at which one of the loaded files was saved; None if none is known.
 
     A script may overwrite a file in place, so its time of change decides which save it is. Of
-    several files, the one saved last counts.
+    several files, the one saved last counts: its last save may be unknown, because a process that
+    is killed does not report what it has just saved.
     """
-    found = []
+    found: list[tuple[int, int | None]] = []
     for file in loaded:
-        near = [(off, one) for one in saved if (off := one.off_s(file)) is not None]
+        near = [(off, one.step) for one in saved if (off := one.off_s(file)) is not None]
         if near:
-            off_s, one = min(near, key=lambda item: item[0])
-            if off_s <= WRITTEN_WITHIN_S:
-                found.append((file.mtime_ns, one.step))
-    return max(found)[1] if found else None
+            off_s, step = min(near)
+            found.append((file.mtime_ns, step if off_s <= WRITTEN_WITHIN_S else None))
+    return max(found, key=lambda item: item[0])[1] if found else None
+
+
+def was_saved(loaded: Sequence[LoadedFile], saved: Sequence[SavedAt]) -> bool:
+    """Whether one of the loaded files was saved, at whatever step."""
+    return not {one.inode for one in loaded}.isdisjoint(one.inode for one in saved)
 
 
 class _Memory(msgspec.Struct):
@@ -285,12 +289,13 @@ class CheckpointBook:
             return
         file, place = files.largest()[1], (made.attempt, made.global_step)
         others = [one for one in self._memory.saved_at if (one.attempt, one.step) != place]
-        new = SavedAt(*place, file.size_bytes, file.inode, file.mtime_ns)
+        new = SavedAt(*place, file.inode, file.mtime_ns)
         self._memory.saved_at = [*others, new][-REMEMBERED:]
 
-    def step_loaded(self, loaded: Sequence[LoadedFile]) -> int | None:
-        """The step of the run that the attempt resumes from, by the files that it loaded."""
-        return step_loaded(loaded, self._memory.saved_at)
+    @property
+    def saved_at(self) -> list[SavedAt]:
+        """The known saves of all attempts."""
+        return self._memory.saved_at
 
     def _counts(self, gathered: _Gathered) -> bool:
         if self.last is not None and any(path == self.last.path for _, path in gathered.files):

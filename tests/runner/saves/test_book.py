@@ -14,6 +14,8 @@ from ddptop_runner.judge.checkpoints import (
     Finder,
     WorkLost,
     locate,
+    step_loaded,
+    was_saved,
 )
 from ddptop_runner.model.probe_message import LoadedFile, SavedFile
 from ddptop_runner.model.run_step import at_step, step_beside
@@ -332,15 +334,18 @@ def test_a_loaded_file_tells_the_step_at_which_it_was_saved(book):
     later = CheckpointBook(finder=NoFinder())
     later.recall(book.last, book.remember())
 
-    def loaded(inode: int, at_s: float, size: int = MIB) -> LoadedFile:
-        return LoadedFile(size, inode, round(at_s * second_ns))
+    def loaded(inode: int, at_s: float) -> LoadedFile:
+        return LoadedFile(MIB, inode, round(at_s * second_ns))
 
-    assert later.step_loaded([loaded(7, 60)]) == 200
-    assert later.step_loaded([loaded(7, 50.2)]) == 100  # a copy of the state at that time
-    assert later.step_loaded([loaded(8, 55), loaded(7, 60)]) == 200
-    for other in (loaded(7, 90), loaded(9, 60), loaded(7, 60, size=5)):
-        assert later.step_loaded([other]) is None
-    assert later.step_loaded([]) is None
+    def found(*files: LoadedFile) -> tuple[int | None, bool]:
+        return step_loaded(files, later.saved_at), was_saved(files, later.saved_at)
+
+    assert found(loaded(7, 60)) == (200, True)
+    assert found(loaded(7, 50.05)) == (100, True)  # written to the disk a little later
+    assert found(loaded(8, 55), loaded(7, 60)) == (200, True)
+    # saved once more, just before the process was killed
+    assert found(loaded(7, 61)) == found(loaded(8, 55), loaded(7, 61)) == (None, True)
+    assert found(loaded(9, 60)) == found() == (None, False)
 
 
 def test_what_the_script_reports_is_not_reckoned(book):

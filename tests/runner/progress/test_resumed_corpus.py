@@ -9,7 +9,7 @@ from tests.samples.progress_corpus import PAUSES, Case
 from tests.samples.resumed_corpus import RESUMED_CASES, Shown, resumed
 
 BEGAN = 300
-ETA_OFF, ETA_OFF_WITH_PAUSES = 0.2, 0.25
+ETA_OFF, ETA_OFF_WITH_PAUSES = 0.2, 0.3
 """A pause of 10 s after each epoch is known from one example at most."""
 
 

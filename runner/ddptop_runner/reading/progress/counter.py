@@ -256,7 +256,9 @@ class Pace:
         if self._marks and position == self._marks[-1][1]:
             return
         if self._marks and at_s <= self._marks[-1][0]:
-            self._marks[-1] = (self._marks[-1][0], position)
+            replaced = self._marks[-1] = (self._marks[-1][0], position)
+            if self._long[-1][0] == replaced[0]:
+                self._long[-1] = replaced
             return
         self._marks.append((at_s, position))
         while len(self._marks) > 2 and self._marks[1][0] < at_s - WINDOW_S:

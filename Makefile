@@ -6,6 +6,8 @@
 #   make check        the same without the slow tests
 #   make test-frameworks  real accelerate, Lightning, transformers, DeepSpeed, TensorFlow, Horovod,
 #                     in environments that it creates once (5 GB, 10 minutes)
+#   make test-torch TORCH=2.6.0  the tests of jobs and ranks with another torch, in an environment
+#                     of its own (6 GB), which goes once they pass (KEEP=1 keeps it)
 #   make lint         ruff, mypy, import contracts
 #   make format       fix everything ruff can fix
 #   make docs         regenerate docs/reference.md
@@ -34,8 +36,15 @@ FRAMEWORKS_READY := \
   $(if $(FRAMEWORKS_TORCH),,$(FRAMEWORKS)/torch/.ready) \
   $(if $(FRAMEWORKS_TENSORFLOW),,$(FRAMEWORKS)/tensorflow/.ready) \
   $(if $(FRAMEWORKS_HOROVOD),,$(FRAMEWORKS)/horovod/.ready)
-TORCH := $(shell grep '^torch==' constraints.txt)
+PINNED_TORCH := $(shell grep '^torch==' constraints.txt)
 HOROVOD := horovod-0.28.1
+
+# what runs under the job's Python, and what it decides; torch pins its own version of sympy
+TORCH ?= $(PINNED_TORCH:torch==%=%)
+TORCH_ENV := $(FRAMEWORKS)/torch-$(TORCH)-py$(shell $(PYTHON) -c \
+  'import sys; print("%d.%d" % sys.version_info[:2])' 2>/dev/null)
+TORCH_TESTS := tests/agent tests/probe tests/e2e tests/faults
+TORCH_SPREAD ?= -n 2 --dist loadfile
 
 # many tests wait for real processes: five files at a time, each in order, on any machine
 SPREAD := -n 5 --dist loadfile --no-loadscope-reorder
@@ -48,7 +57,7 @@ COMPILE_TESTS := $(BIN)/python -m pytest --collect-only -qq >/dev/null 2>&1
 LINT_AND_COMPILE := $(COMPILE_TESTS) & $(MAKE) --no-print-directory lint; status=$$?; wait; exit $$status
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-frameworks check lint format docs snap bench faults screenshots clean system-tools
+.PHONY: help demo test test-frameworks test-torch check lint format docs snap bench faults screenshots clean system-tools
 .DELETE_ON_ERROR:
 
 help:
@@ -71,6 +80,11 @@ check: $(DEV_READY)
 test-frameworks: system-tools $(DEV_READY) $(FRAMEWORKS_READY)
 	FRAMEWORKS_TORCH=$(FRAMEWORKS_TORCH) FRAMEWORKS_TENSORFLOW=$(FRAMEWORKS_TENSORFLOW) \
 	  FRAMEWORKS_HOROVOD=$(FRAMEWORKS_HOROVOD) $(BIN)/python -m pytest tests/frameworks $(TESTS)
+
+test-torch: export DDPTOP_TEST_REQUIRE = tmux torch
+test-torch: system-tools $(TORCH_ENV)/.ready
+	$(TORCH_ENV)/bin/python -m pytest $(TORCH_SPREAD) $(or $(TESTS),$(TORCH_TESTS))
+	$(if $(KEEP),,rm -rf $(TORCH_ENV))
 
 lint: $(DEV_READY)
 	$(BIN)/ruff check .
@@ -137,11 +151,20 @@ $(DEV_READY): $(DEMO_READY)
 
 # torch stands on every line: another package must not change it
 $(FRAMEWORKS)/torch/.ready: constraints.txt
-	@echo "installing $(TORCH) and its frameworks into $(@D) (once)"
+	@echo "installing $(PINNED_TORCH) and its frameworks into $(@D) (once)"
 	@$(PYTHON) -m venv --clear $(@D)
-	@$(@D)/bin/python -m pip install -q -c constraints.txt $(TORCH) numpy
-	@$(@D)/bin/python -m pip install -q -c constraints.txt $(TORCH) accelerate lightning \
+	@$(@D)/bin/python -m pip install -q -c constraints.txt $(PINNED_TORCH) numpy
+	@$(@D)/bin/python -m pip install -q -c constraints.txt $(PINNED_TORCH) accelerate lightning \
 	  transformers deepspeed rich
+	@touch $@
+
+$(TORCH_ENV)/.ready: $(PACKAGE_INPUTS)
+	@echo "installing torch $(TORCH) and ddptop into $(@D)"
+	@$(PYTHON) -m venv --clear $(@D)
+	@grep -Ev '^(torch|sympy)==' constraints.txt >$(@D)/constraints.txt
+	@$(@D)/bin/python -m pip install -q -c $(@D)/constraints.txt pip
+	@$(@D)/bin/python -m pip install -q --no-cache-dir -c $(@D)/constraints.txt -e . \
+	  torch==$(TORCH) numpy --group dev
 	@touch $@
 
 $(FRAMEWORKS)/tensorflow/.ready: constraints.txt
@@ -156,7 +179,7 @@ $(FRAMEWORKS)/horovod/.ready: constraints.txt
 	  echo "make: building Horovod requires $$tool" >&2; exit 1; }; done
 	@echo "building $(HOROVOD) into $(@D) (once, 5 to 7 minutes; build.log)"
 	@$(PYTHON) -m venv --clear $(@D)
-	@$(@D)/bin/python -m pip install -q -c constraints.txt $(TORCH) 'setuptools<81' wheel \
+	@$(@D)/bin/python -m pip install -q -c constraints.txt $(PINNED_TORCH) 'setuptools<81' wheel \
 	  cloudpickle psutil pyyaml packaging numpy
 	@cd $(@D) && bin/python -m pip download -q --no-deps --no-binary :all: --no-build-isolation \
 	  $(subst -,==,$(HOROVOD)) && tar xf $(HOROVOD).tar.gz

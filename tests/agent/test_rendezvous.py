@@ -69,7 +69,7 @@ def test_each_attempt_has_its_own_store_that_survives_a_killed_agent():
 
 
 PREPARED = f"""
-import os, sys
+import os, sys, time
 sys.path.insert(0, {str(AGENT.parent)!r})
 from agent import elastic as module
 
@@ -110,6 +110,23 @@ handler.prepare()
 module.fork_store_keeper = fork
 assert handler.next_rendezvous().store.check(["step"]) is False
 handler.shutdown()
+
+keep, began_s = module.keep_store, time.monotonic()
+def cannot_serve(*_):
+    raise NotImplementedError("a listen fd")
+module.keep_store = cannot_serve
+try:
+    handler.next_rendezvous()
+except RuntimeError as error:
+    assert "a listen fd" in str(error), error
+else:
+    print("a store that cannot be served")
+assert time.monotonic() - began_s < module.STORE_TIMEOUT.total_seconds() / 2
+module.keep_store = keep
+try:
+    print("left behind", os.waitpid(-1, os.WNOHANG))
+except ChildProcessError:
+    pass
 
 meeting = dict(run_id="job.1", address="127.0.0.1", port=1, node_rank=0, nodes=2)
 several = module.StaticRendezvous("job@1.0", meeting)

@@ -22,7 +22,7 @@ from ddptop_runner.host.handover import AGENT_MAIN, PROBE_DIR
 pytestmark = pytest.mark.torch
 
 SELF_PORTRAIT = """
-import atexit, gc, json, multiprocessing, os, pickle, random, signal, sys, threading
+import atexit, gc, json, multiprocessing, os, pickle, random, signal, sys, tempfile, threading
 class Mine: pass
 opened = [os.open(os.devnull, os.O_RDONLY) for _ in range(9)]
 def told(): print("at exit", [os.path.samestat(os.fstat(x), os.stat(os.devnull)) for x in opened])
@@ -52,8 +52,10 @@ if __name__ == "__main__":
     def of_kernel(name):
         return open("/proc/self/" + name, "rb").read().decode("latin1").split("\\0")
     not_ours = ("_", "SHLVL", "OLDPWD", "PWD", "DDPTOP_LOG", "DDPTOP_PROBE_OWNER")
+    of_remote_modules = tempfile.gettempdir() + "/tmp"  # torch 2.6 adds a folder for its RPC
     portrait = {
-        "argv": sys.argv, "name": __name__, "file": __file__, "path": sys.path,
+        "argv": sys.argv, "name": __name__, "file": __file__,
+        "path": [x for x in sys.path if not x.startswith(of_remote_modules)],
         "is_main": main.__dict__ is globals(), "package": __package__,
         "spec": getattr(__spec__, "name", None), "loader": type(__loader__).__name__,
         "builtins": __builtins__ is sys.modules["builtins"], "spawned": spawned,

@@ -338,13 +338,28 @@ def test_a_python_without_torch(bad_input, tmp_path):
     assert "--python PATH" in line and "ddptop[torch]" in line
 
 
+def python_with_torch(folder: Path, version: str) -> str:
+    (folder / "site" / "torch").mkdir(parents=True)
+    (folder / "site" / "torch" / "__init__.py").touch()
+    (folder / "site" / "torch" / "version.py").write_text(f"__version__ = '{version}'\n")
+    return python(folder / "python", f"PYTHONPATH={folder}/site")
+
+
 def test_a_python_with_an_old_torch(bad_input, tmp_path):
-    (tmp_path / "site" / "torch").mkdir(parents=True)
-    (tmp_path / "site" / "torch" / "__init__.py").touch()
-    (tmp_path / "site" / "torch" / "version.py").write_text("__version__ = '2.5.1+cu124'\n")
-    old = python(tmp_path / "python", f"PYTHONPATH={tmp_path}/site")
+    old = python_with_torch(tmp_path, "2.5.1+cu124")
     line = bad_input(2, *LAUNCH, "--python", old, "train.py")
     assert f"torch 2.5.1+cu124 in {old} is too old; install torch 2.6 or newer" in line
+
+
+def test_a_torch_that_is_newer_than_the_newest_tested_is_noted(ddptop_cli, tmp_path):
+    new = python_with_torch(tmp_path, "2.99.0")
+    (tmp_path / "train.py").touch()
+    answer = ddptop_cli(*LAUNCH, "--dry-run", "--python", new, str(tmp_path / "train.py"))
+    assert answer.returncode == 0, answer.stderr
+    (note,) = [
+        line for line in answer.stdout.splitlines() if "not tested with torch 2.99.0" in line
+    ]
+    assert note.startswith("note:")
 
 
 @pytest.mark.torch

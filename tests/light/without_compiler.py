@@ -25,6 +25,7 @@ compiler: Any = types.ModuleType("torch._dynamo")
 compiler.disable = disable
 compiler.graph_break = nothing
 compiler.utils = types.SimpleNamespace(get_optimize_ddp_mode=nothing)
+compiler.config = types.SimpleNamespace(_get_optimize_ddp_mode=nothing)  # of torch 2.6
 compiler.trace_rules = types.SimpleNamespace(
     LEGACY_MOD_INLINELIST=set(),
     get_legacy_mod_inlinelist=nothing,

@@ -188,8 +188,6 @@ def test_a_file_of_another_machine_is_refused(tmp_path):
     [
         ("2.6.0", None),
         ("2.13.0a0+git12", None),
-        ("3.0", None),
-        ("10.0.1", None),
         ("unknown", None),  # what is unknown is tried
         ("2.5.1+cu121", "torch 2.5.1+cu121 in /p is too old; install torch 2.6 or newer"),
         ("1.13.1", "too old"),
@@ -204,3 +202,21 @@ def test_torch_of_2_6_or_newer_is_needed(version, problem):
     with pytest.raises(UsageError) as caught:
         require_torch(interpreter)
     assert problem in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("torch", "python", "unknown"),
+    [
+        ("2.6.0+cu124", (3, 10), None),
+        ("2.15.1", (3, 13), None),
+        ("unknown", (3, 12), None),
+        ("2.16.0.dev20260101", (3, 12), "torch 2.16.0.dev20260101"),
+        ("3.0", (3, 11), "torch 3.0"),
+        ("10.0.1", (3, 14), "torch 10.0.1 and Python 3.14"),
+        ("2.6.0", (3, 9), "Python 3.9"),
+    ],
+)
+def test_a_version_that_was_not_tested_is_named(torch, python, unknown):
+    tested = "only with torch 2.6 to 2.15 and Python 3.10 to 3.13"
+    expected = [] if unknown is None else [f"ddptop is not tested with {unknown}, {tested}"]
+    assert require_torch(Interpreter("/p", python, torch)) == expected

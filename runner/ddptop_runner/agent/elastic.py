@@ -14,12 +14,13 @@ import errno
 import json
 import logging
 import os
+import select
 import signal
 import socket
-import sys
 import threading
 from datetime import timedelta
 
+import torch
 from torch.distributed import TCPStore
 from torch.distributed.elastic.agent.server.api import RunResult, WorkerState
 from torch.distributed.elastic.agent.server.local_elastic_agent import LocalElasticAgent
@@ -38,6 +39,10 @@ RANK_SHELL = ("-c", 'exec "$@" >>"$DDPTOP_LOG" 2>&1', "ddptop-rank")
 """Appends a rank's standard output and error to its log, in the same process (exec)."""
 LOOPBACK = "127.0.0.1"
 STORE_TIMEOUT = timedelta(seconds=60)
+READY = b"ready"
+"""What a store keeper reports once its store runs; otherwise, why it does not."""
+USES_LIBUV = torch.__version__ >= (2, 8)
+"""Whether torch's default store accepts a bound socket; otherwise, its older one is used."""
 MONITOR_S = 0.1
 """Interval for checking the ranks, unless something happens sooner."""
 MEETING_TIMEOUT = timedelta(seconds=600)
@@ -288,8 +293,13 @@ class SupervisedAgent(LocalElasticAgent):
                 handler.next_meeting = answer["rendezvous"]
 
 
-def keep_store(listener):
-    """Serve a TCPStore on a bound socket until killed; never returns."""
+def keep_store(listener, report):
+    """Serve a TCPStore on a bound socket until killed; never returns.
+
+    Args:
+        listener: the socket.
+        report: the pipe to which READY is written.
+    """
     store = TCPStore(
         listener.getsockname()[0],
         listener.getsockname()[1],
@@ -297,7 +307,10 @@ def keep_store(listener):
         wait_for_workers=False,
         timeout=STORE_TIMEOUT,
         master_listen_fd=listener.detach(),
+        use_libuv=USES_LIBUV,
     )
+    os.write(report, READY)
+    os.close(report)
     while store is not None:
         signal.pause()
 
@@ -324,23 +337,36 @@ def listen(address, port):
 
 
 def fork_store_keeper(address=LOOPBACK, port=0):
-    """Start a store, on a free port by default; returns (pid of its keeper, port)."""
+    """Start a store, on a free port by default; returns (pid of its keeper, port).
+
+    Raises:
+        RuntimeError: torch cannot serve it.
+    """
     listener = listen(address, port)
     port = listener.getsockname()[1]
+    reader, report = os.pipe()
     pid = os.fork()
     if pid == 0:
         try:
             os.setsid()
             signal.signal(signal.SIGTERM, signal.SIG_DFL)
             # other attempts' pidfds and the link to the supervisor belong to the agent only
-            os.closerange(3, listener.fileno())
-            os.closerange(listener.fileno() + 1, 4096)
-            keep_store(listener)
+            low, high = sorted((listener.fileno(), report))
+            for kept, following in ((2, low), (low, high), (high, 4096)):
+                os.closerange(kept + 1, following)
+            keep_store(listener, report)
         except BaseException as error:
-            sys.stderr.write("ddptop: the store keeper failed: %r\n" % (error,))
-            sys.stderr.flush()
-        os._exit(1)
+            os.write(report, repr(error).encode(errors="replace"))
+        finally:
+            os._exit(1)
+    os.close(report)
     listener.close()
+    with open(reader, "rb") as answers:
+        is_due = select.select([answers], [], [], STORE_TIMEOUT.total_seconds())[0]
+        answer = answers.read(4096) if is_due else b"it does not answer"
+    if answer != READY:
+        end_store_keeper(pid)
+        raise RuntimeError("no store for the ranks: %s" % (answer.decode(errors="replace"),))
     return pid, port
 
 

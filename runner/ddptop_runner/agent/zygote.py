@@ -16,6 +16,7 @@ library modules that torch imports are loaded before the script's first line.
 """
 
 import ast
+import atexit
 import builtins
 import contextlib
 import ctypes
@@ -218,6 +219,8 @@ def start(command, before, path):
     agent_end.close()
     try:
         argv = serve(zygote_end, command, before, path)
+    except ConnectionError:  # the agent is gone, and has said why
+        os._exit(1)
     except BaseException as error:
         sys.stderr.write("ddptop: the zygote failed: %r\n" % (error,))
         sys.stderr.flush()
@@ -462,6 +465,8 @@ class Preloaded:
         self._command = command
         self._rank_env, self._rank_cpus = dict(os.environ), os.sched_getaffinity(0)
         self._pid = os.getpid()
+        if "triton" in self._families:
+            atexit.register(self._unhide_all)
         self._families["torch"]["torch"].default_generator.seed()  # like random.py after a fork
         random = self._families.get("numpy", {}).get("numpy.random")
         if random is not None:
@@ -493,6 +498,12 @@ class Preloaded:
         self._families = {
             name: modules for name, modules in self._families.items() if modules is not family
         }
+
+    def _unhide_all(self):
+        """Have Python free all modules when it exits; else Triton's nanobind reports leaks."""
+        gc.unfreeze()
+        for family in self._families.values():
+            sys.modules.update(family)
 
 
 class Unhiding:

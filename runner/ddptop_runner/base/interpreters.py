@@ -16,6 +16,10 @@ from pathlib import Path
 from ddptop_runner.base.errors import UsageError
 
 MINIMUM_TORCH = (2, 6)
+NEWEST_TORCH = (2, 15)
+"""The newest that `make test-torch` was run with."""
+TESTED_PYTHONS = ((3, 10), (3, 13))
+TORCH_REMEDY = "install torch {}.{} or newer".format(*MINIMUM_TORCH)
 ANSWER_S = 30.0
 """Python on a cold network disk can take this long to start."""
 
@@ -118,11 +122,14 @@ def _torch_version(origin: str | None) -> str | None:
     return found[1] if found else "unknown"
 
 
-def require_torch(interpreter: Interpreter) -> None:
+def require_torch(interpreter: Interpreter) -> list[str]:
     """Refuse an interpreter that cannot run torch elastic the way ddptop uses it.
 
+    Returns:
+        A note for the user if ddptop is not tested with its version or that of its torch.
+
     Raises:
-        UsageError: it has no torch, or one older than 2.6.
+        UsageError: it has no torch, or one that is too old.
     """
     version = interpreter.torch_version
     if version is None:
@@ -132,7 +139,20 @@ def require_torch(interpreter: Interpreter) -> None:
             " (ddptop[torch] installs it alongside ddptop)",
         )
     found = re.match(r"(\d+)\.(\d+)", version)
-    if found and (int(found[1]), int(found[2])) < MINIMUM_TORCH:
-        raise UsageError(
-            f"torch {version} in {interpreter.path} is too old", "install torch 2.6 or newer"
-        )
+    torch = (int(found[1]), int(found[2])) if found else MINIMUM_TORCH
+    if torch < MINIMUM_TORCH:
+        raise UsageError(f"torch {version} in {interpreter.path} is too old", TORCH_REMEDY)
+    oldest, newest = TESTED_PYTHONS
+    untested = [f"torch {version}"] if torch > NEWEST_TORCH else []
+    if not oldest <= interpreter.version <= newest:
+        untested.append("Python {}.{}".format(*interpreter.version))
+    if not untested:
+        return []
+    torches, pythons = (
+        " to ".join(f"{major}.{minor}" for major, minor in ends)
+        for ends in ((MINIMUM_TORCH, NEWEST_TORCH), TESTED_PYTHONS)
+    )
+    return [
+        f"ddptop is not tested with {' and '.join(untested)},"
+        f" only with torch {torches} and Python {pythons}"
+    ]

@@ -138,14 +138,13 @@ def plan(
     if request.kind == "script":
         require_script(cwd, request.target)
     python = interpreters.choose(request.python, env)
-    interpreters.require_torch(interpreters.inspect(python))
+    notes = interpreters.require_torch(interpreters.inspect(python))
     if not request.is_dry and shutil.which("sbatch", path=env.get("PATH")) is None:
         raise UsageError("sbatch is not on PATH", "log in to a Slurm login node, or omit --slurm")
     name = name_for(request) if request.name is None else check_name(request.name)
     array = any(one.partition("=")[0] in ("-a", "--array") for one in options)
     if request.name is not None and not array:
         require_free(name)
-    notes = []
     if shared_file_system(state_home()) is None:
         notes.append(
             f"run folders are in {state_home()}, a local disk: unless the nodes share it, set"

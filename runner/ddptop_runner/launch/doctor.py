@@ -131,7 +131,7 @@ def check_python(place: Place) -> Judgment:
     except DdptopError as error:
         return Judgment("error", str(error), "pass --python PATH")
     try:
-        interpreters.require_torch(found)
+        untested = interpreters.require_torch(found)
     except DdptopError as error:
         return Judgment("error", error.message, error.hint)
     what = f"torch {found.torch_version} in {found.path}"
@@ -142,6 +142,8 @@ def check_python(place: Place) -> Judgment:
             f"{what} cannot use this machine's NVIDIA devices",
             "install a CUDA build of torch",
         )
+    if untested:
+        return Judgment("warning", f"{what}: {untested[0]}", "report what does not work")
     return Judgment("ok", what)
 
 

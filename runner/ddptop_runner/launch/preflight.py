@@ -94,6 +94,7 @@ class HostFacts(Base, frozen=True, kw_only=True):
     torch: str | None = None
     python_problem: str | None = None
     """Why the job cannot use `python`; None if it can."""
+    python_notes: list[str] = []
     has_cwd: bool = True
     script: str | None = None
     """The file that runs; None if it is missing, or a module outside the working folder."""
@@ -150,10 +151,11 @@ def facts(question: Question) -> HostFacts:
     env = {**os.environ, **question.env}
     cwd = Path(question.cwd)
     version = torch = python_problem = None
+    python_notes: list[str] = []
     try:
         found = interpreters.inspect(question.python)
         version, torch = ".".join(map(str, found.version)), found.torch_version
-        interpreters.require_torch(found)
+        python_notes = interpreters.require_torch(found)
     except DdptopError as error:
         python_problem = error.message
     devices = gpus_problem = None
@@ -182,6 +184,7 @@ def facts(question: Question) -> HostFacts:
         python_version=version,
         torch=torch,
         python_problem=python_problem,
+        python_notes=python_notes,
         has_cwd=cwd.is_dir(),
         script=None if script is None else str(script),
         script_digest=None if script is None else digest_of(script),

@@ -67,10 +67,10 @@ def program_for(
     script = advice.read(request, cwd, env)
     python = interpreters.choose(request.python, env)
     try:
-        interpreters.require_torch(interpreters.inspect(python))
+        untested = interpreters.require_torch(interpreters.inspect(python))
     except UsageError as error:
         raise advice.explain_missing_torch(error, request, script) from None
-    notes = advice.notes_on(request, script, ranks, choice.count)
+    notes = [*untested, *advice.notes_on(request, script, ranks, choice.count)]
     nproc = _nproc(request.nproc, choice, notes)
     return Program(request.kind, request.target, request.args, python, nproc, notes=tuple(notes))
 

@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 import msgspec
 
+from ddptop_runner.base.interpreters import TORCH_REMEDY
 from ddptop_runner.base.units import plural
 from ddptop_runner.devices.words import names_of
 from ddptop_runner.launch.hosts import HostRequest
@@ -174,7 +175,7 @@ def _programs(there: _There, wanted: Wanted) -> list[Refusal]:
                     facts.python_problem,
                     f"create the same environment there, or pass --python PATH (now {facts.python})"
                     if facts.torch is None
-                    else "install torch 2.6 or newer there",
+                    else f"{TORCH_REMEDY} there",
                 )
             )
         elif facts.torch != usual and usual is not None:
@@ -325,6 +326,7 @@ def _notes(there: _There) -> list[str]:
         if one.clock_offset_s is not None and abs(one.clock_offset_s) >= CLOCK_S
     ]
     notes += [f"{one.request.host}: {facts.gpus_note}" for one, facts in there if facts.gpus_note]
+    notes += sorted({note for _, facts in there for note in facts.python_notes})
     same: dict[tuple[str, str | None], list[str]] = {}
     for one, facts in there:
         same.setdefault((facts.hostname, facts.boot_id), []).append(one.request.host)

@@ -7,6 +7,7 @@ import sys
 import time
 
 import torch
+import torch.utils.checkpoint
 from training import loss_of, setup
 
 import frameworks

@@ -169,32 +169,30 @@ $(FRAMEWORKS)/horovod/.ready: constraints.txt
 	@rm -rf $(@D)/$(HOROVOD) $(@D)/$(HOROVOD).tar.gz
 	@touch $@
 
-# the tests run jobs in tmux and compile a simulated libnvidia-ml; what they need for several machines is
-# installed where that is possible without asking, and no daemon of it is started or enabled
-CLUSTER_TOOLS := openssh-server slurm-wlm munge iproute2
+# What the tests run beside Python, as TOOL=PACKAGES. As root on Debian or Ubuntu it is installed, and none of
+# its daemons is started or enabled. Without an optional tool, its tests are skipped. A user's PATH lacks
+# /usr/sbin, where dpkg and the daemons are.
+REQUIRED_TOOLS := tmux=tmux cc=gcc,libc6-dev
+OPTIONAL_TOOLS := sshd=openssh-server slurmctld=slurm-wlm munged=munge ip=iproute2 \
+  screen=screen mpirun=openmpi-bin chromium=chromium
 system-tools:
-	@if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null && ! { command -v sshd && \
-	    command -v slurmctld && command -v munged && command -v ip; } >/dev/null; then \
-	  echo "installing $(CLUSTER_TOOLS)"; policy=/usr/sbin/policy-rc.d; new=; \
+	@PATH="$$PATH:/usr/sbin:/sbin"; export DEBIAN_FRONTEND=noninteractive; \
+	missing() { for one; do command -v "$${one%%=*}" >/dev/null || echo "$${one#*=}" | tr , ' '; done; }; \
+	wanted=$$(missing $(REQUIRED_TOOLS) $(OPTIONAL_TOOLS)); \
+	if [ -n "$$wanted" ] && [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
+	  echo "installing" $$wanted; policy=/usr/sbin/policy-rc.d; new=; \
 	  [ -e $$policy ] || { new=1; printf '#!/bin/sh\nexit 101\n' >$$policy; chmod 755 $$policy; }; \
 	  before=$$(dpkg-query -W -f '$${Package}\n'); \
-	  apt-get update -qq; DEBIAN_FRONTEND=noninteractive \
-	    apt-get install -qq -y --no-install-recommends $(CLUSTER_TOOLS) >/dev/null || \
-	    echo "make: the tests of several machines are skipped" >&2; \
+	  apt-get update -qq; \
+	  for package in $$wanted; do \
+	    apt-get install -qq -y --no-install-recommends $$package >/dev/null </dev/null || \
+	      echo "make: $$package was not installed" >&2; \
+	  done; \
 	  for unit in openssh-server:ssh munge:munge slurmd:slurmd slurmctld:slurmctld; do \
 	    echo "$$before" | grep -qx "$${unit%:*}" || systemctl -q disable "$${unit#*:}" 2>/dev/null || :; \
 	  done; \
 	  [ -z "$$new" ] || rm -f $$policy; \
-	fi
-	@missing=; \
-	command -v tmux >/dev/null || missing="tmux"; \
-	command -v cc >/dev/null || missing="$$missing gcc libc6-dev"; \
-	[ -z "$$missing" ] && exit 0; \
-	if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
-	  echo "installing $$missing"; \
-	  apt-get update -qq && DEBIAN_FRONTEND=noninteractive \
-	    apt-get install -qq -y --no-install-recommends $$missing >/dev/null; \
-	else \
-	  echo "make: the tests require $$missing; on Debian or Ubuntu, run:" \
-	    "sudo apt install $$missing" >&2; exit 1; \
-	fi
+	fi; \
+	lacking=$$(missing $(REQUIRED_TOOLS)); \
+	[ -z "$$lacking" ] || { echo "make: the tests require" $$lacking"; on Debian or Ubuntu, run:" \
+	  "sudo apt install" $$lacking >&2; exit 1; }

@@ -14,6 +14,7 @@
 #   make faults       write the table in docs/resilience.md: every fault five times (RUNS=5);
 #                     ddptop's 90 runs take about 40 minutes, torchrun's 60 about 50
 #   make screenshots  take the pictures for the README from the real program
+#   make dist         build wheel and sdist, and run both as people install them (5 GB, 3 minutes)
 #   make clean        remove the virtual environment and all caches
 
 PYTHON ?= python3
@@ -48,7 +49,7 @@ COMPILE_TESTS := $(BIN)/python -m pytest --collect-only -qq >/dev/null 2>&1
 LINT_AND_COMPILE := $(COMPILE_TESTS) & $(MAKE) --no-print-directory lint; status=$$?; wait; exit $$status
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-frameworks check lint format docs snap bench faults screenshots clean system-tools
+.PHONY: help demo test test-frameworks check lint format docs snap bench faults screenshots dist clean system-tools
 .DELETE_ON_ERROR:
 
 help:
@@ -104,6 +105,29 @@ faults: $(DEV_READY)
 screenshots: $(DEV_READY)
 	$(BIN)/python screenshots/make.py
 	$(BIN)/python screenshots/foreign.py
+
+# A person who has only the wheel: with torch beside it by pip, or, by pipx, with torch in an active environment.
+# The wheel made from the sdist must be the one made from the clone. torch's wheels need not be kept.
+TRY := $(abspath dist/try)
+DEMO := cd $(TRY) && DDPTOP_HOME=$(TRY)/home DDPTOP_TMUX_SOCKET=ddptop-dist-$$$$
+dist: $(DEV_READY)
+	@rm -rf dist
+	@$(PIP) install -q -c constraints.txt --group dist
+	$(BIN)/python -m build --no-isolation --outdir dist . >/dev/null
+	$(BIN)/python -m build --no-isolation --wheel --outdir $(TRY)/clone . >/dev/null
+	cmp dist/*.whl $(TRY)/clone/*.whl
+	$(BIN)/python -m twine check --strict dist/*.whl dist/*.tar.gz
+	$(PYTHON) -m venv $(TRY)/pip
+	$(TRY)/pip/bin/python -m pip --disable-pip-version-check install -q -c constraints.txt \
+	  "$$(echo dist/*.whl)[torch]"
+	PIPX_HOME=$(TRY)/pipx PIPX_BIN_DIR=$(TRY)/bin PIPX_MAN_DIR=$(TRY)/man $(BIN)/python -m pipx install -q \
+	  --pip-args='-c constraints.txt' dist/*.whl
+	@for ddptop in $(TRY)/pip/bin/ddptop $(TRY)/bin/ddptop; do \
+	  echo "$$ddptop"; $$ddptop --version && export VIRTUAL_ENV=$(TRY)/pip && \
+	  (unset PYTHONPATH; $(DEMO); export DDPTOP_HOME DDPTOP_TMUX_SOCKET; \
+	   job=$$($$ddptop demo -d --steps 20) && $$ddptop wait "$$job" && $$ddptop ls) || exit 1; \
+	done
+	@rm -rf $(TRY)
 
 clean:
 	rm -rf $(VENV) $(FRAMEWORKS) dist build .pytest_cache .mypy_cache .ruff_cache .import_linter_cache

@@ -16,6 +16,7 @@
 #   make faults       write the table in docs/resilience.md: every fault five times (RUNS=5);
 #                     ddptop's 90 runs take about 40 minutes, torchrun's 60 about 50
 #   make screenshots  take the pictures for the README from the real program
+#   make dist         build wheel and sdist, and run both as people install them (5 GB, 3 minutes)
 #   make clean        remove the virtual environment and all caches
 
 PYTHON ?= python3
@@ -57,7 +58,8 @@ COMPILE_TESTS := $(BIN)/python -m pytest --collect-only -qq >/dev/null 2>&1
 LINT_AND_COMPILE := $(COMPILE_TESTS) & $(MAKE) --no-print-directory lint; status=$$?; wait; exit $$status
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-frameworks test-torch check lint format docs snap bench faults screenshots clean system-tools
+.PHONY: help demo test test-frameworks test-torch check lint format docs snap bench faults screenshots dist \
+  clean system-tools
 .DELETE_ON_ERROR:
 
 help:
@@ -118,6 +120,29 @@ faults: $(DEV_READY)
 screenshots: $(DEV_READY)
 	$(BIN)/python screenshots/make.py
 	$(BIN)/python screenshots/foreign.py
+
+# A person who has only the wheel: with torch beside it by pip, or, by pipx, with torch in an active environment.
+# The wheel made from the sdist must be the one made from the clone. torch's wheels need not be kept.
+TRY := $(abspath dist/try)
+DEMO := cd $(TRY) && DDPTOP_HOME=$(TRY)/home DDPTOP_TMUX_SOCKET=ddptop-dist-$$$$
+dist: $(DEV_READY)
+	@rm -rf dist
+	@$(PIP) install -q -c constraints.txt --group dist
+	$(BIN)/python -m build --no-isolation --outdir dist . >/dev/null
+	$(BIN)/python -m build --no-isolation --wheel --outdir $(TRY)/clone . >/dev/null
+	cmp dist/*.whl $(TRY)/clone/*.whl
+	$(BIN)/python -m twine check --strict dist/*.whl dist/*.tar.gz
+	$(PYTHON) -m venv $(TRY)/pip
+	$(TRY)/pip/bin/python -m pip --disable-pip-version-check install -q -c constraints.txt \
+	  "$$(echo dist/*.whl)[torch]"
+	PIPX_HOME=$(TRY)/pipx PIPX_BIN_DIR=$(TRY)/bin PIPX_MAN_DIR=$(TRY)/man $(BIN)/python -m pipx install -q \
+	  --pip-args='-c constraints.txt' dist/*.whl
+	@for ddptop in $(TRY)/pip/bin/ddptop $(TRY)/bin/ddptop; do \
+	  echo "$$ddptop"; $$ddptop --version && export VIRTUAL_ENV=$(TRY)/pip && \
+	  (unset PYTHONPATH; $(DEMO); export DDPTOP_HOME DDPTOP_TMUX_SOCKET; \
+	   job=$$($$ddptop demo -d --steps 20) && $$ddptop wait "$$job" && $$ddptop ls) || exit 1; \
+	done
+	@rm -rf $(TRY)
 
 clean:
 	rm -rf $(VENV) $(FRAMEWORKS) dist build .pytest_cache .mypy_cache .ruff_cache .import_linter_cache
@@ -192,32 +217,30 @@ $(FRAMEWORKS)/horovod/.ready: constraints.txt
 	@rm -rf $(@D)/$(HOROVOD) $(@D)/$(HOROVOD).tar.gz
 	@touch $@
 
-# the tests run jobs in tmux and compile a simulated libnvidia-ml; what they need for several machines is
-# installed where that is possible without asking, and no daemon of it is started or enabled
-CLUSTER_TOOLS := openssh-server slurm-wlm munge iproute2
+# What the tests run beside Python, as TOOL=PACKAGES. As root on Debian or Ubuntu it is installed, and none of
+# its daemons is started or enabled. Without an optional tool, its tests are skipped. A user's PATH lacks
+# /usr/sbin, where dpkg and the daemons are.
+REQUIRED_TOOLS := tmux=tmux cc=gcc,libc6-dev
+OPTIONAL_TOOLS := sshd=openssh-server slurmctld=slurm-wlm munged=munge ip=iproute2 \
+  screen=screen mpirun=openmpi-bin chromium=chromium
 system-tools:
-	@if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null && ! { command -v sshd && \
-	    command -v slurmctld && command -v munged && command -v ip; } >/dev/null; then \
-	  echo "installing $(CLUSTER_TOOLS)"; policy=/usr/sbin/policy-rc.d; new=; \
+	@PATH="$$PATH:/usr/sbin:/sbin"; export DEBIAN_FRONTEND=noninteractive; \
+	missing() { for one; do command -v "$${one%%=*}" >/dev/null || echo "$${one#*=}" | tr , ' '; done; }; \
+	wanted=$$(missing $(REQUIRED_TOOLS) $(OPTIONAL_TOOLS)); \
+	if [ -n "$$wanted" ] && [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
+	  echo "installing" $$wanted; policy=/usr/sbin/policy-rc.d; new=; \
 	  [ -e $$policy ] || { new=1; printf '#!/bin/sh\nexit 101\n' >$$policy; chmod 755 $$policy; }; \
 	  before=$$(dpkg-query -W -f '$${Package}\n'); \
-	  apt-get update -qq; DEBIAN_FRONTEND=noninteractive \
-	    apt-get install -qq -y --no-install-recommends $(CLUSTER_TOOLS) >/dev/null || \
-	    echo "make: the tests of several machines are skipped" >&2; \
+	  apt-get update -qq; \
+	  for package in $$wanted; do \
+	    apt-get install -qq -y --no-install-recommends $$package >/dev/null </dev/null || \
+	      echo "make: $$package was not installed" >&2; \
+	  done; \
 	  for unit in openssh-server:ssh munge:munge slurmd:slurmd slurmctld:slurmctld; do \
 	    echo "$$before" | grep -qx "$${unit%:*}" || systemctl -q disable "$${unit#*:}" 2>/dev/null || :; \
 	  done; \
 	  [ -z "$$new" ] || rm -f $$policy; \
-	fi
-	@missing=; \
-	command -v tmux >/dev/null || missing="tmux"; \
-	command -v cc >/dev/null || missing="$$missing gcc libc6-dev"; \
-	[ -z "$$missing" ] && exit 0; \
-	if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
-	  echo "installing $$missing"; \
-	  apt-get update -qq && DEBIAN_FRONTEND=noninteractive \
-	    apt-get install -qq -y --no-install-recommends $$missing >/dev/null; \
-	else \
-	  echo "make: the tests require $$missing; on Debian or Ubuntu, run:" \
-	    "sudo apt install $$missing" >&2; exit 1; \
-	fi
+	fi; \
+	lacking=$$(missing $(REQUIRED_TOOLS)); \
+	[ -z "$$lacking" ] || { echo "make: the tests require" $$lacking"; on Debian or Ubuntu, run:" \
+	  "sudo apt install" $$lacking >&2; exit 1; }

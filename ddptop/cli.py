@@ -142,7 +142,9 @@ class LaunchCommand(click.Command):
     metavar="NAME",
     help="accelerate, deepspeed, horovod, mpi, torchrun, or none",
 )
-@click.option("--nproc", type=int, metavar="N", help="number of ranks  [default: one per GPU]")
+@click.option(
+    "--nproc", type=int, metavar="N", help="number of ranks  [default: one per GPU, or 2 without]"
+)
 @click.option(
     "--name",
     metavar="NAME",

@@ -99,8 +99,8 @@ def test_everything_that_is_installed_is_pinned() -> None:
             assert re.fullmatch(r"[0-9.]+", version), f"{line}: no local part, no range"
             pinned[canonical(name)] = version
     project = (ROOT / "pyproject.toml").read_text()
-    sections = re.findall(r"^(?:dependencies|torch|dev) = \[(.*?)\]", project, re.M | re.S)
-    assert len(sections) == 3
+    sections = re.findall(r"^(?:dependencies|torch|dev|dist) = \[(.*?)\]", project, re.M | re.S)
+    assert len(sections) == 4
     wanted = [re.match(r"[\w.-]+", entry) for entry in re.findall(r'"([^"]+)"', "".join(sections))]
     names = {canonical(found[0]) for found in wanted if found}
     assert {"textual", "torch", "pytest"} <= names

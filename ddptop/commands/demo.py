@@ -18,14 +18,13 @@ from ddptop_runner.base.errors import DamagedFileError, UsageError
 from ddptop_runner.base.units import duration
 from ddptop_runner.job.registry import JobView, read_job
 from ddptop_runner.jobs import launch
-from ddptop_runner.launch.gpus.choice import free_now
+from ddptop_runner.launch.gpus.choice import CPU_RANKS, free_now
 from ddptop_runner.launch.request import LaunchRequest
 from ddptop_runner.model import run_step
 from ddptop_runner.model.snapshot import Event
 from ddptop_runner.store.history_reader import HistoryReader
 from ddptop_runner.store.log_clean import sanitize
 
-CPU_RANKS = 2
 PROGRESS_EVERY_S = 2.0
 SCRIPT = Path(__file__).resolve().parent.parent / "demo" / "train.py"
 

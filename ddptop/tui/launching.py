@@ -6,7 +6,7 @@ import os
 import shlex
 import subprocess
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from ddptop_runner.base import interpreters, units
@@ -31,6 +31,8 @@ class LaunchForm:
     arguments: str = ""
     gpus: tuple[int, ...] | None = None
     """Device indices; () selects none; None if there are no devices to choose from."""
+    is_cpu_machine: bool = field(default=False, compare=False)
+    """Whether the machine has no NVIDIA hardware, so that a launch needs no number of ranks."""
     nproc: str = ""
     name: str = ""
     max_restarts: str = DEFAULT_MAX_RESTARTS
@@ -89,12 +91,12 @@ def problem(form: LaunchForm) -> tuple[str, str] | None:
         )
     if needs_ranks(form):
         return "nproc", "number of ranks is required when no GPUs are selected"
-    for field, label, text in (
+    for name, label, text in (
         ("nproc", "ranks", form.nproc),
         ("max-restarts", "max restarts", form.max_restarts),
     ):
         if text.strip() and not text.strip().isdecimal():
-            return field, f"{label}: {text.strip()} is not a number"
+            return name, f"{label}: {text.strip()} is not a number"
     return None
 
 
@@ -104,7 +106,7 @@ def needs_ranks(form: LaunchForm) -> bool:
         is_elsewhere = command_words(form.script) is not None or _has(form, "--hosts")
     except ValueError:
         return False  # an unclosed quote, which is reported instead
-    return not (is_elsewhere or form.gpus or form.nproc.strip())
+    return not (is_elsewhere or form.gpus or form.is_cpu_machine or form.nproc.strip())
 
 
 def is_missing(form: LaunchForm) -> bool:

@@ -9,6 +9,7 @@ from collections.abc import Callable
 import pytest
 from ddptop.__main__ import main
 
+from ddptop_runner.devices import hardware
 from ddptop_runner.devices.report import empty_report
 from ddptop_runner.devices.words import LIBRARY_MISSING
 from ddptop_runner.launch.gpus import choice as launch_devices
@@ -35,6 +36,7 @@ def bad_input(ddptop_home, tmp_path, monkeypatch, capfd) -> Callable[..., str]:
     (tmp_path / "three.sh").write_text("exit 1\n")
     (tmp_path / "folder.py").mkdir()
     monkeypatch.setattr(launch_devices, "sample_once", lambda **_: empty_report(LIBRARY_MISSING))
+    monkeypatch.setattr(hardware, "exists", lambda: True)
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("VIRTUAL_ENV", raising=False)  # this test's own Python starts no process
     monkeypatch.delenv("CONDA_PREFIX", raising=False)

@@ -228,7 +228,11 @@ BAD = {
         ["launch", "--nproc", "two", "train.py"],
         ["'two'", "ddptop launch --help"],
     ),
-    "no number of ranks": (2, ["launch", "train.py"], ["this job has no GPUs", "--nproc N"]),
+    "no number of ranks": (
+        2,
+        ["launch", "train.py"],
+        ["this job has no GPUs (libnvidia-ml.so.1 not found: ", "pass --nproc N"],
+    ),
     "bytes that are no text": (
         2,
         [*LAUNCH, "train.py", "a\udcff"],

@@ -11,8 +11,12 @@ from ddptop.commands.launch import ask
 from tests.e2e.terminal import Terminal
 
 from ddptop_runner.base.paths import run_folder
+from ddptop_runner.devices import hardware
+from ddptop_runner.devices.report import empty_report
+from ddptop_runner.devices.words import LIBRARY_MISSING
 from ddptop_runner.job.registry import read_job
 from ddptop_runner.launch.advice import Advice, QuestionError, Remedy
+from ddptop_runner.launch.gpus import choice
 from ddptop_runner.launch.request import LaunchRequest
 from ddptop_runner.model.words import LIVE_STATES
 
@@ -53,6 +57,20 @@ def test_who_says_how_many_is_told_only(ddptop_cli, script):
     assert answer.returncode == 0
     (note,) = [line for line in answer.stdout.splitlines() if line.startswith("note:")]
     assert "each of the 2 ranks would start more" in note and "--launcher none train.py" in note
+    assert "ranks:         2" in answer.stdout
+
+
+@pytest.mark.torch
+def test_a_machine_without_nvidia_hardware_needs_no_number_of_ranks(
+    ddptop_cli, ddptop_home, tmp_path, monkeypatch
+):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(hardware, "exists", lambda: False)
+    monkeypatch.setattr(choice, "sample_once", lambda **_: empty_report(LIBRARY_MISSING))
+    (tmp_path / "train.py").write_text("import torch")
+    answer = ddptop_cli("launch", "--dry-run", "train.py")
+    (note,) = [line for line in answer.stdout.splitlines() if "no NVIDIA" in line]
+    assert "starting 2 CPU ranks; pass --nproc N to start N" in note
     assert "ranks:         2" in answer.stdout
 
 

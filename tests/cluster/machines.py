@@ -28,6 +28,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests import system_tools
 
 from ddptop_runner.base.start import own_words
 from ddptop_runner.host import procs
@@ -74,7 +75,7 @@ def missing() -> str | None:
     lacking = [
         name
         for name in ("ip", "sshd", "ssh", "ssh-keygen", "unshare", "nsenter")
-        if tool(name) is None
+        if system_tools.find(name) is None
     ]
     if lacking:
         return f"not installed: {', '.join(lacking)}"
@@ -88,14 +89,9 @@ def missing() -> str | None:
     return None
 
 
-def tool(name: str) -> str | None:
-    """On some systems, /usr/sbin is not in PATH."""
-    return shutil.which(name, path=os.environ.get("PATH", "") + ":/usr/sbin:/sbin")
-
-
 def _quiet(*argv: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [tool(argv[0]) or argv[0], *argv[1:]],
+        [system_tools.find(argv[0]) or argv[0], *argv[1:]],
         capture_output=True,
         text=True,
         stdin=subprocess.DEVNULL,
@@ -260,18 +256,18 @@ class Host(Processes):
         # sshd as process 1 reaps orphaned processes
         boot = (
             f"hostname {self.name}; mount -t tmpfs tmpfs /dev/shm; "
-            f"exec {tool('sshd')} -D -f {config} -E {self.folder}/sshd.log"
+            f"exec {system_tools.find('sshd')} -D -f {config} -E {self.folder}/sshd.log"
         )
         self._outside = subprocess.Popen(
             [
-                *[tool("ip") or "ip", "netns", "exec", self.namespace],
+                *[system_tools.find("ip") or "ip", "netns", "exec", self.namespace],
                 *["unshare", "--uts", "--ipc", "--pid", "--fork", "--kill-child", "--mount-proc"],
                 *["sh", "-c", boot],
             ],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
-            env={"PATH": os.environ.get("PATH", "") + ":/usr/sbin:/sbin"},
+            env={"PATH": system_tools.search_path()},
             start_new_session=True,
             preexec_fn=_die_with_parent,
         )
@@ -320,10 +316,14 @@ class Host(Processes):
         enter = ["nsenter", "-t", str(self.init), "-n", "-u", "-i", "-p", "-m"]
         cwd = options.pop("cwd", self.folder / "home")
         more: Mapping[str, str] = options.pop("env", {})
-        path = os.environ.get("PATH", "") + ":/usr/sbin:/sbin"
         options.setdefault("text", True)
         options.setdefault("stdin", subprocess.DEVNULL)
-        options["env"] = {"PATH": path, "USER": "root", **self.environment, **more}
+        options["env"] = {
+            "PATH": system_tools.search_path(),
+            "USER": "root",
+            **self.environment,
+            **more,
+        }
         return subprocess.Popen([*enter, f"--wd={cwd}", *argv], **options)
 
     def run(self, *argv: str, timeout_s: float = 60.0, **options: Any) -> str:
@@ -435,7 +435,7 @@ class Network:
         self.tools.mkdir()
         for name in ("ssh", "scp", "sftp"):
             script = self.tools / name
-            script.write_text(f'#!/bin/sh\nexec {tool(name)} -F {config} "$@"\n')
+            script.write_text(f'#!/bin/sh\nexec {system_tools.find(name)} -F {config} "$@"\n')
             script.chmod(0o755)
 
     def cut_head(self) -> None:

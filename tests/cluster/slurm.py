@@ -17,6 +17,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+from tests import system_tools
 from tests.cluster import machines
 from tests.cluster.machines import Host, Network
 
@@ -73,8 +74,7 @@ PartitionName=high Nodes={names} MaxTime=INFINITE State=UP PriorityTier=10 Preem
 
 def missing() -> str | None:
     """Why Slurm cannot run here; None if it can."""
-    tools = [*DAEMONS, *CLIENTS]
-    lacking = [tool for tool in tools if machines.tool(tool) is None]
+    lacking = [name for name in (*DAEMONS, *CLIENTS) if system_tools.find(name) is None]
     return f"not installed: {', '.join(lacking)}" if lacking else machines.missing()
 
 
@@ -140,7 +140,7 @@ class Slurm:
 
     def _start(self, name: str, *arguments: str) -> None:
         done = subprocess.run(
-            [machines.tool(name) or name, *arguments],
+            [system_tools.find(name) or name, *arguments],
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
@@ -153,7 +153,7 @@ class Slurm:
     def start_node(self, host: Host) -> None:
         """Start a host's slurmd, as its boot does."""
         (self.folder / "spool" / host.name).mkdir(exist_ok=True)
-        daemon = machines.tool("slurmd") or "slurmd"
+        daemon = system_tools.find("slurmd") or "slurmd"
         host.run(daemon, "-N", host.name, "-f", self.environment["SLURM_CONF"])
 
     def run(self, *argv: str, timeout_s: float = 60.0, **environment: str) -> str:

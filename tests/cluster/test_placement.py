@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
+import runpy
 import shutil
 import sys
 from concurrent.futures import ThreadPoolExecutor
@@ -113,8 +115,6 @@ def test_host_that_requires_a_password(hosts, refused):
 
 
 def test_host_with_a_different_torch(hidden, refused, tmp_path):
-    import importlib.util
-
     found = importlib.util.find_spec("torch")
     assert found is not None
     assert found.origin is not None
@@ -123,8 +123,10 @@ def test_host_with_a_different_torch(hidden, refused, tmp_path):
     other.write_text("__version__ = '2.11.0+cpu'\n")
     hidden("h3", version, other)
     line = refused("--hosts", "h1,h2,h3")
-    assert line.startswith("ddptop: h3: torch 2.11.0+cpu is installed there, but 2.13.0+cpu on")
-    assert f"run `ssh h3 {sys.executable} -m pip install torch==2.13.0`" in line
+    here = runpy.run_path(str(version))["__version__"]
+    assert line.startswith(f"ddptop: h3: torch 2.11.0+cpu is installed there, but {here} on")
+    plain = here.partition("+")[0]
+    assert f"run `ssh h3 {sys.executable} -m pip install torch=={plain}`" in line
 
 
 def test_host_without_the_script_and_one_with_a_different_script(hidden, refused, script, tmp_path):

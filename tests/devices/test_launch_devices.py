@@ -14,9 +14,12 @@ from tests.runner.builders import make_spec, put_job
 
 from ddptop_runner.base.clock import utc_now
 from ddptop_runner.base.errors import UsageError
+from ddptop_runner.devices import hardware
 from ddptop_runner.devices import report as device_once
 from ddptop_runner.launch.gpus.choice import again, choose, free_now
 from ddptop_runner.model.spec import Device
+
+PCI = "sys/bus/pci/devices/0000:01:00.0"
 
 
 @pytest.fixture
@@ -153,7 +156,7 @@ def test_with_a_lost_device_the_others_are_selected_by_uuid(stub):
     assert queued.queue.by_uuid
 
 
-def test_a_job_without_a_device_learns_why(stub):
+def test_a_job_without_a_device_learns_why(stub, monkeypatch):
     assert choose("none", {}, 2).why_none is choose(None, {}, 2).why_none is None
     for visible in ("", "9"):
         choice = choose(None, {"CUDA_VISIBLE_DEVICES": visible}, 2)
@@ -163,8 +166,37 @@ def test_a_job_without_a_device_learns_why(stub):
         stub.lose(index)
     assert choose(None, {}, 2).why_none == "all allowed GPUs are lost"
     stub.set_driver(init_status=DRIVER_NOT_LOADED)
-    choice = choose(None, {}, 2)
+    monkeypatch.setattr(hardware, "exists", lambda: True)
+    choice = choose(None, {}, None)
     assert choice.devices is None and "the NVIDIA driver is not loaded" in choice.why_none
+    assert choice.ranks is None
+    monkeypatch.setattr(device_once, "driver_library_exists", lambda: False)
+    assert "libnvidia-ml.so.1 not found" in choose(None, {}, None).why_none
+    monkeypatch.setattr(hardware, "exists", lambda: False)
+    choice = choose(None, {}, None)
+    assert (choice.devices, choice.why_none, choice.ranks) == (None, None, 2)
+
+
+@pytest.mark.parametrize(
+    ("files", "is_there"),
+    [
+        ({}, False),
+        ({"sys/bus/pci/devices/a/class": "0x030200\n"}, False),
+        ({f"{PCI}/class": "0x030200\n", f"{PCI}/vendor": "0x10de\n"}, True),
+        ({f"{PCI}/class": "0x040300\n", f"{PCI}/vendor": "0x10de\n"}, False),
+        ({f"{PCI}/class": "0x030000\n", f"{PCI}/vendor": "0x8086\n"}, False),
+        ({"dev/nvidiactl": ""}, True),
+        ({"dev/dxg": "", "usr/lib/wsl/lib/libd3d12.so": ""}, False),
+        ({"dev/dxg": "", "usr/lib/wsl/lib/libnvidia-ml.so.1": ""}, True),
+    ],
+    ids=["none", "no vendor", "on the bus", "sound", "another's", "node", "WSL2 without", "WSL2"],
+)
+def test_nvidia_hardware_is_seen_without_a_driver(tmp_path, files, is_there):
+    for name, text in files.items():
+        file = tmp_path / name
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(text)
+    assert hardware.exists(tmp_path) == is_there
 
 
 def test_an_ended_job_gets_its_devices_again_or_learns_why_not(stub, trainer):

@@ -208,7 +208,7 @@ def test_two_jobs_of_one_script_get_names_and_stop_leaves_no_process(
 ):
     script = (
         "import os, signal, subprocess, sys, time\n"
-        "signal.signal(signal.SIGTERM, lambda *_: print('saving', flush=True))\n"
+        "signal.signal(signal.SIGTERM, lambda *_: os.write(1, b'saving\\n'))\n"
         "child = 'import signal, time; signal.signal(15, signal.SIG_IGN); time.sleep(600)'\n"
         "subprocess.Popen([sys.executable, '-c', child], start_new_session=True)\n"
         "print('up', flush=True)\n"

@@ -203,7 +203,8 @@ async def test_what_a_process_starts_while_it_is_asked_to_end_goes_too(start, jo
     cleans_up = """
 import os, signal, subprocess, sys
 def clean_up(*_):
-    print(subprocess.Popen(["sleep", "60"], stdin=subprocess.DEVNULL).pid, flush=True)
+    child = subprocess.Popen(["sleep", "60"], stdin=subprocess.DEVNULL)
+    os.write(1, b"%d\\n" % child.pid)  # print() may be interrupted
     os._exit(0)
 signal.signal(signal.SIGTERM, clean_up)
 print(2, flush=True)

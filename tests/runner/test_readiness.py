@@ -7,6 +7,7 @@ import pytest
 
 from ddptop_runner.launch import device_check, readiness
 from ddptop_runner.launch.device_check import HostResult, RankResult
+from ddptop_runner.launch.gpus.choice import ON_CPU
 from ddptop_runner.launch.hosts import HostRequest, parse_hosts
 from ddptop_runner.launch.preflight import HostFacts
 from ddptop_runner.launch.readiness import Surveyed, Wanted, judge
@@ -39,6 +40,7 @@ def facts(host="a", **known):
         "script_digest": "aa",
         "folder_digest": "ff",
         "devices": GPUS,
+        "ranks": len(GPUS),
         "addresses": [f"10.0.0.{ord(host[0]) - ord('a') + 1}", "172.17.0.1", "127.0.0.1"],
         "ports": [20001, 20002, 20003],
         "nonce": host,
@@ -148,8 +150,8 @@ REFUSED = {
         "b: the allocation has no GPUs there; request them with --gpus-per-node=N of sbatch,"
         " or remove --gpus",
     ),
-    "no GPUs at all": (
-        {"devices": None},
+    "no GPUs that work": (
+        {"devices": None, "ranks": None},
         "b: no GPUs there, so the number of ranks is unknown; pass --nproc N,"
         " the ranks of each host",
     ),
@@ -207,6 +209,15 @@ def test_ranks_come_from_the_hostfile_then_nproc_then_the_gpus():
     assert "3 ranks do not fit on 2 GPUs" in str(judged.refusals[0])
     judged = judge(hosts, WANTED)
     assert [node.nproc for node in judged.nodes] == [1, 2]
+
+
+def test_hosts_without_nvidia_hardware_train_on_their_cpus():
+    without = {"devices": None, "ranks": 2}
+    judged = survey(hosts="a,b", a=without, b=without)
+    assert [node.nproc for node in judged.nodes] == [2, 2]
+    assert judged.notes == [f"a, b: {ON_CPU}"]
+    judged = survey(msgspec.structs.replace(WANTED, nproc=3), hosts="a,b", a=without, b=without)
+    assert ([node.nproc for node in judged.nodes], judged.notes) == ([3, 3], [])
 
 
 def test_hosts_with_and_without_gpus_do_not_train_together():

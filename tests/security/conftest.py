@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests import system_tools
 
 from ddptop_runner.host import procs
 
@@ -80,11 +81,11 @@ class Account:
         return self.run([self.python, "-m", "ddptop", *args], **options)
 
 
-def _make(purpose: str) -> Account:
+def _make(purpose: str, useradd: str) -> Account:
     name = f"ddptop-{purpose[:3]}-{uuid.uuid4().hex[:6]}"
     home = Path(tempfile.mkdtemp(prefix=f"{name}-", dir="/tmp"))
     made = subprocess.run(
-        ["useradd", "--no-create-home", "--home-dir", str(home), "--shell", "/bin/sh", name],
+        [useradd, "--no-create-home", "--home-dir", str(home), "--shell", "/bin/sh", name],
         capture_output=True,
         text=True,
         check=False,
@@ -127,16 +128,19 @@ def _remove(account: Account) -> None:
         except (FileNotFoundError, ProcessLookupError):
             continue
     _clear_sockets(account.uid)
-    subprocess.run(["userdel", account.name], capture_output=True, check=False)
+    subprocess.run(
+        [system_tools.find("userdel") or "userdel", account.name], capture_output=True, check=False
+    )
     shutil.rmtree(account.home, ignore_errors=True)
 
 
 def _account(purpose: str) -> Iterator[Account]:
     if os.geteuid() != 0:
         pytest.skip("a second user of the machine can only be made by root")
-    if shutil.which("useradd") is None:
+    useradd = system_tools.find("useradd")
+    if useradd is None:
         pytest.skip("useradd is not installed")
-    account = _make(purpose)
+    account = _make(purpose, useradd)
     try:
         try:
             readable = account.run([account.python, "-c", "import ddptop.cli, textual"])

@@ -29,6 +29,7 @@ from textual.geometry import Size
 from textual.widgets import Input, Static
 
 from ddptop_runner.base.errors import DdptopError
+from ddptop_runner.devices import hardware
 from ddptop_runner.model.snapshot import Cause
 
 MakeApp = Callable[..., DdptopApp]
@@ -112,6 +113,7 @@ class TestLaunch:
             return "mlp-cpu"
 
         monkeypatch.setattr(launching, "launch", launch)
+        monkeypatch.setattr(hardware, "exists", lambda: True)
         app = make_app()
         async with app.run_test() as pilot:
             await look(pilot)

@@ -31,6 +31,7 @@ from textual.widgets import Checkbox, Input, Label, Static
 
 from ddptop_runner.base.errors import DdptopError
 from ddptop_runner.base.start import own_command
+from ddptop_runner.devices import hardware
 from ddptop_runner.jobs import launch
 from ddptop_runner.model.snapshot import GpuProcess, GpuSample
 from ddptop_runner.model.spec import Device, JobSpec, NodeSpec, Placement
@@ -302,7 +303,11 @@ def test_only_a_local_script_can_be_missing(form: LaunchForm, is_missing: bool) 
     assert launching.is_missing(form) == is_missing
 
 
-async def test_ranks_are_marked_as_required_where_there_are_no_devices() -> None:
+@pytest.mark.parametrize("is_cpu_machine", [False, True], ids=["no driver", "no hardware"])
+async def test_ranks_are_marked_as_required_where_devices_do_not_work(
+    monkeypatch: pytest.MonkeyPatch, is_cpu_machine: bool
+) -> None:
+    monkeypatch.setattr(hardware, "exists", lambda: not is_cpu_machine)
     app: App[None] = App()
     async with app.run_test() as pilot:
         screen = LaunchScreen()
@@ -312,6 +317,10 @@ async def test_ranks_are_marked_as_required_where_there_are_no_devices() -> None
         automatic, needed = "auto: one per selected GPU", "required: no GPUs selected"
         assert (str(after.content), field.placeholder) == (automatic, "auto")
         screen.show_devices(Devices())
+        if is_cpu_machine:
+            assert (str(after.content), field.placeholder) == ("auto: 2 on the CPU", "auto")
+            assert launching.problem(replace(screen.form(), script="a.py")) is None
+            return
         assert (str(after.content), field.placeholder) == (needed, "")
         await pilot.press(*"a.py", "ctrl+l")
         assert app.focused is field

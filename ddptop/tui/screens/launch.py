@@ -27,7 +27,9 @@ from ddptop.tui.textual_gaps import TypedInput
 from ddptop.tui.widgets.gpu_choice import GpuChoice
 from ddptop.tui.widgets.table import HEAD_LINES
 from ddptop_runner.base.errors import DdptopError
+from ddptop_runner.devices import hardware
 from ddptop_runner.job.registry import JobView
+from ddptop_runner.launch.gpus.choice import CPU_RANKS
 from ddptop_runner.model.snapshot import GpuSample
 
 
@@ -128,6 +130,7 @@ class LaunchScreen(ModalScreen[str | None]):
         self._patience = PATIENCE_POLLS
         self._busy = False
         self._has_asked = False
+        self._is_cpu_machine = False
         self._missing: str | None = None
 
     def compose(self) -> ComposeResult:
@@ -199,6 +202,7 @@ class LaunchScreen(ModalScreen[str | None]):
             known = f"none found: {devices.note}" if devices.note else "none on this machine"
             self.query_one("#no-gpus", Static).update(known)
             self._has_asked = True
+            self._is_cpu_machine = not hardware.exists()
             self._show_ranks()
             return
         silent = any(
@@ -209,6 +213,7 @@ class LaunchScreen(ModalScreen[str | None]):
             self._patience -= 1
             return
         self._gpus = devices.gpus
+        self._is_cpu_machine = False
         self._has_asked = True
         choice = self.query_one(GpuChoice)
         choice.display = True
@@ -230,6 +235,7 @@ class LaunchScreen(ModalScreen[str | None]):
             script=value["script"],
             arguments=value["arguments"],
             gpus=self.query_one(GpuChoice).chosen if self._gpus else None,
+            is_cpu_machine=self._is_cpu_machine,
             nproc=value["nproc"],
             name=value["name"],
             max_restarts=value["max-restarts"],
@@ -252,7 +258,8 @@ class LaunchScreen(ModalScreen[str | None]):
         """Show how many ranks an empty field means, once it is known whether there are GPUs."""
         is_needed = self._has_asked and launching.needs_ranks(self.form())
         after = self.query_one("#auto", Label)
-        after.update("required: no GPUs selected" if is_needed else "auto: one per selected GPU")
+        automatic = f"{CPU_RANKS} on the CPU" if self._is_cpu_machine else "one per selected GPU"
+        after.update("required: no GPUs selected" if is_needed else f"auto: {automatic}")
         after.set_class(is_needed, "-needed")
         self.query_one("#nproc", Input).placeholder = "" if is_needed else "auto"
 

@@ -24,6 +24,7 @@ from typing import Literal, NamedTuple, TypeVar
 from ddptop_runner.base import interpreters, paths
 from ddptop_runner.base.errors import DdptopError
 from ddptop_runner.base.units import size
+from ddptop_runner.devices.hardware import pci_devices
 from ddptop_runner.devices.report import DeviceReport, driver_library_exists, sample_once
 from ddptop_runner.host import oom, survival, tmux
 from ddptop_runner.launch.gpus.usage import is_hot
@@ -51,7 +52,6 @@ LOW_OPEN_FILES = 4096
 LOW_PROCESSES = 2048
 SLOW_LOOKUP_S = 0.5
 CAP_SYS_PTRACE = 19
-NVIDIA = "0x10de"
 
 
 class Check(Base, frozen=True, kw_only=True):
@@ -192,15 +192,6 @@ def judge_driver(on_bus: int, report: DeviceReport | None) -> Judgment:
     if problems:
         return Judgment("warning", f"{known}: {'; '.join(problems)}", "; ".join(remedies) or None)
     return Judgment("ok", known)
-
-
-def pci_devices(root: Path) -> int:
-    """The number of NVIDIA display and 3D controllers on the PCI bus."""
-    found = 0
-    for device in (root / "sys/bus/pci/devices").glob("*"):
-        kind = read_text(device / "class") or ""
-        found += kind.startswith("0x03") and read_text(device / "vendor") == NVIDIA
-    return found
 
 
 def check_tmux(_: Place) -> Judgment:

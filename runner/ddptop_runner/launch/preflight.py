@@ -103,6 +103,8 @@ class HostFacts(Base, frozen=True, kw_only=True):
     """Digest of all Python files in the working folder; None if there are too many."""
     devices: list[Device] | None = None
     """The devices that the job gets; None if the host has none."""
+    ranks: int | None = None
+    """Number of ranks unless the request says otherwise; None if there is no telling."""
     gpus_problem: str | None = None
     """Why the job cannot get the devices; None if it can."""
     gpus_note: str | None = None
@@ -158,7 +160,7 @@ def facts(question: Question) -> HostFacts:
         python_notes = interpreters.require_torch(found)
     except DdptopError as error:
         python_problem = error.message
-    devices = gpus_problem = None
+    devices = ranks = gpus_problem = None
     notes: tuple[str, ...] = ()
     found_here = allocation(os.environ) if question.in_slurm else None
     has_none = found_here is not None and found_here.gpus_on_node is None
@@ -168,7 +170,7 @@ def facts(question: Question) -> HostFacts:
             raise UsageError("the allocation has no GPUs on this machine", "remove --gpus")
         gpus = "none" if has_none else gpus
         chosen = choice.choose(gpus, env, question.nproc, force=question.force)
-        devices, notes = chosen.devices, chosen.notes
+        devices, ranks, notes = chosen.devices, chosen.ranks, chosen.notes
     except DdptopError as error:
         gpus_problem = error.message
     trains = question.kind != "none"
@@ -190,6 +192,7 @@ def facts(question: Question) -> HostFacts:
         script_digest=None if script is None else digest_of(script),
         folder_digest=folder_digest(cwd) if trains else None,
         devices=devices,
+        ranks=ranks,
         gpus_problem=gpus_problem,
         gpus_note="; ".join(notes) or None,
         addresses=addresses(os.environ.get("SSH_CONNECTION", "")),

@@ -14,7 +14,7 @@ from ddptop_runner.base import interpreters
 from ddptop_runner.base.errors import UsageError
 from ddptop_runner.foreign.arguments import python_target
 from ddptop_runner.launch import advice, launchers
-from ddptop_runner.launch.gpus.choice import DeviceChoice
+from ddptop_runner.launch.gpus.choice import ON_CPU, DeviceChoice
 from ddptop_runner.launch.request import (
     LaunchRequest,
     executable_of,
@@ -63,7 +63,7 @@ def program_for(
         return _launched(request, request.launcher, cwd, env, choice)
     if request.pty:
         raise UsageError("--pty works only with commands", "remove it, or use -- COMMAND ARGS")
-    ranks = request.nproc or choice.count or None
+    ranks = request.nproc or choice.ranks
     script = advice.read(request, cwd, env)
     python = interpreters.choose(request.python, env)
     try:
@@ -114,7 +114,7 @@ def _launched(
     require_own_ranks(request, f"--launcher {name}")
     python = interpreters.choose(request.python, env)
     tools = launchers.find_tools(name, python, env, python_given=request.python is not None)
-    ranks = 1 if name == "none" else request.nproc or choice.count or None
+    ranks = 1 if name == "none" else request.nproc or choice.ranks
     script = advice.read(request, cwd, env)
     notes = advice.notes_on(request, script, ranks, choice.count)
     if name == "none":
@@ -163,9 +163,11 @@ def _nproc(asked: int | None, choice: DeviceChoice, notes: list[str]) -> int:
                 " NCCL does not support two ranks on one device"
             )
         return asked
-    if not device_count:
+    if choice.ranks is None:
         why = "" if choice.why_none is None else f" ({choice.why_none})"
         raise UsageError(
             f"this job has no GPUs{why}, so the number of ranks is unknown", "pass --nproc N"
         )
-    return device_count
+    if not device_count:
+        notes.append(ON_CPU)
+    return choice.ranks

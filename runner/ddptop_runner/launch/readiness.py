@@ -15,6 +15,7 @@ import msgspec
 from ddptop_runner.base.interpreters import TORCH_REMEDY
 from ddptop_runner.base.units import plural
 from ddptop_runner.devices.words import names_of
+from ddptop_runner.launch.gpus.choice import ON_CPU
 from ddptop_runner.launch.hosts import HostRequest
 from ddptop_runner.launch.preflight import HostFacts
 from ddptop_runner.launch.ssh import Unreachable
@@ -118,12 +119,12 @@ def judge(hosts: Sequence[Surveyed], wanted: Wanted) -> Judged:
             )
             for one, facts in there
         ]
-    return Judged(rows, merged, _notes(there), nodes)
+    return Judged(rows, merged, _notes(there, wanted), nodes)
 
 
 def ranks_of(request: HostRequest, facts: HostFacts, wanted: Wanted) -> int | None:
     """How many ranks a host gets; None if unknown."""
-    return request.slots or wanted.nproc or len(facts.devices or ()) or None
+    return request.slots or wanted.nproc or facts.ranks
 
 
 def _merged(refusals: Sequence[Refusal]) -> list[Refusal]:
@@ -317,7 +318,7 @@ def _addresses(hosts: Sequence[Surveyed]) -> tuple[dict[str, str], list[Refusal]
     return chosen, found
 
 
-def _notes(there: _There) -> list[str]:
+def _notes(there: _There, wanted: Wanted) -> list[str]:
     notes = [
         f"{one.request.host}: its clock is {abs(one.clock_offset_s):.1f} s"
         f" {'ahead' if one.clock_offset_s > 0 else 'behind'}; synchronize it"
@@ -327,6 +328,13 @@ def _notes(there: _There) -> list[str]:
     ]
     notes += [f"{one.request.host}: {facts.gpus_note}" for one, facts in there if facts.gpus_note]
     notes += sorted({note for _, facts in there for note in facts.python_notes})
+    on_cpu = [
+        one.request.host
+        for one, facts in there
+        if not (facts.devices or one.request.slots or wanted.nproc) and facts.ranks
+    ]
+    if on_cpu and wanted.trains:
+        notes.append(f"{', '.join(on_cpu)}: {ON_CPU}")
     same: dict[tuple[str, str | None], list[str]] = {}
     for one, facts in there:
         same.setdefault((facts.hostname, facts.boot_id), []).append(one.request.host)

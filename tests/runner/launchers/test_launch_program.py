@@ -10,12 +10,13 @@ import pytest
 from ddptop_runner.base.clock import utc_now
 from ddptop_runner.base.errors import UsageError
 from ddptop_runner.launch.advice import QuestionError
-from ddptop_runner.launch.gpus.choice import DeviceChoice
+from ddptop_runner.launch.gpus.choice import ON_CPU, DeviceChoice
 from ddptop_runner.launch.program import LIVE, Program, name_for, program_for
 from ddptop_runner.launch.request import LaunchRequest
 from ddptop_runner.model.spec import Device, DeviceQueue
 
 NO_GPU = DeviceChoice(None)
+NO_DRIVER = DeviceChoice(None, why_none="the NVIDIA driver is not loaded")
 GPUS = [Device(index=2, uuid="GPU-2"), Device(index=5, uuid="GPU-5")]
 TWO = DeviceChoice(GPUS)
 QUEUED = DeviceChoice(None, DeviceQueue(candidates=GPUS, count=2, since=utc_now()))
@@ -91,11 +92,24 @@ def test_who_names_a_launcher_is_told_only(place):
 @pytest.mark.torch
 def test_who_names_none_is_asked(place):
     (place.cwd / "train.py").write_text(MP)
-    for choice, words in ((TWO, "each of the 2 ranks"), (NO_GPU, "each rank")):
+    for choice, words in ((TWO, "each of the 2 ranks"), (NO_DRIVER, "each rank")):
         with pytest.raises(QuestionError, match=f"{words} would start more"):
             place.program(choice, python=sys.executable)
     insisted = place.program(TWO, python=sys.executable, as_asked=True)
     assert (insisted.kind, insisted.nproc) == ("script", 2) and len(insisted.notes) == 1
+
+
+def test_without_nvidia_hardware_there_are_two_ranks_unless_told(place):
+    made = place.program(NO_GPU, python=sys.executable)
+    assert (made.nproc, made.notes) == (2, (ON_CPU,))
+    made = place.program(NO_GPU, launcher="accelerate")
+    assert "--num_processes 2" in " ".join(made.args) and made.notes == (ON_CPU,)
+    made = place.program(NO_GPU, nproc=3, python=sys.executable)
+    assert (made.nproc, made.notes) == (3, ())
+    with pytest.raises(UsageError, match=r"no GPUs \(the NVIDIA driver is not loaded\), so the"):
+        place.program(NO_DRIVER, python=sys.executable)
+    with pytest.raises(UsageError, match="the number of ranks is unknown; pass --nproc N"):
+        place.program(DeviceChoice([]), python=sys.executable)  # --gpus none
 
 
 def test_an_environment_without_torch(place):

@@ -9,9 +9,9 @@ from typing import Literal
 
 from ddptop_runner.base.clock import utc_now
 from ddptop_runner.base.errors import UsageError
+from ddptop_runner.devices import hardware
 from ddptop_runner.devices.report import sample_once
 from ddptop_runner.devices.words import (
-    LIBRARY_MISSING,
     NO_INSTANCES,
     name_of,
     names_of,
@@ -21,6 +21,10 @@ from ddptop_runner.launch.gpus import usage
 from ddptop_runner.launch.gpus.usage import DeviceUse, busy_in_words, choice_in_words, idlest
 from ddptop_runner.model.snapshot import GpuSample
 from ddptop_runner.model.spec import Device, DeviceQueue, JobSpec
+
+CPU_RANKS = 2
+"""Number of ranks on a machine without NVIDIA hardware."""
+ON_CPU = f"no NVIDIA devices: starting {CPU_RANKS} CPU ranks; pass --nproc N to start N"
 
 OPTIONS_AGAINST = "--force and --wait-gpus cannot be used together"
 
@@ -38,7 +42,8 @@ class DeviceChoice:
     remake: Callable[[], DeviceChoice] | None = field(default=None, compare=False, repr=False)
     """Decides again, given what other jobs have taken meanwhile, without querying the driver."""
     why_none: str | None = None
-    """Why the job gets none of the machine's devices; None if it gets some or needs none."""
+    """Why the job gets none of the machine's devices; None if it gets some, needs none, or the
+    machine has no NVIDIA hardware."""
 
     @property
     def waits(self) -> bool:
@@ -51,6 +56,12 @@ class DeviceChoice:
         if self.devices is None and self.queue is not None:
             return self.queue.count
         return len(self.devices or ())
+
+    @property
+    def ranks(self) -> int | None:
+        """Number of ranks unless `--nproc` says otherwise; None if there is no telling."""
+        is_cpu_machine = self.devices is None and self.queue is None and self.why_none is None
+        return self.count or (CPU_RANKS if is_cpu_machine else None)
 
     @property
     def environment(self) -> dict[str, str]:
@@ -150,11 +161,13 @@ def again(
 def present_devices(named: Sequence[str] = ()) -> tuple[list[GpuSample], str | None]:
     """(the machine's devices with the MIG instances of these UUIDs, why there are none).
 
-    The reason is None without a driver.
+    The reason is None without NVIDIA hardware.
     """
     report = sample_once()
     present = list(report.gpus)
-    why_none = None if present or report.note == LIBRARY_MISSING else report.note
+    why_none = None
+    if not present and hardware.exists():
+        why_none = report.note or "the driver reports no devices"
     known = [gpu.uuid or "" for gpu in present]
     missing = [uuid for uuid in named if not any(there.startswith(uuid) for there in known)]
     if missing:

@@ -320,6 +320,128 @@ def test_a_large_log_is_read_from_its_end(book: ForeignBook, tmp_path: Path) -> 
             assert rank.loss == 2.5
 
 
+# -- what it printed before it was found -----------------------------------------------------------
+
+
+def training(*steps: int, epochs: int = 1, begin: int = 1) -> bytes:
+    """A line every 8 steps; the loss falls by 1 in 1,000 steps."""
+    return b"".join(
+        f"epoch {epoch} step {step}/512 loss {8 - (512 * (epoch - 1) + step) / 1000:.4f}\n".encode()
+        for epoch in range(begin, begin + epochs)
+        for step in steps or range(8, 513, 8)
+    )
+
+
+def test_losses_printed_before_are_known_by_step(book: ForeignBook, tmp_path: Path) -> None:
+    with (
+        (tmp_path / "log").open("wb", buffering=0) as file,
+        running(*SLEEP, stdout=file) as process,
+    ):
+        file.write(training(epochs=3))
+        job = job_of(process.pid)
+        census = census_of(job)
+        look(book, census, job.name)
+        file.write(training(8, begin=4))
+        look(book, census, job.name)
+        assert book.span(job.name, by_step=True) == (8, 3 * 512 + 8)
+        series = book.chart(job.name, 0, FAR, 1000, by_step=True)[0]
+        assert series.t == list(range(8, 3 * 512 + 9, 8))
+        assert series.last == [pytest.approx(8 - step / 1000) for step in series.t]
+        by_time = book.chart(job.name, 0, FAR, 1000)[0]
+        assert len(by_time.t) <= 2, "the times of the others are unknown"
+
+
+def test_a_long_log_is_read_from_its_beginning_in_parts(
+    book: ForeignBook, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(output, "CLOSE_TAIL_BYTES", 2000)
+    monkeypatch.setattr(output, "REREAD_AT_ONCE_BYTES", 5000)
+    with (
+        (tmp_path / "log").open("wb", buffering=0) as file,
+        running(*SLEEP, stdout=file) as process,
+    ):
+        file.write(training(epochs=7))
+        job = job_of(process.pid)
+        census = census_of(job)
+        view = look(book, census, job.name)
+        assert (first_rank(view).step, view.snapshot.progress.epoch) == (512, 7)
+        first = book.lines(job.name)
+        for step in range(8, 129, 8):
+            file.write(training(step, begin=8))
+            before = bytes_read()
+            view = look(book, census, job.name)
+            assert bytes_read() - before < 100_000
+            assert first_rank(view).step == step, "never one of the past"
+        assert book.span(job.name, by_step=True) == (8, 7 * 512 + 128)
+        series = book.chart(job.name, 0, FAR, 10_000, by_step=True)[0]
+        assert series.t == list(range(8, 7 * 512 + 129, 8)), "each once"
+        assert not book.lines(job.name, since=first.mark).is_reset
+
+
+def test_a_log_beyond_the_limit_is_read_from_its_end(
+    book: ForeignBook, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(output, "CLOSE_TAIL_BYTES", 2000)
+    monkeypatch.setattr(output, "REREAD_BYTES", 10_000)
+    with (
+        (tmp_path / "log").open("wb", buffering=0) as file,
+        running(*SLEEP, stdout=file) as process,
+    ):
+        file.write(training(epochs=7))
+        job = job_of(process.pid)
+        for _ in range(3):
+            look(book, census_of(job), job.name)
+        assert book.span(job.name, by_step=True) is None, "the steps of earlier epochs are unknown"
+
+
+def test_a_job_of_the_list_is_read_from_its_beginning_once_it_is_watched(
+    book: ForeignBook, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(output, "SEEN_TAIL_BYTES", 2000)
+    with (
+        (tmp_path / "log").open("wb", buffering=0) as file,
+        running(*SLEEP, stdout=file) as process,
+    ):
+        file.write(training(epochs=3))
+        job = job_of(process.pid)
+        census = census_of(job)
+        look(book, census)
+        assert book.span(job.name, by_step=True) is None
+        look(book, census, job.name)
+        assert book.span(job.name, by_step=True) == (8, 3 * 512)
+
+
+@pytest.mark.parametrize(
+    ("lines", "steps"),
+    [
+        pytest.param(
+            [*range(10, 351, 10), *range(210, 401, 10)],
+            list(range(10, 401, 10)),
+            id="resumed: the steps after the checkpoint are repeated",
+        ),
+        pytest.param(
+            [*range(10, 101, 10), *range(10, 51, 10)],
+            list(range(10, 151, 10)),
+            id="started over: the axis continues",
+        ),
+    ],
+)
+def test_steps_that_go_back(
+    book: ForeignBook, tmp_path: Path, lines: list[int], steps: list[int]
+) -> None:
+    with (
+        (tmp_path / "log").open("wb", buffering=0) as file,
+        running(*SLEEP, stdout=file) as process,
+    ):
+        for number, step in enumerate(lines):
+            file.write(f"iter {step}: loss {9 - number / 100:.2f}, time 9.00ms\n".encode())
+        job = job_of(process.pid)
+        look(book, census_of(job), job.name)
+        series = book.chart(job.name, 0, FAR, 1000, by_step=True)[0]
+        assert series.t == steps
+        assert series.last[-1] == pytest.approx(9 - (len(lines) - 1) / 100)
+
+
 # -- bounds ----------------------------------------------------------------------------------------
 
 

@@ -112,6 +112,12 @@ class Point(NamedTuple):
     shown_step_s: float | None
 
 
+def output_of(case: Case) -> list[Written]:
+    """Everything that the case writes, in order."""
+    written = (one for tick in case.run.ticks() for one in case.write(case.run, tick))
+    return sorted(written, key=lambda one: one[0])
+
+
 def replay(case: Case, folder: Path) -> list[Point]:
     """What is shown of the case at each of the points. `folder` is empty."""
     (folder / "logs" / "attempt-0").mkdir(parents=True)
@@ -119,11 +125,7 @@ def replay(case: Case, folder: Path) -> list[Point]:
     attempt = 1 if case.run.began_at else 0
     watch = TextWatch(RunFolder(folder), case.command)
     log = RunFolder(folder).log_file(attempt, 0)
-    ticks = list(case.run.ticks())
-    written = sorted(
-        (one for tick in ticks for one in case.write(case.run, tick)),
-        key=lambda one: one[0],
-    )
+    ticks, written = list(case.run.ticks()), output_of(case)
     total, end_s = case.run.total, case.run.end_s
     begin = max(case.looked_from, (case.run.began_at + 1) / total)
     moments = [

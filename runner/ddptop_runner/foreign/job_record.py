@@ -15,7 +15,7 @@ import msgspec
 from ddptop_runner.base.clock import utc_from_unix
 from ddptop_runner.devices.report import without_metrics
 from ddptop_runner.foreign.environment import whole_number
-from ddptop_runner.foreign.output import JobOutput
+from ddptop_runner.foreign.output import JobOutput, Source
 from ddptop_runner.foreign.types import ForeignJob, ForeignRank, ForeignView, ProcessFacts
 from ddptop_runner.host import procs
 from ddptop_runner.host.tree import RankUsage, UsageMeter
@@ -214,7 +214,10 @@ K = TypeVar("K", int, str)
 
 
 class ValueHistory(Generic[K]):
-    """Values by rank or name, in buckets of a common width, which grows with their number."""
+    """Values by rank or name, in buckets of a common width, which grows with their number.
+
+    The buckets are of time, in Unix seconds, or of steps.
+    """
 
     def __init__(self, most: int = MAX_SERIES) -> None:
         """`most` limits the number of series."""
@@ -241,8 +244,16 @@ class ValueHistory(Generic[K]):
             for known, theirs in self._series.items():
                 self._series[known] = _joined(theirs.items(), self._width_s)
 
+    def forget(self, since: float) -> None:
+        """Forget the values from there on."""
+        for buckets in self._series.values():
+            for start in [start for start in buckets if start >= since]:
+                del buckets[start]
+        starts = [start for buckets in self._series.values() for start in buckets]
+        self._span = (float(min(starts)), float(max(starts))) if starts else None
+
     def span(self) -> tuple[float, float] | None:
-        """Unix times of the first and last values."""
+        """The times or steps of the first and last values."""
         return self._span
 
     def series(self, since_s: float, until_s: float, columns: int) -> dict[K, Series]:
@@ -283,12 +294,61 @@ def _series(buckets: Mapping[int, _Bucket], width_s: int) -> Series:
     )
 
 
+def _loss(reading: Reading) -> float | None:
+    return None if reading.kind == "val" else reading.loss
+
+
 def _scalars(reading: Reading) -> list[tuple[str, float]]:
     """A reading's scalars by name, including the validation loss."""
     named = [one for one in reading.scalars if one[0].isprintable()]
     if reading.kind == "val" and reading.loss is not None:
         named.append((VALIDATION_LOSS, reading.loss))
     return named
+
+
+class JobLog:
+    """What the outputs of a job said: the progress of its ranks, and its values by step."""
+
+    def __init__(self) -> None:
+        self.ranks: dict[int, TextProgress] = {}
+        self.losses = ValueHistory[int]()
+        self.scalars = ValueHistory[str](MOST_SCALARS)
+        """Named values other than the loss."""
+        self._ends: dict[int, tuple[int, int]] = {}
+        """By rank, (how far its steps are ahead of those printed, the last step)."""
+
+    def add(self, rank: int, reading: Reading, at: dt.datetime | None, source: Source) -> None:
+        """Fold in a reading of a rank that has an entry in `ranks`; see `TextProgress.add`."""
+        progress = self.ranks[rank]
+        progress.add(reading, at, id(source))
+        loss, scalars = _loss(reading), _scalars(reading)
+        step = self._step(rank, progress) if loss is not None or scalars else None
+        if step is None:
+            return
+        if loss is not None:
+            self.losses.add(rank, step, loss)
+        for name, value in scalars:
+            self.scalars.add(name, step, value)
+
+    def _step(self, rank: int, progress: TextProgress) -> int | None:
+        """Where on the axis of steps the rank is; None if it is unknown.
+
+        If a counter of the run goes back, the steps from there on are being repeated; if any other
+        does or it starts over, the axis continues.
+        """
+        if (position := progress.position) is None:
+            return None
+        ahead, end = self._ends.get(rank, (0, position))
+        if ahead + position < end:
+            every = progress.every or 1
+            if progress.counts_run and position > 2 * every:
+                ahead = 0
+                self.losses.forget(position)
+                self.scalars.forget(position)
+            else:
+                ahead = end + every - position
+        self._ends[rank] = ahead, ahead + position
+        return ahead + position
 
 
 KEPT_EVENTS = 300
@@ -308,12 +368,15 @@ class JobRecord:
         self._watched_since = now
         self._files: RankFiles | None = None
         self.losses = ValueHistory[int]()
+        """By time, as far as the times are known."""
         self.scalars = ValueHistory[str](MOST_SCALARS)
-        """Named values other than the loss that it prints or logs to files."""
+        """Named values other than the loss that it prints or logs to files, by time."""
         self.events: deque[Event] = deque(maxlen=KEPT_EVENTS)
         """Oldest first."""
         self.ended_at: dt.datetime | None = None
-        self._progress: dict[int, TextProgress] = {}
+        self.log = JobLog()
+        self._whole: JobLog | None = None
+        """Replaces `log` once the output has been read from its beginning."""
         self._watch = JobWatch()
         self._grew_s: float | None = None
         self._seq = 0
@@ -340,7 +403,7 @@ class JobRecord:
         for number, rank in after.items():
             if number not in before or not _same(rank, before[number]):
                 self._emit(now, "rank_started", f"pid {rank.pid}", rank)
-                self._progress.pop(number, None)
+                self.log.ranks.pop(number, None)
         self.foreign = job
 
     def lost(self, now: dt.datetime) -> None:
@@ -374,7 +437,7 @@ class JobRecord:
         found, used, grew = self.output.read(now_s, budget, may_capture)
         if grew:
             self._grew_s = now_s
-        for known in self._progress.values():
+        for known in self.log.ranks.values():
             known.begin_look()
         backlog: dict[int, float | None] = {}
         old_scalars: dict[str, float] = {}
@@ -382,11 +445,10 @@ class JobRecord:
             rank = self.output.rank_of(source, reading, self.foreign)
             if rank is None:
                 continue
-            progress = self._progress.get(rank)
-            if progress is None:
-                progress = self._progress[rank] = TextProgress(self._announced())
-            progress.add(reading, now if fresh else None, id(source))
-            loss = None if reading.kind == "val" else reading.loss
+            if rank not in self.log.ranks:
+                self.log.ranks[rank] = TextProgress(self._announced(), source.is_whole)
+            self.log.add(rank, reading, now if fresh else None, source)
+            loss = _loss(reading)
             if not fresh:
                 backlog[rank] = backlog.get(rank) if loss is None else loss
                 old_scalars.update(_scalars(reading))
@@ -399,12 +461,34 @@ class JobRecord:
         if backlog and written_at is not None:  # the time of the last one is known
             at_s = min(written_at, now.timestamp())
             for rank, loss in backlog.items():
-                self._progress[rank].written_last(utc_from_unix(at_s))
+                self.log.ranks[rank].written_last(utc_from_unix(at_s))
                 if loss is not None:
                     self.losses.add(rank, at_s, loss)
             for name, value in old_scalars.items():
                 self.scalars.add(name, at_s, value)
         return used
+
+    def reread_output(self, now: dt.datetime) -> None:
+        """Read the output from its beginning, a part per call, unless that was done.
+
+        What was known from its end until then is replaced.
+        """
+        if self._whole is None:
+            if not self.output.may_reread:
+                return
+            self._whole = JobLog()
+        found, is_done = self.output.reread()
+        for source, reading in found:
+            rank = self.output.rank_of(source, reading, self.foreign)
+            if rank is not None:
+                if rank not in self._whole.ranks:
+                    self._whole.ranks[rank] = TextProgress(self._announced(), from_start=True)
+                self._whole.add(rank, reading, None, source)
+        if is_done:
+            self.log, self._whole = self._whole, None
+            at_s = min(self.output.written_at or now.timestamp(), now.timestamp())
+            for progress in self.log.ranks.values():
+                progress.written_last(utc_from_unix(at_s))
 
     def _announced(self) -> CommandHints:
         """Hints on the length of training from its command line."""
@@ -418,7 +502,7 @@ class JobRecord:
     def look_at_files(self, now: dt.datetime) -> None:
         """Read its log files, which are searched for once if its output reports no loss."""
         job = self.foreign
-        known = {rank for rank, one in self._progress.items() if one.loss_state is not None}
+        known = {rank for rank, one in self.log.ranks.items() if one.loss_state is not None}
         if self._files is None:
             watched_s = (now - self._watched_since).total_seconds()
             if not job.ranks or watched_s < FILES_AFTER_S:
@@ -457,7 +541,7 @@ class JobRecord:
             )
             words = self.output.words()
         except Exception as error:  # one job's data must not hide the others
-            self._progress.clear()
+            self.log.ranks.clear()
             snapshot = self._snapshot([], [], now)
             words = f"unknown: its state cannot be read ({type(error).__name__})"
         self._last = snapshot
@@ -508,7 +592,7 @@ class JobRecord:
     def _with_log(self, sample: RankSample, now: dt.datetime) -> RankSample:
         """The rank with the values from its output, or else from its files."""
         in_files = None if self._files is None else self._files.ranks.get(sample.rank)
-        progress = self._progress.get(sample.rank)
+        progress = self.log.ranks.get(sample.rank)
         if progress is not None and progress.loss_state is not None:
             filled = fill(sample, progress, None, now, scalars=in_files)
         else:
@@ -552,7 +636,7 @@ class JobRecord:
     def _snapshot(
         self, ranks: list[RankSample], gpus: list[GpuSample], now: dt.datetime
     ) -> NodeSnapshot:
-        sources = list(self._progress.values())
+        sources = list(self.log.ranks.values())
         steps = [rank.step for rank in ranks if rank.step is not None]
         progress = combine.of_job(one.progress(now) for one in sources)
         return NodeSnapshot(

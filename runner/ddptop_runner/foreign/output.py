@@ -518,8 +518,12 @@ CLOSE_TAIL_BYTES = 256 * 1024
 """How much of the end of a followed job's log is read at first."""
 CLOSE_READ_BYTES = 512 * 1024
 """Read per output and scan."""
-SEEN_TAIL_BYTES = 16 * 1024
+SEEN_TAIL_BYTES = 48 * 1024
 """The same as CLOSE_TAIL_BYTES, for a job that is not followed."""
+REREAD_BYTES = 16 << 20
+"""If the outputs of a followed job are larger, their beginning is not read."""
+REREAD_AT_ONCE_BYTES = 128 * 1024
+"""Of these, how much is read in one scan."""
 MAX_SOURCES = 256
 PANE_EVERY_S = 2.0
 SEEN_PANE_EVERY_S = 10.0
@@ -547,6 +551,40 @@ class Source:
         self._earlier = output.file is None or appends(output.file)
         """Whether its first content may be from an earlier run, as in a pane."""
         self._tail_bytes = CLOSE_TAIL_BYTES if closely else SEEN_TAIL_BYTES
+        self._again: LogStream | None = None
+        """Reads the file from its beginning."""
+        self._was_reread = False
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether everything in it is known to be the job's, and was read."""
+        whole = self.file is not None and (self.file.is_whole or self._was_reread)
+        return whole and not self._earlier
+
+    @property
+    def may_reread(self) -> bool:
+        """Whether its beginning was not read, but can be."""
+        return self.file is not None and not self._earlier
+
+    def reread(self, max_bytes: int) -> tuple[list[Reading], int]:
+        """Read on from its beginning, as far as `read` has got: (readings, bytes read)."""
+        assert self.output.file is not None
+        if self._again is None:
+            self._again = LogStream(open_log(self.output.file), skips=False)
+        return self._again.read(min(max_bytes, self.behind))
+
+    @property
+    def behind(self) -> int:
+        """Bytes by which `reread` is behind `read`."""
+        assert self.file is not None
+        start = 0 if self._again is None else self._again.log.position
+        return max(0, self.file.log.position - start)
+
+    def end_reread(self) -> None:
+        """Note that it is read from its beginning, and close what was opened for that."""
+        if self._again is not None:
+            self._again.log.close()
+        self._again, self._was_reread = None, True
 
     @property
     def partial(self) -> str:
@@ -601,8 +639,9 @@ class Source:
 
     def close(self) -> None:
         """Close the file."""
-        if self.file is not None:
-            self.file.log.close()
+        for stream in (self.file, self._again):
+            if stream is not None:
+                stream.log.close()
 
 
 class JobOutput:
@@ -694,6 +733,38 @@ class JobOutput:
             grew |= fresh and (size > 0 or (count, partial) != (source.count, source.partial))
             found += [(source, one, fresh) for one in readings]
         return found, used, grew
+
+    @property
+    def may_reread(self) -> bool:
+        """Whether some output was not read from its beginning, and all of them can be."""
+        sources = self._sources.values()
+        if all(source.is_whole for source in sources):
+            return False
+        return all(source.may_reread for source in sources) and self._size <= REREAD_BYTES
+
+    @property
+    def _size(self) -> int:
+        return sum(one.file.log.position for one in self._sources.values() if one.file is not None)
+
+    def reread(self) -> tuple[list[tuple[Source, Reading]], bool]:
+        """(readings from the beginnings of all outputs, whether all are read as far as by `read`).
+
+        Call once per scan, after `read`.
+        """
+        found: list[tuple[Source, Reading]] = []
+        budget = REREAD_AT_ONCE_BYTES
+        for source in self._sources.values():
+            readings, size = source.reread(budget)
+            budget -= size
+            found += [(source, one) for one in readings]
+            if budget <= 0:
+                break
+        if any(source.behind for source in self._sources.values()):
+            return found, False
+        for source in self._sources.values():
+            found += [(source, one) for one in source.reread(0)[0]]  # a bar in the last line
+            source.end_reread()
+        return found, True
 
     def rank_of(self, source: Source, reading: Reading, job: ForeignJob) -> int | None:
         """The reading's rank; None if on another host, or if the rank's own output has the reading.

@@ -17,7 +17,7 @@ import msgspec
 
 from ddptop_runner.base.clock import boottime_s
 from ddptop_runner.foreign.census import find_again
-from ddptop_runner.foreign.job_record import JobRecord, StateWatch
+from ddptop_runner.foreign.job_record import JobRecord, StateWatch, ValueHistory
 from ddptop_runner.foreign.output import (
     CLOSE_READ_BYTES,
     JobOutput,
@@ -106,31 +106,48 @@ class ForeignBook:
         ]
         return sorted(views, key=lambda view: view.created_at, reverse=True)
 
-    def chart(self, job: str, since_s: float, until_s: float, columns: int) -> dict[int, Series]:
+    def chart(
+        self, job: str, since: float, until: float, columns: int, *, by_step: bool = False
+    ) -> dict[int, Series]:
         """Losses by rank, at most `columns` points each, like `HistoryReader.rank_series`.
 
-        Includes only losses written while the job was watched; the time of older lines is unknown.
+        By time, includes only losses written while the job was watched and the last one before;
+        the times of older lines are unknown.
 
         Args:
             job: its name; an unknown job has no series.
-            since_s: Unix time; 0 means the first value.
-            until_s: Unix time, inclusive.
+            since: Unix time or step; 0 means the first value.
+            until: Unix time or step, inclusive.
             columns: 2 or more.
+            by_step: whether `t` of the points is a step rather than a time. Steps are those that
+                the output prints, counted on across epochs.
         """
-        record = self._records.get(job)
-        return {} if record is None else record.losses.series(since_s, until_s, columns)
+        values = self._values(job, by_step)
+        return {} if values is None else values[0].series(since, until, columns)
 
-    def scalars(self, job: str, since_s: float, until_s: float, columns: int) -> dict[str, Series]:
+    def scalars(
+        self, job: str, since: float, until: float, columns: int, *, by_step: bool = False
+    ) -> dict[str, Series]:
         """Other named values that it prints or logs, over all ranks; see `chart`."""
-        record = self._records.get(job)
-        return {} if record is None else record.scalars.series(since_s, until_s, columns)
+        values = self._values(job, by_step)
+        return {} if values is None else values[1].series(since, until, columns)
 
-    def span(self, job: str) -> tuple[float, float] | None:
-        """Unix times of the first and last loss or scalar seen; None without any."""
-        record = self._records.get(job)
-        spans = [] if record is None else [record.losses.span(), record.scalars.span()]
+    def span(self, job: str, *, by_step: bool = False) -> tuple[float, float] | None:
+        """Unix times or steps of the first and last loss or scalar seen; None without any."""
+        values = self._values(job, by_step)
+        spans = [one.span() for one in values or ()]
         known = [span for span in spans if span is not None]
         return (min(s[0] for s in known), max(s[1] for s in known)) if known else None
+
+    def _values(
+        self, job: str, by_step: bool
+    ) -> tuple[ValueHistory[int], ValueHistory[str]] | None:
+        """The losses and the scalars of a job."""
+        record = self._records.get(job)
+        if record is None:
+            return None
+        log = record.log
+        return (log.losses, log.scalars) if by_step else (record.losses, record.scalars)
 
     def events(self, job: str) -> list[Event]:
         """What happened while it was watched, latest first."""
@@ -228,6 +245,7 @@ class ForeignBook:
             followed.output.find(followed.foreign, now_s, closely=True)
         followed.read_output(now, now_s, CLOSE_READ_BYTES)
         followed.look_at_files(now)
+        followed.reread_output(now)
 
     def _panes_of(self, job: ForeignJob) -> dict[str, Pane]:
         """Panes of this user's servers that may show this job; none for another user's job."""

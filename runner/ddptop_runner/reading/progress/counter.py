@@ -47,9 +47,9 @@ class Counter:
         """The same to the end of the run, if the output shows both."""
         self.rate_per_s: float | None = None
         """According to the output."""
-        self._last: Reading | None = None
-        self._position = 0
+        self.position = 0
         """Steps since the first, not affected by starting over."""
+        self._last: Reading | None = None
         self._widest = 0
         """The largest distance between two consecutive steps of one epoch."""
         self._climbs = 0
@@ -81,7 +81,7 @@ class Counter:
         self._last = reading
         if at_s is not None:
             self.update_estimates(at_s)
-            self.pace.mark(at_s, self._position)
+            self.pace.mark(at_s, self.position)
 
     def _begin(self, reading: Reading, step: int, from_start: bool) -> None:
         self.unit = None if reading.open and reading.counts == "epoch" else _unit(reading)
@@ -89,7 +89,7 @@ class Counter:
         self.presumed = reading.open and reading.counts == "run"
         self.unnamed = reading.unnamed
         self.rounds = 0 if (from_start or step <= 1) and not self._resumes else None
-        self._position = step
+        self.position = step
 
     def _lags(self, reading: Reading, step: int) -> bool:
         """Whether another process that lags behind wrote the reading to the same output."""
@@ -176,9 +176,9 @@ class Counter:
         """None if the new step is unrelated to those before."""
         if moved is None or moved < 0:
             self.pace.clear()
-            self._position = step
+            self.position = step
         else:
-            self._position += moved
+            self.position += moved
 
     def update_estimates(self, at_s: float) -> None:
         """Take the last reading's estimates, which were printed at that time."""

@@ -171,6 +171,12 @@ class TextProgress:
         return self._steps.step
 
     @property
+    def position(self) -> int | None:
+        """The step, counted on across epochs; None if earlier epochs were not read."""
+        known = self._steps.step is not None and (self._from_start or self.counts_run)
+        return self._steps.position if known else None
+
+    @property
     def every(self) -> int | None:
         """The distance between the last two steps that were printed."""
         return self._steps.every

@@ -126,12 +126,9 @@ class Plane(msgspec.Struct, frozen=True):
             pattern: how many dot columns to draw, then how many to skip.
         """
         canvas, breaks, max_gap = self.canvas, self.breaks, columns.max_gap
-        values = columns.mean
-        if self.axis.logarithmic:
-            values = [value if value is not None and value > 0 else None for value in values]
         last: tuple[int, int] | None = None
         isolated = False
-        for x, y in enumerate(self.axis.dots_of(values)):
+        for x, y in enumerate(self._dots(columns.mean)):
             if x in breaks:
                 self._end(last, layer, isolated=isolated)
                 last = None
@@ -149,19 +146,30 @@ class Plane(msgspec.Struct, frozen=True):
 
     def _end(self, last: tuple[int, int] | None, layer: int, *, isolated: bool) -> None:
         """Draw an isolated value as a square of dots, because a single dot is easily overlooked."""
-        if last is None or not isolated:
-            return
-        x, y = last
+        if last is not None and isolated:
+            self._square(*last, layer)
+
+    def _square(self, x: int, y: int, layer: int) -> None:
         for column in (x, x ^ 1):
             self.canvas.dot(column, y, layer)
             self.canvas.dot(column, y ^ 1, layer)
 
+    def squares(self, columns: Columns, layer: int) -> None:
+        """Mark each mean."""
+        for x, y in enumerate(self._dots(columns.mean)):
+            if y is not None:
+                self._square(x, y, layer)
+
+    def _dots(self, values: Sequence[float | None]) -> list[int | None]:
+        """The dots of these values; None if missing or not on a logarithmic axis."""
+        if self.axis.logarithmic:
+            values = [value if value is not None and value > 0 else None for value in values]
+        return self.axis.dots_of(values)
+
     def band(self, columns: Columns, layer: int) -> None:
         """Fill from minimum to maximum, including between samples without a gap."""
-        canvas, highs = self.canvas, columns.high
-        if self.axis.logarithmic:
-            highs = [value if value is not None and value > 0 else None for value in highs]
-        bottoms, tops = self.axis.dots_of(columns.low), self.axis.dots_of(highs)
+        canvas = self.canvas
+        bottoms, tops = self.axis.dots_of(columns.low), self._dots(columns.high)
         last: tuple[int, int, int] | None = None
         for x, (bottom, top) in enumerate(zip(bottoms, tops, strict=False)):
             if x in self.breaks:

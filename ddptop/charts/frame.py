@@ -108,6 +108,9 @@ def _are_even(rows: Sequence[int]) -> bool:
     return min(apart) > 0 and max(apart) - min(apart) <= (min(apart) >= FAR_APART)
 
 
+MARKER = "●"
+
+
 class Plane(msgspec.Struct, frozen=True):
     """A canvas, the value axis that places dots on it, and columns that no curve crosses."""
 
@@ -146,19 +149,18 @@ class Plane(msgspec.Struct, frozen=True):
 
     def _end(self, last: tuple[int, int] | None, layer: int, *, isolated: bool) -> None:
         """Draw an isolated value as a square of dots, because a single dot is easily overlooked."""
-        if last is not None and isolated:
-            self._square(*last, layer)
-
-    def _square(self, x: int, y: int, layer: int) -> None:
+        if last is None or not isolated:
+            return
+        x, y = last
         for column in (x, x ^ 1):
             self.canvas.dot(column, y, layer)
             self.canvas.dot(column, y ^ 1, layer)
 
-    def squares(self, columns: Columns, layer: int) -> None:
-        """Mark each mean."""
+    def mark(self, columns: Columns, overlay: Overlay, style: str) -> None:
+        """Mark each mean with a circle."""
         for x, y in enumerate(self._dots(columns.mean)):
             if y is not None:
-                self._square(x, y, layer)
+                overlay.write(x // DOTS_X, self.canvas.rows - 1 - y // DOTS_Y, MARKER, style)
 
     def _dots(self, values: Sequence[float | None]) -> list[int | None]:
         """The dots of these values; None if missing or not on a logarithmic axis."""

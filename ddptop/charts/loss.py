@@ -17,6 +17,7 @@ from msgspec.structs import replace
 from ddptop.charts import scale
 from ddptop.charts.braille import Canvas
 from ddptop.charts.frame import (
+    MARKER,
     Chart,
     Overlay,
     Painted,
@@ -51,7 +52,9 @@ VALIDATIONS = ("strong", "ok", "busy")
 """Styles of validation losses; also the most that are drawn."""
 _STYLES = ("band", "band", "dim", *VALIDATIONS, "dim", "median", "bad", "chosen")
 """Style of each layer."""
-_BAND, _RAW, _BETWEEN, _EVALUATED, _, _, _OTHER, _MEDIAN, _OUTLIER, _CHOSEN = range(len(_STYLES))
+_BAND, _RAW, _BETWEEN, _OFTEN, _, _, _OTHER, _MEDIAN, _OUTLIER, _CHOSEN = range(len(_STYLES))
+_MARKED_EVERY = 8
+"""Evaluations closer than this many dot columns are a line without markers."""
 _SAME_RATIO = 1e-3
 """Values with a smaller relative difference may be the same one, rounded for printing."""
 
@@ -201,17 +204,29 @@ def _apart_only(columns: Columns, middle: Columns) -> Columns:
 
 
 def _draw(
-    plane: Plane, plot: LossPlot, raw: LossPlot, options: ChartOptions
+    plane: Plane, overlay: Overlay, plot: LossPlot, raw: LossPlot, options: ChartOptions
 ) -> list[tuple[str, Columns, str]]:
-    """Draw the curves; return those that are labeled at their end, with their names and styles."""
+    """Draw the curves; return those that are labeled at their end, with their names and styles.
+
+    An evaluation is a marker, and the line between them stays behind the training loss.
+    """
     named = _draw_ranks(plane, plot, raw, options)
     if plot.validations and not named:
         named.append(("training", plot.middle, "median"))
     for place, (name, columns) in enumerate(plot.validations.items()):
-        plane.curve(columns, _BETWEEN)
-        plane.squares(columns, _EVALUATED + place)
+        if _is_rare(columns):
+            plane.curve(columns, _BETWEEN)
+            plane.mark(columns, overlay, VALIDATIONS[place])
+        else:
+            plane.curve(columns, _OFTEN + place)
         named.append((name, columns, VALIDATIONS[place]))
     return named
+
+
+def _is_rare(evaluations: Columns) -> bool:
+    """Whether markers leave enough of the training loss visible."""
+    known = sum(value is not None for value in evaluations.mean)
+    return _MARKED_EVERY * known <= len(evaluations.mean)
 
 
 def _draw_ranks(
@@ -313,7 +328,7 @@ def _paint(sheet: Sheet, plot: LossPlot, options: ChartOptions, name: str) -> Pa
         low = 0.0
     plane = Plane(canvas, scale.Scale(low, high, canvas.dots_y, logarithmic), plot.breaks)
     overlay = Overlay()
-    named = _draw(plane, drawn, raw, options)
+    named = _draw(plane, overlay, drawn, raw, options)
     ends = name_ends(plane, named) if sheet.names else {}
     overlay.cross(canvas, plot.middle, *plot.ranks.values())
     peak = form(max(_shown(plot, options))) if values and max(values) > high else None
@@ -412,6 +427,6 @@ def _note(plot: LossPlot, options: ChartOptions, peak: str | None, *, legend: bo
         spans += [("━ ", "median"), ("median", "dim"), ("  ░ ", "band"), ("min to max", "dim")]
     elif plot.validations:
         spans += [("━ ", "median"), ("training", "dim")]
-    for style, name in zip(VALIDATIONS, plot.validations, strict=False):
-        spans += [("  ━ ", style), (name, "dim")]
+    for style, (name, columns) in zip(VALIDATIONS, plot.validations.items(), strict=False):
+        spans += [(f"  {MARKER if _is_rare(columns) else '━'} ", style), (name, "dim")]
     return tuple(spans)

@@ -16,6 +16,8 @@ from msgspec.structs import replace
 
 from ddptop.charts import scale
 from ddptop.charts.braille import Canvas
+from ddptop.charts.compared import unit_of
+from ddptop.charts.figures import form_of
 from ddptop.charts.frame import (
     MARKER,
     Chart,
@@ -36,8 +38,8 @@ from ddptop.charts.smooth import smoothed_columns
 from ddptop.charts.view import View
 from ddptop.view.series import ChartData, Columns, Points, across, bin_points, ratios
 from ddptop.view.text import Line
-from ddptop_runner.base.units import deviation, loss, name_ranks, rate
-from ddptop_runner.model.words import is_of_evaluation
+from ddptop_runner.base.units import deviation, name_ranks, rate
+from ddptop_runner.model.words import is_validation_loss
 
 ChartMode = Literal["median", "ranks", "rank"]
 MODES: tuple[ChartMode, ...] = ("median", "ranks", "rank")
@@ -94,16 +96,14 @@ def _validations(data: ChartData, since: float, until: float, dots: int) -> dict
     cuts = [at for at, _ in data.marks]
     chosen: dict[str, Points] = {}
     for name, points in data.scalars.items():
-        if _is_validation(name) and not any(_is_same(points, other) for other in chosen.values()):
+        if is_validation_loss(name) and not any(
+            _is_same(points, other) for other in chosen.values()
+        ):
             chosen[name] = points
     return {
         name: replace(bin_points(points, since, until, dots, cuts), max_gap=dots)
         for name, points in itertools.islice(chosen.items(), len(VALIDATIONS))
     }
-
-
-def _is_validation(name: str) -> bool:
-    return is_of_evaluation(name) and "loss" in name.lower()
 
 
 def _is_same(one: Points, other: Points) -> bool:
@@ -268,7 +268,7 @@ def _draw_ranks(
 
 def _names(data: ChartData, options: ChartOptions) -> list[str]:
     """Names of the curves that may be labeled at their end."""
-    names = [name for name in data.scalars if _is_validation(name)]
+    names = [name for name in data.scalars if is_validation_loss(name)]
     names += ["training"] if names else []
     if options.mode == "rank":
         return [*names, f"rank {options.rank}", "median"]
@@ -307,7 +307,7 @@ def draw_chart(
 
 
 def _paint(sheet: Sheet, plot: LossPlot, options: ChartOptions, name: str) -> Painted:
-    form = rate if name == "throughput" else loss
+    form = rate if name == "throughput" else form_of(unit_of(name))
     canvas = Canvas(sheet.cells, sheet.rows)
     values = _shown(plot, options)
     logarithmic = options.logarithmic and any(value > 0 for value in values)

@@ -81,11 +81,12 @@ def how_much_lower(found: Standing) -> str:
 
 def common_label(found: Standing) -> str:
     """The point at which losses are compared: `loss at step 150`."""
+    name = found.name.replace("validation", "val.")
     if found.step is not None:
-        return f"{found.name} at step {units.count(found.step)}"
+        return f"{name} at step {units.count(found.step)}"
     if found.after_s is not None:
-        return f"{found.name} after {units.duration(found.after_s)}"
-    return found.name
+        return f"{name} after {units.duration(found.after_s)}"
+    return name
 
 
 def verdict(comparison: Comparison) -> str:
@@ -100,7 +101,8 @@ def verdict(comparison: Comparison) -> str:
     if bad:
         return f"loss is no longer finite for {' and '.join(bad)}"
     found = comparison.decisive
-    where = common_label(found).removeprefix(f"{found.name} ")
+    label = common_label(found)
+    where = label[label.rfind(" at step" if found.step is not None else " after") + 1 :]
     if any(loss is None for loss in found.losses):
         missing = [LETTERS[i] for i, loss in enumerate(found.losses) if loss is None]
         return f"no loss to compare for {' and '.join(missing)}"

@@ -423,13 +423,16 @@ def standing(runs: Sequence[Run], name: str) -> Standing:
     errors: list[float] = []
     if place is not None:
         known = [curve.places(by_step=step is not None) for curve in curves]
-        losses = [_around(one, place) for one in known]
-        errors = sorted(_error(_inside(one, place)) for one in known)
+        if name == LOSS:
+            losses = [_around(one, place) for one in known]
+            errors = sorted(_error(_inside(one, place)) for one in known)
+        else:  # an evaluation has little noise
+            losses = [next((v for at, v in reversed(one) if at <= place), None) for one in known]
     best = better(losses) if len(runs) > 1 else None
     if best is None:
         return Standing(name, step, after_s, tuple(losses), None, None)
     least = abs(losses[best[0]] or 0.0)
-    noise = SURE * math.hypot(*errors[-2:]) / least if least else 0.0
+    noise = SURE * math.hypot(*errors[-2:]) / least if least and errors else 0.0
     return Standing(name, step, after_s, tuple(losses), *best, noise)
 
 

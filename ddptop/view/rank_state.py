@@ -69,7 +69,13 @@ def _well(rank: RankSample, known: Known, name: str) -> Span:
     if known.ranks < 2:
         return f"{name} is training; there are no other ranks to compare it with", "ok"
     tail = _waits(rank)
-    return f"{name} is close to the median of all {known.ranks} ranks{tail}", "ok"
+    if known.ranks > 2:
+        return f"{name} is close to the median of all {known.ranks} ranks{tail}", "ok"
+    busy = known.apart.own_time
+    if busy is None or abs(busy) < NOTABLE_WAIT:
+        return f"{name} is close to the other rank{tail}", "ok"
+    more = f"{_percent(busy)} {'longer' if busy > 0 else 'less'}"
+    return f"{name} is busy {more} in each step than the other rank{tail}", ""
 
 
 def _waits(rank: RankSample) -> str:

@@ -242,7 +242,8 @@ class HelpScreen(PagerScreen):
 
     def on_key(self, event: events.Key) -> None:
         """Start to search with a key that has no other meaning here, or with a slash."""
-        if event.is_printable and event.character and not self._typed.has_focus:
+        is_bound = not self.active_bindings.keys().isdisjoint(event.aliases)
+        if event.is_printable and event.character and not is_bound and not self._typed.has_focus:
             event.stop()
             self._typed.add_class("-typed")
             self._typed.focus()

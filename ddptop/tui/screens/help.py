@@ -155,7 +155,7 @@ class _Typed(Input):
     """What the user typed to find an entry; hidden while empty."""
 
     DEFAULT_CSS = """
-    _Typed { border: none; height: 1; padding: 0 1; background: $panel; display: none; }
+    _Typed { background: $panel; display: none; }
     _Typed.-typed { display: block; }
     """
 
@@ -222,7 +222,7 @@ class HelpScreen(PagerScreen):
             what: the heading above `explained`.
         """
         super().__init__()
-        self._typed = _Typed()
+        self._typed = _Typed(compact=True)
         self._text = _HelpText(explained or [], here, keys or KeyMap(), what)
 
     @classmethod

@@ -9,8 +9,8 @@ from ddptop.charts.figures import Curve, FiguresData
 from ddptop.view.compare import LETTERS, LOSS, Run, Sample
 from ddptop.view.series import Points
 
-STYLES = ("median", "ok", "chosen", "strong")
-"""Styles of the jobs' curves, in order."""
+STYLES = ("median", "strong", "ok", "warn")
+"""Styles of the jobs' curves, in order, with colors that color-blind people can distinguish."""
 
 
 def name_of(place: int, run: Run) -> str:
@@ -39,15 +39,20 @@ def _empty(runs: Sequence[Run], what: str) -> str:
     return f"no loss found for {names}; ddptop reads it from the probe, ddptop.report, or the log"
 
 
+def unit_of(what: str) -> str:
+    """The unit of a scalar: only losses are formatted as such, so that an epoch is `6`."""
+    return "loss" if "loss" in what.lower() else ""
+
+
 def _curves(
-    runs: Sequence[Run], points: Sequence[Points], marks: Sequence[tuple[float, str]]
+    runs: Sequence[Run], points: Sequence[Points], marks: Sequence[tuple[float, str]], what: str
 ) -> tuple[Curve, ...]:
     """One curve per job, interrupted only by that job's restarts."""
     return tuple(
         Curve(
             name=name_of(place, run),
             points=points[place],
-            unit="loss",
+            unit=unit_of(what),
             style=STYLES[place],
             cuts=[at for at, label in marks if label[0] == LETTERS[place]],
         )
@@ -67,7 +72,7 @@ def by_time_data(runs: Sequence[Run], what: str = LOSS) -> FiguresData:
         if attempt
     )
     return FiguresData(
-        curves=_curves(runs, points, marks),
+        curves=_curves(runs, points, marks, what),
         since=0.0,
         until=max([1.0, *ends]),
         marks=marks,
@@ -90,7 +95,7 @@ def by_step_data(runs: Sequence[Run], what: str = LOSS) -> FiguresData | None:
         if one.attempt and one.attempt != before.attempt
     )
     return FiguresData(
-        curves=_curves(runs, points, marks),
+        curves=_curves(runs, points, marks, what),
         since=0.0,
         until=max(1.0, *(float(mine[-1].step or 0) for mine in (*samples, *shown) if mine)),
         marks=marks,

@@ -29,7 +29,7 @@ from ddptop.charts.frame import (
     value_range,
 )
 from ddptop.charts.reading import Reading
-from ddptop.charts.smooth import smoothed
+from ddptop.charts.smooth import smoothed_columns
 from ddptop.charts.view import View
 from ddptop.view.keys import key
 from ddptop.view.series import Columns, Frame, Points, bin_points
@@ -143,7 +143,7 @@ def _in_columns(
         cuts = [at for at, _ in marks] if curve.cuts is None else curve.cuts
         breaks = break_columns([(at, "") for at in cuts], *part)
         raw = bin_points(curve.points, *part, cuts)
-        drawn = raw if weight <= 0 else replace(raw, mean=smoothed(raw.mean, weight, breaks))
+        drawn = smoothed_columns(raw, weight, breaks)
         style = curve.style or CURVE_STYLES[(first + place) % len(CURVE_STYLES)]
         found.append(_Drawn(curve, raw, drawn, style, PATTERNS[place % len(PATTERNS)], breaks))
     return found
@@ -219,7 +219,7 @@ def _plot(plane: Plane, drawn: Sequence[_Drawn], labels: dict[int, str], sheet: 
         styles += ["band", one.style]
         mine = replace(plane, breaks=one.breaks)
         if one.curve.band:
-            mine.band(one.raw, 2 * place)
+            mine.band(one.columns, 2 * place)
         mine.curve(one.columns, 2 * place + 1, one.pattern)
         overlay.cross(plane.canvas, one.raw)
     named = [(one.curve.name, one.columns, one.style) for one in drawn]

@@ -108,6 +108,9 @@ def _are_even(rows: Sequence[int]) -> bool:
     return min(apart) > 0 and max(apart) - min(apart) <= (min(apart) >= FAR_APART)
 
 
+MARKER = "●"
+
+
 class Plane(msgspec.Struct, frozen=True):
     """A canvas, the value axis that places dots on it, and columns that no curve crosses."""
 
@@ -126,12 +129,9 @@ class Plane(msgspec.Struct, frozen=True):
             pattern: how many dot columns to draw, then how many to skip.
         """
         canvas, breaks, max_gap = self.canvas, self.breaks, columns.max_gap
-        values = columns.mean
-        if self.axis.logarithmic:
-            values = [value if value is not None and value > 0 else None for value in values]
         last: tuple[int, int] | None = None
         isolated = False
-        for x, y in enumerate(self.axis.dots_of(values)):
+        for x, y in enumerate(self._dots(columns.mean)):
             if x in breaks:
                 self._end(last, layer, isolated=isolated)
                 last = None
@@ -156,12 +156,22 @@ class Plane(msgspec.Struct, frozen=True):
             self.canvas.dot(column, y, layer)
             self.canvas.dot(column, y ^ 1, layer)
 
+    def mark(self, columns: Columns, overlay: Overlay, style: str) -> None:
+        """Mark each mean with a circle."""
+        for x, y in enumerate(self._dots(columns.mean)):
+            if y is not None:
+                overlay.write(x // DOTS_X, self.canvas.rows - 1 - y // DOTS_Y, MARKER, style)
+
+    def _dots(self, values: Sequence[float | None]) -> list[int | None]:
+        """The dots of these values; None if missing or not on a logarithmic axis."""
+        if self.axis.logarithmic:
+            values = [value if value is not None and value > 0 else None for value in values]
+        return self.axis.dots_of(values)
+
     def band(self, columns: Columns, layer: int) -> None:
         """Fill from minimum to maximum, including between samples without a gap."""
-        canvas, highs = self.canvas, columns.high
-        if self.axis.logarithmic:
-            highs = [value if value is not None and value > 0 else None for value in highs]
-        bottoms, tops = self.axis.dots_of(columns.low), self.axis.dots_of(highs)
+        canvas = self.canvas
+        bottoms, tops = self.axis.dots_of(columns.low), self._dots(columns.high)
         last: tuple[int, int, int] | None = None
         for x, (bottom, top) in enumerate(zip(bottoms, tops, strict=False)):
             if x in self.breaks:

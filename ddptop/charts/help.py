@@ -64,8 +64,9 @@ def explain_loss(data: ChartData, options: ChartOptions) -> list[tuple[str, str]
         found.append(
             (
                 f"smoothing {options.smoothing:g}",
-                "each line is a moving average with this weight, as in TensorBoard; the band "
-                f"still shows measured values. Press {key('chart.smooth')} to change the weight",
+                "each line is a moving average with this weight, as in TensorBoard, and so is the "
+                "band from the lowest to the highest rank; one rank's line keeps its measured "
+                f"values behind it. Press {key('chart.smooth')} to change the weight",
             )
         )
     if options.logarithmic:

@@ -16,7 +16,10 @@ from msgspec.structs import replace
 
 from ddptop.charts import scale
 from ddptop.charts.braille import Canvas
+from ddptop.charts.compared import unit_of
+from ddptop.charts.figures import form_of
 from ddptop.charts.frame import (
+    MARKER,
     Chart,
     Overlay,
     Painted,
@@ -31,12 +34,12 @@ from ddptop.charts.frame import (
     value_range,
 )
 from ddptop.charts.reading import Reading
-from ddptop.charts.smooth import smoothed
+from ddptop.charts.smooth import smoothed_columns
 from ddptop.charts.view import View
 from ddptop.view.series import ChartData, Columns, Points, across, bin_points, ratios
 from ddptop.view.text import Line
-from ddptop_runner.base.units import deviation, loss, name_ranks, rate
-from ddptop_runner.model.words import is_of_evaluation
+from ddptop_runner.base.units import deviation, name_ranks, rate
+from ddptop_runner.model.words import is_validation_loss
 
 ChartMode = Literal["median", "ranks", "rank"]
 MODES: tuple[ChartMode, ...] = ("median", "ranks", "rank")
@@ -47,11 +50,13 @@ _LEAST_FITTED = 20
 """Minimum number of values to decide that."""
 HIDES = 0.25
 """Distance from the median, relative to it, below which a line would hide it."""
-_BAND, _RAW, _OTHER, _MEDIAN, _OUTLIER, _CHOSEN, _VALIDATION = range(7)
 VALIDATIONS = ("strong", "ok", "busy")
 """Styles of validation losses; also the most that are drawn."""
-_STYLES = ("band", "band", "dim", "median", "bad", "chosen", *VALIDATIONS)
+_STYLES = ("band", "band", "dim", *VALIDATIONS, "dim", "median", "bad", "chosen")
 """Style of each layer."""
+_BAND, _RAW, _BETWEEN, _OFTEN, _, _, _OTHER, _MEDIAN, _OUTLIER, _CHOSEN = range(len(_STYLES))
+_MARKED_EVERY = 8
+"""Evaluations closer than this many dot columns are a line without markers."""
 _SAME_RATIO = 1e-3
 """Values with a smaller relative difference may be the same one, rounded for printing."""
 
@@ -91,16 +96,14 @@ def _validations(data: ChartData, since: float, until: float, dots: int) -> dict
     cuts = [at for at, _ in data.marks]
     chosen: dict[str, Points] = {}
     for name, points in data.scalars.items():
-        if _is_validation(name) and not any(_is_same(points, other) for other in chosen.values()):
+        if is_validation_loss(name) and not any(
+            _is_same(points, other) for other in chosen.values()
+        ):
             chosen[name] = points
     return {
         name: replace(bin_points(points, since, until, dots, cuts), max_gap=dots)
         for name, points in itertools.islice(chosen.items(), len(VALIDATIONS))
     }
-
-
-def _is_validation(name: str) -> bool:
-    return is_of_evaluation(name) and "loss" in name.lower()
 
 
 def _is_same(one: Points, other: Points) -> bool:
@@ -147,16 +150,32 @@ class LastPlot:
         return self._known[2]
 
 
-def _smooth(columns: Columns, plot: LossPlot, options: ChartOptions) -> Columns:
+def _smoothed(plot: LossPlot, options: ChartOptions) -> LossPlot:
+    """The plot with the curves that may be drawn as moving averages.
+
+    The spread of the ranks is averaged too; the range of one rank's own values stays as measured,
+    and becomes the shade behind its line.
+    """
     if options.smoothing <= 0:
-        return columns
-    values = columns.mean
-    if not options.logarithmic:
-        return replace(columns, mean=smoothed(values, options.smoothing, plot.breaks))
-    # averages logarithms: a mean of the values would lie far above a loss that falls by decades
-    logs = [None if value is None or value <= 0 else math.log(value) for value in values]
-    middle = smoothed(logs, options.smoothing, plot.breaks)
-    return replace(columns, mean=[None if value is None else math.exp(value) for value in middle])
+        return plot
+
+    def average(columns: Columns) -> Columns:
+        return smoothed_columns(
+            columns, options.smoothing, plot.breaks, logarithmic=options.logarithmic
+        )
+
+    def line_only(columns: Columns) -> Columns:
+        return replace(columns, mean=average(columns).mean)
+
+    drawn = plot.ranks if options.mode == "ranks" else {options.rank, *plot.apart}
+    return replace(
+        plot,
+        middle=average(plot.middle) if plot.number > 1 else line_only(plot.middle),
+        ranks={
+            rank: line_only(columns) if rank in drawn else columns
+            for rank, columns in plot.ranks.items()
+        },
+    )
 
 
 def _shown(plot: LossPlot, options: ChartOptions, first: int = 0) -> list[float]:
@@ -184,62 +203,72 @@ def _apart_only(columns: Columns, middle: Columns) -> Columns:
     return replace(columns, mean=mean)
 
 
-def _draw(plane: Plane, plot: LossPlot, options: ChartOptions) -> list[tuple[str, Columns, str]]:
-    """Draw the curves; return those that are labeled at their end, with their names and styles."""
-    named = _draw_ranks(plane, plot, options)
+def _draw(
+    plane: Plane, overlay: Overlay, plot: LossPlot, raw: LossPlot, options: ChartOptions
+) -> list[tuple[str, Columns, str]]:
+    """Draw the curves; return those that are labeled at their end, with their names and styles.
+
+    An evaluation is a marker, and the line between them stays behind the training loss.
+    """
+    named = _draw_ranks(plane, plot, raw, options)
     if plot.validations and not named:
-        named.append(("training", _smooth(plot.middle, plot, options), "median"))
+        named.append(("training", plot.middle, "median"))
     for place, (name, columns) in enumerate(plot.validations.items()):
-        plane.curve(columns, _VALIDATION + place)
+        if _is_rare(columns):
+            plane.curve(columns, _BETWEEN)
+            plane.mark(columns, overlay, VALIDATIONS[place])
+        else:
+            plane.curve(columns, _OFTEN + place)
         named.append((name, columns, VALIDATIONS[place]))
     return named
 
 
+def _is_rare(evaluations: Columns) -> bool:
+    """Whether markers leave enough of the training loss visible."""
+    known = sum(value is not None for value in evaluations.mean)
+    return _MARKED_EVERY * known <= len(evaluations.mean)
+
+
 def _draw_ranks(
-    plane: Plane, plot: LossPlot, options: ChartOptions
+    plane: Plane, plot: LossPlot, raw: LossPlot, options: ChartOptions
 ) -> list[tuple[str, Columns, str]]:
     chosen = plot.ranks.get(options.rank)
     named: list[tuple[str, Columns, str]] = []
     if options.mode == "rank" and chosen is not None:
         plane.band(chosen, _BAND)
-        drawn = _smooth(chosen, plot, options)
-        named.append((f"rank {options.rank}", drawn, "chosen"))
+        named.append((f"rank {options.rank}", chosen, "chosen"))
         if plot.number > 1:
-            middle = _smooth(plot.middle, plot, options)
-            plane.curve(middle, _OTHER)
-            named.append(("median", middle, "dim"))
-        plane.curve(drawn, _CHOSEN)
+            plane.curve(plot.middle, _OTHER)
+            named.append(("median", plot.middle, "dim"))
+        plane.curve(chosen, _CHOSEN)
         return named
     if options.mode == "ranks":
         for rank, columns in plot.ranks.items():
             layer = _CHOSEN if rank == options.rank else _OTHER
             layer = _OUTLIER if rank in plot.apart else layer
-            drawn = _smooth(columns, plot, options)
-            if drawn is not columns and layer != _OTHER:
-                plane.curve(columns, _RAW)
-            plane.curve(drawn, layer)
             if layer != _OTHER:
-                named.append((f"rank {rank}", drawn, _STYLES[layer]))
+                if plot is not raw:
+                    plane.curve(raw.ranks[rank], _RAW)
+                named.append((f"rank {rank}", columns, _STYLES[layer]))
+            plane.curve(columns, layer)
         return named
     plane.band(plot.middle, _BAND)
-    middle = _smooth(plot.middle, plot, options)
-    plane.curve(middle, _MEDIAN)
+    plane.curve(plot.middle, _MEDIAN)
     for rank in plot.apart:
         if rank in plot.ranks:
-            columns = plot.ranks[rank]
-            drawn = _apart_only(_smooth(columns, plot, options), middle)
-            if options.smoothing > 0:
-                plane.curve(_apart_only(columns, plot.middle), _RAW)
+            drawn = _apart_only(plot.ranks[rank], plot.middle)
+            if plot is not raw:
+                plane.curve(_apart_only(raw.ranks[rank], raw.middle), _RAW)
             plane.curve(drawn, _OUTLIER)
             named.append((f"rank {rank}", drawn, "bad"))
     if named:
-        named.append(("median", middle, "median"))
+        named.append(("median", plot.middle, "median"))
     return named
 
 
 def _names(data: ChartData, options: ChartOptions) -> list[str]:
     """Names of the curves that may be labeled at their end."""
-    names = [name for name in data.scalars if _is_validation(name)]
+    names = [name for name in data.scalars if is_validation_loss(name)]
     names += ["training"] if names else []
     if options.mode == "rank":
         return [*names, f"rank {options.rank}", "median"]
@@ -278,32 +307,35 @@ def draw_chart(
 
 
 def _paint(sheet: Sheet, plot: LossPlot, options: ChartOptions, name: str) -> Painted:
-    form = rate if name == "throughput" else loss
+    form = rate if name == "throughput" else form_of(unit_of(name))
     canvas = Canvas(sheet.cells, sheet.rows)
-    values, drawn = _shown(plot, options), plot
+    values = _shown(plot, options)
     logarithmic = options.logarithmic and any(value > 0 for value in values)
     late = _late(plot, options) if options.fitted and not logarithmic else None
     if late is not None:
         logarithmic = min(values) > 0 and not _flat([math.log(value) for _, value in late])
     options = replace(options, logarithmic=logarithmic)
     scaling = "log scale" if logarithmic else "fit to last half" if late is not None else ""
-    if late is not None and not logarithmic:
-        values = _shown(plot, options, late[len(late) // 2][0])
+    smooth = drawn = _smoothed(plot, options)
+    raw = plot
+    fits_half = late is not None and not logarithmic
+    values = _shown(smooth, options, late[len(late) // 2][0] if late and fits_half else 0)
     low, high = value_range(values, logarithmic)
-    if late is not None and not logarithmic:
-        drawn = _below(plot, high)
+    if fits_half:
+        raw = _below(plot, high)
+        drawn = raw if smooth is plot else _below(smooth, high)
     if name == "throughput" and not logarithmic:
         low = 0.0
     plane = Plane(canvas, scale.Scale(low, high, canvas.dots_y, logarithmic), plot.breaks)
     overlay = Overlay()
-    named = _draw(plane, drawn, options)
+    named = _draw(plane, overlay, drawn, raw, options)
     ends = name_ends(plane, named) if sheet.names else {}
     overlay.cross(canvas, plot.middle, *plot.ranks.values())
-    peak = form(max(values)) if values and max(values) > high else None
+    peak = form(max(_shown(plot, options))) if values and max(values) > high else None
     return Painted(
         [Plot(canvas, tick_rows(plane.axis, sheet.rows), _STYLES, overlay, ends)],
         [_note(plot, options, peak), _note(plot, options, peak, legend=False)],
-        lambda found: _read(found, plot, options, name, form),
+        lambda found: _read(found, smooth, plot, options, name, form),
         scaling,
     )
 
@@ -344,24 +376,27 @@ def _below(plot: LossPlot, high: float) -> LossPlot:
 def _read(
     found: Reading,
     plot: LossPlot,
+    raw: LossPlot,
     options: ChartOptions,
     name: str,
     form: Callable[[float], str],
 ) -> None:
     """Add the values under the cursor."""
-    one = plot.ranks.get(options.rank)
-    if options.mode == "rank" and one is not None:
-        found.value(f"rank {options.rank}", one, _smooth(one, plot, options), "chosen", form)
+
+    def rank(number: int, style: str) -> None:
+        found.value(f"rank {number}", raw.ranks[number], plot.ranks[number], style, form)
+
+    is_chosen = options.rank in plot.ranks
+    if options.mode == "rank" and is_chosen:
+        rank(options.rank, "chosen")
     if plot.number > 1 or options.mode != "rank":
-        name = "median" if plot.number > 1 else name
-        found.value(name, plot.middle, _smooth(plot.middle, plot, options), "median", form)
+        found.value("median" if plot.number > 1 else name, raw.middle, plot.middle, "median", form)
         found.spread(plot.middle, form)
-    for rank, _ in sorted(plot.apart.items(), key=lambda item: -abs(item[1]))[:3]:
-        if rank in plot.ranks and not (options.mode == "rank" and rank == options.rank):
-            columns = plot.ranks[rank]
-            found.value(f"rank {rank}", columns, _smooth(columns, plot, options), "bad")
-    if options.mode == "ranks" and one is not None and options.rank not in plot.apart:
-        found.value(f"rank {options.rank}", one, _smooth(one, plot, options), "chosen", form)
+    for number, _ in sorted(plot.apart.items(), key=lambda item: -abs(item[1]))[:3]:
+        if number in plot.ranks and not (options.mode == "rank" and number == options.rank):
+            rank(number, "bad")
+    if options.mode == "ranks" and is_chosen and options.rank not in plot.apart:
+        rank(options.rank, "chosen")
     for style, (title, columns) in zip(VALIDATIONS, plot.validations.items(), strict=False):
         found.value(title, columns, columns, style, form)
     bad = [r for r, columns in plot.ranks.items() if found.bad(columns)]
@@ -392,6 +427,6 @@ def _note(plot: LossPlot, options: ChartOptions, peak: str | None, *, legend: bo
         spans += [("━ ", "median"), ("median", "dim"), ("  ░ ", "band"), ("min to max", "dim")]
     elif plot.validations:
         spans += [("━ ", "median"), ("training", "dim")]
-    for style, name in zip(VALIDATIONS, plot.validations, strict=False):
-        spans += [("  ━ ", style), (name, "dim")]
+    for style, (name, columns) in zip(VALIDATIONS, plot.validations.items(), strict=False):
+        spans += [(f"  {MARKER if _is_rare(columns) else '━'} ", style), (name, "dim")]
     return tuple(spans)

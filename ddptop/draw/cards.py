@@ -319,9 +319,13 @@ def _loss(
 def _time(
     one: RankFigure, rank: RankSample, apart: RankDeviation, others: Around, cells: int
 ) -> Line:
-    if "step_time" in apart.outliers and apart.own_time is not None and apart.slower is not None:
-        aside = (f"▲{units.deviation(apart.own_time)}", "warn")
-        return _row("busy", one.form(busy_s(rank)), aside, (), cells)
+    busy, step_time_s = busy_s(rank), rank.step_time_s
+    if busy is not None and step_time_s:  # the step time is the same for all ranks that wait
+        ratio, slow = apart.own_time, "step_time" in apart.outliers and apart.slower is not None
+        text = "" if ratio is None else f"{'▲' * slow}{units.deviation(ratio)}"
+        style = "warn" if slow else "dim"
+        graphic = _bar(busy / step_time_s, cells, "warn" if slow else "busy")
+        return _row("busy", one.form(busy), (text, style), graphic, cells)
     curve = _curve(others.step_times, rank.rank, others, cells, True)
     return _row("time", one.text(rank), _deviation(apart, "step_time"), curve, cells)
 

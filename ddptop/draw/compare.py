@@ -6,18 +6,26 @@ import datetime as dt
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from ddptop.charts.compared import name_of
+from ddptop.charts.compared import name_of, unit_of
+from ddptop.charts.figures import form_of
 from ddptop.view import words
-from ddptop.view.compare import LETTERS, Comparison, Run, names_of, options_of
+from ddptop.view.compare import (
+    LETTERS,
+    LOSS,
+    NOTABLE,
+    Comparison,
+    Run,
+    Standing,
+    names_of,
+    options_of,
+)
 from ddptop.view.progress import progress_of, step_text
 from ddptop.view.text import Span
 from ddptop_runner.base import units
 from ddptop_runner.job.registry import JobView, elapsed_s
 from ddptop_runner.model import run_step
-from ddptop_runner.model.words import is_of_evaluation
+from ddptop_runner.model.words import is_of_evaluation, is_validation_loss
 
-NOTABLE = 0.005
-"""Losses with a smaller relative difference are called the same."""
 LARGE = 1.5
 """From this ratio on, a ratio is clearer than a percentage."""
 FASTER = 1.1
@@ -25,7 +33,17 @@ FASTER = 1.1
 HUGE = 1000
 """From this ratio on, the exact value is meaningless."""
 _SCALAR = "scalar "
-_MEASURED = ("common", "best", "last", "pace", "step_time", "steps", "elapsed", "started")
+_MEASURED = (
+    "common",
+    "common validation",
+    "best",
+    "last",
+    "pace",
+    "step_time",
+    "steps",
+    "elapsed",
+    "started",
+)
 """Rows of measured figures, which always differ slightly."""
 
 
@@ -46,12 +64,13 @@ class Row:
         return not is_measured and len({text for text, _ in self.values}) > 1
 
 
-def how_much_lower(losses: Sequence[float | None], best: int | None, by: float | None) -> str:
-    """`12% lower`, `3.1x lower`; empty if no loss is the lowest."""
-    if best is None or by is None or by < NOTABLE:
+def how_much_lower(found: Standing) -> str:
+    """`12% lower`, `3.1x lower`; empty if no loss is clearly the lowest."""
+    best, by = found.best, found.best_by
+    if best is None or by is None or not found.is_clear:
         return ""
-    least = losses[best]
-    others = [loss for place, loss in enumerate(losses) if place != best and loss is not None]
+    least = found.losses[best]
+    others = [loss for place, loss in enumerate(found.losses) if place != best and loss is not None]
     if least is not None and least > 0 and others and min(others) / least >= LARGE:
         ratio = min(others) / least
         if ratio >= HUGE:
@@ -60,13 +79,14 @@ def how_much_lower(losses: Sequence[float | None], best: int | None, by: float |
     return f"{100 * by:.0f}% lower" if by >= 0.01 else f"{100 * by:.1f}% lower"
 
 
-def common_label(comparison: Comparison) -> str:
+def common_label(found: Standing) -> str:
     """The point at which losses are compared: `loss at step 150`."""
-    if comparison.step is not None:
-        return f"loss at step {units.count(comparison.step)}"
-    if comparison.after_s is not None:
-        return f"loss after {units.duration(comparison.after_s)}"
-    return "loss"
+    name = found.name.replace("validation", "val.")
+    if found.step is not None:
+        return f"{name} at step {units.count(found.step)}"
+    if found.after_s is not None:
+        return f"{name} after {units.duration(found.after_s)}"
+    return name
 
 
 def verdict(comparison: Comparison) -> str:
@@ -80,16 +100,28 @@ def verdict(comparison: Comparison) -> str:
     ]
     if bad:
         return f"loss is no longer finite for {' and '.join(bad)}"
-    where = common_label(comparison).removeprefix("loss ")
-    if any(loss is None for loss in comparison.losses):
-        missing = [LETTERS[i] for i, loss in enumerate(comparison.losses) if loss is None]
+    found = comparison.decisive
+    label = common_label(found)
+    where = label[label.rfind(" at step" if found.step is not None else " after") + 1 :]
+    if any(loss is None for loss in found.losses):
+        missing = [LETTERS[i] for i, loss in enumerate(found.losses) if loss is None]
         return f"no loss to compare for {' and '.join(missing)}"
-    lower = how_much_lower(comparison.losses, comparison.best, comparison.best_by)
-    sentence = f"the losses are the same {where}"
-    if comparison.best is not None and lower:
-        sentence = f"{LETTERS[comparison.best]}'s loss is {lower} {where}"
+    whose = "validation losses" if comparison.validation else "losses"
+    sentence = f"the {whose} are the same {where}"
+    if found.best_by is not None and NOTABLE <= found.best_by < found.noise:
+        sentence = f"the {whose} differ by less than their noise {where}"
+    if found.best is not None and (lower := how_much_lower(found)):
+        than = f" than {LETTERS[_next(found)]}'s, the next," if len(found.losses) > 2 else ""
+        what = whose.removesuffix("es")
+        sentence = f"{LETTERS[found.best]}'s {what} is {lower}{than} {where}"
     faster = _faster(comparison.runs)
     return f"{sentence}; {faster}" if faster else sentence
+
+
+def _next(found: Standing) -> int:
+    """The index of the job with the next lowest loss."""
+    known = [(loss, i) for i, loss in enumerate(found.losses) if loss is not None]
+    return sorted(known)[1][1]
 
 
 def _faster(runs: Sequence[Run]) -> str:
@@ -104,16 +136,21 @@ def _faster(runs: Sequence[Run]) -> str:
 def rows(comparison: Comparison, now: dt.datetime) -> list[Row]:
     """All rows, most important first."""
     runs = comparison.runs
-    lower = how_much_lower(comparison.losses, comparison.best, comparison.best_by)
     found = [
         Row(
-            "common",
-            common_label(comparison),
-            "the median of the ranks' losses at the last step that all of these jobs reached "
+            "common" if standing.name == LOSS else "common validation",
+            common_label(standing),
+            "the last one at or before the last step that all of these jobs evaluated, or time "
+            "since launch if steps are unknown"
+            if standing.name != LOSS
+            else "the median of the ranks' losses at the last step that all of these jobs reached "
             "or, if steps are unknown, at the longest time since launch that all reached; "
-            "computed over the last 2% before that point, because single batches are noisy",
-            tuple(_common(comparison, place, lower) for place in range(len(runs))),
+            "computed over the last 10% before that point, because single batches are noisy. A "
+            "difference that may be noise is not marked",
+            tuple(_common(standing, place) for place in range(len(runs))),
         )
+        for standing in (comparison.validation, comparison.loss)
+        if standing is not None
     ]
     found += [
         Row(
@@ -127,11 +164,12 @@ def rows(comparison: Comparison, now: dt.datetime) -> list[Row]:
     return [*found, *_figures(runs, now)]
 
 
-def _common(comparison: Comparison, place: int, lower: str) -> Span:
-    text = units.loss(comparison.losses[place])
-    if comparison.losses[place] is None:
+def _common(found: Standing, place: int) -> Span:
+    value = found.losses[place]
+    text = units.loss(value)
+    if value is None:
         return (text, "dim")
-    if comparison.best == place and lower:
+    if found.best == place and (lower := how_much_lower(found)):
         return (f"{text}  ✓ {lower}", "ok")
     return (text, "")
 
@@ -215,11 +253,13 @@ def _best(run: Run) -> str:
 
 def _scalar(name: str, runs: Sequence[Run]) -> tuple[str, list[str]]:
     """A scalar row's meaning and values; for a validation loss, also the lowest."""
-    is_loss = is_of_evaluation(name) and "loss" in name.lower()
+    is_loss = is_validation_loss(name)
+    form = form_of(unit_of(name))
     texts = []
     for run in runs:
         last, best = run.curve_by(name).last, run.curve_by(name).best()
-        text = units.loss(None if last is None else last.loss)
+        value = None if last is None else last.loss
+        text = units.NOT_AVAILABLE if value is None else form(value)
         if is_loss and best is not None:
             where = "" if best.step is None else f" at step {units.count(best.step)}"
             text += f", best {units.loss(best.loss)}{where}"

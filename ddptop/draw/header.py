@@ -18,7 +18,7 @@ from ddptop_runner.judge.balance.imbalance import seen
 from ddptop_runner.model.run_step import of_snapshot as run_step_of
 from ddptop_runner.model.run_step import step_beside
 from ddptop_runner.model.snapshot import NodeSnapshot, Pause, Progress, RankSample
-from ddptop_runner.model.words import is_of_evaluation
+from ddptop_runner.model.words import is_validation_loss
 
 LABELED = 110
 """Minimum width for labels at the start of rows."""
@@ -294,7 +294,7 @@ def validation_losses(snapshot: NodeSnapshot) -> list[Line]:
     values: dict[str, list[float]] = {}
     for rank in snapshot.ranks:
         for name, value in rank.metrics.items():
-            if value is not None and is_of_evaluation(name) and "loss" in name.lower():
+            if value is not None and is_validation_loss(name):
                 values.setdefault(name, []).append(value)
     return [field(name, units.loss(sum(of) / len(of)), "") for name, of in values.items()]
 

@@ -24,6 +24,9 @@ MAX_JOBS = 200
 """Maximum number of jobs listed."""
 
 
+GOING_BACK = ("Cancel", "Back")
+"""Names of actions whose keys also close the palette, and which nobody looks for in it."""
+
 NAME_CELLS, KEY_CELLS = 26, 6
 """Widths of the name and key columns."""
 
@@ -98,6 +101,8 @@ class ActionProvider(CommandProvider):
                 yield Command(action.name, action.help, self._run(action), keys.text(action))
 
     def _is_offered(self, action: Action) -> bool:
+        if action.name in GOING_BACK:
+            return False
         bars = self.screen.query(KeyBar)
         if bars:
             return bars.first().offers(action)

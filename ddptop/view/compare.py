@@ -14,11 +14,18 @@ from ddptop_runner.job.registry import AnyJob, JobView
 from ddptop_runner.model import run_step
 from ddptop_runner.model.snapshot import RunStep
 from ddptop_runner.model.spec import JobSpec
+from ddptop_runner.model.words import is_validation_loss
 
 LOSS = "loss"
-WINDOW_SHARE = 0.02
+WINDOW_SHARE = 0.1
 """A loss at a step is the median over this fraction of the preceding steps, because the loss of a
 single batch is noise."""
+LEAST_SPREAD = 3
+"""Minimum number of losses whose spread is known."""
+SURE = 3.0
+"""A difference of this many standard errors is not noise."""
+NOTABLE = 0.005
+"""Losses with a smaller relative difference are called the same."""
 
 
 @dataclass(frozen=True)
@@ -101,11 +108,13 @@ class LossCurve:
 
     def loss_at_step(self, step: int) -> float | None:
         """The loss at a step; None if unknown."""
-        return _around([(float(s.step or 0), s.loss) for s in self.by_step], step)
+        return _around(self.places(by_step=True), step)
 
-    def loss_at_s(self, at_s: float) -> float | None:
-        """The loss `at_s` seconds after the start; None if unknown."""
-        return _around([(s.at_s, s.loss) for s in self.samples], at_s)
+    def places(self, *, by_step: bool) -> list[tuple[float, float]]:
+        """The known losses with their steps or times."""
+        if by_step:
+            return [(float(s.step or 0), s.loss) for s in self.by_step if s.loss is not None]
+        return [(s.at_s, s.loss) for s in self.samples if s.loss is not None]
 
     def steps_per_s(self) -> float | None:
         """Steps per second across all attempts, not counting the time between attempts."""
@@ -129,20 +138,32 @@ def _pairs(samples: Sequence[Sample]) -> list[tuple[Sample, Sample]]:
     ]
 
 
-def _around(points: Sequence[tuple[float, float | None]], place: float) -> float | None:
+def _inside(known: Sequence[tuple[float, float]], place: float) -> list[float]:
+    """The losses just before a place."""
+    places = [at for at, _ in known]
+    start = bisect.bisect_left(places, place * (1 - WINDOW_SHARE))
+    return [loss for _, loss in known[start : bisect.bisect_right(places, place)]]
+
+
+def _error(losses: Sequence[float]) -> float:
+    """The standard error of the median of these losses; 0 if there are too few to know."""
+    if len(losses) < LEAST_SPREAD:
+        return 0.0
+    middle = median(losses)
+    deviation = 1.4826 * median([abs(loss - middle) for loss in losses])  # if normally distributed
+    return 1.2533 * deviation / math.sqrt(len(losses))
+
+
+def _around(known: Sequence[tuple[float, float]], place: float) -> float | None:
     """The median of the losses just before a place, or else interpolated between its neighbors.
 
     None before the first loss and after the last one.
     """
-    known = [(at, loss) for at, loss in points if loss is not None]
     if not known or not known[0][0] <= place <= known[-1][0]:
         return None
-    start = place * (1 - WINDOW_SHARE)
-    places = [at for at, _ in known]
-    after = bisect.bisect_right(places, place)
-    inside = [loss for _, loss in known[bisect.bisect_left(places, start) : after]]
-    if inside:
+    if inside := _inside(known, place):
         return median(inside)
+    after = bisect.bisect_right([at for at, _ in known], place)
     (left, before), (right, behind) = known[after - 1], known[after]
     return before + (behind - before) * (place - left) / (right - left)
 
@@ -338,10 +359,11 @@ class Difference:
 
 
 @dataclass(frozen=True)
-class Comparison:
-    """A comparison of several jobs."""
+class Standing:
+    """The jobs' losses at the last point that all of them reached."""
 
-    runs: tuple[Run, ...]
+    name: str
+    """`loss`, or the name of a validation loss."""
     step: int | None
     """The last step that all jobs reached; None if any job's steps are unknown."""
     after_s: float | None
@@ -352,29 +374,66 @@ class Comparison:
     """Index of the job with the lowest loss there; None if unknown."""
     best_by: float | None
     """Its relative distance from the next lowest loss."""
+    noise: float = 0.0
+    """A relative distance up to this may be noise."""
+
+    @property
+    def is_clear(self) -> bool:
+        """Whether one job's loss is lower than all others."""
+        return self.best_by is not None and self.best_by >= max(NOTABLE, self.noise)
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """A comparison of several jobs."""
+
+    runs: tuple[Run, ...]
+    loss: Standing
+    validation: Standing | None
+    """By validation loss; None unless all jobs have the same one."""
     differences: tuple[Difference, ...]
+
+    @property
+    def decisive(self) -> Standing:
+        """What shows which job learns better."""
+        return self.validation or self.loss
 
 
 def compare(runs: Sequence[Run]) -> Comparison:
     """Compare the runs at the last point that all of them reached."""
-    curves = [run.curve for run in runs]
-    step, after_s = common_step(curves), common_s(curves)
-    if step is not None:
-        losses = [curve.loss_at_step(step) for curve in curves]
-    elif after_s is not None:
-        losses = [curve.loss_at_s(after_s) for curve in curves]
-    else:
-        losses = [None for _ in curves]
-    best = better(losses) if len(runs) > 1 else None
+    common = [
+        name
+        for name in names_of(runs)
+        if is_validation_loss(name) and all(run.curve_by(name).last_s is not None for run in runs)
+    ]
     return Comparison(
         runs=tuple(runs),
-        step=step,
-        after_s=after_s,
-        losses=tuple(losses),
-        best=None if best is None else best[0],
-        best_by=None if best is None else best[1],
+        loss=standing(runs, LOSS),
+        validation=standing(runs, common[0]) if common else None,
         differences=tuple(differences(runs)),
     )
+
+
+def standing(runs: Sequence[Run], name: str) -> Standing:
+    """The runs by one of their losses."""
+    curves = [run.curve_by(name) for run in runs]
+    step, after_s = common_step(curves), common_s(curves)
+    place = after_s if step is None else step
+    losses: list[float | None] = [None for _ in curves]
+    errors: list[float] = []
+    if place is not None:
+        known = [curve.places(by_step=step is not None) for curve in curves]
+        if name == LOSS:
+            losses = [_around(one, place) for one in known]
+            errors = sorted(_error(_inside(one, place)) for one in known)
+        else:  # an evaluation has little noise
+            losses = [next((v for at, v in reversed(one) if at <= place), None) for one in known]
+    best = better(losses) if len(runs) > 1 else None
+    if best is None:
+        return Standing(name, step, after_s, tuple(losses), None, None)
+    least = abs(losses[best[0]] or 0.0)
+    noise = SURE * math.hypot(*errors[-2:]) / least if least and errors else 0.0
+    return Standing(name, step, after_s, tuple(losses), *best, noise)
 
 
 def differences(runs: Sequence[Run]) -> list[Difference]:
@@ -417,7 +476,7 @@ def losses_at_common_steps(
     comparison: Comparison, most: int = POINTS
 ) -> list[tuple[int, tuple[float | None, ...]]]:
     """Losses of all jobs at the same steps, up to the last common step."""
-    last = comparison.step
+    last = comparison.loss.step
     if last is None:
         return []
     number = min(most, max(1, last))

@@ -52,6 +52,8 @@ class ComparedJob(Base, frozen=True, kw_only=True):
     """Time from launch to the lowest loss."""
     loss_at_common: float | None
     """Loss at `common_step`, or at `common_s` if that is null."""
+    validation_loss_at_common: float | None
+    """Validation loss at the last evaluation that all jobs reached; null unless all have one."""
 
 
 class Given(Base, frozen=True, kw_only=True):
@@ -81,9 +83,13 @@ class ComparisonReport(Base, frozen=True, kw_only=True):
     common_s: float | None
     """Longest elapsed time that all jobs reached."""
     better: str | None
-    """Job with the lowest loss at `common_step`, or at `common_s` if that is null."""
+    """Job with the lowest `compared_by`, even if the difference may be noise."""
     better_by: float | None
     """Relative difference from the next lowest loss; 0.1 is 10%."""
+    better_noise: float | None
+    """Relative difference that may be noise."""
+    compared_by: str
+    """`loss`, or the name of a validation loss that all jobs have."""
     differences: list[Given]
     """Options and settings that differ."""
     losses: list[LossesAtStep]
@@ -92,13 +98,16 @@ class ComparisonReport(Base, frozen=True, kw_only=True):
 
 def report(comparison: Comparison) -> ComparisonReport:
     """Convert a comparison to what `compare --json` prints."""
-    best = comparison.best
+    by, validation = comparison.decisive, comparison.validation
+    validated = [None for _ in comparison.runs] if validation is None else validation.losses
     return ComparisonReport(
-        jobs=[_job(run, comparison.losses[place]) for place, run in enumerate(comparison.runs)],
-        common_step=comparison.step,
-        common_s=comparison.after_s,
-        better=None if best is None else comparison.runs[best].job,
-        better_by=comparison.best_by,
+        jobs=list(map(_job, comparison.runs, comparison.loss.losses, validated)),
+        common_step=comparison.loss.step,
+        common_s=comparison.loss.after_s,
+        better=None if by.best is None else comparison.runs[by.best].job,
+        better_by=by.best_by,
+        better_noise=None if by.best is None else by.noise,
+        compared_by=by.name,
         differences=[
             Given(what=one.what, values=list(one.values)) for one in comparison.differences
         ],
@@ -109,7 +118,9 @@ def report(comparison: Comparison) -> ComparisonReport:
     )
 
 
-def _job(run: Run, loss_at_common: float | None) -> ComparedJob:
+def _job(
+    run: Run, loss_at_common: float | None, validation_loss_at_common: float | None
+) -> ComparedJob:
     view, curve = run.view, run.curve
     best, bad = curve.best(), curve.bad_since
     finite = next((one.loss for one in reversed(curve.samples) if one.loss is not None), None)
@@ -139,4 +150,5 @@ def _job(run: Run, loss_at_common: float | None) -> ComparedJob:
         best_loss_step=None if best is None else best.step,
         best_loss_after_s=None if best is None else best.at_s,
         loss_at_common=loss_at_common,
+        validation_loss_at_common=validation_loss_at_common,
     )

@@ -9,7 +9,7 @@ from ddptop.view.odd import CALM
 from ddptop.view.rank_words import data_share, lasting_phase, sync_share
 from ddptop.view.text import Span
 from ddptop_runner.base import units
-from ddptop_runner.judge.balance.imbalance import RankDeviation
+from ddptop_runner.judge.balance.imbalance import RankDeviation, busy_s
 from ddptop_runner.model import run_step
 from ddptop_runner.model.snapshot import RankSample
 from ddptop_runner.model.words import Phase
@@ -39,6 +39,8 @@ class Known:
     foreign: bool = False
     """Whether ddptop did not start the job."""
     several_hosts: bool = False
+    other: RankSample | None = None
+    """The other of two ranks."""
 
 
 def sentence(rank: RankSample, known: Known) -> Span:
@@ -69,7 +71,16 @@ def _well(rank: RankSample, known: Known, name: str) -> Span:
     if known.ranks < 2:
         return f"{name} is training; there are no other ranks to compare it with", "ok"
     tail = _waits(rank)
-    return f"{name} is close to the median of all {known.ranks} ranks{tail}", "ok"
+    if known.ranks > 2:
+        return f"{name} is close to the median of all {known.ranks} ranks{tail}", "ok"
+    busy, other = busy_s(rank), None if known.other is None else busy_s(known.other)
+    if busy is None or not other or abs(busy / other - 1) < NOTABLE_WAIT:
+        return f"{name} is close to the other rank{tail}", "ok"
+    more = f"{_percent(busy / other - 1)} {'longer' if busy > other else 'less'}"
+    return (
+        f"{name} is busy {units.step_time(busy)} of each step, {more} than the other rank{tail}",
+        "",
+    )
 
 
 def _waits(rank: RankSample) -> str:

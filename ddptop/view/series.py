@@ -7,6 +7,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 
 import msgspec
+from msgspec.structs import replace
 
 from ddptop_runner.base.median import median
 
@@ -103,6 +104,46 @@ class ChartData(Frame, frozen=True):
     """With `middle`: how many ranks it covers."""
     last_step: int | None = None
     """Steps taken by all attempts together; None if unknown."""
+
+
+def known_until(points: Points, until: float) -> Points:
+    """The samples whose time span ended by then."""
+    end = bisect.bisect_right(points.t, until - points.bucket_s / 2)
+    return Points(
+        t=points.t[:end],
+        low=points.low[:end],
+        mean=points.mean[:end],
+        high=points.high[:end],
+        not_finite=[t for t in points.not_finite if t <= until - points.bucket_s / 2],
+        step=points.step[:end],
+        attempt=points.attempt[:end],
+        bucket_s=points.bucket_s,
+    )
+
+
+def chart_until(data: ChartData, until: float, odd: Sequence[int]) -> ChartData:
+    """The chart with only what was known then, on the time axis of the whole run.
+
+    Args:
+        data: the chart.
+        until: unix seconds.
+        odd: ranks whose loss had diverged by then.
+    """
+    return replace(
+        data,
+        series={rank: known_until(points, until) for rank, points in data.series.items()},
+        scalars={
+            name: known
+            for name, points in data.scalars.items()
+            if (known := known_until(points, until)).t
+        },
+        middle=None if data.middle is None else known_until(data.middle, until),
+        marks=tuple((at, label) for at, label in data.marks if at <= until),
+        attempts=tuple(one for one in data.attempts if one.at <= until),
+        odd=tuple(rank for rank in data.odd if rank in odd),
+        apart={rank: away for rank, away in data.apart.items() if rank in odd},
+        last_step=None if data.last_step is None else 0,
+    )
 
 
 def bin_points(

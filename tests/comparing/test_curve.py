@@ -30,7 +30,6 @@ def test_the_last_common_step_is_that_of_the_shorter_one() -> None:
 def test_a_loss_between_two_samples_lies_between_them() -> None:
     found = curve(4.0, 2.0)
     assert found.loss_at_step(5) == pytest.approx(3.0)
-    assert found.loss_at_s(0.25) == pytest.approx(3.5)
     assert (found.loss_at_step(0), found.loss_at_step(10)) == (4.0, 2.0)
     assert found.loss_at_step(11) is None
     assert LossCurve((Sample(5.0, 50, 1.0),)).loss_at_step(10) is None

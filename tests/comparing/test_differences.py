@@ -86,20 +86,22 @@ def test_variables_are_told_by_name_alone() -> None:
 
 
 def test_jobs_are_compared_at_the_last_step_that_all_came_to() -> None:
-    found = compare([run("a", [4, 3, 2, 1]), run("b", [4, 2.5, 1.5])])
+    comparison = compare([run("a", [4, 3, 2, 1]), run("b", [4, 2.5, 1.5])])
+    found = comparison.loss
     assert (found.step, found.after_s) == (20, 2.0)
     assert found.losses == (2.0, 1.5)
     assert (found.best, found.best_by) == (1, 0.25)
-    steps = losses_at_common_steps(found, 4)
+    steps = losses_at_common_steps(comparison, 4)
     assert [step for step, _ in steps] == [5, 10, 15, 20]
     assert steps[1] == (10, (3.0, 2.5))
 
 
 def test_single_job_is_better_than_none() -> None:
-    alone = compare([run("a", [2, 1])])
+    alone = compare([run("a", [2, 1])]).loss
     assert (alone.best, alone.step) == (None, 10)
     nothing = compare([run("a", []), run("b", [1, 2])])
-    assert (nothing.step, nothing.losses, nothing.best) == (None, (None, None), None)
+    by = nothing.loss
+    assert (by.step, by.losses, by.best) == (None, (None, None), None)
     assert losses_at_common_steps(nothing) == []
 
 

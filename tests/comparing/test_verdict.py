@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import datetime as dt
+import random
+from dataclasses import replace
 
 import pytest
 from ddptop.charts.compared import by_step_data, by_time_data, without_steps
+from ddptop.charts.figures import FigureOptions, FiguresData, draw_figures
 from ddptop.draw.compare import companion_row, how_much_lower, rows, verdict
-from ddptop.view.compare import LossCurve, Run, Sample, compare
+from ddptop.view.compare import LOSS, LossCurve, Run, Sample, Standing, compare
+from ddptop.view.contract import report
+from ddptop.view.text import plain
 from tests.comparing.test_differences import NOW, view
 
 
@@ -33,8 +38,49 @@ def run(job: str, *losses: float | None, step_s: float = 1.0, steps: bool = True
 )
 def test_how_much_lower_a_loss_is(losses: list[float], said: str) -> None:
     by = (losses[0] - losses[1]) / abs(losses[0])
-    assert how_much_lower(losses, 1, by) == said
-    assert how_much_lower(losses, None, None) == ""
+    assert how_much_lower(Standing(LOSS, 1, 1.0, tuple(losses), 1, by)) == said
+    assert how_much_lower(Standing(LOSS, 1, 1.0, tuple(losses), None, None)) == ""
+
+
+def noisy(job: str, level: float, seed: int, **validation: list[float]) -> Run:
+    chance = random.Random(seed)
+    losses = [level * chance.uniform(0.8, 1.2) for _ in range(400)]
+    scalars = {
+        name: LossCurve(tuple(Sample(99.0 + 100 * i, 99 + 100 * i, v) for i, v in enumerate(of)))
+        for name, of in validation.items()
+    }
+    return replace(run(job, *losses), scalars=scalars)
+
+
+def test_a_difference_within_the_noise_of_batches_is_none() -> None:
+    for seed in range(20):
+        said = verdict(compare([noisy("a", 1.0, seed), noisy("b", 0.99, seed + 100)]))
+        assert "lower" not in said, said
+        clear = verdict(compare([noisy("a", 1.0, seed), noisy("b", 0.7, seed + 100)]))
+        assert clear.startswith("B's loss is"), clear
+
+
+def test_the_validation_loss_decides_if_all_have_one() -> None:
+    one, other = (
+        noisy("a", 1.0, 1, val_loss=[3, 2, 1.5, 1.2]),
+        noisy("b", 0.7, 2, val_loss=[3, 2, 2]),
+    )
+    found = compare([one, other])
+    assert verdict(found) == "A's validation loss is 25% lower at step 299"
+    assert report(found).better == "a" and report(found).compared_by == "val_loss"
+    assert [job.validation_loss_at_common for job in report(found).jobs] == [1.5, 2]
+    third = noisy("c", 1.0, 3, val_loss=[3, 2.5, 1.6])
+    assert "than C's, the next, at step 299" in verdict(compare([one, other, third]))
+    assert verdict(compare([one, noisy("b", 0.7, 2)])).startswith("B's loss is")
+
+
+def test_an_epoch_is_a_whole_number() -> None:
+    counted = run("a", 3, 2)
+    counted = replace(counted, scalars={"epoch": LossCurve((Sample(1.0, 1, 6.0),))})
+    (row,) = [row for row in rows(compare([counted]), NOW) if row.label == "epoch"]
+    assert row.values[0][0] == "6"
+    chart = draw_figures(by_step_data([counted], "epoch") or FiguresData(), FigureOptions(), 99, 9)
+    assert "6.0" not in plain(chart.note) and "6" in plain(chart.note)
 
 
 def test_who_learns_better_and_who_is_faster() -> None:

@@ -312,6 +312,36 @@ def test_a_moment_joins_what_never_changes(folder):
     assert [alert.message for alert in snapshot.alerts] == ["known then"]
 
 
+def test_what_was_printed_by_then_is_known_and_nothing_later(folder):
+    lines = [f"epoch {n // 10}/3 step {n % 10 + 1}/10 loss {9 - n / 10:.2f}\n" for n in range(30)]
+    lines[9] += "epoch 0 val_loss: 4.50\n"
+    lines[19] += "epoch 1 val_loss: 3.50\n"
+    log = folder.log_file(0, 0)
+    log.parent.mkdir(parents=True)
+    log.write_text("".join(lines))
+    writer = HistoryWriter(folder.history_db)
+    for second in range(1, 31):
+        size = len("".join(lines[:second]))
+        writer.add(START + second, 0, [rank(0, step=second, log_bytes=size), rank(1)], [])
+    for event in STORY[:6]:
+        writer.event(event)
+    writer.close(final=True)
+    spec = make_spec(created_at=utc_from_unix(START), args=["--epochs", "3"])
+    reader = MomentReader(folder, spec)
+
+    def seen(second):
+        snapshot = reader.read(START + second, make_snapshot(spec, attempt=0)).snapshot
+        known = snapshot.progress
+        assert known is not None
+        return known.epoch, known.epochs, known.step, known.total, snapshot.ranks[0].metrics
+
+    assert seen(6) == (0, 3, 6, 10, {})
+    assert seen(13) == (1, 3, 3, 10, {"validation loss": 4.5})
+    assert seen(20) == (1, 3, 10, 10, {"validation loss": 3.5})
+    early, late = (reader.read(START + at).snapshot.progress.fraction for at in (6, 13))
+    assert (early, late) == (pytest.approx(6 / 30), pytest.approx(13 / 30))
+
+
 def test_a_bad_loss_is_a_state(folder):
     writer = HistoryWriter(folder.history_db)
     writer.add(START, 0, [rank(loss=None, loss_state="nan", step=4)], [])

@@ -9,11 +9,15 @@ import pytest
 from ddptop.charts import scale
 from ddptop.charts.braille import Canvas
 from ddptop.charts.frame import tick_rows
-from ddptop.charts.loss import ChartOptions, LastPlot, draw_chart, value_range
+from ddptop.charts.loss import VALIDATIONS, ChartOptions, LastPlot, draw_chart, value_range
 from ddptop.charts.rates import rates, throughput
+from ddptop.charts.smooth import WEIGHTS
 from ddptop.charts.view import View
 from ddptop.view.series import ChartData, Points, across, bin_points, ratios
-from ddptop.view.text import plain
+from ddptop.view.text import Line, plain
+from hypothesis import given
+from hypothesis import strategies as st
+from msgspec.structs import replace
 
 
 def rows(canvas: Canvas) -> list[str]:
@@ -240,6 +244,76 @@ class TestSmoothed:
         reading = draw_chart(self.DATA, options, 80, 12).reading
         assert reading is not None
         assert "(raw " in plain(reading.line(99))
+
+
+SERIES = st.lists(st.floats(-2, 9), min_size=30, max_size=30)
+
+
+@given(st.lists(SERIES, min_size=2, max_size=5), st.sampled_from(WEIGHTS), st.booleans(), st.data())
+def test_the_median_lies_between_the_least_and_the_greatest(
+    ranks: list[list[float]], weight: float, logarithmic: bool, draw: st.DataObject
+) -> None:
+    missing = draw.draw(st.sets(st.integers(0, 29)))
+    series = {
+        rank: points([None if t in missing else v for t, v in enumerate(values)])
+        for rank, values in enumerate(ranks)
+    }
+    data = ChartData(series, since=0, until=30, marks=((11.0, "attempt 1"),))
+    for at in range(30):
+        options = ChartOptions(
+            logarithmic=logarithmic, smoothing=weight, view=View(cursor=at + 0.5)
+        )
+        reading = draw_chart(data, options, 38, 9).reading
+        assert reading is not None
+        shown = plain(reading.line(200))
+        if found := re.search(r"median (\S+).*  (\S+) to (\S+)", shown):
+            middle, low, high = (float(one) for one in found.groups())
+            assert low <= middle <= high, shown
+
+
+@pytest.mark.parametrize("weight", [0.6, 0.97])
+def test_the_median_of_a_falling_loss_lies_on_the_band(weight: float) -> None:
+    series = {r: points([9.0 * 0.9**t + r / 100 for t in range(60)]) for r in range(4)}
+    data = ChartData(series, since=0, until=60)
+    for at in range(1, 60):
+        options = ChartOptions(smoothing=weight, view=View(cursor=at + 0.5))
+        reading = draw_chart(data, options, 68, 20).reading
+        assert reading is not None
+        found = re.search(r"median (\S+).*  (\S+) to (\S+)", plain(reading.line(200)))
+        assert found is not None
+        middle, low, high = (float(one) for one in found.groups())
+        assert low <= middle <= high
+
+
+def dots_in(lines: list[Line], style: str) -> set[tuple[int, int]]:
+    """Where a style's dots are, as cells."""
+    return {
+        (x, y)
+        for y, one in enumerate(lines)
+        for x, (text, of) in enumerate((c, of) for text, of in one for c in text)
+        if of == style and "\u2800" < text <= "\u28ff"
+    }
+
+
+class TestValidation:
+    """Evaluations every 20 s of a loss above and one below the training loss."""
+
+    DATA = ChartData({0: points([4.0 - t / 50 for t in range(100)])}, since=0, until=100)
+
+    def test_each_evaluation_is_a_marker_on_a_dim_line(self) -> None:
+        rare = points([4.6 - t / 5 for t in range(5)], every_s=20.0, start=10.0)
+        data = replace(self.DATA, scalars={"val_loss": rare})
+        lines = draw_chart(data, ChartOptions(), 118, 30).lines
+        marked = [c for one in lines for text, of in one if of == VALIDATIONS[0] for c in text]
+        between = {x for x, _ in dots_in(lines, "dim")}
+        assert marked.count("●") == 5
+        assert len(between) > 60
+
+    def test_the_training_line_is_in_front(self) -> None:
+        same = replace(self.DATA, scalars={"val_loss": self.DATA.series[0]})
+        alone = draw_chart(self.DATA, ChartOptions(), 120 - len(" val_loss"), 20).lines
+        both = draw_chart(same, ChartOptions(), 120, 20).lines
+        assert dots_in(both, "median") == dots_in(alone, "median")
 
 
 class TestFewSamples:

@@ -37,7 +37,7 @@ async def test_it_opens_on_the_wanted_device_with_its_history_and_processes(
         screen = screen_of(app)
         assert screen.devices.cursor_key == uuid(5)
         text = shown(app)
-        assert "GPU 5, last 15m" in text
+        assert "GPU 5, 10m 00s recorded so far" in text
         assert "temperature 88 °C" in text
         assert "▼ thermal, by hardware" in text
         assert "the device is too hot and runs much slower" in text
@@ -45,7 +45,7 @@ async def test_it_opens_on_the_wanted_device_with_its_history_and_processes(
         assert "⠉" in text, "the small curves"
         assert "GPU 0: memory 21% above the other GPUs in llama-ft" in text
         await pilot.press("up")
-        await until(pilot, lambda: "GPU 4, last 15m" in shown(app))
+        await until(pilot, lambda: "GPU 4, 10m 00s recorded so far" in shown(app))
         assert "processes on GPU 4" in shown(app)
         assert "52344 llama-ft" in shown(app)
 

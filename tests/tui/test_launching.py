@@ -213,7 +213,7 @@ class TestCompletion:
             form = screen.form()
             assert (form.script, form.arguments) == (script, "--lr 1")
             burst(app, "shift+tab", "x")
-            await until(pilot, lambda: screen.form().arguments == "x")
+            await until(pilot, lambda: screen.form().arguments == "--lr 1x")
 
     async def test_tab_stays_in_a_folder(self, files: Path) -> None:
         (files / "data" / "fit.py").touch()

@@ -177,7 +177,7 @@ class TestKeys:
         scalars["validation loss"] = scalar(6.0001)
         data = msgspec.structs.replace(losses(), scalars=scalars)
         chart.show(data)
-        assert "━ median  ░ min to max  ━ val_loss  ━ eval/loss ─" in title(chart)
+        assert "━ median  ░ min to max  ● val_loss  ● eval/loss ─" in title(chart)
         assert text(chart).count("eval/loss") == 2, "in the legend, and at its end"
         assert "validation loss" not in text(chart) and "9 ┤" not in text(chart)
         await pilot.press("end", "left")

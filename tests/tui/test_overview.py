@@ -20,8 +20,10 @@ from ddptop.tui.screens.devices import DevicesScreen
 from ddptop.tui.screens.job import JobScreen
 from ddptop.tui.screens.overview import OverviewScreen
 from ddptop.tui.widgets.filter_bar import FilterBar
+from ddptop.tui.widgets.jobs import JobsTable
 from tests.tui import fake_foreign, fake_gpus, fake_home
 from tests.tui.driving import look, said, settle, shown, until
+from tests.tui.fake_home import NOW
 from textual.message import Message
 from textual.pilot import Pilot
 
@@ -279,3 +281,25 @@ async def test_every_size_has_a_row_for_each_job(four_jobs: Path, make_app: Make
                 assert any(name in line for line in lines), size
             assert any("✗ failed" in line and "rank 1: " in line for line in lines), size
             assert all(len(line) <= size[0] for line in lines), size
+
+
+async def test_the_cursor_is_on_the_first_job_until_it_is_moved(
+    frozen: Path, make_app: MakeApp
+) -> None:
+    fake_home.two_cpu_ranks(frozen)
+    fake_home.failed_job(frozen)
+    app = make_app()
+    async with app.run_test(size=(120, 40)) as pilot:
+        await settle(pilot)
+        screen = app.screen
+        assert isinstance(screen, OverviewScreen) and screen.answer is not None
+        jobs, views = screen.query_one(JobsTable), list(screen.answer.look.jobs)
+        first = jobs.cursor_key
+        jobs.show([view for view in views if view.job != first], NOW)
+        assert jobs.cursor_key == "mlp-cpu"
+        jobs.show(views, NOW)
+        assert jobs.cursor_key == first, "it is more urgent, and was found later"
+        await pilot.press("down")
+        jobs.show([view for view in views if view.job != first], NOW)
+        jobs.show(views, NOW)
+        assert jobs.cursor_key == "mlp-cpu"

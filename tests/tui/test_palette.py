@@ -48,9 +48,19 @@ async def test_a_live_job_has_what_can_be_done_to_one(frozen: Path, make_app: Ma
         await settle(pilot)
         names = offered(app)
         expected = {a.name for a in JOB if a.is_offered(True, foreign=False, readonly=False)}
-        assert expected <= names
+        assert expected - {"Cancel", "Back"} <= names
         assert "Stop" in names and "Relaunch" not in names
         assert commands(app)["Stop"].key == "s"
+
+
+@pytest.mark.parametrize("query", ["", "c", "b", "back", "cancel"])
+async def test_going_back_is_no_command(frozen: Path, make_app: MakeApp, query: str) -> None:
+    fake_home.two_cpu_ranks(frozen)
+    for app in (make_app(), make_app("mlp-cpu")):
+        async with app.run_test(size=(120, 40)) as pilot:
+            await settle(pilot)
+            found = commands(app, query)
+            assert found and not {"Cancel", "Back"} & set(found)
 
 
 async def test_an_ended_job_has_what_can_be_done_to_that(frozen: Path, make_app: MakeApp) -> None:

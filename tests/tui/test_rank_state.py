@@ -97,6 +97,24 @@ def test_single_rank_is_not_compared() -> None:
     assert "no other rank" in sentence(running(), replace(WELL, ranks=1))[0]
 
 
+@pytest.mark.parametrize(
+    ("sync_s", "of_other_s", "said"),
+    [
+        (0.0, 0.06, "rank 3 is busy 300 ms of each step, 25% longer than the other rank"),
+        (0.06, 0.0, "rank 3 is busy 240 ms of each step, 20% less than the other rank; it"),
+        (0.01, 0.01, "rank 3 is close to the other rank"),
+        (None, 0.01, "rank 3 is close to the other rank"),
+    ],
+)
+def test_one_of_two_ranks_is_compared_with_the_other(
+    sync_s: float | None, of_other_s: float, said: str
+) -> None:
+    other = running(sync_s=of_other_s)
+    found = sentence(running(sync_s=sync_s), replace(WELL, ranks=2, other=other))
+    assert found[0].startswith(said)
+    assert "median" not in found[0]
+
+
 class TestTrend:
     def values(self, *losses: float) -> list[tuple[float, float]]:
         return [(10.0 * place, loss) for place, loss in enumerate(losses)]

@@ -15,12 +15,15 @@ from ddptop.tui.screens.overview import OverviewScreen
 from ddptop.tui.screens.replay import ReplayScreen
 from ddptop.tui.screens.story import StoryScreen
 from ddptop.tui.widgets.charts import LossChart
+from ddptop.view.series import ChartData
+from ddptop.view.text import plain
 from tests.tui import fake_home, replay_home
-from tests.tui.driving import keys_shown, said, settle, shown, until
+from tests.tui.driving import keys_shown, look, said, settle, shown, until
 from tests.tui.replay_home import AGAIN, HANG, JOB, SECONDS, begin, recorded_job
 from textual import events
 from textual.pilot import Pilot
 
+DOTS = {chr(0x2800 + bits) for bits in range(1, 256)}
 MakeApp = Callable[..., DdptopApp]
 
 
@@ -83,6 +86,32 @@ async def test_everything_is_shown_as_it_was(frozen: Path, make_app: MakeApp) ->
 
 def log_text(screen: ReplayScreen) -> str:
     return "\n".join(screen.log_view.lines.lines)
+
+
+@pytest.mark.parametrize("axis", ["time", "step"])
+async def test_the_chart_ends_at_the_moment(frozen: Path, make_app: MakeApp, axis: str) -> None:
+    recorded_job(frozen)
+    app = opened(make_app, 200)
+    async with app.run_test(size=(120, 40)) as pilot:
+        screen = await arrive(pilot)
+        chart, data = screen._chart, screen.detail.chart if screen.detail else ChartData()
+        assert max(t for points in data.series.values() for t in points.t) <= begin() + 201
+        assert not data.marks, "the restart comes later"
+        assert chart.area is not None
+        if axis == "step":
+            await press(pilot, "b")
+            assert "by step" in shown(app) and chart.area.last <= 402
+            return
+        assert chart.area.last >= begin() + SECONDS - 1, (
+            "a click on the rest of the axis goes there"
+        )
+        here = chart.area.left + (chart.area.cell(begin() + 200) or 0)
+        rows = chart.build(chart.size.width, chart.size.height)[1:-1]
+        assert rows and all(not set(plain(row)[here + 1 :]) & DOTS for row in rows)
+        assert any(set(plain(row)[:here]) & DOTS for row in rows)
+        drawn = screen.detail.chart if screen.detail else None
+        await look(pilot, 2)
+        assert screen.detail is not None and screen.detail.chart is drawn, "nothing to redraw"
 
 
 async def test_it_opens_before_what_went_wrong_last(frozen: Path, make_app: MakeApp) -> None:

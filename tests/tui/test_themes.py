@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from ddptop.charts.compared import STYLES
 from ddptop.tui.app import DdptopApp
 from ddptop.tui.preferences import Preferences, preferences_of
 from ddptop.tui.prefs.memory import Memory
@@ -46,6 +47,18 @@ def test_text_can_be_read(theme: Theme, ground: str) -> None:
 def test_states_stay_apart_for_color_blind_eyes(theme: Theme, deficiency: str | None) -> None:
     colors = [color(theme, role) for role in STATES]
     assert color_vision.least_distance(colors, deficiency) >= 20
+
+
+ROLES = {"median": "primary", "strong": "foreground", "ok": "success", "warn": "warning"}
+"""Colors of styles."""
+
+
+@pytest.mark.parametrize("theme", OWN, ids=lambda theme: theme.name)
+@pytest.mark.parametrize("deficiency", [None, *color_vision.DEFICIENCIES])
+def test_compared_runs_stay_apart_for_everybody(theme: Theme, deficiency: str | None) -> None:
+    colors = [color(theme, ROLES[style]) for style in STYLES]
+    assert color_vision.least_distance(colors[:3], deficiency) >= 25
+    assert color_vision.least_distance(colors, deficiency) >= 18
 
 
 def test_the_simulation_sees_what_is_known() -> None:

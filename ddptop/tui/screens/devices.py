@@ -32,11 +32,14 @@ from ddptop.tui.widgets.devices import (
 from ddptop.tui.widgets.figure_chart import FigureChart
 from ddptop.tui.widgets.table import HEAD_LINES, Table
 from ddptop.view.device_help import explain_device
+from ddptop_runner.base.units import duration
 from ddptop_runner.foreign.types import ForeignView
 from ddptop_runner.model.snapshot import GpuSample
 
 FIRST_SPAN_S = 900.0
 """Initial range of the chart."""
+RECORDED = 0.9
+"""From this share of the range on, the title names the range, not how much of it is recorded."""
 
 DAY_S = 86400.0
 """Longest range of the chart, as history reaches no further back."""
@@ -164,7 +167,13 @@ class DevicesScreen(MonitorScreen[DevicesAnswer]):
     def _show_figures(self, answer: DevicesAnswer, gpu: GpuSample) -> None:
         """Redraw the chart only if it would look different."""
         look, history, now_s = answer.look, answer.history, answer.look.now_s
-        title = f"{name_of(gpu, look.machine.host)}, {window_label(self._chart.view.span)}"
+        span, recorded_s = self._chart.view.span, None
+        if history.device == gpu.uuid and history.first is not None:
+            recorded_s = max(1.0, history.until - history.first)
+        label = window_label(span)
+        if recorded_s is not None and span is not None and recorded_s < RECORDED * span:
+            label = f"{duration(recorded_s)} recorded so far"
+        title = f"{name_of(gpu, look.machine.host)}, {label}"
         if history.device != gpu.uuid:
             if self._drawn[0] != (gpu.uuid, None):
                 self._drawn = (gpu.uuid, None), now_s

@@ -147,11 +147,15 @@ class LaunchScreen(ModalScreen[str | None]):
                         id="script",
                         placeholder=f"train.py, or -- COMMAND, in {_here()}",
                         suggester=PathSuggester(),
+                        select_on_focus=False,
                     )
                 with Horizontal(classes="row"):
                     yield Label("arguments")
                     yield Input(
-                        before.arguments, id="arguments", placeholder="--lr 3e-4 --epochs 10"
+                        before.arguments,
+                        id="arguments",
+                        placeholder="--lr 3e-4 --epochs 10",
+                        select_on_focus=False,
                     )
                 yield GpuChoice()
                 with Horizontal(classes="row", id="no-gpus-row"):
@@ -171,7 +175,10 @@ class LaunchScreen(ModalScreen[str | None]):
                 with Horizontal(classes="row"):
                     yield Label("options")
                     yield Input(
-                        before.options, id="options", placeholder="--on-nan restart --allow-shrink"
+                        before.options,
+                        id="options",
+                        placeholder="--on-nan restart --allow-shrink",
+                        select_on_focus=False,
                     )
             yield Static(id="command", markup=False)
             yield Static(id="error", markup=False)

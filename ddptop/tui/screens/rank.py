@@ -194,6 +194,7 @@ class RankScreen(JobBound[RankAnswer]):
             live=view.is_live,
             foreign=isinstance(view, ForeignView),
             several_hosts=has_several(state),
+            other=next((one for one in state.ranks if one.rank != self.rank), None),
         )
         return sentence(rank, known)
 

@@ -104,7 +104,7 @@ class CompareChart(FigureChart):
         ]
 
 
-LABEL = Column("what", "", 22)
+LABEL = Column("what", "", 24)
 COMPANIONS = (
     Column("letter", "", 1),
     Column("job", "job", 12, flex=True, most=24),

@@ -85,6 +85,7 @@ class JobsTable(Table):
         """The sort order, a key of `ORDERS`."""
         self.filter = Filter()
         """Jobs that do not match are hidden."""
+        self._follows_first = True  # foreign jobs, found later, may be more urgent
 
     def show(
         self,
@@ -174,6 +175,7 @@ class JobsTable(Table):
     def mark(self) -> None:
         """Mark or unmark the job under the cursor; a fifth mark replaces the first."""
         key = self.cursor_key
+        self._follows_first = False
         if key in self.marked:
             self.marked.remove(key)
         elif key is not None:

@@ -57,6 +57,8 @@ class Table(LinesView, can_focus=True):
         self.empty = empty
         """The text shown if there are no rows."""
         self.cursor_key: str | None = None
+        self._follows_first = False
+        """Whether the cursor stays on the first row because nobody has moved it."""
         self.sorted_by = ""
         """The column to mark as sorted, if any."""
 
@@ -71,7 +73,10 @@ class Table(LinesView, can_focus=True):
         self._rows = list(rows)
         self.note = note
         keys = [key for key, _ in self._rows]
-        if keys and self.cursor_key not in keys:
+        if keys and self._follows_first:
+            if self.cursor_key != keys[0]:
+                self._set_cursor(keys[0])
+        elif keys and self.cursor_key not in keys:
             self._set_cursor(keys[min(place, len(keys) - 1)])
         elif not keys:
             self.cursor_key = None
@@ -79,6 +84,7 @@ class Table(LinesView, can_focus=True):
 
     def move_to(self, key: str) -> None:
         """Move the cursor to the row with a key, if it exists."""
+        self._follows_first = False
         if key != self.cursor_key and any(key == row for row, _ in self._rows):
             self._set_cursor(key)
             self.redraw()

@@ -18,7 +18,7 @@ import msgspec
 from ddptop_runner.base.clock import utc_from_unix, utc_now
 from ddptop_runner.base.errors import DdptopError
 from ddptop_runner.base.exit_status import split_status
-from ddptop_runner.base.paths import RunFolder
+from ddptop_runner.base.paths import LAUNCHER, RunFolder
 from ddptop_runner.base.start import own_words
 from ddptop_runner.host import procs
 from ddptop_runner.job.decide_nodes import hosts_of_ranks
@@ -49,6 +49,11 @@ from ddptop_runner.reading.progress.combine import of_moment
 from ddptop_runner.store import evidence_folder, logs
 from ddptop_runner.store.history_reader import Figures, HistoryReader, LastStep, Rows
 from ddptop_runner.store.history_schema import DEVICES_OF_A_HOST, device_number
+
+PRINTED_BYTES = 64 * 1024
+"""How much of a log, up to a moment, is read for the progress printed by then."""
+PRINTING_RANKS = 4
+"""Number of ranks whose logs are searched for it."""
 
 
 class Moment(Base, frozen=True, kw_only=True):
@@ -112,12 +117,50 @@ class MomentReader:
         before = [pair for pair in zip(self._events, self._typed, strict=True) if pair[0].ts < end]
         seen = fold((row.ts, event) for row, event in before)
         snapshot = compose(self._spec, seen, figures, utc_from_unix(min(at, until)), last)
+        snapshot = self._as_printed(snapshot)
         return Moment(
             at=at,
             width_s=width_s,
             snapshot=snapshot,
             events=[row for row, _ in before if row.type != SILENT],
         )
+
+    def _as_printed(self, snapshot: NodeSnapshot) -> NodeSnapshot:
+        """The snapshot with what its first rank that prints any had printed by then.
+
+        This includes the progress, unless that follows from the total of the run.
+        """
+        if snapshot.attempt is None or snapshot.state not in LIVE_STATES:
+            return snapshot
+        hints = None
+        for rank in snapshot.ranks[: 1 if self._spec.is_command else PRINTING_RANKS]:
+            if not rank.log_bytes:
+                continue
+            # not needed for other screens
+            from ddptop_runner.reading.progress.from_text import TextProgress, of_command
+            from ddptop_runner.reading.text.parser import LossParser
+
+            hints = hints or of_command(self._spec.command())
+            writer = LAUNCHER if self._spec.is_command else rank.rank
+            file = self._folder.log_file(snapshot.attempt, writer)
+            read = logs.tail_bytes(file, PRINTED_BYTES, rank.log_bytes)
+            is_whole = len(read) == rank.log_bytes
+            resumes = hints.resumes or snapshot.attempt > 0
+            text = TextProgress(hints._replace(resumes=resumes), is_whole)
+            parser = LossParser()
+            for one in parser.feed(read if is_whole else read.partition(b"\n")[2]):
+                text.add(one, None)
+            progress = text.progress(snapshot.ts)
+            if progress is None and not text.scalars:
+                continue
+            ranks = [
+                msgspec.structs.replace(one, metrics=text.scalars) if one is rank else one
+                for one in snapshot.ranks
+            ]
+            return msgspec.structs.replace(
+                snapshot, ranks=ranks, progress=snapshot.progress or progress
+            )
+        return snapshot
 
     def recorded(self, points: int) -> list[tuple[int, int]]:
         """Spans with samples; see `HistoryReader.recorded`."""

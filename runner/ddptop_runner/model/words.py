@@ -102,3 +102,8 @@ _EVALUATION = r"(?:^|[^a-z])(?:val|valid|validation|eval|evaluation|test|dev)(?:
 def is_of_evaluation(name: str) -> bool:
     """Whether a scalar's name shows that it is measured in evaluations, such as `val_loss`."""
     return re.search(_EVALUATION, name.lower()) is not None
+
+
+def is_validation_loss(name: str) -> bool:
+    """Whether a scalar with this name is a loss of an evaluation."""
+    return is_of_evaluation(name) and "loss" in name.lower()

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import PurePath
-
 from ddptop.commands.unguarded import adopt_if_unguarded
 from ddptop.plain.output import count, put_folded, put_json, table
 from ddptop.view import words
@@ -221,7 +219,7 @@ def _checkpoint(view: JobView, status: JobStatus) -> str | None:
     at = "" if step is None else f" at {step}"
     ago = duration(max(0.0, (view.read_at - saved.at).total_seconds()))
     size_ = "" if saved.size_bytes is None else f" ({size(saved.size_bytes)})"
-    return f"{PurePath(saved.path).name}{at}, {ago} ago{size_}"
+    return f"{saved.name}{at}, {ago} ago{size_}"
 
 
 def _failing_lines(view: JobView, status: JobStatus) -> list[str]:

@@ -5,6 +5,7 @@ Imbalance and Event are the outside contract: extend them, never rename them.
 """
 
 import datetime as dt
+from pathlib import PurePath
 from typing import Any
 
 import msgspec
@@ -310,6 +311,11 @@ class Checkpoint(Base, frozen=True, kw_only=True):
     """Number of files written for it by all ranks."""
     inode: int | None = None
     """Inode of `path`, which a script may rename later."""
+
+    @property
+    def name(self) -> str:
+        """The last part of its path, for sentences."""
+        return PurePath(self.path).name or self.path
 
 
 class Alert(Base, frozen=True, kw_only=True):

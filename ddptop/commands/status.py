@@ -5,6 +5,7 @@ from __future__ import annotations
 from ddptop.commands.unguarded import adopt_if_unguarded
 from ddptop.plain.output import count, put_folded, put_json, table
 from ddptop.view import words
+from ddptop.view.ending import loss_remark
 from ddptop.view.figures.ranks import plain_table
 from ddptop.view.host_words import has_several, node_in_words
 from ddptop.view.need import is_stale
@@ -134,6 +135,8 @@ def _is_well(node: NodeStatus | None) -> bool:
 def _state(view: JobView, status: JobStatus) -> str:
     """`running`; `no step for 25 s (rank 0 is saving a checkpoint)`."""
     pause = status.pause
+    if remark := loss_remark(view):
+        return f"{status.state} ({remark})"
     if pause is None or status.state == "hung":
         return status.state
     why = "" if pause.reason is None else f" ({pause.reason})"

@@ -9,6 +9,7 @@ from ddptop.draw.story import LABEL_CELLS, headline, last_output, notes, opening
 from ddptop.plain.output import info, put_folded, put_json
 from ddptop.sources.story import Story, StorySource
 from ddptop.view.contract import story_report
+from ddptop.view.ending import loss_remark
 from ddptop.view.text import plain
 from ddptop_runner.base.units import local_time
 from ddptop_runner.job.registry import JobView
@@ -33,7 +34,7 @@ def run(job: str | None, as_json: bool) -> int:
     if as_json:
         put_json(story_report(view, story.attempts))
         return 0
-    put_folded(f"{view.job}: {headline(story.attempts, view.state)}", INDENT)
+    put_folded(f"{view.job}: {headline(story.attempts, view.state, loss_remark(view))}", INDENT)
     for line in describe(view, story, view.read_at):
         put_folded(line, INDENT + LABEL_CELLS)
     return 0

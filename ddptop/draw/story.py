@@ -122,17 +122,18 @@ def attempt_row(attempt: Attempt, state: JobState, now: dt.datetime) -> Mapping[
     }
 
 
-def headline(attempts: Sequence[Attempt], state: JobState) -> str:
-    """The whole job in one sentence."""
+def headline(attempts: Sequence[Attempt], state: JobState, remark: str = "") -> str:
+    """The whole job in one sentence; `remark` is about its end."""
     if not attempts:
         return "no events yet"
     failed = [one.cause for one in attempts if one.ending == "failed" and one.cause is not None]
     number = units.plural(len(attempts), "attempt")
+    but = f", but {remark}" if remark else ""
     if not failed:
-        return f"{number}, no failures; {_is(state)}"
+        return f"{number}, no failures; {_is(state)}{but}"
     names = Counter(map(failure_name, reversed(failed)))
     listed = ", ".join(f"{name} {n} times" if n > 1 else name for name, n in names.items())
-    return f"{number}, {units.plural(len(failed), 'failure')} ({listed}); {_is(state)}"
+    return f"{number}, {units.plural(len(failed), 'failure')} ({listed}); {_is(state)}{but}"
 
 
 def _is(state: JobState) -> str:

@@ -212,5 +212,10 @@ def pause_brief(pause: Pause, now: dt.datetime) -> str:
 
 def pause_sentence(pause: Pause, now: dt.datetime) -> str:
     """`no step for 25 s: rank 0 is saving a checkpoint`."""
-    why = "" if pause.reason is None else f": {pause.reason}"
-    return f"{pause_in_words(pause, now)}{why}"
+    why = pause_why(pause, now)
+    return f"{pause_in_words(pause, now)}{f': {why}' if why else ''}"
+
+
+def pause_why(pause: Pause, now: dt.datetime) -> str:
+    """`waiting for rank 1; restart in 1 min 29 s`; empty if nothing is known."""
+    return pause.reason or ""

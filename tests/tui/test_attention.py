@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import msgspec
 import pytest
-from ddptop.view.attention import Attention, attention, brief_place, next_step, short_cause
+from ddptop.view.attention import Attention, attention, next_step
+from ddptop.view.ending import brief_place, short_cause
 from ddptop.view.figures.columns import fit_columns
 from ddptop.view.figures.jobs import calm_duration, columns_for, job_row
 from ddptop.view.help import explain_job
@@ -137,7 +138,7 @@ SAVES = [rank(n, state="running", step=5, phase="checkpoint", phase_since=ago(5)
             job("a", "failed", cause=RAISED),
             "rank 1: ValueError: shard 7 holds 63 columns, the model takes 64 at finetune.py:10",
         ),
-        (job("a", "failed", exit_code=3), "exit status 3; l: logs"),
+        (job("a", "failed", exit_code=3), "exit status 3"),
         (job("a", "hung", ranks=HUNG), "ranks 2, 3 have been hung at train.py:81 for 4m"),
         (
             job("a", "hung", ranks=[rank(1, state="hung", phase="collective")]),

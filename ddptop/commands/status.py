@@ -139,8 +139,8 @@ def _state(view: JobView, status: JobStatus) -> str:
         return f"{status.state} ({remark})"
     if pause is None or status.state == "hung":
         return status.state
-    why = "" if pause.reason is None else f" ({pause.reason})"
-    return f"{words.pause_in_words(pause, view.read_at)}{why}"
+    why = words.pause_why(pause, view.read_at)
+    return f"{words.pause_in_words(pause, view.read_at)}{f' ({why})' if why else ''}"
 
 
 def _launcher(launcher: LauncherSample) -> str:

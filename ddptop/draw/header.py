@@ -98,7 +98,7 @@ def _alive(
     pause = pause_of(view)
     parts = [line(words.job_state(view.state))]
     if pause is not None and view.state != "hung":
-        parts = [line(words.pause_state(pause, now)), line((pause.reason or "", "strong"))]
+        parts = [line(words.pause_state(pause, now)), line((words.pause_why(pause, now), "strong"))]
     elif view.is_live:
         if (pace := steps_per_s(snapshot.ranks)) is not None:
             parts.append(line((units.rate(pace), "strong")))

@@ -111,9 +111,12 @@ _PID = r" \(pid \d+\)"
 def _alarm(view: AnyJob, now: dt.datetime) -> Span:
     """The worst alert, and how many others there are."""
     first, *others = alarms(view)
+    symbol, style = words.severity(first.severity)
+    if first.id == "stalled" and (pause := pause_of(view)) is not None:
+        more = f" ({len(others)} more)" if others else ""
+        return f"{symbol} {words.pause_sentence(pause, now)}{more}", style
     for_ = units.brief_duration((now - first.since).total_seconds())
     more = f"; {len(others)} more" if others else ""
-    symbol, style = words.severity(first.severity)
     return f"{symbol} {re.sub(_PID, '', first.message)} (for {for_}{more})", style
 
 

@@ -217,5 +217,9 @@ def pause_sentence(pause: Pause, now: dt.datetime) -> str:
 
 
 def pause_why(pause: Pause, now: dt.datetime) -> str:
-    """`waiting for rank 1; restart in 1 min 29 s`; empty if nothing is known."""
-    return pause.reason or ""
+    """`waiting for rank 1; restart in 89 s`; empty if nothing is known."""
+    parts = [] if pause.reason is None else [pause.reason]
+    if pause.verdict_at is not None:
+        left_s = max(0.0, (pause.verdict_at - now).total_seconds())
+        parts.append(f"{pause.verdict} in {duration_in_words(left_s)}")
+    return "; ".join(parts)

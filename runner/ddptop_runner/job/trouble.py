@@ -31,6 +31,7 @@ class TroubleWatch:
         self._take = take
         self._losses = LossWatch(spec.on_nan)
         self._is_suspected = False
+        self._max_restarts = spec.max_restarts
         self.hangs = HangWatch(spec.hang_timeout_s, auto=spec.hang_auto)
         self.found: HangVerdict | BadLoss | None = None
         """The trouble for which the attempt is ended while its ranks are alive."""
@@ -84,11 +85,15 @@ class TroubleWatch:
             self.pause = None
             return
         since = utc_from_boottime(now_s - seen.stepless_s)
+        acts_at = None if seen.left_s is None else utc_from_boottime(now_s + seen.left_s)
+        left = self._log.state.restarts_left(self._max_restarts)
         self.pause = Pause(
             state=seen.state,
             since=since if self.pause is None else self.pause.since,
             reason=seen.reason,
             ranks=list(seen.ranks),
+            verdict_at=acts_at,
+            verdict=None if acts_at is None else "restart" if left else "failure",
         )
 
     def look_at_losses(self, ranks: Sequence[RankSample]) -> None:

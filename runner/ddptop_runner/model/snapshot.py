@@ -6,7 +6,7 @@ Imbalance and Event are the outside contract: extend them, never rename them.
 
 import datetime as dt
 from pathlib import PurePath
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 
@@ -287,6 +287,11 @@ class Pause(Base, frozen=True, kw_only=True):
     """What is known about it, such as `rank 0 is saving a checkpoint`."""
     ranks: list[int] = []
     """Ranks that the others are waiting for; may be empty."""
+    verdict_at: dt.datetime | None = None
+    """When the hang detector will act unless there is a sign of life; null if the pause is
+    explained, as by an evaluation, or if the detector is off."""
+    verdict: Literal["restart", "failure"] | None = None
+    """What happens then: a failure, if no restarts are left."""
 
 
 class Checkpoint(Base, frozen=True, kw_only=True):

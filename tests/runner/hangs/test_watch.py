@@ -44,7 +44,7 @@ def test_a_rank_that_sleeps_is_quiet_then_suspected_then_the_verdict():
         2: "waiting for rank 1 in a collective for 15 s",
     }
     why = "waiting for rank 1, last seen at train.py:4"
-    assert life.looked.pause == SeenPause("no_step", 15.0, why, (1,))
+    assert life.looked.pause == SeenPause("no_step", 15.0, why, (1,), left_s=5.0)
     assert Life.stand(life, lambda s: ranks(15 + s), 60) == (1.0, 1.0, 6.0)
     assert life.looked.verdict is not None
     assert life.looked.verdict.ranks == (1,)

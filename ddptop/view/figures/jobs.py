@@ -146,16 +146,17 @@ def loss_cell(snapshot: NodeSnapshot, trend: LossTrend | None) -> Line:
 def by_text(view: AnyJob, me: str | None) -> Span:
     """Who started the ranks: `torchrun`, or `alice: torchrun` for another user's.
 
-    A ddptop job of another user or in another state folder is `other ddptop`.
+    A job of this user's in another DDPTOP_HOME is `ddptop, other home`.
     """
     if isinstance(view, JobView):
         from ddptop.view.rank_words import launcher_name
 
         name = launcher_name(view)
         return ("ddptop" if name is None else f"↳ {name}"), "dim"
-    user = view.foreign.user
-    who = "other ddptop" if view.launcher == "ddptop" else view.launcher
-    return (who if user == me else f"{user}: {who}"), ""
+    user, who = view.foreign.user, view.launcher
+    if user != me:
+        return f"{user}: {who}", ""
+    return (f"{who}, other home" if who == "ddptop" else who), ""
 
 
 def _gpus(snapshot: NodeSnapshot) -> str:

@@ -291,7 +291,7 @@ class Pause(Base, frozen=True, kw_only=True):
     """When the hang detector will act unless there is a sign of life; null if the pause is
     explained, as by an evaluation, or if the detector is off."""
     verdict: Literal["restart", "failure"] | None = None
-    """What happens then: a failure, if no restarts are left."""
+    """What the restart policy would decide then."""
 
 
 class Checkpoint(Base, frozen=True, kw_only=True):

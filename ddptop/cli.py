@@ -35,14 +35,32 @@ WITHOUT_JOBS = ("completion", "doctor", "gpus", "keys", "ps", "setup-host")
 SECTIONS = {
     "Run": ["launch", "demo", "stop", "kill", "restart", "checkpoint", "wait", "rm"],
     "Watch": ["attach", "compare", "replay", "watch", "serve"],
-    "Print": ["ls", "status", "logs", "events", "stacks", "gpus", "ps"],
+    "Print": ["ls", "status", "story", "logs", "events", "stacks", "gpus", "ps"],
     "Set up": ["doctor", "setup-host", "keys", "completion"],
 }
 """The order of the commands in `ddptop --help`; a test checks that none is missing."""
 
 
+class JobChange(click.Command):
+    """A command that ends or changes a job; never suggested for a mistyped one."""
+
+
 class SectionedGroup(click.Group):
     """A group whose help lists its commands under the headings of `SECTIONS`."""
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Resolve a command; for a mistyped one, suggest the nearest unless it changes a job."""
+        verb = args[0]
+        if ctx.resilient_parsing or verb.startswith("-") or verb in self.commands:
+            return super().resolve_command(ctx, args)
+        from difflib import get_close_matches
+
+        nearest = get_close_matches(verb, self.commands, n=1)
+        safe = [name for name in nearest if not isinstance(self.commands[name], JobChange)]
+        hint = f"; did you mean {safe[0]}?" if safe else ""
+        raise click.UsageError(f"no command {verb!r}{hint}", ctx)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write one definition list per section, aligned alike."""
@@ -321,7 +339,7 @@ def logs(job: str | None, rank: str | None, follow: bool, lines: int, attempt: i
     )
 
 
-@cli.command(epilog="Example: ddptop stop bert --save")
+@cli.command(cls=JobChange, epilog="Example: ddptop stop bert --save")
 @click.argument("job", shell_complete=complete_job)
 @click.option(
     "--grace",
@@ -347,7 +365,7 @@ def stop(job: str, grace: float, save: bool, timeout: float | None) -> int:
     return run(job, grace, save=save, timeout_s=timeout)
 
 
-@cli.command(epilog="Example: ddptop checkpoint bert")
+@cli.command(cls=JobChange, epilog="Example: ddptop checkpoint bert")
 @click.argument("job", shell_complete=complete_job, required=False)
 @click.option(
     "--timeout",
@@ -366,7 +384,7 @@ def checkpoint(job: str | None, timeout: float | None) -> int:
     return run(job, timeout)
 
 
-@cli.command(epilog="Example: ddptop kill bert")
+@cli.command(cls=JobChange, epilog="Example: ddptop kill bert")
 @click.argument("job", shell_complete=complete_job)
 def kill(job: str) -> int:
     """Kill all processes of a job immediately (SIGKILL)."""
@@ -375,7 +393,7 @@ def kill(job: str) -> int:
     return run(job, 0.0)
 
 
-@cli.command(epilog="Example: ddptop restart bert --wait-gpus")
+@cli.command(cls=JobChange, epilog="Example: ddptop restart bert --wait-gpus")
 @click.argument("job", shell_complete=complete_job)
 @click.option("--wait-gpus", is_flag=True, help="queue an ended job until its GPUs are free")
 @click.option("--force", is_flag=True, help="relaunch an ended job even if its GPUs are busy")
@@ -402,7 +420,7 @@ def wait(job: str | None, timeout: float | None) -> int:
     return run(job, timeout)
 
 
-@cli.command(epilog="Example: ddptop rm bert-1 bert-2")
+@cli.command(cls=JobChange, epilog="Example: ddptop rm bert-1 bert-2")
 @click.argument("jobs", shell_complete=complete_job, nargs=-1, required=True, metavar="JOB...")
 @click.option(
     "--force",
@@ -450,6 +468,16 @@ def events(job: str | None, as_json: bool) -> int:
     from ddptop_runner.jobs.slurm_queue import find
 
     return run(adopt_if_unguarded(find(job)).folder, as_json)
+
+
+@cli.command(epilog="Example: ddptop story bert")
+@click.argument("job", shell_complete=complete_job, required=False)
+@click.option("--json", "as_json", is_flag=True, help="print JSON")
+def story(job: str | None, as_json: bool) -> int:
+    """Show how each attempt of a job ended, why, and what to do."""
+    from ddptop.commands.story import run
+
+    return run(job, as_json)
 
 
 @cli.command(epilog="Example: ddptop doctor")

@@ -20,7 +20,7 @@ from ddptop.cli import SECTIONS, cli
 from ddptop.commands.keys import KeyReport, key_lines
 from ddptop.draw.events import EVENT_MEANINGS
 from ddptop.tui.prefs.keymap import KeyMap
-from ddptop.view.contract import ComparisonReport
+from ddptop.view.contract import ComparisonReport, StoryReport
 from ddptop.view.keys import with_keys
 
 from ddptop_runner.devices.report import DeviceReport
@@ -35,6 +35,7 @@ OUTPUTS: dict[str, type[msgspec.Struct]] = {
     "ls --json": JobList,
     "ps --json": ForeignList,
     "status --json": JobStatus,
+    "story --json": StoryReport,
     "events --json": Event,
     "gpus --json": DeviceReport,
     "compare --json": ComparisonReport,

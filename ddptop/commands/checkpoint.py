@@ -7,7 +7,6 @@ from ddptop.plain.output import info, put
 from ddptop_runner.base.units import duration_in_words, size
 from ddptop_runner.jobs import checkpoint as wanted
 from ddptop_runner.jobs.slurm_queue import find
-from ddptop_runner.model.run_step import at_step
 
 
 def run(job: str | None, timeout_s: float | None) -> int:
@@ -15,9 +14,12 @@ def run(job: str | None, timeout_s: float | None) -> int:
     view = adopt_if_unguarded(find(job))
     asked = wanted.ask(view)
     info(f"ddptop: requested a checkpoint from {view.job} by {asked.in_words()}")
-    saved = wanted.wait(view, asked, wanted.TIMEOUT_S if timeout_s is None else timeout_s)
+    answer = wanted.wait(view, asked, wanted.TIMEOUT_S if timeout_s is None else timeout_s)
+    saved = answer.checkpoint
     size_ = "" if saved.size_bytes is None else f", {size(saved.size_bytes)}"
     took = "" if saved.took_s is None else f", in {duration_in_words(saved.took_s)}"
-    info(f"ddptop: saved{at_step(saved)}{size_}{took}")
+    info(f"ddptop: saved{answer.in_words()}{size_}{took}")
+    if not answer.responded:
+        info(f"ddptop: for checkpoints on request, {wanted.SUPPORT}")
     put(saved.path)
     return 0

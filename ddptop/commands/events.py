@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from pathlib import PurePath
+
 from ddptop.plain.output import put_folded, put_json
+from ddptop.view.attempts import in_order
 from ddptop_runner.base.paths import RunFolder
 from ddptop_runner.model.snapshot import Event
 from ddptop_runner.store.history_reader import HistoryReader
@@ -23,7 +26,7 @@ def run(folder: RunFolder, json_output: bool) -> int:
         for event in events:
             put_json(event)
     else:
-        for line in story(events):
+        for line in story(in_order(events)):
             put_folded(line, CONTINUED)
     return 0
 
@@ -41,6 +44,6 @@ def story(events: list[Event]) -> list[str]:
         rank = "" if event.rank is None else f"rank {event.rank}"
         # an event may quote output of the job, which can contain anything
         message = " ".join(sanitize(event.message).split())
-        evidence = f"  (see {event.evidence})" if event.evidence else ""
+        evidence = f"  (see evidence/{PurePath(event.evidence).name})" if event.evidence else ""
         lines.append(f"  {local:%H:%M:%S}  {attempt:10}  {rank:7}  {message}{evidence}".rstrip())
     return lines

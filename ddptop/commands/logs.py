@@ -1,7 +1,7 @@
 """`ddptop logs`: the end of the ranks' logs, optionally followed.
 
-A terminal gets sanitized lines, so that no log can clear the screen; a pipe or file gets the
-original bytes.
+A terminal gets sanitized lines, so that no log can clear the screen. A pipe or file gets the
+original bytes, but of a line that was drawn over, such as a progress bar, only its last state.
 """
 
 from __future__ import annotations
@@ -207,28 +207,44 @@ def _put(text: str) -> None:
 
 
 class _RawLines:
-    """Splits the bytes of several ranks into lines, each prefixed with its rank."""
+    """Splits the bytes of ranks into lines.
 
-    def __init__(self) -> None:
+    Args:
+        with_rank: put the rank before each line.
+    """
+
+    def __init__(self, *, with_rank: bool) -> None:
+        self._with_rank = with_rank
         self._open: dict[int, bytes] = {}
 
     def take(self, rank: int, data: bytes) -> bytes:
         """Add bytes; returns the lines that are complete now."""
         *ended, rest = (self._open.pop(rank, b"") + data).split(b"\n")
+        rest = _last_state(rest)
+        before = logs.prefix(rank).encode() if self._with_rank else b""
+        found = b"".join(b"%b%b\n" % (before, _last_state(line)) for line in ended)
         if len(rest) > MAX_RAW_LINE_BYTES:
-            ended.append(rest)
+            found += before + rest + b"\n" * self._with_rank
         elif rest:
             self._open[rank] = rest
-        before = logs.prefix(rank).encode()
-        return b"".join(b"%b%b\n" % (before, line) for line in ended)
+        return found
 
     def rest(self) -> bytes:
         """The remaining incomplete lines."""
-        return b"".join(self.take(rank, b"\n") for rank in sorted(self._open))
+        if self._with_rank:
+            return b"".join(self.take(rank, b"\n") for rank in sorted(self._open))
+        open_, self._open = self._open, {}
+        return b"".join(open_.values())
+
+
+def _last_state(line: bytes) -> bytes:
+    """What is left of a line after its carriage returns; one at its end may belong to the end."""
+    drawn = line.rstrip(b"\r")
+    return drawn.rpartition(b"\r")[2] + b"\r" * (drawn != line)
 
 
 def _follow_bytes(follower: ByteFollower, with_rank: bool) -> None:
-    raw = _RawLines()
+    raw = _RawLines(with_rank=with_rank)
 
     def write(chunk: LogChunk) -> None:
         if chunk.rank is None:
@@ -236,8 +252,7 @@ def _follow_bytes(follower: ByteFollower, with_rank: bool) -> None:
             sys.stdout.buffer.flush()
             info(f"ddptop: attempt {chunk.attempt}")
         else:
-            data = raw.take(chunk.rank, chunk.data) if with_rank else chunk.data
-            sys.stdout.buffer.write(data)
+            sys.stdout.buffer.write(raw.take(chunk.rank, chunk.data))
 
     with closing(follower):
         for chunks in follower.batches():

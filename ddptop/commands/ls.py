@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import msgspec
 
 from ddptop.commands.unguarded import guard
-from ddptop.plain.output import info, put_clipped, put_json, table
+from ddptop.plain.output import columns, info, put_clipped, put_json, table
 from ddptop_runner.base.clock import utc_now
 from ddptop_runner.job.registry import is_recent, read_all
 from ddptop_runner.jobs.contract import DamagedRow, JobList, job_row
@@ -23,22 +23,24 @@ def run(show_all: bool, as_json: bool) -> int:
     if (queue := read_queue()) is not None:
         found = [as_queued(view, queue) for view in found]
     views = [view for view in found if show_all or is_recent(view)]
-    rows = [job_row(view) for view in sorted(views, key=lambda view: not view.is_live)]
+    views.sort(key=lambda view: not view.is_live)
     slurm = None if queue is None else with_jobs(queue, found)
     if as_json:
         bad = [DamagedRow(job=error.job, reason=str(error)) for error in damaged]
         shown = msgspec.UNSET if queue is None else slurm
-        put_json(JobList(jobs=rows, damaged=bad or msgspec.UNSET, slurm=shown))
+        put_json(JobList(jobs=[*map(job_row, views)], damaged=bad or msgspec.UNSET, slurm=shown))
         guard(views)
         return 0
-    if rows:
+    if views:
+        from ddptop.view.ending import plain_status
         from ddptop.view.figures.jobs import PlainJob, plain_table  # not needed for JSON
 
         now = utc_now()
-        put_clipped(table(*plain_table([PlainJob(row, now) for row in rows], "ls")))
+        rows = [PlainJob(job_row(view), now, status=plain_status(view, now)) for view in views]
+        put_clipped(table(*plain_table(rows, "ls", columns())))
     if waiting := _waiting(slurm or []):
-        put_clipped(("\n" if rows else "") + waiting)
-    elif not rows:
+        put_clipped(("\n" if views else "") + waiting)
+    elif not views:
         info("no jobs yet; start one with ddptop launch train.py")
     if queue is not None and queue.note is not None:
         info(f"ddptop: {queue.note}")

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from pathlib import PurePath
-
 from ddptop.commands.unguarded import adopt_if_unguarded
 from ddptop.plain.output import count, put_folded, put_json, table
 from ddptop.view import words
+from ddptop.view.ending import loss_remark
 from ddptop.view.figures.ranks import plain_table
 from ddptop.view.host_words import has_several, node_in_words
 from ddptop.view.need import is_stale
@@ -136,10 +135,12 @@ def _is_well(node: NodeStatus | None) -> bool:
 def _state(view: JobView, status: JobStatus) -> str:
     """`running`; `no step for 25 s (rank 0 is saving a checkpoint)`."""
     pause = status.pause
+    if remark := loss_remark(view):
+        return f"{status.state} ({remark})"
     if pause is None or status.state == "hung":
         return status.state
-    why = "" if pause.reason is None else f" ({pause.reason})"
-    return f"{words.pause_in_words(pause, view.read_at)}{why}"
+    why = words.pause_why(pause, view.read_at)
+    return f"{words.pause_in_words(pause, view.read_at)}{f' ({why})' if why else ''}"
 
 
 def _launcher(launcher: LauncherSample) -> str:
@@ -221,7 +222,7 @@ def _checkpoint(view: JobView, status: JobStatus) -> str | None:
     at = "" if step is None else f" at {step}"
     ago = duration(max(0.0, (view.read_at - saved.at).total_seconds()))
     size_ = "" if saved.size_bytes is None else f" ({size(saved.size_bytes)})"
-    return f"{PurePath(saved.path).name}{at}, {ago} ago{size_}"
+    return f"{saved.name}{at}, {ago} ago{size_}"
 
 
 def _failing_lines(view: JobView, status: JobStatus) -> list[str]:

@@ -49,7 +49,7 @@ def _saved(view: JobView, timeout_s: float | None) -> bool:
             f"{error.message}; {view.job} was not stopped and is still running",
             f"{error.hint}; use stop without --save to stop it anyway",
         ) from error
-    info(f"ddptop: saved {saved.path}")
+    info(f"ddptop: saved{saved.in_words()}: {saved.checkpoint.path}")
     view = read_job(view.folder)
     if not view.is_live:
         info(f"ddptop: {view.job} {view.state}")

@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 def about(view: ForeignView) -> str:
     """A note for the title: `not started by ddptop: torchrun, user alice, pid 4711`."""
     job = view.foreign
+    if job.launcher == "ddptop":
+        return f"in another DDPTOP_HOME: user {job.user}, pid {job.root_pid}"
     return f"not started by ddptop: {job.launcher}, user {job.user}, pid {job.root_pid}"
 
 

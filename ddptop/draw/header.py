@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from ddptop.draw.launched import common_parts
 from ddptop.view import words
+from ddptop.view.ending import loss_remark
 from ddptop.view.host_words import hosts_in_words, hosts_of
 from ddptop.view.jobs import elapsed_s, median_loss, restarts_text, steps_per_s
 from ddptop.view.learning import LossTrend, bad_loss, trend_words, whose_loss
@@ -97,12 +98,14 @@ def _alive(
     pause = pause_of(view)
     parts = [line(words.job_state(view.state))]
     if pause is not None and view.state != "hung":
-        parts = [line(words.pause_state(pause, now)), line((pause.reason or "", "strong"))]
+        parts = [line(words.pause_state(pause, now)), line((words.pause_why(pause, now), "strong"))]
     elif view.is_live:
         if (pace := steps_per_s(snapshot.ranks)) is not None:
             parts.append(line((units.rate(pace), "strong")))
         parts.append(last_step(snapshot.ranks, now))
     elif view.ended_at is not None:
+        if remark := loss_remark(view):
+            parts.append(line((remark, "strong")))
         parts.append(field("ended", f"{view.ended_at.astimezone():%b %d %H:%M:%S}", ""))
     left, room = join(parts), cells - width(question(0, cells)) - 1
     if width(left) + 3 + width(join(facts)) <= room:

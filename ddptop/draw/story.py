@@ -10,7 +10,7 @@ from pathlib import PurePath
 from ddptop.draw.panels import pointing_only
 from ddptop.view import words
 from ddptop.view.attempts import Attempt
-from ddptop.view.keys import key, with_keys
+from ddptop.view.keys import key
 from ddptop.view.shown import Tail
 from ddptop.view.text import Line, Span, clip, fit, line, wrap
 from ddptop_runner.base import units
@@ -43,14 +43,22 @@ _REMEDIES = {
     "host_oom": "use fewer data loader workers, a smaller batch, or more memory for this job",
     "nan": "lower the learning rate or clip gradients, and resume from a checkpoint saved "
     "before the first bad loss; to resume automatically, use launch --on-nan restart",
-    "hang": "stacks and flight records (press {job.evidence}) show where each rank was and which "
-    "one never arrived",
+    "hang": "stacks and flight records ({how}) show where each rank was and which one never "
+    "arrived",
     "gpu": "exclude the device (launch --gpus), or let jobs continue without it "
     "(--allow-shrink); to see its status, run ddptop gpus",
     "early_exit": "give every rank the same number of batches: DistributedSampler(drop_last=True), "
     "or Join",
     "launch": "use ddptop launch --dry-run to see what would run",
 }
+
+
+_VERBS = {"job.again": "restart", "job.evidence": "stacks"}
+
+
+def _how(action: str, job: str | None) -> str:
+    """How to do something: with a key, or with a command if the job is named."""
+    return f"press {key(action)}" if job is None else f"run ddptop {_VERBS[action]} {job}"
 
 
 def failure_name(cause: Cause) -> str:
@@ -114,17 +122,18 @@ def attempt_row(attempt: Attempt, state: JobState, now: dt.datetime) -> Mapping[
     }
 
 
-def headline(attempts: Sequence[Attempt], state: JobState) -> str:
-    """The whole job in one sentence."""
+def headline(attempts: Sequence[Attempt], state: JobState, remark: str = "") -> str:
+    """The whole job in one sentence; `remark` is about its end."""
     if not attempts:
         return "no events yet"
     failed = [one.cause for one in attempts if one.ending == "failed" and one.cause is not None]
     number = units.plural(len(attempts), "attempt")
+    but = f", but {remark}" if remark else ""
     if not failed:
-        return f"{number}, no failures; {_is(state)}"
+        return f"{number}, no failures; {_is(state)}{but}"
     names = Counter(map(failure_name, reversed(failed)))
     listed = ", ".join(f"{name} {n} times" if n > 1 else name for name, n in names.items())
-    return f"{number}, {units.plural(len(failed), 'failure')} ({listed}); {_is(state)}"
+    return f"{number}, {units.plural(len(failed), 'failure')} ({listed}); {_is(state)}{but}"
 
 
 def _is(state: JobState) -> str:
@@ -168,13 +177,20 @@ def sentence(attempt: Attempt) -> str:
     return f"{last}." if last else ""
 
 
-def what_now(attempt: Attempt, state: JobState, *, is_last: bool) -> str:
-    """What the user can do about it; empty if nothing."""
+def what_now(attempt: Attempt, state: JobState, *, is_last: bool, job: str | None = None) -> str:
+    """What the user can do about it; empty if nothing.
+
+    Args:
+        attempt: the attempt.
+        state: the job's state.
+        is_last: whether it is the job's last attempt.
+        job: the job's name, if the user types commands instead of pressing keys.
+    """
     cause = attempt.cause
     again = is_last and state in ("failed", "stopped", "lost")
     parts = []
     if cause is not None and (again or cause.kind in _REMEDIES):
-        remedy = with_keys(_REMEDIES.get(cause.kind, ""))
+        remedy = _REMEDIES.get(cause.kind, "").format(how=_how("job.evidence", job))
         if not remedy and cause.exception is not None and cause.place is not None:
             remedy = f"fix {_place(cause)}"
         if not remedy and cause.kind == "signal" and cause.signal == "SIGKILL":
@@ -184,19 +200,23 @@ def what_now(attempt: Attempt, state: JobState, *, is_last: bool) -> str:
             )
         parts.append(remedy)
     if again and cause is not None and cause.kind == "exit_code" and cause.exit_code == REFUSED:
-        return (
-            "launch with different arguments; the script rejected these, and pressing "
-            f"{key('job.again')} reuses them"
-        )
+        return "launch with different arguments; the script rejected these"
     if again:
-        parts.append(f"press {key('job.again')} to relaunch")
+        parts.append(f"{_how('job.again', job)} to relaunch")
     known = [part for part in parts if part]
     return (", then " if known and known[0].startswith("fix ") else "; ").join(known)
 
 
-def aftermath(attempt: Attempt) -> list[str]:
-    """What ddptop did about its end, without repeating the rest of the panel."""
-    return [text.replace("restarting all ranks as", "restarted as") for text in attempt.aftermath]
+def notes(
+    attempt: Attempt, state: JobState, *, is_last: bool, job: str | None = None
+) -> list[tuple[str, str, str]]:
+    """What ddptop did about its end, and what to do, as (label, text, style); see `what_now`."""
+    # the panel repeats no words
+    then = [text.replace("restarting all ranks as", "restarted as") for text in attempt.aftermath]
+    found = [("then", text, "") for text in then[:3]]
+    if now := what_now(attempt, state, is_last=is_last, job=job):
+        found.append(("next step" if is_last else "remedy", now, "strong"))
+    return found
 
 
 def why_lines(
@@ -249,15 +269,11 @@ def _labeled(
     """What ddptop did, what to do, and the saved evidence."""
     lines: list[Line] = []
 
-    def add(label: str, text: str, rows: int, style: str = "") -> None:
-        for place, part in enumerate(wrap(text, room - LABEL_CELLS, rows)):
+    for label, text, style in notes(attempt, state, is_last=is_last):
+        most = 1 if label == "then" and not roomy else 2
+        for place, part in enumerate(wrap(text, room - LABEL_CELLS, most)):
             head = label if place == 0 else ""
             lines.append(line((f"{head:<{LABEL_CELLS}}", "dim"), (part, style)))
-
-    for text in aftermath(attempt)[:3]:
-        add("then", text, 2 if roomy else 1)
-    if now := what_now(attempt, state, is_last=is_last):
-        add("next step" if is_last else "remedy", now, 2, "strong")
     if attempt.cause is not None and attempt.cause.evidence:
         kept = PurePath(attempt.cause.evidence).name
         hint = (f"   press {key('story.open')} to open", "dim")
@@ -265,10 +281,14 @@ def _labeled(
     return lines
 
 
-def _tail_lines(tail: Tail, room: int, rows: int) -> list[Line]:
-    texts = [text for text in tail.lines if not pointing_only(text)][-(rows - 1) :]
+def last_output(tail: Tail, most: int) -> tuple[str, list[str]]:
+    """(whose last lines these are, at most `most` of them); none if it printed nothing."""
+    texts = [text for text in tail.lines if not pointing_only(text)][-most:]
     who = "the command" if tail.owner == LAUNCHER else f"rank {tail.owner}"
-    if not texts:
-        return [line((f"{who} printed nothing", "dim"))]
-    head = line((f"last lines from {who}", "dim"), ("   l: logs", "dim"))
+    return (f"last lines from {who}" if texts else f"{who} printed nothing"), texts
+
+
+def _tail_lines(tail: Tail, room: int, rows: int) -> list[Line]:
+    title, texts = last_output(tail, rows - 1)
+    head = line((title, "dim"), ("   l: logs" * bool(texts), "dim"))
     return [head, *(line(("│ ", "faint"), (clip(text, room - 2), "dim")) for text in texts)]

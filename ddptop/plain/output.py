@@ -30,33 +30,33 @@ def _printable(text: str) -> str:
 
 def put_folded(text: str, indent: int) -> None:
     """Print data; on a terminal, wrap long lines with `indent` spaces before continuations."""
-    columns = _columns()
-    if columns is not None:
+    cells = columns()
+    if cells is not None:
         import textwrap
 
         fold = textwrap.TextWrapper(
-            max(columns, indent + 20),
+            max(cells, indent + 20),
             subsequent_indent=" " * indent,
             expand_tabs=False,
             replace_whitespace=False,
             break_long_words=False,
             break_on_hyphens=False,
         )
-        lines = (line if len(line) <= columns else fold.fill(line) for line in text.split("\n"))
+        lines = (line if len(line) <= cells else fold.fill(line) for line in text.split("\n"))
         text = "\n".join(lines)
     put(text)
 
 
 def put_clipped(text: str) -> None:
     """Print data; on a terminal, clip long lines with an ellipsis."""
-    columns = _columns()
-    if columns is not None:
+    cells = columns()
+    if cells is not None:
         lines = text.split("\n")
-        text = "\n".join(x if len(x) <= columns else f"{x[: columns - 1]}…" for x in lines)
+        text = "\n".join(x if len(x) <= cells else f"{x[: cells - 1]}…" for x in lines)
     put(text)
 
 
-def _columns() -> int | None:
+def columns() -> int | None:
     """The terminal's width; None if stdout is not a terminal."""
     if not sys.stdout.isatty():
         return None

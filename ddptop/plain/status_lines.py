@@ -46,8 +46,8 @@ def job_line(view: JobView, status: JobStatus) -> list[Part]:
 def _state(view: JobView, status: JobStatus) -> list[Part]:
     text, color = _state_part(view, status, "strong")
     parts: list[Part] = [(f"{view.job}: {text}", color)]
-    if status.pause is not None and status.pause.reason is not None:
-        parts.append((status.pause.reason, ""))
+    if status.pause is not None and (why := words.pause_why(status.pause, view.read_at)):
+        parts.append((why, ""))
     parts += _progress(status, BAR_CELLS)
     if status.attempt:
         parts.append((f"attempt {status.attempt}", ""))

@@ -10,6 +10,7 @@ import msgspec
 
 from ddptop.sources.chart import ChartQuery, ChartSource, at_new_steps, history_stamps, points_of
 from ddptop.sources.query import Answer, Look, Query, Sources
+from ddptop.view.attempts import in_order
 from ddptop.view.learning import POINTS, medians, stretch_s, trend
 from ddptop.view.series import ChartData, Points
 from ddptop.view.shown import SPARK_S, Recent
@@ -171,7 +172,7 @@ class EventSource:
             new = HistoryReader(path).events(after, EVENTS_SHOWN)
             self._events = [*reversed(new), *self._events][:EVENTS_SHOWN]
             self._stamps = stamps
-        return tuple(self._events)
+        return tuple(reversed(in_order(reversed(self._events))))
 
 
 class CauseSource:

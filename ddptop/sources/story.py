@@ -9,7 +9,7 @@ from pathlib import Path
 
 from ddptop.sources.chart import history_stamps
 from ddptop.sources.query import Answer, Look, Query, Sources
-from ddptop.view.attempts import FAILURES, Attempt, attempts_of
+from ddptop.view.attempts import FAILURES, Attempt, attempts_of, in_order
 from ddptop.view.shown import Tail
 from ddptop_runner.base import bounded
 from ddptop_runner.base.errors import DdptopError
@@ -113,7 +113,7 @@ class StorySource:
             if run_step.is_printed(snapshot):
                 self._count_printed(view.folder)
             attempts = attempts_of(
-                self._events,
+                in_order(self._events),
                 view.state,
                 view.ended_at,
                 _causes_with(self._causes, snapshot),

@@ -168,12 +168,10 @@ def save(view: AnyJob) -> Operation:
     def run() -> str:
         from textual.worker import get_current_worker
 
-        from ddptop_runner.model.run_step import at_step
-
         worker = get_current_worker()  # stop waiting if the user quits
         asked = wanted.ask(own)
         saved = wanted.wait(own, asked, is_cancelled=lambda: worker.is_cancelled)
-        return f"{view.job} saved a checkpoint{at_step(saved)}: {saved.path}"
+        return f"{view.job} saved a checkpoint{saved.in_words()}: {saved.checkpoint.path}"
 
     summary = f"asked {view.job} to save a checkpoint; waiting for it to finish"
     return Operation("", summary, "Save", f"{view.job} saved a checkpoint", run)

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from msgspec.structs import replace
+
 from ddptop_runner.job.old_events import cause_in_row
+from ddptop_runner.model.events import CheckpointSaved, from_data
 from ddptop_runner.model.snapshot import Cause, Event
 from ddptop_runner.model.words import JobState
 
@@ -44,6 +47,23 @@ class Attempt:
             return None
         until = now if self.ending == "lives" else self.ended_at
         return None if until is None else max(0.0, (until - self.started_at).total_seconds())
+
+
+def in_order(events: Iterable[Event]) -> list[Event]:
+    """Events in the order in which they happened.
+
+    A checkpoint is recorded once it is known to be complete, but happened when it was written.
+    """
+    found: list[Event] = []
+    for event in events:
+        place = len(found)
+        saved = from_data(event.data) if event.type == "checkpoint" else None
+        if isinstance(saved, CheckpointSaved):
+            event = replace(event, ts=min(event.ts, saved.checkpoint.at))
+            while place and event.ts < found[place - 1].ts:
+                place -= 1
+        found.insert(place, event)
+    return found
 
 
 def by_attempt(events: Sequence[Event]) -> dict[int, list[Event]]:

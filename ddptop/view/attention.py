@@ -8,21 +8,19 @@ import re
 import msgspec
 
 from ddptop.view import words
+from ddptop.view.ending import brief_place, how_it_ended, short_cause
 from ddptop.view.findings import alerts_of
-from ddptop.view.jobs import elapsed_s
 from ddptop.view.keys import key, with_keys
 from ddptop.view.need import Judged, Need, Seen, alarms, judge
 from ddptop.view.rank_words import lasting_phase
 from ddptop.view.text import (
     Span,
 )
-from ddptop.view.words import GONE
 from ddptop_runner.base import units
 from ddptop_runner.base.units import name_ranks
 from ddptop_runner.foreign.types import ForeignView
 from ddptop_runner.job.registry import AnyJob, pause_of
-from ddptop_runner.model import run_step
-from ddptop_runner.model.snapshot import Cause, NodeSnapshot, RankSample
+from ddptop_runner.model.snapshot import NodeSnapshot, RankSample
 
 
 class Attention(msgspec.Struct, frozen=True):
@@ -49,7 +47,7 @@ def attention(view: AnyJob, now: dt.datetime, seen: Seen = ()) -> Attention:
     judged, snapshot = judge(view, now, seen), view.snapshot
     if judged.why == "ended":
         style = "dim" if judged.need == Need.ENDED else "bad"
-        return Attention(judged.need, _ended(view, now), style)
+        return Attention(judged.need, how_it_ended(view, now), style)
     if judged.why == "hung":
         return Attention(judged.need, _hung(snapshot, now), "bad")
     if snapshot is None:
@@ -88,68 +86,6 @@ def _next_step(view: AnyJob, needs: Attention, *, readonly: bool) -> str:
     return f"{{view.story}}: {why}; {{view.logs}}: logs{again}"
 
 
-# --- ended jobs -----------------------------------------------------------------------------------
-
-
-def _ended(view: AnyJob, now: dt.datetime) -> str:
-    snapshot, state, ended = view.snapshot, view.state, view.ended_at
-    ago_s = None if ended is None else max(0.0, (now - ended).total_seconds())
-    ago = "" if ago_s is None else f"{units.brief_duration(ago_s)} ago"
-    if isinstance(view, ForeignView):
-        how = f"exited after ddptop sent {view.ended_by}" if view.ended_by else GONE
-        return f"{ago}: {how}" if ago else how
-    if state == "failed":
-        cause = None if snapshot is None else snapshot.cause
-        return short_cause(cause) if cause is not None else _exit(snapshot)
-    if state == "lost":
-        text = "its processes exited without leaving an exit status"
-        return f"{text}; last seen {ago}" if ago else text
-    parts = []
-    if (run := run_step.of_snapshot(snapshot)) is not None:
-        last = " in the last attempt" if run.counts == "attempt" else ""
-        parts.append(f"after {units.plural(run.step, 'step')}{last}")
-    if (lasted_s := elapsed_s(view, now)) is not None:
-        parts.append(f"{'in' if state == 'finished' else 'ran'} {units.duration(lasted_s)}")
-    return f"{ago}, {', '.join(parts)}" if parts and ago else ago or state
-
-
-def _exit(snapshot: NodeSnapshot | None) -> str:
-    status = None if snapshot is None else snapshot.exit_code
-    what = "cause unknown" if status is None else f"exit status {status}"
-    return f"{what}; {key('view.logs')}: logs"
-
-
-_PID = r" \(pid \d+\)"
-_WHO = r"(Rank \d+|The command) \(pid \d+\) "
-_AT = r"(?s) \(at .*"
-
-
-def short_cause(cause: Cause) -> str:
-    """A cause on one row: `rank 1: ValueError: bad at train.py:10`."""
-    text = cause.summary.strip().removeprefix(f"On {cause.host}: ")
-    who = re.match(_WHO, text)
-    where_ = "" if cause.host is None else f" on {cause.host}"
-    name = "" if cause.rank is None else f"rank {cause.rank}{where_}"
-    if who is not None:
-        name = who[1].lower() + where_
-        text = text[who.end() :]
-    if cause.exception is None:
-        if cause.kind == "hang":
-            text = text.removeprefix("The job hung: ")
-        return f"{name} {text}" if who is not None else f"{name}: {text}" if name else text
-    raised = re.search(
-        rf"(?:^|\. )((?:[\w.]+\.)?{re.escape(cause.exception)}\b.*)", text, re.DOTALL
-    )
-    text = " ".join(re.sub(_AT, "", raised[1] if raised else text).split())
-    where = "" if cause.place is None else f" at {brief_place(cause.place)}"
-    return f"{name}: {text}{where}" if name else f"{text}{where}"
-
-
-def brief_place(place: str) -> str:
-    """`/home/a/train.py:81 in step` as `train.py:81`."""
-    return place.partition(" in ")[0].rpartition("/")[2]
-
-
 # --- problems -------------------------------------------------------------------------------------
 
 
@@ -169,12 +105,18 @@ def _hung(snapshot: NodeSnapshot | None, now: dt.datetime) -> str:
     return f"{who} {'has' if one else 'have'} been hung{where} for {since}"
 
 
+_PID = r" \(pid \d+\)"
+
+
 def _alarm(view: AnyJob, now: dt.datetime) -> Span:
     """The worst alert, and how many others there are."""
     first, *others = alarms(view)
+    symbol, style = words.severity(first.severity)
+    if first.id == "stalled" and (pause := pause_of(view)) is not None:
+        more = f" ({len(others)} more)" if others else ""
+        return f"{symbol} {words.pause_sentence(pause, now)}{more}", style
     for_ = units.brief_duration((now - first.since).total_seconds())
     more = f"; {len(others)} more" if others else ""
-    symbol, style = words.severity(first.severity)
     return f"{symbol} {re.sub(_PID, '', first.message)} (for {for_}{more})", style
 
 

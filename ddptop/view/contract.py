@@ -1,12 +1,17 @@
-"""Defines what `compare --json` prints. Every key is always present; null means unknown."""
+"""Defines what `compare --json` and `story --json` print.
+
+Every key is always present; null means unknown.
+"""
 
 from __future__ import annotations
 
 import datetime as dt
+from collections.abc import Sequence
 
+from ddptop.view.attempts import Attempt, Ending
 from ddptop.view.compare import Comparison, Run, losses_at_common_steps
-from ddptop_runner.job.registry import elapsed_s
-from ddptop_runner.model.snapshot import SCHEMA
+from ddptop_runner.job.registry import JobView, elapsed_s
+from ddptop_runner.model.snapshot import SCHEMA, Cause
 from ddptop_runner.model.words import Base, JobState, LossState, StepCounts
 
 
@@ -152,3 +157,52 @@ def _job(
         loss_at_common=loss_at_common,
         validation_loss_at_common=validation_loss_at_common,
     )
+
+
+class AttemptRow(Base, frozen=True, kw_only=True):
+    """One attempt of a job."""
+
+    attempt: int
+    """From 0."""
+    started_at: dt.datetime | None
+    ended_at: dt.datetime | None
+    """Null while it is live, or if unknown."""
+    ran_s: float | None
+    """How long it has run, or ran."""
+    ending: Ending
+    """How it ended. `lives`: it has not; `again`: a user restarted all ranks; `lost`: its processes
+    exited without an exit status; `unknown`: another attempt followed for an unknown reason."""
+    steps: int | None
+    """Steps taken by its slowest rank."""
+    cause: Cause | None
+    """Why it failed; null if it did not."""
+    aftermath: list[str]
+    """What ddptop did about its end, one sentence each."""
+
+
+class StoryReport(Base, frozen=True, kw_only=True):
+    """What `story --json` prints."""
+
+    schema: int = SCHEMA
+    job: str
+    state: JobState
+    attempts: list[AttemptRow]
+    """The first attempt comes first."""
+
+
+def story_report(view: JobView, attempts: Sequence[Attempt]) -> StoryReport:
+    """Convert a job's attempts, latest first, to what `story --json` prints."""
+    rows = [
+        AttemptRow(
+            attempt=one.number,
+            started_at=one.started_at,
+            ended_at=one.ended_at,
+            ran_s=one.ran_s(view.read_at),
+            ending=one.ending,
+            steps=one.steps,
+            cause=one.cause,
+            aftermath=list(one.aftermath),
+        )
+        for one in reversed(attempts)
+    ]
+    return StoryReport(job=view.job, state=view.state, attempts=rows)

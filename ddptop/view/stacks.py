@@ -12,6 +12,8 @@ from ddptop_runner.judge.hangs.records import is_script, read_frame
 _LIBRARY = re.compile(r"^.*/(?:(?:site|dist)-packages|lib/python\d[\d.]*)/")
 _OWN = re.compile(r"(^|/)ddptop_runner/")
 _HEAD = re.compile(r"^(?:Current thread|Thread)\b")
+_PROCESS = re.compile(r"^Process \d+: ")
+_NUMBER = re.compile(r"^(?:Current thread|Thread) \w+")
 _HOW = re.compile(r" \([a-z ]+\)")
 _AT, _INSIDE, _NEXT = "at      ", "inside  ", "        "
 
@@ -21,6 +23,9 @@ Thread = tuple[str, "list[tuple[str, str]]"]
 
 def readable(text: str, folder: str | None = None) -> str:
     """Format the output of faulthandler or py-spy, without ddptop's own frames and threads.
+
+    Numbers of processes and threads are left out, and threads are sorted, so that the texts of two
+    processes in the same place are equal.
 
     Args:
         text: the output; lines that are not frames stay unchanged.
@@ -37,7 +42,7 @@ def readable(text: str, folder: str | None = None) -> str:
                 threads[-1][1].append((file, f"{_short(file, folder)}:{number} in {name}"))
         elif threads and line.startswith(" "):  # a native frame, or a note that frames were omitted
             threads[-1][1].append(("", line.strip()))
-        elif line:
+        elif line and not _PROCESS.match(line):
             parts += _threads(threads)
             threads = []
             parts.append(line)
@@ -71,10 +76,13 @@ def _threads(threads: list[Thread]) -> list[str]:
     if not threads:
         return []
     main = next((one for one in threads if '"MainThread"' in one[0]), threads[-1])
-    others = [one for one in threads if one is not main and one[1]]
     lines = _frames(main[1])
-    for head, frames in others:
-        lines += ["", _HOW.sub("", head).rstrip(":"), *_frames(frames)]
+    for frames, name in sorted(
+        (_frames(frames), _NUMBER.sub("", _HOW.sub("", head)).rstrip(":"))
+        for head, frames in threads
+        if head is not main[0] and frames
+    ):
+        lines += ["", f"another thread{name}", *frames]
     return lines
 
 

@@ -212,5 +212,14 @@ def pause_brief(pause: Pause, now: dt.datetime) -> str:
 
 def pause_sentence(pause: Pause, now: dt.datetime) -> str:
     """`no step for 25 s: rank 0 is saving a checkpoint`."""
-    why = "" if pause.reason is None else f": {pause.reason}"
-    return f"{pause_in_words(pause, now)}{why}"
+    why = pause_why(pause, now)
+    return f"{pause_in_words(pause, now)}{f': {why}' if why else ''}"
+
+
+def pause_why(pause: Pause, now: dt.datetime) -> str:
+    """`waiting for rank 1; restart in 89 s`; empty if nothing is known."""
+    parts = [] if pause.reason is None else [pause.reason]
+    if pause.verdict_at is not None:
+        left_s = max(0.0, (pause.verdict_at - now).total_seconds())
+        parts.append(f"{pause.verdict} in {duration_in_words(left_s)}")
+    return "; ".join(parts)

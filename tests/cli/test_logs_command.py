@@ -35,6 +35,22 @@ def test_all_that_a_command_wrote_is_shown_as_it_is(folder, capfdbinary, rank, f
     assert capfdbinary.readouterr() == (TAGGED.removeprefix(b"starting\n"), b"")
 
 
+@pytest.mark.parametrize("rank", [None, "all"])
+def test_of_a_progress_bar_a_pipe_gets_the_last_state(folder, capfdbinary, rank):
+    bar = b"\r 10%|# |\r 50%|#####|\r100%|##########|\nwindows\r\n\r1%\r2%"
+    write(folder, 0, b"start\n" + bar)
+    assert logs.run(folder, rank, False, 100, None, lambda: True) == 0
+    assert capfdbinary.readouterr().out == b"start\n100%|##########|\nwindows\r\n2%"
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 7, 64])
+def test_a_bar_is_the_same_in_pieces_of_any_size(size):
+    data = b"a\r\n" + b"".join(b"\r%d%%" % n for n in range(100)) + b"\nb\rc"
+    raw = logs._RawLines(with_rank=False)
+    pieces = [data[at : at + size] for at in range(0, len(data), size)]
+    assert b"".join(raw.take(0, one) for one in pieces) + raw.rest() == b"a\r\n99%\nc"
+
+
 @pytest.mark.parametrize("follow", [False, True])
 def test_a_rank_has_its_lines_of_the_one_log(folder, capfdbinary, follow):
     write(folder, 0, b"older\n")

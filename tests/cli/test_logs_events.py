@@ -68,7 +68,7 @@ def show(
 def test_a_pipe_gets_what_was_written(folder, capfdbinary, follow):
     write(folder, 0, 0, b"old\n" + WRITTEN)
     assert show(folder, follow=follow, lines=3) == 0
-    assert capfdbinary.readouterr() == (WRITTEN, b"")
+    assert capfdbinary.readouterr() == (WRITTEN.replace(b" 10%\r", b""), b"")  # a bar's last state
 
 
 @pytest.mark.parametrize("follow", [False, True])

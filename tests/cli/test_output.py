@@ -88,7 +88,9 @@ def test_ls_lists_the_living_first_and_the_old_on_request(ddptop_home, ddptop_cl
         "STEP",
         "DONE",
         "ETA",
+        "ELAPSED",
         "STARTED",
+        "STATUS",
         "COMMAND",
     ]
     assert [row[0] for row in rows[1:]] == ["live", "failed", "lost"]
@@ -99,6 +101,40 @@ def test_ls_lists_the_living_first_and_the_old_on_request(ddptop_home, ddptop_cl
     everything = json.loads(ddptop_cli("ls", "--all", "--json").stdout)
     assert {row["job"] for row in everything["jobs"]} == {"old", "failed", "lost", "live"}
     assert everything["jobs"][0]["job"] == "live"
+
+
+def test_ls_says_how_a_job_ended_why_and_how_long_it_ran(ddptop_home, ddptop_cli):
+    now = utc_now()
+    cause = Cause(
+        kind="exception",
+        rank=1,
+        exception="ValueError",
+        place="/a/train.py:81 in step",
+        summary="Rank 1 (pid 5) was the first to fail: exit status 1. ValueError: bad.",
+    )
+    put_job("failed", {"state": "failed", "ended_at": now, "ran_s": 62.0, "cause": cause})
+    lost_it = [rank(0, loss_state="ok", loss=1.0), rank(1, loss_state="nan")]
+    put_job("wasted", {"state": "finished", "ended_at": now, "ran_s": 7.0, "ranks": lost_it})
+    lines = {line.split()[0]: line for line in ddptop_cli("ls").stdout.splitlines()}
+    assert " 1m 02s " in lines["failed"]
+    assert "rank 1: ValueError: bad. at train.py:81" in lines["failed"]
+    assert "the loss was NaN at the end, " in lines["wasted"]
+    assert "finished (the loss was NaN at the end)" in ddptop_cli("status", "wasted").stdout
+    rows = {row["job"]: row for row in json.loads(ddptop_cli("ls", "--json").stdout)["jobs"]}
+    assert rows["failed"]["cause"]["rank"] == 1
+    assert rows["failed"]["elapsed_s"] == 62.0 and rows["failed"]["ended_at"]
+    assert (rows["wasted"]["loss_state"], rows["failed"]["loss_state"]) == ("nan", None)
+
+
+def test_on_a_narrow_terminal_ls_keeps_the_status(ddptop_home, ddptop_cli, monkeypatch):
+    put_job(
+        "wasted", {"state": "finished", "ended_at": utc_now(), "ranks": [rank(0, loss_state="nan")]}
+    )
+    monkeypatch.setattr("ddptop.plain.output.columns", lambda: 90)
+    monkeypatch.setattr("ddptop.commands.ls.columns", lambda: 90)
+    head, row = ddptop_cli("ls").stdout.splitlines()
+    assert "the loss was NaN at the end" in row and "ATTEMPT" not in head
+    assert len(row) <= 90
 
 
 def test_a_column_of_ls_is_one_entry_of_the_figures(ddptop_home, ddptop_cli, monkeypatch):
@@ -327,7 +363,7 @@ def test_long_lines_are_folded_and_clipped_on_a_terminal_only(monkeypatch, capsy
     for put in (output.put_folded, lambda text, _: output.put_clipped(text)):
         put(text, 4)
         assert capsys.readouterr().out == f"{text}\n"
-    monkeypatch.setattr(output, "_columns", lambda: 24)
+    monkeypatch.setattr(output, "columns", lambda: 24)
     output.put_folded(text, 4)
     assert capsys.readouterr().out.split("\n") == [
         "short",

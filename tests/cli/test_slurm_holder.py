@@ -267,9 +267,12 @@ def test_a_job_whose_files_are_unreadable_after_its_checkpoint_is_requeued(
 ):
     from tests.runner.builders import put_job
 
+    from ddptop_runner.base.clock import utc_now
     from ddptop_runner.base.errors import DamagedFileError
     from ddptop_runner.jobs import slurm_holder
+    from ddptop_runner.jobs.checkpoint import Saved
     from ddptop_runner.launch.slurm import Allocation
+    from ddptop_runner.model.snapshot import Checkpoint
 
     folder = put_job("held", {"state": "running"}, slurm_job="41", host="elsewhere")
     views = iter([read_job(folder)] * 2)
@@ -282,7 +285,8 @@ def test_a_job_whose_files_are_unreadable_after_its_checkpoint_is_requeued(
 
     asked = []
     monkeypatch.setattr(slurm_holder, "read_job", read)
-    monkeypatch.setattr(slurm_holder.checkpoint, "save", lambda *_: SimpleNamespace(path="saved"))
+    saved = Saved(Checkpoint(path="saved", at=utc_now()), responded=True)
+    monkeypatch.setattr(slurm_holder.checkpoint, "save", lambda *_: saved)
     monkeypatch.setattr(slurm_holder, "_ask", lambda *argv, **_: asked.append(argv) or "")
     slurm_holder.JobHolder(folder, Allocation("41", ("n1",)), None)._save_and_requeue()
     assert asked[-1] == ("scontrol", "requeue", "41")

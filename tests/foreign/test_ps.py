@@ -45,6 +45,10 @@ JOB_KEYS = {
     "step_counts",
     "attempt_step",
     "pause",
+    "ended_at",
+    "elapsed_s",
+    "cause",
+    "loss_state",
 }
 
 

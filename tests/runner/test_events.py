@@ -58,8 +58,7 @@ EVERY: list[tuple[ev.JobEvent, str, str]] = [
     (
         ev.CheckpointSaved(attempt=0, checkpoint=SAVED, more_before=2),
         "checkpoint",
-        "rank 0 saved /ck/a.pt at step 21 of attempt 0 (2 KiB in 0.1 s);"
-        " 2 more since the last report",
+        "rank 0 saved a.pt at step 21 of attempt 0 (2 KiB in 0.1 s); 2 more since the last report",
     ),
     (
         ev.RankExited(attempt=0, rank=1, pid=71, status=-9, at_s=9.5),
@@ -94,11 +93,11 @@ EVERY: list[tuple[ev.JobEvent, str, str]] = [
         "starting attempt 1 now, as requested",
     ),
     (
-        ev.StopRequested(attempt=0, grace_s=2.5, kill_at_s=12.0),
+        ev.StopRequested(attempt=0, grace_s=2.5, kill_at_s=12.0, by="ada"),
         "stopping",
-        "stopping the job (grace period 2.5 s)",
+        "stop requested by ada (grace period 2.5 s)",
     ),
-    (ev.StopRequested(attempt=0, grace_s=0.0), "stopping", "killing the job"),
+    (ev.StopRequested(attempt=0, grace_s=0.0), "stopping", "kill requested"),
     (
         ev.JobEnded(attempt=0, state="finished"),
         "finished",

@@ -14,7 +14,7 @@ from ddptop.logs.merge import Merger, when
 from ddptop.sources.device_history import MOST_DEVICES, DeviceHistorySource
 from ddptop.sources.devices import covered_devices, far_devices
 from ddptop.sources.query import Devices, Look
-from ddptop.view.attention import short_cause
+from ddptop.view.ending import short_cause
 from ddptop.view.findings import explain
 from ddptop.view.host_words import hosts_in_words, hosts_of_devices, node_in_words, short_names
 from ddptop.view.jobs import median_loss

@@ -17,6 +17,7 @@ import pytest
 from ddptop_runner.base.clock import utc_now
 from ddptop_runner.base.errors import ControlError
 from ddptop_runner.base.paths import RunFolder
+from ddptop_runner.host import procs
 from ddptop_runner.job.event_log import EventLog
 from ddptop_runner.model import events as ev
 from ddptop_runner.model.snapshot import Event
@@ -112,7 +113,15 @@ async def raw(folder: RunFolder, data: bytes) -> bytes:
 
 async def test_commands_are_answered_concurrently(server, folder):
     answers = await asyncio.gather(*(ask(folder, "ping", n=n) for n in range(5)))
-    assert [answer["echo"] for answer in answers] == [{"op": "ping", "n": n} for n in range(5)]
+    me = procs.user_name(os.getuid())
+    assert [answer["echo"] for answer in answers] == [
+        {"op": "ping", "n": n, "by": me} for n in range(5)
+    ]
+
+
+async def test_who_asks_is_what_the_kernel_says(server, folder):
+    answer = await ask(folder, "stop", by="someone else")
+    assert answer["echo"]["by"] == procs.user_name(os.getuid())
 
 
 async def test_a_refusal_carries_message_and_hint(server, folder):
@@ -133,7 +142,7 @@ async def test_a_deleted_socket_is_bound_again_and_the_agent_stays_connected(ser
     folder.control_socket.unlink()
     assert not server.is_bound
     await server.start()
-    assert server.is_bound and (await ask(folder, "ping"))["echo"] == {"op": "ping"}
+    assert server.is_bound and (await ask(folder, "ping"))["echo"]["op"] == "ping"
     writer.write(b'{"n": 1}\n')
     await agent.hears(lambda: agent.messages == [{"n": 1}])
     assert agent.disconnects == 0

@@ -92,9 +92,9 @@ class TestOperations:
     ) -> None:
         fake_home.two_cpu_ranks(frozen)
         answered: list[Callable[[], bool]] = []
-        saved = Checkpoint(path="/run/[a].pt", at=fake_home.NOW, step=120)
+        saved = wanted.Saved(Checkpoint(path="/run/[a].pt", at=fake_home.NOW, step=120), True)
 
-        def wait(view: JobView, asked: object, *, is_cancelled: Callable[[], bool]) -> Checkpoint:
+        def wait(view: JobView, asked: object, *, is_cancelled: Callable[[], bool]) -> wanted.Saved:
             answered.append(is_cancelled)
             while len(answered) < 2 and not is_cancelled():
                 time.sleep(0.01)

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import msgspec
 import pytest
-from ddptop.view.attention import Attention, attention, brief_place, next_step, short_cause
+from ddptop.draw.foreign import about
+from ddptop.view.attention import Attention, attention, next_step
+from ddptop.view.ending import brief_place, short_cause
 from ddptop.view.figures.columns import fit_columns
-from ddptop.view.figures.jobs import calm_duration, columns_for, job_row
+from ddptop.view.figures.jobs import by_text, calm_duration, columns_for, job_row
 from ddptop.view.help import explain_job
 from ddptop.view.learning import LossTrend
 from ddptop.view.listed import Listed, listed
@@ -137,7 +139,7 @@ SAVES = [rank(n, state="running", step=5, phase="checkpoint", phase_since=ago(5)
             job("a", "failed", cause=RAISED),
             "rank 1: ValueError: shard 7 holds 63 columns, the model takes 64 at finetune.py:10",
         ),
-        (job("a", "failed", exit_code=3), "exit status 3; l: logs"),
+        (job("a", "failed", exit_code=3), "exit status 3"),
         (job("a", "hung", ranks=HUNG), "ranks 2, 3 have been hung at train.py:81 for 4m"),
         (
             job("a", "hung", ranks=[rank(1, state="hung", phase="collective")]),
@@ -289,3 +291,13 @@ def test_the_help_explains_each_figure_of_the_row(frozen: object) -> None:
     assert "25% of the run" in told["progress"]
     assert "↘: falling over the last 7m" in told["loss"]
     assert "0% is even" in told["uneven"]
+
+
+def test_a_job_in_another_ddptop_home_is_not_called_foreign() -> None:
+    torchrun = fake_foreign.healthy()
+    job = msgspec.structs.replace(torchrun.foreign, launcher="ddptop")
+    other = fake_foreign.view_of(job, torchrun.snapshot.ranks, [])
+    assert by_text(other, other.foreign.user)[0] == "ddptop, other home"
+    assert by_text(other, "somebody")[0] == f"{other.foreign.user}: ddptop"
+    assert about(other).startswith("in another DDPTOP_HOME: user ")
+    assert about(torchrun).startswith("not started by ddptop: ")

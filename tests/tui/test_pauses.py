@@ -10,6 +10,7 @@ from ddptop.draw import header
 from ddptop.plain.status_lines import job_line, job_lines
 from ddptop.view import words
 from ddptop.view.attention import attention
+from ddptop.view.ending import plain_status
 from ddptop.view.figures.jobs import PlainJob, loss_cell, plain_table
 from ddptop.view.learning import LossTrend
 from ddptop.view.text import plain
@@ -18,15 +19,17 @@ from tests.tui.own_views import rank, view_of
 
 from ddptop_runner.job.registry import JobView
 from ddptop_runner.jobs.contract import job_row, job_status
-from ddptop_runner.model.snapshot import Pause, encode
+from ddptop_runner.model.snapshot import Alert, Pause, encode
 
 FALLING = LossTrend("falling", 60.0, -0.2)
 
 
-def view(state: str | None, job_state: str = "running", reason: str | None = None) -> JobView:
+def view(
+    state: str | None, job_state: str = "running", reason: str | None = None, **more: object
+) -> JobView:
     pause = None
     if state is not None:
-        pause = Pause(state=state, since=ago(25), reason=reason, ranks=[1])
+        pause = Pause(state=state, since=ago(25), reason=reason, ranks=[1], **more)
     ranks = [
         rank(n, state="running", step=9, loss=1.5, loss_state="ok", steps_per_s=0.0)
         for n in range(2)
@@ -59,6 +62,22 @@ def test_the_same_words_everywhere(state: str) -> None:
     assert not any("steps/s" in text for line in lines for text, _ in line)
     assert job_line(one, job_status(one))[1][0] == told
     assert f": {told} ({WHY})" in status.describe(one, job_status(one))
+
+
+@pytest.mark.parametrize("state", PAUSES)
+def test_the_time_to_the_verdict_is_everywhere_without_alarm(state: str) -> None:
+    one = view(state, reason="waiting for rank 1", verdict_at=ago(-89), verdict="restart")
+    told = "waiting for rank 1; restart in 89 s"
+    stalled = Alert(id="stalled", severity="warning", message="no steps", since=ago(3))
+    one.snapshot.alerts.extend([stalled] * (state == "stalled"))
+    said = attention(one, NOW)
+    assert said.sentence.endswith(f"{PAUSES[state][0]}: {told}")
+    assert said.style == ("warn" if state == "stalled" else "dim")
+    assert told in plain(header.header_lines(one, NOW, 160, FALLING)[0])
+    assert (told, "") in job_lines(one, job_status(one))[0]
+    assert f"({told})" in status.describe(one, job_status(one))
+    assert plain_status(one, NOW) == told
+    assert json.loads(encode(job_row(one)))["pause"]["verdict"] == "restart"
 
 
 def test_pause_without_a_warning_needs_no_attention() -> None:

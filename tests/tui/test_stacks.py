@@ -30,7 +30,7 @@ def test_the_scripts_frames_come_first_and_ddptops_are_left_out() -> None:
         "        train.py:9 in <module>",
         "inside  torch/_tensor.py:623 in backward",
         "",
-        "Thread 0x00007f34d0000000",
+        "another thread",
         "at      data/queue.py:12 in fetch",
         "inside  threading.py:331 in wait",
     ]
@@ -49,16 +49,24 @@ Thread 14 (idle): "writer"
 Thread 15 (active): "MainThread"
     __getitem__ (/home/bob/data.py:5)"""
     assert readable(text).splitlines() == [
-        "Process 12: python train.py",
         "at      /home/bob/train.py:38 in <module>",
         "inside  poll (libc.so.6)",
         "        torch/distributed/distributed_c10d.py:5356 in barrier",
         "",
-        'Thread 14: "writer"',
+        'another thread: "writer"',
         "inside  threading.py:331 in wait",
         "--- data loader process 15 ---",
         "at      /home/bob/data.py:5 in __getitem__",
     ]
+
+
+def test_the_order_and_the_numbers_of_threads_do_not_separate_ranks() -> None:
+    first, second, main = RANK.split("\n\n")
+    third = first.replace("d02686c0", "d0ffffff").replace(f"{RUNNER}/probe/sender", "/x/worker")
+    one = "\n\n".join((first, second, third, main))
+    other = "\n\n".join((third, second.replace("d0000000", "e0000000"), main))
+    assert readable(one) == readable(other)
+    assert "/x/worker.py:306" in readable(one)
 
 
 def test_a_reason_instead_of_a_stack_stays_as_it_is() -> None:

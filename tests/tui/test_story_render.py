@@ -96,6 +96,8 @@ def test_row_shows_na_for_unknown_values() -> None:
 def test_the_whole_job_in_one_sentence() -> None:
     assert headline([], "running") == "no events yet"
     assert headline([LIVES], "running") == "1 attempt, no failures; the job is running"
+    done = headline([LIVES], "finished", "the loss was NaN at the end")
+    assert done == "1 attempt, no failures; the job finished, but the loss was NaN at the end"
     killed = replace(FAILED, number=0, cause=cause("signal", signal="SIGKILL"))
     again = replace(FAILED, number=2)
     told = headline([again, FAILED, killed], "failed")

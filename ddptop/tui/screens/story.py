@@ -23,6 +23,7 @@ from ddptop.tui.widgets.filter_bar import FilterBar
 from ddptop.tui.widgets.story import AttemptsTable, FoldedEventsTable, WhyPanel
 from ddptop.tui.widgets.table import Table
 from ddptop.view.attempts import Attempt
+from ddptop.view.ending import loss_remark
 from ddptop.view.filter import Vocabulary, parse
 from ddptop_runner.base.units import plural
 
@@ -92,7 +93,7 @@ class StoryScreen(JobBound[StoryAnswer]):
             self._title.show(f"{self.job} no longer exists", right)
             self._keys.show(None, readonly=self.readonly)
             return
-        about = f"story: {headline(story.attempts, view.state)}"
+        about = f"story: {headline(story.attempts, view.state, loss_remark(view))}"
         self._title.show(self.job, right, story.trouble or about)
         self._attempts.show(story.attempts, view.state, answer.look.taken_at)
         self._keys.show(view.is_live, readonly=self.readonly)

@@ -218,12 +218,15 @@ class JobsTable(Table):
         if not views:
             return ()
         live = sum(view.is_live for view in views)
-        foreign = sum(view.is_live and isinstance(view, ForeignView) for view in views)
+        foreign = [one for one in views if one.is_live and isinstance(one, ForeignView)]
+        elsewhere = sum(one.launcher == "ddptop" for one in foreign)
         text = f"{live} live"
         if ended := len(views) - live:
             text += f", {ended} ended"
-        if foreign:
-            text += f", {foreign} not started by ddptop"
+        if others := len(foreign) - elsewhere:
+            text += f", {others} not started by ddptop"
+        if elsewhere:
+            text += f", {elsewhere} of another ddptop"
         if self.order != "need":
             text += f", sorted by {ORDERS[self.order]}"
         if not self.filter:

@@ -43,6 +43,8 @@ class Plain(msgspec.Struct, frozen=True):
     text: Callable[[Any], str] | None = None
     """Formats its cell; None for the figure's own text."""
     align: str = ">"
+    drop: int = 0
+    """On a terminal that is too narrow, the column with the highest number goes first."""
 
 
 def fit_columns(columns: Sequence[Column], width: int) -> list[tuple[Column, int]]:

@@ -85,6 +85,8 @@ class PlainJob(msgspec.Struct, frozen=True):
     usage: RankUsage | None = None
     """Usage of all its processes; measured only for `ps`."""
     gpus: str = ""
+    status: str = ""
+    """How it ended, or why it pauses; only for `ls`."""
 
 
 class JobFigure(msgspec.Struct, frozen=True, kw_only=True):
@@ -144,16 +146,17 @@ def loss_cell(snapshot: NodeSnapshot, trend: LossTrend | None) -> Line:
 def by_text(view: AnyJob, me: str | None) -> Span:
     """Who started the ranks: `torchrun`, or `alice: torchrun` for another user's.
 
-    A ddptop job of another user or in another state folder is `other ddptop`.
+    A job of this user's in another DDPTOP_HOME is `ddptop, other home`.
     """
     if isinstance(view, JobView):
         from ddptop.view.rank_words import launcher_name
 
         name = launcher_name(view)
         return ("ddptop" if name is None else f"↳ {name}"), "dim"
-    user = view.foreign.user
-    who = "other ddptop" if view.launcher == "ddptop" else view.launcher
-    return (who if user == me else f"{user}: {who}"), ""
+    user, who = view.foreign.user, view.launcher
+    if user != me:
+        return f"{user}: {who}", ""
+    return (f"{who}, other home" if who == "ddptop" else who), ""
 
 
 def _gpus(snapshot: NodeSnapshot) -> str:
@@ -260,9 +263,13 @@ def _digits(value: int | None) -> str:
 
 
 _PLAIN_JOB = Plain(0, "JOB", lambda job: job.row.job, "<")
-_PLAIN_COMMAND = Plain(13, "COMMAND", lambda job: job.row.command, "<")
+_PLAIN_COMMAND = Plain(14, "COMMAND", lambda job: job.row.command, "<")
 _PLAIN_STEP = Plain(9, "STEP", lambda job: step_cell(job.row))
 _PLAIN_ETA = Plain(11, "ETA", lambda job: eta(job.row.progress, job.row.eta_s))
+
+
+def _elapsed(job: PlainJob) -> str:
+    return units.duration(job.row.elapsed_s)
 
 
 def _live(view: AnyJob) -> str:
@@ -292,7 +299,7 @@ FIGURES: tuple[JobFigure, ...] = (
         cell=_ranks, always=True,
         title="ranks", width=5, align=">", drop=12, least=ROOMY,
         number=lambda view, snapshot, now: snapshot.world_size or view.world_size,
-        ls=Plain(3, "RANKS", lambda job: _digits(job.row.world_size)),
+        ls=Plain(3, "RANKS", lambda job: _digits(job.row.world_size), drop=2),
         ps=Plain(3, "RANKS", _here_and_world, "<"),
         help=("ranks", "the number of ranks; for a command, the number discovered so far"),
     ),
@@ -306,6 +313,7 @@ FIGURES: tuple[JobFigure, ...] = (
     JobFigure(
         key="why", cell=_why, always=True,
         title="status", width=22, flex=True, last_from=WIDE, order="need",
+        ls=Plain(13, "STATUS", lambda job: job.status or "-", "<"),
         help=("status", "the most urgent thing to know about this job"),
     ),
     JobFigure(
@@ -317,7 +325,7 @@ FIGURES: tuple[JobFigure, ...] = (
         key="done", cell=lambda subject: (percent_text(subject.progress), _live(subject.view)),
         title="done", width=5, align=">", drop=2, spare=True,
         number=lambda view, snapshot, now: _done(view), unit="%",
-        ls=Plain(10, "DONE", lambda job: bar_and_share(job.row.progress)),
+        ls=Plain(10, "DONE", lambda job: bar_and_share(job.row.progress), drop=1),
         ps=Plain(10, "DONE", lambda job: share(job.row.progress)),
         help=("done", "percentage of the run completed; n/a if the total is unknown"),
     ),
@@ -366,18 +374,19 @@ FIGURES: tuple[JobFigure, ...] = (
         ),
         title="elapsed", width=7, align=">", drop=9, least=WIDE, order="started",
         number=lambda view, snapshot, now: elapsed_s(view, now), unit="s",
-        ls=Plain(12, "STARTED", lambda job: units.local_time(job.row.started_at), "<"),
-        ps=Plain(8, "ELAPSED", lambda job: units.duration(
-            max(0.0, (job.now - job.row.started_at).total_seconds())
-        )),
+        ls=Plain(12, "ELAPSED", _elapsed), ps=Plain(8, "ELAPSED", _elapsed),
         help=("elapsed",
               "time since launch, including restarts; for this attempt only where noted"),
+    ),
+    JobFigure(
+        key="started",
+        ls=Plain(12, "STARTED", lambda job: units.local_time(job.row.started_at), "<", drop=3),
     ),
     JobFigure(
         key="restarts", cell=_restarts,
         title="restarts", width=8, align=">", drop=13, least=WIDE, spare=True,
         number=lambda view, snapshot, now: snapshot.restarts_used,
-        ls=Plain(4, "ATTEMPT", lambda job: _digits(job.row.attempt)),
+        ls=Plain(4, "ATTEMPT", lambda job: _digits(job.row.attempt), drop=4),
         help=("restarts", "used and allowed, as in 1/3; progress resets the number used"),
     ),
     JobFigure(
@@ -463,11 +472,12 @@ def without_empty(columns: Sequence[Column], rows: Sequence[Row]) -> tuple[Colum
 
 
 def plain_table(
-    jobs: Sequence[PlainJob], of: Literal["ls", "ps"]
+    jobs: Sequence[PlainJob], of: Literal["ls", "ps"], cells: int | None = None
 ) -> tuple[list[str], list[list[str]], list[int]]:
     """Headers, rows, and right-aligned columns of the plain-text table.
 
-    `ps` has columns for steps and progress only if a job reports them.
+    `ps` has columns for steps and progress only if a job reports them. In a terminal of `cells`,
+    columns that may be dropped make room for the others, except the command.
     """
     counts = of == "ls" or any(j.row.step is not None or j.row.progress is not None for j in jobs)
     parts: list[Plain] = [
@@ -478,6 +488,14 @@ def plain_table(
     ]
     parts.sort(key=lambda part: part.place)
     rows = [[part.text(job) for part in parts if part.text is not None] for job in jobs]
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    while cells is not None and sum(widths[:-1]) + 2 * len(widths) > cells:
+        at = max(range(len(parts)), key=lambda place: parts[place].drop)
+        if not parts[at].drop:
+            break
+        del parts[at], widths[at]
+        for row in rows:
+            del row[at]
     right = [at for at, part in enumerate(parts) if part.align == ">"]
     return [part.header for part in parts], rows, right
 

@@ -478,7 +478,10 @@ def _stop_asked(state: JobState, fact: pt.StopAsked, now_s: float, spec: JobSpec
     if state.is_over:
         raise ControlError(HAS_ENDED)
     asked = ev.StopRequested(
-        attempt=state.attempt, grace_s=fact.grace_s, kill_at_s=now_s + fact.grace_s
+        attempt=state.attempt,
+        grace_s=fact.grace_s,
+        kill_at_s=now_s + fact.grace_s,
+        by=fact.by,
     )
     return [asked, pt.SkipWait(), *_end_ranks(state, fact.grace_s, now_s)]
 

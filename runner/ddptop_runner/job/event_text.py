@@ -46,7 +46,7 @@ def _checkpoint_saved(event: ev.CheckpointSaved) -> str:
     saved = event.checkpoint
     who = f"rank {saved.rank}" if event.ranks < 2 else f"{event.ranks} ranks"
     more = saved.files - 1
-    what = saved.path + (f" and {more} more file{'s' if more > 1 else ''}" if more else "")
+    what = saved.name + (f" and {more} more file{'s' if more > 1 else ''}" if more else "")
     step = at_step(saved, has_run_steps=saved.global_step is None)
     figures = [] if saved.size_bytes is None else [size(saved.size_bytes)]
     if saved.took_s is not None:
@@ -91,11 +91,12 @@ def _back_in_use(devices: Sequence[Device]) -> str:
 
 
 def _stop_requested(event: ev.StopRequested) -> str:
+    by = f" by {event.by}" if event.by else ""
     if event.grace_s is None:
-        return "stopping the job"
+        return f"stop requested{by}"
     if event.grace_s <= 0:
-        return "killing the job"
-    return f"stopping the job (grace period {event.grace_s:g} s)"
+        return f"kill requested{by}"
+    return f"stop requested{by} (grace period {event.grace_s:g} s)"
 
 
 def _ended(event: ev.JobEnded) -> str:

@@ -84,8 +84,11 @@ def judge(
     if culprit.is_mismatch(blamed):
         ranks = [end.rank for end in ends if end.rank >= 0]
         paths = {rank: evidence.flight_record(folder, attempt, rank) for rank in ranks}
-        if left := records.left_order(paths):
+        found = records.read_records(paths)
+        if left := records.who_left(found, len(paths)):
             blamed = culprit.by_order(blamed, ends, left)
+        else:
+            blamed = dataclasses.replace(blamed, unclear=records.differences(found, len(paths)))
     gpus = [] if snapshot is None else snapshot.gpus
     around = paragraph.Surroundings(
         killed_for_memory=oom.explain,

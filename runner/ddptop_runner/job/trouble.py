@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Literal
 
 from ddptop_runner.base.clock import utc_from_boottime
 from ddptop_runner.job.event_log import EventLog
 from ddptop_runner.judge.hangs.verdict import HangLook, HangVerdict, RankProgress, SeenPause
 from ddptop_runner.judge.hangs.watch import HangWatch
 from ddptop_runner.judge.losses import BadLoss, LossWatch
+from ddptop_runner.judge.restarts import policy
 from ddptop_runner.model import events as ev
 from ddptop_runner.model import protocol as pt
 from ddptop_runner.model.diagnose import AttemptOutcome
@@ -31,6 +32,7 @@ class TroubleWatch:
         self._take = take
         self._losses = LossWatch(spec.on_nan)
         self._is_suspected = False
+        self._max_restarts = spec.max_restarts
         self.hangs = HangWatch(spec.hang_timeout_s, auto=spec.hang_auto)
         self.found: HangVerdict | BadLoss | None = None
         """The trouble for which the attempt is ended while its ranks are alive."""
@@ -61,7 +63,8 @@ class TroubleWatch:
         """
         job = self._log.state
         looked = self.hangs.look(progress, now_s, hung=job.phase == "hung")
-        self._note_pause(looked.pause, now_s)
+        steps = max((rank.steps for rank in progress if rank.steps is not None), default=None)
+        self._note_pause(looked.pause, now_s, steps)
         if job.phase not in ("starting", "running") or not is_settled:
             return looked
         if looked.verdict is not None:
@@ -78,18 +81,30 @@ class TroubleWatch:
         self._is_suspected = looked.suspicion is not None
         return looked
 
-    def _note_pause(self, seen: SeenPause | None, now_s: float) -> None:
+    def _note_pause(self, seen: SeenPause | None, now_s: float, steps: int | None) -> None:
         """Update the pause for viewers; its beginning stays fixed."""
         if seen is None or self._log.state.phase not in ("starting", "running", "hung"):
             self.pause = None
             return
         since = utc_from_boottime(now_s - seen.stepless_s)
+        acts_at = None if seen.left_s is None else utc_from_boottime(now_s + seen.left_s)
         self.pause = Pause(
             state=seen.state,
             since=since if self.pause is None else self.pause.since,
             reason=seen.reason,
             ranks=list(seen.ranks),
+            verdict_at=acts_at,
+            verdict=None if seen.left_s is None else self._verdict(seen, seen.left_s, steps),
         )
+
+    def _verdict(
+        self, seen: SeenPause, left_s: float, steps: int | None
+    ) -> Literal["restart", "failure"]:
+        """What the restart policy would decide about a hang, from what is known before it."""
+        state, lives_s = self._log.state, seen.stepless_s + left_s
+        hang = AttemptOutcome(state.attempt or 0, lives_s, steps, None, None, None, hung=True)
+        decision = policy.decide(state.history_with(hang), self._max_restarts, 0.0)
+        return "restart" if decision.restart else "failure"
 
     def look_at_losses(self, ranks: Sequence[RankSample]) -> None:
         """Report a loss that has gone bad, if `--on-nan` requests it."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import msgspec
 
@@ -15,6 +16,7 @@ from ddptop_runner.job.registry import JobView, read_job
 from ddptop_runner.job.save_request import SaveAsked, is_taken
 from ddptop_runner.jobs import commands
 from ddptop_runner.judge.checkpoints import locate
+from ddptop_runner.model.run_step import at_step
 from ddptop_runner.model.snapshot import Checkpoint, NodeSnapshot
 
 POLL_S = 0.1
@@ -26,6 +28,24 @@ CLOCK_STEP_S = 0.05
 """Tolerance for comparing readings of the wall clock."""
 ASKABLE = ("running",)
 """Job states in which the script can save."""
+
+
+SUPPORT = "make the script save on SIGUSR1 or when ddptop.checkpoint_requested() is true"
+
+
+@dataclass(frozen=True)
+class Saved:
+    """The first checkpoint after a request."""
+
+    checkpoint: Checkpoint
+    responded: bool
+    """Whether the script handled a signal or saw the flag file; if not, it saved by itself."""
+
+    def in_words(self) -> str:
+        """` at step 120`, and that it was not for the request if so."""
+        step = at_step(self.checkpoint)
+        own = "(the script's own schedule; it did not respond to the request)"
+        return step if self.responded else f"{step} {own}"
 
 
 def ask(view: JobView) -> SaveAsked:
@@ -78,7 +98,7 @@ def wait(
     asked: SaveAsked,
     timeout_s: float = TIMEOUT_S,
     is_cancelled: Callable[[], bool] = lambda: False,
-) -> Checkpoint:
+) -> Saved:
     """Wait for the checkpoint that answers a request, and until it is complete.
 
     Args:
@@ -92,14 +112,17 @@ def wait(
         ControlError: the job ended without one.
     """
     deadline_s = time.monotonic() + timeout_s
+    responded = bool(asked.signalled)
     while True:
+        was_taken = is_taken(asked.flag_file, asked.flag_stamp)
         view = read_job(view.folder)
+        responded = responded or (was_taken and view.is_live)  # the end of a job withdraws the flag
         snapshot = view.snapshot
         found = None if snapshot is None else answered(snapshot, asked.at, utc_now())
         if found is not None:
-            if found.inode is None:
-                return found
-            return msgspec.structs.replace(found, path=locate(found.path, found.inode))
+            if found.inode is not None:
+                found = msgspec.structs.replace(found, path=locate(found.path, found.inode))
+            return Saved(found, responded)
         if not view.is_live:
             raise ControlError(f"{view.job} has {ended_in_words(view)} without saving a checkpoint")
         if time.monotonic() >= deadline_s or is_cancelled():
@@ -138,7 +161,7 @@ def why_none(view: JobView, asked: SaveAsked, timeout_s: float) -> tuple[str, st
         handles = f"no signal could be sent ({refused_in_words(asked)})"
     return (
         f"{none}: {handles}, and the flag file was not consumed",
-        "make the script save on SIGUSR1 or when ddptop.checkpoint_requested() is true",
+        SUPPORT,
     )
 
 
@@ -150,7 +173,7 @@ def refused_in_words(asked: SaveAsked) -> str:
     return "; ".join(f"{name_ranks(ranks)}: {why}" for why, ranks in by_reason.items())
 
 
-def save(view: JobView, timeout_s: float = TIMEOUT_S) -> Checkpoint:
+def save(view: JobView, timeout_s: float = TIMEOUT_S) -> Saved:
     """Ask for a checkpoint and wait for it.
 
     Raises:

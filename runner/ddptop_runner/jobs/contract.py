@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from ddptop_runner.base.clock import utc_now
 from ddptop_runner.host import procs
-from ddptop_runner.job.registry import JobView, pause_of
+from ddptop_runner.job.registry import JobView, elapsed_s, pause_of
 from ddptop_runner.launch.slurm import SlurmJob
 from ddptop_runner.model import run_step
 from ddptop_runner.model.snapshot import (
@@ -26,7 +27,7 @@ from ddptop_runner.model.snapshot import (
     Progress,
     RankSample,
 )
-from ddptop_runner.model.words import Base, JobState, StepCounts
+from ddptop_runner.model.words import Base, JobState, LossState, StepCounts
 from ddptop_runner.reading.progress.combine import of_snapshot
 
 if TYPE_CHECKING:
@@ -82,6 +83,14 @@ class JobFacts(Base, frozen=True, kw_only=True):
     """Steps taken by the slowest rank in this attempt."""
     pause: Pause | None = None
     """Set while a live job is not taking steps; None otherwise, or if unknown."""
+    ended_at: dt.datetime | None = None
+    """None while the job is live."""
+    elapsed_s: float | None = None
+    """How long the job has run, or ran, without the time between an end and a relaunch."""
+    cause: Cause | None = None
+    """Why the job failed; None if it did not."""
+    loss_state: LossState | None = None
+    """State of the ranks' last losses: `nan` or `inf` if any loss is."""
 
 
 class JobRow(JobFacts, frozen=True, kw_only=True):
@@ -153,12 +162,8 @@ class JobStatus(JobFacts, frozen=True, kw_only=True):
     """Restarts used from the budget (`--max-restarts`)."""
     restarts_left: int
     """Restarts left in the budget; progress refills it."""
-    ended_at: dt.datetime | None
-    """None while the job is live."""
     exit_code: int | None
     """The job's exit status; None while it is live."""
-    cause: Cause | None
-    """Why the job failed; None if it did not."""
     guarded: bool | None
     """Whether the guardian is alive; None if that cannot be determined."""
     snapshot_age_s: float | None
@@ -209,7 +214,7 @@ def job_row(view: JobView) -> JobRow:
         policy=None if snapshot is None else snapshot.policy,
         restart_at=snapshot.restart_at if snapshot is not None and view.is_live else None,
         set_aside=[] if snapshot is None else snapshot.set_aside,
-        pause=pause_of(view),
+        **_course(view),
         **_steps(snapshot, is_live=view.is_live),
     )
 
@@ -255,6 +260,8 @@ def _foreign_row(
         world_size=job.world_size,
         attempt=max(restarts, default=None),
         started_at=job.started_at,
+        elapsed_s=max(0.0, (utc_now() - job.started_at).total_seconds()),
+        loss_state=None if snapshot is None else loss_state(snapshot.ranks),
         ranks=[
             RankRow(rank=rank.rank, pid=rank.pid, gpu=_own_device(rank, job, index_of))
             for rank in job.ranks
@@ -314,9 +321,8 @@ def job_status(view: JobView) -> JobStatus:
         "job": view.job,
         "state": view.state,
         "host": view.spec.host,
-        "ended_at": view.ended_at,
         "restart_at": snapshot.restart_at if view.is_live else None,
-        "pause": pause_of(view),
+        **_course(view),
         **_steps(snapshot, is_live=view.is_live),
     }
     return JobStatus(
@@ -325,6 +331,25 @@ def job_status(view: JobView) -> JobStatus:
         snapshot_age_s=view.snapshot_age_s,
         **values,
     )
+
+
+def _course(view: JobView) -> dict[str, Any]:
+    """How long a job has run, whether it pauses, and how it ended, by field name of `JobFacts`."""
+    snapshot = view.snapshot
+    return {
+        "ended_at": view.ended_at,
+        "elapsed_s": elapsed_s(view, view.read_at),
+        "pause": pause_of(view),
+        "cause": None if snapshot is None else snapshot.cause,
+        "loss_state": None if snapshot is None else loss_state(snapshot.ranks),
+    }
+
+
+def loss_state(ranks: Sequence[RankSample]) -> LossState | None:
+    """The worst state of the ranks' last losses; None if none is known."""
+    states = {rank.loss_state for rank in ranks}
+    worst: tuple[LossState, ...] = ("nan", "inf", "ok")
+    return next((state for state in worst if state in states), None)
 
 
 def _steps(snapshot: NodeSnapshot | None, *, is_live: bool) -> dict[str, Any]:

@@ -271,7 +271,7 @@ class JobHolder:
         except OSError as error:
             report(str(error))
         else:
-            report(f"saved {found.path}")
+            report(f"saved{found.in_words()}: {found.checkpoint.path}")
         with contextlib.suppress(DdptopError, OSError):  # unreadable: requeued as it was last seen
             view = read_job(self._folder)
         if view.is_live and view.state != "stopping":  # otherwise `run` returns its state

@@ -52,6 +52,8 @@ class Finding(msgspec.Struct, frozen=True):
     """Whether an event has already reported it."""
     host: str | None = None
     """The devices' host, in a job on several machines."""
+    since: dt.datetime | None = None
+    """When it began, if that is known better than when it was found."""
 
 
 def find(ranks: Sequence[RankSample], gpus: Sequence[GpuSample]) -> list[Finding]:
@@ -142,8 +144,10 @@ def stalled(pause: Pause | None, *, has_event: bool) -> list[Finding]:
     if pause is None or pause.state != "stalled":
         return []
     why = "" if pause.reason is None else f": {pause.reason}"
-    message = f"no steps since {pause.since.astimezone():%H:%M:%S}{why}"
-    return [Finding("stalled", "warning", message, tuple(pause.ranks), has_event=has_event)]
+    ranks, since = tuple(pause.ranks), pause.since
+    return [
+        Finding("stalled", "warning", f"no steps{why}", ranks, has_event=has_event, since=since)
+    ]
 
 
 def _early_exits(ranks: Sequence[RankSample]) -> list[Finding]:
@@ -286,5 +290,5 @@ def _alert(held: _Held) -> Alert:
         gpus=list(finding.gpus),
         host=finding.host,
         message=finding.message,
-        since=held.since,
+        since=finding.since or held.since,
     )

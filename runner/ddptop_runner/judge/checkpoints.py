@@ -12,7 +12,7 @@ import os
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from pathlib import Path, PurePath
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -45,10 +45,6 @@ def _steps(number: int) -> str:
     return f"{number} step{'' if number == 1 else 's'}"
 
 
-def _name(checkpoint: Checkpoint) -> str:
-    return PurePath(checkpoint.path).name or checkpoint.path
-
-
 @dataclass(frozen=True)
 class WorkLost:
     """The work to repeat after a failure."""
@@ -69,19 +65,19 @@ class WorkLost:
             step = at_step(self.since)
             if self.steps == 0:
                 waited = f"in the {took} " if took else ""
-                since = f"since {_name(self.since)}{step}"
+                since = f"since {self.since.name}{step}"
                 return f"Work lost: none (no steps {waited}{since})."
             what = took if self.steps is None else _steps(self.steps)
             aside = f" ({took})" if took and self.steps is not None else ""
             what = f"{what}{aside}" if what else "everything"
-            return f"Work lost: {what} since {_name(self.since)}{step}."
+            return f"Work lost: {what} since {self.since.name}{step}."
         if not self.steps:
             return ""
         all_ = _steps(self.steps) if self.steps == 1 else f"all {self.steps} steps"
         lost = f"{all_} of this attempt ({took}) {'is' if self.steps == 1 else 'are'} lost"
         if self.earlier is not None:
             attempt = "" if self.earlier.attempt is None else f" (attempt {self.earlier.attempt})"
-            return f"No checkpoint has been detected since {_name(self.earlier)}{attempt}: {lost}."
+            return f"No checkpoint has been detected since {self.earlier.name}{attempt}: {lost}."
         return (
             f"No checkpoint was detected: {lost}, unless the script saves in a way that ddptop "
             "cannot detect."

@@ -8,6 +8,7 @@ import shlex
 import shutil
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Literal
 
@@ -18,6 +19,9 @@ from ddptop_runner.launch.gpus.choice import DeviceChoice
 from ddptop_runner.launch.hosts import HostRequest, fewest_nodes
 from ddptop_runner.model.spec import JobSpec
 from ddptop_runner.model.words import OnNan
+
+MOST_NAMES = 1000
+"""How many files of a folder to compare with a mistyped name."""
 
 
 @dataclass(frozen=True)
@@ -141,6 +145,8 @@ def require_script(cwd: Path, script: str) -> None:
         remedy = "check the path, or pass --cwd"
         if not script.endswith(".py") and "/" not in script and shutil.which(script):
             remedy = f"to run a program, use `ddptop launch -- {script} ...`"
+        elif near := _near(path):
+            remedy = f"did you mean {Path(script).with_name(near)}?"
         raise UsageError(f"no script {script} in {cwd}", remedy)
     if not os.access(path, os.R_OK):
         raise UsageError(f"{path} cannot be read", "check its permissions")
@@ -148,6 +154,20 @@ def require_script(cwd: Path, script: str) -> None:
         raise UsageError(
             f"{script} is not a Python script", f"use `ddptop launch -- bash {script}`"
         )
+
+
+def _near(path: Path) -> str | None:
+    """The Python file in its folder whose name is most like it."""
+    try:
+        with os.scandir(path.parent) as entries:
+            names = [entry.name for entry in islice(entries, MOST_NAMES)]
+    except OSError:
+        return None
+    from difflib import get_close_matches
+
+    stems = [name[:-3] for name in names if name.endswith(".py")]  # the ending makes all alike
+    near = get_close_matches(path.name.removesuffix(".py"), stems, n=1)
+    return f"{near[0]}.py" if near else None
 
 
 def overrides_of(pairs: Sequence[str]) -> dict[str, str]:

@@ -403,6 +403,8 @@ class StopRequested(EventBase, frozen=True, kw_only=True, tag="stop_requested"):
     grace_s: float | None = None
     kill_at_s: float | None = None
     """CLOCK_BOOTTIME of SIGKILL."""
+    by: str | None = None
+    """The user who asked."""
 
 
 class JobEnded(EventBase, frozen=True, kw_only=True, tag="ended"):

@@ -211,6 +211,8 @@ class StopAsked(Message, frozen=True, kw_only=True, tag="stop_asked"):
 
     grace_s: float
     """Between SIGTERM and SIGKILL; 0 kills at once."""
+    by: str | None = None
+    """The user who asked."""
 
 
 class RestartAsked(Message, frozen=True, kw_only=True, tag="restart_asked"):

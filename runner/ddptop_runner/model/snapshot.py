@@ -5,7 +5,8 @@ Imbalance and Event are the outside contract: extend them, never rename them.
 """
 
 import datetime as dt
-from typing import Any
+from pathlib import PurePath
+from typing import Any, Literal
 
 import msgspec
 
@@ -286,6 +287,11 @@ class Pause(Base, frozen=True, kw_only=True):
     """What is known about it, such as `rank 0 is saving a checkpoint`."""
     ranks: list[int] = []
     """Ranks that the others are waiting for; may be empty."""
+    verdict_at: dt.datetime | None = None
+    """When the hang detector will act unless there is a sign of life; null if the pause is
+    explained, as by an evaluation, or if the detector is off."""
+    verdict: Literal["restart", "failure"] | None = None
+    """What the restart policy would decide then."""
 
 
 class Checkpoint(Base, frozen=True, kw_only=True):
@@ -310,6 +316,11 @@ class Checkpoint(Base, frozen=True, kw_only=True):
     """Number of files written for it by all ranks."""
     inode: int | None = None
     """Inode of `path`, which a script may rename later."""
+
+    @property
+    def name(self) -> str:
+        """The last part of its path, for sentences."""
+        return PurePath(self.path).name or self.path
 
 
 class Alert(Base, frozen=True, kw_only=True):

@@ -10,7 +10,6 @@ import asyncio
 import random
 import signal
 from collections.abc import Callable, Coroutine
-from pathlib import PurePath
 from typing import Any, Protocol
 
 import msgspec
@@ -415,8 +414,9 @@ class JobDriver:
             return ""
         if (last.step or 0) < (bad.step or 0):
             return ""
-        name = PurePath(last.path).name
-        return f"{name}, saved{at_step(last)}, is newer than that step and may also be affected."
+        return (
+            f"{last.name}, saved{at_step(last)}, is newer than that step and may also be affected."
+        )
 
     def _lived_s(self) -> float:
         return boottime_s() - self.attempt.started_s
@@ -536,9 +536,14 @@ class JobDriver:
 
     # -- users and supervisors -------------------------------------------------------------------
 
-    def stop(self, grace_s: float) -> None:
-        """End the job: SIGTERM to every rank, SIGKILL after `grace_s`; 0 kills at once."""
-        self.take(pt.StopAsked(grace_s=grace_s))
+    def stop(self, grace_s: float, by: str | None = None) -> None:
+        """End the job: SIGTERM to every rank, SIGKILL after `grace_s`; 0 kills at once.
+
+        Args:
+            grace_s: between the two signals.
+            by: the user who asked.
+        """
+        self.take(pt.StopAsked(grace_s=grace_s, by=by))
 
     def restart(self, attempt: int | None = None, rendezvous: Rendezvous | None = None) -> None:
         """Restart all ranks without charging the budget.

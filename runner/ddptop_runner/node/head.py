@@ -329,9 +329,10 @@ class Head:
         if op in fetch.OPS:
             return await self._fetcher.command(message)
         if op == "stop":
-            self.take(pt.StopAsked(grace_s=float(message.get("grace_s", 30.0))))
+            grace_s = float(message.get("grace_s", 30.0))
+            self.take(pt.StopAsked(grace_s=grace_s, by=message.get("by")))
         elif op == "kill":
-            self.take(pt.StopAsked(grace_s=0.0))
+            self.take(pt.StopAsked(grace_s=0.0, by=message.get("by")))
         elif op == "restart":
             self.take(pt.RestartAsked(agent=pt.AgentState()))
         elif op == "stacks":

@@ -16,6 +16,7 @@ import msgspec
 
 from ddptop_runner.base import bounded
 from ddptop_runner.base.errors import DdptopError
+from ddptop_runner.host.procs import user_name
 from ddptop_runner.node.agent_link import AgentLink, Message
 
 LINE_LIMIT_BYTES = 1024 * 1024
@@ -143,7 +144,7 @@ class ControlServer:
             if message.get("op") == "follow" and self._follow is not None:
                 await self._serve_follower(self._follow, message, reader, writer)
             elif message.get("op") != "agent" or self._agent_side is None:
-                await self._answer(message, writer)
+                await self._answer({**message, "by": user_name(_peer(writer)[1])}, writer)
             elif message.get("pid") == _peer(writer)[0]:
                 await self._serve_agent(self._agent_side, message, reader, writer)
         except (OSError, ValueError, TypeError, asyncio.IncompleteReadError, asyncio.TimeoutError):

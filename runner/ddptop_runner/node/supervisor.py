@@ -353,9 +353,9 @@ class Supervisor:
         op = message.get("op")
         self._contact_s = boottime_s()
         if op == "stop":
-            self._driver.stop(float(message.get("grace_s", 30.0)))
+            self._driver.stop(float(message.get("grace_s", 30.0)), message.get("by"))
         elif op == "kill":
-            self._driver.stop(0.0)
+            self._driver.stop(0.0, message.get("by"))
         elif op == "restart":
             self._driver.restart(*_next_attempt(message))
         elif op == "stacks":

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from ddptop_runner.judge.hangs.records import Call, Left, read_calls, who_left
+from ddptop_runner.judge.hangs.records import Call, Left, differences, read_calls, who_left
 
 STEP = ("[64, 16]", "[64]", "[1]")
 
@@ -27,7 +27,7 @@ REGULAR = {
     "one skipped, the other ended at once": ({1: steps(20, (W, N))}, (1, N, B)),
     "it went on for a moment": ({1: steps(20, (B, N, W))}, (1, B, W)),
     "one entered one more": ({0: steps(20, (W, W)), 1: steps(20, (W, B))}, (0, W, B)),
-    "the one that ended at once": ({0: steps(20, (W, B))}, (1, None, "")),
+    "of two, one kept to its own": ({0: steps(20, (W, B))}, None),
     "of four, three kept to theirs": ({rank: steps(20, (W,)) for rank in (0, 1, 3)}, (2, None, "")),
     "of four, two are unknown": ({rank: steps(20, (W,)) for rank in (0, 1)}, None),
     "too short to show an order": ({0: steps(3, (W,)), 1: steps(3, (B,))}, None),
@@ -52,8 +52,32 @@ def test_who_left(name):
 
 def test_an_end_of_epoch_that_came_before_is_in_order():
     epoch = (*(STEP * 12), "[7]", "[8]")
-    assert who_left({0: calls([*(epoch * 4), *STEP, *STEP])}, 2) == Left(1)
-    assert who_left({0: calls([*(epoch * 3), *(STEP * 12), "[7]"])}, 2) == Left(1)
+    for kept in ([*(epoch * 4), *STEP, *STEP], [*(epoch * 3), *(STEP * 12), "[7]"]):
+        assert who_left({rank: calls(kept) for rank in (0, 2)}, 3) == Left(1)
+
+
+@pytest.mark.parametrize(
+    ("records", "told"),
+    [
+        (
+            {0: calls([W, B, N]), 1: calls([W, N, B])},
+            "In collective 2, rank 0 entered all_reduce [64] and rank 1 all_reduce [1]. It is",
+        ),
+        (
+            {0: calls([W, B])},
+            "The last collective of rank 0 was 2, all_reduce [64]; rank 1 left no flight record. ",
+        ),
+        (
+            {0: calls([W]), 1: calls([W, B])},
+            "Rank 0 did not join collective 2, all_reduce [64], which rank 1 entered.",
+        ),
+        ({0: calls([W]), 1: calls([W])}, "It is unknown which rank is at fault."),
+        ({}, "It is unknown which rank is at fault."),
+    ],
+)
+def test_of_two_ranks_each_is_told_and_none_is_blamed_without_evidence(records, told):
+    assert differences(records, 2).startswith(told)
+    assert differences(records, 4) == "It is unknown which rank is at fault."
 
 
 def test_words():

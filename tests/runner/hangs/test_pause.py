@@ -108,13 +108,16 @@ HEALTHY = {
 def test_pause_of_40_s_on_one_rank_is_shown_without_a_warning(name, timeout_s):
     life, ranks = Life(HangWatch(timeout_s, auto=True)), alone(HEALTHY[name])
     step = life.train(20, (0, 1))
-    for _ in range(3):
+    for number in range(3):
         states = []
         for second in range(1, 41):
             looked = life.look(ranks(step, float(second)))
             states.append(None if looked.pause is None else looked.pause.state)
             assert looked.suspicion is None and looked.verdict is None
         assert states == [None] * 14 + ["no_step"] * 26
+        # the time to a verdict is shown for what has no explanation and is unusual for this job
+        unusual = name in ("what no phase has a name for", "waiting for a server") and not number
+        assert (looked.pause.left_s is not None) is unusual
         for _ in range(20):
             step += 10
             looked = life.look(rank(n, step, 0.0, at=(3 * step, 3 * step)) for n in range(2))
@@ -138,6 +141,7 @@ def test_a_pause_much_longer_than_those_before_is_a_warning():
     life.look(rank(n, step, 0.0, at=(3 * step, 3 * step)) for n in range(2))
     assert life.stand(lambda s: ranks(step, s), 50)[1] == 41.0
     assert life.looked.pause.reason == "rank 0 is saving a checkpoint"
+    assert life.looked.pause.left_s is not None, "a warning says when it becomes a verdict"
 
 
 def test_rank_paused_by_a_user_is_reported_and_not_learned_from():

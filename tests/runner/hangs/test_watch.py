@@ -4,13 +4,19 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
+from tests.runner.builders import make_spec
 from tests.runner.hangs.ranks import Life, rank
 
 from ddptop_runner.host.tree import LoaderUsage
+from ddptop_runner.job.state import JobState
+from ddptop_runner.job.trouble import TroubleWatch
 from ddptop_runner.judge.hangs.verdict import SeenPause
 from ddptop_runner.judge.hangs.watch import HangWatch
+from ddptop_runner.judge.restarts.policy import History, record
+from ddptop_runner.model.diagnose import AttemptOutcome
 
 AUTO = {"timeout_s": None, "auto": True}
 
@@ -44,7 +50,7 @@ def test_a_rank_that_sleeps_is_quiet_then_suspected_then_the_verdict():
         2: "waiting for rank 1 in a collective for 15 s",
     }
     why = "waiting for rank 1, last seen at train.py:4"
-    assert life.looked.pause == SeenPause("no_step", 15.0, why, (1,))
+    assert life.looked.pause == SeenPause("no_step", 15.0, why, (1,), left_s=5.0)
     assert Life.stand(life, lambda s: ranks(15 + s), 60) == (1.0, 1.0, 6.0)
     assert life.looked.verdict is not None
     assert life.looked.verdict.ranks == (1,)
@@ -355,3 +361,28 @@ def test_a_malformed_memory_is_left_out(memory):
     life = Life(HangWatch(**AUTO))
     life.watch.recall(memory)
     assert life.stand(one_sleeps(life.train(20)), 250)[:2] == (15.0, 61.0)
+
+
+@pytest.mark.parametrize(
+    ("hangs_before", "max_restarts", "verdict"),
+    [(0, 3, "restart"), (0, 0, "failure"), (1, 3, "restart"), (2, 3, "failure")],
+)
+def test_what_follows_a_verdict_is_what_the_restart_policy_decides(
+    hangs_before, max_restarts, verdict
+):
+    """A third hang at the same step is not restarted."""
+    history = History()
+    for attempt in range(hangs_before):
+        history = record(history, AttemptOutcome(attempt, 200.0, 200, None, None, None, hung=True))
+        history = replace(history, used=history.used + 1)
+    state = JobState(phase="running", attempt=hangs_before, history=history)
+    spec = make_spec(hang_timeout_s=None, hang_auto=True, max_restarts=max_restarts)
+    watch = TroubleWatch(spec, SimpleNamespace(state=state), lambda fact: None)
+    life = Life(watch.hangs)
+    ranks = one_sleeps(life.train(20))
+    life.stand(ranks, 14)
+    watch.look(ranks(15.0), life.now_s + 1)
+    assert watch.pause is not None and watch.pause.verdict == verdict
+    assert watch.pause.verdict_at is not None
+    watch.look(one_sleeps(201)(0.0), life.now_s + 2)
+    assert watch.pause is None

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from tests.runner.builders import make_snapshot, make_spec
+from tests.runner.builders import make_snapshot, make_spec, put_job
 
 from ddptop_runner.base.clock import utc_now
 from ddptop_runner.base.errors import ControlError
@@ -21,7 +21,7 @@ from ddptop_runner.base.paths import RunFolder
 from ddptop_runner.host import procs
 from ddptop_runner.job import save_request as request
 from ddptop_runner.job.ranks import RankRecord
-from ddptop_runner.job.registry import JobView
+from ddptop_runner.job.registry import JobView, read_job
 from ddptop_runner.job.save_request import SaveAsked
 from ddptop_runner.jobs import checkpoint as wanted
 from ddptop_runner.model.snapshot import Checkpoint, RankSample
@@ -214,6 +214,24 @@ def test_a_checkpoint_answers_if_it_was_begun_later_and_is_whole(name):
 def view(**spec) -> JobView:
     made = make_spec("train", **spec)
     return JobView(RunFolder(Path("/nowhere")), made, make_snapshot(made), NOW)
+
+
+@pytest.mark.parametrize("way", ["nothing", "the flag file", "a signal"])
+def test_a_save_on_the_scripts_own_schedule_is_not_the_requested_one(ddptop_home, tmp_path, way):
+    """Only a script that handles a signal or sees the flag file responds to a request."""
+    flag = tmp_path / "flag"
+    flag.touch()
+    stamp = flag.stat().st_mtime_ns
+    if way == "the flag file":
+        os.utime(flag, ns=(0, 0))
+    last = Checkpoint(path="/run/a.pt", at=utc_now() - dt.timedelta(seconds=60), step=120)
+    guardian = procs.identify(os.getpid())
+    folder = put_job("train", {"state": "running", "guardian": guardian, "checkpoint": last})
+    signalled = {0: "SIGUSR1"} if way == "a signal" else {}
+    asked = SaveAsked(signalled, str(flag), stamp, last.at - dt.timedelta(seconds=1))
+    answer = wanted.wait(read_job(folder), asked, 0.0)
+    assert answer.responded is (way != "nothing")
+    assert ("the script's own schedule" in answer.in_words()) is (way == "nothing")
 
 
 WHY = {

@@ -133,6 +133,8 @@ class Culprit:
     """The first rank that ended as a result."""
     left: Left | None = None
     """How it broke the order of collectives, if the flight records show that."""
+    unclear: str = ""
+    """What is known about ranks that entered different collectives, if no rank can be blamed."""
 
 
 def find(ends: Sequence[RankEnd]) -> Culprit | None:

@@ -121,6 +121,7 @@ def _paragraph(
         text = _ended(culprit, around, quoted, alone=alone)
     if culprit.how != "order" and culprit.left is not None:
         text.add(culprit.left.in_words())
+    text.add(culprit.unclear)
     _add_devices(text, end, around)
     text.add(_others(culprit, ends))
     return text

@@ -200,9 +200,46 @@ def who_left(records: Mapping[int, Sequence[Call]], world_size: int) -> Left | N
     if len(breaks) == 1:
         return breaks[0]
     silent = [rank for rank in range(world_size) if rank not in records]
-    if not breaks and len(silent) == 1 and len(kept) == world_size - 1:
+    # one rank that keeps its own order says nothing about the only other one
+    if not breaks and len(silent) == 1 and len(kept) == world_size - 1 > 1:
         return Left(silent[0])
     return None
+
+
+def differences(records: Mapping[int, Sequence[Call]], world_size: int) -> str:
+    """What each of two ranks did, from the records that exist; empty for more ranks.
+
+    Args:
+        records: by rank, what it entered, oldest first.
+        world_size: number of ranks.
+    """
+    unclear = "It is unknown which rank is at fault."
+    if world_size != 2 or not records:
+        return unclear
+    did = {
+        rank: {call.number: call.in_words() for call in calls} for rank, calls in records.items()
+    }
+    if len(did) == 1:
+        [(rank, calls)] = did.items()
+        return (
+            f"The last collective of rank {rank} was {max(calls)}, {calls[max(calls)]}; "
+            f"rank {1 - rank} left no flight record. {unclear}"
+        )
+    both = sorted(did[0].keys() & did[1].keys())
+    apart = next((number for number in both if did[0][number] != did[1][number]), None)
+    if apart is not None:
+        return (
+            f"In collective {apart}, rank 0 entered {did[0][apart]} and rank 1 {did[1][apart]}. "
+            f"{unclear}"
+        )
+    last = {rank: max(calls) for rank, calls in did.items()}
+    ahead = max(last, key=lambda rank: last[rank])
+    if last[ahead] == last[1 - ahead]:
+        return unclear
+    return (
+        f"Rank {1 - ahead} did not join collective {last[1 - ahead] + 1}, "
+        f"{did[ahead].get(last[1 - ahead] + 1, '')}, which rank {ahead} entered."
+    )
 
 
 def _break(calls: Sequence[Call]) -> tuple[Call, str] | None:
@@ -260,8 +297,12 @@ def _call(entry: dict[str, Any]) -> Call:
 
 def left_order(paths: Mapping[int, Path]) -> Left | None:
     """The rank that broke the order of collectives, from the flight records of all ranks."""
-    records = {rank: calls for rank, path in paths.items() if (calls := read_calls(path))}
-    return who_left(records, len(paths))
+    return who_left(read_records(paths), len(paths))
+
+
+def read_records(paths: Mapping[int, Path]) -> dict[int, list[Call]]:
+    """By rank, the default group's collectives in the flight records that can be read."""
+    return {rank: calls for rank, path in paths.items() if (calls := read_calls(path))}
 
 
 def hang_cause(found: HangVerdict, evidence: str, stands_at: Mapping[int, str | None]) -> Cause:

@@ -140,6 +140,8 @@ class SeenPause:
     reason: str | None = None
     ranks: tuple[int, ...] = ()
     """The ranks that the others wait for."""
+    left_s: float | None = None
+    """Until the verdict, unless there is a sign of life; None if the pause is explained."""
 
 
 @dataclass(frozen=True)
@@ -598,6 +600,8 @@ class Judgment:
     """Ranks that could continue; all if all wait in a collective."""
     used: float
     """Fraction of the allowed time used; above 1, the group hangs."""
+    left_s: float = 0.0
+    """Until then, without a sign of life."""
 
     @property
     def hangs(self) -> bool:
@@ -629,7 +633,7 @@ def judge(ranks: Sequence[Standing], ended: Sequence[RankProgress], limits: Limi
     all_wait = deciding[0].doing == "collective"
     silent_s = min(rank.silent_s for rank in ranks)
     begun = is_warm([*(rank.rank for rank in ranks), *ended], first_step=True)
-    least_used = None
+    least_used, left_s = None, 0.0
     for rank in deciding:
         proven = culprits.proven and (all_wait or rank.rank.rank in culprits.ranks)
         loader = rank.rank.loader
@@ -642,8 +646,9 @@ def judge(ranks: Sequence[Standing], ended: Sequence[RankProgress], limits: Limi
         )
         idle_s = min(rank.idle_s, silent_s)
         used = max(idle_s / allowed.idle_s, silent_s / allowed.total_s)
+        left_s = max(left_s, min(allowed.idle_s - idle_s, allowed.total_s - silent_s))
         if least_used is None or used < least_used[0]:
             least_used = (used, idle_s, allowed, rank)
     assert least_used is not None
     used, idle_s, allowed, decides = least_used
-    return Judgment(silent_s, idle_s, allowed, decides, culprits, deciding, used)
+    return Judgment(silent_s, idle_s, allowed, decides, culprits, deciding, used, left_s)

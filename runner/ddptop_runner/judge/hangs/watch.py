@@ -284,7 +284,12 @@ class HangWatch:
         if found is None:
             return None
         ranks = awaited(judgment, standings)
-        return SeenPause(found, self._stepless_s, reason(judgment, standings), ranks)
+        own_s = self._limits.longest_pause_s.get(decides.doing, 0.0)
+        long = judgment.silent_s >= self._begins_after_s and judgment.silent_s > own_s
+        unexplained = decides.doing in UNEXPLAINED and long
+        nears = self.is_on and not hung and (unexplained or found == "stalled")
+        left_s = judgment.left_s if nears else None
+        return SeenPause(found, self._stepless_s, reason(judgment, standings), ranks, left_s)
 
     def _verdict(self, judgment: Judgment) -> HangVerdict | None:
         if not self.is_on or not judgment.hangs:

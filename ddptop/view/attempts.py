@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import datetime as dt
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Literal
 
-from msgspec.structs import replace
+import msgspec
 
-from ddptop_runner.job.old_events import cause_in_row
-from ddptop_runner.model.events import CheckpointSaved, from_data
-from ddptop_runner.model.snapshot import Cause, Event
+from ddptop_runner.base.clock import is_time
+from ddptop_runner.model.snapshot import Cause, Checkpoint, Event
 from ddptop_runner.model.words import JobState
 
 Ending = Literal["lives", "failed", "finished", "stopped", "again", "lost", "unknown"]
@@ -22,8 +20,7 @@ FAILURES = ("failure", "hang")
 """Event types that carry the cause of a failure."""
 
 
-@dataclass(frozen=True)
-class Attempt:
+class Attempt(msgspec.Struct, frozen=True):
     """One run of a job's worker group."""
 
     number: int
@@ -57,13 +54,24 @@ def in_order(events: Iterable[Event]) -> list[Event]:
     found: list[Event] = []
     for event in events:
         place = len(found)
-        saved = from_data(event.data) if event.type == "checkpoint" else None
-        if isinstance(saved, CheckpointSaved):
-            event = replace(event, ts=min(event.ts, saved.checkpoint.at))
+        written_at = _written_at(event)
+        if written_at is not None:
+            event = msgspec.structs.replace(event, ts=min(event.ts, written_at))
             while place and event.ts < found[place - 1].ts:
                 place -= 1
         found.insert(place, event)
     return found
+
+
+def _written_at(event: Event) -> dt.datetime | None:
+    """When a checkpoint's files were complete; None for another event."""
+    if event.type != "checkpoint" or event.data is None:
+        return None
+    try:
+        written_at = msgspec.convert(event.data.get("checkpoint"), Checkpoint).at
+    except msgspec.ValidationError:
+        return None
+    return written_at if is_time(written_at) else None
 
 
 def by_attempt(events: Sequence[Event]) -> dict[int, list[Event]]:
@@ -113,8 +121,7 @@ def attempts_of(
     )
 
 
-@dataclass(frozen=True)
-class _Job:
+class _Job(msgspec.Struct, frozen=True):
     """The job, for its last attempt."""
 
     state: JobState
@@ -128,6 +135,8 @@ def _attempt(
     failure = _last(events, *FAILURES)
     ending, ended_at = _ending(events, failure, job)
     if ending == "failed" and cause is None:
+        from ddptop_runner.job.old_events import cause_in_row  # not needed for `events`
+
         cause = None if (row := failure or _last(events, "failed")) is None else cause_in_row(row)
     first = events[0].ts if events else None
     return Attempt(

@@ -49,6 +49,14 @@ LEAVE_TIME_S = 30.0
 for _name in ("COLUMNS", "LINES"):  # pytest-xdist sets them, and they override the size of any pty
     os.environ.pop(_name, None)
 
+# a script's `make test &` ignores them, and so would every process that a test starts
+for _number, _handler in (
+    (signal.SIGINT, signal.default_int_handler),
+    (signal.SIGQUIT, signal.SIG_DFL),
+):
+    if signal.getsignal(_number) is signal.SIG_IGN:
+        signal.signal(_number, _handler)
+
 
 # --- markers ---------------------------------------------------------------------------------
 

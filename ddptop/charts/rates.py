@@ -22,6 +22,8 @@ def shown_as(data: ChartData, name: str) -> ChartData:
     """The chart with the curve of that name instead of losses."""
     if name == LOSS:
         return data
+    if data.stepped is not None:
+        data = replace(data, stepped=shown_as(data.stepped, name))
     if name == THROUGHPUT:
         return throughput(data)
     points = data.scalars.get(name)

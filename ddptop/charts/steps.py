@@ -20,11 +20,13 @@ _ROOM_S = 2.0
 
 def no_steps(data: ChartData) -> str | None:
     """One sentence on why the loss cannot be drawn by step; None if it can."""
+    if data.stepped is not None:
+        return None
     for points in _all(data):
         if any(step is not None for step in points.step):
             return None
     if data.watched:
-        return "by step: n/a (steps are unknown for jobs that ddptop did not start)"
+        return "by step: n/a (the steps of this job, which ddptop did not start, are unknown)"
     return "by step: n/a (step numbers are unknown for these losses)"
 
 
@@ -93,6 +95,8 @@ def _stepped(points: Points, attempts: Sequence[AttemptSteps]) -> Points:
 
 def by_step(data: ChartData) -> ChartData:
     """The chart with steps instead of times."""
+    if data.stepped is not None:
+        return data.stepped
     series = {rank: _stepped(points, data.attempts) for rank, points in data.series.items()}
     middle = None if data.middle is None else _stepped(data.middle, data.attempts)
     scalars = {name: _stepped(points, data.attempts) for name, points in data.scalars.items()}
@@ -124,7 +128,7 @@ def step_times(data: ChartData, view: View) -> tuple[float | None, float | None]
 
     Approximated from the available samples. None means everything or, for the edge, the newest.
     """
-    if view.span is None:
+    if view.span is None or data.stepped is not None:
         return None, None
     known, bucket_s = _known(data)
     first, last = known[0][0], known[-1][0]

@@ -11,15 +11,26 @@ import msgspec
 from ddptop.logs.messages import LogKey, LogRead
 from ddptop.sources.chart import ChartQuery, points_of, redraw_pause_s
 from ddptop.sources.job import TREND_EVERY_S
-from ddptop.view.learning import POINTS, medians, stretch_s, trend
-from ddptop.view.series import ChartData
+from ddptop.view.learning import (
+    POINTS,
+    SHARE,
+    LossTrend,
+    last_tenth,
+    medians,
+    stretch_s,
+    trend,
+)
+from ddptop.view.series import ChartData, Points
 from ddptop.view.shown import Recent
 from ddptop_runner.base.clock import boottime_s
 from ddptop_runner.foreign.census import CensusTaker
 from ddptop_runner.foreign.types import Census, ForeignJob, ForeignView, Unreadable
 from ddptop_runner.foreign.watch import ForeignBook, NewLines
 from ddptop_runner.model.snapshot import Event, GpuSample, RankSample
+from ddptop_runner.store.history_reader import Series
 
+STEPPED_POINTS = 4096
+"""Points of a curve by step, which is read whole however far the chart is zoomed in."""
 CENSUS_EVERY_S = 2.0
 """Scanning every process of the machine costs more than polling the known ones."""
 
@@ -49,7 +60,7 @@ class ForeignSource:
         self._census = Census()
         self._next_census_s = 0.0
         self._chart_key: object = None
-        self._chart_span: tuple[float, float] | None = None
+        self._chart_span: object = None
         self._chart_at = 0.0
         self._chart = ChartData()
         self._recent = Recent()
@@ -82,21 +93,24 @@ class ForeignSource:
         """The losses found in its output; the same object while nothing changes."""
         span = self._book.span(view.job)
         part = (query.window_s, query.until, query.columns)
-        key = (view.job, *part, span is None, view.state, view.output)
+        whole = self._book.is_whole(view.job)
+        key = (view.job, *part, span is None, whole, view.state, view.output)
+        spans = span, self._book.span(view.job, by_step=True)
         pause_s = redraw_pause_s(self._chart, query)
-        fresh = now_s - self._chart_at < pause_s or span == self._chart_span
+        fresh = now_s - self._chart_at < pause_s or spans == self._chart_span
         if key == self._chart_key and fresh:
             return self._chart
-        self._chart_key, self._chart_span, self._chart_at = key, span, now_s
+        self._chart_key, self._chart_span, self._chart_at = key, spans, now_s
         if span is None:
             self._chart = ChartData(
                 window_s=query.window_s,
                 ended=not view.is_live,
                 watched=True,
                 empty=no_loss(view),
+                stepped=self._stepped(view),
             )
             return self._chart
-        since, until, whole = query.part(span, now_s, live=view.is_live)
+        since, until, extent = query.part(span, now_s, live=view.is_live)
         series = self._book.chart(view.job, since, until, query.columns)
         scalars = self._book.scalars(view.job, since, until, query.columns)
         self._chart = ChartData(
@@ -108,23 +122,57 @@ class ForeignSource:
             window_s=query.window_s,
             ended=not view.is_live,
             watched=True,
-            whole=whole,
+            whole=extent,
+            stepped=self._stepped(view),
         )
         return self._chart
 
+    def _stepped(self, view: ForeignView) -> ChartData | None:
+        """The losses by step, also those of unknown time; None if its output shows no steps."""
+        span = self._book.span(view.job, by_step=True)
+        if span is None:
+            return None
+        part = (view.job, *span, STEPPED_POINTS)
+        series = self._book.chart(*part, by_step=True)
+        scalars = self._book.scalars(*part, by_step=True)
+        whole = self._book.is_whole(view.job)
+        first = min(0.0, span[0]) if whole else span[0]
+        return ChartData(
+            series={rank: _by_step(one) for rank, one in series.items()},
+            scalars={name: _by_step(one) for name, one in scalars.items()},
+            since=first,
+            until=max(span[1], first + 1),
+            ended=not view.is_live,
+            watched=not whole,
+            by_step=True,
+        )
+
     def recent(self, view: ForeignView, now_s: float) -> Recent:
         """The trend of the loss in its output; the same object between updates."""
-        span = self._book.span(view.job)
-        if span is None:
-            return Recent()
         if view.job == self._recent_of and now_s < self._recent_until:
             return self._recent
-        until = span[1] + 1.0
         self._recent_of, self._recent_until = view.job, now_s + TREND_EVERY_S[0]
-        series = self._book.chart(view.job, until - stretch_s(until - span[0]), until, POINTS)
-        points = {rank: points_of(one) for rank, one in series.items()}
-        self._recent = Recent(trend(medians(points)))
+        self._recent = Recent(self._trend(view))
         return self._recent
+
+    def _trend(self, view: ForeignView) -> LossTrend | None:
+        """The trend over the last tenth of the run, by step if its output shows them.
+
+        By time, it is unknown until the job has been watched that long.
+        """
+        span = self._book.span(view.job, by_step=True)
+        if span is not None:
+            series = self._book.chart(view.job, *span, int(POINTS / SHARE), by_step=True)
+            losses = medians({rank: _by_step(one) for rank, one in series.items()})
+            return trend(last_tenth(losses), by_step=True)
+        if (span := self._book.span(view.job)) is None:
+            return None
+        until = span[1] + 1.0
+        since = until - stretch_s(until - view.foreign.started_at.timestamp())
+        if since < span[0]:
+            return None
+        series = self._book.chart(view.job, since, until, POINTS)
+        return trend(medians({rank: points_of(one) for rank, one in series.items()}))
 
     def events(self, view: ForeignView) -> tuple[Event, ...]:
         """Events since it was discovered, latest first."""
@@ -155,6 +203,14 @@ class ForeignSource:
     def close(self) -> None:
         """Close every open file."""
         self._book.close()
+
+
+def _by_step(series: Series) -> Points:
+    """Convert values by step for the chart; each point is at the middle of its steps."""
+    points = points_of(series)
+    return msgspec.structs.replace(
+        points, t=[t - 0.5 for t in points.t], not_finite=[t - 0.5 for t in points.not_finite]
+    )
 
 
 class LastFigures:

@@ -338,8 +338,7 @@ def _loss(snapshot: NodeSnapshot, trend: LossTrend | None) -> str:
         return "n/a: no loss found in probe reports or rank output."
     text = f"{units.loss(value, state)}, the median across ranks."
     if trend is not None:
-        span = units.brief_duration(trend.span_s)
-        text += f" {_TRENDS[trend.way]} over the last {span}."
+        text += f" {_TRENDS[trend.way]} over the last {trend.span}."
     return text
 
 

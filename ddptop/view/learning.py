@@ -23,6 +23,9 @@ LEAST_S = 20.0
 POINTS = 40
 """Number of points in that time to compare."""
 
+LEAST_BY_STEP = 20
+"""The same for losses by step, in points."""
+
 LEAST_POINTS = 8
 """With fewer points, there is no trend."""
 
@@ -41,15 +44,33 @@ class LossTrend(msgspec.Struct, frozen=True):
     """How the ranks' median loss changed over some time."""
 
     way: Way
-    span_s: float
-    """Seconds between the first and last points compared."""
+    span_s: float | None
+    """Seconds between the first and last points compared; None if they were compared by step."""
     ratio: float | None = None
     """Relative change between the two halves: -0.03 is 3% less. None if the loss is about 0."""
+    steps: int | None = None
+    """The same distance in steps, if they were compared by step."""
+
+    @property
+    def span(self) -> str:
+        """The time or the steps between those points, in words."""
+        if self.span_s is None:
+            return f"{self.steps:,} steps"
+        return units.brief_duration(self.span_s)
 
 
 def stretch_s(run_s: float) -> float:
     """How many seconds at the end of a run to examine."""
     return max(LEAST_S, SHARE * run_s)
+
+
+def last_tenth(values: Sequence[tuple[float, float]]) -> Sequence[tuple[float, float]]:
+    """The values of the last tenth of the run's steps, but at least LEAST_BY_STEP."""
+    if not values:
+        return values
+    since = values[-1][0] - SHARE * (values[-1][0] - values[0][0])
+    late = sum(step >= since for step, _ in values)
+    return values[-max(late, LEAST_BY_STEP) :]
 
 
 def medians(series: Mapping[int, Points]) -> list[tuple[float, float]]:
@@ -62,14 +83,15 @@ def medians(series: Mapping[int, Points]) -> list[tuple[float, float]]:
     return [(t, median(at[t])) for t in sorted(at)]
 
 
-def trend(values: Sequence[tuple[float, float]]) -> LossTrend | None:
+def trend(values: Sequence[tuple[float, float]], *, by_step: bool = False) -> LossTrend | None:
     """Compare the mean of the later half of the values with that of the earlier half.
 
     None with fewer than LEAST_POINTS values. A change counts if it is more than CHANGE of the loss
     and at least SURE times the standard error of the difference.
 
     Args:
-        values: unix seconds and loss, oldest first.
+        values: unix seconds or step, and loss, oldest first.
+        by_step: whether they are steps.
     """
     if len(values) < LEAST_POINTS:
         return None
@@ -78,11 +100,12 @@ def trend(values: Sequence[tuple[float, float]]) -> LossTrend | None:
     change = _mean(after) - _mean(before)
     level = abs(_mean(before))
     error = (_squared_error(before) + _squared_error(after)) ** 0.5
-    span_s = values[-1][0] - values[0][0]
+    span = values[-1][0] - values[0][0]
+    apart = (None, round(span)) if by_step else (span, None)
     ratio = change / level if level > 1e-9 else None
     if abs(change) < SURE * error or abs(change) <= CHANGE * level:
-        return LossTrend("flat", span_s, ratio)
-    return LossTrend("falling" if change < 0 else "rising", span_s, ratio)
+        return LossTrend("flat", apart[0], ratio, apart[1])
+    return LossTrend("falling" if change < 0 else "rising", apart[0], ratio, apart[1])
 
 
 def _mean(values: Sequence[float]) -> float:
@@ -106,9 +129,9 @@ def trend_words(found: LossTrend | None, snapshot: NodeSnapshot, *, of_several: 
         return ()
     style = {"falling": "ok", "flat": "", "rising": "" if of_several else "warn"}[found.way]
     if found.way == "flat":
-        return line((f"{_SYMBOLS['flat']} flat", style), (f" for {_brief(found.span_s)}", "dim"))
+        return line((f"{_SYMBOLS['flat']} flat", style), (f" for {found.span}", "dim"))
     of = "" if found.ratio is None else f", {_percent(found.ratio)}"
-    span = f"{of} in {_brief(found.span_s)}"
+    span = f"{of} in {found.span}"
     return line((f"{_SYMBOLS[found.way]} {found.way}", style), (span, "dim"))
 
 
@@ -136,10 +159,6 @@ def whose_loss(snapshot: NodeSnapshot | None) -> str:
         if len(rank.losses) > 1:
             return next(iter(rank.losses))
     return ""
-
-
-def _brief(seconds: float) -> str:
-    return units.brief_duration(seconds)
 
 
 def _percent(ratio: float) -> str:

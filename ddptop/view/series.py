@@ -104,6 +104,8 @@ class ChartData(Frame, frozen=True):
     """With `middle`: how many ranks it covers."""
     last_step: int | None = None
     """Steps taken by all attempts together; None if unknown."""
+    stepped: ChartData | None = None
+    """The chart by step, if the steps of more samples than their times are known."""
 
 
 def known_until(points: Points, until: float) -> Points:

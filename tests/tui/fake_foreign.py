@@ -31,6 +31,7 @@ class FakeWorld:
     views: ClassVar[list[ForeignView]] = []
     unreadable: ClassVar[list[Unreadable]] = []
     losses: ClassVar[dict[str, dict[int, Series]]] = {}
+    by_step: ClassVar[dict[str, dict[int, Series]]] = {}
     scalars: ClassVar[dict[str, dict[str, Series]]] = {}
     lines: ClassVar[dict[str, list[str]]] = {}
     events: ClassVar[dict[str, list[Event]]] = {}
@@ -42,7 +43,7 @@ class FakeWorld:
     def clear(cls) -> None:
         for kept in (cls.views, cls.unreadable, cls.kept, cls.followed):
             kept.clear()
-        for known in (cls.losses, cls.scalars, cls.lines, cls.events):
+        for known in (cls.losses, cls.by_step, cls.scalars, cls.lines, cls.events):
             known.clear()
         cls.takes = 0
 
@@ -69,15 +70,22 @@ class FakeBook:
         FakeWorld.followed.append(follow)
         return list(FakeWorld.views)
 
-    def chart(self, job: str, since_s: float, until_s: float, columns: int) -> dict[int, Series]:
-        return FakeWorld.losses.get(job, {})
+    def chart(
+        self, job: str, since: float, until: float, columns: int, *, by_step: bool = False
+    ) -> dict[int, Series]:
+        return (FakeWorld.by_step if by_step else FakeWorld.losses).get(job, {})
 
-    def scalars(self, job: str, since_s: float, until_s: float, columns: int) -> dict[str, Series]:
-        return FakeWorld.scalars.get(job, {})
+    def scalars(
+        self, job: str, since: float, until: float, columns: int, *, by_step: bool = False
+    ) -> dict[str, Series]:
+        return {} if by_step else FakeWorld.scalars.get(job, {})
 
-    def span(self, job: str) -> tuple[float, float] | None:
-        series = FakeWorld.losses.get(job)
+    def span(self, job: str, *, by_step: bool = False) -> tuple[float, float] | None:
+        series = self.chart(job, 0, 0, 0, by_step=by_step)
         return (series[0].t[0], series[0].t[-1]) if series else None
+
+    def is_whole(self, job: str) -> bool:
+        return True
 
     def events(self, job: str) -> list[Event]:
         return FakeWorld.events.get(job, [])

@@ -24,6 +24,7 @@ from tests.tui.fake_signals import Sent
 from ddptop_runner.foreign import actions
 from ddptop_runner.foreign.actions import SignalOutcome, SignalPlan
 from ddptop_runner.model.snapshot import Alert, RankStacks
+from ddptop_runner.store.history_reader import Series
 
 MakeApp = Callable[..., DdptopApp]
 
@@ -329,3 +330,48 @@ class TestSource:
         assert source.chart(view, query, NOW.timestamp() + 0.5) is first
         wider = msgspec.structs.replace(query, window_s=300.0)
         assert source.chart(view, wider, NOW.timestamp() + 0.5) is not first
+
+    def test_the_trend_is_that_of_the_last_tenth_of_the_run(self, frozen: Path) -> None:
+        view = fake_foreign.healthy()
+        FakeWorld.losses[view.job] = rising(int(NOW.timestamp()) - 30, 1)
+        FakeWorld.by_step[view.job] = {0: series(range(0, 4001, 10), lambda at: 5.2 - at / 1000)}
+        trend = ForeignSource().recent(view, NOW.timestamp()).trend
+        assert trend is not None
+        assert (trend.way, trend.span) == ("falling", "400 steps")
+
+    def test_seconds_of_a_run_of_an_hour_are_no_trend(self, frozen: Path) -> None:
+        view = fake_foreign.healthy()
+        FakeWorld.losses[view.job] = rising(int(NOW.timestamp()) - 30, 1)
+        assert ForeignSource().recent(view, NOW.timestamp()).trend is None
+        FakeWorld.losses[view.job] = rising(int(NOW.timestamp()) - 600, 20)
+        trend = ForeignSource().recent(view, NOW.timestamp()).trend
+        assert trend is not None and trend.way == "rising"
+
+
+class TestLossesOfBefore:
+    async def test_the_chart_shows_them_by_step(self, frozen: Path, make_app: MakeApp) -> None:
+        view = fake_foreign.healthy()
+        FakeWorld.by_step[view.job] = {0: series(range(10, 4001, 10), lambda at: 5.2 - at / 1000)}
+        app = make_app(watched=view.foreign)
+        async with app.run_test(size=(120, 40)) as pilot:
+            await settle(pilot)
+            assert "loss, whole run, by step" in shown(app)
+            assert " 500  " in shown(app)
+            await pilot.press("b")
+            await settle(pilot)
+            assert "loss, since first observed" in shown(app)
+            await pilot.press("b", "plus")
+            await settle(pilot)
+            assert "loss, 2,000 steps, by step" in shown(app)
+            assert " 500  " not in shown(app)
+
+
+def series(places: range, loss: Callable[[int], float]) -> Series:
+    values = [loss(at) for at in places]
+    return Series(
+        t=list(places), min=values, mean=values, max=values, last=values, bucket_s=places.step
+    )
+
+
+def rising(since: int, every_s: int) -> dict[int, Series]:
+    return {0: series(range(since, since + 30 * every_s, every_s), lambda at: 1 + at % 10_000)}

@@ -272,10 +272,14 @@ class LossChart(ChartWidget):
             wanted = replace(wanted, rank=rank)
         if data is self._data and wanted == self._options and job == self._job:
             return
-        if job != self._job:
+        is_other = job != self._job
+        if is_other:
             self.view = View()  # the zoomed range belongs to another job
             if self.shown != THROUGHPUT:
                 self.shown = LOSS
+        newly_stepped = data.stepped is not None and (is_other or self._data.stepped is None)
+        if newly_stepped and self.view == View():
+            self.view = View("step")  # by time, most samples are missing
         self._data, self._options, self._job = data, wanted, job
         self.show_as(self.shown)
 
@@ -301,6 +305,8 @@ class LossChart(ChartWidget):
         """The view as time; for a view by step, the approximate times of these steps."""
         if self.view.axis == "time":
             return self.view
+        if self._data.stepped is not None:
+            return View()
         span, right = self.time_span()
         at = self.view.cursor
         return View("time", span, right, None if at is None else step_moment(self._data, at))
@@ -372,10 +378,10 @@ class LossChart(ChartWidget):
     def _words(self, data: ChartData, chart: Chart, options: ChartOptions) -> list[str]:
         """How the chart is drawn, for the title."""
         view = self.view
-        if data.by_step:
-            shown = "whole run" if view.span is None else f"{view.span:,.0f} steps"
-        elif view.span is None and data.watched and data.window_s is None:
+        if view.span is None and data.watched and data.window_s is None:
             shown = "since first observed"
+        elif data.by_step:
+            shown = "whole run" if view.span is None else f"{view.span:,.0f} steps"
         elif view.span is not None and view.right is not None:
             shown = window_label(view.span).removeprefix("last ")
         else:

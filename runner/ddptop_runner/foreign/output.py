@@ -735,12 +735,16 @@ class JobOutput:
         return found, used, grew
 
     @property
+    def is_whole(self) -> bool:
+        """Whether everything that the job wrote was read."""
+        return all(source.is_whole for source in self._sources.values())
+
+    @property
     def may_reread(self) -> bool:
         """Whether some output was not read from its beginning, and all of them can be."""
         sources = self._sources.values()
-        if all(source.is_whole for source in sources):
-            return False
-        return all(source.may_reread for source in sources) and self._size <= REREAD_BYTES
+        possible = not self.is_whole and all(source.may_reread for source in sources)
+        return possible and self._size <= REREAD_BYTES
 
     @property
     def _size(self) -> int:

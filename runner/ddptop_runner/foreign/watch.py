@@ -139,6 +139,11 @@ class ForeignBook:
         known = [span for span in spans if span is not None]
         return (min(s[0] for s in known), max(s[1] for s in known)) if known else None
 
+    def is_whole(self, job: str) -> bool:
+        """Whether everything that it printed was read."""
+        record = self._records.get(job)
+        return record is not None and record.output.is_whole
+
     def _values(
         self, job: str, by_step: bool
     ) -> tuple[ValueHistory[int], ValueHistory[str]] | None:

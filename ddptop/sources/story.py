@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
+
+import msgspec
 
 from ddptop.sources.chart import history_stamps
 from ddptop.sources.query import Answer, Look, Query, Sources
@@ -165,7 +167,7 @@ class StorySource:
             if not last:
                 return attempt
             self._steps[attempt.number] = min(last)
-        return replace(attempt, steps=self._steps[attempt.number])
+        return msgspec.structs.replace(attempt, steps=self._steps[attempt.number])
 
     def _tail_of(
         self, view: JobView, attempts: Sequence[Attempt], chosen: int | None

@@ -42,9 +42,11 @@ with open(result, "w") as file:
 """
 LOADED = """
 import sys
+import msgspec  # needs some of them in Python 3.10
+known = set(sys.modules)
 from ddptop.__main__ import main
 main()
-sys.stderr.write(",".join(sys.modules))
+sys.stderr.write(",".join(set(sys.modules) - known))
 """
 
 VERBS = {

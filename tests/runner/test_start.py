@@ -91,6 +91,7 @@ def test_no_process_imports_from_the_current_folder_or_instead_of_python(
     assert said in ended.stdout + ended.stderr
 
 
+@pytest.mark.skipif(sys.version_info < (3, 11), reason="Python 3.10 has no safe path (-P)")
 def test_the_command_line_itself_takes_python_first(traps, ddptop_home):
     """All of PYTHONPATH is searched before a program's first line runs, so some cannot be
     prevented."""

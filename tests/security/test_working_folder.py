@@ -48,6 +48,7 @@ VERBS = {
     "ps": [],
     "stacks": ["train"],
     "status": ["train"],
+    "story": ["train"],
     "kill": ["train"],
     "wait": ["train"],
     "restart": ["train"],

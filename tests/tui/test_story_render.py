@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import datetime as dt
-from dataclasses import replace
 
 import msgspec
 import pytest
@@ -19,6 +18,7 @@ from ddptop.draw.story import (
 from ddptop.view.attempts import Attempt
 from ddptop.view.shown import Tail
 from ddptop.view.text import plain, width
+from msgspec.structs import replace
 
 from ddptop_runner.base.paths import LAUNCHER
 from ddptop_runner.model.snapshot import Cause, Event

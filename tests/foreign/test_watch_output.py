@@ -351,6 +351,20 @@ def test_losses_printed_before_are_known_by_step(book: ForeignBook, tmp_path: Pa
         assert len(by_time.t) <= 2, "the times of the others are unknown"
 
 
+def test_the_step_of_the_run_follows_from_its_epochs(book: ForeignBook, tmp_path: Path) -> None:
+    with (
+        (tmp_path / "log").open("wb", buffering=0) as file,
+        running(*SLEEP, stdout=file) as process,
+    ):
+        for epoch, step, of in ((0, 90, 100), (1, 90, 100), (2, 10, 61)):
+            file.write(f"Epoch: [{epoch}][{step}/{of}]\tLoss 2.5 (2.5)\n".encode())
+        job = job_of(process.pid)
+        view = look(book, census_of(job), job.name)
+        assert (first_rank(view).step, view.snapshot.progress.total) == (10, 61)
+        assert first_rank(view).run_step == view.snapshot.run_step.step == 210
+        assert view.snapshot.run_step.counts == "run"
+
+
 def test_a_long_log_is_read_from_its_beginning_in_parts(
     book: ForeignBook, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -600,6 +600,8 @@ class JobRecord:
         if filled.step is None:
             return filled
         run = filled.global_step
+        if run is None and progress is not None and filled.step == progress.step:
+            run = progress.run_step
         counts = None if run is not None else "epoch"
         return msgspec.structs.replace(filled, run_step=run, step_counts=counts)
 

@@ -171,10 +171,22 @@ class TextProgress:
         return self._steps.step
 
     @property
+    def run_step(self) -> int | None:
+        """The step of the run, as printed or by its epochs; None if unknown."""
+        printed = self.printed
+        if printed is None or printed.of_run or printed.by_epoch is None:
+            return printed.step if printed is not None and printed.of_run else None
+        if self._from_start and self._first_epoch == self.first_epoch:
+            return self._steps.position  # epochs may differ in length
+        return printed.by_epoch
+
+    @property
     def position(self) -> int | None:
         """The step, counted on across epochs; None if earlier epochs were not read."""
-        known = self._steps.step is not None and (self._from_start or self.counts_run)
-        return self._steps.position if known else None
+        run_step = self.run_step
+        if run_step is None and self._from_start and self._steps.step is not None:
+            return self._steps.position
+        return run_step
 
     @property
     def every(self) -> int | None:

@@ -12,9 +12,9 @@
     `ddptop_cli("ls", "--json", timeout_s=120)` runs the command line with this interpreter in
     `ddptop_home`, without a terminal, and returns its CompletedProcess (text).
 
-The markers `tmux`, `torch`, `gpu`, `cluster`, and `slurm` skip a test, with a reason, if what it
-needs is missing. If it is listed in DDPTOP_TEST_REQUIRE (such as "tmux torch"), the test fails
-instead, so that CI skips nothing unnoticed.
+The markers `tmux`, `torch`, `gloo_records`, `gpu`, `cluster`, and `slurm` skip a test, with a
+reason, if what it needs is missing. If it is listed in DDPTOP_TEST_REQUIRE (such as "tmux torch"),
+the test fails instead, so that CI skips nothing unnoticed.
 """
 
 from __future__ import annotations
@@ -80,6 +80,13 @@ def _missing_torch() -> str | None:
 
 
 @functools.cache
+def _missing_gloo_records() -> str | None:
+    script = "import torch; torch._C._distributed_c10d._dump_fr_trace_json"
+    asked = subprocess.run([sys.executable, "-c", script], capture_output=True, check=False)
+    return "this torch records nothing of gloo" if asked.returncode else None
+
+
+@functools.cache
 def _missing_gpu() -> str | None:
     script = "import pynvml as n; n.nvmlInit(); print(n.nvmlDeviceGetCount())"
     try:  # in a separate process: NVML can block or crash when a device fails
@@ -96,6 +103,7 @@ def _missing_gpu() -> str | None:
 _MISSING = {
     "tmux": _missing_tmux,
     "torch": _missing_torch,
+    "gloo_records": _missing_gloo_records,
     "gpu": _missing_gpu,
     "cluster": functools.cache(machines.missing),
     "slurm": functools.cache(slurm.missing),

@@ -53,6 +53,7 @@ if __name__ == "__main__":
 '''
 
 
+@pytest.mark.gloo_records
 def test_ranks_that_a_script_starts_get_all_features(launch_command, tmp_path, wait_until):
     shutil.copy(DESCENT, tmp_path)
     (tmp_path / "spawn.py").write_text(SPAWNER)

@@ -55,10 +55,12 @@ JOBS = {
         *("stop", "supervisor-killed", "terminal-closed", "tmux-killed", "log-flood"),
     ),
     "a rank ends, or trains on nonsense": ("kill", "raise", "exit-code", "exit-0", "nan"),
-    "ranks stand still in torch, or it fails": ("hang-python", "hang-collective", "oom"),
+    "a rank stands still outside torch, or it fails": ("hang-python", "oom"),
+    "ranks stand still in different collectives": ("hang-collective",),
     "who holds the job ends": ("agent-killed", "guardian-killed", "corrupt-files"),
 }
-OF_TORCH = "ranks stand still in torch, or it fails"
+IN_COLLECTIVES = "ranks stand still in different collectives"
+OF_TORCH = ("a rank stands still outside torch, or it fails", IN_COLLECTIVES)
 IN_A_PLACE = ("gpu-lost", "disk-full")
 """Environments that these faults need."""
 
@@ -74,14 +76,20 @@ def test_every_fault_is_injected() -> None:
     assert sorted([*tried, *IN_A_PLACE]) == sorted(BY_NAME)
 
 
-@pytest.mark.parametrize("what", JOBS)
+@pytest.mark.parametrize(
+    "what",
+    [
+        pytest.param(what, marks=[pytest.mark.gloo_records] if what == IN_COLLECTIVES else [])
+        for what in JOBS
+    ],
+)
 def test_job_continues_and_its_events_are_correct(
     what: str,
     ddptop_cli: Callable[..., subprocess.CompletedProcess[str]],
     tmp_path: Path,
 ) -> None:
     faults = [quick(BY_NAME[name]) for name in JOBS[what]]
-    script = LEAN if what == OF_TORCH else MEETING
+    script = LEAN if what in OF_TORCH else MEETING
     flags = [flag for fault in faults for flag in fault.flags()]
     answer = ddptop_cli(
         *["launch", "-d", "--nproc", "2", "--max-restarts", str(len(faults)), *flags],
@@ -149,6 +157,7 @@ def one_fault(
 DEMO = [*TINY, "--steps", "150", "--fault-step", "40"]
 
 
+@pytest.mark.gloo_records
 def test_demo_prints_the_outcome_of_a_fault(
     ddptop_cli: Callable[..., subprocess.CompletedProcess[str]],
 ) -> None:

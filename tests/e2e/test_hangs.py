@@ -43,6 +43,7 @@ dist.barrier()
 """
 
 
+@pytest.mark.gloo_records
 def test_rank_that_held_up_the_others_is_named(launch_script):
     job = launch_script(SCRIPT, "--max-restarts", "2", "--hang-timeout", "6")
     assert job.wait() == 0

@@ -14,7 +14,7 @@ import pytest
 
 from ddptop_runner.model.probe_message import ProbeMessage
 from ddptop_runner.probe import flight
-from ddptop_runner.probe.flight import MAX_GROUPS, RECORDERS, STANDSTILL_S, Flight, Groups
+from ddptop_runner.probe.flight import MAX_GROUPS, STANDSTILL_S, Flight, Groups
 
 from .conftest import Rank
 
@@ -216,12 +216,10 @@ def test_a_folder_that_cannot_be_written_is_no_matter(
 
 
 @pytest.mark.torch
+@pytest.mark.gloo_records
 def test_ranks_tell_how_far_their_groups_are(
     rank: Rank, wait_until: Callable[..., object], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    c10d = pytest.importorskip("torch._C._distributed_c10d")
-    if not hasattr(c10d, RECORDERS["gloo"]):
-        pytest.skip("this torch records no collectives of gloo")
     for variable in ("RANK", "LOCAL_RANK", "WORLD_SIZE"):
         del rank.env[variable]
     launcher = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2")

@@ -32,7 +32,7 @@ class Hooks:
         self.record = record
         self._training_thread = get_ident()
         self._is_compiling = _is_compiling(torch)
-        self._dispatch_modes = torch._C._len_torch_dispatch_stack
+        self._dispatch_modes = losses.dispatch_modes(torch)
         self.scalers = losses.Scalers(torch, record, self._guarded)
         self._divisions = losses.Divisions()
         self._watch = StepWatch()

@@ -303,9 +303,14 @@ class DeviceScalar:
         return True
 
 
+def dispatch_modes(torch):
+    """A function that returns how many dispatch modes are active."""
+    return torch._C._len_torch_dispatch_stack
+
+
 def may_read(torch):
     """Whether the script's own dispatch modes would not see the probe's operations."""
-    return torch._C._len_torch_dispatch_stack() == 0
+    return dispatch_modes(torch)() == 0
 
 
 def is_capturing(torch):

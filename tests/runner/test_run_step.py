@@ -152,6 +152,16 @@ def test_several_restarts_are_remembered_and_a_new_attempt_begins_with_nothing()
     assert (again.began, again.attempts_began) == (720, run.attempts_began)
 
 
+def test_a_restarted_supervisor_remembers_what_a_loaded_checkpoint_told() -> None:
+    last = make_snapshot(make_spec(), attempt=0, attempts_began={0: 3150})
+    run = RunSteps()
+    run.recall(last, resumed=False)
+    run.look([RankSteps(own=60)], 0, resumed=False)  # before the probe has reported again
+    assert run.began == 3150
+    run.look([RankSteps(own=61)], 0, resumed=True, loaded=3150)
+    assert run.attempts_began == {0: 3150}
+
+
 def test_a_launcher_that_starts_its_ranks_again_resumes_within_an_attempt() -> None:
     run = RunSteps()
     run.look([RankSteps(own=640)], 0, resumed=False)

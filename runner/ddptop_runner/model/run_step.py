@@ -226,7 +226,7 @@ class RunSteps:
         self.attempts_began = dict(snapshot.attempts_began)
         self._attempt, self.resumed = snapshot.attempt, resumed
         if snapshot.attempt is not None:
-            self._lead = self.attempts_began.get(snapshot.attempt)
+            self._lead = self._settled = self.attempts_began.get(snapshot.attempt)
 
     def look(
         self,

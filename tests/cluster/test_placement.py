@@ -222,7 +222,8 @@ def test_job_gets_the_shells_variables_on_all_hosts_and_rm_leaves_nothing(head, 
         said = (tmp_path / str(rank)).read_text().split("|")
         assert said == [host, str(head.folder), "by the shell", "1", "None"]
     parts = [hosts.hosts[name].home / "members" for name in ("h1", "h2")]
-    assert [len(list(part.iterdir())) for part in parts] == [1, 1]
+    kept = [[one.name for one in part.iterdir()] for part in parts]
+    assert [len(names) for names in kept] == [1, 1], kept
     hosts.hosts["h2"].die()
     done = head.cli("rm", "say")
     assert done.returncode == 0

@@ -131,7 +131,8 @@ def test_script_without_a_handler_survives_and_is_asked_in_other_ways(
     # if sizes are equal, it is named after the file reported first
     assert answer.returncode == 0 and answer.stdout.startswith(f"{tmp_path}/shard-"), answer.stderr
     wait_until(lambda: job.status()["checkpoint"]["files"] == 2, what="both files to be counted")
-    assert Path(job.status()["checkpoint"]["path"]) == tmp_path / "shard-0.pt"
+    renamed = str(tmp_path / "shard-0.pt")
+    wait_until(lambda: job.status()["checkpoint"]["path"] == renamed, what="its name")
     assert job.cli("kill", job.name).returncode == 0
 
 

@@ -15,7 +15,7 @@ from ddptop.charts.smooth import WEIGHTS
 from ddptop.charts.view import View
 from ddptop.view.series import ChartData, Points, across, bin_points, ratios
 from ddptop.view.text import Line, plain
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
@@ -249,6 +249,7 @@ class TestSmoothed:
 SERIES = st.lists(st.floats(-2, 9), min_size=30, max_size=30)
 
 
+@settings(max_examples=40, deadline=None)
 @given(st.lists(SERIES, min_size=2, max_size=5), st.sampled_from(WEIGHTS), st.booleans(), st.data())
 def test_the_median_lies_between_the_least_and_the_greatest(
     ranks: list[list[float]], weight: float, logarithmic: bool, draw: st.DataObject

@@ -22,7 +22,7 @@ from ddptop_runner.host.handover import AGENT_MAIN, PROBE_DIR
 pytestmark = pytest.mark.torch
 
 SELF_PORTRAIT = """
-import atexit, gc, json, multiprocessing, os, pickle, random, signal, sys, tempfile, threading
+import atexit, gc, json, multiprocessing, os, pickle, random, signal, sys, tempfile, threading, time
 class Mine: pass
 opened = [os.open(os.devnull, os.O_RDONLY) for _ in range(9)]
 def told(): print("at exit", [os.path.samestat(os.fstat(x), os.stat(os.devnull)) for x in opened])
@@ -85,7 +85,7 @@ if __name__ == "__main__":
     if how == "interrupt":
         print("ready")
         while True:
-            signal.pause()
+            time.sleep(0.1)
 """
 HOWS = ["plain", "spawn", "fork", "forkserver", "raise", "exit", "interrupt", "torch"]
 

@@ -86,17 +86,25 @@ def test_the_probes_thread_takes_no_signals(
     process.communicate("\n")
 
 
-def test_a_signal_reaches_the_scripts_own_thread(stub_torch: Rank) -> None:
+def test_a_signal_reaches_the_scripts_own_thread(
+    stub_torch: Rank, wait_until: Callable[..., object]
+) -> None:
     script = (
         "import signal, sys, torch\n"
-        "signal.signal(signal.SIGTERM, lambda *_: sys.exit(3))\n"
+        "def end(*_): signal.signal(signal.SIGTERM, signal.SIG_IGN); sys.exit(3)\n"
+        "signal.signal(signal.SIGTERM, end)\n"
         "print('ready', flush=True)\n"
         "signal.pause()"
     )
     process = stub_torch.start("-c", script)
     assert process.stdout is not None and process.stdout.readline() == "ready\n"
-    process.send_signal(signal.SIGTERM)
-    process.communicate(timeout=600)
+
+    def ends() -> bool:
+        process.send_signal(signal.SIGTERM)  # again, if it came just before pause()
+        return process.poll() is not None
+
+    wait_until(ends, what="its end")
+    process.communicate()
     assert process.returncode == 3
     assert stub_torch.receiver.last(process.pid).final
 

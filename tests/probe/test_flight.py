@@ -222,6 +222,7 @@ def test_ranks_tell_how_far_their_groups_are(
 ) -> None:
     for variable in ("RANK", "LOCAL_RANK", "WORLD_SIZE"):
         del rank.env[variable]
+    rank.env["TORCH_FR_BUFFER_SIZE"] = "2000"  # as the agent does; torch 2.8 has no default
     launcher = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2")
     process = rank.start(*launcher, str(SCRIPTS / "waiting.py"), str(rank.folder / "go"))
 

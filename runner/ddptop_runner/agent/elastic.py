@@ -50,6 +50,10 @@ MEETING_TIMEOUT = timedelta(seconds=600)
 RUN_ID_KEY = "ddptop/run_id"
 ENDED_KEY = "ddptop/ended"
 """The number of nodes whose ranks have all exited with 0."""
+RECORDS_SIZE = ("TORCH_FR_BUFFER_SIZE", "TORCH_NCCL_TRACE_BUFFER_SIZE")
+"""How many collectives each rank records: the name since torch 2.8, the name before."""
+DEFAULT_RECORDS = "2000"
+"""The default of newer versions; 2.6 to 2.8 record nothing unless asked."""
 
 
 def set_aside_broken_files(paths):
@@ -102,6 +106,8 @@ class RankFiles(LogsSpecs):
             error_files[local_rank] = os.path.join(folder, "rank-%s.error.json" % rank)
             env["TORCHELASTIC_ERROR_FILE"] = error_files[local_rank]
             env["DDPTOP_LOG"] = os.path.join(folder, "rank-%s.log" % rank)
+            if not any(name in os.environ for name in RECORDS_SIZE):
+                env[RECORDS_SIZE[torch.__version__ < (2, 8)]] = DEFAULT_RECORDS
             env.update(attempt_variables(plan, attempt, os.environ))
         nothing = dict.fromkeys(envs, "")
         # no tee: torch would follow each file in a thread, and wait for those before a restart

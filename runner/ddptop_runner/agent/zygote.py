@@ -53,7 +53,7 @@ SCRIPT_BYTES = 1 << 20
 LOADED_WITH_TORCH = re.compile(
     r"(OMP|GOMP|KMP(?!_INIT_AT_FORK|_DUPLICATE_LIB_OK)|MKL|OPENBLAS|BLIS|NPY|NUMPY|NUMEXPR|DNNL"
     r"|ONEDNN|PYTORCH(?!_NVML_BASED_CUDA_CHECK)|ATEN|TRITON"
-    r"|TORCH(?!ELASTIC|_NCCL|_DISABLE_SHARE|_HOME$))"
+    r"|TORCH(?!ELASTIC|_NCCL|_FR_|_DISABLE_SHARE|_HOME$))"
 )
 """Variables that torch, numpy, or their libraries read when loaded.
 

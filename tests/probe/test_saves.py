@@ -262,3 +262,22 @@ def test_folders_of_distributed_checkpoints_and_later_modules_are_seen(
 
 def saved_names(rank: Rank) -> list[str]:
     return [Path(m.saved.path).name for m in rank.receiver.messages if m.saved is not None]
+
+
+OFTEN = """
+import os, signal, time, torch
+weight = torch.nn.Linear(1, 1)
+optimizer = torch.optim.SGD(weight.parameters(), lr=0.1)
+for name in "abcde":
+    weight(torch.ones(1)).sum().backward()
+    optimizer.step()
+    torch.save({}, name)
+    time.sleep(0.1)
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+@pytest.mark.torch
+def test_saves_right_before_a_kill_are_known(rank: Rank) -> None:
+    rank.run("-c", OFTEN)
+    assert list(dict.fromkeys(saved_names(rank))) == list("abcde")

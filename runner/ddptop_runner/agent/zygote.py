@@ -267,8 +267,8 @@ def serve(channel, command, before, path):
         if middle == 0:
             only_open(wanted, report)
             channel.detach()  # else, at exit, it closes whatever has its number by then
-            sys.path[:] = path
             importlib.invalidate_caches()
+            sys.path[:] = path
             order = fork_each(orders["ranks"], report)
             os.setsid()
             signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -163,6 +163,8 @@ class Recorder:
         """Called with (tensors, whether to take their sum, step, the optimizer's entry where it
         does not lead) for losses on a device."""
         self._on_first_news = on_first_news
+        self.on_save = lambda: None
+        """Called once a file was saved."""
         self._losses: Any = deque(maxlen=MAX_LOSSES)
         """[(loss, step, (source, parts, kind))] that `settle` has not counted."""
         self._optimizers = {}
@@ -369,6 +371,7 @@ class Recorder:
             "mtime_ns": mtime_ns,
         }
         self.dirty = True
+        self.on_save()
 
     def has_loaded(self, *identity):
         """A file was loaded."""

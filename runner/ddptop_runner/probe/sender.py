@@ -1,7 +1,8 @@
 """The probe's thread, which turns what the recorder knows into datagrams.
 
-It sends at most four a second to a path, so that a supervisor that returns at the same path
-receives them again. Counters are cumulative, so that a lost datagram does no harm.
+It sends at most four a second, and one after each save, to a path, so that a supervisor that
+returns at the same path receives them again. Counters are cumulative, so that a lost datagram does
+no harm.
 """
 
 from __future__ import annotations
@@ -89,8 +90,14 @@ class Sender:
         stop, done = self._stop, self._done
         if stop is not None and done is not None:
             self._stop = self._done = None
-            stop.release()
+            _release(stop)
             done.acquire(True, STOP_LIMIT_S)
+
+    def hurry(self):
+        """Send what is new now: before the next time, the process could be killed."""
+        stop = self._stop
+        if stop is not None:
+            _release(stop)
 
     def register_stacks(self):
         """Let the stack signal write this rank's stacks; does nothing while the rank is unknown."""
@@ -306,12 +313,19 @@ class Sender:
                     self.tick()
                 except Exception:  # a rank must run even if its probe fails
                     pass
-                if stop.acquire(True, INTERVAL_S):
+                if stop.acquire(True, INTERVAL_S) and self._stop is not stop:
                     return
         except BaseException:  # nothing of this thread may reach the script's stderr
             pass
         finally:
             done.release()
+
+
+def _release(lock):
+    try:
+        lock.release()
+    except RuntimeError:  # another thread just did
+        pass
 
 
 def encode(message):

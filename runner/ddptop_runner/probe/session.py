@@ -8,7 +8,7 @@ import os
 import sys
 
 from . import identity
-from .ending import let_gloo_finish
+from .ending import let_gloo_finish, note_in_child
 from .recorder import Recorder
 from .sender import Sender
 
@@ -46,6 +46,7 @@ class Session:
         self._is_reporting = False
         self._has_ended = False
         self.sender = Sender(self.record)
+        self.record.on_save = self.sender.hurry
         if self.hooks is not None:
             self.hooks.parts.begin()
             self.sender.parts = self.hooks.parts
@@ -131,6 +132,7 @@ class Session:
             from multiprocessing import util
 
             util.Finalize(None, self._end, (self._pid,), exitpriority=0)
+            note_in_child()
 
     def _await_bootstrap(self):
         """A child whose preparation imports torch becomes one of multiprocessing later."""

@@ -115,6 +115,11 @@ KNOWN = {
     "a kernel's check": ("CUDA error: device-side assert triggered", None, "LAUNCH_BLOCKING"),
     "a device": ("CUDA error: uncorrectable ECC error encountered", "gpu", "The device itself"),
     "NCCL": ("NCCL error: unhandled system error (run with", None, "NCCL_DEBUG=INFO"),
+    "a mismatch in torch 2.8": (
+        "what():  [enforce fail at pair.cc:456] op.preamble.length <= op.nbytes. 16 vs 4",
+        None,
+        "diverged",
+    ),
     "a mismatch": ("Is there a distributed collective mismatch in your code?", None, "diverged"),
     "a fingerprint": ("Detected mismatch between collectives on ranks.", None, "diverged"),
     "a build": ("no kernel image is available for execution", None, "PyTorch build"),

@@ -69,11 +69,10 @@ def test_a_python_that_does_not_exist_is_an_error_and_no_traceback(ddptop_cli: C
 
 
 def test_deleted_working_folder_is_reported(tmp_path, ddptop_home):
-    script = "import os; os.rmdir(os.getcwd()); from ddptop.__main__ import main; main()"
     gone = tmp_path / "gone"
     gone.mkdir()
     answer = subprocess.run(
-        [sys.executable, "-c", f"import sys; sys.argv[1:] = ['doctor']; {script}"],
+        ["sh", "-c", 'rmdir "$PWD" && exec "$0" -m ddptop doctor', sys.executable],
         cwd=gone,
         capture_output=True,
         text=True,

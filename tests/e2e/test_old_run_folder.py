@@ -6,6 +6,7 @@ paths, host, and names of environment variables were replaced.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import shutil
 import sqlite3
@@ -38,7 +39,7 @@ def folder(ddptop_home, trainer) -> RunFolder:
     (folder.path / "job.json").write_text(json.dumps(spec))
     node = (SAMPLE / "node.json").read_text().replace('"here"', json.dumps(host))
     folder.node_file(host).write_text(node)
-    with sqlite3.connect(folder.history_db) as history:
+    with contextlib.closing(sqlite3.connect(folder.history_db)) as history, history:
         history.executescript((SAMPLE / "history.sql").read_text())
     history.close()
     return folder

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import sqlite3
 from pathlib import Path
 
@@ -34,7 +35,7 @@ def write_losses(path: Path, losses: dict[int, float], step_s: int = 1) -> None:
 
 def dump(path: Path) -> dict[str, list[tuple]]:
     """All rows in all tables of samples."""
-    with sqlite3.connect(path) as db:
+    with contextlib.closing(sqlite3.connect(path)) as db, db:
         tables = [f"{kind}_{tier.name}" for kind in ("rank", "gpu") for tier in TIERS]
         found = {table: db.execute(f"SELECT * FROM {table}").fetchall() for table in tables}
     db.close()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime as dt
 import random
 import shutil
@@ -145,7 +146,7 @@ def test_a_week_of_eight_ranks_and_devices_stays_below_100_mib(path):
 
 def test_newer_schema_is_not_modified(path):
     HistoryWriter(path).close(final=True)
-    with sqlite3.connect(path) as db:
+    with contextlib.closing(sqlite3.connect(path)) as db, db:
         db.execute("UPDATE meta SET value = '99' WHERE key = 'schema'")
     db.close()
     content = path.read_bytes()
@@ -171,7 +172,7 @@ def test_a_file_that_is_no_history_is_set_aside(path):
 
 
 def test_another_programs_database_is_no_history(path):
-    with sqlite3.connect(path) as db:
+    with contextlib.closing(sqlite3.connect(path)) as db, db:
         db.execute("CREATE TABLE bookmarks (url)")
     db.close()
     with pytest.raises(DamagedFileError, match="not a valid history"):

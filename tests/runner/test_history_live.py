@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import shutil
 import signal
@@ -116,7 +117,7 @@ def test_killed_writer_loses_nothing_it_reported_and_can_be_replaced(path):
         again.add(t, 0, [rank], [])
     assert again.event(events[0]).seq == len(events) + 1
     again.close(final=True)
-    with sqlite3.connect(path) as db:
+    with contextlib.closing(sqlite3.connect(path)) as db, db:
         assert db.execute("PRAGMA integrity_check").fetchone() == ("ok",)
         (minutes,) = db.execute("SELECT count(*) FROM rank_60s").fetchone()
     db.close()
@@ -173,7 +174,7 @@ def test_a_full_disk_stops_nothing_and_what_waited_is_written_once_there_is_room
 # --- a folder in which nothing may be written ------------------------------------------------
 
 READ = """
-import json, os, sys
+import json, os, sys, urllib.parse  # which pathlib imports only when it needs it
 from pathlib import Path
 from ddptop_runner.store.history import HistoryReader
 if os.getuid() == 0:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime as dt
 import shutil
 import sqlite3
@@ -275,7 +276,7 @@ def test_where_nothing_was_recorded_nothing_is_known(folder):
 
 def test_older_moments_are_known_less_exactly(folder):
     write(folder, range(0, 300))
-    with sqlite3.connect(folder.history_db) as db:
+    with contextlib.closing(sqlite3.connect(folder.history_db)) as db, db:
         for kind in ("rank", "gpu"):
             db.execute(f"DELETE FROM {kind}_1s WHERE t < ?", (START + 200,))
     db.close()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import sqlite3
 from pathlib import Path
 
@@ -16,7 +17,7 @@ SAMPLE = Path(__file__).parents[1] / "samples" / "run"
 
 def test_its_state_is_read_from_its_sentences(tmp_path):
     path = tmp_path / "history.db"
-    with sqlite3.connect(path) as history:
+    with contextlib.closing(sqlite3.connect(path)) as history, history:
         history.executescript((SAMPLE / "history.sql").read_text())
     history.close()
     rows = list(HistoryReader(path).events(silent=True))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import sqlite3
 
 import pytest
@@ -134,7 +135,7 @@ def test_second_writer_continues_with_the_same_names(path):
 
 def test_long_runs_are_read_from_coarse_tiers(path):
     write(path, {second: {"lr": float(second)} for second in range(0, 9000, 5)})
-    with sqlite3.connect(path) as db:
+    with contextlib.closing(sqlite3.connect(path)) as db, db:
         (rows,) = db.execute(f"SELECT count(*) FROM {SCALAR.table(TIERS[1])}").fetchone()
     db.close()
     assert rows == 899
@@ -146,7 +147,7 @@ def test_long_runs_are_read_from_coarse_tiers(path):
 
 def test_an_older_history_is_read_and_gets_the_tables(path):
     write(path, {0: {}})
-    with sqlite3.connect(path) as db:
+    with contextlib.closing(sqlite3.connect(path)) as db, db:
         db.execute("INSERT INTO meta VALUES ('scalar x', 'nothing of ours')")
         for tier in TIERS:
             db.execute(f"DROP TABLE {SCALAR.table(tier)}")

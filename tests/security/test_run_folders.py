@@ -225,7 +225,7 @@ NULL AS signal, 'm' AS message, NULL AS evidence FROM n
 @pytest.fixture
 def history(tmp_path: Path) -> Path:
     path = tmp_path / "history.db"
-    with sqlite3.connect(path) as db:
+    with contextlib.closing(sqlite3.connect(path)) as db, db:
         for statement in ddl():
             db.execute(statement)
     db.close()

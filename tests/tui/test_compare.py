@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -161,7 +162,7 @@ async def test_a_job_without_steps_is_compared_by_time(frozen: Path, make_app: M
     folder = fake_story.learner(frozen, "printed", "2e-4")
     import sqlite3
 
-    with sqlite3.connect(folder.history_db) as db:
+    with contextlib.closing(sqlite3.connect(folder.history_db)) as db, db:
         for tier in ("1s", "10s", "60s", "600s"):
             db.execute(f"UPDATE rank_{tier} SET step = NULL")
     app = opened(make_app, "gpt-a", "printed")

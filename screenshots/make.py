@@ -38,7 +38,7 @@ from world import (
 )
 
 from ddptop_runner.base.paths import run_folder
-from ddptop_runner.job.registry import read_job
+from ddptop_runner.job.registry import JobView, read_job
 
 TRAIN = HERE.parent / "ddptop" / "demo" / "train.py"
 SLOW_RANK = 5
@@ -138,10 +138,17 @@ def pretrain(work: Path) -> None:
     title = "ddptop compare pretrain pretrain-2"
     asyncio.run(take("compare", DdptopApp(opening=both), title))
     hang = ("--hang-rank", str(HUNG_RANK), "--hang-step", "60")
-    ddptop(*EIGHT, "--name", "ablation", "--hang-timeout", "20", "pretrain.py", *hang)
+    limits = ("--hang-timeout", "20", "--max-restarts", "1")
+    ddptop(*EIGHT, "--name", "ablation", *limits, "pretrain.py", *hang)
     with Work("ablation", hung=True):
-        wait_for("ablation", lambda view: not view.is_live)
-    asyncio.run(take("hang", DdptopApp("ablation"), "ddptop attach ablation"))
+        wait_for("ablation", lambda view: has_hung(view) and step_of(view) >= 20)
+        asyncio.run(take("hang", DdptopApp("ablation"), "ddptop attach ablation"))
+        ddptop("kill", "ablation")
+
+
+def has_hung(view: JobView) -> bool:
+    """Whether an attempt ended by a hang, and the next one runs."""
+    return view.snapshot is not None and view.snapshot.previous_cause is not None
 
 
 def main() -> None:

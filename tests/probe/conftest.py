@@ -130,11 +130,9 @@ class Rank:
 
 def same_with_and_without(rank: Rank, *argv: str, **options: str) -> tuple[int, str, str]:
     """What a process answers, which must be the same with and without the probe."""
-    processes = [rank.start(*argv, has_probe=has, **options) for has in (False, True)]
-    answers = [(p.communicate(timeout=600), p.returncode) for p in processes]
-    (plain, plain_status), (probed, probed_status) = answers
-    assert (probed_status, *probed) == (plain_status, *plain)
-    return (probed_status, *probed)
+    plain, probed = (rank.run(*argv, has_probe=has, **options) for has in (False, True))
+    assert probed == plain
+    return probed
 
 
 @pytest.fixture(scope="module")

@@ -16,6 +16,11 @@ _TIME_STEPS_S = (
     *(86400, 172800, 432000, 864000, 1728000, 4320000, 8640000, 31536000),
 )
 
+DIGITS = 12
+"""Decimal places of ticks."""
+SMALLEST = 10.0**-DIGITS
+"""Values that are closer than this have the same tick."""
+
 
 def nice_step(span: float, parts: int) -> float:
     """The smallest step of 1, 2, or 5 times a power of ten that divides `span` into ≤ `parts`."""
@@ -29,12 +34,12 @@ def nice_step(span: float, parts: int) -> float:
 
 def value_ticks(low: float, high: float, most: int) -> list[float]:
     """Round values from `low` to `high`, at most `most` if the steps allow."""
-    if not (math.isfinite(low) and math.isfinite(high)) or high <= low:
+    if not (math.isfinite(low) and math.isfinite(high)) or high - low < SMALLEST:
         return [low] if math.isfinite(low) else []
     step = nice_step(high - low, max(1, most - 1))
     first = math.ceil(low / step - 1e-9)
     last = math.floor(high / step + 1e-9)
-    return [round(index * step, 12) for index in range(first, last + 1)]
+    return [round(index * step, DIGITS) for index in range(first, last + 1)]
 
 
 def log_ticks(low: float, high: float, most: int) -> list[float]:

@@ -131,6 +131,8 @@ class Rank:
 def same_with_and_without(rank: Rank, *argv: str, **options: str) -> tuple[int, str, str]:
     """What a process answers, which must be the same with and without the probe."""
     plain, probed = (rank.run(*argv, has_probe=has, **options) for has in (False, True))
+    for of_probed, of_plain in zip(probed[1:], plain[1:], strict=True):
+        assert of_probed.splitlines() == of_plain.splitlines()
     assert probed == plain
     return probed
 

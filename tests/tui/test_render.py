@@ -170,6 +170,9 @@ class TestScale:
     ) -> None:
         assert scale.value_ticks(low, high, most) == pytest.approx(expected)
 
+    def test_values_that_are_almost_the_same_have_one_tick(self) -> None:
+        assert scale.value_ticks(0.0, 5e-324, 4) == [0.0]
+
     def test_log_ticks_thin_out(self) -> None:
         assert scale.log_ticks(1.0, 10.0, 5) == [1.0, 2.0, 5.0, 10.0]
         assert scale.log_ticks(1.0, 1e6, 4) == [1.0, 100.0, 1e4, 1e6]

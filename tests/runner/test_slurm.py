@@ -10,10 +10,11 @@ import shlex
 import shutil
 import subprocess
 import time
+from typing import Any
 
 import pytest
 from ddptop.commands import ls, stacks, status, status_watch, wait
-from tests.runner.builders import LONG_AGO, gone, put_job
+from tests.runner.builders import LONG_AGO, gone, make_snapshot, make_spec, put_job
 
 from ddptop_runner.base.errors import (
     ControlError,
@@ -24,9 +25,9 @@ from ddptop_runner.base.errors import (
 )
 from ddptop_runner.base.paths import RunFolder
 from ddptop_runner.job.registry import read_job
-from ddptop_runner.jobs import archive, commands, launch, slurm_control, slurm_queue
+from ddptop_runner.jobs import archive, commands, launch, requeues, slurm_control, slurm_queue
 from ddptop_runner.launch import slurm
-from ddptop_runner.model.snapshot import RankSample
+from ddptop_runner.model.snapshot import Checkpoint, RankSample, RunStep
 
 FINISHED = {"state": "finished", "ended_at": LONG_AGO}
 STATES_OF_7 = [("PENDING", "Priority"), ("RUNNING", "None")]
@@ -193,18 +194,44 @@ def test_options_that_would_break_a_job_are_refused(options):
     slurm.check_sbatch(["--signal=B:USR1@300", "--nodelist=a", "--signal", "B:SIGUSR1@60"])
 
 
+def _ran(attempt: int, step: int | None, saved: Checkpoint | None = None, **changes: Any):
+    """The job when its attempt has to leave, two hours after its start."""
+    changes.setdefault("run_step", None if step is None else RunStep(step=step, counts="run"))
+    since = LONG_AGO - dt.timedelta(hours=2)
+    known = {"attempt": attempt, "checkpoint": saved, "ts": LONG_AGO, "attempt_started_at": since}
+    return make_snapshot(make_spec("j"), **known, **changes)
+
+
 def test_requeues_without_progress_run_out_and_progress_refills_them():
-    counts = slurm.Requeues(slurm_job="1")
-    for step in (100, 100, 90, None):
-        counts = slurm.requeued(counts, step)
-        assert slurm.why_no_requeue(counts, None) is None
+    counts = requeues.Requeues(slurm_job="1")
+    for attempt, step in enumerate((100, 100, 90, 100)):
+        counts = requeues.requeued(counts, _ran(attempt, step))
+        assert requeues.why_no_requeue(counts, None) is None
     assert (counts.count, counts.without_progress, counts.step) == (4, 3, 100)
-    stuck = slurm.requeued(counts, 100)
-    assert "no progress in the last 3" in (slurm.why_no_requeue(stuck, None) or "")
-    moved = slurm.requeued(counts, 101)
-    assert slurm.why_no_requeue(moved, None) is None
-    assert slurm.why_no_requeue(moved, 5) is None
-    assert "--max-requeues 4" in (slurm.why_no_requeue(moved, 4) or "")
+    for stuck in (requeues.requeued(counts, _ran(4, 100)), requeues.requeued(counts, None)):
+        assert "no progress in the last 3" in (requeues.why_no_requeue(stuck, None) or "")
+    moved = requeues.requeued(counts, _ran(4, 101))
+    assert requeues.why_no_requeue(moved, None) is None
+    assert requeues.why_no_requeue(moved, 5) is None
+    assert "--max-requeues 4" in (requeues.why_no_requeue(moved, 4) or "")
+
+
+@pytest.mark.parametrize("saves", ["known", "unknown", "never"])
+def test_a_job_that_counts_only_the_steps_of_its_attempts_progresses(saves):
+    counts = requeues.Requeues(slurm_job="1")
+    for attempt in range(6):
+        at = LONG_AGO + dt.timedelta(hours=attempt)
+        step = 500 * (attempt + 1) if saves == "known" else None
+        saved = Checkpoint(path="/c", at=at, attempt=attempt, step=500, global_step=step)
+        run = RunStep(step=500, counts="attempt" if attempt else "run", attempt=attempt)
+        ran = _ran(attempt, None, None if saves == "never" else saved, run_step=run)
+        counts = requeues.requeued(counts, ran)
+        assert requeues.why_no_requeue(counts, None) is None
+    assert counts.without_progress == 0
+    again = requeues.requeued(counts, ran)
+    assert again.without_progress == 1, "it has not run since"
+    idle = requeues.requeued(counts, _ran(6, None, saved, run_step=run))
+    assert idle.without_progress == (saves != "never"), "a script that saves has not saved"
 
 
 def test_the_queue_is_read():

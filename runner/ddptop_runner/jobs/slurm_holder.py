@@ -16,26 +16,20 @@ import threading
 import time
 from pathlib import Path
 
-import msgspec
-
 from ddptop_runner.base import bounded
 from ddptop_runner.base.errors import DdptopError
-from ddptop_runner.base.files import write_atomic
 from ddptop_runner.base.paths import RunFolder, state_home
 from ddptop_runner.base.start import own_command
 from ddptop_runner.host import handover, procs
 from ddptop_runner.job.registry import JobView, read_job
 from ddptop_runner.jobs import checkpoint
+from ddptop_runner.jobs.requeues import read_requeues, requeued, why_no_requeue, write_requeues
 from ddptop_runner.launch.slurm import (
     Allocation,
-    Requeues,
     allocation,
     hold_argv,
-    requeued,
     step_environment,
-    why_no_requeue,
 )
-from ddptop_runner.model import run_step
 from ddptop_runner.model.spec import read_spec
 from ddptop_runner.node import adoption
 from ddptop_runner.node.guardian_start import guardian_argv
@@ -52,27 +46,6 @@ STEP_PAUSES_S = (1.0, 2.0, 5.0, 15.0)
 ASK_S = 20.0
 NOT_WORTH_REQUEUEING = 93
 STATUSES = {"finished": 0, "stopped": 4, "lost": 5}
-
-
-def requeues_file(folder: RunFolder) -> Path:
-    """The file with a job's requeue counts."""
-    return folder.path / "requeues.json"
-
-
-def read_requeues(folder: RunFolder, slurm_job: str) -> Requeues:
-    """A job's requeue counts so far, without those of an earlier Slurm job."""
-    with contextlib.suppress(OSError, msgspec.MsgspecError):
-        decoder = msgspec.json.Decoder(Requeues)
-        found = bounded.decode_json(decoder, bounded.read_bytes(requeues_file(folder)))
-        if found.slurm_job == slurm_job:
-            return found
-    return Requeues(slurm_job=slurm_job)
-
-
-def write_requeues(folder: RunFolder, counts: Requeues) -> None:
-    """Store the counts; if the disk is full, the old ones remain."""
-    with contextlib.suppress(OSError):
-        write_atomic(requeues_file(folder), msgspec.json.encode(counts))
 
 
 def report(text: str) -> None:
@@ -294,9 +267,7 @@ class JobHolder:
 
     def _count(self, view: JobView) -> str | None:
         """Count a requeue; returns why the job must not be requeued, or None."""
-        step = run_step.of_snapshot(view.snapshot)
-        before = read_requeues(self._folder, self._allocation.job)
-        counts = requeued(before, None if step is None else step.step)
+        counts = requeued(read_requeues(self._folder, self._allocation.job), view.snapshot)
         if (why := why_no_requeue(counts, self._most)) is None:
             write_requeues(self._folder, counts)
         return why

@@ -324,48 +324,6 @@ def submitted(printed: str) -> str | None:
     return found[1] if found else None
 
 
-# -- requeueing ------------------------------------------------------------------------------------
-
-IDLE_REQUEUES = 3
-"""How many requeues in a row may pass without progress."""
-
-
-class Requeues(Base, frozen=True, kw_only=True):
-    """A job's requeue counts, stored in its run folder."""
-
-    slurm_job: str
-    count: int = 0
-    without_progress: int = 0
-    """Requeues in a row without progress."""
-    step: int | None = None
-    """The run's step at the last requeue that followed progress."""
-
-
-def requeued(before: Requeues, step: int | None) -> Requeues:
-    """The counts after one more requeue, of a job that is at `step`."""
-    gained = step is not None and (before.step is None or step > before.step)
-    return Requeues(
-        slurm_job=before.slurm_job,
-        count=before.count + 1,
-        without_progress=0 if gained else before.without_progress + 1,
-        step=step if gained else before.step,
-    )
-
-
-def why_no_requeue(counts: Requeues, most: int | None) -> str | None:
-    """Why a job must not be requeued; None if it may be.
-
-    Args:
-        counts: its requeues, including this one.
-        most: --max-requeues; None for no limit.
-    """
-    if most is not None and counts.count > most:
-        return f"it was requeued {counts.count - 1} times (--max-requeues {most})"
-    if counts.without_progress > IDLE_REQUEUES:
-        return f"no progress in the last {IDLE_REQUEUES} requeues"
-    return None
-
-
 # -- the queue -------------------------------------------------------------------------------------
 
 _SEPARATOR = "\x1f"

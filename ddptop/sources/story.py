@@ -13,12 +13,11 @@ from ddptop.sources.chart import history_stamps
 from ddptop.sources.query import Answer, Look, Query, Sources
 from ddptop.view.attempts import FAILURES, Attempt, attempts_of, in_order
 from ddptop.view.shown import Tail
-from ddptop_runner.base import bounded
 from ddptop_runner.base.errors import DdptopError
 from ddptop_runner.base.paths import RunFolder
 from ddptop_runner.job.registry import JobView
 from ddptop_runner.model import run_step
-from ddptop_runner.model.snapshot import Cause, Event, NodeSnapshot, decode_snapshot
+from ddptop_runner.model.snapshot import Cause, Event, NodeSnapshot
 from ddptop_runner.store import evidence_folder
 from ddptop_runner.store.history_reader import HistoryReader, attempts_taken
 from ddptop_runner.store.logs import last_words
@@ -125,7 +124,7 @@ class StorySource:
         return self._known[1]
 
     def _read_evidence(self, folder: RunFolder) -> None:
-        """Read causes and steps from the evidence of failures, each once."""
+        """Read causes and steps of failures, each once."""
         for event in self._events:
             if event.type not in FAILURES or not event.evidence or event.seq in self._seen:
                 continue
@@ -134,7 +133,7 @@ class StorySource:
             attempt = event.attempt or 0
             if (cause := evidence_folder.kept_cause(kept)) is not None:
                 self._causes[attempt] = cause
-            if (steps := _steps_in(kept)) is not None:
+            if (steps := _steps_in(event)) is not None:
                 self._steps[attempt] = steps
 
     def _count_printed(self, folder: RunFolder) -> None:
@@ -191,12 +190,14 @@ def kept_in(folder: RunFolder, evidence: str) -> Path:
     return local_copy if local_copy.is_dir() else kept
 
 
-def _steps_in(kept: Path) -> int | None:
-    """The slowest rank's step at the failure."""
-    try:
-        return decode_snapshot(bounded.read_bytes(kept / "snapshot.json")).step
-    except (OSError, ValueError):
+def _steps_in(failure: Event) -> int | None:
+    """The attempt's steps, from which the lost work was counted."""
+    from ddptop_runner.model import events as ev  # loaded with the first failure
+
+    judged = ev.from_data(failure.data)
+    if not isinstance(judged, ev.FailureJudged | ev.HangJudged) or judged.outcome is None:
         return None
+    return judged.outcome.steps
 
 
 def _causes_with(causes: Mapping[int, Cause], snapshot: NodeSnapshot | None) -> dict[int, Cause]:

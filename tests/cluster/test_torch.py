@@ -6,6 +6,9 @@ import pytest
 from tests.cluster.jobs import launch, now
 from tests.cluster.training import Trainer
 
+from ddptop_runner.base.paths import RunFolder
+from ddptop_runner.job.registry import read_job
+
 pytestmark = pytest.mark.torch
 BOTH = ("h1", "h2")
 
@@ -74,3 +77,28 @@ def test_it_exits_with_status_0(hosts, head, ddp, trainer):
         assert len(trainer.steps(0, 1)) == 30
     finally:
         job.stop()
+
+
+def test_work_is_lost_since_the_last_checkpoint_and_progress_refills_the_budget(
+    hosts, head, tmp_path, wait_until
+):
+    trainer = Trainer(tmp_path)
+    script = trainer.ddp.read_text()  # without DDP, the rank that saves outlives the other
+    trainer.ddp.write_text(script.replace("torch.nn.parallel.DistributedDataParallel", ""))
+    options = ("--max-restarts", "1", "--", "1000000", "0.02", "20")
+    job = launch(head, trainer, *options, script="ddp.py")
+    for attempt in range(3):
+        wait_until(lambda attempt=attempt: len(trainer.steps(attempt, 1)) > 150)
+        hosts.hosts["h2"].kill("rank", job.name)
+        wait_until(lambda attempt=attempt: job.trains(BOTH, attempt=attempt + 1))
+        snapshot = read_job(RunFolder(job.folder)).snapshot
+        assert snapshot.previous_cause.work_lost_steps < 60, snapshot.previous_cause.summary
+        assert snapshot.restarts_used == 1
+    wait_until(lambda: 0 <= _apart(job) < 100, what="both ranks show the step of the run")
+    job.stop()
+
+
+def _apart(job) -> int:
+    """How far the ranks' steps of the run are apart; negative if one is unknown."""
+    steps = [rank.run_step for rank in read_job(RunFolder(job.folder)).snapshot.ranks]
+    return -1 if None in steps or len(steps) < 2 else max(steps) - min(steps)

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import datetime as dt
 from typing import Any
 
 from msgspec.structs import replace
 from tests.runner.builders import make_spec
 from tests.runner.nodes import HOSTS, NOON, merged, placement, ranks_and_devices
 
+from ddptop_runner.job import failure_on_nodes
 from ddptop_runner.job.state import JobState, NodeLife, RankLife
 from ddptop_runner.job.transition import apply
+from ddptop_runner.judge.causes.culprit import RankEnd
+from ddptop_runner.judge.checkpoints import CheckpointBook
 from ddptop_runner.model import events as ev
-from ddptop_runner.model.snapshot import NodeSnapshot
+from ddptop_runner.model import run_step
+from ddptop_runner.model.diagnose import AttemptOutcome, RankExit
+from ddptop_runner.model.snapshot import Cause, Checkpoint, NodeSnapshot
 from ddptop_runner.node import head_snapshot
 
 LIVES = {host: NodeLife(takes_part=True, started=True) for host in HOSTS}
@@ -63,3 +69,48 @@ def test_ranks_of_all_nodes_continue_from_a_checkpoint_that_one_of_them_saved():
     )
     unknown = seen(job, step=50, step_source="probe", run_step=None)
     assert {one.run_step for one in unknown.ranks} == {None}
+
+
+def test_ranks_whose_start_is_unknown_are_not_shown_beside_steps_of_the_run():
+    ranks = ranks_and_devices()[0]
+    known = [replace(one, step=50, step_source="probe", run_step=2705) for one in ranks[:4]]
+    unknown = [
+        replace(one, step=50, step_source="probe", step_counts="attempt") for one in ranks[4:]
+    ]
+    shown = run_step.alike([*known, *unknown])
+    assert {(one.run_step, one.step_counts) for one in shown} == {(None, "attempt")}
+    assert run_step.alike(known) == known
+
+
+def test_others_that_were_stopped_are_counted_on_all_nodes():
+    def end(rank: int, by_us: bool) -> RankEnd:
+        return RankEnd(RankExit(rank, 100, -15 if by_us else 1, rank + 0.0, ended_by_us=by_us))
+
+    cause = Cause(kind="exit_code", rank=1, exit_code=1, summary="Rank 1 failed.")
+    lives = LIVES | {HOSTS[0]: replace(LIVES[HOSTS[0]], failed=True, cause=cause)}
+    ends = [end(rank, rank != 1) for rank in range(8)]
+    job = replace(JOB, nodes=lives)
+    found, _ = failure_on_nodes.blame(job, make_spec(placement=placement()), ends)
+    assert found is not None
+    assert found.summary == "Rank 1 failed. 7 other ranks were stopped as a result."
+
+
+def test_lost_work_and_progress_count_from_the_last_checkpoint_of_any_node():
+    book = CheckpointBook()
+    early, late = (
+        Checkpoint(
+            path="/c", at=NOON + dt.timedelta(seconds=at), attempt=0, step=at, global_step=at
+        )
+        for at in (20, 240)
+    )
+    for saved in (early, late, early, None):
+        book.learn(saved)
+    ranks = [replace(one, step=247, run_step=247) for one in ranks_and_devices()[0]]
+    outcome, cause = failure_on_nodes.with_achievements(
+        AttemptOutcome(0, 30.0, 245, None, "SIGKILL", None),
+        Cause(kind="signal", rank=5, summary="Rank 5 was killed.", host=HOSTS[1]),
+        replace(JOB, checkpoint=early),
+        ranks,
+        book,
+    )
+    assert (cause.work_lost_steps, outcome.checkpoint_step, outcome.global_step) == (7, 240, 247)

@@ -95,6 +95,8 @@ class Attempt:
         self._exits: ProcessWatch | None = None
         self._save_asked: request.SaveAsked | None = None
         self._loaded = Loaded()
+        self.began_elsewhere: tuple[int, int] | None = None
+        """(attempt, step of the run at which it began) according to another node."""
         self._early: deque[ProbeMessage] = deque(maxlen=EARLY_MESSAGES)
         self._looked_at_s: float | None = None
         self.settled_at_s = boottime_s() + SETTLE_S
@@ -324,12 +326,13 @@ class Attempt:
             printed: by rank, the steps from its output and its probe.
         """
         loaded = self._look_at_loaded()
+        number, step = self.began_elsewhere or (None, None)
         self.run_steps.look(
             list(printed.values()),
             self.number,
             resumed=self._is_resumed or loaded.is_checkpoint,
             candidates=self.checkpoints.run_steps(self.number),
-            loaded=loaded.step,
+            loaded=step if loaded.step is None and number == self.number else loaded.step,
         )
         self.checkpoints.began(self.run_steps.began, self.number)
         for record in self.table:

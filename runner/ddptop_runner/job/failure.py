@@ -59,6 +59,7 @@ def judge(
     *,
     oom: OomWatch,
     xids_before: Mapping[int, Sequence[int]] | None = None,
+    sees_all_ranks: bool = True,
 ) -> tuple[AttemptOutcome, Cause]:
     """The outcome of a completed attempt and the cause of its failure.
 
@@ -69,6 +70,7 @@ def judge(
         lived_s: how long the attempt lived.
         oom: knows whether the kernel killed a process for its memory use.
         xids_before: by machine index, device errors reported before the attempt.
+        sees_all_ranks: whether no other node has ranks of the attempt.
     """
     kept = evidence_folder.latest(folder, attempt, "failure")
     snapshot = _snapshot(kept)
@@ -95,6 +97,7 @@ def judge(
         xids=new_xids(gpus, xids_before or {}),
         lost_gpus=[gpu.index for gpu in gpus if gpu.lost],
         other_processes=_others_on_devices(gpus, folder.job),
+        sees_all_ranks=sees_all_ranks,
     )
     cause = paragraph.cause_of(blamed, ends, around, None if kept is None else str(kept))
     evidence_folder.summarize(cause)

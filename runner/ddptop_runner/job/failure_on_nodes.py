@@ -45,6 +45,8 @@ def blame(
     cause = None if life is None else life.cause
     if cause is None or cause.rank != blamed.end.rank:
         cause = paragraph.cause_of(blamed, ends, paragraph.Surroundings(), None)
+    elif others := paragraph.others(blamed, ends):
+        cause = replace(cause, summary=f"{cause.summary} {others}")
     return replace(cause, host=host), None if life is None else life.outcome
 
 
@@ -87,8 +89,8 @@ def with_achievements(
     outcome = failure.with_achievements(
         dataclasses.replace(outcome, steps=max(steps, default=outcome.steps)),
         cause.kind,
-        [one.global_step for one in lives],
-        job.checkpoint,
+        [*(one.global_step for one in lives), *(one.run_step for one in ranks)],
+        checkpoints.last,
         job.first_step_after_s,
     )
     if cause.host and cause.kind not in ("node", "launch"):

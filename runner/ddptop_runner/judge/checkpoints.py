@@ -369,6 +369,11 @@ class CheckpointBook:
         memory: dict[str, Any] = msgspec.to_builtins(self._memory, str_keys=True)
         return memory
 
+    def learn(self, saved: Checkpoint | None) -> None:
+        """Process another node's last checkpoint, reported by its own book."""
+        if saved is not None and (self.last is None or saved.at >= self.last.at):
+            self.last = saved
+
     def recall(self, last: Checkpoint | None, memory: dict[str, Any]) -> None:
         """Restore the state of an earlier supervisor in this boot, unless it is damaged."""
         self.last = last

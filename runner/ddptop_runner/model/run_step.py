@@ -121,6 +121,18 @@ def placed(rank: RankSample, began: int | None) -> RankSample:
     )
 
 
+def alike(ranks: Sequence[RankSample]) -> list[RankSample]:
+    """The ranks, all with the step of the run or all with their own counts."""
+    if all(rank.step is None or rank.run_step is not None for rank in ranks):
+        return list(ranks)
+    return [
+        msgspec.structs.replace(rank, run_step=None, step_counts="attempt")
+        if rank.step is not None and rank.step_source != "log"
+        else rank
+        for rank in ranks
+    ]
+
+
 def of_job(
     ranks: Sequence[RankSample],
     attempt: int | None,

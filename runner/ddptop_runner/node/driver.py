@@ -351,6 +351,7 @@ class JobDriver:
             *(self._folder, attempt, self.attempt.table, self._lived_s()),
             oom=self.attempt.oom,
             xids_before=self._xids_before,
+            sees_all_ranks=self._spec.membership is None,
         )
         outcome, cause = self._with_achievements(outcome, cause)
         verdict = judged(order, attempt, cause, outcome)

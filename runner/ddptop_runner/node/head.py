@@ -151,6 +151,8 @@ class Head:
         self._alerts.look(snapshot, found, now_s)
         self.process.write(snapshot)
         self.process.record(snapshot)
+        if (began := snapshot.attempts_began.get(self.attempt)) is not None:
+            self.process.spawn(self.parts.share_began(self.attempt, began))
 
     async def _shut_down(self) -> None:
         self.process.stop_listening()
@@ -187,7 +189,7 @@ class Head:
             self.parts.begin_attempt()
             self._orders.skip.clear()
         elif isinstance(event, ev.CheckpointSaved):
-            self._checkpoints.recall(event.checkpoint, {})
+            self._checkpoints.learn(event.checkpoint)
         elif isinstance(event, ev.JobEnded):
             self.ended.set()
 
@@ -261,10 +263,8 @@ class Head:
     def _with_achievements(
         self, outcome: AttemptOutcome, cause: Cause
     ) -> tuple[AttemptOutcome, Cause]:
-        seen = [part.snapshot_of(outcome.attempt) for part in self.parts.by_host.values()]
-        ranks = [rank for one in seen if one is not None for rank in one.ranks]
         return failure_on_nodes.with_achievements(
-            outcome, cause, self.job, ranks, self._checkpoints
+            outcome, cause, self.job, self._snapshot().ranks, self._checkpoints
         )
 
     def _lived_s(self) -> float:
@@ -403,12 +403,21 @@ class Head:
         self.process.write(self._snapshot())
 
     def _snapshot(self) -> NodeSnapshot:
+        """The current snapshot.
+
+        Nodes report only some of the checkpoints of a script that saves often as events; their
+        snapshots contain the last.
+        """
+        views = self.parts.views()
+        for view in views:
+            if view.snapshot is not None:
+                self._checkpoints.learn(view.snapshot.checkpoint)
         begun = self.process.begin_snapshot(self._spec)
         return head_snapshot.merged(
-            begun,
+            replace(begun, checkpoint=self._checkpoints.last),
             self.job,
             self._spec,
-            self.parts.views(),
+            views,
             self._trouble.pause,
             self.parts.memory(),
         )

@@ -73,6 +73,10 @@ def merged(
             else rank
             for rank in ranks
         ]
+    run = run_step.of_job(ranks, job.attempt, started_at)
+    if started_at is None and at_work:
+        run = at_work[0][1].run_step
+    ranks = run_step.alike(ranks)
     gpus = [replace(gpu, host=view.host) for view, one in shown for gpu in one.gpus]
     steps = [rank.step for rank in ranks if rank.step is not None]
     first = at_work[0][1] if at_work else None
@@ -91,11 +95,7 @@ def merged(
         driver=first.driver if first is not None else None,
         device_note="; ".join(notes) or None,
         progress=None if first is None else first.progress,
-        run_step=run_step.of_job(ranks, job.attempt, started_at)
-        if started_at is not None
-        else None
-        if first is None
-        else first.run_step,
+        run_step=run,
         attempts_began=began,
         pause=pause,
         nodes=[_status(view, job, spec) for view in views],

@@ -407,6 +407,22 @@ class Parts:
             raise errors[0]
         return answers
 
+    async def share_began(self, attempt: int, step: int) -> None:
+        """Report at which step of the run an attempt began to the nodes that do not know it.
+
+        Only a node that saved the checkpoint recognizes it.
+        """
+        now_s = boottime_s()
+        hosts = {
+            host
+            for host, part in self.by_host.items()
+            if part.is_live(now_s)
+            and (seen := part.snapshot_of(attempt)) is not None
+            and seen.attempts_began.get(attempt) != step
+        }
+        with contextlib.suppress(ControlError):
+            await self.ask_each(hosts, "began", {"attempt": attempt, "step": step})
+
     async def keep_evidence(self, reason: str) -> None:
         """Have each node with living ranks save its evidence, once per attempt."""
         async with self.keeping_evidence:

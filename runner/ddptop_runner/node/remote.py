@@ -65,7 +65,9 @@ REQUEST_S = 60.0
 UNSENT_BYTES = 1 << 20
 HEAD_SILENT_S = 30.0
 """A following head pings every 5 s; if its host is gone, it may never close the link."""
-OF_SUPERVISOR = frozenset({"ping", "stop", "kill", "restart", "evidence", "stacks", "checkpoint"})
+OF_SUPERVISOR = frozenset(
+    {"ping", "stop", "kill", "restart", "evidence", "stacks", "checkpoint", "began"}
+)
 GLOO_INTERFACE = "GLOO_SOCKET_IFNAME"
 
 

@@ -362,7 +362,10 @@ class Supervisor:
             return await self._stacks(message.get("rank"))
         elif op == "evidence":
             reason = str(message.get("reason", "failure"))
+            self._attempt.look_at_checkpoints(at_once=True)  # the head counts the lost work
             return {"evidence": await self._driver.keep_evidence(reason)}
+        elif op == "began":
+            self._attempt.began_elsewhere = (int(message["attempt"]), int(message["step"]))
         elif op == "checkpoint" and message.get("look"):
             return {"seen": self._attempt.has_seen_request()}
         elif op == "checkpoint":

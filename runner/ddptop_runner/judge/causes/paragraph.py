@@ -52,6 +52,8 @@ class Surroundings:
     """Machine indices of devices that fell off the bus."""
     other_processes: Mapping[int, Mapping[int, str]] = field(default_factory=dict)
     """By machine index and pid, the memory that unrelated processes hold on the device."""
+    sees_all_ranks: bool = True
+    """Whether the ends are those of all ranks; otherwise, the head counts the others."""
 
 
 @dataclass
@@ -123,11 +125,12 @@ def _paragraph(
         text.add(culprit.left.in_words())
     text.add(culprit.unclear)
     _add_devices(text, end, around)
-    text.add(_others(culprit, ends))
+    if around.sees_all_ranks:
+        text.add(others(culprit, ends))
     return text
 
 
-def _others(culprit: Culprit, ends: Sequence[RankEnd]) -> str | None:
+def others(culprit: Culprit, ends: Sequence[RankEnd]) -> str | None:
     """The other ranks: how many failed, and how many were stopped."""
     mentioned = {culprit.end.rank} | (
         {culprit.victim.rank} if culprit.victim is not None else set()

@@ -9,7 +9,7 @@ import msgspec
 from ddptop.commands.unguarded import guard
 from ddptop.plain.output import columns, info, put_clipped, put_json, table
 from ddptop_runner.base.clock import utc_now
-from ddptop_runner.job.registry import is_recent, read_all
+from ddptop_runner.job.registry import is_recent, led_elsewhere, read_all
 from ddptop_runner.jobs.contract import DamagedRow, JobList, job_row
 from ddptop_runner.jobs.slurm_queue import as_queued, read_queue, with_jobs
 from ddptop_runner.launch.slurm import SlurmJob
@@ -18,6 +18,7 @@ from ddptop_runner.launch.slurm import SlurmJob
 def run(show_all: bool, as_json: bool) -> int:
     """Print live jobs and those of the last day, or all jobs; and the rest of Slurm's queue."""
     found, damaged = read_all()
+    found += led_elsewhere(found)
     for error in damaged:
         info(f"ddptop: {error}")
     if (queue := read_queue()) is not None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 from ddptop.commands.unguarded import adopt_if_unguarded
 from ddptop.plain.output import info
 from ddptop_runner.base.errors import DdptopError, WaitTimeoutError
@@ -9,6 +11,8 @@ from ddptop_runner.job.registry import JobView, read_job
 from ddptop_runner.jobs import commands
 from ddptop_runner.jobs.slurm_queue import find
 
+AWAY_S = 15.0
+"""How much longer than the grace period to wait for a machine that cannot be reached."""
 END_ALLOWANCE_S = 60.0
 """Time after the grace period for evidence and leftover processes; after it, a process is stuck in
 the kernel."""
@@ -29,9 +33,26 @@ def run(job: str, grace_s: float, *, save: bool = False, timeout_s: float | None
     notice = commands.stop(view, grace_s) if grace_s > 0 else commands.kill(view)
     if notice is not None:
         info(f"ddptop: {notice}")
-    ended = commands.wait_until_ended(view, grace_s + END_ALLOWANCE_S)
+    asked_s = time.monotonic()
+
+    def look(view: JobView) -> None:
+        if (left := _beyond_reach(view)) and time.monotonic() - asked_s > grace_s + AWAY_S:
+            raise DdptopError(
+                f"{view.job} is still stopping: {', '.join(left)} cannot be reached",
+                "ddptop keeps trying, and ends the ranks there as soon as the link is back",
+            )
+
+    ended = commands.wait_until_ended(view, grace_s + END_ALLOWANCE_S, look)
     info(f"ddptop: {ended.job} {ended.state}")
     return 0
+
+
+def _beyond_reach(view: JobView) -> list[str]:
+    """The machines that cannot be reached, once the job has ended on all others."""
+    nodes = [] if view.snapshot is None else view.snapshot.nodes
+    left = [one for one in nodes if one.state not in ("ended", "waiting")]
+    is_away = all(one.unknown_since is not None for one in left)
+    return [one.host for one in left] if is_away else []
 
 
 def _saved(view: JobView, timeout_s: float | None) -> bool:

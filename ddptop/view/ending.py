@@ -49,9 +49,11 @@ def loss_remark(view: AnyJob) -> str:
 
 
 def plain_status(view: JobView, now: dt.datetime) -> str:
-    """How a job ended, or why it pauses; empty for other live jobs."""
+    """How a job ended, why it pauses, or where its head is; empty for other live jobs."""
     if not view.is_live:
         return " ".join(how_it_ended(view, now).split())
+    if (member := view.spec.membership) is not None:
+        return f"part of a job on {member.head or 'another machine'}"
     if (pause := pause_of(view)) is None:
         return ""
     from ddptop.view.words import pause_why

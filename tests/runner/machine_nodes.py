@@ -925,7 +925,7 @@ class World:
         assert head is not None and self._work is not None
         if head.ended.is_set():
             return [] if self._work.done() else ["the head"]
-        busy = [str(order) for order in head._orders.under_way]
+        busy = [] if self.is_patient else [str(order) for order in head._orders.under_way]
         for host, part in head.parts.by_host.items():
             node = self.nodes[host]
             if node.can_be_reached and (node.link is None or node.link.is_silent):
@@ -937,6 +937,14 @@ class World:
             if node.loses_at_s > self.loop.time():
                 busy.append(f"what {host} loses")
         return busy
+
+    @property
+    def is_patient(self) -> bool:
+        """Whether a stop only waits for nodes without contact."""
+        parts = () if self.head is None else self.head.parts.by_host.items()
+        left = [host for host, part in parts if part.is_stale or not part.ended]
+        is_away = left and all(self.nodes[host].back_s == math.inf for host in left)
+        return bool(is_away) and self.job.stop is not None
 
     async def settle(self) -> None:
         """Some nodes return, some are gone for good: the job continues to train, or is over."""
@@ -956,20 +964,39 @@ class World:
         await self.quiet()
         self.check()
         if not self.job.is_over:
-            self.check_rest()
-            asked_s = self.loop.time()
-            await self.command({"op": "stop", "grace_s": 5.0})
-            await self.quiet()
-            assert self.job.is_over, "a stop does not end"
-            assert self.ended_s is not None and self.ended_s - asked_s < STOPPED_S, "a stop is slow"
+            if self.job.stop is None:
+                self.check_rest()
+                asked_s = self.loop.time()
+                await self.command({"op": "stop", "grace_s": 5.0})
+                await self.quiet()
+                is_slow = self.ended_s is not None and self.ended_s - asked_s > STOPPED_S
+                assert not is_slow, "a stop is slow"
+            await self._outlive_patience()
         assert self._work is not None
         await asyncio.wait_for(self._work, SETTLED_S)
         self.check()
         left = {node.host for node in self.nodes.values() if node.is_alive}
         assert left <= self.away_at_end, f"left running on {sorted(left - self.away_at_end)}"
+        if self.job.phase == "stopped":
+            assert all(self.nodes[host].is_wedged for host in left), f"not stopped on {left}"
         unsaid = [host for host in left if host not in self.could_not_end]
         assert not unsaid, f"left running on {unsaid}, and nobody was told"
         await self._outlive_orphans()
+
+    async def _outlive_patience(self) -> None:
+        """A stop is carried out on nodes that return, and waits only for parts that may run."""
+        if self.job.is_over:
+            return
+        assert self.is_patient, "a stop does not end"
+        if self.random.random() < 0.5:
+            for node in self.nodes.values():
+                node.changes(is_off=False, is_cut=False, is_wedged=False)
+            await self.quiet()
+            left = [node.host for node in self.nodes.values() if node.is_alive]
+            assert self.job.is_over and not left, f"a stop is not carried out on {left}"
+        else:
+            await asyncio.sleep(ORPHAN_TIMEOUT_S + parts.ORPHANED_S + 2 * TICK_S)
+            assert self.job.is_over, "a stop waits in vain"
 
     async def _outlive_orphans(self) -> None:
         """What is left ends by itself in time, once its supervisor runs."""

@@ -514,6 +514,7 @@ def test_a_node_that_comes_back_at_the_end_is_ended_first(back: bool, said: int)
     head: Any = SimpleNamespace(
         attempt=0,
         parts=parts,
+        _is_stopped=False,
         _alerts=SimpleNamespace(record_end=lambda: None),
         _fetcher=SimpleNamespace(take_ends=nothing),
         _log=SimpleNamespace(emit=told.append),

@@ -394,6 +394,18 @@ def parts_here() -> list[JobView]:
     return views
 
 
+def led_elsewhere(jobs: Iterable[JobView]) -> list[JobView]:
+    """This machine's live parts of jobs whose heads are not among these jobs."""
+    ids = {view.spec.job_id for view in jobs}
+    return [
+        view
+        for view in parts_here()
+        if view.spec.job_id.rpartition(".")[0] not in ids
+        and view.is_live
+        and not view.on_other_host
+    ]
+
+
 def is_recent(view: JobView) -> bool:
     """Whether `ls` shows it without --all: it is live or ended within the last day."""
     if view.is_live or view.ended_at is None:
@@ -438,6 +450,8 @@ def _names(views: Iterable[JobView]) -> str:
 def resolve(name: str | None, as_seen: Callable[[JobView], JobView] = lambda view: view) -> JobView:
     """The job with that name or unique prefix; without a name, the only live job.
 
+    The name of a job on another machine stands for its part on this one.
+
     Args:
         name: as typed.
         as_seen: applied to views before their liveness is checked, and to the result.
@@ -458,7 +472,10 @@ def resolve(name: str | None, as_seen: Callable[[JobView], JobView] = lambda vie
         raise UsageError(f"{len(live)} jobs are active: {_names(live)}", "specify one")
     if is_there(name) and _is_job(run_folder(name)):
         return as_seen(read_job(run_folder(name)))
-    matches = [view for view in all_jobs() if name and view.job.startswith(name)]
+    jobs = all_jobs()
+    matches = [view for view in jobs if name and view.job.startswith(name)]
+    if not matches:
+        matches = [view for view in led_elsewhere(jobs) if name in (view.job, view.spec.job_id)]
     if len(matches) == 1:
         return as_seen(matches[0])
     if matches:

@@ -100,6 +100,8 @@ class JobRow(JobFacts, frozen=True, kw_only=True):
     """What starts the ranks: torchrun, accelerate, deepspeed, horovod, mpirun, mp.spawn, lightning,
     or python."""
     ranks: list[RankRow]
+    head: str | None = None
+    """For this machine's part of a job whose head is elsewhere: the head's host."""
 
 
 class DamagedRow(Base, frozen=True, kw_only=True):
@@ -199,6 +201,7 @@ def job_row(view: JobView) -> JobRow:
         host=view.spec.host,
         command=view.command,
         launcher=view.launcher,
+        head=None if view.spec.membership is None else view.spec.membership.head,
         world_size=view.world_size if snapshot is None else snapshot.world_size,
         attempt=None if snapshot is None else snapshot.attempt,
         started_at=view.created_at if snapshot is None else snapshot.started_at,

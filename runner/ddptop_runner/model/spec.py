@@ -116,6 +116,8 @@ class Membership(Base, frozen=True, kw_only=True):
     index: int
     """Its place among the job's nodes."""
     orphan_timeout_s: float
+    head: str | None = None
+    """Host name of the head's machine."""
     force: bool = False
     """As in `Placement`."""
     rendezvous: Rendezvous | None = None

@@ -305,12 +305,20 @@ class Head:
 
     # -- the next attempt, and the end -------------------------------------------------------------
 
+    @property
+    def _is_stopped(self) -> bool:
+        """Whether a user has ended the job; in Slurm, the allocation's end is enough."""
+        return self.job.stop is not None and self._placement.by != "slurm"
+
     async def _conclude(self) -> pt.NothingLeft:
         def is_done() -> bool:
             """Whether each node that came back has ended its part."""
             return not any(isinstance(order, pt.EndOn) for order in self._orders.under_way)
 
         await self.parts.end_all(0.0)
+        while self._is_stopped and self.parts.may_run_unseen():  # the order outlives the link
+            await asyncio.sleep(TICK_S)
+            await self.parts.end_all(0.0)
         await until(is_done, ENDED_S)  # a node that came back may still write its last lines
         last = self.attempt or 0
         await self._fetcher.take_ends(range(max(0, last - MOST_ATTEMPTS + 1), last + 1))

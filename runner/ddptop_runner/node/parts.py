@@ -43,6 +43,8 @@ AWAY_S = 10.0
 """How long to wait for an unreachable node whose ranks have to end."""
 ENDED_S = 60.0
 """Time for a node's part to end, in addition to its ranks' grace period."""
+ORPHANED_S = 120.0
+"""A part without contact ends within this time after the orphan timeout."""
 
 
 @dataclasses.dataclass
@@ -350,6 +352,7 @@ class Parts:
                 job=self._spec.job,
                 node=node.host,
                 index=index,
+                head=self._spec.host,
                 orphan_timeout_s=self._placement.orphan_timeout_s,
                 force=self._placement.force,
             ),
@@ -379,6 +382,16 @@ class Parts:
                 asked = True
             wait_s = grace_s + ENDED_S if asked else RETRY_S
             await until(lambda: part.ended or not part.is_known, wait_s)
+
+    def may_run_unseen(self) -> bool:
+        """Whether parts may be running on nodes that cannot be reached."""
+        own_end_s = self._placement.orphan_timeout_s + ORPHANED_S
+        lives, now_s = self._log.state.nodes, boottime_s()
+        return any(
+            host in lives and lives[host].away_s(now_s) < own_end_s
+            for host, part in self.by_host.items()
+            if (part.is_stale or not part.ended) and not part.is_known
+        )
 
     async def end_all(self, grace_s: float) -> None:
         """End all nodes' parts of the job; those being asked to begin are ended right after."""

@@ -220,7 +220,7 @@ def forget(arguments: dict[str, Any]) -> dict[str, Any]:
     """Delete the run folder of a node's part of a job, with its logs and evidence.
 
     Raises:
-        ControlError: the part runs or belongs to another user.
+        ControlError: the part cannot be ended, or belongs to another user.
     """
     job_id = str(arguments.get("job_id", ""))
     folder = member_folder(job_id)
@@ -232,8 +232,13 @@ def forget(arguments: dict[str, Any]) -> dict[str, Any]:
         return {}
     if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.geteuid():
         raise ControlError(f"not deleting {folder.path}, which {belongs(status)}")
-    if is_locked(folder):
-        raise ControlError("the node's part of the job is still running")
+    if is_locked(folder):  # the job has ended without it
+        with contextlib.suppress(ControlError):
+            control.request(folder, "kill")
+        if not _until(lambda: not is_locked(folder)):
+            raise ControlError(
+                "the node's part of the job is still running", f"ddptop kill {job_id} ends it there"
+            )
     _delete(folder)
     return {}
 

@@ -38,7 +38,7 @@ def adopt_if_unguarded(view: JobView) -> JobView:
     if done is None:
         return read_job(view.folder)
     info(f"ddptop: adopted {view.job}, which had lost its guardian")
-    if done.missing:
+    if done.missing and done.view.spec.placement is None:  # else its hosts have them
         info(f"ddptop: could not recover these environment variables: {', '.join(done.missing)}")
     return done.view
 

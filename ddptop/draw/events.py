@@ -209,6 +209,7 @@ EVENT_MEANINGS = {
     "gpu_memory": "the next attempt waited until its devices had released their memory",
     "supervisor_restarted": "ddptop's supervisor died and was restarted; the ranks kept running",
     "guardian_restarted": "ddptop's guardian died and was restarted; the ranks kept running",
+    "requeued": "Slurm ended the attempt and put the job back into its queue",
     "lost": "all of the job's processes exited without leaving an exit status",
 }
 """What each type of event means."""

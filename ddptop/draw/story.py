@@ -22,6 +22,7 @@ _ENDINGS: dict[str, Span] = {
     "finished": ("✓ finished", "ok"),
     "stopped": ("■ stopped", "dim"),
     "again": ("↻ restarted on request", "dim"),
+    "requeued": ("↻ requeued by Slurm", "dim"),
     "lost": ("? lost", "bad"),
     "unknown": ("? ended, cause unknown", "dim"),
 }

@@ -12,7 +12,7 @@ from ddptop_runner.base.clock import is_time
 from ddptop_runner.model.snapshot import Cause, Checkpoint, Event
 from ddptop_runner.model.words import JobState
 
-Ending = Literal["lives", "failed", "finished", "stopped", "again", "lost", "unknown"]
+Ending = Literal["lives", "failed", "finished", "stopped", "again", "requeued", "lost", "unknown"]
 """How an attempt ended. `again`: a user restarted all ranks; `lost`: its processes
 disappeared without a recorded cause; `unknown`: another attempt followed for an unknown reason."""
 
@@ -175,6 +175,8 @@ def _ending(
         return "failed", failure.ts
     if job is not None and job.state in _OVER:
         return _OVER[job.state], job.ended_at
+    if (requeued := _last(events, "requeued")) is not None:
+        return "requeued", requeued.ts
     if (restart := _last(events, "group_restart")) is not None:
         return "again", restart.ts
     if job is not None:

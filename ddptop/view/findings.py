@@ -132,7 +132,8 @@ otherwise it waits for --node-timeout.
 
 Check the network and sshd on the host, for example with ssh HOST true.""",
     "node-lost": """\
-These hosts did not come back in time after the other ranks failed. The job continues without them.
+These hosts did not come back in time after the other ranks failed. The job continues without them
+if enough others are left (--nodes MIN:MAX).
 When a host comes back, it ends its old ranks, and the next attempt includes it again.""",
     "slow-node": """\
 Every rank on this host has been slower than the ranks on the other hosts for 20 s, and at each step

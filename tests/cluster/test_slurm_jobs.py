@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+
 import pytest
 from tests.cluster.jobs import Job, now
 
@@ -17,11 +20,13 @@ def submit(head, slurm, trainer, monkeypatch):
     for name, value in slurm.environment.items():
         monkeypatch.setitem(head.environment, name, value)
 
-    def run(*options: str, sbatch: tuple[str, ...] = (), name: str = "job") -> tuple[Job, str]:
+    def run(
+        *options: str, sbatch: tuple[str, ...] = (), name: str = "job", script: str = "steps.py"
+    ) -> tuple[Job, str]:
         output = f"--output={slurm.folder}/log/ddptop-%j.out"
         said = head.cli(
             *["launch", "--slurm", "--name", name, "--nproc", "1", "--gpus", "none", *options],
-            *["--", output, *sbatch, str(trainer.script), str(trainer.folder)],
+            *["--", output, *sbatch, str(trainer.folder / script), str(trainer.folder)],
         )
         assert said.returncode == 0, said.stderr
         assert said.stdout == f"{name}\n"
@@ -64,6 +69,33 @@ def test_requeued_job_continues_at_once_on_its_new_nodes(submit, head, slurm, ho
             lambda host=host: not any("ddptop" in line for line in host.described()),
             what=f"nothing left on {host.name}",
         )
+
+
+def test_wait_lasts_through_a_requeue_which_is_no_loss(submit, head, slurm, wait_until):
+    job, number = submit("--nodes", "2", name="waited")
+    wait_until(lambda: job.trains(["h1", "h2"]), what="both ranks train")
+    waiting = subprocess.Popen(
+        [sys.executable, "-m", "ddptop", "wait", "waited"], env=head.environment, cwd=head.folder
+    )
+    slurm.requeue(number)
+    wait_until(lambda: job.attempt() == 1 and job.trains(["h1", "h2"], attempt=1), what="again")
+    assert waiting.poll() is None
+    assert job.events("lost") == []
+    assert job.last("requeued") == "Slurm ended attempt 0 and requeued the job"
+
+    slurm.run("scancel", number)
+    wait_until(lambda: waiting.poll() is not None, what="the end of wait")
+    assert waiting.returncode == 4
+    assert job.status()["state"] == "stopped"
+    assert job.last("stopping") == "cancelled with scancel"
+
+
+def test_script_that_fails_before_its_first_step_is_not_requeued(submit, head, slurm, wait_until):
+    _, number = submit("--nodes", "2", name="fails", script="fails.py")
+    ended = head.cli("wait", "fails", "--timeout", "100", timeout_s=110)
+    assert ended.returncode == 93, ended.stderr
+    wait_until(lambda: slurm.job_state(number) == "FAILED", what="Slurm's end")
+    assert "Restarts=0" in slurm.run("scontrol", "show", "job", number)
 
 
 def test_job_saves_before_its_time_limit_and_continues_with_a_new_one(submit, slurm, wait_until):

@@ -11,14 +11,14 @@ SCRIPTS = Path(__file__).with_name("scripts")
 
 
 class Trainer:
-    """A folder with `steps.py` (no torch) and `ddp.py` (torch)."""
+    """A folder with `steps.py` (no torch), `ddp.py` (torch), and `fails.py`."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.script = folder / "steps.py"
         self.ddp = folder / "ddp.py"
-        for script in (self.script, self.ddp):
-            shutil.copy(SCRIPTS / script.name, script)
+        for script in SCRIPTS.glob("*.py"):
+            shutil.copy(script, folder)
 
     def do(self, rank: int, word: str) -> None:
         """Order a rank to `fail`, `exit STATUS`, `hang`, `skip`, `nan`, or `save`."""

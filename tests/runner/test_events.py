@@ -111,6 +111,16 @@ EVERY: list[tuple[ev.JobEvent, str, str]] = [
     ),
     (ev.JobLost(attempt=1, rebooted=True, last_seen=NOW), "lost", ""),
     (
+        ev.JobLost(attempt=1, requeued=True, last_seen=NOW),
+        "requeued",
+        "Slurm ended attempt 1 and requeued the job",
+    ),
+    (
+        ev.StopRequested(attempt=0, grace_s=0.0, by=ev.CANCELLED_BY),
+        "stopping",
+        "cancelled with scancel",
+    ),
+    (
         ev.AgentLost(attempt=0, status=-9, ranks=2),
         "alert",
         "the agent was killed by SIGKILL; 2 ranks continue without it",
@@ -160,7 +170,7 @@ EVERY: list[tuple[ev.JobEvent, str, str]] = [
     (
         ev.NodeLost(attempt=0, node="b", why="no route to host"),
         "node",
-        "continuing without b: no route to host",
+        "gave up on b: no route to host",
     ),
     (ev.Untyped(text="of another version"), "alert", "of another version"),
 ]

@@ -293,7 +293,7 @@ def test_unreachable_host_is_a_warning_with_time_and_reason():
 
 def test_a_host_that_was_given_up_is_a_warning_and_others_are_none():
     ((alert,), _) = JobWatch().update(with_nodes("lost", why="out of reach for 5 min"), 0.0)
-    assert alert.message == "b is lost: the job continues without it (out of reach for 5 min)"
+    assert alert.message == "b is lost (out of reach for 5 min)"
     for state in ("waiting", "starting", "running", "held", "ended"):
         assert JobWatch().update(with_nodes(state), 0.0)[0] == []
 

@@ -17,7 +17,7 @@ from msgspec.structs import replace
 
 from ddptop.view.figures.columns import Cell, Column, Plain, Row, plain_cell, unknown
 from ddptop.view.filter import Facts, Vocabulary
-from ddptop.view.host_words import hosts_of
+from ddptop.view.host_words import hosts_in_words, hosts_of
 from ddptop.view.jobs import assigned_devices, elapsed_s, median_loss, steps_per_s
 from ddptop.view.progress import bar_and_share, eta, percent_text, progress_of, share, step_cell
 from ddptop.view.text import Line, Span, bar, cells_of, line
@@ -185,6 +185,9 @@ def _why(subject: Subject) -> Cell:
     calm = subject.one.attention.is_calm
     who = by_text(subject.view, subject.me)[0]
     named = subject.names_launcher and subject.foreign and calm
+    hosts = hosts_of(subject.view.snapshot)
+    if len(hosts) > 1 and calm:
+        who, named = hosts_in_words(hosts, 3), True
     return sentence_cell(subject.one.attention, f"{who}: " if named else "")
 
 

@@ -5,6 +5,7 @@ DdptopError                exit 1
 ├── UsageError             exit 2   the request cannot be carried out as given
 ├── NoSuchJobError         exit 3   no run folder has that name
 ├── WaitTimeoutError       exit 124 the timeout has passed
+├── LaunchInterruptedError exit 130 Ctrl-C came after the job had been handed over
 ├── ControlError           exit 1   the supervisor did not respond or refused
 └── DamagedFileError       exit 1   a file in the run folder cannot be read
     └── NewerFileError     exit 1   a later version of ddptop wrote it
@@ -46,6 +47,12 @@ class WaitTimeoutError(DdptopError):
     """The job did not end within the timeout."""
 
     exit_code = 124
+
+
+class LaunchInterruptedError(DdptopError):
+    """The user interrupted `launch`, but the job exists."""
+
+    exit_code = 130
 
 
 class ControlError(DdptopError):

@@ -91,6 +91,8 @@ def _back_in_use(devices: Sequence[Device]) -> str:
 
 
 def _stop_requested(event: ev.StopRequested) -> str:
+    if event.by == ev.CANCELLED_BY:
+        return "cancelled with scancel"
     by = f" by {event.by}" if event.by else ""
     if event.grace_s is None:
         return f"stop requested{by}"
@@ -110,6 +112,8 @@ def _ended(event: ev.JobEnded) -> str:
 
 
 def _lost(event: ev.JobLost) -> str:
+    if event.requeued:
+        return f"Slurm ended attempt {event.attempt} and requeued the job"
     why = "the machine rebooted" if event.rebooted else "all its processes had exited"
     seen = ""
     if event.last_seen is not None:
@@ -159,7 +163,7 @@ _TEXTS: dict[type[ev.EventBase], Callable[[Any], str]] = {
     ),
     ev.NodeReachable: lambda event: f"{event.node} can be reached again",
     ev.NodesAwaited: _nodes_awaited,
-    ev.NodeLost: lambda event: f"continuing without {event.node}: {event.why}",
+    ev.NodeLost: lambda event: f"gave up on {event.node}: {event.why}",
     ev.RestartHurried: _restart_hurried,
     ev.StopRequested: _stop_requested,
     ev.JobEnded: _ended,

@@ -52,7 +52,12 @@ class TroubleWatch:
         self._is_suspected = self._log.state.suspected is not None
 
     def look(
-        self, progress: Sequence[RankProgress], now_s: float, *, is_settled: bool = True
+        self,
+        progress: Sequence[RankProgress],
+        now_s: float,
+        *,
+        is_settled: bool = True,
+        without_nodes_s: float | None = None,
     ) -> HangLook:
         """Detect a hang or a suspected one.
 
@@ -60,6 +65,8 @@ class TroubleWatch:
             progress: all ranks' progress.
             now_s: CLOCK_BOOTTIME.
             is_settled: whether every rank has had time to report.
+            without_nodes_s: allowed time without a step, if nodes of the attempt have been away for
+                longer than that; None if none has.
         """
         job = self._log.state
         looked = self.hangs.look(progress, now_s, hung=job.phase == "hung")
@@ -67,9 +74,12 @@ class TroubleWatch:
         self._note_pause(looked.pause, now_s, steps)
         if job.phase not in ("starting", "running") or not is_settled:
             return looked
-        if looked.verdict is not None:
-            self.found = looked.verdict
-            self._take(pt.TroubleFound(reason="hang", ranks=list(looked.verdict.ranks)))
+        verdict = looked.verdict
+        if without_nodes_s is not None and self.hangs.stepless_s > without_nodes_s:
+            verdict = verdict or _stuck(progress, self.hangs.stepless_s)
+        if verdict is not None:
+            self.found = verdict
+            self._take(pt.TroubleFound(reason="hang", ranks=list(verdict.ranks)))
         elif looked.suspicion is not None and not self._is_suspected:
             self._log.emit(
                 ev.HangSuspected(
@@ -112,6 +122,12 @@ class TroubleWatch:
         if bad is not None and self._log.state.phase == "running":
             self.found = bad
             self._take(pt.TroubleFound(reason="nan"))
+
+
+def _stuck(progress: Sequence[RankProgress], stepless_s: float) -> HangVerdict:
+    """The verdict on ranks that wait for nodes that are away."""
+    ranks = tuple(rank.rank for rank in progress if rank.alive)
+    return HangVerdict(ranks, f"no rank has taken a step for {stepless_s:.0f} s", named=False)
 
 
 def plain_cause(found: HangVerdict | BadLoss) -> Cause:

@@ -21,7 +21,7 @@ import msgspec
 from ddptop_runner.base import interpreters
 from ddptop_runner.base.clock import utc_now
 from ddptop_runner.base.config import keep_bytes, read_config
-from ddptop_runner.base.errors import DdptopError, UsageError
+from ddptop_runner.base.errors import DdptopError, LaunchInterruptedError, UsageError
 from ddptop_runner.base.paths import (
     RunFolder,
     create_local_dir,
@@ -217,7 +217,13 @@ def start(plan: LaunchPlan, *, waits: bool = True) -> tuple[JobView, str | None]
             raise _unwritable(folder, error) from error
         raise
     renamed = f"the last {folder.job} is now {archived}" if archived else None
-    view = _wait_for_nodes(folder) if plan.spec.placement and waits else read_job(folder)
+    try:
+        view = _wait_for_nodes(folder) if plan.spec.placement and waits else read_job(folder)
+    except KeyboardInterrupt as error:
+        hint = (
+            f"attach with `ddptop attach {folder.job}`, or end it with `ddptop stop {folder.job}`"
+        )
+        raise LaunchInterruptedError(f"{folder.job} keeps running", hint) from error
     return view, "; ".join(filter(None, [renamed, moved, note, pruned, *closed])) or None
 
 

@@ -16,13 +16,17 @@ import threading
 import time
 from pathlib import Path
 
+import msgspec
+
 from ddptop_runner.base import bounded
-from ddptop_runner.base.errors import DdptopError
+from ddptop_runner.base.errors import DdptopError, UsageError
+from ddptop_runner.base.files import write_atomic
 from ddptop_runner.base.paths import RunFolder, state_home
 from ddptop_runner.base.start import own_command
 from ddptop_runner.host import handover, procs
+from ddptop_runner.job.event_log import EventLog
 from ddptop_runner.job.registry import JobView, read_job
-from ddptop_runner.jobs import checkpoint
+from ddptop_runner.jobs import checkpoint, commands
 from ddptop_runner.jobs.requeues import read_requeues, requeued, why_no_requeue, write_requeues
 from ddptop_runner.launch.slurm import (
     Allocation,
@@ -30,10 +34,14 @@ from ddptop_runner.launch.slurm import (
     hold_argv,
     step_environment,
 )
+from ddptop_runner.model.events import CANCELLED_BY, JobEnded, StopRequested
+from ddptop_runner.model.snapshot import encode
 from ddptop_runner.model.spec import read_spec
+from ddptop_runner.model.words import LIVE_STATES
 from ddptop_runner.node import adoption
 from ddptop_runner.node.guardian_start import guardian_argv
 from ddptop_runner.node.remote import member_folder, node_job_id
+from ddptop_runner.store.history import HistoryReader, HistoryWriter
 
 POLL_S = 0.1
 REQUEUE_MARGIN_S = 20.0
@@ -98,6 +106,12 @@ class GuardianHolder:
                 break
             time.sleep(POLL_S / 10)
         self._refused = self.folder.handover_file.exists()
+
+    def kill(self) -> None:
+        """Kill the guardian, which would restart its supervisor."""
+        if self._guardian is not None:
+            self._guardian.kill()
+            self._guardian.wait()
 
     def readopt(self) -> None:
         """Hand over a job that has lost its guardian; `poll` starts the new one."""
@@ -176,6 +190,9 @@ class JobHolder:
             for step in self._steps:
                 step.poll()
             if signal.SIGTERM in self._signals and self._allocation.is_batch:
+                if self._is_cancelled():
+                    with contextlib.suppress(DdptopError, OSError):
+                        self._cancel()
                 return self._leave()
             if signal.SIGUSR1 in self._signals and self._allocation.is_batch:
                 self._signals.discard(signal.SIGUSR1)
@@ -277,6 +294,39 @@ class JobHolder:
         problem = _ask("scontrol", "requeue", job, fails=True)
         report(f"{why}; {f'Slurm did not requeue job {job}: {problem}' if problem else 'requeued'}")
         return not problem
+
+    def _is_cancelled(self) -> bool:
+        """Whether Slurm ends the job for good, as scancel demands."""
+        job, before = self._allocation.job, self._allocation.restarts
+        words = _ask("scontrol", "show", "job", "--oneliner", job).split()
+        shown = dict(word.split("=", 1) for word in words if "=" in word)
+        is_ending = shown.get("JobState") in ("COMPLETING", "CANCELLED")
+        return is_ending and shown.get("Restarts") == str(before) and shown["Reason"] == "None"
+
+    def _cancel(self) -> None:
+        """Record that the job was cancelled: Slurm's SIGTERM has ended its supervisor, too.
+
+        Raises:
+            DdptopError: a file of the job cannot be read; `OSError`.
+        """
+        self._guardian.kill()
+        with contextlib.suppress(UsageError):  # Slurm was faster
+            commands.kill(read_job(self._folder))
+        snapshot = read_job(self._folder).snapshot
+        if snapshot is None or snapshot.state not in LIVE_STATES:
+            return
+        rows = HistoryReader(self._folder.history_db).events(silent=True)
+        history = HistoryWriter(self._folder.history_db)
+        log = EventLog(history, report)
+        log.restore(rows, snapshot)
+        asked = StopRequested(attempt=snapshot.attempt, grace_s=0.0, by=CANCELLED_BY)
+        for event in (asked, JobEnded(attempt=snapshot.attempt, state="stopped")):
+            log.emit(event)
+        history.close(final=True)
+        ended = msgspec.structs.replace(
+            snapshot, state="stopped", ended_at=log.state.ended_at, ranks=[], pause=None, alerts=[]
+        )
+        write_atomic(self._folder.node_file(snapshot.host), encode(ended))
 
     # -- the end of the allocation -----------------------------------------------------------------
 

@@ -137,7 +137,7 @@ def as_queued(view: JobView, queue: Queue | None = None) -> JobView:
         view: the job.
         queue: the queue, if the caller has read it; otherwise it is read here if needed.
     """
-    if view.state != "lost" or view.spec.slurm_job is None or view.snapshot is None:
+    if not _may_return(view) or view.snapshot is None:
         return view
     queue = queue or read_queue()
     listed = () if queue is None else queue.jobs or ()
@@ -244,12 +244,27 @@ def _is_to_start(job: SlurmJob) -> bool:
     return 0 <= (utc_now() - job.started_at).total_seconds() < STARTING_S
 
 
-def is_unknown(view: JobView) -> bool:
-    """Whether Slurm might start a job again: its processes are gone, but squeue does not answer."""
-    if view.state != "lost" or view.spec.slurm_job is None:
+def _may_return(view: JobView) -> bool:
+    """Whether Slurm may start a job again: it left no end, or is worth a requeue."""
+    if view.spec.slurm_job is None:
         return False
-    queue = read_queue()
-    return queue is not None and queue.jobs is None
+    worth_it = view.snapshot is not None and view.snapshot.requeue is True
+    return view.state == "lost" or (view.state == "failed" and worth_it)
+
+
+def is_unknown(view: JobView) -> bool:
+    """Whether Slurm might start a job again: it has yet to end the job, or does not answer.
+
+    An allocation that outlives its job, as salloc's does, means nothing after a while.
+    """
+    queue = read_queue() if _may_return(view) else None
+    if queue is None or queue.jobs is None:
+        return queue is not None
+    found = next((one for one in queue.jobs if one.number == view.spec.slurm_job), None)
+    if found is None or found.state != "RUNNING":
+        return found is not None
+    ended = view.ended_at or view.read_at
+    return (utc_now() - ended).total_seconds() < 2 * INTERVAL_S
 
 
 def require_not_queued(view: JobView) -> None:

@@ -18,6 +18,8 @@ from ddptop_runner.model.snapshot import SILENT, Alert, Cause, Checkpoint
 from ddptop_runner.model.spec import Device, Rendezvous
 
 EndState = Literal["finished", "failed", "stopped"]
+CANCELLED_BY = "scancel"
+"""Who stops a job that was cancelled in Slurm."""
 Trouble = Literal["hang", "nan"]
 """For what an attempt whose ranks are alive is ended: no progress, or a loss that is not finite."""
 
@@ -430,7 +432,14 @@ class JobLost(EventBase, frozen=True, kw_only=True, tag="lost"):
 
     TYPE = "lost"
     rebooted: bool = False
+    requeued: bool = False
+    """Whether Slurm ended them to start the job again."""
     last_seen: dt.datetime | None = None
+
+    @property
+    def type(self) -> str:
+        """Its type in the JSON contract."""
+        return "requeued" if self.requeued else self.TYPE
 
 
 # -- ddptop's own processes ------------------------------------------------------------------------

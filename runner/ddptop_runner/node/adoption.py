@@ -123,6 +123,13 @@ def living_processes(view: JobView) -> Living:
     return Living(tuple(supervisors), tuple(agents), tuple(ranks))
 
 
+def launch_variables(view: JobView) -> dict[str, str]:
+    """The variables with which the job was launched, from its live processes."""
+    given, _ = _handover(view, living_processes(view), {})
+    names = {*view.spec.env_names, *view.spec.env_overrides}
+    return {name: value for name, value in (given.env | given.job_env).items() if name in names}
+
+
 def _handover(
     view: JobView, living: Living, shell: Mapping[str, str]
 ) -> tuple[Handover, tuple[str, ...]]:

@@ -151,6 +151,7 @@ class Head:
         self._alerts.look(snapshot, found, now_s)
         self.process.write(snapshot)
         self.process.record(snapshot)
+        self.process.spawn(self.parts.recover_environment())
         if (began := snapshot.attempts_began.get(self.attempt)) is not None:
             self.process.spawn(self.parts.share_began(self.attempt, began))
 
@@ -278,7 +279,9 @@ class Head:
         if progress is None:
             self._trouble.pause = None
         else:
-            self._trouble.look(progress, now_s)
+            away = away_for_long(self.job, now_s, self._spec)
+            limit_s = self._placement.node_timeout_s if away else None
+            self._trouble.look(progress, now_s, without_nodes_s=limit_s)
 
     async def _judge_trouble(self, order: pt.JudgeTrouble, attempt: int) -> pt.TroubleJudged | None:
         found = self._trouble.found

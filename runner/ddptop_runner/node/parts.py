@@ -113,6 +113,10 @@ class Parts:
         self.keeping_evidence = asyncio.Lock()
         """The next attempt must not end processes whose evidence is being saved."""
         self._has_evidence: set[str] = set()
+        self._recovered: dict[str, str] = {}
+        """Variables of the launching shell that this process lacks, from a node's processes."""
+        self._asked: set[str] = set()
+        """Nodes that were asked for them."""
         self._silent: set[str] = set()
         """Nodes that could not save evidence, because they have failed or are gone."""
 
@@ -358,11 +362,23 @@ class Parts:
             ),
         )
 
+    async def recover_environment(self) -> None:
+        """Learn the job's variables that the shell of a new head lacks."""
+        wanted = {*self._spec.env_names, *self._spec.env_overrides}
+        for host, part in self.by_host.items():
+            if wanted <= {*self._recovered, *os.environ}:
+                return
+            if part.is_known and not part.ended and host not in self._asked:
+                self._asked.add(host)
+                with contextlib.suppress(DdptopError, msgspec.ValidationError):
+                    found = (await part.link.ask("environment", {})).get("env")
+                    self._recovered |= msgspec.convert(found, dict[str, str])
+
     def _environment(self) -> dict[str, str]:
         """The launching shell's variables that ranks get in addition to their node's."""
         return {
             name: value
-            for name, value in handover.carried(os.environ).items()
+            for name, value in handover.carried(self._recovered | os.environ).items()
             if name != "DDPTOP_JOB_ID"
         }
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 from dataclasses import dataclass
 from typing import Any
 
@@ -89,4 +90,9 @@ def _lost(snapshot: NodeSnapshot | None) -> ev.JobLost | None:
     rebooted = None not in (snapshot.boot_id, procs.boot_id()) and (
         snapshot.boot_id != procs.boot_id()
     )
-    return ev.JobLost(attempt=snapshot.attempt, rebooted=rebooted, last_seen=snapshot.ts)
+    return ev.JobLost(
+        attempt=snapshot.attempt,
+        rebooted=rebooted,
+        requeued=os.environ.get("SLURM_RESTART_COUNT", "0") != "0",
+        last_seen=snapshot.ts,
+    )

@@ -339,6 +339,8 @@ class Remote:
             raise ControlError("no job is followed")
         if order.op == "read_file":
             return fetch.read_new(self._folder, order.arguments)
+        if order.op == "environment":
+            return {"env": adoption.launch_variables(read_job(self._folder))}
         if order.op in OF_SUPERVISOR:
             return control.request(self._folder, order.op, REQUEST_S, **order.arguments)
         raise ControlError(f"unknown request {order.op!r}")

@@ -142,6 +142,11 @@ class HangWatch:
         """Whether there can be a verdict."""
         return self._auto or self._limits.timeout_s is not None
 
+    @property
+    def stepless_s(self) -> float:
+        """Time since any rank took a step."""
+        return self._stepless_s
+
     # -- observations ----------------------------------------------------------------------------
 
     def _follow(

@@ -183,7 +183,8 @@ def decide(history: History, max_restarts: int, jitter: float) -> Decision:
     first = len(history.failed) == 1 and history.used == 0
     own_fault = failure_class(last.outcome) in ("exception", "exit_code", "unknown")
     if first and own_fault and last.outcome.never_came_up and not _may_be_transient(last.outcome):
-        return Decision(restart=False, reason="the attempt failed before its first step")
+        reason = "the attempt failed before its first step"
+        return Decision(restart=False, reason=reason, requeue=False)
     if history.used >= max_restarts:
         spent = "no restarts left"
         if max_restarts > 0:

@@ -1,0 +1,3 @@
+"""Raises before its first step."""
+
+raise ValueError("no such dataset")

@@ -192,12 +192,6 @@ class LaunchCommand(click.Command):
 )
 @click.option("--allow-shrink", is_flag=True, help="continue with fewer ranks if a GPU fails")
 @click.option(
-    "--warm-spares",
-    is_flag=True,
-    hidden=True,
-    help="no effect: ranks are forked with torch preloaded",
-)
-@click.option(
     "--no-zygote", is_flag=True, help="do not fork ranks from a process with torch loaded"
 )
 @click.option(
@@ -425,7 +419,7 @@ def wait(job: str | None, timeout: float | None) -> int:
 @click.option(
     "--force",
     is_flag=True,
-    help="also delete jobs whose host or container is gone, or that were created by a newer ddptop",
+    help="also delete jobs whose host or container is gone, or of another version of ddptop",
 )
 def rm(jobs: tuple[str, ...], force: bool) -> int:
     """Delete ended jobs with their logs and history."""

@@ -154,7 +154,6 @@ def request_of(target: Target | None, options: Mapping[str, Any]) -> LaunchReque
         hang_auto=hang_auto,
         on_nan=options["on_nan"],
         allow_shrink=options["allow_shrink"],
-        warm_spares=options["warm_spares"],
         zygote=not options["no_zygote"],
         log_limit_bytes=size_bytes(options["log_limit"]),
         env=tuple(options["env"]),

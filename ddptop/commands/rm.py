@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ddptop.plain.output import info
-from ddptop_runner.base.errors import DamagedFileError, NewerFileError, NoSuchJobError
+from ddptop_runner.base.errors import DamagedFileError, NoSuchJobError, OtherSchemaError
 from ddptop_runner.base.paths import RunFolder, run_folder
 from ddptop_runner.job.registry import JobView, is_there, resolve
 from ddptop_runner.jobs import commands
@@ -16,14 +16,14 @@ def run(jobs: Sequence[str], force: bool = False) -> int:
 
     Args:
         jobs: their names.
-        force: also delete jobs of a host that is gone, or of a newer ddptop.
+        force: also delete jobs of a host that is gone, or of another version of ddptop.
     """
     views: dict[str, JobView] = {}
     damaged: dict[str, RunFolder] = {}
     for job in jobs:
         try:
             view = resolve(job)
-        except NewerFileError:
+        except OtherSchemaError:
             if not force:
                 raise
             damaged[job] = run_folder(job)

@@ -13,6 +13,7 @@ from ddptop_runner.base.errors import DdptopError
 from ddptop_runner.base.median import median
 from ddptop_runner.job.registry import JobView
 from ddptop_runner.judge.balance.imbalance import marked
+from ddptop_runner.model import events as ev
 from ddptop_runner.model.run_step import is_printed
 from ddptop_runner.model.snapshot import Alert
 from ddptop_runner.store.history_reader import (
@@ -96,9 +97,8 @@ def odd_ranks(view: JobView, reader: HistoryReader) -> tuple[int, ...]:
     """Ranks with a loss alert: active ones of a live job, all of an ended job."""
     alerts: Sequence[Alert] = () if view.snapshot is None else view.snapshot.alerts
     if not view.is_live:
-        from ddptop_runner.job.old_events import alert_of  # not needed for a live job
-
-        alerts = [alert_of(event) for event in reader.events() if event.type == "alert"]
+        raised = map(ev.of_row, reader.events())
+        alerts = [event.alert for event in raised if isinstance(event, ev.AlertRaised)]
     found = marked(alerts)
     return tuple(sorted(rank for rank, figures in found.items() if "loss" in figures))
 

@@ -13,11 +13,9 @@ from ddptop.charts.figures import FiguresData
 from ddptop.sources.chart import history_stamps
 from ddptop.sources.query import Answer, Look, Query, Sources
 from ddptop.view.compare import Comparison, LossCurve, Run, Sample, compare, offsets_of
-from ddptop_runner.base import bounded
 from ddptop_runner.base.errors import DdptopError
 from ddptop_runner.job.registry import JobView
 from ddptop_runner.model.run_step import is_printed
-from ddptop_runner.model.snapshot import NodeSnapshot, RankSample, decode_snapshot
 from ddptop_runner.store.history_reader import (
     Band,
     BandReader,
@@ -193,7 +191,7 @@ class RunReader:
             attempts=tuple((one.attempt, one.started - start_s) for one in taken),
             offsets=offsets_of(
                 [(one.attempt, one.taken or 0) for one in taken],
-                _reported_offsets(view),
+                {} if view.snapshot is None else view.snapshot.attempts_began,
                 printed=printed,
             ),
             start_s=start_s,
@@ -279,35 +277,3 @@ def curve_of(band: Band, start_s: float, offsets: Mapping[int, int], *, printed:
     known = set(band.t)
     samples += [sample(t, None, *where, is_bad=True) for t, where in bad.items() if t not in known]
     return LossCurve(tuple(sorted(samples, key=lambda one: one.at_s)))
-
-
-def _reported_offsets(view: JobView) -> dict[int, int]:
-    """By attempt, the number of steps before it, where known."""
-    if view.snapshot is not None and view.snapshot.run_step is not None:
-        return view.snapshot.attempts_began
-    found: dict[
-        int, int
-    ] = {}  # from older ddptop versions: known only if the script reported a step count
-    for folder in sorted(view.folder.evidence_dir.glob("attempt-*-*")):
-        try:
-            kept = decode_snapshot(bounded.read_bytes(folder / "snapshot.json"))
-        except (OSError, ValueError):
-            continue
-        _add_offset(found, kept)
-    if view.snapshot is not None:
-        _add_offset(found, view.snapshot)
-    return found
-
-
-def _add_offset(found: dict[int, int], snapshot: NodeSnapshot) -> None:
-    if snapshot.attempt is None:
-        return
-    known = [before for rank in snapshot.ranks if (before := _before(rank)) is not None]
-    if known:
-        found[snapshot.attempt] = min(known)
-
-
-def _before(rank: RankSample) -> int | None:
-    if rank.global_step is None or rank.step is None or rank.step_source == "log":
-        return None
-    return max(0, rank.global_step - rank.step)

@@ -9,6 +9,7 @@ from typing import Literal
 import msgspec
 
 from ddptop_runner.base.clock import is_time
+from ddptop_runner.model import events as ev
 from ddptop_runner.model.snapshot import Cause, Checkpoint, Event
 from ddptop_runner.model.words import JobState
 
@@ -135,9 +136,7 @@ def _attempt(
     failure = _last(events, *FAILURES)
     ending, ended_at = _ending(events, failure, job)
     if ending == "failed" and cause is None:
-        from ddptop_runner.job.old_events import cause_in_row  # not needed for `events`
-
-        cause = None if (row := failure or _last(events, "failed")) is None else cause_in_row(row)
+        cause = None if (row := failure or _last(events, "failed")) is None else ev.cause_in(row)
     first = events[0].ts if events else None
     return Attempt(
         number=number,

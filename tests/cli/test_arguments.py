@@ -139,7 +139,6 @@ OPTIONS = {
     "on_nan": "stop",
     "allow_shrink": True,
     "log_limit": "2M",
-    "warm_spares": True,
     "no_zygote": False,
     "launcher": None,
     "pty": False,
@@ -154,7 +153,7 @@ def test_every_option_arrives_in_the_request():
     assert (request.max_restarts, request.hang_timeout_s) == (5, 60.0)
     assert (request.env, request.cwd, request.python) == (("A=1", "A=2"), "/w", "/p")
     assert (request.on_nan, request.allow_shrink) == ("stop", True)
-    assert (request.warm_spares, request.zygote) == (True, True)
+    assert request.zygote is True
     assert (request.hang_auto, request.log_limit_bytes) == (False, 2 * 1024**2)
     assert request.probe is True
     silent = request_of(

@@ -63,11 +63,6 @@ BAD = {
         ["launch", "--python", "/p", "--", "true"],
         ["--python /p does not apply to commands", "-- /p SCRIPT"],
     ),
-    "spares for a command": (
-        2,
-        ["launch", "--warm-spares", "--", "true"],
-        ["--warm-spares requires ranks that ddptop starts", "SCRIPT"],
-    ),
     "a smaller command": (
         2,
         ["launch", "--allow-shrink", "--", "true"],
@@ -94,9 +89,9 @@ BAD = {
         ["launch", "--nproc", "2", "--launcher", "none", "train.py"],
         ["--launcher none starts one process", "remove --nproc"],
     ),
-    "spares for a launcher": (
+    "a smaller launcher": (
         2,
-        [*LAUNCH, "--warm-spares", "--launcher", "none", "train.py"],
+        [*LAUNCH, "--allow-shrink", "--launcher", "none", "train.py"],
         ["--launcher none starts its own", "SCRIPT"],
     ),
     "no script for a launcher": (

@@ -176,7 +176,7 @@ def test_rm_checks_all_names_before_it_deletes_one(ddptop_home, ddptop_cli):
     for other, status, words in (
         ("none", 3, "no job named 'none'"),
         ("live", 2, "live is running"),
-        ("newer", 1, "upgrade ddptop"),
+        ("newer", 1, "use that version"),
         ("a", 2, "a1, a2"),
     ):
         answer = ddptop_cli("rm", "a1", other)

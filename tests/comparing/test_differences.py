@@ -154,7 +154,7 @@ def test_facts_of_a_run() -> None:
         state="running",
         started_at=NOW,
         attempt=2,
-        step=40,
+        run_step=RunStep(step=40, counts="run"),
         total_steps=90,
         world_size=4,
     )

@@ -10,7 +10,7 @@ from ddptop.sources.compare import MOST_POINTS, RunReader, curve_of, read_run
 from tests.tui import fake_home, fake_story
 
 from ddptop_runner.job.registry import read_job
-from ddptop_runner.model.snapshot import RankSample, encode
+from ddptop_runner.model.snapshot import RankSample
 from ddptop_runner.store.history_reader import Band
 
 
@@ -76,23 +76,10 @@ def test_steps_continue_over_a_restart_from_its_reported_start(
     assert found.curve.last_step == 200
     assert [number for number, _ in found.attempts] == [0, 1]
     # its script reports that the second attempt resumed at step 80
-    rank = RankSample(rank=0, local_rank=0, host=fake_home.HOST, step=100, global_step=180)
-    fake_home.change(folder, ranks=[rank], run_step=None)  # of an older version
+    fake_home.change(folder, attempts_began={0: 0, 1: 80})
     told = read_run(read_job(folder)).curve
     assert told.last_step == 180
     assert [one.attempt for one in told.by_step].count(0) == 40  # of the first, up to step 80
-
-
-def test_what_was_kept_at_a_failure_tells_of_earlier_attempts(ddptop_home: Path) -> None:
-    folder = fake_story.learner(ddptop_home, "again", "1", steps=200, restart_at=100)
-    rank = RankSample(rank=0, local_rank=0, host=fake_home.HOST, step=100, global_step=1100)
-    kept = folder.evidence_dir / "attempt-0-failure"
-    kept.mkdir()
-    snapshot = fake_home.change(folder, attempt=0, ranks=[rank], run_step=None)
-    (kept / "snapshot.json").write_bytes(encode(snapshot))
-    fake_home.change(folder, attempt=1, ranks=[])
-    steps = [one.step for one in read_run(read_job(folder)).curve.samples]
-    assert (steps[0], steps[49], steps[50]) == (1002, 1100, 1102)
 
 
 def test_printed_steps_are_the_runs_own(ddptop_home: Path) -> None:

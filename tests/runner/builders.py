@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import os
+from collections.abc import Mapping
 from typing import Any
 
 import msgspec
@@ -12,8 +13,10 @@ from ddptop_runner.base.clock import utc_now
 from ddptop_runner.base.files import write_atomic
 from ddptop_runner.base.paths import RunFolder, run_folder
 from ddptop_runner.host import procs
-from ddptop_runner.model.snapshot import NodeSnapshot, ProcessId, encode
+from ddptop_runner.model.run_step import is_printed
+from ddptop_runner.model.snapshot import NodeSnapshot, ProcessId, Progress, RunStep, encode
 from ddptop_runner.model.spec import JobSpec, write_spec
+from ddptop_runner.model.words import StepCounts
 
 NONCE = f"{os.getpid():08x}"
 """Unique to this test process, because jobs are found by their ID among all processes."""
@@ -55,7 +58,39 @@ def make_snapshot(spec: JobSpec, **changes: Any) -> NodeSnapshot:
         world_size=2,
         started_at=spec.created_at,
     )
-    return msgspec.structs.replace(snapshot, **changes)
+    return with_run_step(msgspec.structs.replace(snapshot, **changes), changes)
+
+
+def with_run_step(snapshot: NodeSnapshot, given: Mapping[str, Any]) -> NodeSnapshot:
+    """The snapshot with the step of the run and the progress that belong to its own step.
+
+    Args:
+        snapshot: with the step of the present attempt and, maybe, a total.
+        given: fields that keep their values.
+    """
+    own, attempt, total = snapshot.step, snapshot.attempt, snapshot.total_steps
+    more: dict[str, Any] = {}
+    progress = snapshot.progress
+    if total and "progress" not in given:
+        is_known = own is not None and own <= total
+        fraction = own / total if own is not None and is_known else None
+        eta_s = snapshot.eta_s
+        progress = Progress(step=own, total=total, fraction=fraction, eta_s=eta_s, source="api")
+        more["progress"] = progress
+    if "run_step" not in given:
+        own_only = attempt and not progress and not is_printed(snapshot)
+        step = own
+        if progress is not None and progress.counts == "run" and progress.step is not None:
+            step, own_only = progress.step, False
+        counts: StepCounts = "attempt" if own_only else "run"
+        if step is not None:
+            more["run_step"] = RunStep(step=step, counts=counts, attempt=attempt)
+        if "attempts_began" not in given and step is not None and counts == "run":
+            began = {0: 0}
+            if attempt and progress and own is not None:
+                began[attempt] = step - own
+            more["attempts_began"] = began
+    return msgspec.structs.replace(snapshot, **more)
 
 
 def put_job(

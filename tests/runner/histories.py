@@ -12,7 +12,6 @@ from ddptop_runner.store.history import HistoryWriter
 from ddptop_runner.store.history_schema import TIERS
 
 START = 1_767_225_600
-SAMPLES = Path(__file__).parents[1] / "samples"
 
 
 def rank(number: int = 0, **fields) -> RankSample:

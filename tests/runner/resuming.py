@@ -15,7 +15,6 @@ from ddptop_runner.base.paths import RunFolder, run_folder
 from ddptop_runner.devices.report import DeviceReport
 from ddptop_runner.host.tree import HostUsage
 from ddptop_runner.job.event_log import EventLog
-from ddptop_runner.job.old_events import typed
 from ddptop_runner.job.state import JobState
 from ddptop_runner.job.transition import fold
 from ddptop_runner.model import events as ev
@@ -182,7 +181,7 @@ def told(type_: str) -> list[Event]:
 def state_of_the_log() -> JobState:
     """The state that the whole log folds to."""
     rows = HistoryReader(run_folder("train").path / "history.db").events(silent=True)
-    return fold((row.ts, event) for row, event in zip(rows, typed(rows), strict=True))
+    return fold((row.ts, ev.of_row(row)) for row in rows)
 
 
 def put_state(around: Around, **changes: Any) -> None:

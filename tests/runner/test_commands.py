@@ -146,8 +146,8 @@ def test_nothing_is_ended_behind_the_back_of_a_guard_that_lives(monkeypatch, pro
 @pytest.fixture
 def guard(processes, tmp_path) -> subprocess.Popen[bytes]:
     """A process with the command line of the job's supervisor."""
-    script = tmp_path / "ddptop_runner" / "start.py"
-    script.parent.mkdir()
+    script = tmp_path / "ddptop_runner" / "base" / "start.py"
+    script.parent.mkdir(parents=True)
     script.write_text("print(1, flush=True); input()")
     process = subprocess.Popen(
         [sys.executable, str(script), "supervisor", str(run_folder("train").path)],

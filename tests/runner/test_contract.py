@@ -200,14 +200,6 @@ def test_a_command_is_listed_by_who_starts_its_ranks():
     assert job_row(view(FULL)).launcher == "ddptop"
 
 
-def test_a_snapshot_of_an_older_version_has_progress_by_its_step_and_total():
-    old = {"state": "running", "step": 20, "total_steps": 80, "eta_s": 6.0}
-    progress = as_json(job_status(view(old)))["progress"]
-    assert (progress["step"], progress["total"], progress["fraction"]) == (20, 80, 0.25)
-    assert as_json(job_status(view({**old, "step": 90})))["progress"]["fraction"] is None
-    assert as_json(job_status(view({**old, "total_steps": None})))["progress"] is None
-
-
 def test_world_size_ranks_and_attempt_are_those_of_the_snapshot():
     ranks = [RankSample(rank=rank, local_rank=rank, host="h", pid=7, gpu=rank) for rank in (0, 1)]
     found = view({"attempt": 3, "ranks": ranks, "restarts_used": 2, "restarts_left": 1})

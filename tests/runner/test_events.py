@@ -15,8 +15,6 @@ from ddptop_runner.base.paths import run_folder
 from ddptop_runner.job.event_log import EventLog, as_row
 from ddptop_runner.job.event_text import text
 from ddptop_runner.job.moment import rebuild
-from ddptop_runner.job.old_events import cause_in_row, typed
-from ddptop_runner.job.transition import fold
 from ddptop_runner.judge.restarts import policy
 from ddptop_runner.model import events as ev
 from ddptop_runner.model.snapshot import SILENT, Alert, Checkpoint, Event
@@ -216,10 +214,9 @@ def test_events_without_a_sentence_leave_no_gap_in_the_numbers(tmp_path):
         {"kind": "restart_decided", "used": 1, "limit": 3, "delay_s": 1e300},
     ],
 )
-def test_data_that_is_not_understood_leaves_the_columns(data):
-    row = Event(ts=NOW, type="rank_exited", message="", attempt=0, rank=1, exit_code=3, data=data)
-    (event,) = typed([row])
-    assert event == ev.RankExited(attempt=0, rank=1, pid=None, status=3)
+def test_data_that_is_not_understood_leaves_the_sentence(data):
+    row = Event(ts=NOW, type="rank_exited", message="as written", attempt=0, rank=1, data=data)
+    assert ev.of_row(row) == ev.Untyped(attempt=0, text="as written")
 
 
 def test_a_restart_that_is_hurried_is_given_back_in_the_log_as_well(monkeypatch):
@@ -245,18 +242,7 @@ def test_the_cause_of_a_failure_is_read_whole_from_its_event():
         ev.HangJudged(attempt=0, cause=cause),
         ev.JobEnded(attempt=0, state="failed", cause=cause, reason="no restarts left"),
     ):
-        assert cause_in_row(as_row(event)) == cause
-
-
-def test_an_old_log_gives_a_hurried_restart_back_too():
-    rows = [
-        Event(ts=NOW, type=type_, message=message, attempt=0)
-        for type_, message in (
-            ("group_restart", "restarting all ranks as attempt 1 (restart 2 of 3)"),
-            ("group_restart", "starting attempt 1 now, as requested"),
-        )
-    ]
-    assert fold((NOW, event) for event in typed(rows)).budget.used == 1
+        assert ev.cause_in(as_row(event)) == cause
 
 
 def test_the_loss_of_the_agent_is_recorded_beside_another_alert(tmp_path):

@@ -235,12 +235,3 @@ class TestSteps:
         first, second = attempts_taken(reader, printed=True)
         assert (first.before, first.taken, first.first) == (0, 30, 0)
         assert (second.before, second.taken, second.first) == (30, 30, 20)
-
-
-def test_an_old_history_has_no_band_of_what_came_later():
-    old = Path(__file__).parents[1] / "samples" / "v1" / "history.db"
-    bands = BandReader(HistoryReader(old))
-    assert bands.read("sync_s", START, START + 100, 100).t == []
-    assert HistoryReader(old).few_ranks("compute_s", [0], START, START + 100, 1) == {}
-    assert bands.recent("sync_s", START + 100, 10) == {}
-    assert bands.read("loss", START, START + 100, 100).t

@@ -53,11 +53,6 @@ def test_a_clock_that_is_set_changes_no_duration(monkeypatch, ddptop_home, by):
         ({"state": "running", "ran_s": 50.0, "boot_id": "another"}, True, 50.0),
         # the time in between does not count
         ({"state": "finished", "ran_s": 50.0, **HERE}, False, 50.0),
-        (  # written by an older ddptop
-            {"state": "failed", "started_at": NOW - 3 * HOUR, "ended_at": NOW - HOUR},
-            False,
-            7200.0,
-        ),
     ],
 )
 def test_the_time_between_an_end_and_a_restart_is_not_counted(before, alive_since, lived_s):

@@ -4,27 +4,26 @@ from __future__ import annotations
 
 import contextlib
 import datetime as dt
-import shutil
 import sqlite3
 from pathlib import Path
 
 import pytest
 from tests.runner.builders import make_snapshot, make_spec
-from tests.runner.histories import SAMPLES, START, rank
+from tests.runner.histories import START, rank
+from tests.runner.rows import row
 
 from ddptop_runner.base.clock import utc_from_unix
 from ddptop_runner.base.paths import RunFolder
 from ddptop_runner.job.moment import MomentReader
-from ddptop_runner.job.old_events import ALERTED_S, alert_of, cause_in_row, checkpoint_of, typed
 from ddptop_runner.job.state import JobState
-from ddptop_runner.job.transition import fold
-from ddptop_runner.model.snapshot import Alert, Cause, Event, GpuSample, RankSample
-from ddptop_runner.store import evidence_folder
+from ddptop_runner.job.transition import NOTICE_S, fold
+from ddptop_runner.model import events as ev
+from ddptop_runner.model.snapshot import Alert, Event, GpuSample, RankSample
 from ddptop_runner.store.history import HistoryWriter
 
 
 def told(at: float, type_: str, message: str = "", **fields) -> Event:
-    return Event(ts=utc_from_unix(START + at), type=type_, message=message or type_, **fields)
+    return row(utc_from_unix(START + at), type_, message or type_, **fields)
 
 
 STORY = [
@@ -33,19 +32,19 @@ STORY = [
     told(1.6, "rank_started", attempt=0, rank=0, pid=70),
     told(1.6, "rank_started", attempt=0, rank=1, pid=71),
     told(4.0, "training", attempt=0),
-    told(9.0, "checkpoint", "rank 0 saved /ck/a.pt at step 21 (2.5 KiB in 0.0 s)", attempt=0),
+    told(9.0, "checkpoint", attempt=0, rank=0, step=21),
     told(12.0, "hang_suspected", "no rank made progress", attempt=0),
     told(20.0, "rank_exited", attempt=0, rank=1, pid=71, exit_code=1),
-    told(20.5, "rank_exited", attempt=0, rank=0, pid=70, signal="SIGTERM"),
+    told(20.5, "rank_exited", attempt=0, rank=0, pid=70, signal="SIGTERM", by_us=True),
     told(21.0, "failure", "Rank 1 raised.", attempt=0, rank=1, exit_code=1, evidence="/x/a-0"),
-    told(21.1, "group_restart", "restarting all (restart 1 of 3); it got far", attempt=0),
+    told(21.1, "group_restart", attempt=0),
     told(25.0, "attempt_started", attempt=1),
     told(25.1, "rank_started", attempt=1, rank=0, pid=80),
     told(25.1, "rank_started", attempt=1, rank=1, pid=81),
     told(30.0, "training", attempt=1),
     told(40.0, "hang", "The job hung.", attempt=1, rank=0),
-    told(40.1, "group_restart", "restarting all (restart 2 of 3)", attempt=1),
-    told(41.0, "rank_exited", attempt=1, rank=0, pid=80, signal="SIGKILL"),
+    told(40.1, "group_restart", attempt=1, used=2),
+    told(41.0, "rank_exited", attempt=1, rank=0, pid=80, signal="SIGKILL", by_us=True),
     told(45.0, "stopping", attempt=1),
     told(46.0, "stopped", attempt=1),
 ]
@@ -53,8 +52,7 @@ STORY = [
 
 def state_at(rows: list[Event], second: float) -> JobState:
     end = utc_from_unix(START + second)
-    pairs = zip(rows, typed(rows), strict=True)
-    return fold((row.ts, event) for row, event in pairs if row.ts < end)
+    return fold((one.ts, ev.of_row(one)) for one in rows if one.ts < end)
 
 
 def at(second: float) -> JobState:
@@ -105,44 +103,28 @@ def test_ranks_end_by_themselves_or_are_ended():
     assert at(40.05).ranks[1].state(9, True) == "running"
 
 
-@pytest.mark.parametrize(
-    ("words", "attempt", "step", "of_run"),
-    [
-        ("at step 21", 0, 21, 21),
-        ("at step 21", 1, 21, None),
-        ("at step 21 of attempt 0", 0, 21, None),
-        ("at step 421 of the run", 1, None, 421),
-    ],
-)
-def test_checkpoint_is_recognized_by_name(words, attempt, step, of_run):
-    message = f"rank 0 saved /ck/a b.pt {words} (2.5 KiB in 0.0 s)"
-    saved = checkpoint_of(told(9.0, "checkpoint", message, attempt=attempt))
-    assert saved is not None and saved.path == "/ck/a b.pt"
-    assert (saved.step, saved.global_step) == (step, of_run)
-
-
 def test_the_cause_of_an_attempt_becomes_the_one_before():
-    assert at(22).cause == cause_in_row(STORY[9]) and at(22).previous_cause is None
+    assert at(22).cause == ev.cause_in(STORY[9]) and at(22).previous_cause is None
     later = at(26)
-    assert later.cause is None and later.previous_cause == cause_in_row(STORY[9])
+    assert later.cause is None and later.previous_cause == ev.cause_in(STORY[9])
 
 
 def test_an_alert_is_shown_for_a_while():
-    lonely = [*STORY[:6], told(12.0, "alert", "disk low", attempt=0)]
+    lonely = [*STORY[:6], told(12.0, "alert", "disk low", attempt=0, lasts_s=NOTICE_S)]
     assert alerts_at(lonely, 13) == ["disk low"]
-    assert alerts_at(lonely, 12 + ALERTED_S + 1) == []
+    assert alerts_at(lonely, 12 + NOTICE_S + 1) == []
 
 
-@pytest.mark.parametrize("lasted_s", [30, 5 * ALERTED_S])
+@pytest.mark.parametrize("lasted_s", [30, 5 * NOTICE_S])
 def test_an_alert_is_shown_as_long_as_it_held(lasted_s):
     slow, hot = "rank 5 is slow: 46 %", "GPU 5 is throttled"
     events = [
         *STORY[:5],
         told(50, "alert", slow, attempt=0, seq=1),
         told(50, "alert", hot, attempt=0, seq=2),
-        told(50 + lasted_s, "alert_over", f"resolved: {slow}", attempt=0),
+        told(50 + lasted_s, "alert_over", messages={slow: slow}, attempt=0),
         told(60 + lasted_s, "alert", slow, attempt=0, seq=3),
-        told(90 + lasted_s, "alert_over", f"over: {hot}; {slow}", attempt=0),
+        told(90 + lasted_s, "alert_over", messages={hot: hot, slow: slow}, attempt=0),
     ]
 
     def shown(second):
@@ -156,18 +138,10 @@ def test_an_alert_is_shown_as_long_as_it_held(lasted_s):
 
 def test_an_alert_is_over_with_the_job():
     hot = "GPU 5 is throttled"
-    end = [told(9000, "alert_over", f"the job ended while this held: {hot}", attempt=0)]
+    end = [told(9000, "alert_over", messages={hot: hot}, attempt=0)]
     events = [*STORY[:5], told(50, "alert", hot, attempt=0), told(9000.1, "finished", attempt=0)]
     assert alerts_at(events[:6] + end + events[6:], 8999) == [hot]
     assert alerts_at(events[:6] + end + events[6:], 9001) == []
-    soon = [*events[:6], told(60, "finished", attempt=0)]  # written by an older ddptop
-    assert (alerts_at(soon, 59), alerts_at(soon, 61)) == ([hot], [])
-
-
-def test_a_checkpoint_is_read_from_its_event():
-    found = checkpoint_of(STORY[5])
-    assert found is not None and (found.path, found.step) == ("/ck/a.pt", 21)
-    assert checkpoint_of(told(0, "checkpoint", "something else")) is None
 
 
 # --- figures ---------------------------------------------------------------------------------
@@ -351,25 +325,6 @@ def test_a_bad_loss_is_a_state(folder):
     assert (one.loss, one.loss_state, one.step) == (None, "nan", 4)
 
 
-def test_the_whole_cause_is_read_from_where_it_was_kept(folder):
-    write(folder, range(1, 60), STORY)
-    evidence = folder.evidence_dir / "a-0"
-    evidence.mkdir()
-    words = {"rank": 1, "exception": "ValueError", "summary": "Rank 1 raised."}
-    evidence_folder.keep_cause(Cause(kind="exception", evidence=str(evidence), **words))
-    found = reader_of(folder).read(START + 23).snapshot.cause
-    assert found is not None and (found.kind, found.exception) == ("exception", "ValueError")
-
-
-@pytest.mark.parametrize("version", ["v1", "v2"])
-def test_histories_of_every_version_are_replayed(folder, version):
-    shutil.copy(SAMPLES / version / "history.db", folder.history_db)
-    moment = reader_of(folder).read(START + 30)
-    one = moment.snapshot.ranks[1]
-    assert (one.step, one.loss) == (30, 4.0 - 30 / 32 + 1)
-    assert one.sync_s == (None if version == "v1" else 0.125)
-
-
 def test_a_job_without_a_history_has_no_moments(folder):
     reader = reader_of(folder)
     assert reader.span() is None and reader.recorded(10) == [] and list(reader.events()) == []
@@ -387,25 +342,3 @@ def test_events_that_come_later_are_added(folder):
     assert len(reader.events()) == 4
     assert reader.read(span[1]).snapshot.ended_at == utc_from_unix(START + 60)
     assert dt.timedelta(0) == utc_from_unix(START + 60) - reader.events()[-1].ts
-
-
-@pytest.mark.parametrize(
-    ("message", "id_", "ranks"),
-    [
-        ("the loss on rank 5 has diverged from the others: 4.1", "loss-diverged", [5]),
-        # as written by an older ddptop
-        ("the loss of rank 5 has left the others': 4.1, against 2", "loss-diverged", [5]),
-        ("the loss of ranks 1-3, 9 has left the others': 4", "loss-diverged", [1, 2, 3, 9]),
-        ("the loss of rank 5 has diverged from the others: 4.1", "loss-diverged", [5]),
-        ("rank 2 (pid 102) is holding up the others: it waits", "straggler", [2]),
-        ("ranks 3-5 are holding up the others: it waits", "straggler", [3, 4, 5]),
-        # as written by an older ddptop
-        ("rank 2 (pid 102) holds up the others: it waits", "straggler", [2]),
-        ("ranks 3-5 hold up the others: it waits", "straggler", [3, 4, 5]),
-        ("ranks 0-999999999 hold up the others: and so on", "straggler", list(range(100_001))),
-        ("GPU 3 is throttled", "event-7", []),
-    ],
-)
-def test_an_alert_of_the_past_marks_the_ranks_that_it_named(message, id_, ranks):
-    alert = alert_of(told(3.0, "alert", message, seq=7))
-    assert (alert.id, alert.ranks) == (id_, ranks)

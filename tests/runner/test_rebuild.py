@@ -6,12 +6,12 @@ import datetime as dt
 from typing import Any
 
 import pytest
+from tests.runner.rows import row
 
 from ddptop_runner.base.paths import RunFolder, run_folder
 from ddptop_runner.host.procs import host_name
 from ddptop_runner.job.event_text import text
 from ddptop_runner.job.registry import read_job
-from ddptop_runner.model.snapshot import Event
 from ddptop_runner.model.spec import JobSpec, write_spec
 from ddptop_runner.node import past
 from ddptop_runner.store.history import HistoryWriter
@@ -25,7 +25,7 @@ STORY: list[tuple[str, dict[str, Any]]] = [
     ("rank_started", {"attempt": 0, "rank": 0, "pid": 7}),
     ("rank_exited", {"attempt": 0, "rank": 0, "pid": 7, "signal": "SIGKILL"}),
     ("failure", {"attempt": 0, "rank": 0}),
-    ("group_restart", {"attempt": 0, "message": "restarting all as attempt 1 (restart 1 of 3)"}),
+    ("group_restart", {"attempt": 0}),
     ("attempt_started", {"attempt": 1}),
     ("rank_started", {"attempt": 1, "rank": 0, "pid": 8}),
     ("rank_started", {"attempt": 1, "rank": 1, "pid": 9}),
@@ -54,7 +54,7 @@ def folder(ddptop_home) -> RunFolder:
 def tell(folder: RunFolder, story: list[tuple[str, dict[str, Any]]]) -> None:
     history = HistoryWriter(folder.history_db)
     for type_, fields in story:
-        history.event(Event(ts=NOW, type=type_, **{"message": "", **fields}))
+        history.event(row(NOW, type_, **fields))
     history.close()
 
 

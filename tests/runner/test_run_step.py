@@ -12,7 +12,6 @@ from ddptop_runner.model.run_step import (
     Printed,
     RankSteps,
     RunSteps,
-    began_of,
     counted,
     in_words,
     of_job,
@@ -191,15 +190,3 @@ def test_a_snapshot_of_an_older_version() -> None:
     assert step(step=98, attempt=1, progress=progress) == (738, "run")
     new = RunStep(step=738, counts="run", attempt=1)
     assert step(step=98, attempt=1, run_step=new) == (738, "run")
-
-
-@pytest.mark.parametrize(("attempt", "step"), [(0, 172), (1, None), (2, 254), (None, None)])
-def test_where_an_attempt_began_that_an_older_version_ran(attempt, step) -> None:
-    """Its last snapshot describes only the last attempt."""
-    progress = Progress(step=900, total=900, source="log")
-    last = make_snapshot(make_spec(), attempt=2, step=750, progress=progress)
-    began = began_of(last, attempt)
-    own = 172 if attempt == 0 else 104
-    assert (None if began is None else began + own) == step
-    new = make_snapshot(make_spec(), run_step=RunStep(step=9, counts="run"), attempts_began={1: 7})
-    assert (began_of(new, 1), began_of(new, 0)) == (7, None)

@@ -6,7 +6,7 @@ import contextlib
 import sqlite3
 
 import pytest
-from tests.runner.histories import START, dump, rank
+from tests.runner.histories import START, rank
 
 from ddptop_runner.model.words import is_of_evaluation
 from ddptop_runner.store.history import SAME_S, HistoryReader, HistoryWriter
@@ -143,19 +143,6 @@ def test_long_runs_are_read_from_coarse_tiers(path):
     assert len(found.t) <= 21
     assert found.mean[0] < found.mean[-1]
     assert found.last[-1] == 8995.0
-
-
-def test_an_older_history_is_read_and_gets_the_tables(path):
-    write(path, {0: {}})
-    with contextlib.closing(sqlite3.connect(path)) as db, db:
-        db.execute("INSERT INTO meta VALUES ('scalar x', 'nothing of ours')")
-        for tier in TIERS:
-            db.execute(f"DROP TABLE {SCALAR.table(tier)}")
-    db.close()
-    assert series(path) == {}
-    assert len(dump(path)["rank_1s"]) == 1
-    write(path, {1: {"lr": 0.5}})
-    assert series(path)["lr"].last == [0.5]
 
 
 @pytest.mark.parametrize(

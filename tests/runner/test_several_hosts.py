@@ -25,7 +25,6 @@ from tests.runner.rank_lives import Told, healthy, sick
 
 from ddptop_runner.host import procs
 from ddptop_runner.job.moment import compose
-from ddptop_runner.job.old_events import typed
 from ddptop_runner.job.registry import rank_of_pid, read_job
 from ddptop_runner.job.state import JobState, NodeLife, RankLife
 from ddptop_runner.judge.alerts import REPORTED_BY_EVENTS, of_nodes
@@ -37,7 +36,6 @@ from ddptop_runner.judge.balance.stuck import StuckWatch
 from ddptop_runner.model.snapshot import (
     Alert,
     Cause,
-    Event,
     GpuSample,
     NodeSnapshot,
     NodeStatus,
@@ -327,8 +325,7 @@ def test_a_straggler_is_named_with_its_host():
     ranks[5] = busy("b", 5, 1, 0.29)
     (one,) = alerts_of(ranks, [])
     assert one.message.startswith("rank 5 (pid 101 on b) is holding up the others: ")
-    told = Event(seq=1, ts=NOON, type="alert", message=one.message)
-    assert [event.alert.ranks for event in typed([told])] == [[5]]
+    assert one.ranks == [5]
 
 
 def test_times_of_hosts_are_compared_by_one_clock():

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from tests.runner.builders import make_spec
 
-from ddptop_runner.base.errors import DamagedFileError, NewerFileError, UsageError
+from ddptop_runner.base.errors import DamagedFileError, OtherSchemaError, UsageError
 from ddptop_runner.base.files import write_atomic
 from ddptop_runner.base.paths import RunFolder
 from ddptop_runner.model.spec import (
@@ -126,7 +126,7 @@ def test_a_damaged_spec_is_named_with_a_remedy(tmp_path, content):
         read_spec(run)
     assert str(run.spec_file) in str(caught.value)
     assert "ddptop rm train" in str(caught.value)
-    assert not isinstance(caught.value, NewerFileError)
+    assert not isinstance(caught.value, OtherSchemaError)
 
 
 def test_a_missing_spec(tmp_path):
@@ -134,15 +134,16 @@ def test_a_missing_spec(tmp_path):
         read_spec(folder(tmp_path))
 
 
-def test_a_spec_of_a_newer_ddptop_is_refused_and_never_to_be_removed(tmp_path):
+def test_a_spec_of_another_version_is_refused_and_never_to_be_removed(tmp_path):
     run = folder(tmp_path)
     write_spec(run, make_spec())
     newer = {**json.loads(run.spec_file.read_bytes()), "schema": 2, "kind": "command"}
     run.spec_file.write_text(json.dumps(newer))
-    with pytest.raises(NewerFileError) as caught:
+    with pytest.raises(OtherSchemaError) as caught:
         read_spec(run)
     assert str(caught.value) == (
-        f"{run.spec_file} was written by a newer ddptop (schema 2; supported: 1); upgrade ddptop"
+        f"{run.spec_file} was written by another version of ddptop (schema 2; supported: 1); use"
+        " that version"
     )
 
 

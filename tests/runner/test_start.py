@@ -130,7 +130,5 @@ def test_nothing_starts_python_in_another_way():
 def test_its_words_are_found_behind_the_options():
     command = start.own_command("supervisor", "/runs/train", "7")
     assert start.own_words(command) == ["supervisor", "/runs/train", "7"]
-    older = ["python", "/site/ddptop_runner/start.py", "guardian", "/runs/train"]
-    assert start.own_words(older) == ["guardian", "/runs/train"]
     assert start.own_words(["python", "-u", "start.py", "supervisor", "/runs/train"]) == []
     assert start.own_words(["python"]) == []

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from typing import Any, ClassVar
 
 from msgspec.structs import replace
+from tests.runner.builders import with_run_step
 from tests.tui.fake_home import GIB, HOST, NOW, ago, gpu, uuid
 
 from ddptop_runner.devices.report import DeviceReport
@@ -150,7 +151,7 @@ def view_of(
         "source": "nvml",
         "driver": "570.86.15",
     }
-    snapshot = NodeSnapshot(**{**values, **more})
+    snapshot = with_run_step(NodeSnapshot(**{**values, **more}), more)
     return ForeignView(job, snapshot, NOW, output)
 
 

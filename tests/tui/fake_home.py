@@ -10,6 +10,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
+from tests.runner.builders import with_run_step
+from tests.runner.rows import row
 
 from ddptop_runner.base.paths import RunFolder
 from ddptop_runner.host import procs
@@ -76,7 +78,7 @@ def snapshot_of(spec: JobSpec, **more: object) -> NodeSnapshot:
         "attempt_started_at": spec.created_at,
         "guardian": procs.identify(os.getpid()),
     }
-    return NodeSnapshot(**{**values, **more})
+    return with_run_step(NodeSnapshot(**{**values, **more}), more)
 
 
 def write_snapshot(folder: RunFolder, snapshot: NodeSnapshot) -> None:
@@ -171,7 +173,7 @@ def write_history(
 
 
 def event(seconds_ago: float, kind: str, message: str, **more: object) -> Event:
-    return Event(ts=ago(seconds_ago), type=kind, message=message, **more)
+    return row(ago(seconds_ago), kind, message, **more)
 
 
 def write_log(folder: RunFolder, attempt: int, rank: int, text: str) -> None:
@@ -348,6 +350,6 @@ def change(folder: RunFolder, **fields: object) -> NodeSnapshot:
     """Rewrite parts of a job's snapshot."""
     path = folder.node_file(HOST)
     old = msgspec.json.decode(path.read_bytes(), type=NodeSnapshot)
-    new = msgspec.structs.replace(old, **fields)
+    new = with_run_step(msgspec.structs.replace(old, **fields), fields)
     path.write_bytes(encode(new))
     return new

@@ -6,7 +6,7 @@ import datetime as dt
 import math
 from pathlib import Path
 
-import msgspec
+from tests.runner.rows import row
 from tests.tui.fake_home import (
     HOST,
     ago,
@@ -32,7 +32,7 @@ def at(seconds: float) -> dt.datetime:
 
 
 def told(seconds: float, kind: str, message: str, **more: object) -> Event:
-    return Event(ts=at(seconds), type=kind, message=message, **more)
+    return row(at(seconds), kind, message, **more)
 
 
 def started(seconds: float, attempt: int, ranks: int = 4) -> list[Event]:
@@ -316,13 +316,3 @@ def learner(
 def without_history(folder: RunFolder) -> None:
     """A job without any samples."""
     folder.history_db.unlink()
-
-
-def forget_causes(folder: RunFolder) -> None:
-    """As an older version of ddptop left it: events and summaries, but no structured cause."""
-    for kept in folder.evidence_dir.glob("*/cause.json"):
-        kept.unlink()
-    path = folder.node_file(HOST)
-    snapshot = msgspec.json.decode(path.read_bytes())
-    snapshot["cause"] = None
-    path.write_bytes(msgspec.json.encode(snapshot))

@@ -8,6 +8,7 @@ import msgspec
 import pytest
 from ddptop.draw.events import fold, folded_row, folded_sections, offset
 from ddptop.view.attempts import attempts_of, by_attempt, in_order
+from tests.runner.rows import row
 
 from ddptop_runner.job.event_log import as_row
 from ddptop_runner.model.events import CheckpointSaved
@@ -17,13 +18,8 @@ START = dt.datetime(2026, 3, 14, 12, 0, tzinfo=dt.timezone.utc)
 
 
 def event(seconds: float, kind: str, message: str = "", **more: object) -> Event:
-    return Event(
-        ts=START + dt.timedelta(seconds=seconds),
-        seq=int(seconds * 10) + 1,
-        type=kind,
-        message=message or kind,
-        **more,
-    )
+    at, seq = START + dt.timedelta(seconds=seconds), int(seconds * 10) + 1
+    return row(at, kind, message or kind, seq=seq, **more)
 
 
 FIRST = [

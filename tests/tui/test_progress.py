@@ -131,8 +131,6 @@ def test_in_the_overview() -> None:
     assert (row["step"][0], row["done"][0], row["eta"][0]) == ("12,339", "25%", "3h 27m")
     row = row_of(own_view(progress=None, step=12_345))
     assert (row["step"][0], row["done"][0], row["eta"][0]) == ("12,345", "", "n/a")
-    beyond = row_of(own_view(step=2_344, total_steps=1_000))  # of an older ddptop
-    assert beyond["done"][0] == ""
 
 
 def test_losses_of_the_output_are_called_so() -> None:

@@ -73,18 +73,6 @@ async def test_steps_come_from_the_snapshot_and_the_history(
     assert story.attempts[0].steps == 293  # from the last sample before its end
 
 
-async def test_what_an_older_ddptop_kept_is_told_as_well(frozen: Path) -> None:
-    folder = fake_story.many_attempts(frozen)
-    fake_story.forget_causes(folder)
-    story = StorySource().read(read_job(folder))
-    assert story is not None
-    causes = [one.cause for one in story.attempts]
-    assert [cause.kind for cause in causes if cause] == ["exit_code", "signal", "exit_code"]
-    assert [cause.rank for cause in causes if cause] == [2, 0, 2]
-    assert story.tail is not None
-    assert story.tail.owner == 2
-
-
 async def test_new_events_are_added_to_those_known(frozen: Path) -> None:
     folder = fake_story.one_attempt(frozen)
     source = StorySource()

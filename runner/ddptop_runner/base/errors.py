@@ -8,7 +8,7 @@ DdptopError                exit 1
 ├── LaunchInterruptedError exit 130 Ctrl-C came after the job had been handed over
 ├── ControlError           exit 1   the supervisor did not respond or refused
 └── DamagedFileError       exit 1   a file in the run folder cannot be read
-    └── NewerFileError     exit 1   a later version of ddptop wrote it
+    └── OtherSchemaError   exit 1   another version of ddptop wrote it
 ```
 """
 
@@ -66,5 +66,5 @@ class DamagedFileError(DdptopError):
     """The name of the run folder, if `registry.read_all` found the file."""
 
 
-class NewerFileError(DamagedFileError):
+class OtherSchemaError(DamagedFileError):
     """A file in a run folder has the format of a later version of ddptop."""

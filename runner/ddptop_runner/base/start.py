@@ -14,8 +14,7 @@ import sys
 
 _HERE = os.path.dirname(os.path.abspath(__file__))  # noqa: PTH100, PTH120 - pathlib costs 8 ms
 _FILE = os.path.join(_HERE, "start.py")  # noqa: PTH118
-_ENDINGS = ("/ddptop_runner/base/start.py", "/ddptop_runner/start.py")
-"""The second is used by jobs that an earlier version started."""
+_ENDING = "/ddptop_runner/base/start.py"
 
 PRIVATE = 0o077
 _shell_umask: int | None = None
@@ -38,7 +37,7 @@ def own_words(argv: list[str]) -> list[str]:
     """Name and arguments in the command line of one of ddptop's own processes; [] for others."""
     for number, word in enumerate(argv[1:6], 1):
         if not word.startswith("-"):
-            return argv[number + 1 :] if word.endswith(_ENDINGS) else []
+            return argv[number + 1 :] if word.endswith(_ENDING) else []
     return []
 
 

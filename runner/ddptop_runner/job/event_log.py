@@ -11,7 +11,6 @@ from msgspec.structs import replace
 from ddptop_runner.base.clock import utc_from_unix, utc_now
 from ddptop_runner.base.exit_status import split_status
 from ddptop_runner.job.event_text import text
-from ddptop_runner.job.old_events import typed
 from ddptop_runner.job.state import JobState
 from ddptop_runner.job.transition import apply
 from ddptop_runner.model import events as ev
@@ -44,7 +43,7 @@ class EventLog:
             snapshot: the supervisor's last one, if the job has continued since. The log adds what
                 happened later; if a full disk has lost the end of the log, the snapshot prevails.
         """
-        events = typed(rows)
+        events = [ev.of_row(row) for row in rows]
         if (
             snapshot is not None
         ):  # else it is from an earlier life of the job, which may have the same numbers
@@ -84,7 +83,7 @@ def memory_of(state: JobState, last_seq: int) -> dict[str, Any]:
 def kept_state(snapshot: NodeSnapshot) -> tuple[JobState, int] | None:
     """(the state in a snapshot, the number of the last event that it includes).
 
-    None if there is no state, as in earlier versions, or if it cannot be parsed.
+    None if there is no state, or if it cannot be parsed.
     """
     try:
         state = msgspec.convert(snapshot.memory["state"], JobState, str_keys=True)

@@ -10,7 +10,6 @@ from __future__ import annotations
 import datetime as dt
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -23,17 +22,15 @@ from ddptop_runner.base.start import own_words
 from ddptop_runner.host import procs
 from ddptop_runner.job.decide_nodes import hosts_of_ranks
 from ddptop_runner.job.event_log import memory_of
-from ddptop_runner.job.old_events import cause_in_row, typed
 from ddptop_runner.job.state import JobState, NodeLife, RankLife
 from ddptop_runner.job.transition import fold
 from ddptop_runner.judge.balance import imbalance, rank_devices
 from ddptop_runner.judge.hangs.pause import Facts, pause_state
 from ddptop_runner.model import run_step
-from ddptop_runner.model.events import JobEvent
+from ddptop_runner.model.events import JobEvent, of_row
 from ddptop_runner.model.snapshot import (
     SILENT,
     Alert,
-    Cause,
     Event,
     GpuSample,
     Imbalance,
@@ -46,7 +43,7 @@ from ddptop_runner.model.snapshot import (
 from ddptop_runner.model.spec import JobSpec
 from ddptop_runner.model.words import LIVE_STATES, Base, NodePart, RankState
 from ddptop_runner.reading.progress.combine import of_moment
-from ddptop_runner.store import evidence_folder, logs
+from ddptop_runner.store import logs
 from ddptop_runner.store.history_reader import Figures, HistoryReader, LastStep, Rows
 from ddptop_runner.store.history_schema import DEVICES_OF_A_HOST, device_number
 
@@ -77,7 +74,6 @@ class MomentReader:
         self._spec = spec
         self._events: list[Event] = []
         self._typed: list[JobEvent] = []
-        self._causes: dict[int, Cause] = {}
 
     @property
     def _reader(self) -> HistoryReader:
@@ -170,18 +166,7 @@ class MomentReader:
         after = self._events[-1].seq if self._events else 0
         if new := self._reader.events(after, silent=True):
             self._events += new
-            self._typed = typed(self._events, self._cause_of)  # old rows refer to each other
-
-    def _cause_of(self, event: Event) -> Cause:
-        """A failure's recorded cause, by the name of its folder, since the run may be a copy."""
-        known = self._causes.get(event.seq)
-        if known is None:
-            kept = None
-            if event.evidence is not None:
-                folder = self._folder.evidence_dir / Path(event.evidence).name
-                kept = evidence_folder.kept_cause(folder)
-            known = self._causes[event.seq] = kept or cause_in_row(event)
-        return known
+            self._typed += map(of_row, new)
 
 
 def rebuild(folder: RunFolder, spec: JobSpec, damage: str) -> NodeSnapshot:
@@ -198,7 +183,7 @@ def rebuild(folder: RunFolder, spec: JobSpec, damage: str) -> NodeSnapshot:
     except DdptopError:
         damage = f"{damage}; the history cannot be read either"
     now = utc_now()
-    state = fold(zip((row.ts for row in rows), typed(rows), strict=True))
+    state = fold((row.ts, of_row(row)) for row in rows)
     snapshot = compose(spec, state, Figures(), now, None)
     alert = Alert(id="damaged-file", severity="warning", message=damage, since=now)
     attempts = [one for one in (*logs.attempts(folder), state.attempt) if one is not None]
@@ -262,7 +247,7 @@ def compose(
                 since=found.at,
             )
         )
-    began = run_step.began_of(last, attempt)
+    began = None if last is None or attempt is None else last.attempts_began.get(attempt)
     ranks = [run_step.placed(rank, began) for rank in ranks]
     run = run_step.of_job(ranks, attempt, began)
     return NodeSnapshot(

@@ -32,7 +32,7 @@ from ddptop_runner.base.paths import (
 )
 from ddptop_runner.host import procs
 from ddptop_runner.model.snapshot import SCHEMA, NodeSnapshot, Pause, decode_snapshot
-from ddptop_runner.model.spec import JobSpec, damaged_job, read_spec, refuse_newer_schema
+from ddptop_runner.model.spec import JobSpec, damaged_job, read_spec, refuse_other_schema
 from ddptop_runner.model.words import LIVE_STATES, JobState
 
 if TYPE_CHECKING:
@@ -269,9 +269,9 @@ def _read_snapshot(file: Path) -> NodeSnapshot:
         data = bounded.read_bytes(file)
         with contextlib.suppress(msgspec.MsgspecError):
             snapshot = decode_snapshot(data)
-            if snapshot.schema <= SCHEMA:  # rereading it only for that would take too long
+            if snapshot.schema == SCHEMA:  # rereading it only for that would take too long
                 return _checked(snapshot)
-        refuse_newer_schema(file, data)
+        refuse_other_schema(file, data)
         time.sleep(TORN_S)
     return _checked(decode_snapshot(data))
 

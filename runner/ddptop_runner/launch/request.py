@@ -49,8 +49,6 @@ class LaunchRequest:
     hang_auto: bool = False
     on_nan: OnNan = "alert"
     allow_shrink: bool = False
-    warm_spares: bool = False
-    """Accepted for compatibility with earlier versions; has no effect."""
     zygote: bool = True
     log_limit_bytes: int | None = None
     env: tuple[str, ...] = ()
@@ -245,10 +243,9 @@ def require_own_ranks(request: LaunchRequest, who: str) -> None:
     Raises:
         UsageError: names the option.
     """
-    options = {"--warm-spares": request.warm_spares, "--allow-shrink": request.allow_shrink}
-    for option in (option for option, given in options.items() if given):
+    if request.allow_shrink:
         raise UsageError(
-            f"{option} requires ranks that ddptop starts, but {who} starts its own",
+            f"--allow-shrink requires ranks that ddptop starts, but {who} starts its own",
             "remove it, or launch the script directly: SCRIPT ARGS",
         )
 

@@ -14,7 +14,7 @@ import msgspec
 
 from ddptop_runner.base.clock import is_time
 from ddptop_runner.model.diagnose import AttemptOutcome
-from ddptop_runner.model.snapshot import SILENT, Alert, Cause, Checkpoint
+from ddptop_runner.model.snapshot import SILENT, Alert, Cause, Checkpoint, Event
 from ddptop_runner.model.spec import Device, Rendezvous
 
 EndState = Literal["finished", "failed", "stopped"]
@@ -640,6 +640,17 @@ def from_data(data: dict[str, Any] | None) -> JobEvent | None:
     lasts_s = getattr(event, "delay_s", None) or getattr(event, "lasts_s", None) or 0.0
     can_be = all(map(is_time, _times(event))) and 0.0 <= lasts_s <= LONGEST_S
     return event if can_be else None
+
+
+def of_row(row: Event) -> JobEvent:
+    """The event of a history's row; `Untyped` if this version knows no such kind."""
+    return from_data(row.data) or Untyped(attempt=row.attempt, text=row.message)
+
+
+def cause_in(row: Event) -> Cause | None:
+    """The cause that a row records."""
+    event = of_row(row)
+    return event.cause if isinstance(event, FailureJudged | HangJudged | JobEnded) else None
 
 
 def _times(event: JobEvent) -> list[dt.datetime | None]:

@@ -159,21 +159,6 @@ def of_job(
     return RunStep(step=slowest.step or 0, counts=slowest.step_counts or "attempt", attempt=attempt)
 
 
-def began_of(last: NodeSnapshot | None, attempt: int | None) -> int | None:
-    """The step of the run at which an attempt started, from a job's last snapshot."""
-    if attempt is None:
-        return None
-    if last is not None and last.run_step is not None:
-        return last.attempts_began.get(attempt)
-    # from an older ddptop
-    if attempt == 0:
-        return 0
-    run = of_snapshot(last)
-    if last is None or run is None or run.counts != "run" or attempt != last.attempt:
-        return None
-    return None if last.step is None or last.progress is None else run.step - last.step
-
-
 def in_words(rank: RankSample, step: int | None = None) -> str:
     """`step 738`, or `step 98 of this attempt`; empty if unknown.
 
@@ -196,20 +181,8 @@ def own_in_words(own: int, began: int | None, attempt: int) -> str:
 
 
 def of_snapshot(snapshot: NodeSnapshot | None) -> RunStep | None:
-    """The job's step in a snapshot; None if unknown.
-
-    One from an older ddptop has the attempt's own step or, beside a total, that of the run.
-    """
-    if snapshot is None or snapshot.run_step is not None:
-        return None if snapshot is None else snapshot.run_step
-    progress, own, attempt = snapshot.progress, snapshot.step, snapshot.attempt
-    if progress is not None and progress.counts == "run" and progress.step is not None:
-        return RunStep(step=progress.step, counts="run", attempt=attempt)
-    if own is None:
-        return None
-    has_total = progress is None and snapshot.total_steps is not None
-    is_own = attempt and not has_total and not is_printed(snapshot)
-    return RunStep(step=own, counts="attempt" if is_own else "run", attempt=attempt)
+    """The job's step in a snapshot; None if unknown."""
+    return None if snapshot is None else snapshot.run_step
 
 
 def is_printed(snapshot: NodeSnapshot | None) -> bool:

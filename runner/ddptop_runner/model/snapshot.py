@@ -235,7 +235,7 @@ class RankSample(Base, frozen=True, kw_only=True):
     run_step: int | None = None
     """Step of the whole run, across restarts; None if only `step` is known."""
     step_counts: StepCounts | None = None
-    """What `step` counts if `run_step` is None; also None in snapshots from older versions."""
+    """What `step` counts if `run_step` is None."""
 
 
 class Imbalance(Base, frozen=True, kw_only=True):
@@ -361,7 +361,7 @@ class Event(Base, frozen=True, kw_only=True):
     evidence: str | None = None
     """Path of the saved evidence, if any."""
     data: dict[str, Any] | None = None
-    """What happened as values, with their `kind`; null for events of earlier versions."""
+    """What happened as values, with their `kind`; null for notices."""
 
 
 class Progress(Base, frozen=True, kw_only=True):
@@ -501,7 +501,7 @@ class NodeSnapshot(Base, frozen=True, kw_only=True):
     progress: Progress | None = None
     """None if no total is known."""
     run_step: RunStep | None = None
-    """None before the first known step, and in snapshots from older versions."""
+    """None before the first known step."""
     attempts_began: dict[int, int] = {}
     """By attempt, the step of the run at which it started, if known."""
     pause: Pause | None = None

@@ -11,7 +11,7 @@ import msgspec
 
 from ddptop_runner.base import bounded
 from ddptop_runner.base.clock import is_time
-from ddptop_runner.base.errors import DamagedFileError, NewerFileError, UsageError
+from ddptop_runner.base.errors import DamagedFileError, OtherSchemaError, UsageError
 from ddptop_runner.base.files import write_atomic
 from ddptop_runner.base.paths import RunFolder
 from ddptop_runner.model.snapshot import SCHEMA
@@ -154,8 +154,6 @@ class JobSpec(Base, frozen=True, kw_only=True):
     on_nan: OnNan = "alert"
     allow_shrink: bool = False
     """Whether attempts may go on without a device that is broken, with fewer ranks."""
-    warm_spares: bool = False
-    """Of earlier versions: whether an interpreter with torch waited for each rank to come."""
     zygote: bool = True
     """Whether ranks are forked from a process that has torch imported, where that is possible."""
     log_limit_bytes: int | None = None
@@ -270,24 +268,25 @@ _schema_decoder = msgspec.json.Decoder(_SchemaOnly)
 _spec_decoder = msgspec.json.Decoder(JobSpec)
 
 
-def refuse_newer_schema(path: Path, data: bytes) -> None:
-    """Refuse a file that a later ddptop wrote: its fields may mean something else.
+def refuse_other_schema(path: Path, data: bytes) -> None:
+    """Refuse a file that another version of ddptop wrote: its fields may mean something else.
 
     Args:
         path: the file, for the message.
         data: its content, JSON or not.
 
     Raises:
-        NewerFileError: when its `schema` is newer than this version's.
+        OtherSchemaError: its `schema` is not this version's.
     """
     try:
         schema = bounded.decode_json(_schema_decoder, data).schema
     except msgspec.MsgspecError:
         return  # reading all of it reports what is wrong
-    if schema > SCHEMA:
-        raise NewerFileError(
-            f"{path} was written by a newer ddptop (schema {schema}; supported: {SCHEMA})",
-            "upgrade ddptop",
+    if schema != SCHEMA:
+        raise OtherSchemaError(
+            f"{path} was written by another version of ddptop (schema {schema}; supported:"
+            f" {SCHEMA})",
+            "use that version",
         )
 
 
@@ -295,11 +294,11 @@ def read_spec(folder: RunFolder) -> JobSpec:
     """Read `job.json`.
 
     Raises:
-        DamagedFileError: when it is missing, not a spec, or one of a newer ddptop.
+        DamagedFileError: when it is missing, not a spec, or one of another version.
     """
     try:
         data = bounded.read_bytes(folder.spec_file)
-        refuse_newer_schema(folder.spec_file, data)
+        refuse_other_schema(folder.spec_file, data)
         spec = bounded.decode_json(_spec_decoder, data)
     except (OSError, msgspec.MsgspecError) as error:
         reason = error.strerror if isinstance(error, OSError) else None

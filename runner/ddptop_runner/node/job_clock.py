@@ -32,11 +32,7 @@ class JobClock:
                 otherwise, it had ended or was lost.
         """
         self.started_at = previous.started_at
-        lived_s = previous.ran_s
-        if lived_s is None:  # from an older ddptop
-            until = previous.ended_at or previous.ts
-            lived_s = max(0.0, (until - previous.started_at).total_seconds())
-        self._lived_before_s = lived_s
+        self._lived_before_s = previous.ran_s or 0.0
         if alive_since:
             self._lived_before_s += unseen_s(previous, self._since_s)
             self.ended_at = (

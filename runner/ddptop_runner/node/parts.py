@@ -17,7 +17,6 @@ from ddptop_runner.base.errors import ControlError, DdptopError
 from ddptop_runner.host import handover
 from ddptop_runner.job.decide_nodes import away_for_long, hosts_of_ranks
 from ddptop_runner.job.event_log import EventLog
-from ddptop_runner.job.old_events import typed
 from ddptop_runner.judge.alerts import Finding
 from ddptop_runner.judge.causes.culprit import RankEnd
 from ddptop_runner.judge.hangs.verdict import RankProgress
@@ -165,7 +164,7 @@ class Parts:
         part = self.by_host[link.host]
         part.last_report_s = boottime_s()
         if isinstance(report, nl.NodeEvent):
-            event = _shifted(typed([report.event])[0], link.shift_s)
+            event = _shifted(ev.of_row(report.event), link.shift_s)
             self._note(part, event)
             self._report(pt.NodeReported(node=link.host, event=event))
             return

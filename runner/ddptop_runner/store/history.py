@@ -36,8 +36,6 @@ from ddptop_runner.store.history_schema import (
     TIERS,
     Kind,
     Row,
-    additions,
-    columns_of,
     ddl,
     device_number,
     scalar_number,
@@ -499,9 +497,9 @@ class HistoryWriter:
             db.execute("PRAGMA synchronous=NORMAL")
             db.execute("PRAGMA wal_autocheckpoint=500")
             db.execute("PRAGMA journal_size_limit=4194304")
-            if statements := list(additions(db) if tables else ddl()):
+            if not tables:
                 db.execute("BEGIN IMMEDIATE")
-                for statement in statements:
+                for statement in ddl():
                     db.execute(statement)
                 db.execute("COMMIT")
             (stored,) = db.execute("SELECT max(seq) FROM events").fetchone()
@@ -647,7 +645,7 @@ def move_paths(path: Path, before: str, after: str) -> None:
         sqlite3.Error: they could not be changed.
     """
     with contextlib.closing(sqlite3.connect(path, timeout=BUSY_TIMEOUT_S)) as db, db:
-        names = {"message", "evidence", "data"} & set(columns_of(db, "events"))
+        names = ("message", "evidence", "data")
         changes = ", ".join(f"{name} = replace({name}, :before, :after)" for name in names)
         found = " OR ".join(f"instr({name}, :before) > 0" for name in names)
         db.execute(f"UPDATE events SET {changes} WHERE {found}", {"before": before, "after": after})

@@ -37,7 +37,6 @@ from ddptop_runner.store.history_schema import (
     TIERS,
     Kind,
     Tier,
-    columns_of,
     scalar_number,
 )
 
@@ -195,7 +194,7 @@ class HistoryReader:
         are over all ranks that report it.
         """
         with self.open() as db:
-            if db is None or not columns_of(db, SCALAR.table(TIERS[0])):  # from an older ddptop
+            if db is None:
                 return {}
             rows = db.execute("SELECT key, value FROM meta").fetchall()
             names = {
@@ -222,8 +221,6 @@ class HistoryReader:
                 return []
             db.execute("BEGIN")
             columns = ", ".join(EVENT_COLUMNS)
-            if "data" not in columns_of(db, "events"):  # from an older ddptop
-                columns = columns.replace("data", "NULL")
             query = f"SELECT {columns} FROM events WHERE seq > ? ORDER BY seq DESC"
             left_out = 0 if silent else _silent_events(db)
             found: list[Event] = []
@@ -401,7 +398,7 @@ def check_schema(db: sqlite3.Connection, path: Path) -> None:
     """Verify that `db` is a history of a known version.
 
     Raises:
-        DamagedFileError: a newer ddptop wrote it.
+        DamagedFileError: another version of ddptop wrote it.
         sqlite3.DatabaseError: it is not a history.
     """
     try:
@@ -413,10 +410,11 @@ def check_schema(db: sqlite3.Connection, path: Path) -> None:
         if "no such" in str(error):
             raise sqlite3.DatabaseError("unexpected tables") from error
         raise
-    if version > HISTORY_SCHEMA:
+    if version != HISTORY_SCHEMA:
         raise DamagedFileError(
-            f"{path} has schema {version}, but this ddptop supports only up to {HISTORY_SCHEMA}",
-            "upgrade ddptop",
+            f"{path} was written by another version of ddptop (schema {version}; supported:"
+            f" {HISTORY_SCHEMA})",
+            "use that version",
         )
 
 
@@ -601,18 +599,16 @@ def _parts(
     return parts
 
 
-def _columns(db: sqlite3.Connection, kind: Kind, metric: str) -> tuple[str, ...]:
-    """The columns of SPREAD; NULLs if the history is too old to have the metric."""
-    columns = [kind.metric(metric).column(aggregate) for aggregate in SPREAD]
-    known = columns_of(db, kind.table(TIERS[0]))
-    return tuple(column if column in known else "NULL" for column in columns)
+def _columns(kind: Kind, metric: str) -> tuple[str, ...]:
+    """The columns of SPREAD."""
+    return tuple(kind.metric(metric).column(aggregate) for aggregate in SPREAD)
 
 
 def _series(
     db: sqlite3.Connection, kind: Kind, metric: str, parts: Sequence[_Part], width_s: int
 ) -> dict[int, Series]:
     """By subject, its series."""
-    low, mean, high, last = _columns(db, kind, metric)
+    low, mean, high, last = _columns(kind, metric)
     step = "NULL" if kind is GPU else "l.step"
     bad = "sum(r.loss_nonfinite)" if metric == "loss" else "0"
     points: dict[tuple[int, int], list[Any]] = {}
@@ -697,8 +693,8 @@ def _rows_at(db: sqlite3.Connection, kind: Kind, at: int) -> tuple[Tier | None, 
 
 def _rows_of(db: sqlite3.Connection, kind: Kind, tier: Tier, t: int) -> Rows:
     table = kind.table(tier)
-    columns = columns_of(db, table)
-    rows = db.execute(f"SELECT * FROM {table} WHERE t = ?", (t,)).fetchall()
+    rows = db.execute(f"SELECT * FROM {table} WHERE t = ?", (t,))
+    columns = [column for column, *_ in rows.description]
     named = [dict(zip(columns, row, strict=True)) for row in rows]
     return {row[kind.name]: row for row in named}
 
@@ -975,7 +971,7 @@ class BandReader:
 
 def _source(db: sqlite3.Connection, metric: str, start: int, end: int, width_s: int) -> str:
     """A query of every rank's rows in a span."""
-    mean = _columns(db, RANK, metric)[1]
+    mean = _columns(RANK, metric)[1]
     parts = [
         f"SELECT t, rank, {mean} AS v, {part.tier.width_s} AS w, step, attempt,"
         f" loss_nonfinite AS bad FROM {part.rows}"

@@ -10,7 +10,6 @@ what follows it in the next finer tier.
 from __future__ import annotations
 
 import operator
-import sqlite3
 from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
 from typing import Any, Literal
@@ -35,7 +34,7 @@ def device_number(hosts: Sequence[str], host: str | None, index: int) -> int:
     return place * DEVICES_OF_A_HOST + index
 
 
-HISTORY_SCHEMA = 1
+HISTORY_SCHEMA = 2
 """Version of the tables, kept in `meta` under the key `schema`."""
 
 Row = tuple[Any, ...]
@@ -178,7 +177,7 @@ EVENT_COLUMNS = (
     "seq", "ts", "type", "attempt", "rank", "pid", "exit_code", "signal", "message", "evidence",
     "data",
 )  # fmt: skip
-"""`data` is a JSON object; NULL in rows, and missing in files, of earlier versions."""
+"""`data` is a JSON object."""
 SILENT_COUNT = "silent"
 """Key in `meta`: the number of events of type `state`, so that a reader of the latest events need
 not count them."""
@@ -205,30 +204,6 @@ def _table_ddl(kind: Kind, tier: Tier) -> str:
         f"CREATE TABLE {kind.table(tier)} (t INTEGER NOT NULL, {kind.name} INTEGER NOT"
         f" NULL, attempt INTEGER, {metrics}, PRIMARY KEY (t, {kind.name})) WITHOUT ROWID"
     )
-
-
-def columns_of(db: sqlite3.Connection, table: str) -> list[str]:
-    """The columns that a table of a file has: an old file lacks what was added later."""
-    return [row[1] for row in db.execute(f"PRAGMA table_info({table})")]
-
-
-def additions(db: sqlite3.Connection) -> Iterator[str]:
-    """The statements that add the columns which a history of an older ddptop lacks."""
-    if "data" not in columns_of(db, "events"):
-        yield "ALTER TABLE events ADD COLUMN data TEXT"
-    if db.execute("SELECT 1 FROM meta WHERE key = ?", (SILENT_COUNT,)).fetchone() is None:
-        yield _BEGIN_SILENT_COUNT
-    for kind in KINDS:
-        types = {column: metric.sql_type for metric in kind.metrics for column in metric.columns}
-        for tier in TIERS:
-            table = kind.table(tier)
-            known = columns_of(db, table)
-            if not known:
-                yield _table_ddl(kind, tier)
-                continue
-            for column, sql_type in types.items():
-                if column not in known:
-                    yield f"ALTER TABLE {table} ADD COLUMN {column} {sql_type}"
 
 
 def _mean(values: Sequence[float]) -> float:

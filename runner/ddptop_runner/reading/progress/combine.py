@@ -103,16 +103,9 @@ def ended(progress: Progress) -> Progress:
 
 
 def of_snapshot(snapshot: NodeSnapshot, is_live: bool) -> Progress | None:
-    """Progress of a job in a snapshot; one of an older ddptop has only the step and the total."""
-    progress, eta_s = snapshot.progress, snapshot.eta_s if is_live else None
-    if progress is not None:
-        return progress if is_live else ended(progress)
-    step, total = snapshot.step, snapshot.total_steps
-    if not total:
-        return None
-    known = step is not None and step <= total
-    fraction = step / total if step is not None and known else None
-    return Progress(step=step, total=total, fraction=fraction, eta_s=eta_s, source="api")
+    """Progress of a job in a snapshot; None if no total is known."""
+    progress = snapshot.progress
+    return progress if progress is None or is_live else ended(progress)
 
 
 def of_moment(run: RunStep | None, last: NodeSnapshot | None) -> Progress | None:

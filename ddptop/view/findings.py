@@ -112,18 +112,6 @@ A rank's own device is idle while the others are computing. Either the rank is t
 computing elsewhere (the model or batch was not moved to its device), or it has no work.
 
 Not shown while all other ranks are only waiting for it, as during a checkpoint.""",
-    "stuck": """\
-The devices show 100% utilization but draw little more than idle power, and there is no progress. A
-collective kernel that is waiting for another rank looks like this. This diagnosis is likely, but
-not certain: utilization means that a kernel is running, not that it is computing.
-
-Common causes: ranks that take different branches (one skips a batch or runs out of data first), a
-rank that failed or is stuck elsewhere, or a network or NVLink fault. Start with any rank whose
-device is at 0%. Compare the ranks' stacks; PyTorch's flight recorder, if enabled, shows which rank
-is behind.
-
-Shown after at least a minute without progress and after three times the longest pause so far; if
-progress is unknown, only after power has been low for several minutes.""",
     "node-unreachable": """\
 The link from the job's head to these hosts is broken. The screens show their last values. Their
 ranks may still be training, so nothing is restarted. The head keeps trying to connect. If the other

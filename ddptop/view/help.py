@@ -73,11 +73,6 @@ STATES: Words = (
         "in uninterruptible sleep (D) for a while, waiting for a disk, a mount, or a driver",
     ),
     ("zombie", "the process exited, but its parent has not collected its exit status"),
-    (
-        "stuck",
-        "the device shows full utilization at idle power (for example, while waiting for "
-        "another rank in a collective)",
-    ),
     ("eval", "evaluation is running instead of training steps"),
     ("compile", "torch.compile is running"),
     ("ckpt", "a checkpoint is being saved or loaded"),

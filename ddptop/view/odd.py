@@ -58,7 +58,7 @@ def verdict(
 
 def severity(rank: RankSample, apart: RankDeviation, live: bool) -> int:
     """0 for a healthy rank, 1 for an outlier, 2 for a problem."""
-    if rank.state in ("failed", "hung", "stuck", "zombie") or rank.loss_state in ("nan", "inf"):
+    if rank.state in ("failed", "hung", "zombie") or rank.loss_state in ("nan", "inf"):
         return 2
     if rank.state not in CALM:
         return 1

@@ -52,7 +52,7 @@ def sentence(rank: RankSample, known: Known) -> Span:
         return _not_finite(rank, name), "bad"
     if rank.state not in CALM:
         style = "busy" if rank.state == "quiet" else "warn"
-        return _still(rank, name, known), "bad" if rank.state in ("hung", "stuck") else style
+        return _still(rank, name, known), "bad" if rank.state == "hung" else style
     if rank.state == "starting" and rank.step is None:
         return f"{name} has not taken a step yet{_place(rank)}", "busy"
     if known.apart.outliers:

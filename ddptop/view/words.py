@@ -50,7 +50,6 @@ _RANK_STATES: dict[str, tuple[str, str]] = {
     "unknown": ("?", "dim"),
     "blocked": ("◌", "warn"),
     "zombie": ("✗", "bad"),
-    "stuck": ("‖", "bad"),
 }
 
 _PHASES: dict[Phase, str] = {
@@ -62,7 +61,7 @@ _PHASES: dict[Phase, str] = {
 }
 """What a healthy rank does instead of taking steps; short, because the column is narrow."""
 
-_STANDING_STILL: tuple[RankState, ...] = ("stuck", "zombie", "paused", "blocked")
+_STANDING_STILL: tuple[RankState, ...] = ("zombie", "paused", "blocked")
 """Rank states shown as a foreign job's state, worst first."""
 
 _SEVERITIES: dict[str, tuple[str, str]] = {

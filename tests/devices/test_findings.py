@@ -333,7 +333,7 @@ def test_every_finding_is_explained():
         beside(somebody()),
     ]
     ids = [finding.id for case in cases for finding in find(*case, JOB)]
-    ids += ["loss-nan", "loss-inf", "gpu-lost", "hung", "paused", "quiet", "stuck", "loss-diverged"]
+    ids += ["loss-nan", "loss-inf", "gpu-lost", "hung", "paused", "quiet", "loss-diverged"]
     ids += [
         "straggler",
         "slow-node",

@@ -49,6 +49,7 @@ JOB_KEYS = {
     "elapsed_s",
     "cause",
     "loss_state",
+    "head",
 }
 
 

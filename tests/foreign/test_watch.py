@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import datetime as dt
-import itertools
 import os
 import signal
 from collections.abc import Callable
@@ -185,35 +184,6 @@ def spinning(index: int, pid: int, power_w: float) -> GpuSample:
         power_w=power_w,
         power_limit_w=700.0,
     )
-
-
-@pytest.mark.parametrize("stuck", [True, False])
-def test_ranks_that_spin_without_a_new_line_are_stuck(stuck: bool, tmp_path: Path) -> None:
-    seconds = itertools.count(1000.0)
-    book = ForeignBook(clock=lambda: next(seconds))
-    now = utc_now()
-    with (
-        (tmp_path / "log").open("wb", buffering=0) as file,
-        running(*SLEEP, stdout=file) as one,
-        running(*SLEEP, stdout=file) as two,
-    ):
-        job = job_of(one.pid, two.pid)
-        census = census_of(job)
-        for second in range(400):
-            now += dt.timedelta(seconds=1)
-            works = second < 200 or not stuck
-            if works:
-                file.write(b"step %d loss 2.5\n" % second)
-            watts = 600.0 if second < 200 else 130.0  # its healthy counterpart waits for data
-            gpus = [spinning(0, one.pid, watts), spinning(1, two.pid, watts)]
-            view = look(book, census, job.name, gpus=gpus, now=now)
-        states = [rank.state for rank in view.snapshot.ranks]
-        assert states == (["stuck", "stuck"] if stuck else ["running", "running"])
-        assert bool(view.snapshot.alerts) is stuck
-        if stuck:
-            assert "W" in (first_rank(view).state_reason or "")
-            assert book.events(job.name)[0].type == "alert"
-    book.close()
 
 
 @pytest.mark.parametrize(

@@ -32,7 +32,6 @@ from ddptop_runner.judge.balance import outliers
 from ddptop_runner.judge.balance.imbalance import RankDeviation, deviations
 from ddptop_runner.judge.balance.job_watch import JobWatch
 from ddptop_runner.judge.balance.rank_devices import own_devices
-from ddptop_runner.judge.balance.stuck import StuckWatch
 from ddptop_runner.model.snapshot import (
     Alert,
     Cause,
@@ -137,20 +136,6 @@ def test_what_is_wrong_with_a_device_names_its_host():
     assert alerts["xid-79-1@b"].message.startswith("b: GPU 1 (rank 5) reported XID 79")
     assert (alerts["gpu-lost@b"].host, alerts["gpu-lost@b"].gpus) == ("b", [2])
     assert explain("xid-79-1@b") == explain("xid-79-1") != ""
-
-
-def test_a_collective_that_spins_on_two_hosts_names_the_device_aside_with_its_host():
-    spin = {"util_percent": 100.0, "mem_util_percent": 0.0, "power_w": 90.0, "xid": []}
-    gpus = [msgspec.structs.replace(gpu, **spin) for gpu in GPUS]
-    gpus = change(gpus, _5={"util_percent": 0.0, "processes": []})
-    gpus = [msgspec.structs.replace(gpu, processes=None) for gpu in gpus]
-    ranks = [msgspec.structs.replace(rank, cpu_percent=1.0) for rank in RANKS]
-    watch, found = StuckWatch(), []
-    for second in range(700):
-        found = watch.update(float(second), ranks, gpus, "train", world_size=8)
-    (one,) = found
-    assert "rank 5, with GPU 1 on b at 0%" in one.message
-    assert one.gpus == ()
 
 
 # --- a slow host ----------------------------------------------------------------------------------

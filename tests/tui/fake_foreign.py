@@ -226,7 +226,10 @@ def healthy() -> ForeignView:
 
 
 def with_findings() -> ForeignView:
-    """Another user's job: one rank stuck, one with too much memory; its output is not readable."""
+    """Another user's job: one rank ended on a lost device, one blocked, one with too much memory.
+
+    Its output is not readable.
+    """
     job = foreign_job(
         "finetune.py",
         4,
@@ -242,14 +245,14 @@ def with_findings() -> ForeignView:
         4,
         gpu_mem_used_bytes={0: 78 * GIB},
         gpu_power_w={2: 118.0},
-        gpu_util_percent={2: 100.0},
-        state={2: "stuck", 3: "blocked"},
-        state_reason={2: "100% utilization at 118 W for 40 s", 3: "in state D for 12 s"},
+        gpu_util_percent={2: 0.0},
+        state={2: "zombie", 3: "blocked"},
+        state_reason={
+            2: "exited, but not yet reaped by its parent",
+            3: "in state D for 12 s",
+        },
     )
-    message = (
-        "rank 2 is likely stuck in a collective: its GPU 6 reads 100% utilization at 118 W, where "
-        "its job's median is 606 W, for 40 s"
-    )
+    message = "GPU 6 is lost"
     view = view_of(
         job,
         ranks,
@@ -257,7 +260,12 @@ def with_findings() -> ForeignView:
         output="terminal /dev/pts/7 without tmux: cannot be read",
         alerts=[
             Alert(
-                id="stuck-2", severity="error", ranks=[2], gpus=[6], message=message, since=ago(41)
+                id="gpu-lost",
+                severity="error",
+                ranks=[2],
+                gpus=[6],
+                message=message,
+                since=ago(41),
             ),
             Alert(
                 id="uneven-memory",

@@ -199,7 +199,7 @@ async def test_what_a_foreign_rank_s_state_means_stands_below_the_cards(
         await pilot.press("g", "right", "right")
         await pilot.pause()
         panel = app.screen.ranks
-        assert " rank 2  100% utilization at" in shown(app)
+        assert " rank 2  exited, but not yet reaped" in shown(app)
         last = panel._foot.region
         assert last.bottom == panel.region.bottom, "it is not pushed out of its panel"
         await pilot.press("T")

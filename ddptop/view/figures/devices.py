@@ -16,6 +16,11 @@ from ddptop_runner.base import units
 from ddptop_runner.base.units import NOT_AVAILABLE
 from ddptop_runner.model.snapshot import GpuSample
 
+SPINNING_PERCENT = 99.0
+SPINNING_MEM_PERCENT = 5.0
+"""A waiting kernel only polls flags, so memory utilization is below this."""
+SPINNING_POWER = 0.25
+"""Fraction of the power limit; a device that computes draws more."""
 FULL_SHARE = 0.95
 """From this fraction on, a memory bar is drawn as a warning."""
 
@@ -107,18 +112,13 @@ def is_full(gpu: GpuSample) -> bool:
 
 
 def spins(gpu: GpuSample) -> bool:
-    """Whether it shows full utilization at idle power, as when waiting in a collective.
-
-    This is a single sample; deciding whether a job is stuck takes longer.
-    """
-    from ddptop_runner.judge.balance import stuck  # `ddptop gpus` has no styles
-
+    """Whether it shows full utilization at idle power, as when waiting in a collective."""
     if gpu.util_percent is None or gpu.power_w is None or not gpu.power_limit_w:
         return False
     return (
-        gpu.util_percent >= stuck.SPINNING_PERCENT
-        and gpu.power_w < stuck.VERY_LOW_POWER * gpu.power_limit_w
-        and (gpu.mem_util_percent or 0) <= stuck.SPINNING_MEM_PERCENT
+        gpu.util_percent >= SPINNING_PERCENT
+        and gpu.power_w < SPINNING_POWER * gpu.power_limit_w
+        and (gpu.mem_util_percent or 0) <= SPINNING_MEM_PERCENT
     )
 
 

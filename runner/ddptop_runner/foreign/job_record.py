@@ -104,13 +104,8 @@ class Seen:
     """The kernel function in which it sleeps, if readable."""
 
 
-def state_of(seen: Seen, stuck_reason: str | None = None) -> tuple[RankState, str | None]:
-    """(state, reason in words or None) of a rank.
-
-    Args:
-        seen: its process.
-        stuck_reason: why it seems stuck in a collective; None if it does not.
-    """
+def state_of(seen: Seen) -> tuple[RankState, str | None]:
+    """(state, reason in words or None) of a rank's process."""
     letter = seen.usage.state_letter
     if letter in "ZX":
         return "zombie", "exited, but not yet reaped by its parent"
@@ -125,8 +120,6 @@ def state_of(seen: Seen, stuck_reason: str | None = None) -> tuple[RankState, st
             f"in uninterruptible sleep{inside} for {blocked_s:.0f} s: waiting for a disk, "
             "network file system, or driver; signals have no effect"
         )
-    if stuck_reason is not None:
-        return "stuck", stuck_reason
     idle_s = seen.at_s - seen.busy_at_s
     if idle_s >= IDLE_S:
         return "running", f"no CPU time used for {idle_s:.0f} s"
@@ -378,7 +371,6 @@ class JobRecord:
         self._whole: JobLog | None = None
         """Replaces `log` once the output has been read from its beginning."""
         self._watch = JobWatch()
-        self._grew_s: float | None = None
         self._seq = 0
         self._looks = 0
         self._last: NodeSnapshot | None = None
@@ -434,9 +426,7 @@ class JobRecord:
         self, now: dt.datetime, now_s: float, budget: int, may_capture: bool = True
     ) -> int:
         """Fold in new output; returns the number of bytes read."""
-        found, used, grew = self.output.read(now_s, budget, may_capture)
-        if grew:
-            self._grew_s = now_s
+        found, used, _ = self.output.read(now_s, budget, may_capture)
         for known in self.log.ranks.values():
             known.begin_look()
         backlog: dict[int, float | None] = {}
@@ -563,17 +553,10 @@ class JobRecord:
             snapshot,
             now_s,
             given=any(rank.visible_devices for rank in self.foreign.ranks),
-            progress_at_s=self._grew_s,
         )
         for alert in new:
             self._emit(now, "alert", alert.message)
-        stuck = self._watch.stuck
-        for index, rank in enumerate(ranks):
-            one = seen.get(rank.pid or 0)
-            if one is not None and rank.rank in stuck.stuck_ranks:
-                state, reason = state_of(one, stuck.reason or "GPU busy without progress")
-                ranks[index] = msgspec.structs.replace(rank, state=state, state_reason=reason)
-        return msgspec.structs.replace(snapshot, ranks=ranks, alerts=alerts)
+        return msgspec.structs.replace(snapshot, alerts=alerts)
 
     def _sample(self, rank: ForeignRank, seen: Seen | None, now: dt.datetime) -> RankSample:
         state, reason = state_of(seen) if seen is not None else ("unknown", GONE)

@@ -138,8 +138,8 @@ class RankSample(Base, frozen=True, kw_only=True):
     """UUIDs of all devices that the rank's process uses."""
     state: RankState = "unknown"
     """See `state_reason` for why. `quiet`: no step for much longer than usual; `paused`: stopped by
-    SIGSTOP; `blocked`: in uninterruptible sleep (D); `stuck`: its device shows full utilization at
-    idle power; `exited`: exit status 0; `stopped`: ended by ddptop."""
+    SIGSTOP; `blocked`: in uninterruptible sleep (D); `exited`: exit status 0; `stopped`: ended by
+    ddptop."""
     step: int | None = None
     """Optimizer steps in this attempt, or the printed step if `step_source` is `log`."""
     step_source: LossSource | None = None

@@ -42,13 +42,11 @@ RankState = Literal[
     "unknown",
     "blocked",
     "zombie",
-    "stuck",
 ]
 """A rank's state. `starting`: no step yet; `paused`: stopped by SIGSTOP; `quiet`: no step for much
 longer than usual, without a verdict; `exited`: exit status 0; `failed`: any other end; `stopped`:
 ended by ddptop (stop, kill, or a restart of the group). Only for foreign jobs: `blocked`: in
-uninterruptible sleep (D) for a while; `zombie`: ended, but not reaped by its parent; `stuck`: its
-device shows full utilization at idle power, as in a waiting collective."""
+uninterruptible sleep (D) for a while; `zombie`: ended, but not reaped by its parent."""
 
 NodePart = Literal["waiting", "starting", "running", "held", "ended", "unreachable", "lost"]
 """The state of a node of a job on several. `waiting`: not started; `held`: its ranks have ended,

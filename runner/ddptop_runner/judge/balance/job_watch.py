@@ -11,9 +11,7 @@ import msgspec
 from ddptop_runner.judge import alerts
 from ddptop_runner.judge.balance import findings
 from ddptop_runner.judge.balance.outliers import RankMarks
-from ddptop_runner.judge.balance.stuck import StuckWatch
 from ddptop_runner.model.snapshot import Alert, GpuSample, NodeSnapshot, RankSample
-from ddptop_runner.model.words import ENDED
 
 _AT_WORK = ("starting", "running", "hung")
 """States in which ranks should be on their devices."""
@@ -23,8 +21,6 @@ class JobWatch:
     """The alerts of one job. Keep one per job, and update it about once per second."""
 
     def __init__(self) -> None:
-        self.stuck = StuckWatch()
-        """Its `stuck_ranks` and `reason` are from the last update."""
         self._marks = RankMarks()
         self._book = alerts.AlertBook()
 
@@ -43,7 +39,6 @@ class JobWatch:
         now_s: float,
         *,
         given: bool = True,
-        progress_at_s: float | None = None,
         extra: Sequence[alerts.Finding] = (),
     ) -> tuple[list[Alert], list[Alert]]:
         """(alerts to show, the new ones among them), worst first.
@@ -52,7 +47,6 @@ class JobWatch:
             snapshot: the job now; its `alerts` are ignored.
             now_s: a monotonic clock, in seconds.
             given: see `findings.find`.
-            progress_at_s: see `StuckWatch.update`.
             extra: findings from elsewhere.
         """
         ranks, gpus, job = snapshot.ranks, snapshot.gpus, snapshot.job
@@ -62,12 +56,6 @@ class JobWatch:
         if snapshot.pause is not None:  # it means the same
             found = [finding for finding in found if finding.id != "quiet"]
         if snapshot.state in _AT_WORK:
-            if not _reports(ranks):
-                found += self.stuck.update(
-                    *(now_s, ranks, gpus, job),
-                    world_size=snapshot.world_size,
-                    progress_at_s=progress_at_s,
-                )
             if not several:
                 found += findings.find(ranks, gpus, job, given=given)
             found += self._marks.look(ranks, gpus, now_s, snapshot.attempt)
@@ -97,9 +85,3 @@ def _of_each_host(snapshot: NodeSnapshot, *, given: bool) -> list[alerts.Finding
             for one in here
         ]
     return found
-
-
-def _reports(ranks: Sequence[RankSample]) -> bool:
-    """Whether each live rank has a probe, so that only `hangs.HangWatch` judges their progress."""
-    living = [rank for rank in ranks if rank.state not in ENDED]
-    return bool(living) and all(rank.has_probe for rank in living)

@@ -90,7 +90,7 @@ def restored(sample: RankSample) -> ProbeMessage:
 
 PATIENCE_S = 5.0
 """How long after the output's first loss or step the probe's is awaited."""
-_ALIVE = ("starting", "running", "paused", "quiet", "hung", "blocked", "stuck")
+_ALIVE = ("starting", "running", "paused", "quiet", "hung", "blocked")
 
 
 def fill(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import json
+import os
 import sys
 from pathlib import Path
 
@@ -46,6 +47,22 @@ def test_unreadable_error_file_is_set_aside(elastic, tmp_path, content):
     elastic.set_aside_broken_files([str(path)])
     assert not path.exists()
     assert Path(f"{path}.broken").read_bytes() == content
+
+
+def make_endless(path):
+    path.symlink_to("/dev/zero")
+
+
+def make_huge(path):
+    path.write_bytes(b" " * (1 << 20) + json.dumps(GOOD).encode())
+
+
+@pytest.mark.parametrize("make", [os.mkfifo, make_endless, make_huge])
+def test_what_torch_would_read_for_ever_is_set_aside(elastic, tmp_path, make):
+    path = tmp_path / "rank-0.error.json"
+    make(path)
+    elastic.set_aside_broken_files([str(path)])
+    assert not os.path.lexists(path)
 
 
 @pytest.mark.parametrize("content", [json.dumps(GOOD), '{"message": "x", "timestamp": 5}'])

@@ -17,6 +17,7 @@ import os
 import select
 import signal
 import socket
+import stat
 import threading
 from datetime import timedelta
 
@@ -38,6 +39,7 @@ from .run import attempt_variables, make_logs
 RANK_SHELL = ("-c", 'exec "$@" >>"$DDPTOP_LOG" 2>&1', "ddptop-rank")
 """Appends a rank's standard output and error to its log, in the same process (exec)."""
 LOOPBACK = "127.0.0.1"
+ERROR_FILE_BYTES = 1 << 20
 STORE_TIMEOUT = timedelta(seconds=60)
 READY = b"ready"
 """What a store keeper reports once its store runs; otherwise, why it does not."""
@@ -60,14 +62,30 @@ def set_aside_broken_files(paths):
     """Rename incomplete or invalid error files, because one would end torch's agent."""
     for path in paths:
         try:
-            with open(path) as file:
-                message = json.load(file)["message"]
+            message = json.loads(read_regular(path, ERROR_FILE_BYTES).decode())["message"]
             if not isinstance(message, str):
                 int(message["extraInfo"]["timestamp"])
-        except OSError:
+        except FileNotFoundError:
             pass  # usually, none was written
-        except Exception:  # torch reads it the same way, and any exception would end its agent
+        except Exception:  # torch would read it, without a limit, and an error would end its agent
             os.replace(path, path + ".broken")
+
+
+def read_regular(path, limit_bytes):
+    """Read a regular file; never blocks, and follows no link.
+
+    Raises:
+        OSError: it cannot be read, or is something else.
+        ValueError: it is longer than the limit.
+    """
+    flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_NOCTTY
+    with open(os.open(path, flags), "rb") as file:
+        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+            raise OSError(errno.EINVAL, "not a regular file", path)
+        data = file.read(limit_bytes + 1)
+    if len(data) > limit_bytes:
+        raise ValueError("longer than %d bytes" % limit_bytes)
+    return data
 
 
 def expect_no_handlers(record):

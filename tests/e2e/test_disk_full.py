@@ -18,6 +18,21 @@ from ddptop_runner.store.logs import LogFile, tail_lines
 pytestmark = [pytest.mark.tmux, pytest.mark.torch]
 
 SIZE_MIB = 16
+FLOODED_MIB = 128
+
+FLOOD = '''
+"""Prints so many bytes per second; a failed print ends it."""
+import os, sys, time
+rate, stop = int(sys.argv[1]) * 10**6, sys.argv[2]
+line = "x" * 9_999 + "\\n"
+began, printed = time.monotonic(), 0
+while not os.path.exists(stop):
+    for _ in range(100):
+        sys.stdout.write(line)
+    sys.stdout.flush()
+    printed += 100 * len(line)
+    time.sleep(max(0, began + printed / rate - time.monotonic()))
+'''
 
 PRINTER = '''
 """Prints numbered lines that hardly compress, and dies when a print fails."""
@@ -36,9 +51,10 @@ print("rank", rank, "is done", flush=True)
 
 
 @pytest.fixture
-def small_disk(ddptop_home: Path) -> Iterator[Path]:
-    """The state folder on a tmpfs of 16 MiB."""
-    mount = ["mount", "-t", "tmpfs", "-o", f"size={SIZE_MIB}m,mode=700", "tmpfs", str(ddptop_home)]
+def small_disk(ddptop_home: Path, request: pytest.FixtureRequest) -> Iterator[Path]:
+    """The state folder on a tmpfs of 16 MiB, or as large as the test's parameter says."""
+    size = f"size={getattr(request, 'param', SIZE_MIB)}m,mode=700"
+    mount = ["mount", "-t", "tmpfs", "-o", size, "tmpfs", str(ddptop_home)]
     refused = subprocess.run(mount, capture_output=True, text=True, check=False)
     if refused.returncode != 0:
         pytest.skip(f"no tmpfs can be mounted here: {refused.stderr.strip()}")
@@ -157,3 +173,19 @@ def test_full_disk_affects_neither_the_training_nor_its_result(
         assert shown[-1] == f"rank {rank} is done"
     assert not (job.folder() / "reserve").exists()
     assert json.loads(next((job.folder() / "nodes").glob("*.json")).read_text())["alerts"] == []
+
+
+@pytest.mark.parametrize("small_disk", [FLOODED_MIB], indirect=True)
+@pytest.mark.parametrize("rate", [10, 40])
+def test_a_rank_may_flood_a_full_disk(small_disk, launch_script, tmp_path, wait_until, rate):
+    stop = tmp_path / "stop"
+    text = f"import sys; sys.argv[1:] = ['{rate}', {str(stop)!r}]\n{FLOOD}"
+    job = launch_script(text, "--max-restarts", "0", nproc=1, name="flood")
+    log = job.folder() / "logs" / "attempt-0" / "rank-0.log"
+    wait_until(lambda: log.exists() and log.stat().st_size > 40 << 20)
+    with Hog(small_disk / "hog"):
+        wait_until(lambda: any(a["id"] == "disk-full" for a in job.status()["alerts"]))
+        enough = log.stat().st_size + 6 * rate * 10**6
+        wait_until(lambda: log.stat().st_size > enough or job.status()["state"] == "failed")
+        stop.touch()
+        assert job.wait() == 0

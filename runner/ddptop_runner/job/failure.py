@@ -39,6 +39,7 @@ from ddptop_runner.model import diagnose, run_step
 from ddptop_runner.model.diagnose import AttemptOutcome, PythonException, RankExit
 from ddptop_runner.model.snapshot import Cause, Checkpoint, GpuSample, NodeSnapshot, decode_snapshot
 from ddptop_runner.store import evidence_folder
+from ddptop_runner.store.disk import room
 from ddptop_runner.store.logs import log_end
 
 CRASHES = frozenset(
@@ -98,6 +99,7 @@ def judge(
         lost_gpus=[gpu.index for gpu in gpus if gpu.lost],
         other_processes=_others_on_devices(gpus, folder.job),
         sees_all_ranks=sees_all_ranks,
+        is_disk_full=(disk := room(folder.path)) is not None and disk.is_full,
     )
     cause = paragraph.cause_of(blamed, ends, around, None if kept is None else str(kept))
     evidence_folder.summarize(cause)

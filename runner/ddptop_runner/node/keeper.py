@@ -24,6 +24,7 @@ from ddptop_runner.model.spec import JobSpec
 from ddptop_runner.store import logs
 from ddptop_runner.store.disk import (
     DEFAULT_LIMIT_BYTES,
+    LOOK_EVERY_S,
     RankLog,
     Reserve,
     SteadyFile,
@@ -93,6 +94,13 @@ class RunFolderKeeper:
 
     def look(self, attempt: int, now_s: float) -> list[Finding]:
         """Do what is due and return findings for the user; takes well under a millisecond."""
+        self.hold_logs(attempt, now_s)
+        self._report_drops(now_s)
+        self._prepare_next_attempt()
+        return [*self._room_findings(now_s), *self._history_findings(now_s), *self._log_findings()]
+
+    def hold_logs(self, attempt: int, now_s: float) -> float:
+        """Keep blocks reserved for each log; returns the seconds until this is due again."""
         self._track(attempt)
         for owner, log in sorted(self._logs.items(), key=lambda item: item[1].growth):
             try:
@@ -101,9 +109,7 @@ class RunFolderKeeper:
                     self._make_room(log)
             except OSError:  # the file is gone
                 self._logs.pop(owner)
-        self._report_drops(now_s)
-        self._prepare_next_attempt()
-        return [*self._room_findings(now_s), *self._history_findings(now_s), *self._log_findings()]
+        return min((log.next_look_s for log in self._logs.values()), default=LOOK_EVERY_S)
 
     def close(self) -> None:
         """Release all reserves, so that the end of the job can be written."""

@@ -107,6 +107,7 @@ class Supervisor:
         self._process.listen(self._take_exits, lambda: self._orphans.begin(None))
         if self._feed is not None:
             await self._feed.start()
+        self.spawn(self._hold_logs())
         try:
             await self._process.tick_until(self._driver.ended, self._each_second)
         finally:
@@ -154,6 +155,12 @@ class Supervisor:
         found += stalled(snapshot.pause, has_event=self._attempt.trouble.hangs.is_on)
         at_work = [gpu for gpu in snapshot.gpus if gpu.index not in snapshot.set_aside]
         self._alerts.look(msgspec.structs.replace(snapshot, gpus=at_work), found, now_s)
+
+    async def _hold_logs(self) -> None:
+        """A rank that prints fast fills its reserved blocks between two ticks."""
+        while not self._driver.ended.is_set():
+            hold = functools.partial(self._keeper.hold_logs, self._attempt.number, boottime_s())
+            await asyncio.sleep(self.defects.call(hold, TICK_S))
 
     def _look_at_usage(self) -> None:
         records = self._attempt.table.everyone()

@@ -30,16 +30,20 @@ LOW_FRACTION = 0.05
 MIB = 1 << 20
 DEFAULT_LIMIT_BYTES = 1 << 30
 MIN_RESERVE_BYTES = MIB
-MAX_RESERVE_BYTES = 64 * MIB
+MAX_RESERVE_BYTES = 256 * MIB
 RESERVE_S = 10.0
 """How long the reserved blocks last at a log's present rate of growth."""
 SHARE_OF_ROOM = 16
-"""Beyond the minimum, a log reserves at most 1/16 of free space, or half of its own size."""
-MOST_GIVEN_BYTES = 4 * MIB
+"""Beyond the minimum, a log reserves at most 1/16 of free space, or as much as it has lines."""
+LOOK_EVERY_S = 1.0
+LEAST_LOOK_S = 0.02
+LOOKS_PER_RESERVE = 8
+"""How often a log is looked at while its rank fills what is reserved, within these bounds."""
 LEAST_LEFT_BYTES = 64 * 1024
 """Minimum size of a log after its head is dropped."""
 STEP_BYTES = 64 * 1024
-"""Blocks move between files in steps of this, since others may take what is briefly free."""
+MOST_STEPS = 64
+"""Blocks move between files in small steps, since others may take what is briefly free."""
 SPARE_BYTES = 64 * 1024
 """Blocks reserved beyond the end of the snapshot, which grows when something goes wrong."""
 
@@ -55,6 +59,11 @@ class DiskRoom:
     def is_low(self) -> bool:
         """Whether there is less than 1 GiB or, on a small disk, less than a twentieth of it."""
         return self.free_bytes < min(LOW_BYTES, LOW_FRACTION * self.total_bytes)
+
+    @property
+    def is_full(self) -> bool:
+        """Whether not even the smallest reserve fits."""
+        return self.free_bytes < MIN_RESERVE_BYTES
 
 
 def is_no_room(error: BaseException) -> bool:
@@ -149,8 +158,16 @@ class RankLog:
         """Whether the rank may soon run out of blocks."""
         return self.lacks_room and self.reserved_bytes < 0.6 * self._wanted
 
+    @property
+    def next_look_s(self) -> float:
+        """Seconds until the next look, well before the reserved blocks are used up."""
+        if self.growth <= 0:
+            return LOOK_EVERY_S
+        lasts_s = self.reserved_bytes / self.growth
+        return min(max(lasts_s / LOOKS_PER_RESERVE, LEAST_LOOK_S), LOOK_EVERY_S)
+
     def look(self, now_s: float) -> int:
-        """Maintain limit and reserve, about once per second; returns the bytes dropped.
+        """Maintain limit and reserve; returns the bytes dropped. Due after `next_look_s`.
 
         Raises:
             OSError: there is no such file.
@@ -172,7 +189,7 @@ class RankLog:
         """
         want = int(min(max(self.growth * RESERVE_S, MIN_RESERVE_BYTES), MAX_RESERVE_BYTES))
         if want > MIN_RESERVE_BYTES and (found := room(self.path)) is not None:
-            most = max(found.free_bytes // SHARE_OF_ROOM, self.live_bytes // 2, MIN_RESERVE_BYTES)
+            most = max(found.free_bytes // SHARE_OF_ROOM, self.live_bytes, MIN_RESERVE_BYTES)
             want = min(want, most)
         self._wanted = want
         self.lacks_room = False
@@ -197,20 +214,24 @@ class RankLog:
         Raises:
             OSError: one of the files is gone.
         """
-        most = min(MOST_GIVEN_BYTES, self.live_bytes - LEAST_LEFT_BYTES)
-        amount = min(max(2 * taker._wanted, self.live_bytes // 4), most)
+        lacking = taker._wanted - taker.reserved_bytes
+        left = min(2 * lacking, self.live_bytes - LEAST_LEFT_BYTES)
+        step = max(STEP_BYTES, lacking // MOST_STEPS // BLOCK_BYTES * BLOCK_BYTES)
         dropped = 0
         with _opened(self.path) as fd, _opened(taker.path) as other:
-            for _ in range(amount // STEP_BYTES):
-                dropped += self._drop(fd, STEP_BYTES)
+            while dropped + step <= left and taker.reserved_bytes < taker._wanted:
+                size = self._drop(fd, step)
+                if not size:
+                    break
+                dropped += size
                 start = max(taker._reserved_to, taker._size)
                 try:
-                    reserve(other, start, STEP_BYTES)
+                    reserve(other, start, step)
                 except OSError as error:
                     if not is_no_room(error):
                         raise
                 else:
-                    taker._reserved_to = start + STEP_BYTES
+                    taker._reserved_to = start + step
         return dropped
 
     def _has_changed(self, now_s: float) -> bool:
@@ -220,8 +241,9 @@ class RankLog:
         if size < self._size:  # truncated by someone
             self._reserved_to = 0
         if self._looked_s is not None and now_s > self._looked_s:
-            rate = max(0, size - self._size) / (now_s - self._looked_s)
-            self.growth = max(rate, self.growth * 0.8 + rate * 0.2)
+            elapsed_s = now_s - self._looked_s
+            rate, old = max(0, size - self._size) / elapsed_s, 0.8**elapsed_s
+            self.growth = max(rate, self.growth * old + rate * (1 - old))
         self._looked_s, self._size = now_s, size
         return before_s is None or size != before
 

@@ -59,6 +59,13 @@ CAUSES = {
         ("exit_code", None, 1, None, None),
         "Rank 3 (pid 1003) exited with status 1. Its log is empty.",
     ),
+    "a print failed because the disk is full": (
+        [end(code=1, tail="step 5\n")],
+        Surroundings(is_disk_full=True),
+        ("exit_code", None, 1, None, None),
+        "Rank 3 (pid 1003) exited with status 1. Its last output: 'step 5'. The run folder's disk "
+        "is full, so it could not print; free some space.",
+    ),
     "a handled exception is not the cause of another exit status": (
         [end(code=3, exception=BUG, tail="ValueError: bad\n")],
         HERE,

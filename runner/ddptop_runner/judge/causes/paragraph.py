@@ -54,6 +54,8 @@ class Surroundings:
     """By machine index and pid, the memory that unrelated processes hold on the device."""
     sees_all_ranks: bool = True
     """Whether the ends are those of all ranks; otherwise, the head counts the others."""
+    is_disk_full: bool = False
+    """Whether the file system of the ranks' logs has no space left."""
 
 
 @dataclass
@@ -253,6 +255,8 @@ def _ended(culprit: Culprit, around: Surroundings, quoted: int, *, alone: bool) 
     if known is not None and (end.signal is not None or end.exit_code == 1):
         text.kind = known.kind or text.kind
         text.add(known.words)
+    elif around.is_disk_full and end.exit_code is not None:
+        text.add("The run folder's disk is full, so it could not print; free some space.")
     return text
 
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import os
 import shlex
-import subprocess
 from collections.abc import Mapping
 
+from ddptop_runner.base import programs
 from ddptop_runner.base.errors import DdptopError, UsageError
 from ddptop_runner.base.start import own_command
 from ddptop_runner.launch.hosts import parse_hosts
@@ -44,10 +44,9 @@ def run_there(target: str, *, readonly: bool, ascii_only: bool | None, terminal:
     words = ["attach", *([job] if job else [])]
     words += ["--readonly"] if readonly else []
     words += [] if ascii_only is None else ["--ascii" if ascii_only else "--no-ascii"]
-    done = subprocess.run(ssh_argv(host, words), stderr=subprocess.PIPE, check=False)
-    stderr_text = done.stderr.decode(errors="replace")
+    done = programs.run(ssh_argv(host, words), None, is_interactive=True)
     if done.returncode == FAILED:
-        why = why_unreachable(host, FAILED, stderr_text, CONNECT_S)
+        why = why_unreachable(host, FAILED, done.stderr, CONNECT_S)
         raise DdptopError(f"{host}: {why.problem}", why.remedy)
     if done.returncode == NOT_INSTALLED:
         raise DdptopError(

@@ -7,6 +7,7 @@ import re
 import shutil
 import subprocess
 
+from ddptop_runner.base import programs
 from ddptop_runner.base.errors import DdptopError, NoSuchJobError, UsageError
 from ddptop_runner.base.start import own_command
 from ddptop_runner.jobs.slurm_queue import TIMEOUT_S
@@ -38,10 +39,8 @@ def run_there(target: str, *, readonly: bool, ascii_only: bool | None, terminal:
     words += [] if ascii_only is None else ["--ascii" if ascii_only else "--no-ascii"]
     argv = link_argv(found[1], node, own_command("ddptop", *words))
     argv.insert(1, "--pty")
-    done = subprocess.run(
-        argv, env=step_environment(os.environ), stderr=subprocess.PIPE, check=False
-    )
-    problem = step_problem(done.stderr.decode(errors="replace"))
+    done = programs.run(argv, None, env=step_environment(os.environ), is_interactive=True)
+    problem = step_problem(done.stderr)
     if done.returncode and problem is not None:
         raise DdptopError(f"Slurm job {found[1]} cannot be watched on {node}: {problem}")
     return done.returncode
@@ -56,14 +55,7 @@ def nodes_of(job: str) -> tuple[str, ...]:
     """
     argv = ["squeue", "--noheader", f"--jobs={job}", "--states=RUNNING", "--format=%N"]
     try:
-        done = subprocess.run(
-            argv,
-            capture_output=True,
-            text=True,
-            errors="replace",
-            timeout=5 * TIMEOUT_S,
-            check=False,
-        )
+        done = programs.run(argv, 5 * TIMEOUT_S)
     except (OSError, subprocess.TimeoutExpired):
         raise DdptopError("squeue did not respond", "check `sinfo`") from None
     nodes = hosts_of(done.stdout.strip().partition("\n")[0])

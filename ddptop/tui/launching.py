@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from ddptop_runner.base import interpreters, units
+from ddptop_runner.base import interpreters, programs, units
 from ddptop_runner.base.errors import DdptopError
 from ddptop_runner.base.start import own_command
 from ddptop_runner.foreign.arguments import launcher_of, python_target
@@ -190,16 +190,7 @@ def run_cli(arguments: Sequence[str]) -> str:
         DdptopError: the command failed; has its error line.
     """
     try:
-        ended = subprocess.run(
-            own_command("ddptop", *arguments),
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            errors="replace",
-            timeout=TIMEOUT_S,
-            start_new_session=True,
-            check=False,
-        )
+        ended = programs.run(own_command("ddptop", *arguments), TIMEOUT_S)
     except subprocess.TimeoutExpired as error:
         raise DdptopError(
             f"ddptop {arguments[0]} did not respond within {TIMEOUT_S:.0f} s",

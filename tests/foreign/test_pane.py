@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 from tests.foreign.toys import printer
 
+from ddptop_runner.base import programs
 from ddptop_runner.foreign import output as panes
 from ddptop_runner.foreign.output import Pane, PaneReader, capture, list_panes, shared, sockets
 
@@ -196,9 +197,9 @@ def test_unresponsive_server_is_not_touched(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(panes, "TIMEOUT_S", 0.2)
-    asked, run = [], subprocess.run
+    asked, run = [], programs.run
     monkeypatch.setattr(
-        subprocess, "run", lambda words, **how: asked.append(words) or run(words, **how)
+        programs, "run", lambda words, *how, **env: asked.append(words) or run(words, *how, **env)
     )
     fake = tmp_path / "tmux"
     fake.write_text("#!/bin/sh\nexec sleep 10\n")

@@ -98,7 +98,7 @@ def test_what_is_no_program_is_refused(machine, tmp_path, asked):
 
 @pytest.mark.torch
 def test_own_interpreter_is_known_without_a_process_and_without_importing_torch(monkeypatch):
-    monkeypatch.setattr(interpreters.subprocess, "run", None)
+    monkeypatch.setattr(interpreters.programs, "run", None)
     own = inspect(sys.executable)
     assert own.version == sys.version_info[:2]
     assert own.torch_version is not None and own.torch_version[0].isdigit()

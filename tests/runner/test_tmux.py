@@ -278,8 +278,8 @@ def test_server_killed_meanwhile_is_restarted(
 
 
 def test_unresponsive_tmux_is_not_touched(monkeypatch: pytest.MonkeyPatch) -> None:
-    def stands_still(command: list[str], **_: object) -> None:
+    def stands_still(command: list[str], *_: object, **__: object) -> None:
         raise subprocess.TimeoutExpired(command, 5)
 
-    monkeypatch.setattr(subprocess, "run", stands_still)
+    monkeypatch.setattr(tmux.programs, "run", stands_still)
     tmux.end_session("train")

@@ -29,6 +29,7 @@ from textual import events
 from textual.app import App
 from textual.widgets import Checkbox, Input, Label, Static
 
+from ddptop_runner.base import programs
 from ddptop_runner.base.errors import DdptopError
 from ddptop_runner.base.start import own_command
 from ddptop_runner.devices import hardware
@@ -162,12 +163,11 @@ class TestRunning:
     ) -> None:
         seen: list[list[str]] = []
 
-        def run(argv: list[str], **options: Any) -> subprocess.CompletedProcess[str]:
+        def run(argv: list[str], _: float) -> subprocess.CompletedProcess[str]:
             seen.append(argv)
-            assert options["stdin"] is subprocess.DEVNULL
             return subprocess.CompletedProcess(argv, 0, "note\ntrain-2\n", "")
 
-        monkeypatch.setattr(subprocess, "run", run)
+        monkeypatch.setattr(programs, "run", run)
         assert launching.launch(LaunchForm(script="train.py", nproc="2")) == "train-2"
         assert seen[0] == own_command("ddptop", "launch", "-d", "--nproc", "2", "train.py")
 

@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from ddptop_runner.base import programs
 from ddptop_runner.base.errors import UsageError
 
 MINIMUM_TORCH = (2, 6)
@@ -84,15 +85,8 @@ def inspect(path: str) -> Interpreter:
     if path == sys.executable and (spec := importlib.util.find_spec("torch")) is not None:
         return Interpreter(path, sys.version_info[:2], _torch_version(spec.origin))
     try:
-        answer = subprocess.run(
-            [path, "-c", _ASK],
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            errors="replace",
-            timeout=ANSWER_S,
-            check=True,
-        )
+        answer = programs.run([path, "-c", _ASK], ANSWER_S)
+        answer.check_returncode()
         (major, minor), origin = json.loads(answer.stdout.splitlines()[-1])
     except subprocess.TimeoutExpired:
         problem = f"no response within {ANSWER_S:g} s"

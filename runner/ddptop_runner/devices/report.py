@@ -167,24 +167,14 @@ def sample_once(
         return no_library_report()
     import subprocess  # not needed if the process is forked
 
-    child = subprocess.Popen(
-        sampler_command(uuids, once=True, links=links),
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        cwd="/",
-        start_new_session=True,
-    )
+    from ddptop_runner.base import programs
+
+    argv = sampler_command(uuids, once=True, links=links)
     try:
-        output, _ = child.communicate(timeout=timeout_s)
-    except subprocess.TimeoutExpired:
-        child.kill()
-        with contextlib.suppress(subprocess.TimeoutExpired):  # blocked in the kernel: abandoned
-            child.wait(1.0)
-        if child.stdout is not None:
-            child.stdout.close()
+        done = programs.run(argv, timeout_s, cwd="/")
+    except (OSError, subprocess.TimeoutExpired):
         return empty_report(NOT_ANSWERING.format(age_s=timeout_s))
-    return _last_report(output, child.returncode)
+    return _last_report(f"{done.stdout}\n{done.stderr}".encode(), done.returncode)
 
 
 class ForkedReading:

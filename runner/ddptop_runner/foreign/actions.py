@@ -31,6 +31,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from ddptop_runner.base import programs
 from ddptop_runner.base.clock import boottime_s
 from ddptop_runner.base.errors import UsageError
 from ddptop_runner.foreign.types import ForeignRank, ForeignView
@@ -285,22 +286,19 @@ def _dump(py_spy: str, rank: ForeignRank, deadline_s: float) -> tuple[str | None
         if procs.start_ticks(rank.pid) != rank.start_ticks:
             return None, f"pid {rank.pid} has exited"
         try:
-            answer = subprocess.run(
+            answer = programs.run(
                 [py_spy, "dump", "--nonblocking", "--pid", str(rank.pid)],
-                stdin=subprocess.DEVNULL,
-                capture_output=True,
-                timeout=max(0.0, deadline_s - time.monotonic()),
-                check=False,
+                max(0.0, deadline_s - time.monotonic()),
                 env={**os.environ, "RUST_BACKTRACE": "0", "NO_COLOR": "1"},
             )
         except subprocess.TimeoutExpired:
             return None, "py-spy timed out; try a single rank"
         except OSError as error:
             return None, f"cannot run {py_spy} ({error.strerror})"
-        text = answer.stdout.decode("utf-8", "replace")[:MAX_CHARS].strip()
+        text = answer.stdout[:MAX_CHARS].strip()
         if answer.returncode == 0 and text:
             return text, None
-        note, final = explain_py_spy(answer.stderr.decode("utf-8", "replace"))
+        note, final = explain_py_spy(answer.stderr)
         if final:
             break
     return None, note

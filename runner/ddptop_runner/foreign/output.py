@@ -26,6 +26,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Literal
 
+from ddptop_runner.base import programs
 from ddptop_runner.base.files import is_private_folder
 from ddptop_runner.foreign.types import ForeignJob
 from ddptop_runner.host import procs, tree
@@ -139,20 +140,14 @@ def _tmux(socket_path: str, *command: str) -> str | None:
         return None
     environment = {name: value for name, value in os.environ.items() if name != "TMUX"}
     try:
-        answer = subprocess.run(
-            ["tmux", "-u", "-S", socket_path, *command],
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            timeout=TIMEOUT_S,
-            check=False,
-            env=environment,
-        )
+        argv = ["tmux", "-u", "-S", socket_path, *command]
+        answer = programs.run(argv, TIMEOUT_S, env=environment)
     except subprocess.TimeoutExpired:
         _avoided[socket_path] = time.monotonic() + AVOID_S
         return None
     except OSError:
         return None
-    return answer.stdout.decode("utf-8", "replace") if answer.returncode == 0 else None
+    return answer.stdout if answer.returncode == 0 else None
 
 
 def shared(before: Sequence[str], after: Sequence[str]) -> tuple[int, int]:

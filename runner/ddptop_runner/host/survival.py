@@ -21,6 +21,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Literal
 
+from ddptop_runner.base import programs
 from ddptop_runner.model.words import Base
 
 BUSCTL_TIMEOUT_S = 2.0
@@ -218,13 +219,8 @@ def _ask_logind(env: Mapping[str, str]) -> dict[str, str]:
     if busctl is None:
         return {}
     try:
-        answer = subprocess.run(
-            [busctl, "--system", *_LOGIND, *_SETTINGS],
-            capture_output=True,
-            text=True,
-            timeout=BUSCTL_TIMEOUT_S,
-            check=True,
-        )
+        answer = programs.run([busctl, "--system", *_LOGIND, *_SETTINGS], BUSCTL_TIMEOUT_S)
+        answer.check_returncode()
     except (OSError, subprocess.SubprocessError):
         return {}
     lines = answer.stdout.splitlines()

@@ -17,6 +17,7 @@ import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from ddptop_runner.base import programs
 from ddptop_runner.base.errors import DdptopError, UsageError
 from ddptop_runner.base.files import belongs, is_private_folder
 from ddptop_runner.host.handover import OF_A_RANK
@@ -87,9 +88,7 @@ def program_problem() -> str | None:
     if shutil.which("tmux") is None:
         return "tmux is not installed"
     try:
-        answer = subprocess.run(
-            ["tmux", "-V"], capture_output=True, text=True, timeout=5, check=False
-        )
+        answer = programs.run(["tmux", "-V"], 5)
     except (OSError, subprocess.TimeoutExpired) as error:
         return f"tmux cannot be run ({error})"
     version = parse_version(answer.stdout)
@@ -170,16 +169,7 @@ def end_session(job: str) -> None:
 def _tmux(
     *command: str, env: Mapping[str, str] | None = None, timeout_s: float | None = None
 ) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        ["tmux", "-L", socket_name(), *command],
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        errors="replace",
-        env=env,
-        timeout=timeout_s,
-        check=False,
-    )
+    return programs.run(["tmux", "-L", socket_name(), *command], timeout_s, env=env)
 
 
 def shell_words(argv: Sequence[str], job_id_file: Path) -> str:

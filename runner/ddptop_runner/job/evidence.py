@@ -11,12 +11,14 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import shutil
+import subprocess
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
 
+from ddptop_runner.base import programs
 from ddptop_runner.base.paths import RunFolder
 from ddptop_runner.host import procs, tree
 from ddptop_runner.job.ranks import RankRecord
@@ -185,23 +187,10 @@ async def _by_py_spy(record: RankRecord, note: str) -> RankStacks:
     tool = shutil.which("py-spy")
     if tool is None or not record.alive:
         return RankStacks(rank=record.rank, pid=record.pid, note=note)
-    process = await asyncio.create_subprocess_exec(
-        tool,
-        "dump",
-        "--nonblocking",
-        "--pid",
-        str(record.pid),
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.DEVNULL,
-    )
-    try:
-        output, _ = await asyncio.wait_for(process.communicate(), STACKS_TIMEOUT_S)
-    except asyncio.TimeoutError:
-        with contextlib.suppress(ProcessLookupError):  # it has just ended
-            process.kill()
-        await process.wait()
-        output = b""
-    text = output.decode("utf-8", "replace") or None
+    argv = [tool, "dump", "--nonblocking", "--pid", str(record.pid)]
+    text = None
+    with contextlib.suppress(OSError, subprocess.TimeoutExpired):
+        text = (await asyncio.to_thread(programs.run, argv, STACKS_TIMEOUT_S)).stdout or None
     return RankStacks(
         rank=record.rank, pid=record.pid, text=text, note=None if text else f"{note}; py-spy failed"
     )

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 
 import msgspec
 
-from ddptop_runner.base import interpreters
+from ddptop_runner.base import interpreters, programs
 from ddptop_runner.base.errors import DdptopError, UsageError
 from ddptop_runner.base.paths import (
     RunFolder,
@@ -182,15 +182,7 @@ def submit(script: str, options: Sequence[str], name: str) -> str:
     """
     argv = ["sbatch", "--parsable", *options, f"--job-name={name}"]  # overrides SBATCH_JOB_NAME
     try:
-        done = subprocess.run(
-            argv,
-            input=script,
-            capture_output=True,
-            text=True,
-            errors="replace",
-            timeout=SUBMIT_TIMEOUT_S,
-            check=False,
-        )
+        done = programs.run(argv, SUBMIT_TIMEOUT_S, data=script.encode())
     except subprocess.TimeoutExpired as error:
         raise DdptopError(
             f"sbatch did not respond within {SUBMIT_TIMEOUT_S:g} s",

@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from ddptop_runner.base import bounded
+from ddptop_runner.base import bounded, programs
 from ddptop_runner.base.errors import ControlError
 from ddptop_runner.base.paths import RunFolder
 from ddptop_runner.base.start import own_command
@@ -46,12 +46,10 @@ def request(view: JobView, op: str, timeout_s: float = 10.0, **arguments: Any) -
     asked = {"op": op, "timeout_s": timeout_s, "arguments": arguments}
     node, job = head_node(view), view.spec.slurm_job or ""
     try:
-        done = subprocess.run(
+        done = programs.run(
             link_argv(job, node, argv),
-            input=msgspec.json.encode(asked) + b"\n",
-            capture_output=True,
-            timeout=timeout_s + STEP_S,
-            check=False,
+            timeout_s + STEP_S,
+            data=msgspec.json.encode(asked) + b"\n",
             env=step_environment(os.environ),
         )
     except (OSError, subprocess.TimeoutExpired) as error:
@@ -60,9 +58,9 @@ def request(view: JobView, op: str, timeout_s: float = 10.0, **arguments: Any) -
             f"check `squeue --job={job}`, or end it with `scancel {job}`",
         ) from error
     try:
-        answer = bounded.decode_json(_decoder, done.stdout.strip().split(b"\n")[-1])
+        answer = bounded.decode_json(_decoder, done.stdout.strip().split("\n")[-1].encode())
     except msgspec.MsgspecError:
-        lines = done.stderr.decode(errors="replace").strip().splitlines() or ["no answer"]
+        lines = done.stderr.strip().splitlines() or ["no answer"]
         raise ControlError(
             f"{view.job} cannot be reached on {node} ({one_line(lines[-1])})",
             f"check `squeue --job={job}`, or end it with `scancel {job}`",

@@ -18,7 +18,7 @@ from pathlib import Path
 
 import msgspec
 
-from ddptop_runner.base import bounded
+from ddptop_runner.base import bounded, programs
 from ddptop_runner.base.errors import DdptopError, UsageError
 from ddptop_runner.base.files import write_atomic
 from ddptop_runner.base.paths import RunFolder, state_home
@@ -345,16 +345,7 @@ class JobHolder:
 def _ask(*argv: str, fails: bool = False) -> str:
     """Run a Slurm command; returns its output or, with `fails`, only why it failed."""
     try:
-        done = subprocess.run(
-            argv,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            errors="replace",
-            timeout=ASK_S,
-            check=False,
-            env={**os.environ, "SLURM_TIME_FORMAT": "standard"},
-        )
+        done = programs.run(argv, ASK_S, env={**os.environ, "SLURM_TIME_FORMAT": "standard"})
     except (OSError, subprocess.TimeoutExpired) as error:
         return str(error) if fails else ""
     if not fails:

@@ -102,24 +102,19 @@ def forget_queue() -> None:
 def _ask(squeue: str, shell: Mapping[str, str]) -> Queue:
     import subprocess
 
+    from ddptop_runner.base import programs
+
     argv = queue_argv(procs.user_name(os.geteuid()))
     try:
-        done = subprocess.run(
-            [squeue, *argv[1:]],
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            timeout=TIMEOUT_S,
-            check=False,
-            env={**shell, **QUEUE_ENV},
-        )
+        done = programs.run([squeue, *argv[1:]], TIMEOUT_S, env={**shell, **QUEUE_ENV})
     except subprocess.TimeoutExpired:
         return Queue(note=f"squeue did not respond within {TIMEOUT_S:g} s")
     except OSError as error:
         return Queue(note=f"squeue cannot be run ({error.strerror})")
     if done.returncode:
-        lines = done.stderr.decode(errors="replace").strip().splitlines() or ["no message"]
+        lines = done.stderr.strip().splitlines() or ["no message"]
         return Queue(note=f"squeue failed: {one_line(lines[-1])}")
-    return Queue(jobs=queue_of(done.stdout.decode(errors="replace"))[:MOST_JOBS])
+    return Queue(jobs=queue_of(done.stdout)[:MOST_JOBS])
 
 
 def with_jobs(queue: Queue, views: Iterable[JobView]) -> list[SlurmJob] | None:

@@ -21,7 +21,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Literal, NamedTuple, TypeVar
 
-from ddptop_runner.base import interpreters, paths
+from ddptop_runner.base import interpreters, paths, programs
 from ddptop_runner.base.errors import DdptopError
 from ddptop_runner.base.units import size
 from ddptop_runner.devices.hardware import pci_devices
@@ -452,15 +452,8 @@ def check_slurm(place: Place) -> Judgment:
             "add Slurm's commands to PATH (module load slurm)",
         )
     try:
-        done = subprocess.run(
-            [str(found["scontrol"]), "show", "config"],
-            env=dict(place.env),
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            timeout=ASK_TIMEOUT_S,
-            check=False,
-        )
+        argv = [str(found["scontrol"]), "show", "config"]
+        done = programs.run(argv, ASK_TIMEOUT_S, env=place.env)
     except (OSError, subprocess.TimeoutExpired):
         done = None
     config = {} if done is None else config_of(done.stdout)

@@ -17,6 +17,7 @@ from pathlib import Path
 
 import msgspec
 
+from ddptop_runner.base import programs
 from ddptop_runner.base.errors import UsageError
 from ddptop_runner.devices.words import names_of
 from ddptop_runner.foreign.arguments import (
@@ -294,15 +295,7 @@ def _mpirun_on(path: str) -> str | None:
 def _is_open_mpi(program: str) -> bool:
     """Whether it is Open MPI, judging by `--version`; assumed if it prints nothing."""
     try:
-        version = subprocess.run(
-            [program, "--version"],
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            errors="replace",
-            timeout=MPI_ANSWER_S,
-            check=False,
-        ).stdout
+        version = programs.run([program, "--version"], MPI_ANSWER_S).stdout
     except (OSError, subprocess.TimeoutExpired):
         return True
     return "HYDRA" not in version and "Intel" not in version

@@ -23,6 +23,7 @@ import zipfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
+from ddptop_runner.base import programs
 from ddptop_runner.base.errors import DdptopError
 from ddptop_runner.launch.ssh import FAILED, VENVS, is_here, ssh_argv, why_unreachable
 from ddptop_runner.store.log_clean import one_line
@@ -145,15 +146,15 @@ def install(host: str, python: str, payload: Payload, limit_s: float = LIMIT_S) 
     )
     status: int | None
     try:
-        done = subprocess.run(argv, input=payload.data, capture_output=True, timeout=limit_s)
-        status, out, err = done.returncode, done.stdout, done.stderr
+        done = programs.run(argv, limit_s, data=payload.data)
+        status, out, text = done.returncode, done.stdout, done.stderr
     except subprocess.TimeoutExpired as late:
-        status, out, err = None, late.stdout or b"", late.stderr or b""
+        status, out, text = None, str(late.stdout), str(late.stderr)
     except OSError as error:
         raise DdptopError(
             f"{host}: {argv[0]} cannot be run ({error.strerror})", "install the OpenSSH client"
         ) from None
-    for line in reversed(out.decode("utf-8", "replace").splitlines()):
+    for line in reversed(out.splitlines()):
         with contextlib.suppress(ValueError):
             result = json.loads(line)
             if isinstance(result, dict) and "folder" in result:
@@ -164,7 +165,6 @@ def install(host: str, python: str, payload: Payload, limit_s: float = LIMIT_S) 
                     one_line(str(result.get("remedy"))),
                 )
                 raise DdptopError(f"{host}: {problem}", remedy)
-    text = err.decode("utf-8", "replace")
     if status not in (None, FAILED) and "python3" in text and "not found" in text:
         raise DdptopError(f"{host}: no Python there", "install python3, or pass --python PATH")
     why = why_unreachable(host, status, text, limit_s)

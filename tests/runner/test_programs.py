@@ -1,0 +1,44 @@
+"""What helper programs print is bounded, and they are ended in time."""
+
+from __future__ import annotations
+
+import resource
+import subprocess
+import time
+
+import pytest
+
+from ddptop_runner.base import programs
+
+
+def sh(script: str, **options: object) -> subprocess.CompletedProcess[str]:
+    return programs.run(["sh", "-c", script], 20.0, **options)  # type: ignore[arg-type]
+
+
+def test_it_returns_status_output_and_errors() -> None:
+    done = sh("cat; echo wrong >&2; exit 3", data=b"x" * 200_000)
+    assert (done.returncode, done.stdout, done.stderr) == (3, "x" * 200_000, "wrong\n")
+
+
+def test_a_program_that_reads_nothing_may_exit() -> None:
+    assert sh("exit 1", data=b"x" * 2_000_000).returncode == 1
+
+
+def test_a_flood_ends_the_program() -> None:
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    with pytest.raises(OSError, match="printed more than 16 MiB"):
+        sh("yes")
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 100 << 10  # KiB
+
+
+def test_of_errors_only_the_end_is_kept() -> None:
+    err = sh("yes | head -c 3000000 >&2; echo last >&2").stderr
+    assert err.endswith("last\n") and len(err) == programs.ERROR_BYTES
+
+
+def test_a_program_out_of_time_ends_with_all_it_started() -> None:
+    began_s = time.monotonic()
+    with pytest.raises(subprocess.TimeoutExpired) as late:
+        programs.run(["sh", "-c", "echo begun; sleep 60 & wait"], 0.5)
+    assert late.value.stdout == "begun\n"
+    assert time.monotonic() - began_s < 20

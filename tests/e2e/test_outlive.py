@@ -252,3 +252,39 @@ def attach_inside(inside: str, job: Job, tmp_path: Path, wait_until: Callable[..
             subprocess.run(["tmux", "-L", outer, "kill-server"], check=False)
         else:
             subprocess.run(["screen", "-S", outer, "-X", "quit"], check=False)
+
+
+STARTER = """
+import os, subprocess, sys, time
+import torch
+script = "env -i setsid sh -c 'sleep 600 & echo $! >%s'" % sys.argv[1]
+subprocess.run(["sh", "-c", script], stdout=subprocess.DEVNULL)
+time.sleep(600)
+"""
+
+
+@pytest.mark.parametrize(
+    "verb", ["stop", "kill", "stop without supervisor", "kill without supervisor"]
+)
+def test_neither_a_stopped_zygote_nor_an_orphan_survives(launch_script, tmp_path, wait_until, verb):
+    orphan = tmp_path / "orphan"
+    text = f"import sys; sys.argv[1:] = [{str(orphan)!r}]\n{STARTER}"
+    job = launch_script(text, nproc=1, name="starter")
+    wait_until(lambda: orphan.exists() and orphan.read_text())
+    agent = psutil.Process(job.processes()["agent"])
+    rank = job.rank(0)["pid"]
+    (zygote,) = [
+        one for one in agent.children() if one.pid != rank and "starter" in str(one.cmdline())
+    ]
+    children = [zygote, psutil.Process(int(orphan.read_text()))]
+    try:
+        zygote.suspend()
+        if verb.endswith("without supervisor"):
+            os.kill(job.processes()["supervisor"], signal.SIGSTOP)
+        answer = job.cli(verb.split()[0], job.name)
+        assert answer.returncode == 0, answer.stderr
+        wait_until(lambda: not [one for one in children if one.is_running()], timeout_s=20)
+    finally:
+        for process in children:
+            if process.is_running():
+                process.kill()

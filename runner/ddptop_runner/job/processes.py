@@ -1,10 +1,11 @@
-"""Finds a job's processes: those with its ID and those seen in a rank's tree."""
+"""Finds a job's processes: those with its ID, those seen in a rank's tree, and orphans."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Iterable
 
+from ddptop_runner.base.start import own_words
 from ddptop_runner.host import procs, stopping, tree
 from ddptop_runner.host.handover import AGENT_MAIN, PUMP_MAIN
 from ddptop_runner.host.tree import HostUsage
@@ -13,6 +14,7 @@ from ddptop_runner.model import events as ev
 from ddptop_runner.model.snapshot import ProcessId
 
 SAMPLER_MODULE = "ddptop_runner.devices.sampler"
+_OWN = frozenset({str(AGENT_MAIN), str(PUMP_MAIN), SAMPLER_MODULE})
 LEFTOVER_GRACE_S = 2.0
 """For processes that a rank left behind when it ended, such as data loaders and shells."""
 
@@ -38,9 +40,23 @@ def agent_processes(job_id: str, owner: int | None = None) -> list[ProcessId]:
     A shell that the user opened in the job's tmux session has the job's ID too, but is not ours to
     end.
     """
-    ours = {str(AGENT_MAIN), str(PUMP_MAIN), SAMPLER_MODULE}
     pids = procs.pids_of_job(job_id, owner)
-    return [procs.identify(pid) for pid in pids if ours & set(procs.argv(pid))]
+    return [procs.identify(pid) for pid in pids if _OWN & set(procs.argv(pid))]
+
+
+def _orphans() -> list[ProcessId]:
+    """What has left the ranks' trees: the guardian, this process's parent, has become its parent.
+
+    It may have cleared its environment, and has a session of its own.
+    """
+    guardian = os.getppid()
+    if own_words(procs.argv(guardian))[:1] != ["guardian"]:
+        return []  # it was killed
+    found = list[int]()
+    for pid in tree.children_of(guardian):
+        if pid != os.getpid() and not _OWN & set(procs.argv(pid)):
+            found += [pid, *tree.descendants_of(pid)]
+    return [procs.identify(pid) for pid in found]
 
 
 def alive(processes: Iterable[ProcessId]) -> list[ProcessId]:
@@ -63,9 +79,9 @@ class JobProcesses:
         self._log = log
 
     def everything_started(self) -> list[ProcessId]:
-        """Ranks and all that they started, found by job ID and in the ranks' trees."""
+        """Ranks and all that they started: by job ID, in their trees, and orphaned."""
         found = {process.pid: process for process in rank_processes(self._job_id)}
-        for process in alive(self._usage.seen.values()):
+        for process in [*alive(self._usage.seen.values()), *_orphans()]:
             found.setdefault(process.pid, process)
         return list(found.values())
 

@@ -81,8 +81,8 @@ def kill(view: JobView) -> str | None:
 def _end(view: JobView, op: str, grace_s: float) -> str | None:
     """Have the supervisor end the job; if it cannot be reached, end the job here.
 
-    A supervisor that does not answer in time may still comply, so only `kill` bypasses it. Guardian
-    and supervisor are killed first, because they would restart the ranks.
+    A running supervisor that does not answer in time may still comply, so only `kill` bypasses it.
+    Guardian and supervisor are killed first, because they would restart the ranks.
     """
     try:
         _request(view, op, grace_s=grace_s)
@@ -92,23 +92,29 @@ def _end(view: JobView, op: str, grace_s: float) -> str | None:
             raise
         guards = (snapshot.guardian, snapshot.supervisor)
         living = [guard for guard in guards if guard is not None and procs.is_alive(guard)]
-        was_reached = not isinstance(error.__cause__, OSError) or (
-            isinstance(error.__cause__, TimeoutError) and op != "kill"
+        may_comply = isinstance(error.__cause__, TimeoutError) and not (
+            op == "kill" or any(procs.state_letter(guard.pid) in ("T", "t") for guard in living)
         )
+        if living and may_comply:
+            hint = f"to end the job without it: ddptop kill {view.job}"
+            raise ControlError(error.message, hint) from error
+        was_reached = not isinstance(error.__cause__, OSError)
         if living and (was_reached or not all(_is_guard(one, view.folder) for one in living)):
             raise
         import asyncio  # takes 50 ms, which `wait` and `rm` can do without
 
-        from ddptop_runner.host import stopping
-        from ddptop_runner.job.processes import agent_processes, rank_processes
+        from ddptop_runner.host import stopping, tree
+        from ddptop_runner.job.processes import agent_processes, alive, rank_processes
 
+        below = [pid for guard in living for pid in tree.descendants_of(guard.pid)]
+        known = [procs.identify(pid) for pid in below]
         for guard in living:  # the guardian first: it would restart the supervisor
             procs.signal_process(guard, signal.SIGKILL)
         job_id, owner = view.spec.job_id, _owner(view.folder)
 
         def find() -> list[ProcessId]:
             ranks = rank_processes(job_id, owner)
-            return [*ranks, *agent_processes(job_id, owner)]
+            return [*alive(known), *ranks, *agent_processes(job_id, owner)]
 
         asyncio.run(stopping.end(find, grace_s))
         return f"the supervisor for {view.job} cannot be reached; the job's processes have exited"

@@ -825,6 +825,32 @@ async def test_a_node_that_fails_once_it_has_greeted_is_asked_ever_more_rarely(
     assert len(times) == 2
 
 
+async def test_a_greeting_of_any_kind_does_not_break_a_link() -> None:
+    job, made = Job(), asyncio.Event()
+    assert job.spec.placement is not None
+    script = (
+        """printf '%s\\n' 'Welcome' '{{ banner }}' '{}' '{"type":"hello"}' """
+        """'{"type":"hello","ddptop":"1","host":"h","boot_id":null,"boottime_s":1.0,"""
+        """"now":"2026-01-01T00:00:00Z"}'; sleep 60"""
+    )
+    node = replace(job.spec.placement.nodes[0], command=["sh", "-c", script])
+    told: list[str] = []
+    link = NodeLink(
+        job.spec.placement,
+        node,
+        "j.0",
+        0,
+        lambda *_: None,
+        lambda _: made.set(),
+        lambda _, why: told.append(why),
+    )
+    task = asyncio.create_task(link.run())
+    await asyncio.wait_for(made.wait(), 20)
+    assert told == []
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+
+
 @pytest.mark.parametrize(
     "script",
     [

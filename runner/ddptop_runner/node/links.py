@@ -158,8 +158,14 @@ class NodeLink:
         while line := await process.stdout.readline():
             if not line.startswith(b"{"):  # a login shell may print a greeting
                 continue
+            try:
+                report = ssh.decode_report(line)
+            except msgspec.MsgspecError:
+                if self.is_up:
+                    raise
+                continue
             self._received_s = boottime_s()
-            self._receive(ssh.decode_report(line))
+            self._receive(report)
 
     def _receive(self, report: nl.Report) -> None:
         if isinstance(report, nl.Hello):

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import sys
+import tempfile
 import time
+from pathlib import Path
 
 import pytest
 
@@ -194,6 +197,24 @@ def test_the_folder_is_compared_by_its_python_files_only(tmp_path):
     assert preflight.folder_digest(tmp_path) == before
     (tmp_path / "data" / "x.py").write_text("5")
     assert preflight.folder_digest(tmp_path) != before
+
+
+def test_what_cannot_be_read_in_the_folder_is_left_out_of_the_comparison():
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        folder.chmod(0o755)
+        (folder / "a.py").write_text("1")
+        (folder / "b.py").symlink_to("a.py")
+        (folder / "circle.py").symlink_to("circle.py")
+        (folder / "closed").mkdir(mode=0)
+        os.mkfifo(folder / "pipe.py")
+        was = os.geteuid()
+        try:
+            if was == 0:  # root may read everything
+                os.seteuid(65534)
+            assert set(preflight.digests(folder)) == {"a.py", "b.py"}
+        finally:
+            os.seteuid(was)
 
 
 def test_a_folder_with_too_many_files_is_not_compared(tmp_path, monkeypatch):

@@ -11,7 +11,6 @@ import os
 import random
 import secrets
 import socket
-import stat
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -20,7 +19,7 @@ from typing import Any
 
 import msgspec
 
-from ddptop_runner.base import interpreters
+from ddptop_runner.base import bounded, interpreters
 from ddptop_runner.base.errors import DdptopError, UsageError
 from ddptop_runner.base.paths import members_dir
 from ddptop_runner.base.start import own_command
@@ -215,11 +214,9 @@ def script_of(kind: str, target: str, cwd: Path) -> Path | None:
 def digest_of(path: Path) -> str | None:
     """A digest of a file's content; None if it cannot be read or is not a regular file."""
     try:
-        with path.open("rb") as file:
-            if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-                return None
+        with os.fdopen(bounded.open_regular(path.resolve()), "rb") as file:
             return hashlib.sha256(file.read(MOST_FILE_BYTES)).hexdigest()[:16]
-    except OSError:
+    except (OSError, RuntimeError):  # RuntimeError: links in a circle
         return None
 
 
@@ -246,7 +243,7 @@ def _python_files(folder: Path) -> Iterator[Path]:
             for name in folders
             if not name.startswith(".")
             and name not in _NOT_CODE
-            and not (here / name / "pyvenv.cfg").exists()
+            and not os.access(here / name / "pyvenv.cfg", os.F_OK)  # never raises, unlike exists()
         )
         yield from (here / name for name in sorted(names) if name.endswith(".py"))
 

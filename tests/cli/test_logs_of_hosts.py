@@ -24,6 +24,10 @@ from ddptop_runner.node.server import ControlServer
 from ddptop_runner.store import logs
 
 
+def _hosts(attempt: int) -> dict[int, str]:
+    return {0: "a", 1: "a", 2: "b", 3: "b"}
+
+
 class Head:
     """A head's control socket; nodes `a` and `b` are folders."""
 
@@ -51,7 +55,7 @@ class Head:
 
     def _run(self) -> None:
         asyncio.set_event_loop(self._loop)
-        fetcher = Fetcher(self.folder, self._ask, lambda: dict.fromkeys(self.nodes, 0.0))
+        fetcher = Fetcher(self.folder, self._ask, lambda: dict.fromkeys(self.nodes, 0.0), _hosts)
 
         async def command(message: dict[str, Any]) -> dict[str, Any]:
             self.ops.append(message["op"])

@@ -15,7 +15,13 @@ from tests.runner.machine_nodes import VirtualLoop
 
 from ddptop_runner.base.clock import utc_now
 from ddptop_runner.base.errors import ControlError
-from ddptop_runner.job.decide_nodes import SHRINK_AFTER_S, away_for_long, begin, decide_nodes
+from ddptop_runner.job.decide_nodes import (
+    SHRINK_AFTER_S,
+    away_for_long,
+    begin,
+    decide_nodes,
+    hosts_of_ranks,
+)
 from ddptop_runner.job.event_log import as_row
 from ddptop_runner.job.failure_on_nodes import hang_without
 from ddptop_runner.job.state import JobState
@@ -883,3 +889,12 @@ async def test_a_link_that_breaks_in_any_way_is_made_again(script: str) -> None:
     await asyncio.wait_for(broken.wait(), 20)
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)
+
+
+def test_the_hosts_of_an_earlier_attempts_ranks_stay_known():
+    job = Job(count=3)
+    for attempt, nodes in ((1, ["n0", "n2"]), (2, ["n1"])):
+        chosen = ev.NodesChosen(attempt=attempt, nodes=nodes, at_s=0.0)
+        job.state = apply(job.state, chosen, NOW)
+    found = [hosts_of_ranks(job.state, job.spec, attempt) for attempt in (0, 1, 2, 3)]
+    assert found == [{0: "n0", 1: "n1", 2: "n2"}, {0: "n0", 1: "n2"}, {0: "n1"}, {}]

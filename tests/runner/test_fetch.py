@@ -29,7 +29,10 @@ class Cluster:
         self.asked: list[tuple[str, dict[str, Any]]] = []
         for folder in (self.head, *self.nodes.values()):
             folder.path.mkdir()
-        self.fetcher = Fetcher(self.head, self.ask, lambda: self.clock)
+        self.fetcher = Fetcher(self.head, self.ask, lambda: self.clock, self.hosts)
+
+    def hosts(self, attempt: int) -> dict[int, str]:
+        return {rank: "a" if rank < 4 else "b" for rank in range(8)} if attempt < 2 else {}
 
     async def ask(self, host: str, op: str, arguments: dict[str, Any]) -> dict[str, Any]:
         assert op == "read_file"
@@ -126,7 +129,7 @@ def test_of_a_long_log_the_end_comes_first_then_the_rest(cluster: Cluster):
 def test_of_many_logs_only_the_ends_come(cluster: Cluster):
     text = b"".join(b"line %07d of the log\n" % number for number in range(50_000))
     for rank in range(4):
-        cluster.write("b", rank, text)
+        cluster.write("a", rank, text)
     cluster.want()
     for rank in range(4):
         path = cluster.head.log_file(0, rank)
@@ -157,7 +160,7 @@ def test_fetcher_of_a_restarted_head_continues(cluster: Cluster):
     cluster.write("b", 4, "one\n")
     cluster.want()
     cluster.write("b", 4, "two\n")
-    cluster.fetcher = Fetcher(cluster.head, cluster.ask, lambda: cluster.clock)
+    cluster.fetcher = Fetcher(cluster.head, cluster.ask, lambda: cluster.clock, cluster.hosts)
     cluster.want()
     assert cluster.here(4) == b"one\ntwo\n"
 
@@ -165,7 +168,7 @@ def test_fetcher_of_a_restarted_head_continues(cluster: Cluster):
 def test_after_a_long_silence_there_is_no_gap_of_zeros(cluster: Cluster):
     cluster.write("b", 4, "one\n")
     cluster.want()
-    cluster.fetcher = Fetcher(cluster.head, cluster.ask, lambda: cluster.clock)
+    cluster.fetcher = Fetcher(cluster.head, cluster.ask, lambda: cluster.clock, cluster.hosts)
     cluster.write("b", 4, b"x" * 99 + b"\n" + b"much more\n" * 50_000)
     cluster.want()
     assert logs.last_lines(cluster.head.log_file(0, 4), 1) == ["much more"]
@@ -241,7 +244,7 @@ def test_names_that_a_node_makes_up_are_not_written(cluster: Cluster, tmp_path: 
         names = ["../../job.json", "x.log", ".hidden", "rank-1.log"]
         return {"pieces": [{**piece, "name": name} for name in names]}
 
-    cluster.fetcher = Fetcher(cluster.head, ask, lambda: {"a": 0.0})
+    cluster.fetcher = Fetcher(cluster.head, ask, lambda: {"a": 0.0}, cluster.hosts)
     cluster.want()
     asyncio.run(cluster.fetcher.take_evidence("attempt-0-hang"))
     written = {str(p.relative_to(cluster.head.path)) for p in cluster.head.path.rglob("*.*")}
@@ -250,6 +253,56 @@ def test_names_that_a_node_makes_up_are_not_written(cluster: Cluster, tmp_path: 
         "evidence/attempt-0-hang/x-a.log",
         "evidence/attempt-0-hang/rank-1-a.log",
     }
+
+
+def answering(*pieces: dict[str, Any]) -> tuple[fetch.Ask, list[str]]:
+    """(what host a always answers, while b is quiet; the hosts that were asked)."""
+    asked: list[str] = []
+
+    async def ask(host: str, op: str, arguments: dict[str, Any]) -> dict[str, Any]:
+        asked.append(host)
+        if host != "a":
+            return {}
+        whole = {"offset": 0, "data": "eA==", "written_at": 0.0}
+        return {"pieces": [{**whole, **piece} for piece in pieces], "more": True}
+
+    return ask, asked
+
+
+@pytest.mark.parametrize("rank", [4, 8])
+def test_a_node_cannot_write_logs_and_evidence_of_ranks_that_are_not_its_own(
+    cluster: Cluster, rank: int
+):
+    cluster.write("b", 4, "four\n")
+    cluster.want()
+    ask, _ = answering({"name": f"rank-{rank}.log"}, {"name": f"stacks-rank-{rank}.txt"})
+    cluster.fetcher = Fetcher(cluster.head, ask, lambda: {"a": 0.0}, cluster.hosts)
+    cluster.want()
+    cluster.want(rank)
+    cluster.want(3, attempt=7)
+    asyncio.run(cluster.fetcher.take_evidence("attempt-0-hang"))
+    assert cluster.here(4) == b"four\n"
+    assert logs.ranks(cluster.head, 0) == [4]
+    assert not cluster.head.log_file(7, 3).exists()
+    kept = cluster.head.evidence_dir / "attempt-0-hang"
+    assert {path.name for path in kept.iterdir()} >= {f"stacks-rank-{rank}-a.txt"}
+    assert not (kept / f"stacks-rank-{rank}.txt").exists()
+
+
+def test_a_node_that_always_has_more_is_asked_a_limited_number_of_times(cluster: Cluster):
+    ask, asked = answering({"name": "rank-0.log"})
+    cluster.fetcher = Fetcher(cluster.head, ask, lambda: {"a": 0.0}, lambda _: {0: "a"})
+    asyncio.run(cluster.fetcher.take_ends([0]))
+    asyncio.run(cluster.fetcher.take_evidence("attempt-0-hang"))
+    assert len(asked) <= 2 * fetch.MOST_ANSWERS
+
+
+def test_a_node_that_sends_more_than_was_asked_for_is_not_heard(cluster: Cluster):
+    ask, _ = answering({"name": "rank-0.log", "data": "eA==" * fetch.MOST_BYTES})
+    cluster.fetcher = Fetcher(cluster.head, ask, lambda: {"a": 0.0}, cluster.hosts)
+    cluster.want()
+    assert not cluster.head.log_file(0, 0).exists()
+    assert "more than was asked for" in cluster.fetcher.silent["a"]
 
 
 @pytest.mark.parametrize(("name", "data"), [("x.log", ""), (".hidden", "eA==")])
@@ -263,7 +316,7 @@ def test_pieces_that_bring_nothing_end_the_fetching(cluster: Cluster, name: str,
         piece = {"name": name, "offset": 0, "data": data, "written_at": 0.0}
         return {"pieces": [piece], "more": True}
 
-    cluster.fetcher = Fetcher(cluster.head, ask, lambda: {"a": 0.0})
+    cluster.fetcher = Fetcher(cluster.head, ask, lambda: {"a": 0.0}, cluster.hosts)
     asyncio.run(cluster.fetcher.take_evidence("attempt-0-hang"))
     assert asked == 1
 

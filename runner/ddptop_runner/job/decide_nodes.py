@@ -60,15 +60,14 @@ def _taking_part(state: JobState) -> list[NodeLife]:
     return [life for life in state.nodes.values() if life.takes_part]
 
 
-def hosts_of_ranks(state: JobState, spec: JobSpec) -> dict[int, str]:
-    """The host of each rank in the current attempt."""
-    hosts = [
-        one.host
-        for one in _placement(spec).nodes
-        for _ in range(one.nproc)
-        if _part(state, one.host).takes_part
-    ]
-    return dict(enumerate(hosts))
+def hosts_of_ranks(state: JobState, spec: JobSpec, attempt: int | None = None) -> dict[int, str]:
+    """The host of each rank in an attempt, by default the current one."""
+    if attempt is None or attempt == state.attempt:
+        members = [name for name, life in state.nodes.items() if life.takes_part]
+    else:
+        members = state.nodes_before.get(attempt, [])
+    nodes = [one for one in _placement(spec).nodes if one.host in members]
+    return dict(enumerate(one.host for one in nodes for _ in range(one.nproc)))
 
 
 def _over(state: JobState, spec: JobSpec) -> set[str]:

@@ -182,6 +182,8 @@ class JobState(Base, frozen=True, kw_only=True):
     wanted_agent: WantedAgent | None = None
     nodes: dict[str, NodeLife] = {}
     """By host, for a job on several nodes."""
+    nodes_before: dict[int, list[str]] = {}
+    """By earlier attempt, the nodes that took part in it."""
     cause: Cause | None = None
     """Why the attempt or the job failed; None while it runs."""
     previous_cause: Cause | None = None

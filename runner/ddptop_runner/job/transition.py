@@ -280,7 +280,11 @@ def _nodes_chosen(state: JobState, event: ev.NodesChosen, at: dt.datetime) -> Jo
     }
     nodes |= {name: NodeLife(takes_part=True) for name in event.nodes if name not in nodes}
     phase = "stopping" if state.phase == "stopping" else "starting"
-    return replace(_attempt_opened(state, opened, at), nodes=nodes, phase=phase, cause=None)
+    before = dict(state.nodes_before)
+    if state.attempt is not None:
+        before[state.attempt] = [name for name, life in state.nodes.items() if life.takes_part]
+    state = replace(_attempt_opened(state, opened, at), nodes=nodes, nodes_before=before)
+    return replace(state, phase=phase, cause=None)
 
 
 def _of_node(state: JobState, name: str, **changes: Any) -> JobState:

@@ -22,7 +22,7 @@ import msgspec
 
 from ddptop_runner.base import bounded
 from ddptop_runner.base.errors import DdptopError, UsageError
-from ddptop_runner.base.paths import RunFolder
+from ddptop_runner.base.paths import RunFolder, log_name
 from ddptop_runner.store import logs
 
 OPS = ("fetch_log", "fetch_evidence")
@@ -42,10 +42,11 @@ BLOCK = 4096
 MOST_FILES = 10_000
 MOST_EVIDENCE_BYTES = 64 << 20
 """Limit for one node."""
+MOST_ANSWERS = 256
+"""Limit for one node's evidence, and for the ends of its logs of one attempt."""
 
-_WHERE = re.compile(r"logs/attempt-\d{1,9}|evidence/attempt-\d{1,9}-[a-z]{1,20}(-\d{1,6})?")
-_RANK_LOG = re.compile(r"rank-(\d{1,9})\.log")
-_OF_A_RANK = re.compile(r"-rank-\d+")
+_WHERE = re.compile(r"logs/attempt-\d{1,9}|evidence/attempt-(\d{1,9})-[a-z]{1,20}(-\d{1,6})?")
+_OF_A_RANK = re.compile(r"-rank-(\d{1,9})(?!\d)")
 
 Ask = Callable[[str, str, dict[str, Any]], Awaitable[dict[str, Any]]]
 """`ask(host, op, arguments)` sends a request to a node; DdptopError if it is unreachable."""
@@ -149,7 +150,7 @@ def _piece(path: Path, wanted: Wanted, most: int) -> tuple[Piece | None, bool]:
             known_from, known_to = max(first, known[0]), max(first, known[1])
         start, stop = known_to, min(end, known_to + max(0, most))
         if known_to >= end and wanted.whole and not anew:
-            start, stop = max(first, (known_from - most) // BLOCK * BLOCK), known_from
+            start, stop = max(first, -(-(known_from - most) // BLOCK) * BLOCK), known_from
         data = file.between(start, stop) if stop > start else b""
         before = wanted.whole and min(start, known_from) > first
         more = max(stop, known_to) < end or before
@@ -184,18 +185,22 @@ class Fetcher:
         folder: the job's run folder on the head.
         ask: sends a request to a node.
         nodes: by host, each node's wall clock minus the head's, in seconds.
+        hosts: the host of each rank in an attempt. A node's word on other ranks is not taken.
     """
 
     def __init__(
-        self, folder: RunFolder, ask: Ask, nodes: Callable[[], Mapping[str, float]]
+        self,
+        folder: RunFolder,
+        ask: Ask,
+        nodes: Callable[[], Mapping[str, float]],
+        hosts: Callable[[int], Mapping[int, str]],
     ) -> None:
         self._folder = folder
         self._ask = ask
         self._nodes = nodes
+        self._hosts = hosts
         self._leases: dict[tuple[int, int | None], _Lease] = {}
         """By attempt and rank; None means all ranks."""
-        self._home: dict[tuple[int, str], str] = {}
-        """The host of each log, by attempt and name."""
         self._from: dict[Path, int] = {}
         """By log, where the fetched part begins."""
         self._asked = asyncio.Event()
@@ -268,8 +273,9 @@ class Fetcher:
             await asyncio.wait_for(asyncio.gather(*map(self._to_the_end, attempts)), most_s)
 
     async def _to_the_end(self, attempt: int) -> None:
-        while await self._logs(attempt, {None}):
-            pass
+        for _ in range(MOST_ANSWERS):
+            if not await self._logs(attempt, {None}):
+                return
 
     async def take_evidence(self, name: str, most_s: float = 20.0) -> None:
         """Fetch each node's evidence with that name below `evidence/`.
@@ -293,15 +299,20 @@ class Fetcher:
     async def _logs(self, attempt: int, ranks: Collection[int | None]) -> bool:
         """Fetch once from each node with one of these logs; returns whether there is more."""
         where = f"logs/attempt-{attempt}"
-        rank_logs = [f"rank-{rank}.log" for rank in ranks if rank is not None]
+        by_host: dict[str, list[int]] = {}
+        for rank, host in self._hosts(attempt).items():
+            by_host.setdefault(host, []).append(rank)
         work = []
-        for host in self._nodes():
-            mine = [name for name in rank_logs if self._home.get((attempt, name), host) == host]
+        for host, there in by_host.items():
+            names = [log_name(rank) for rank in there]
+            mine = [log_name(rank) for rank in there if rank in ranks]
             if None in ranks:
-                there = [name for (n, name), h in self._home.items() if (n, h) == (attempt, host)]
-                known = self._known(where, there)
-                wanted = Wanted(where=where, known=known, tail_bytes=TAIL_OF_EACH)
-                work.append(self._take(host, attempt, wanted))
+                known = self._known(
+                    where,
+                    [name for name in names if self._folder.path / where / name in self._from],
+                )
+                wanted = Wanted(where=where, names=names, known=known, tail_bytes=TAIL_OF_EACH)
+                work.append(self._take(host, wanted, names))
             if mine:
                 wanted = Wanted(
                     where=where,
@@ -310,7 +321,7 @@ class Fetcher:
                     tail_bytes=TAIL_BYTES,
                     whole=True,
                 )
-                work.append(self._take(host, attempt, wanted))
+                work.append(self._take(host, wanted, mine))
         return any(await asyncio.gather(*work))
 
     def _known(self, where: str, names: Collection[str]) -> dict[str, tuple[int, int]]:
@@ -323,15 +334,13 @@ class Fetcher:
                 found[name] = (self._from[path], file.end)
         return found
 
-    async def _take(self, host: str, attempt: int, wanted: Wanted) -> bool:
+    async def _take(self, host: str, wanted: Wanted, names: Collection[str]) -> bool:
         answer = await self._answer(host, wanted)
-        for piece in answer.pieces:
-            if not _RANK_LOG.fullmatch(piece.name):
-                continue
-            self._home[attempt, piece.name] = host
+        asked = {piece.name: piece for piece in answer.pieces if piece.name in names}
+        for piece in asked.values():
             with contextlib.suppress(OSError, ValueError):
                 self._write(self._folder.path / wanted.where / piece.name, piece, host)
-        return answer.more and bool(answer.pieces)
+        return answer.more and bool(asked)
 
     def _write(self, path: Path, piece: Piece, host: str) -> None:
         """Write a part of a log at its offset.
@@ -360,13 +369,15 @@ class Fetcher:
 
     async def _evidence_of(self, host: str, where: str) -> None:
         known: dict[str, tuple[int, int]] = {}
-        fetched, more = 0, True
-        while more and fetched < MOST_EVIDENCE_BYTES:
+        fetched = 0
+        for _ in range(MOST_ANSWERS):
             before = fetched
             answer = await self._answer(host, Wanted(where=where, known=known))
             for piece in answer.pieces:
                 if not bounded.is_file_name(piece.name) or piece.name.startswith("."):
                     continue
+                if len(known) > MOST_FILES:
+                    return
                 try:
                     fetched += self._write_evidence(host, where, piece)
                 except (OSError, ValueError):
@@ -374,35 +385,38 @@ class Fetcher:
                 known[piece.name] = (0, piece.offset + len(piece.data) // 4 * 3)
                 padding = len(piece.data) - len(piece.data.rstrip("="))
                 known[piece.name] = (0, known[piece.name][1] - padding)
-            more = answer.more and fetched > before
+            if not answer.more or fetched == before or fetched > MOST_EVIDENCE_BYTES:
+                return
 
     def _write_evidence(self, host: str, where: str, piece: Piece) -> int:
         data = base64.b64decode(piece.data, validate=True)
         folder = self._folder.path / where
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        with _opened(folder / evidence_name(piece.name, host)) as fd:
+        with _opened(folder / self._evidence_name(host, where, piece.name)) as fd:
             if not piece.offset:
                 os.ftruncate(fd, 0)
             _write_at(fd, data, piece.offset)
         return len(data)
 
+    def _evidence_name(self, host: str, where: str, name: str) -> str:
+        """A file of a rank of that node is unique, so it keeps its name."""
+        attempt, rank = _WHERE.fullmatch(where), _OF_A_RANK.search(name)
+        if attempt and rank and self._hosts(int(attempt[1])).get(int(rank[1])) == host:
+            return name
+        path, safe = Path(name), re.sub(r"[^A-Za-z0-9_.-]", "_", host)
+        return f"{path.stem}-{safe}{path.suffix}"
+
     async def _answer(self, host: str, wanted: Wanted) -> Pieces:
         try:
             answer = await self._ask(host, "read_file", msgspec.to_builtins(wanted))
             found = msgspec.convert(answer, Pieces)
+            if sum(len(piece.data) for piece in found.pieces) > 2 * MOST_BYTES:
+                raise DdptopError(f"{host} sent more than was asked for")
         except (DdptopError, msgspec.ValidationError) as error:
             self.silent[host] = str(error)
             return Pieces()
         self.silent.pop(host, None)
         return found
-
-
-def evidence_name(name: str, host: str) -> str:
-    """The head's name for a node's file; a rank's file is unique, so it keeps its name."""
-    if _OF_A_RANK.search(name):
-        return name
-    path, safe = Path(name), re.sub(r"[^A-Za-z0-9_.-]", "_", host)
-    return f"{path.stem}-{safe}{path.suffix}"
 
 
 def _is_number(value: object) -> TypeGuard[int]:

@@ -63,7 +63,12 @@ class Head:
         self._log, self._alerts, self.defects = process.log, process.alerts, process.defects
         self._server = ControlServer(folder.control_socket, self._command)
         self.parts = Parts(spec, spec.placement, process.log, process.defects, self.take)
-        self._fetcher = Fetcher(folder, self.parts.ask, self.parts.clock_offsets)
+        self._fetcher = Fetcher(
+            folder,
+            self.parts.ask,
+            self.parts.clock_offsets,
+            lambda attempt: hosts_of_ranks(self.job, spec, attempt),
+        )
         self._trouble = TroubleWatch(spec, process.log, self.take)
         self._checkpoints = CheckpointBook()
         self._orders = Orders(

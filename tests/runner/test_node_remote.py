@@ -209,7 +209,7 @@ def test_a_part_waits_for_a_later_launch_to_give_up_its_devices(
 def part(job_id: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> RunFolder:
     """The folder of an ended part, with sockets and history elsewhere."""
     monkeypatch.setenv("DDPTOP_HOME", str(tmp_path / "home"))
-    monkeypatch.setattr(paths, "_local_base", lambda: tmp_path / "local")
+    monkeypatch.setattr(paths, "LOCAL_DISK", tmp_path)
     folder = remote.member_folder(job_id)
     folder.path.mkdir(parents=True)
     folder.supervisor_log.write_text("what it said")

@@ -114,11 +114,12 @@ def test_a_local_disk_is_no_shared_one():
 
 
 @pytest.fixture
-def local_base(monkeypatch, tmp_path) -> Path:
-    """Used in place of /var/tmp/ddptop-<uid>."""
-    base = tmp_path / "local"
-    monkeypatch.setattr(paths, "_local_base", lambda: base)
-    return base
+def local_disk(monkeypatch, tmp_path) -> Path:
+    """Used in place of /var/tmp."""
+    disk = tmp_path / "local"
+    disk.mkdir()
+    monkeypatch.setattr(paths, "LOCAL_DISK", disk)
+    return disk
 
 
 @pytest.fixture
@@ -128,18 +129,17 @@ def run(tmp_path) -> RunFolder:
     return RunFolder(path)
 
 
-def test_the_real_place_is_the_users_own_and_short_enough_for_sockets(monkeypatch):
-    assert paths._local_base() == Path(f"/var/tmp/ddptop-{os.getuid()}")
-    monkeypatch.setattr(paths.os, "getuid", lambda: 2**32 - 2)
-    assert len(str(paths._local_base() / ("0" * 16) / "control.sock")) <= 100
+def test_the_real_place_is_short_enough_for_sockets(monkeypatch, run):
+    monkeypatch.setattr(paths.os, "geteuid", lambda: 2**32 - 2)
+    name = paths._local_names(run)[0] + "x" * 8
+    assert len(str(Path("/var/tmp") / name / "control.sock")) <= 100
 
 
-def test_local_folder_holds_the_live_files_and_is_found_through_the_pointer(local_base, run):
+def test_local_folder_holds_the_live_files_and_is_found_through_the_pointer(local_disk, run):
     assert run.live_dir == run.path
     local = create_local_dir(run)
-    assert local.parent == local_base
+    assert local.parent == local_disk
     assert local.stat().st_mode & 0o777 == 0o700
-    assert local_base.stat().st_mode & 0o777 == 0o700
     again = RunFolder(run.path)
     for seen in (run, again):  # whoever created it discards the cached result
         assert seen.live_dir == local
@@ -148,14 +148,14 @@ def test_local_folder_holds_the_live_files_and_is_found_through_the_pointer(loca
     assert create_local_dir(again) == local
 
 
-def test_history_is_read_where_it_lies(local_base, run):
+def test_history_is_read_where_it_lies(local_disk, run):
     local = create_local_dir(run)
     assert run.history_db == run.path / "history.db"
     (local / "history.db").touch()
     assert run.history_db == local / "history.db"
 
 
-def test_two_jobs_never_share_a_local_folder(local_base, tmp_path):
+def test_two_jobs_never_share_a_local_folder(local_disk, tmp_path):
     found = set()
     for name in ("a/train", "b/train"):
         (tmp_path / name).mkdir(parents=True)
@@ -167,33 +167,47 @@ def test_two_jobs_never_share_a_local_folder(local_base, tmp_path):
     "content",
     [
         *[b"", b"\n", b".", b"/", b"/home/ann/0123456789abcdef", b"\xff", b"a\0b"],
-        *[b"%(base)s", b"%(base)s/..", b"%(base)s/../x", b"%(base)s/0123456789abcdef/.."],
+        *[
+            b"%(base)s",
+            b"%(base)s/..",
+            b"%(base)s/../x",
+            b"%(base)s/ddptop-0-0123456789abcdef-abcdefgh",
+        ],
     ],
 )
-def test_a_damaged_pointer_leads_nowhere(local_base, run, content):
-    local_base.mkdir()
-    run.local_pointer.write_bytes(content.replace(b"%(base)s", os.fsencode(local_base)))
+def test_a_damaged_pointer_leads_nowhere(local_disk, run, content):
+    run.local_pointer.write_bytes(content.replace(b"%(base)s", os.fsencode(local_disk)))
     assert run.live_dir == run.path
 
 
-@pytest.mark.parametrize("kind", ["file", "link", "dangling"])
-def test_what_is_not_ours_in_var_tmp_is_refused(local_base, run, kind):
-    if kind == "file":
-        local_base.touch()
+def test_nobody_can_know_a_local_folders_name_before(local_disk, run):
+    """Otherwise, another user could create it first."""
+    first = create_local_dir(run)
+    first.rmdir()
+    assert create_local_dir(run) != first
+
+
+@pytest.mark.parametrize("kind", ["link", "file", "theirs"])
+def test_a_local_folder_that_another_user_recreates_is_replaced(local_disk, run, kind):
+    first = create_local_dir(run)
+    first.rmdir()
+    if kind == "link":
+        first.symlink_to(run.path)
+    elif kind == "file":
+        first.touch()
+    elif os.geteuid():
+        pytest.skip("only root can give a folder away")
     else:
-        target = local_base.with_name("theirs")
-        if kind == "link":
-            target.mkdir()
-        local_base.symlink_to(target)
+        first.mkdir()
+        os.chown(first, 65534, 65534)
+    second = create_local_dir(run)
+    assert second != first
+    assert RunFolder(run.path).live_dir == second
+
+
+def test_a_local_disk_that_cannot_be_used_is_one_line(local_disk, run):
+    local_disk.rmdir()
     with pytest.raises(UsageError, match="DDPTOP_HOME") as caught:
         create_local_dir(run)
-    assert str(local_base) in str(caught.value)
+    assert str(local_disk) in str(caught.value)
     assert not run.local_pointer.exists()
-
-
-@pytest.mark.skipif(os.getuid() != 0, reason="only root can give a folder away")
-def test_another_users_folder_in_var_tmp_is_refused(local_base, run):
-    local_base.mkdir()
-    os.chown(local_base, 65534, 65534)
-    with pytest.raises(UsageError, match="not owned by this user"):
-        create_local_dir(run)

@@ -409,7 +409,7 @@ def test_rm_deletes_what_is_no_job_and_nothing_of_ddptops_own(ddptop_home):
 
 
 def test_rm_follows_no_pointer_to_another_jobs_files(ddptop_home, tmp_path, monkeypatch):
-    monkeypatch.setattr(paths, "_local_base", lambda: tmp_path / "local")
+    monkeypatch.setattr(paths, "LOCAL_DISK", tmp_path)
     victim, bad = (put_job(name, {"state": "finished"}) for name in "vb")
     kept = create_local_dir(victim)
     (kept / "history.db").touch()
@@ -423,7 +423,7 @@ def test_rm_follows_no_pointer_to_another_jobs_files(ddptop_home, tmp_path, monk
 
 @pytest.mark.skipif(os.getuid() != 0, reason="only root can give a file away")
 def test_a_pointer_of_another_users_making_leads_nowhere(ddptop_home, tmp_path, monkeypatch):
-    monkeypatch.setattr(paths, "_local_base", lambda: tmp_path / "local")
+    monkeypatch.setattr(paths, "LOCAL_DISK", tmp_path)
     folder = put_job("train", {"state": "finished"})
     create_local_dir(folder)
     os.chown(folder.local_pointer, 65534, 65534)

@@ -23,6 +23,9 @@ from ddptop_runner.base.files import belongs
 SOCKET_PATH_LIMIT_BYTES = 100
 """sun_path holds 108 bytes; this leaves room for a suffix."""
 
+LOCAL_DISK = Path("/var/tmp")
+"""Contains the local folders of runs: everyone can write to it, and reboots leave it alone."""
+
 POINTER_BYTES = 4096
 """The longest path allowed."""
 
@@ -297,7 +300,8 @@ class RunFolder(msgspec.Struct, frozen=True, dict=True):
         with contextlib.suppress(OSError, ValueError):
             pointed = Path(bounded.read_text(self.local_pointer, POINTER_BYTES).strip())
             # whoever can write here must not be able to point `rm` at another job's files
-            if pointed in _local_dirs(self) and _is_own(self.local_pointer):
+            is_local = pointed.parent == LOCAL_DISK and pointed.name.startswith(_local_names(self))
+            if is_local and _is_own(self.local_pointer):
                 return pointed
         return self.path
 
@@ -338,17 +342,13 @@ def local_dir_reason(folder: RunFolder) -> str | None:
     return None
 
 
-def _local_base() -> Path:
-    """Contains the local folders of this user's runs."""
-    return Path("/var/tmp") / f"ddptop-{os.getuid()}"
-
-
-def _local_dirs(folder: RunFolder) -> set[Path]:
-    """The only local folders that a run may have: two if its own path goes through a link."""
+def _local_names(folder: RunFolder) -> tuple[str, ...]:
+    """What a run's local folder's name begins with; may differ if its path goes through a link."""
     import hashlib  # importing it takes 6 ms, which other commands can save
 
-    names = {os.fsencode(path) for path in (folder.path, folder.path.resolve())}
-    return {_local_base() / hashlib.sha256(name).hexdigest()[:16] for name in names}
+    names = [os.fsencode(path) for path in (folder.path.resolve(), folder.path)]
+    hashes = [hashlib.sha256(name).hexdigest()[:16] for name in names]
+    return tuple(f"ddptop-{os.geteuid()}-{one}-" for one in hashes)
 
 
 def _is_own(path: Path) -> bool:
@@ -356,25 +356,30 @@ def _is_own(path: Path) -> bool:
 
 
 def create_local_dir(folder: RunFolder) -> Path:
-    """Create the local folder of a run, `/var/tmp/ddptop-<uid>/<hash>`, and point to it.
+    """Create the local folder of a run, unless it has one, and point to it.
+
+    It is private, and part of its name, `ddptop-<uid>-<hash>-<random>`, is known to nobody before,
+    so that no other user can take its place.
 
     Raises:
-        UsageError: that folder cannot be written, or is not this user's.
+        UsageError: it cannot be created.
     """
-    base = _local_base()
-    (local,) = _local_dirs(RunFolder(folder.path.resolve()))
+    import tempfile
+
+    folder.__dict__.pop("live_dir", None)
+    local = folder.live_dir
+    with contextlib.suppress(OSError):
+        if local != folder.path and stat.S_ISDIR(local.lstat().st_mode) and _is_own(local):
+            return local
     try:
-        base.mkdir(mode=0o700, exist_ok=True)
-        if base.is_symlink() or base.stat().st_uid != os.getuid():
-            raise UsageError(f"{base} is not owned by this user", "remove it, or set DDPTOP_HOME")
-        local.mkdir(mode=0o700, exist_ok=True)
+        local = Path(tempfile.mkdtemp(prefix=_local_names(folder)[0], dir=LOCAL_DISK))
     except OSError as error:
         raise UsageError(
-            f"{base} cannot be used for the job's sockets ({error.strerror})",
+            f"{LOCAL_DISK} cannot be used for the job's sockets ({error.strerror})",
             "fix the problem, or set DDPTOP_HOME to a short path on a local disk",
         ) from error
     folder.local_pointer.write_text(f"{local}\n", encoding="utf-8")
-    folder.__dict__.pop("live_dir", None)
+    del folder.__dict__["live_dir"]
     return local
 
 

@@ -238,7 +238,7 @@ class Supervisor:
         A supervisor without sockets still guards the job.
         """
         try:
-            if self._folder.live_dir != self._folder.path and not self._folder.live_dir.is_dir():
+            if self._folder.live_dir != self._folder.path:
                 create_local_dir(self._folder)
             if self._probe_path is None or not self._probe_path.is_there:
                 self._bind_probe_socket()

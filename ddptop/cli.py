@@ -6,6 +6,7 @@ load neither Textual nor torch.
 
 from __future__ import annotations
 
+import math
 import sys
 from typing import TYPE_CHECKING, Any
 
@@ -39,6 +40,17 @@ SECTIONS = {
     "Set up": ["doctor", "setup-host", "keys", "completion"],
 }
 """The order of the commands in `ddptop --help`; a test checks that none is missing."""
+
+
+class Seconds(click.FloatRange):
+    """A number of seconds, not `inf` or `nan`."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """The number."""
+        seconds = super().convert(value, param, ctx)
+        if not math.isfinite(seconds):
+            self.fail(f"{value} is not a number of seconds.", param, ctx)
+        return seconds
 
 
 class JobChange(click.Command):
@@ -266,7 +278,7 @@ def ls(show_all: bool, as_json: bool) -> int:
 )
 @click.option(
     "--interval",
-    type=click.FloatRange(min=0.1),
+    type=Seconds(min=0.1),
     metavar="SECONDS",
     help="time between updates with --watch  [default: 1]",
 )
@@ -337,7 +349,7 @@ def logs(job: str | None, rank: str | None, follow: bool, lines: int, attempt: i
 @click.argument("job", shell_complete=complete_job)
 @click.option(
     "--grace",
-    type=click.FloatRange(min=0),
+    type=Seconds(min=0),
     default=30.0,
     show_default=True,
     metavar="SECONDS",
@@ -346,7 +358,7 @@ def logs(job: str | None, rank: str | None, follow: bool, lines: int, attempt: i
 @click.option("--save", is_flag=True, help="save a checkpoint first; stop only if that succeeds")
 @click.option(
     "--timeout",
-    type=click.FloatRange(min=0),
+    type=Seconds(min=0),
     metavar="SECONDS",
     help="how long --save waits for the checkpoint  [default: 60]",
 )
@@ -363,7 +375,7 @@ def stop(job: str, grace: float, save: bool, timeout: float | None) -> int:
 @click.argument("job", shell_complete=complete_job, required=False)
 @click.option(
     "--timeout",
-    type=click.FloatRange(min=0),
+    type=Seconds(min=0),
     metavar="SECONDS",
     help="how long to wait for the checkpoint  [default: 60]",
 )
@@ -400,9 +412,7 @@ def restart(job: str, wait_gpus: bool, force: bool) -> int:
 
 @cli.command(epilog="Example: ddptop wait bert && ./evaluate.sh")
 @click.argument("job", shell_complete=complete_job, required=False)
-@click.option(
-    "--timeout", type=click.FloatRange(min=0), metavar="SECONDS", help="maximum time to wait"
-)
+@click.option("--timeout", type=Seconds(min=0), metavar="SECONDS", help="maximum time to wait")
 def wait(job: str | None, timeout: float | None) -> int:
     """Wait for a job to end.
 

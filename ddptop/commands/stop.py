@@ -6,7 +6,7 @@ import time
 
 from ddptop.commands.unguarded import adopt_if_unguarded
 from ddptop.plain.output import info
-from ddptop_runner.base.errors import DdptopError, WaitTimeoutError
+from ddptop_runner.base.errors import DdptopError, NoSuchJobError, WaitTimeoutError
 from ddptop_runner.job.registry import JobView, read_job
 from ddptop_runner.jobs import commands
 from ddptop_runner.jobs.slurm_queue import find
@@ -22,12 +22,19 @@ def run(job: str, grace_s: float, *, save: bool = False, timeout_s: float | None
     """Stop the job; with `grace_s` 0, kill it immediately.
 
     Args:
-        job: its name.
+        job: its name; also its ID, if its run folder was deleted.
         grace_s: seconds between SIGTERM and SIGKILL.
         save: request a checkpoint first; without one, the job is not stopped.
         timeout_s: how long to wait for the checkpoint; None: as `ddptop checkpoint`.
     """
-    view = adopt_if_unguarded(find(job))
+    try:
+        found = find(job)
+    except NoSuchJobError:
+        if save or not commands.end_deleted(job, grace_s):
+            raise
+        info(f"ddptop: {job} ended; its run folder had been deleted")
+        return 0
+    view = adopt_if_unguarded(found)
     if save and not _saved(view, timeout_s):
         return 0
     notice = commands.stop(view, grace_s) if grace_s > 0 else commands.kill(view)

@@ -222,7 +222,14 @@ BAD = {
         [*LAUNCH, "--cwd", "/none/such", "train.py"],
         ["--cwd /none/such: no such directory"],
     ),
-    "no ranks": (2, ["launch", "--nproc", "0", "train.py"], ["--nproc 0", "1 or more"]),
+    "no ranks": (2, ["launch", "--nproc", "0", "train.py"], ["--nproc 0", "use 1 to "]),
+    "more ranks than any job has": (
+        2,
+        ["launch", "--nproc", "1000000000", "train.py"],
+        ["--nproc 1000000000 is not a valid number of ranks"],
+    ),
+    "no time to wait": (2, ["wait", "x", "--timeout", "nan"], ["nan is not a number of seconds"]),
+    "no grace period": (2, ["stop", "x", "--grace", "inf"], ["inf is not a number of seconds"]),
     "fewer than no ranks": (2, ["launch", "--nproc", "-3", "train.py"], ["--nproc -3"]),
     "ranks in words": (
         2,

@@ -254,6 +254,21 @@ def attach_inside(inside: str, job: Job, tmp_path: Path, wait_until: Callable[..
             subprocess.run(["screen", "-S", outer, "-X", "quit"], check=False)
 
 
+@pytest.mark.parametrize("by", ["name", "id"])
+def test_a_job_is_ended_after_its_run_folder_was_deleted(
+    launch_script, ddptop_home, wait_until, by
+):
+    job = launch_script("import torch, time\ntime.sleep(600)\n", nproc=1, name="deleted")
+    rank = psutil.Process(wait_until(lambda: job.rank(0)["pid"]))
+    name = job.name if by == "name" else rank.environ()["DDPTOP_JOB_ID"]
+    shutil.rmtree(ddptop_home / "runs" / job.name)
+    answer = job.cli("stop", name, "--grace", "1")
+    assert answer.returncode == 0, answer.stderr
+    assert "its run folder had been deleted" in answer.stderr
+    assert not rank.is_running() or rank.status() == psutil.STATUS_ZOMBIE
+    assert job.cli("stop", name).returncode == 3
+
+
 STARTER = """
 import os, subprocess, sys, time
 import torch

@@ -62,6 +62,19 @@ def test_a_job_that_finishes_while_the_restart_of_a_hang_waits_has_finished():
     assert orders(state, pt.AgentExited(pid=7, status=0)) == [pt.Conclude()]
 
 
+def test_a_new_agent_that_died_before_its_attempt_is_judged_by_the_next_supervisor_too():
+    state = after(
+        exited(0, -15),
+        exited(1, -15),
+        ev.RestartRequested(attempt=0, used=0, limit=3),
+        ev.AgentRequested(attempt=0, next_attempt=1, restarts_left=3),
+        ev.AgentConnected(attempt=0, pid=8),
+    )
+    assert state.restart is not None and state.wanted_agent is not None
+    fact = pt.SupervisorStarted(agent=pt.AgentState())
+    assert orders(state, fact) == [pt.JudgeStart(status=None)]
+
+
 def test_ranks_that_fail_meanwhile_wait_for_the_restart_as_decided():
     state = after(*HANGS, exited(0, 1), exited(1, -15))
     assert orders(state, pt.AgentExited(pid=7, status=1)) == [pt.WaitForRestart(at_s=18.0)]

@@ -57,7 +57,7 @@ for line in sys.stdin:
         if asked_times == 1:  # it loads its modules
             time.sleep(1)
         out(type="answer", id=order["id"], data={"now_s": time.time() + 5})
-    elif asked == "facts" and host == "old":
+    elif asked == "facts" and host in ("old", "same"):
         out(type="answer", id=order["id"], data={"something": "else"})
     elif asked == "facts":
         out(type="event", event={})
@@ -106,10 +106,16 @@ def test_hosts_that_answer_become_nodes_whatever_their_login_shells_print(fake_s
 
 
 def test_each_unresponsive_host_is_refused_with_the_others(fake_ssh):
-    judged, _ = collect("a,nologin,gone,bare,old,refuses,dies")
+    judged, _ = collect("a,nologin,gone,bare,old,same,refuses,dies,endless")
     assert judged.nodes == []
     said = {refusal.hosts[0]: str(refusal) for refusal in judged.refusals}
-    assert set(said) == {"nologin", "gone", "bare", "old", "refuses", "dies"}
+    assert set(said) == {
+        *("nologin", "gone", "bare", "old", "same", "refuses", "dies", "endless"),
+    }
+    assert said["endless"].startswith("endless: its answer is not ddptop's; ")
+    assert said["same"] == (
+        f"same: the answer of ddptop {__version__} there cannot be read; run ddptop setup-host same"
+    )
     assert "ssh-copy-id nologin" in said["nologin"]
     assert "it does not respond" in said["gone"]
     assert said["bare"].endswith("run ddptop setup-host bare")

@@ -79,7 +79,7 @@ def read_settings(file: Path | None = None) -> Settings:
         data = msgspec.toml.decode(bounded.read_bytes(Path(os.path.realpath(file))))
     except FileNotFoundError:
         return Settings()
-    except (OSError, ValueError) as error:  # errors of msgspec and tomllib are ValueErrors
+    except (OSError, RecursionError, ValueError) as error:  # of msgspec and tomllib
         what = f"cannot read {file} ({error}); fix or remove it"
         return Settings(file=file.name, problems=(what,))
     return parse(data, file.name)

@@ -46,11 +46,11 @@ def read_config() -> Config:
     try:
         config = msgspec.toml.decode(bounded.read_bytes(Path(os.path.realpath(file))), type=Config)
         keep_bytes(config.runs)
-        if config.runs.keep_days is not None and config.runs.keep_days < 0:
-            raise ValueError(f"keep_days = {config.runs.keep_days:g} is negative")
+        if config.runs.keep_days is not None and not config.runs.keep_days >= 0:
+            raise ValueError(f"keep_days = {config.runs.keep_days:g} is not 0 or more")
     except FileNotFoundError:
         return Config()
-    except (OSError, ValueError) as error:  # msgspec and tomllib raise ValueErrors
+    except (OSError, RecursionError, ValueError) as error:  # of msgspec and tomllib
         raise UsageError(f"{file} is not valid ({error})", "fix or remove it") from error
     return config
 

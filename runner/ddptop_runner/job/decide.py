@@ -586,7 +586,7 @@ def _supervisor_started(
     if wanted is not None and not wanted.connected and fact.agent.pid in (None, wanted.replaces):
         return [pt.ReplaceAgent()]
     to_end = pending is not None and (pending.end_ranks or not pending.decided)
-    if pending is not None and to_end and not pending.sent:
+    if pending is not None and to_end and not pending.sent and wanted is None:
         return [pt.WaitForRestart(at_s=pending.at_s)]
     if state.ending is not None and state.ending.end_ranks:
         return _end_ranks(state, BAD_END_GRACE_S, now_s)

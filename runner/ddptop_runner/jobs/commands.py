@@ -9,7 +9,7 @@ import shutil
 import signal
 import stat
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +22,7 @@ from ddptop_runner.base.errors import (
     WaitTimeoutError,
 )
 from ddptop_runner.base.files import belongs
-from ddptop_runner.base.paths import RunFolder
+from ddptop_runner.base.paths import RunFolder, run_folder
 from ddptop_runner.base.start import own_words
 from ddptop_runner.host import procs
 from ddptop_runner.job.registry import (
@@ -98,35 +98,61 @@ def _end(view: JobView, op: str, grace_s: float) -> str | None:
         if living and may_comply:
             hint = f"to end the job without it: ddptop kill {view.job}"
             raise ControlError(error.message, hint) from error
-        was_reached = not isinstance(error.__cause__, OSError)
-        if living and (was_reached or not all(_is_guard(one, view.folder) for one in living)):
+        was_reached, owner = not isinstance(error.__cause__, OSError), _owner(view.folder)
+        if living and (
+            was_reached or not all(_is_guard(one, view.folder, owner) for one in living)
+        ):
             raise
-        import asyncio  # takes 50 ms, which `wait` and `rm` can do without
-
-        from ddptop_runner.host import stopping, tree
-        from ddptop_runner.job.processes import agent_processes, alive, rank_processes
-
-        below = [pid for guard in living for pid in tree.descendants_of(guard.pid)]
-        known = [procs.identify(pid) for pid in below]
-        for guard in living:  # the guardian first: it would restart the supervisor
-            procs.signal_process(guard, signal.SIGKILL)
-        job_id, owner = view.spec.job_id, _owner(view.folder)
-
-        def find() -> list[ProcessId]:
-            ranks = rank_processes(job_id, owner)
-            return [*alive(known), *ranks, *agent_processes(job_id, owner)]
-
-        asyncio.run(stopping.end(find, grace_s))
+        _end_here(living, view.spec.job_id, owner, grace_s)
         return f"the supervisor for {view.job} cannot be reached; the job's processes have exited"
     return None
 
 
-def _is_guard(process: ProcessId, folder: RunFolder) -> bool:
+def _end_here(guards: Sequence[ProcessId], job_id: str, owner: int, grace_s: float) -> bool:
+    """End a job without its guardian and supervisor; returns whether there was a process."""
+    import asyncio  # takes 50 ms, which `wait` and `rm` can do without
+
+    from ddptop_runner.host import stopping, tree
+    from ddptop_runner.job.processes import agent_processes, alive, rank_processes
+
+    below = [pid for guard in guards for pid in tree.descendants_of(guard.pid)]
+    known = [procs.identify(pid) for pid in below]
+
+    def find() -> list[ProcessId]:
+        ranks = rank_processes(job_id, owner)
+        return [*alive(known), *ranks, *agent_processes(job_id, owner)]
+
+    found = bool(guards or find())
+    for guard in guards:  # the guardian first: it would restart the supervisor
+        procs.signal_process(guard, signal.SIGKILL)
+    asyncio.run(stopping.end(find, grace_s))
+    return found
+
+
+def end_deleted(job: str, grace_s: float) -> bool:
+    """End a job whose run folder was deleted while it ran; returns whether there was one.
+
+    Args:
+        job: its name or its ID, `name@nonce`, which tells it from a later job of that name.
+        grace_s: as for `stop`; 0 kills at once.
+    """
+    folder, owner = run_folder(job.partition("@")[0]), os.geteuid()
+    guards: dict[str, list[ProcessId]] = {job: []} if "@" in job else {}
+    for process in map(procs.identify, procs.all_pids()):
+        if _is_guard(process, folder, owner):
+            job_id = procs.environ_value(process.pid, "DDPTOP_JOB_ID") or ""
+            guards.setdefault(job_id, []).append(process)
+    wanted = {job: guards[job]} if "@" in job else guards
+    found = [_end_here(theirs, job_id, owner, grace_s) for job_id, theirs in wanted.items()]
+    return any(found)
+
+
+def _is_guard(process: ProcessId, folder: RunFolder, owner: int) -> bool:
     """Whether a process is this job's guardian or supervisor, running as the job's owner."""
     words = own_words(procs.argv(process.pid))[:2]
     return (
         words in (["guardian", str(folder.path)], ["supervisor", str(folder.path)])
-        and procs.uid_of(process.pid) == _owner(folder)
+        and procs.uid_of(process.pid) == owner
         and procs.is_alive(process)
     )
 

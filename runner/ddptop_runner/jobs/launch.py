@@ -46,6 +46,7 @@ from ddptop_runner.launch.request import (
     overrides_of,
     require_one_way,
     require_probe,
+    require_ranks,
     require_script,
     require_text,
 )
@@ -87,8 +88,7 @@ def checked(request: LaunchRequest) -> tuple[Path, dict[str, str]]:
         UsageError: names what cannot be done, and what to do instead.
     """
     require_one_way(request)
-    if request.nproc is not None and request.nproc < 1:
-        raise UsageError(f"--nproc {request.nproc}: a job needs at least one rank", "use 1 or more")
+    require_ranks(request.nproc)
     if request.max_restarts < 0:
         raise UsageError(f"--max-restarts {request.max_restarts} is negative", "use 0 or more")
     if request.hang_timeout_s is not None:

@@ -30,6 +30,7 @@ from ddptop_runner.launch.request import (
     folder_of,
     overrides_of,
     require_probe,
+    require_ranks,
     require_script,
     require_text,
 )
@@ -105,10 +106,7 @@ def require_slurm(request: LaunchRequest) -> None:
         raise UsageError("--slurm chooses the machines, not --hosts", "remove one of them")
     if request.wait_gpus:
         raise UsageError("--wait-gpus has no effect with --slurm, which queues jobs", "remove it")
-    if request.nproc is not None and request.nproc < 1:
-        raise UsageError(
-            f"--nproc {request.nproc}: a node needs at least one rank", "use 1 or more"
-        )
+    require_ranks(request.nproc)
     if request.hang_timeout_s is not None:
         require_probe("--hang-timeout", probe=request.probe)
     if request.on_nan != "alert":

@@ -11,9 +11,10 @@ from ddptop_runner.launch.gpus.choice import parse_gpus
 
 FORMS = "use HOST, USER@HOST, or HOST:GPUS, as in --hosts a,b:0-3,me@c:0,2"
 MOST_HOSTS = 1024
-_HOST = re.compile(r"(?:[A-Za-z0-9_][A-Za-z0-9_.+\\-]*@)?[A-Za-z0-9_][A-Za-z0-9_.%+-]*")
+_USER = r"(?:[A-Za-z0-9_][A-Za-z0-9_.+\\-]*@)?"
+_HOST = re.compile(_USER + r"[A-Za-z0-9_][A-Za-z0-9_.%+-]*")
 """A host or alias that is safe on an ssh command line: above all, no leading dash."""
-_IPV6 = re.compile(r"((?:[^@\[\]]+@)?)\[([0-9A-Fa-f:.]+(?:%[A-Za-z0-9_.-]+)?)\](?::(.*))?")
+_IPV6 = re.compile(rf"({_USER})\[([0-9A-Fa-f:.]+(?:%[A-Za-z0-9_.-]+)?)\](?::(.*))?")
 _CONTINUES = re.compile(r"\d+(?:-\d+)?|(?:GPU|MIG)-[0-9A-Za-z/-]+")
 """What follows a comma if it is another of the host's devices, not another host."""
 

@@ -17,7 +17,7 @@ from ddptop_runner.foreign.arguments import python_target
 from ddptop_runner.host.handover import is_text
 from ddptop_runner.launch.gpus.choice import DeviceChoice
 from ddptop_runner.launch.hosts import HostRequest, fewest_nodes
-from ddptop_runner.model.spec import JobSpec
+from ddptop_runner.model.spec import MOST_RANKS, JobSpec
 from ddptop_runner.model.words import OnNan
 
 MOST_NAMES = 1000
@@ -231,6 +231,18 @@ def require_command(request: LaunchRequest, launcher: str | None) -> None:
             "remove it",
         )
     require_own_ranks(request, "a command")
+
+
+def require_ranks(nproc: int | None) -> None:
+    """Refuse a number of ranks that no job can have.
+
+    Raises:
+        UsageError: names the number.
+    """
+    if nproc is not None and not 1 <= nproc <= MOST_RANKS:
+        raise UsageError(
+            f"--nproc {nproc} is not a valid number of ranks", f"use 1 to {MOST_RANKS}"
+        )
 
 
 def require_own_ranks(request: LaunchRequest, who: str) -> None:

@@ -221,9 +221,10 @@ def split_sbatch(words: Sequence[str]) -> tuple[list[str], list[str]]:
             return list(words[:index]), list(words[index + 1 :])
         if word == "-m" or not word.startswith("-") or word == "-":
             break
-        takes_next = word not in _FLAGS and "=" not in word
-        if takes_next and not word.startswith("--"):
-            takes_next = len(word) == 2  # -pmain holds its value
+        if word.startswith("--"):
+            takes_next = "=" not in word and not any(one.startswith(word) for one in _FLAGS)
+        else:
+            takes_next = word not in _FLAGS and len(word) == 2  # -pmain holds its value
         index += 1 + takes_next
     return list(words[:index]), list(words[index:])
 
@@ -236,9 +237,12 @@ def check_sbatch(options: Sequence[str]) -> None:
     """
     for position, option in enumerate(options):
         name, _, value = option.partition("=")
-        if "\n" in option or "\0" in option:
+        if re.search(r"[\n\r\0]", option):
             raise UsageError(f"sbatch option {option!r} contains a line break", "remove it")
-        short = option[:2] if not option.startswith("--") else name
+        short = option[:2]
+        if short == "--":  # sbatch accepts abbreviations
+            known = (one for one in (*_REFUSED, "--signal") if one.startswith(name))
+            short = name = name if name in _REFUSED else next(known, name)
         if (refused := _REFUSED.get(_SHORT.get(short, short))) is not None:
             raise UsageError(f"{short} after -- {refused[0]}", refused[1])
         if name == "--signal":

@@ -155,14 +155,16 @@ class Unreachable(NamedTuple):
     remedy: str
 
 
-def why_unreachable(host: str, status: int | None, stderr: str, limit_s: float) -> Unreachable:
+def why_unreachable(
+    host: str, status: int | None, stderr: str, limit_s: float | None
+) -> Unreachable:
     """Explain why a command on a host failed.
 
     Args:
         host: as passed to ssh.
-        status: the exit status; None if the command timed out.
+        status: the exit status; None if the command did not end.
         stderr: what ssh and the remote side printed to stderr.
-        limit_s: the time limit.
+        limit_s: the time limit, if it has passed.
     """
     quoted = shlex.quote(host)
     for kind, pattern, problem, remedy in _MEANINGS:
@@ -172,9 +174,10 @@ def why_unreachable(host: str, status: int | None, stderr: str, limit_s: float) 
         if re.search(pattern, stderr, re.IGNORECASE):
             return Unreachable(kind, problem, remedy.format(host=quoted))
     if status is None:
-        return Unreachable(
-            "silent", f"no response within {limit_s:g} s", f"check that `ssh {quoted} true` works"
-        )
+        problem = "its answer is not ddptop's"
+        if limit_s is not None:
+            problem = f"no response within {limit_s:g} s"
+        return Unreachable("silent", problem, f"check that `ssh {quoted} true` works")
     lines = [line.strip() for line in stderr.splitlines() if line.strip()]
     last = f": {one_line(lines[-1])}" if lines else ""
     who = "ssh" if status == FAILED else "ddptop-node"

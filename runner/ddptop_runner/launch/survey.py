@@ -171,7 +171,7 @@ class HostLink:
                 too_much = skipped > MOST_NOISE_BYTES or len(self._out) > MOST_LINE_BYTES
                 left_s = deadline_s - time.monotonic()
                 if too_much or left_s <= 0 or NOT_INSTALLED.encode() in self._err:
-                    raise HostError(self._why_ended())
+                    raise HostError(self._why_ended(is_late=left_s <= 0))
                 for key, _ in selector.select(left_s):
                     data = os.read(key.fd, 65536)
                     if key.fileobj is self._process.stderr:
@@ -183,7 +183,7 @@ class HostLink:
                     if not data:
                         selector.unregister(key.fileobj)
 
-    def _why_ended(self) -> Unreachable:
+    def _why_ended(self, *, is_late: bool = False) -> Unreachable:
         status = None
         try:
             status = self._process.wait(timeout=0.5)
@@ -195,7 +195,7 @@ class HostLink:
         except (BlockingIOError, ValueError, OSError):
             pass
         output = self._err.decode("utf-8", "replace")
-        return why_unreachable(self.host, status, output, self._limit_s)
+        return why_unreachable(self.host, status, output, self._limit_s if is_late else None)
 
 
 def at_once(things: Sequence[T], do: Callable[[T], object]) -> None:
@@ -285,11 +285,10 @@ class Survey:
                 self._note(host, facts=msgspec.convert(data, preflight.HostFacts))
             except msgspec.ValidationError:
                 other = self.links[host].ddptop
-                why = Unreachable(
-                    "version",
-                    f"ddptop {other} is installed there, but {__version__} here",
-                    "run ddptop setup-host {hosts}",
-                )
+                problem = f"ddptop {other} is installed there, but {__version__} here"
+                if other == __version__:
+                    problem = f"the answer of ddptop {other} there cannot be read"
+                why = Unreachable("version", problem, "run ddptop setup-host {hosts}")
                 self._note(host, unreachable=why)
         self._test_connections()
         wanted = self._files(wanted)

@@ -47,7 +47,7 @@ def test_what_is_wrong_is_told_by_both(settings: Path, capsys: pytest.CaptureFix
     assert f"!  {problem}" in capsys.readouterr().out
     check = doctor.settings_check()
     assert check is not None and check.status == "warning"
-    assert problem in check.detail and "keep_days = -1 is negative" in check.detail
+    assert problem in check.detail and "keep_days = -1 is not 0 or more" in check.detail
     assert check.remedy is not None and str(settings) in check.remedy
     settings.write_text('[keys]\n"job.stop" = "X"\n')
     check = doctor.settings_check()

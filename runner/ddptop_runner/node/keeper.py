@@ -25,6 +25,7 @@ from ddptop_runner.store import logs
 from ddptop_runner.store.disk import (
     DEFAULT_LIMIT_BYTES,
     LOOK_EVERY_S,
+    NEW_LOOK_S,
     RankLog,
     Reserve,
     SteadyFile,
@@ -109,7 +110,9 @@ class RunFolderKeeper:
                     self._make_room(log)
             except OSError:  # the file is gone
                 self._logs.pop(owner)
-        return min((log.next_look_s for log in self._logs.values()), default=LOOK_EVERY_S)
+        is_new = self._logs.keys() <= {OWN_LOG}
+        least_s = NEW_LOOK_S if is_new else LOOK_EVERY_S
+        return min((log.next_look_s for log in self._logs.values()), default=least_s)
 
     def close(self) -> None:
         """Release all reserves, so that the end of the job can be written."""

@@ -36,6 +36,8 @@ RESERVE_S = 10.0
 SHARE_OF_ROOM = 16
 """Beyond the minimum, a log reserves at most 1/16 of free space, or as much as it has lines."""
 LOOK_EVERY_S = 1.0
+NEW_LOOK_S = 0.1
+"""The same until the growth of a log is known."""
 LEAST_LOOK_S = 0.02
 LOOKS_PER_RESERVE = 8
 """How often a log is looked at while its rank fills what is reserved, within these bounds."""
@@ -147,6 +149,7 @@ class RankLog:
         self._size = self._wanted = self._reserved_to = 0
         self._can_reserve = True
         self._looked_s: float | None = None
+        self._looks = 0
 
     @property
     def reserved_bytes(self) -> int:
@@ -161,6 +164,8 @@ class RankLog:
     @property
     def next_look_s(self) -> float:
         """Seconds until the next look, well before the reserved blocks are used up."""
+        if self._looks < 2:
+            return NEW_LOOK_S
         if self.growth <= 0:
             return LOOK_EVERY_S
         lasts_s = self.reserved_bytes / self.growth
@@ -245,6 +250,7 @@ class RankLog:
             rate, old = max(0, size - self._size) / elapsed_s, 0.8**elapsed_s
             self.growth = max(rate, self.growth * old + rate * (1 - old))
         self._looked_s, self._size = now_s, size
+        self._looks += 1
         return before_s is None or size != before
 
     def _drop(self, fd: int, amount: int) -> int:

@@ -51,6 +51,12 @@ def test_invalid_toml_is_reported_and_kept(tmp_path: Path, text: str) -> None:
     assert str(tmp_path / FILE) in problem and "ix or remove it" in problem
 
 
+def test_a_file_that_is_nested_too_deeply_is_one_problem(tmp_path):
+    (tmp_path / FILE).write_text("x = " + "[" * 100_000)
+    (problem,) = read_settings(tmp_path / FILE).problems
+    assert str(tmp_path / FILE) in problem
+
+
 @pytest.mark.parametrize(
     ("given", "problem"),
     [

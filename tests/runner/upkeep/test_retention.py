@@ -71,6 +71,8 @@ def configure(text: str) -> None:
         "[runs]\nkeep_days = 'ten'",
         "[runs]\nkeep_day = 3",
         "[runs]\nkeep_days = -1",
+        "[runs]\nkeep_days = nan",
+        "x = " + "[" * 100_000,
         "[runs]\nkeep_bytes = 'lots'",
         "[runs]\nkeep_bytes = -5",
         "\udcff",

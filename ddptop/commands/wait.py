@@ -29,6 +29,8 @@ def run(job: str | None, timeout_s: float | None) -> int:
 
 def exit_status(view: JobView) -> int:
     """0 finished, 1 failed, 4 stopped, 5 lost, 93 failed and not worth requeueing."""
-    if view.state == "failed" and view.snapshot is not None and view.snapshot.requeue is False:
-        return NOT_WORTH_REQUEUEING
+    if view.state == "failed" and view.snapshot is not None:
+        requeue = view.snapshot.requeue
+        if requeue is False or (requeue is None and view.spec.slurm_job is not None):
+            return NOT_WORTH_REQUEUEING
     return {"finished": 0, "stopped": STOPPED, "lost": LOST}.get(view.state, 1)

@@ -520,6 +520,11 @@ class Head(Processes):
             cwd=self.folder,
         )
 
+    def reaches(self, host: str) -> bool:
+        """Whether a host answers ssh."""
+        command = ["ssh", "-o", "ConnectTimeout=2", host, "true"]
+        return subprocess.run(command, env=self.environment, check=False).returncode == 0
+
     def end(self) -> list[str]:
         """Kill everything that is still running here, and the tmux server."""
         left = super().end()

@@ -69,6 +69,7 @@ def test_a_hang_without_a_node_ends_after_the_node_timeout(nodes, hosts, head, r
     assert "h2 cannot be reached" in said and "no rank has taken a step" in said
     hosts.restore()
     if nodes == "2":
+        wait_until(lambda: head.reaches("h2"), 30)
         assert head.cli("rm", job.name).stderr == ""
         wait_until(lambda: not part_of(job, hosts.hosts["h2"]), 10)
 

@@ -220,7 +220,7 @@ class JobHolder:
             step.end()
         snapshot = view.snapshot
         requeue = None if snapshot is None else snapshot.requeue
-        if view.state == "failed" and requeue is False:
+        if view.state == "failed" and not requeue:
             report(f"{view.job} failed, and would fail again; not requeued")
             return NOT_WORTH_REQUEUEING
         if view.state == "failed" and requeue and self._allocation.is_batch:

@@ -147,8 +147,9 @@ class Decision:
     """In words, for events and screens."""
     delay_s: float = 0.0
     """How long to wait before the restart."""
-    requeue: bool = True
-    """Whether running the job elsewhere or later may help; if not, `wait` exits with 93."""
+    requeue: bool | None = True
+    """Whether running the job elsewhere or later may help; False: it would fail the same way. None:
+    it may help once something about the script or its data has changed, so not by a requeue."""
 
 
 def record(history: History, outcome: AttemptOutcome) -> History:
@@ -184,7 +185,7 @@ def decide(history: History, max_restarts: int, jitter: float) -> Decision:
     own_fault = failure_class(last.outcome) in ("exception", "exit_code", "unknown")
     if first and own_fault and last.outcome.never_came_up and not _may_be_transient(last.outcome):
         reason = "the attempt failed before its first step"
-        return Decision(restart=False, reason=reason, requeue=False)
+        return Decision(restart=False, reason=reason, requeue=None)
     if history.used >= max_restarts:
         spent = "no restarts left"
         if max_restarts > 0:

@@ -37,7 +37,8 @@ SHARE_OF_ROOM = 16
 """Beyond the minimum, a log reserves at most 1/16 of free space, or as much as it has lines."""
 LOOK_EVERY_S = 1.0
 NEW_LOOK_S = 0.1
-"""The same until the growth of a log is known."""
+NEW_FOR_S = 2.0
+"""The same for a new log, whose growth is not known yet."""
 LEAST_LOOK_S = 0.02
 LOOKS_PER_RESERVE = 8
 """How often a log is looked at while its rank fills what is reserved, within these bounds."""
@@ -148,8 +149,8 @@ class RankLog:
         self._limit = limit_bytes
         self._size = self._wanted = self._reserved_to = 0
         self._can_reserve = True
+        self._first_s: float | None = None
         self._looked_s: float | None = None
-        self._looks = 0
 
     @property
     def reserved_bytes(self) -> int:
@@ -164,12 +165,13 @@ class RankLog:
     @property
     def next_look_s(self) -> float:
         """Seconds until the next look, well before the reserved blocks are used up."""
-        if self._looks < 2:
-            return NEW_LOOK_S
+        if self._looked_s is None or self._first_s is None:
+            return 0.0
+        most_s = NEW_LOOK_S if self._looked_s - self._first_s < NEW_FOR_S else LOOK_EVERY_S
         if self.growth <= 0:
-            return LOOK_EVERY_S
+            return most_s
         lasts_s = self.reserved_bytes / self.growth
-        return min(max(lasts_s / LOOKS_PER_RESERVE, LEAST_LOOK_S), LOOK_EVERY_S)
+        return min(max(lasts_s / LOOKS_PER_RESERVE, LEAST_LOOK_S), most_s)
 
     def look(self, now_s: float) -> int:
         """Maintain limit and reserve; returns the bytes dropped. Due after `next_look_s`.
@@ -200,17 +202,20 @@ class RankLog:
         self.lacks_room = False
         if not self._can_reserve or self.reserved_bytes >= want:
             return
+        # never a range that is already reserved: tmpfs releases its blocks if the call fails
+        start = max(self._reserved_to, self._size)
+        lacking = self._size + want - start
         with _opened(self.path) as fd:
-            for amount in (want, want // 4, want // 16):
+            for amount in (max(lacking // part, BLOCK_BYTES) for part in (1, 4, 16)):
                 try:
-                    reserve(fd, self._size, amount)
+                    reserve(fd, start, amount)
                 except OSError as error:
                     if not is_no_room(error):
                         self._can_reserve = self.lacks_room = False
                         return
                     self.lacks_room = True
                 else:
-                    self._reserved_to = max(self._reserved_to, self._size + amount)
+                    self._reserved_to = start + amount
                     return
 
     def give_head(self, taker: RankLog) -> int:
@@ -249,8 +254,9 @@ class RankLog:
             elapsed_s = now_s - self._looked_s
             rate, old = max(0, size - self._size) / elapsed_s, 0.8**elapsed_s
             self.growth = max(rate, self.growth * old + rate * (1 - old))
+        if self._first_s is None:
+            self._first_s = now_s
         self._looked_s, self._size = now_s, size
-        self._looks += 1
         return before_s is None or size != before
 
     def _drop(self, fd: int, amount: int) -> int:

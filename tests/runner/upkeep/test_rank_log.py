@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import itertools
 import os
 import subprocess
 import sys
@@ -241,3 +242,27 @@ def test_a_snapshot_is_replaced_in_place_on_a_full_disk(
     assert file.write(b"z") and not file.no_room
     file.close()
     assert path.read_bytes() == b"z" and allocated(path) <= 4096
+
+
+def test_blocks_that_are_reserved_are_not_reserved_again(
+    log: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a full tmpfs, the failed call would release them."""
+    asked: list[tuple[int, int]] = []
+    monkeypatch.setattr(disk, "reserve", lambda _, offset, length: asked.append((offset, length)))
+    rank_log = RankLog(log, LIMIT)
+    for now_s in range(1, 5):
+        rank_log.look(float(now_s))
+        write_lines(log, 0, 50_000)
+    assert len(asked) > 2
+    for (offset, length), (later, _) in itertools.pairwise(asked):
+        assert later >= offset + length
+
+
+def test_a_new_log_is_checked_often_even_before_its_rank_prints(log: Path) -> None:
+    rank_log = RankLog(log, LIMIT)
+    for now_s in (1.0, 1.006, 2.0):
+        rank_log.look(now_s)
+        assert rank_log.next_look_s == disk.NEW_LOOK_S
+    rank_log.look(1.0 + disk.NEW_FOR_S)
+    assert rank_log.next_look_s == disk.LOOK_EVERY_S

@@ -176,11 +176,6 @@ BAD = {
         [*LAUNCH, "--hosts", "a", "--wait-gpus", "train.py"],
         ["--wait-gpus works on one machine only", "remove --wait-gpus"],
     ),
-    "a launcher on hosts": (
-        2,
-        [*LAUNCH, "--hosts", "a", "--launcher", "torchrun", "train.py"],
-        ["--launcher torchrun works on one machine only"],
-    ),
     "fewer ranks on hosts": (
         2,
         [*LAUNCH, "--hosts", "a", "--allow-shrink", "train.py"],

@@ -20,7 +20,6 @@ BAD = {
         ["does not reach ddptop", "--signal=B:USR1@120"],
     ),
     "named devices": (["--gpus", "0-3", "train.py"], ["names devices", "--gpus auto:N"]),
-    "another launcher": (["--launcher", "torchrun", "train.py"], ["starts the ranks itself"]),
     "a queue of its own": (["--wait-gpus", "train.py"], ["--wait-gpus has no effect"]),
     "no nodes": (["--nodes", "0", "train.py"], ["--nodes 0 is not a number", "MIN:MAX"]),
     "reversed nodes": (["--nodes", "4:2", "train.py"], ["MIN is greater", "2:4"]),

@@ -25,8 +25,9 @@ from ddptop_runner.base.paths import members_dir
 from ddptop_runner.base.start import own_command
 from ddptop_runner.host import procs
 from ddptop_runner.host.addresses import MOST_ADDRESSES, addresses
-from ddptop_runner.launch import advice, device_check
+from ddptop_runner.launch import device_check
 from ddptop_runner.launch.gpus import choice
+from ddptop_runner.launch.request import script_of
 from ddptop_runner.launch.slurm import allocation
 from ddptop_runner.model.spec import Device
 from ddptop_runner.model.words import Base
@@ -201,14 +202,6 @@ def facts(question: Question) -> HostFacts:
 
 
 # --- files ----------------------------------------------------------------------------------------
-
-
-def script_of(kind: str, target: str, cwd: Path) -> Path | None:
-    """The file that runs; None if it is missing or cannot be read."""
-    if kind == "module":
-        return advice.module_file(target, [cwd])
-    path = cwd / target
-    return path if path.is_file() and os.access(path, os.R_OK) else None
 
 
 def digest_of(path: Path) -> str | None:

@@ -58,12 +58,8 @@ class LaunchRequest:
     """Give the job a working folder inside its run folder."""
     python: str | None = None
     probe: bool = True
-    launcher: str | None = None
-    """What starts the ranks of a script or module, from `launchers.LAUNCHERS`; None for ddptop."""
     slurm_job: str | None = None
     """Slurm's job ID of the allocation to run in."""
-    as_asked: bool = False
-    """Start ranks whatever the script looks like, because the user has confirmed."""
     pty: bool = False
     """Connect the command's output to a pseudo-terminal."""
     hosts: tuple[HostRequest, ...] = ()
@@ -168,6 +164,15 @@ def _near(path: Path) -> str | None:
     return f"{near[0]}.py" if near else None
 
 
+def script_of(kind: str, target: str, cwd: Path) -> Path | None:
+    """The file that runs; None if it cannot be read, or is a module outside the working folder."""
+    paths = [cwd / target]
+    if kind == "module":
+        at = cwd.joinpath(*target.split("."))
+        paths = [at / "__main__.py", at.with_name(f"{at.name}.py")]
+    return next((path for path in paths if path.is_file() and os.access(path, os.R_OK)), None)
+
+
 def overrides_of(pairs: Sequence[str]) -> dict[str, str]:
     """Parse variables given as `K=V`.
 
@@ -224,13 +229,11 @@ def require_command(request: LaunchRequest, launcher: str | None) -> None:
             f"--python {request.python} does not apply to commands, which run unchanged",
             f"remove it, or use -- {request.python} SCRIPT",
         )
-    if request.launcher is not None:
+    if request.allow_shrink:
         raise UsageError(
-            f"--launcher {request.launcher} does not apply to commands,"
-            " which name their own launcher",
-            "remove it",
+            "--allow-shrink requires ranks that ddptop starts, but a command starts its own",
+            "remove it, or launch the script directly: SCRIPT ARGS",
         )
-    require_own_ranks(request, "a command")
 
 
 def require_ranks(nproc: int | None) -> None:
@@ -242,23 +245,6 @@ def require_ranks(nproc: int | None) -> None:
     if nproc is not None and not 1 <= nproc <= MOST_RANKS:
         raise UsageError(
             f"--nproc {nproc} is not a valid number of ranks", f"use 1 to {MOST_RANKS}"
-        )
-
-
-def require_own_ranks(request: LaunchRequest, who: str) -> None:
-    """Refuse options that require ranks started by ddptop.
-
-    Args:
-        request: the request.
-        who: what starts the ranks instead, for the message.
-
-    Raises:
-        UsageError: names the option.
-    """
-    if request.allow_shrink:
-        raise UsageError(
-            f"--allow-shrink requires ranks that ddptop starts, but {who} starts its own",
-            "remove it, or launch the script directly: SCRIPT ARGS",
         )
 
 
@@ -286,7 +272,6 @@ def require_one_way(request: LaunchRequest) -> None:
         )
     one_machine_only = {
         "--wait-gpus": request.wait_gpus,
-        f"--launcher {request.launcher}": request.launcher is not None,
         "--pty": request.pty,
         "--allow-shrink": request.allow_shrink,
     }

@@ -414,9 +414,3 @@ def seconds_of(text: str) -> float | None:
         return None
     days, hours, minutes, seconds = (int(part or 0) for part in found.groups())
     return float(((days * 24 + hours) * 60 + minutes) * 60 + seconds)
-
-
-def config_of(printed: str) -> dict[str, str]:
-    """Parse the output of `scontrol show config`."""
-    found = (re.match(r"(\w+)\s*=\s(.*?)\s*$", line) for line in printed.splitlines())
-    return {match[1]: match[2] for match in found if match}

@@ -4,15 +4,15 @@ Each NVML call takes a driver lock that the training also takes, so each query r
 its metrics change. Calls into the driver per device at the default rates:
 
     each second   utilization, memory, power                                3    a second
-    every 2 s     compute processes, their shares if there are any          1
+    every 4 s     compute processes, their shares if there are any          1
     every 5 s     temperature, two clocks, throttle reasons, P-state, fan   1.2
     every 30 s    power limit, ECC, remapped rows, energy                   0.13
     each second   one event wait of 0 ms for the XIDs of all devices        1/devices
                                                                             about 5.4 with 8 devices
 
-The budget is 7. What never changes is read once, and what a device does not support is queried
-once. Graphics processes are never queried. PCIe and NVLink rates are never queried: PCIe takes the
-driver 20 ms per metric.
+pynvml makes two calls for a list that is not empty. The budget is 7. What never changes is read
+once, and what a device does not support is queried once. Graphics processes, PCIe, and NVLink are
+never queried: PCIe takes the driver 20 ms per metric.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ from ddptop_runner.devices.words import NOT_LISTENING, NOT_SUPPORTED, Why, init_
 from ddptop_runner.model.snapshot import GpuSample
 
 FAST_S = 1.0
-PERIODS_S = {"fast": FAST_S, "slow": 5.0, "rare": 30.0, "processes": 2.0}
+PERIODS_S = {"fast": FAST_S, "slow": 5.0, "rare": 30.0, "processes": 4.0}
 LOOK_UP_AGAIN_S = 10.0
 """How often a lost device is looked up again, and NVML restarted."""
 

@@ -6,7 +6,6 @@ A query that a device does not support is sent once. An unknown metric has its r
 
 from __future__ import annotations
 
-import ctypes
 import time
 from collections.abc import Callable, Collection, Iterable
 from typing import Any, NamedTuple
@@ -378,7 +377,6 @@ SAMPLES_OF_US = 1_000_000
 
 _V3: Query = ("nvmlDeviceGetComputeRunningProcesses_v3",)
 _V2: Query = ("nvmlDeviceGetComputeRunningProcesses_v2",)
-_V1: Query = ("nvmlDeviceGetComputeRunningProcesses",)
 _SAMPLES: Query = ("nvmlDeviceGetProcessUtilization",)
 
 
@@ -390,25 +388,27 @@ def process_queries(driver: str | None) -> tuple[Query, ...]:
     try:
         major, minor = (int(part) for part in (driver or "").split(".")[:2])
     except ValueError:
-        return (_V3, _V2, _V1)
+        return (_V3, _V2)
     if major == 535 and 43 <= minor < 98:
-        return (_V2, _V1)
-    return (_V3, _V2, _V1)
+        return (_V2,)
+    return (_V3, _V2)
 
 
 def read_processes(gpu: Gpu, queries: Iterable[Query], owners: ProcessOwners) -> None:
     """Read the compute processes with `queries` from `process_queries`. Raises LostError."""
-    answer = ask(gpu, queries, compute_processes)
+    answer = ask(gpu, queries)
     for name in ("mem_used_bytes", "sm_util_percent"):
         gpu.unknown.pop(f"processes.{name}", None)
     if isinstance(answer, Why):
         gpu.put(["processes"], [answer])
         return
+    tally.calls += bool(answer)
     mem_by_pid: dict[int, int | None] = {}
-    for pid, mem in answer:
-        if pid:
+    for process in answer:
+        if process.pid:
             # in a container, a process can be listed without its memory, which then reads 0
-            mem_by_pid[pid] = _add(mem_by_pid.get(pid), mem or None)
+            mem = process.usedGpuMemory or None
+            mem_by_pid[process.pid] = _add(mem_by_pid.get(process.pid), mem)
     shares = _shares(gpu, owners) if mem_by_pid else {}
     if isinstance(shares, Why):
         gpu.unknown["processes.sm_util_percent"] = shares
@@ -460,15 +460,6 @@ def _add(known: int | None, more: int | None) -> int | None:
     return more if known is None else known + (more or 0)
 
 
-# --- calls that pynvml makes twice or short of memory -----------------------------------------
-#
-# pynvml asks for the length of a list and then for the list. Each call takes a driver lock that the
-# training also takes, so buffers are reused here and one call is enough.
-
-_FIRST_ROOM = 32
-_MOST_ROOM = 1 << 16
-
-
 class Tally:
     """Counts this process's calls into the driver."""
 
@@ -480,7 +471,9 @@ tally = Tally()
 
 
 def counted(function: Callable[..., Any], *arguments: Any) -> Any:
-    """The result of a pynvml function that makes one call into the driver.
+    """The result of a pynvml function.
+
+    pynvml asks for the length of a list before the list; `read_processes` counts the second call.
 
     Raises:
         pynvml.NVMLError: the driver returned an error.
@@ -489,92 +482,18 @@ def counted(function: Callable[..., Any], *arguments: Any) -> Any:
     return function(*arguments)
 
 
-class _ProcessV1(ctypes.Structure):
-    _fields_ = [("pid", ctypes.c_uint), ("mem", ctypes.c_ulonglong)]
-
-
-class _ProcessV2(ctypes.Structure):
-    """Also the layout of version 3."""
-
-    _fields_ = [*_ProcessV1._fields_, ("instance", ctypes.c_uint), ("compute", ctypes.c_uint)]
-
-
-class _Sample(ctypes.Structure):
-    _fields_ = [
-        ("pid", ctypes.c_uint),
-        ("at_us", ctypes.c_ulonglong),
-        ("sm", ctypes.c_uint),
-        ("mem", ctypes.c_uint),
-        ("encoder", ctypes.c_uint),
-        ("decoder", ctypes.c_uint),
-    ]
-
-
-_LAYOUTS: dict[str, type[ctypes.Structure]] = {
-    "nvmlDeviceGetComputeRunningProcesses_v3": _ProcessV2,
-    "nvmlDeviceGetComputeRunningProcesses_v2": _ProcessV2,
-    "nvmlDeviceGetComputeRunningProcesses": _ProcessV1,
-}
-_MEMORY_UNKNOWN = 2**64 - 1
-
-_buffers: dict[type[ctypes.Structure], Any] = {}
-
-
-def compute_processes(handle: Any, function: str) -> list[tuple[int, int | None]]:
-    """(pid, memory in bytes or None) of each compute process, from this version of the function.
-
-    Raises:
-        pynvml.NVMLError: the driver returned an error.
-    """
-
-    def ask(count: Any, room: Any) -> int:
-        return int(_function(function)(handle, count, room))
-
-    processes = _listed(_LAYOUTS[function], ask)
-    return [(p.pid, None if p.mem == _MEMORY_UNKNOWN else int(p.mem)) for p in processes]
-
-
 def process_samples(handle: Any, since_us: int) -> list[tuple[int, int, int]]:
     """(pid, wall-clock time in µs, SM utilization in percent) of each sample since then.
 
     Raises:
         pynvml.NVMLError: the driver returned an error.
     """
-
-    def ask(count: Any, room: Any) -> int:
-        function = _function("nvmlDeviceGetProcessUtilization")
-        return int(function(handle, room, count, ctypes.c_ulonglong(since_us)))
-
     try:
-        samples = _listed(_Sample, ask)
+        samples = counted(pynvml.nvmlDeviceGetProcessUtilization, handle, since_us)
     except pynvml.NVMLError as error:
-        if error.value == pynvml.NVML_ERROR_NOT_FOUND:  # no process ran, which is not an error
+        # no process ran: pynvml also raises if the driver returns an empty list
+        if error.value in (pynvml.NVML_ERROR_NOT_FOUND, pynvml.NVML_SUCCESS):
             return []
         raise
-    return [(sample.pid, int(sample.at_us), sample.sm) for sample in samples]
-
-
-def _listed(layout: type[ctypes.Structure], ask: Any) -> list[Any]:
-    """The list that `ask(count, buffer)` returns, read again only if the buffer was too small."""
-    while True:
-        buffer = _buffers.get(layout)
-        if buffer is None:
-            buffer = _buffers[layout] = (layout * _FIRST_ROOM)()
-        count = ctypes.c_uint(len(buffer))
-        tally.calls += 1
-        status = ask(ctypes.byref(count), buffer)
-        room = max(count.value, len(buffer)) * 2
-        if status == pynvml.NVML_ERROR_INSUFFICIENT_SIZE and room <= _MOST_ROOM:
-            _buffers[layout] = (layout * room)()
-            continue
-        _check(status)
-        return buffer[: min(count.value, len(buffer))]
-
-
-def _function(name: str) -> Any:
-    return pynvml._nvmlGetFunctionPointer(name)
-
-
-def _check(status: int) -> None:
-    if status != pynvml.NVML_SUCCESS:
-        raise pynvml.NVMLError(status)
+    tally.calls += 1
+    return [(sample.pid, int(sample.timeStamp), sample.smUtil) for sample in samples]

@@ -86,10 +86,10 @@ def _words(text: str, style: str, cells: int) -> list[Line]:
 def _figures(gpu: GpuSample) -> dict[str, list[Line]]:
     """Every figure, by the name of its row."""
     rows: dict[str, list[Line]] = {
-        name: [] for name in ("load", "memory", "thermal", "clocks", "errors", "links")
+        name: [] for name in ("load", "memory", "thermal", "clocks", "errors")
     }
     for one in FIGURES:
-        if one.detail is None or (one.plain and one.plain.link and one.value(gpu) is None):
+        if one.detail is None:
             continue
         name, label = one.detail
         text, style = one.styled(gpu)
@@ -116,8 +116,6 @@ def _unknown(gpu: GpuSample, cells: int) -> list[Line]:
     """Why figures are missing, grouped by reason."""
     reasons: dict[str, list[str]] = {}
     for name, reason in gpu.unknown.items():
-        if "--links" in reason:
-            reason = "measured only by ddptop gpus --links"
         word = FIELD_NAMES.get(name, name.replace("_", " "))
         if word not in (known := reasons.setdefault(reason, [])):
             known.append(word)

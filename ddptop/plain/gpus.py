@@ -22,25 +22,20 @@ _PIDS_NAMED = 6
 _Column = tuple[Plain, DeviceFigure]
 
 
-def as_text(report: DeviceReport, width: int | None = None, *, links: bool = False) -> str:
+def as_text(report: DeviceReport, width: int | None = None) -> str:
     """Return aligned columns; unknown values are n/a, with the reason below.
 
     Args:
         report: the devices.
         width: columns of the terminal; None for no limit.
-        links: whether to include PCIe and NVLink rates.
     """
     if not report.gpus:
         return _wrapped(f"no GPUs: {report.note or 'the driver reports none'}", width)
     names = _names(report.gpus)
     wide = width is None or width >= WIDE_COLUMNS
     columns = [(one.plain, one) for one in FIGURES if one.plain is not None]
-    linked = [column for column in columns if column[0].link]
-    columns = [(of, one) for of, one in columns if not of.link and (wide or not of.wide)]
+    columns = [(of, one) for of, one in columns if wide or not of.wide]
     parts = [_devices(report.gpus, names, columns)]
-    if links:
-        parts.append(_devices(report.gpus, names, linked))
-        columns += linked
     if rows := [(names[i], p) for i, gpu in enumerate(report.gpus) for p in gpu.processes or ()]:
         parts.append(_processes(rows, width))
     notes = [*_troubles(report.gpus, names), *_unknowns(report.gpus, names, columns)]

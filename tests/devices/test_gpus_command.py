@@ -10,7 +10,7 @@ from types import SimpleNamespace
 import pytest
 from ddptop.commands.gpus import devices_with_xids, with_xids
 from ddptop.plain.gpus import as_text
-from tests.nvml_stub import GIB, StubGpu, StubProcess
+from tests.nvml_stub import GIB, StubProcess
 
 from ddptop_runner.base.clock import utc_now
 from ddptop_runner.devices import report as device_report
@@ -113,17 +113,6 @@ def test_text_shows_devices_and_processes(make_stub, ddptop_home):
         "n/a on GPU 0-1: FAN (not supported)",
         "per-process SM: n/a (no sample for this process in the last second) on GPU 1",
     ]
-
-
-def test_links_are_shown_on_request(make_stub, ddptop_home):
-    stub = make_stub([StubGpu(0, pcie_kbps=2_000_000, pcie_rx_kbps=None), StubGpu(1)])
-    stub.set(1, pcie_kbps=None, nvlink_count=None)
-    text = gpus(stub.env(), "--links").stdout
-    links = text.split("\n\n")[1].splitlines()
-    assert links[1].split() == ["0", *["2.0", "GB/s"] * 2, *["0.0", "MB/s"] * 2]
-    assert links[2].split() == ["1", *["n/a"] * 4]
-    assert "n/a on GPU 1: NVLINK IN, NVLINK OUT (no NVLink)" in text
-    assert "PCIE" not in gpus(stub.env()).stdout
 
 
 def test_no_gpu_is_no_failure(no_library_env, ddptop_home):

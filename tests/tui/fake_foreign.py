@@ -394,8 +394,6 @@ class IllFeed(HeldFeed):
                 energy_j=4.1e8,
                 remapped_rows=0,
                 throttle_reasons=["thermal, by hardware", "power cap"],
-                pcie_rx_bytes_per_s=2.1e9,
-                pcie_tx_bytes_per_s=1.4e9,
                 unknown={"fan_percent": "not supported by this device"},
                 processes=[
                     GpuProcess(

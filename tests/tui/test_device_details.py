@@ -43,7 +43,6 @@ class TestDetails:
         assert "SM 1200/1980 MHz" in text
         assert "limited by power cap" in text, "the usual power limit is no trouble, but said"
         assert "energy 113.9 kWh" in text
-        assert "PCIe in 2.1 GB/s" in text
 
     def test_what_is_not_known_has_a_reason(self) -> None:
         assert "n/a       fan: not supported by this device" in details(ill(0))

@@ -110,6 +110,7 @@ class GpuSample(Base, frozen=True, kw_only=True):
     xid_meanings: list[str] | None = None
     """Meaning of each entry of `xid`, in the same order."""
     pcie_rx_bytes_per_s: float | None = None
+    """Always null, like the other rates of links: they are not measured."""
     pcie_tx_bytes_per_s: float | None = None
     nvlink_rx_bytes_per_s: float | None = None
     nvlink_tx_bytes_per_s: float | None = None

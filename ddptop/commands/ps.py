@@ -24,7 +24,7 @@ from ddptop_runner.model.snapshot import GpuSample, NodeSnapshot
 
 NONE_FOUND = (
     "no foreign jobs found (checked for torchrun, accelerate, DeepSpeed,"
-    " Horovod, mpirun, srun, Lightning, mp.spawn,"
+    " Horovod, mpirun, srun, mp.spawn,"
     " and Python using a GPU, torch, TensorFlow, or JAX)"
 )
 _WIDE = 160

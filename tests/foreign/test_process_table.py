@@ -40,19 +40,14 @@ def one(table: ProcessTable, pid: int) -> ProcessFacts:
     return {facts.pid: facts for facts in table.scan()}[pid]
 
 
-def test_the_facts_of_a_process(wait_until):
+def test_the_facts_of_a_process():
     with running(sys.executable, "-c", SLEEP, RANK="3", SECRET="hidden") as child:
-        # right after exec, the interpreter is still being loaded
-        facts = wait_until(
-            lambda: (now := one(ProcessTable(), child.pid)).resident_mib > 2 and now,
-            what="the interpreter",
-        )
+        facts = one(ProcessTable(), child.pid)
         assert facts.argv == (sys.executable, "-c", SLEEP)
         assert (facts.ppid, facts.uid) == (os.getpid(), os.getuid())
         assert facts.start_ticks == procs.start_ticks(child.pid)
         assert facts.session == os.getsid(child.pid)
         assert facts.state in "RSD"
-        assert facts.resident_mib in (4, 8, 16)
         assert facts.environ is not None and facts.environ["RANK"] == "3"
         assert set(facts.environ) <= KEPT_VARIABLES
         assert facts.program == Path(sys.executable).resolve().name
@@ -204,41 +199,30 @@ def test_threads_of_python_processes_only():
         assert facts[python.pid].threads is not None
         assert facts[python.pid].libraries == frozenset()
         assert (facts[other.pid].threads, facts[other.pid].libraries) == (None, None)
-        assert facts[python.pid].listens is None  # nothing distributed in it
         facts = {facts.pid: facts for facts in table.scan([other.pid])}
         assert facts[other.pid].threads == {"sleep"}
 
 
 THREAD = """
-import socket, threading, time
+import threading, time
 def work():
     open("/proc/thread-self/comm", "w").write("pt_tcpstore_uv")
     print("named", flush=True)
     time.sleep(600)
 input()
 threading.Thread(target=work, daemon=True).start()
-input()
-server = socket.create_server(("127.0.0.1", 0))
-print(server.getsockname()[1], flush=True)
 time.sleep(600)
 """
 
 
-def test_a_thread_that_appears_later_brings_its_process_ports(wait_until):
+def test_a_thread_that_appears_later_is_seen():
     table = ProcessTable()
     with running(sys.executable, "-c", THREAD) as child:
-        assert one(table, child.pid).listens is None
+        assert "pt_tcpstore_uv" not in one(table, child.pid).threads
         child.stdin.write(b"\n")
         child.stdin.flush()
         child.stdout.readline()
-        assert one(table, child.pid).listens == frozenset()
-        child.stdin.write(b"\n")
-        child.stdin.flush()
-        port = int(child.stdout.readline())
-        facts = wait_until(
-            lambda: (now := one(table, child.pid)).listens and now, what="another look at ports"
-        )
-        assert facts.listens == {port} and "pt_tcpstore_uv" in facts.threads
+        assert "pt_tcpstore_uv" in one(table, child.pid).threads
 
 
 def test_libraries_are_seen_once_they_are_mapped(tmp_path, wait_until):

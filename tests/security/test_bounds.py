@@ -65,10 +65,7 @@ def test_a_device_of_endless_digits_is_none() -> None:
 
 
 def test_endless_values_are_not_kept() -> None:
-    assert kept_of(b"RANK=1\0MASTER_ADDR=" + b"a" * 10**6 + b"\0TF_CONFIG=" + b"{" * 20_000) == {
-        "RANK": "1",
-        "TF_CONFIG": "{" * 20_000,
-    }
+    assert kept_of(b"RANK=1\0MASTER_ADDR=" + b"a" * 10**6) == {"RANK": "1"}
 
 
 # --- what is read ----------------------------------------------------------------------------
@@ -335,22 +332,7 @@ def chain(count: int) -> list[ProcessFacts]:
     ]
 
 
-def connected(count: int) -> list[ProcessFacts]:
-    return [
-        torch_process(
-            pid,
-            1,
-            "python x.py",
-            uid=MALLORY,
-            threads={"pt_gloo"},
-            listens={pid},
-            connected={pid - 1 if pid % 2 else 1},
-        )
-        for pid in range(1000, 1000 + count)
-    ]
-
-
-@pytest.mark.parametrize(("shape", "times"), [(copies, 20), (chain, 20), (connected, 13)])
+@pytest.mark.parametrize(("shape", "times"), [(copies, 20), (chain, 20)])
 def test_ten_times_the_processes_cost_about_ten_times_as_much(
     shape: Any, times: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:

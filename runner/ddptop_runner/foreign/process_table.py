@@ -1,21 +1,17 @@
 """Reads facts about every process on this host, cheaply enough to repeat every two seconds.
 
 Facts fixed by exec (arguments, environment, program) are cached until the process executes another
-program, which changes the address of its environment. Threads, libraries, and sockets are read only
-for processes that may be training, and again only if something suggests a change.
-
-Sockets connect ranks of a job without any variables: all are connected to the port on which rank 0
-listens. A network namespace's sockets are matched with the inodes of a process's open files.
+program, which changes the address of its environment. Threads and libraries are read only for
+processes that may be training, and again only if something suggests a change.
 """
 
 from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
 
 import msgspec
 
@@ -24,107 +20,8 @@ from ddptop_runner.foreign.environment import RANK_VARIABLES, kept_of
 from ddptop_runner.foreign.types import ProcessFacts
 from ddptop_runner.host import procs
 
-MAX_DESCRIPTORS = 1 << 16
-MAX_TABLE_BYTES = 32 << 20
-"""Limit for a process's open files and a namespace's sockets, which other users can inflate."""
 READ_COST_BYTES = 512
 """Cost of reading any file, however small."""
-
-_ESTABLISHED = b"01"
-_LISTEN = b"0A"
-
-
-class Ports(NamedTuple):
-    """The ports of one process."""
-
-    listens: frozenset[int] | None = None
-    connected: frozenset[int] | None = None
-    """Remote ports of established connections."""
-
-
-SocketTable = Mapping[int, tuple[bool, int]]
-"""The TCP sockets of a network namespace, by inode: (whether it listens, its local port if so, or
-else the remote port of an established connection)."""
-
-
-def parse_tables(*tables: bytes) -> SocketTable:
-    """The sockets in the contents of /proc/net/tcp and tcp6; malformed lines are skipped."""
-    found: dict[int, tuple[bool, int]] = {}
-    for line in (line for table in tables for line in table.splitlines()[1:]):
-        fields = line.split(None, 10)
-        if len(fields) < 10 or fields[3] not in (_LISTEN, _ESTABLISHED):
-            continue
-        listens = fields[3] == _LISTEN
-        try:
-            port = int(fields[1 if listens else 2].rpartition(b":")[2], 16)
-            found[int(fields[9])] = (listens, port)
-        except ValueError:
-            continue
-    return found
-
-
-def ports_of(inodes: Iterable[int], table: SocketTable) -> Ports:
-    """The ports of a process with these socket inodes open."""
-    held = [table[inode] for inode in inodes if inode in table]
-    return Ports(
-        listens=frozenset(port for listens, port in held if listens),
-        connected=frozenset(port for listens, port in held if not listens),
-    )
-
-
-class SocketReader:
-    """Reads ports of processes; reads each network namespace's sockets once per `begin`."""
-
-    def __init__(self, proc: Path = Path("/proc")) -> None:
-        self._proc = os.fspath(proc)
-        self._tables: dict[str, SocketTable] = {}
-
-    def begin(self) -> None:
-        """Forget the sockets read so far, for a new scan."""
-        self._tables.clear()
-
-    def read(self, pid: int) -> tuple[Ports, int]:
-        """(ports, unknown if the process is gone or unreadable; bytes read)."""
-        folder = f"{self._proc}/{pid}"
-        read_bytes = 0
-        try:
-            names = os.listdir(f"{folder}/fd")[:MAX_DESCRIPTORS]
-            read_bytes = len(names) * READ_COST_BYTES
-            inodes = _socket_inodes(f"{folder}/fd", names)
-            if not inodes:
-                return ports_of((), {}), read_bytes
-            namespace = os.readlink(f"{folder}/ns/net")  # noqa: PTH115 - hot
-            if namespace not in self._tables:
-                tables = _read_tables(f"{folder}/net")
-                read_bytes += sum(map(len, tables))
-                self._tables[namespace] = parse_tables(*tables)
-        except OSError:
-            return Ports(), read_bytes
-        return ports_of(inodes, self._tables[namespace]), read_bytes
-
-
-def _read_tables(folder: str) -> list[bytes]:
-    tables = []
-    for name in ("tcp", "tcp6"):
-        try:
-            tables.append(procs.read_up_to(f"{folder}/{name}", MAX_TABLE_BYTES, at_once=False))
-        except OSError:  # without IPv6 there is no tcp6
-            continue
-    return tables
-
-
-def _socket_inodes(folder: str, names: Iterable[str]) -> list[int]:
-    inodes = []
-    for name in names:
-        try:
-            target = os.readlink(f"{folder}/{name}")  # noqa: PTH115 - hot
-        except OSError:  # closed since
-            continue
-        if target.startswith("socket:["):
-            inodes.append(int(target[8:-1]))
-    return inodes
-
-
 ARGV_WORDS = 1024
 ARGV_BYTES = 1 << 15
 """Words and bytes to keep of a command line, which other users can inflate."""
@@ -139,7 +36,7 @@ PARSE_COST = 8
 ARGV_EVERY_S = 15.0
 """A process can overwrite its arguments to show a title; how long that may go unnoticed."""
 DETAILS_EVERY_S = 30.0
-"""Threads and sockets are read again after this time even if nothing suggests a change."""
+"""Threads are read again after this time even if nothing suggests a change."""
 MAPS_GROWTH_BYTES = 8 << 20
 """Change of the address space after which libraries are read again."""
 
@@ -148,7 +45,6 @@ DISTRIBUTED_THREADS = ("pt_gloo", "pt_nccl", "pt_tcpstore", "gloo_")
 
 _UNSURE = -1
 """The address of an environment that seemed empty, as it does in the middle of an exec."""
-_PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 _KERNEL_THREAD = 0x00200000
 """PF_KTHREAD in the flags of /proc/<pid>/stat."""
 _LIBRARIES = {
@@ -170,7 +66,6 @@ class _Stat:
     threads: int
     start_ticks: int
     virtual_bytes: int
-    resident_pages: int
     environ_at: int
     """Address of the environment, random for each exec; 0 without permission."""
 
@@ -200,7 +95,6 @@ class ProcessTable:
         self._proc = os.fspath(proc)
         self._only = only
         self._known: dict[int, _Known] = {}
-        self._sockets = SocketReader(proc)
         self._spent: dict[int, int] = {}
         """Bytes read in this scan, by user."""
 
@@ -210,13 +104,11 @@ class ProcessTable:
         Reading other users' processes is bounded per process and per user: once a user's budget is
         used up, their new processes have to wait for a later scan.
 
-        State, parent, and session are read each time. Threads, libraries, and sockets are read
-        only for processes that may be training: Python, rank variables in the environment, or a pid
-        in `device_pids`; for others they are None. Sockets are read only if torch.distributed is
-        at work and no variable has the rank. A zombie keeps what was known about it.
+        State, parent, and session are read each time. Threads and libraries are read only for
+        processes that may be training: Python, rank variables in the environment, or a pid in
+        `device_pids`; for others they are None. A zombie keeps what was known about it.
         """
         now_s = time.monotonic()
-        self._sockets.begin()
         self._spent.clear()
         seen: dict[int, _Known] = {}
         for pid in self._pids():
@@ -275,7 +167,6 @@ class ProcessTable:
                 threads=int(fields[17]),
                 start_ticks=int(fields[19]),
                 virtual_bytes=int(fields[20]),
-                resident_pages=int(fields[21]),
                 environ_at=int(fields[47]) if len(fields) > 47 else 0,
             )
         except (IndexError, ValueError):
@@ -292,16 +183,14 @@ class ProcessTable:
             stat.environ_at != known.environ_at or (is_renamed and not stat.environ_at)
         ):
             return self._new(pid, stat, now_s, again=known.environ_at == _UNSURE)
-        mib = facts.resident_mib if ended else _resident_mib(stat)
-        now = (stat.state, stat.ppid, stat.session, mib)
-        if is_renamed or (facts.state, facts.ppid, facts.session, facts.resident_mib) != now:
+        now = (stat.state, stat.ppid, stat.session)
+        if is_renamed or (facts.state, facts.ppid, facts.session) != now:
             known.facts = msgspec.structs.replace(
                 facts,
                 comm=stat.comm,
                 state=stat.state,
                 ppid=stat.ppid,
                 session=stat.session,
-                resident_mib=mib,
             )
         if now_s >= known.argv_due_s and not ended and self._may_read(facts.uid):
             known.argv_due_s = now_s + ARGV_EVERY_S
@@ -339,7 +228,6 @@ class ProcessTable:
             argv=argv,
             environ=None if environ is None else kept_of(environ),
             program=None if program is None else program.rpartition("/")[2],
-            resident_mib=_resident_mib(stat),
         )
         environ_at = _UNSURE if environ == b"" and not again else stat.environ_at
         # spread out, so that not all are due at once
@@ -359,13 +247,6 @@ class ProcessTable:
             known.threads_then = stat.threads
             known.details_due_s = now_s + DETAILS_EVERY_S
             facts = msgspec.structs.replace(facts, threads=self._threads(facts.pid, facts.uid))
-            ports = Ports()
-            if is_distributed(facts) and "RANK" not in (facts.environ or {}):
-                ports, read_bytes = self._sockets.read(facts.pid)
-                self._spent[facts.uid] = self._spent.get(facts.uid, 0) + read_bytes
-                if not (ports.listens or ports.connected):
-                    known.details_due_s = now_s + 1.0  # not connected yet
-            facts = msgspec.structs.replace(facts, **ports._asdict())
             known.facts = facts
         if now_s >= known.maps_due_s and self._maps_may_differ(known, stat):
             known.virtual_then = stat.virtual_bytes
@@ -425,11 +306,6 @@ def _uid(folder: str) -> int | None:
         return None
     status = _read(f"{folder}/status", 4096) if owner == 0 else None
     return owner if status is None else procs.real_uid_in_status(status)
-
-
-def _resident_mib(stat: _Stat) -> int:
-    mib = stat.resident_pages * _PAGE_BYTES >> 20
-    return 1 << mib.bit_length() - 1 if mib else 0
 
 
 def _may_train(facts: ProcessFacts) -> bool:

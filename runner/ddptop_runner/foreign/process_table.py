@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -88,12 +88,8 @@ class _Known:
 class ProcessTable:
     """Reads /proc and caches what is fixed for a process's life, by (pid, start time)."""
 
-    def __init__(
-        self, proc: Path = Path("/proc"), only: Callable[[], Sequence[int]] | None = None
-    ) -> None:
-        """`only` finds the processes to read; without it, the whole host is read."""
+    def __init__(self, proc: Path = Path("/proc")) -> None:
         self._proc = os.fspath(proc)
-        self._only = only
         self._known: dict[int, _Known] = {}
         self._spent: dict[int, int] = {}
         """Bytes read in this scan, by user."""
@@ -142,8 +138,6 @@ class ProcessTable:
         return data
 
     def _pids(self) -> Sequence[int]:
-        if self._only is not None:
-            return self._only()
         try:
             return [int(name) for name in os.listdir(self._proc) if name.isdecimal()]
         except OSError:

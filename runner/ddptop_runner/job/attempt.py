@@ -15,13 +15,12 @@ import msgspec
 from ddptop_runner.base.clock import boottime_s
 from ddptop_runner.base.errors import ControlError
 from ddptop_runner.base.paths import LAUNCHER, RunFolder
-from ddptop_runner.host import procs, tree
+from ddptop_runner.host import procs
 from ddptop_runner.host.exits import DeathWatch, ProcessWatch
 from ddptop_runner.host.oom import OomWatch
 from ddptop_runner.job import earlier_saves
 from ddptop_runner.job import save_request as request
-from ddptop_runner.job.command_look import PATIENCE_S, VAGUE_LAUNCHERS, TreeLook
-from ddptop_runner.job.command_ranks import CommandRanks, table_of
+from ddptop_runner.job.command_ranks import PATIENCE_S, CommandRanks, table_of
 from ddptop_runner.job.event_log import EventLog
 from ddptop_runner.job.ranks import RankMemory, RankRecord, read_memory
 from ddptop_runner.job.state import JobState, RankLife
@@ -91,7 +90,6 @@ class Attempt:
         self.on_new_ranks: Callable[[], None] = lambda: None
         """Called when ranks of a command are discovered."""
         self._deaths = DeathWatch()
-        self._tree = TreeLook(self._tree_pids)
         self._exits: ProcessWatch | None = None
         self._save_asked: request.SaveAsked | None = None
         self._loaded = Loaded()
@@ -117,13 +115,6 @@ class Attempt:
         """CLOCK_BOOTTIME of its start."""
         known = self.job.attempt_started_s
         return self._begun_s if known is None else known
-
-    @property
-    def launcher_name(self) -> str | None:
-        """What starts a command's ranks, according to its words or its process tree."""
-        given = self.spec.launcher
-        seen = self.table.launcher_name if isinstance(self.table, CommandRanks) else None
-        return (seen if given in VAGUE_LAUNCHERS else given) or given
 
     # -- recorded events -------------------------------------------------------------------------
 
@@ -229,28 +220,15 @@ class Attempt:
 
     # -- once a second ---------------------------------------------------------------------------
 
-    def _tree_pids(self) -> list[int]:
-        launcher = self.table.launcher
-        if launcher is None or launcher.pid is None or not launcher.alive:
-            return []
-        return [launcher.pid, *tree.descendants_of(launcher.pid)]
-
-    def look_at_tree(self, now_s: float, is_printing: bool = False) -> None:
-        """Every other second, look for ranks of a command that no probe reports.
-
-        Args:
-            now_s: CLOCK_BOOTTIME.
-            is_printing: whether its output contains steps or losses.
-        """
-        table = self.table
-        if not isinstance(table, CommandRanks) or table.is_complete or not self._tree.is_due(now_s):
-            return
-        late = now_s - self.started_s > PATIENCE_S
-        sight = self._tree.look(now_s)
-        if late and is_printing and (pids := self._tree_pids()):
-            sight = sight.or_printing(pids[0])
-        table.see(sight if late else sight.sure, with_ranks=late or not self.spec.probe)
-        self._watch_new()
+    def look_at_printing(self, now_s: float) -> None:
+        """Let a command whose output shows training be rank 0 if no probe reports in time."""
+        if (
+            isinstance(self.table, CommandRanks)
+            and self.table.alive()
+            and (not self.spec.probe or now_s - self.started_s > PATIENCE_S)
+        ):
+            self.table.assume_rank()
+            self._watch_new()
 
     def _watch_new(self) -> None:
         """Record newly discovered ranks of a command and watch for their exits."""

@@ -500,7 +500,7 @@ class JobDriver:
 
     def _frameworks(self) -> dict[int, list[str]]:
         """By pid, each living rank's frameworks, which decide how to ask it to end."""
-        name = self.attempt.launcher_name
+        name = self.attempt.spec.launcher
         launchers = [] if name is None else [name]
         return {
             record.pid: [*record.reported.frameworks, *launchers]

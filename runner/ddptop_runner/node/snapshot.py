@@ -37,7 +37,7 @@ def launcher_sample(attempt: Attempt, now_s: float) -> LauncherSample | None:
         return None
     sample = record.sample(now_s, probe=False)
     return LauncherSample(
-        name=attempt.launcher_name or "python",
+        name=attempt.spec.launcher or "python",
         pid=sample.pid,
         state=sample.state,
         exit_code=sample.exit_code,

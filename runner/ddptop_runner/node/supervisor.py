@@ -129,8 +129,9 @@ class Supervisor:
         attempt, now_s = self._attempt, boottime_s()
         self._look_for_head(now_s)
         self._look_at_usage()
-        self.defects.call(lambda: attempt.look_at_tree(now_s, self._progress.is_printed), None)
         self.defects.call(self._look_at_output, None)
+        if self._progress.is_printed:
+            attempt.look_at_printing(now_s)
         self._orphans.look(self._driver.unguarded_processes())
         self.defects.call(lambda: attempt.look_at_progress(now_s), None)
         attempt.look_at_checkpoints()

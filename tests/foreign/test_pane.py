@@ -165,6 +165,8 @@ def test_a_pane_is_found_by_its_terminal(server: Server, wait_until: Callable[..
     pane = server.start("sleep 1000")
     assert list_panes([server.path])[pane.tty].name == "work:0.0"
     assert server.path in sockets([f"{server.path},123,0"])
+    server.run("rename-session", "-t", "work", "a\u241eb")  # libtmux's separator
+    assert list_panes([server.path])[pane.tty].name == "a\u241eb:0.0"
     server.run("kill-server")
     assert list_panes([server.path]) == {}
     assert capture(pane) is None

@@ -26,7 +26,6 @@ from itertools import islice
 from pathlib import Path
 from typing import Literal
 
-from ddptop_runner.base import programs
 from ddptop_runner.base.files import is_private_folder
 from ddptop_runner.foreign.types import ForeignJob
 from ddptop_runner.host import procs, tree
@@ -41,8 +40,6 @@ LATER_LINES = 500
 """The same for later captures; usually more than is written between two."""
 MAX_REDRAWN = 12
 """Lines at the end that may change between two captures, as nested progress bars do."""
-MAX_CHARS = 4 << 20
-"""Longest capture; the beginning is cut off."""
 TIMEOUT_S = 1.0
 AVOID_S = 60.0
 """How long to skip a server that timed out."""
@@ -116,8 +113,8 @@ def list_panes(socket_paths: Iterable[str]) -> dict[str, Pane]:
     """All panes of these servers, by terminal such as `/dev/pts/3`."""
     panes = {}
     for path in socket_paths:
-        text = _tmux(path, "list-panes", "-a", "-F", _FORMAT)
-        for line in (text or "").splitlines():
+        # not `Server.panes`: it asks for every format and splits at a character that names may have
+        for line in _ask(path, "list-panes", "-a", "-F", _FORMAT) or ():
             parts = line.split("\t")
             if len(parts) == 3:
                 panes[parts[0]] = Pane(path, parts[1], parts[2], parts[0])
@@ -126,22 +123,23 @@ def list_panes(socket_paths: Iterable[str]) -> dict[str, Pane]:
 
 def capture(pane: Pane, history_lines: int = LATER_LINES) -> list[str] | None:
     """The pane's last lines, with wrapped ones joined; None if it is gone or does not answer."""
-    text = _tmux(pane.socket, "capture-pane", "-p", "-J", "-S", f"-{history_lines}", "-t", pane.id)
-    if text is None:
+    found = _ask(pane.socket, "capture-pane", "-p", "-J", "-S", f"-{history_lines}", "-t", pane.id)
+    if found is None:
         return None
-    lines = [line.rstrip() for line in text[-MAX_CHARS:].split("\n")]
+    lines = [line.rstrip() for line in found]
     while lines and not lines[-1]:
         lines.pop()
     return lines
 
 
-def _tmux(socket_path: str, *command: str) -> str | None:
+def _ask(socket_path: str, *command: str) -> list[str] | None:
+    """The lines that a command prints; None if it fails, or its server did not answer recently."""
     if _avoided.get(socket_path, 0.0) > time.monotonic():
         return None
-    environment = {name: value for name, value in os.environ.items() if name != "TMUX"}
+    from ddptop_runner.host.tmux_server import Server
+
     try:
-        argv = ["tmux", "-u", "-S", socket_path, *command]
-        answer = programs.run(argv, TIMEOUT_S, env=environment)
+        answer = Server(TIMEOUT_S, socket_path=socket_path).cmd(*command)
     except subprocess.TimeoutExpired:
         _avoided[socket_path] = time.monotonic() + AVOID_S
         return None

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import signal
+
 import pytest
 from tests.cluster.jobs import launch, now
 from tests.cluster.training import Trainer
@@ -43,6 +45,18 @@ def test_a_hang_in_an_all_reduce_names_node_rank_and_line(hosts, ddp, wait_until
     assert "rank 1" in said.lower()
     assert "ddp.py:" in said
     assert "h2" in said
+
+
+def test_a_stopped_rank_is_named_with_its_host_and_line(hosts, ddp, wait_until):
+    attempt = ddp.attempt()
+    hosts.hosts["h2"].kill("rank", ddp.name, signal.SIGSTOP)
+    wait_until(lambda: any(one["id"] == "paused" for one in ddp.status()["alerts"]), 20)
+    (alert,) = (one["message"] for one in ddp.status()["alerts"] if one["id"] == "paused")
+    wait_until(lambda: ddp.trains(BOTH, attempt=attempt + 1))
+    print("ALERT", alert, "HANG", ddp.last("hang"), "FAIL", ddp.last("failure"), ddp.events()[-12:])
+    assert alert.startswith("rank 1 is paused on h2 at ddp.py:")
+    said = ddp.last("hang")
+    assert "rank 1" in said.lower() and "h2" in said and "ddp.py:" in said
 
 
 def test_remote_exception_is_reported_with_its_line(hosts, ddp, wait_until):

@@ -330,6 +330,7 @@ class Head:
         await until(is_done, ENDED_S)  # a node that came back may still write its last lines
         last = self.attempt or 0
         await self._fetcher.take_ends(range(max(0, last - MOST_ATTEMPTS + 1), last + 1))
+        await until(is_done, ENDED_S)  # others may have come back in the meantime
         parts = self.parts.by_host.items()
         left = [host for host, part in parts if part.is_stale or not part.ended]
         if left:

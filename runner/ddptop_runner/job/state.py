@@ -24,6 +24,8 @@ class RankLife(Base, frozen=True, kw_only=True):
     """CLOCK_BOOTTIME of its exit."""
     by_us: bool = False
     """Whether ddptop or torch's agent had begun to end it."""
+    approximate: bool = False
+    """Whether `at_s` may be late."""
     hung: bool = False
 
     def state(self, steps: int | None, is_running: bool) -> RankState:

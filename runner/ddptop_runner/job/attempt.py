@@ -59,7 +59,7 @@ class Attempt:
 
     Args:
         folder: the job's run folder.
-        spec: the job, as the attempt runs it.
+        spec: the job, as requested.
         log: holds the job's state, and receives observations.
         take: receives facts that require decisions.
         publish: writes the snapshot immediately.
@@ -74,7 +74,7 @@ class Attempt:
         publish: Callable[[], None],
     ) -> None:
         self._folder = folder
-        self.spec = spec
+        self.requested = spec
         self._log = log
         self._take = take
         self._publish = publish
@@ -105,6 +105,11 @@ class Attempt:
     def job(self) -> JobState:
         """The state of the job."""
         return self._log.state
+
+    @property
+    def spec(self) -> JobSpec:
+        """The job, as the attempt runs it."""
+        return self.job.spec_in_force(self.requested)
 
     @property
     def number(self) -> int:

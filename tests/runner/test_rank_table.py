@@ -7,11 +7,13 @@ import os
 from typing import Any
 
 import pytest
+from tests.runner.builders import put_exit
 
 from ddptop_runner.base import clock
 from ddptop_runner.host.tree import RankUsage
 from ddptop_runner.job.progress import of_table
 from ddptop_runner.job.ranks import OwnRanks, RankRecord
+from ddptop_runner.job.state import JobState, RankLife
 from ddptop_runner.model.diagnose import RankExit
 from ddptop_runner.model.probe_message import ProbeMessage
 from ddptop_runner.reading.progress.combine import total_steps
@@ -68,7 +70,7 @@ def test_who_is_heard(table, case):
 
 
 def test_last_words_of_a_rank_that_ended_count_those_of_an_earlier_attempt_do_not(table):
-    table[0].exit = RankExit(0, PID, 0, 200.0)
+    put_exit(table[0], RankExit(0, PID, 0, 200.0))
     assert table.receive(stepped(9, 199.0), attempt=0) is table[0]
     assert table[0].steps == 9
     assert table.receive(stepped(12, 199.0, attempt=3), attempt=0) is None
@@ -238,12 +240,7 @@ STATES = {
         True,
         "running",
     ),
-    "hung": ({"steps": 4, "hung": True}, True, "hung"),
-    "ended well": ({"exit": ended(0)}, True, "exited"),
-    "ended badly": ({"exit": ended(3), "hung": True}, True, "failed"),
-    "killed": ({"exit": ended(-9)}, True, "failed"),
-    "ended somehow": ({"exit": ended(None)}, True, "failed"),
-    "ended by us": ({"exit": ended(-15, by_us=True)}, True, "stopped"),
+    "hung": ({"steps": 4, "job": lambda: JobState(ranks={0: RankLife(hung=True)})}, True, "hung"),
 }
 
 
@@ -257,13 +254,19 @@ def test_state(table, case):
 
 
 @pytest.mark.parametrize(
-    ("returncode", "exit_code", "signal"),
-    [(0, 0, None), (3, 3, None), (-9, None, "SIGKILL"), (None, None, None)],
+    ("returncode", "by_us", "expected"),
+    [
+        (0, False, ("exited", 0, None)),
+        (3, False, ("failed", 3, None)),
+        (-9, False, ("failed", None, "SIGKILL")),
+        (None, False, ("failed", None, None)),
+        (-15, True, ("stopped", None, "SIGTERM")),
+    ],
 )
-def test_an_end_in_the_contracts_words(table, returncode, exit_code, signal):
-    table[0].exit = ended(returncode)
+def test_an_end_in_the_contracts_words(table, returncode, by_us, expected):
+    put_exit(table[0], ended(returncode, by_us=by_us))
     sample = table[0].sample(200.0, probe=True)
-    assert (sample.exit_code, sample.signal) == (exit_code, signal)
+    assert (sample.state, sample.exit_code, sample.signal) == expected
     assert table.exits() == [table[0].exit]
     assert table.alive() == []
 
@@ -272,7 +275,7 @@ def test_figures_of_a_process_go_with_it(table):
     table[0].usage = usage("R")
     sample = table[0].sample(200.0, probe=True)
     assert (sample.cpu_percent, sample.rss_bytes) == (50.0, 2**30)
-    table[0].exit = ended(0)
+    put_exit(table[0], ended(0))
     sample = table[0].sample(200.0, probe=True)
     assert (sample.cpu_percent, sample.rss_bytes, sample.steps_per_s) == (None, None, None)
     assert sample.pid == PID

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import datetime as dt
 
+from ddptop_runner.judge.restarts.devices import without
 from ddptop_runner.judge.restarts.policy import History, record
 from ddptop_runner.model.diagnose import AttemptOutcome
 from ddptop_runner.model.events import EndState, SetAside, Trouble
 from ddptop_runner.model.snapshot import Alert, Cause, Checkpoint
-from ddptop_runner.model.spec import Rendezvous
+from ddptop_runner.model.spec import JobSpec, Rendezvous
 from ddptop_runner.model.words import LIVE_STATES, Base, RankState
 from ddptop_runner.model.words import JobState as Phase
 
@@ -24,6 +25,8 @@ class RankLife(Base, frozen=True, kw_only=True):
     """CLOCK_BOOTTIME of its exit."""
     by_us: bool = False
     """Whether ddptop or torch's agent had begun to end it."""
+    approximate: bool = False
+    """Whether `at_s` may be late."""
     hung: bool = False
 
     def state(self, steps: int | None, is_running: bool) -> RankState:
@@ -212,6 +215,14 @@ class JobState(Base, frozen=True, kw_only=True):
     def needs_new_agent(self) -> bool:
         """Whether the next attempt runs on different devices."""
         return self.set_aside != self.set_aside_before
+
+    def spec_in_force(self, spec: JobSpec) -> JobSpec:
+        """The job as its current agent runs it: without the devices that are set aside.
+
+        Args:
+            spec: the job, as requested.
+        """
+        return without(spec, self.set_aside_before if self.wanted_agent is None else self.set_aside)
 
     @property
     def processes(self) -> list[RankLife]:

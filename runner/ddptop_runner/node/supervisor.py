@@ -63,15 +63,12 @@ class Supervisor:
 
     def __init__(self, folder: RunFolder, spec: JobSpec, channel: socket.socket) -> None:
         self._folder = folder
-        self._spec = spec
         self._loop = asyncio.get_running_loop()
         self._process = process = JobProcess(folder, spec, channel)
         self._log, self._alerts = process.log, process.alerts
         self.defects, self.spawn = process.defects, process.spawn
         self._is_reachable = False
         """Whether commands are served; publishing earlier would invite commands."""
-        self._devices_changed = False
-        """Whether an attempt ran, or will run, on other devices than the previous one."""
         self._usage = HostUsage()
         self._orphans = OrphanWatch(lambda *ended: self._driver.seen_to_exit(*ended))
         self._driver = JobDriver(folder, spec, self._log, self._usage, self)
@@ -95,6 +92,10 @@ class Supervisor:
     @property
     def _attempt(self) -> Attempt:
         return self._driver.attempt
+
+    @property
+    def _spec(self) -> JobSpec:
+        return self._attempt.spec
 
     async def run(self) -> int:
         """Supervise until the group has ended; returns the job's exit code for the guardian."""
@@ -191,7 +192,7 @@ class Supervisor:
         """Begin, because the job has its devices."""
         if self._queue is not None:
             self.spawn(self._queue.stop())
-        self._spec, self._alerts.now = spec, []
+        self._alerts.now = []
         self._process.clock.begin_again()
         self._queue, self._feed = None, feed_of(spec)
         if self._feed is not None:
@@ -275,7 +276,7 @@ class Supervisor:
             except OSError:
                 return
             message = decode_message(data)
-            if message is not None and message.job == self._spec.job_id:
+            if message is not None and message.job == self._attempt.requested.job_id:
                 self.defects.call(functools.partial(self._attempt.receive, message), None)
 
     def _greet(self, hello: Message) -> None:
@@ -401,12 +402,11 @@ class Supervisor:
 
     def start_agent(self, attempt: int, restarts_left: int) -> None:
         """Have the guardian start a new agent."""
-        report = self.device_report()
+        report, job = self.device_report(), self._driver.job
         lost = report is not None and any(gpu.lost for gpu in report.gpus)
         env = {}
-        if (
-            lost or self._devices_changed
-        ):  # any device of the machine may be lost, so there are no indices
+        # any device of the machine may be lost, so there are no indices
+        if lost or job.set_aside or job.needs_new_agent:
             env = job_environment(self._spec.devices, by_uuid=True)
         self._ask_for_agent(attempt, restarts_left, env)
 
@@ -424,11 +424,6 @@ class Supervisor:
         """Have the job's devices read at once, if anything samples them."""
         if isinstance(self._feed, DeviceFeed):
             self._feed.request()
-
-    def change_spec(self, spec: JobSpec) -> None:
-        """Run the next attempts on other devices, with another number of ranks."""
-        self._spec = spec
-        self._devices_changed = True
 
     def snapshot_bytes(self) -> bytes:
         """The current node snapshot."""

@@ -113,12 +113,15 @@ def test_job_that_counts_only_the_steps_of_its_attempts_is_not_given_up(submit, 
         script = script.replace(old, new)
     trainer.ddp.write_text(script)
     job, number = submit("--nodes", "2", name="counts", script="ddp.py")
-    for attempt in range(5):
-        wait_until(lambda attempt=attempt: len(trainer.steps(attempt, 1)) > 200)
+    for attempt, least in enumerate((300, 60, 60, 60, 60)):  # no later attempt gets as far
+        wait_until(
+            lambda attempt=attempt, least=least: len(trainer.steps(attempt, 1)) > least,
+            what=f"steps of attempt {attempt}",
+        )
         slurm.run("scancel", "--batch", "--signal=USR1", number)  # the time limit is near
     wait_until(lambda: job.trains(["h1", "h2"], attempt=5), what="it goes on")
     assert slurm.job_state(number) == "RUNNING"
-    assert trainer.steps(5, 0)[0]["step"] > 5 * 200
+    assert trainer.steps(5, 0)[0]["step"] > 300 + 4 * 60
     said = (slurm.folder / f"log/ddptop-{number}.out").read_text()
     assert "not requeued" not in said, said
 

@@ -319,18 +319,21 @@ class Head:
         return self.job.stop is not None and self._placement.by != "slurm"
 
     async def _conclude(self) -> pt.NothingLeft:
-        def is_done() -> bool:
-            """Whether each node that came back has ended its part."""
-            return not any(isinstance(order, pt.EndOn) for order in self._orders.under_way)
+        async def wait_for_parts() -> None:
+            while self._is_stopped and self.parts.may_run_unseen():  # the order outlives the link
+                await asyncio.sleep(TICK_S)
+                await self.parts.end_all(0.0)
+            # a node that came back may still write its last lines
+            await until(
+                lambda: not any(isinstance(order, pt.EndOn) for order in self._orders.under_way),
+                ENDED_S,
+            )
 
         await self.parts.end_all(0.0)
-        while self._is_stopped and self.parts.may_run_unseen():  # the order outlives the link
-            await asyncio.sleep(TICK_S)
-            await self.parts.end_all(0.0)
-        await until(is_done, ENDED_S)  # a node that came back may still write its last lines
+        await wait_for_parts()
         last = self.attempt or 0
         await self._fetcher.take_ends(range(max(0, last - MOST_ATTEMPTS + 1), last + 1))
-        await until(is_done, ENDED_S)  # others may have come back in the meantime
+        await wait_for_parts()  # more may have come back, or a user may have stopped the job
         parts = self.parts.by_host.items()
         left = [host for host, part in parts if part.is_stale or not part.ended]
         if left:

@@ -189,7 +189,7 @@ def test_an_empty_inherited_list_allows_nothing(text):
 def test_devices_that_are_not_there_are_named_with_those_that_are():
     with pytest.raises(UsageError) as raised:
         resolve(parse_gpus("2-5"), MACHINE, None)
-    assert str(raised.value) == "GPUs 4, 5 are not on this machine; available: GPUs 0-3"
+    assert str(raised.value) == "GPUs 4, 5 do not exist; available: GPUs 0-3"
 
 
 def test_lost_devices_are_left_out_or_refused():
@@ -218,7 +218,7 @@ def test_a_uuid_that_begins_another_is_the_one_that_it_is():
 @pytest.mark.parametrize(
     ("text", "cvd", "words"),
     [
-        ("GPU-zz", None, "no device on this machine has UUID GPU-zz; see `nvidia-smi -L`"),
+        ("GPU-zz", None, "no device has UUID GPU-zz; see `nvidia-smi -L`"),
         ("GPU-aa", None, "GPU-aa matches 2 UUIDs: GPU-aa00, GPU-aa11; use a longer prefix"),
         ("GPU-aa0,GPU-aa00", None, "--gpus lists GPU-aa00 twice"),
         (

@@ -241,7 +241,7 @@ def test_mig_instances_on_the_stand_in(stub):
         assert choice.environment["CUDA_VISIBLE_DEVICES"] == "MIG-1111-aaaa"
     with pytest.raises(UsageError, match="one MIG instance, which 2 ranks"):
         choose("MIG-1111-aaaa", {}, 2)
-    with pytest.raises(UsageError, match="no device on this machine has UUID MIG-2222"):
+    with pytest.raises(UsageError, match="no device has UUID MIG-2222"):
         choose("MIG-2222", {}, 1)
     for index in range(4):
         stub.set(index, mig_mode=1)

@@ -94,7 +94,6 @@ def _python(request: LaunchRequest, env: Mapping[str, str]) -> str:
 
 def _wanted(request: LaunchRequest, cwd: Path, python: str, env: Mapping[str, str]) -> Wanted:
     script = script_of(request.kind, request.target, cwd)
-    folder = None if script is None else preflight.folder_digest(cwd)
     return Wanted(
         ddptop=__version__,
         target=request.target,
@@ -104,7 +103,7 @@ def _wanted(request: LaunchRequest, cwd: Path, python: str, env: Mapping[str, st
         nproc=request.nproc,
         force=request.force,
         script_digest=None if script is None else preflight.digest_of(script),
-        folder_digest=folder,
+        files=None if script is None else preflight.digests(cwd),
     )
 
 

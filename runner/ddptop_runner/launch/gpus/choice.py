@@ -29,6 +29,18 @@ ON_CPU = f"no NVIDIA devices: starting {CPU_RANKS} CPU ranks; pass --nproc N to 
 OPTIONS_AGAINST = "--force and --wait-gpus cannot be used together"
 
 
+Refused = Literal["busy", "absent", "allocation", "other"]
+"""In use; the machine has none; the Slurm allocation has none; another reason."""
+
+
+class DevicesError(UsageError):
+    """A job cannot get the devices."""
+
+    def __init__(self, message: str, hint: str, why: Refused) -> None:
+        super().__init__(message, hint)
+        self.why = why
+
+
 @dataclass(frozen=True)
 class DeviceChoice:
     """The devices that a launch gets or waits for."""
@@ -227,7 +239,7 @@ class _Decision:
             notes += _doubts(chosen)
         return DeviceChoice(devices, queue, by_uuid, tuple(notes), self.make)
 
-    def _refusal(self, uses: Sequence[DeviceUse], chosen: Sequence[DeviceUse]) -> UsageError:
+    def _refusal(self, uses: Sequence[DeviceUse], chosen: Sequence[DeviceUse]) -> DevicesError:
         """The error that names who uses which device, and the alternatives.
 
         Args:
@@ -254,7 +266,8 @@ class _Decision:
                 remedy = f"--gpus {','.join(str(device.index) for device in free)}, "
             elif kind in ("indices", "uuids") and elsewhere and not held[0].is_mig:
                 remedy = f"--gpus auto:{min(elsewhere, len(chosen))} to use the idlest, "
-        return UsageError(what, f"pass {remedy}--wait-gpus to wait, or --force to use busy GPUs")
+        hint = f"pass {remedy}--wait-gpus to wait, or --force to use busy GPUs"
+        return DevicesError(what, hint, "busy")
 
 
 def _doubts(chosen: Sequence[DeviceUse]) -> list[str]:
@@ -446,9 +459,10 @@ class Machine:
         if not self._present:
             if request is None:
                 return None
-            raise UsageError(
-                "no GPUs found on this machine",
+            raise DevicesError(
+                "no GPUs found",
                 "remove --gpus (a script then needs --nproc N); see `ddptop gpus`",
+                "absent",
             )
         known = {gpu.uuid for gpu in self._present}
         if unknown := [uuid for uuid in mig_instances(self._inherited_cvd) if uuid not in known]:
@@ -532,7 +546,8 @@ class Machine:
         wholes = {gpu.index: gpu for gpu in self._present if not is_instance(gpu)}
         if missing := [Device(index=index) for index in request.indices if index not in wholes]:
             there = names_of([_device(gpu) for gpu in wholes.values()])
-            raise UsageError(f"{_are(missing)} not on this machine", f"available: {there}")
+            does = "does" if len(missing) == 1 else "do"
+            raise UsageError(f"{names_of(missing)} {does} not exist", f"available: {there}")
         chosen = [_device(wholes[index]) for index in request.indices]
         for uuid in request.uuids:
             device = _device(_the_one(uuid, self._present))
@@ -557,7 +572,7 @@ def _the_one(uuid: str, present: Present) -> GpuSample:
     found = [gpu for gpu in present if gpu.uuid and gpu.uuid.startswith(uuid)]
     exact = [gpu for gpu in found if gpu.uuid == uuid]
     if not found:
-        raise UsageError(f"no device on this machine has UUID {uuid}", "see `nvidia-smi -L`")
+        raise UsageError(f"no device has UUID {uuid}", "see `nvidia-smi -L`")
     if len(found) > 1 and not exact:
         names = ", ".join(str(gpu.uuid) for gpu in found[:3])
         raise UsageError(f"{uuid} matches {len(found)} UUIDs: {names}", "use a longer prefix")

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Sequence
 from ddptop.plain.output import table
 from ddptop.view.figures.devices import FIGURES, DeviceFigure, Plain, number
 from ddptop_runner.base.units import NOT_AVAILABLE, size
+from ddptop_runner.devices import codes
 from ddptop_runner.devices.report import DeviceReport
 from ddptop_runner.model.snapshot import GpuProcess, GpuSample
 
@@ -40,7 +41,7 @@ def as_text(report: DeviceReport, width: int | None = None) -> str:
         parts.append(_processes(rows, width))
     notes = [*_troubles(report.gpus, names), *_unknowns(report.gpus, names, columns)]
     notes += _process_notes(report.gpus, names)
-    notes += [part for part in (report.note or "").split("; ") if not _is_noted(part, report.gpus)]
+    notes += [report.machine_note] if report.machine_note else []
     if notes:
         parts.append("\n".join(_wrapped(note, width) for note in notes))
     return "\n\n".join(parts)
@@ -107,25 +108,14 @@ def _troubles(gpus: Sequence[GpuSample], names: Sequence[str]) -> list[str]:
     return lines
 
 
-def _is_noted(part: str, gpus: Sequence[GpuSample]) -> bool:
-    """Return whether the notes on lost devices already include this part."""
-    lost = part.startswith(("GPU ", "GPUs ")) and " lost: " in part
-    return not part or (lost and any(gpu.lost and gpu.note for gpu in gpus))
-
-
 def _remarks(gpu: GpuSample) -> Iterable[str]:
     """Yield the problems of one device."""
     from ddptop_runner.launch.gpus.usage import is_hot, unknown_holder  # reads jobs
 
-    note = gpu.note or ""
-    if gpu.lost:
-        yield f"LOST: {note.removeprefix('lost: ')}" if note else "LOST"
-    elif note:
-        yield note
-    meanings = gpu.xid_meanings or []
-    for place, code in enumerate(gpu.xid or ()):
-        meaning = meanings[place] if place < len(meanings) else ""
-        yield f"XID {code}" + (f" ({meaning})" if meaning and meaning != f"XID {code}" else "")
+    if gpu.lost or gpu.note:
+        yield gpu.note or "lost"
+    for code in gpu.xid or ():
+        yield f"XID {code}" + (f" ({codes.xid(code).meaning})" if code in codes.XIDS else "")
     if gpu.throttle_reasons:
         yield f"clocks throttled ({', '.join(gpu.throttle_reasons)})"
     if is_hot(gpu):

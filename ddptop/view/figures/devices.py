@@ -14,6 +14,7 @@ import msgspec
 from ddptop.view.text import Span
 from ddptop_runner.base import units
 from ddptop_runner.base.units import NOT_AVAILABLE
+from ddptop_runner.devices import codes
 from ddptop_runner.model.snapshot import GpuSample
 
 SPINNING_PERCENT = 99.0
@@ -93,7 +94,7 @@ def heat(gpu: GpuSample) -> str:
     """The style of a temperature, by the device's slowdown threshold and thermal throttling."""
     from ddptop_runner.launch.gpus.usage import is_hot  # `ddptop gpus` has no styles
 
-    slowed = any(reason.startswith("thermal") for reason in gpu.throttle_reasons or ())
+    slowed = any(codes.throttle(one).cause == "heat" for one in gpu.throttle_reasons or ())
     return "warn" if slowed or is_hot(gpu) else known(gpu.temperature_c)
 
 

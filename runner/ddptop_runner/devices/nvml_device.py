@@ -12,10 +12,10 @@ from typing import Any, NamedTuple
 
 import pynvml
 
-from ddptop_runner.devices import words
+from ddptop_runner.devices import codes, words
 from ddptop_runner.devices.owners import ProcessOwners
 from ddptop_runner.devices.report import FIXED_METRICS, NEVER_UNKNOWN
-from ddptop_runner.devices.words import Why, throttle_words, why_not, xid_meaning
+from ddptop_runner.devices.words import Why, why_not
 from ddptop_runner.host import procs
 from ddptop_runner.model.snapshot import GpuProcess, GpuSample
 
@@ -116,7 +116,7 @@ SLOW = (
             ("nvmlDeviceGetCurrentClocksEventReasons",),
             ("nvmlDeviceGetCurrentClocksThrottleReasons",),
         ),
-        lambda mask: (throttle_words(mask),),
+        lambda mask: (codes.throttle_names(mask),),
     ),
     Metric(
         ("pstate",),
@@ -242,7 +242,7 @@ class Gpu:
             **self.metrics,
             "uuid": self.uuid,
             "xid": list(self.xids) if can_report else None,
-            "xid_meanings": [xid_meaning(code) for code in self.xids] if can_report else None,
+            "xid_meanings": [codes.xid(code).meaning for code in self.xids] if can_report else None,
         }
         lost = self.handle is None
         unknown: dict[str, str] = {

@@ -36,6 +36,8 @@ class DeviceReport(Base, frozen=True, kw_only=True):
     note: str | None = None
     """Why devices are missing, incomplete, or stale, and how to fix it; None if there is no
     problem."""
+    machine_note: str | None = None
+    """`note` without the lost devices, which have their own notes."""
     gpus: list[GpuSample] = []
     sampler_cpu_percent: float | None = None
     """CPU usage of the sampler over the last few seconds; 100 is one core."""

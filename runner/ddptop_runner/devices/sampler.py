@@ -75,7 +75,7 @@ class NoDevices:
     queries = 0
 
     def __init__(self, note: str | None, driver: str | None = None) -> None:
-        self.note = note
+        self.note = self.machine_note = note
         self.driver = driver
 
     def sample(self, boottime_s: float, *, at_once: bool = False) -> list[GpuSample]:
@@ -141,6 +141,7 @@ def report(backend: NvmlBackend | NoDevices, cost: Cost, *, at_once: bool = Fals
         source=backend.source,
         driver=backend.driver,
         note=backend.note,
+        machine_note=backend.machine_note,
         gpus=gpus,
         sampler_cpu_percent=None if spent is None else round(spent[0], 2),
         sampler_rss_bytes=resident_bytes(),

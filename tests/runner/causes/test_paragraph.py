@@ -180,14 +180,14 @@ CAUSES = {
     ),
     "a device error": (
         [end(exception=BUG, gpu=2)],
-        Surroundings(xids=[XidReport(1, 79, "no"), XidReport(2, 79, "it fell off the bus")]),
+        Surroundings(xids=[XidReport(1, 79), XidReport(2, 79)]),
         ("gpu", None, 1, "ValueError", "a.py:1 in f"),
         "Rank 3 (pid 1003) exited with status 1. ValueError: bad (at a.py:1 in f). GPU 2 reported "
-        "XID 79: it fell off the bus.",
+        "XID 79: the device fell off the bus.",
     ),
     "an error of the program that the device reports": (
         [end(exception=BUG, gpu=2)],
-        Surroundings(xids=[XidReport(2, 31, "an address that is not mapped")]),
+        Surroundings(xids=[XidReport(2, 31)]),
         ("exception", None, 1, "ValueError", "a.py:1 in f"),
         None,
     ),

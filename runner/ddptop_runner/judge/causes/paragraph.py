@@ -7,6 +7,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from ddptop_runner.base.paths import LAUNCHER
+from ddptop_runner.devices import codes
 from ddptop_runner.host.oom import OomFinding
 from ddptop_runner.judge.causes.culprit import Culprit, RankEnd, last_lines
 from ddptop_runner.judge.causes.error_text import (
@@ -38,7 +39,6 @@ class XidReport:
 
     gpu: int
     code: int
-    meaning: str
 
 
 @dataclass(frozen=True)
@@ -275,13 +275,9 @@ def _add_devices(text: _Paragraph, end: RankEnd, around: Surroundings) -> None:
         text.add(f"Its device, GPU {end.gpu}, is lost: the driver can no longer reach it.")
     reports = [one for one in around.xids if end.gpu is None or one.gpu == end.gpu]
     for report in reports[:2]:
-        if report.code not in SOFTWARE_XIDS:
+        if codes.xid(report.code).fault == "device":
             text.kind = "gpu"
-        text.add(f"GPU {report.gpu} reported XID {report.code}: {report.meaning}.")
-
-
-SOFTWARE_XIDS = frozenset({13, 31, 43, 45, 66, 68, 69})
-"""XIDs that a program causes while the device is healthy."""
+        text.add(f"GPU {report.gpu} reported XID {report.code}: {codes.xid(report.code).meaning}.")
 
 
 def _left(culprit: Culprit) -> _Paragraph:

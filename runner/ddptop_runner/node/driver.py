@@ -337,7 +337,6 @@ class JobDriver:
                 )
                 for record in attempt.table
             ],
-            kernel=attempt.oom.log.lines(),
             memory=attempt.oom.groups(),
             devices=None if report is None else encode(report),
         )

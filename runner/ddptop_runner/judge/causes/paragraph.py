@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from ddptop_runner.base.paths import LAUNCHER
@@ -30,7 +30,7 @@ _QUOTES = (400, 250, 150, 80)
 """Characters to quote from a message; the first that keeps the summary within `LONGEST` is used."""
 
 _HOST_MEMORY = re.compile(r"DefaultCPUAllocator|Cannot allocate memory|\[?Errno 12\b|bad_alloc")
-_WORKER_KILLED = re.compile(r"worker \(pid(?:\(s\))? (?P<pids>[\d, ]+)\)")
+_WORKER_KILLED = re.compile(r"worker \(pid(?:\(s\))? [\d, ]+\)")
 
 
 @dataclass(frozen=True)
@@ -45,8 +45,8 @@ class XidReport:
 class Surroundings:
     """What the machine and its devices report about the attempt."""
 
-    killed_for_memory: Callable[[Collection[int]], OomFinding | None] = lambda _: None
-    """Whether the kernel killed one of these pids because memory ran out."""
+    killed_for_memory: Callable[[], OomFinding | None] = lambda: None
+    """Whether the kernel killed a process of the job because memory ran out."""
     xids: Sequence[XidReport] = ()
     lost_gpus: Sequence[int] = ()
     """Machine indices of devices that fell off the bus."""
@@ -216,10 +216,8 @@ def _raised(
     if exception.short_type == "MemoryError" or _HOST_MEMORY.search(message):
         text.kind = "host_oom"
         text.add("The machine ran out of memory, or the job reached its memory limit.")
-    worker = _WORKER_KILLED.search(message)
-    if worker is not None and ("Killed" in message or "unexpectedly" in message):
-        pids = [int(pid) for pid in re.findall(r"\d+", worker["pids"])]
-        _add_memory(text, around.killed_for_memory(pids))
+    if _WORKER_KILLED.search(message) and ("Killed" in message or "unexpectedly" in message):
+        _add_memory(text, around.killed_for_memory())
     if known := known_error(message):
         text.kind = known.kind or text.kind
         text.add(known.words)
@@ -235,7 +233,7 @@ def _ended(culprit: Culprit, around: Surroundings, quoted: int, *, alone: bool) 
     if killed_by(end.exit_code, end.signal):
         if end.exit_code is not None:
             text.add(_sentence(exit_code_in_words(end.exit_code)))
-        finding = around.killed_for_memory([end.exit.pid])
+        finding = around.killed_for_memory()
         _add_memory(text, finding)
         if finding is None:
             text.add("It is unknown whether another process killed it or it ran out of memory.")

@@ -148,7 +148,7 @@ def test_a_node_away_for_good_does_not_keep_a_job_that_has_finished(order: list[
     assert job.take(pt.NodesDue(attempt=0), now_s=310.0) == [pt.EndRanks(grace_s=10.0)]
     job.take(pt.RanksEnded())
     job.take(pt.NothingLeft())
-    assert job.state.phase == "failed" and job.state.requeue
+    assert job.state.phase == "failed" and job.state.ending.requeue
     assert job.state.cause is not None and job.state.cause.kind == "node"
     assert "n1 cannot be reached" in job.state.cause.summary
 

@@ -13,7 +13,6 @@ from ddptop_runner.base import clock
 from ddptop_runner.host.tree import RankUsage
 from ddptop_runner.job.progress import of_table
 from ddptop_runner.job.ranks import OwnRanks, RankRecord
-from ddptop_runner.job.state import JobState, RankLife
 from ddptop_runner.model.diagnose import RankExit
 from ddptop_runner.model.probe_message import ProbeMessage
 from ddptop_runner.reading.progress.combine import total_steps
@@ -240,7 +239,6 @@ STATES = {
         True,
         "running",
     ),
-    "hung": ({"steps": 4, "job": lambda: JobState(ranks={0: RankLife(hung=True)})}, True, "hung"),
 }
 
 
@@ -253,21 +251,9 @@ def test_state(table, case):
     assert table[0].sample(200.0, probe).state == state
 
 
-@pytest.mark.parametrize(
-    ("returncode", "by_us", "expected"),
-    [
-        (0, False, ("exited", 0, None)),
-        (3, False, ("failed", 3, None)),
-        (-9, False, ("failed", None, "SIGKILL")),
-        (None, False, ("failed", None, None)),
-        (-15, True, ("stopped", None, "SIGTERM")),
-    ],
-)
-def test_an_end_in_the_contracts_words(table, returncode, by_us, expected):
-    put_exit(table[0], ended(returncode, by_us=by_us))
-    sample = table[0].sample(200.0, probe=True)
-    assert (sample.state, sample.exit_code, sample.signal) == expected
-    assert table.exits() == [table[0].exit]
+def test_an_end_is_known_from_the_job(table):
+    put_exit(table[0], ended(3))
+    assert table[0].exit == ended(3) and table.exits() == [ended(3)]
     assert table.alive() == []
 
 

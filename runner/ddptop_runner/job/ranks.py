@@ -15,7 +15,6 @@ import msgspec
 from msgspec.structs import replace
 
 from ddptop_runner.base.clock import boottime_s, utc_from_boottime, utc_now
-from ddptop_runner.base.exit_status import split_status
 from ddptop_runner.base.paths import LAUNCHER
 from ddptop_runner.host import procs
 from ddptop_runner.host.tree import RankUsage
@@ -215,16 +214,11 @@ class RankRecord:
         return self.reported.phase, self.reported.phase_t
 
     def state(self, now_s: float, probe: bool) -> RankState:
-        """The rank's state in a word."""
-        life = self.life
-        if life.exited:
-            return life.state(None, is_running=True)
+        """The rank's state in a word, unless it has exited or hangs."""
         if self.process is None:
             return "starting"
         if self.usage is not None and self.usage.state_letter in "Tt":
             return "paused"
-        if life.hung:
-            return "hung"
         if probe and not self.steps and _completed(self.reported.collectives) < WARM_COLLECTIVES:
             return "starting"
         if self.quiet:
@@ -232,9 +226,7 @@ class RankRecord:
         return "running"
 
     def sample(self, now_s: float, probe: bool) -> RankSample:
-        """The record in the contract's form; devices are added later."""
-        status = self.life.status
-        exit_code, signal = (None, None) if status is None else split_status(status)
+        """The figures in the contract's form; devices are added later, and the end by the view."""
         last_progress_at: dt.datetime | None = None
         progress_s = max(self.last_step_boottime_s or 0.0, self.collective_boottime_s or 0.0)
         if progress_s > 0.0:
@@ -254,8 +246,6 @@ class RankRecord:
             cpu_percent=None if usage is None else usage.cpu_percent,
             rss_bytes=None if usage is None else usage.rss_bytes,
             last_progress_at=last_progress_at,
-            exit_code=exit_code,
-            signal=signal,
             has_probe=self.has_reported if probe else None,
             state_reason=self.silent_because if self.alive else None,
             phase=phase,

@@ -29,20 +29,21 @@ class RankLife(Base, frozen=True, kw_only=True):
     """Whether `at_s` may be late."""
     hung: bool = False
 
-    def state(self, steps: int | None, is_running: bool) -> RankState:
-        """The rank's state.
+    def state(self, working: RankState) -> RankState:
+        """The process's state.
 
         Args:
-            steps: the steps that it has taken.
-            is_running: whether the job was past its start.
+            working: its state if it has neither exited nor hangs.
         """
         if self.exited:
             if self.by_us:
                 return "stopped"
             return "exited" if self.status == 0 else "failed"
-        if self.hung:
-            return "hung"
-        return "running" if steps or is_running else "starting"
+        return "hung" if self.hung and working in _AT_WORK else working
+
+
+_AT_WORK = ("starting", "running", "quiet")
+"""States in which a process may turn out to hang."""
 
 
 class Budget(Base, frozen=True, kw_only=True):
@@ -198,7 +199,6 @@ class JobState(Base, frozen=True, kw_only=True):
     alerts: dict[str, ShownAlert] = {}
     ended_at: dt.datetime | None = None
     exit_code: int | None = None
-    requeue: bool | None = None
 
     @property
     def is_over(self) -> bool:
@@ -217,12 +217,12 @@ class JobState(Base, frozen=True, kw_only=True):
         return self.set_aside != self.set_aside_before
 
     def spec_in_force(self, spec: JobSpec) -> JobSpec:
-        """The job as its current agent runs it: without the devices that are set aside.
+        """The job as the current attempt runs it: without the devices that are set aside.
 
         Args:
             spec: the job, as requested.
         """
-        return without(spec, self.set_aside_before if self.wanted_agent is None else self.set_aside)
+        return without(spec, self.set_aside_before)
 
     @property
     def processes(self) -> list[RankLife]:

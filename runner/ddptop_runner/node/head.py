@@ -19,6 +19,7 @@ from ddptop_runner.base.paths import RunFolder
 from ddptop_runner.job import failure_on_nodes
 from ddptop_runner.job.decide import Decision
 from ddptop_runner.job.decide_nodes import away_for_long, begin, decide_nodes, hosts_of_ranks
+from ddptop_runner.job.samples import of_nodes
 from ddptop_runner.job.state import JobState
 from ddptop_runner.job.trouble import TroubleWatch, plain_cause, plain_outcome
 from ddptop_runner.judge.alerts import stalled
@@ -30,7 +31,7 @@ from ddptop_runner.model import protocol as pt
 from ddptop_runner.model.diagnose import AttemptOutcome
 from ddptop_runner.model.snapshot import Cause, NodeSnapshot
 from ddptop_runner.model.spec import JobSpec
-from ddptop_runner.node import fetch, head_snapshot
+from ddptop_runner.node import fetch
 from ddptop_runner.node.agent_link import Message
 from ddptop_runner.node.fetch import Fetcher
 from ddptop_runner.node.job_process import TICK_S, JobProcess
@@ -375,8 +376,14 @@ class Head:
 
     async def _checkpoint(self) -> Message:
         answers = await self._ask_to_save({})
-        first = answers[0]["asked"] if answers else None
-        return {"asked": head_snapshot.merged_request(first, answers)}
+        asked = [answer["asked"] for answer in answers]
+        if not asked:
+            return {"asked": None}
+        both = {
+            name: {rank: one for part in asked for rank, one in (part.get(name) or {}).items()}
+            for name in ("signalled", "refused")
+        }
+        return {"asked": {**asked[0], **both}}
 
     async def _ask_to_save(self, arguments: dict[str, bool]) -> list[Message]:
         hosts = set(hosts_of_ranks(self.job, self._spec).values())
@@ -432,15 +439,14 @@ class Head:
         for view in views:
             if view.snapshot is not None:
                 self._checkpoints.learn(view.snapshot.checkpoint)
-        begun = self.process.begin_snapshot(self._spec)
-        return head_snapshot.merged(
-            replace(begun, checkpoint=self._checkpoints.last),
+        samples = of_nodes(
             self.job,
-            self._spec,
             views,
-            self._trouble.pause,
-            self.parts.memory(),
+            started_at=self.process.clock.started_at,
+            pause=self._trouble.pause,
+            checkpoint=self._checkpoints.last,
         )
+        return self.process.snapshot(self._spec, samples, {"parts": self.parts.memory()})
 
 
 def _fact_in_any_case(order: pt.Order, attempt: int) -> pt.Fact | None:

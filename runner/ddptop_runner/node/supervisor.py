@@ -35,7 +35,9 @@ from ddptop_runner.job import evidence
 from ddptop_runner.job.attempt import Attempt
 from ddptop_runner.job.decide import NO_HEAD
 from ddptop_runner.job.progress import JobProgress
+from ddptop_runner.job.samples import of_attempt
 from ddptop_runner.judge.alerts import Finding, stalled
+from ddptop_runner.judge.restarts.devices import without
 from ddptop_runner.launch.gpus.choice import job_environment
 from ddptop_runner.launch.gpus.queue import QueueWatch, feed_of, queue_of
 from ddptop_runner.model import events as ev
@@ -43,7 +45,6 @@ from ddptop_runner.model.node_link import NodeEvent, NodeState, Report
 from ddptop_runner.model.probe_message import decode_message
 from ddptop_runner.model.snapshot import Event, NodeSnapshot, encode
 from ddptop_runner.model.spec import JobSpec, Rendezvous, read_spec
-from ddptop_runner.node import snapshot as node_snapshot
 from ddptop_runner.node.agent_link import Message
 from ddptop_runner.node.driver import JobDriver
 from ddptop_runner.node.job_process import JobProcess
@@ -95,7 +96,12 @@ class Supervisor:
 
     @property
     def _spec(self) -> JobSpec:
-        return self._attempt.spec
+        return self._attempt.requested
+
+    @property
+    def _next_spec(self) -> JobSpec:
+        """The job as the next agent runs it."""
+        return without(self._spec, self._driver.job.set_aside)
 
     async def run(self) -> int:
         """Supervise until the group has ended; returns the job's exit code for the guardian."""
@@ -276,7 +282,7 @@ class Supervisor:
             except OSError:
                 return
             message = decode_message(data)
-            if message is not None and message.job == self._attempt.requested.job_id:
+            if message is not None and message.job == self._spec.job_id:
                 self.defects.call(functools.partial(self._attempt.receive, message), None)
 
     def _greet(self, hello: Message) -> None:
@@ -407,13 +413,13 @@ class Supervisor:
         env = {}
         # any device of the machine may be lost, so there are no indices
         if lost or job.set_aside or job.needs_new_agent:
-            env = job_environment(self._spec.devices, by_uuid=True)
+            env = job_environment(self._next_spec.devices, by_uuid=True)
         self._ask_for_agent(attempt, restarts_left, env)
 
     def _ask_for_agent(self, attempt: int, restarts_left: int, env: dict[str, str]) -> None:
         self._driver.awaits_agent = not self._process.is_unguarded
         rendezvous = self._driver.job.rendezvous
-        plan = agent_plan(self._spec, self._folder, attempt, restarts_left, rendezvous)
+        plan = agent_plan(self._next_spec, self._folder, attempt, restarts_left, rendezvous)
         self._process.send_to_guardian({"type": "start_agent", "plan": plan, "env": env})
 
     def device_report(self) -> DeviceReport | None:
@@ -446,14 +452,17 @@ class Supervisor:
                 send(line)
 
     def _snapshot(self) -> NodeSnapshot:
-        return node_snapshot.take(
-            self._process.begin_snapshot(self._spec),
-            self._driver,
-            self._spec,
-            self._feed,
+        agent_pid, feed = self._driver.agent_pid, self._feed
+        samples = of_attempt(
+            self._attempt,
+            self._progress,
+            None if feed is None else feed.latest,
             folder=self._folder,
-            progress=self._progress,
+            started_at=self._process.clock.started_at,
+            agent=None if agent_pid is None else procs.identify(agent_pid),
+            device_note=None if feed is None else feed.note,
         )
+        return self._process.snapshot(self._spec, samples, self._driver.learned())
 
 
 def _line(report: Report) -> bytes:

@@ -93,7 +93,7 @@ class Attempt:
         self._deaths = DeathWatch()
         self._tree = TreeLook(self._tree_pids)
         self._exits: ProcessWatch | None = None
-        self._save_asked: request.SaveAsked | None = None
+        self._save_asked: pt.SaveAsked | None = None
         self._loaded = Loaded()
         self.began_elsewhere: tuple[int, int] | None = None
         """(attempt, step of the run at which it began) according to another node."""
@@ -361,7 +361,7 @@ class Attempt:
         if (saved := self.checkpoints.look(boottime_s(), at_once=at_once)) is not None:
             self._log.emit(saved)
 
-    def ask_for_checkpoint(self) -> request.SaveAsked:
+    def ask_for_checkpoint(self) -> pt.SaveAsked:
         """Ask the script to save now.
 
         Raises:

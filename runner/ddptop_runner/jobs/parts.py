@@ -5,6 +5,7 @@ from __future__ import annotations
 from ddptop_runner.base.errors import DdptopError
 from ddptop_runner.launch.ssh import is_here
 from ddptop_runner.launch.survey import HostError, HostLink, at_once
+from ddptop_runner.model.protocol import Forget
 from ddptop_runner.model.spec import JobSpec, NodeSpec, Placement
 from ddptop_runner.node import remote
 
@@ -21,11 +22,11 @@ def remove_parts(spec: JobSpec, placement: Placement) -> str | None:
         job_id = remote.node_job_id(spec.job_id, index)
         try:
             if remote.member_folder(job_id).path.is_dir():  # this machine, or a shared home
-                remote.forget({"job_id": job_id})
+                remote.forget(job_id)
             elif is_by_ssh and not is_here(node.host):
                 link = HostLink(node.host, LIMIT_S)
                 try:
-                    link.request("forget", LIMIT_S, {"job_id": job_id})
+                    link.request(Forget(job_id=job_id), LIMIT_S)
                 finally:
                     link.close()
         except HostError as error:

@@ -158,18 +158,3 @@ def _part(view: NodeView, life: NodeLife, job: JobState) -> NodePart:
     if life.failed:
         return "held"
     return "running" if life.started else "starting"
-
-
-def merged_request(
-    first: dict[str, Any] | None, answers: Sequence[dict[str, Any]]
-) -> dict[str, Any] | None:
-    """The request for a checkpoint, combined from those that the nodes carried out."""
-    if first is None:
-        return None
-    found = dict(first)
-    for name in ("signalled", "refused"):
-        both: dict[str, Any] = {}
-        for answer in answers:
-            both |= answer["asked"].get(name) or {}
-        found[name] = both
-    return found

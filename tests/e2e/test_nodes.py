@@ -145,7 +145,6 @@ def test_link_reports_that_no_job_exists(ddptop_home, script, wait_until):
     node = Node(script(PLAIN))
     with nodes_of(node):
         wait_until(lambda: node.absent)
-        assert not node.absent[0].has_folder
         assert "cannot be reached" in error_of(node.ask(StopAsked(grace_s=1.0)))
         read = ReadFiles(where="../../etc", names=["passwd"])
         assert "neither logs nor evidence" in error_of(node.ask(read))

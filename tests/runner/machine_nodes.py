@@ -436,7 +436,7 @@ class Link:
                 self._take(self, pt.NodeState(snapshot=far.world.snapshot_of(far)))
             elif (absent_s := absent_s + 1.0) >= 3.0:
                 absent_s = 0.0
-                self._take(self, pt.NodeAbsent(has_folder=bool(far.log)))
+                self._take(self, pt.NodeAbsent())
             alarm = self.world.loop.call_later(TICK_S if is_there else 1.0, self.wake.set)
             await self.wake.wait()
             alarm.cancel()

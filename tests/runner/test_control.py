@@ -94,7 +94,7 @@ BROKEN = {
     "a list": (b"[1]\n", "closed the connection"),
     "null": (b"null\n", "closed the connection"),
     "no reply": (b"{}\n", "closed the connection"),
-    "another reply": (b'{"type": "seen", "seen": true}\n', "a reply of another type"),
+    "another reply": (b'{"type": "found", "data": {}}\n', "a reply of another type"),
 }
 
 

@@ -62,7 +62,7 @@ class Agent:
 
 
 async def command(request: pt.SupervisorRequest) -> pt.Reply:
-    if isinstance(request, pt.Leave):
+    if isinstance(request, pt.RequestCheckpoint):
         raise ControlError("the job is ill", "see a doctor", "ended")
     if isinstance(request, pt.FetchEvidence):
         return pt.SilentHosts(why={"h": request.name})
@@ -127,7 +127,7 @@ async def test_who_asks_is_what_the_kernel_says(server, folder):
 
 async def test_a_refusal_carries_message_hint_and_code(server, folder):
     with pytest.raises(ControlError) as caught:
-        await asyncio.to_thread(control.request, folder, pt.Leave(), pt.Done)
+        await asyncio.to_thread(control.request, folder, pt.RequestCheckpoint(), pt.Done)
     assert str(caught.value) == "the job is ill; see a doctor"
     assert caught.value.code == "ended"
 

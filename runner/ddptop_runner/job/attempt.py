@@ -383,11 +383,6 @@ class Attempt:
         )
         return asked
 
-    def has_seen_request(self) -> bool:
-        """Whether the script has seen the request for a checkpoint."""
-        asked = self._save_asked
-        return asked is not None and request.is_taken(asked.flag_file, asked.flag_stamp)
-
     # -- recovery in a new supervisor ------------------------------------------------------------
 
     def learned(self) -> dict[str, Any]:

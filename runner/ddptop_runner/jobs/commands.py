@@ -36,6 +36,7 @@ from ddptop_runner.jobs import slurm_control
 from ddptop_runner.jobs.slurm_queue import as_queued, is_unknown, require_not_queued
 from ddptop_runner.model import protocol as pt
 from ddptop_runner.model.snapshot import ProcessId, RankStacks
+from ddptop_runner.model.spec import JobSpec, NodeSpec, Placement
 from ddptop_runner.node import control
 
 POLL_S = 0.1
@@ -45,6 +46,8 @@ SUPERVISOR_START_S = START_ALLOWANCE_S
 REPEATABLE = pt.StopAsked | pt.GetStacks
 """Requests that may be sent again if the connection broke before the answer."""
 DELETE_TRIES = 20
+FORGET_S = 15.0
+"""How long connecting to another machine may take, and deleting there."""
 
 
 def stop(view: JobView, grace_s: float = 30.0) -> str | None:
@@ -301,11 +304,40 @@ def remove(view: JobView, *, force: bool = False) -> str | None:
     wait_for_guards(view)
     left = None
     if view.spec.placement is not None:
-        from ddptop_runner.jobs.parts import remove_parts  # most commands do not need it
-
-        left = remove_parts(view.spec, view.spec.placement)
+        left = _remove_parts(view.spec, view.spec.placement)
     _delete(view.folder)
     return left
+
+
+def _remove_parts(spec: JobSpec, placement: Placement) -> str | None:
+    """Delete a job's files on all its machines; returns where some remain, or None."""
+    from ddptop_runner.launch.ssh import is_here  # most commands do not need these
+    from ddptop_runner.launch.survey import HostError, HostLink, at_once
+    from ddptop_runner.node import remote
+
+    problems: dict[str, str] = {}
+
+    def forget(part: tuple[int, NodeSpec]) -> None:
+        index, node = part
+        job_id = remote.node_job_id(spec.job_id, index)
+        try:
+            if remote.member_folder(job_id).path.is_dir():  # this machine, or a shared home
+                remote.forget(job_id)
+            elif is_by_ssh and not is_here(node.host):
+                link = HostLink(node.host, FORGET_S)
+                try:
+                    link.request(pt.Forget(job_id=job_id), FORGET_S)
+                finally:
+                    link.close()
+        except HostError as error:
+            problems[node.host] = error.why.problem
+        except (DdptopError, OSError) as error:
+            problems[node.host] = str(error)
+
+    is_by_ssh = placement.by == "ssh"
+    at_once(list(enumerate(placement.nodes)), forget)
+    words = [f"{host} ({problems[host]})" for host in sorted(problems)]
+    return f"its files remain on {', '.join(words)}" if words else None
 
 
 def remove_damaged(folder: RunFolder) -> None:

@@ -563,14 +563,6 @@ class RequestCheckpoint(Message, frozen=True, kw_only=True, tag="checkpoint"):
     """Ask the script to save now. Reply `SaveAsked`."""
 
 
-class HasSeenRequest(Message, frozen=True, kw_only=True, tag="checkpoint_seen"):
-    """Reply `Seen`: whether the script has seen the last request for a checkpoint."""
-
-
-class Leave(Message, frozen=True, kw_only=True, tag="leave"):
-    """Exit, because another guardian has its own supervisor."""
-
-
 class FetchLogs(Message, frozen=True, kw_only=True, tag="fetch_log"):
     """Fetch logs from other nodes, and follow them for a while. Reply `SilentHosts`."""
 
@@ -601,8 +593,6 @@ SupervisorRequest: TypeAlias = (
     | SaveEvidence
     | AttemptBegan
     | RequestCheckpoint
-    | HasSeenRequest
-    | Leave
     | FetchLogs
     | FetchEvidence
 )
@@ -701,12 +691,6 @@ class SaveAsked(Message, frozen=True, tag="save_asked"):
         return " and ".join(ways)
 
 
-class Seen(Message, frozen=True, kw_only=True, tag="seen"):
-    """Whether the script has seen the request for a checkpoint."""
-
-    seen: bool
-
-
 class SilentHosts(Message, frozen=True, kw_only=True, tag="silent_hosts"):
     """Hosts that did not answer when files were fetched, and why."""
 
@@ -745,9 +729,7 @@ class Pieces(Message, frozen=True, kw_only=True, tag="pieces"):
     """Whether there is more to fetch."""
 
 
-Reply: TypeAlias = (
-    Done | Refused | Stacks | SaveAsked | Seen | SilentHosts | Found | Environment | Pieces
-)
+Reply: TypeAlias = Done | Refused | Stacks | SaveAsked | SilentHosts | Found | Environment | Pieces
 
 
 def refused(error: DdptopError) -> Refused:
@@ -834,8 +816,6 @@ class Hello(Message, frozen=True, kw_only=True, tag="hello"):
 
     ddptop: str
     """Its version."""
-    host: str
-    boot_id: str | None
     boottime_s: float
     now: dt.datetime
 
@@ -856,8 +836,6 @@ class NodeState(Message, frozen=True, kw_only=True, tag="state"):
 
 class NodeAbsent(Message, frozen=True, kw_only=True, tag="absent"):
     """The node has no such job, or all processes of it are gone although it has no end."""
-
-    has_folder: bool
 
 
 class Answer(Message, frozen=True, kw_only=True, tag="answer"):

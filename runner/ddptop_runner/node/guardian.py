@@ -32,7 +32,6 @@ from typing import Any
 import msgspec
 
 from ddptop_runner.base.clock import boottime_s
-from ddptop_runner.base.errors import ControlError
 from ddptop_runner.base.files import lock
 from ddptop_runner.base.paths import RunFolder
 from ddptop_runner.base.start import PRIVATE, own_command, own_words
@@ -40,16 +39,12 @@ from ddptop_runner.host import handover as handover_file
 from ddptop_runner.host import procs
 from ddptop_runner.host.handover import agent_command, agent_plan
 from ddptop_runner.model import protocol as pt
-from ddptop_runner.model.snapshot import ProcessId
 from ddptop_runner.model.spec import JobSpec, read_spec
-from ddptop_runner.node import control
 
 PR_SET_CHILD_SUBREAPER = 36
 RESTART_PAUSES_S = (0.0, 0.2, 1.0, 5.0)
 """Wait before the supervisor's next start, by the number of its deaths within a minute."""
 PACKET_BYTES = 64 * 1024
-LEAVE_S = 2.0
-"""How long a supervisor without a guardian may take to answer before it is killed as stuck."""
 SHUTDOWN_S = 5.0
 """SIGTERMs within this time belong together."""
 EXITS_KEPT = 512
@@ -58,30 +53,14 @@ STDOUT = 1
 
 
 def relieve(folder: RunFolder, job_id: str) -> None:
-    """Have a supervisor without a guardian exit; returns once none is left.
-
-    It is asked first, so that its last snapshot is up to date, and killed if it does not answer.
-    """
-    answered = False
-    asked_at_s = time.monotonic()
+    """Kill a supervisor without a guardian; returns once none is left."""
+    words = ["supervisor", str(folder.path)]
     while (held := lock(folder.supervisor_lock)) is None:
-        if not answered and time.monotonic() - asked_at_s < LEAVE_S:
-            with contextlib.suppress(ControlError):
-                control.request(folder, pt.Leave(), pt.Done, LEAVE_S)
-                answered = True
-        if time.monotonic() - asked_at_s >= LEAVE_S:
-            procs.signal_all(_supervisors(folder, job_id), signal.SIGKILL)
+        pids = procs.pids_of_job(job_id)
+        found = [procs.identify(pid) for pid in pids if own_words(procs.argv(pid))[:2] == words]
+        procs.signal_all(found, signal.SIGKILL)
         time.sleep(0.02)
     os.close(held)
-
-
-def _supervisors(folder: RunFolder, job_id: str) -> list[ProcessId]:
-    words = ["supervisor", str(folder.path)]
-    return [
-        procs.identify(pid)
-        for pid in procs.pids_of_job(job_id)
-        if own_words(procs.argv(pid))[:2] == words
-    ]
 
 
 def become_subreaper() -> None:

@@ -352,8 +352,6 @@ class Head:
             self.take(request)
         elif isinstance(request, pt.Restart):
             self.take(pt.RestartAsked(agent=pt.AgentState()))
-        elif isinstance(request, pt.Leave):
-            self.process.leave(self.publish)
         elif not isinstance(request, pt.Ping):
             raise ControlError(f"{type(request).__name__} is for nodes")
         return pt.Done()
@@ -377,12 +375,6 @@ class Head:
             refused={rank: why for one in answers for rank, why in one.refused.items()},
         )
 
-    async def _has_seen_request(self) -> bool:
-        hosts = set(hosts_of_ranks(self.job, self._spec).values())
-        return any(
-            one.seen for one in await self.parts.ask_each(hosts, pt.HasSeenRequest(), pt.Seen)
-        )
-
     async def _save_first(self, attempt: int) -> None:
         """Ask the ranks to save and wait until they have, longer if one is writing."""
         before, asked_s = self.job.checkpoint, boottime_s()
@@ -391,25 +383,15 @@ class Head:
         with contextlib.suppress(DdptopError):
             await self._ask_to_save()
         limit_s = SAVES_WITHIN_S
-        seen_s = steps = None
-        """When the script had seen the request, and the steps known a while later."""
-        while (now_s := boottime_s()) - asked_s < limit_s:
+        while boottime_s() - asked_s < limit_s:
             await asyncio.sleep(TICK_S)  # by then, each node has reported whether a rank is writing
             snapshot = self._snapshot()
             if self.attempt != attempt or self.job.phase != "running":
                 return
             if any(rank.phase == "checkpoint" for rank in snapshot.ranks):
-                limit_s, steps = SAVE_S, None
+                limit_s = SAVE_S
             elif self.job.checkpoint != before:
                 return
-            elif seen_s is None:
-                with contextlib.suppress(DdptopError):
-                    seen_s = now_s if await self._has_seen_request() else None
-            elif steps is None and now_s - seen_s > 2 * TICK_S:
-                steps = snapshot.step
-                limit_s = limit_s if steps is None else SAVE_S
-            elif steps is not None and snapshot.step is not None and snapshot.step > steps:
-                return  # it has saved in an undetectable way and trains on
             step_s = max((rank.step_time_s or 0.0 for rank in snapshot.ranks), default=0.0)
             limit_s = max(limit_s, min(SAVE_S, SAVES_WITHIN_S + 2 * step_s))
 

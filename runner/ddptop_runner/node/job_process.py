@@ -15,7 +15,6 @@ from typing import Any
 from msgspec.structs import replace
 
 from ddptop_runner.base.clock import boottime_s, utc_from_boottime, utc_now
-from ddptop_runner.base.errors import ControlError
 from ddptop_runner.base.paths import RunFolder
 from ddptop_runner.host import procs
 from ddptop_runner.job.event_log import EventLog
@@ -33,7 +32,6 @@ from ddptop_runner.store.disk import SteadyFile
 from ddptop_runner.store.history import HistoryWriter
 
 TICK_S = 1.0
-LEAVE_AFTER_S = 0.05  # for the answer to the process that requested the exit
 SHOWN_CHARACTERS = 2000
 """Limit for an event in the pane; the history has the full text."""
 
@@ -101,22 +99,6 @@ class JobProcess:
         snapshot = take_snapshot()
         self.record(snapshot, final=True)
         await write_end(self._folder, snapshot, self.history, self.snapshot_file)
-
-    def leave(self, publish: Callable[[], None]) -> None:
-        """Exit soon, so that a new guardian's process can continue from the snapshot.
-
-        Raises:
-            ControlError: the guardian is alive.
-        """
-        if not self.is_unguarded:
-            raise ControlError("the job already has a guardian")
-
-        def leave() -> None:
-            publish()
-            self.history.close()
-            os._exit(0)
-
-        self._loop.call_later(LEAVE_AFTER_S, leave)
 
     # -- tasks -----------------------------------------------------------------------------------
 

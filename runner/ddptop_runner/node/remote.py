@@ -272,8 +272,6 @@ class Remote:
         self.send(
             pt.Hello(
                 ddptop=__version__,
-                host=procs.host_name(),
-                boot_id=procs.boot_id(),
                 boottime_s=boottime_s(),
                 now=utc_now(),
             )
@@ -348,7 +346,7 @@ class Remote:
             now_s = boottime_s()
             absent_since_s = absent_since_s or now_s
             if now_s - absent_since_s > ABSENT_AFTER_S and not (lives or _is_adopted(folder)):
-                self.send(pt.NodeAbsent(has_folder=folder.path.is_dir()))
+                self.send(pt.NodeAbsent())
                 absent_since_s = now_s
             await asyncio.sleep(RECONNECT_S)
 

@@ -366,12 +366,8 @@ class Supervisor:
             await self._driver.keep_evidence(request.reason)
         elif isinstance(request, pt.AttemptBegan):
             self._attempt.began_elsewhere = (request.attempt, request.step)
-        elif isinstance(request, pt.HasSeenRequest):
-            return pt.Seen(seen=self._attempt.has_seen_request())
         elif isinstance(request, pt.RequestCheckpoint):
             return self._attempt.ask_for_checkpoint()
-        elif isinstance(request, pt.Leave):
-            self._process.leave(self.publish)
         elif not isinstance(request, pt.Ping):
             raise ControlError("only the head of a job on several nodes fetches files")
         return pt.Done()

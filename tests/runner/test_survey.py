@@ -41,6 +41,8 @@ if host == "noisy":
     sys.stderr.write("This system is for authorized use only.\\n")
 if host == "mad":
     print("[" * 100000)
+def reply(**more):
+    out(type="answer", id=order["id"], reply=more)
 boot = None if host == "bootless" else host
 out(type="hello", ddptop="0.0.1" if host == "old" else VERSION, host=host, boot_id=boot,
     boottime_s=1.0, now="2026-11-22T00:00:00Z")
@@ -48,21 +50,22 @@ if host == "dies":
     sys.exit(1)
 for line in sys.stdin:
     order = json.loads(line)
-    asked = order["arguments"]["ask"]
+    question = order["request"]["question"]
+    asked = question["ask"]
     if host == "refuses":
-        out(type="answer", id=order["id"], error="the disk\\nis full", hint="free some space")
+        reply(type="refused", error="the disk\\nis full", hint="free some space")
     elif asked == "facts" and host in ("old", "same"):
-        out(type="answer", id=order["id"], data={"something": "else"})
+        reply(type="found", data={"something": "else"})
     elif asked == "facts":
         out(type="event", event={})
-        out(type="answer", id=order["id"], data={
+        reply(type="found", data={
             "ddptop": VERSION, "command": ["node"], "now_s": time.time() + 5,
-            "python": order["arguments"]["python"], "torch": "2.13.0", "python_version": "3.11",
+            "python": question["python"], "torch": "2.13.0", "python_version": "3.11",
             "script_digest": "aa", "addresses": ["10.0.0.1"],
             "ports": [20001, 20002], "nonce": host})
     elif asked == "reach":
-        targets = order["arguments"]["targets"]
-        out(type="answer", id=order["id"],
+        targets = question["targets"]
+        reply(type="found",
             data={"reached": {one["host"]: one["addresses"] for one in targets}})
 """
 WANTED = Wanted(

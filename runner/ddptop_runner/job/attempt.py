@@ -90,7 +90,7 @@ class Attempt:
         """Called when ranks of a command are discovered."""
         self._deaths = DeathWatch()
         self._exits: ProcessWatch | None = None
-        self._save_asked: request.SaveAsked | None = None
+        self._save_asked: pt.SaveAsked | None = None
         self._loaded = Loaded()
         self.began_elsewhere: tuple[int, int] | None = None
         """(attempt, step of the run at which it began) according to another node."""
@@ -329,7 +329,7 @@ class Attempt:
         if (saved := self.checkpoints.look(boottime_s(), at_once=at_once)) is not None:
             self._log.emit(saved)
 
-    def ask_for_checkpoint(self) -> request.SaveAsked:
+    def ask_for_checkpoint(self) -> pt.SaveAsked:
         """Ask the script to save now.
 
         Raises:
@@ -350,11 +350,6 @@ class Attempt:
             )
         )
         return asked
-
-    def has_seen_request(self) -> bool:
-        """Whether the script has seen the request for a checkpoint."""
-        asked = self._save_asked
-        return asked is not None and request.is_taken(asked.flag_file, asked.flag_stamp)
 
     # -- recovery in a new supervisor ------------------------------------------------------------
 

@@ -28,7 +28,7 @@ from ddptop_runner.launch.ssh import (
     ssh_argv,
     why_unreachable,
 )
-from ddptop_runner.model.node_link import Answer, Hello, Report, Request
+from ddptop_runner.model import protocol as pt
 from ddptop_runner.store.log_clean import one_line
 from ddptop_runner.version import __version__
 
@@ -91,7 +91,7 @@ class HostLink:
         self._limit_s = limit_s
         try:
             report = self._read(time.monotonic() + limit_s)
-            if not isinstance(report, Hello):
+            if not isinstance(report, pt.Hello):
                 raise HostError(
                     Unreachable("ssh", "ddptop-node sent no greeting", f"see `ssh {host} true`")
                 )
@@ -108,19 +108,20 @@ class HostLink:
         Raises:
             HostError: no answer came, or the question was refused.
         """
-        return self.request("preflight", limit_s, question)
+        reply = self.request(pt.Preflight(question=question), limit_s)
+        return reply.data if isinstance(reply, pt.Found) else {}
 
-    def request(self, op: str, limit_s: float, arguments: dict[str, Any]) -> dict[str, Any]:
-        """Return the answer to a request that needs no job.
+    def request(self, message: pt.NodeRequest, limit_s: float) -> pt.Reply:
+        """Return the reply to a request that needs no job.
 
         Raises:
             HostError: no answer came, or the request was refused.
         """
-        request = Request(id=next(self._ids), op=op, arguments=arguments)
+        request = pt.Ask(id=next(self._ids), request=message)
         assert self._process.stdin is not None
         self._limit_s = limit_s
         try:
-            self._process.stdin.write(msgspec.json.encode(request) + b"\n")
+            self._process.stdin.write(pt.line(request))
             self._process.stdin.flush()
         except OSError:
             raise HostError(self._why_ended()) from None
@@ -128,11 +129,12 @@ class HostLink:
         while True:
             report = self._read(deadline_s)
             self.answered_s = time.time()
-            if isinstance(report, Answer) and report.id == request.id:
-                if report.error is not None:
-                    hint = one_line(report.hint or "run ddptop doctor there")
-                    raise HostError(Unreachable("ssh", one_line(report.error), hint))
-                return report.data
+            if isinstance(report, pt.Answer) and report.id == request.id:
+                reply = report.reply
+                if isinstance(reply, pt.Refused):
+                    hint = one_line(reply.hint or "run ddptop doctor there")
+                    raise HostError(Unreachable("ssh", one_line(reply.error), hint))
+                return reply
 
     def end(self) -> None:
         """Kill the process; a pending request then fails."""
@@ -155,7 +157,7 @@ class HostLink:
             if pipe is not None:
                 pipe.close()
 
-    def _read(self, deadline_s: float) -> Report:
+    def _read(self, deadline_s: float) -> pt.Report:
         """Return the next message; other lines, such as a login shell's output, are skipped."""
         assert self._process.stdout is not None
         assert self._process.stderr is not None

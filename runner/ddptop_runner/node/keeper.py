@@ -250,14 +250,17 @@ class RunFolderKeeper:
         if not lost:
             parts.append("no log lines were lost")
         self._lost.clear()
-        self._report("; ".join([*parts, *self._history_gap()]))
+        gap = self._history_gap()
+        if gap is None and not self._history.problem:
+            gap = "no history was lost"
+        self._report("; ".join(filter(None, [*parts, gap])))
 
-    def _history_gap(self) -> list[str]:
+    def _history_gap(self) -> str | None:
         gap = self._history.take_gap()
-        if gap is not None:
-            begin, end = (dt.datetime.fromtimestamp(t).astimezone() for t in gap)
-            return [f"no history from {begin:%H:%M:%S} to {end:%H:%M:%S}"]
-        return [] if self._history.problem else ["no history was lost"]
+        if gap is None:
+            return None
+        begin, end = (dt.datetime.fromtimestamp(t).astimezone() for t in gap)
+        return f"no history from {begin:%H:%M:%S} to {end:%H:%M:%S}"
 
     # -- the history -----------------------------------------------------------------------------
 
@@ -271,10 +274,9 @@ class RunFolderKeeper:
             words = f"{history.lost_history}; started a new history without the earlier data"
             self._damaged.append(words)
             self._report(words)
-        if history.problem is None and self._full_since is None:
-            for words in self._history_gap():
-                if words.startswith("no history from"):
-                    self._report(words)
+        is_whole = history.problem is None and self._full_since is None
+        if is_whole and (gap := self._history_gap()) is not None:
+            self._report(gap)
         if history.problem is None or self._full_since is not None:
             return []
         return [

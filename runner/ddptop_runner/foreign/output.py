@@ -261,7 +261,7 @@ class Output:
         return None if self.pane is None else (self.pane.socket, self.pane.id)
 
 
-def look_at(pid: int, fd: int) -> Sink:
+def sink_of(pid: int, fd: int) -> Sink:
     """What the descriptor currently refers to; never raises, opens nothing."""
     path = f"/proc/{pid}/fd/{fd}"
     try:
@@ -373,7 +373,7 @@ class Finder:
 
     def find(self, pid: int, fd: int = 1) -> Output:
         """The destination of that descriptor's output."""
-        return self._follow(look_at(pid, fd), MAX_HOPS)
+        return self._follow(sink_of(pid, fd), MAX_HOPS)
 
     def _follow(self, sink: Sink, hops: int) -> Output:
         if sink.kind == "file":
@@ -428,7 +428,7 @@ class Finder:
                 found = self._of_file(sink, f"{words}, which writes to {_shown(sink.target)}")
                 if found.key is not None:
                     return found
-        found = self._follow(look_at(pid, 1), hops - 1)
+        found = self._follow(sink_of(pid, 1), hops - 1)
         if found.key is None:
             return Output(f"{words}: not readable")
         return Output(f"{found.words} via {words}", file=found.file, pane=found.pane)
@@ -440,7 +440,7 @@ class Finder:
 
     def _all(self, pid: int) -> list[Sink]:
         if pid not in self._open:
-            self._open[pid] = [look_at(pid, fd) for fd in _descriptors(pid)]
+            self._open[pid] = [sink_of(pid, fd) for fd in _descriptors(pid)]
         return self._open[pid]
 
     def _hands_on(self, pid: int) -> bool:
@@ -509,27 +509,21 @@ def open_log(sink: Sink) -> LogFile:
 
 
 KEPT_LINES = 2000
-CLOSE_TAIL_BYTES = 256 * 1024
-"""How much of the end of a followed job's log is read at first."""
-CLOSE_READ_BYTES = 512 * 1024
-"""Read per output and scan."""
-SEEN_TAIL_BYTES = 48 * 1024
-"""The same as CLOSE_TAIL_BYTES, for a job that is not followed."""
-REREAD_BYTES = 16 << 20
-"""If the outputs of a followed job are larger, their beginning is not read."""
-REREAD_AT_ONCE_BYTES = 128 * 1024
-"""Of these, how much is read in one scan."""
+FOLLOWED_BYTES = 1 << 20
+"""How much of the end of a followed job's logs is read, at first and in each scan."""
+LISTED_BYTES = 48 * 1024
+"""The same for a job that is only listed."""
 MAX_SOURCES = 256
 PANE_EVERY_S = 2.0
-SEEN_PANE_EVERY_S = 10.0
+LISTED_PANE_EVERY_S = 10.0
 FIND_EVERY_S = 10.0
-SEEN_FIND_EVERY_S = 30.0
+LISTED_FIND_EVERY_S = 30.0
 
 
 class Source:
     """One destination of output."""
 
-    def __init__(self, output: Output, closely: bool) -> None:
+    def __init__(self, output: Output, is_followed: bool) -> None:
         """Raises OSError if the file can no longer be opened."""
         self.output = output
         self.ranks: tuple[int, ...] = ()
@@ -541,78 +535,36 @@ class Source:
         self.read_at_s = 0.0
         self._parser = LossParser()
         """For a pane."""
-        self._cleaner: LineCleaner | None = None
+        self._cleaner = LineCleaner()
         self._first = True
-        self._earlier = output.file is None or appends(output.file)
+        self._is_shared = output.file is None or appends(output.file)
         """Whether its first content may be from an earlier run, as in a pane."""
-        self._tail_bytes = CLOSE_TAIL_BYTES if closely else SEEN_TAIL_BYTES
-        self._again: LogStream | None = None
-        """Reads the file from its beginning."""
-        self._was_reread = False
+        self._max_bytes = FOLLOWED_BYTES if is_followed else LISTED_BYTES
+        if self.file is not None and is_followed:
+            self.file.on_text = lambda text: self._keep(self._cleaner.feed(text))
 
     @property
     def is_whole(self) -> bool:
         """Whether everything in it is known to be the job's, and was read."""
-        whole = self.file is not None and (self.file.is_whole or self._was_reread)
-        return whole and not self._earlier
-
-    @property
-    def may_reread(self) -> bool:
-        """Whether its beginning was not read, but can be."""
-        return self.file is not None and not self._earlier
-
-    def reread(self, max_bytes: int) -> tuple[list[Reading], int]:
-        """Read on from its beginning, as far as `read` has got: (readings, bytes read)."""
-        assert self.output.file is not None
-        if self._again is None:
-            self._again = LogStream(open_log(self.output.file), skips=False)
-        return self._again.read(min(max_bytes, self.behind))
-
-    @property
-    def behind(self) -> int:
-        """Bytes by which `reread` is behind `read`."""
-        assert self.file is not None
-        start = 0 if self._again is None else self._again.log.position
-        return max(0, self.file.log.position - start)
-
-    def end_reread(self) -> None:
-        """Note that it is read from its beginning, and close what was opened for that."""
-        if self._again is not None:
-            self._again.log.close()
-        self._again, self._was_reread = None, True
+        return self.file is not None and self.file.is_whole and not self._is_shared
 
     @property
     def partial(self) -> str:
         """The unfinished last line."""
-        if self.pane is not None:
-            return self.pane.last
-        return self._cleaner.partial if self._cleaner is not None else ""
-
-    def follow(self) -> None:
-        """Keep lines from now on, starting with the latest ones."""
-        if self.file is None or self._cleaner is not None:
-            return
-        self._cleaner = LineCleaner()
-        self._tail_bytes = CLOSE_TAIL_BYTES
-        if not self._first:
-            log = self.file.log
-            start = max(0, log.position - CLOSE_TAIL_BYTES)
-            text = log.between(start, log.position)
-            self._clean(text[text.find(b"\n") + 1 :] if start else text)
-        self.file.on_text = self._clean
+        return self._cleaner.partial if self.pane is None else self.pane.last
 
     def read(self, max_bytes: int) -> tuple[list[Reading], bool, int]:
         """(readings, whether they were written since the last read, bytes read)."""
-        fresh, self._first = not self._first, False
+        is_new, self._first = not self._first, False
         if self.pane is not None:
             readings, size = self._read_pane(self.pane), 0
         else:
             assert self.file is not None
-            readings, size = self.file.read(min(max_bytes, self._tail_bytes))
-            if not fresh:
+            readings, size = self.file.read(min(max_bytes, self._max_bytes))
+            if not is_new:
                 # a progress bar at the end that does not move is as old as the rest
                 readings += self.file.parser.settle()
-        return ([] if self._earlier and not fresh else readings), fresh, size
+        return ([] if self._is_shared and not is_new else readings), is_new, size
 
     def _read_pane(self, reader: PaneReader) -> list[Reading]:
         lines = reader.read()
@@ -624,19 +576,14 @@ class Source:
             readings += self._parser.peek(reader.last.encode())
         return readings
 
-    def _clean(self, text: bytes) -> None:
-        assert self._cleaner is not None
-        self._keep(self._cleaner.feed(text))
-
     def _keep(self, lines: list[str]) -> None:
         self.lines.extend(lines)
         self.count += len(lines)
 
     def close(self) -> None:
         """Close the file."""
-        for stream in (self.file, self._again):
-            if stream is not None:
-                stream.log.close()
+        if self.file is not None:
+            self.file.log.close()
 
 
 class JobOutput:
@@ -651,7 +598,8 @@ class JobOutput:
         """By rank, the pid whose descriptors these are."""
         self._find_at_s = 0.0
         self._processes: tuple[tuple[int, int], ...] = ()
-        self._closely = False
+        self.is_followed = False
+        """Whether it is read closely, and its lines are kept."""
         self.shared_default = False
         """Whether a line without a rank came from an output shared by several ranks."""
 
@@ -659,9 +607,9 @@ class JobOutput:
         """Whether it is time to find the destinations again."""
         return now_s >= self._find_at_s or self._processes != _processes(job)
 
-    def find(self, job: ForeignJob, now_s: float, closely: bool) -> None:
+    def find(self, job: ForeignJob, now_s: float) -> None:
         """Find the destinations of all outputs; those already open are read on."""
-        self._find_at_s = now_s + (FIND_EVERY_S if closely else SEEN_FIND_EVERY_S)
+        self._find_at_s = now_s + (FIND_EVERY_S if self.is_followed else LISTED_FIND_EVERY_S)
         self._processes = _processes(job)
         pids = [*job.launcher_pids, *(rank.pid for rank in job.ranks)]
         neighbors = functools.cache(lambda: neighbors_of(pids))
@@ -675,9 +623,9 @@ class JobOutput:
                 if found.key is None and known is not None and procs.is_ending(pid):
                     found = known  # its last lines still have to be read
                 self._of[rank, fd] = found
-        self._open(closely)
+        self._open()
 
-    def _open(self, closely: bool) -> None:
+    def _open(self) -> None:
         ranks: dict[object, dict[int, None]] = {}
         outputs: dict[object, Output] = {}
         for (rank, _), output in self._of.items():
@@ -691,79 +639,44 @@ class JobOutput:
         for key, output in outputs.items():
             if key not in self._sources:
                 try:
-                    self._sources[key] = Source(output, closely)
+                    self._sources[key] = Source(output, self.is_followed)
                 except OSError:
                     continue
             self._sources[key].ranks = tuple(ranks[key])
-        if self._closely:
-            self.follow()
 
     def follow(self) -> None:
-        """Keep the lines of all outputs from now on."""
-        self._closely = True
-        for source in self._sources.values():
-            source.follow()
+        """Read all outputs again, closely."""
+        self.is_followed = True
+        self.close()
+        self._find_at_s = 0.0
 
     def read(
         self, now_s: float, budget: int, may_capture: bool
-    ) -> tuple[list[tuple[Source, Reading, bool]], int, bool]:
-        """(new readings, bytes read, whether anything was written since the last scan).
+    ) -> tuple[list[tuple[Source, Reading, bool]], int]:
+        """(new readings, bytes read).
 
         Each new reading is (source, reading, whether it was written since the first scan).
         """
         found: list[tuple[Source, Reading, bool]] = []
-        used, grew = 0, False
+        used = 0
         for source in self._sources.values():
             if source.pane is not None:
-                wait_s = PANE_EVERY_S if self._closely else SEEN_PANE_EVERY_S
+                wait_s = PANE_EVERY_S if self.is_followed else LISTED_PANE_EVERY_S
                 if not may_capture or now_s < source.read_at_s + wait_s:
                     continue
-                may_capture = self._closely
+                may_capture = self.is_followed
             elif used >= budget:
                 continue
             source.read_at_s = now_s
-            count, partial = source.count, source.partial
-            readings, fresh, size = source.read(budget - used)
+            readings, is_new, size = source.read(budget - used)
             used += size
-            grew |= fresh and (size > 0 or (count, partial) != (source.count, source.partial))
-            found += [(source, one, fresh) for one in readings]
-        return found, used, grew
+            found += [(source, one, is_new) for one in readings]
+        return found, used
 
     @property
     def is_whole(self) -> bool:
         """Whether everything that the job wrote was read."""
         return all(source.is_whole for source in self._sources.values())
-
-    @property
-    def may_reread(self) -> bool:
-        """Whether some output was not read from its beginning, and all of them can be."""
-        sources = self._sources.values()
-        possible = not self.is_whole and all(source.may_reread for source in sources)
-        return possible and self._size <= REREAD_BYTES
-
-    @property
-    def _size(self) -> int:
-        return sum(one.file.log.position for one in self._sources.values() if one.file is not None)
-
-    def reread(self) -> tuple[list[tuple[Source, Reading]], bool]:
-        """(readings from the beginnings of all outputs, whether all are read as far as by `read`).
-
-        Call once per scan, after `read`.
-        """
-        found: list[tuple[Source, Reading]] = []
-        budget = REREAD_AT_ONCE_BYTES
-        for source in self._sources.values():
-            readings, size = source.reread(budget)
-            budget -= size
-            found += [(source, one) for one in readings]
-            if budget <= 0:
-                break
-        if any(source.behind for source in self._sources.values()):
-            return found, False
-        for source in self._sources.values():
-            found += [(source, one) for one in source.reread(0)[0]]  # a bar in the last line
-            source.end_reread()
-        return found, True
 
     def rank_of(self, source: Source, reading: Reading, job: ForeignJob) -> int | None:
         """The reading's rank; None if on another host, or if the rank's own output has the reading.

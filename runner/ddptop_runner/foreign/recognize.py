@@ -162,7 +162,6 @@ class Tree:
             start_ticks=process.start_ticks,
             evidence=evidence,
             devices=self.devices(process),
-            visible_devices=(process.environ or {}).get("CUDA_VISIBLE_DEVICES"),
             restart_count=restart_count,
         )
 

@@ -76,7 +76,7 @@ class ForeignSource:
         views = self._book.update(self._census, gpus, now, follow=follow)
         return ForeignLook(
             tuple(map(self._explained, views)),
-            (*self._census.unreadable, *self._book.left_out),
+            self._census.unreadable,
         )
 
     def _explained(self, view: ForeignView) -> ForeignView:

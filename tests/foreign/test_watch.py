@@ -22,7 +22,7 @@ from tests.foreign.toys import (
 from tests.foreign.watching import FAR, SLEEP, first_rank, look, memory_of
 
 from ddptop_runner.base.clock import utc_now
-from ddptop_runner.foreign import job_record, watch
+from ddptop_runner.foreign import job_record
 from ddptop_runner.foreign.types import Census
 from ddptop_runner.foreign.watch import ForeignBook
 from ddptop_runner.model.snapshot import GpuProcess, GpuSample
@@ -201,14 +201,6 @@ def test_jobs_that_come_and_go_leave_nothing(
         assert len(book.events("job:0")) == 20
     assert book.update(Census(), [], utc_now()) == []
     assert len(os.listdir("/proc/self/fd")) <= open_before
-
-
-def test_own_jobs_are_never_crowded_out(book: ForeignBook, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(watch, "MAX_JOBS", 1)
-    with running(*SLEEP) as process:
-        theirs = job_of(process.pid, name="theirs:1", uid=os.geteuid() + 1)
-        census = census_of(theirs, job_of(process.pid, name="own:1"))
-        assert look(book, census).job == "own:1"
 
 
 def test_a_signal_ends_nothing_here(book: ForeignBook) -> None:

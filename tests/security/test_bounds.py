@@ -259,27 +259,6 @@ def test_everybodys_first_jobs_come_before_one_users_many() -> None:
     ]
 
 
-def test_many_jobs_of_another_user_hide_none_of_ones_own(
-    book: ForeignBook, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(watch, "MAX_JOBS", 4)
-    many, late = flood(9), flood(1, os.geteuid(), 10)
-    views = book.update(Census(jobs=jobs_of(*many)), [], utc_now())
-    assert len(views) == 4
-    both = Census(jobs=jobs_of(*many, *late))
-    assert {view.foreign.uid for view in book.update(both, [], utc_now())} == {
-        MALLORY,
-        os.geteuid(),
-    }
-    (told,) = book.left_out
-    assert told.user == f"user{MALLORY}" and told.reason.startswith(
-        "6 more of this user's training runs"
-    )
-    followed = "train:1000"  # the last in turn
-    views = book.update(both, [], utc_now(), follow=followed)
-    assert len(views) == 4 and followed in {view.job for view in views}
-
-
 def test_so_many_processes_of_another_user_are_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(census, "MAX_OF_USER", 3)
     mine, many = flood(5, os.geteuid(), 10), flood(5)

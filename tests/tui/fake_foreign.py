@@ -63,8 +63,6 @@ class FakeTaker:
 class FakeBook:
     """Replaces the watcher of foreign jobs."""
 
-    left_out = ()
-
     def update(
         self, census: Census, gpus: Sequence[GpuSample], now: Any, *, follow: str | None = None
     ) -> list[ForeignView]:

@@ -65,7 +65,7 @@ def _folders_of(name: str) -> Iterator[RunFolder]:
                 yield RunFolder(path)
 
 
-MAX_OF_USER = 4096
+MAX_OF_USER = 1024
 """Processes examined per other user; a person has fewer."""
 NOT_HERE = (
     "the driver reports this PID, but its owner is unknown: it is in another container, or hidden"

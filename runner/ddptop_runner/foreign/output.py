@@ -185,9 +185,9 @@ class PaneReader:
         """Lines completed since the last read; None if the pane cannot be read."""
         first = self._before is None
         after = capture(self.pane, HISTORY_LINES if first else LATER_LINES)
-        return None if after is None else self.take(after)
+        return None if after is None else self.add(after)
 
-    def take(self, after: list[str]) -> list[str]:
+    def add(self, after: list[str]) -> list[str]:
         """Lines completed since the last read, from a given capture."""
         before, self._before = self._before or [], after
         if not after:
@@ -213,16 +213,12 @@ MAX_ANCESTORS = 6
 MAX_DESCRIPTORS = 512
 """Descriptors examined per process."""
 
-_KEEPERS = frozenset(["tee", "script", "rotatelogs", "cronolog", "multilog", "svlogd"])
-"""Programs that copy their input to files, and usually to their output."""
-_FILTERS = "cat grep egrep fgrep sed awk gawk mawk ts tr cut stdbuf pv"
-_MPI = "mpirun mpiexec mpiexec.hydra orterun prterun horovodrun srun"
-_FORWARDERS = frozenset([*_KEEPERS, *_FILTERS.split(), *_MPI.split()])
-"""Programs that copy their input."""
+_SAVING = frozenset({"tee", "script"})
+"""Programs that copy their input to files."""
+_FORWARDING = frozenset({*_SAVING, "cat", "grep", "sed", "awk", "ts", "stdbuf"})
+"""Programs that copy their input to their output."""
 
-SinkKind = Literal[
-    "file", "deleted", "pipe", "terminal", "null", "socket", "other", "closed", "hidden"
-]
+SinkKind = Literal["file", "pipe", "terminal", "other", "closed", "hidden"]
 
 
 @dataclass(frozen=True)
@@ -277,16 +273,12 @@ def sink_of(pid: int, fd: int) -> Sink:
     inode = (status.st_dev, status.st_ino)
     mode = status.st_mode
     if stat.S_ISREG(mode):
-        deleted = target.endswith(" (deleted)") and not status.st_nlink
-        name = target.removesuffix(" (deleted)") if deleted else target
-        return Sink(pid, fd, "deleted" if deleted else "file", name, inode)
+        return Sink(pid, fd, "file", target, inode)
     if stat.S_ISFIFO(mode):
         return Sink(pid, fd, "pipe", target, inode)
-    if target == "/dev/null":
-        return Sink(pid, fd, "null", target)
     if stat.S_ISCHR(mode) and target.startswith(("/dev/pts/", "/dev/tty", "/dev/console")):
         return Sink(pid, fd, "terminal", target, inode)
-    return Sink(pid, fd, "socket" if stat.S_ISSOCK(mode) else "other", target)
+    return Sink(pid, fd, "other", target)
 
 
 def _descriptors(pid: int) -> list[int]:
@@ -306,18 +298,12 @@ def _fdinfo(pid: int, fd: int) -> dict[str, str]:
     return {name: value.strip() for name, _, value in fields}
 
 
-def _flags(pid: int, fd: int) -> int | None:
-    """The flags with which it was opened; None if unknown."""
+def _flags(sink: Sink) -> int:
+    """The flags with which it was opened; if unknown, for appending."""
     try:
-        return int(_fdinfo(pid, fd)["flags"], 8)
+        return int(_fdinfo(sink.pid, sink.fd)["flags"], 8)
     except (KeyError, ValueError):
-        return None
-
-
-def _access(pid: int, fd: int) -> int | None:
-    """os.O_RDONLY, os.O_WRONLY, or os.O_RDWR; None if unknown."""
-    flags = _flags(pid, fd)
-    return None if flags is None else flags & os.O_ACCMODE
+        return os.O_WRONLY | os.O_APPEND
 
 
 def _name(pid: int) -> str:
@@ -346,8 +332,7 @@ def neighbors_of(pids: Iterable[int]) -> list[int]:
 
 def appends(sink: Sink) -> bool:
     """Whether it was opened for appending, so that its contents may be from an earlier run."""
-    flags = _flags(sink.pid, sink.fd)
-    return flags is None or bool(flags & os.O_APPEND)
+    return bool(_flags(sink) & os.O_APPEND)
 
 
 class Finder:
@@ -377,33 +362,30 @@ class Finder:
 
     def _follow(self, sink: Sink, hops: int) -> Output:
         if sink.kind == "file":
-            return self._of_file(sink, f"file {_shown(sink.target)}")
-        if sink.kind == "deleted":
-            words = f"deleted file {_shown(sink.target)}, still open in pid {sink.pid}"
-            return self._of_file(sink, words)
+            if not os.access(sink.path, os.R_OK):
+                return Output(f"file {_shown(sink.target)}: no read permission")
+            return Output(f"file {_shown(sink.target)}", file=sink)
         if sink.kind == "pipe":
             return self._of_pipe(sink, hops)
         if sink.kind == "terminal":
             return self._of_terminal(sink, hops)
-        reasons = {
-            "null": "/dev/null: discarded",
-            "socket": "a socket: not readable",
-            "closed": f"closed by pid {sink.pid}",
-            "hidden": f"unknown: pid {sink.pid} belongs to another user (needs root)",
-        }
-        other = f"{_shown(sink.target)}: not readable as a file"
-        return Output(reasons.get(sink.kind, other))
+        if sink.kind == "closed":
+            return Output(f"closed by pid {sink.pid}")
+        if sink.kind == "hidden":
+            return Output(f"unknown: pid {sink.pid} belongs to another user (needs root)")
+        is_null = sink.target == "/dev/null"
+        return Output(f"{_shown(sink.target)}: {'discarded' if is_null else 'not readable'}")
 
-    def _of_file(self, sink: Sink, words: str) -> Output:
-        if not os.access(sink.path, os.R_OK):
-            return Output(f"{words}: no read permission")
-        return Output(words, file=sink)
-
-    def _of_pipe(self, sink: Sink, hops: int) -> Output:
-        readers = self._readers_of(sink)
+    def _of_pipe(self, pipe: Sink, hops: int) -> Output:
+        readers = [
+            pid
+            for pid in self._neighbors()
+            for sink in self._descriptors_of(pid)
+            if sink.device_inode == pipe.device_inode and _flags(sink) & os.O_ACCMODE != os.O_WRONLY
+        ]
         if not readers:
             return Output("a pipe whose reader is not visible: not readable")
-        reader = next((pid for pid in readers if self._hands_on(pid)), readers[0])
+        reader = next(filter(self._forwards, readers), readers[0])
         return self._through(reader, f"a pipe to pid {reader} ({_name(reader)})", hops)
 
     def _of_terminal(self, sink: Sink, hops: int) -> Output:
@@ -412,60 +394,40 @@ class Finder:
         if pane is not None and _is_terminal(pane.tty, sink):
             return Output(f"tmux pane {_shown(pane.name)} (captured)", pane=pane)
         maker = self._maker_of(sink)
-        if maker is None:
-            if is_own:
-                return Output(f"terminal {sink.target} outside tmux: not readable")
-            return Output(f"another user's terminal {sink.target}: not readable")
-        words = f"terminal {sink.target} from pid {maker} ({_name(maker)})"
-        return self._through(maker, words, hops)
+        if maker is not None:
+            words = f"terminal {sink.target} from pid {maker} ({_name(maker)})"
+            return self._through(maker, words, hops)
+        if is_own:
+            return Output(f"terminal {sink.target} outside tmux: not readable")
+        return Output(f"another user's terminal {sink.target}: not readable")
 
     def _through(self, pid: int, words: str, hops: int) -> Output:
         """Where `pid` copies its input: the files that it writes, or else its own output."""
-        if hops <= 0 or not self._hands_on(pid):
+        if hops <= 0 or not self._forwards(pid):
             return Output(f"{words}: not readable")
-        for sink in self._sinks(pid) if _name(pid) in _KEEPERS else ():
-            if sink.fd > 2 and sink.kind in ("file", "deleted"):
-                found = self._of_file(sink, f"{words}, which writes to {_shown(sink.target)}")
-                if found.key is not None:
-                    return found
+        for sink in self._descriptors_of(pid) if _name(pid) in _SAVING else ():
+            if sink.fd > 2 and sink.kind == "file" and os.access(sink.path, os.R_OK):
+                return Output(f"{words}, which writes to {_shown(sink.target)}", file=sink)
         found = self._follow(sink_of(pid, 1), hops - 1)
         if found.key is None:
             return Output(f"{words}: not readable")
         return Output(f"{found.words} via {words}", file=found.file, pane=found.pane)
 
-    def _sinks(self, pid: int) -> list[Sink]:
-        """Everything that the process can write to."""
-        sinks = [sink for sink in self._all(pid) if _access(pid, sink.fd) != os.O_RDONLY]
-        return [sink for sink in sinks if sink.kind in ("file", "deleted", "pipe", "terminal")]
-
-    def _all(self, pid: int) -> list[Sink]:
+    def _descriptors_of(self, pid: int) -> list[Sink]:
         if pid not in self._open:
             self._open[pid] = [sink_of(pid, fd) for fd in _descriptors(pid)]
         return self._open[pid]
 
-    def _hands_on(self, pid: int) -> bool:
-        return pid in self._launchers or _name(pid) in _FORWARDERS
-
-    def _readers_of(self, pipe: Sink) -> list[int]:
-        return [
-            pid
-            for pid in self._neighbors()
-            if pid != pipe.pid and any(self._reads(sink, pipe) for sink in self._all(pid))
-        ]
-
-    def _reads(self, sink: Sink, pipe: Sink) -> bool:
-        return (
-            sink.kind == "pipe"
-            and sink.device_inode == pipe.device_inode
-            and _access(sink.pid, sink.fd) in (os.O_RDONLY, os.O_RDWR)
-        )
+    def _forwards(self, pid: int) -> bool:
+        return pid in self._launchers or _name(pid) in _FORWARDING
 
     def _maker_of(self, terminal: Sink) -> int | None:
         """The process that holds the other end of a pseudo-terminal."""
         number = terminal.target.rpartition("/")[2]
         for pid in self._neighbors():
-            for sink in self._all(pid):
-                if sink.target.endswith("ptmx") and _terminal_of(sink) == number:
+            for sink in self._descriptors_of(pid):
+                is_master = sink.target.endswith("ptmx")
+                if is_master and _fdinfo(pid, sink.fd).get("tty-index") == number:
                     return pid
         return None
 
@@ -477,11 +439,6 @@ def _is_terminal(tty: str, sink: Sink) -> bool:
     except OSError:
         return False
     return (status.st_dev, status.st_ino) == sink.device_inode
-
-
-def _terminal_of(master: Sink) -> str | None:
-    """The number of the pseudo-terminal whose master this is."""
-    return _fdinfo(master.pid, master.fd).get("tty-index")
 
 
 def _shown(name: str) -> str:
@@ -733,16 +690,15 @@ class JobOutput:
         """Where the job's output goes and, if it is unreadable, why."""
         if not self._of:
             return "not determined yet"
-        first = self._ranks()[:1]
-        for rank in [*first, None]:
+        for rank in [*self._ranks()[:1], None]:
             output, errors = self._of.get((rank, 1)), self._of.get((rank, 2))
             if output is None:
                 continue
             text = output.words
-            if errors is not None and errors.words != text and not _same_place(errors, output):
+            if errors is not None and errors.words != text:
                 text += f"; stderr: {errors.words}"
             others = [self._of[key] for key in self._of if key[1] == 1 and key[0] is not None]
-            if rank is not None and not all(_same_place(other, output) for other in others):
+            if rank is not None and any(other.key != output.key for other in others):
                 text = f"rank {rank}: {text}"
             if self.shared_default and rank is not None:
                 text += f"; lines without a rank are attributed to rank {rank}"
@@ -754,10 +710,6 @@ class JobOutput:
         for source in self._sources.values():
             source.close()
         self._sources.clear()
-
-
-def _same_place(one: Output, other: Output) -> bool:
-    return one.words == other.words if one.key is None else one.key == other.key
 
 
 def _processes(job: ForeignJob) -> tuple[tuple[int, int], ...]:

@@ -9,8 +9,7 @@ from __future__ import annotations
 import contextlib
 import datetime as dt
 import os
-from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import msgspec
@@ -26,15 +25,13 @@ from ddptop_runner.foreign.output import (
     list_panes,
     sockets,
 )
-from ddptop_runner.foreign.types import Census, ForeignJob, ForeignView, Unreadable, in_turn
+from ddptop_runner.foreign.types import Census, ForeignJob, ForeignView, in_turn
 from ddptop_runner.host import procs
 from ddptop_runner.model.snapshot import Event, GpuSample, NodeSnapshot
 from ddptop_runner.store.history_reader import Series
 
 LISTED_BUDGET_BYTES = 48 * 1024
 """Read per scan for all jobs together that are not followed."""
-MAX_JOBS = 512
-"""Limit for all users; the viewer's jobs come first, then each other user's in turn."""
 PANES_EVERY_S = 5.0
 """How long a list of panes is valid."""
 MAX_JOBS_ONCE = 16
@@ -69,8 +66,6 @@ class ForeignBook:
         self._followed: str | None = None
         self._turn = 0
         self._panes: dict[tuple[str, ...], tuple[float, dict[str, Pane]]] = {}
-        self.left_out: tuple[Unreadable, ...] = ()
-        """An entry for each user with more jobs than are shown."""
 
     def update(
         self,
@@ -191,16 +186,12 @@ class ForeignBook:
 
     def _match(self, census: Census, now: dt.datetime) -> None:
         """Match the census with the known jobs; a job keeps its first name."""
-        jobs = in_turn(census.jobs, os.geteuid())
-        jobs.sort(key=lambda job: job.name != self._followed)
-        self.left_out = _left_out(jobs[MAX_JOBS:])
-        left = {job.name: job for job in jobs[:MAX_JOBS]}
-        shown = Census(jobs=tuple(left.values()))
+        left = {job.name: job for job in census.jobs}
         for name, record in list(self._records.items()):
             job = left.get(name)
             if job is None or not _has_the_same_rank(job, record.foreign):
-                job = find_again(record.foreign, census if name == self._followed else shown)
-            if job is not None and (job.name in left or name == self._followed):
+                job = find_again(record.foreign, census)
+            if job is not None:
                 left.pop(job.name, None)
                 record.update(msgspec.structs.replace(job, name=name), now)
             elif name == self._followed:
@@ -257,23 +248,6 @@ class ForeignBook:
                 self._panes.clear()
             known = self._panes[key] = (now_s, list_panes(found))
         return known[1]
-
-
-def _left_out(jobs: Iterable[ForeignJob]) -> tuple[Unreadable, ...]:
-    by_user: dict[str, list[ForeignJob]] = defaultdict(list)
-    for job in jobs:
-        by_user[job.user].append(job)
-    return tuple(
-        Unreadable(
-            pid=more[0].root_pid,
-            user=user,
-            command=more[0].command,
-            reason=(
-                f"{len(more)} more of this user's training runs are not shown (limit: {MAX_JOBS})"
-            ),
-        )
-        for user, more in by_user.items()
-    )
 
 
 def _has_the_same_rank(one: ForeignJob, other: ForeignJob) -> bool:

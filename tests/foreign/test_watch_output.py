@@ -397,37 +397,6 @@ def test_more_of_a_listed_job_is_read_once_it_is_watched(
         assert book.span(job.name, by_step=True) == (8, 3 * 512)
 
 
-@pytest.mark.parametrize(
-    ("lines", "steps"),
-    [
-        pytest.param(
-            [*range(10, 351, 10), *range(210, 401, 10)],
-            list(range(10, 401, 10)),
-            id="resumed: the steps after the checkpoint are repeated",
-        ),
-        pytest.param(
-            [*range(10, 101, 10), *range(10, 51, 10)],
-            list(range(10, 151, 10)),
-            id="started over: the axis continues",
-        ),
-    ],
-)
-def test_steps_that_go_back(
-    book: ForeignBook, tmp_path: Path, lines: list[int], steps: list[int]
-) -> None:
-    with (
-        (tmp_path / "log").open("wb", buffering=0) as file,
-        running(*SLEEP, stdout=file) as process,
-    ):
-        for number, step in enumerate(lines):
-            file.write(f"iter {step}: loss {9 - number / 100:.2f}, time 9.00ms\n".encode())
-        job = job_of(process.pid)
-        look(book, census_of(job), job.name)
-        series = book.chart(job.name, 0, FAR, 1000, by_step=True)[0]
-        assert series.t == steps
-        assert series.last[-1] == pytest.approx(9 - (len(lines) - 1) / 100)
-
-
 # -- bounds ----------------------------------------------------------------------------------------
 
 

@@ -113,17 +113,6 @@ def test_ones_own_are_read_whatever_they_cost(
     assert {facts.pid for facts in ProcessTable(tmp_path, only=lambda: pids).scan()} == set(pids)
 
 
-def test_who_gives_up_a_user_is_told_as_another(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(process_table, "ARGV_EVERY_S", 0.0)
-    put_process(tmp_path, 4096, argv=b"python\0train.py\0")
-    table = ProcessTable(tmp_path)
-    assert table.scan()[0].uid == os.getuid()
-    monkeypatch.setattr(process_table, "_uid", lambda folder: MALLORY)
-    assert table.scan()[0].uid == MALLORY
-
-
 # --- who gets a signal -----------------------------------------------------------------------
 
 

@@ -120,11 +120,6 @@ class ValueHistory(Generic[K]):
             self._of.add(of)
             self._points.append((int(at), of, value))
 
-    def forget(self, since: float) -> None:
-        """Forget the values from there on."""
-        kept = [point for point in self._points if point[0] < since]
-        self._points = deque(kept, maxlen=MAX_POINTS)
-
     def span(self) -> tuple[float, float] | None:
         """The times or steps of the first and last values."""
         if not self._points:
@@ -185,35 +180,6 @@ class Curves:
         return (min(s[0] for s in known), max(s[1] for s in known)) if known else None
 
 
-class StepAxis:
-    """Where the ranks are on an axis of steps that continues across restarts of the counter."""
-
-    def __init__(self) -> None:
-        self.curves = Curves()
-        self._ends: dict[int, tuple[int, int]] = {}
-        """By rank, (how far its steps are ahead of those printed, the last step)."""
-
-    def add(self, rank: int, progress: TextProgress, reading: Reading) -> None:
-        """Add the values of a reading that was added to `progress`, if the step is known.
-
-        If a counter of the run goes back, the steps from there on are being repeated; if any other
-        does or it starts over, the axis continues.
-        """
-        if (position := progress.position) is None:
-            return
-        ahead, end = self._ends.get(rank, (0, position))
-        if ahead + position < end:
-            every = progress.every or 1
-            if progress.counts_run and position > 2 * every:
-                ahead = 0
-                self.curves.losses.forget(position)
-                self.curves.scalars.forget(position)
-            else:
-                ahead = end + every - position
-        self._ends[rank] = ahead, ahead + position
-        self.curves.add(rank, ahead + position, reading)
-
-
 KEPT_EVENTS = 300
 FILES_AFTER_S = 5.0
 """A job whose output has a loss by then does not need files."""
@@ -234,7 +200,8 @@ class JobRecord:
         """By rank, the progress according to its output."""
         self.by_time = Curves()
         """As far as the times are known."""
-        self.by_step = StepAxis()
+        self.by_step = Curves()
+        """By the steps that it prints, counted on across epochs."""
         self.events: deque[Event] = deque(maxlen=KEPT_EVENTS)
         """Oldest first."""
         self.ended_at: dt.datetime | None = None
@@ -295,7 +262,7 @@ class JobRecord:
         if not self.output.is_followed:
             self.output.follow()
             self._printed.clear()
-            self.by_step = StepAxis()
+            self.by_step = Curves()
 
     def read_output(
         self, now: dt.datetime, now_s: float, budget: int, may_capture: bool = True
@@ -313,7 +280,8 @@ class JobRecord:
                 self._printed[rank] = TextProgress(self._announced(), source.is_whole)
             progress = self._printed[rank]
             progress.add(reading, now if is_new else None, id(source))
-            self.by_step.add(rank, progress, reading)
+            if progress.position is not None:
+                self.by_step.add(rank, progress.position, reading)
             if is_new:
                 self.by_time.add(rank, now.timestamp(), reading)
             else:

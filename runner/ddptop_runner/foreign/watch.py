@@ -139,7 +139,7 @@ class ForeignBook:
         record = self._records.get(job)
         if record is None:
             return None
-        return record.by_step.curves if by_step else record.by_time
+        return record.by_step if by_step else record.by_time
 
     def events(self, job: str) -> list[Event]:
         """What happened while it was watched, latest first."""

@@ -59,23 +59,23 @@ def reader() -> PaneReader:
 
 def test_the_last_line_is_handed_out_when_it_is_followed_or_rests() -> None:
     one = reader()
-    assert one.take(["a", "b"]) == ["a"]
+    assert one.add(["a", "b"]) == ["a"]
     assert one.last == "b"
-    assert one.take(["a", "b", "c"]) == ["b"]
-    assert one.take(["a", "b", "c"]) == ["c"]  # no change
-    assert one.take(["a", "b", "c"]) == []
-    assert one.take(["a", "b", "c", "d"]) == []  # c was returned
-    assert one.take(["a", "b", "c", "e"]) == []  # d became e
+    assert one.add(["a", "b", "c"]) == ["b"]
+    assert one.add(["a", "b", "c"]) == ["c"]  # no change
+    assert one.add(["a", "b", "c"]) == []
+    assert one.add(["a", "b", "c", "d"]) == []  # c was returned
+    assert one.add(["a", "b", "c", "e"]) == []  # d became e
     assert one.last == "e"
-    assert one.take(["b", "c", "e", "f", "g"]) == ["e", "f"]
+    assert one.add(["b", "c", "e", "f", "g"]) == ["e", "f"]
 
 
 def test_cleared_screen_starts_over() -> None:
     one = reader()
-    one.take(["a", "b"])
-    assert one.take([]) == []
+    one.add(["a", "b"])
+    assert one.add([]) == []
     assert one.last == ""
-    assert one.take(["x", "y"]) == ["x"]
+    assert one.add(["x", "y"]) == ["x"]
 
 
 # -- a real tmux -----------------------------------------------------------------------------------

@@ -292,12 +292,5 @@ def test_the_reason_fits_who_asks():
     mine = hidden(50, "python train.py", uid=1000, threads=GLOO)
     roots = hidden(50, "python train.py", uid=0, threads=GLOO)
     assert find([roots])[1][0].reason == "owned by user0; run ddptop as root to inspect it"
-    assert "elevated privileges" in find([mine])[1][0].reason
+    assert find([mine])[1][0].reason == "owned by user1000; run ddptop as root to inspect it"
     assert "CAP_SYS_PTRACE" in find([mine], uid=0)[1][0].reason
-
-
-def test_a_pid_that_only_the_driver_knows():
-    _, [one] = find([], {77: ["GPU-a"]})
-    assert (one.pid, one.user, one.command, one.devices) == (77, None, None, ("GPU-a",))
-    assert "hidepid" in one.reason
-    assert find([], {77: ["GPU-a"]}, [77])[1] == []

@@ -27,10 +27,7 @@ _SCHEMES: tuple[tuple[Scheme, str, tuple[str, str, str]], ...] = (
 )
 """Strongest first: (scheme, the variable that proves it, those with rank, local rank, and size)."""
 
-_OTHERS = (
-    "MASTER_ADDR MASTER_PORT TORCHELASTIC_RESTART_COUNT CUDA_VISIBLE_DEVICES CUDA_DEVICE_ORDER"
-    " DDPTOP_JOB_ID"
-)
+_OTHERS = "MASTER_ADDR MASTER_PORT TORCHELASTIC_RESTART_COUNT DDPTOP_JOB_ID"
 
 RANK_VARIABLES: frozenset[str] = frozenset(names[0] for _, _, names in _SCHEMES)
 """Variables that make a process worth a closer look."""

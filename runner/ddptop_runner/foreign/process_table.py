@@ -33,8 +33,6 @@ LOOK_BYTES = 64 << 20
 """Read per scan for the processes of each other user."""
 PARSE_COST = 8
 """Cost of parsing a byte, relative to searching it."""
-ARGV_EVERY_S = 15.0
-"""A process can overwrite its arguments to show a title; how long that may go unnoticed."""
 DETAILS_EVERY_S = 30.0
 """Threads are read again after this time even if nothing suggests a change."""
 MAPS_GROWTH_BYTES = 8 << 20
@@ -77,7 +75,6 @@ class _Known:
     facts: ProcessFacts
     environ_at: int
     """Address of the environment; another exec changes it."""
-    argv_due_s: float
     details_due_s: float = 0.0
     threads_then: int = -1
     maps_due_s: float = 0.0
@@ -120,11 +117,11 @@ class ProcessTable:
     def _seen(self, pid: int, device_pids: Collection[int], now_s: float) -> _Known | None:
         """The process's current state; None if it is gone or has to wait for a later scan."""
         stat = self._stat(pid)
-        known = None if stat is None else self._current(pid, stat, now_s)
+        known = None if stat is None else self._current(pid, stat)
         if stat is None or known is None or _is_ended(stat, known):
             return known
         if (pid in device_pids or _may_train(known.facts)) and self._may_read(known.facts.uid):
-            self._look_closer(known, stat, now_s)
+            self._read_details(known, stat, now_s)
         return known
 
     def _may_read(self, uid: int) -> bool:
@@ -166,17 +163,17 @@ class ProcessTable:
         except (IndexError, ValueError):
             return None
 
-    def _current(self, pid: int, stat: _Stat, now_s: float) -> _Known | None:
+    def _current(self, pid: int, stat: _Stat) -> _Known | None:
         """The process with its current state; None if it is gone by now."""
         known = self._known.get(pid)
         if known is None or known.facts.start_ticks != stat.start_ticks:
-            return self._new(pid, stat, now_s)
+            return self._new(pid, stat)
         facts, ended = known.facts, _is_ended(stat, known)
         is_renamed = stat.comm != facts.comm
         if not ended and (
             stat.environ_at != known.environ_at or (is_renamed and not stat.environ_at)
         ):
-            return self._new(pid, stat, now_s, again=known.environ_at == _UNSURE)
+            return self._new(pid, stat, again=known.environ_at == _UNSURE)
         now = (stat.state, stat.ppid, stat.session)
         if is_renamed or (facts.state, facts.ppid, facts.session) != now:
             known.facts = msgspec.structs.replace(
@@ -186,16 +183,9 @@ class ProcessTable:
                 ppid=stat.ppid,
                 session=stat.session,
             )
-        if now_s >= known.argv_due_s and not ended and self._may_read(facts.uid):
-            known.argv_due_s = now_s + ARGV_EVERY_S
-            argv, uid = self._argv(pid, facts.uid), _uid(f"{self._proc}/{pid}")
-            # none if it has ended since its state was read; another if it gave up being root
-            known.facts = msgspec.structs.replace(
-                known.facts, argv=argv or facts.argv, uid=facts.uid if uid is None else uid
-            )
         return known
 
-    def _new(self, pid: int, stat: _Stat, now_s: float, *, again: bool = False) -> _Known | None:
+    def _new(self, pid: int, stat: _Stat, *, again: bool = False) -> _Known | None:
         folder = f"{self._proc}/{pid}"
         uid = _uid(folder)
         if uid is None or not self._may_read(uid):
@@ -224,8 +214,7 @@ class ProcessTable:
             program=None if program is None else program.rpartition("/")[2],
         )
         environ_at = _UNSURE if environ == b"" and not again else stat.environ_at
-        # spread out, so that not all are due at once
-        return _Known(facts, environ_at, argv_due_s=now_s + ARGV_EVERY_S * (0.5 + pid % 8 / 16))
+        return _Known(facts, environ_at)
 
     def _argv(self, pid: int, uid: int) -> tuple[str, ...] | None:
         data = self._read(uid, f"{self._proc}/{pid}/cmdline", ARGV_BYTES)
@@ -235,7 +224,7 @@ class ProcessTable:
         words = data.rstrip(b"\0").split(b"\0", ARGV_WORDS)[:ARGV_WORDS] if data else []
         return tuple(word.decode("utf-8", "surrogateescape") for word in words)
 
-    def _look_closer(self, known: _Known, stat: _Stat, now_s: float) -> None:
+    def _read_details(self, known: _Known, stat: _Stat, now_s: float) -> None:
         facts = known.facts
         if stat.threads != known.threads_then or now_s >= known.details_due_s:
             known.threads_then = stat.threads

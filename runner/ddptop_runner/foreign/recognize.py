@@ -162,7 +162,6 @@ class Tree:
             start_ticks=process.start_ticks,
             evidence=evidence,
             devices=self.devices(process),
-            visible_devices=(process.environ or {}).get("CUDA_VISIBLE_DEVICES"),
             restart_count=restart_count,
         )
 
@@ -517,12 +516,6 @@ def pinned_jobs(tree: Tree, pinned: Collection[int]) -> list[JobDraft]:
     return drafts
 
 
-HIDDEN = (
-    "the driver reports this PID, but the process is not visible: it is in another container, or"
-    " hidden by hidepid; run ddptop on the host or as root"
-)
-
-
 def _find_unreadable(tree: Tree, reason: str, user: str) -> list[Unreadable]:
     """Processes outside of all jobs whose environment is hidden; call it after finding all jobs."""
     candidates = {
@@ -555,9 +548,7 @@ def _find_unreadable(tree: Tree, reason: str, user: str) -> list[Unreadable]:
 def _reason(owner: int, uid: int, name: str) -> str:
     if uid == 0:
         return "cannot be inspected, even by root: this container lacks CAP_SYS_PTRACE"
-    if owner == uid:
-        return "cannot be inspected, although you own it: it has elevated privileges (needs root)"
-    who = "root" if owner == 0 else f"{name} or root"
+    who = "root" if owner in (0, uid) else f"{name} or root"
     return f"owned by {name}; run ddptop as {who} to inspect it"
 
 
@@ -618,12 +609,7 @@ def find_jobs(
             comm = sanitize(theirs[0].comm)
             unreadable.append(Unreadable(theirs[0].pid, user, comm, reason=ODD))
     jobs.sort(key=lambda job: (job.started_at, job.root_pid), reverse=True)
-    hidden = [
-        Unreadable(pid=pid, user=None, command=None, devices=tuple(uuids), reason=HIDDEN)
-        for pid, uuids in sorted(device_pids.items())
-        if pid not in everyone and pid not in own_pids
-    ]
-    return jobs, [*sorted(unreadable, key=lambda one: one.pid), *hidden]
+    return jobs, sorted(unreadable, key=lambda one: one.pid)
 
 
 def _drafts(tree: Tree, pinned: Collection[int]) -> list[JobDraft]:

@@ -66,8 +66,6 @@ class ForeignRank(msgspec.Struct, frozen=True):
     evidence: RankEvidence
     devices: tuple[str, ...] = ()
     """UUIDs of the devices that it holds, according to NVML."""
-    visible_devices: str | None = None
-    """Its CUDA_VISIBLE_DEVICES; None if unset or unreadable."""
     helpers: tuple[int, ...] = ()
     """Pids of its data loader workers and the like, which are not ranks."""
     restart_count: int | None = None

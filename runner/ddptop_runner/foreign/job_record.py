@@ -316,7 +316,7 @@ class JobRecord:
             folder = f"/proc/{job.ranks[0].pid}/cwd"
             self._files = RankFiles(folder, job.started_at.timestamp(), FILES_EVERY_S)
         pids = {rank.rank: (rank.pid, *rank.helpers) for rank in job.ranks}
-        for rank, at, reading in self._files.look(pids, job.pids, now, seldom=bool(known)):
+        for rank, at, reading in self._files.look(pids, job.pids, now):
             if rank in known:
                 reading = msgspec.structs.replace(reading, loss=None)
             self.by_time.add(rank, at.timestamp(), reading)

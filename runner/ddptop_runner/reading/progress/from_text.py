@@ -24,12 +24,10 @@ from ddptop_runner.reading.text.parser import Reading
 
 # -- the command ------------------------------------------------------------------------
 
-_EPOCHS = frozenset(
+_EPOCHS = frozenset(  # not num_train_epochs: the bars of Hugging Face count the run
     {"epochs", "num_epochs", "n_epochs", "nepochs", "num_epoch", "nb_epochs", "niter"}
     | {"max_epochs", "total_epochs"}
 )
-_RUN_BAR_EPOCHS = frozenset({"num_train_epochs"})
-"""Used by Hugging Face's scripts, whose bars count the whole run."""
 _STEPS = frozenset(
     {"max_steps", "max_iters", "max_train_steps", "train_iters", "total_steps", "max_update"}
     | {"num_train_steps"}
@@ -45,8 +43,6 @@ class CommandHints(NamedTuple):
     """What a command's options say; None without the option, or if two contradict."""
 
     epochs: int | None = None
-    run_bars: bool = False
-    """Whether a bar that does not say what it counts is that of the run."""
     steps: int | None = None
     """In the whole run."""
     resumes: bool = False
@@ -57,7 +53,7 @@ def of_command(words: Sequence[str]) -> CommandHints:
     """Read options such as `--epochs 4`, `--epochs=4`, and `trainer.max_epochs=4`."""
     epochs: set[int] = set()
     steps: set[int] = set()
-    run_bars = resumes = False
+    resumes = False
     known = list(words[:MAX_WORDS])
     for word, following in zip(known, [*known[1:], ""], strict=False):
         name, equals, value = word.partition("=")
@@ -66,14 +62,13 @@ def of_command(words: Sequence[str]) -> CommandHints:
         if not equals:
             value = "" if following.startswith("--") else following
         name = name.lstrip("-+").rpartition(".")[2].replace("-", "_").lower()
-        if name in _EPOCHS or name in _RUN_BAR_EPOCHS:
+        if name in _EPOCHS:
             epochs.add(_count(value))
-            run_bars |= name in _RUN_BAR_EPOCHS
         elif name in _STEPS:
             steps.add(_count(value))
         elif _RESUMES.search(name) and (value.lower() not in _OFF or not equals):
             resumes = True
-    return CommandHints(_only(epochs), run_bars, _only(steps), resumes)
+    return CommandHints(_only(epochs), _only(steps), resumes)
 
 
 def _count(text: str) -> int:
@@ -416,7 +411,7 @@ class TextProgress:
             return count.unit
         if self._outer is not None:
             return "epoch"
-        several = (hints.epochs or 0) > 1 and not hints.run_bars and count.total != hints.steps
+        several = (hints.epochs or 0) > 1 and count.total != hints.steps
         return "epoch" if several and count.basis == "guessed" else "run"
 
     def _of_epochs(self, now_s: float) -> Progress | None:
@@ -441,7 +436,7 @@ class TextProgress:
         if count.step <= total:
             fraction = count.step / total
             eta_s = count.left_s(total, now_s, self._last_read_s)
-        repeats = hints.epochs not in (None, 1) and count.epoch is None and not hints.run_bars
+        repeats = hints.epochs not in (None, 1) and count.epoch is None
         is_sure = count.basis == "seen" or count.total == hints.steps or hints.epochs == 1
         doubtful = not count.total or (not is_sure and (count.basis == "guessed" or repeats))
         return Progress(

@@ -212,8 +212,6 @@ class RankFiles:
         pids: Mapping[int, Collection[int]],
         others: Collection[int],
         now: dt.datetime,
-        *,
-        seldom: bool = False,
     ) -> list[tuple[int, dt.datetime, Reading]]:
         """What is new, as (rank, when it was written, reading).
 
@@ -221,9 +219,7 @@ class RankFiles:
             pids: by rank, those of its process and the processes it started.
             others: pids of the job that belong to no rank.
             now: the wall clock.
-            seldom: whether to search seldom, because the losses are known.
         """
-        self._watch.seldom = seldom
         for known in self.ranks.values():
             known.begin_look()
         found = []

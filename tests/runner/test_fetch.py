@@ -59,11 +59,8 @@ class Cluster:
 
         async def work() -> None:
             message = {"op": "fetch_log", "attempt": attempt, "ranks": list(ranks) or None}
-            follow = asyncio.create_task(self.fetcher.run())
-            await self.fetcher.command(message)
-            follow.cancel()
-            for _ in range(20):
-                await self.fetcher.look()
+            for _ in range(21):
+                await self.fetcher.command(message)
 
         asyncio.run(work())
 
@@ -79,8 +76,7 @@ def test_at_the_end_of_the_job_the_very_end_of_each_log_comes(cluster: Cluster):
     cluster.write("b", 5, b"five\n")
 
     async def work() -> None:
-        cluster.fetcher.follow(0, 4)
-        await cluster.fetcher.look()
+        await cluster.fetcher.take_logs(0, [4])
         await cluster.fetcher.take_ends([0])
 
     asyncio.run(work())
@@ -112,11 +108,7 @@ def test_of_a_long_log_the_end_comes_first_then_the_rest(cluster: Cluster):
     text = b"".join(b"line %07d of the log\n" % number for number in range(150_000))
     cluster.write("b", 4, text)
 
-    async def first_look() -> None:
-        cluster.fetcher._lease(0, 4)
-        await cluster.fetcher.look()
-
-    asyncio.run(first_look())
+    asyncio.run(cluster.fetcher.take_logs(0, [4]))
     first = logs.last_lines(cluster.head.log_file(0, 4), 1)
     assert first[0].startswith("line ")
     with logs.LogFile(cluster.head.log_file(0, 4)) as file:
@@ -187,13 +179,6 @@ def test_a_node_out_of_reach_is_named_and_the_others_come(cluster: Cluster):
     cluster.want()
     assert cluster.here(4) == b"four\n"
     assert cluster.fetcher.silent == {}
-
-
-def test_nothing_is_queried_without_a_viewer(cluster: Cluster, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(fetch, "LEASE_S", -1.0)
-    cluster.write("b", 4, "four\n")
-    cluster.want(4)
-    assert cluster.asked == []
 
 
 def test_times_of_files_are_the_heads(cluster: Cluster):
@@ -335,17 +320,3 @@ def test_a_link_on_the_head_is_not_written_through(cluster: Cluster, tmp_path: P
 def test_bad_arguments_are_one_line(cluster: Cluster, arguments: dict[str, Any]):
     with pytest.raises(UsageError):
         asyncio.run(cluster.fetcher.command({"op": "fetch_log", **arguments}))
-
-
-def test_the_log_of_a_rank_that_failed_comes_without_a_viewer(cluster: Cluster):
-    cluster.write("b", 4, "why\n")
-
-    async def work() -> None:
-        follow = asyncio.create_task(cluster.fetcher.run())
-        await asyncio.sleep(0)
-        cluster.fetcher.follow(0, 4)
-        await asyncio.wait_for(cluster.fetcher._leases[0, 4].looked.wait(), 10)
-        follow.cancel()
-
-    asyncio.run(work())
-    assert cluster.here(4) == b"why\n"

@@ -21,12 +21,6 @@ BAD = {
     "no command": (2, ["launch", "--"], ["-- requires a command", "launch -- torchrun"]),
     "no such program": (2, ["launch", "--", "nosuch-x"], ["no program nosuch-x on PATH"]),
     "a variable": (2, ["launch", "--", "A=b c", "x"], ["no program A=b c on", "-- env 'A=b c' "]),
-    "one word of all": (2, ["launch", "--", "python x.py"], ["remove the quotes: -- python x.py"]),
-    "a shell's own": (
-        2,
-        ["launch", "--", "source", "x"],
-        ["no program source on", "bash -c 'source"],
-    ),
     "a late option": (2, ["launch", "--", "--gpus", "0", "x"], ["--gpus on PATH", "before --"]),
     "no program there": (2, ["launch", "--", "./nosuch"], ["no program ./nosuch in /", "path"]),
     "a folder as a program": (2, ["launch", "--", "./folder.py"], ["./folder.py is a directory"]),
@@ -34,21 +28,6 @@ BAD = {
         2,
         ["launch", "--", "./train.py"],
         ["./train.py is not executable", "-- python ./train.py"],
-    ),
-    "a text without an interpreter": (
-        2,
-        ["launch", "--", "./plain"],
-        ["./plain has no #! line", "-- sh ./plain"],
-    ),
-    "a text whose interpreter is gone": (
-        2,
-        ["launch", "--", "./gone"],
-        ["./gone starts with #!/no/such, which does not exist", "first line"],
-    ),
-    "a script from stdin": (
-        2,
-        ["launch", "--", sys.executable, "-"],
-        ["reads its script from stdin", " SCRIPT"],
     ),
     "a script as a program's name": (
         2,
@@ -81,11 +60,8 @@ BAD = {
 
 @pytest.mark.torch
 @pytest.mark.parametrize("case", BAD.values(), ids=list(BAD))
-def test_what_a_command_cannot_have(bad_input, case, tmp_path):
+def test_what_a_command_cannot_have(bad_input, case):
     status, arguments, words = case
-    for name, text in (("plain", "echo no"), ("gone", "#!/no/such -x\necho no")):
-        (tmp_path / name).write_text(text)
-        (tmp_path / name).chmod(0o755)
     line = bad_input(status, *arguments)
     for word in words:
         assert word in line

@@ -13,7 +13,6 @@ BAD = {
     "a late option": (["--", "--time=1", "--", "-d", "train.py"], ["-d is after --"]),
     "nodes after --": (["--", "-N", "2", "train.py"], ["-N after -- conflicts", "--nodes N --"]),
     "a name after --": (["--", "-Jx", "train.py"], ["-J after -- conflicts", "--name NAME"]),
-    "help after --": (["--", "--help", "train.py"], ["submits no job", "run sbatch --help"]),
     "a test": (["--", "--test-only", "train.py"], ["--test-only after --", "--dry-run"]),
     "a signal to all": (
         ["--", "--signal=USR1@60", "train.py"],

@@ -68,7 +68,6 @@ class Head:
         async def begin() -> None:
             server = ControlServer(self.folder.control_socket, command)
             await server.start()
-            self._follow = asyncio.ensure_future(fetcher.run())
             self._server = server
             self._up.set()
 
@@ -77,7 +76,6 @@ class Head:
 
     def close(self) -> None:
         def end() -> None:
-            self._follow.cancel()
             self._server.close()
             self._loop.call_soon(self._loop.stop)
 

@@ -326,8 +326,6 @@ class HistoryWriter:
             DamagedFileError: a newer ddptop wrote the file.
         """
         self.path = path
-        self.lost_writes = 0
-        """Number of rows and events dropped because the file could not be written for too long."""
         self.problem: str | None = None
         """Why the last batch could not be written; None if it was."""
         self.lost_history: str | None = None
@@ -601,7 +599,6 @@ class HistoryWriter:
             if excess > 0:
                 self._note_gap(waiting[:excess])
                 del waiting[:excess]
-                self.lost_writes += excess
 
     def _note_gap(self, lost: list[Any]) -> None:
         times = [one.ts.timestamp() if isinstance(one, Event) else float(one[0]) for one in lost]

@@ -246,26 +246,22 @@ class _Decision:
             uses: the devices that the job may get.
             chosen: those that it would get.
         """
-        kind = None if self.request is None else self.request.kind
-        free = [use.device for use in uses if not use.busy]
-        remedy = ""
-        if kind == "auto":
+        if self.request is not None and self.request.kind == "auto":
+            free = [use for use in uses if not use.busy]
             verb = "is" if len(free) == 1 else "are"
             what = f"--gpus auto:{self.count}: {len(free)} of {len(uses)} GPUs {verb} free"
             what += f" ({busy_in_words(uses)})"
-            remedy = f"--gpus auto:{len(free)}, " if free else ""
         else:
+            free = [use for use in usage.uses(self.allowed, self.present) if not use.busy]
             held = [use.device for use in chosen if use.busy]
             verb = "is" if len(held) == 1 else "are"
             words = busy_in_words(chosen)
             alike = f"{names_of(held)}: "  # the same holder on all of them
             words = f": {words[len(alike) :]}" if words.startswith(alike) else f" ({words})"
             what = f"{names_of(held)} {verb} busy{words}"
-            elsewhere = sum(not use.busy for use in usage.uses(self.allowed, self.present))
-            if self.allowed and free and not any(device.is_mig for device in free):
-                remedy = f"--gpus {','.join(str(device.index) for device in free)}, "
-            elif kind in ("indices", "uuids") and elsewhere and not held[0].is_mig:
-                remedy = f"--gpus auto:{min(elsewhere, len(chosen))} to use the idlest, "
+        is_mig = any(use.device.is_mig for use in chosen)
+        count = min(len(free), self.count)
+        remedy = f"--gpus auto:{count} for idle GPUs, " if count and not is_mig else ""
         hint = f"pass {remedy}--wait-gpus to wait, or --force to use busy GPUs"
         return DevicesError(what, hint, "busy")
 
@@ -333,10 +329,6 @@ def parse_gpus(text: str) -> GpuRequest:
         return GpuRequest("all" if value == "all" else "none")
     if found := _AUTO.fullmatch(value):
         return GpuRequest("auto", count=int(found[1]))
-    if value.startswith("auto"):
-        raise UsageError(
-            f"--gpus {text!r} is invalid; expected auto:N", "pass a number, as in auto:2"
-        )
     if not value:
         raise UsageError("--gpus is empty", FORMS)
     parts = [part.strip() for part in value.split(",")]
@@ -360,30 +352,21 @@ def _uuids(parts: list[str], text: str) -> GpuRequest:
             )
         if part in parts[:number]:
             raise UsageError(f"--gpus {text!r} lists {part} twice", "list each one once")
-    kinds = {part[:3] for part in parts}
-    if len(kinds) > 1:
+    if len(parts) > 1 and any(part.startswith("MIG-") for part in parts):
         raise UsageError(
-            f"--gpus {text!r} mixes whole GPUs and MIG instances, but a CUDA process "
-            "sees only one instance",
-            "list whole GPUs or one instance",
-        )
-    if kinds == {"MIG"} and len(parts) > 1:
-        raise UsageError(
-            f"--gpus lists {len(parts)} MIG instances, but a CUDA process sees only one",
+            f"--gpus {text!r}: a CUDA process sees only one MIG instance",
             "pass one instance with --nproc 1, and launch one job per instance",
         )
     return GpuRequest("uuids", uuids=tuple(parts))
 
 
 def _indices(part: str, text: str) -> range:
-    found = re.fullmatch(r"([0-9]+)(?:-([0-9]+))?", part)
-    if found is None:
-        raise UsageError(f"--gpus {text!r}: {part!r} is not an index, range, or UUID", FORMS)
-    if max(len(found[1]), len(found[2] or "")) > 4:  # int() fails with thousands of digits
-        raise UsageError(f"--gpus {text!r}: {part[:20]!r} is not a valid GPU index", FORMS)
+    found = re.fullmatch(r"([0-9]{1,4})(?:-([0-9]{1,4}))?", part)
+    if found is None or max(int(found[1]), int(found[2] or 0)) > _HIGHEST_INDEX:
+        raise UsageError(
+            f"--gpus {text[:40]!r}: {part[:20]!r} is not an index, range, or UUID", FORMS
+        )
     first, last = int(found[1]), int(found[2] or found[1])
-    if max(first, last) > _HIGHEST_INDEX:
-        raise UsageError(f"--gpus {text!r}: {part!r} is not a valid GPU index", FORMS)
     if last < first:
         raise UsageError(f"--gpus {text!r}: the range {part!r} is reversed", f"use {last}-{first}")
     return range(first, last + 1)

@@ -138,13 +138,6 @@ def test_a_watch_that_is_taken_over_reads_the_log_from_then_on(tmp_path):
     second.log.close()
 
 
-@pytest.mark.parametrize("memory", [{}, {"since_s": "x", "kills": 3}, {"kills": {"a": "b"}}])
-def test_a_memory_that_cannot_be_understood_is_left_out(tmp_path, memory):
-    watch = OomWatch(groups=list, log=KernelLog(tmp_path / "none"), own_pids=False)
-    watch.recall(memory)
-    assert watch.explain({7}) is None
-
-
 def test_readable_kernel_log_without_a_kill_is_evidence(tmp_path):
     path = tmp_path / "kmsg"
     path.write_bytes(b"")

@@ -13,10 +13,10 @@ from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
-from typing import Any
 
 from ddptop_runner.base.units import size
 from ddptop_runner.host import procs
+from ddptop_runner.model.words import Base
 
 KMSG = Path("/dev/kmsg")
 RECORD_BYTES = 8192
@@ -342,6 +342,15 @@ def by_counts(before: Sequence[MemoryGroup], now: Sequence[MemoryGroup]) -> OomF
     return OomFinding(False, f"{NOT_COUNTED}: {SOMETHING_ELSE}.")
 
 
+class OomMemory(Base, frozen=True, kw_only=True):
+    """What an earlier supervisor knew when the attempt began."""
+
+    since_s: float | None = None
+    """CLOCK_MONOTONIC."""
+    kills: dict[str, int | None] = {}
+    """By cgroup."""
+
+
 class OomWatch:
     """Records the kernel's counters before an attempt, for comparison after a SIGKILL.
 
@@ -385,20 +394,15 @@ class OomWatch:
             finding = OomFinding(False, f"{NOT_COUNTED}: {SOMETHING_ELSE}.")
         return finding
 
-    def remember(self) -> dict[str, Any]:
-        """State for a restarted supervisor."""
-        kills = {group.path: group.kills for group in self._before}
-        return {"since_s": self._since_s, "kills": kills}
+    def remember(self) -> OomMemory:
+        """What a restarted supervisor restores."""
+        return OomMemory(
+            since_s=self._since_s, kills={group.path: group.kills for group in self._before}
+        )
 
-    def recall(self, memory: dict[str, Any]) -> None:
-        """Restore the result of `remember`, ignoring anything malformed."""
-        since_s, kills = memory.get("since_s"), memory.get("kills")
-        if isinstance(kills, dict):
-            self._before = [
-                MemoryGroup(path, 0, count)
-                for path, count in kills.items()
-                if isinstance(path, str) and isinstance(count, int)
-            ]
-        if isinstance(since_s, int | float) and since_s <= time.monotonic():
-            self._since_s = float(since_s)
+    def recall(self, memory: OomMemory) -> None:
+        """Restore the result of `remember`."""
+        self._before = [MemoryGroup(path, 0, count) for path, count in memory.kills.items()]
+        if memory.since_s is not None and memory.since_s <= time.monotonic():
+            self._since_s = memory.since_s
             self.log.begin(self._since_s)

@@ -17,8 +17,9 @@ from tests.runner.builders import make_spec
 
 from ddptop_runner.base.errors import ControlError
 from ddptop_runner.job.decide import decide
-from ddptop_runner.job.event_log import EventLog, memory_of
+from ddptop_runner.job.event_log import EventLog
 from ddptop_runner.job.event_text import text
+from ddptop_runner.job.memory import Memory
 from ddptop_runner.job.state import JobState
 from ddptop_runner.job.transition import apply
 from ddptop_runner.model import events as ev
@@ -149,7 +150,7 @@ class Machine:
         self.pids = 10
         self.questions = 0
         self.todo: list[tuple[pt.Order, int]] = []
-        self.stale = memory_of(self.log.state, 0)
+        self.stale = Memory(state=self.log.state)
         self.has_stopped = False
         self.lost_log = False
         if self.random.random() < 0.2:
@@ -629,7 +630,7 @@ class Machine:
             self._report_exits()
         self.take(pt.SupervisorStarted(agent=self._agent_state(), agent_end_seen=is_seen))
 
-    def _snapshot(self, memory: dict[str, Any]) -> NodeSnapshot:
+    def _snapshot(self, memory: Memory) -> NodeSnapshot:
         return NodeSnapshot(
             job="train",
             job_id="train@1",

@@ -27,7 +27,8 @@ from tests.runner.machine import Rows
 from ddptop_runner.base.errors import ControlError
 from ddptop_runner.base.paths import RunFolder
 from ddptop_runner.job.decide import NO_HEAD
-from ddptop_runner.job.event_log import as_row, kept_state
+from ddptop_runner.job.event_log import as_row
+from ddptop_runner.job.memory import read_memory
 from ddptop_runner.job.state import JobState
 from ddptop_runner.judge.causes.culprit import RankEnd
 from ddptop_runner.model import events as ev
@@ -669,9 +670,9 @@ class World:
                 if isinstance(started := ev.from_data(row.data), ev.NodeStarted):
                     self.began.discard((started.attempt, started.node))
             self.rows.pending = []
-            kept = kept_state(decode_snapshot(self.snapshot))
-            assert kept is not None
-            self.rows.folded, self.rows.last_seq = kept
+            kept = read_memory(decode_snapshot(self.snapshot))
+            assert kept.state is not None
+            self.rows.folded, self.rows.last_seq = kept.state, kept.last_seq
 
     def _close(self) -> None:
         assert self._channels is not None

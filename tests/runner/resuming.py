@@ -15,6 +15,7 @@ from ddptop_runner.base.paths import RunFolder, run_folder
 from ddptop_runner.devices.report import DeviceReport
 from ddptop_runner.host.tree import HostUsage
 from ddptop_runner.job.event_log import EventLog
+from ddptop_runner.job.memory import read_memory
 from ddptop_runner.job.state import JobState
 from ddptop_runner.job.transition import fold
 from ddptop_runner.model import events as ev
@@ -78,7 +79,9 @@ class Around:
             ranks=ranks,
             exit_code=driver.job.exit_code,
             previous_cause=driver.job.previous_cause,
-            memory={**driver.learned(), **self.log.memory()},
+            memory=msgspec.structs.replace(
+                driver.remember(), state=self.log.state, last_seq=self.history.last_seq
+            ).plain(),
         )
 
     def start_agent(self, attempt: int, restarts_left: int) -> None:
@@ -105,7 +108,9 @@ class Around:
             task.cancel()
         self.history.close()
         assert self.published is not None
-        return decode_snapshot(encode(self.published))
+        snapshot = decode_snapshot(encode(self.published))
+        assert read_memory(snapshot).state is not None
+        return snapshot
 
 
 def begin(snapshot: NodeSnapshot | None = None, **spec: Any) -> tuple[JobDriver, Around]:
@@ -121,7 +126,7 @@ def begin(snapshot: NodeSnapshot | None = None, **spec: Any) -> tuple[JobDriver,
     else:
         rows = HistoryReader(folder.path / "history.db").events(silent=True)
         around.log.restore(rows, snapshot)
-        driver.recover(snapshot)
+        driver.recover(snapshot, read_memory(snapshot))
     return driver, around
 
 

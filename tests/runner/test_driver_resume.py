@@ -29,8 +29,6 @@ from tests.runner.resuming import (
 
 from ddptop_runner.base.clock import boottime_s
 from ddptop_runner.host import procs
-from ddptop_runner.job.event_log import memory_of
-from ddptop_runner.job.state import JobState
 from ddptop_runner.model import events as ev
 from ddptop_runner.model import protocol as pt
 from ddptop_runner.model.snapshot import RankSample, decode_snapshot, encode
@@ -198,9 +196,8 @@ def test_no_hang_is_found_right_after_an_unobserved_time():
 def test_memory_that_cannot_be_read_is_left_out():
     async def scenario() -> None:
         sample = RankSample(rank=0, local_rank=0, host=procs.host_name(), pid=os.getpid(), step=7)
-        for memory in ({"group": {"exits": 7}}, {"group": "x", "devices": 3}, {}):
-            kept = memory_of(JobState(phase="running", attempt=0), 0)
-            snapshot = make_snapshot(make_spec(), ranks=[sample], memory={**kept, **memory})
+        for memory in ({"ranks": {"last_step_s": 7}}, {"state": "x", "devices": 3}, {}):
+            snapshot = make_snapshot(make_spec(), ranks=[sample], attempt=None, memory=memory)
             driver, _ = begin(decode_snapshot(json.dumps(json.loads(encode(snapshot))).encode()))
             assert driver.attempt.table[0].steps == 7
             assert not driver.job.in_queue

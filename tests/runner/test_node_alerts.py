@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 import pytest
@@ -37,7 +36,7 @@ def test_the_end_of_an_alert_is_told_even_by_a_supervisor_that_came_later() -> N
     found = [Finding("a", "warning", "disk low"), Finding("b", "info", "healthy again")]
     first, later = watcher(log), watcher(log)
     first.look(SNAPSHOT, found, 100.0)
-    later.recall(first.now, json.loads(json.dumps(first.remember())))
+    later.recall(first.now, first.remember())
     later.look(SNAPSHOT, found, 104.0)
     assert log.texts == ["disk low"]
     for number in range(4):  # a restored alert is kept for a few seconds

@@ -52,13 +52,6 @@ def test_a_watch_that_is_taken_over_compares_with_the_counters_from_before():
     assert found is not None and "a process in the job's cgroup" in found.words
 
 
-@pytest.mark.parametrize("memory", [{}, {"kills": 3}, {"kills": {"a": "b"}}])
-def test_a_memory_that_cannot_be_understood_is_left_out(memory):
-    watch = OomWatch(groups=list)
-    watch.recall(memory)
-    assert watch.explain() is None
-
-
 # -- cgroups -------------------------------------------------------------------------------------
 
 

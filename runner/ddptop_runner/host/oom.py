@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
-from typing import Any
 
 from ddptop_runner.base.units import size
 
@@ -188,16 +187,10 @@ class OomWatch:
         """Whether the kernel has killed a process for its memory since; None if unknown."""
         return by_counts(self._before, self.groups())
 
-    def remember(self) -> dict[str, Any]:
-        """State for a restarted supervisor."""
-        return {"kills": {group.path: group.kills for group in self._before}}
+    def remember(self) -> dict[str, int | None]:
+        """Each cgroup's count, for a restarted supervisor."""
+        return {group.path: group.kills for group in self._before}
 
-    def recall(self, memory: dict[str, Any]) -> None:
-        """Restore the result of `remember`, ignoring anything malformed."""
-        kills = memory.get("kills")
-        if isinstance(kills, dict):
-            self._before = [
-                MemoryGroup(path, 0, count)
-                for path, count in kills.items()
-                if isinstance(path, str) and isinstance(count, int)
-            ]
+    def recall(self, kills: Mapping[str, int | None]) -> None:
+        """Restore the result of `remember`."""
+        self._before = [MemoryGroup(path, 0, count) for path, count in kills.items()]

@@ -8,9 +8,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
-
-import msgspec
+from typing import NamedTuple
 
 from ddptop_runner.base.clock import boottime_s
 from ddptop_runner.base.errors import ControlError
@@ -22,7 +20,8 @@ from ddptop_runner.job import earlier_saves
 from ddptop_runner.job import save_request as request
 from ddptop_runner.job.command_ranks import PATIENCE_S, CommandRanks, table_of
 from ddptop_runner.job.event_log import EventLog
-from ddptop_runner.job.ranks import OwnRanks, RankMemory, RankRecord, read_memory
+from ddptop_runner.job.memory import Memory
+from ddptop_runner.job.ranks import OwnRanks, RankMemory, RankRecord
 from ddptop_runner.job.state import JobState
 from ddptop_runner.job.trouble import TroubleWatch
 from ddptop_runner.judge.checkpoints import CheckpointBook, step_loaded, was_saved
@@ -353,8 +352,8 @@ class Attempt:
 
     # -- recovery in a new supervisor ------------------------------------------------------------
 
-    def learned(self) -> dict[str, Any]:
-        """The data that `recover` needs besides the snapshot's other fields."""
+    def remember(self) -> Memory:
+        """The part of the memory that is known here."""
         ranks = RankMemory(
             last_step_s={
                 record.rank: record.last_step_boottime_s
@@ -363,28 +362,28 @@ class Attempt:
             },
             discovered=self.table.remember() if isinstance(self.table, CommandRanks) else None,
         )
-        return {
-            "hangs": self.trouble.hangs.remember(),
-            "saves": self.checkpoints.remember(),
-            "oom": self.oom.remember(),
-            "group": msgspec.to_builtins(ranks, str_keys=True),
-        }
+        return Memory(
+            ranks=ranks,
+            hangs=self.trouble.hangs.remember(),
+            saves=self.checkpoints.remember(),
+            oom_kills=self.oom.remember(),
+        )
 
-    def recover(self, snapshot: NodeSnapshot) -> None:
+    def recover(self, snapshot: NodeSnapshot, memory: Memory) -> None:
         """Restore from an earlier supervisor's snapshot; the log has already restored the state."""
-        job, memory = self.job, read_memory(snapshot.memory)
+        job = self.job
         self.table = self._new_table()
         if snapshot.launcher is not None and snapshot.launcher.pid is not None:
             self.table.started(LAUNCHER, 0, snapshot.launcher.pid)
-        self.checkpoints.recall(snapshot.checkpoint, snapshot.memory.get("saves") or {})
-        self.trouble.recall(snapshot.memory.get("hangs") or {})
-        self.oom.recall(snapshot.memory.get("oom") or {})
+        self.checkpoints.recall(snapshot.checkpoint, memory.saves)
+        self.trouble.recall(memory.hangs)
+        self.oom.recall(memory.oom_kills)
         for rank in snapshot.ranks:
             if rank.pid is not None and snapshot.attempt == job.attempt:
                 self.table.restore(rank, rank.pid)
-        if isinstance(self.table, CommandRanks) and memory.discovered is not None:
-            self.table.recall(memory.discovered)
-        for rank_number, at_s in memory.last_step_s.items():
+        if isinstance(self.table, CommandRanks) and memory.ranks.discovered is not None:
+            self.table.recall(memory.ranks.discovered)
+        for rank_number, at_s in memory.ranks.last_step_s.items():
             if (record := self.table.get(rank_number)) is not None:
                 record.last_step_boottime_s = at_s
         for number, life in job.ranks.items():

@@ -7,7 +7,8 @@ import contextlib
 from ddptop_runner.base import bounded
 from ddptop_runner.base.errors import DamagedFileError
 from ddptop_runner.base.paths import RunFolder, runs_dir
-from ddptop_runner.judge.checkpoints import SavedAt, saves_in
+from ddptop_runner.job.memory import read_memory
+from ddptop_runner.judge.checkpoints import SavedAt
 from ddptop_runner.model.snapshot import decode_snapshot
 from ddptop_runner.model.spec import JobSpec, read_spec
 
@@ -27,7 +28,7 @@ def of_script(spec: JobSpec) -> list[SavedAt]:
             other = read_spec(folder)
             if (other.target, other.cwd) == (spec.target, spec.cwd):
                 snapshot = decode_snapshot(bounded.read_bytes(folder.node_file(other.host)))
-                found += saves_in(snapshot.memory)
+                found += read_memory(snapshot).saves.saved_at
     return found
 
 

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
 
-import msgspec
 from msgspec.structs import replace
 
 from ddptop_runner.base.clock import utc_from_unix, utc_now
 from ddptop_runner.base.exit_status import split_status
 from ddptop_runner.job.event_text import text
+from ddptop_runner.job.memory import Memory, read_memory
 from ddptop_runner.job.state import JobState
 from ddptop_runner.job.transition import apply
 from ddptop_runner.model import events as ev
@@ -48,18 +47,18 @@ class EventLog:
             snapshot is not None
         ):  # else it is from an earlier life of the job, which may have the same numbers
             self._known.update(map(_key, events))
-        state, last_seq = JobState(), 0
-        if snapshot is not None and (kept := kept_state(snapshot)) is not None:
-            state, last_seq = kept
+        memory = read_memory(snapshot)
+        state = memory.state or JobState()
+        last_seq = 0 if memory.state is None else memory.last_seq
         for row, event in zip(rows, events, strict=True):
             if row.seq > last_seq:
                 state = apply(state, event, row.ts)
         self.state = state
         self._history.continue_after(last_seq)
 
-    def memory(self) -> dict[str, Any]:
-        """The data that `kept_state` reads, for the snapshot."""
-        return memory_of(self.state, self._history.last_seq)
+    def memory(self) -> Memory:
+        """The part of the memory that is known here."""
+        return Memory(state=self.state, last_seq=self._history.last_seq)
 
     def emit(self, event: ev.JobEvent) -> None:
         """Record and show an event, unless it repeats one that can only happen once."""
@@ -73,23 +72,6 @@ class EventLog:
             watcher(row)
         if event.type != SILENT:
             self._show(f"{row.ts.astimezone():%H:%M:%S}  {row.message}")
-
-
-def memory_of(state: JobState, last_seq: int) -> dict[str, Any]:
-    """The state and the number of the last event that it includes, as plain values."""
-    return {"state": msgspec.to_builtins(state, str_keys=True), "last_seq": last_seq}
-
-
-def kept_state(snapshot: NodeSnapshot) -> tuple[JobState, int] | None:
-    """(the state in a snapshot, the number of the last event that it includes).
-
-    None if there is no state, or if it cannot be parsed.
-    """
-    try:
-        state = msgspec.convert(snapshot.memory["state"], JobState, str_keys=True)
-        return state, int(snapshot.memory["last_seq"])
-    except (KeyError, TypeError, ValueError):
-        return None
 
 
 def _key(event: ev.JobEvent) -> tuple[object, ...]:

@@ -20,7 +20,7 @@ from ddptop_runner.base.paths import LAUNCHER, RunFolder
 from ddptop_runner.base.start import own_words
 from ddptop_runner.host import procs
 from ddptop_runner.job.decide_nodes import hosts_of_ranks
-from ddptop_runner.job.event_log import memory_of
+from ddptop_runner.job.memory import Memory
 from ddptop_runner.job.state import JobState
 from ddptop_runner.job.transition import fold
 from ddptop_runner.job.view import Samples, view
@@ -200,7 +200,7 @@ def rebuild(folder: RunFolder, spec: JobSpec, damage: str) -> NodeSnapshot:
         guardian=processes.get("guardian"),
         supervisor=processes.get("supervisor"),
         alerts=[alert, *snapshot.alerts],
-        memory=memory_of(state, rows[-1].seq if rows else 0),
+        memory=Memory(state=state, last_seq=rows[-1].seq if rows else 0).plain(),
     )
 
 

@@ -9,9 +9,7 @@ import datetime as dt
 import signal
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import Any
 
-import msgspec
 from msgspec.structs import replace
 
 from ddptop_runner.base.clock import boottime_s, utc_from_boottime, utc_now
@@ -407,24 +405,16 @@ class DiscoveredRanks(Base, frozen=True, kw_only=True):
 
     numbered: list[int] = []
     """Pids of ranks that do not know their rank."""
-    reported_size: int | None = msgspec.field(default=None, name="told_size")
+    reported_size: int | None = None
     """The world size that the ranks report."""
     former_steps: int | None = None
     """The most steps of any process that is no longer a rank."""
 
 
 class RankMemory(Base, frozen=True, kw_only=True):
-    """`memory["group"]`. Times are CLOCK_BOOTTIME."""
+    """Of the ranks. Times are CLOCK_BOOTTIME."""
 
     last_step_s: dict[int, float] = {}
     """By rank."""
-    discovered: DiscoveredRanks | None = msgspec.field(default=None, name="ranks_met")
+    discovered: DiscoveredRanks | None = None
     """None for a job that is not a command."""
-
-
-def read_memory(memory: dict[str, Any]) -> RankMemory:
-    """The memory in an earlier supervisor's snapshot; empty if it cannot be parsed."""
-    try:
-        return msgspec.convert(memory.get("group") or {}, RankMemory, str_keys=True)
-    except msgspec.ValidationError:
-        return RankMemory()

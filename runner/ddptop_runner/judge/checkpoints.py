@@ -13,7 +13,6 @@ import threading
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import msgspec
 from msgspec.structs import replace
@@ -190,7 +189,7 @@ def was_saved(loaded: Sequence[LoadedFile], saved: Sequence[SavedAt]) -> bool:
     return not {one.inode for one in loaded}.isdisjoint(one.inode for one in saved)
 
 
-class _Memory(msgspec.Struct):
+class SaveMemory(msgspec.Struct):
     """State for the next supervisor, in addition to the last checkpoint."""
 
     ended_s: float | None = None
@@ -211,7 +210,7 @@ class CheckpointBook:
     def __init__(self, finder: Finder | None = None) -> None:
         self.last: Checkpoint | None = None
         self._finder = finder or Finder()
-        self._memory = _Memory()
+        self._memory = SaveMemory()
         self._gathered: _Gathered | None = None
         """The files saved last, whether or not they form a checkpoint."""
         self._shown: _Gathered | None = None
@@ -364,10 +363,9 @@ class CheckpointBook:
 
     # -- across supervisors ------------------------------------------------------------
 
-    def remember(self) -> dict[str, Any]:
-        """State for the next supervisor besides `last`, as JSON-serializable data."""
-        memory: dict[str, Any] = msgspec.to_builtins(self._memory, str_keys=True)
-        return memory
+    def remember(self) -> SaveMemory:
+        """What a restarted supervisor restores besides `last`."""
+        return self._memory
 
     def learn(self, saved: Checkpoint | None) -> None:
         """Process another node's last checkpoint, reported by its own book.
@@ -380,27 +378,15 @@ class CheckpointBook:
         ):
             self.last = saved
 
-    def recall(self, last: Checkpoint | None, memory: dict[str, Any]) -> None:
-        """Restore the state of an earlier supervisor in this boot, unless it is damaged."""
-        self.last = last
-        try:
-            self._memory = msgspec.convert(memory, _Memory, str_keys=True)
-        except msgspec.ValidationError:
-            self._memory = _Memory()
+    def recall(self, last: Checkpoint | None, memory: SaveMemory) -> None:
+        """Restore the state of an earlier supervisor."""
+        self.last, self._memory = last, memory
         size = 0 if last is None else last.size_bytes or 0
         self._memory.largest_bytes = self._memory.largest_bytes or size
 
 
 MOST_ENTRIES = 10_000
 """Maximum number of entries of a folder to examine."""
-
-
-def saves_in(memory: dict[str, Any]) -> list[SavedAt]:
-    """The saves that a snapshot's memory contains; empty if it is damaged."""
-    try:
-        return msgspec.convert(memory.get("saves") or {}, _Memory, str_keys=True).saved_at
-    except msgspec.ValidationError:
-        return []
 
 
 def locate(path: str, inode: int) -> str:

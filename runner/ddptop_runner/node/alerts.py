@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 from ddptop_runner.job.event_log import EventLog
+from ddptop_runner.job.memory import AlertMemory
 from ddptop_runner.judge.alerts import REPORTED_BY_EVENTS, Finding
 from ddptop_runner.judge.balance.job_watch import JobWatch
 from ddptop_runner.model import events as ev
 from ddptop_runner.model.snapshot import Alert, NodeSnapshot
 from ddptop_runner.node.last_resort import LastResort
-
-REPORTED = "told"
-"""Key in the memory for the messages of alerts whose end is not recorded yet."""
 
 
 class JobAlerts:
@@ -33,16 +30,14 @@ class JobAlerts:
         self.now: list[Alert] = []
         """The current alerts, worst first."""
 
-    def remember(self) -> dict[str, Any]:
-        """The data that a restarted supervisor needs."""
-        return {**self._watch.remember(), REPORTED: dict(self._reported)}
+    def remember(self) -> AlertMemory:
+        """What a restarted supervisor restores."""
+        return AlertMemory(holds=self._watch.holds(), reported=dict(self._reported))
 
-    def recall(self, alerts: list[Alert], memory: dict[str, Any]) -> None:
+    def recall(self, alerts: list[Alert], memory: AlertMemory) -> None:
         """Restore the shown alerts and the result of `remember`."""
-        self._watch.recall(alerts, memory)
-        reported = memory.get(REPORTED)
-        self._reported = dict(reported) if isinstance(reported, dict) else {}
-        self.now = alerts
+        self._watch.recall(alerts, memory.holds)
+        self._reported, self.now = dict(memory.reported), alerts
 
     def record_end(self) -> None:
         """Record the end of current alerts: the job ends, rather than their cause."""

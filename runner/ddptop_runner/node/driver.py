@@ -25,6 +25,7 @@ from ddptop_runner.job import save_request as request
 from ddptop_runner.job.attempt import Attempt
 from ddptop_runner.job.decide import decide
 from ddptop_runner.job.event_log import EventLog
+from ddptop_runner.job.memory import Memory
 from ddptop_runner.job.processes import LEFTOVER_GRACE_S, JobProcesses, alive
 from ddptop_runner.job.state import JobState
 from ddptop_runner.job.trouble import plain_cause, plain_outcome
@@ -592,15 +593,15 @@ class JobDriver:
         self.attempt.requested = spec
         self.devices.begin_job(spec)
 
-    def learned(self) -> dict[str, Any]:
-        """The data that a restarted supervisor needs besides the snapshot's other fields."""
-        return {**self.attempt.learned(), "devices": self.devices.learned}
+    def remember(self) -> Memory:
+        """The part of the memory that is known here."""
+        return msgspec.structs.replace(self.attempt.remember(), devices=self.devices.known)
 
-    def recover(self, snapshot: NodeSnapshot) -> None:
+    def recover(self, snapshot: NodeSnapshot, memory: Memory) -> None:
         """Restore from an earlier supervisor's snapshot; the log has already restored the state."""
         self._agent = snapshot.agent
-        self.devices.learned = snapshot.memory.get("devices") or {}
-        self.attempt.recover(snapshot)
+        self.devices.known = memory.devices
+        self.attempt.recover(snapshot, memory)
         if self.job.is_over:  # the supervisor died between its last snapshot and its exit
             self.ended.set()
 

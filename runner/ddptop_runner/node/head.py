@@ -19,13 +19,15 @@ from ddptop_runner.base.paths import RunFolder
 from ddptop_runner.job import failure_on_nodes
 from ddptop_runner.job.decide import Decision
 from ddptop_runner.job.decide_nodes import away_for_long, begin, decide_nodes, hosts_of_ranks
+from ddptop_runner.job.memory import Memory
 from ddptop_runner.job.samples import of_nodes
 from ddptop_runner.job.state import JobState
 from ddptop_runner.job.trouble import TroubleWatch, plain_cause, plain_outcome
 from ddptop_runner.judge.alerts import stalled
-from ddptop_runner.judge.checkpoints import CheckpointBook
+from ddptop_runner.judge.checkpoints import CheckpointBook, SaveMemory
 from ddptop_runner.judge.hangs.records import hang_cause
 from ddptop_runner.judge.hangs.verdict import HangVerdict
+from ddptop_runner.judge.hangs.watch import HangMemory
 from ddptop_runner.model import events as ev
 from ddptop_runner.model import protocol as pt
 from ddptop_runner.model.diagnose import AttemptOutcome
@@ -113,13 +115,13 @@ class Head:
     def _greet(self, hello: pt.GuardianHello) -> None:
         past = self.process.restore(hello)
         if past.snapshot is not None:
-            self._checkpoints.recall(past.snapshot.checkpoint, {})
-        self.parts.restore(past.snapshot)
+            self._checkpoints.recall(past.snapshot.checkpoint, SaveMemory())
+        self.parts.restore(None if past.snapshot is None else past.memory.nodes)
         if past.event is not None:
             self._log.emit(past.event)
         if past.has_continued and past.snapshot is not None:
-            self.process.restore_alerts(past.snapshot)
-            self._trouble.recall({})
+            self.process.restore_alerts(past)
+            self._trouble.recall(HangMemory())
             if self.job.is_over:
                 self.ended.set()
             else:
@@ -424,7 +426,7 @@ class Head:
             pause=self._trouble.pause,
             checkpoint=self._checkpoints.last,
         )
-        return self.process.snapshot(self._spec, samples, {"parts": self.parts.memory()})
+        return self.process.snapshot(self._spec, samples, Memory(nodes=self.parts.memory()))
 
 
 def _fact_in_any_case(order: pt.Order, attempt: int) -> pt.Fact | None:

@@ -18,6 +18,7 @@ from ddptop_runner.base.clock import boottime_s, utc_now
 from ddptop_runner.base.paths import RunFolder
 from ddptop_runner.host import procs
 from ddptop_runner.job.event_log import EventLog
+from ddptop_runner.job.memory import Memory
 from ddptop_runner.job.view import Samples, devices_for_history, for_history, view
 from ddptop_runner.model import protocol as pt
 from ddptop_runner.model.snapshot import NodeSnapshot, ProcessId, encode
@@ -80,9 +81,10 @@ class JobProcess:
             self._seq = past.snapshot.seq
         return past
 
-    def restore_alerts(self, snapshot: NodeSnapshot) -> None:
+    def restore_alerts(self, past: Past) -> None:
         """Continue the alerts of an earlier process in this life of the job."""
-        self.alerts.recall(snapshot.alerts, snapshot.memory.get("alerts") or {})
+        if past.snapshot is not None:
+            self.alerts.recall(past.snapshot.alerts, past.memory.alerts)
 
     async def tick_until(self, ended: asyncio.Event, tick: Callable[[], Awaitable[None]]) -> None:
         """Call `tick` once a second until the job has ended."""
@@ -167,7 +169,7 @@ class JobProcess:
 
     # -- snapshots -------------------------------------------------------------------------------
 
-    def snapshot(self, spec: JobSpec, samples: Samples, memory: dict[str, Any]) -> NodeSnapshot:
+    def snapshot(self, spec: JobSpec, samples: Samples, memory: Memory) -> NodeSnapshot:
         """The job's current snapshot, without alerts.
 
         Args:
@@ -187,7 +189,12 @@ class JobProcess:
             supervisor=self._self,
             ran_s=self.clock.lived_s(now_s),
             boottime_s=now_s,
-            memory={**self.log.memory(), "alerts": self.alerts.remember(), **memory},
+            memory=replace(
+                memory,
+                state=self.log.state,
+                last_seq=self.history.last_seq,
+                alerts=self.alerts.remember(),
+            ).plain(),
         )
 
     def write(self, snapshot: NodeSnapshot) -> NodeSnapshot:

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import dataclasses
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import msgspec
@@ -17,6 +17,7 @@ from ddptop_runner.base.errors import ControlError, DdptopError
 from ddptop_runner.host import handover
 from ddptop_runner.job.decide_nodes import away_for_long, hosts_of_ranks
 from ddptop_runner.job.event_log import EventLog
+from ddptop_runner.job.memory import NodeMemory
 from ddptop_runner.job.samples import NodeView
 from ddptop_runner.judge.alerts import Finding
 from ddptop_runner.judge.causes.culprit import RankEnd
@@ -123,29 +124,28 @@ class Parts:
     def _attempt(self) -> int:
         return self._log.state.attempt or 0
 
-    def restore(self, snapshot: NodeSnapshot | None) -> None:
-        """Create the parts from an earlier head's snapshot; none is connected yet."""
-        known = {} if snapshot is None else snapshot.memory.get("parts") or {}
+    def restore(self, known: Mapping[str, NodeMemory] | None) -> None:
+        """Create the parts from what an earlier head knew; none is connected yet."""
         for index, node in enumerate(self._placement.nodes):
-            kept = known.get(node.host) or {}
+            kept = (known or {}).get(node.host) or NodeMemory()
             link = NodeLink(
                 self._placement,
                 node,
                 node_job_id(self._spec.job_id, index),
-                int(kept.get("seq") or 0),
+                kept.seq,
                 self.take_report,
                 self._link_made,
                 self._link_broken,
             )
-            part = Part(link, attempt=kept.get("attempt"), ended=bool(kept.get("ended", True)))
-            part.is_new = snapshot is None
+            part = Part(link, attempt=kept.attempt, ended=kept.ended)
+            part.is_new = known is None
             part.is_stale = not part.is_new
             self.by_host[node.host] = part
 
-    def memory(self) -> dict[str, Any]:
-        """The data that `restore` needs."""
+    def memory(self) -> dict[str, NodeMemory]:
+        """What `restore` needs."""
         return {
-            host: {"seq": part.link.seq, "attempt": part.attempt, "ended": part.ended}
+            host: NodeMemory(seq=part.link.seq, attempt=part.attempt, ended=part.ended)
             for host, part in self.by_host.items()
         }
 

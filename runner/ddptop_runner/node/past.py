@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 from dataclasses import dataclass
 
@@ -13,6 +14,7 @@ from ddptop_runner.base.errors import DdptopError
 from ddptop_runner.base.files import set_aside
 from ddptop_runner.base.paths import RunFolder
 from ddptop_runner.host import procs
+from ddptop_runner.job.memory import Memory, read_memory
 from ddptop_runner.job.moment import rebuild
 from ddptop_runner.model import events as ev
 from ddptop_runner.model import protocol as pt
@@ -34,6 +36,11 @@ class Past:
     """The event to record about it."""
     events: tuple[Event, ...] = ()
     """The job's log."""
+
+    @functools.cached_property
+    def memory(self) -> Memory:
+        """What the snapshot remembers."""
+        return read_memory(self.snapshot)
 
 
 def read_past(folder: RunFolder, hello: pt.GuardianHello) -> Past:

@@ -37,6 +37,7 @@ from ddptop_runner.job.decide import NO_HEAD
 from ddptop_runner.job.progress import JobProgress
 from ddptop_runner.job.samples import of_attempt
 from ddptop_runner.judge.alerts import Finding, stalled
+from ddptop_runner.judge.checkpoints import SaveMemory
 from ddptop_runner.judge.restarts.devices import without
 from ddptop_runner.launch.gpus.choice import job_environment
 from ddptop_runner.launch.gpus.queue import QueueWatch, feed_of, queue_of
@@ -288,16 +289,14 @@ class Supervisor:
         self._driver.agent_pid = hello.agent_pid
         past = self._process.restore(hello)
         if past.snapshot is not None:
-            known = past.snapshot.memory.get("saves") or {}
-            self._attempt.checkpoints.recall(
-                past.snapshot.checkpoint, {"saved_at": known.get("saved_at")}
-            )
+            saves = SaveMemory(saved_at=past.memory.saves.saved_at)
+            self._attempt.checkpoints.recall(past.snapshot.checkpoint, saves)
             self._attempt.run_steps.recall(past.snapshot, resumed=False)
             self._attempt.look_at_steps({})
         if past.snapshot is not None and past.has_continued:
-            self._driver.recover(past.snapshot)
+            self._driver.recover(past.snapshot, past.memory)
             if past.snapshot.state != "queued":  # the queue raises its alert at each tick
-                self._process.restore_alerts(past.snapshot)
+                self._process.restore_alerts(past)
             if self._queue is not None:
                 self._queue.skip_event()
         if past.event is not None:
@@ -451,7 +450,7 @@ class Supervisor:
             agent=None if agent_pid is None else procs.identify(agent_pid),
             device_note=None if feed is None else feed.note,
         )
-        return self._process.snapshot(self._spec, samples, self._driver.learned())
+        return self._process.snapshot(self._spec, samples, self._driver.remember())
 
 
 def _launched(spec: JobSpec, attempt: int) -> ev.Launched:

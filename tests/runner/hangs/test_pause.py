@@ -154,7 +154,7 @@ def test_rank_paused_by_a_user_is_reported_and_not_learned_from():
     assert (looked.pause.state, looked.pause.reason) == ("no_step", "rank 0 is paused")
     assert looked.suspicion is None
     life.look(rank(n, step + 10, 0.0) for n in range(2))
-    assert not life.watch.remember()["longest_pause_s"]
+    assert not life.watch.remember().longest_pause_s
 
 
 def test_collectives_of_an_evaluation_are_no_steps_and_no_stall():

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 
 import msgspec
 from hypothesis import given, settings
@@ -183,7 +182,7 @@ def test_a_frozen_group_is_seen_in_time_though_the_supervisor_is_started_again(
     for look in range(int(limit_s / LONGEST_LOOK_S) + 4):
         second = look * LONGEST_LOOK_S
         if look == dies_at:
-            memory = json.loads(json.dumps(watch.remember()))
+            memory = watch.remember()
             watch = HangWatch(asked_s)
             watch.recall(memory)
         frozen = [

@@ -6,7 +6,6 @@ detected.
 
 from __future__ import annotations
 
-import json
 import random
 import statistics
 from collections.abc import Iterator
@@ -34,7 +33,7 @@ def watched(
         if moment.attempt_began:
             watch.begin_attempt()
         if moment.supervisor_died:
-            memory = json.loads(json.dumps(watch.remember()))
+            memory = watch.remember()
             watch = HangWatch(**again)  # type: ignore[arg-type]
             watch.recall(memory)
         yield moment, watch.look(moment.ranks, moment.now_s)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 
 import msgspec
 import pytest
@@ -35,13 +34,6 @@ def choose(devices: JobDevices, *lost: int) -> Choice:
     return asyncio.run(devices.choose(lambda: report(*lost), [], boottime_s() - 1.0))
 
 
-@pytest.mark.parametrize("learned", [{}, 3, {"GPU-0": {"forgiven_xids": "x"}}, {"GPU-0": 1}])
-def test_what_a_supervisor_left_and_nobody_understands_is_left_out(learned):
-    devices = JobDevices(spec(devices=DEVICES, nproc=4))
-    devices.learned = learned
-    assert choose(devices).refused is None
-
-
 def test_a_lost_device_ends_a_job_that_needs_it():
     found = choose(JobDevices(spec(devices=DEVICES, nproc=4)), 2)
     assert found.refused is not None and found.aside == []
@@ -59,7 +51,7 @@ def test_or_is_set_aside_where_that_is_allowed_and_offered_when_it_is_back():
     assert [device.index for device in after.devices or []] == [0, 1, 3]
     assert "with 6 ranks on GPUs 0, 1, 3 instead of 8: the global batch is 6/8" in found.notes[0]
     following = JobDevices(job)
-    following.learned = json.loads(json.dumps(devices.learned))
+    following.known = devices.known
     (finding,) = following.look(report(2), found.aside)
     assert finding.severity == "warning" and "GPU 2 is set aside (lost)" in finding.message
     assert following.fit_again(found.aside) == []

@@ -373,12 +373,3 @@ def test_restarted_supervisor_continues(book):
     assert look(after, 105.0) is None
     assert see(after, (0, file("/run/m.pt", 110.0, MIB, steps=130))) == [False]
     assert after.work_lost(0, 157, 60.0, now_s=112.0).seconds == 12.0
-
-
-@pytest.mark.parametrize("memory", [{}, {"ended_s": "x"}, {"heard": 3}, {"largest_bytes": []}])
-def test_a_damaged_memory_is_left(book, memory):
-    see(book, (0, file("/run/a.pt", 100.0)))
-    after = CheckpointBook(finder=NoFinder())
-    after.recall(book.last, memory)
-    assert after.last is book.last
-    assert after.work_lost(0, 12, 60.0).in_words().startswith("Work lost: 2 steps")

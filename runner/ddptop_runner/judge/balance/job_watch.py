@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
 
 import msgspec
 
@@ -24,13 +23,12 @@ class JobWatch:
         self._marks = RankMarks()
         self._book = alerts.AlertBook()
 
-    def remember(self) -> dict[str, Any]:
-        """What `recall` needs in addition to the alerts, as JSON-serializable data."""
-        return dict(self._book.holds())
+    def holds(self) -> dict[str, float]:
+        """By id, how long each alert shown had to hold."""
+        return self._book.holds()
 
-    def recall(self, shown: Sequence[Alert], memory: dict[str, Any]) -> None:
+    def recall(self, shown: Sequence[Alert], holds: Mapping[str, float]) -> None:
         """Continue with the alerts that an earlier supervisor has shown."""
-        holds = {id_: held for id_, held in memory.items() if isinstance(held, float | int)}
         self._book.recall(shown, holds)
 
     def update(

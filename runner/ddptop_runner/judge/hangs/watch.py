@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
-from typing import Any
 
 import msgspec
 
@@ -306,24 +305,21 @@ class HangWatch:
 
     # -- across supervisors ------------------------------------------------------------------------
 
-    def remember(self) -> dict[str, Any]:
-        """What a restarted supervisor needs to know, as JSON-serializable data."""
+    def remember(self) -> HangMemory:
+        """What a restarted supervisor restores."""
         last = {rank: seen[-INTERVALS_REMEMBERED:] for rank, seen in self._limits.intervals.items()}
-        steps = self._limits.step_times[-INTERVALS_REMEMBERED:]
-        kept = msgspec.structs.replace(self._limits, intervals=last, step_times=steps)
+        limits = msgspec.structs.asdict(self._limits) | {
+            "intervals": last,
+            "step_times": self._limits.step_times[-INTERVALS_REMEMBERED:],
+        }
         ranks = {rank: followed.saved(self._clock_s) for rank, followed in self._ranks.items()}
-        memory: dict[str, Any] = msgspec.to_builtins(kept, str_keys=True)
-        return {**memory, "ranks": msgspec.to_builtins(ranks, str_keys=True)}
+        return HangMemory(**limits, ranks=ranks)
 
-    def recall(self, memory: dict[str, Any]) -> None:
-        """Restore the result of `remember`; ignored if malformed."""
-        try:
-            kept = msgspec.convert(memory, _Memory, str_keys=True)
-        except msgspec.ValidationError:
-            return
-        known = {name: getattr(kept, name) for name in Limits.__struct_fields__}
+    def recall(self, memory: HangMemory) -> None:
+        """Restore the result of `remember`."""
+        known = {name: getattr(memory, name) for name in Limits.__struct_fields__}
         self._limits = Limits(**{**known, "timeout_s": self._limits.timeout_s})
-        for rank, saved in kept.ranks.items():
+        for rank, saved in memory.ranks.items():
             self._ranks[rank] = Following(self._clock_s, saved)
 
 
@@ -337,7 +333,9 @@ class _SavedRank(msgspec.Struct):
     completed: dict[str, int] = {}
 
 
-class _Memory(Limits):
+class HangMemory(Limits):
+    """What an earlier supervisor learned and saw of each rank."""
+
     ranks: dict[int, _SavedRank] = {}
 
 

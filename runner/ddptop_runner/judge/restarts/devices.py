@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import msgspec
 
@@ -162,17 +161,13 @@ class JobDevices:
         return await fitness.wait(report, look, skip, request)
 
     @property
-    def learned(self) -> dict[str, Any]:
+    def known(self) -> dict[str, Known]:
         """What is known about each device, for the next supervisor."""
-        found: dict[str, Any] = msgspec.to_builtins(self._health.known)
-        return found
+        return self._health.known
 
-    @learned.setter
-    def learned(self, known: object) -> None:
-        try:
-            self._health.known = msgspec.convert(known, dict[str, Known])
-        except msgspec.ValidationError:
-            return
+    @known.setter
+    def known(self, known: dict[str, Known]) -> None:
+        self._health.known = known
 
 
 def _with_all(failing: Sequence[tuple[Device, Unfit]]) -> Choice:

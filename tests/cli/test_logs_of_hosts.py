@@ -60,15 +60,12 @@ class Head:
 
         async def command(request: pt.SupervisorRequest) -> pt.Reply:
             self.asked.append(type(request))
-            if isinstance(request, pt.FetchEvidence):
-                return await fetcher.fetch_evidence(request.name)
-            assert isinstance(request, pt.FetchLogs)
-            return await fetcher.fetch_logs(request.attempt, request.ranks)
+            assert isinstance(request, pt.FetchLogs | pt.FetchEvidence)
+            return await fetcher.command(request)
 
         async def begin() -> None:
             server = ControlServer(self.folder.control_socket, command)
             await server.start()
-            self._follow = asyncio.ensure_future(fetcher.run())
             self._server = server
             self._up.set()
 
@@ -77,7 +74,6 @@ class Head:
 
     def close(self) -> None:
         def end() -> None:
-            self._follow.cancel()
             self._server.close()
             self._loop.call_soon(self._loop.stop)
 

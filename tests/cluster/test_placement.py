@@ -136,7 +136,8 @@ def test_host_without_the_script_and_one_with_a_different_script(hidden, refused
     folder = f"{script.parent}/"
     line = refused("--hosts", "h1,h2")
     assert line == (
-        f"ddptop: h2: train.py is not the same as here; copy it: rsync -a {folder} h2:{folder},"
+        f"ddptop: h2: train.py in {script.parent} is not the same as here; copy it:"
+        f" rsync -a {folder} h2:{folder},"
         " or pass --force"
     )
     hidden("h3", script.parent)

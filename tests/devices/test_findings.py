@@ -341,7 +341,6 @@ def test_every_finding_is_explained():
         "node-lost",
         "disk-full",
         "disk-low",
-        "log-limit",
         "damaged-file",
         "history",
     ]

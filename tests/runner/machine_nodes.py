@@ -554,14 +554,11 @@ class _Server:
 
 
 class _Fetcher:
-    async def run(self) -> None:
-        await asyncio.Event().wait()
-
     async def take_evidence(self, name: str, most_s: float = 0.0) -> None:
         await asyncio.sleep(0.1)
 
-    def follow(self, *_: object) -> None:
-        pass
+    async def take_logs(self, *_: object) -> None:
+        await asyncio.sleep(0.1)
 
     async def take_ends(self, attempts: object) -> None:
         await asyncio.sleep(0.1)

@@ -57,11 +57,9 @@ class Cluster:
         """Request a log like a viewer, until nothing more arrives."""
 
         async def work() -> None:
-            follow = asyncio.create_task(self.fetcher.run())
-            await self.fetcher.fetch_logs(attempt, ranks or None)
-            follow.cancel()
-            for _ in range(20):
-                await self.fetcher.look()
+            request = pt.FetchLogs(attempt=attempt, ranks=list(ranks) or None)
+            for _ in range(21):
+                await self.fetcher.command(request)
 
         asyncio.run(work())
 
@@ -77,8 +75,7 @@ def test_at_the_end_of_the_job_the_very_end_of_each_log_comes(cluster: Cluster):
     cluster.write("b", 5, b"five\n")
 
     async def work() -> None:
-        cluster.fetcher.follow(0, 4)
-        await cluster.fetcher.look()
+        await cluster.fetcher.take_logs(0, [4])
         await cluster.fetcher.take_ends([0])
 
     asyncio.run(work())
@@ -110,11 +107,7 @@ def test_of_a_long_log_the_end_comes_first_then_the_rest(cluster: Cluster):
     text = b"".join(b"line %07d of the log\n" % number for number in range(150_000))
     cluster.write("b", 4, text)
 
-    async def first_look() -> None:
-        cluster.fetcher._lease(0, 4)
-        await cluster.fetcher.look()
-
-    asyncio.run(first_look())
+    asyncio.run(cluster.fetcher.take_logs(0, [4]))
     first = logs.last_lines(cluster.head.log_file(0, 4), 1)
     assert first[0].startswith("line ")
     with logs.LogFile(cluster.head.log_file(0, 4)) as file:
@@ -185,13 +178,6 @@ def test_a_node_out_of_reach_is_named_and_the_others_come(cluster: Cluster):
     cluster.want()
     assert cluster.here(4) == b"four\n"
     assert cluster.fetcher.silent == {}
-
-
-def test_nothing_is_queried_without_a_viewer(cluster: Cluster, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(fetch, "LEASE_S", -1.0)
-    cluster.write("b", 4, "four\n")
-    cluster.want(4)
-    assert cluster.asked == []
 
 
 def test_times_of_files_are_the_heads(cluster: Cluster):
@@ -319,17 +305,3 @@ def test_a_link_on_the_head_is_not_written_through(cluster: Cluster, tmp_path: P
     cluster.write("b", 4, "four\n")
     cluster.want(4)
     assert (tmp_path / "other").read_text() == "mine"
-
-
-def test_the_log_of_a_rank_that_failed_comes_without_a_viewer(cluster: Cluster):
-    cluster.write("b", 4, "why\n")
-
-    async def work() -> None:
-        follow = asyncio.create_task(cluster.fetcher.run())
-        await asyncio.sleep(0)
-        cluster.fetcher.follow(0, 4)
-        await asyncio.wait_for(cluster.fetcher._leases[0, 4].looked.wait(), 10)
-        follow.cancel()
-
-    asyncio.run(work())
-    assert cluster.here(4) == b"why\n"

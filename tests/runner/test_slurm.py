@@ -181,8 +181,6 @@ def test_the_batch_script_is_what_sbatch_reads():
         ["--wrap=x"],
         ["-Jx"],
         ["--job-name", "x"],
-        ["--help"],
-        ["-V"],
         ["--test-only"],
         ["-W"],
         ["--signal=USR1@60"],

@@ -1,7 +1,7 @@
 """Fetches logs and evidence from other hosts, through the job's head.
 
-The head writes them to the usual paths (`node.fetch`) as long as they are requested, so log readers
-read local files and call `want_log` now and then. For a job on one machine, that does nothing.
+The head writes them to the usual paths (`node.fetch`) when they are requested, so log readers read
+local files and call `want_log` now and then. For a job on one machine, that does nothing.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from ddptop_runner.model import protocol as pt
 from ddptop_runner.model.spec import JobSpec
 from ddptop_runner.node import control
 
-RENEW_S = 5.0
-"""How often requests to the head are repeated; the head keeps following for longer."""
+RENEW_S = 1.0
+"""How often requests to the head are repeated; each fetches what is new."""
 FORGET_S = 10.0
 """How long after the last call of `want_log` a log is still requested."""
 ANSWER_S = 8.0

@@ -1,9 +1,9 @@
-"""Fetches other nodes' logs and evidence to the head's run folder while someone views them.
+"""Fetches other nodes' logs and evidence to the head's run folder when someone views them.
 
 The originals stay on the node that wrote them. A viewer asks the head (`FetchLogs`,
-`FetchEvidence`) repeatedly; once a second, the head asks the nodes for new data and writes it to
-the usual path, at the same offset. The part of a log that is not fetched is a hole at its start, as
-if it had been dropped. So readers of logs and evidence only read local files.
+`FetchEvidence`) once a second; with each request, the head asks the nodes for new data and writes
+it to the usual path, at the same offset. The part of a log that is not fetched is a hole at its
+start, as if it had been dropped. So readers of logs and evidence only read local files.
 """
 
 from __future__ import annotations
@@ -12,11 +12,8 @@ import asyncio
 import contextlib
 import os
 import re
-import time
-from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping
 from pathlib import Path
-
-import msgspec
 
 from ddptop_runner.base import bounded
 from ddptop_runner.base.errors import DdptopError, UsageError
@@ -24,11 +21,8 @@ from ddptop_runner.base.paths import RunFolder, log_name
 from ddptop_runner.model import protocol as pt
 from ddptop_runner.store import logs
 
-LEASE_S = 15.0
-"""How long a log is followed after a viewer's request."""
-EVERY_S = 1.0
 ANSWER_S = 5.0
-"""How long a viewer waits for the first data; anything later is written later."""
+"""How long to wait for the nodes' data of a log."""
 MOST_BYTES = 512 * 1024
 """Limit for one answer: it is one line on the link, and other messages wait for it."""
 TAIL_BYTES = 1 << 20
@@ -128,13 +122,6 @@ def _piece(path: Path, wanted: pt.ReadFiles, most: int) -> tuple[pt.Piece | None
 # -- on the head -----------------------------------------------------------------------------------
 
 
-class _Lease(msgspec.Struct):
-    """One log, or all logs of an attempt, that someone is viewing."""
-
-    until_s: float
-    looked: asyncio.Event
-
-
 class Fetcher:
     """Fetches the nodes' logs and evidence to the head's run folder.
 
@@ -156,71 +143,28 @@ class Fetcher:
         self._ask = ask
         self._nodes = nodes
         self._hosts = hosts
-        self._leases: dict[tuple[int, int | None], _Lease] = {}
-        """By attempt and rank; None means all ranks."""
         self._from: dict[Path, int] = {}
         """By log, where the fetched part begins."""
-        self._asked = asyncio.Event()
         self._evidence: dict[str, asyncio.Task[None]] = {}
         self.silent: dict[str, str] = {}
         """By host, why it did not answer the last request."""
 
-    async def fetch_evidence(self, name: str) -> pt.SilentHosts:
+    async def command(self, request: pt.FetchLogs | pt.FetchEvidence) -> pt.SilentHosts:
         """Carry out a viewer's request.
 
         Raises:
             UsageError: it is not the name of an evidence folder.
         """
-        await self.take_evidence(name)
+        if isinstance(request, pt.FetchEvidence):
+            await self.take_evidence(request.name)
+        else:
+            await self.take_logs(request.attempt, request.ranks)
         return pt.SilentHosts(why=dict(self.silent))
 
-    async def fetch_logs(self, attempt: int, ranks: Sequence[int] | None) -> pt.SilentHosts:
-        """Carry out a viewer's request; returns with the first data."""
-        wanted: Sequence[int | None] = ranks or [None]
-        leases = [self._lease(attempt, rank) for rank in wanted]
-        self._asked.set()
+    async def take_logs(self, attempt: int, ranks: Collection[int] | None) -> None:
+        """Fetch new data once of the logs of these ranks, or of all if None."""
         with contextlib.suppress(asyncio.TimeoutError):
-            await asyncio.wait_for(
-                asyncio.gather(*(lease.looked.wait() for lease in leases)), ANSWER_S
-            )
-        return pt.SilentHosts(why=dict(self.silent))
-
-    def _lease(self, attempt: int, rank: int | None) -> _Lease:
-        until_s = time.monotonic() + LEASE_S
-        lease = self._leases.get((attempt, rank))
-        if lease is None:
-            lease = self._leases[attempt, rank] = _Lease(until_s, asyncio.Event())
-        lease.until_s = until_s
-        return lease
-
-    def follow(self, attempt: int, rank: int) -> None:
-        """Fetch a log that someone will probably view, such as the failed rank's."""
-        self._lease(attempt, rank)
-        self._asked.set()
-
-    async def run(self) -> None:
-        """Follow the viewed logs until cancelled."""
-        while True:
-            if not self._leases:
-                self._asked.clear()
-                await self._asked.wait()
-            self._asked.clear()
-            await self.look()
-            with contextlib.suppress(asyncio.TimeoutError):
-                await asyncio.wait_for(self._asked.wait(), EVERY_S)
-
-    async def look(self) -> None:
-        """Fetch new data of the viewed logs once."""
-        now_s = time.monotonic()
-        for key in [key for key, lease in self._leases.items() if lease.until_s < now_s]:
-            del self._leases[key]
-        leases = dict(self._leases)
-        by_attempt: dict[int, set[int | None]] = {}
-        for attempt, rank in leases:
-            by_attempt.setdefault(attempt, set()).add(rank)
-        await asyncio.gather(*(self._logs(*one) for one in by_attempt.items()))
-        for lease in leases.values():
-            lease.looked.set()
+            await asyncio.wait_for(self._logs(attempt, ranks or [None]), ANSWER_S)
 
     async def take_ends(self, attempts: Collection[int], most_s: float = 10.0) -> None:
         """Fetch the ends of all logs of these attempts; what is not here by then never comes."""

@@ -105,7 +105,6 @@ class Head:
         self.publish()
         for part in self.parts.by_host.values():
             self.process.spawn(part.link.run())
-        self.process.spawn(self._fetcher.run())
         await self.process.tick_until(self.ended, self._each_second)
         await self._shut_down()
         self.process.send_exit_code()
@@ -248,7 +247,7 @@ class Head:
         cause, outcome = self.defects.call(lambda: self._verdict(attempt), nothing)
         if cause is not None:
             if cause.rank is not None:
-                self._fetcher.follow(attempt, cause.rank)
+                self.process.spawn(self._fetcher.take_logs(attempt, [cause.rank]))
             kept = self._folder.evidence_dir / name
             cause = replace(cause, evidence=str(kept) if kept.is_dir() else None)
         return judged(order, attempt, cause, outcome)
@@ -340,10 +339,8 @@ class Head:
     # -- users -----------------------------------------------------------------------------------
 
     async def _command(self, request: pt.SupervisorRequest) -> pt.Reply:
-        if isinstance(request, pt.FetchLogs):
-            return await self._fetcher.fetch_logs(request.attempt, request.ranks)
-        if isinstance(request, pt.FetchEvidence):
-            return await self._fetcher.fetch_evidence(request.name)
+        if isinstance(request, pt.FetchLogs | pt.FetchEvidence):
+            return await self._fetcher.command(request)
         if isinstance(request, pt.GetStacks):
             return await self._stacks(request.rank)
         if isinstance(request, pt.RequestCheckpoint):

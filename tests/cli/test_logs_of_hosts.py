@@ -60,10 +60,8 @@ class Head:
 
         async def command(request: pt.SupervisorRequest) -> pt.Reply:
             self.asked.append(type(request))
-            if isinstance(request, pt.FetchEvidence):
-                return await fetcher.fetch_evidence(request.name)
-            assert isinstance(request, pt.FetchLogs)
-            return await fetcher.fetch_logs(request.attempt, request.ranks)
+            assert isinstance(request, pt.FetchLogs | pt.FetchEvidence)
+            return await fetcher.command(request)
 
         async def begin() -> None:
             server = ControlServer(self.folder.control_socket, command)

@@ -57,8 +57,9 @@ class Cluster:
         """Request a log like a viewer, until nothing more arrives."""
 
         async def work() -> None:
+            request = pt.FetchLogs(attempt=attempt, ranks=list(ranks) or None)
             for _ in range(21):
-                await self.fetcher.fetch_logs(attempt, ranks or None)
+                await self.fetcher.command(request)
 
         asyncio.run(work())
 

@@ -218,7 +218,7 @@ def test_hosts_without_nvidia_hardware_train_on_their_cpus():
     without = {"devices": None, "ranks": 2}
     judged = survey(hosts="a,b", a=without, b=without)
     assert [node.nproc for node in judged.nodes] == [2, 2]
-    assert judged.notes == [f"a, b: {ON_CPU}"]
+    assert [str(note) for note in judged.notes] == [f"a, b: {ON_CPU}"]
     judged = survey(msgspec.structs.replace(WANTED, nproc=3), hosts="a,b", a=without, b=without)
     assert ([node.nproc for node in judged.nodes], judged.notes) == ([3, 3], [])
 
@@ -254,7 +254,7 @@ def test_what_is_odd_but_no_reason_to_refuse_is_noted():
     assert judged.refusals == []
     assert [node.host for node in judged.nodes] == ["a", "b", "c"]
     assert [row[1] for row in judged.rows[1:]] == ["ready", "ready", "ready"]
-    assert judged.notes == [
+    assert [str(note) for note in judged.notes] == [
         "b: its clock is 3.2 s behind; synchronize it (timedatectl set-ntp true)",
         "c: GPU 0 is in doubt",
     ]

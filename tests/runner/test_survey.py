@@ -99,7 +99,7 @@ def test_hosts_that_answer_become_nodes_whatever_their_login_shells_print(fake_s
     assert judged.refusals == []
     assert [node.host for node in judged.nodes] == ["a", "noisy", "mad"]
     assert [round(one.clock_offset_s) for one in asked.found.values()] == [5, 5, 5]
-    assert "a: its clock is 5.0 s ahead" in judged.notes[0]
+    assert "a: its clock is 5.0 s ahead" in str(judged.notes[0])
 
 
 def test_each_unresponsive_host_is_refused_with_the_others(fake_ssh):

@@ -70,13 +70,24 @@ class Refusal(NamedTuple):
         return f"{who}{self.problem}; {self.remedy}"
 
 
+class Note(NamedTuple):
+    """What a user should know before the job starts."""
+
+    hosts: tuple[str, ...]
+    """() if it concerns the whole job."""
+    text: str
+
+    def __str__(self) -> str:
+        return f"{', '.join(self.hosts)}: {self.text}" if self.hosts else self.text
+
+
 class Judged(msgspec.Struct, frozen=True):
     """The result of comparing all hosts."""
 
     rows: list[list[str]]
     """A table with a heading row."""
     refusals: list[Refusal]
-    notes: list[str]
+    notes: list[Note]
     nodes: list[NodeSpec]
     """Empty if the job is refused."""
 
@@ -307,23 +318,28 @@ def _addresses(hosts: Sequence[Surveyed]) -> tuple[dict[str, str], list[Refusal]
     return chosen, found
 
 
-def _notes(there: _There, wanted: Wanted) -> list[str]:
-    notes = [
-        f"{one.request.host}: its clock is {abs(one.clock_offset_s):.1f} s"
-        f" {'ahead' if one.clock_offset_s > 0 else 'behind'}; synchronize it"
-        " (timedatectl set-ntp true)"
-        for one, _ in there
-        if one.clock_offset_s is not None and abs(one.clock_offset_s) >= CLOCK_S
+def _notes(there: _There, wanted: Wanted) -> list[Note]:
+    notes = []
+    for one, _ in there:
+        offset_s = one.clock_offset_s or 0.0
+        if abs(offset_s) >= CLOCK_S:
+            direction = "ahead" if offset_s > 0 else "behind"
+            text = f"its clock is {abs(offset_s):.1f} s {direction}"
+            text += "; synchronize it (timedatectl set-ntp true)"
+            notes.append(Note((one.request.host,), text))
+    for one, facts in there:
+        if facts.gpus_note:
+            notes.append(Note((one.request.host,), facts.gpus_note))
+    notes += [
+        Note((), note) for note in sorted({n for _, facts in there for n in facts.python_notes})
     ]
-    notes += [f"{one.request.host}: {facts.gpus_note}" for one, facts in there if facts.gpus_note]
-    notes += sorted({note for _, facts in there for note in facts.python_notes})
     on_cpu = [
         one.request.host
         for one, facts in there
         if not (facts.devices or one.request.slots or wanted.nproc) and facts.ranks
     ]
     if on_cpu and wanted.trains:
-        notes.append(f"{', '.join(on_cpu)}: {ON_CPU}")
+        notes.append(Note(tuple(on_cpu), ON_CPU))
     return notes
 
 

@@ -12,7 +12,7 @@ import asyncio
 import contextlib
 import os
 import re
-from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping
 from pathlib import Path
 
 from ddptop_runner.base import bounded
@@ -149,18 +149,16 @@ class Fetcher:
         self.silent: dict[str, str] = {}
         """By host, why it did not answer the last request."""
 
-    async def fetch_evidence(self, name: str) -> pt.SilentHosts:
+    async def command(self, request: pt.FetchLogs | pt.FetchEvidence) -> pt.SilentHosts:
         """Carry out a viewer's request.
 
         Raises:
             UsageError: it is not the name of an evidence folder.
         """
-        await self.take_evidence(name)
-        return pt.SilentHosts(why=dict(self.silent))
-
-    async def fetch_logs(self, attempt: int, ranks: Sequence[int] | None) -> pt.SilentHosts:
-        """Carry out a viewer's request; returns with the data."""
-        await self.take_logs(attempt, ranks)
+        if isinstance(request, pt.FetchEvidence):
+            await self.take_evidence(request.name)
+        else:
+            await self.take_logs(request.attempt, request.ranks)
         return pt.SilentHosts(why=dict(self.silent))
 
     async def take_logs(self, attempt: int, ranks: Collection[int] | None) -> None:

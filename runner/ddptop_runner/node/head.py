@@ -345,10 +345,8 @@ class Head:
     # -- users -----------------------------------------------------------------------------------
 
     async def _command(self, request: pt.SupervisorRequest) -> pt.Reply:
-        if isinstance(request, pt.FetchLogs):
-            return await self._fetcher.fetch_logs(request.attempt, request.ranks)
-        if isinstance(request, pt.FetchEvidence):
-            return await self._fetcher.fetch_evidence(request.name)
+        if isinstance(request, pt.FetchLogs | pt.FetchEvidence):
+            return await self._fetcher.command(request)
         if isinstance(request, pt.GetStacks):
             return await self._stacks(request.rank)
         if isinstance(request, pt.RequestCheckpoint):

@@ -9,6 +9,7 @@ import signal
 from collections.abc import Callable
 
 import msgspec
+from msgspec.structs import replace
 
 from ddptop_runner.base.clock import boottime_s, utc_now
 from ddptop_runner.base.errors import ControlError, DdptopError
@@ -229,6 +230,8 @@ class NodeLink:
             raise LinkError(f"{self.host} did not answer within {timeout_s:g} s") from None
         finally:
             self._answers.pop(number, None)
+        if isinstance(reply, pt.Refused):  # its code is about the node's supervisor, not the head
+            reply = replace(reply, code=None)
         return expect(reply, kind)
 
     async def start(

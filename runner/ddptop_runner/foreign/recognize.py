@@ -15,7 +15,6 @@ import msgspec
 
 from ddptop_runner.base.clock import utc_from_unix
 from ddptop_runner.foreign.arguments import (
-    FRAMEWORKS,
     command_line,
     is_fork_server,
     is_helper,
@@ -167,7 +166,7 @@ class Tree:
 
     def can_be_rank(self, process: ProcessFacts) -> bool:
         """Whether it could train: not a launcher, shell, wrapper, tracker, or tool."""
-        if not is_python(process) and not (process.libraries or frozenset()) & FRAMEWORKS:
+        if not is_python(process) and not process.libraries:
             return False
         if is_helper(process) or is_shell(process) or is_wrapper(process):
             return False
@@ -179,7 +178,7 @@ class Tree:
             process.state not in "ZX",
             is_distributed(process),
             bool(self.devices(process)),
-            bool((process.libraries or frozenset()) & FRAMEWORKS),
+            bool(process.libraries),
         )
 
     def workers(self, parent: ProcessFacts) -> list[ProcessFacts]:
@@ -434,7 +433,7 @@ def _may_be_single(tree: Tree, process: ProcessFacts) -> bool:
         return False  # without its environment, it may also be one of many ranks
     if tree.devices(process):
         return True
-    return bool(FRAMEWORKS & (process.libraries or frozenset())) and not is_kernel(process)
+    return bool(process.libraries) and not is_kernel(process)
 
 
 def _single(tree: Tree, process: ProcessFacts) -> JobDraft:

@@ -51,7 +51,7 @@ class ProcessFacts(msgspec.Struct, frozen=True):
     threads: frozenset[str] | None = None
     """Names of its threads; None without permission or if there was no reason to look."""
     libraries: frozenset[str] | None = None
-    """Which of torch, tensorflow, jax, and cuda it has mapped; None as above."""
+    """Which of torch, tensorflow, and jax it has mapped; None as above."""
     program: str | None = None
     """Base name of its executable, regardless of its title; None as above."""
 

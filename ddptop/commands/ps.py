@@ -11,7 +11,7 @@ from ddptop.plain.output import count, info, put, put_json, table
 from ddptop_runner.base.clock import utc_now
 from ddptop_runner.base.units import span
 from ddptop_runner.devices.report import sample_once
-from ddptop_runner.foreign.census import CensusTaker
+from ddptop_runner.foreign.census import HostCensus
 from ddptop_runner.foreign.types import Census
 from ddptop_runner.host.tree import RankUsage, UsageMeter
 from ddptop_runner.job.registry import all_jobs, led_elsewhere
@@ -36,13 +36,13 @@ _CPU_INTERVAL_S = 0.1
 
 def run(as_json: bool, show_ranks: bool) -> int:
     """Print the jobs and the processes that cannot be inspected; always return 0."""
-    taker = CensusTaker()
+    taker = HostCensus()
     began_s = time.monotonic()
     meter = UsageMeter[str]()
     if not as_json:
-        read_usage(meter, taker.take())
+        read_usage(meter, taker.scan())
     report = sample_once()
-    census = taker.take(report.gpus)
+    census = taker.scan(report.gpus)
     found = foreign_list(census, report.gpus, read_output_ends(census))
     if as_json:
         put_json(found)

@@ -23,7 +23,7 @@ from ddptop.view.learning import (
 from ddptop.view.series import ChartData, Points
 from ddptop.view.shown import Recent
 from ddptop_runner.base.clock import boottime_s
-from ddptop_runner.foreign.census import CensusTaker
+from ddptop_runner.foreign.census import HostCensus
 from ddptop_runner.foreign.types import Census, ForeignJob, ForeignView, Unreadable
 from ddptop_runner.foreign.watch import ForeignBook, NewLines
 from ddptop_runner.model.snapshot import Event, GpuSample
@@ -52,10 +52,10 @@ class ForeignSource:
         """By job: the signal from this viewer that ended it."""
         self.stopping: dict[str, str] = {}
         """By job: the signals that this viewer is sending, in words."""
-        self._taker = CensusTaker()
+        self._host = HostCensus()
         self._book = ForeignBook()
         if watched is not None:
-            self._taker.keep(watched)
+            self._host.pin(watched.root_pid, watched.root_start_ticks)
         self._census = Census()
         self._next_census_s = 0.0
         self._chart_key: object = None
@@ -72,7 +72,7 @@ class ForeignSource:
         """Every foreign job now; all processes are scanned every 2 s."""
         if (now_s := boottime_s()) >= self._next_census_s:
             self._next_census_s = now_s + CENSUS_EVERY_S
-            self._census = self._taker.take(gpus)
+            self._census = self._host.scan(gpus)
         views = self._book.update(self._census, gpus, now, follow=follow)
         return ForeignLook(
             tuple(map(self._explained, views)),

@@ -65,7 +65,7 @@ def _foreign_stacks(view: ForeignView) -> list[tuple[str, str]]:
             f"pid {one.pid or 'n/a'}",
             _stack(one.text or f"no stacks: {one.note or 'no reason given'}", None),
         )
-        for one in actions.take_stacks(view.foreign.ranks)
+        for one in actions.read_stacks(view.foreign.ranks)
     )
 
 

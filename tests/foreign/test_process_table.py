@@ -172,7 +172,7 @@ def test_what_is_known_of_an_ending_process_is_kept_all_of_it(tmp_path, monkeypa
         if not environ_at:
             (tmp_path / "77" / "task" / "77" / "comm").write_text("python\n")
         for known in table._known.values():
-            known.maps_due_s, known.virtual_then = 0.0, -1
+            known.virtual_then = -1
         [ending] = table.scan()
         assert (ending.argv, ending.libraries) == (before.argv, before.libraries)
         assert ending.threads == before.threads

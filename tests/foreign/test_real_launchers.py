@@ -19,7 +19,7 @@ from pathlib import Path
 import pytest
 from tests.foreign.scripts import MPI, SINGLE, SPAWN, TORCHRUN
 
-from ddptop_runner.foreign.census import CensusTaker
+from ddptop_runner.foreign.census import HostCensus
 from ddptop_runner.foreign.types import Census, ForeignJob
 from ddptop_runner.host import procs, tree
 from ddptop_runner.model.snapshot import GpuProcess, GpuSample
@@ -152,9 +152,9 @@ def trainings(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Tr
 
 @pytest.fixture(scope="module")
 def census(trainings: dict[str, Training]) -> Census:
-    taker = CensusTaker()
-    taker.take()
-    return taker.take(gpus_of(trainings))
+    taker = HostCensus()
+    taker.scan()
+    return taker.scan(gpus_of(trainings))
 
 
 def gpus_of(trainings: dict[str, Training]) -> list[GpuSample]:
@@ -245,7 +245,7 @@ def test_one_process_on_two_devices(trainings, census):
 
 
 def test_one_process_without_a_device(trainings):
-    job = job_of(CensusTaker().take(), trainings["single"])
+    job = job_of(HostCensus().scan(), trainings["single"])
     assert (job.launcher, job.world_size, job.notes) == ("python", 1, ())
 
 
@@ -255,7 +255,7 @@ def test_ranks_outlive_their_launcher_as_one_job(trainings, wait_until):
     launcher = training.roots[0]
     launcher.kill()
     launcher.wait()
-    job = job_of(CensusTaker().take(), training)
+    job = job_of(HostCensus().scan(), training)
     assert pid_by_rank(job) == training.pids
     assert job.launcher == "torchrun" and "its launcher has exited" in job.notes[0]
     assert job.name == f"train:{training.pids[0]}"

@@ -8,14 +8,14 @@ from __future__ import annotations
 import sys
 
 from ddptop_runner.base.clock import utc_now
-from ddptop_runner.foreign.census import CensusTaker
+from ddptop_runner.foreign.census import HostCensus
 from ddptop_runner.foreign.watch import ForeignBook
 from ddptop_runner.host import procs
 
 pid = int(sys.argv[1])
-taker = CensusTaker()
+taker = HostCensus()
 taker.pin(pid, procs.start_ticks(pid) or 0)
-census = taker.take()
+census = taker.scan()
 job = next(job for job in census.jobs if pid in job.pids)
 book = ForeignBook()
 for _ in range(2):

@@ -28,7 +28,7 @@ from ddptop_runner.base.clock import utc_now
 from ddptop_runner.foreign import actions, census, job_record, process_table, recognize, watch
 from ddptop_runner.foreign.environment import MAX_NUMBER, kept_of, whole_number
 from ddptop_runner.foreign.process_table import ProcessTable
-from ddptop_runner.foreign.types import Census, ForeignJob, ProcessFacts, in_turn
+from ddptop_runner.foreign.types import Census, ForeignJob, ProcessFacts
 from ddptop_runner.foreign.watch import ForeignBook
 from ddptop_runner.host import procs
 
@@ -239,15 +239,6 @@ def flood(count: int, uid: int = MALLORY, first: int = 1000) -> list[ProcessFact
 
 def jobs_of(*facts: ProcessFacts) -> tuple[ForeignJob, ...]:
     return tuple(find(facts)[0])
-
-
-def test_everybodys_first_jobs_come_before_one_users_many() -> None:
-    jobs = jobs_of(*flood(5), *flood(1, 2002, 10), *flood(2, 1000, 20), *flood(1, 2003, 30))
-    assert [job.root_pid for job in in_turn(jobs, 1000)] == [
-        *(21, 20),
-        *(1004, 30, 10),
-        *(1003, 1002, 1001, 1000),
-    ]
 
 
 def test_so_many_processes_of_another_user_are_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:

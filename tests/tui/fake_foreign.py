@@ -36,7 +36,7 @@ class FakeWorld:
     scalars: ClassVar[dict[str, dict[str, Series]]] = {}
     lines: ClassVar[dict[str, list[str]]] = {}
     events: ClassVar[dict[str, list[Event]]] = {}
-    kept: ClassVar[list[ForeignJob]] = []
+    kept: ClassVar[list[int]] = []
     followed: ClassVar[list[str | None]] = []
     takes = 0
 
@@ -52,12 +52,12 @@ class FakeWorld:
 class FakeTaker:
     """Replaces the census."""
 
-    def take(self, gpus: Sequence[GpuSample] = ()) -> Census:
+    def scan(self, gpus: Sequence[GpuSample] = ()) -> Census:
         FakeWorld.takes += 1
         return Census(unreadable=tuple(FakeWorld.unreadable))
 
-    def keep(self, job: ForeignJob) -> None:
-        FakeWorld.kept.append(job)
+    def pin(self, pid: int, start_ticks: int) -> None:
+        FakeWorld.kept.append(pid)
 
 
 class FakeBook:

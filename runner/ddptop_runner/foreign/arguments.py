@@ -15,9 +15,6 @@ from ddptop_runner.store.log_clean import sanitize
 COMMAND_LIMIT = 400
 """Longest command kept, in characters."""
 
-FRAMEWORKS: frozenset[str] = frozenset({"torch", "tensorflow", "jax"})
-"""Training frameworks among `ProcessFacts.libraries`."""
-
 _PYTHON = re.compile(r"python(\d[\d.]*t?)?(-dbg|-intel64)?|pypy3?[\d.]*|pt_main_thread")
 _OPTIONS_WITH_VALUE = ("-X", "-W", "--check-hash-based-pycs")
 

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import msgspec
 
-from ddptop_runner.foreign.arguments import FRAMEWORKS, is_python
+from ddptop_runner.foreign.arguments import is_python
 from ddptop_runner.foreign.environment import RANK_VARIABLES, kept_of
 from ddptop_runner.foreign.types import ProcessFacts
 from ddptop_runner.host import procs
@@ -36,7 +36,7 @@ PARSE_COST = 8
 DETAILS_EVERY_S = 30.0
 """Threads are read again after this time even if nothing suggests a change."""
 MAPS_GROWTH_BYTES = 8 << 20
-"""Change of the address space after which libraries are read again."""
+"""Change of the address space after which libraries are read again, until a framework is found."""
 
 DISTRIBUTED_THREADS = ("pt_gloo", "pt_nccl", "pt_tcpstore", "gloo_")
 """Prefixes of the names of threads that only torch.distributed starts."""
@@ -49,7 +49,6 @@ _LIBRARIES = {
     "torch": (b"/libtorch", b"/libc10"),
     "tensorflow": (b"/libtensorflow", b"_pywrap_tensorflow"),
     "jax": (b"/jaxlib/",),
-    "cuda": (b"/libcuda.so",),
 }
 
 
@@ -77,8 +76,6 @@ class _Known:
     """Address of the environment; another exec changes it."""
     details_due_s: float = 0.0
     threads_then: int = -1
-    maps_due_s: float = 0.0
-    maps_wait_s: float = 1.0
     virtual_then: int = -1
 
 
@@ -231,23 +228,12 @@ class ProcessTable:
             known.details_due_s = now_s + DETAILS_EVERY_S
             facts = msgspec.structs.replace(facts, threads=self._threads(facts.pid, facts.uid))
             known.facts = facts
-        if now_s >= known.maps_due_s and self._maps_may_differ(known, stat):
+        has_grown = abs(stat.virtual_bytes - known.virtual_then) > MAPS_GROWTH_BYTES
+        if not facts.libraries and (known.virtual_then < 0 or has_grown):
             known.virtual_then = stat.virtual_bytes
-            known.maps_due_s = now_s + known.maps_wait_s
-            known.maps_wait_s = min(60.0, known.maps_wait_s * 2)
             libraries = self._libraries(facts.pid, facts.uid)
-            if libraries is not None and libraries != facts.libraries:
-                known.maps_wait_s = 1.0
+            if libraries is not None:
                 known.facts = msgspec.structs.replace(facts, libraries=libraries)
-
-    @staticmethod
-    def _maps_may_differ(known: _Known, stat: _Stat) -> bool:
-        if known.virtual_then < 0:
-            return True
-        libraries = known.facts.libraries or frozenset()
-        if libraries & FRAMEWORKS and "cuda" in libraries:
-            return False
-        return abs(stat.virtual_bytes - known.virtual_then) > MAPS_GROWTH_BYTES
 
     def _threads(self, pid: int, uid: int) -> frozenset[str] | None:
         folder = f"{self._proc}/{pid}/task"

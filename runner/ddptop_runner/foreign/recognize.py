@@ -15,7 +15,6 @@ import msgspec
 
 from ddptop_runner.base.clock import utc_from_unix
 from ddptop_runner.foreign.arguments import (
-    FRAMEWORKS,
     command_line,
     is_fork_server,
     is_helper,
@@ -167,7 +166,7 @@ class Tree:
 
     def can_be_rank(self, process: ProcessFacts) -> bool:
         """Whether it could train: not a launcher, shell, wrapper, tracker, or tool."""
-        if not is_python(process) and not (process.libraries or frozenset()) & FRAMEWORKS:
+        if not is_python(process) and not process.libraries:
             return False
         if is_helper(process) or is_shell(process) or is_wrapper(process):
             return False
@@ -179,7 +178,7 @@ class Tree:
             process.state not in "ZX",
             is_distributed(process),
             bool(self.devices(process)),
-            bool((process.libraries or frozenset()) & FRAMEWORKS),
+            bool(process.libraries),
         )
 
     def workers(self, parent: ProcessFacts) -> list[ProcessFacts]:
@@ -314,14 +313,20 @@ def _draft(tree: Tree, claimed: Sequence[_Claimed]) -> JobDraft:
         world_size=claim.world_size,
         rendezvous=claim.rendezvous,
     )
-    kinds = [kind for one in chains[0] if (kind := launcher_kind(one)) not in (None, "srun")]
+    kinds = _kinds(chains[0])
     if "DDPTOP_JOB_ID" in environ:
         _complete_ddptop(tree, draft, environ["DDPTOP_JOB_ID"])
-    elif kinds and kinds[-1] is not None:
+    elif kinds:
         draft.launcher = kinds[-1]
     elif claim.scheme in _HAS_LAUNCHER and all(map(is_wrapper, draft.launchers)):
         draft.notes.append(NO_LAUNCHER)
     return draft
+
+
+def _kinds(chain: Iterable[ProcessFacts]) -> list[Launcher]:
+    """The launchers in the chain; srun may have started only a batch script."""
+    kinds = map(launcher_kind, chain)
+    return [kind for kind in kinds if kind is not None and kind != "srun"]
 
 
 def _complete_ddptop(tree: Tree, draft: JobDraft, job_id: str) -> None:
@@ -434,39 +439,26 @@ def _may_be_single(tree: Tree, process: ProcessFacts) -> bool:
         return False  # without its environment, it may also be one of many ranks
     if tree.devices(process):
         return True
-    return bool(FRAMEWORKS & (process.libraries or frozenset())) and not is_kernel(process)
+    return bool(process.libraries) and not is_kernel(process)
 
 
 def _single(tree: Tree, process: ProcessFacts) -> JobDraft:
     chain = tree.launch_chain(process)
-    # a batch script's shell and the daemon above it are not part of the training
-    batch = [index for index, one in enumerate(chain) if launcher_kind(one) == "srun"]
-    below = chain[batch[-1] + 1 :] if batch else chain
-    launcher, notes = _kind(tree, process, chain)
-    return JobDraft(
-        launcher=launcher,
+    kinds = _kinds(chain)
+    draft = JobDraft(
+        launcher=kinds[-1] if kinds else "python",
         ranks=[tree.rank(process, 0, 0, "single")],
-        launchers=[one for one in below if is_wrapper(one) or launcher_kind(one)],
+        launchers=[one for one in chain if is_wrapper(one) or launcher_kind(one)],
         world_size=1,
-        rendezvous=None if launcher == "python" else rendezvous_of(process.environ),
-        notes=notes,
     )
-
-
-def _kind(
-    tree: Tree, process: ProcessFacts, chain: Sequence[ProcessFacts]
-) -> tuple[Launcher, list[str]]:
-    kinds = [kind for one in chain if (kind := launcher_kind(one)) not in (None, "srun")]
-    held = len(tree.devices(process))
-    libraries = process.libraries or frozenset()
-    notes = [f"one process uses {held} devices: no per-device loss"]
-    if kinds and kinds[-1] is not None:
-        return kinds[-1], [ONE_PROCESS] if kinds[-1] == "accelerate" else []
-    if held < 2:
-        return "python", []
-    if "torch" in libraries:
-        return "DataParallel", notes
-    return ("MirroredStrategy" if "tensorflow" in libraries else "python"), notes
+    held, libraries = len(tree.devices(process)), process.libraries or frozenset()
+    if draft.launcher == "accelerate":
+        draft.notes.append(ONE_PROCESS)
+    elif not kinds and held > 1 and libraries & {"torch", "tensorflow"}:
+        draft.launcher = "DataParallel" if "torch" in libraries else "MirroredStrategy"
+    if not kinds and held > 1:
+        draft.notes.append(f"one process uses {held} devices: no per-device loss")
+    return draft
 
 
 def launchers_without_ranks(tree: Tree) -> list[JobDraft]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Literal
 
 import msgspec
@@ -51,7 +51,7 @@ class ProcessFacts(msgspec.Struct, frozen=True):
     threads: frozenset[str] | None = None
     """Names of its threads; None without permission or if there was no reason to look."""
     libraries: frozenset[str] | None = None
-    """Which of torch, tensorflow, jax, and cuda it has mapped; None as above."""
+    """Which of torch, tensorflow, and jax it has mapped; None as above."""
     program: str | None = None
     """Base name of its executable, regardless of its title; None as above."""
 
@@ -124,19 +124,6 @@ class Census(msgspec.Struct, frozen=True):
     unreadable: tuple[Unreadable, ...] = ()
     facts: Mapping[int, ProcessFacts] = msgspec.field(default_factory=dict)
     """By pid, for every process that belongs to a job."""
-
-
-def in_turn(jobs: Iterable[ForeignJob], uid: int) -> list[ForeignJob]:
-    """This user's jobs, then the first of each other user's, the second of each, and so on.
-
-    For truncated lists: they contain everyone's first jobs, however many one user has.
-    """
-    counts: dict[int, int] = {}
-    places: list[tuple[int, ForeignJob]] = []
-    for job in jobs:
-        counts[job.uid] = counts.get(job.uid, 0) + 1
-        places.append((0 if job.uid == uid else counts[job.uid], job))
-    return [job for _, job in sorted(places, key=lambda item: item[0])]
 
 
 class ForeignView(msgspec.Struct, frozen=True):

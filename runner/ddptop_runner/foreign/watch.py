@@ -25,7 +25,7 @@ from ddptop_runner.foreign.output import (
     list_panes,
     sockets,
 )
-from ddptop_runner.foreign.types import Census, ForeignJob, ForeignView, in_turn
+from ddptop_runner.foreign.types import Census, ForeignJob, ForeignView
 from ddptop_runner.host import procs
 from ddptop_runner.model.snapshot import Event, GpuSample, NodeSnapshot
 from ddptop_runner.store.history_reader import Series
@@ -261,7 +261,8 @@ def read_outputs(census: Census, now: dt.datetime) -> dict[str, NodeSnapshot]:
     Terminals are not captured, because their contents may be from another program.
     """
     found = {}
-    for job in in_turn(census.jobs, os.geteuid())[:MAX_JOBS_ONCE]:
+    own_first = sorted(census.jobs, key=lambda job: job.uid != os.geteuid())
+    for job in own_first[:MAX_JOBS_ONCE]:
         record = JobRecord(job, JobOutput(lambda _: {}), now)
         with contextlib.suppress(Exception):  # one job's data must not hide the others
             found[job.name] = _snapshot(record, job, now)

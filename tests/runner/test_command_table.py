@@ -11,7 +11,6 @@ import pytest
 from tests.runner.builders import make_spec, put_exit
 
 from ddptop_runner.base.paths import LAUNCHER
-from ddptop_runner.host import procs
 from ddptop_runner.job.command_ranks import CommandRanks, table_of
 from ddptop_runner.job.ranks import OwnRanks
 from ddptop_runner.model.diagnose import RankExit
@@ -22,7 +21,7 @@ OWN = os.getpid()
 
 @pytest.fixture
 def pids() -> Iterator[list[int]]:
-    """Three child processes of this one that are otherwise unrelated, in start order."""
+    """Three child processes of this one that are otherwise unrelated."""
     started = [subprocess.Popen(["sleep", "60"]) for _ in range(3)]
     yield [process.pid for process in started]
     for process in started:
@@ -111,15 +110,13 @@ def test_one_that_is_only_seen_dead_makes_room(table, pids):
     assert table[0].pid == pids[0]
 
 
-def test_processes_without_a_rank_are_numbered_by_their_start(table, pids):
-    for pid in (pids[1], pids[2], pids[0]):
+def test_processes_without_a_rank_are_numbered_as_they_report(table, pids):
+    for pid in pids:
         receive(table, pid, None, steps=1, last_step_t=1.0)
-    in_order = sorted(pids, key=lambda pid: (procs.start_ticks(pid), pid))
-    assert ranks_of(table) == dict(enumerate(in_order))
+    assert ranks_of(table) == dict(enumerate(pids))
     assert table.world_size == 3
-    assert (
-        receive(table, pids[0], 0, world_size=1) == 0
-    )  # it joined a group, so its rank is now known
+    # it joined a group, so its rank is now known
+    assert receive(table, pids[0], 0, world_size=1) == 0
 
 
 def test_ranks_without_a_number_replace_the_command_that_prints(table, pids):
@@ -128,8 +125,7 @@ def test_ranks_without_a_number_replace_the_command_that_prints(table, pids):
     assert ranks_of(table) == {0: OWN}  # the parent of all
     for pid in pids:
         receive(table, pid, None, steps=1, last_step_t=1.0)
-    in_order = sorted(pids, key=lambda pid: (procs.start_ticks(pid), pid))
-    assert ranks_of(table) == dict(enumerate(in_order))
+    assert ranks_of(table) == dict(enumerate(pids))
 
 
 def test_a_command_that_prints_may_report_itself(table, pids):
@@ -150,7 +146,7 @@ def test_launcher_that_continues_with_fewer_ranks(table, pids):
 
 
 def test_the_next_supervisor_knows_whose_number_is_not_their_own(table, pids):
-    first, second, third = sorted(pids, key=lambda pid: (procs.start_ticks(pid), pid))
+    first, second, third = pids
     for pid in (first, second):
         receive(table, pid, None, steps=1, last_step_t=1.0)
     after = CommandRanks(0.0)

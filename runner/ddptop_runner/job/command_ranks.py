@@ -2,15 +2,14 @@
 
 The command is the launcher: the attempt lives as long as it does. A process that knows its rank is
 that rank, unless another living process already is. If no rank is known, a process that trains
-without knowing its rank is a rank too; such ranks are numbered in order of start. If no probe
+without knowing its rank is a rank too; such ranks are numbered as they report. If no probe
 reports, but the output shows training, the command's own process counts as rank 0.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
 
 from ddptop_runner.base.paths import LAUNCHER
 from ddptop_runner.host import procs, tree
@@ -133,46 +132,52 @@ class CommandRanks(OwnRanks):
             self._add(0, process.pid, 0, ASSUMED)
 
     def _discover(self, message: ProbeMessage) -> RankRecord | None:
+        """The rank that a process is or reports for; None if it belongs to no rank."""
         for record in [one for one in self if one.rank_source == ASSUMED]:
             self._leave(record.pid or 0)
-        ranks = [_known(one, one.pid in self._numbered) for one in self._records.values()]
-        new = Newcomer(message.pid, message.rank, procs.start_ticks(message.pid) or 0)
-        seating = seat(new, ranks, tree.descends_from)
-        if seating is None:
+        living = [one for one in self if not one.life.exited and procs.is_alive(one.process)]
+        if message.rank is None or message.rank < 0:
+            return self._number(message, living)
+        holder = next((one for one in living if one.rank == message.rank), None)
+        if holder is not None and holder.pid not in self._numbered:
+            if tree.descends_from(message.pid, holder.pid or 0):
+                return None if holder.steps else holder
+            if not tree.descends_from(holder.pid or 0, message.pid):
+                return None
+        return self._replace(message, message.rank)
+
+    def _number(self, message: ProbeMessage, living: Sequence[RankRecord]) -> RankRecord | None:
+        """The same for a process that does not know its rank."""
+        for one in living:
+            if tree.descends_from(message.pid, one.pid or 0):
+                return None if one.steps else one
+        if any(one.pid not in self._numbered for one in living):
             return None
-        if not seating.takes:
-            return self._records[seating.rank]
-        self._leave(message.pid)
-        moving = [(self._records.pop(self._rank_of_pid[pid]), rank) for pid, rank in seating.moved]
-        for moved, rank in moving:
-            moved.rank = moved.local_rank = rank
-            self._seat(moved)
-            self.new.append(moved)
-        local = seating.rank if seating.numbered else message.local_rank
-        record = self._add(
-            seating.rank, message.pid, seating.rank if local is None else local, "probe"
-        )
-        if seating.numbered:
-            self._numbered.add(message.pid)
+        taken = {one.rank for one in living}
+        rank = next(number for number in range(len(taken) + 1) if number not in taken)
+        record = self._replace(message, rank)
+        record.local_rank = rank
+        self._numbered.add(message.pid)
         return record
+
+    def _replace(self, message: ProbeMessage, rank: int) -> RankRecord:
+        """Make a process this rank, in place of any other."""
+        self._leave(message.pid)
+        local = rank if message.local_rank is None else message.local_rank
+        return self._add(rank, message.pid, local, "probe")
 
     def _add(self, rank: int, pid: int, local_rank: int, source: str) -> RankRecord:
         record = RankRecord(rank, local_rank, self._started_s, self._job)
         record.process = procs.identify(pid)
         record.started_boottime_s = max(self._started_s, _started_s(record.process))
         record.rank_source = source
-        self._seat(record)
-        self.new.append(record)
-        return record
-
-    def _seat(self, record: RankRecord) -> None:
-        """Make this the record of its rank, in place of any earlier one."""
-        before = self._records.get(record.rank)
+        before = self._records.get(rank)
         if before is not None and before.pid is not None:
             self._leave(before.pid)
-        self._records[record.rank] = record
-        if record.pid is not None:
-            self._rank_of_pid[record.pid] = record.rank
+        self._records[rank] = record
+        self._rank_of_pid[pid] = rank
+        self.new.append(record)
+        return record
 
     def _forget_dead_above(self, size: int) -> None:
         """Forget dead ranks that a launcher leaves behind when it restarts with fewer ranks."""
@@ -201,94 +206,6 @@ def table_of(
     return OwnRanks(spec.nproc, started_boottime_s, first_rank, job)
 
 
-def _known(record: RankRecord, numbered: bool) -> KnownRank:
-    process = record.process
-    return KnownRank(
-        rank=record.rank,
-        pid=record.pid or 0,
-        alive=not record.life.exited and procs.is_alive(process),
-        stepped=bool(record.steps),
-        numbered=numbered,
-        start_ticks=0 if process is None else process.start_ticks or 0,
-    )
-
-
 def _started_s(process: ProcessId) -> float:
     """CLOCK_BOOTTIME of a process's start; 0 if unknown."""
     return (process.start_ticks or 0) / _TICKS_PER_S
-
-
-Descends = Callable[[int, int], bool]
-"""Whether the first process is a descendant of the second."""
-
-
-@dataclass(frozen=True)
-class KnownRank:
-    """A process known to be a rank."""
-
-    rank: int
-    pid: int
-    alive: bool
-    stepped: bool
-    numbered: bool = False
-    """Whether ddptop numbered it, because it knows no rank."""
-    start_ticks: int = 0
-
-
-@dataclass(frozen=True)
-class Newcomer:
-    """A process, as its probe reports it."""
-
-    pid: int
-    rank: int | None
-    start_ticks: int = 0
-
-
-@dataclass(frozen=True)
-class Seating:
-    """The rank of a newcomer."""
-
-    rank: int
-    takes: bool = False
-    """Whether it becomes the rank; otherwise, it reports for the process that is."""
-    numbered: bool = False
-    moved: tuple[tuple[int, int], ...] = ()
-    """(pid, new rank) of others that are renumbered."""
-
-
-def seat(new: Newcomer, ranks: Sequence[KnownRank], descends: Descends) -> Seating | None:
-    """The rank that a process is or reports for; None if it belongs to no rank.
-
-    Args:
-        new: the process, according to its report.
-        ranks: the ranks so far, including dead ones, each once.
-        descends: whether one process descends from another.
-    """
-    own = next((one for one in ranks if one.pid == new.pid), None)
-    if own is not None and new.rank in (None, own.rank):
-        return Seating(own.rank, numbered=own.numbered and new.rank is None)
-    if new.rank is None or new.rank < 0:
-        return _seat_by_order(new, ranks, descends)
-    holder = next((one for one in ranks if one.rank == new.rank and one.pid != new.pid), None)
-    if holder is None or not holder.alive or holder.numbered or descends(holder.pid, new.pid):
-        return Seating(new.rank, takes=True)
-    if descends(new.pid, holder.pid) and not holder.stepped:
-        return Seating(holder.rank)
-    return None
-
-
-def _seat_by_order(new: Newcomer, ranks: Sequence[KnownRank], descends: Descends) -> Seating | None:
-    living = [one for one in ranks if one.alive]
-    for one in living:
-        if descends(new.pid, one.pid):
-            return None if one.stepped else Seating(one.rank)
-    if any(not one.numbered for one in living):
-        return None
-    taken = {one.rank for one in living}
-    free = next(number for number in range(len(taken) + 1) if number not in taken)
-    if all((one.start_ticks, one.pid) < (new.start_ticks, new.pid) for one in living):
-        return Seating(free, takes=True, numbered=True)
-    in_order = sorted([*((one.start_ticks, one.pid) for one in living), (new.start_ticks, new.pid)])
-    numbers = dict(zip((pid for _, pid in in_order), sorted({*taken, free}), strict=True))
-    moved = tuple((one.pid, numbers[one.pid]) for one in living if numbers[one.pid] != one.rank)
-    return Seating(numbers[new.pid], takes=True, numbered=True, moved=moved)

@@ -138,7 +138,7 @@ class Supervisor:
         self._look_at_usage()
         self.defects.call(self._look_at_output, None)
         if self._progress.is_printed:
-            attempt.look_at_printing(now_s)
+            self.defects.call(lambda: attempt.look_at_printing(now_s), None)
         self._orphans.look(self._driver.unguarded_processes())
         self.defects.call(lambda: attempt.look_at_progress(now_s), None)
         attempt.look_at_checkpoints()

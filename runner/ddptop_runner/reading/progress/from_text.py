@@ -333,9 +333,9 @@ class TextProgress:
 
     def _replaces(self, known: Counter, reading: Reading, at_s: float | None) -> bool:
         """Whether another counter replaces the present one, since it says more or that ended."""
-        if known.unit == "samples" or (
-            known.unit != "run" and reading.counts == "run" and not reading.open
-        ):
+        says_run = reading.counts == "run" and not reading.open
+        has_total = reading.total is not None or known.total is None
+        if known.unit == "samples" or (says_run and known.unit != "run" and has_total):
             return True
         if reading.counts == "samples":
             return False

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import datetime as dt
 import re
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 
 from ddptop_runner.base.paths import LAUNCHER, RunFolder
 from ddptop_runner.reading.progress.from_text import Earlier, TextProgress, of_command
@@ -46,14 +46,6 @@ class LogStream:
         self._cut = False
         """Whether the next bytes start inside a line."""
         self._rests = False
-
-    @property
-    def unread(self) -> int:
-        """In bytes; 0 if unknown."""
-        try:
-            return max(0, self.log.end - self.log.position)
-        except OSError:
-            return 0
 
     def read(self, max_bytes: int) -> tuple[list[Reading], int]:
         """(new readings, bytes read)."""
@@ -136,10 +128,12 @@ class TextWatch:
         at = None if old else now
         budget = FIRST_BYTES if old else BUDGET_BYTES
         used = 0
-        for left, (writer, stream) in self._in_turn():
+        order = list(self._streams.items())
+        self._turn = (self._turn + 1) % len(order)  # they take turns being first
+        for place, (writer, stream) in enumerate(order[self._turn :] + order[: self._turn]):
             if used >= budget:
                 break
-            share = max(LEAST_BYTES, (budget - used) // left)
+            share = max(LEAST_BYTES, (budget - used) // (len(order) - place))
             try:
                 readings, size = stream.read(min(share, budget - used))
             except OSError:  # its file system is unavailable
@@ -148,17 +142,6 @@ class TextWatch:
             for reading in readings:
                 self._add(writer, reading, ranks, at, stream.is_whole)
         return used
-
-    def _in_turn(self) -> Iterator[tuple[int, tuple[int, LogStream]]]:
-        """Each as (how many remain, (writer, log)), those with little to read first.
-
-        They leave the rest of the budget to the others, which take turns being first.
-        """
-        order = list(self._streams.items())
-        self._turn = (self._turn + 1) % len(order)
-        order = order[self._turn :] + order[: self._turn]
-        order.sort(key=lambda item: min(item[1].unread, LEAST_BYTES))
-        return zip(range(len(order), 0, -1), order, strict=True)
 
     def _open(self, attempt: int) -> None:
         for writer in logs.ranks(self._folder, attempt):

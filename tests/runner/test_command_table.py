@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from tests.runner.builders import make_spec
+from tests.runner.builders import make_spec, put_exit
 
 from ddptop_runner.base.paths import LAUNCHER
 from ddptop_runner.job.command_ranks import CommandRanks, table_of
@@ -59,9 +59,9 @@ def test_the_attempt_lives_in_its_launcher(table, pids):
     receive(table, pids[0], 0, world_size=2)
     assert [record.rank for record in table.alive()] == [LAUNCHER]
     assert table.of_pid(OWN) is table.launcher is table[LAUNCHER]
-    table[0].exit = RankExit(0, pids[0], 1, 5.0)
+    put_exit(table[0], RankExit(0, pids[0], 1, 5.0))
     assert table.exits() == []
-    table[LAUNCHER].exit = RankExit(LAUNCHER, OWN, 0, 6.0)
+    put_exit(table[LAUNCHER], RankExit(LAUNCHER, OWN, 0, 6.0))
     assert [exit_.rank for exit_ in table.exits()] == [LAUNCHER]
     assert table.alive() == [] and [record.rank for record in table] == [0]
 
@@ -83,7 +83,7 @@ def test_messages_of_another_attempt_make_no_rank(table, pids):
 
 def test_a_launcher_that_restarts_its_ranks(table, pids):
     receive(table, pids[0], 0, steps=9, last_step_t=1.0)
-    table[0].exit = RankExit(0, pids[0], -9, 5.0)
+    put_exit(table[0], RankExit(0, pids[0], -9, 5.0))
     assert receive(table, pids[1], 0, steps=1, last_step_t=6.0) == 0
     assert (table[0].pid, table[0].steps, table[0].exit) == (pids[1], 1, None)
     assert receive(table, pids[0], 0, steps=10, last_step_t=6.0) is None  # its last message, late
@@ -93,7 +93,7 @@ def test_a_launcher_that_restarts_its_ranks(table, pids):
 def test_what_a_launcher_has_restarted_has_trained_all_the_same(table, pids):
     assert table.most_steps() is None
     receive(table, pids[0], 0, steps=900, last_step_t=1.0)
-    table[0].exit = RankExit(0, pids[0], -9, 5.0)
+    put_exit(table[0], RankExit(0, pids[0], -9, 5.0))
     receive(table, pids[1], 0)
     assert (table[0].steps, table.most_steps()) == (None, 900)
     after = CommandRanks(0.0)
@@ -140,7 +140,7 @@ def test_a_command_that_prints_may_report_itself(table, pids):
 def test_launcher_that_continues_with_fewer_ranks(table, pids):
     for rank in (0, 1):
         receive(table, pids[rank], rank, world_size=2)
-        table[rank].exit = RankExit(rank, pids[rank], -9, 5.0)
+        put_exit(table[rank], RankExit(rank, pids[rank], -9, 5.0))
     assert receive(table, pids[2], 0, world_size=1) == 0
     assert (ranks_of(table), table.world_size) == ({0: pids[2]}, 1)
 

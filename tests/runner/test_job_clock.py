@@ -12,6 +12,7 @@ from ddptop_runner.host import procs
 from ddptop_runner.job import registry
 from ddptop_runner.job.event_text import text
 from ddptop_runner.job.registry import elapsed_s, read_job
+from ddptop_runner.model.protocol import GuardianHello
 from ddptop_runner.node import job_clock
 from ddptop_runner.node.job_clock import JobClock
 from ddptop_runner.node.past import read_past
@@ -33,8 +34,6 @@ def test_a_clock_that_is_set_changes_no_duration(monkeypatch, ddptop_home, by):
     set_wall_clock(monkeypatch, by)
     now_s = boottime_s()
     assert clock.lived_s(now_s + 60.0) == pytest.approx(60.0, abs=30.0)
-    clock.end()
-    assert clock.ended_at is not None and clock.ended_at >= clock.started_at
     guardian = procs.identify(1)
     state = {**HERE, "ts": NOW, "ran_s": 100.0, "boottime_s": now_s - 7.0, "guardian": guardian}
     view = read_job(put_job("train", {**state, "state": "running"}))
@@ -63,17 +62,6 @@ def test_the_time_between_an_end_and_a_restart_is_not_counted(before, alive_sinc
     assert clock.lived_s(boottime_s()) == pytest.approx(lived_s, abs=5.0)
 
 
-def test_an_end_that_was_written_stays_the_end():
-    clock = JobClock(NOW)
-    ended = make_snapshot(make_spec(), state="finished", ended_at=NOW - HOUR, ran_s=5.0, **HERE)
-    clock.continue_from(ended, alive_since=True)
-    clock.end()
-    assert clock.ended_at == NOW - HOUR
-    clock = JobClock(NOW)
-    clock.continue_from(ended, alive_since=False)  # restarted
-    assert clock.ended_at is None
-
-
 def test_a_snapshot_without_these_fields_is_read_by_the_wall_clock(ddptop_home):
     snapshot = make_snapshot(make_spec(), started_at=NOW - HOUR, ts=NOW)
     view = registry.JobView(put_job(), make_spec(), snapshot, read_at=NOW)
@@ -81,7 +69,7 @@ def test_a_snapshot_without_these_fields_is_read_by_the_wall_clock(ddptop_home):
     assert view.snapshot_age_s == 0.0
 
 
-HELLO = {"supervisor_restarts": 0, "adopted": False, "attempt": 0}
+HELLO = {"attempt": 0, "agent_pid": None, "guardian_pid": 1}
 PASTS = {
     # previous snapshot, hello -> (continues, type of the event, words in it)
     "launched": (None, {}, (False, None, "")),
@@ -122,7 +110,7 @@ PASTS = {
 @pytest.mark.parametrize(("snapshot", "hello", "expected"), PASTS.values(), ids=list(PASTS))
 def test_what_a_supervisor_finds(ddptop_home, snapshot, hello, expected):
     folder = put_job("train", None if snapshot is None else {**snapshot, "guardian": gone()})
-    past = read_past(folder, {**HELLO, **hello})
+    past = read_past(folder, GuardianHello(**{**HELLO, **hello}))
     has_continued, type_, words = expected
     assert past.has_continued is has_continued
     assert (None if past.event is None else past.event.type) == type_

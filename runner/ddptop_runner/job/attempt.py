@@ -22,13 +22,12 @@ from ddptop_runner.job import earlier_saves
 from ddptop_runner.job import save_request as request
 from ddptop_runner.job.command_ranks import PATIENCE_S, CommandRanks, table_of
 from ddptop_runner.job.event_log import EventLog
-from ddptop_runner.job.ranks import RankMemory, RankRecord, read_memory
-from ddptop_runner.job.state import JobState, RankLife
+from ddptop_runner.job.ranks import OwnRanks, RankMemory, RankRecord, read_memory
+from ddptop_runner.job.state import JobState
 from ddptop_runner.job.trouble import TroubleWatch
 from ddptop_runner.judge.checkpoints import CheckpointBook, step_loaded, was_saved
 from ddptop_runner.model import events as ev
 from ddptop_runner.model import protocol as pt
-from ddptop_runner.model.diagnose import RankExit
 from ddptop_runner.model.probe_message import LoadedFile, ProbeMessage
 from ddptop_runner.model.run_step import RankSteps, RunSteps
 from ddptop_runner.model.snapshot import NodeSnapshot, ProcessId
@@ -59,7 +58,7 @@ class Attempt:
 
     Args:
         folder: the job's run folder.
-        spec: the job, as the attempt runs it.
+        spec: the job, as requested.
         log: holds the job's state, and receives observations.
         take: receives facts that require decisions.
         publish: writes the snapshot immediately.
@@ -74,12 +73,12 @@ class Attempt:
         publish: Callable[[], None],
     ) -> None:
         self._folder = folder
-        self.spec = spec
+        self.requested = spec
         self._log = log
         self._take = take
         self._publish = publish
         self._begun_s = boottime_s()
-        self.table = table_of(spec, self.started_s)
+        self.table = self._new_table()
         self.trouble = TroubleWatch(spec, log, take)
         self.checkpoints = CheckpointBook()
         self.run_steps = RunSteps()
@@ -91,7 +90,7 @@ class Attempt:
         """Called when ranks of a command are discovered."""
         self._deaths = DeathWatch()
         self._exits: ProcessWatch | None = None
-        self._save_asked: request.SaveAsked | None = None
+        self._save_asked: pt.SaveAsked | None = None
         self._loaded = Loaded()
         self.began_elsewhere: tuple[int, int] | None = None
         """(attempt, step of the run at which it began) according to another node."""
@@ -104,6 +103,11 @@ class Attempt:
     def job(self) -> JobState:
         """The state of the job."""
         return self._log.state
+
+    @property
+    def spec(self) -> JobSpec:
+        """The job, as the attempt runs it."""
+        return self.job.spec_in_force(self.requested)
 
     @property
     def number(self) -> int:
@@ -122,33 +126,19 @@ class Attempt:
         """Update the figures after a recorded event."""
         if isinstance(event, ev.AttemptStarted | ev.AttemptOpened):
             self._begin()
-        elif isinstance(event, ev.RankExited):
-            self._note_exit(self.table.get(event.rank), event)
-        elif isinstance(event, ev.LauncherExited):
-            self._note_exit(self.table.launcher, event)
-        elif isinstance(event, ev.TroubleFound):
-            for rank in event.ranks:
-                self.table[rank].hung = True
+
+    def _new_table(self) -> OwnRanks:
+        return table_of(self.spec, self.started_s, lambda: self.job)
 
     def _begin(self) -> None:
         """Clear the previous attempt's data."""
-        self.table = table_of(self.spec, self.started_s, self.job.rendezvous)
+        self.table = self._new_table()
         self.trouble.begin_attempt()
         self.oom.begin_attempt()
         self._save_asked = None
         self._loaded = Loaded()
         self.look_at_steps({})
         request.withdraw(self._folder)  # a new attempt has nothing to save yet
-
-    def _note_exit(
-        self, record: RankRecord | None, event: ev.RankExited | ev.LauncherExited
-    ) -> None:
-        if record is None or (record.exit is not None and record.exit.returncode is not None):
-            return
-        life = RankLife(
-            pid=event.pid, exited=True, status=event.status, at_s=event.at_s, by_us=event.by_us
-        )
-        record.exit = _exit_of(record.rank, life, approximate=event.approximate)
 
     def adopt(self, workers: Sequence[pt.Worker]) -> None:
         """Add processes of the attempt that the agent started."""
@@ -339,7 +329,7 @@ class Attempt:
         if (saved := self.checkpoints.look(boottime_s(), at_once=at_once)) is not None:
             self._log.emit(saved)
 
-    def ask_for_checkpoint(self) -> request.SaveAsked:
+    def ask_for_checkpoint(self) -> pt.SaveAsked:
         """Ask the script to save now.
 
         Raises:
@@ -360,11 +350,6 @@ class Attempt:
             )
         )
         return asked
-
-    def has_seen_request(self) -> bool:
-        """Whether the script has seen the request for a checkpoint."""
-        asked = self._save_asked
-        return asked is not None and request.is_taken(asked.flag_file, asked.flag_stamp)
 
     # -- recovery in a new supervisor ------------------------------------------------------------
 
@@ -388,7 +373,7 @@ class Attempt:
     def recover(self, snapshot: NodeSnapshot) -> None:
         """Restore from an earlier supervisor's snapshot; the log has already restored the state."""
         job, memory = self.job, read_memory(snapshot.memory)
-        self.table = table_of(self.spec, self.started_s, self.job.rendezvous)
+        self.table = self._new_table()
         if snapshot.launcher is not None and snapshot.launcher.pid is not None:
             self.table.started(LAUNCHER, 0, snapshot.launcher.pid)
         self.checkpoints.recall(snapshot.checkpoint, snapshot.memory.get("saves") or {})
@@ -405,11 +390,7 @@ class Attempt:
         for number, life in job.ranks.items():
             record = self.table.get(number)
             if record is not None and record.pid is None and life.pid is not None:
-                record = self.table.started(number, number, life.pid)
-            if record is not None and life.exited:
-                record.exit = _exit_of(number, life)
-        if job.launcher is not None and job.launcher.exited and self.table.launcher is not None:
-            self.table.launcher.exit = _exit_of(LAUNCHER, job.launcher)
+                self.table.started(number, number, life.pid)
         for record in self.table.everyone():
             if record.process is not None and record.alive and procs.is_alive(record.process):
                 self._deaths.watch(record.process.pid)
@@ -417,10 +398,3 @@ class Attempt:
                 self._watch(record)
         self.run_steps.recall(snapshot, resumed=self._is_resumed)
         self.look_at_steps({})
-
-
-def _exit_of(rank: int, life: RankLife, *, approximate: bool = False) -> RankExit:
-    at_s = boottime_s() if life.at_s is None else life.at_s
-    return RankExit(
-        rank, life.pid or 0, life.status, at_s, ended_by_us=life.by_us, approximate=approximate
-    )

@@ -9,15 +9,16 @@ reports, but the output shows training, the command's own process counts as rank
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from ddptop_runner.base.paths import LAUNCHER
 from ddptop_runner.host import procs, tree
 from ddptop_runner.job.ranks import DiscoveredRanks, OwnRanks, RankRecord
+from ddptop_runner.job.state import JobState
 from ddptop_runner.model.diagnose import RankExit
 from ddptop_runner.model.probe_message import ProbeMessage
 from ddptop_runner.model.snapshot import ProcessId
-from ddptop_runner.model.spec import JobSpec, Rendezvous
+from ddptop_runner.model.spec import JobSpec
 
 PATIENCE_S = 15.0
 """A rank with a probe first reports within this time; until then, its output does not count."""
@@ -30,9 +31,9 @@ _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 class CommandRanks(OwnRanks):
     """A command's launcher and each rank that its probe reports."""
 
-    def __init__(self, started_boottime_s: float) -> None:
-        super().__init__(0, started_boottime_s)
-        self.launcher = RankRecord(LAUNCHER, 0, started_boottime_s)
+    def __init__(self, started_boottime_s: float, job: Callable[[], JobState] = JobState) -> None:
+        super().__init__(0, started_boottime_s, job=job)
+        self.launcher = RankRecord(LAUNCHER, 0, started_boottime_s, job)
         self._numbered: set[int] = set()
         """Pids of ranks that do not know their rank."""
         self._reported_size: int | None = None
@@ -134,7 +135,7 @@ class CommandRanks(OwnRanks):
         """The rank that a process is or reports for; None if it belongs to no rank."""
         for record in [one for one in self if one.rank_source == ASSUMED]:
             self._leave(record.pid or 0)
-        living = [one for one in self if one.exit is None and procs.is_alive(one.process)]
+        living = [one for one in self if not one.life.exited and procs.is_alive(one.process)]
         if message.rank is None or message.rank < 0:
             return self._number(message, living)
         holder = next((one for one in living if one.rank == message.rank), None)
@@ -166,7 +167,7 @@ class CommandRanks(OwnRanks):
         return self._add(rank, message.pid, local, "probe")
 
     def _add(self, rank: int, pid: int, local_rank: int, source: str) -> RankRecord:
-        record = RankRecord(rank, local_rank, self._started_s)
+        record = RankRecord(rank, local_rank, self._started_s, self._job)
         record.process = procs.identify(pid)
         record.started_boottime_s = max(self._started_s, _started_s(record.process))
         record.rank_source = source
@@ -180,7 +181,7 @@ class CommandRanks(OwnRanks):
 
     def _forget_dead_above(self, size: int) -> None:
         """Forget dead ranks that a launcher leaves behind when it restarts with fewer ranks."""
-        for record in [one for one in self if one.rank >= size and one.exit is not None]:
+        for record in [one for one in self if one.rank >= size and one.life.exited]:
             if record.pid is not None:
                 self._leave(record.pid)
 
@@ -193,15 +194,16 @@ class CommandRanks(OwnRanks):
 
 
 def table_of(
-    spec: JobSpec, started_boottime_s: float, rendezvous: Rendezvous | None = None
+    spec: JobSpec, started_boottime_s: float, job: Callable[[], JobState] = JobState
 ) -> OwnRanks:
-    """An empty table for a new attempt of this node with that rendezvous."""
+    """An empty table for a new attempt of this node."""
     if spec.is_command:
-        return CommandRanks(started_boottime_s)
+        return CommandRanks(started_boottime_s, job)
+    rendezvous = job().rendezvous
     if rendezvous is None and spec.membership is not None:
         rendezvous = spec.membership.rendezvous
     first_rank = 0 if rendezvous is None else rendezvous.first_rank
-    return OwnRanks(spec.nproc, started_boottime_s, first_rank)
+    return OwnRanks(spec.nproc, started_boottime_s, first_rank, job)
 
 
 def _started_s(process: ProcessId) -> float:

@@ -122,6 +122,8 @@ def placed(rank: RankSample, began: int | None) -> RankSample:
     if rank.step is None or rank.run_step is not None:
         return rank
     if rank.step_source == "log":  # from printed steps
+        if rank.step_counts is not None:
+            return rank
         return msgspec.structs.replace(rank, run_step=rank.step)
     known = None if began is None else began + rank.step
     return msgspec.structs.replace(

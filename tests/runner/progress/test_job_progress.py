@@ -7,6 +7,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from tests.runner.builders import put_exit
 
 from ddptop_runner.base.clock import boottime_s
 from ddptop_runner.base.paths import RunFolder
@@ -100,7 +101,7 @@ def test_what_files_tell_of_a_rank_outlasts_it(progress, table, tmp_path, wait_u
 
     wait_until(told)
     for record in table:
-        record.exit = RankExit(record.rank, 1, 0, 0.0)
+        put_exit(record, RankExit(record.rank, 1, 0, 0.0))
         progress.look(table, 0, boottime_s() - 100)
         first, _ = samples(progress, table)
         assert (first.loss, first.step) == (2.5, 9)

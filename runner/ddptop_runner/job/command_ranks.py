@@ -9,7 +9,7 @@ reports, but the output shows training, the command's own process counts as rank
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from ddptop_runner.base.paths import LAUNCHER
 from ddptop_runner.host import procs, tree

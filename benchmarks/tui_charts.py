@@ -121,7 +121,7 @@ def reading(ranks: int) -> None:
 
         def band() -> None:
             reader.losses(START, end, 400)
-            reader.few_ranks("loss", [5, 77], START, end, 10)
+            reader.rank_series("loss", START, end, 400, [5, 77])
 
         print(f"an hour of {ranks:,} ranks: individually {each:.0f} ms of CPU;")
         print(f"  as a band {cpu_ms(band):.0f} ms per update with two odd ranks")

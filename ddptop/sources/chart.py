@@ -191,7 +191,8 @@ class ChartSource:
         if band is None:
             return frame
         asked = set() if query.rank is None or query.rank < 0 else {query.rank}
-        few = reader.few_ranks("loss", sorted({*frame.odd, *asked}), since, until, band.bucket_s)
+        some = sorted({*frame.odd, *asked})
+        few = reader.rank_series("loss", since, until, most, some) if some else {}
         apart = {
             rank: away
             for rank in frame.odd

@@ -263,8 +263,10 @@ def test_of_several_mig_instances_cuda_sees_the_first():
 
 
 def test_a_mig_instance_that_is_not_there():
-    with pytest.raises(UsageError, match="lists MIG-ff66, which the driver does not recognize"):
-        resolve(None, MACHINE, "MIG-ff66")
+    assert resolve(None, MACHINE, "MIG-ff66") == []
+    assert Machine(MACHINE, "MIG-ff66").why_none() == (
+        "CUDA_VISIBLE_DEVICES is 'MIG-ff66', which allows no GPUs"
+    )
 
 
 PARENT = GpuSample(index=1, uuid="GPU-aa11", mig_instances=["MIG-dd44", "MIG-ee55"])

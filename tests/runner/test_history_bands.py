@@ -72,7 +72,7 @@ def test_some_ranks_alone(path: Path) -> None:
     writer = HistoryWriter(path)
     write(writer, range(100), losses)
     writer.close()
-    few = HistoryReader(path).few_ranks("loss", [1, 5], START, START + 99, 10)
+    few = HistoryReader(path).rank_series("loss", START, START + 99, 11, [1, 5])
     assert sorted(few) == [1, 5]
     assert few[5].t == [START + t for t in range(0, 100, 10)]
     first = [losses[s, 5] for s in range(10)]
@@ -104,7 +104,6 @@ def test_file_removed_meanwhile_is_reported(path: Path) -> None:
 
 def test_no_file_is_an_empty_history(path: Path) -> None:
     assert HistoryReader(path).losses(0, START, 100) is None
-    assert HistoryReader(path).few_ranks("loss", [0], 0, START, 10) == {}
     assert attempts_taken(HistoryReader(path)) == []
 
 

@@ -75,7 +75,6 @@ def prepare(request: LaunchRequest, env: Mapping[str, str]) -> LaunchPlan:
         request.nproc,
         force=request.force,
         wait=request.wait_gpus,
-        is_dry=request.is_dry,
     )
     program = program_for(request, cwd, {**env, **overrides}, choice)
     return plan_of(request, env, cwd, overrides, choice, program)

@@ -33,7 +33,7 @@ class LaunchRequest:
     wait_gpus: bool = False
     """Queue the job until its devices are free."""
     is_dry: bool = False
-    """Only describe the job; refusals become notes."""
+    """Only describe the job."""
     nproc: int | None = None
     name: str | None = None
     base_name: str | None = None

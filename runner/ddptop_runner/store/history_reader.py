@@ -53,8 +53,6 @@ MOST_POINTS = 1_000_000
 """Total over all series of one metric."""
 BUSY_TIMEOUT_S = 2.0
 """How long a read waits for a writer that opens, recovers, or closes the file."""
-WIDTHS_S = (1, 2, 5, 10, 30, 60, 120, 300, 600, 1200, 3600, 7200, 21600, 86400, 604800)
-"""Widths of the points of a few ranks' series."""
 HELD_S = 3
 """A second without a sample shows the one before, if it is no older than this."""
 RATE_OVER_S = 10
@@ -148,7 +146,12 @@ class HistoryReader:
             return _span(db, SAMPLED) if db is not None else None
 
     def rank_series(
-        self, metric: str, since_unix: float, until_unix: float, max_points: int
+        self,
+        metric: str,
+        since_unix: float,
+        until_unix: float,
+        max_points: int,
+        only: Sequence[int] = (),
     ) -> dict[int, Series]:
         """A metric of every rank with a value in the span.
 
@@ -158,11 +161,12 @@ class HistoryReader:
             since_unix: start of the span; 0 is the beginning of the history.
             until_unix: end of the span, inclusive.
             max_points: maximum number of points per series; at least 2.
+            only: some of the ranks; empty for all.
 
         Raises:
             ValueError: there is no such metric.
         """
-        return self._series(RANK, metric, since_unix, until_unix, max_points)
+        return self._series(RANK, metric, since_unix, until_unix, max_points, only)
 
     def losses(self, since_unix: float, until_unix: float, max_points: int) -> Series | None:
         """The loss of all ranks together: minimum, mean of the medians, and maximum.
@@ -247,18 +251,6 @@ class HistoryReader:
         )
         with self.open() as db:
             return [] if db is None else db.execute(query).fetchall()
-
-    def few_ranks(
-        self, metric: str, ranks: Sequence[int], since_unix: float, until_unix: float, width_s: int
-    ) -> dict[int, Series]:
-        """A metric of some ranks, in buckets of this width."""
-        since, until = int(since_unix), int(until_unix)
-        with self.open() as db:
-            if db is None or not ranks:
-                return {}
-            db.execute("BEGIN")
-            parts = _parts(db, RANK, since - since % width_s, until + 1, width_s, ranks)
-            return _series(db, RANK, metric, parts, width_s)
 
     def figures_at(self, at: int) -> Figures:
         """The samples of one moment, from the finest tier that reaches back that far."""
@@ -726,13 +718,6 @@ def _last_step_before(
         return LastStep(since=float(max(t - LAST_STEP_WITHIN_S, edges[0] if edges else 0)))
     last, usual_s = max(known, key=lambda row: row[0])
     return LastStep(since=float(last + tier.width_s), usual_s=usual_s)
-
-
-def width_of(since: int, until: int, max_points: int) -> int:
-    """The smallest of `WIDTHS_S` with which a span has at most `max_points` points."""
-    return next(
-        (one for one in WIDTHS_S if (until - since) / one <= max(2, max_points) - 1), WIDTHS_S[-1]
-    )
 
 
 # -- attempts --------------------------------------------------------------------------------------

@@ -88,7 +88,6 @@ def choose(
     *,
     force: bool = False,
     wait: bool = False,
-    is_dry: bool = False,
 ) -> DeviceChoice:
     """Decide which devices a new job gets.
 
@@ -98,7 +97,6 @@ def choose(
         nproc: the value of `--nproc`, if given.
         force: `--force`: use busy devices.
         wait: `--wait-gpus`: queue if too few are free.
-        is_dry: `--dry-run`: note what would be refused, and continue.
 
     Raises:
         UsageError: a device is unavailable; the message names who holds it.
@@ -113,10 +111,6 @@ def choose(
     machine = Machine(present, visible)
     pool = machine.resolve(request, nproc)
     if not pool:
-        if wait:
-            raise UsageError(
-                "--wait-gpus has no effect: this job uses no GPUs", "remove --wait-gpus"
-            )
         if request is not None:
             why_none = None
         elif present:
@@ -127,9 +121,7 @@ def choose(
     if request is not None and request.kind == "auto":
         count = request.count
         pool = sorted(pool, key=lambda device: device.index)
-    return _Decision(
-        pool, count, present, notes, request, force, wait, is_dry=is_dry, allowed=machine.usable
-    ).make()
+    return _Decision(pool, count, present, notes, request, force, wait, machine.usable).make()
 
 
 def again(
@@ -155,10 +147,6 @@ def again(
     else:
         pool, count = devices or [], len(devices or ())
     if not pool:
-        if wait:
-            raise UsageError(
-                "--wait-gpus has no effect: this job uses no GPUs", "remove --wait-gpus"
-            )
         return DeviceChoice(devices)
     present, _ = present_devices([device.uuid or "" for device in pool if device.is_mig])
     if not present:
@@ -198,8 +186,6 @@ class _Decision:
     request: GpuRequest | None
     force: bool
     wait: bool
-    is_dry: bool = False
-    """Whether nothing will be started, so that refusals become notes."""
     allowed: Sequence[Device] = ()
     """All devices that `--gpus` may name; empty for `restart`, which keeps a job's devices."""
 
@@ -215,12 +201,8 @@ class _Decision:
         if gone := [use for use in chosen if use.gone]:
             raise UsageError(busy_in_words(gone), "see `ddptop gpus`")
         notes = [*self.left_out]
-        is_refused = bool(busy) and not self.force and not self.wait
-        if is_refused:
-            error = self._refusal(uses, chosen)
-            if not self.is_dry:
-                raise error
-            notes.append(f"this launch would fail: {error.message}; {error.hint}")
+        if busy and not self.force and not self.wait:
+            raise self._refusal(uses, chosen)
         devices: list[Device] | None = [use.device for use in chosen]
         by_uuid = any(gpu.lost for gpu in self.present)
         queue = None
@@ -233,7 +215,7 @@ class _Decision:
             notes.append(f"waiting for {wanted_in_words(queue)}; {busy_in_words(uses)}")
         elif self.request is not None and self.request.kind == "auto":
             notes.append(choice_in_words(chosen, uses))
-        elif busy and not is_refused:
+        elif busy:
             notes.append(f"using busy GPUs (--force): {busy_in_words(busy)}")
         if devices is not None:
             notes += _doubts(chosen)
@@ -446,12 +428,6 @@ class Machine:
                 "no GPUs found",
                 "remove --gpus (a script then needs --nproc N); see `ddptop gpus`",
                 "absent",
-            )
-        known = {gpu.uuid for gpu in self._present}
-        if unknown := [uuid for uuid in mig_instances(self._inherited_cvd) if uuid not in known]:
-            raise UsageError(
-                f"CUDA_VISIBLE_DEVICES lists {unknown[0]}, which the driver does not recognize",
-                "see `nvidia-smi -L`",
             )
         if request is not None and request.kind in ("indices", "uuids"):
             chosen = self._named(request)

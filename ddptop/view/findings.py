@@ -27,32 +27,6 @@ The loss on these ranks is infinite: a value overflowed its data type. NaN usual
 
 Common causes: fp16 overflow (use a gradient scaler or bf16), a learning rate that is too high, a
 sum instead of a mean.""",
-    "loss-diverged": """\
-Ranks train on different batches, some of them harder, so their losses differ. But this rank's loss
-changed while the others did not: it rose from its own minimum, fell away from the others, or
-stayed where it started while the others improved. Reported after 20 s if the change exceeds the
-usual noise in this job.
-
-Common causes: corrupt or different data in one rank's shard, a rank that skips the gradient
-all-reduce (no_sync, a parameter without a gradient), different initial weights, a faulty device.
-Compare a checksum of the parameters across ranks.""",
-    "uneven-memory": """\
-This rank has used much more or much less memory than the median rank for 20 s. The batch must fit
-on the fullest device, and a rank whose memory keeps growing eventually runs out of memory.
-
-Common causes: outputs or losses stored with their graph (append(loss) instead of
-append(loss.item())), gathering or evaluating on one rank only, an unbounded cache, different batch
-sizes.""",
-    "uneven-load": """\
-Over the last minute of training, this rank's device (or its CPU, in a job without devices) was much
-busier or much less busy than the median rank's. Time without steps does not count.
-
-If a device is less busy, check what its rank is waiting for, starting with data. If a CPU is
-busier, look for work that only this rank does and for busy-waiting threads.""",
-    "uneven-power": """\
-Over the last minute of training, this rank's device drew much more or much less power than the
-median rank's. A device that draws less power is usually doing less work: check its clocks, its
-throttle reasons, and what its rank is waiting for.""",
     "gpu-lost": """\
 The driver can no longer reach this device ("fallen off the bus"). Processes that use it hang or
 fail.

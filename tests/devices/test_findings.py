@@ -333,7 +333,7 @@ def test_every_finding_is_explained():
         beside(somebody()),
     ]
     ids = [finding.id for case in cases for finding in find(*case, JOB)]
-    ids += ["loss-nan", "loss-inf", "gpu-lost", "hung", "paused", "quiet", "loss-diverged"]
+    ids += ["loss-nan", "loss-inf", "gpu-lost", "hung", "paused", "quiet"]
     ids += [
         "straggler",
         "slow-node",
@@ -350,9 +350,6 @@ def test_every_finding_is_explained():
         "healthy",
         "queued",
         "stalled",
-        "uneven-memory",
-        "uneven-load",
-        "uneven-power",
     ]
     assert len(ids) == len(findings._HELP)
     for id_ in ids:

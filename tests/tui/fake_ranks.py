@@ -54,13 +54,6 @@ def many(home: Path, number: int) -> RunFolder:
             "others 300 ms (median)",
             since=ago(600),
         ),
-        Alert(
-            id="loss-diverged",
-            severity="warning",
-            ranks=[90],
-            message="the loss on rank 90 has diverged from the others: 5.12, against 2.12",
-            since=ago(300),
-        ),
     ]
     change(
         folder,

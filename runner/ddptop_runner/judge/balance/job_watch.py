@@ -58,7 +58,7 @@ class JobWatch:
         if snapshot.state in _AT_WORK:
             if not several:
                 found += findings.find(ranks, gpus, job, given=given)
-            found += self._marks.look(ranks, gpus, now_s, snapshot.attempt)
+            found += self._marks.look(ranks, now_s, snapshot.attempt)
         if several:
             found += _of_each_host(snapshot, given=given)
         return self._book.update(found, snapshot.ts, now_s)

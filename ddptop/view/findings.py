@@ -97,12 +97,6 @@ Check the network and sshd on the host, for example with ssh HOST true.""",
 These hosts did not come back in time after the other ranks failed. The job continues without them
 if enough others are left (--nodes MIN:MAX).
 When a host comes back, it ends its old ranks, and the next attempt includes it again.""",
-    "slow-node": """\
-Every rank on this host has been slower than the ranks on the other hosts for 20 s, and at each step
-all of them wait for it. The cause is the machine, not a single rank or its data.
-
-Check for other work on its CPUs and GPUs, for its temperature and clocks (ddptop gpus there), for
-the file system that its data comes from, and for its network link.""",
     "straggler": """\
 At each step, all ranks wait for the slowest one. Step times are the same on all of them, so ddptop
 identifies this rank by what it does before they synchronize.

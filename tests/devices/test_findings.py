@@ -52,7 +52,7 @@ def test_a_rank_that_computes_elsewhere():
     assert (finding.severity, finding.ranks, finding.gpus) == ("warning", (2,), (2,))
     assert finding.hold_s == 60
     assert finding.message == (
-        "GPU 2 is at 0% utilization while the others' median is 97%: rank 2 (pid 102) is computing "
+        "GPU 2 is at 0% utilization while the others' median is 97%: rank 2 is computing "
         "elsewhere (its steps continue); is .to(device) missing for the model or batch?"
     )
 
@@ -336,7 +336,6 @@ def test_every_finding_is_explained():
     ids += ["loss-nan", "loss-inf", "gpu-lost", "hung", "paused", "quiet"]
     ids += [
         "straggler",
-        "slow-node",
         "node-unreachable",
         "node-lost",
         "disk-full",

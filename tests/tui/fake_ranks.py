@@ -74,7 +74,7 @@ def in_parts(home: Path) -> RunFolder:
         id="straggler",
         severity="warning",
         ranks=[SLOW],
-        message="rank 5 (pid 52345) is holding up the others: it waits 139 ms of each step for its "
+        message="rank 5 is holding up the others: it waits 139 ms of each step for its "
         "data loader, they 12 ms; give it more workers, or look at its disk",
         since=ago(312),
     )

@@ -79,9 +79,7 @@ def test_what_needs_a_person_stands_on_top_and_ended_jobs_below_newest_first() -
 
 
 def test_who_holds_up_the_others_is_the_least_of_warnings() -> None:
-    slow = alert(
-        "warning", "rank 3 (pid 47) is holding up the others: 38% of each step", "straggler"
-    )
+    slow = alert("warning", "rank 3 is holding up the others: 38% of each step", "straggler")
     view = job("a", alerts=[slow])
     found = attention(view, NOW)
     assert found.need is Need.UNEVEN

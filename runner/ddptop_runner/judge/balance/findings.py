@@ -86,7 +86,7 @@ def _stray_contexts(placement: Placement) -> list[Finding]:
             continue
         total = f" ({size(sum(strays.values()))} in total)" if len(strays) > 1 else ""
         message = (
-            f"{_with_pid(placement, list(strays))} {'use' if len(strays) > 1 else 'uses'} "
+            f"{name_ranks(list(strays))} {'use' if len(strays) > 1 else 'uses'} "
             f"{sizes(list(strays.values()))}{total} on GPU {device.index}, which belongs "
             f"to {name_ranks(owners)}: torch.cuda.set_device(local_rank) is missing before the "
             "first CUDA call, or torch.load is missing map_location"
@@ -217,7 +217,7 @@ def _nothing_on_a_device(placement: Placement) -> list[Finding]:
         return []
     several = len(numbers) > 1
     message = (
-        f"{_with_pid(placement, numbers)} {is_or_are(numbers)} not using any of the "
+        f"{name_ranks(numbers)} {is_or_are(numbers)} not using any of the "
         f"job's GPUs, but {name_ranks(holding)} {is_or_are(holding)}: "
         f"{'are they' if several else 'is it'} training on the CPU? Check how the script chooses "
         "its device, torch.cuda.is_available(), and CUDA_VISIBLE_DEVICES"
@@ -261,7 +261,7 @@ def _idle_device(placement: Placement) -> list[Finding]:
         reason = "idle or waiting on the CPU (see its stack)"
     message = (
         f"{name_gpus(gpus)} {is_or_are(gpus)} at 0% utilization while the "
-        f"others' median is {usual:.0f}%: {_with_pid(placement, ranks)} "
+        f"others' median is {usual:.0f}%: {name_ranks(ranks)} "
         f"{is_or_are(ranks)} {reason}"
     )
     severity: Severity = "warning" if steps else "info"
@@ -280,14 +280,6 @@ def _others_compute(placement: Placement, others: Sequence[GpuSample]) -> bool:
         if gpu.power_w is not None and gpu.power_limit_w
     )
     return power is not None and power >= WORKING_POWER
-
-
-def _with_pid(placement: Placement, ranks: Sequence[int]) -> str:
-    """`ranks 1-7`, `rank 1 (pid 4242)`."""
-    if len(ranks) > 1:
-        return name_ranks(ranks)
-    pid = next((rank.pid for rank in placement.ranks if rank.rank == ranks[0]), None)
-    return name_ranks(ranks) + (f" (pid {pid})" if pid is not None else "")
 
 
 class Device(msgspec.Struct, frozen=True):

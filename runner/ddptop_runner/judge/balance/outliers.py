@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import statistics
 from collections import defaultdict, deque
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import msgspec
 
@@ -102,8 +102,10 @@ class _Steps:
 
 
 class _Mark(msgspec.Struct):
-    """One rank that deviates."""
+    """One rank that holds up the others."""
 
+    excess_s: float = 0.0
+    """For how many seconds per step, as last seen."""
     held_s: float = 0.0
     absent_s: float = 0.0
     shown: bool = False
@@ -115,10 +117,7 @@ class RankMarks:
     def __init__(self) -> None:
         self._smoothed: dict[int, _Smoothed] = defaultdict(_Smoothed)
         self._steps = _Steps()
-        self._marks: dict[tuple[str, int], _Mark] = {}
-        """By finding id and rank."""
-        self._excess_s: dict[int, float] = {}
-        """By rank, how long it last held up the others."""
+        self._marks: dict[int, _Mark] = {}
         self._ids: object = None
         self._updated_s: float | None = None
 
@@ -152,37 +151,25 @@ class RankMarks:
             for rank in look:
                 self._smoothed[rank.rank].take(rank)
         smooth = [self._smoothed[rank.rank].of(rank) for rank in ranks]
-        nodes, found = slow_nodes(smooth), []
-        behind = {rank.rank: nodes[rank.host] for rank in smooth if rank.host in nodes}
-        self._hold("slow-node", behind, passed_s)
-        self._excess_s.update(behind)
-        of_nodes = self._shown_ranks("slow-node")
-        found += slow_node_findings(smooth, {rank: self._excess_s[rank] for rank in of_nodes})
-        late = {rank: by for rank, by in slow(smooth).items() if rank not in of_nodes}
-        self._hold("straggler", late, passed_s)
-        self._excess_s.update(late)
-        if marked := {rank: self._excess_s[rank] for rank in self._shown_ranks("straggler")}:
-            found.append(straggler_finding(smooth, marked))
-        return found
+        self._hold(slow(smooth), passed_s)
+        marked = {rank: mark.excess_s for rank, mark in self._marks.items() if mark.shown}
+        return [straggler_finding(smooth, marked)] if marked else []
 
-    def _hold(self, id_: str, apart: Collection[int], passed_s: float) -> None:
-        """Track how long each rank has deviated."""
-        for rank in apart:
-            mark = self._marks.get((id_, rank))
+    def _hold(self, behind: Mapping[int, float], passed_s: float) -> None:
+        """Track how long each rank has held up the others."""
+        for rank, excess_s in behind.items():
+            mark = self._marks.get(rank)
             if mark is None:
-                mark = self._marks[id_, rank] = _Mark()
+                mark = self._marks[rank] = _Mark()
             else:
                 mark.held_s += passed_s
-            mark.absent_s = 0.0
+            mark.excess_s, mark.absent_s = excess_s, 0.0
             mark.shown = mark.shown or mark.held_s >= HOLD_S
-        for key in [key for key in self._marks if key[0] == id_ and key[1] not in apart]:
-            mark = self._marks[key]
+        for rank in self._marks.keys() - behind.keys():
+            mark = self._marks[rank]
             mark.absent_s += passed_s
             if not mark.shown or mark.absent_s > CLEARS_AFTER_S:
-                del self._marks[key]
-
-    def _shown_ranks(self, id_: str) -> list[int]:
-        return sorted(rank for (of, rank), mark in self._marks.items() if of == id_ and mark.shown)
+                del self._marks[rank]
 
 
 SHARE = 0.2
@@ -208,75 +195,14 @@ def slow(ranks: Sequence[RankSample]) -> dict[int, float]:
     return {rank.rank: excess_s for rank, excess_s in apart}
 
 
-def slow_nodes(ranks: Sequence[RankSample]) -> dict[str, float]:
-    """By host of which every rank holds up the ranks elsewhere, for how many seconds per step.
-
-    A host counts only if it has two or more ranks and even the fastest is behind the median of the
-    ranks on all other hosts, so that ordinary differences between ranks blame no host.
-    """
-    on = _by_host(rank for rank in ranks if rank.state == "running" and rank.steps_per_s)
-    if len(on) < 2:
-        return {}
-    for read in (busy_s, lambda rank: rank.data_wait_s, lambda rank: rank.step_time_s):
-        if all(read(rank) is not None for there in on.values() for rank in there):
-            return _slow_nodes(on, read)
-    return {}
-
-
-def _slow_nodes(on: Mapping[str, Sequence[RankSample]], read: Read) -> dict[str, float]:
-    times = {host: [read(rank) or 0.0 for rank in here] for host, here in on.items()}
-    least_s = min(map(min, times.values()))
-    found = {}
-    for host, here in on.items():
-        own_s = min(times[host])
-        if len(here) < 2 or own_s < least_s + LEAST_S:  # the median of others cannot be lower
-            continue
-        elsewhere = [time_s for other, there in times.items() if other != host for time_s in there]
-        if len(elsewhere) < 2:
-            continue
-        excess_s = own_s - statistics.median(elsewhere)
-        step_s = here[times[host].index(own_s)].step_time_s
-        if excess_s >= max(LEAST_S, SHARE * (step_s or 0.0)) > 0:
-            found[host] = excess_s
-    return found
-
-
-def _by_host(ranks: Iterable[RankSample]) -> dict[str, list[RankSample]]:
-    found: dict[str, list[RankSample]] = {}
-    for rank in ranks:
-        found.setdefault(rank.host, []).append(rank)
-    return found
-
-
-def slow_node_findings(ranks: Sequence[RankSample], behind: Mapping[int, float]) -> list[Finding]:
-    """One finding for all hosts in `slow_nodes`."""
-    on = _by_host(rank for rank in ranks if rank.rank in behind)
-    if not on:
-        return []
-    numbers = tuple(sorted(behind))
-    excess_s = max(behind.values())
-    slowest = next(rank for rank in ranks if behind.get(rank.rank) == excess_s)
-    others = [rank for rank in ranks if rank.rank not in behind and rank.step_time_s is not None]
-    whose = ", ".join(sorted(on))
-    nodes = f"host {whose}" if len(on) == 1 else f"hosts {whose}"
-    be = "is" if len(on) == 1 else "are"
-    why = _why(slowest, others, excess_s).removeprefix("it ")
-    message = (
-        f"{nodes} {be} slow: all ranks there ({name_ranks(numbers)}) {is_or_are(numbers)} holding "
-        f"up the others; rank {slowest.rank} {why}"
-    )
-    return [Finding("slow-node", "warning", message, numbers)]
-
-
 def straggler_finding(ranks: Sequence[RankSample], apart: Mapping[int, float]) -> Finding:
     """The finding on the ranks in `slow`."""
     numbers = tuple(sorted(apart))
-    several = len(numbers) > 1
     worst = max(numbers, key=lambda number: apart[number])
     slowest = next(rank for rank in ranks if rank.rank == worst)
-    where = f" on {slowest.host}" if any(rank.host != slowest.host for rank in ranks) else ""
-    pid = "" if several or not slowest.pid else f" (pid {slowest.pid}{where})"
-    who = f"{name_ranks(numbers)}{pid}"
+    there = {rank.host for rank in ranks if rank.rank in apart}
+    where = f" on {slowest.host}" if len(there) == 1 < len({rank.host for rank in ranks}) else ""
+    who = f"{name_ranks(numbers)}{where}"
     why = _why(slowest, [rank for rank in ranks if rank.step_time_s is not None], apart[worst])
     message = f"{who} {is_or_are(numbers)} holding up the others: {why}"
     return Finding("straggler", "warning", message, numbers)

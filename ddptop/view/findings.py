@@ -7,6 +7,7 @@ import re
 from typing import NamedTuple
 
 from ddptop.view import words
+from ddptop.view.ending import brief_place
 from ddptop.view.keys import with_keys
 from ddptop_runner.base import units
 from ddptop_runner.foreign.types import ForeignView
@@ -207,10 +208,9 @@ def guilty(view: AnyJob) -> Guilty | None:
         return None
     pause = pause_of(view)
     if pause is not None and pause.ranks:
-        rank, others = pause.ranks[0], "the other ranks wait for it"
-        why = others if pause.reason is None else pause.reason
-        why = why.replace(f"waiting for rank {rank}", others).removeprefix(f"rank {rank} is ")
-        return Guilty(rank, None, why)
+        place = next((one.stands_at for one in state.ranks if one.rank == pause.ranks[0]), None)
+        where = "" if place is None else f", last seen at {brief_place(place)}"
+        return Guilty(pause.ranks[0], None, f"the other ranks wait for it{where}")
     attempt, cause = None, state.cause
     if cause is None and view.is_live and view.state in SET_BACK and state.attempt:
         attempt, cause = state.attempt - 1, state.previous_cause
@@ -224,7 +224,7 @@ def guilty(view: AnyJob) -> Guilty | None:
         why = cause.exception
     else:
         why = "failed first"
-    place = "" if cause.place is None else cause.place.partition(" in ")[0].rpartition("/")[2]
+    place = "" if cause.place is None else brief_place(cause.place)
     return Guilty(cause.rank, attempt, f"{why} at {place}" if place else why)
 
 

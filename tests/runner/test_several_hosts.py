@@ -317,12 +317,13 @@ def test_the_history_of_one_device_is_read_by_itself(tmp_path: Path):
 def test_a_cause_in_one_row_names_the_host_once():
     cause = Cause(
         kind="exit",
+        headline="rank 5 was killed by SIGKILL at step 3",
         summary="On b: Rank 5 (pid 101) was killed by SIGKILL at step 3.",
         rank=5,
         host="b",
         signal="SIGKILL",
     )
-    assert short_cause(cause) == "rank 5 on b was killed by SIGKILL at step 3."
+    assert short_cause(cause) == "b: rank 5 was killed by SIGKILL at step 3"
 
 
 def test_figures_of_a_host_out_of_reach_are_neither_compared_nor_recorded():

@@ -20,6 +20,7 @@ from ddptop_runner.judge.causes.error_text import (
     last_words,
     signal_in_words,
 )
+from ddptop_runner.judge.hangs.pause import short_place
 from ddptop_runner.model.diagnose import PythonException, clipped
 from ddptop_runner.model.snapshot import Cause
 
@@ -98,11 +99,30 @@ def cause_of(
         rank=None if end.rank == LAUNCHER else end.rank,
         signal=None if left else status.signal,
         exit_code=0 if left else status.exit_code,
+        headline=_headline(culprit, exception, kind),
         summary=clipped(summary, LONGEST * 2),
         evidence=evidence,
         exception=None if exception is None else exception.short_type,
         place=_place(culprit, exception),
     )
+
+
+_ALSO = {"host_oom": "; out of host memory", "gpu": "; its GPU failed"}
+
+
+def _headline(culprit: Culprit, exception: PythonException | None, kind: str) -> str:
+    end, at = culprit.end, _at_step(culprit.end)
+    who = "the command" if end.rank == LAUNCHER else f"rank {end.rank}"
+    if culprit.how == "left":
+        return f"{who} exited with status 0{at} while the others continued"
+    if culprit.how == "missing":
+        return f"{who} never reached a collective in which others waited"
+    also = _ALSO.get(kind, "")
+    if exception is not None:
+        message = f": {clipped(exception.message, 250)}" if exception.message else ""
+        place = f" at {short_place(exception.place)}" if exception.place else ""
+        return f"{who}: {exception.short_type}{message}{place}{also}"
+    return f"{who} {end.exit.in_words()}{at}{also}"
 
 
 def _paragraph(

@@ -150,9 +150,11 @@ def hang_cause(found: HangVerdict, evidence: str, stands_at: Mapping[int, str | 
         words.append(
             f"{name_ranks(culprits).capitalize()} {was} not in the same place as the others."
         )
+    who = f"rank {culprits[0]}: " if one else ""
     return Cause(
         kind="hang",
         rank=culprits[0] if one else None,
+        headline=f"{who}{message}",
         summary=" ".join(words),
         evidence=evidence,
         place=place,

@@ -158,9 +158,6 @@ def _well(view: AnyJob, snapshot: NodeSnapshot, judged: Judged, now: dt.datetime
         return waiting
     if (pause := pause_of(view)) is not None:
         return words.pause_sentence(pause, now)
-    quiet = next((one.message for one in alerts_of(view) if one.id == "quiet"), None)
-    if quiet is not None:
-        return quiet
     if isinstance(view, ForeignView):
         return NONE_DETECTED
     if snapshot.step is None:

@@ -43,9 +43,6 @@ before it restarts them.""",
 These ranks were paused by a signal (SIGSTOP, Ctrl-Z, a debugger). The others are waiting for them.
 
 kill -CONT PID resumes a rank. Collectives may time out in the meantime.""",
-    "quiet": """\
-These ranks have not taken a step for much longer than usual. They are not considered hung yet: an
-evaluation, a checkpoint, or slow data looks the same. The alert clears at the next step.""",
     "stalled": """\
 This job has gone longer without a step than during any previous pause, or an idle rank has kept
 the others waiting for a minute. The job is not considered hung yet; the alert clears at the next
@@ -82,11 +79,6 @@ computing on the CPU, and the others wait for it at every step.
 
 Check its log for a CUDA warning at startup, print torch.cuda.is_available() and
 CUDA_VISIBLE_DEVICES in the script, and check how the script chooses its device.""",
-    "idle-gpu": """\
-A rank's own device is idle while the others are computing. Either the rank is taking steps but
-computing elsewhere (the model or batch was not moved to its device), or it has no work.
-
-Not shown while all other ranks are only waiting for it, as during a checkpoint.""",
     "node-unreachable": """\
 The link from the job's head to these hosts is broken. The screens show their last values. Their
 ranks may still be training, so nothing is restarted. The head keeps trying to connect. If the other

@@ -53,8 +53,6 @@ class JobWatch:
         several = len({rank.host for rank in ranks}) > 1
         found = [*alerts.find(ranks, () if several else gpus), *extra]
         found += alerts.of_nodes(snapshot.nodes)
-        if snapshot.pause is not None:  # it means the same
-            found = [finding for finding in found if finding.id != "quiet"]
         if snapshot.state in _AT_WORK:
             if not several:
                 found += findings.find(ranks, gpus, job, given=given)
